@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ops::Range;
 use std::str::FromStr;
 
 use sluicegate::link;
@@ -21,8 +20,7 @@ type Mac = [u8; 6];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
     macs: Vec<(Mac, Mac)>,
-    v4: Vec<Prefixes<u32>>,
-    v6: Vec<Prefixes<u128>>,
+    prefixes: Vec<PrefixRule>,
     source: Option<Mac>,
     destination: Option<Mac>,
 }
@@ -43,13 +41,15 @@ pub enum Rule {
 
 /// From one prefix to another, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Prefixes<N> {
+struct PrefixRule {
+    /// Bytes of its addresses.
+    bytes: usize,
     /// Required bits of an address under the mask.
-    from: N,
-    from_mask: N,
+    from: u128,
+    from_mask: u128,
     /// New bits under the other mask.
-    to: N,
-    to_mask: N,
+    to: u128,
+    to_mask: u128,
 }
 
 impl Rewrite {
@@ -59,21 +59,17 @@ impl Rewrite {
             Rule::Mac(from, to) => self.macs.push((from, to)),
             Rule::Source(mac) => self.source = Some(mac),
             Rule::Destination(mac) => self.destination = Some(mac),
-            Rule::Prefix((IpAddr::V4(from), bits), (IpAddr::V4(to), to_bits)) => {
-                let mask = |bits: u8| u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
-                let (from_mask, to_mask) = (mask(bits), mask(to_bits));
-                let (from, to) = (from.to_bits() & from_mask, to.to_bits() & to_mask);
-                self.v4.push(Prefixes { from, from_mask, to, to_mask });
-            }
             Rule::Prefix((from, bits), (to, to_bits)) => {
                 let number = |address| match address {
                     IpAddr::V4(address) => u128::from(Ipv4Addr::to_bits(address)),
                     IpAddr::V6(address) => Ipv6Addr::to_bits(address),
                 };
-                let mask = |bits: u8| u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+                let bytes = if from.is_ipv4() { 4 } else { 16 };
+                let all = u128::MAX >> (128 - bytes * 8);
+                let mask = |bits: u8| all & !all.checked_shr(bits.into()).unwrap_or(0);
                 let (from_mask, to_mask) = (mask(bits), mask(to_bits));
                 let (from, to) = (number(from) & from_mask, number(to) & to_mask);
-                self.v6.push(Prefixes { from, from_mask, to, to_mask });
+                self.prefixes.push(PrefixRule { bytes, from, from_mask, to, to_mask });
             }
         }
     }
@@ -83,25 +79,26 @@ impl Rewrite {
         *self == Self::default()
     }
 
-    /// Reports whether a rule may change addresses above Ethernet's.
-    fn changes_ip(&self) -> bool {
-        !(self.v4.is_empty() && self.v6.is_empty())
-    }
-
     fn mac(&self, mac: Mac) -> Mac {
         self.macs.iter().find(|(from, _)| *from == mac).map_or(mac, |(_, to)| *to)
     }
 
-    fn v4(&self, address: [u8; 4]) -> [u8; 4] {
-        let number = u32::from_be_bytes(address);
-        let rule = self.v4.iter().find(|rule| number & rule.from_mask == rule.from);
-        rule.map_or(address, |rule| (rule.to | number & !rule.to_mask).to_be_bytes())
-    }
-
-    fn v6(&self, address: [u8; 16]) -> [u8; 16] {
-        let number = u128::from_be_bytes(address);
-        let rule = self.v6.iter().find(|rule| number & rule.from_mask == rule.from);
-        rule.map_or(address, |rule| (rule.to | number & !rule.to_mask).to_be_bytes())
+    /// Changes an IP address of 4 or 16 bytes, and notes the difference.
+    fn change_address(&self, address: &mut [u8], difference: &mut Difference) {
+        let number = match &*address {
+            &[a, b, c, d] => u32::from_be_bytes([a, b, c, d]).into(),
+            bytes => bytes.try_into().map_or(0, u128::from_be_bytes),
+        };
+        let matches = |rule: &&PrefixRule| {
+            rule.bytes == address.len() && number & rule.from_mask == rule.from
+        };
+        let Some(rule) = self.prefixes.iter().find(matches) else { return };
+        let now = (rule.to | number & !rule.to_mask).to_be_bytes();
+        let now = &now[16 - rule.bytes..];
+        if address != now {
+            difference.change(address, now);
+            address.copy_from_slice(now);
+        }
     }
 }
 
@@ -211,7 +208,7 @@ impl Rewrite {
         self.change_ethernet(frame);
         if found.ethertype == ethertype::ARP {
             self.change_arp(frame, found.network);
-        } else if self.changes_ip()
+        } else if !self.prefixes.is_empty()
             && let Some(ip) = &found.ip
         {
             self.change_ip(frame, &found, ip);
@@ -239,17 +236,15 @@ impl Rewrite {
             _ => self.destination.unwrap_or(self.mac(mac)),
         });
         for at in [14, 24] {
-            if let Some(address) = packet[at..].first_chunk_mut() {
-                *address = self.v4(*address);
-            }
+            self.change_address(&mut packet[at..at + 4], &mut Difference::default());
         }
     }
 
     fn change_ip(&self, frame: &mut [u8], found: &Headers, ip: &Ip) {
         let mut difference = Difference::default();
-        self.change_address(frame, &ip.source, &mut difference);
+        self.change_address(&mut frame[ip.source.clone()], &mut difference);
         let before = difference;
-        self.change_address(frame, &ip.destination, &mut difference);
+        self.change_address(&mut frame[ip.destination.clone()], &mut difference);
         if difference.is_none() {
             return;
         }
@@ -262,31 +257,11 @@ impl Rewrite {
             correct_transport(&mut frame[at.clone()], *kind, covered);
         }
     }
-
-    fn change_address(&self, frame: &mut [u8], at: &Range<usize>, difference: &mut Difference) {
-        let bytes = &mut frame[at.clone()];
-        if let Ok(address) = <&mut [u8; 4]>::try_from(&mut *bytes) {
-            let now = self.v4(*address);
-            note(difference, address, &now);
-            *address = now;
-        } else if let Ok(address) = <&mut [u8; 16]>::try_from(bytes) {
-            let now = self.v6(*address);
-            note(difference, address, &now);
-            *address = now;
-        }
-    }
 }
 
 fn change_mac(bytes: &mut [u8], to: impl Fn(Mac) -> Mac) {
     if let Some(mac) = bytes.first_chunk_mut() {
         *mac = to(*mac);
-    }
-}
-
-/// Adds a change of bytes; equal bytes add nothing.
-fn note(difference: &mut Difference, before: &[u8], now: &[u8]) {
-    if before != now {
-        difference.change(before, now);
     }
 }
 
@@ -397,6 +372,11 @@ pub(crate) mod tests {
             "02:00:00:00:00:01=02:00:00:00:00:02",
         ];
         let rewrite: Rewrite = rules.iter().map(|rule| rule.parse::<Rule>().unwrap()).collect();
+        let changed = |address: &[u8]| {
+            let mut address = address.to_vec();
+            rewrite.change_address(&mut address, &mut Difference::default());
+            address
+        };
         for (from, to) in [
             ("192.0.2.1", "198.18.9.9"),
             ("192.0.2.7", "198.18.2.7"),
@@ -404,11 +384,11 @@ pub(crate) mod tests {
             ("203.0.113.1", "203.0.113.1"),
         ] {
             let [from, to] = [from, to].map(|text| text.parse::<Ipv4Addr>().unwrap().octets());
-            assert_eq!(rewrite.v4(from), to, "{from:?}");
+            assert_eq!(changed(&from), to, "{from:?}");
         }
         let [from, to] =
             ["2001:db8:7::9", "2001:db8:1::9"].map(|a| a.parse::<Ipv6Addr>().unwrap().octets());
-        assert_eq!(rewrite.v6(from), to);
+        assert_eq!(changed(&from), to);
         assert_eq!(rewrite.mac([2, 0, 0, 0, 0, 1]), [2, 0, 0, 0, 0, 2]);
         assert_eq!(rewrite.mac([2, 0, 0, 0, 0, 2]), [2, 0, 0, 0, 0, 2], "and only once");
         assert!(Rewrite::default().is_empty() && !rewrite.is_empty());

@@ -1,7 +1,6 @@
 //! Pieces of programs that reckon: hashes, numbers in a range, checksums.
 
-use sluicegate::filter::ebpf::Reg;
-use sluicegate::filter::ebpf::{Assembler, Size};
+use sluicegate::filter::ebpf::{Assembler, Reg, RightSide, Size};
 
 use crate::plan::{Finish, RandomKey, constants};
 use crate::rate::Histogram;
@@ -70,37 +69,35 @@ pub(super) fn mask(asm: &mut Assembler, reg: Reg, bits: u64, scratch: Reg) {
 
 /// reg += number, wrapping.
 pub(super) fn add(asm: &mut Assembler, reg: Reg, number: u64, scratch: Reg) {
-    match i32::try_from(number.cast_signed()) {
-        Ok(0) => {}
-        Ok(number) => asm.add(reg, number),
-        Err(_) => {
-            asm.load_constant(scratch, number);
-            asm.add(reg, scratch);
-        }
+    if number != 0 {
+        let number = right_side(asm, number, scratch);
+        asm.add(reg, number);
     }
 }
 
 /// reg *= factor, wrapping.
 pub(super) fn multiply(asm: &mut Assembler, reg: Reg, factor: u64, scratch: Reg) {
-    match i32::try_from(factor.cast_signed()) {
-        Ok(1) => {}
-        Ok(factor) => asm.mul(reg, factor),
+    if factor != 1 {
+        let factor = right_side(asm, factor, scratch);
+        asm.mul(reg, factor);
+    }
+}
+
+/// A number as the right side of an instruction: in `scratch` if it is too large for it.
+fn right_side(asm: &mut Assembler, number: u64, scratch: Reg) -> RightSide {
+    match i32::try_from(number.cast_signed()) {
+        Ok(number) => number.into(),
         Err(_) => {
-            asm.load_constant(scratch, factor);
-            asm.mul(reg, scratch);
+            asm.load_constant(scratch, number);
+            scratch.into()
         }
     }
 }
 
 /// Stores a constant of eight bytes, as they stand.
 pub(super) fn store_constant(asm: &mut Assembler, base: Reg, at: i16, number: u64, scratch: Reg) {
-    match i32::try_from(number.cast_signed()) {
-        Ok(number) => asm.store(Size::DW, base + at, number),
-        Err(_) => {
-            asm.load_constant(scratch, number);
-            asm.store(Size::DW, base + at, scratch);
-        }
-    }
+    let number = right_side(asm, number, scratch);
+    asm.store(Size::DW, base + at, number);
 }
 
 /// sum += a number that was loaded as it stands in the packet.

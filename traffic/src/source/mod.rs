@@ -1,5 +1,5 @@
-//! Sources of packets for a port's transmit ring: made to a plan, or read from a file; as fast as
-//! can be, or when they are due.
+//! Sources of packets for a port's transmit ring: generated from a plan, or read from a file; at
+//! full speed or when they are due.
 
 mod replay;
 
@@ -16,21 +16,21 @@ pub use sluicegate::ring::Filled;
 
 pub use replay::{Replay, ReplayOptions, Tempo};
 
-/// Packets that a source has left out, or sent shorter than they once were.
+/// Packets that a source left out, or sent shorter than they were on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Packets that are longer than what they were for can send.
+    /// Packets longer than the target can send.
     pub too_long: u64,
-    /// Packets that are shorter than an Ethernet header.
+    /// Packets shorter than an Ethernet header.
     pub too_short: u64,
-    /// Packets that begin otherwise than those of what they were for: no Ethernet packets, mostly.
+    /// Packets of another link type than the target's.
     pub other_link_type: u64,
-    /// Packets that were sent as they stand in a file, which has not all of their bytes.
+    /// Packets that were sent although the file lacks some of their bytes.
     pub cut_in_file: u64,
 }
 
 impl LeftOut {
-    /// Packets that were not sent at all.
+    /// Packets that were not sent.
     pub fn packets(&self) -> u64 {
         self.too_long + self.too_short + self.other_link_type
     }
@@ -46,12 +46,12 @@ impl LeftOut {
     }
 }
 
-/// How long before its time a sleeper is woken: the kernel may take as long.
+/// A sleep ends this long before a packet is due: the kernel may wake the thread this late.
 const WAKE_BEFORE: Duration = Duration::from_millis(1);
 /// The longest sleep: a sleeping worker does not notice a stop request.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
 
-/// Sleeps where something is far from being due, and spins where it is near.
+/// Sleeps if the due time is far away, and spins if it is near.
 fn rest_until(due_ns: u64, now_ns: u64) {
     let left = Duration::from_nanos(due_ns.saturating_sub(now_ns));
     match left.saturating_sub(WAKE_BEFORE) {
@@ -60,13 +60,13 @@ fn rest_until(due_ns: u64, now_ns: u64) {
     }
 }
 
-/// Where the packets of one worker come from.
+/// A source of one worker's packets.
 pub trait PacketSource: Send {
     /// Puts up to `most` packets that are due into the ring, as many as it has room for, and gives
     /// their slots to the backend. `now_ns` is the time of a clock that never goes back.
     ///
     /// # Errors
-    /// It cannot go on.
+    /// The source cannot go on.
     fn fill(&mut self, ring: &mut RingMut<'_>, most: u32, now_ns: u64) -> Result<Filled>;
 
     /// Records the time at which the packets in the ring were handed over.
@@ -75,7 +75,7 @@ pub trait PacketSource: Send {
     /// Waits when nothing was due, at most about 20 ms.
     ///
     /// # Errors
-    /// What it reads from cannot be waited for.
+    /// The source cannot wait for its input.
     fn rest(&mut self, _now_ns: u64) -> Result<()> {
         std::hint::spin_loop();
         Ok(())
@@ -89,41 +89,54 @@ pub trait PacketSource: Send {
         None
     }
 
-    /// How late packets were, each against its time; empty where they have none.
+    /// The lateness of each packet; empty if packets have no times.
     fn lateness(&self) -> Gaps;
 
-    /// Packets that were not sent, or not whole.
+    /// Packets that were not sent, or not entirely.
     fn left_out(&self) -> LeftOut;
 
-    /// Times it was too far behind to make up for it.
+    /// How often the source was too late to catch up.
     fn restarts(&self) -> u64;
 }
 
-/// Puts a worker's packets into transmit rings.
+/// A worker's packets of a plan, endlessly many or some.
 #[derive(Debug)]
-pub(super) struct Filler {
+pub struct PlanSource {
     frames: Frames<Arc<Plan>>,
-    /// A packet that is longer than a slot's buffer, on its way into several.
+    /// A packet longer than a slot's buffer, until there is room for it in several slots.
     long: Vec<u8>,
-    /// How many of its bytes there are; 0 where none waits.
+    /// The length of that packet; 0 if there is none.
     waiting: usize,
+    /// Packets that need more slots than the ring has.
     too_long: u64,
+    left: Option<u64>,
+    timetable: Option<Timetable>,
 }
 
-impl Filler {
-    /// Creates a filler for packets of at most `longest` bytes.
-    pub fn new(frames: Frames<Arc<Plan>>, longest: usize) -> Self {
-        Self { frames, long: vec![0; longest], waiting: 0, too_long: 0 }
-    }
-
-    /// Packets that were left out, because the ring has fewer slots than they need.
-    pub fn too_long(&self) -> u64 {
-        self.too_long
+impl PlanSource {
+    /// The packets of worker `worker` of `workers`: `packets`, or endlessly many; at the pace that
+    /// all workers keep together, if there is one. Packets that carry a time get it from `time_ns`.
+    pub fn new(
+        plan: &Arc<Plan>,
+        (worker, workers): (u32, u32),
+        packets: Option<u64>,
+        pace: Option<Dial>,
+        time_ns: fn() -> u64,
+    ) -> Self {
+        Self {
+            frames: Frames::new(Arc::clone(plan), worker, workers, time_ns),
+            long: vec![0; plan.longest()],
+            waiting: 0,
+            too_long: 0,
+            left: packets,
+            timetable: pace.map(|dial| Timetable::of(dial, (worker, workers))),
+        }
     }
 
     /// Puts up to `most` packets into the ring, as many as it has room for, and gives their slots
     /// to the backend.
-    pub fn fill(&mut self, ring: &mut RingMut<'_>, most: u32) -> Filled {
+    #[inline]
+    fn build(&mut self, ring: &mut RingMut<'_>, most: u32) -> Filled {
         let mut filled = Filled::default();
         loop {
             if self.waiting == 0 {
@@ -141,8 +154,8 @@ impl Filler {
         }
     }
 
-    /// Puts a packet into several slots and gives them to the backend: its bytes. `None` if it needs
-    /// more slots than there are; it waits then.
+    /// Puts a packet into several slots, gives them to the backend and returns its bytes. Returns
+    /// `None` if too few slots are free; the packet waits.
     #[cold]
     fn split(&mut self, ring: &mut RingMut<'_>) -> Option<usize> {
         if self.waiting == 0 {
@@ -172,30 +185,6 @@ impl Filler {
     }
 }
 
-/// A worker's packets of a plan, endlessly many or some.
-#[derive(Debug)]
-pub struct PlanSource {
-    filler: Filler,
-    left: Option<u64>,
-    timetable: Option<Timetable>,
-}
-
-impl PlanSource {
-    /// The packets of worker `worker` of `workers`: `packets`, or endlessly many; at the pace that
-    /// all workers keep together, if there is one. `time_ns` is asked where a packet is to carry the time.
-    pub fn new(
-        plan: &Arc<Plan>,
-        (worker, workers): (u32, u32),
-        packets: Option<u64>,
-        pace: Option<Dial>,
-        time_ns: fn() -> u64,
-    ) -> Self {
-        let frames = Frames::new(Arc::clone(plan), worker, workers, time_ns);
-        let timetable = pace.map(|dial| Timetable::of(dial, (worker, workers)));
-        Self { filler: Filler::new(frames, plan.longest()), left: packets, timetable }
-    }
-}
-
 impl PacketSource for PlanSource {
     #[inline]
     fn fill(&mut self, ring: &mut RingMut<'_>, most: u32, now_ns: u64) -> Result<Filled> {
@@ -203,19 +192,19 @@ impl PacketSource for PlanSource {
         if let Some(timetable) = &mut self.timetable {
             most = timetable.due(now_ns, most);
         }
-        let left_out = self.filler.too_long();
-        let filled = self.filler.fill(ring, most);
-        // What is left out had its turn, too.
-        let left_out = (self.filler.too_long() - left_out) as u32;
+        let left_out = self.too_long;
+        let filled = self.build(ring, most);
+        // A packet that is left out has had its turn, too.
+        let packets = filled.packets + (self.too_long - left_out) as u32;
         if let Some(timetable) = &mut self.timetable {
-            timetable.sent(filled.packets + left_out);
+            timetable.sent(packets);
         }
-        self.left = self.left.map(|left| left.saturating_sub((filled.packets + left_out).into()));
+        self.left = self.left.map(|left| left.saturating_sub(packets.into()));
         Ok(filled)
     }
 
     fn rest(&mut self, now_ns: u64) -> Result<()> {
-        // Without a timetable the ring has no room: some may come at any time.
+        // Without a timetable the ring has no room, and may have some at any time.
         rest_until(self.timetable.as_ref().and_then(Timetable::next_ns).unwrap_or(0), now_ns);
         Ok(())
     }
@@ -229,7 +218,7 @@ impl PacketSource for PlanSource {
     }
 
     fn left_out(&self) -> LeftOut {
-        LeftOut { too_long: self.filler.too_long(), ..LeftOut::default() }
+        LeftOut { too_long: self.too_long, ..LeftOut::default() }
     }
 
     fn restarts(&self) -> u64 {

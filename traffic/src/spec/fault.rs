@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where something was said.
+/// The position of a setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Position {
-    /// Nowhere: it is a default.
+    /// A default has none.
     #[default]
     Nowhere,
     /// These bytes of the file.
@@ -15,10 +15,10 @@ pub(crate) enum Position {
     Flag(&'static str),
 }
 
-/// The text that places are in.
+/// The text that positions refer to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
-    /// The file; empty if there is none.
+    /// The name of the file; empty if there is none.
     pub(crate) name: String,
     pub(crate) text: Arc<str>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Origin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) place: Position,
-    /// Of what: "stream dns: udp.sport".
+    /// The object of the error: "stream dns: udp.sport".
     pub(crate) object: String,
     /// The error and its remedy.
     pub(crate) problem: String,
@@ -66,19 +66,15 @@ impl Fault {
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", self.text())]
+#[error("{message}")]
 pub struct SpecError {
-    /// "dns.toml, line 7, column 21", "--sport"; empty if there is no such place.
-    position: String,
+    message: String,
     line: Option<usize>,
     object: String,
-    problem: String,
-    /// The line as it stands there, and below it what is meant.
-    excerpt: String,
 }
 
 impl SpecError {
-    /// The line of the text where it is wrong, from 1; none if it is a flag, or a whole file.
+    /// The line of the error in the text, from 1; `None` for flags and whole files.
     pub fn line(&self) -> Option<usize> {
         self.line
     }
@@ -87,38 +83,27 @@ impl SpecError {
     pub fn object(&self) -> &str {
         &self.object
     }
-
-    fn text(&self) -> String {
-        let parts = [&self.position, &self.object, &self.problem];
-        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        let parts: Vec<_> = parts.into_iter().map(String::as_str).collect();
-        format!("{}{}", parts.join(": "), self.excerpt)
-    }
 }
 
 /// The longest line that is shown whole.
 const MAX_EXCERPT: usize = 200;
 
 impl Origin {
-    /// A fault with its line.
+    /// Turns a fault into an error with its position: "dns.toml, line 7, column 21".
     pub(crate) fn locate(&self, fault: Fault) -> SpecError {
         let Fault { place, object, problem } = fault;
-        let mut error = SpecError {
-            position: String::new(),
-            line: None,
-            object,
-            problem,
-            excerpt: String::new(),
+        let (position, line, excerpt) = match place {
+            Position::Nowhere => (self.name.clone(), None, String::new()),
+            Position::Flag(flag) => (flag.to_owned(), None, String::new()),
+            Position::Text(span) => self.find(span),
         };
-        match place {
-            Position::Nowhere => error.position.clone_from(&self.name),
-            Position::Flag(flag) => error.position = flag.to_owned(),
-            Position::Text(span) => self.show(span, &mut error),
-        }
-        error
+        let parts = [position.as_str(), object.as_str(), problem.as_str()];
+        let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        SpecError { message: parts.join(": ") + &excerpt, line, object }
     }
 
-    fn show(&self, span: Range<usize>, error: &mut SpecError) {
+    /// Returns the position of some bytes, their line's number, and the line with marks below them.
+    fn find(&self, span: Range<usize>) -> (String, Option<usize>, String) {
         let text = &*self.text;
         let from = text.floor_char_boundary(span.start);
         let begin = text[..from].rfind('\n').map_or(0, |newline| newline + 1);
@@ -126,23 +111,19 @@ impl Origin {
         let to = text.floor_char_boundary(span.end).clamp(from, end);
         let line = text[..from].matches('\n').count() + 1;
         let column = text[begin..from].chars().count() + 1;
-        let file = match self.name.as_str() {
-            "" => String::new(),
-            name => format!("{name}, "),
-        };
-        error.position = format!("{file}line {line}, column {column}");
-        error.line = Some(line);
+        let file = if self.name.is_empty() { String::new() } else { format!("{}, ", self.name) };
+        let position = format!("{file}line {line}, column {column}");
         if end - begin > MAX_EXCERPT {
-            return;
+            return (position, Some(line), String::new());
         }
         // A tab is one character above and below.
         let blank = |c: char| if c == '\t' { '\t' } else { ' ' };
         let indent: String = text[begin..from].chars().map(blank).collect();
         let marks = "^".repeat(text[from..to].trim_end().chars().count().max(1));
-        let number = line.to_string();
-        let margin = " ".repeat(number.len());
+        let margin = " ".repeat(line.to_string().len());
         let plain = |c: char| if c.is_control() && c != '\t' { '?' } else { c };
         let shown: String = text[begin..end].trim_end().chars().map(plain).collect();
-        error.excerpt = format!("\n {number} | {shown}\n {margin} | {indent}{marks}");
+        let excerpt = format!("\n {line} | {shown}\n {margin} | {indent}{marks}");
+        (position, Some(line), excerpt)
     }
 }
