@@ -25,28 +25,28 @@ pub(crate) enum Fate {
     AfterEnd,
 }
 
-/// The fate of a packet, and the properties that its counting needs.
+/// The fate of a packet, and what forwarding and counting need to know of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub fate: Fate,
     pub slots: u16,
     pub vlan: u16,
-    /// Its tag, where it has one.
+    /// The control information of its tag.
     pub tag: Option<u16>,
     /// Its bytes on the wire.
     pub bytes: u32,
 }
 
-/// Rules of the switch that hold for all ports.
+/// Rules for all ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Knows VLANs: each is a switch of its own.
+    /// Each VLAN is a switch of its own.
     pub vlans: bool,
-    /// Forwards what is for link-local groups, pause frames excepted.
+    /// Packets to link-local groups are forwarded, except pause frames.
     pub link_local: bool,
 }
 
-/// All that decisions are made of.
+/// Decides on the packets of one batch.
 pub(crate) struct Decider<'a> {
     pub rules: Rules,
     pub table: &'a mut Table,
@@ -54,11 +54,11 @@ pub(crate) struct Decider<'a> {
     pub now: Tick,
 }
 
-/// Where MAC control frames go (IEEE 802.3, 31A): between the ends of a link only.
+/// The destination of MAC control frames (IEEE 802.3, 31A), which stay on their link.
 const PAUSE: u64 = 0x0180_c200_0001;
 
 impl Decider<'_> {
-    /// Decides on a packet that has come in at a port, and learns from it.
+    /// Decides on a packet received by a port, and learns from it.
     #[inline]
     pub fn decide(
         &mut self,
@@ -70,31 +70,22 @@ impl Decider<'_> {
         from.counts.packets += 1;
         from.counts.bytes += u64::from(bytes);
         let slots = packet.slots() as u16;
-        let nowhere = Decision { fate: Fate::Nowhere, slots, vlan: 0, tag: None, bytes };
+        let mut decision = Decision { fate: Fate::Nowhere, slots, vlan: 0, tag: None, bytes };
         let header = FrameHeader::read(packet.head()).filter(|header| !is_group(header.from));
-        let admitted = header.ok_or(LossCause::Malformed).and_then(|header| {
+        let fate = header.ok_or(LossCause::Malformed).and_then(|header| {
             let vlan = self.admit(&header, packet, &from.config.vlans)?;
-            Ok((header, vlan))
+            (decision.vlan, decision.tag) = (vlan, header.tag);
+            self.learn(vlan, header.from, number, from);
+            self.fate(&header, vlan, number, from)
         });
-        let (header, vlan) = match admitted {
-            Ok(admitted) => admitted,
-            Err(cause) => {
-                from.counts.drop(cause);
-                return nowhere;
-            }
-        };
-        self.learn(vlan, header.from, number, from);
-        let fate = match self.fate(&header, vlan, number, from) {
-            Ok(fate) => fate,
-            Err(cause) => {
-                from.counts.drop(cause);
-                Fate::Nowhere
-            }
-        };
-        Decision { fate, vlan, tag: header.tag, ..nowhere }
+        match fate {
+            Ok(fate) => decision.fate = fate,
+            Err(cause) => from.counts.drop(cause),
+        }
+        decision
     }
 
-    /// The VLAN of a frame that may come in.
+    /// The VLAN of a frame; an error if the port does not admit it.
     #[inline]
     fn admit(
         &self,
@@ -112,14 +103,15 @@ impl Decider<'_> {
             return Ok(0);
         }
         let vlan = vlans.of(header.tag).ok_or(LossCause::Vlan)?;
-        // Where the outer tag is taken off, the inner one would lead into another VLAN.
+        // If the outer tag is removed, the inner one would lead into another VLAN.
         if header.is_tagged_again && vlans.untagged == Some(vlan) {
             return Err(LossCause::Vlan);
         }
         Ok(vlan)
     }
 
-    /// A port that leaves teaches nothing: what it had is forgotten, and its number may soon be another's.
+    /// Learns the port of an address. The switch has forgotten the addresses of a leaving port, and
+    /// may give its number to another.
     #[inline]
     fn learn(&mut self, vlan: u16, mac: u64, number: PortNumber, from: &mut Member) {
         if from.leaving.is_some() {
@@ -154,9 +146,9 @@ impl Decider<'_> {
         }
     }
 
-    /// A packet for all others: where there is but one other, it is as if it was known.
+    /// Floods a packet; if there is one other port only, the packet goes to that.
     fn flood(&self, header: &FrameHeader, vlan: u16, from: &mut Member) -> Result<Fate, LossCause> {
-        // The port that it came from has been taken out of the members meanwhile.
+        // The receiving port is not among the members while its batch is handled.
         let mut others = (0..self.members.len() as PortNumber)
             .filter(|&port| self.reaches(port, vlan, header.tag));
         let (first, second) = (others.next(), others.next());
@@ -168,14 +160,14 @@ impl Decider<'_> {
         Ok(if second.is_some() { Fate::Flood } else { Fate::To(first) })
     }
 
-    /// Returns true if a port sends packets of a VLAN.
+    /// Reports whether a port sends packets of a VLAN.
     fn reaches(&self, port: PortNumber, vlan: u16, tag: Option<u16>) -> bool {
         let member = self.members.get(usize::from(port)).and_then(Option::as_deref);
         member.is_some_and(|member| form(self.rules, member, vlan, tag).is_some())
     }
 }
 
-/// How a frame of a VLAN leaves by a port; none if it may not.
+/// The form in which a frame of a VLAN leaves by a port; `None` if it may not.
 #[inline]
 pub(crate) fn form(rules: Rules, to: &Member, vlan: u16, tag: Option<u16>) -> Option<Form> {
     match rules.vlans {
@@ -185,7 +177,7 @@ pub(crate) fn form(rules: Rules, to: &Member, vlan: u16, tag: Option<u16>) -> Op
     }
 }
 
-/// The moment as the table has it.
+/// Converts a time to the ticks of the table.
 pub(crate) fn tick(start: Instant, now: Instant) -> Tick {
     (now.saturating_duration_since(start).as_millis() / 100) as Tick
 }
@@ -193,16 +185,15 @@ pub(crate) fn tick(start: Instant, now: Instant) -> Tick {
 /// The values that all packets of a batch share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
-    /// The queue they came by, by its place in its port.
+    /// The index of the receiving queue in its port.
     pub queue: usize,
-    /// Nanoseconds since 1970, where somebody watches.
+    /// Nanoseconds since 1970; 0 if no monitor watches a port.
     pub now_ns: u64,
-    /// Its number, from 1 on.
+    /// The number of the batch, from 1.
     pub number: u64,
 }
 
-/// Gives the first packets of a receive ring to one port as they are, and takes them out. What it
-/// has no room for is lost.
+/// Moves the first packets of a receive ring unchanged to one port. Packets without room are lost.
 #[inline]
 pub(crate) fn run(from: &mut Queue, batch: Batch, to: &mut Member, mut run: &[Decision]) {
     let mut slots: u32 = run.iter().map(|decision| u32::from(decision.slots)).sum();
@@ -228,7 +219,7 @@ pub(crate) fn run(from: &mut Queue, batch: Batch, to: &mut Member, mut run: &[De
     }
 }
 
-/// Exchanges the buffers of whole packets in the first slots, as many as can be. How many slots.
+/// Exchanges the buffers of as many whole packets as possible. Returns the number of slots.
 #[inline]
 fn swap(from: &mut Queue, batch: Batch, to: &mut Member, slots: u32) -> u32 {
     let sender = to.sender(batch.queue);
@@ -240,7 +231,8 @@ fn swap(from: &mut Queue, batch: Batch, to: &mut Member, slots: u32) -> u32 {
     swapped
 }
 
-/// Copies a packet for a port. One without room is synced, once a batch, and then loses it.
+/// Copies a packet for a port. A full port is synced once a batch; if it stays full, the packet is
+/// lost.
 #[inline]
 pub(crate) fn copy(to: &mut Member, batch: Batch, packet: &Packet<'_>, wire_bytes: u32) {
     to.counts.given += 1;
@@ -256,7 +248,7 @@ pub(crate) fn copy(to: &mut Member, batch: Batch, packet: &Packet<'_>, wire_byte
         return;
     }
     if !pushed && !tried {
-        // What fails here fails again when all are synced, and is told then.
+        // An error here recurs when all ports are synced, and is reported then.
         let _ = sender.sync_tx();
         pushed = sender.tx_mut().push(packet);
         to.tried = batch.number;
@@ -275,7 +267,7 @@ pub(crate) fn copy(to: &mut Member, batch: Batch, packet: &Packet<'_>, wire_byte
     }
 }
 
-/// A packet in another form, put together in `scratch`; as it is where that is the form.
+/// Converts a packet to a form, in `scratch` if that changes it.
 #[inline]
 pub(crate) fn formed<'a>(packet: Packet<'a>, form: Form, scratch: &'a mut Vec<u8>) -> Packet<'a> {
     let tag = match form {
@@ -301,7 +293,7 @@ pub(crate) fn formed<'a>(packet: Packet<'a>, form: Form, scratch: &'a mut Vec<u8
     Packet::new(packet.meta(), scratch)
 }
 
-/// Bytes on the wire of a packet in another form. A file may say that there were fewer than it has.
+/// Bytes on the wire of a packet in a form. A file may give fewer bytes than the packet has.
 #[inline]
 pub(crate) fn formed_bytes(bytes: u32, tag: Option<u16>, form: Form) -> u32 {
     match form {

@@ -1,4 +1,4 @@
-//! A port in a switch: its queues, what it may do, what it has counted.
+//! A port in a switch: its queues, configuration, counters and flood limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,52 +14,52 @@ use sluicegate::ring::{Direction, Packet};
 
 use crate::vlan::Vlans;
 
-/// How a port takes part.
+/// The configuration of a port in a switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberConfig {
-    /// Its VLANs; of a switch that knows VLANs only.
+    /// Its VLANs, for a switch with VLANs.
     pub vlans: Vlans,
-    /// Packets a second that it may have flooded; any number if none.
+    /// The most flooded packets a second; `None` for no limit.
     pub storm: Option<u32>,
     /// The directions the port is used for; by default the port's kind decides.
     pub usage: Option<Use>,
 }
 
-/// A port that leaves gets so long for packets that are on their way.
+/// The time for a removed port to deliver the packets it has received.
 const LAST_PACKETS: Duration = Duration::from_millis(1500);
 
 /// A port in a switch.
 #[derive(Debug)]
 pub struct Member {
     pub(crate) name: String,
-    /// Whatever who adds it wants to know it by.
+    /// The caller's number for the port.
     pub(crate) id: u64,
-    /// The interface, where it is one.
+    /// The link state of its interface, if it has one.
     pub(crate) presence: Option<LinkState>,
     kind: Kind,
     interface: InterfaceId,
     pub(crate) receives: bool,
     pub(crate) queues: Vec<Queue>,
-    /// The queues that send, by their place in `queues`; none of a port that only receives.
+    /// The indices of queues that send; empty for a port that only receives.
     pub(crate) senders: Vec<usize>,
     pub(crate) config: MemberConfig,
     pub(crate) storm: Option<Storm>,
     pub(crate) counts: Counts,
-    /// The interface was down at the last look.
+    /// The interface was down at the last check.
     pub(crate) down: bool,
     /// Packets were given to it since it was last synced.
     pub(crate) given: bool,
-    /// The last batch for which it was synced because it had no room.
+    /// The last batch that found it full and synced it.
     pub(crate) tried: u64,
-    /// There were some that the last sync did not send.
+    /// The last sync left packets unsent.
     pub(crate) unsent: bool,
-    /// It is on its way out, since then.
+    /// The time of its removal; it still delivers received packets.
     pub(crate) leaving: Option<Instant>,
-    /// Those who watch it, by the numbers they were given.
+    /// Its monitors, by number.
     pub(crate) watchers: Vec<(u64, Writer)>,
 }
 
-/// A port as it stands, for those who look.
+/// The state of a port.
 #[derive(Clone, Debug)]
 pub struct MemberState {
     /// Its name in the switch.
@@ -72,17 +72,17 @@ pub struct MemberState {
     pub stats: QueueStats,
     /// Entries of the table that it has learned.
     pub learned: u32,
-    /// Those who watch it, and packets that they have lost.
+    /// The number of its monitors.
     pub watchers: usize,
-    /// See `watchers`.
+    /// Packets that its monitors lost.
     pub watchers_lost: u64,
     /// The interface is down.
     pub down: bool,
-    /// The port has failed: the packets it held are lost.
+    /// The port has failed, and its packets are lost.
     pub failed: bool,
 }
 
-/// A port that is open, and can be added to a switch.
+/// An open port that can be added to a switch.
 #[derive(Debug)]
 pub struct Opened {
     /// The port; its queues go into the switch with it.
@@ -98,14 +98,13 @@ impl Opened {
     /// Opens a port as a switch uses it. With `options.pool` it shares that pool, if it can.
     ///
     /// # Errors
-    /// As [`Port::open`]; a port that carries no Ethernet; one that cannot do both and was not said
-    /// what it is for.
+    /// The errors of [`Port::open`]; a port without Ethernet; a capture file without a `usage`.
     pub fn open(port: &PortName, usage: Option<Use>, options: &OpenOptions) -> Result<Self> {
         let mut port = port.clone();
-        // What the host sends by an interface is not for the others, and nobody reads times.
+        // Packets that the host sends are not for the other ports, and the switch reads no timestamps.
         port.set_default("tx_copies", "off");
         if port.kind() == Kind::Packet {
-            // A block would come 10 ms late.
+            // A block may arrive 10 ms late.
             port.set_default("method", "recvmmsg");
         } else {
             port.set_default("timestamp", "off");
@@ -115,7 +114,7 @@ impl Opened {
         let presence = presence(&port, options.netns.as_deref())?;
         let interface = interface(&port, options.netns.as_deref())?;
         let opened = Port::open(&port, &options).or_else(|error| match options.pool {
-            // One that has no room for it, or other buffers than the port needs.
+            // The pool may be full, or have buffers of another size than the port needs.
             Some(_) => {
                 let options = OpenOptions { pool: None, ..options.clone() };
                 Port::open(&port, &options).map_err(|_| error)
@@ -144,7 +143,7 @@ fn usual(port: &PortName) -> Result<Use> {
     }
 }
 
-/// A packet socket sees what the kernel has put together, and nobody can send that on.
+/// Advice for packet sockets: they receive merged packets, which no port can send.
 fn advice(port: &PortName, netns: Option<&str>) -> Option<String> {
     let name = port.name();
     let merges = || Ethtool::open(netns).and_then(|mut ethtool| ethtool.gro(name)).unwrap_or(false);
@@ -156,10 +155,10 @@ fn advice(port: &PortName, netns: Option<&str>) -> Option<String> {
     })
 }
 
-/// A copy is of what the host gets anyway, and of what a `host:` port gives it.
+/// A copying port receives again what a `host:` port gives to the host.
 const HOST_HAS_IT: &str = "the host would get its packets twice and more; use xdp: beside host:";
 
-/// The interface that a port is a side of: its namespace, as it was named, and its number.
+/// The interface of a port: the name of its namespace, and its index.
 type InterfaceId = Option<(Option<String>, u32)>;
 
 fn interface(port: &PortName, netns: Option<&str>) -> Result<InterfaceId> {
@@ -170,7 +169,7 @@ fn interface(port: &PortName, netns: Option<&str>) -> Result<InterfaceId> {
     Ok(Some((netns.map(str::to_owned), link::interface(netns, port.name())?.index)))
 }
 
-/// A look at the interface that a port is, if it is one.
+/// The link state of a port's interface, if it has one.
 fn presence(port: &PortName, netns: Option<&str>) -> Result<Option<LinkState>> {
     if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live) {
         return Ok(None);
@@ -180,7 +179,7 @@ fn presence(port: &PortName, netns: Option<&str>) -> Result<Option<LinkState>> {
 }
 
 impl Member {
-    /// Makes a port part of a switch.
+    /// Creates a member from an open port.
     pub(crate) fn new(
         (name, id): (String, u64),
         opened: Opened,
@@ -189,7 +188,7 @@ impl Member {
     ) -> Self {
         let Opened { port, presence, interface, receives, .. } = opened;
         let mut queues = port.queues;
-        // A ring of one slot holds nothing: the queue has none to send by.
+        // A ring of one slot holds nothing: the queue does not send.
         let sends = |queue: &mut Queue| queue.tx_mut().num_slots() > 1;
         let senders = (0..queues.len()).filter(|&i| sends(&mut queues[i])).collect();
         Self {
@@ -213,7 +212,7 @@ impl Member {
         }
     }
 
-    /// Why the other cannot be beside it: what one of them is given would come in again by the other.
+    /// Explains why both ports cannot be in a switch: one receives what the other sends.
     pub(crate) fn echo(&self, other: &Self) -> Option<&'static str> {
         if self.interface.is_none() || self.interface != other.interface {
             return None;
@@ -230,27 +229,27 @@ impl Member {
         }
     }
 
-    /// Returns true if the port accepts packets.
+    /// Reports whether the port accepts packets.
     #[inline]
     pub(crate) fn takes(&self) -> bool {
         !self.senders.is_empty() && self.leaving.is_none()
     }
 
-    /// The queue that sends what came by another port's queue of that number: always the same, so
-    /// that a flow keeps its order.
+    /// The queue for packets from another port's queue of this number: always the same, so that a flow
+    /// keeps its order.
     #[inline]
     pub(crate) fn sender(&mut self, number: usize) -> &mut Queue {
         let sender = self.senders[number % self.senders.len()];
         &mut self.queues[sender]
     }
 
-    /// Shows a packet to those who watch.
+    /// Shows a packet to the monitors.
     #[cold]
     pub(crate) fn show(&mut self, packet: &Packet<'_>, direction: Direction, now_ns: u64) {
         self.watchers.iter_mut().for_each(|(_, writer)| writer.offer(packet, direction, now_ns));
     }
 
-    /// Shows watchers the packets that one of its queues was given since `head`.
+    /// Shows the monitors the packets submitted to a queue since `head`.
     #[cold]
     pub(crate) fn show_given(&mut self, number: usize, head: u32, now_ns: u64) {
         let sender = self.senders[number % self.senders.len()];
@@ -261,7 +260,7 @@ impl Member {
         }
     }
 
-    /// Sends what was given to it, as far as its queues take it.
+    /// Syncs its sending queues.
     pub(crate) fn flush(&mut self) -> Result<()> {
         (self.given, self.unsent) = (false, false);
         for &sender in &self.senders {
@@ -272,12 +271,12 @@ impl Member {
         Ok(())
     }
 
-    /// Returns true if it holds packets that it could send.
+    /// Reports whether it has unsent packets and its link is up.
     pub(crate) fn is_sending(&self) -> bool {
         self.unsent && !self.down
     }
 
-    /// Lets nothing more in.
+    /// Stops reception.
     pub(crate) fn stop_rx(&mut self, now: Instant) -> Result<()> {
         if self.leaving.is_some() {
             return Ok(());
@@ -286,7 +285,7 @@ impl Member {
         self.queues.iter_mut().try_for_each(Queue::stop_rx)
     }
 
-    /// Returns true if all packets that were in flight when reception stopped have been forwarded.
+    /// Reports whether all packets received before the removal have been forwarded.
     pub(crate) fn has_left(&mut self, now: Instant) -> bool {
         let Some(leaving) = self.leaving else { return false };
         let late = now.saturating_duration_since(leaving) >= LAST_PACKETS;
@@ -294,15 +293,15 @@ impl Member {
         late || !self.receives || self.queues.iter_mut().all(is_empty)
     }
 
-    /// The sum of its queues' counters; leaves out queues that cannot be read any more.
+    /// The sum of its queues' counters, without queues whose counters are unreadable.
     pub(crate) fn stats(&mut self) -> QueueStats {
         let stats = self.queues.iter_mut().map(|queue| queue.stats().unwrap_or_default());
         stats.fold(QueueStats::default(), QueueStats::plus)
     }
 }
 
-/// A pool for all ports that can share one, and for one more that is added later. None where no
-/// port gains by it: without `xdp:` ports all is copied from the kernel in any case.
+/// Creates a pool for all ports that can share one, and for one more that is added later. Returns
+/// `None` without `xdp:` ports, because other ports copy in any case.
 ///
 /// # Errors
 /// No such interface; no memory.
@@ -312,23 +311,23 @@ pub fn shared_pool(ports: &[PortName], options: &OpenOptions) -> Result<Option<A
     Port::pool_for(&shared.collect::<Vec<_>>(), options).map(Some)
 }
 
-/// Why a packet that came in goes nowhere.
+/// The cause for dropping a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LossCause {
     /// Too short for a frame, or the address of a group as its source.
     Malformed,
-    /// Only a part of it is here: the port keeps no more.
+    /// The port truncated it.
     Cut,
     /// A protocol between neighbours, which no bridge forwards.
     LinkLocal,
-    /// Not of a VLAN that the port is in.
+    /// The port is not in its VLAN.
     Vlan,
-    /// More were to be flooded than the port may.
+    /// The port's flood limit is reached.
     Storm,
-    /// Its destination is behind the port that it came from.
+    /// Its destination is behind the receiving port.
     SamePort,
-    /// There is no other port to send it to.
+    /// No other port takes it.
     NoPort,
 }
 
@@ -343,55 +342,54 @@ pub const CAUSES: [(LossCause, &str); 7] = [
     (LossCause::NoPort, "no_port"),
 ];
 
-/// Counts since the port was added. Every packet that came in stands in one of `forwarded`,
-/// `flooded` and `dropped`; every packet for the port in one of `queued`, `full`, `too_long` and
-/// `down`.
+/// Counts since the port was added. Each received packet counts as one of `forwarded`, `flooded` and
+/// `dropped`; each packet for the port as one of `swapped`, `copied`, `full`, `too_long` and `down`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that came in.
+    /// Packets received.
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
-    /// Packets that went to the one port their destination is behind.
+    /// Packets forwarded to one known port.
     pub forwarded: u64,
-    /// Packets that went to all other ports.
+    /// Packets flooded to all other ports.
     pub flooded: u64,
-    /// Copies of these beyond the first of each.
+    /// Copies of flooded packets beyond the first of each.
     pub copies: u64,
-    /// Packets that went nowhere, by cause.
+    /// Dropped packets, by cause.
     pub dropped: [u64; CAUSES.len()],
-    /// Packets that came after the run had ended, and were let go.
+    /// Packets received after the end of the run.
     pub after_end: u64,
     /// Packets for this port.
     pub given: u64,
-    /// Packets given that its ring took by exchange of buffers; `copied` counts the others.
+    /// Packets that its ring took by exchange of buffers.
     pub swapped: u64,
-    /// See `swapped`.
+    /// Packets that its ring took by copy.
     pub copied: u64,
     /// Bytes of these on the wire.
     pub queued_bytes: u64,
-    /// Packets given and lost because its ring was full.
+    /// Packets lost because its ring was full.
     pub full: u64,
-    /// Longer than its ring can ever hold.
+    /// Packets longer than its ring can ever hold.
     pub too_long: u64,
-    /// For a port that was down.
+    /// Packets lost because it was down.
     pub down: u64,
     /// Addresses learned here that were behind another port before.
     pub moved: u64,
-    /// Addresses that there was no room for in the table.
+    /// Addresses without room in the table.
     pub unlearned: u64,
     /// Packets from an address with a static entry for another port.
     pub elsewhere: u64,
 }
 
 impl Counts {
-    /// Counts a packet that goes nowhere.
+    /// Counts a dropped packet.
     pub fn drop(&mut self, cause: LossCause) {
         self.dropped[cause as usize] += 1;
     }
 }
 
-/// A second's worth is let through at once at most.
+/// Limits flooded packets. A burst has at most one second's worth.
 #[derive(Clone, Debug)]
 pub struct Storm {
     per_second: u32,
@@ -401,12 +399,12 @@ pub struct Storm {
 }
 
 impl Storm {
-    /// A limit, from a moment on.
+    /// Creates a limit that holds from `now` on.
     pub fn new(per_second: u32, now: Instant) -> Self {
         Self { per_second, left: per_second, filled: now }
     }
 
-    /// Takes note of the time, once a batch.
+    /// Updates the allowance, once a batch.
     pub fn look(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.filled);
         if passed >= Duration::from_secs(1) {
@@ -423,7 +421,7 @@ impl Storm {
         }
     }
 
-    /// Returns true if one more packet may be flooded.
+    /// Takes a packet from the allowance; false if none is left.
     #[inline]
     pub fn allow(&mut self) -> bool {
         let allowed = self.left > 0;

@@ -1,4 +1,4 @@
-//! A switch at work on a thread of its own, and those who have something to ask it.
+//! A switch on a thread of its own, and the handle by which other threads use it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use sluicegate::ring::Wait;
 use crate::member::MemberState;
 use crate::switch::{Event, Switch};
 
-/// How long it may sleep before it looks whether somebody wants something.
+/// The longest sleep before the worker looks for orders.
 const TICK: Duration = Duration::from_millis(10);
 
 type Order = Box<dyn FnOnce(&mut Switch) + Send>;
 
-/// A switch that is to work.
+/// A switch and its connection to a [`Handle`].
 #[derive(Debug)]
 pub struct Worker {
     switch: Switch,
@@ -24,7 +24,7 @@ pub struct Worker {
     stop: Arc<AtomicBool>,
 }
 
-/// For those who have something to ask a switch that is at work.
+/// Sends orders to a switch that works on another thread.
 #[derive(Debug)]
 pub struct Handle {
     orders: Sender<Order>,
@@ -32,17 +32,17 @@ pub struct Handle {
     stop: Arc<AtomicBool>,
 }
 
-/// How a switch ended.
+/// The result of a switch.
 #[derive(Debug)]
 pub struct SwitchOutcome {
-    /// All ports there were, as they ended.
+    /// The last states of all ports.
     pub ports: Vec<MemberState>,
-    /// When nothing more was let in.
+    /// The end of reception.
     pub at: Instant,
 }
 
 impl Worker {
-    /// A worker, and the handle to ask it by.
+    /// Creates a worker and its handle.
     pub fn new(switch: Switch) -> (Self, Handle) {
         let (orders, to_do) = channel();
         let (events, happened) = channel();
@@ -51,7 +51,7 @@ impl Worker {
         (worker, Handle { orders, events: happened, stop })
     }
 
-    /// Works until it is told to stop, or as many packets as there may be have come in.
+    /// Runs until [`Handle::stop`] or until the limit of packets is reached.
     pub fn run(mut self, wait: Wait) -> SwitchOutcome {
         // A flag by itself: nothing is published through it.
         while !self.stop.load(Ordering::Relaxed) && !self.switch.is_spent() {
@@ -66,7 +66,7 @@ impl Worker {
         }
         let at = Instant::now();
         let (ports, events) = self.switch.finish();
-        // Nobody may want to know any more.
+        // The handle may be dropped.
         events.into_iter().for_each(|event| drop(self.events.send(event)));
         SwitchOutcome { ports, at }
     }
@@ -79,8 +79,8 @@ impl Worker {
 }
 
 impl Handle {
-    /// Has the switch do something between two batches, and waits for its answer; none if it has
-    /// ended. Packets wait meanwhile, so it is to be short.
+    /// Calls a function with the switch between two batches, and waits for its result; `None` if the
+    /// switch has ended. Packets wait meanwhile, so the function must be short.
     pub fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Switch) -> T + Send + 'static,

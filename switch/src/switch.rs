@@ -1,4 +1,4 @@
-//! The switch: its ports in turns, a batch of each at a time.
+//! The switch: serves its ports in turn, a batch of each.
 //!
 //! ```text
 //!   receive ring ── decide ──> decisions ── pass ──> transmit rings ── sync ──> the wire
@@ -7,9 +7,9 @@
 //!                     table
 //! ```
 //!
-//! One thread has all of it, so nothing is locked, and packets of a flow keep their order. Nothing
-//! is allocated for a packet. A port whose transmit ring is full loses its own packets; nobody
-//! waits for it.
+//! One thread owns the switch: there are no locks, and the packets of a flow keep their order. The
+//! packet path allocates nothing. A port with a full transmit ring loses its own packets; the others
+//! do not wait for it.
 
 use std::time::{Duration, Instant};
 
@@ -24,9 +24,9 @@ use crate::member::{Member, MemberConfig, MemberState, Opened};
 use crate::table::{MAX_PORTS, MacEntry, PortNumber, Table, TableConfig, Tick};
 use crate::vlan::{Form, LAST};
 
-/// As many packets of a queue are dealt with before the next queue's turn.
+/// The most packets of a queue in one turn.
 const BATCH: usize = 256;
-/// Between two looks at what has become of the ports.
+/// Between two checks of the ports.
 const CHECK: Duration = Duration::from_millis(500);
 
 /// How a switch works.
@@ -38,16 +38,16 @@ pub struct SwitchConfig {
     pub table: TableConfig,
 }
 
-/// A change of a port, to be reported.
+/// A change of a port.
 #[derive(Debug)]
 pub enum Event {
-    /// It failed, and is out of the switch.
+    /// The port failed, and was removed from the switch.
     Failed(String, Error),
-    /// Its interface went down; it stays, and takes part again when that is up.
+    /// The interface went down; the port stays, and works again when it is up.
     Down(String),
-    /// Its interface is up again.
+    /// The interface is up again.
     Up(String),
-    /// The port itself has something to say.
+    /// A notice of the port itself.
     Notice(String, String),
 }
 
@@ -60,11 +60,11 @@ pub struct Switch {
     decisions: Vec<Decision>,
     scratch: Vec<u8>,
     events: Vec<Event>,
-    /// Ports that are no more.
+    /// Removed ports, with their last state.
     removed: Vec<MemberState>,
-    /// Packets that may still come in.
+    /// The most packets that the switch still receives.
     budget: u64,
-    /// How many watch.
+    /// The number of monitors.
     watchers: usize,
     /// Batches so far.
     batches: u64,
@@ -92,24 +92,27 @@ impl Switch {
         }
     }
 
-    /// Lets at most `packets` more packets in.
+    /// Receives at most `packets` more packets.
     pub fn limit(&mut self, packets: u64) {
         self.budget = packets;
     }
 
-    /// Returns true if the limit of packets is reached.
+    /// Reports whether the limit of packets is reached.
     pub fn is_spent(&self) -> bool {
         self.budget == 0
     }
 
-    /// Adds a port. `id` stands in its [`MemberState`]s.
+    /// Adds a port. Its [`MemberState`]s carry `id`.
     ///
     /// # Errors
-    /// The name is taken, there are as many ports as can be, or what comes in by one would go out by
-    /// the other where it came from.
+    /// The name is taken; the switch is full; packets that one port receives from an interface, the
+    /// other would send there again.
     pub fn add(&mut self, name: &str, id: u64, opened: Opened, config: MemberConfig) -> Result<()> {
         if self.number(name).is_some() {
-            return Err(name_taken(name));
+            return Err(Error::Usage(format!(
+                "the switch has a port '{name}' already: give this one another name, as in \
+                 OTHER=PORT"
+            )));
         }
         let member = Member::new((name.to_owned(), id), opened, config, Instant::now());
         for there in self.members.iter().flatten().filter(|there| there.leaving.is_none()) {
@@ -132,7 +135,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Takes a port out; what is on its way from it is still forwarded.
+    /// Removes a port. The switch still forwards packets that the port has received.
     ///
     /// # Errors
     /// There is no port of that name.
@@ -175,12 +178,12 @@ impl Switch {
         }
     }
 
-    /// Takes an entry out of the table, a static one too. False if there is none.
+    /// Removes an entry of the table, static or not. Returns false if there is none.
     pub fn forget(&mut self, vlan: u16, mac: u64) -> bool {
         self.table.remove(vlan, mac)
     }
 
-    /// Takes out all that was learned, of one port or of all. How many entries.
+    /// Removes the learned entries of one port or of all. Returns their number.
     ///
     /// # Errors
     /// No such port.
@@ -189,8 +192,8 @@ impl Switch {
         Ok(self.table.flush(number))
     }
 
-    /// Some of the table's entries with the names of their ports, from a bucket on, and where to go
-    /// on, if there are more.
+    /// Returns entries of some buckets with the names of their ports, and the next bucket, if there is
+    /// one.
     pub fn entries(&self, from: usize, buckets: usize) -> (Vec<(MacEntry, &str)>, Option<usize>) {
         let end = from.saturating_add(buckets);
         let entries = self.table.entries(from..end, self.now()).filter_map(|known| {
@@ -200,7 +203,7 @@ impl Switch {
         (entries.collect(), (end < self.table.buckets()).then_some(end))
     }
 
-    /// All ports as they stand.
+    /// The states of all ports.
     pub fn states(&mut self) -> Vec<MemberState> {
         let table = &self.table;
         let members = self.members.iter_mut().enumerate();
@@ -211,16 +214,16 @@ impl Switch {
         there.collect()
     }
 
-    /// Ports that have left, as they ended.
+    /// The last states of removed ports.
     pub fn removed(&self) -> &[MemberState] {
         &self.removed
     }
 
-    /// Has a port watched by a writer, under a number. It ends with the port, or by
-    /// [`unwatch`](Self::unwatch).
+    /// Shows a port's packets to a writer, until the port is removed or [`unwatch`](Self::unwatch) is
+    /// called with this number.
     ///
     /// # Errors
-    /// There is no port of that name; something has been begun under the number already.
+    /// There is no port of that name; the number is in use.
     pub fn watch(&mut self, name: &str, number: u64, writer: Writer) -> Result<()> {
         let port = self.known(name)?;
         let mut watchers = self.members.iter().flatten().flat_map(|member| &member.watchers);
@@ -236,7 +239,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Ends what has been begun under a number.
+    /// Ends the monitor of this number.
     pub fn unwatch(&mut self, number: u64) {
         for member in self.members.iter_mut().flatten() {
             member.watchers.retain(|(watcher, _)| *watcher != number);
@@ -253,7 +256,7 @@ impl Switch {
         std::mem::take(&mut self.events)
     }
 
-    /// One batch of each queue. How many packets came in.
+    /// Serves one batch of each queue. Returns the number of packets received.
     pub fn turn(&mut self) -> u64 {
         let now = Instant::now();
         let tick = tick(self.start, now);
@@ -294,7 +297,7 @@ impl Switch {
         came
     }
 
-    /// A batch of one queue, whose port has been taken out of the members meanwhile.
+    /// Serves a batch of one queue. Its port is not among the members meanwhile.
     #[inline]
     fn serve(
         &mut self,
@@ -346,13 +349,13 @@ impl Switch {
         Ok(self.decisions.len() as u64)
     }
 
-    /// Looks at what has come, and decides on a batch of it.
+    /// Decides on a batch of received packets.
     #[inline]
     fn decide(&mut self, from: &mut Member, number: PortNumber, queue: usize, now: Tick) {
         let Self { members, table, rules, decisions, budget, .. } = self;
         decisions.clear();
         let mut decider = Decider { rules: *rules, table, members, now };
-        // Its queues lie apart from the rest of the port while they are looked at.
+        // Apart from the port, so that decisions may change its counters.
         let queues = std::mem::take(&mut from.queues);
         for packet in queues[queue].rx().packets().take(BATCH) {
             if *budget == 0 {
@@ -368,7 +371,7 @@ impl Switch {
         from.queues = queues;
     }
 
-    /// Shows a batch that has come in to those who watch.
+    /// Shows a received batch to the monitors.
     #[cold]
     fn show(&self, from: &mut Member, batch: Batch) {
         let Member { queues, watchers, .. } = from;
@@ -380,7 +383,7 @@ impl Switch {
         }
     }
 
-    /// Sends what was given to these ports.
+    /// Syncs these ports.
     #[inline]
     fn send(&mut self, which: impl Fn(&Member) -> bool) {
         for number in 0..self.members.len() {
@@ -417,8 +420,8 @@ impl Switch {
     }
 }
 
-/// Gives packets at the head of a receive ring to all of these ports that take them, copied, and
-/// takes them out. How many copies.
+/// Copies packets at the head of a receive ring to all of these ports that take them, and releases
+/// them. Returns the number of copies.
 fn spread(
     rules: Rules,
     from: &mut Queue,
@@ -442,24 +445,17 @@ fn spread(
     copies
 }
 
-/// The error for a name that another port has.
-pub(crate) fn name_taken(name: &str) -> Error {
-    Error::Usage(format!(
-        "the switch has a port '{name}' already: give this one another name, as in OTHER=PORT"
-    ))
-}
-
 /// Checks of the ports for each complete sweep of the table.
 const SWEEPS: usize = 64;
-/// While a port has packets that have not left, nobody sleeps for longer.
+/// The longest sleep while a port has unsent packets.
 const UNSENT: Duration = Duration::from_millis(1);
-/// A port that leaves gets so long to send what it was given.
+/// The time for a removed port to send its last packets.
 const LAST_SENT: Duration = Duration::from_millis(1);
-/// When the switch ends, all of them together get so long.
+/// The time for all ports to send their last packets when the switch ends.
 const LAST_OF_ALL: Duration = Duration::from_secs(1);
 
 impl Switch {
-    /// Waits until something comes, for `timeout` at most.
+    /// Waits for packets, for `timeout` at most.
     pub fn wait(&mut self, wait: Wait, timeout: Duration) {
         let unsent = self.members.iter().flatten().any(|member| member.is_sending());
         let timeout = if unsent { timeout.min(UNSENT) } else { timeout };
@@ -479,7 +475,7 @@ impl Switch {
         }
     }
 
-    /// Takes out the port that waiting failed for, if a look at its interface has not done so.
+    /// Removes the port that waiting failed for, if the check of its interface has not done so.
     #[cold]
     fn find_failed(&mut self) {
         for number in 0..self.members.len() {
@@ -492,7 +488,7 @@ impl Switch {
         }
     }
 
-    /// Looks at what has become of each port, and at a part of the table.
+    /// Checks all ports, and sweeps a part of the table.
     #[cold]
     fn check(&mut self) {
         self.checked = Instant::now();
@@ -501,26 +497,37 @@ impl Switch {
             if let Err(error) = self.look_at(number as PortNumber) {
                 self.fail(number as PortNumber, error);
             } else if let Some(member) = self.members[number].as_deref_mut() {
-                // A file hands on what it holds back.
+                // A file writes the packets it holds back.
                 member.unsent |= member.takes();
             }
         }
-        // Where the others always have something, nobody else comes to it.
+        // The worker parts ports when nothing comes; on a busy switch this is the only call.
         self.part();
     }
 
-    /// Looks at what has become of a port. The hosts behind one that went down may be elsewhere now.
+    /// Checks the queues and the link of a port. Forgets its hosts when it goes down because they
+    /// may appear elsewhere.
     fn look_at(&mut self, number: PortNumber) -> Result<()> {
         let Some(member) = self.members[usize::from(number)].as_deref_mut() else { return Ok(()) };
-        let was_down = member.down;
-        look(member, &mut self.events)?;
-        if member.down && !was_down {
-            self.table.flush(Some(number));
+        let up = member.presence.as_ref().map(LinkState::look).transpose()?;
+        let down = up.is_some_and(|state| !state.up);
+        for queue in member.queues.iter_mut().filter(|_| !down) {
+            queue.check()?;
+            while let Some(notice) = queue.take_notice() {
+                self.events.push(Event::Notice(member.name.clone(), notice));
+            }
+        }
+        if std::mem::replace(&mut member.down, down) != down {
+            let name = member.name.clone();
+            self.events.push(if down { Event::Down(name) } else { Event::Up(name) });
+            if down {
+                self.table.flush(Some(number));
+            }
         }
         Ok(())
     }
 
-    /// Lets go of ports that were taken out, when their last packets have come.
+    /// Drops removed ports whose last packets have been forwarded.
     pub fn part(&mut self) {
         let now = Instant::now();
         for number in 0..self.members.len() {
@@ -531,13 +538,13 @@ impl Switch {
         }
     }
 
-    /// Ends the switch: nothing more is let in, what has come is forwarded, and what was given to
-    /// ports is sent. The ports as they ended.
+    /// Ends the switch: stops reception, forwards received packets, and sends those in transmit rings.
+    /// Returns the last states of the ports.
     pub fn finish(mut self) -> (Vec<MemberState>, Vec<Event>) {
         let now = Instant::now();
         for number in 0..self.members.len() {
             let Some(member) = self.members[number].as_mut() else { continue };
-            // Not `leaving`: it still takes what the others bring.
+            // Not `leaving`: the port still takes packets of the others.
             if let Err(error) = member.queues.iter_mut().try_for_each(Queue::stop_rx) {
                 self.fail(number as PortNumber, error);
             }
@@ -561,7 +568,7 @@ impl Switch {
         (self.removed, self.events)
     }
 
-    /// Ends all ports: each has sent what it was given by `end`, or it is lost.
+    /// Ends all ports. Packets not sent by `end` are lost.
     fn send_last(&mut self, end: Instant) {
         while self.members.iter().flatten().any(|member| member.is_sending())
             && Instant::now() < end
@@ -576,7 +583,7 @@ impl Switch {
         }
     }
 
-    /// Takes a port out at once, unless it is but down.
+    /// Removes a port at once, if it is not merely down.
     #[cold]
     fn fail(&mut self, number: PortNumber, error: Error) {
         let looked = self.look_at(number);
@@ -595,10 +602,10 @@ impl Switch {
         }
     }
 
-    /// Sends what a port was given, and writes down how it ended.
+    /// Sends the last packets of a port, and keeps its last state.
     fn end(&mut self, mut member: Member, patience: Duration) {
         for &sender in &member.senders {
-            // What it has not sent it counts as unsent.
+            // The queue counts the rest as unsent.
             let _ = member.queues[sender].close_tx_within(patience);
         }
         let state = state(&mut member, 0);
@@ -606,23 +613,6 @@ impl Switch {
         drop(member);
         self.count_watchers();
     }
-}
-
-/// Looks at what has become of a port.
-fn look(member: &mut Member, events: &mut Vec<Event>) -> Result<()> {
-    let up = member.presence.as_ref().map(LinkState::look).transpose()?;
-    let down = up.is_some_and(|state| !state.up);
-    for queue in member.queues.iter_mut().filter(|_| !down) {
-        queue.check()?;
-        while let Some(notice) = queue.take_notice() {
-            events.push(Event::Notice(member.name.clone(), notice));
-        }
-    }
-    if std::mem::replace(&mut member.down, down) != down {
-        let name = member.name.clone();
-        events.push(if down { Event::Down(name) } else { Event::Up(name) });
-    }
-    Ok(())
 }
 
 fn state(member: &mut Member, learned: u32) -> MemberState {

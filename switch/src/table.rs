@@ -1,19 +1,18 @@
-//! The table: behind which port a host is, as its packets have told.
+//! The table of hosts and their ports, learned from packets.
 //!
 //! ```text
 //!   VLAN, address ── two hashes, secret seeds ──> two buckets of four entries, a cache line each
 //! ```
 //!
-//! Its memory is taken once. What somebody floods it with costs him, not the others:
+//! Its memory is allocated once. A flood of addresses harms the port it comes from, not the others:
 //!
-//! - a port has a limit of entries that are learned;
-//! - an entry is *young* until its host is seen again later, or somebody sends to it. Only young
-//!   entries make room for new ones, the oldest first, and where the port is at its limit only its
-//!   own;
-//! - static entries stay until they are taken out;
-//! - nobody outside knows the seeds, so nobody can aim at a bucket.
+//! - each port has a limit of learned entries;
+//! - an entry is *young* until its host is seen again later, or a packet is sent to it. Only young
+//!   entries make room for new ones, the oldest first; a port at its limit replaces only its own;
+//! - static entries stay until they are removed;
+//! - the seeds are secret, so an attacker cannot aim at a bucket.
 //!
-//! A host that finds no room is not cut off: what is sent to it is flooded.
+//! A host without an entry is still reached: packets to it are flooded.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -21,7 +20,7 @@ use std::hash::{BuildHasher, RandomState};
 pub type PortNumber = u16;
 /// The most ports of a switch.
 pub const MAX_PORTS: usize = 256;
-/// Time as the table has it, in tenths of a second from any start on; it may wrap.
+/// The table's time, in tenths of a second from any start; it may wrap.
 pub type Tick = u32;
 /// Ticks in a second.
 pub const TICKS_PER_SECOND: u32 = 10;
@@ -33,7 +32,7 @@ const WAYS: usize = 4;
 enum EntryState {
     #[default]
     Free,
-    /// Seen once, or moved, and nobody has sent to it.
+    /// Seen once, or moved, and not sent to.
     Young,
     /// Seen again, or sent to.
     InUse,
@@ -59,40 +58,40 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 /// The result of learning an address behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
-    /// It was known to be there.
+    /// The entry existed.
     Same,
-    /// It is in the table now.
+    /// A new entry was made.
     New,
-    /// It was behind another port before.
+    /// The entry named another port, and was changed.
     Moved,
-    /// A static entry says that it is behind another port: that holds.
+    /// A static entry names another port, and stays.
     Elsewhere,
-    /// There is no room for it.
+    /// The table has no room.
     NoRoom,
 }
 
 /// The settings of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableConfig {
-    /// Entries it has room for; made a power of two, 64 at least.
+    /// The number of entries, rounded up to a power of two, at least 64.
     pub entries: usize,
-    /// Entries that one port can have learned.
+    /// The most learned entries of a port.
     pub per_port: u32,
-    /// A host that says nothing for so long is forgotten.
+    /// A host that sends nothing for this time is forgotten.
     pub age: Tick,
 }
 
 impl Default for TableConfig {
-    /// 65,536 entries (1 MiB), 8,192 of a port, 300 s as IEEE 802.1D has it.
+    /// 65,536 entries (1 MiB), 8,192 of a port, 300 s as in IEEE 802.1D.
     fn default() -> Self {
         Self { entries: 65_536, per_port: 8192, age: 300 * TICKS_PER_SECOND }
     }
 }
 
-/// An entry, for those who look at the table.
+/// An entry in listings of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacEntry {
-    /// Its VLAN; 0 where the switch knows no VLANs.
+    /// Its VLAN; 0 in a switch without VLANs.
     pub vlan: u16,
     /// Its address, in the lower 48 bits.
     pub mac: u64,
@@ -100,11 +99,11 @@ pub struct MacEntry {
     pub port: PortNumber,
     /// Ticks since it was seen last.
     pub idle: Tick,
-    /// It was not learned, but set.
+    /// It was set, not learned.
     pub is_static: bool,
 }
 
-/// The table of a switch. One thread has it.
+/// The table of a switch, owned by one thread.
 #[derive(Debug)]
 pub struct Table {
     buckets: Box<[Bucket]>,
@@ -117,7 +116,7 @@ pub struct Table {
     sweep: usize,
 }
 
-/// Where an entry is: bucket and way.
+/// The position of an entry: bucket and way.
 type At = (usize, usize);
 
 impl Table {
@@ -135,12 +134,12 @@ impl Table {
         }
     }
 
-    /// Entries it has room for.
+    /// The number of entries it has room for.
     pub fn capacity(&self) -> usize {
         self.buckets.len() * WAYS
     }
 
-    /// Entries that a port has learned; those that are too old stay until they are swept.
+    /// The number of a port's learned entries; expired ones count until they are swept.
     pub fn learned(&self, port: PortNumber) -> u32 {
         self.learned[usize::from(port)]
     }
@@ -159,7 +158,7 @@ impl Table {
         Some(entry.port)
     }
 
-    /// An address was seen behind a port.
+    /// Learns that an address is behind a port.
     #[inline]
     pub fn learn(&mut self, vlan: u16, mac: u64, port: PortNumber, now: Tick) -> Learned {
         let key = key(vlan, mac);
@@ -209,7 +208,7 @@ impl Table {
         true
     }
 
-    /// Takes an entry out, a static one too. False if there is none.
+    /// Removes an entry, static or not. Returns false if there is none.
     pub fn remove(&mut self, vlan: u16, mac: u64) -> bool {
         let at = self.position(key(vlan, mac));
         at.is_some_and(|at| {
@@ -218,19 +217,19 @@ impl Table {
         })
     }
 
-    /// Takes out all that was learned, of one port or of all. How many.
+    /// Removes the learned entries of one port or of all. Returns their number.
     pub fn flush(&mut self, port: Option<PortNumber>) -> usize {
         self.take_out(|entry| {
             entry.state != EntryState::Static && port.is_none_or(|port| port == entry.port)
         })
     }
 
-    /// Forgets a port that was removed, its static entries too. Returns how many entries it had.
+    /// Removes all entries of a port, static ones too. Returns their number.
     pub fn forget(&mut self, port: PortNumber) -> usize {
         self.take_out(|entry| entry.port == port)
     }
 
-    /// Takes out what is too old in the next few buckets: called now and then, it comes round.
+    /// Removes expired entries from the next few buckets. Repeated calls sweep the whole table.
     pub fn sweep(&mut self, now: Tick, buckets: usize) {
         for _ in 0..buckets.min(self.buckets.len()) {
             self.sweep = (self.sweep + 1) % self.buckets.len();
@@ -245,12 +244,12 @@ impl Table {
         }
     }
 
-    /// The buckets there are: where [`entries`](Self::entries) ends.
+    /// The number of buckets, for [`entries`](Self::entries).
     pub fn buckets(&self) -> usize {
         self.buckets.len()
     }
 
-    /// The entries of some buckets, so that a reader of the whole table can do it in steps.
+    /// The entries of some buckets: a reader lists the whole table in steps.
     pub fn entries(
         &self,
         buckets: std::ops::Range<usize>,
@@ -289,7 +288,7 @@ impl Table {
         Learned::New
     }
 
-    /// A way that nobody needs, in the emptier of two buckets.
+    /// A free or expired way, in the emptier of two buckets.
     fn room(&self, ways: &[At], now: Tick) -> Option<At> {
         let is_room = |&at: &At| {
             let entry = self.at(at);
@@ -310,7 +309,7 @@ impl Table {
         })
     }
 
-    /// The two buckets that a key can be in.
+    /// The two buckets of a key.
     #[inline]
     fn homes(&self, key: u64) -> [usize; 2] {
         let mask = self.buckets.len() - 1;

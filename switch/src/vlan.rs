@@ -6,7 +6,7 @@ use std::str::FromStr;
 use sluicegate::error::Error;
 use sluicegate::headers::{ETHERNET_BYTES, ethertype};
 
-/// The highest VLAN; 0 and 4095 mean something else.
+/// The highest VLAN; 0 and 4095 have other meanings.
 pub(crate) const LAST: u16 = 4094;
 
 /// A set of VLANs.
@@ -45,10 +45,10 @@ impl FromStr for VlanSet {
     }
 }
 
-/// A VLAN's number as people write it.
+/// Parses the number of a VLAN.
 ///
 /// # Errors
-/// It is none from 1 to 4094.
+/// The text is no number from 1 to 4094.
 pub fn number(text: &str) -> Result<u16, Error> {
     let number = text.trim().parse().ok().filter(|number| (1..=LAST).contains(number));
     number.ok_or_else(|| Error::Usage(format!("VLAN '{text}': use a number from 1 to {LAST}")))
@@ -57,16 +57,16 @@ pub fn number(text: &str) -> Result<u16, Error> {
 /// The VLANs of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vlans {
-    /// The VLAN of frames without a tag, which leave without one, too.
+    /// The VLAN of frames without a tag, on arrival and departure.
     pub untagged: Option<u16>,
-    /// VLANs whose frames have a tag.
+    /// The VLANs of tagged frames.
     pub tagged: VlanSet,
 }
 
-/// How a frame is to leave.
+/// The form in which a frame leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As it came.
+    /// Unchanged.
     AsIs,
     /// Without its tag.
     Untagged,
@@ -75,22 +75,22 @@ pub enum Form {
 }
 
 impl Vlans {
-    /// A port for hosts that know no VLANs.
+    /// A port for hosts without VLANs.
     pub fn access(vlan: u16) -> Self {
         Self { untagged: Some(vlan), tagged: VlanSet::default() }
     }
 
-    /// The VLAN that a frame with this tag belongs to; none if it may not come in here.
+    /// The VLAN of a frame with this tag; `None` if the port does not admit it.
     #[inline]
     pub fn of(&self, tag: Option<u16>) -> Option<u16> {
-        // A tag of VLAN 0 says a priority and no VLAN.
+        // A tag of VLAN 0 gives a priority and no VLAN.
         match tag.map_or(0, |tag| tag & VLAN_BITS) {
             0 => self.untagged,
             vlan => (self.tagged.has(vlan) || self.untagged == Some(vlan)).then_some(vlan),
         }
     }
 
-    /// How a frame of a VLAN leaves, which came with this tag; none if it may not leave here.
+    /// The form in which a frame of a VLAN leaves that arrived with this tag; `None` if it may not.
     #[inline]
     pub fn form(&self, vlan: u16, tag: Option<u16>) -> Option<Form> {
         if self.untagged == Some(vlan) {
@@ -108,21 +108,21 @@ pub(crate) const TAG: [u8; 2] = ethertype::VLAN.to_be_bytes();
 /// The VLAN's number in the control information.
 pub(crate) const VLAN_BITS: u16 = 0x0fff;
 
-/// A frame's header. Addresses stand in the lower 48 bits.
+/// A frame's header. Addresses are in the lower 48 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
-    /// Where it is to go.
+    /// The destination.
     pub(crate) to: u64,
-    /// Where it comes from.
+    /// The source.
     pub(crate) from: u64,
     /// The control information of its 802.1Q tag.
     pub(crate) tag: Option<u16>,
-    /// Behind that tag is another.
+    /// Another tag follows.
     pub(crate) is_tagged_again: bool,
 }
 
 impl FrameHeader {
-    /// Reads it; none if the frame is too short.
+    /// Reads a header; `None` if the frame is too short.
     #[inline]
     pub(crate) fn read(frame: &[u8]) -> Option<Self> {
         let header = frame.first_chunk::<ETHERNET_BYTES>()?;
