@@ -20,8 +20,9 @@ use std::collections::BTreeMap;
 use sluicegate::ring::{Packet, TimestampSource};
 
 pub use kernel::InKernel;
-pub use report::{Analysis, Delays, Others, Share, StreamAnalysis, TrackShare, WorkerAnalysis};
-pub use track::{NumberRun, StreamCounts, Track, WINDOW};
+pub use report::{Analysis, Delays, Others, Share, StreamAnalysis, WorkerAnalysis};
+use track::Track;
+pub use track::{NumberRun, StreamCounts, TrackShare, WINDOW};
 pub(crate) use walk::{Checksum, Observer, walk};
 pub use walk::{Condition, Found, look};
 
@@ -33,7 +34,7 @@ const TRACKS_MAX: usize = 1024;
 pub struct Analyser {
     /// For each stream and worker, which track is theirs, counted from 1; 0 if none is.
     of: Vec<u16>,
-    tracks: Vec<(Stamp, Track)>,
+    tracks: Vec<Track>,
     delays: Vec<Delays>,
     /// Corrupt packets, by the stream and worker that they name.
     corrupt: BTreeMap<(u8, u8), u64>,
@@ -107,7 +108,7 @@ impl Analyser {
             self.others.untracked += 1;
             return;
         }
-        self.tracks[usize::from(self.of[at]) - 1].1.packet(stamp.number, stamp.time_ns);
+        self.tracks[usize::from(self.of[at]) - 1].packet(stamp.number, stamp.time_ns);
         if let Some(came_ns) = came_ns {
             self.delays[usize::from(stamp.stream)].add(stamp.time_ns, came_ns);
         }
@@ -119,7 +120,7 @@ impl Analyser {
         if self.tracks.len() == TRACKS_MAX {
             return false;
         }
-        self.tracks.push((stamp, Track::default()));
+        self.tracks.push(Track::of(stamp.stream, stamp.worker));
         self.of[at] = self.tracks.len() as u16;
         true
     }
@@ -132,13 +133,7 @@ impl Analyser {
 
     /// Returns the counts without delays, which are large to copy.
     pub fn counts(&self) -> Share {
-        let tracks = self.tracks.iter().map(|(stamp, track)| TrackShare {
-            stream: stamp.stream,
-            worker: stamp.worker,
-            counts: track.counts,
-            runs: track.runs().collect(),
-            forgotten: track.forgotten(),
-        });
+        let tracks = self.tracks.iter().map(Track::share);
         let corrupt = self.corrupt.iter().map(|(&(stream, worker), &corrupt)| TrackShare {
             stream,
             worker,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::track::{NumberRun, StreamCounts};
+use super::track::{NumberRun, StreamCounts, TrackShare};
 use crate::rate::Latencies;
 
 /// The counts of one queue or CPU.
@@ -14,21 +14,6 @@ pub struct Share {
     pub delays: BTreeMap<u8, Delays>,
     /// Packets that belong to no stream.
     pub others: Others,
-}
-
-/// The counts of one queue for one worker in a stream.
-#[derive(Clone, Debug, Default)]
-pub struct TrackShare {
-    /// The stream's number.
-    pub stream: u8,
-    /// The worker's.
-    pub worker: u8,
-    /// Packet counts.
-    pub counts: StreamCounts,
-    /// The sender's distinguishable runs.
-    pub runs: Vec<NumberRun>,
-    /// Packets lost in earlier runs, and the number of those runs.
-    pub forgotten: (u64, u64),
 }
 
 /// Packets that belong to no stream.

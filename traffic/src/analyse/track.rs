@@ -100,41 +100,53 @@ pub struct StreamCounts {
     pub corrupt: u64,
 }
 
+/// The packets of one worker in a stream that one queue received.
+#[derive(Clone, Debug, Default)]
+pub struct TrackShare {
+    /// The stream's number.
+    pub stream: u8,
+    /// The worker's number.
+    pub worker: u8,
+    /// Packet counts.
+    pub counts: StreamCounts,
+    /// The sender's runs that are remembered one by one, in the order of time.
+    pub runs: Vec<NumberRun>,
+    /// Packets lost in earlier runs, and the number of those runs.
+    pub forgotten: (u64, u64),
+}
+
 /// The numbers received.
 #[derive(Clone, Debug)]
-pub struct Track {
+pub(super) struct Track {
     /// A bit for each number of the window, by the number modulo its size.
     seen: Box<[u64; WORDS]>,
     run: Option<NumberRun>,
-    /// Runs that have ended, but for the first where they are too many.
-    ended: Vec<NumberRun>,
-    /// Packets lost in runs no longer stored, and the number of those runs.
-    forgotten: (u64, u64),
-    /// Packet counts.
-    pub counts: StreamCounts,
+    /// The counts, and the runs before this one.
+    ended: TrackShare,
 }
 
 const WORDS: usize = (WINDOW / 64) as usize;
 /// Runs that are remembered one by one.
 const RUNS_MAX: usize = 64;
 
-impl Default for Track {
-    fn default() -> Self {
-        Self {
-            seen: Box::new([0; WORDS]),
-            run: None,
-            ended: Vec::with_capacity(RUNS_MAX),
-            forgotten: (0, 0),
-            counts: StreamCounts::default(),
-        }
-    }
-}
-
 impl Track {
-    /// Notes a packet that came.
+    pub(super) fn of(stream: u8, worker: u8) -> Self {
+        let runs = Vec::with_capacity(RUNS_MAX);
+        let ended = TrackShare { stream, worker, runs, ..TrackShare::default() };
+        Self { seen: Box::new([0; WORDS]), run: None, ended }
+    }
+
+    /// Returns the counts and runs so far.
+    pub(super) fn share(&self) -> TrackShare {
+        let mut share = self.ended.clone();
+        share.runs.extend(self.run);
+        share
+    }
+
+    /// Counts a packet.
     #[inline]
-    pub fn packet(&mut self, number: u32, time_ns: u64) {
-        self.counts.received += 1;
+    pub(super) fn packet(&mut self, number: u32, time_ns: u64) {
+        self.ended.counts.received += 1;
         let Some(run) = &mut self.run else {
             self.begin(number, time_ns);
             return;
@@ -151,31 +163,31 @@ impl Track {
         self.behind(ahead.unsigned_abs(), number, time_ns);
     }
 
-    /// Notes one that does not have the highest number.
+    /// Counts a packet without the highest number.
     #[cold]
     fn behind(&mut self, behind: u64, number: u32, time_ns: u64) {
         let Some(run) = &mut self.run else { return };
         if time_ns > run.last_ns {
-            // Made later, with a number no higher: the sender has started over. Or more than 2³¹
-            // are missing: then what follows is put together with this in the end.
-            if self.ended.len() == RUNS_MAX {
-                let first = self.ended.remove(0);
-                self.forgotten = (self.forgotten.0 + first.lost(), self.forgotten.1 + 1);
+            // Made later, with a number no higher: the sender has restarted. If more than 2³¹ packets
+            // are missing instead, the report joins the runs.
+            let TrackShare { runs, forgotten, .. } = &mut self.ended;
+            if runs.len() == RUNS_MAX {
+                *forgotten = (forgotten.0 + runs.remove(0).lost(), forgotten.1 + 1);
             }
-            self.ended.push(*run);
+            runs.push(*run);
             self.begin(number, time_ns);
             return;
         }
         if behind >= WINDOW {
-            self.counts.late += 1;
+            self.ended.counts.late += 1;
             return;
         }
         let number = run.last - behind;
         if !set(&mut self.seen, number) {
-            self.counts.duplicates += 1;
+            self.ended.counts.duplicates += 1;
             return;
         }
-        self.counts.reordered += 1;
+        self.ended.counts.reordered += 1;
         run.different += 1;
         if number < run.first {
             (run.first, run.first_ns) = (number, time_ns);
@@ -188,16 +200,6 @@ impl Track {
         set(&mut self.seen, number);
         let (first, last, first_ns, last_ns) = (number, number, time_ns, time_ns);
         self.run = Some(NumberRun { first, last, different: 1, first_ns, last_ns });
-    }
-
-    /// The runs of the sender, in the order of time.
-    pub fn runs(&self) -> impl Iterator<Item = NumberRun> {
-        self.ended.iter().chain(&self.run).copied()
-    }
-
-    /// Packets lost in runs before these, and the number of those runs.
-    pub fn forgotten(&self) -> (u64, u64) {
-        self.forgotten
     }
 }
 

@@ -468,9 +468,9 @@ fn size_of_edit(edit: &Edit) -> Size {
 const FP: Reg = Reg::FP;
 
 impl MakeJob<'_> {
-    /// The frame that the kernel is given.
+    /// The frame that the kernel is given: the longest template.
     pub fn frame(&self) -> Vec<u8> {
-        let longest = self.plan.streams.iter().map(|stream| &stream.template);
-        longest.max_by_key(|template| template.len()).cloned().unwrap_or_default()
+        let templates = self.plan.streams.iter().map(|stream| &stream.template);
+        templates.max_by_key(|template| template.len()).cloned().unwrap_or_default()
     }
 }

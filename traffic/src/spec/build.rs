@@ -8,7 +8,7 @@
 use super::fault::Fault;
 use super::layer::writer::{Draft, Fill, HeaderWriter, SumOf};
 use super::layer::{ETHER, PAYLOAD, RAW, STAMP, check_tpid};
-use super::size::{MAX_FRAME, Size, turns_of};
+use super::size::{MAX_FRAME, SizeOrder};
 use super::{Defaults, Stream};
 use crate::plan::{self, Edit, FieldSource, Operand, Sizes, Sum, Term, fold, words};
 
@@ -27,7 +27,7 @@ pub(super) fn stream(
     check_order(stream)?;
     let wrong = |problem| Fault::new(&stream.place, "", problem);
     let mut draft = Draft { stream: index, ..Draft::default() };
-    let sizes = sizes(stream, &mut draft)?;
+    let sizes = sizes(stream, &mut draft);
     for (count, layer) in stream.layers.iter().enumerate() {
         HeaderWriter::write(&mut draft, layer, &stream.layers[count + 1..], defaults)?;
         if draft.template.bytes.len() > usize::from(MAX_FRAME) {
@@ -94,24 +94,17 @@ fn check_order(stream: &Stream) -> Result<(), Fault> {
 }
 
 /// The sizes of a stream's frames.
-fn sizes(stream: &Stream, draft: &mut Draft) -> Result<Sizes, Fault> {
-    let Some((size, place)) = &stream.size else { return Ok(Sizes::Fixed) };
-    if size.bounds().0 == size.bounds().1 {
-        return Ok(Sizes::Fixed);
-    }
-    Ok(match size {
-        Size::InTurn(sizes) => Sizes::InTurn(sizes.clone()),
-        Size::Mix(weights) => {
-            let turns = turns_of(&weights.iter().map(|(_, weight)| *weight).collect::<Vec<_>>())
-                .map_err(|problem| Fault::new(place, "size", problem))?;
-            Sizes::InTurn(turns.into_iter().map(|n| weights[usize::from(n)].0).collect())
-        }
-        Size::Random { first, last } => {
+fn sizes(stream: &Stream, draft: &mut Draft) -> Sizes {
+    let varying = stream.size.as_ref().filter(|(size, _)| size.bounds().0 < size.bounds().1);
+    let Some((size, _)) = varying else { return Sizes::Fixed };
+    match &size.order {
+        SizeOrder::InTurn(sizes) => Sizes::InTurn(sizes.clone()),
+        SizeOrder::Random { first, last } => {
             let count = last - first + 1;
             let draw = draft.template.draws.draw(plan::Per::Packet, count.into());
             Sizes::AtRandom { first: *first, count, draw }
         }
-    })
+    }
 }
 
 /// Extends the headers to the longest frame. Returns the end of the payload; only padding follows.

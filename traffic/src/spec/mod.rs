@@ -118,7 +118,7 @@ impl Spec {
     /// What does not fit together: layers that cannot follow each other, sizes too small for the
     /// headers, the same bits said twice.
     pub fn plan(&self, defaults: &Defaults) -> Result<Plan, SpecError> {
-        self.build(|_| defaults).map_err(|fault| self.origin.locate(fault))
+        self.plan_each(&[*defaults])
     }
 
     /// Works out what is sent, with addresses for each stream: of its number in `defaults`, or the
@@ -127,9 +127,7 @@ impl Spec {
     /// # Errors
     /// As [`plan`](Self::plan).
     pub fn plan_each(&self, defaults: &[Defaults]) -> Result<Plan, SpecError> {
-        let none = Defaults::default();
-        let of = |stream| defaults.get(stream).or(defaults.last()).unwrap_or(&none);
-        self.build(of).map_err(|fault| self.origin.locate(fault))
+        self.build(defaults).map_err(|fault| self.origin.locate(fault))
     }
 
     /// Reports whether packets of a stream carry a stamp.
@@ -138,19 +136,18 @@ impl Spec {
         layers.iter().any(|layer| layer.protocol.is(&layer::STAMP))
     }
 
-    fn build<'a>(&self, defaults: impl Fn(usize) -> &'a Defaults) -> Result<Plan, Fault> {
+    fn build(&self, defaults: &[Defaults]) -> Result<Plan, Fault> {
         let seed = self.seed.unwrap_or(0);
         let weights: Vec<_> = self.streams.iter().map(|stream| stream.weight).collect();
         let turns = turns_of(&weights)
             .map_err(|problem| Fault::new(&Position::Nowhere, "weight", problem))?;
-        let build = |(index, stream): (usize, &Stream)| {
-            build::stream(index, stream, seed, defaults(index))
-                .map_err(|fault| fault.within(&format!("stream {}", stream.name)))
-        };
         let mut streams = Vec::new();
         let mut bytes = 0;
-        for (planned, stream) in self.streams.iter().enumerate().map(build).zip(&self.streams) {
-            let planned = planned?;
+        for (index, stream) in self.streams.iter().enumerate() {
+            let defaults = defaults.get(index).or(defaults.last()).copied().unwrap_or_default();
+            let object = format!("stream {}", stream.name);
+            let planned = build::stream(index, stream, seed, &defaults)
+                .map_err(|fault| fault.within(&object))?;
             bytes += build::memory_bytes(&planned);
             if bytes > MAX_BYTES {
                 let problem = format!(
@@ -158,7 +155,6 @@ impl Spec {
                      or sizes",
                     MAX_BYTES >> 20
                 );
-                let object = format!("stream {}", stream.name);
                 return Err(Fault::new(&stream.place, object, problem));
             }
             streams.push(planned);
@@ -228,11 +224,8 @@ impl Spec {
             return Err(Origin::default().locate(Fault::new(&Position::Nowhere, "", problem)));
         };
         let mut spec = file::parse(&format!("profile {name}"), profile.text, Path::new(""))?;
-        if let Some(size) = profile.size {
-            for stream in &mut spec.streams {
-                stream.size = Some((Size::InTurn(vec![size]), Position::Nowhere));
-            }
-        }
+        let size = profile.size.map(|size| size.to_string());
+        spec.apply(&Flags { size, ..Flags::default() })?;
         Ok(spec)
     }
 }

@@ -18,49 +18,62 @@ pub(crate) const MAX_FRAME: u16 = 65_535;
 /// The most frames after which a mix of sizes repeats.
 const MAX_TURNS: u64 = 65_536;
 /// Simple IMIX: packets of 40, 576 and 1500 bytes, as frames.
-const IMIX: &[(u16, u32)] = &[(60, 7), (590, 4), (1514, 1)];
+const IMIX: &str = "60=7,590=4,1514=1";
 
-/// How long the frames of a stream are, as it was asked for.
+/// The sizes of a stream's frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Size {
-    /// One after the other; one, if all are the same.
+pub(crate) struct Size {
+    /// The text of the specification.
+    text: String,
+    pub(crate) order: SizeOrder,
+}
+
+/// The order of sizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SizeOrder {
+    /// One after the other.
     InTurn(Vec<u16>),
     /// At random, both ends included.
     Random { first: u16, last: u16 },
-    /// Each as often as its weight says.
-    Mix(Vec<(u16, u32)>),
 }
 
 impl Size {
     /// Reads a size; `Err` says what is wrong, and what would be right.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        if text == "imix" {
-            return Ok(Self::Mix(IMIX.to_vec()));
+        let order = match (text, text.strip_prefix("imix:")) {
+            ("imix", _) => mix(IMIX),
+            (_, Some(weights)) => mix(weights),
+            (_, None) => Self::span(text),
+        };
+        let size = Self { text: text.to_owned(), order: order? };
+        if size.bounds().0 == 0 {
+            return Err("a frame has at least one byte".into());
         }
-        if let Some(weights) = text.strip_prefix("imix:") {
-            return mix(weights);
-        }
+        Ok(size)
+    }
+
+    fn span(text: &str) -> Result<SizeOrder, String> {
         let value = Value::parse(text, Form::Number { bits: 16, names: &[] })
             .map_err(|wrong| format!("{wrong}; a size is like 60, 60,512,1514, 64-1500 or imix"))?;
         if value.per == crate::plan::Per::Flow {
             return Err("a size goes by the packet, not by the flow".into());
         }
-        let size = match value.set {
+        Ok(match value.set {
             Set::List { random: true, .. } => {
                 return Err("sizes of a list come in turn: leave out any:".into());
             }
-            Set::Range { first, last } => Self::Random { first: first as u16, last: last as u16 },
-            Set::List { values, .. } => Self::InTurn(values.iter().map(|n| *n as u16).collect()),
-            Set::Counter { first, last, step } => Self::InTurn(sweep(first, last, step)),
-            Set::One(number) | Set::Prefix { address: number, .. } => {
-                Self::InTurn(vec![number as u16])
+            Set::Range { first, last } => {
+                SizeOrder::Random { first: first as u16, last: last as u16 }
             }
-        };
-        if size.bounds().0 == 0 {
-            return Err("a frame has at least one byte".into());
-        }
-        Ok(size)
+            Set::List { values, .. } => {
+                SizeOrder::InTurn(values.iter().map(|size| *size as u16).collect())
+            }
+            Set::Counter { first, last, step } => SizeOrder::InTurn(sweep(first, last, step)),
+            Set::One(number) | Set::Prefix { address: number, .. } => {
+                SizeOrder::InTurn(vec![number as u16])
+            }
+        })
     }
 
     /// These sizes in turn.
@@ -71,13 +84,11 @@ impl Size {
 
     /// The shortest and the longest.
     pub(crate) fn bounds(&self) -> (u16, u16) {
-        let ends = |sizes: &mut dyn Iterator<Item = u16>| {
-            sizes.fold((u16::MAX, 0), |(least, most), size| (least.min(size), most.max(size)))
-        };
-        match self {
-            Self::InTurn(sizes) => ends(&mut sizes.iter().copied()),
-            Self::Random { first, last } => (*first, *last),
-            Self::Mix(weights) => ends(&mut weights.iter().map(|(size, _)| *size)),
+        match &self.order {
+            SizeOrder::InTurn(sizes) => sizes
+                .iter()
+                .fold((u16::MAX, 0), |(least, most), size| (least.min(*size), most.max(*size))),
+            SizeOrder::Random { first, last } => (*first, *last),
         }
     }
 }
@@ -88,19 +99,19 @@ fn sweep(first: u128, last: u128, step: u128) -> Vec<u16> {
     (0..=steps).map(|n| size(n) as u16).collect()
 }
 
-fn mix(text: &str) -> Result<Size, String> {
-    let mut weights = Vec::new();
+fn mix(text: &str) -> Result<SizeOrder, String> {
+    let (mut sizes, mut weights) = (Vec::new(), Vec::new());
     for one in text.split(',') {
         let wrong = || {
             format!("'{}' is not a size and its weight, like 594=4, of at least 1 each", one.trim())
         };
         let (size, weight) = one.split_once('=').ok_or_else(wrong)?;
-        let size = size.trim().parse().ok().filter(|size| *size > 0).ok_or_else(wrong)?;
-        let weight = weight.trim().parse().ok().filter(|weight| *weight > 0).ok_or_else(wrong)?;
-        weights.push((size, weight));
+        sizes.push(size.trim().parse().ok().filter(|size| *size > 0).ok_or_else(wrong)?);
+        let weight = weight.trim().parse().ok();
+        weights.push(weight.filter(|weight| *weight > 0).ok_or_else(wrong)?);
     }
-    let turns = turns_of(&weights.iter().map(|(_, weight)| *weight).collect::<Vec<_>>());
-    turns.map(|_| Size::Mix(weights))
+    let turns = turns_of(&weights)?.into_iter();
+    Ok(SizeOrder::InTurn(turns.map(|turn| sizes[usize::from(turn)]).collect()))
 }
 
 /// Distributes turns by weight and mixes them well: at every turn each index gains its weight as
@@ -134,22 +145,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 
 impl fmt::Display for Size {
     fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Self::InTurn(sizes) => match sizes.as_slice() {
-                [first, .., last] if sizes.len() > 8 => {
-                    write!(to, "{} sizes from {first} to {last}", sizes.len())
-                }
-                sizes => {
-                    let sizes: Vec<_> = sizes.iter().map(u16::to_string).collect();
-                    to.write_str(&sizes.join(","))
-                }
-            },
-            Self::Random { first, last } => write!(to, "{first}-{last}"),
-            Self::Mix(weights) => {
-                let weights: Vec<_> = weights.iter().map(|(s, w)| format!("{s}={w}")).collect();
-                write!(to, "imix:{}", weights.join(","))
-            }
-        }
+        to.write_str(&self.text)
     }
 }
 
@@ -159,17 +155,20 @@ mod tests {
 
     #[test]
     fn what_is_written_is_meant() {
+        let in_turn = |sizes: &[u16]| SizeOrder::InTurn(sizes.to_vec());
+        let imix = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 590, 60];
         let rows = [
-            ("one size", "60", Size::InTurn(vec![60])),
-            ("several in turn", "60,512, 1514", Size::InTurn(vec![60, 512, 1514])),
-            ("at random", "64-1500", Size::Random { first: 64, last: 1500 }),
-            ("a sweep", "60..64/2", Size::InTurn(vec![60, 62, 64])),
-            ("a sweep down", "64..61", Size::InTurn(vec![64, 63, 62, 61])),
-            ("the usual mix", "imix", Size::Mix(vec![(60, 7), (590, 4), (1514, 1)])),
-            ("a mix of one's own", "imix:64=7, 594=4", Size::Mix(vec![(64, 7), (594, 4)])),
+            ("one size", "60", in_turn(&[60])),
+            ("several in turn", "60,512, 1514", in_turn(&[60, 512, 1514])),
+            ("at random", "64-1500", SizeOrder::Random { first: 64, last: 1500 }),
+            ("a sweep", "60..64/2", in_turn(&[60, 62, 64])),
+            ("a sweep down", "64..61", in_turn(&[64, 63, 62, 61])),
+            ("the usual mix", "imix", in_turn(&imix)),
+            ("a mix of one's own", "imix:64=2, 594=1", in_turn(&[64, 594, 64])),
         ];
         for (name, text, size) in rows {
-            assert_eq!(Size::parse(text), Ok(size), "{name}");
+            let parsed = Size::parse(text).map(|parsed| parsed.order);
+            assert_eq!(parsed, Ok(size), "{name}");
         }
     }
 

@@ -36,8 +36,8 @@ use sluicegate::filter::ebpf::{Assembler, Helper, Label, Memory, Reg, Size};
 use sluicegate::port::Inspect;
 use sluicegate::xdp::live::SharedCounters;
 
-use super::report::{Delays, Others, Share, TrackShare};
-use super::track::{NumberRun, StreamCounts};
+use super::report::{Delays, Others, Share};
+use super::track::{NumberRun, StreamCounts, TrackShare};
 use crate::rate::Latencies;
 
 /// The CPU's memory.
