@@ -6,9 +6,8 @@ use std::fmt::{self, Write};
 use etherparse::{TcpHeaderSlice, TcpOptionElement};
 
 use crate::analyse::{Checksum, Observer, Stamp, walk};
-use crate::plan::{Frames, Per, Plan, fold};
+use crate::plan::{Frames, Plan, fold};
 use crate::spec::layer::{Field, Given, Hex, Layer, Protocol};
-use crate::spec::value::{Form, Set, Value};
 use crate::spec::{Spec, Stream};
 
 /// The longest frame: sizes in a plan have 16 bits.
@@ -149,59 +148,31 @@ fn layers(stream: &Stream) -> Vec<(String, String)> {
 
 /// Formats a layer's fields: those that are set, and the most important defaults.
 fn fields(layer: &Layer) -> Vec<String> {
-    let said = |field: &Field| {
-        if let Some(setting) = layer.setting(field.name) {
-            return match &setting.given {
-                Given::Switch(on) => on.then(|| field.name.to_owned()),
-                said => Some(format!("{} {}", field.name, given(field, said))),
-            };
-        }
-        let asked = !field.default.is_empty() && ALWAYS.contains(&field.name);
-        asked.then(|| format!("{} {}", field.name, field.default))
+    let text = |field: &Field| {
+        let text = match layer.setting(field.name).map(|setting| &setting.given) {
+            Some(Given::Switch(on)) => return on.then(|| field.name.to_owned()),
+            Some(set) => given(field, set),
+            None if !field.default.is_empty() && ALWAYS.contains(&field.name) => {
+                field.default.to_owned()
+            }
+            None => return None,
+        };
+        Some(format!("{} {text}", field.name))
     };
-    layer.protocol.fields.iter().filter_map(said).collect()
+    layer.protocol.fields.iter().filter_map(text).collect()
 }
 
 fn given(field: &Field, given: &Given) -> String {
     match given {
-        Given::Value(said) => value(said, field.form()),
+        Given::Value(value) => value.described(field.form(), SHOWN),
         Given::Right => "right".into(),
         Given::Bad => "bad".into(),
         Given::Switch(on) => on.to_string(),
         Given::Bytes(bytes) if bytes.len() <= SHOWN => Hex(bytes).to_string(),
         Given::Bytes(bytes) => format!("{}… ({} bytes)", Hex(&bytes[..SHOWN]), bytes.len()),
         Given::TcpOptions(options) => {
-            let options: Vec<_> = options.iter().map(ToString::to_string).collect();
-            options.join("; ")
+            options.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         }
-    }
-}
-
-/// A value, and how it varies.
-fn value(value: &Value, form: Form) -> String {
-    let per = if value.per == Per::Flow { " by flow" } else { "" };
-    let one = |number: u128| Value::from(number).shown(form).to_string();
-    match &value.set {
-        Set::One(number) => one(*number),
-        Set::List { values, random } => {
-            let way = if *random { "at random" } else { "in turn" };
-            let shown: Vec<_> = values.iter().take(SHOWN).map(|number| one(*number)).collect();
-            let more = match values.len() {
-                ..=SHOWN => String::new(),
-                all => format!(",… ({all})"),
-            };
-            format!("{}{more} ({way}{per})", shown.join(","))
-        }
-        Set::Counter { first, last, step } => {
-            let step = if *step > 1 { format!(" in steps of {step}") } else { String::new() };
-            format!("{}..{} (counted{step}{per})", one(*first), one(*last))
-        }
-        Set::Range { first, last } => {
-            let form = form.nameless();
-            let (first, last) = (Value::from(*first), Value::from(*last));
-            format!("{}-{} (at random{per})", first.shown(form), last.shown(form))
-        }
-        Set::Prefix { address, bits } => format!("{}/{bits} (at random{per})", one(*address)),
     }
 }
 
@@ -317,7 +288,7 @@ impl ShownHeader<'_> {
             ("gre", "seq") => self.gre_word(0x10)?.to_string(),
             (_, "checksum") => self.checksum(self.number(name)? as u32),
             ("tcp", "options") => self.tcp_options()?,
-            _ => Value::from(self.number(name)?).shown(self.field(name)?.form()).to_string(),
+            _ => self.field(name)?.form().write(self.number(name)?),
         })
     }
 
@@ -362,7 +333,7 @@ impl ShownHeader<'_> {
 /// An EtherType with its name, if it has one.
 fn ethertype(number: u128) -> Option<String> {
     let field = Protocol::find("ether").ok()?.field("type").ok()?;
-    Some(match Value::from(number).shown(field.form()).to_string() {
+    Some(match field.form().write(number) {
         name if name.starts_with(|c: char| c.is_ascii_digit()) => format!("{number:#06x}"),
         name => format!("{name} ({number:#06x})"),
     })

@@ -1,4 +1,4 @@
-//! The value of a field: what its packets have there.
+//! The value of a field over all packets, and the notation of its numbers.
 //!
 //! | text | the packets have |
 //! | --- | --- |
@@ -19,12 +19,10 @@
 //! one    = what the field's form says: a number, a name, flags, an address
 //! ```
 //!
-//! What belongs to what is clear at every step: no form has a comma, a slash or `..` in it, and
-//! `flow:` and `any:` are no beginnings of addresses, for `l`, `o`, `w`, `n` and `y` are not
-//! hexadecimal. Names may have a `-` in them (`echo-request`), so the whole text is looked up
-//! before it is taken for a range; no address has one.
+//! The grammar is unambiguous: no form contains a comma, a slash or `..`, and no address begins with
+//! `flow:` or `any:`, because `l`, `o`, `w`, `n` and `y` are not hexadecimal. Names may contain a `-`
+//! (`echo-request`), so the parser looks up the whole text before it tries a range.
 
-use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use sluicegate::link::Mac;
@@ -89,7 +87,7 @@ impl Value {
             None if text.contains(',') => list_of(text, false, form)?,
             None => Self::span(text, form)?,
         };
-        // What never changes goes by nothing, so that each value is written in one way.
+        // A constant depends on neither, so that each value has one text.
         let per = if let Set::One(_) = set { Per::Packet } else { per };
         Ok(Self { per, set })
     }
@@ -129,9 +127,52 @@ impl Value {
         }
     }
 
-    /// The value as it is written.
-    pub(crate) fn shown(&self, form: Form) -> Shown<'_> {
-        Shown { value: self, form }
+    /// The text of the value; parsed again, it is the same value.
+    pub(crate) fn shown(&self, form: Form) -> String {
+        let per = if self.per == Per::Flow { "flow:" } else { "" };
+        let numbers = self.numbers(form, usize::MAX);
+        match &self.set {
+            Set::List { random: true, .. } => format!("{per}any:{numbers}"),
+            Set::Counter { step: step @ 2.., .. } => format!("{per}{numbers}/{step}"),
+            _ => format!("{per}{numbers}"),
+        }
+    }
+
+    /// The text of the value and how it varies; of a list, at most `most` numbers.
+    pub(crate) fn described(&self, form: Form, most: usize) -> String {
+        let per = if self.per == Per::Flow { " by flow" } else { "" };
+        let numbers = self.numbers(form, most);
+        let how = match &self.set {
+            Set::One(_) => return numbers,
+            Set::List { random: false, .. } => "in turn".to_owned(),
+            Set::Counter { step: 1, .. } => "counted".to_owned(),
+            Set::Counter { step, .. } => format!("counted in steps of {step}"),
+            Set::List { .. } | Set::Range { .. } | Set::Prefix { .. } => "at random".to_owned(),
+        };
+        format!("{numbers} ({how}{per})")
+    }
+
+    fn numbers(&self, form: Form, most: usize) -> String {
+        match &self.set {
+            Set::One(number) => form.write(*number),
+            Set::List { values, .. } => {
+                let shown = values.iter().take(most).map(|number| form.write(*number));
+                let more = match values.len() {
+                    all if all > most => format!(",… ({all})"),
+                    _ => String::new(),
+                };
+                shown.collect::<Vec<_>>().join(",") + &more
+            }
+            Set::Counter { first, last, .. } => {
+                format!("{}..{}", form.write(*first), form.write(*last))
+            }
+            Set::Range { first, last } => {
+                // A name may have a dash of its own.
+                let form = form.nameless();
+                format!("{}-{}", form.write(*first), form.write(*last))
+            }
+            Set::Prefix { address, bits } => format!("{}/{bits}", form.write(*address)),
+        }
     }
 }
 
@@ -194,7 +235,7 @@ fn range(text: &str, first: &str, last: &str, form: Form) -> Result<Set, String>
     let wrong = |_| format!("'{text}' is not {}, and no range first-last of such", form.right());
     let (first, last) = (first.trim(), last.trim());
     let read = |one: &str| match number(one) {
-        // Too large a number is told as that.
+        // The error for a number that is too large says so.
         Some(_) => form.read(one),
         None => form.read(one).map_err(wrong),
     };
@@ -203,8 +244,8 @@ fn range(text: &str, first: &str, last: &str, form: Form) -> Result<Set, String>
         return Err(format!(
             "'{text}': a random range is from the lesser to the greater; a counter down is \
              {}..{}",
-            Value::from(first).shown(form),
-            Value::from(last).shown(form)
+            form.write(first),
+            form.write(last)
         ));
     }
     if first == last {
@@ -214,7 +255,7 @@ fn range(text: &str, first: &str, last: &str, form: Form) -> Result<Set, String>
     Ok(Set::Range { first, last })
 }
 
-/// A carry from one edit of a plan to another cannot be said.
+/// Checks that both ends share the bits above one edit: a plan has no carry between edits.
 fn same_unit(first: u128, last: u128, what: &str, form: Form) -> Result<(), String> {
     let unit = form.unit_bits();
     match first.checked_shr(unit.into()) == last.checked_shr(unit.into()) {
@@ -224,49 +265,6 @@ fn same_unit(first: u128, last: u128, what: &str, form: Form) -> Result<(), Stri
              ends are to be the same",
             form.bits()
         )),
-    }
-}
-
-/// A value as it is written; parsed again it is the same.
-pub(crate) struct Shown<'a> {
-    value: &'a Value,
-    form: Form,
-}
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, to: &mut fmt::Formatter) -> fmt::Result {
-        if self.value.per == Per::Flow {
-            to.write_str("flow:")?;
-        }
-        let form = self.form;
-        match &self.value.set {
-            Set::One(number) => form.write(*number, to),
-            Set::List { values, random } => {
-                to.write_str(if *random { "any:" } else { "" })?;
-                for (place, value) in values.iter().enumerate() {
-                    to.write_str(if place > 0 { "," } else { "" })?;
-                    form.write(*value, to)?;
-                }
-                Ok(())
-            }
-            Set::Counter { first, last, step } => {
-                form.write(*first, to)?;
-                to.write_str("..")?;
-                form.write(*last, to)?;
-                if *step > 1 { write!(to, "/{step}") } else { Ok(()) }
-            }
-            Set::Range { first, last } => {
-                // A name may have a dash of its own.
-                let form = form.nameless();
-                form.write(*first, to)?;
-                to.write_str("-")?;
-                form.write(*last, to)
-            }
-            Set::Prefix { address, bits } => {
-                form.write(*address, to)?;
-                write!(to, "/{bits}")
-            }
-        }
     }
 }
 
@@ -405,22 +403,28 @@ impl Form {
         Ok(number)
     }
 
-    /// Writes a number so that it is read back.
-    pub(crate) fn write(self, number: u128, to: &mut fmt::Formatter) -> fmt::Result {
+    /// The text of a number, for [`read`](Self::read).
+    pub(crate) fn write(self, number: u128) -> String {
         match self {
             Self::Mac => {
                 let [_, _, bytes @ ..] = (number as u64).to_be_bytes();
-                write!(to, "{}", Mac(bytes))
+                Mac(bytes).to_string()
             }
-            Self::Ipv4 => write!(to, "{}", Ipv4Addr::from_bits(number as u32)),
-            Self::Ipv6 => write!(to, "{}", Ipv6Addr::from_bits(number)),
+            Self::Ipv4 => Ipv4Addr::from_bits(number as u32).to_string(),
+            Self::Ipv6 => Ipv6Addr::from_bits(number).to_string(),
             Self::Number { names, .. } => {
-                match names.iter().find(|(_, named)| u128::from(*named) == number) {
-                    Some((name, _)) => to.write_str(name),
-                    None => write!(to, "{number}"),
+                let name = names.iter().find(|(_, named)| u128::from(*named) == number);
+                name.map_or_else(|| number.to_string(), |(name, _)| (*name).to_owned())
+            }
+            Self::Flags { names, .. } => {
+                let is_set = |flag: &&Flag| number & u128::from(flag.bit) != 0;
+                let set = || names.iter().filter(is_set);
+                let known = set().fold(0, |all, flag| all | u128::from(flag.bit));
+                match number != 0 && number == known {
+                    true => set().map(|flag| flag.name).collect::<Vec<_>>().join("+"),
+                    false => number.to_string(),
                 }
             }
-            Self::Flags { names, .. } => write_flags(number, names, to),
         }
     }
 }
@@ -447,18 +451,6 @@ fn flags(text: &str, names: &[Flag]) -> Option<u128> {
         None => text.chars().map(lettered).collect::<Option<_>>()?,
     };
     Some(u128::from(bits.into_iter().fold(0, |all, bit| all | bit)))
-}
-
-fn write_flags(number: u128, names: &[Flag], to: &mut fmt::Formatter) -> fmt::Result {
-    let known = names.iter().fold(0, |all, flag| all | u128::from(flag.bit));
-    if number == 0 || number & !known != 0 {
-        return write!(to, "{number}");
-    }
-    let set = names.iter().filter(|flag| number & u128::from(flag.bit) != 0);
-    for (place, flag) in set.enumerate() {
-        write!(to, "{}{}", if place > 0 { "+" } else { "" }, flag.name)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -620,7 +612,7 @@ mod tests {
             form in forms(),
         ) {
             if let Ok(value) = Value::parse(&text, form) {
-                let shown = value.shown(form).to_string();
+                let shown = value.shown(form);
                 prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{} as {}", text, shown);
             }
         }
@@ -654,7 +646,7 @@ mod tests {
                 Per::Packet
             };
             let value = Value { per, set };
-            let shown = value.shown(form).to_string();
+            let shown = value.shown(form);
             prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{}", shown);
         }
     }
