@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A pace: a burst of packets, back to back, again and again.
+/// A pace: repeated bursts of packets, back to back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// Packets a second, on average; 0 is none at all.
+    /// Packets a second, on average; 0 for none.
     pub pps: f64,
     /// Packets a burst; 1 spreads them evenly.
     pub burst: u32,
 }
 
-/// The unit of a pace: packets, or bytes where lengths differ and bits should be spread evenly.
+/// The unit of a pace: packets, or bytes to spread bits evenly over packets of different lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A packet.
@@ -26,17 +26,17 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// With what is around each frame on the wire: preamble and start 8, check sequence 4, gap 12.
+    /// Bytes on the wire: with preamble and start 8, check sequence 4 and gap 12 of each frame.
     pub const BYTE_OF_LAYER1: Self = Self::Byte { besides: 24 };
     /// The frames' bytes alone.
     pub const BYTE_OF_LAYER2: Self = Self::Byte { besides: 0 };
 }
 
-/// How far behind a sender may be and still make up for it, unless less is said
-/// ([`Dial::catching_up`]). Beyond, it starts its timetable anew.
+/// The longest delay that a sender makes up for, and the default of [`Dial::catching_up`]. A sender
+/// that is later restarts its timetable.
 pub const MAX_BEHIND: Duration = Duration::from_millis(100);
-/// A change of pace keeps a worker's delay in packets, limited to the time that is made up for, if
-/// its period is shorter than this (a minute).
+/// A change of pace keeps a worker's delay, counted in packets, if the new period is shorter than
+/// this (a minute).
 pub(crate) const LONG_PERIOD_NS: u64 = 1 << 36;
 
 impl Pace {
@@ -46,7 +46,7 @@ impl Pace {
     }
 }
 
-/// A pace that all workers of a run look at, and one thread sets. How long bursts are stays.
+/// A pace that one thread sets and all workers of a run read. The length of bursts is constant.
 #[derive(Clone, Debug)]
 pub struct Dial {
     shared: Arc<PaceCell>,
@@ -61,20 +61,20 @@ struct PaceCell {
 }
 
 impl Dial {
-    /// That stands at a pace: of all workers together.
+    /// A dial at a pace of all workers together.
     pub fn new(pace: Pace) -> Self {
         let Period { ns, fraction } = pace.period();
         let shared = PaceCell { ns: ns.into(), fraction: u64::from(fraction).into() };
         Self { shared: Arc::new(shared), burst: pace.burst.max(1), most_behind: MAX_BEHIND }
     }
 
-    /// Makes up for less lag: at most this, and never more than [`MAX_BEHIND`].
+    /// Limits the delay that workers make up for, to at most [`MAX_BEHIND`].
     #[must_use]
     pub fn catching_up(self, most_behind: Duration) -> Self {
         Self { most_behind: most_behind.min(MAX_BEHIND), ..self }
     }
 
-    /// Another pace from now on.
+    /// Sets another pace.
     pub fn set(&self, pace: Pace) {
         let Period { ns, fraction } = pace.period();
         // Both pair with the loads of `period`. Nothing else is published. A reader that sees one
@@ -91,7 +91,7 @@ impl Dial {
         Period { ns: self.shared.ns.load(Ordering::Relaxed), fraction }
     }
 
-    /// How far behind a worker may be and still make up for it.
+    /// The longest delay that workers make up for.
     pub fn most_behind(&self) -> Duration {
         self.most_behind
     }
@@ -105,7 +105,7 @@ impl Dial {
 /// Bits behind the point of a [`Period`], in ns.
 pub(crate) const FRACTION_BITS: u32 = 32;
 
-/// A span of time: whole ns and 2⁻³² parts of one, so that what adds up stays exact.
+/// A span of time in whole ns and 2⁻³² parts of one, so that sums stay exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period {
     /// Whole ns.
@@ -115,8 +115,8 @@ pub struct Period {
 }
 
 impl Period {
-    /// Longer than anything runs, 36 years: nothing is due any more. What is longer is as long as
-    /// this, so that sums of a few times and periods always fit.
+    /// 36 years, for nothing due. Longer periods are capped to it, so that sums of a few times and
+    /// periods always fit.
     pub const NEVER: Self = Self { ns: 1 << 60, fraction: 0 };
 
     /// Reports whether the period is a pause.
@@ -138,7 +138,7 @@ impl Period {
         }
     }
 
-    /// A part of it, in whole ns: `part` of `of`. What is never has no beginning either.
+    /// A fraction `part / of` of the period, in whole ns; a pause stays a pause.
     pub fn part_ns(self, part: u32, of: u32) -> u64 {
         if self.is_never() {
             return self.ns;
@@ -160,7 +160,7 @@ impl Period {
 }
 
 impl Pace {
-    /// From one burst to the next: never none, and [`Period::NEVER`] if it is too slow to be kept.
+    /// The period from burst to burst: never 0, and [`Period::NEVER`] for the slowest paces.
     pub fn period(&self) -> Period {
         let ns = 1e9 * f64::from(self.burst.max(1)) / self.pps.max(0.0);
         let parts = ns * (1_u64 << FRACTION_BITS) as f64;
@@ -169,8 +169,8 @@ impl Pace {
     }
 }
 
-/// A worker's timetable of bursts, as [`crate::live`]'s programs keep it, too: times in ns of a
-/// clock that never goes back.
+/// A worker's timetable of bursts, in ns of a clock that never goes back. The programs of
+/// [`crate::live`] keep the same timetable.
 #[derive(Clone, Debug)]
 pub struct Timetable {
     dial: Dial,
@@ -178,11 +178,11 @@ pub struct Timetable {
     workers: u32,
     /// The dial's period when it was last read.
     asked: Period,
-    /// From one of this worker's bursts to its next.
+    /// The period from burst to burst of this worker.
     period: Period,
-    /// When the next burst is due; none before the first look.
+    /// The due time of the next burst; `None` before the first call of [`due`](Self::due).
     due_ns: Option<u64>,
-    /// And parts of a ns, as [`Period::fraction`].
+    /// The fraction of that time, as [`Period::fraction`].
     due_fraction: u32,
     /// Packets of bursts that are due and not sent.
     open: u32,
@@ -191,13 +191,8 @@ pub struct Timetable {
 }
 
 impl Timetable {
-    /// Of one worker alone, that begins when it is first asked.
-    pub fn new(pace: Pace) -> Self {
-        Self::of(Dial::new(pace), (0, 1))
-    }
-
-    /// Of worker `worker` of `workers`, which take turns; it begins when it is first asked, and
-    /// changes as the dial does.
+    /// The timetable of worker `worker` of `workers`, which take turns. It begins with the first call
+    /// of [`due`](Self::due), and follows the dial.
     pub fn of(dial: Dial, (worker, workers): (u32, u32)) -> Self {
         let asked = dial.period();
         Self {
@@ -214,7 +209,8 @@ impl Timetable {
         }
     }
 
-    /// How many packets are due now, `most` at most. What is then sent, [`sent`](Self::sent) says.
+    /// The number of packets due now, `most` at most. The caller reports those sent to
+    /// [`sent`](Self::sent).
     pub fn due(&mut self, now_ns: u64, most: u32) -> u32 {
         let asked = self.dial.period();
         if asked != self.asked {
@@ -271,7 +267,7 @@ impl Timetable {
         if behind <= most { behind } else { 0 }
     }
 
-    /// Where this worker stands among all: so that they do not all send at once.
+    /// The delay of this worker's first burst, so that workers do not send at the same time.
     fn phase_ns(&self) -> u64 {
         self.period.part_ns(self.worker, self.workers)
     }
@@ -281,26 +277,26 @@ impl Timetable {
         self.open -= packets.min(self.open);
     }
 
-    /// When the next burst is due; none before it was first asked.
+    /// The due time of the next burst; `None` before the first call of [`due`](Self::due).
     pub fn next_ns(&self) -> Option<u64> {
         self.due_ns
     }
 
-    /// Times it was too far behind, and began anew.
+    /// The number of restarts after too long a delay.
     pub fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// How late bursts were.
+    /// The lateness of bursts.
     pub fn gaps(&self) -> &Gaps {
         &self.gaps
     }
 }
 
-/// How late packets were, each against the timetable: an error of an eighth at most, up to 4 s.
+/// Lateness of packets against a timetable: with an error of at most an eighth, up to 4 s.
 pub type Gaps = Histogram<3, 32>;
 
-/// How long packets were on their way: an error of one in 32 at most, up to 68 s.
+/// One-way delays of packets: with an error of at most one in 32, up to 68 s.
 pub type Latencies = Histogram<5, 36>;
 
 /// Counts of times in ns, in classes that grow with them: each power of two is divided into
@@ -317,17 +313,17 @@ impl<const STEP_BITS: u32, const POWERS: u32> Histogram<STEP_BITS, POWERS> {
     pub(crate) const STEP_BITS: u32 = STEP_BITS;
     /// Times of 2 to this and longer are in the last class.
     pub(crate) const POWERS: u32 = POWERS;
-    /// How many classes there are.
+    /// The number of classes.
     pub const CLASSES: usize = ((POWERS - STEP_BITS + 1) << STEP_BITS) as usize;
 
-    /// From the counts of the classes.
+    /// A histogram from the counts of its classes.
     pub fn from_counts(counts: impl IntoIterator<Item = u64>) -> Self {
         let mut counts: Vec<u64> = counts.into_iter().collect();
         counts.resize(Self::CLASSES, 0);
         Self { counts }
     }
 
-    /// The class of a time: the shortest have one each, then each power of two has as many.
+    /// The class of a time: the shortest times have one each, then each power of two has 2^`STEP_BITS`.
     #[inline]
     pub fn class(ns: u64) -> usize {
         let ns = ns.min((1 << POWERS) - 1);
@@ -338,7 +334,7 @@ impl<const STEP_BITS: u32, const POWERS: u32> Histogram<STEP_BITS, POWERS> {
         (power << STEP_BITS) as usize + (ns >> power) as usize
     }
 
-    /// The longest time of a class, in ns; the last has longer ones, too.
+    /// The longest time of a class, in ns; the last class has longer ones, too.
     pub(crate) fn longest(class: usize) -> u64 {
         let class = class as u64;
         let steps = u64::from(Self::STEPS);
@@ -362,20 +358,19 @@ impl<const STEP_BITS: u32, const POWERS: u32> Histogram<STEP_BITS, POWERS> {
         }
     }
 
-    /// How many times there are.
+    /// The number of times.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The times counted, from the shortest: of each class that has any its longest time in ns,
-    /// and how many.
+    /// The longest time in ns and the count of each class that has one, from the shortest.
     pub fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
         let all = self.counts.iter().enumerate();
         all.filter(|(_, count)| **count > 0).map(|(class, &count)| (Self::longest(class), count))
     }
 
-    /// A time that this share of them does not exceed, in ns: the upper end of its class. `None` if
-    /// there are none.
+    /// The time that this share of the times does not exceed, in ns: the upper end of its class. `None`
+    /// without times.
     pub fn percentile(&self, share: f64) -> Option<u64> {
         let whole = self.count();
         let wanted = ((whole as f64 * share).ceil() as u64).clamp(1, whole.max(1));
@@ -451,7 +446,7 @@ mod tests {
 
     /// Packets due at each of these times.
     fn due(pace: Pace, times: &[u64]) -> Vec<u32> {
-        let mut timetable = Timetable::new(pace);
+        let mut timetable = Timetable::of(Dial::new(pace), (0, 1));
         times.iter().map(|&ns| sent(&mut timetable, ns)).collect()
     }
 

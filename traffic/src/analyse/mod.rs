@@ -26,28 +26,28 @@ pub use track::{NumberRun, StreamCounts, TrackShare, WINDOW};
 pub(crate) use walk::{Checksum, Observer, walk};
 pub use walk::{Condition, Found, look};
 
-/// Workers of streams that an analyser has room for: a window of numbers each, 8 KiB.
+/// The most tracks of an analyser, one a worker and stream. Each has a window of 8 KiB.
 const TRACKS_MAX: usize = 1024;
 
-/// Looks at the packets of one queue.
+/// Analyses the packets of one queue.
 #[derive(Debug)]
 pub struct Analyser {
-    /// For each stream and worker, which track is theirs, counted from 1; 0 if none is.
+    /// The number of each stream's and worker's track, from 1; 0 for none.
     of: Vec<u16>,
     tracks: Vec<Track>,
     delays: Vec<Delays>,
     /// Corrupt packets, by the stream and worker that they name.
     corrupt: BTreeMap<(u8, u8), u64>,
     others: Others,
-    /// By how much the clock of received packets is ahead of that of stamps, in ns.
+    /// The lead of the clock of received packets over that of stamps, in ns.
     ahead: fn() -> i64,
     ahead_ns: i64,
     scratch: Vec<u8>,
 }
 
 impl Analyser {
-    /// An analyser that has seen nothing. `ahead` says by how many ns the time of day, which
-    /// received packets have, is ahead of CLOCK_MONOTONIC, which stamps have.
+    /// An analyser without packets. `ahead` returns the lead in ns of the time of day, which received
+    /// packets carry, over CLOCK_MONOTONIC, which stamps carry.
     pub fn new(ahead: fn() -> i64) -> Self {
         Self {
             of: vec![0; 1 << 16],
@@ -61,12 +61,12 @@ impl Analyser {
         }
     }
 
-    /// Before a batch: the clocks may have been set.
+    /// Begins a batch: reads the clocks, which may have been set.
     pub fn begin_batch(&mut self) {
         self.ahead_ns = (self.ahead)();
     }
 
-    /// Looks at a packet, of Ethernet.
+    /// Analyses an Ethernet packet.
     #[inline]
     pub fn packet(&mut self, packet: &Packet<'_>) {
         let meta = packet.meta();
@@ -84,7 +84,7 @@ impl Analyser {
         self.others.unstamped += 1;
     }
 
-    /// Counts what was found in a packet that came at a time of CLOCK_MONOTONIC.
+    /// Counts the findings of a packet that arrived at a time of CLOCK_MONOTONIC.
     #[inline]
     pub fn found(&mut self, found: Found, came_ns: Option<u64>) {
         let Some(stamp) = found.stamp else {
@@ -95,8 +95,7 @@ impl Analyser {
             return;
         };
         if found.condition == Condition::Corrupt {
-            // Its stamp may be what is wrong with it. Whether there is such a stream is seen when
-            // all queues have seen theirs.
+            // The stamp itself may be corrupt. The report drops streams that no queue knows.
             *self.corrupt.entry((stamp.stream, stamp.worker)).or_default() += 1;
             return;
         }
@@ -114,7 +113,7 @@ impl Analyser {
         }
     }
 
-    /// A worker's first packet in a stream; false if there is no room for its track.
+    /// Begins the track of a worker in a stream; false if there is no room for it.
     #[cold]
     fn begin(&mut self, at: usize, stamp: Stamp) -> bool {
         if self.tracks.len() == TRACKS_MAX {
@@ -149,21 +148,21 @@ impl Analyser {
 pub struct Stamp {
     /// The stream's number in its specification.
     pub stream: u8,
-    /// The thread that sent it.
+    /// The sending worker.
     pub worker: u8,
-    /// The packet's number in both; after 2³² packets it starts over.
+    /// The packet's number in stream and worker, modulo 2³².
     pub number: u32,
-    /// When it was made, in ns of the sender's CLOCK_MONOTONIC.
+    /// The time of its making, in ns of the sender's CLOCK_MONOTONIC.
     pub time_ns: u64,
 }
 
 impl Stamp {
-    /// Bytes it has.
+    /// The bytes of a stamp.
     pub const BYTES: usize = 16;
     /// Its first two bytes.
     pub const MAGIC: [u8; 2] = *b"Sl";
 
-    /// Reads one at the start of some bytes; none if there is none.
+    /// Reads a stamp at the start of some bytes.
     #[inline]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let &[s, l, stream, worker, a, b, c, d, ref time @ ..] = bytes.first_chunk::<16>()?;

@@ -19,32 +19,32 @@ pub struct Share {
 /// Packets that belong to no stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// Without a stamp where one would stand.
+    /// Packets without a stamp behind their headers.
     pub unstamped: u64,
-    /// With a wrong checksum or length, and no stamp that could be believed.
+    /// Packets with a wrong checksum or length, of no known stream.
     pub corrupt: u64,
-    /// With a stamp, of more streams and workers than there is room for.
+    /// Stamped packets of streams and workers without room for a track.
     pub untracked: u64,
-    /// With a stamp, and a checksum that covers more than was here; counted with their streams.
+    /// Stamped packets with a checksum that covers missing bytes; their streams count them, too.
     pub unchecked: u64,
 }
 
 /// One-way delays of packets.
 #[derive(Clone, Debug, Default)]
 pub struct Delays {
-    /// Those that could be told.
+    /// The delays of packets with a stamp of the receiver's clock.
     pub times: Latencies,
-    /// The longest of them, in ns.
+    /// The longest delay, in ns.
     pub longest_ns: u64,
-    /// Packets whose stamp has the time of another clock: of a time to come, or long past.
+    /// Packets with a stamp of another clock: its time lies ahead, or long ago.
     pub other_clock: u64,
 }
 
-/// A stamp more than this before the packet came is another clock's: an hour.
+/// A stamp older than this hour is of another clock.
 pub(super) const MAX_NS: u64 = 3_600_000_000_000;
 
 impl Delays {
-    /// Counts a packet that was made and came at these times of what may be one clock.
+    /// Counts a packet by the times of its making and arrival.
     #[inline]
     pub fn add(&mut self, made_ns: u64, came_ns: u64) {
         match came_ns.checked_sub(made_ns) {
@@ -68,11 +68,11 @@ impl Delays {
         self.other_clock += other.other_clock;
     }
 
-    /// A time that this share of them does not exceed, in ns; `None` if there are none.
+    /// The delay that this share of packets does not exceed, in ns; `None` without delays.
     pub fn percentile(&self, share: f64) -> Option<u64> {
         let most = Latencies::longest(Latencies::CLASSES - 1);
         match self.times.percentile(share)? {
-            // Of the last class nobody knows how far it goes.
+            // The last class has no upper end.
             ns if ns >= most => Some(self.longest_ns),
             ns => Some(ns.min(self.longest_ns)),
         }
@@ -82,20 +82,20 @@ impl Delays {
 /// The analysis of all packets.
 #[derive(Clone, Debug, Default)]
 pub struct Analysis {
-    /// Of each stream, in the order of their numbers.
+    /// The analysis of each stream, by number.
     pub streams: Vec<StreamAnalysis>,
-    /// Of no stream.
+    /// Packets of no stream.
     pub others: Others,
 }
 
 /// The analysis of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct StreamAnalysis {
-    /// Its number.
+    /// The stream's number.
     pub stream: u8,
-    /// Of each worker that sent it.
+    /// The analysis of each sending worker.
     pub workers: Vec<WorkerAnalysis>,
-    /// How long its packets were on their way.
+    /// One-way delays.
     pub delays: Delays,
 }
 
@@ -106,13 +106,13 @@ pub struct WorkerAnalysis {
     pub worker: u8,
     /// Packet counts.
     pub counts: StreamCounts,
-    /// Numbers between the first and the last that did not come, or came corrupt.
+    /// Numbers between the first and the last that did not arrive intact.
     pub lost: u64,
-    /// The first number of the last run,
+    /// The first number of the last run.
     pub first: u32,
-    /// and its last.
+    /// The last number of the last run.
     pub last: u32,
-    /// How often the sender started over.
+    /// The number of the sender's restarts.
     pub restarts: u64,
     /// Number of queues or CPUs that received some of the packets.
     pub ways: u64,
@@ -140,7 +140,7 @@ impl Analysis {
         for ((stream, worker), tracks) in tracks {
             let analysis = WorkerAnalysis::of(worker, &tracks);
             if analysis.counts.received == 0 {
-                // Only corrupt packets say that there is such a stream.
+                // Only corrupt packets name the stream.
                 others.corrupt += analysis.counts.corrupt;
                 continue;
             }
@@ -163,7 +163,7 @@ impl Analysis {
 }
 
 impl StreamAnalysis {
-    /// A sum over its workers.
+    /// The sum of a number over all workers.
     pub fn sum(&self, of: fn(&WorkerAnalysis) -> u64) -> u64 {
         self.workers.iter().map(of).sum()
     }

@@ -2,35 +2,35 @@
 
 use std::cmp::Ordering;
 
-/// How far behind the highest number a packet may be and still be distinguished from a duplicate.
+/// The longest distance behind the highest number at which duplicates are recognized.
 pub const WINDOW: u64 = 65_536;
 
 /// The count of numbers in a stamp, after which they wrap.
 const ROUND: u64 = 1 << 32;
 
-/// Numbers are counted from here, so that there are some before the first.
+/// The first number becomes this or more, so that earlier packets have numbers, too.
 const BEGIN: u64 = ROUND;
 
-/// One run of a sender, until it restarts. Numbers continue where those of 32 bits wrap. They begin
-/// at 2³², so that a packet sent before the first one received has a number, too.
+/// One run of a sender, until it restarts. Numbers have 64 bits and do not wrap. They begin at 2³², so
+/// that packets sent before the first one received have numbers, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberRun {
-    /// The lowest number that came,
+    /// The lowest number received.
     pub first: u64,
-    /// and the highest.
+    /// The highest number received.
     pub last: u64,
-    /// How many different numbers came.
+    /// The count of different numbers received.
     pub different: u64,
-    /// When the packet with the lowest number was made,
+    /// The time of the stamp with the lowest number.
     pub first_ns: u64,
-    /// and the one with the highest number.
+    /// The time of the stamp with the highest number.
     pub last_ns: u64,
 }
 
 impl NumberRun {
-    /// Numbers between the first and the last that did not come.
+    /// Numbers between the first and the last that were not received.
     pub fn lost(&self) -> u64 {
-        // What is read while a program writes it may contradict itself.
+        // Counters read while a program writes them may contradict one another.
         (self.last + 1).saturating_sub(self.first).saturating_sub(self.different)
     }
 
@@ -51,7 +51,7 @@ impl NumberRun {
         let mut first = self.in_round(other);
         let mut last = first + other.last.saturating_sub(other.first);
         if other.last_ns > self.last_ns && last <= self.last {
-            // It goes on for longer, so it has been around more often; if it can have been.
+            // The other run lasts longer, so its numbers have wrapped more often, if that fits.
             let rounds = ((self.last - last) / ROUND + 1) * ROUND;
             if first + rounds <= self.last {
                 (first, last) = (first + rounds, last + rounds);
@@ -67,8 +67,8 @@ impl NumberRun {
         Some(())
     }
 
-    /// The other's first number, as numbers are counted here: each way began to count in the round
-    /// of 2³² where its first packet was. The later of two packets has the higher number.
+    /// The other's first number, counted as here. Each queue counts from the round of 2³² of its own
+    /// first packet; the later of two packets has the higher number.
     fn in_round(&self, other: &Self) -> u64 {
         let ahead_of = |number: u64| (other.first as u32).wrapping_sub(number as u32);
         let near =
@@ -126,7 +126,7 @@ pub(super) struct Track {
 }
 
 const WORDS: usize = (WINDOW / 64) as usize;
-/// Runs that are remembered one by one.
+/// The most runs that are remembered one by one.
 const RUNS_MAX: usize = 64;
 
 impl Track {
@@ -213,7 +213,7 @@ fn set(seen: &mut [u64; WORDS], number: u64) -> bool {
     new
 }
 
-/// Unmarks the `count` numbers behind `last`: as those of the window before they were marked.
+/// Unmarks the `count` numbers behind `last`, which numbers a window earlier had marked.
 #[inline]
 fn clear(seen: &mut [u64; WORDS], last: u64, count: u64) {
     if count >= WINDOW {

@@ -10,7 +10,7 @@ use sluicegate_base::headers::{Ipv4Header, Ipv6Extension, ethertype, protocol};
 /// headers only would take milliseconds.
 const HEADERS_MAX: usize = 64;
 
-/// IANA's ports of what is in UDP.
+/// IANA's ports of tunnels in UDP.
 const VXLAN_PORT: u16 = 4789;
 const MPLS_PORT: u16 = 6635;
 const GRE_PORT: u16 = 4754;
@@ -18,11 +18,11 @@ const GRE_PORT: u16 = 4754;
 /// A frame's integrity, as far as its headers tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Lengths agree, and every checksum there is is right.
+    /// Lengths agree, and all checksums are right.
     Intact,
-    /// A checksum covers more than is here: the packet is cut, or a fragment.
+    /// A checksum covers missing bytes: the packet is truncated or a fragment.
     Unchecked,
-    /// A checksum is wrong, or a length says more than there is.
+    /// A checksum is wrong, or a length exceeds the packet.
     Corrupt,
 }
 
@@ -42,7 +42,7 @@ pub fn look(frame: &[u8], whole: bool) -> Found {
     Found { stamp: data.and_then(Stamp::read), condition }
 }
 
-/// Sees the headers of a walk.
+/// Observes the headers of a walk.
 pub(crate) trait Observer<'a> {
     /// A header of the protocol that specifications call `name`.
     fn header(&mut self, _name: &'static str, _bytes: &'a [u8], _checksum: Checksum) {}
@@ -51,14 +51,14 @@ pub(crate) trait Observer<'a> {
     fn padding(&mut self, _bytes: usize) {}
 }
 
-/// Sees nothing: the walk is for its result alone.
+/// Observes nothing.
 impl Observer<'_> for () {}
 
 /// A checksum in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checksum {
     Absent,
-    /// It covers bytes that are not here.
+    /// It covers missing bytes.
     Unchecked,
     /// The sum of all that it covers, itself included; 0xffff if it is right.
     Sum(u16),
@@ -74,7 +74,7 @@ pub(crate) fn walk<'a>(
     let mut walk = Walk { rest: frame, whole, below: None, condition: Condition::Intact, observer };
     let mut next = Next::Ether;
     for _ in 0..HEADERS_MAX {
-        // What is no valid header is data.
+        // An invalid header is data.
         next = walk.header(next).unwrap_or(Next::Data);
         if next == Next::Data {
             return (Some(walk.rest), walk.condition);
@@ -249,7 +249,7 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
         let checksum = self.check(sum(header));
         self.observer.header("ipv4", header, checksum);
         self.below = Some(Below { sum: addresses, v6: false, fragment: ip.fragment });
-        // Only the first piece has the next header.
+        // Only the first fragment has the next header.
         Some(if ip.first { Next::Ip(ip.protocol) } else { Next::Data })
     }
 
@@ -348,8 +348,8 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
     }
 }
 
-/// The sum of 16-bit numbers, as they stand in memory; a last byte alone is the first of two. What
-/// is wanted of it is whether all its bits are set, and that is so in either order (RFC 1071).
+/// The sum of 16-bit numbers in the machine's byte order; an odd last byte is the first of two. The
+/// byte order does not change whether all bits of the folded sum are set (RFC 1071).
 #[inline]
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();

@@ -1,11 +1,11 @@
-//! Pieces of programs that reckon: hashes, numbers in a range, checksums.
+//! Arithmetic in programs: hashes, numbers in a range, checksums, classes of a histogram.
 
 use sluicegate::filter::ebpf::{Assembler, Reg, RightSide, Size};
 
 use crate::plan::{Finish, RandomKey, constants};
 use crate::rate::Histogram;
 
-/// to = the hash of `number` by `key`; as [`crate::plan::hash`]. `scratch` holds nothing afterwards.
+/// to = the hash of `number` by `key`, as [`crate::plan::hash`]. Clobbers `scratch`.
 pub(super) fn hash(asm: &mut Assembler, key: RandomKey, number: Reg, to: Reg, scratch: Reg) {
     let [first, second] = constants::MIX;
     if to != number {
@@ -30,7 +30,7 @@ fn mix(asm: &mut Assembler, to: Reg, scratch: Reg, bits: i32, factor: Option<u64
     }
 }
 
-/// random = a number below `count`; as the plan does it.
+/// random = a number below `count`, as [`crate::plan::Frames`] computes it.
 pub(super) fn below(asm: &mut Assembler, random: Reg, count: u64, scratch: Reg) {
     if count.is_power_of_two() {
         mask(asm, random, count - 1, scratch);
@@ -94,13 +94,13 @@ fn right_side(asm: &mut Assembler, number: u64, scratch: Reg) -> RightSide {
     }
 }
 
-/// Stores a constant of eight bytes, as they stand.
+/// Stores a constant of eight bytes in the machine's byte order.
 pub(super) fn store_constant(asm: &mut Assembler, base: Reg, at: i16, number: u64, scratch: Reg) {
     let number = right_side(asm, number, scratch);
     asm.store(Size::DW, base + at, number);
 }
 
-/// sum += a number that was loaded as it stands in the packet.
+/// sum += a number loaded from the packet without a change of byte order.
 pub(super) fn add_term(
     asm: &mut Assembler,
     sum: Reg,
@@ -116,13 +116,13 @@ pub(super) fn add_term(
         asm.add(term, scratch);
     }
     if odd {
-        // The carry of eight bits to the left comes back when the sum is folded.
+        // Folding brings the upper byte back.
         asm.lsh(term, 8);
     }
     asm.add(sum, term);
 }
 
-/// sum = the same sum in 16 bits: what is above is added below; as [`crate::plan::fold`].
+/// sum = the sum folded into 16 bits, as [`crate::plan::fold`].
 pub(crate) fn fold(asm: &mut Assembler, sum: Reg, scratch: Reg) {
     asm.mov(scratch, sum);
     asm.rsh(scratch, 32);
@@ -136,9 +136,8 @@ pub(crate) fn fold(asm: &mut Assembler, sum: Reg, scratch: Reg) {
     }
 }
 
-/// sum = the checksum of what is summed up, as it stands in a packet. A sum of numbers as they lie
-/// in memory has its bytes as the packet wants them, in whatever order the machine reads
-/// (RFC 1071, 2 (B)).
+/// sum = the checksum of a sum, in the packet's byte order. A sum of numbers in memory order needs no
+/// change of byte order on any machine (RFC 1071, 2 (B)).
 pub(super) fn finish_sum(asm: &mut Assembler, sum: Reg, finish: Finish, scratch: Reg) {
     fold(asm, sum, scratch);
     asm.xor(sum, 0xffff);
@@ -162,8 +161,7 @@ pub(super) fn finish_sum(asm: &mut Assembler, sum: Reg, finish: Finish, scratch:
     asm.place(done);
 }
 
-/// class = the class of a time, as [`Histogram::class`] has it. The time and the scratch registers
-/// are lost.
+/// class = the class of a time, as [`Histogram::class`]. Clobbers the time and the scratch registers.
 pub(crate) fn class<const STEP_BITS: u32, const POWERS: u32>(
     asm: &mut Assembler,
     time: Reg,
@@ -194,7 +192,7 @@ pub(crate) fn class<const STEP_BITS: u32, const POWERS: u32>(
     asm.lsh(class, STEP_BITS as i32);
     asm.add(class, time);
     asm.place(small);
-    // The verifier has to see it.
+    // For the verifier.
     let last = Histogram::<STEP_BITS, POWERS>::CLASSES as i32 - 1;
     let known = asm.label();
     asm.jle(class, last, known);
@@ -202,7 +200,7 @@ pub(crate) fn class<const STEP_BITS: u32, const POWERS: u32>(
     asm.place(known);
 }
 
-/// The registers that a helper leaves alone, by what they hold in a program.
+/// The registers that helpers keep, by their content.
 pub(super) mod held {
     use super::Reg;
 

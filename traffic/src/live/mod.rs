@@ -20,16 +20,16 @@ use crate::plan::Plan;
 use crate::rate::{Dial, Gaps, Pace, Period};
 use program::MakeJob;
 
-/// Runs of the program at first: there is much to do, and to begin a run takes a moment.
+/// The first number of runs of the program: large, because starting it takes a moment.
 const FIRST_RUNS: u32 = 1 << 20;
 
-/// Runs that take a few milliseconds where no packet is due.
+/// A number of runs that takes a few milliseconds when no packet is due.
 const FEW_RUNS: u64 = 1 << 15;
-/// A time that it is not worth sleeping for.
+/// A time too short for sleeping.
 const NEAR: Duration = Duration::from_millis(2);
 /// The last packets of a run are due within this time.
 const SOON: Duration = Duration::from_millis(50);
-/// The longest sleep: another pace is seen after it.
+/// The longest sleep, and delay of a change of pace.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
 
 /// One worker's share of a plan, ready to be sent.
@@ -40,7 +40,7 @@ pub struct Live {
     exit: Arc<Exit>,
 }
 
-/// One worker, sending.
+/// A sending worker.
 #[derive(Debug)]
 pub struct Sending {
     counters: WorkerCounters,
@@ -56,16 +56,16 @@ pub struct Counters {
     pub packets: u64,
     /// Their bytes, without the frame check sequence.
     pub bytes: u64,
-    /// Packets that the kernel did not let become as long as they should be.
+    /// Packets whose length the kernel refused.
     pub refused: u64,
-    /// Times it was too far behind its timetable, and began a new one.
+    /// Restarts of the timetable after too long a delay.
     pub restarts: u64,
 }
 
 impl Live {
-    /// Makes the program of worker `worker` of `workers`, which sends out of `interface`, of this
-    /// thread's network namespace; a dial has the pace of all workers together, which take turns, to
-    /// begin with. Linux 5.18, CAP_BPF and CAP_NET_ADMIN.
+    /// Makes the program of worker `worker` of `workers` for an interface of this thread's network
+    /// namespace. A dial gives the first pace of all workers together. Needs Linux 5.18, CAP_BPF and
+    /// CAP_NET_ADMIN.
     ///
     /// # Errors
     /// A missing privilege; a plan too large for a program.
@@ -105,16 +105,15 @@ impl Live {
         Ok(Self { counters, program, exit })
     }
 
-    /// The next packet, which is not sent.
+    /// Makes the next packet without sending it.
     ///
     /// # Errors
-    /// The program refused to make it, or it is not due yet.
+    /// The program refused it, or it is not due yet.
     pub fn next_packet(&self) -> Result<Vec<u8>> {
         self.program.once()
     }
 
-    /// Begins to send, from a thread pinned to a CPU if one is given: `packets` packets, or endlessly
-    /// many.
+    /// Starts to send `packets` packets, or endlessly many, from a thread pinned to `cpu`, if given.
     ///
     /// # Errors
     /// The system has no thread left, or no socket.
@@ -126,7 +125,7 @@ impl Live {
         let done = Arc::<OnceLock<Instant>>::default();
         let done_at = Arc::clone(&done);
         let next = move || {
-            // The run before has left an old time.
+            // The time of the run before is old.
             made.set(word::CLOCK_LEFT, 0);
             let left = limit.saturating_sub(made.get(word::PACKETS) + made.get(word::REFUSED));
             match (left, made.paced) {
@@ -172,32 +171,31 @@ impl Sending {
         self.running.redirects()
     }
 
-    /// How late packets were against the timetable, each burst's first.
+    /// The lateness of each burst's first packet against the timetable.
     pub fn gaps(&self) -> Gaps {
         let WorkerCounters { shared, gaps, .. } = &self.counters;
         let first = gaps.at as usize / 8;
         Gaps::from_counts((first..).take(Gaps::CLASSES).map(|index| shared.get(index)))
     }
 
-    /// Reports whether it failed: it ended before all packets were sent.
+    /// Reports whether the worker ended before all packets were sent.
     pub fn has_failed(&self) -> bool {
         let Counters { packets, refused, .. } = self.counters();
         self.running.is_finished() && self.limit.is_none_or(|limit| packets + refused < limit)
     }
 
-    /// Reports whether it sends nothing more: it is done, or failed.
+    /// Reports whether the worker is done, or failed.
     pub fn is_finished(&self) -> bool {
         let all = |limit| self.counters().packets >= limit;
         self.running.is_finished() || self.limit.is_some_and(all)
     }
 
-    /// When all its packets had been sent, if they have: with a pace a millisecond
-    /// or so later.
+    /// The time when the worker had sent all packets; with a pace, late by a millisecond or so.
     pub fn done_at(&self) -> Option<Instant> {
         self.done.get().copied()
     }
 
-    /// The share of its time that it was on a CPU, once it has been ended.
+    /// The share of time that the thread was on a CPU, after its end.
     pub fn busy(&self) -> f64 {
         self.running.busy()
     }
@@ -208,10 +206,10 @@ impl Sending {
         self.running.tell();
     }
 
-    /// Ends it, within a few milliseconds; its counts stay.
+    /// Ends the thread, within a few milliseconds. The counters stay.
     ///
     /// # Errors
-    /// Why it ended before, if it failed.
+    /// The error that ended the thread before.
     pub fn end(&mut self) -> Result<()> {
         self.running.end()
     }
@@ -279,43 +277,44 @@ impl WorkerCounters {
     }
 }
 
-/// The words at the start: what the program counts.
+/// Byte offsets of the words at the start. This process writes PERIOD, BURST, FRACTION, PHASE, LIMIT,
+/// and resets IDLE and CLOCK_LEFT; the program writes the others.
 mod word {
     /// Packets handed to the interface.
     pub const PACKETS: i16 = 0;
     /// Their bytes.
     pub const BYTES: i16 = 8;
-    /// Packets that the kernel refused to make as long as they should be.
+    /// Packets whose length the kernel refused.
     pub const REFUSED: i16 = 16;
-    /// Where in the turns it is.
+    /// The place in the plan's turns.
     pub const TURN: i16 = 24;
-    /// From one of this worker's bursts to its next: [`crate::rate::Period::ns`]. We write it.
+    /// The period of this worker's bursts: [`crate::rate::Period::ns`].
     pub const PERIOD: i16 = 32;
-    /// Packets a burst. We write it.
+    /// Packets a burst.
     pub const BURST: i16 = 40;
-    /// The period by which [`DUE`] was found; 0 before the first burst. A period is never 0.
+    /// The period by which the program computed [`DUE`]; 0 before the first burst.
     pub const KEPT: i16 = 48;
-    /// When the next burst is due, in ns of CLOCK_MONOTONIC.
+    /// The due time of the next burst, in ns of CLOCK_MONOTONIC.
     pub const DUE: i16 = 56;
     /// Packets left of this burst.
     pub const IN_BURST: i16 = 64;
-    /// Times it was too late to keep to the timetable.
+    /// Restarts of the timetable.
     pub const RESTARTS: i16 = 72;
-    /// Packets after which none is due any more.
+    /// The most packets.
     pub const LIMIT: i16 = 80;
-    /// [`crate::rate::Period::fraction`]. We write it.
+    /// [`crate::rate::Period::fraction`].
     pub const FRACTION: i16 = 88;
-    /// And parts of a ns when the next burst is due.
+    /// The fraction of [`DUE`].
     pub const DUE_FRACTION: i16 = 96;
-    /// How long after a timetable's begin this worker's first burst is due, in ns. We write it.
+    /// The delay of this worker's first burst in a timetable, in ns.
     pub const PHASE: i16 = 104;
-    /// How long until the next burst, when it was last looked at, in ns; 0 if one was due.
+    /// The time to the next burst at the last run, in ns; 0 if one was due.
     pub const IDLE: i16 = 112;
-    /// The time that stamps say, in ns of CLOCK_MONOTONIC, where packets share one.
+    /// The time in stamps that several packets share, in ns of CLOCK_MONOTONIC.
     pub const CLOCK: i16 = 120;
-    /// How many packets more say it. We set it back before each run of the program.
+    /// The number of further packets that share it; reset before each run.
     pub const CLOCK_LEFT: i16 = 128;
-    /// Bytes of all of these; the streams' numbers come next.
+    /// The bytes of these words; the streams' packet numbers follow.
     pub const END: usize = 136;
 }
 

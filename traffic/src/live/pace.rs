@@ -1,5 +1,5 @@
-//! A timetable in the program: a packet that is not due yet is dropped, which costs little, for its
-//! page is used again at once.
+//! A timetable in the program: it drops a packet that is not due yet, which costs little, because the
+//! kernel reuses its page at once.
 
 use std::time::Duration;
 
@@ -11,21 +11,19 @@ use super::arith::held::*;
 use super::{Table, word};
 use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, Period};
 
-/// Lets a packet be made only when it is due. What is left of the registers: those that helpers
-/// leave alone.
+/// Drops a packet that is not due. Keeps the registers that helpers keep.
 ///
 /// The timetable is that of [`Timetable`](crate::rate::Timetable), with its words in the shared
 /// memory. The program reads the period each time because it may change. It makes up for a delay of
 /// at most `most_behind`.
 pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Duration) {
-    // It is MAX_BEHIND or less, which 32 bits hold.
+    // At most MAX_BEHIND, which fits 32 bits.
     let most_behind = most_behind.as_nanos() as i32;
     let [go, later, not_due, look, in_burst, on_time] = asm.labels();
     asm.load(Size::DW, R1, SHEET + word::PACKETS);
     asm.load(Size::DW, R2, SHEET + word::LIMIT);
     asm.jge(R1, R2, later);
-    // Inside a burst no clock is asked, unless it waits for the end of a pause: then the timetable
-    // has to know of that.
+    // A burst that has begun needs no clock, except in a pause, which the timetable has to notice.
     asm.load(Size::DW, R1, SHEET + word::PERIOD);
     asm.load_constant(R2, Period::NEVER.ns);
     asm.jge(R1, R2, look);
@@ -38,7 +36,7 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Dura
     follow_change(asm, most_behind);
     asm.jlt(R0, R1, not_due);
     asm.store(Size::DW, SHEET + word::IDLE, 0);
-    // R3: how late it is, in ns.
+    // R3: the delay in ns.
     asm.mov(R3, R0);
     asm.sub(R3, R1);
     asm.jle(R3, most_behind, on_time);
@@ -65,8 +63,8 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Dura
     asm.place(go);
 }
 
-/// R1, when the next burst is due, by a period that has changed to R4, at the time R0. No burst
-/// has been yet where the period kept is 0.
+/// Computes in R1 when the next burst is due after a change of period to R4, at the time R0. A kept
+/// period of 0 means that no burst has begun yet.
 fn follow_change(asm: &mut Assembler, most_behind: i32) {
     let [same, begun, early, anew] = asm.labels();
     asm.load(Size::DW, R5, SHEET + word::KEPT);
@@ -113,7 +111,7 @@ fn stay_behind(asm: &mut Assembler, most: i32) {
     asm.sub(R1, R3);
 }
 
-/// Moves R1, when a burst was due, on by the period R4 and its fraction, and stores it.
+/// Advances the due time R1 by the period R4 and its fraction, and stores it.
 fn step(asm: &mut Assembler) {
     asm.load(Size::DW, R2, SHEET + word::DUE_FRACTION);
     asm.load(Size::DW, R5, SHEET + word::FRACTION);

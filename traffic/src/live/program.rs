@@ -1,4 +1,4 @@
-//! From plan to program: straight-line eBPF that makes a worker's packets, one a run.
+//! Translates a plan into a program: straight-line eBPF that makes a worker's packets, one a run.
 //!
 //! ```text
 //!   whose turn is it? --> stream 0: number, flow, random numbers --> length --> bytes that stay
@@ -6,9 +6,9 @@
 //!                                                                    --> count --> redirect
 //! ```
 //!
-//! Live frames keep their previous content, which their last receiver may have changed. So each run
-//! writes the frame's first bytes, up to [`REWRITTEN`]. The bytes behind stay; with several
-//! streams, whose packets replace one another, the program copies them from the shared memory.
+//! A live frame keeps its previous content, which its receiver may have changed. So each run writes
+//! the first bytes, up to [`REWRITTEN`]. The bytes behind stay; with several streams, which share
+//! frames, the program copies them from the shared memory.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -28,13 +28,13 @@ use crate::plan::{
     fold,
 };
 
-/// Bytes of a frame that are written anew for each packet, at least.
+/// The most bytes of a frame that instructions write for each packet.
 const REWRITTEN: usize = 256;
-/// Packets whose stamps say the same time at full speed: those that the kernel hands to the interface
-/// at once (DEV_MAP_BULK_SIZE, kernel/bpf/devmap.c). A batch of live frames is four times as many, so
-/// that between them the thread does not give its CPU to another.
+/// Packets whose stamps share a time at full speed: those that the kernel hands to the interface at
+/// once (DEV_MAP_BULK_SIZE, kernel/bpf/devmap.c). A batch of live frames is four times as large, so
+/// the thread keeps its CPU between them.
 const PACKETS_A_CLOCK: i32 = 16;
-/// Where the stack keeps a packet's length; below it the flow, and then the random numbers.
+/// Stack offsets of the packet's length, its flow, and the first random number.
 const LENGTH: i16 = -8;
 const FLOW: i16 = -16;
 const WORDS: i16 = -24;
@@ -45,20 +45,20 @@ pub(super) struct MakeJob<'a> {
     pub plan: &'a Plan,
     pub worker: u32,
     pub workers: u32,
-    /// The exit; the counters are the same for all exits.
+    /// The exit. The counters do not depend on it.
     pub exit: Option<&'a Exit>,
     /// With a timetable, the longest delay that the program makes up for.
     pub most_behind: Option<Duration>,
 }
 
-/// A stream, and what the program needs of it.
+/// A stream in the program.
 struct Lane<'a> {
     stream: &'a Stream,
     packets: RandomKey,
     flows: RandomKey,
-    /// Its number of the next packet, in the shared counters.
+    /// The offset of the next packet's number in the shared counters.
     number: u32,
-    /// The whole template, where frames of other streams take its place.
+    /// The whole template, if other streams use the same frames.
     template: Option<Table>,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
 /// Returns the shared memory's initial content.
 pub(super) fn sheet(job: &MakeJob<'_>) -> Vec<u64> {
     let mut writer = ProgramWriter::new(*job, None);
-    // Tables are found while writing; without a map the program itself is of no use.
+    // Writing finds the tables; the program without a map is discarded.
     writer.write();
     writer.sheet.words().to_vec()
 }
@@ -99,7 +99,7 @@ struct ProgramWriter<'a> {
     map: Option<BorrowedFd<'a>>,
     asm: Assembler,
     sheet: CounterLayout,
-    /// Where a packet that cannot be made ends.
+    /// The end of a packet that the kernel refuses.
     refused: Label,
 }
 
@@ -140,7 +140,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.exit();
     }
 
-    /// Goes to the stream whose turn it is.
+    /// Jumps to the stream of this turn.
     fn choose(&mut self, streams: &[Label]) {
         let turns = &self.job.plan.turns;
         if streams.len() == 1 {
@@ -163,8 +163,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.jump(streams[0]);
     }
 
-    /// index = the table's number at index. An index beyond it cannot be; the verifier wants to see
-    /// that, and it becomes the first.
+    /// index = the table's number at index. For the verifier, an index beyond the table becomes 0.
     fn look_up(&mut self, table: Table, index: Reg, scratch: Reg) {
         let within = self.asm.label();
         self.asm.jlt(index, table.count as i32, within);
@@ -250,7 +249,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.store(Size::DW, FP + place, R1);
     }
 
-    /// Where the random number is.
+    /// The stack position of a random number.
     fn drawn(lane: &Lane<'_>, per: Per, draw: Draw) -> Memory {
         let before = match per {
             Per::Packet => 0,
@@ -289,7 +288,7 @@ impl<'a> ProgramWriter<'a> {
         }
     }
 
-    /// Writes the bytes that stay, and finds the packet's bytes in R8.
+    /// Writes the constant bytes, and points R8 to the packet.
     fn write_template(&mut self, lane: &Lane<'_>) {
         let template = &lane.stream.template;
         let shortest = lane.stream.sizes.shortest(template);
@@ -327,7 +326,7 @@ impl<'a> ProgramWriter<'a> {
     }
 
     fn write_edit(&mut self, lane: &Lane<'_>, edit: &Edit) {
-        // The time is asked first: a helper leaves nothing in the lower registers.
+        // The time comes first: a helper clobbers the lower registers.
         if edit.parts.iter().any(|part| part.source == FieldSource::Time) {
             self.ask_time();
         }
@@ -341,8 +340,8 @@ impl<'a> ProgramWriter<'a> {
         self.asm.store(size, DATA + edit.at as i16, R1);
     }
 
-    /// R0 = the time. With a timetable each packet has its own; at full speed, where the clock would
-    /// cost as much as all the rest, some that leave together share one.
+    /// R0 = the time. With a timetable each packet has its own. At full speed packets that leave
+    /// together share one, because the clock costs as much as all the rest.
     fn ask_time(&mut self) {
         if self.job.most_behind.is_some() {
             return self.asm.call(Helper::KTIME_NS);
@@ -359,7 +358,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.store(Size::DW, SHEET + word::CLOCK_LEFT, R1);
     }
 
-    /// R2 = the part's bits, where they stand in the edit.
+    /// R2 = the part's bits at their position in the edit.
     fn load_part(&mut self, lane: &Lane<'_>, part: &Part) {
         match &part.source {
             FieldSource::Steps { index, step } => {
@@ -426,7 +425,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.store(Size::H, DATA + sum.at as i16, R1);
     }
 
-    /// R1 += what the term says, as it stands in the packet.
+    /// R1 += the term, in the packet's byte order.
     fn add_term(&mut self, lane: &Lane<'_>, term: &Term) {
         let bytes = match term.of {
             Operand::Edit(index) => {
@@ -450,7 +449,7 @@ impl<'a> ProgramWriter<'a> {
     }
 }
 
-/// How many bytes of a stream's frames are written one by one: all have as many.
+/// The number of bytes that instructions write in each frame of a stream.
 fn written(stream: &Stream) -> usize {
     stream.sizes.shortest(&stream.template).min(REWRITTEN)
 }

@@ -6,12 +6,12 @@ use super::{
     Draw, Edit, FieldSource, Finish, Index, Operand, Part, Per, Plan, Sizes, Stream, Sum, Term,
 };
 
-/// Makes the packets of one worker, of a plan that is borrowed or shared.
+/// Makes the packets of one worker, from a borrowed or shared plan.
 #[derive(Clone, Debug)]
 pub struct Frames<P> {
     plan: P,
     worker: u32,
-    /// Where in the turns it is.
+    /// The place in the plan's turns.
     turn: usize,
     progress: Vec<StreamProgress>,
     time_ns: fn() -> u64,
@@ -34,7 +34,7 @@ struct StreamProgress {
 #[derive(Clone, Copy, Debug)]
 struct OwnFlows {
     first: u64,
-    /// From one to the next.
+    /// The difference between two flows.
     step: u64,
     count: u64,
     turn: u64,
@@ -52,11 +52,10 @@ struct Moment<'a> {
 }
 
 impl<P: Borrow<Plan>> Frames<P> {
-    /// The packets of worker `worker` of `workers`. The time is asked where a packet is to
-    /// carry it.
+    /// The packets of worker `worker` of `workers`. Packets that carry a time get it from `time_ns`.
     ///
     /// # Panics
-    /// If there is no such worker, or nothing to be sent.
+    /// If there is no such worker, or the plan has no turns.
     pub fn new(plan: P, worker: u32, workers: u32, time_ns: fn() -> u64) -> Self {
         assert!(worker < workers, "worker {worker} of {workers}");
         let Plan { seed, streams, turns } = plan.borrow();
@@ -72,8 +71,8 @@ impl<P: Borrow<Plan>> Frames<P> {
         Self { plan, worker, turn: 0, progress, time_ns }
     }
 
-    /// Puts the next packet into `room` and says how many bytes it has; `None`, with nothing
-    /// changed, if there is no room for it.
+    /// Puts the next packet into `room` and returns its length; `None`, without a change, if it does
+    /// not fit.
     #[inline]
     pub fn next_into(&mut self, room: &mut [u8]) -> Option<usize> {
         let plan = self.plan.borrow();
@@ -143,7 +142,7 @@ impl Stream {
         !self.edits.is_empty() || !self.sums.is_empty()
     }
 
-    /// How long a packet of it is.
+    /// The length of packet `number`.
     #[inline]
     fn size(&self, packets: &RandomKey, number: u64) -> usize {
         match &self.sizes {
@@ -240,7 +239,7 @@ impl Moment<'_> {
 }
 
 impl Edit {
-    /// Each size by itself: a store where the compiler knows how long it is, else a call.
+    /// One arm a size: a store of known length is one instruction, any other a call.
     fn put(&self, frame: &mut [u8], number: u64) {
         let frame = &mut frame[usize::from(self.at)..];
         match self.bytes {
@@ -263,7 +262,7 @@ impl Edit {
 }
 
 impl Finish {
-    /// The checksum that is sent for the right one.
+    /// The checksum to send, from the right one.
     #[inline]
     pub fn of(self, right: u16) -> u16 {
         match (self, right) {
@@ -278,13 +277,13 @@ impl Finish {
     }
 }
 
-/// The sum of 16-bit numbers; a last byte alone is the upper half of one.
+/// The sum of 16-bit numbers; an odd last byte is the upper half of one.
 pub(crate) fn words(bytes: &[u8]) -> u64 {
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u64::from);
     bytes.chunks(2).map(word).sum()
 }
 
-/// A sum of less than 2^48 as one of 16 bits: what is above is added below (RFC 1071).
+/// Folds a sum of less than 2^48 into 16 bits: adds the upper bits to the lower (RFC 1071).
 #[inline]
 pub fn fold(mut sum: u64) -> u16 {
     sum = (sum & 0xffff_ffff) + (sum >> 32);
@@ -318,8 +317,7 @@ impl RandomKey {
     }
 }
 
-/// The random number that belongs to a number: output `number` of SplitMix64 that starts at the
-/// key.
+/// The random number of a key and a number: output `number` of SplitMix64 that starts at the key.
 #[inline]
 pub fn hash(key: RandomKey, number: u64) -> u64 {
     let mut mixed = key.0.wrapping_add(number.wrapping_add(1).wrapping_mul(GOLDEN));
@@ -328,7 +326,7 @@ pub fn hash(key: RandomKey, number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A number below `count`, from some bits of a random one; as eBPF can reckon it, too.
+/// A number below `count` from random bits, by operations that eBPF has, too.
 #[inline]
 pub(crate) fn below(random: u64, count: u64) -> u64 {
     if count.is_power_of_two() {

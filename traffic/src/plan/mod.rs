@@ -6,14 +6,13 @@
 //!   (a file, flags)          +--> eBPF: the same packets, made in the kernel
 //! ```
 //!
-//! Both go by the same rules, so that each sender sends the same packets:
+//! Both follow the same rules, so every sender sends the same packets:
 //!
 //! - A worker is a thread that sends. Its packet `n` is of the stream `turns[n % turns.len()]`,
 //!   and packet `m` of that stream in that worker, counted from 0.
-//! - The flows of a stream are dealt to the workers like cards: worker `w` of `W` has the flows
-//!   `w`, `w + W`, `w + 2 W`, …, and takes them in turn.
-//! - Nothing random has a state: it is a hash ([`hash()`]) of a key and a number, of the packet or
-//!   of its flow. So any packet can be made without those before it.
+//! - Worker `w` of `W` has the flows `w`, `w + W`, `w + 2 W`, … of a stream, in turn.
+//! - A random number is a hash ([`hash()`]) of a key and the number of the packet or its flow. It has
+//!   no state, so any packet can be made without those before it.
 
 mod frames;
 
@@ -28,11 +27,11 @@ pub struct Plan {
     pub seed: u64,
     /// The kinds of packets.
     pub streams: Vec<Stream>,
-    /// The stream of each packet, over and over: each as often as its weight says.
+    /// The stream of each packet, repeated; each stream as often as its weight.
     pub turns: Vec<u16>,
 }
 
-/// One kind of packets: the same layers, with other numbers in them.
+/// Packets of the same layers, with other numbers in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
     /// The stream's name in reports.
@@ -42,9 +41,9 @@ pub struct Stream {
     pub template: Vec<u8>,
     /// Bytes of a frame, without the frame check sequence.
     pub sizes: Sizes,
-    /// How many flows there are, over all workers; at least 1.
+    /// The number of flows, over all workers; at least 1.
     pub flows: u32,
-    /// How many random numbers of 64 bits a packet needs, and a flow.
+    /// The number of 64-bit random numbers that a packet and a flow need.
     pub words: Words,
     /// Fields that change. No two edits touch the same byte.
     pub edits: Vec<Edit>,
@@ -52,7 +51,7 @@ pub struct Stream {
     pub sums: Vec<Sum>,
 }
 
-/// How many random numbers of 64 bits are drawn.
+/// Counts of 64-bit random numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Words {
     /// For each packet.
@@ -61,20 +60,20 @@ pub struct Words {
     pub flow: u8,
 }
 
-/// How long frames are, in bytes without the frame check sequence.
+/// The sizes of frames, in bytes without the frame check sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// All the same: the template's length.
+    /// The template's length.
     Fixed,
-    /// One after the other, over and over.
+    /// One after the other, repeated.
     InTurn(Vec<u16>),
     /// `first` and the `count - 1` sizes above it, at random.
     AtRandom {
         /// The shortest.
         first: u16,
-        /// How many sizes there are; at least 1.
+        /// The number of sizes; at least 1.
         count: u16,
-        /// Where the random number comes from: the packet's.
+        /// The bits of the packet's random numbers.
         draw: Draw,
     },
 }
@@ -86,7 +85,7 @@ pub struct Edit {
     pub at: u16,
     /// Bytes: 1, 2, 4 or 8.
     pub bytes: u8,
-    /// The bits that stay.
+    /// The constant bits.
     pub keep: u64,
     /// The changing bits.
     pub parts: Vec<Part>,
@@ -97,11 +96,11 @@ pub struct Edit {
 pub struct Part {
     /// Which bits of the edit.
     pub mask: u64,
-    /// How far from the right they stand.
+    /// The offset of the bits from the right end.
     pub shift: u8,
     /// Added to the source's number.
     pub base: u64,
-    /// Where the number comes from.
+    /// The source of the number.
     pub source: FieldSource,
 }
 
@@ -110,39 +109,39 @@ pub struct Part {
 pub enum FieldSource {
     /// An index times `step`, wrapping: a counter up or down, or a random number in a range.
     Steps {
-        /// Which step.
+        /// The number of steps.
         index: Index,
-        /// How far apart they are.
+        /// The size of a step.
         step: u64,
     },
-    /// One of a list.
+    /// A number of a list.
     List {
-        /// Which: its count is the list's length.
+        /// The place in the list; the index's count is the list's length.
         index: Index,
         /// The list; at least one number.
         values: Vec<u64>,
     },
-    /// The frame's bytes less `headers`: what a length field says.
+    /// The frame's bytes less `headers`, for length fields.
     Length {
-        /// Bytes before the part that the length counts.
+        /// Bytes before the part that the length covers.
         headers: u16,
     },
     /// The packet's number in its stream and worker.
     Sequence,
-    /// Which worker sends it.
+    /// The number of the worker.
     Worker,
-    /// When it is made, in ns of CLOCK_MONOTONIC. The one thing that cannot be made again.
+    /// The time of the packet's making, in ns of CLOCK_MONOTONIC. It alone is not reproducible.
     Time,
 }
 
 /// A number below `count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// Of what it depends.
+    /// The number that it depends on.
     pub per: Per,
-    /// How many there are; at least 1.
+    /// The number of values; at least 1.
     pub count: u64,
-    /// Random, from here; without it they come in turn.
+    /// The random bits of a random index; `None` for values in turn.
     pub random: Option<Draw>,
 }
 
@@ -158,9 +157,9 @@ pub enum Per {
 /// Some bits of a packet's or a flow's random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw {
-    /// Which of the numbers.
+    /// The index of the random number.
     pub word: u8,
-    /// How far its bits are moved to the right before: small ranges share a number.
+    /// The shift to the right: small ranges share a number.
     pub shift: u8,
 }
 
@@ -169,10 +168,10 @@ pub struct Draw {
 pub struct Sum {
     /// The offset of its two bytes in the frame.
     pub at: u16,
-    /// The sum of what stays, as of 16-bit numbers in network order: not yet folded.
+    /// The sum of the constant 16-bit numbers in network order, not folded.
     pub constant: u32,
-    /// Where sizes vary, what to add for a size: the sum of the template's bytes that are in such
-    /// a frame; the first for the shortest frame. Empty if it is the same for all.
+    /// The sum of the template's bytes in a frame of each size, the shortest first. Empty if it is the
+    /// same for all.
     pub by_size: Vec<u16>,
     /// Edits and sums that the checksum covers.
     pub terms: Vec<Term>,
@@ -185,7 +184,7 @@ pub struct Sum {
 pub struct Term {
     /// The number added.
     pub of: Operand,
-    /// It begins at an odd offset from where the sum begins.
+    /// It lies at an odd offset from the beginning of the sum.
     pub odd: bool,
 }
 
@@ -196,9 +195,9 @@ pub enum Operand {
     Edit(u16),
     /// A checksum before this one, by its index.
     Sum(u16),
-    /// A length that is in no edit, or a second time in a pseudo header: [`FieldSource::Length`].
+    /// A length that no edit has, or that a pseudo header repeats: [`FieldSource::Length`].
     Length {
-        /// Bytes before the part that the length counts.
+        /// Bytes before the part that the length covers.
         headers: u16,
     },
 }
@@ -206,11 +205,11 @@ pub enum Operand {
 /// The last step of a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// It is right.
+    /// The right checksum.
     Plain,
-    /// It is right, and never zero, which means that there is none (UDP; RFC 768).
+    /// The right checksum, but never zero, which means no checksum (UDP; RFC 768).
     NeverZero,
-    /// It is wrong, and not zero.
+    /// A wrong checksum that is not zero.
     Wrong,
 }
 
@@ -226,7 +225,7 @@ impl Sizes {
 }
 
 impl Part {
-    /// The index that it depends on, if it does.
+    /// The index that it depends on.
     fn index(&self) -> Option<&Index> {
         match &self.source {
             FieldSource::Steps { index, .. } | FieldSource::List { index, .. } => Some(index),

@@ -1,4 +1,4 @@
-//! From the Ethernet header to the transport's checksum, over all bytes that it covers.
+//! The part of the program from the Ethernet header to the transport's checksum.
 
 use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{Helper, Label, Reg, Size};
@@ -8,26 +8,26 @@ use super::{CORRUPT, INTACT, UNCHECKED, word};
 use super::{Piece, STATE};
 use crate::live::arith;
 
-/// Points to the header at hand.
+/// The current header.
 const AT: Reg = R1;
-/// Bytes from there on that belong to the packet.
+/// Bytes of the packet from AT on.
 const BYTES: Reg = R2;
-/// The sum so far: of numbers of 32 bits as they stand in memory. What is wanted of it is whether it
-/// is all ones, and that is so in whatever order the machine reads (RFC 1071, 2 (B)).
+/// The sum so far, of 32-bit numbers in the machine's byte order, which does not change whether the
+/// folded sum is all ones (RFC 1071, 2 (B)).
 pub(super) const SUM: Reg = R3;
 /// The next header: an EtherType in network order, or an IP protocol.
 const NEXT: Reg = R4;
 
-/// Tags that are stepped over.
+/// The most VLAN tags.
 const TAGS: usize = 2;
 const UDP: i32 = protocol::UDP as i32;
 const TCP: i32 = protocol::TCP as i32;
 const STAMP_BYTES: i32 = crate::analyse::Stamp::BYTES as i32;
 
 impl Piece<'_> {
-    /// Goes through the headers, and on at `check` with what follows from them in memory
-    /// (`UPPER_AT`, `UPPER_BYTES`, `STAMP_AT`, `CONDITION`) and the sum of the pseudo header; at
-    /// `judged` where there is no more to check; or at `unstamped`.
+    /// Reads the headers and stores `UPPER_AT`, `UPPER_BYTES`, `STAMP_AT` and `CONDITION`. Continues
+    /// at `check` with the sum of the pseudo header, at `judged` if there is nothing to check, or at
+    /// `unstamped`.
     pub(super) fn headers(&mut self, check: Label, judged: Label) {
         let [v4, v6, broken] = self.asm.labels();
         self.asm.store(Size::DW, STATE + word::CONDITION, INTACT);
@@ -58,7 +58,7 @@ impl Piece<'_> {
         self.asm.jgt(R0, self.frame.end, self.unstamped);
     }
 
-    /// The packet's condition is this, if that is worse than before. R0 is lost.
+    /// Makes the packet's condition at least this bad. Clobbers R0.
     pub(super) fn worsen(&mut self, condition: i32) {
         let worse = self.asm.label();
         self.asm.load(Size::DW, R0, STATE + word::CONDITION);
@@ -67,7 +67,7 @@ impl Piece<'_> {
         self.asm.place(worse);
     }
 
-    /// Adds `words` words from there on to SUM. Clobbers R0.
+    /// Adds `words` words from an offset on to SUM. Clobbers R0.
     fn sum(&mut self, from: i16, words: i16) {
         for word in 0..words {
             self.asm.load(Size::W, R0, AT + (from + word * 4));
@@ -75,7 +75,7 @@ impl Piece<'_> {
         }
     }
 
-    /// Steps over tags.
+    /// Skips VLAN tags.
     fn tags(&mut self) {
         let untagged = self.asm.label();
         for _ in 0..TAGS {
@@ -92,7 +92,7 @@ impl Piece<'_> {
         self.asm.place(untagged);
     }
 
-    /// An IPv4 header. Behind it AT, BYTES, NEXT are of the transport; SUM is of the addresses.
+    /// Reads an IPv4 header. Leaves AT, BYTES and NEXT at the transport, and the addresses in SUM.
     fn ipv4(&mut self, broken: Label) {
         let [options, summed, right, first, whole] = self.asm.labels();
         self.need(20);
@@ -119,7 +119,7 @@ impl Piece<'_> {
         self.asm.add(AT, R4);
         self.asm.sub(BYTES, R4);
         self.asm.mov(NEXT, R0);
-        // Only the first piece of a packet has a header; its checksum covers the others, too.
+        // Only the first fragment has a transport header; its checksum covers the others, too.
         let none = self.unstamped;
         self.asm.jset32(R5, be(0x1fff), none);
         self.asm.jset32(R5, be(0x2000), first);
@@ -129,7 +129,7 @@ impl Piece<'_> {
         self.asm.place(whole);
     }
 
-    /// The rest of a header with options: R4 becomes its bytes, SUM theirs, too.
+    /// Reads the options of a header: adds them to SUM, and puts the header's length into R4.
     fn options(&mut self, broken: Label, summed: Label) {
         self.asm.mov(R0, R4);
         self.asm.and(R0, 0xf0);
@@ -145,7 +145,7 @@ impl Piece<'_> {
         }
     }
 
-    /// An IPv6 header, as [`ipv4`](Self::ipv4).
+    /// Reads an IPv6 header, as [`ipv4`](Self::ipv4).
     fn ipv6(&mut self, broken: Label) {
         self.need(40);
         self.asm.load(Size::B, NEXT, AT + 0);
@@ -159,7 +159,7 @@ impl Piece<'_> {
         self.asm.add(AT, 40);
     }
 
-    /// A transport's header.
+    /// Reads a transport header.
     fn upper(&mut self, v6: bool, check: Label, judged: Label) {
         let [udp, tcp] = self.asm.labels();
         self.enough();
@@ -191,7 +191,7 @@ impl Piece<'_> {
         self.asm.place(enough);
     }
 
-    /// On at `not` if the frame has no more bytes than are in its first buffer.
+    /// Continues at `not` if the first buffer holds the whole frame.
     fn rest_elsewhere(&mut self, not: Label) {
         let kept = [AT, BYTES, SUM, NEXT];
         for (at, reg) in (1..).zip(kept) {
@@ -207,11 +207,11 @@ impl Piece<'_> {
         self.asm.jle(R0, R5, not);
     }
 
-    /// A UDP header; on at `judged` where it has no checksum.
+    /// Reads a UDP header; continues at `judged` if it has no checksum.
     fn udp(&mut self, v6: bool, judged: Label) {
         let [long, wrong, summed] = self.asm.labels();
         self.need(8);
-        // The length of a piece of a packet is that of the whole.
+        // A fragment has the length of the whole datagram.
         self.asm.load(Size::DW, R0, STATE + word::CONDITION);
         self.asm.jne(R0, INTACT, long);
         self.asm.load(Size::H, R5, AT + 4);
@@ -252,7 +252,7 @@ impl Piece<'_> {
         self.asm.place(on);
     }
 
-    /// The stamp stands behind a header of R5 bytes, if there is room for one.
+    /// Stores the offset of the stamp behind a header of R5 bytes, if it fits.
     fn stamp_behind(&mut self) {
         let none = self.asm.label();
         self.asm.mov(R0, R5);
@@ -265,8 +265,8 @@ impl Piece<'_> {
         self.asm.place(none);
     }
 
-    /// Adds the protocol and the length to SUM, and goes on at `check`, or at `judged` where there
-    /// is no use in it.
+    /// Adds the protocol and the length to SUM and continues at `check`; at `judged` if the packet
+    /// cannot be checked.
     fn pseudo_header(&mut self, protocol: i32, check: Label, judged: Label) {
         self.asm.load(Size::DW, R0, STATE + word::CONDITION);
         self.asm.jne(R0, INTACT, judged);
@@ -282,29 +282,29 @@ impl Piece<'_> {
     }
 }
 
-/// A number of 16 bits as it is loaded from where it stands in network order.
+/// A 16-bit number as it is loaded from network order.
 pub(super) fn be(number: u16) -> i32 {
     i32::from(number.to_be())
 }
 
-/// Points this far before what is to be added next: the last bytes are read with some before them.
+/// The next bytes to add, less BEFORE: the last step reads some bytes again.
 const DATA: Reg = R1;
 const BEFORE: i16 = 8;
 /// The number of bytes left.
 const LEFT: Reg = R2;
-/// The sum of every other number: two sums need not wait for each other.
+/// The sum of every other number: two sums do not wait for each other.
 const OTHER_SUM: Reg = R0;
 
-/// Bytes that are added in one step, and how many such steps there are: the large ones first, for
-/// there each step has to be looked at for the packet's end.
+/// Bytes of a step, and the number of such steps, the largest first: each step has to check for the
+/// packet's end.
 const STEPS: [(i16, usize); 3] = [(128, 12), (32, 3), (8, 3)];
 
 impl Piece<'_> {
     /// Judges the packet by the checksum over `UPPER_BYTES` from `UPPER_AT` on, and the pseudo
-    /// header in SUM. On at `judged`.
+    /// header in SUM. Continues at `judged`.
     ///
-    /// Where the packet is and how long it is comes from memory, where the verifier knows nothing
-    /// of it: so what follows is the same to it whatever headers there were, and looked at once.
+    /// Offset and length come from memory, so the verifier knows nothing of them and verifies the
+    /// code behind once for all headers.
     pub(super) fn checksum(&mut self, judged: Label) {
         let unchecked = self.asm.label();
         self.asm.load(Size::DW, DATA, STATE + word::UPPER_AT);
@@ -319,7 +319,7 @@ impl Piece<'_> {
             for _ in 0..times {
                 self.step(bytes, fewer, unchecked);
             }
-            // More than all steps together.
+            // The packet is longer than all steps together.
             self.asm.jge(LEFT, i32::from(bytes), unchecked);
             self.asm.place(fewer);
         }
@@ -338,7 +338,7 @@ impl Piece<'_> {
         asm.jlt(LEFT, i32::from(bytes), fewer);
         asm.mov(R5, DATA);
         asm.add(R5, i32::from(BEFORE + bytes));
-        // That there are as many is known; the verifier has to see it.
+        // For the verifier: the packet has these bytes.
         asm.jgt(R5, self.frame.end, unchecked);
         for at in (0..bytes).step_by(8) {
             asm.load(Size::W, R4, DATA + (BEFORE + at));
@@ -350,8 +350,8 @@ impl Piece<'_> {
         asm.sub(LEFT, i32::from(bytes));
     }
 
-    /// Adds the last bytes, fewer than eight: the packet's last eight without those that were
-    /// added before. There is a transport's header, so there are eight.
+    /// Adds the last bytes, fewer than eight: reads the packet's last eight, and drops those added
+    /// before. The transport header has at least eight.
     fn last_bytes(&mut self, unchecked: Label) {
         let (asm, end) = (&mut self.asm, self.frame.end);
         let none = asm.label();
@@ -364,7 +364,7 @@ impl Piece<'_> {
         asm.mov(R5, i32::from(BEFORE));
         asm.sub(R5, LEFT);
         asm.lsh(R5, 3);
-        // Bytes that were added before leave on the side of the first.
+        // Shifts out the bytes that were added before.
         match cfg!(target_endian = "little") {
             true => asm.rsh(R4, R5),
             false => asm.lsh(R4, R5),
@@ -377,7 +377,7 @@ impl Piece<'_> {
         asm.place(none);
     }
 
-    /// On at `right` if SUM, over all that a checksum covers, itself too, is all ones.
+    /// Continues at `right` if SUM, over all that a checksum covers, itself included, is all ones.
     pub(super) fn right_or(&mut self, scratch: Reg, right: Label) {
         arith::fold(self.asm, SUM, scratch);
         self.asm.jeq(SUM, 0xffff, right);

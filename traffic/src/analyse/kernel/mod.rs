@@ -1,5 +1,5 @@
-//! The analyser inside XDP: a piece of program for ports that drop or pass what they count, so that
-//! no packet has to leave the kernel.
+//! The analyser inside XDP: a piece of program for ports that count packets without taking them from
+//! the kernel.
 //!
 //! ```text
 //!   headers ----> checksums ----> stamp ----> track of its stream and worker ----> delay
@@ -7,20 +7,19 @@
 //!      `----------------------------`--------> other counts --------------------> behind it
 //! ```
 //!
-//! Each CPU writes memory of its own, which this process has mapped. It does as the [`Analyser`]
-//! does, but for this:
+//! Each CPU writes memory of its own, which this process maps. The program counts as the
+//! [`Analyser`] does, with these differences:
 //!
 //! - Stamps are found behind Ethernet, up to two tags, IPv4 or IPv6 without extensions, UDP or TCP.
-//! - There is room for 16 streams with 16 workers each, by their numbers.
+//! - It tracks streams 0 to 15 of workers 0 to 15.
 //! - The window has 4033 to 4096 numbers.
-//! - Every packet's checksums are looked at, up to 1536 bytes behind the IP header; of longer ones,
-//!   and of what is not in the first buffer of a frame, that of the IP header only.
-//! - The clock costs more than all the rest. One of 16 packets, chosen by a hash of its number, is
-//!   asked how long it took.
-//! - Of runs that have ended eight are remembered one by one.
+//! - It checks checksums up to 1536 bytes behind the IP header; of longer packets, and of frames in
+//!   several buffers, only that of the IP header.
+//! - It measures the delay of one in 16 packets, chosen by a hash of its number, because reading the
+//!   clock costs more than all the rest.
+//! - It remembers eight ended runs one by one.
 //!
-//! Registers keep what they have in a [`Frame`]: R6 to R8 the context and the packet; R9 holds the
-//! CPU's memory.
+//! R6 to R8 hold the context and the packet, as in [`Frame`]; R9 holds the CPU's memory.
 //!
 //! [`Analyser`]: super::Analyser
 
@@ -43,7 +42,7 @@ use crate::rate::Latencies;
 /// The CPU's memory.
 const STATE: Reg = R9;
 
-/// An analyser whose packets stay in the kernel.
+/// An analyser in the kernel.
 #[derive(Debug)]
 pub struct InKernel {
     counters: SharedCounters,
@@ -51,7 +50,7 @@ pub struct InKernel {
 }
 
 impl InKernel {
-    /// One that has seen nothing.
+    /// An analyser without packets.
     ///
     /// # Errors
     /// The kernel has no memory for it; a missing privilege.
@@ -142,13 +141,13 @@ impl Inspect for InKernel {
     }
 }
 
-/// The piece of program on its way.
+/// The piece of program under construction.
 struct Piece<'a> {
     asm: &'a mut Assembler,
     frame: &'a Frame,
-    /// Behind all of it.
+    /// The end of the piece.
     done: Label,
-    /// There is no stamp; R9 holds the condition.
+    /// The packet has no stamp.
     unstamped: Label,
 }
 
@@ -164,14 +163,14 @@ impl Piece<'_> {
         asm.add(STATE, R0);
     }
 
-    /// Counts one up. R0 is lost.
+    /// Increments a counter. Clobbers R0.
     fn count(&mut self, at: Memory) {
         self.asm.load(Size::DW, R0, at);
         self.asm.add(R0, 1);
         self.asm.store(Size::DW, at, R0);
     }
 
-    /// Counts a packet that has no stamp, by its condition.
+    /// Counts a packet without a stamp, by its condition.
     fn count_unstamped(&mut self) {
         let corrupt = self.asm.label();
         self.asm.place(self.unstamped);
@@ -184,39 +183,39 @@ impl Piece<'_> {
     }
 }
 
-/// Streams that there is room for, and workers in each. Powers of two.
+/// The tracked streams, and workers in each. Powers of two.
 const STREAMS: usize = 16;
 const WORKERS: usize = 16;
 /// Words of a track's window: a bit for each of 4096 numbers.
 const WINDOW_WORDS: usize = 64;
 
-/// A CPU's words before its tables, by their offsets in bytes.
+/// Byte offsets of a CPU's words before its tables.
 mod word {
     /// Packets without a stamp.
     pub const UNSTAMPED: i16 = 0;
-    /// Corrupt ones of no stream that is known.
+    /// Corrupt packets of no tracked stream.
     pub const CORRUPT: i16 = 8;
-    /// Stamped ones that there is no room for.
+    /// Stamped packets of no tracked stream.
     pub const UNTRACKED: i16 = 16;
     /// Stamped packets that were truncated within a checksum's coverage.
     pub const UNCHECKED: i16 = 24;
-    /// The current packet: bytes before its transport header,
+    /// The current packet: the offset of its transport header.
     pub const UPPER_AT: i16 = 32;
-    /// the bytes from there on,
+    /// Its bytes from there on.
     pub const UPPER_BYTES: i16 = 40;
-    /// the bytes before the stamp, 0 if there is none,
+    /// The offset of its stamp; 0 for none.
     pub const STAMP_AT: i16 = 48;
-    /// and its condition: [`super::INTACT`] and what is worse.
+    /// Its condition: [`super::INTACT`] or worse.
     pub const CONDITION: i16 = 56;
     pub const END: usize = 64;
 }
 
-/// Conditions, of which the greater are worse.
+/// Conditions, the worst last.
 const INTACT: i32 = 0;
 const UNCHECKED: i32 = 1;
 const CORRUPT: i32 = 2;
 
-/// A stream's times on the way, by their offsets in bytes.
+/// Byte offsets of a stream's delays.
 mod delay {
     pub const LONGEST: i16 = 0;
     pub const OTHER_CLOCK: i16 = 8;
@@ -224,41 +223,41 @@ mod delay {
     pub const BYTES: usize = CLASSES as usize + super::Latencies::CLASSES * 8;
 }
 
-/// A track, by its offsets in bytes.
+/// Byte offsets of a track.
 mod track {
     pub const RECEIVED: i16 = 0;
     pub const DUPLICATES: i16 = 8;
     pub const REORDERED: i16 = 16;
     pub const LATE: i16 = 24;
     pub const CORRUPT: i16 = 32;
-    /// The run: how many different numbers came.
+    /// The current run begins here, with its count of different numbers.
     pub const DIFFERENT: i16 = 40;
     pub const FIRST: i16 = 48;
-    /// 0 as long as there is no run.
+    /// 0 before the first run.
     pub const LAST: i16 = 56;
     pub const FIRST_NS: i16 = 64;
     pub const LAST_NS: i16 = 72;
-    /// Runs that have ended, and what was lost in those that are not in `RUNS` any more.
+    /// The number of ended runs, and the packets lost in those that `RUNS` no longer holds.
     pub const ENDED: i16 = 80;
     pub const ENDED_LOST: i16 = 88;
     pub const WINDOW: i16 = 96;
-    /// The last runs that have ended, each where its number modulo `RUNS_MAX` says.
+    /// The last ended runs, each at its number modulo `RUNS_MAX`.
     pub const RUNS: i16 = WINDOW + super::WINDOW_WORDS as i16 * 8;
     pub const BYTES: usize = (RUNS + RUNS_MAX * RUN_BYTES) as usize;
 
-    /// Where a run's words stand.
+    /// The words of a run.
     pub const RUN: i16 = DIFFERENT;
     pub const RUN_BYTES: i16 = ENDED - RUN;
     /// A power of two.
     pub const RUNS_MAX: i16 = 8;
 
-    /// Where a word of the run stands in the first place of `RUNS`.
+    /// The offset of a run's word in the first run of `RUNS`.
     pub const fn in_runs(at: i16) -> i16 {
         RUNS + at - RUN
     }
 }
 
-/// Bytes before the tables of delays, and of tracks; and of all.
+/// Byte offsets of the tables of delays and of tracks, and the bytes of all.
 const DELAYS: usize = word::END;
 const TRACKS: usize = DELAYS + STREAMS * delay::BYTES;
 const CPU_BYTES: usize = (TRACKS + STREAMS * WORKERS * track::BYTES).next_multiple_of(64);

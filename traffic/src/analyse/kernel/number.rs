@@ -1,4 +1,4 @@
-//! The stamp, and the number in it: as [`Track`](crate::analyse::Track) does it.
+//! The part of the program that reads the stamp and tracks its number, as `Track` does.
 
 use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{Helper, Label, Reg, Size};
@@ -16,13 +16,13 @@ const TRACK: Reg = R5;
 /// The highest number so far.
 const LAST: Reg = R4;
 
-/// Where the stamp's parts stand on the stack.
+/// Stack offsets of the stamp's parts.
 pub(super) const STREAM: i16 = -8;
 pub(super) const NUMBER: i16 = -16;
 pub(super) const TIME: i16 = -24;
 
 impl Piece<'_> {
-    /// Reads the stamp and notes its number. Behind it the stamp is on the stack.
+    /// Reads the stamp, puts it on the stack and tracks its number.
     pub(super) fn stamp(&mut self) {
         let [begin, ahead, forward, restart, counted] = self.asm.labels();
         self.read_stamp();
@@ -33,7 +33,7 @@ impl Piece<'_> {
         self.asm.load(Size::DW, R2, R10 + NUMBER);
         self.asm.load(Size::DW, R3, R10 + TIME);
         self.asm.jeq(LAST, 0, begin);
-        // R1: how far it is ahead.
+        // R1: the lead over LAST.
         self.asm.mov(R1, R2);
         self.asm.sub32(R1, LAST);
         self.asm.lsh(R1, 32);
@@ -47,7 +47,7 @@ impl Piece<'_> {
         let mark = self.asm.label();
         self.asm.jump(mark);
         self.asm.place(ahead);
-        // Far ahead past 2³², and made later: the sender has started over.
+        // Far ahead past 2³², and made later: the sender has restarted.
         self.asm.jlt(R1, WINDOW as i32, forward);
         self.asm.mov32(R0, LAST);
         self.asm.jgt(R2, R0, forward);
@@ -60,7 +60,7 @@ impl Piece<'_> {
         self.asm.place(counted);
     }
 
-    /// Brings it to the stack, if there is one.
+    /// Puts the stamp on the stack; continues at `unstamped` without one.
     fn read_stamp(&mut self) {
         let (asm, none) = (&mut self.asm, self.unstamped);
         asm.load(Size::DW, R1, STATE + word::STAMP_AT);
@@ -82,7 +82,7 @@ impl Piece<'_> {
         asm.load(Size::B, R5, R1 + 3);
     }
 
-    /// TRACK = that of the stream in R4 and the worker in R5.
+    /// TRACK = the track of the stream in R4 and the worker in R5.
     fn find_track(&mut self) {
         let [no_room, room] = self.asm.labels();
         self.asm.jge(R4, STREAMS as i32, no_room);
@@ -104,7 +104,7 @@ impl Piece<'_> {
         self.asm.add(TRACK, TRACKS as i32);
     }
 
-    /// Counts what is corrupt, and on at `done` with it: its number is not believed.
+    /// Counts a corrupt packet and continues at `done`, because its number may be corrupt.
     fn by_condition(&mut self) {
         let intact = self.asm.label();
         self.asm.load(Size::DW, R0, STATE + word::CONDITION);
@@ -115,7 +115,7 @@ impl Piece<'_> {
         self.count_unchecked();
     }
 
-    /// Counts a packet of which not all could be checked.
+    /// Counts an unchecked packet.
     fn count_unchecked(&mut self) {
         let checked = self.asm.label();
         self.asm.load(Size::DW, R0, STATE + word::CONDITION);
@@ -124,14 +124,14 @@ impl Piece<'_> {
         self.asm.place(checked);
     }
 
-    /// A number that is not the highest, by -R1. On at `restart` if the sender has started over,
-    /// else at `counted`.
+    /// Tracks a number that is -R1 behind the highest. Continues at `restart` if the sender has
+    /// restarted, else at `counted`.
     fn behind(&mut self, restart: Label, counted: Label) {
         let [late, again] = self.asm.labels();
         self.asm.load(Size::DW, R0, TRACK + track::LAST_NS);
         self.asm.jgt(R3, R0, restart);
         self.asm.neg(R1);
-        // R2: the number, counted as LAST is.
+        // R2: the number with the bits of LAST's round.
         self.asm.mov(R2, LAST);
         self.asm.sub(R2, R1);
         self.asm.rsh(LAST, 6);
@@ -139,7 +139,7 @@ impl Piece<'_> {
         self.asm.rsh(R0, 6);
         self.asm.sub(LAST, R0);
         self.asm.jge(LAST, WINDOW_WORDS as i32, late);
-        // R0: the bit's word, R1: the bit.
+        // R0: the word of the bit, R1: the bit.
         self.find_word(R0, R2);
         self.bit(R1, R2);
         self.asm.load(Size::DW, R3, R0 + track::WINDOW);
@@ -164,12 +164,11 @@ impl Piece<'_> {
         self.asm.jump(counted);
     }
 
-    /// Puts down the run that ends, in the place of the oldest; of that there remains what was lost
-    /// in it. R2 and R3 are kept.
+    /// Stores the run that ends in place of the oldest, whose losses are added up. Keeps R2 and R3.
     fn end_run(&mut self) {
         let none = self.asm.label();
         let asm = &mut self.asm;
-        // R4: the address, less `track::RUNS`, of its place.
+        // R4: the address of the stored run, less `track::RUNS`.
         asm.load(Size::DW, R1, TRACK + track::ENDED);
         asm.mov(R4, R1);
         asm.and(R4, track::RUNS_MAX as i32 - 1);
@@ -195,7 +194,7 @@ impl Piece<'_> {
         self.clear();
     }
 
-    /// Begins a run with the number in R2, of the time in R3. LAST is what is to be marked.
+    /// Begins a run with the number in R2, of the time in R3. Leaves the number to mark in LAST.
     fn begin(&mut self) {
         let asm = &mut self.asm;
         asm.load_constant(LAST, 1 << 32);
@@ -207,12 +206,12 @@ impl Piece<'_> {
         asm.store(Size::DW, TRACK + track::DIFFERENT, 1);
     }
 
-    /// Goes R1 numbers ahead. LAST is what is to be marked.
+    /// Moves R1 numbers ahead. Leaves the number to mark in LAST.
     fn forward(&mut self) {
         let [same, all] = self.asm.labels();
         self.count(TRACK + track::DIFFERENT);
         let asm = &mut self.asm;
-        // R2: the word that LAST was in; R1: how many words it goes ahead.
+        // R2: the word of the old LAST; R1: the words to move ahead.
         asm.mov(R2, LAST);
         asm.rsh(R2, 6);
         asm.add(LAST, R1);
@@ -222,8 +221,8 @@ impl Piece<'_> {
         asm.rsh(R1, 6);
         asm.sub(R1, R2);
         asm.jge(R1, WINDOW_WORDS as i32, all);
-        // A word is emptied when it is entered: ahead of LAST nothing is marked. No loop: in one that
-        // counts R1 down Linux 7.2's verifier goes on below 0 ("BPF program is too large"). Linux 6.1
+        // Clears each word that is entered: nothing ahead of LAST is marked. No loop: the verifier of
+        // Linux 7.2 would follow a countdown of R1 below 0 ("BPF program is too large"). Linux 6.1
         // learns a bound from "less", not from "equal".
         for words in 1..WINDOW_WORDS as i32 {
             asm.jlt(R1, words, same);
@@ -240,7 +239,7 @@ impl Piece<'_> {
         self.asm.place(same);
     }
 
-    /// Empties the window.
+    /// Clears the window.
     fn clear(&mut self) {
         for word in 0..WINDOW_WORDS {
             self.asm.store(Size::DW, TRACK + (track::WINDOW + word as i16 * 8), 0);
@@ -256,7 +255,7 @@ impl Piece<'_> {
         self.asm.store(Size::DW, R0 + track::WINDOW, R2);
     }
 
-    /// word = the address, less `track::WINDOW`, of the word that a number's bit is in.
+    /// word = the address, less `track::WINDOW`, of the word with a number's bit.
     fn find_word(&mut self, word: Reg, number: Reg) {
         let asm = &mut self.asm;
         asm.mov(word, number);
@@ -266,7 +265,7 @@ impl Piece<'_> {
         asm.add(word, TRACK);
     }
 
-    /// bit = a number's bit. R3 is lost.
+    /// bit = a number's bit. Clobbers R3.
     fn bit(&mut self, bit: Reg, number: Reg) {
         self.asm.mov(R3, number);
         self.asm.and(R3, 63);
@@ -275,15 +274,15 @@ impl Piece<'_> {
     }
 }
 
-/// The program measures one packet in 2 to this.
+/// The program measures one packet in 2^`SAMPLE_BITS`.
 const SAMPLE_BITS: i32 = 4;
-/// Spreads numbers over all of 32 bits, so that no pattern in the traffic meets one in the choice.
+/// Spreads numbers over 32 bits, so that the sample follows no pattern in the traffic.
 const SPREAD: i32 = 0x9e37_79b1_u32.cast_signed();
-/// The times of the packet's stream.
+/// The delays of the packet's stream.
 const DELAY: Reg = R2;
 
 impl Piece<'_> {
-    /// Looks at the clock for some packets, those whose stamp is on the stack. On at `done`.
+    /// Measures the delay of some packets by the stamp on the stack. Continues at `done`.
     pub(super) fn delay(&mut self) {
         let [other, shorter] = self.asm.labels();
         let (asm, done) = (&mut self.asm, self.done);
@@ -292,7 +291,7 @@ impl Piece<'_> {
         asm.rsh32(R1, 32 - SAMPLE_BITS);
         asm.jne(R1, 0, done);
         asm.call(Helper::KTIME_NS);
-        // It was checked before it came to the stack.
+        // For the verifier: the stream was checked before it was stored.
         asm.load(Size::DW, DELAY, R10 + STREAM);
         asm.and(DELAY, STREAMS as i32 - 1);
         asm.mul(DELAY, delay::BYTES as i32);
