@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluicegate::ring::{Meta, TimestampSource};
 
 use super::Tempo;
-use crate::rate::{Dial, Gaps, MAX_BEHIND, Period, Unit};
+use crate::rate::{Gaps, MAX_BEHIND, Period, Unit};
 
 /// A packet's position in a replay: the sum of what precedes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,25 +119,30 @@ impl ReplayStart {
 /// One worker's view of the timetable, and how well it keeps to it.
 #[derive(Debug)]
 pub(super) struct ReplayClock {
-    timing: Timing,
+    tempo: Tempo,
+    pacing: Pacing,
     start: Arc<ReplayStart>,
     arrived: bool,
-    /// When the first packet that had to wait is due.
-    next_ns: Option<u64>,
+    /// The due time of the first packet that has to wait.
+    pub(super) next_ns: Option<u64>,
     /// Due times of packets that are in the ring and not handed over.
-    on_the_way: Vec<u64>,
-    gaps: Gaps,
-    restarts: u64,
+    in_ring: Vec<u64>,
+    pub(super) gaps: Gaps,
+    pub(super) restarts: u64,
 }
 
 impl ReplayClock {
     pub(super) fn new(tempo: &Tempo, start: Arc<ReplayStart>) -> Self {
         Self {
-            timing: Timing::of(tempo),
+            pacing: Pacing::new(match tempo {
+                Tempo::Paced { dial, .. } => dial.period(),
+                Tempo::Recorded(_) | Tempo::Top => Period::NEVER,
+            }),
+            tempo: tempo.clone(),
             start,
             arrived: false,
             next_ns: None,
-            on_the_way: Vec::new(),
+            in_ring: Vec::new(),
             gaps: Gaps::default(),
             restarts: 0,
         }
@@ -152,8 +157,8 @@ impl ReplayClock {
         }
         self.next_ns = None;
         let begun = self.start.at()?;
-        if let Timing::Paced(pacing) = &mut self.timing {
-            pacing.look(now_ns.saturating_sub(begun));
+        if let Tempo::Paced { dial, .. } = &self.tempo {
+            self.pacing.look(dial.period(), now_ns.saturating_sub(begun));
         }
         Some(begun)
     }
@@ -166,10 +171,10 @@ impl ReplayClock {
     /// Returns the due time of a position if that time has come.
     #[inline]
     pub(super) fn is_due(&mut self, position: Position, begun_ns: u64, now_ns: u64) -> Option<u64> {
-        let due = match &self.timing {
-            Timing::Top => return Some(begun_ns),
-            timing => begun_ns.saturating_add(timing.after_ns(position)),
-        };
+        if let Tempo::Top = self.tempo {
+            return Some(begun_ns);
+        }
+        let due = begun_ns.saturating_add(self.after_ns(position));
         if due <= now_ns {
             return Some(due);
         }
@@ -181,10 +186,10 @@ impl ReplayClock {
     /// long to make up for.
     #[inline]
     pub(super) fn sent(&mut self, due_ns: u64, begun_ns: u64, now_ns: u64) -> u64 {
-        if let Timing::Top = self.timing {
+        if let Tempo::Top = self.tempo {
             return begun_ns;
         }
-        self.on_the_way.push(due_ns);
+        self.in_ring.push(due_ns);
         let late = now_ns - due_ns;
         if u128::from(late) <= MAX_BEHIND.as_nanos() {
             return begun_ns;
@@ -196,58 +201,26 @@ impl ReplayClock {
     /// Records the lateness of the packets handed over.
     #[inline]
     pub(super) fn handed_over(&mut self, now_ns: u64) {
-        for due in self.on_the_way.drain(..) {
+        for due in self.in_ring.drain(..) {
             self.gaps.add(now_ns.saturating_sub(due));
         }
     }
 
-    /// When the next packet is due, where that is known.
-    pub(super) fn next_ns(&self) -> Option<u64> {
-        self.next_ns
-    }
-
-    pub(super) fn gaps(&self) -> &Gaps {
-        &self.gaps
-    }
-
-    pub(super) fn restarts(&self) -> u64 {
-        self.restarts
-    }
-}
-
-/// Time from the start of the replay to a packet.
-#[derive(Debug)]
-enum Timing {
-    Recorded(f64),
-    Paced(Pacing),
-    Top,
-}
-
-impl Timing {
-    fn of(tempo: &Tempo) -> Self {
-        match tempo {
-            Tempo::Recorded(speed) => Self::Recorded(*speed),
-            Tempo::Paced { dial, of } => Self::Paced(Pacing::new(dial.clone(), *of)),
-            Tempo::Top => Self::Top,
-        }
-    }
-
+    /// The time from the start of the replay to a packet.
     #[inline]
     fn after_ns(&self, position: Position) -> u64 {
-        match self {
-            Self::Recorded(1.0) => position.ns,
-            Self::Recorded(speed) => (position.ns as f64 / speed) as u64,
-            Self::Paced(pacing) => pacing.after_ns(position),
-            Self::Top => 0,
+        match &self.tempo {
+            Tempo::Recorded(1.0) => position.ns,
+            Tempo::Recorded(speed) => (position.ns as f64 / speed) as u64,
+            Tempo::Paced { of, .. } => self.pacing.after_ns(position, *of),
+            Tempo::Top => 0,
         }
     }
 }
 
-/// A pace that may change, with the units that were due before its last change.
+/// The last pace, and the units that were due before it.
 #[derive(Debug)]
 struct Pacing {
-    dial: Dial,
-    of: Unit,
     /// The dial's period when it was last read.
     asked: Period,
     unit_ns: f64,
@@ -257,15 +230,13 @@ struct Pacing {
 }
 
 impl Pacing {
-    fn new(dial: Dial, of: Unit) -> Self {
-        let asked = dial.period();
-        Self { dial, of, asked, unit_ns: nanoseconds(asked), since_ns: 0, before: 0.0 }
+    fn new(asked: Period) -> Self {
+        Self { asked, unit_ns: nanoseconds(asked), since_ns: 0, before: 0.0 }
     }
 
-    /// Reads the dial. Due times before a change stay; later ones follow from the new pace.
+    /// Follows the dial. Due times before a change stay; later ones follow from the new pace.
     #[inline]
-    fn look(&mut self, after_ns: u64) {
-        let asked = self.dial.period();
+    fn look(&mut self, asked: Period, after_ns: u64) {
         if asked != self.asked {
             self.before += after_ns.saturating_sub(self.since_ns) as f64 / self.unit_ns;
             self.since_ns = self.since_ns.max(after_ns);
@@ -275,8 +246,8 @@ impl Pacing {
     }
 
     #[inline]
-    fn after_ns(&self, position: Position) -> u64 {
-        let units = match self.of {
+    fn after_ns(&self, position: Position, of: Unit) -> u64 {
+        let units = match of {
             Unit::Packet => position.packets as f64,
             Unit::Byte { besides } => {
                 position.bytes as f64 + position.packets as f64 * f64::from(besides)
@@ -285,7 +256,7 @@ impl Pacing {
         if self.asked == Period::NEVER && units >= self.before {
             return Period::NEVER.ns;
         }
-        // What was due before the pace changed is due by now.
+        // Units due before the change of pace are due by now.
         let since = ((units - self.before) * self.unit_ns).max(0.0);
         self.since_ns.saturating_add(since as u64)
     }
@@ -298,7 +269,7 @@ fn nanoseconds(period: Period) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rate::Pace;
+    use crate::rate::{Dial, Pace};
 
     const MS: u64 = 1_000_000;
 
@@ -322,28 +293,32 @@ mod tests {
             (paced(1.25e8, Unit::BYTE_OF_LAYER2), 600 * 8),
             (Tempo::Top, 0),
         ] {
-            assert_eq!(Timing::of(&tempo).after_ns(position), ns, "{tempo:?}");
+            let clock = ReplayClock::new(&tempo, ReplayStart::of(1));
+            assert_eq!(clock.after_ns(position), ns, "{tempo:?}");
         }
         // Years of it, to the nanosecond.
         let years = at(3 * 365 * 86_400 * 1_000 * MS + 1, 1, 60);
-        assert_eq!(Timing::Recorded(1.0).after_ns(years), years.ns);
+        let clock = ReplayClock::new(&Tempo::Recorded(1.0), ReplayStart::of(1));
+        assert_eq!(clock.after_ns(years), years.ns);
     }
 
     #[test]
     fn another_pace_holds_from_when_it_is_set() {
         let dial = Dial::new(Pace { pps: 1_000.0, burst: 1 });
-        let mut pacing = Pacing::new(dial.clone(), Unit::Packet);
-        pacing.look(50 * MS);
-        let due = |pacing: &Pacing, packets| (pacing.after_ns(at(0, packets, 0)) + MS / 2) / MS;
+        let mut pacing = Pacing::new(dial.period());
+        pacing.look(dial.period(), 50 * MS);
+        let due = |pacing: &Pacing, packets| {
+            (pacing.after_ns(at(0, packets, 0), Unit::Packet) + MS / 2) / MS
+        };
         assert_eq!((due(&pacing, 100), due(&pacing, 200)), (100, 200));
         dial.set(Pace { pps: 100.0, burst: 1 });
-        pacing.look(100 * MS);
+        pacing.look(dial.period(), 100 * MS);
         assert_eq!((due(&pacing, 100), due(&pacing, 110)), (100, 200), "ten times as slow");
         dial.set(Pace { pps: 0.0, burst: 1 });
-        pacing.look(200 * MS);
+        pacing.look(dial.period(), 200 * MS);
         assert!(due(&pacing, 111) > 1_000_000_000, "none at all");
         dial.set(Pace { pps: 1_000.0, burst: 1 });
-        pacing.look(5_000 * MS);
+        pacing.look(dial.period(), 5_000 * MS);
         assert_eq!((due(&pacing, 110), due(&pacing, 120)), (5_000, 5_010), "and nothing made up");
     }
 
@@ -363,12 +338,12 @@ mod tests {
         let mut clock = ReplayClock::new(&Tempo::Recorded(1.0), ReplayStart::of(1));
         let begun = clock.begun(1_000).unwrap();
         assert_eq!(clock.is_due(at(500, 1, 60), begun, 1_400), None);
-        assert_eq!(clock.next_ns(), Some(1_500));
+        assert_eq!(clock.next_ns, Some(1_500));
         let due = clock.is_due(at(500, 1, 60), begun, 1_600).unwrap();
         assert_eq!(clock.sent(due, begun, 1_600), begun);
-        assert_eq!(clock.gaps().count(), 0, "not yet");
+        assert_eq!(clock.gaps.count(), 0, "not yet");
         clock.handed_over(1_700);
-        assert!(clock.gaps().percentile(1.0).is_some_and(|ns| (200..=225).contains(&ns)));
+        assert!(clock.gaps.percentile(1.0).is_some_and(|ns| (200..=225).contains(&ns)));
         assert_eq!(clock.is_due(at(2_000, 2, 120), begun, 3_000), Some(3_000), "in time");
     }
 
@@ -380,7 +355,7 @@ mod tests {
         let late = 1_000 * MS + 500 * MS;
         let due = clock.is_due(at(0, 100, 0), begun, late).unwrap();
         let begun = clock.sent(due, begun, late);
-        assert_eq!((begun, clock.restarts()), (1_400 * MS, 1), "what is due now is due now");
+        assert_eq!((begun, clock.restarts), (1_400 * MS, 1), "what is due now is due now");
         assert_eq!(start.at(), Some(begun));
         assert_eq!(clock.is_due(at(0, 101, 0), begun, late), None, "and no burst follows");
     }
@@ -392,7 +367,7 @@ mod tests {
         assert!(clock.is_due(at(u64::MAX, 9, 9), begun, 5).is_some());
         clock.sent(5, begun, 5);
         clock.handed_over(9);
-        assert_eq!(clock.gaps().count(), 0);
+        assert_eq!(clock.gaps.count(), 0);
     }
 
     fn meta(timestamp_ns: u64) -> Meta {

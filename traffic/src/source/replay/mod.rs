@@ -155,7 +155,7 @@ impl PacketSource for Replay {
         if !self.clock.has_begun() {
             // Other workers may need this CPU to arrive.
             std::thread::yield_now();
-        } else if let Some(due_ns) = self.clock.next_ns() {
+        } else if let Some(due_ns) = self.clock.next_ns {
             super::rest_until(due_ns, now_ns);
         } else if !self.packets.wait(MAX_SLEEP)? {
             std::hint::spin_loop();
@@ -168,11 +168,11 @@ impl PacketSource for Replay {
     }
 
     fn failure(&mut self) -> Option<Error> {
-        self.packets.take_failure()
+        self.packets.failure.take()
     }
 
     fn lateness(&self) -> Gaps {
-        self.clock.gaps().clone()
+        self.clock.gaps.clone()
     }
 
     fn left_out(&self) -> LeftOut {
@@ -180,14 +180,14 @@ impl PacketSource for Replay {
     }
 
     fn restarts(&self) -> u64 {
-        self.clock.restarts()
+        self.clock.restarts
     }
 }
 
 /// Puts packets into a transmit ring when they are due.
 struct Hand<'a, 'r> {
     ring: &'a mut RingMut<'r>,
-    /// Packets it may put in.
+    /// The most packets.
     most: u32,
     now_ns: u64,
     begun_ns: u64,
@@ -236,7 +236,7 @@ impl Hand<'_, '_> {
         true
     }
 
-    /// An 802.1Q tag does not count towards the longest packet; a second tag does.
+    /// Reports whether a packet fits without its 802.1Q tag. A second tag counts.
     #[cold]
     fn is_tagged_and_fits(&self, packet: &Packet<'_>, bytes: usize) -> bool {
         const TAG_BYTES: usize = 4;

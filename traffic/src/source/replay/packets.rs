@@ -33,7 +33,8 @@ pub(super) struct Packets {
     round: Round,
     /// A packet of the right link type was read; a file without one is refused at its end.
     any: bool,
-    failure: Option<Error>,
+    /// The error that ended the file early.
+    pub(super) failure: Option<Error>,
 }
 
 impl Packets {
@@ -159,11 +160,6 @@ impl Packets {
 
     pub(super) fn is_finished(&self) -> bool {
         self.reader.is_none() && self.kept_round.is_none()
-    }
-
-    /// Takes the error that ended the file early.
-    pub(super) fn take_failure(&mut self) -> Option<Error> {
-        self.failure.take()
     }
 }
 
