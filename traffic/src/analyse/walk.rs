@@ -15,7 +15,7 @@ const VXLAN_PORT: u16 = 4789;
 const MPLS_PORT: u16 = 6635;
 const GRE_PORT: u16 = 4754;
 
-/// A frame's integrity, as far as its headers tell.
+/// A frame's integrity, as far as its headers tell; the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// Lengths agree, and all checksums are right.

@@ -37,6 +37,7 @@ use sluicegate::xdp::live::SharedCounters;
 
 use super::report::{Delays, Others, Share};
 use super::track::{NumberRun, StreamCounts, TrackShare};
+use super::walk::Condition;
 use crate::rate::Latencies;
 
 /// The CPU's memory.
@@ -211,9 +212,9 @@ mod word {
 }
 
 /// Conditions, the worst last.
-const INTACT: i32 = 0;
-const UNCHECKED: i32 = 1;
-const CORRUPT: i32 = 2;
+const INTACT: i32 = Condition::Intact as i32;
+const UNCHECKED: i32 = Condition::Unchecked as i32;
+const CORRUPT: i32 = Condition::Corrupt as i32;
 
 /// Byte offsets of a stream's delays.
 mod delay {
