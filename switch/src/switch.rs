@@ -386,12 +386,15 @@ impl Switch {
     /// Syncs these ports.
     #[inline]
     fn send(&mut self, which: impl Fn(&Member) -> bool) {
+        self.each(|member| if which(member) && !member.down { member.flush() } else { Ok(()) });
+    }
+
+    /// Calls a function for each port, and removes those that fail.
+    #[inline]
+    fn each(&mut self, mut work: impl FnMut(&mut Member) -> Result<()>) {
         for number in 0..self.members.len() {
-            let Some(member) = &mut self.members[number] else { continue };
-            if which(member)
-                && !member.down
-                && let Err(error) = member.flush()
-            {
+            let result = self.members[number].as_deref_mut().map_or(Ok(()), &mut work);
+            if let Err(error) = result {
                 self.fail(number as PortNumber, error);
             }
         }
@@ -478,14 +481,10 @@ impl Switch {
     /// Removes the port that waiting failed for, if the check of its interface has not done so.
     #[cold]
     fn find_failed(&mut self) {
-        for number in 0..self.members.len() {
-            let Some(member) = self.members[number].as_deref_mut() else { continue };
+        self.each(|member| {
             let mut queues = member.queues.iter_mut().filter(|_| member.receives);
-            let failed = queues.find_map(|queue| queue.wait_rx(Wait::Sleep, Duration::ZERO).err());
-            if let Some(error) = failed {
-                self.fail(number as PortNumber, error);
-            }
-        }
+            queues.try_for_each(|queue| queue.wait_rx(Wait::Sleep, Duration::ZERO).map(|_| ()))
+        });
     }
 
     /// Checks all ports, and sweeps a part of the table.
@@ -542,13 +541,8 @@ impl Switch {
     /// Returns the last states of the ports.
     pub fn finish(mut self) -> (Vec<MemberState>, Vec<Event>) {
         let now = Instant::now();
-        for number in 0..self.members.len() {
-            let Some(member) = self.members[number].as_mut() else { continue };
-            // Not `leaving`: the port still takes packets of the others.
-            if let Err(error) = member.queues.iter_mut().try_for_each(Queue::stop_rx) {
-                self.fail(number as PortNumber, error);
-            }
-        }
+        // Not `leaving`: the ports still take packets of the others.
+        self.each(|member| member.queues.iter_mut().try_for_each(Queue::stop_rx));
         let end = now + Duration::from_secs(3);
         loop {
             let came = self.turn();

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use toml::Spanned;
-use toml::de::{DeArray, DeTable, DeValue};
+use toml::de::{DeTable, DeValue};
 
 use super::fault::{Fault, Origin, Position, SpecError};
 use super::layer::{Layer, Protocol, integer, kind, read_setting};
@@ -22,6 +22,7 @@ use super::{MAX_STREAMS, Spec, Stream};
 const MAX_FILE: u64 = 4 << 20;
 
 const KEYS: &[&str] = &["seed", "stream"];
+const STREAMS: &str = "written [[stream]], once for each";
 const STREAM_KEYS: &[&str] = &["name", "weight", "flows", "size", "pad", "layers"];
 
 type TomlEntry<'a, 'i> = (&'a Spanned<Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
@@ -62,7 +63,8 @@ impl Walk<'_> {
             match key.get_ref().as_ref() {
                 "seed" => seed = Some(number(value, 0..=u64::MAX.into(), "seed")? as u64),
                 "stream" => {
-                    for stream in array(value, "stream", "written [[stream]], once for each")? {
+                    let list = value.get_ref().as_array();
+                    for stream in list.ok_or_else(|| not(value, "stream", STREAMS))? {
                         streams.push(self.stream(streams.len(), stream)?);
                     }
                 }
@@ -87,7 +89,7 @@ impl Walk<'_> {
             layers: Vec::new(),
             place: Position::Text(value.span()),
         };
-        let table = table(value, "stream", "written [[stream]], once for each")?;
+        let table = value.get_ref().as_table().ok_or_else(|| not(value, "stream", STREAMS))?;
         if let Some(name) = table.get("name") {
             let text = name.get_ref().as_str().ok_or_else(|| not(name, "stream", "a text"));
             stream.name = text?.to_owned();
@@ -126,7 +128,8 @@ impl Walk<'_> {
             }
             "layers" => {
                 let right = "a list of layers, like [\"ether\", { ipv4 = { ttl = 9 } }, \"udp\"]";
-                for layer in array(value, "layers", right)? {
+                let list = value.get_ref().as_array();
+                for layer in list.ok_or_else(|| not(value, "layers", right))? {
                     stream.layers.push(self.layer(layer)?);
                 }
             }
@@ -143,7 +146,8 @@ impl Walk<'_> {
             return Ok(Layer::new(protocol, place));
         }
         let right = "a layer is its name, or { udp = { dport = 9 } }";
-        let entries = in_order(table(value, "layers", right)?);
+        let table = value.get_ref().as_table().ok_or_else(|| not(value, "layers", right))?;
+        let entries = in_order(table);
         let [(key, fields)] = entries.as_slice() else {
             return Err(Fault::new(
                 &place,
@@ -156,7 +160,8 @@ impl Walk<'_> {
             .map_err(|problem| Fault::new(&place, "layers", problem))?;
         let mut layer = Layer::new(protocol, place);
         let right = "{ } with its fields";
-        for (key, value) in in_order(table(fields, protocol.name, right)?) {
+        let table = fields.get_ref().as_table();
+        for (key, value) in in_order(table.ok_or_else(|| not(fields, protocol.name, right))?) {
             self.field(&mut layer, key, value)?;
         }
         Ok(layer)
@@ -198,22 +203,6 @@ fn unknown(key: &Spanned<Cow<str>>, known: &[&str]) -> Fault {
 fn not(value: &Spanned<DeValue>, object: &str, right: &str) -> Fault {
     let problem = format!("{} is not what belongs here: {right}", kind(value.get_ref()));
     Fault::new(&Position::Text(value.span()), object, problem)
-}
-
-fn array<'a, 'i>(
-    value: &'a Spanned<DeValue<'i>>,
-    object: &str,
-    right: &str,
-) -> Result<&'a DeArray<'i>, Fault> {
-    value.get_ref().as_array().ok_or_else(|| not(value, object, right))
-}
-
-fn table<'a, 'i>(
-    value: &'a Spanned<DeValue<'i>>,
-    object: &str,
-    right: &str,
-) -> Result<&'a DeTable<'i>, Fault> {
-    value.get_ref().as_table().ok_or_else(|| not(value, object, right))
 }
 
 fn number(

@@ -23,7 +23,6 @@ use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::Rewrite;
 use clock::{Position, ReplayClock, ReplayStart};
 use packets::Packets;
-use share::Share;
 
 /// When packets are sent.
 #[derive(Clone, Debug)]
@@ -104,7 +103,7 @@ impl Replay {
         let start = ReplayStart::of(workers);
         let open = |worker| {
             Ok(Self {
-                packets: Packets::open(file, Share::new(worker, workers), options)?,
+                packets: Packets::open(file, (worker, workers), options)?,
                 clock: ReplayClock::new(&options.tempo, start.clone()),
                 least_bytes: options.most_bytes.map_or(0, |_| ETHERNET_BYTES),
                 most_bytes: options.most_bytes.unwrap_or(usize::MAX),

@@ -11,7 +11,7 @@ use sluicegate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName
 use sluicegate::ring::{Meta, Packet, Wait};
 
 use super::clock::{Position, Round};
-use super::share::Share;
+use super::share::worker_of;
 use super::{Hand, ReplayOptions};
 
 /// The packets that a worker sends.
@@ -19,7 +19,8 @@ use super::{Hand, ReplayOptions};
 pub(super) struct Packets {
     file: PortName,
     options: ReplayOptions,
-    share: Share,
+    /// The number of this worker, and of all.
+    worker: (u32, u32),
     /// The file's reader; `None` when its packets are used up.
     reader: Option<Queue>,
     /// The packets of the first round, if there are more rounds and memory for it.
@@ -38,14 +39,18 @@ pub(super) struct Packets {
 }
 
 impl Packets {
-    pub(super) fn open(file: &PortName, share: Share, options: &ReplayOptions) -> Result<Self> {
+    pub(super) fn open(
+        file: &PortName,
+        worker: (u32, u32),
+        options: &ReplayOptions,
+    ) -> Result<Self> {
         Ok(Self {
             reader: Some(open(file)?),
             kept: Kept::of(file, options),
             kept_round: None,
             file: file.clone(),
             options: options.clone(),
-            share,
+            worker,
             rounds: (options.rounds > 0).then(|| options.rounds - 1),
             base: Position::default(),
             round: Round::default(),
@@ -74,6 +79,7 @@ impl Packets {
         // If all interfaces have the link type, no packet needs a check.
         let all_fit = interfaces.iter().all(|interface| interface.link_type == link_type);
         let limit = self.options.packets.map(|packets| packets - self.base.packets);
+        let (worker, workers) = self.worker;
         let mut slots = 0;
         for packet in reader.rx().packets() {
             let meta = packet.meta();
@@ -84,7 +90,7 @@ impl Packets {
             let fits = all_fit || fits(interfaces, link_type, meta);
             self.any |= fits;
             // The first worker counts packets that no worker sends.
-            let own = if fits { self.share.takes(packet.head()) } else { self.share.is_first() };
+            let own = worker == if fits { worker_of(packet.head(), workers) } else { 0 };
             if !fits {
                 hand.left_out.other_link_type += u64::from(own);
             } else if own && !hand.take(&packet, self.base.plus(position)) {

@@ -134,21 +134,13 @@ fn ipv6(header: &mut HeaderWriter) -> Result<(), Fault> {
 /// The longest data of an extension header: its length has eight bits, and counts eight bytes.
 const MAX_DATA: usize = 256 * 8 - 4;
 
-pub(crate) const HOP_BY_HOP: Protocol = Protocol {
-    name: "hop-by-hop",
-    bytes: 2,
-    fields: OPTIONS,
-    known_as: KnownAs { ethertype: None, ip: Some(0), port: None },
-    derive: options,
-};
+pub(crate) const HOP_BY_HOP: Protocol = options_header("hop-by-hop", 0);
+pub(crate) const DESTINATION: Protocol = options_header("destination", 60);
 
-pub(crate) const DESTINATION: Protocol = Protocol {
-    name: "destination",
-    bytes: 2,
-    fields: OPTIONS,
-    known_as: KnownAs { ethertype: None, ip: Some(60), port: None },
-    derive: options,
-};
+const fn options_header(name: &'static str, number: u8) -> Protocol {
+    let known_as = KnownAs { ethertype: None, ip: Some(number), port: None };
+    Protocol { name, bytes: 2, fields: OPTIONS, known_as, derive: options }
+}
 
 const OPTIONS: &[Field] = &[
     Field::number("next-header", 0, 1).named(IP_PROTOCOLS),

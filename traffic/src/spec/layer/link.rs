@@ -156,10 +156,7 @@ pub(crate) const GRE: Protocol = Protocol {
 };
 
 fn gre(header: &mut HeaderWriter) -> Result<(), Fault> {
-    if header.setting("checksum").is_some() {
-        header.auto("has-checksum", 1);
-    }
-    for (field, flag) in [("key", "has-key"), ("seq", "has-seq")] {
+    for (field, flag) in [("checksum", "has-checksum"), ("key", "has-key"), ("seq", "has-seq")] {
         if header.setting(field).is_some() {
             header.auto(flag, 1);
         }
