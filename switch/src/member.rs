@@ -111,8 +111,7 @@ impl Opened {
         }
         let usage = usage.map_or_else(|| usual(&port), Ok)?;
         let options = OpenOptions { usage, ..options.clone() };
-        let presence = presence(&port, options.netns.as_deref())?;
-        let interface = interface(&port, options.netns.as_deref())?;
+        let (interface, presence) = interface(&port, options.netns.as_deref())?;
         let opened = Port::open(&port, &options).or_else(|error| match options.pool {
             // The pool may be full, or have buffers of another size than the port needs.
             Some(_) => {
@@ -161,21 +160,18 @@ const HOST_HAS_IT: &str = "the host would get its packets twice and more; use xd
 /// The interface of a port: the name of its namespace, and its index.
 type InterfaceId = Option<(Option<String>, u32)>;
 
-fn interface(port: &PortName, netns: Option<&str>) -> Result<InterfaceId> {
+/// The interface of a port, and its link state, which a `host:` port does not follow.
+fn interface(port: &PortName, netns: Option<&str>) -> Result<(InterfaceId, Option<LinkState>)> {
     let kinds = [Kind::Packet, Kind::Xdp, Kind::Mirror, Kind::Live, Kind::Host];
     if !kinds.contains(&port.kind()) {
-        return Ok(None);
-    }
-    Ok(Some((netns.map(str::to_owned), link::interface(netns, port.name())?.index)))
-}
-
-/// The link state of a port's interface, if it has one.
-fn presence(port: &PortName, netns: Option<&str>) -> Result<Option<LinkState>> {
-    if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live) {
-        return Ok(None);
+        return Ok((None, None));
     }
     let interface = link::interface(netns, port.name())?;
-    netns::run_in(netns, || LinkState::of(&interface)).map(Some)
+    let presence = match port.kind() {
+        Kind::Host => None,
+        _ => Some(netns::run_in(netns, || LinkState::of(&interface))?),
+    };
+    Ok((Some((netns.map(str::to_owned), interface.index)), presence))
 }
 
 impl Member {

@@ -49,23 +49,18 @@ impl Pace {
 /// A pace that one thread sets and all workers of a run read. The length of bursts is constant.
 #[derive(Clone, Debug)]
 pub struct Dial {
-    shared: Arc<PaceCell>,
+    /// The period: ns and fraction.
+    shared: Arc<[AtomicU64; 2]>,
     burst: u32,
     most_behind: Duration,
-}
-
-#[derive(Debug)]
-struct PaceCell {
-    ns: AtomicU64,
-    fraction: AtomicU64,
 }
 
 impl Dial {
     /// A dial at a pace of all workers together.
     pub fn new(pace: Pace) -> Self {
         let Period { ns, fraction } = pace.period();
-        let shared = PaceCell { ns: ns.into(), fraction: u64::from(fraction).into() };
-        Self { shared: Arc::new(shared), burst: pace.burst.max(1), most_behind: MAX_BEHIND }
+        let shared = Arc::new([ns.into(), u64::from(fraction).into()]);
+        Self { shared, burst: pace.burst.max(1), most_behind: MAX_BEHIND }
     }
 
     /// Limits the delay that workers make up for, to at most [`MAX_BEHIND`].
@@ -79,16 +74,16 @@ impl Dial {
         let Period { ns, fraction } = pace.period();
         // Both pair with the loads of `period`. Nothing else is published. A reader that sees one
         // of the two before the other is wrong by less than a ns once.
-        self.shared.fraction.store(fraction.into(), Ordering::Relaxed);
-        self.shared.ns.store(ns, Ordering::Relaxed);
+        self.shared[1].store(fraction.into(), Ordering::Relaxed);
+        self.shared[0].store(ns, Ordering::Relaxed);
     }
 
     /// Returns the period from burst to burst over all workers.
     #[inline]
     pub fn period(&self) -> Period {
         // Both pair with the stores of `set`.
-        let fraction = self.shared.fraction.load(Ordering::Relaxed) as u32;
-        Period { ns: self.shared.ns.load(Ordering::Relaxed), fraction }
+        let fraction = self.shared[1].load(Ordering::Relaxed) as u32;
+        Period { ns: self.shared[0].load(Ordering::Relaxed), fraction }
     }
 
     /// The longest delay that workers make up for.
