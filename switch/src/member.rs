@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_are_allowed_go_and_no_more() {
+    fn the_flood_limit_holds() {
         let start = Instant::now();
         let mut storm = Storm::new(1000, start);
         let mut pass = |after: Duration, packets: u32| {
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn none_at_all_is_a_limit_too() {
+    fn a_limit_of_zero_floods_nothing() {
         let start = Instant::now();
         let mut storm = Storm::new(0, start);
         storm.look(start + Duration::from_secs(5));

@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_for_long_is_forgotten() {
+    fn a_silent_host_is_forgotten() {
         let mut table = table(1024, 1024);
         // Across the wrap of time.
         let start = Tick::MAX - 50;

@@ -102,7 +102,7 @@ fn a_static_entry_is_of_a_vlan_where_the_switch_knows_vlans() {
 }
 
 #[test]
-fn who_watches_has_one_ring() {
+fn a_monitor_has_one_ring() {
     let mut switch = with_source(Rules::default());
     let watch =
         WatchRequest { port: "source".into(), snaplen: 64, cells: 8, filter: String::new() };
@@ -115,7 +115,7 @@ fn who_watches_has_one_ring() {
 }
 
 #[test]
-fn what_ports_have_not_sent_at_the_end_is_named() {
+fn unsent_packets_at_the_end_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let mut switch = Switch::new(SwitchConfig::default());
     add_broadcasts(&mut switch, folder.path(), &[&[8, 0][..]; 2000], MemberConfig::default());

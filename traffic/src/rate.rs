@@ -467,14 +467,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_behind_is_not_made_up_for() {
+    fn too_long_a_delay_is_not_made_up_for() {
         assert_eq!(due(pace(1e6), &[0, 50_000_000]), [1, 50_000], "half of what may be");
         let late = due(pace(1e6), &[0, SECOND]);
         assert_eq!(late, [1, 1], "a second");
     }
 
     #[test]
-    fn less_is_made_up_for_where_that_is_asked_for() {
+    fn a_dial_can_limit_the_delay_that_is_made_up_for() {
         let dial = Dial::new(pace(1e6)).catching_up(Duration::from_millis(1));
         let mut timetable = Timetable::of(dial, (0, 1));
         let mut at = |now| sent(&mut timetable, now);
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pace_begins_when_it_is_set_and_makes_up_for_nothing() {
+    fn a_new_pace_begins_at_once_and_makes_up_for_nothing() {
         let dial = Dial::new(pace(1.0 / 3600.0));
         let mut timetable = Timetable::of(dial.clone(), (0, 1));
         let mut at = |now| sent(&mut timetable, now);
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_behind_when_the_pace_changes_is_behind_by_as_many_packets() {
+    fn a_change_of_pace_keeps_the_delay_in_packets() {
         for (sentence, before, after, late_ns, packets) in [
             ("as fast", 1e6, 1e6 + 0.1, 10_500, 10),
             ("twice as fast", 1e6, 2e6, 10_500, 10),

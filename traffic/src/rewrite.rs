@@ -464,7 +464,7 @@ pub(crate) mod tests {
         }
 
         #[test]
-        fn what_is_cut_off_matters_to_nobody(
+        fn truncation_does_not_change_the_rest(
             kind in kinds(),
             hosts in any::<[Host; 3]>(),
             bytes in any::<prop::sample::Index>(),
@@ -494,7 +494,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn arp_s_addresses_change_and_who_is_asked_for_stays_nobody() {
+    fn arp_addresses_change_but_an_unknown_target_mac_stays() {
         let mut question = [&[0xff; 6][..], &A, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
         question.extend([&A[..], &[192, 0, 2, 1], &[0; 6], &[192, 0, 2, 2]].concat());
         let mut other = rewrite(&["192.0.2.0/24=198.18.7.0/24"]);
@@ -552,7 +552,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn a_corrected_checksum_is_the_one_of_the_whole(
+        fn a_corrected_checksum_equals_a_full_one(
             mut bytes in prop::collection::vec(any::<u8>(), 8..100),
             now in any::<[u8; 4]>(),
             at in any::<prop::sample::Index>(),

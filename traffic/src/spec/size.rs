@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_meant() {
+    fn texts_parse_to_their_meaning() {
         let in_turn = |sizes: &[u16]| SizeOrder::InTurn(sizes.to_vec());
         let imix = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 590, 60];
         let rows = [
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn errors_describe_the_fault() {
         let rows = [
             ("nothing", "", "a size is like 60"),
             ("no byte", "0", "at least one byte"),

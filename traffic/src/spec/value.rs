@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_meant() {
+    fn texts_parse_to_their_meaning() {
         let (v4, v6) = (0xc612_0000, 0x2001_0db8_u128 << 96);
         let rows = [
             ("a number", "9", BYTE, Set::One(9)),
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn flow_ties_what_changes_to_the_flow() {
+    fn flow_prefix_ties_a_value_to_the_flow() {
         let per = |text| Value::parse(text, Form::Ipv4).map(|value| value.per);
         assert_eq!(per("flow:198.18.0.0/16"), Ok(Per::Flow));
         assert_eq!(per("flow: any:198.18.0.1,198.18.0.2"), Ok(Per::Flow));
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn errors_describe_the_fault() {
         let rows = [
             ("nothing", "", BYTE, "'' is not a number from 0 to 255"),
             ("too much", "256", BYTE, "256 is too much: the 8 bits of the field hold 255"),
@@ -607,7 +607,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_nearly_right_reads_back_as_it_is_shown(
+        fn nearly_valid_texts_read_back_as_shown(
             text in "(flow:)?(any:)?[0-9a-fx:.,/SA-]{0,24}",
             form in forms(),
         ) {

@@ -205,7 +205,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_lost_late_and_doubled_is_counted_as_the_analyser_does(
+    fn the_program_counts_as_the_analyser_does(
         first in prop_oneof![Just(0_u32), Just(u32::MAX - 200), any::<u32>()],
         runs in prop::collection::vec(prop::collection::vec(fate(), 1..600), 1..4),
         gap in prop_oneof![Just(0_u32), 1_u32..3000],
@@ -249,7 +249,7 @@ fn a_sender_that_starts_over_is_known_as_the_analyser_knows_it() {
 }
 
 #[test]
-fn what_is_lost_is_known_though_several_cpus_see_a_sender_that_starts_over() {
+fn losses_are_exact_across_cpus_and_restarts() {
     let Some((kernel, trial)) = trial(false) else { return };
     let may_run_on = |cpu: &usize| pin_thread(*cpu).is_ok();
     let cpus: Vec<_> = (0..possible_cpus().unwrap()).filter(may_run_on).take(2).collect();

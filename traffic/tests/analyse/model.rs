@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_lost_is_known_however_packets_are_dealt_to_queues(
+    fn losses_are_exact_across_queues(
         first in prop_oneof![Just(0_u32), Just(u32::MAX - 200), any::<u32>()],
         fates in prop::collection::vec(fate(), 1..2000),
         queues in 2_usize..5,
@@ -123,7 +123,7 @@ proptest! {
 }
 
 #[test]
-fn what_comes_from_beyond_the_window_is_late_and_nothing_else() {
+fn a_packet_beyond_the_window_counts_as_late_only() {
     let window = WINDOW as u32;
     for (sentence, behind, late) in [
         ("the oldest that is remembered", window - 1, 0),
@@ -241,7 +241,7 @@ fn a_stamp_of_another_clock_has_no_latency() {
 }
 
 #[test]
-fn what_contradicts_itself_makes_no_billions_that_are_lost() {
+fn contradictory_counters_do_not_count_billions_lost() {
     // As it is read while a program begins another run.
     let run = NumberRun { first: 7 << 32, last: 1 << 32, different: 9, first_ns: 1, last_ns: 0 };
     assert_eq!(run.lost(), 0);

@@ -124,7 +124,7 @@ fn a_bit_that_changed_is_seen_wherever_a_checksum_covers_it() {
 }
 
 #[test]
-fn what_is_cut_off_is_not_held_against_a_packet() {
+fn truncation_does_not_make_a_packet_corrupt() {
     let layers = "'ether', 'ipv4', 'udp', 'stamp', { payload = { length = 400 } }";
     let frame = frames(&of_layers(layers), 0, 1).remove(0);
     let found = look(&frame[..96], false);

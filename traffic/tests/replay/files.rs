@@ -53,7 +53,7 @@ fn packets_of_other_link_types_are_left_out_and_counted_once() {
 }
 
 #[test]
-fn a_file_without_ethernet_is_refused_and_says_what_it_is() {
+fn a_file_without_ethernet_is_refused_with_its_link_type() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("raw.pcap");
     let raw: &[u8] = &[0x45; 40];
@@ -70,7 +70,7 @@ fn a_file_without_ethernet_is_refused_and_says_what_it_is() {
 }
 
 #[test]
-fn what_no_interface_sends_is_left_out() {
+fn packets_of_other_link_types_are_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("long.pcap");
     let mut tagged = packet(1, 3, 118);

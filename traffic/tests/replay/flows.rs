@@ -85,7 +85,7 @@ fn every_round_is_the_same_from_memory_and_from_the_file() {
 }
 
 #[test]
-fn what_comes_before_a_break_is_sent_by_all_and_each_says_where_it_broke() {
+fn all_workers_send_up_to_a_break_and_report_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("broken.pcap");
     let recorded = mix(500);

@@ -64,7 +64,7 @@ fn all_profiles_are_in_the_table() {
 }
 
 #[test]
-fn what_is_shown_looks_so() {
+fn the_listing_matches_the_page() {
     let Some(page) = page() else { return };
     let flags = Flags { src: Some("198.18.0.0/16".into()), ..Flags::default() };
     let spec = Spec::from_flags(&flags).unwrap();

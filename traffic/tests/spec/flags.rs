@@ -107,7 +107,7 @@ fn payloads_are_said_with_their_kind() {
 }
 
 #[test]
-fn flags_change_what_a_profile_says() {
+fn flags_change_a_profile() {
     let mut spec = Spec::profile("syn-flood").unwrap();
     let flags = Flags {
         dst: some("198.19.9.9"),

@@ -203,7 +203,7 @@ fn programs_keep_a_timetable_and_follow_its_changes() {
 }
 
 #[test]
-fn programs_leave_out_what_is_not_to_be_made_up_for() {
+fn programs_skip_packets_beyond_the_limit_of_delay() {
     const PERIOD: Duration = Duration::from_millis(20);
     let (_, spec) = SPECS[0];
     let plan = plan(spec);

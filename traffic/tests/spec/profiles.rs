@@ -14,7 +14,7 @@ fn planned(name: &str) -> Plan {
 }
 
 #[test]
-fn each_has_a_line_about_it_and_addresses_that_are_nobodys() {
+fn each_profile_has_a_description_and_test_addresses() {
     for profile in PROFILES {
         assert!(profile.about().len() > 30, "{}: {}", profile.name, profile.about());
         assert!(profile.text.starts_with("# "), "{}", profile.name);
@@ -37,13 +37,13 @@ fn sizes_of_rfc_2544_count_the_frame_check_sequence() {
 }
 
 #[test]
-fn the_names_are_told_to_who_asks_for_another() {
+fn an_unknown_profile_lists_the_names() {
     let error = Spec::profile("syn").unwrap_err().to_string();
     assert!(error.contains("'syn': there are syn-flood, udp-flood, dns-amplification"), "{error}");
 }
 
 #[test]
-fn tshark_sees_what_they_are() {
+fn tshark_recognizes_the_profiles() {
     if !have_tshark() {
         return;
     }

@@ -207,7 +207,7 @@ fn a_frame_is_as_long_as_its_layers_and_its_size_say() {
 }
 
 #[test]
-fn a_payload_is_what_it_is_said_to_be() {
+fn payloads_match_their_specification() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("data"), b"from a file").unwrap();
     let rows = [
@@ -349,7 +349,7 @@ fn parts_of_a_cell_vary_each_for_itself() {
 }
 
 #[test]
-fn an_error_of_icmp_quotes_what_it_is_about() {
+fn an_icmp_error_quotes_the_packet() {
     let frame =
         frame("'ether', 'ipv4', { icmp = { type = 'unreachable', code = 3 } }, 'ipv4', 'udp'");
     assert_eq!(frame.len(), 70);

@@ -50,7 +50,7 @@ stream 1: 1 of 4 packets, 1 flow, 60 bytes
 ";
 
 #[test]
-fn streams_are_shown_with_what_varies_and_how() {
+fn streams_are_shown_with_their_variation() {
     assert_eq!(shown(&Spec::parse(TEXT).unwrap(), 0), SHOWN);
 }
 
@@ -88,7 +88,7 @@ fn layers_of(packet: &str) -> Vec<&str> {
 }
 
 #[test]
-fn what_is_read_out_of_generated_packets_is_what_was_put_in() {
+fn decoded_layers_match_generated_layers() {
     for seed in 0..SPECIFICATIONS {
         let made = stream(&mut Random::new(seed));
         let text = shown(&Spec::parse(&made.text).unwrap(), 3);

@@ -183,7 +183,7 @@ fn write(random: &mut Random) -> String {
 }
 
 #[test]
-fn whatever_is_said_is_refused_or_sent() {
+fn any_specification_is_refused_or_sent() {
     let mut random = Random::new(1);
     let mut room = vec![0; 65_535];
     let mut sent = 0;

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pace_holds_from_when_it_is_set() {
+    fn a_pace_holds_from_its_change_on() {
         let dial = Dial::new(Pace { pps: 1_000.0, burst: 1 });
         let mut pacing = Pacing::new(dial.period());
         pacing.look(dial.period(), 50 * MS);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_is_counted_when_it_is_handed_over_and_delays_nothing() {
+    fn a_late_packet_counts_when_handed_over_and_delays_none() {
         let mut clock = ReplayClock::new(&Tempo::Recorded(1.0), ReplayStart::of(1));
         let begun = clock.begun(1_000).unwrap();
         assert_eq!(clock.is_due(at(500, 1, 60), begun, 1_400), None);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_too_late_puts_the_timetable_off_for_all() {
+    fn too_long_a_delay_postpones_the_timetable_for_all() {
         let start = ReplayStart::of(1);
         let mut clock = ReplayClock::new(&paced(1_000.0, Unit::Packet), Arc::clone(&start));
         let begun = clock.begun(1_000 * MS).unwrap();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_time_comes_with_what_is_before_it() {
+    fn a_packet_without_a_time_follows_its_predecessor() {
         let mut round = Round::default();
         let mut position = |meta: &Meta| {
             let position = round.position(meta);
