@@ -28,14 +28,14 @@ pub struct Rewrite {
 /// One change of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// An address of Ethernet becomes another, as source and as destination.
+    /// Replaces an Ethernet address by another, as source and as destination.
     Mac([u8; 6], [u8; 6]),
-    /// Addresses of a prefix get the bits of another, and keep those behind it. The first has no more
-    /// bits than the second, and is of the same family.
+    /// Replaces a prefix by another, and keeps the bits behind it. The first has no more bits than the
+    /// second, and is of the same family.
     Prefix((IpAddr, u8), (IpAddr, u8)),
-    /// Every frame comes from this address, whatever other rules say.
+    /// Sets the source of every frame; overrides other rules.
     Source([u8; 6]),
-    /// Every frame goes to this address, whatever other rules say.
+    /// Sets the destination of every frame; overrides other rules.
     Destination([u8; 6]),
 }
 
@@ -53,7 +53,7 @@ struct PrefixRule {
 }
 
 impl Rewrite {
-    /// Adds a rule behind those there are.
+    /// Adds a rule. Earlier rules come first.
     pub fn add(&mut self, rule: Rule) {
         match rule {
             Rule::Mac(from, to) => self.macs.push((from, to)),
@@ -102,7 +102,7 @@ impl Rewrite {
     }
 }
 
-/// Adds each rule, in their order.
+/// Adds the rules in their order.
 impl FromIterator<Rule> for Rewrite {
     fn from_iter<I: IntoIterator<Item = Rule>>(rules: I) -> Self {
         let mut rewrite = Self::default();
@@ -111,34 +111,34 @@ impl FromIterator<Rule> for Rewrite {
     }
 }
 
-/// Why a text is no rule.
+/// The error for an invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotARule(String);
 
 impl Rule {
-    /// An address of Ethernet: `02:00:00:00:00:01`.
+    /// Parses an Ethernet address: `02:00:00:00:00:01`.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is no address.
     pub fn address(text: &str) -> Result<[u8; 6], NotARule> {
         let mac = text.trim().parse::<link::Mac>();
         mac.map(|mac| mac.0).map_err(|error| NotARule(format!("'{text}': {error}")))
     }
 
-    /// A rule of the addresses of Ethernet: `OLD=NEW`.
+    /// Parses a rule of Ethernet addresses: `OLD=NEW`.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is no rule.
     pub fn of_macs(text: &str) -> Result<Self, NotARule> {
         let (from, to) = halves(text)?;
         Ok(Self::Mac(Self::address(from)?, Self::address(to)?))
     }
 
-    /// A rule of IP addresses: `PREFIX=PREFIX`, or an address on either side.
+    /// Parses a rule of IP addresses: `PREFIX=PREFIX`, or an address on either side.
     ///
     /// # Errors
-    /// It is none; the prefixes are not of one family, or the second is the shorter.
+    /// The text is no rule; the prefixes are of different families; the second is shorter.
     pub fn of_prefixes(text: &str) -> Result<Self, NotARule> {
         let (from, to) = halves(text)?;
         let (from, to) = (prefix(from)?, prefix(to)?);
@@ -156,7 +156,7 @@ impl Rule {
     }
 }
 
-/// Of either kind, as a line of a file has it.
+/// Parses a rule of either kind, as in a line of a file.
 impl FromStr for Rule {
     type Err = NotARule;
 
@@ -265,7 +265,7 @@ fn change_mac(bytes: &mut [u8], to: impl Fn(Mac) -> Mac) {
     }
 }
 
-/// Corrects the checksum of what an IP packet carries, where that covers the packet's addresses.
+/// Corrects a transport checksum, if it covers the packet's addresses.
 fn correct_transport(carried: &mut [u8], kind: u8, difference: Difference) {
     use protocol::{DCCP, ICMPV6, TCP, UDP, UDP_LITE};
     let at = match kind {

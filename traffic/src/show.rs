@@ -17,7 +17,7 @@ const LONGEST: usize = 65_535;
 /// worker sends them. Times in packets are zero.
 ///
 /// # Errors
-/// Only those of `to`.
+/// The errors of `to`.
 ///
 /// ```
 /// use sluicegate_traffic::show::show;
@@ -113,7 +113,7 @@ fn printable(byte: u8) -> char {
 
 /// The number of list values, bytes or characters shown.
 const SHOWN: usize = 8;
-/// Fields that are shown even where the specification does not set them.
+/// Fields that are shown even if the specification does not set them.
 const ALWAYS: &[&str] =
     &["src", "dst", "sport", "dport", "spa", "tpa", "op", "type", "flags", "vni", "label"];
 
@@ -177,7 +177,7 @@ fn given(field: &Field, given: &Given) -> String {
 }
 
 /// The line of each header. `{field}` is the field's value as a specification writes it. The
-/// part between two commas is left out where its field is absent, or is marked with `?` and zero.
+/// part between two commas is left out if its field is absent, or zero and marked with `?`.
 const LINES: &[(&str, &str)] = &[
     ("ether", "{src} > {dst}, type {type}"),
     ("vlan", "id {id}, pcp {pcp}, dei {?dei}, type {type}"),

@@ -83,9 +83,9 @@ impl Live {
         }
         let exit = Arc::new(Exit::by(interface)?);
         let most_behind = dial.map(Dial::most_behind);
-        let job = MakeJob { plan, worker, workers, exit: Some(&exit), most_behind };
-        let sheet = SharedCounters::new(&program::sheet(&job))?;
-        let instructions = program::program(&job, &sheet).map_err(|fault| {
+        let job = MakeJob { plan, worker, workers, exit: &exit, most_behind };
+        let sheet = SharedCounters::new(&job.counters())?;
+        let instructions = job.program(&sheet).map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
         })?;
         let program = LiveProgram::load(c"sluice_live", &instructions, job.frame())?;

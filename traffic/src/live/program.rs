@@ -45,8 +45,7 @@ pub(super) struct MakeJob<'a> {
     pub plan: &'a Plan,
     pub worker: u32,
     pub workers: u32,
-    /// The exit. The counters do not depend on it.
-    pub exit: Option<&'a Exit>,
+    pub exit: &'a Exit,
     /// With a timetable, the longest delay that the program makes up for.
     pub most_behind: Option<Duration>,
 }
@@ -79,19 +78,27 @@ pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
     }
 }
 
-/// Returns the shared memory's initial content.
-pub(super) fn sheet(job: &MakeJob<'_>) -> Vec<u64> {
-    let mut writer = ProgramWriter::new(*job, None);
-    // Writing finds the tables; the program without a map is discarded.
-    writer.write();
-    writer.sheet.words().to_vec()
-}
+impl MakeJob<'_> {
+    /// Returns the shared memory's initial content.
+    pub fn counters(&self) -> Vec<u64> {
+        let mut writer = ProgramWriter::new(*self, None);
+        // Writing finds the tables; the program without a map is discarded.
+        writer.write();
+        writer.sheet.words().to_vec()
+    }
 
-/// The program, for a map that holds the shared counters.
-pub(super) fn program(job: &MakeJob<'_>, map: impl AsFd) -> Result<Vec<Insn>, Fault> {
-    let mut writer = ProgramWriter::new(*job, Some(map.as_fd()));
-    writer.write();
-    writer.asm.finish()
+    /// The program, for a map that holds the shared counters.
+    pub fn program(&self, map: impl AsFd) -> Result<Vec<Insn>, Fault> {
+        let mut writer = ProgramWriter::new(*self, Some(map.as_fd()));
+        writer.write();
+        writer.asm.finish()
+    }
+
+    /// The frame that the kernel is given: the longest template.
+    pub fn frame(&self) -> Vec<u8> {
+        let templates = self.plan.streams.iter().map(|stream| &stream.template);
+        templates.max_by_key(|template| template.len()).cloned().unwrap_or_default()
+    }
 }
 
 struct ProgramWriter<'a> {
@@ -192,10 +199,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.load(Size::DW, R1, SHEET + word::BYTES);
         self.asm.add(R1, R2);
         self.asm.store(Size::DW, SHEET + word::BYTES, R1);
-        match self.job.exit {
-            Some(exit) => exit.leave(&mut self.asm),
-            None => self.asm.exit(),
-        }
+        self.job.exit.leave(&mut self.asm);
     }
 
     /// One program runs on one CPU and is the only writer of this counter: no atomics.
@@ -465,11 +469,3 @@ fn size_of_edit(edit: &Edit) -> Size {
 
 /// The frame pointer.
 const FP: Reg = Reg::FP;
-
-impl MakeJob<'_> {
-    /// The frame that the kernel is given: the longest template.
-    pub fn frame(&self) -> Vec<u8> {
-        let templates = self.plan.streams.iter().map(|stream| &stream.template);
-        templates.max_by_key(|template| template.len()).cloned().unwrap_or_default()
-    }
-}

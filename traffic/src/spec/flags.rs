@@ -39,8 +39,8 @@ pub struct Flags {
     pub proto: Option<String>,
     /// `--vlan`: identifiers of tags, the outer before the inner.
     pub vlan: Vec<String>,
-    /// `--flows`: how many flows there are. Then what the other flags vary, varies by the flow;
-    /// if they vary nothing, the source port does.
+    /// `--flows`: the number of flows. Values of other flags then vary by the flow; if none varies,
+    /// the source port does.
     pub flows: Option<u32>,
     /// `--tcp-flags`: flags of TCP, like `S` or `syn+ack`.
     pub tcp_flags: Option<String>,
@@ -52,10 +52,10 @@ pub struct Flags {
 }
 
 impl Spec {
-    /// One stream, as flags have it.
+    /// Creates a specification of one stream from flags.
     ///
     /// # Errors
-    /// What makes no sense, with its flag.
+    /// An invalid flag.
     pub fn from_flags(flags: &Flags) -> Result<Self, SpecError> {
         let origin = Origin::default();
         let stream = flags.stream().map_err(|fault| origin.locate(fault))?;
@@ -64,11 +64,10 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Changes what flags say, in each stream that has it: of several such layers in the outer
-    /// one.
+    /// Applies flags to each stream that has their layers, to the outer one of several.
     ///
     /// # Errors
-    /// What makes no sense, with its flag; a flag that nothing here is changed by.
+    /// An invalid flag; a flag that changes no stream.
     pub fn apply(&mut self, flags: &Flags) -> Result<(), SpecError> {
         let change = flags.change(&mut self.streams);
         change.map_err(|fault| self.origin.locate(fault))
@@ -84,7 +83,7 @@ struct FieldFlag<'a> {
 }
 
 impl Flags {
-    /// The layers of a stream from flags, without what is said of their fields.
+    /// The stream of the flags, without settings of fields.
     fn stream(&self) -> Result<Stream, Fault> {
         // No other text of an address has a colon.
         let is_v6 = |text: &Option<String>| {
@@ -103,7 +102,7 @@ impl Flags {
                 return Err(Fault::new(&Position::Flag("--proto"), "", problem));
             }
         };
-        // Zeros fill the frame; so they belong to the packet and are no padding.
+        // The payload fills the frame with zeros that belong to the packet, unlike padding.
         let layers = [&ETHER, if v6 { &IPV6 } else { &IPV4 }, upper, &PAYLOAD];
         let mut layers = layers.map(|protocol| Layer::new(protocol, Position::Nowhere)).to_vec();
         if let (Some(2..), false) = (self.flows, self.varies()) {
@@ -141,7 +140,7 @@ impl Flags {
     /// Reports whether a flag makes the packets of flows differ.
     fn varies(&self) -> bool {
         let texts = self.fields().map(|flag| flag.text);
-        // Only of what stays is the text a single number or address.
+        // Only a constant is written as a single number or address.
         texts.chain(self.vlan.iter().map(String::as_str)).any(|text| {
             [Form::Mac, Form::Ipv4, Form::Ipv6, Form::Number { bits: 16, names: &[] }]
                 .iter()
@@ -192,7 +191,7 @@ impl Flags {
         Err(Fault::new(&place, "", problem))
     }
 
-    /// Sets a field. If there are flows, a value that varies varies by the flow.
+    /// Sets a field. With `--flows` a varying value varies by the flow.
     fn set(
         &self,
         layer: &mut Layer,
@@ -215,7 +214,7 @@ impl Flags {
         Ok(())
     }
 
-    /// Puts tags behind Ethernet's addresses.
+    /// Inserts VLAN tags behind Ethernet's addresses.
     fn tag(&self, stream: &mut Stream) -> Result<(), Fault> {
         let place = Position::Flag("--vlan");
         let ether = stream.layers.iter().position(|layer| layer.protocol.is(&ETHER));
@@ -230,7 +229,7 @@ impl Flags {
         Ok(())
     }
 
-    /// Gives a stream another payload.
+    /// Replaces a stream's payload.
     fn load(&self, stream: &mut Stream) -> Result<(), Fault> {
         let Some(text) = &self.payload else { return Ok(()) };
         let place = Position::Flag("--payload");
@@ -255,7 +254,7 @@ impl Flags {
     }
 }
 
-/// Puts a stamp behind the last header, where receivers look for it, unless there is one.
+/// Puts a stamp behind the last header, where receivers look for it, if the stream has none.
 fn stamp(stream: &mut Stream) {
     if stream.layers.iter().any(|layer| layer.protocol.is(&STAMP)) {
         return;
@@ -265,7 +264,7 @@ fn stamp(stream: &mut Stream) {
     stream.layers.insert(end, Layer::new(&STAMP, Position::Flag("--stamp")));
 }
 
-/// Gives each flow a number of its own where no flag does.
+/// Gives each flow a source port or identifier of its own, if no flag distinguishes flows.
 fn spread(upper: &mut Layer) {
     let field = upper.protocol.fields.iter().find(|field| ["sport", "id"].contains(&field.name));
     if let Some(field) = field {

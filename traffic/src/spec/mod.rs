@@ -51,7 +51,7 @@ use size::{Size, turns_of};
 pub use fault::SpecError;
 pub use flags::Flags;
 
-/// The most streams: their numbers in a plan's turns have 16 bits, and nobody reads more.
+/// The most streams. A plan has 16 bits for their numbers.
 const MAX_STREAMS: usize = 4096;
 /// The most memory that templates, sizes, lists and sums of a plan take.
 const MAX_BYTES: usize = 64 << 20;
@@ -79,7 +79,7 @@ pub(crate) struct Stream {
     place: Position,
 }
 
-/// Addresses of Ethernet for where the specification says nothing: the sender knows them.
+/// Ethernet addresses of the sender, for fields that the specification does not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defaults {
     /// The source: the interface's own.
@@ -99,7 +99,7 @@ impl Spec {
     /// Reads a specification in TOML. Files of payloads are found from the current directory.
     ///
     /// # Errors
-    /// What is wrong first in the text, with its line.
+    /// The first error in the text, with its line.
     pub fn parse(text: &str) -> Result<Self, SpecError> {
         file::parse("", text, Path::new(""))
     }
@@ -107,22 +107,20 @@ impl Spec {
     /// Reads a file in TOML. Files of payloads are found from its directory.
     ///
     /// # Errors
-    /// The file cannot be read; what is wrong first in it, with its line.
+    /// The file cannot be read; the first error in it, with its line.
     pub fn read(path: &Path) -> Result<Self, SpecError> {
         file::read(path)
     }
 
-    /// Works out what is sent.
+    /// Plans the packets.
     ///
     /// # Errors
-    /// What does not fit together: layers that cannot follow each other, sizes too small for the
-    /// headers, the same bits said twice.
+    /// Layers that cannot follow each other, sizes too small for the headers, settings that share bits.
     pub fn plan(&self, defaults: &Defaults) -> Result<Plan, SpecError> {
         self.plan_each(&[*defaults])
     }
 
-    /// Works out what is sent, with addresses for each stream: of its number in `defaults`, or the
-    /// last.
+    /// Plans the packets with addresses for each stream: `defaults` at its number, or the last.
     ///
     /// # Errors
     /// As [`plan`](Self::plan).
@@ -170,14 +168,14 @@ pub struct Profile {
     pub name: &'static str,
     /// The file.
     pub text: &'static str,
-    /// The size of its frames in place of the file's, if it is one of several for which there
-    /// is one file: bytes without the frame check sequence.
+    /// The size that replaces the file's, for a profile that shares a file: bytes without the frame
+    /// check sequence.
     size: Option<u16>,
 }
 
 const RFC2544: &str = include_str!("../../profiles/rfc2544.toml");
 
-/// All there are.
+/// All profiles.
 pub const PROFILES: &[Profile] = &[
     Profile::of("syn-flood", include_str!("../../profiles/syn-flood.toml")),
     Profile::of("udp-flood", include_str!("../../profiles/udp-flood.toml")),
@@ -216,7 +214,7 @@ impl Spec {
     /// Returns the built-in specification `name`.
     ///
     /// # Errors
-    /// There is none of this name: the error lists those there are.
+    /// There is no profile of this name: the error lists all.
     pub fn profile(name: &str) -> Result<Self, SpecError> {
         let Some(profile) = PROFILES.iter().find(|profile| profile.name == name) else {
             let names: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();

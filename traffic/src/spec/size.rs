@@ -1,4 +1,4 @@
-//! How long frames are: bytes without the frame check sequence.
+//! The sizes of frames: bytes without the frame check sequence.
 //!
 //! | text | the frames have |
 //! | --- | --- |
@@ -7,7 +7,7 @@
 //! | `64-1500` | a random size in this range |
 //! | `60..1514`, `60..1514/2` | a sweep, with a step: each size in turn |
 //! | `imix` | 60, 590 and 1514 bytes, of twelve frames 7, 4 and 1 |
-//! | `imix:64=7,594=4,1518=1` | these sizes, each as often as its weight says, well mixed |
+//! | `imix:64=7,594=4,1518=1` | these sizes, mixed evenly, each as often as its weight |
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ pub(crate) enum SizeOrder {
 }
 
 impl Size {
-    /// Reads a size; `Err` says what is wrong, and what would be right.
+    /// Reads a size; `Err` describes a valid one.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let order = match (text, text.strip_prefix("imix:")) {

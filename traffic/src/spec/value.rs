@@ -16,7 +16,7 @@
 //! value  = ["flow:"] set
 //! set    = "any:" one *("," one)  |  one 1*("," one)
 //!        | one ".." one ["/" step]  |  address "/" bits  |  one  |  one "-" one
-//! one    = what the field's form says: a number, a name, flags, an address
+//! one    = a number, a name, flags or an address, by the field's form
 //! ```
 //!
 //! The grammar is unambiguous: no form contains a comma, a slash or `..`, and no address begins with
@@ -29,7 +29,7 @@ use sluicegate::link::Mac;
 
 use crate::plan::Per;
 
-/// The most numbers in a list: they stand in memory, and in the kernel's.
+/// The most numbers in a list, which takes memory here and in the kernel.
 const MAX_LIST: usize = 65_536;
 
 /// The values of a field over all packets.
@@ -75,7 +75,7 @@ impl From<u128> for Value {
 }
 
 impl Value {
-    /// Reads a value; `Err` says what is wrong, and what would be right.
+    /// Reads a value; `Err` describes a valid one.
     pub(crate) fn parse(text: &str, form: Form) -> Result<Self, String> {
         let text = text.trim();
         let (per, text) = match text.strip_prefix("flow:") {
@@ -117,7 +117,7 @@ impl Value {
         if let Set::One(number) = self.set { Some(number) } else { None }
     }
 
-    /// Reports whether a packet may have a number that `such` accepts; assumed of counters and
+    /// Reports whether a packet may have a number that `such` accepts; assumed for counters and
     /// random numbers.
     pub(crate) fn may_be(&self, such: impl Fn(u128) -> bool) -> bool {
         match &self.set {
@@ -367,7 +367,7 @@ impl Form {
         flags.iter().filter_map(|flag| flag.letters.chars().next())
     }
 
-    /// The number that is written so; `Err` says what would be right.
+    /// Reads a number; `Err` describes a valid one.
     pub(crate) fn read(self, text: &str) -> Result<u128, String> {
         let wrong = || format!("'{text}' is not {}", self.right());
         match self {

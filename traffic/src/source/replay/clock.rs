@@ -110,7 +110,7 @@ impl ReplayStart {
         Some(self.at_ns.load(Ordering::Relaxed)).filter(|ns| *ns > 0)
     }
 
-    /// Postpones the start. Returns whether no other worker postponed it further.
+    /// Postpones the start. Returns false if another worker postponed it further.
     fn put_off(&self, to_ns: u64) -> bool {
         self.at_ns.fetch_max(to_ns, Ordering::Relaxed) < to_ns
     }

@@ -29,7 +29,7 @@ fn flow(frame: &[u8]) -> u32 {
     both(source, destination, ports << 8 | kind)
 }
 
-/// Both ports, the lower one first; 0 where there are none.
+/// Both ports, the lower one first; 0 without ports.
 #[inline]
 fn ports(frame: &[u8], ip: &Ip) -> u64 {
     use protocol::{DCCP, SCTP, TCP, UDP, UDP_LITE};

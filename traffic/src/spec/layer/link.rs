@@ -35,7 +35,7 @@ pub(crate) const ETHER: Protocol = Protocol {
         Field::address("src", 6, Form::Mac),
         Field::number("type", 12, 2).named(ETHERTYPES),
     ],
-    // As such it is carried by tunnels (RFC 1701: transparent Ethernet bridging).
+    // In tunnels (RFC 1701: transparent Ethernet bridging).
     known_as: KnownAs { ethertype: Some(0x6558), ip: Some(143), port: None },
     derive: ether,
 };
@@ -56,7 +56,7 @@ pub(crate) const VLAN: Protocol = Protocol {
         Field::part("dei", 0, 2, 12, 1),
         Field::part("id", 0, 2, 0, 12).or("1"),
         Field::number("type", 2, 2).named(ETHERTYPES),
-        // It stands in the header below.
+        // Its position is in the header below.
         Field::special("tpid", TPID),
     ],
     known_as: KnownAs { ethertype: Some(DOT1Q as u16), ip: None, port: None },

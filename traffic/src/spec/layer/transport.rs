@@ -169,8 +169,8 @@ fn udp(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.checksum(6, Cover::Upper(17), Finish::NeverZero, is_without(header))
 }
 
-/// Over IPv4 a checksum of zero says that there is none. VXLAN does without (RFC 7348, section
-/// 5), and in a fragment none can be right: it would be the whole datagram's, which nobody sees.
+/// Reports whether UDP has no checksum by default, which IPv4 allows: below VXLAN (RFC 7348, section
+/// 5), and in a fragment, where the checksum would cover other fragments.
 fn is_without(header: &HeaderWriter) -> bool {
     let tunnel = header.next().is_some_and(|next| next.protocol.is(&link::VXLAN));
     header.ip.as_ref().is_some_and(|ip| ip.version == 4 && (tunnel || ip.fragment))

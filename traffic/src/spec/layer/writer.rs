@@ -9,7 +9,7 @@ use crate::spec::edits::{Bits, Template};
 use crate::spec::fault::{Fault, Position};
 use crate::spec::value::Value;
 
-/// A frame, as far as its headers are written.
+/// A frame under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     /// The index of the stream in the plan.
