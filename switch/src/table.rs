@@ -28,7 +28,7 @@ pub const TICKS_PER_SECOND: u32 = 10;
 const WAYS: usize = 4;
 
 /// The state of an entry: a new address may replace a lower one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum EntryState {
     #[default]
     Free,
@@ -187,21 +187,13 @@ impl Table {
     pub fn set_static(&mut self, vlan: u16, mac: u64, port: PortNumber) -> bool {
         let key = key(vlan, mac);
         let at = self.position(key).or_else(|| {
-            // A quarter of all: what is learned has room in any case.
+            // A quarter of all, so that learned entries have room in any case.
             let full = self.statics >= self.capacity() / 4;
-            let pairs = self.ways(key).into_iter().filter(|_| !full);
-            pairs.min_by_key(|&(bucket, way)| match self.buckets[bucket].0[way].state {
-                EntryState::Free => 0,
-                EntryState::Young => 1,
-                EntryState::InUse => 2,
-                EntryState::Static => 3,
-            })
+            let ways = self.ways(key).into_iter().filter(|_| !full);
+            let lowest = ways.min_by_key(|&at| self.at(at).state);
+            lowest.filter(|&at| self.at(at).state != EntryState::Static)
         });
-        let Some(at) =
-            at.filter(|&at| self.at(at).state != EntryState::Static || self.at(at).key == key)
-        else {
-            return false;
-        };
+        let Some(at) = at else { return false };
         self.free(at);
         self.buckets[at.0].0[at.1] = TableEntry { key, seen: 0, port, state: EntryState::Static };
         self.statics += 1;
@@ -211,37 +203,27 @@ impl Table {
     /// Removes an entry, static or not. Returns false if there is none.
     pub fn remove(&mut self, vlan: u16, mac: u64) -> bool {
         let at = self.position(key(vlan, mac));
-        at.is_some_and(|at| {
-            self.free(at);
-            true
-        })
+        at.inspect(|&at| self.free(at)).is_some()
     }
 
     /// Removes the learned entries of one port or of all. Returns their number.
     pub fn flush(&mut self, port: Option<PortNumber>) -> usize {
-        self.take_out(|entry| {
+        self.take_out(0..self.buckets.len(), |entry| {
             entry.state != EntryState::Static && port.is_none_or(|port| port == entry.port)
         })
     }
 
     /// Removes all entries of a port, static ones too. Returns their number.
     pub fn forget(&mut self, port: PortNumber) -> usize {
-        self.take_out(|entry| entry.port == port)
+        self.take_out(0..self.buckets.len(), |entry| entry.port == port)
     }
 
     /// Removes expired entries from the next few buckets. Repeated calls sweep the whole table.
     pub fn sweep(&mut self, now: Tick, buckets: usize) {
-        for _ in 0..buckets.min(self.buckets.len()) {
-            self.sweep = (self.sweep + 1) % self.buckets.len();
-            for way in 0..WAYS {
-                let at = (self.sweep, way);
-                if self.at(at).state != EntryState::Free
-                    && is_old(self.at(at), self.config.age, now)
-                {
-                    self.free(at);
-                }
-            }
-        }
+        let (all, age, first) = (self.buckets.len(), self.config.age, self.sweep);
+        self.sweep = (first + buckets.min(all)) % all;
+        let swept = (0..buckets.min(all)).map(|place| (first + place) % all);
+        self.take_out(swept, |entry| is_old(entry, age, now));
     }
 
     /// The number of buckets, for [`entries`](Self::entries).
@@ -338,15 +320,17 @@ impl Table {
         }
     }
 
-    fn take_out(&mut self, which: impl Fn(&TableEntry) -> bool) -> usize {
+    /// Removes entries of some buckets. Returns their number.
+    fn take_out(
+        &mut self,
+        buckets: impl Iterator<Item = usize>,
+        which: impl Fn(&TableEntry) -> bool,
+    ) -> usize {
         let mut taken = 0;
-        for bucket in 0..self.buckets.len() {
-            for way in 0..WAYS {
-                let entry = self.at((bucket, way));
-                if entry.state != EntryState::Free && which(entry) {
-                    self.free((bucket, way));
-                    taken += 1;
-                }
+        for at in buckets.flat_map(|bucket| (0..WAYS).map(move |way| (bucket, way))) {
+            if self.at(at).state != EntryState::Free && which(self.at(at)) {
+                self.free(at);
+                taken += 1;
             }
         }
         taken
