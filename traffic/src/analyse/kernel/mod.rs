@@ -26,8 +26,6 @@
 mod headers;
 mod number;
 
-use std::collections::BTreeMap;
-
 use sluicegate::error::Result;
 use sluicegate::filter::Frame;
 use sluicegate::filter::ebpf::Reg::*;
@@ -68,9 +66,15 @@ impl InKernel {
 
     fn share(&self, cpu: usize) -> Share {
         let get = |at: usize| self.counters.get((cpu * CPU_BYTES + at) / 8);
-        let delays = (0..STREAMS).filter_map(|stream| {
-            let delays = delays(|at| get(DELAYS + stream * delay::BYTES + at));
-            delays.is_any().then_some((stream as u8, delays))
+        let delays = (0..STREAMS).map(|stream| {
+            let get = |at: usize| get(DELAYS + stream * delay::BYTES + at);
+            let classes = (0..Latencies::CLASSES).map(|class| delay::CLASSES as usize + class * 8);
+            let delays = Delays {
+                times: Latencies::from_counts(classes.map(get)),
+                longest_ns: get(delay::LONGEST as usize),
+                other_clock: get(delay::OTHER_CLOCK as usize),
+            };
+            (stream as u8, delays)
         });
         let tracks = (0..STREAMS * WORKERS).filter_map(|index| {
             let get = |at: i16| get(TRACKS + index * track::BYTES + at as usize);
@@ -78,26 +82,16 @@ impl InKernel {
             let is_any = get(track::LAST) != 0 || get(track::CORRUPT) != 0;
             is_any.then(|| track_share(stream, worker, get))
         });
-        let get = |at: i16| get(at as usize);
         Share {
             tracks: tracks.collect(),
-            delays: delays.collect::<BTreeMap<_, _>>(),
+            delays: delays.filter(|(_, delays)| delays.is_any()).collect(),
             others: Others {
-                unstamped: get(word::UNSTAMPED),
-                corrupt: get(word::CORRUPT),
-                untracked: get(word::UNTRACKED),
-                unchecked: get(word::UNCHECKED),
+                unstamped: get(word::UNSTAMPED as usize),
+                corrupt: get(word::CORRUPT as usize),
+                untracked: get(word::UNTRACKED as usize),
+                unchecked: get(word::UNCHECKED as usize),
             },
         }
-    }
-}
-
-fn delays(get: impl Fn(usize) -> u64) -> Delays {
-    let classes = (0..Latencies::CLASSES).map(|class| get(delay::CLASSES as usize + class * 8));
-    Delays {
-        times: Latencies::from_counts(classes),
-        longest_ns: get(delay::LONGEST as usize),
-        other_clock: get(delay::OTHER_CLOCK as usize),
     }
 }
 

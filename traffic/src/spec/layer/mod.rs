@@ -304,27 +304,28 @@ pub(super) fn integer(raw: &DeValue) -> Option<u128> {
 /// Converts a setting to the field's type; `Err` describes a valid one. Files are relative to
 /// `base`.
 pub(super) fn read_setting(field: &Field, raw: &DeValue, base: &Path) -> Result<Given, String> {
-    let not = |right: &str| Err(format!("{} is not {right}", kind(raw)));
-    Ok(match (field.takes, raw) {
-        (Takes::Checksum, DeValue::String(text)) if text == "bad" => Given::Bad,
-        (Takes::Checksum, DeValue::String(text)) if text == "right" => Given::Right,
-        (Takes::Checksum, raw) => {
-            let hint = |wrong| format!("{wrong}; or right, or bad");
-            Given::Value(value(field, raw).map_err(hint)?)
-        }
-        (Takes::Value(_), raw) => Given::Value(value(field, raw)?),
-        (Takes::Hex(most), DeValue::String(text)) => Given::Bytes(hex(text, most)?),
-        (Takes::Hex(_), _) => return not("bytes in hexadecimal, like \"00 ff 10\""),
-        (Takes::Text, DeValue::String(text)) => match text.len() {
-            0..=MAX_BYTES => Given::Bytes(text.clone().into_owned().into_bytes()),
-            bytes => return Err(format!("these are {bytes} bytes: at most {MAX_BYTES}")),
+    let not = |right: &str| format!("{} is not {right}", kind(raw));
+    let text = |right: &str| raw.as_str().ok_or_else(|| not(right));
+    Ok(match field.takes {
+        Takes::Checksum => match raw.as_str() {
+            Some("bad") => Given::Bad,
+            Some("right") => Given::Right,
+            _ => {
+                let hint = |wrong| format!("{wrong}; or right, or bad");
+                Given::Value(value(field, raw).map_err(hint)?)
+            }
         },
-        (Takes::Text, _) => return not("a text"),
-        (Takes::File, DeValue::String(name)) => Given::Bytes(file(&base.join(&**name))?),
-        (Takes::File, _) => return not("the name of a file"),
-        (Takes::Switch, DeValue::Boolean(on)) => Given::Switch(*on),
-        (Takes::Switch, _) => return not("true or false"),
-        (Takes::TcpOptions, raw) => Given::TcpOptions(options(raw)?),
+        Takes::Value(_) => Given::Value(value(field, raw)?),
+        Takes::Hex(most) => {
+            Given::Bytes(hex(text("bytes in hexadecimal, like \"00 ff 10\"")?, most)?)
+        }
+        Takes::Text => match text("a text")?.as_bytes() {
+            bytes if bytes.len() <= MAX_BYTES => Given::Bytes(bytes.to_vec()),
+            bytes => return Err(format!("these are {} bytes: at most {MAX_BYTES}", bytes.len())),
+        },
+        Takes::File => Given::Bytes(file(&base.join(text("the name of a file")?))?),
+        Takes::Switch => Given::Switch(raw.as_bool().ok_or_else(|| not("true or false"))?),
+        Takes::TcpOptions => Given::TcpOptions(options(raw)?),
     })
 }
 

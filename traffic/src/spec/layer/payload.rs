@@ -65,7 +65,7 @@ fn payload(header: &mut HeaderWriter) -> Result<(), Fault> {
         let name = setting.field.name;
         let content = match (&setting.given, name) {
             (Given::Bytes(bytes), "pattern") if bytes.is_empty() => {
-                return Err(header.fault(setting, "a pattern has at least one byte"));
+                return Err(header.layer.fault(setting, "a pattern has at least one byte"));
             }
             (Given::Bytes(bytes), "pattern") => Content::Pattern(bytes.clone()),
             (Given::Bytes(bytes), _) => Content::Once(bytes.clone()),
@@ -73,14 +73,14 @@ fn payload(header: &mut HeaderWriter) -> Result<(), Fault> {
             (Given::Value(value), _) => {
                 let number = value.fixed().and_then(|number| u16::try_from(number).ok());
                 let problem = "it is one number: sizes that vary are the stream's size";
-                fill.length = Some(number.ok_or_else(|| header.fault(setting, problem))?);
+                fill.length = Some(number.ok_or_else(|| header.layer.fault(setting, problem))?);
                 continue;
             }
             _ => continue,
         };
         if let Some(before) = before {
             let problem = format!("the payload is {before} already: say one of them");
-            return Err(header.fault(setting, problem));
+            return Err(header.layer.fault(setting, problem));
         }
         before = Some(name);
         fill.content = content;

@@ -56,7 +56,7 @@ fn tcp(header: &mut HeaderWriter) -> Result<(), Fault> {
         let bytes = header.bytes() - TCP.bytes;
         if bytes > MAX_OPTIONS {
             let problem = format!("the options have {bytes} bytes: at most {MAX_OPTIONS}");
-            return Err(header.fault(setting, problem));
+            return Err(header.layer.fault(setting, problem));
         }
     }
     // Zero ends the options.

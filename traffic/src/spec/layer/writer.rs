@@ -285,9 +285,4 @@ impl<'a> HeaderWriter<'a> {
         const EXPERIMENTAL: u128 = 253;
         self.name_next(name, |known| known.ip.map(u128::from), EXPERIMENTAL)
     }
-
-    /// Creates an error about a field.
-    pub(crate) fn fault(&self, setting: &Setting, problem: impl Into<String>) -> Fault {
-        self.layer.fault(setting, problem)
-    }
 }
