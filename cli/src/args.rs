@@ -8,7 +8,6 @@ use sluicegate::ring::Wait;
 use sluicegate::units;
 
 use crate::privileges;
-use crate::run::Limits;
 use crate::units::interval;
 
 /// Flags of every command that receives or sends.
@@ -121,8 +120,7 @@ impl Common {
         if let Some(user) = &self.user {
             privileges::user(user)?;
         }
-        let cpus = self.cpus.iter().flat_map(|list| &list.0);
-        cpus.copied().try_for_each(sluicegate::link::may_pin)
+        self.cpus().iter().copied().try_for_each(sluicegate::link::may_pin)
     }
 
     /// Gives up privileges where that is wanted, once everything is open.
@@ -130,15 +128,8 @@ impl Common {
         self.user.as_deref().map_or(Ok(()), privileges::become_user)
     }
 
-    /// When the run ends and where its threads run.
-    pub fn limits(&self, receiving: Receiving, interval: Duration) -> Limits {
-        Limits {
-            duration: self.duration,
-            count: self.count,
-            cpus: self.cpus.as_ref().map_or_else(Vec::new, |list| list.0.clone()),
-            wait: receiving.wait,
-            interval,
-            watch_reader: false,
-        }
+    /// The CPUs for the threads, in turns; anywhere if empty.
+    pub fn cpus(&self) -> &[usize] {
+        self.cpus.as_ref().map_or(&[], |list| &list.0)
     }
 }

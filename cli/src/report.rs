@@ -15,9 +15,7 @@ use crate::analysis::JsonAnalysis;
 use crate::args::Common;
 use crate::card::Card;
 use crate::notice::reader_left;
-use crate::run::Outcome;
-use crate::send::Paced;
-use crate::switch::Switching;
+use crate::pace::Paced;
 use crate::units::{
     packets_word, show_bps, show_bytes, show_count, show_duration, show_percent, show_pps,
 };
@@ -27,7 +25,7 @@ use crate::units::{
 pub const L1_OVERHEAD_BYTES: u64 = 24;
 
 /// The result of a traffic command.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub command: &'static str,
     /// It is asked for while the command runs.
@@ -74,14 +72,14 @@ pub struct Report {
     /// Packets that the host dropped meanwhile, on any interface, until they are added to the
     /// ledger of the whole.
     #[serde(skip)]
-    host_dropped: u64,
+    pub host_dropped: u64,
     /// Each port by itself, where there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Report>,
 }
 
 /// Packets and their rates over a time.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Traffic {
     pub packets: u64,
     /// Layer 2, without the frame check sequence.
@@ -115,6 +113,35 @@ pub struct DirectionReport {
     /// Packets that moved by an exchange of buffers, and by a copy.
     pub swapped: u64,
     pub copied: u64,
+}
+
+/// The counts of a switch's port besides those of reception.
+#[derive(Clone, Debug, Serialize)]
+pub struct Switching {
+    /// Its name in the switch.
+    pub name: String,
+    /// Packets from it that went to the one port their destination is behind.
+    pub forwarded: u64,
+    /// Packets from it that went to all others, and the copies of these beyond the first.
+    pub flooded: u64,
+    pub flood_copies: u64,
+    /// Packets for it, and how its ring took them.
+    pub to_port: u64,
+    pub to_port_bytes: u64,
+    pub swapped: u64,
+    pub copied: u64,
+    /// Packets that have left by it.
+    pub sent: u64,
+    /// Addresses: learned here now, that were elsewhere before, that found no room, and packets from
+    /// those that are said to be elsewhere.
+    pub learned: u32,
+    pub moved: u64,
+    pub unlearned: u64,
+    pub elsewhere: u64,
+    /// Those who watch the port now, and packets that they have lost.
+    pub watchers: usize,
+    pub watchers_lost: u64,
+    pub down: bool,
 }
 
 /// A fall to a slower method.
@@ -203,26 +230,10 @@ impl Report {
     fn new(command: &'static str, name: &PortName, backend: &str, common: &Common) -> Self {
         Self {
             command,
-            so_far: false,
             port: name.to_string(),
-            to: None,
             backend: backend.into(),
-            method: "",
-            mode: None,
-            fallbacks: Vec::new(),
-            notices: Vec::new(),
             card: Card::watch(name, common.netns.as_deref()),
-            host_dropped: 0,
-            elapsed_s: 0.0,
-            traffic: Traffic::over(0, 0, Duration::ZERO),
-            sending: None,
-            switching: None,
-            directions: Vec::new(),
-            threads: Vec::new(),
-            ledger: Ledger::default(),
-            analysis: None,
-            files: None,
-            ports: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -238,31 +249,8 @@ impl Report {
             mode: self.mode,
             fallbacks: self.fallbacks.clone(),
             notices: self.notices.clone(),
-            card: None,
-            host_dropped: 0,
-            elapsed_s: self.elapsed_s,
-            traffic: self.traffic,
-            sending: None,
-            switching: None,
-            directions: Vec::new(),
-            threads: Vec::new(),
-            ledger: Ledger::default(),
-            analysis: None,
-            files: None,
-            ports: Vec::new(),
+            ..Self::default()
         }
-    }
-
-    /// A copy for the ledger so far, with what the workers have counted and what the interface's own
-    /// counters say now.
-    pub fn counted_so_far(&mut self, outcomes: &[Option<Arc<Outcome>>], elapsed: Duration) -> Self {
-        let mut report = self.so_far();
-        report.count(outcomes.iter().flatten().map(Arc::as_ref), elapsed);
-        if let Some(card) = &mut self.card {
-            report.host_dropped = card.account(&mut report.ledger);
-        }
-        report.note_silent(outcomes);
-        report
     }
 
     /// Notes how many threads gave no answer when the ledger so far was asked for.
@@ -277,33 +265,6 @@ impl Report {
         if let Some(card) = &mut self.card {
             card.look();
         }
-    }
-
-    /// Fills in what the workers counted; the ledger's intake and its losses before them.
-    pub fn count<'a>(
-        &mut self,
-        outcomes: impl Iterator<Item = &'a Outcome> + Clone,
-        elapsed: Duration,
-    ) {
-        let packets = outcomes.clone().map(|o| o.packets).sum();
-        let bytes = outcomes.clone().map(|o| o.bytes).sum();
-        self.elapsed_s = elapsed.as_secs_f64();
-        self.traffic = Traffic::over(packets, bytes, elapsed);
-        let mut times_down = 0;
-        for outcome in outcomes {
-            let Outcome { queue, cpu, packets, busy, after_end, stats, downs, .. } = *outcome;
-            self.threads.push(Thread { cpu, queue, packets, busy });
-            self.ledger.add(Role::In, "received", stats.received - after_end.min(stats.received));
-            self.ledger.add(Role::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
-            self.ledger.add(Role::Loss, "too_long", stats.lost_long);
-            self.ledger.add(Role::Note, "after_end", after_end);
-            self.ledger.add(Role::Note, "ring_full_events", stats.ring_full_events);
-            self.notices.extend_from_slice(&outcome.notices);
-            times_down = times_down.max(downs);
-        }
-        self.account_card();
-        // All of a port's queues see the same.
-        self.ledger.add(Role::Note, "interface_down_events", times_down.into());
     }
 
     /// Adds what the interface's own counters say to the ledger.
@@ -355,7 +316,6 @@ impl Report {
             command: reports.first().map_or("", |r| r.command),
             so_far: reports.iter().any(|r| r.so_far),
             port,
-            to: None,
             backend,
             method,
             mode,
@@ -363,16 +323,10 @@ impl Report {
             notices: reports.iter().flat_map(|r| r.notices.clone()).collect(),
             elapsed_s: elapsed,
             traffic,
-            sending: None,
-            switching: None,
-            directions: Vec::new(),
             threads: reports.iter().flat_map(|r| r.threads.clone()).collect(),
             ledger,
-            analysis: None,
-            files: None,
-            card: None,
-            host_dropped: 0,
             ports: reports,
+            ..Self::default()
         }
     }
 
@@ -561,26 +515,14 @@ mod tests {
         ledger.add(Role::Note, "card_received", 20);
         Report {
             command: "capture",
-            so_far: false,
             port: port.into(),
-            to: None,
             backend: "packet".into(),
             method: "ring",
-            mode: None,
-            fallbacks: Vec::new(),
             elapsed_s: 1.0,
             traffic: Traffic::over(10, 600, Duration::from_secs(1)),
-            sending: None,
-            switching: None,
-            directions: Vec::new(),
-            threads: Vec::new(),
             ledger,
-            analysis: None,
-            files: None,
-            card: None,
-            notices: Vec::new(),
             host_dropped,
-            ports: Vec::new(),
+            ..Report::default()
         }
     }
 

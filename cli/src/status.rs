@@ -10,9 +10,9 @@ use serde::Serialize;
 use sluicegate_traffic::analyse::Analysis;
 
 use crate::args::Common;
+use crate::counters::{Totals, WorkerCounters};
 use crate::notice;
 use crate::report::{Report, Traffic};
-use crate::run::{Totals, WorkerCounters};
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 
 const ON_TERMINAL: Duration = Duration::from_secs(1);
@@ -21,7 +21,9 @@ const ELSEWHERE: Duration = Duration::from_secs(10);
 /// The changes since the last status line, and where to show them.
 pub struct Status {
     live: Option<ProgressBar>,
+    /// The result is JSON; a line for each interval, too, if one was asked for.
     json: bool,
+    json_lines: bool,
     stdout_is_taken: bool,
     interval: Duration,
     before: Totals,
@@ -64,19 +66,25 @@ struct StatusLine {
     missing: Option<Missing>,
 }
 
+/// Returns true if the status of a run with these flags is a live line.
+pub fn is_live(common: &Common) -> bool {
+    stderr().is_terminal() && !common.json
+}
+
 impl Status {
     /// The status of a run with these flags. Where packets go to standard output, lines of JSON
     /// go to stderr.
     pub fn new(common: &Common, stdout_is_taken: bool) -> Self {
         let terminal = stderr().is_terminal();
-        let live = (terminal && !common.json).then(|| {
+        let live = is_live(common).then(|| {
             let bar = ProgressBar::new_spinner();
             bar.set_style(ProgressStyle::default_spinner());
             bar
         });
         Self {
             live,
-            json: common.json && common.interval.is_some(),
+            json: common.json,
+            json_lines: common.json && common.interval.is_some(),
             stdout_is_taken,
             interval: common.interval.unwrap_or(if terminal { ON_TERMINAL } else { ELSEWHERE }),
             before: Totals::default(),
@@ -96,11 +104,6 @@ impl Status {
     /// Time between two lines.
     pub fn interval(&self) -> Duration {
         self.interval
-    }
-
-    /// Returns true if the status is a live line.
-    pub fn is_live(&self) -> bool {
-        self.live.is_some()
     }
 
     /// Something to stand at the live line's end from now on, of a command that loses nothing by
@@ -124,7 +127,7 @@ impl Status {
         let time = at.saturating_sub(self.before_at);
         (self.before, self.before_at) = (now, at);
         let traffic = Traffic::over(news.packets, news.bytes, time);
-        if self.json {
+        if self.json_lines {
             let interval_s = time.as_secs_f64();
             let (time_s, lost, missing) = (at.as_secs_f64(), news.lost, self.missing);
             let line = StatusLine { time_s, interval_s, traffic, lost, missing };
@@ -150,7 +153,7 @@ impl Status {
             packets_word(now.packets),
         );
         let lost = format!("{} lost{missing}", show_count(now.lost));
-        if self.is_live() {
+        if self.live.is_some() {
             (self.line, self.lost) = (text, lost);
             self.draw();
         } else {
@@ -167,10 +170,10 @@ impl Status {
     }
 
     /// Prints the ledger so far on stderr, above the live line.
-    pub fn ledger(&self, report: &Report, json: bool) {
+    pub fn ledger(&self, report: &Report) {
         let mut text = Vec::new();
         // A write to memory cannot fail; a terminal that was closed does not end the run.
-        let _ = report.print(&mut text, json);
+        let _ = report.print(&mut text, self.json);
         let print = || drop(stderr().lock().write_all(&text));
         match &self.live {
             Some(bar) => bar.suspend(print),

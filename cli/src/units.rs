@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use sluicegate::units;
+use sluicegate_traffic::rate::Unit;
 
 /// The time between two lines: a span of 10 ms or more.
 pub fn interval(text: &str) -> Result<Duration, String> {
@@ -161,6 +162,15 @@ impl fmt::Display for Significant {
             _ if places == 2 && fraction % 10 == 0 => write!(f, ".{}", fraction / 10),
             _ => write!(f, ".{fraction:0places$}"),
         }
+    }
+}
+
+/// Formats a rate with its unit.
+pub fn show_rate(rate: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Packet => show_pps(rate).to_string(),
+        Unit::BYTE_OF_LAYER2 => format!("{} (L2)", show_bps(rate * 8.0)),
+        Unit::Byte { .. } => format!("{} (L1)", show_bps(rate * 8.0)),
     }
 }
 

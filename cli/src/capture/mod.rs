@@ -37,9 +37,8 @@ use order::LineOrder;
 use recorder::{Capture, CaptureControl, HandOn, Recorder, note_final_statistics};
 
 use crate::report::{FilesReport, Report};
-use crate::run::{Limits, first_error, run};
+use crate::run::receive;
 use crate::signals::Signals;
-use crate::status::Status;
 use crate::{hidden, notice, overwrite, signals};
 
 /// Chunks on their way between recorders and the merging thread.
@@ -203,31 +202,24 @@ impl Session {
 
     fn run(self, options: &Options) -> anyhow::Result<()> {
         let Self { mut reports, ports, work, file, merging, .. } = self;
-        let mut status = Status::new(&options.common, options.stdout_is_taken);
-        let limits = Limits {
-            watch_reader: options.stdout_is_taken,
-            ..options.common.limits(options.receiving, status.interval())
-        };
         let (queues, mut captures): (Vec<_>, Vec<_>) = work.into_iter().unzip();
         let started_ns = now_ns();
         let pairs = queues.into_iter().zip(&mut captures).collect();
-        let mut attendant = CaptureControl {
+        let mut control = CaptureControl {
             options,
-            status: &mut status,
             reports: &mut reports,
             ports: &ports,
             file: file.as_deref(),
             started_ns,
         };
         let signals = Signals::catch()?;
-        let mut ended = run(pairs, &limits, &signals, &mut attendant)?;
+        let ended = receive(pairs, options.run(), &signals, &mut control)?;
         if file.is_some() {
             // Without that thread signals wait until the files are complete.
             let _ = signals.end_at_second();
         }
-        status.done();
         for (report, (range, _)) in reports.iter_mut().zip(&ports) {
-            report.count(ended.outcomes[range.clone()].iter(), ended.elapsed);
+            report.count(&ended.outcomes[range.clone()], ended.elapsed);
         }
         let mut report = Report::together(reports);
         for port in &mut report.ports {
@@ -256,7 +248,7 @@ impl Session {
         if reader_left {
             notice::say("the reader closed the pipe");
         }
-        error.map_or_else(|| first_error(&mut ended.outcomes), Err)
+        error.map_or_else(|| Ok(ended.result?), Err)
     }
 }
 

@@ -14,6 +14,7 @@ use sluicegate::{link, units};
 
 use crate::args::{Common, Receiving};
 use crate::print::{Printer, TimeFormat};
+use crate::run::RunOptions;
 use crate::{hidden, notice};
 
 /// A part of a chunk is handed on after this time when the output is an ordinary file; at once
@@ -170,6 +171,12 @@ impl Options {
             true => self.common.options(),
             false => self.common.recording(),
         }
+    }
+
+    /// How the run is controlled.
+    pub fn run(&self) -> RunOptions<'_> {
+        let (wait, stdout_is_taken) = (self.receiving.wait, self.stdout_is_taken);
+        RunOptions { common: &self.common, wait, stdout_is_taken }
     }
 
     pub fn of(args: Args) -> Result<Self> {

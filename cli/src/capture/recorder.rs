@@ -16,9 +16,10 @@ use super::lines::Lines;
 use super::merge::Message;
 use super::merge::Quiet;
 use super::options::Options;
+use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Role;
 use crate::report::Report;
-use crate::run::{Control, Outcome, Run, Totals, Visitor, WorkerCounters};
+use crate::run::{Outcomes, Received, Run, RunControl, Visitor};
 use crate::status::Status;
 
 /// Chunks that one recorder may have on their way at most: 32 MiB.
@@ -234,18 +235,17 @@ pub fn note_statistics(
 pub fn note_final_statistics(
     file: &File,
     ports: &[(Range<usize>, Arc<Numbers>)],
-    ended: &Run,
+    ended: &Run<Received>,
     started_ns: u64,
 ) {
     for (range, numbers) in ports {
-        let outcomes = &ended.outcomes[range.clone()];
-        let sum = |n: fn(&Outcome) -> u64| outcomes.iter().map(n).sum();
-        let totals = Totals {
-            packets: sum(|o| o.packets),
-            bytes: 0,
-            received: sum(|o| o.stats.received.saturating_sub(o.after_end)),
-            lost: sum(|o| o.stats.dropped_ring_full),
-        };
+        let mut totals = Totals::default();
+        for outcome in ended.outcomes[range.clone()].iter().flatten() {
+            let Received { packets, stats, after_end, .. } = outcome.counts;
+            totals.packets += packets;
+            totals.received += stats.received.saturating_sub(after_end);
+            totals.lost += stats.dropped_ring_full;
+        }
         set_statistics(&mut file.output(), numbers, totals, started_ns);
     }
 }
@@ -276,10 +276,9 @@ fn set_statistics(output: &mut Output, numbers: &Numbers, totals: Totals, starte
     let _ = output.set_statistics(number, stats);
 }
 
-/// Attends a capture.
+/// Controls a capture.
 pub struct CaptureControl<'a> {
     pub options: &'a Options,
-    pub status: &'a mut Status,
     pub reports: &'a mut [Report],
     /// For each port: its queues' places among the workers, and its numbers in the file.
     pub ports: &'a [(Range<usize>, Arc<Numbers>)],
@@ -287,20 +286,10 @@ pub struct CaptureControl<'a> {
     pub started_ns: u64,
 }
 
-impl Control<Outcome> for CaptureControl<'_> {
-    fn watch(&mut self, counters: &[WorkerCounters], at: Duration) {
-        // The live line would cut the packets' lines to pieces.
-        if !self.options.print {
-            self.status.show(counters, at);
-        }
-        if let Some(file) = self.file {
-            note_statistics(file, self.ports, counters, self.started_ns);
-        }
-    }
-
-    fn ledger(&mut self, outcomes: &[Option<Arc<Outcome>>], at: Duration) {
+impl RunControl<Received> for CaptureControl<'_> {
+    fn report_so_far(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) -> Report {
         let of_port = |(report, (range, _)): (&mut Report, &(Range<usize>, _))| {
-            report.counted_so_far(&outcomes[range.clone()], at)
+            report.counted_so_far(&outcomes[range.clone()], elapsed)
         };
         let mut whole =
             Report::together(self.reports.iter_mut().zip(self.ports).map(of_port).collect());
@@ -314,7 +303,17 @@ impl Control<Outcome> for CaptureControl<'_> {
             }
             None => whole.ledger.add(Role::Out, "printed", whole.traffic.packets),
         }
-        self.status.ledger(&whole, self.options.common.json);
+        whole
+    }
+
+    fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
+        // The live line would cut the packets' lines to pieces.
+        if !self.options.print {
+            status.show(counters, elapsed);
+        }
+        if let Some(file) = self.file {
+            note_statistics(file, self.ports, counters, self.started_ns);
+        }
     }
 
     fn at_end(&mut self) {

@@ -1,20 +1,19 @@
 //! `sluice forward`: what comes in at one port goes out at another, and back.
 //!
 //! ```text
-//!   plan: queues of both ports → relays, a thread each     relay: receive → move → send, or wait
+//!   queues: those of both ports → relays, a thread each     relay: receive → move → send, or wait
 //!   result: what moved, how, and the ledger of each direction
 //! ```
 
 mod headers;
 mod host;
 mod in_kernel;
-mod plan;
+mod queues;
 mod relay;
 mod result;
-mod served;
 mod watched;
 
-use std::sync::Arc;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
@@ -22,15 +21,16 @@ use sluicegate::link::Ethtool;
 use sluicegate::port::{Kind, Port, PortName, Use};
 
 use crate::args::{Common, Receiving};
-use crate::run::{Control, WorkerCounters, supervise};
-use crate::send::target;
+use crate::report::{Report, Thread};
+use crate::run::{Outcome, Outcomes, RunControl, RunOptions, supervise};
 use crate::signals::Signals;
 use crate::status::Status;
+use crate::target::interface_to_send;
 use crate::{notice, overwrite};
 use headers::Headers;
 use host::Leaving;
 use relay::Relayed;
-use result::Sides;
+use result::{Passed, Sides, all_passed};
 use watched::{WatchPoint, Watched};
 
 const EXAMPLES: &str = "\
@@ -116,14 +116,15 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
         Some(expression) => Leaving::of(expression, &ports)?,
         None => None,
     };
-    let mut sides = Sides::of(&ports, common);
+    let reports = ports.each_ref().map(|port| Report::of_port("forward", port, common));
+    let sides = Sides::new(reports, args.sources());
     ports.iter().for_each(|port| notice::fallbacks(port, common.verbose));
     let merged = args.merged();
     merged.iter().for_each(notice::say);
     if !host::are_its_sides([from, to], args.one_way)? {
         args.sources().iter().for_each(|&source| notice::diverts([from, to][source]));
     }
-    let mut relays = plan::relays(&mut ports, args.sources(), common.threads)?;
+    let mut relays = queues::relays(&mut ports, args.sources(), common.threads)?;
     for relay in &mut relays {
         relay.batch = batch.unwrap_or(u32::MAX);
         relay.rewriters = args.headers.rewriters();
@@ -131,68 +132,64 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
         relay.watchers = watched.as_mut().map(Watched::thread).unwrap_or_default();
     }
     common.become_user()?;
-    let mut status = Status::new(common, false);
-    let limits = common.limits(*receiving, status.interval());
-    let mut attendant = ForwardControl {
-        status: &mut status,
-        sides: &mut sides,
-        sources: args.sources(),
-        watched: watched.as_mut(),
-        leaving: leaving.as_deref(),
-        json: common.json,
-    };
-    let ended = supervise(relays, &limits, &Signals::catch()?, &mut attendant);
-    status.done();
+    let mut control =
+        ForwardControl { sides, watched: watched.as_mut(), leaving: leaving.as_deref() };
+    let options = RunOptions { common, wait: receiving.wait, stdout_is_taken: false };
+    let ended = supervise(relays, options, &Signals::catch()?, &mut control);
+    let ForwardControl { sides, .. } = control;
     // Only now, because a watcher takes a lost connection for a forwarder that was killed.
     drop(watched);
-    let mut ended = ended?;
-    let outcomes: Vec<_> = ended.outcomes.iter().collect();
-    let mut report = sides.report(&outcomes, ended.elapsed, args.sources());
-    if let Some(leaving) = &leaving {
-        leaving.account(&mut report);
-    }
+    let ended = ended?;
+    let mut report = report(sides, &ended.outcomes, ended.elapsed, leaving.as_deref());
     report.notices.splice(..0, merged);
     report.publish(false, common.json)?;
-    match ended.outcomes.iter_mut().find_map(|outcome| outcome.error.take()) {
-        Some(error) => Err(error.into()),
-        None => Ok(()),
-    }
+    Ok(ended.result?)
 }
 
-/// Attends a forwarder.
+/// Controls a forwarder.
 struct ForwardControl<'a> {
-    status: &'a mut Status,
-    sides: &'a mut Sides,
-    sources: &'a [usize],
+    sides: Sides,
     watched: Option<&'a mut Watched>,
     leaving: Option<&'a Leaving>,
-    json: bool,
 }
 
-impl Control<Relayed> for ForwardControl<'_> {
-    fn watch(&mut self, counters: &[WorkerCounters], at: Duration) {
-        self.status.show(counters, at);
+impl RunControl<Relayed> for ForwardControl<'_> {
+    fn report_so_far(&mut self, outcomes: &Outcomes<Relayed>, elapsed: Duration) -> Report {
+        report(self.sides.so_far(), outcomes, elapsed, self.leaving)
     }
 
-    fn ledger(&mut self, outcomes: &[Option<Arc<Relayed>>], at: Duration) {
-        let known: Vec<_> = outcomes.iter().flatten().map(Arc::as_ref).collect();
-        let mut report = self.sides.so_far().report(&known, at, self.sources);
-        report.note_silent(outcomes);
-        if let Some(leaving) = self.leaving {
-            leaving.account(&mut report);
-        }
-        self.status.ledger(&report, self.json);
-    }
-
-    fn tick(&mut self) {
+    fn tick(&mut self, _status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
         if let Some(watched) = &mut self.watched {
             watched.attend();
         }
+        ControlFlow::Continue(())
     }
 
     fn at_end(&mut self) {
         self.sides.look_at_cards();
     }
+}
+
+/// The report on the whole.
+fn report(
+    sides: Sides,
+    outcomes: &Outcomes<Relayed>,
+    elapsed: Duration,
+    leaving: Option<&Leaving>,
+) -> Report {
+    let passed = all_passed(outcomes.iter().flatten().map(|outcome| &outcome.counts.sides));
+    let mut whole = sides.report(&passed, outcomes, elapsed);
+    whole.threads = outcomes.iter().flatten().map(|outcome| thread(outcome)).collect();
+    if let Some(leaving) = leaving {
+        leaving.account(&mut whole);
+    }
+    whole
+}
+
+fn thread(outcome: &Outcome<Relayed>) -> Thread {
+    let Outcome { cpu, busy, counts: Relayed { thread, sides }, .. } = outcome;
+    let packets = sides.iter().map(Passed::packets).sum();
+    Thread { cpu: *cpu, queue: *thread, packets, busy: *busy }
 }
 
 impl Args {
@@ -246,7 +243,7 @@ impl Args {
         for (port, usage) in self.usage() {
             if usage != Use::Receive {
                 let yes = self.allow_default_route.iter().find(|yes| *yes == port.name());
-                target(port, netns, yes.map(String::as_str))?;
+                interface_to_send(port, netns, yes.map(String::as_str))?;
             }
         }
         let endless = [&self.from, &self.to].map(|port| port.kind() == Kind::Null);

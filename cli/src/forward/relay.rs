@@ -10,18 +10,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluicegate::error::{Error, Result};
+use sluicegate::error::Result;
 use sluicegate::forward::{Moved, Rewriter, forward_some};
-use sluicegate::link::ThreadCpuUsage;
 use sluicegate::port::{Queue, wait_any};
 use sluicegate::ring::{Direction, Readiness, Wait};
 
 use super::host::Leaving;
+use super::queues::{QueuePair, Served};
 use super::result::Passed;
-use super::served::{QueuePair, Served};
 use super::watched::Watchers;
-use crate::notice;
-use crate::run::{Ended, RunContext, Snapshot, Work, WorkerCounters};
+use crate::run::{Work, WorkerThread};
 
 /// How long a thread may sleep before it looks at the stop flag again.
 const TICK: Duration = Duration::from_millis(50);
@@ -45,31 +43,18 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Rounds between two looks at the clock.
 const ROUNDS: u32 = 64;
 
-/// How a thread ended.
-#[derive(Debug)]
+/// What a thread forwarded.
+#[derive(Clone, Debug)]
 pub struct Relayed {
     pub thread: u32,
-    pub cpu: Option<usize>,
-    pub busy: f64,
     pub sides: [Passed; 2],
-    pub notices: Vec<String>,
-    ended: Instant,
-    pub error: Option<Error>,
 }
 
-impl Ended for Relayed {
-    fn at(&self) -> Instant {
-        self.ended
-    }
-
-    fn failed(&self) -> bool {
-        self.error.is_some()
-    }
-}
+type Thread<'a, 'b> = &'a mut WorkerThread<'b, Relayed>;
 
 /// The forwarder of one thread.
 pub struct Relay {
-    number: usize,
+    number: u32,
     pub queues: Vec<Served>,
     pub ways: Vec<QueuePair>,
     /// Most packets that move along a way at once.
@@ -80,7 +65,6 @@ pub struct Relay {
     pub leaving: Option<Arc<Leaving>>,
     pub watchers: Watchers,
     passed: [Passed; 2],
-    notices: Vec<String>,
     /// Since when nothing moves though there is something to move.
     stuck: Option<Instant>,
     /// Since when nothing more is let in.
@@ -88,7 +72,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    pub fn new(number: usize) -> Self {
+    pub fn new(number: u32) -> Self {
         Self {
             number,
             queues: Vec::new(),
@@ -98,7 +82,6 @@ impl Relay {
             leaving: None,
             watchers: Watchers::default(),
             passed: <[Passed; 2]>::default(),
-            notices: Vec::new(),
             stuck: None,
             closed: None,
         }
@@ -106,23 +89,17 @@ impl Relay {
 
     /// Forwards until told to stop, until all sources have come to their end, or until something
     /// fails.
-    fn forward(
-        &mut self,
-        shared: &RunContext,
-        counters: &WorkerCounters,
-        snapshot: &Snapshot<Relayed>,
-        thread: &ThreadInfo,
-    ) -> Result<()> {
+    fn forward(&mut self, thread: Thread<'_, '_>) -> Result<()> {
         let mut looked = Instant::now();
         let mut rounds = 0;
         let mut result = Ok(());
         loop {
-            if shared.stop.is_set() {
+            if thread.run.stop.is_set() {
                 result = result.and(self.close());
             }
             let step = match result.is_err() || self.is_over() {
                 true => self.discard(),
-                false => self.round(shared, counters),
+                false => self.round(thread),
             };
             let idle = *step.as_ref().unwrap_or(&0) == 0;
             let mut step = step.map(|_| ());
@@ -130,23 +107,23 @@ impl Relay {
                 if self.is_finished() {
                     return result.and(step);
                 }
-                step = step.and_then(|()| self.wait(shared));
+                step = step.and_then(|()| self.wait(thread));
             }
             rounds += 1;
             if idle || rounds >= ROUNDS {
                 rounds = 0;
                 self.watchers.obey();
-                if snapshot.is_asked() {
-                    step = step.and(self.publish(snapshot, thread));
+                if thread.is_asked() {
+                    step = step.and(self.publish(thread));
                 }
                 if looked.elapsed() > LOOK {
                     looked = Instant::now();
-                    step = step.and(self.look_around(counters));
+                    step = step.and(self.look_around(thread));
                 }
             }
             if step.is_err() {
                 // What came before is still accounted for.
-                shared.stop.set();
+                thread.run.stop.set();
                 result = result.and(step);
             }
         }
@@ -167,20 +144,20 @@ impl Relay {
 
     /// Everything once. Returns how much has happened: packets that moved, and slots that are room
     /// again.
-    fn round(&mut self, shared: &RunContext, counters: &WorkerCounters) -> Result<u64> {
+    fn round(&mut self, thread: Thread<'_, '_>) -> Result<u64> {
         let mut progress = 0;
         for served in self.queues.iter_mut().filter(|served| served.receives) {
             served.queue.sync_rx()?;
         }
         let (mut packets, mut bytes) = (0, 0);
         for index in 0..self.ways.len() {
-            let moved = self.pass(index, shared)?;
+            let moved = self.pass(index, thread)?;
             packets += u64::from(moved.packets());
             progress += u64::from(moved.packets() + moved.too_long_packets);
             bytes += moved.bytes;
         }
         if packets > 0 {
-            counters.add(packets, bytes);
+            thread.counters.add(packets, bytes);
         }
         self.watchers.publish();
         for index in 0..self.queues.len() {
@@ -191,9 +168,9 @@ impl Relay {
             let (slots, down) = served.send()?;
             progress += u64::from(slots);
             if down {
-                self.went_down(index, shared);
+                self.went_down(index, thread);
             } else if slots > 0 {
-                self.came_up(index, shared);
+                self.came_up(index, thread);
             }
         }
         if progress > 0 {
@@ -203,7 +180,7 @@ impl Relay {
     }
 
     /// Moves the packets that have come, up to the limit, along a path.
-    fn pass(&mut self, index: usize, shared: &RunContext) -> Result<Moved> {
+    fn pass(&mut self, index: usize, thread: Thread<'_, '_>) -> Result<Moved> {
         let QueuePair { from, to, looked_at, .. } = self.ways[index];
         let Ok([source, target]) = self.queues.get_disjoint_mut([from, to]) else {
             return Ok(Moved::default());
@@ -222,7 +199,7 @@ impl Relay {
         // No more packets than slots: enough for all in nearly every batch.
         let room = if target.is_sending() { target.queue.tx().available() } else { u32::MAX };
         let most = there.min(room);
-        let wanted = shared.wanted.reserve(most.min(self.batch));
+        let wanted = thread.run.wanted.reserve(most.min(self.batch));
         let slots = match wanted < most {
             true => first_packets(&source.queue, wanted),
             false => most,
@@ -248,21 +225,21 @@ impl Relay {
         }
         let used = moved.packets();
         self.passed[side].moved(&moved);
-        if shared.wanted.settle(wanted, used) {
-            shared.stop.set();
+        if thread.run.wanted.settle(wanted, used) {
+            thread.run.stop.set();
             self.passed[side].after_end += source.let_go();
         }
         let left = source.queue.rx().available();
         self.ways[index].looked_at = looked_at.max(slots).saturating_sub(there - left);
         self.ways[index].blocked = used == 0 && left > 0;
         if used > 0 && source.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
-            self.came_up(from, shared);
+            self.came_up(from, thread);
         }
         Ok(moved)
     }
 
     /// Waits for packets, or a moment. An error means that none will come any more.
-    fn wait(&mut self, shared: &RunContext) -> Result<()> {
+    fn wait(&mut self, thread: Thread<'_, '_>) -> Result<()> {
         if self.closed.is_some() {
             std::thread::sleep(DRAIN);
             return Ok(());
@@ -272,7 +249,7 @@ impl Relay {
         let mut timeout = TICK;
         if is_stuck {
             let stuck = self.stuck.get_or_insert_with(Instant::now).elapsed();
-            match shared.wait {
+            match thread.run.wait {
                 Wait::Spin => return Ok(()),
                 // A reader in memory makes room sooner than a sleep ends.
                 Wait::Adaptive(spin) if stuck < spin => return Ok(()),
@@ -290,25 +267,25 @@ impl Relay {
                 queues.push(&mut served.queue);
             }
         }
-        let (which, told) = wait_any(&mut queues, shared.wait, timeout)?;
+        let (which, told) = wait_any(&mut queues, thread.run.wait, timeout)?;
         if told == Readiness::Down {
-            self.went_down(places[which], shared);
+            self.went_down(places[which], thread);
         }
         Ok(())
     }
 
-    fn went_down(&mut self, index: usize, shared: &RunContext) {
+    fn went_down(&mut self, index: usize, thread: Thread<'_, '_>) {
         let served = &mut self.queues[index];
         if served.down_since.replace(Instant::now()).is_none() {
             self.passed[served.side].downs += 1;
-            tell(&served.queue, false, shared);
+            thread.tell(&served.queue, false);
         }
     }
 
-    fn came_up(&mut self, index: usize, shared: &RunContext) {
+    fn came_up(&mut self, index: usize, thread: Thread<'_, '_>) {
         let served = &mut self.queues[index];
         if served.down_since.take().is_some() {
-            tell(&served.queue, true, shared);
+            thread.tell(&served.queue, true);
         }
     }
 
@@ -337,7 +314,7 @@ impl Relay {
     }
 
     /// Looks at what has become of the ports, and says what there is to say.
-    fn look_around(&mut self, counters: &WorkerCounters) -> Result<()> {
+    fn look_around(&mut self, thread: Thread<'_, '_>) -> Result<()> {
         let mut result = Ok(());
         let (mut received, mut lost) = (0, 0);
         for served in &mut self.queues {
@@ -347,30 +324,21 @@ impl Relay {
             if self.closed.is_none() {
                 result = result.and(served.queue.check());
             }
+            thread.say_notices(&mut served.queue);
         }
-        counters.note(received, lost);
-        self.take_notices();
+        thread.counters.note(received, lost);
         result
     }
 
     /// Publishes what it has done so far, by the queues' counts of now.
-    fn publish(&mut self, snapshot: &Snapshot<Relayed>, thread: &ThreadInfo) -> Result<()> {
+    fn publish(&mut self, thread: Thread<'_, '_>) -> Result<()> {
         let mut sides = self.passed;
         for served in &mut self.queues {
             let passed = &mut sides[served.side];
             passed.stats = passed.stats.plus(served.queue.stats()?);
         }
-        snapshot.publish(thread.outcome(self.number, sides, self.notices.clone()));
+        thread.publish(Relayed { thread: self.number, sides });
         Ok(())
-    }
-
-    fn take_notices(&mut self) {
-        for served in &mut self.queues {
-            while let Some(notice) = served.queue.take_notice() {
-                notice::say(&notice);
-                self.notices.push(notice);
-            }
-        }
     }
 
     /// Sends what targets were given, all of them until the same moment: slow ones take no time from
@@ -412,58 +380,22 @@ impl Relay {
 }
 
 impl Work for Relay {
-    type Outcome = Relayed;
+    type Counts = Relayed;
 
     fn name(&self) -> String {
         format!("forward-{}", self.number)
     }
 
-    fn run(
-        mut self,
-        shared: &RunContext,
-        counters: &WorkerCounters,
-        snapshot: &Snapshot<Relayed>,
-        cpu: Option<usize>,
-    ) -> Relayed {
-        let thread = ThreadInfo { cpu, clocks: ThreadCpuUsage::begin() };
-        let mut result = self.forward(shared, counters, snapshot, &thread);
-        let ended = Instant::now();
-        self.take_notices();
+    fn run(mut self, thread: Thread<'_, '_>) -> (Relayed, Result<()>) {
+        let mut result = self.forward(thread);
+        thread.ended_at(Instant::now());
+        self.queues.iter_mut().for_each(|served| thread.say_notices(&mut served.queue));
         result = result.and(self.end());
-        let Self { number, passed, notices, .. } = self;
-        snapshot.close(thread.outcome(number, passed, notices.clone()));
-        Relayed { ended, error: result.err(), ..thread.outcome(number, passed, notices) }
-    }
-}
-
-/// A thread's CPU, and the time it has been on one.
-struct ThreadInfo {
-    cpu: Option<usize>,
-    clocks: ThreadCpuUsage,
-}
-
-impl ThreadInfo {
-    /// The thread's results so far.
-    fn outcome(&self, number: usize, sides: [Passed; 2], notices: Vec<String>) -> Relayed {
-        Relayed {
-            thread: number as u32,
-            cpu: self.cpu,
-            busy: self.clocks.share(),
-            sides,
-            notices,
-            ended: Instant::now(),
-            error: None,
-        }
+        (Relayed { thread: self.number, sides: self.passed }, result)
     }
 }
 
 /// Counts the slots of the first `packets` packets in a queue's receive ring.
 fn first_packets(queue: &Queue, packets: u32) -> u32 {
     queue.rx().packets().take(packets as usize).map(|packet| packet.slots()).sum()
-}
-
-fn tell(queue: &Queue, up: bool, shared: &RunContext) {
-    if let Some(interface) = queue.interfaces().first() {
-        shared.tell(&interface.name, up);
-    }
 }

@@ -3,23 +3,24 @@
 use std::time::Duration;
 
 use sluicegate::forward::Moved;
-use sluicegate::port::{Port, QueueStats};
+use sluicegate::port::QueueStats;
 
-use super::relay::Relayed;
-use crate::args::Common;
 use crate::card::{HandedOver, Wire};
 use crate::ledger::Role;
-use crate::report::{DirectionReport, Report, Thread, Traffic};
+use crate::report::{DirectionReport, Report, Traffic};
+use crate::run::{Outcomes, Received};
 
 /// The two ports, while packets are forwarded between them.
 pub struct Sides {
     reports: [Report; 2],
+    /// Which of them are received from.
+    sources: &'static [usize],
 }
 
 impl Sides {
     /// Of ports that have just been opened: from now on their interfaces' counters count.
-    pub fn of(ports: &[Port; 2], common: &Common) -> Self {
-        Self { reports: [0, 1].map(|side| Report::of_port("forward", &ports[side], common)) }
+    pub fn new(reports: [Report; 2], sources: &'static [usize]) -> Self {
+        Self { reports, sources }
     }
 
     /// Reads the interfaces' counters: when nothing more is let in.
@@ -29,26 +30,29 @@ impl Sides {
 
     /// The sides for the ledger so far: without their interfaces' counters, which are read at the end.
     pub fn so_far(&self) -> Self {
-        Self { reports: self.reports.each_ref().map(Report::so_far) }
+        Self { reports: self.reports.each_ref().map(Report::so_far), ..*self }
     }
 
-    /// The report on the whole.
-    pub fn report(mut self, run: &[&Relayed], elapsed: Duration, sources: &[usize]) -> Report {
-        let passed = [0, 1]
-            .map(|side| run.iter().fold(Passed::default(), |sum, it| sum.plus(&it.sides[side])));
-        let names = [0, 1].map(|side| self.reports[side].port.clone());
+    /// The report on the whole, of the packets that passed on either side.
+    pub fn report<T>(
+        mut self,
+        passed: &[Passed; 2],
+        outcomes: &Outcomes<T>,
+        elapsed: Duration,
+    ) -> Report {
+        let names = self.reports.each_ref().map(|report| report.port.clone());
         let wires = [0, 1].map(|side| {
             let handed = HandedOver::from(&passed[1 - side].stats);
             Wire::of(self.reports[1 - side].card.as_mut(), handed)
         });
         let mut directions = Vec::new();
-        for &side in sources {
+        for &side in self.sources {
             let Passed { swapped, copied, bytes, .. } = passed[side];
-            let traffic = Traffic::over(swapped + copied, bytes, elapsed);
+            let traffic = Traffic::over(passed[side].packets(), bytes, elapsed);
             let (from, to) = (names[side].clone(), names[1 - side].clone());
             directions.push(DirectionReport { from, to, traffic, swapped, copied });
             self.reports[side].traffic = traffic;
-            self.account(side, &passed, wires[side].as_ref());
+            self.account(side, passed, wires[side].as_ref());
         }
         for report in &mut self.reports {
             report.elapsed_s = elapsed.as_secs_f64();
@@ -57,12 +61,9 @@ impl Sides {
         let [port, to] = names;
         (whole.port, whole.to) = (port, Some(to));
         whole.directions = directions;
-        whole.notices = run.iter().flat_map(|it| it.notices.clone()).collect();
-        let thread = |it: &&Relayed| {
-            let packets = it.sides.iter().map(Passed::packets).sum();
-            Thread { cpu: it.cpu, queue: it.thread, packets, busy: it.busy }
-        };
-        whole.threads = run.iter().map(thread).collect();
+        let notices = outcomes.iter().flatten().map(|outcome| outcome.notices.clone());
+        whole.notices = notices.flatten().collect();
+        whole.note_silent(outcomes);
         whole
     }
 
@@ -76,6 +77,9 @@ impl Sides {
         ledger.add(Role::In, "received", received.received - after_end);
         match wire {
             Some(wire) => wire.account(ledger),
+            None if source.redirected > 0 => {
+                ledger.add(Role::Uncertain, "redirected", source.redirected);
+            }
             None => ledger.add(Role::Out, "sent", sent.sent),
         }
         ledger.add(Role::Loss, "ring_full", received.dropped_ring_full - received.lost_long);
@@ -97,6 +101,8 @@ impl Sides {
 pub struct Passed {
     pub swapped: u64,
     pub copied: u64,
+    /// The kernel moved them.
+    pub redirected: u64,
     pub bytes: u64,
     /// They need more slots than the target has.
     pub too_long: u64,
@@ -119,14 +125,15 @@ impl Passed {
     }
 
     pub fn packets(&self) -> u64 {
-        self.swapped + self.copied
+        self.swapped + self.copied + self.redirected
     }
 
     /// This and another thread's.
-    pub fn plus(&self, other: &Self) -> Self {
+    fn plus(&self, other: &Self) -> Self {
         Self {
             swapped: self.swapped + other.swapped,
             copied: self.copied + other.copied,
+            redirected: self.redirected + other.redirected,
             bytes: self.bytes + other.bytes,
             too_long: self.too_long + other.too_long,
             after_end: self.after_end + other.after_end,
@@ -136,4 +143,27 @@ impl Passed {
             downs: self.downs.max(other.downs),
         }
     }
+}
+
+/// Adds up what threads have passed on either side.
+pub fn all_passed<'a>(threads: impl Iterator<Item = &'a [Passed; 2]>) -> [Passed; 2] {
+    threads.fold(<[Passed; 2]>::default(), |sum, sides| {
+        [0, 1].map(|side| sum[side].plus(&sides[side]))
+    })
+}
+
+/// What the kernel has redirected from one port to the other: the queue of each source counts both the
+/// packets that came and their fate at the other side.
+pub fn redirected(outcomes: &Outcomes<Received>) -> [Passed; 2] {
+    let mut passed = <[Passed; 2]>::default();
+    for (side, outcome) in outcomes.iter().enumerate() {
+        let Some(Received { packets, bytes, stats, .. }) = outcome.as_ref().map(|it| it.counts)
+        else {
+            continue;
+        };
+        (passed[side].redirected, passed[side].bytes) = (packets, bytes);
+        passed[side].stats.received = stats.received;
+        passed[1 - side].stats = passed[1 - side].stats.plus(QueueStats { received: 0, ..stats });
+    }
+    passed
 }

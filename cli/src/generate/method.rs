@@ -13,9 +13,8 @@ use sluicegate_traffic::source::{PacketSource, PlanSource};
 
 use crate::args::Common;
 use crate::notice;
-use crate::send::{
-    LiveSender, Orders, RingSender, Sender, Steering, monotonic_ns, short, zero_copy,
-};
+use crate::send::{LiveSender, Orders, RingSender, Sender, Steering, monotonic_ns};
+use crate::target::{short, zero_copy};
 
 /// A way to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +120,7 @@ impl SendMethod<'_> {
 
     /// How many threads send.
     fn workers(&self) -> u32 {
-        let cpus = self.common.cpus.as_ref().map_or(1, |cpus| cpus.0.len() as u32);
+        let cpus = self.common.cpus().len() as u32;
         self.common.threads.unwrap_or(cpus.max(1))
     }
 

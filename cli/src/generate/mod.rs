@@ -19,7 +19,8 @@ use sluicegate_traffic::show::show;
 use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
-use crate::send::{Changes, Measure, Rate, Steering, interface_of, link_speed, send, target};
+use crate::send::{Changes, Measure, Rate, Steering, send};
+use crate::target::{interface_of, interface_to_send, link_speed};
 use method::{Method, SendMethod};
 use options::SpecArgs;
 
@@ -92,7 +93,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     }
     let Some(port) = &args.port else { return Ok(()) };
     let netns = args.common.netns.as_deref();
-    let interface = target(port, netns, args.allow_default_route.as_deref())?;
+    let interface = interface_to_send(port, netns, args.allow_default_route.as_deref())?;
     let plan = Arc::new(options::plan(&spec, interface.as_ref(), netns)?);
     let measure = Measure {
         mean_bytes: Some(plan.mean_bytes()),

@@ -8,7 +8,7 @@ use sluicegate::link::{Interface, NextHop, NextHops};
 use sluicegate_traffic::plan::{Frames, Plan, Stream};
 use sluicegate_traffic::spec::{Defaults, Flags, PROFILES, Spec, SpecError};
 
-use crate::send::{common_hop, destination};
+use crate::target::{common_hop, destination};
 
 /// The specification's flags.
 #[derive(clap::Args, Clone, Debug)]

@@ -8,7 +8,7 @@ use sluicegate::link::{Interface, Mac, NextHops};
 use sluicegate::port::{OpenOptions, Port, PortName};
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
 
-use crate::send::{common_hop, destination};
+use crate::target::{common_hop, destination};
 
 /// Flags that rewrite addresses.
 #[derive(clap::Args, Clone, Debug)]

@@ -18,10 +18,8 @@ use addresses::{Addresses, next_hop_mac};
 use nix::libc::ARPHRD_ETHER;
 
 use crate::args::Common;
-use crate::send::{
-    Changes, Measure, Orders, Rate, RingSender, Sender, Steering, Supply, Wish, best, link_speed,
-    send, target,
-};
+use crate::send::{Changes, Measure, Orders, Rate, RingSender, Sender, Steering, Supply, send};
+use crate::target::{Wish, best, interface_to_send, link_speed};
 use crate::{notice, overwrite};
 
 const EXAMPLES: &str = "\
@@ -104,7 +102,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let mut file = args.file.clone();
     notice::apply_filter(&mut file, args.filter.as_deref())?;
     let mut rewrite = args.addresses.rewrite()?;
-    let interface = target(&args.port, netns, args.allow_default_route.as_deref())?;
+    let interface = interface_to_send(&args.port, netns, args.allow_default_route.as_deref())?;
     let steering = steering(&args, interface.as_ref())?;
     // Before a file is emptied, or anything happens to an interface.
     if args.port.kind() == Kind::Pcap {

@@ -1,17 +1,489 @@
-//! Running a port: a thread for each queue, one that watches over them.
-//!
-//! ```text
-//!   control: signals, --duration, status          workers: one a queue, pinned
-//!   +-----------------------------+   stop   +----------------------------------+
-//!   | every interval: add up      | -------> | sync → visit batch → release     |
-//!   | the workers' counters       | <------- | counters, once a batch           |
-//!   +-----------------------------+          +----------------------------------+
-//! ```
+//! A run: a thread for each piece of work, and the control thread, which attends to signals, time,
+//! the status and the ledger so far.
 
-mod control;
-mod counters;
-mod worker;
+mod receive;
 
-pub use control::{Control, Ended, Limits, Run, Work, run, supervise};
-pub use counters::{Inquiry, Snapshot, Totals, WorkerCounters};
-pub use worker::{Nothing, Outcome, RunContext, Visitor, first_error};
+use std::collections::BTreeSet;
+use std::io::{Stdout, stdout};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use sluicegate::error::{Error, Result};
+use sluicegate::link::{ThreadCpuUsage, pin_thread};
+use sluicegate::port::Queue;
+use sluicegate::ring::Wait;
+
+use crate::args::Common;
+use crate::counters::{Inquiry, Snapshot, Wanted, WorkerCounters};
+use crate::notice;
+use crate::report::Report;
+use crate::signals::Signals;
+use crate::status::Status;
+pub use receive::{Nothing, Received, Visitor, receive};
+
+/// Interval between checks while workers owe their snapshots.
+const ANSWER_TICK: Duration = Duration::from_millis(10);
+
+/// How a run is controlled, besides its flags.
+#[derive(Clone, Copy)]
+pub struct RunOptions<'a> {
+    pub common: &'a Common,
+    /// How workers wait.
+    pub wait: Wait,
+    /// Packets go to standard output: the status goes to stderr, and the run ends when the reader leaves,
+    /// even if nothing is to be written.
+    pub stdout_is_taken: bool,
+}
+
+/// The work of one thread of a run.
+pub trait Work: Send {
+    /// What it counts.
+    type Counts: Send + Sync;
+
+    /// The thread's name.
+    fn name(&self) -> String;
+
+    /// The CPU of the thread with this index, of those that the user named.
+    fn cpu(&self, index: usize, cpus: &[usize]) -> Option<usize> {
+        cpus.get(index % cpus.len().max(1)).copied()
+    }
+
+    /// Does the work, until told to stop, or until there is no more to do. Publishes a snapshot of its
+    /// counts when asked for one. A failure ends the other threads, too.
+    fn run(self, thread: &mut WorkerThread<'_, Self::Counts>) -> (Self::Counts, Result<()>);
+}
+
+/// The decisions and reports of a run, on its control thread.
+pub trait RunControl<T> {
+    /// The time between two calls of [`tick`](Self::tick), at most.
+    const TICK: Duration = Duration::from_millis(100);
+
+    /// The report so far, asked for by SIGUSR1.
+    fn report_so_far(&mut self, outcomes: &Outcomes<T>, elapsed: Duration) -> Report;
+
+    /// Shows the workers' counts, once an interval.
+    fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
+        status.show(counters, elapsed);
+    }
+
+    /// Does what is due; Break ends the run.
+    fn tick(&mut self, _status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    /// Called once, when nothing more is let in, before the workers have dealt with all that came.
+    fn at_end(&mut self) {}
+}
+
+/// What a thread has done, at the end or so far.
+#[derive(Debug)]
+pub struct Outcome<T> {
+    /// The CPU it is pinned to.
+    pub cpu: Option<usize>,
+    /// The share of the time it was on a CPU.
+    pub busy: f64,
+    /// Messages about its ports that were printed meanwhile.
+    pub notices: Vec<String>,
+    /// When it had handed on its last packet; of a snapshot, when that was made.
+    ended: Instant,
+    pub counts: T,
+}
+
+/// The outcomes of a run's threads; none of a thread that is held up.
+pub type Outcomes<T> = [Option<Arc<Outcome<T>>>];
+
+/// A run that has ended.
+#[derive(Debug)]
+pub struct Run<T> {
+    /// How each worker ended: none is missing.
+    pub outcomes: Vec<Option<Arc<Outcome<T>>>>,
+    /// From the first packet let in to the last: until the run was stopped, or until the last
+    /// source had come to its end.
+    pub elapsed: Duration,
+    /// It ended because nobody read standard output any more.
+    pub reader_left: bool,
+    /// The first worker's failure.
+    pub result: Result<()>,
+}
+
+/// The state that all workers of a run share.
+#[derive(Debug)]
+pub struct RunContext {
+    /// Let nothing more in.
+    pub stop: Stop,
+    /// Packets still wanted by `--count`, over all workers.
+    pub wanted: Wanted,
+    /// How to wait.
+    pub wait: Wait,
+    /// Interfaces that are down, as far as the user has been told.
+    down: Mutex<BTreeSet<String>>,
+}
+
+/// A worker's thread: its share of the run's state.
+pub struct WorkerThread<'a, T> {
+    pub run: &'a RunContext,
+    pub counters: &'a WorkerCounters,
+    snapshot: &'a Snapshot<Outcome<T>>,
+    cpu: Option<usize>,
+    clocks: ThreadCpuUsage,
+    notices: Vec<String>,
+    ended: Option<Instant>,
+}
+
+impl<T> WorkerThread<'_, T> {
+    /// Returns true if a snapshot is requested.
+    #[inline]
+    pub fn is_asked(&self) -> bool {
+        self.snapshot.is_asked()
+    }
+
+    /// Publishes the requested snapshot.
+    pub fn publish(&self, counts: T) {
+        self.snapshot.publish(Arc::new(self.outcome(counts)));
+    }
+
+    /// Publishes the last snapshot of a worker that answers no more requests.
+    pub fn publish_last(&self, counts: T) {
+        self.snapshot.close(Arc::new(self.outcome(counts)));
+    }
+
+    /// Notes that the last packet was handed on then: what follows takes no part in the run's time.
+    pub fn ended_at(&mut self, at: Instant) {
+        self.ended = Some(at);
+    }
+
+    /// The share of the time that the thread was on a CPU.
+    pub fn busy(&self) -> f64 {
+        self.clocks.share()
+    }
+
+    /// Prints a queue's notices.
+    pub fn say_notices(&mut self, queue: &mut Queue) {
+        while let Some(notice) = queue.take_notice() {
+            notice::say(&notice);
+            self.notices.push(notice);
+        }
+    }
+
+    /// Tells of a queue's interface that went down or came up, once for all its queues.
+    pub fn tell(&self, queue: &Queue, up: bool) {
+        let Some(interface) = queue.interfaces().first() else { return };
+        let name = &interface.name;
+        let mut down = self.run.down.lock().unwrap_or_else(PoisonError::into_inner);
+        match up {
+            true if down.remove(name) => notice::say(format_args!("{name} is up")),
+            false if down.insert(name.clone()) => {
+                notice::say(format_args!("{name} is down; waiting for it to come up"));
+            }
+            _ => {}
+        }
+    }
+
+    fn outcome(&self, counts: T) -> Outcome<T> {
+        Outcome {
+            cpu: self.cpu,
+            busy: self.busy(),
+            notices: self.notices.clone(),
+            ended: self.ended.unwrap_or_else(Instant::now),
+            counts,
+        }
+    }
+}
+
+/// Runs a thread for each piece of work.
+///
+/// # Errors
+/// A CPU that cannot be used. Failures of workers stand in the run's result.
+pub fn supervise<W: Work, C: RunControl<W::Counts>>(
+    work: Vec<W>,
+    options: RunOptions<'_>,
+    signals: &Signals,
+    control: &mut C,
+) -> Result<Run<W::Counts>> {
+    let RunOptions { common, wait, stdout_is_taken } = options;
+    let mut status = Status::new(common, stdout_is_taken);
+    let counters: Vec<WorkerCounters> = work.iter().map(|_| WorkerCounters::default()).collect();
+    let snapshots: Vec<Snapshot<Outcome<W::Counts>>> =
+        work.iter().map(|_| Snapshot::default()).collect();
+    let shared = RunContext {
+        stop: Stop::new()?,
+        wanted: Wanted::new(common.count),
+        wait,
+        down: Mutex::default(),
+    };
+    let running = AtomicUsize::new(work.len());
+    let stdout = stdout_is_taken.then(stdout);
+    let mut events = Events { signals: Some(signals), stdout, stop: &shared.stop };
+    let start = Instant::now();
+    let mut reader_left = false;
+    let mut open = true;
+    let ends = thread::scope(|scope| {
+        // Whatever way this scope is left, the workers end.
+        let _stop = StopOnDrop(&shared.stop);
+        let workers: Vec<ScopedJoinHandle<'_, Result<_>>> = work
+            .into_iter()
+            .zip(counters.iter().zip(&snapshots))
+            .enumerate()
+            .map(|(index, (work, (counters, snapshot)))| {
+                let (shared, running) = (&shared, &running);
+                let cpu = work.cpu(index, common.cpus());
+                thread::Builder::new().name(work.name()).spawn_scoped(scope, move || {
+                    let _ended = RunningWorker { count: running, stop: &shared.stop };
+                    let stop = StopOnDrop(&shared.stop);
+                    cpu.map_or(Ok(()), pin_thread)?;
+                    let (clocks, notices) = (ThreadCpuUsage::begin(), Vec::new());
+                    let mut thread = WorkerThread {
+                        run: shared,
+                        counters,
+                        snapshot,
+                        cpu,
+                        clocks,
+                        notices,
+                        ended: None,
+                    };
+                    let (counts, result) = work.run(&mut thread);
+                    let outcome = Arc::new(thread.outcome(counts));
+                    snapshot.close(Arc::clone(&outcome));
+                    if result.is_ok() {
+                        // A file that has been read to its end does not end the others.
+                        std::mem::forget(stop);
+                    }
+                    Ok((outcome, result))
+                })
+            })
+            .collect::<std::io::Result<_>>()
+            .map_err(|e| Error::system("start", "a worker thread", e))?;
+        let mut next_look = status.interval();
+        let mut inquiry = Inquiry::default();
+        while running.load(Ordering::Relaxed) > 0 {
+            let elapsed = start.elapsed();
+            let over = common.duration.is_some_and(|end| elapsed >= end);
+            if over || control.tick(&mut status, elapsed).is_break() {
+                shared.stop.set();
+            }
+            if shared.stop.is_set() && std::mem::take(&mut open) {
+                control.at_end();
+            }
+            if signals.take_ledger_request() {
+                inquiry.ask(&snapshots);
+            }
+            if let Some(outcomes) = inquiry.answer(&snapshots) {
+                status.ledger(&control.report_so_far(&outcomes, elapsed));
+            }
+            if elapsed >= next_look {
+                control.watch(&mut status, &counters, elapsed);
+                next_look = elapsed + status.interval();
+            }
+            let end = common.duration.filter(|_| open).unwrap_or(Duration::MAX);
+            let until = next_look.min(end).saturating_sub(elapsed);
+            let tick = if inquiry.is_open() { ANSWER_TICK } else { C::TICK };
+            let event = events.wait(until.min(tick))?;
+            if event == ControlEvent::None {
+                continue;
+            }
+            shared.stop.set();
+            if std::mem::take(&mut open) {
+                control.at_end();
+            }
+            match event {
+                // The user may not want to wait for files to be closed.
+                ControlEvent::Signal => signals.end_at_second()?,
+                _ => reader_left = true,
+            }
+        }
+        if open {
+            control.at_end();
+        }
+        let end = |worker: ScopedJoinHandle<'_, Result<_>>| match worker.join() {
+            Ok(outcome) => outcome,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        workers.into_iter().map(end).collect::<Result<Vec<_>>>()
+    });
+    status.done();
+    let (outcomes, results): (Vec<Arc<Outcome<_>>>, Vec<_>) = ends?.into_iter().unzip();
+    let ended = shared.stop.at().or_else(|| outcomes.iter().map(|outcome| outcome.ended).max());
+    let elapsed = ended.unwrap_or(start).saturating_duration_since(start);
+    let outcomes = outcomes.into_iter().map(Some).collect();
+    Ok(Run { outcomes, elapsed, reader_left, result: results.into_iter().collect() })
+}
+
+/// The end of a run: the first call sets it and wakes the control thread.
+#[derive(Debug)]
+pub struct Stop {
+    set: AtomicBool,
+    at: OnceLock<Instant>,
+    wake: EventFd,
+}
+
+impl Stop {
+    fn new() -> Result<Self> {
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|error| Error::system("create", "an eventfd", error))?;
+        Ok(Self { set: AtomicBool::new(false), at: OnceLock::new(), wake })
+    }
+
+    /// Ends the run.
+    pub fn set(&self) {
+        self.at.get_or_init(Instant::now);
+        // A flag by itself: nothing is published through it.
+        if !self.set.swap(true, Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
+    /// Returns true if the run is over.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.set.load(Ordering::Relaxed)
+    }
+
+    /// Wakes the control thread.
+    fn wake(&self) {
+        // It fails only where a wake-up is pending.
+        let _ = self.wake.write(1);
+    }
+
+    /// When it was ended.
+    fn at(&self) -> Option<Instant> {
+        self.at.get().copied()
+    }
+}
+
+/// Tells all workers to stop when it is dropped: one that fails, however it fails, ends the run.
+struct StopOnDrop<'a>(&'a Stop);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+/// A worker that has not ended, however it ends.
+struct RunningWorker<'a> {
+    count: &'a AtomicUsize,
+    stop: &'a Stop,
+}
+
+impl Drop for RunningWorker<'_> {
+    fn drop(&mut self) {
+        // The wake-up, a system call, is after it.
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.stop.wake();
+    }
+}
+
+/// An event that ends a run from outside, or none.
+#[derive(PartialEq)]
+enum ControlEvent {
+    None,
+    Signal,
+    ReaderLeft,
+}
+
+/// The signals, the reader of standard output, and the workers' ends.
+struct Events<'a> {
+    /// Until one has asked for the end.
+    signals: Option<&'a Signals>,
+    stdout: Option<Stdout>,
+    stop: &'a Stop,
+}
+
+impl Events<'_> {
+    /// Waits for an event; `None` if none has come, or the workers' state may have changed. That the
+    /// reader left is said once.
+    fn wait(&mut self, timeout: Duration) -> Result<ControlEvent> {
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        // No event is asked of stdout: a pipe without a reader reports an error all the same.
+        let stdout = self.stdout.as_ref().map(|stdout| stdout.as_fd());
+        let stdout = stdout.map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::empty()));
+        let signals = self.signals.map(|signals| PollFd::new(signals.as_fd(), PollFlags::POLLIN));
+        let stop = PollFd::new(self.stop.wake.as_fd(), PollFlags::POLLIN);
+        let mut fds: Vec<PollFd<'_>> = stdout.into_iter().chain(signals).chain([stop]).collect();
+        match nix::poll::poll(&mut fds, timeout) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(ControlEvent::None),
+            Ok(_) => {}
+            Err(error) => return Err(Error::system("wait for", "signals", error)),
+        }
+        let _ = self.stop.wake.read();
+        let broken = fds.first().filter(|_| self.stdout.is_some()).and_then(PollFd::revents);
+        if broken.is_some_and(|events| events.contains(PollFlags::POLLERR)) {
+            self.stdout = None;
+            return Ok(ControlEvent::ReaderLeft);
+        }
+        let signal = self.signals.take_if(|signals| signals.take());
+        Ok(signal.map_or(ControlEvent::None, |_| ControlEvent::Signal))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use clap::Parser;
+    use sluicegate::port::{OpenOptions, Port};
+    use sluicegate::ring::Packet;
+
+    use super::*;
+
+    /// One that panics at the first packet, if it is to.
+    #[derive(Default)]
+    struct Fails {
+        panics: bool,
+        finished: u32,
+    }
+
+    impl Visitor for Fails {
+        fn packet(&mut self, _packet: &Packet<'_>) {
+            assert!(!self.panics, "as it was told");
+        }
+
+        fn finish(&mut self) {
+            self.finished += 1;
+        }
+    }
+
+    struct Nobody;
+
+    impl RunControl<Received> for Nobody {
+        fn report_so_far(&mut self, _: &Outcomes<Received>, _: Duration) -> Report {
+            Report::default()
+        }
+    }
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        common: Common,
+    }
+
+    #[test]
+    fn every_visitor_hears_of_its_end_once() {
+        // One that is to panic may come last.
+        for (sentence, panics, flags) in [
+            ("one whose worker panics, too", [true, false], "--duration=10s"),
+            ("those whose threads cannot be pinned, too", [false, false], "--cpus=8191"),
+            ("those that come to their end", [false, false], "--count=1000"),
+        ] {
+            let options = OpenOptions { queues: 2, ..OpenOptions::default() };
+            let port = Port::open(&"null:/0-1".parse().unwrap(), &options).unwrap();
+            let mut visitors = panics.map(|panics| Fails { panics, ..Fails::default() });
+            let Flags { common } = Flags::parse_from(["test", flags]);
+            let options = RunOptions { common: &common, wait: Wait::Sleep, stdout_is_taken: false };
+            let signals = Signals::catch().unwrap();
+            let work = port.queues.into_iter().zip(&mut visitors).collect();
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                receive(work, options, &signals, &mut Nobody).is_ok()
+            }));
+            assert_eq!(ended.is_err(), panics[0], "{sentence}");
+            assert_eq!(visitors.map(|visitor| visitor.finished), [1, 1], "{sentence}");
+        }
+    }
+}

@@ -15,7 +15,6 @@ use nix::sys::termios::{
 use nix::unistd::{getpgrp, tcgetpgrp};
 
 use crate::notice;
-use crate::status::Status;
 
 /// Help on the keys.
 const KEYS: &str = "+ and - a tenth, * and / double and half, p pause, q end";
@@ -30,18 +29,9 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The keys of a run whose status is a live line; says what they do where there is a rate.
-    pub fn of(status: &Status, paced: bool) -> Option<Self> {
-        let keys = status.is_live().then(Self::open).flatten();
-        if keys.is_some() && paced {
-            notice::say(format_args!("keys: {KEYS}"));
-        }
-        keys
-    }
-
-    /// Takes the terminal, if standard input is one. From now on threads that are started leave its
-    /// signals to this.
-    fn open() -> Option<Self> {
+    /// Takes the terminal, if standard input is one, and says what the keys do where there is a rate.
+    /// From now on threads that are started leave its signals to this.
+    pub fn open(paced: bool) -> Option<Self> {
         let terminal = stdin();
         if !terminal.is_terminal() {
             return None;
@@ -56,6 +46,9 @@ impl Keys {
         };
         let mut keys = Self { terminal, stops, before: None };
         keys.take_terminal();
+        if paced {
+            notice::say(format_args!("keys: {KEYS}"));
+        }
         Some(keys)
     }
 

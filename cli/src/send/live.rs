@@ -1,24 +1,27 @@
 //! Sending live frames: a worker each with a program of its own.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::signal::SigSet;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::netns;
 use sluicegate_traffic::live::{Live, Sending};
 use sluicegate_traffic::rate::{Gaps, Pace};
-use sluicegate_traffic::source::LeftOut;
 
-use super::run::{Done, Orders};
+use super::steering::TICK;
+use super::{Done, Orders, Sent};
+use crate::run::WorkerThread;
 
 /// Sends live frames.
 #[derive(Debug)]
 pub struct LiveSender {
     starter: Option<Starter>,
     sending: Vec<Sending>,
-    started: Option<Instant>,
+    /// Other paces; disconnected at the end.
+    paces: Receiver<Pace>,
+    started: Instant,
 }
 
 /// A thread that waits in the interface's namespace to start the workers: a process that dropped
@@ -36,80 +39,80 @@ impl LiveSender {
     /// The namespace cannot be entered; the system has no thread left.
     pub fn new(ready: Vec<Live>, netns: Option<&str>) -> Result<Self> {
         let starter = Starter::new(ready, netns.map(str::to_owned))?;
-        Ok(Self { starter: Some(starter), sending: Vec::new(), started: None })
+        let (sending, paces, started) = (Vec::new(), channel().1, Instant::now());
+        Ok(Self { starter: Some(starter), sending, paces, started })
     }
 
-    /// Begins to send.
-    pub fn start(&mut self, orders: &Orders) -> Result<()> {
+    /// Begins to send. Another pace of all workers together goes where this returns; that it is dropped
+    /// ends them.
+    pub fn start(&mut self, orders: &Orders) -> Result<Sender<Pace>> {
+        let (to, paces) = channel();
         if let Some(starter) = self.starter.take() {
-            self.started = Some(Instant::now());
+            self.started = Instant::now();
             self.sending = starter.start(orders.clone())?;
         }
-        Ok(())
+        self.paces = paces;
+        Ok(to)
     }
 
-    /// Another pace of all workers together, from now on.
-    pub fn set_pace(&self, pace: Pace) {
-        self.sending.iter().for_each(|sending| sending.set_pace(pace));
+    /// Waits until all workers are done, one fails, or the run is stopped; then ends all.
+    pub fn run(mut self, thread: &mut WorkerThread<'_, Sent>) -> (Sent, Result<()>) {
+        while !self.is_finished() {
+            match self.paces.recv_timeout(TICK) {
+                Ok(pace) => self.sending.iter().for_each(|sending| sending.set_pace(pace)),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.note_counters(thread);
+            if thread.is_asked() {
+                thread.publish(self.sent());
+            }
+        }
+        // All are told before one is waited for: on few CPUs each takes its time.
+        self.sending.iter().for_each(Sending::tell);
+        let ends: Vec<_> = self.sending.iter_mut().map(Sending::end).collect();
+        self.note_counters(thread);
+        (self.sent(), ends.into_iter().collect())
     }
 
-    /// Packets and bytes of each worker so far.
-    pub fn counts(&self) -> Vec<(u64, u64)> {
+    fn note_counters(&self, thread: &WorkerThread<'_, Sent>) {
         let counts = self.sending.iter().map(Sending::counters);
-        counts.map(|counters| (counters.packets, counters.bytes)).collect()
+        let (packets, bytes) = counts.fold((0, 0), |(packets, bytes), counters| {
+            (packets + counters.packets, bytes + counters.bytes)
+        });
+        let before = thread.counters.totals();
+        thread.counters.add(packets - before.packets, bytes - before.bytes);
     }
 
     /// Reports whether all workers are done, or one has failed.
-    pub fn is_finished(&self) -> bool {
+    fn is_finished(&self) -> bool {
         let all = self.sending.iter().all(Sending::is_finished);
         all || self.sending.iter().any(Sending::has_failed)
     }
 
-    /// Ends all workers. The first failure of one is the answer.
-    pub fn end(&mut self) -> Result<()> {
-        // All are told before one is waited for: on few CPUs each takes its time.
-        self.sending.iter().for_each(Sending::tell);
-        let ends: Vec<_> = self.sending.iter_mut().map(Sending::end).collect();
-        ends.into_iter().collect()
-    }
-
-    /// From the start to when the last packet of the last worker had been sent; nothing where one was
-    /// ended before that.
-    pub fn elapsed(&self) -> Option<Duration> {
+    /// Each worker's counts. The time ends when the last packet of the last worker had been sent; it is
+    /// unknown where one was ended before that.
+    fn sent(&self) -> Sent {
         let ends: Option<Vec<_>> = self.sending.iter().map(Sending::done_at).collect();
-        Some(ends?.into_iter().max()?.saturating_duration_since(self.started?))
+        let span = ends.and_then(|ends| Some((self.started, ends.into_iter().max()?)));
+        let mut gaps = Gaps::default();
+        self.sending.iter().for_each(|sending| gaps.merge(&sending.gaps()));
+        Sent { workers: self.sending.iter().map(done).collect(), gaps, span }
     }
+}
 
-    /// Returns each worker's counts.
-    pub fn done(&self) -> Vec<Done> {
-        self.sending
-            .iter()
-            .map(|sending| {
-                let (redirects, counters) = (sending.redirects(), sending.counters());
-                Done {
-                    packets: counters.packets + counters.refused,
-                    bytes: counters.bytes,
-                    accepted: counters.packets,
-                    redirects,
-                    untraced: counters.packets.saturating_sub(redirects.total()),
-                    rejected: 0,
-                    refused: counters.refused,
-                    unsent: 0,
-                    disconnected: 0,
-                    left_out: LeftOut::default(),
-                    restarts: counters.restarts,
-                    busy: sending.busy(),
-                }
-            })
-            .collect()
-    }
-
-    /// How late packets were.
-    pub fn gaps(&self) -> Gaps {
-        self.sending.iter().fold(Gaps::default(), |mut all, sending| {
-            all.merge(&sending.gaps());
-            all
-        })
+fn done(sending: &Sending) -> Done {
+    let (redirects, counters) = (sending.redirects(), sending.counters());
+    Done {
+        packets: counters.packets + counters.refused,
+        bytes: counters.bytes,
+        accepted: counters.packets,
+        redirects,
+        untraced: counters.packets.saturating_sub(redirects.total()),
+        refused: counters.refused,
+        restarts: counters.restarts,
+        busy: sending.busy(),
+        ..Done::default()
     }
 }
 

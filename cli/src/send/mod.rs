@@ -3,7 +3,7 @@
 //! ```text
 //!   source: made, or read from a file --> worker: a thread and a transmit ring --+
 //!   plan --> program in the kernel: live frames ---------------------------------+--> the wire
-//!   run: time, signals, status        report: attempted, accepted, sent
+//!   control: time, signals, status    report: attempted, accepted, sent
 //!   steering: rate, file, keys, ramp --> dial, which workers look at
 //! ```
 
@@ -12,28 +12,145 @@ mod live;
 mod rate;
 mod report;
 mod ring;
-mod run;
 mod steering;
-mod target;
 
-use sluicegate::port::{Kind, PortName};
+use std::ops::ControlFlow;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sluicegate::error::{Error, Result};
+use sluicegate::port::{Kind, PortName, Queue};
+use sluicegate::ring::Wait;
+use sluicegate::xdp::RedirectCounts;
+use sluicegate_traffic::rate::{Gaps, Pace};
+use sluicegate_traffic::source::LeftOut;
 
 use crate::args::Common;
-use crate::notice;
+use crate::report::Report;
+use crate::run::{Outcomes, RunControl, RunOptions, Work, WorkerThread, supervise};
 use crate::signals::Signals;
-use crate::status::Status;
+use crate::status::{self, Status};
+use crate::target::Carrier;
+use keys::Keys;
 use report::SendReport;
-use target::Carrier;
+use ring::RingWorker;
+use steering::TICK;
 
 pub use live::LiveSender;
 pub use rate::{Measure, Rate};
-pub use report::Paced;
 pub use ring::{RingSender, Supply, monotonic_ns};
-pub use run::{Orders, Sender};
 pub use steering::{Changes, Steering};
-pub use target::{
-    Wish, best, common_hop, destination, interface_of, link_speed, short, target, zero_copy,
-};
+
+/// A sender of either kind.
+pub enum Sender {
+    /// Programs in the kernel.
+    Live(LiveSender),
+    /// Threads that fill a port's transmit rings.
+    Ring(RingSender),
+}
+
+/// Orders to the workers.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// Packets to send, all workers together.
+    pub count: Option<u64>,
+    /// The CPUs they run on, in turns; anywhere if empty.
+    pub cpus: Vec<usize>,
+}
+
+impl Orders {
+    /// How many packets worker `index` of `workers` sends.
+    pub fn share(&self, index: usize, workers: usize) -> Option<u64> {
+        let (index, workers) = (index as u64, workers as u64);
+        self.count.map(|count| count / workers + u64::from(index < count % workers))
+    }
+
+    /// The CPU of a worker.
+    pub fn cpu(&self, index: usize) -> Option<usize> {
+        self.cpus.get(index % self.cpus.len().max(1)).copied()
+    }
+}
+
+/// The counts of one thread that sends: of a ring, or of all live frames.
+#[derive(Debug)]
+pub struct Sent {
+    pub workers: Vec<Done>,
+    /// How late packets were against the timetable; empty without one.
+    pub gaps: Gaps,
+    /// From when to when it sent, where it knows it itself.
+    pub span: Option<(Instant, Instant)>,
+}
+
+/// The counts of one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Done {
+    /// Packets it made and handed on, or would have.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets of `packets` that were accepted.
+    pub accepted: u64,
+    /// The known outcomes of packets redirected by XDP, and the number untraced.
+    pub redirects: RedirectCounts,
+    pub untraced: u64,
+    /// Attempts that the kernel answered with a drop.
+    pub rejected: u64,
+    /// Packets not in `packets`, which the target cannot send.
+    pub left_out: LeftOut,
+    /// Packets refused, as far as known during the run.
+    pub refused: u64,
+    /// Packets not sent at the end.
+    pub unsent: u64,
+    /// Packets with a peer when it disconnected.
+    pub disconnected: u64,
+    /// Times it was too far behind its timetable.
+    pub restarts: u64,
+    /// The share of the time it was on a CPU.
+    pub busy: f64,
+}
+
+/// The remains of workers that have ended.
+#[derive(Debug, Default)]
+pub struct Remains {
+    /// Kept until the report is complete: closing a queue may delay other workers and readers of
+    /// the interface's counters.
+    queues: Vec<Queue>,
+    /// Failures of sources: no reason for other workers to end, because each sends what it has before.
+    failures: Vec<Error>,
+}
+
+/// The work of a thread that sends.
+enum SendWork {
+    Live(LiveSender),
+    Ring(RingWorker),
+}
+
+impl Work for SendWork {
+    type Counts = Sent;
+
+    fn name(&self) -> String {
+        match self {
+            Self::Live(_) => "live".into(),
+            Self::Ring(worker) => worker.name(),
+        }
+    }
+
+    fn cpu(&self, index: usize, cpus: &[usize]) -> Option<usize> {
+        match self {
+            // The CPUs are those of its programs.
+            Self::Live(_) => None,
+            Self::Ring(_) => cpus.get(index % cpus.len().max(1)).copied(),
+        }
+    }
+
+    fn run(self, thread: &mut WorkerThread<'_, Sent>) -> (Sent, Result<()>) {
+        match self {
+            Self::Live(live) => live.run(thread),
+            Self::Ring(worker) => worker.run(thread),
+        }
+    }
+}
 
 /// Sends, and says what became of it: all of a command that has opened its sender.
 ///
@@ -43,24 +160,86 @@ pub fn send(
     command: &'static str,
     port: &PortName,
     common: &Common,
-    mut sender: Sender,
+    sender: Sender,
     mut steering: Option<Steering>,
 ) -> anyhow::Result<()> {
-    let sent = SendReport::of(command, port, common, &sender);
+    let report = SendReport::of(command, port, common, &sender);
     let carrier = Carrier::of(port, common.netns.as_deref());
     common.become_user()?;
     let signals = Signals::catch()?;
-    let mut status = Status::new(common, false);
-    let ended =
-        run::run(&mut sender, steering.as_mut(), common, &signals, carrier, &mut status, &sent);
-    status.done();
-    let ended = ended?;
-    let mut report = sent.count(&sender, &ended, steering.as_ref());
-    report.notices.iter().for_each(notice::say);
-    // Those have been said.
-    report.notices.splice(0..0, ended.notices);
+    // Before threads are started, which leave the terminal's signals to it.
+    let keys = status::is_live(common).then(|| Keys::open(steering.is_some())).flatten();
+    let orders = Orders { count: common.count, cpus: common.cpus().to_vec() };
+    let remains = Arc::<Mutex<Remains>>::default();
+    let mut paces = None;
+    let work = match sender {
+        Sender::Ring(ring) => {
+            let workers = ring.workers(&orders, &remains)?;
+            workers.into_iter().map(SendWork::Ring).collect()
+        }
+        Sender::Live(mut live) => {
+            paces = Some(live.start(&orders)?);
+            vec![SendWork::Live(live)]
+        }
+    };
+    let mut control =
+        SendControl { report: &report, steering: steering.as_mut(), carrier, keys, paces };
+    let options = RunOptions { common, wait: Wait::Sleep, stdout_is_taken: false };
+    let ended = supervise(work, options, &signals, &mut control)?;
+    let report = report.count(&ended, steering.as_ref());
     // Where packets go to standard output, that is for them alone.
     report.publish(port.kind() == Kind::Pcap && port.name() == "-", common.json)?;
     ended.result?;
+    let failures =
+        std::mem::take(&mut remains.lock().unwrap_or_else(PoisonError::into_inner).failures);
+    if let Some(failure) = failures.into_iter().next() {
+        return Err(failure.into());
+    }
     report.check_sent()
+}
+
+/// Controls a run that sends: the rate, the keys, the carrier.
+struct SendControl<'a> {
+    report: &'a SendReport,
+    steering: Option<&'a mut Steering>,
+    carrier: Option<Carrier>,
+    keys: Option<Keys>,
+    /// Where live frames get another pace, and their end; rings look at the dial.
+    paces: Option<mpsc::Sender<Pace>>,
+}
+
+impl RunControl<Sent> for SendControl<'_> {
+    const TICK: Duration = TICK;
+
+    fn report_so_far(&mut self, outcomes: &Outcomes<Sent>, elapsed: Duration) -> Report {
+        self.report.so_far(outcomes, elapsed)
+    }
+
+    fn tick(&mut self, status: &mut Status, elapsed: Duration) -> ControlFlow<()> {
+        if let Some(text) = self.carrier.as_mut().and_then(Carrier::look) {
+            status.say(text);
+        }
+        while let Some(key) = self.keys.as_mut().and_then(Keys::take) {
+            if key == b'q' {
+                return ControlFlow::Break(());
+            }
+            if let Some(steering) = &mut self.steering
+                && steering.press(key)
+            {
+                status.note(steering.shown());
+            }
+        }
+        let pace = self.steering.as_mut().and_then(|steering| steering.look(elapsed));
+        if let (Some(pace), Some(paces)) = (pace, &self.paces) {
+            // A worker that has ended needs none.
+            let _ = paces.send(pace);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn at_end(&mut self) {
+        // A second signal may end the process from now on: the terminal is given back before.
+        self.keys = None;
+        self.paces = None;
+    }
 }

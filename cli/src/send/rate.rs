@@ -10,7 +10,6 @@ use sluicegate::units;
 use sluicegate_traffic::rate::{Pace, Period, Unit};
 
 use crate::report::L1_OVERHEAD_BYTES;
-use crate::units::{show_bps, show_pps};
 
 const RIGHT: &str = "a rate is like 1Mpps, 5Gbps (layer 1), 5GbpsL2 or 80% of the link";
 
@@ -118,15 +117,6 @@ impl Measure {
 
 fn other_unit() -> Error {
     Error::Usage("the rate began as one of bits: give another of the same layer".into())
-}
-
-/// Formats a rate with its unit.
-pub fn show_rate(rate: f64, unit: Unit) -> String {
-    match unit {
-        Unit::Packet => show_pps(rate).to_string(),
-        Unit::BYTE_OF_LAYER2 => format!("{} (L2)", show_bps(rate * 8.0)),
-        Unit::Byte { .. } => format!("{} (L1)", show_bps(rate * 8.0)),
-    }
 }
 
 fn no_speed() -> Error {

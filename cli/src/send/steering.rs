@@ -7,10 +7,12 @@ use sluicegate::error::{Error, Result};
 use sluicegate::units;
 use sluicegate_traffic::rate::{Dial, Pace, Period, Unit};
 
-use super::rate::{Measure, show_rate};
-use super::rate::{RateFile, Wanted};
-use super::run::TICK;
+use super::rate::{Measure, RateFile, Wanted};
 use crate::notice;
+use crate::units::show_rate;
+
+/// The time between two looks at whether it is over, and at which rate is asked for.
+pub const TICK: Duration = Duration::from_millis(20);
 
 /// The time between two looks at a file.
 const LOOK: Duration = Duration::from_millis(250);

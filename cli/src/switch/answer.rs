@@ -9,7 +9,7 @@ use sluicegate_switch::table::TICKS_PER_SECOND;
 use sluicegate_switch::{Handle, Switch};
 
 use super::ports::Named;
-use super::report::{Switching, port_ledger};
+use super::report::{port_ledger, switching};
 use super::request::Request;
 use super::run::Ports;
 use crate::notice::{failure, said};
@@ -95,7 +95,7 @@ impl Answering<'_, '_> {
     fn show(&self) -> Result<Value> {
         let states = self.ask(Switch::states)?;
         let port = |state| {
-            let mut value = json!(Switching::of(state));
+            let mut value = json!(switching(state));
             value["port"] = self.ports.name_of(state).into();
             value["packets"] = state.counts.packets.into();
             value["bytes"] = state.counts.bytes.into();

@@ -6,8 +6,6 @@ mod report;
 mod request;
 mod run;
 
-pub use report::Switching;
-
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -3,66 +3,34 @@
 use std::time::Duration;
 
 use crate::ledger::{Ledger, Role};
-use serde::Serialize;
 use sluicegate_switch::{CAUSES, MemberState};
 
 use crate::card::{HandedOver, Wire};
-use crate::report::{Report, Traffic};
+use crate::report::{Report, Switching, Traffic};
 
 /// The loss name of packets that went on to other ports of the switch, and so did not leave it here.
 const DELIVERED: &str = "delivered";
 
-/// The counts of a switch's port besides those of reception.
-#[derive(Clone, Debug, Serialize)]
-pub struct Switching {
-    /// Its name in the switch.
-    pub name: String,
-    /// Packets from it that went to the one port their destination is behind.
-    pub forwarded: u64,
-    /// Packets from it that went to all others, and the copies of these beyond the first.
-    pub flooded: u64,
-    pub flood_copies: u64,
-    /// Packets for it, and how its ring took them.
-    pub to_port: u64,
-    pub to_port_bytes: u64,
-    pub swapped: u64,
-    pub copied: u64,
-    /// Packets that have left by it.
-    pub sent: u64,
-    /// Addresses: learned here now, that were elsewhere before, that found no room, and packets from
-    /// those that are said to be elsewhere.
-    pub learned: u32,
-    pub moved: u64,
-    pub unlearned: u64,
-    pub elsewhere: u64,
-    /// Those who watch the port now, and packets that they have lost.
-    pub watchers: usize,
-    pub watchers_lost: u64,
-    pub down: bool,
-}
-
-impl Switching {
-    /// Takes the counts from a port's state.
-    pub fn of(state: &MemberState) -> Self {
-        let counts = &state.counts;
-        Self {
-            name: state.name.clone(),
-            forwarded: counts.forwarded,
-            flooded: counts.flooded,
-            flood_copies: counts.copies,
-            to_port: counts.given,
-            to_port_bytes: counts.queued_bytes,
-            swapped: counts.swapped,
-            copied: counts.copied,
-            sent: state.stats.sent,
-            learned: state.learned,
-            moved: counts.moved,
-            unlearned: counts.unlearned,
-            elsewhere: counts.elsewhere,
-            watchers: state.watchers,
-            watchers_lost: state.watchers_lost,
-            down: state.down,
-        }
+/// Takes the counts from a port's state.
+pub fn switching(state: &MemberState) -> Switching {
+    let counts = &state.counts;
+    Switching {
+        name: state.name.clone(),
+        forwarded: counts.forwarded,
+        flooded: counts.flooded,
+        flood_copies: counts.copies,
+        to_port: counts.given,
+        to_port_bytes: counts.queued_bytes,
+        swapped: counts.swapped,
+        copied: counts.copied,
+        sent: state.stats.sent,
+        learned: state.learned,
+        moved: counts.moved,
+        unlearned: counts.unlearned,
+        elsewhere: counts.elsewhere,
+        watchers: state.watchers,
+        watchers_lost: state.watchers_lost,
+        down: state.down,
     }
 }
 
@@ -126,7 +94,7 @@ fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     let wire = Wire::of(report.card.as_mut(), HandedOver::from(&state.stats));
     report.ledger = port_ledger(state, wire.as_ref());
     report.account_card();
-    report.switching = Some(Switching::of(state));
+    report.switching = Some(switching(state));
 }
 
 /// The report of the whole switch over those of its ports, which it fills in.

@@ -1,14 +1,14 @@
 //! A switch from its first port to its report: one thread switches, this one watches.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sluicegate::control::Server;
 use sluicegate::error::{Error, Kind as Mends, Result};
-use sluicegate::link::{ThreadCpuUsage, pin_thread};
 use sluicegate::memory::Pool;
 use sluicegate::port::{Kind, OpenOptions, Use};
+use sluicegate::ring::Wait;
 use sluicegate_switch::table::{TICKS_PER_SECOND, TableConfig, Tick};
 use sluicegate_switch::{
     Event, Handle, MemberState, Opened, Rules, Switch, SwitchConfig, SwitchOutcome, Worker,
@@ -20,12 +20,13 @@ use super::answer::Answering;
 use super::ports::{Named, Settings};
 use super::report;
 use crate::args::Common;
+use crate::counters::WorkerCounters;
 use crate::notice;
 use crate::report::{Report, Thread};
-use crate::run::WorkerCounters;
-use crate::send;
+use crate::run::{Outcomes, Run, RunControl, RunOptions, Work, WorkerThread, supervise};
 use crate::signals::Signals;
 use crate::status::Status;
+use crate::target::interface_to_send;
 
 /// Between two looks at what has happened.
 const TICK: Duration = Duration::from_millis(20);
@@ -35,7 +36,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let RunArgs { common, settings, .. } = &args;
     common.check()?;
     refuse(&args)?;
-    let mut server = listen(&args)?;
+    let server = listen(&args)?;
     let names: Vec<_> = args.ports.iter().map(|named| named.port.clone()).collect();
     let mut ports = Ports {
         common,
@@ -54,19 +55,16 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
         switch.limit(count);
     }
     common.become_user()?;
-    let signals = Signals::catch()?;
     let (worker, handle) = Worker::new(switch);
-    let running = RunningSwitch { handle, thread: start(worker, &args)?, started: Instant::now() };
-    let mut status = Status::new(common, false);
-    if running.watch(common, &signals, &mut status, &mut ports, server.as_mut())? {
-        signals.end_at_second()?;
-    }
-    let ended = running.end(&mut status, &mut ports)?;
+    let work = Switching { worker, wait: args.receiving.wait };
+    let mut control = SwitchControl { handle, ports, server };
+    let options = RunOptions { common, wait: args.receiving.wait, stdout_is_taken: false };
+    let ended = supervise(vec![work], options, &Signals::catch()?, &mut control)?;
+    let SwitchControl { ports, server, .. } = control;
     // Only now, because a watcher takes a lost connection for a switch that was killed.
     drop(server);
-    status.done();
     ports.report(&ended).publish(false, common.json)?;
-    Ok(())
+    Ok(ended.result?)
 }
 
 /// Where requests come. One that nobody asked for is left out, with a notice, where it cannot be
@@ -99,24 +97,6 @@ fn table(args: &RunArgs) -> TableConfig {
         per_port: args.table.max_macs.unwrap_or((entries / 8) as u32),
         age: (args.table.age.as_secs_f64() * f64::from(TICKS_PER_SECOND)) as Tick,
     }
-}
-
-/// Starts the thread that switches; it tells the share of the time it was on a CPU, too.
-fn start(worker: Worker, args: &RunArgs) -> Result<JoinHandle<Result<(SwitchOutcome, f64)>>> {
-    let wait = args.receiving.wait;
-    let cpu = first_cpu(&args.common);
-    let work = move || {
-        cpu.map_or(Ok(()), pin_thread)?;
-        let clocks = ThreadCpuUsage::begin();
-        let ended = worker.run(wait);
-        Ok((ended, clocks.share()))
-    };
-    let thread = std::thread::Builder::new().name("switch".into()).spawn(work);
-    thread.map_err(|error| Error::system("start", "the thread that switches", error))
-}
-
-fn first_cpu(common: &Common) -> Option<usize> {
-    common.cpus.as_ref().and_then(|list| list.0.first().copied())
 }
 
 /// The ports that the switch has had, and how to open more.
@@ -162,7 +142,7 @@ impl Ports<'_> {
         let receives_only = config.usage == Some(Use::Receive) || port.kind() == Kind::Mirror;
         if !receives_only {
             let yes = self.allow_default_route.iter().find(|yes| *yes == port.name());
-            send::target(port, netns, yes.map(String::as_str))?;
+            interface_to_send(port, netns, yes.map(String::as_str))?;
         }
         let options = OpenOptions { pool: self.pool.clone(), ..self.common.forwarding() };
         let opened = Opened::open(port, config.usage, &options)?;
@@ -179,12 +159,14 @@ impl Ports<'_> {
     }
 
     /// The report of the whole, when the switch has ended.
-    fn report(mut self, over: &Over) -> Report {
-        let reports = std::mem::take(&mut self.reports);
-        let mut whole = report::whole(reports, &over.ports, over.elapsed);
-        let packets = over.ports.iter().map(|state| state.counts.packets).sum();
-        let cpu = first_cpu(self.common);
-        whole.threads = vec![Thread { cpu, queue: 0, packets, busy: over.busy }];
+    fn report(mut self, run: &Run<Option<SwitchOutcome>>) -> Report {
+        let Some(outcome) = run.outcomes.first().and_then(Option::as_deref) else {
+            return Report::default();
+        };
+        let states = outcome.counts.as_ref().map_or(&[][..], |ended| &ended.ports);
+        let mut whole = report::whole(std::mem::take(&mut self.reports), states, run.elapsed);
+        let packets = states.iter().map(|state| state.counts.packets).sum();
+        whole.threads = vec![Thread { cpu: outcome.cpu, queue: 0, packets, busy: outcome.busy }];
         whole
     }
 
@@ -208,81 +190,69 @@ impl Ports<'_> {
     }
 }
 
-/// A switch at work.
-struct RunningSwitch {
+/// The thread that switches.
+struct Switching {
+    worker: Worker,
+    wait: Wait,
+}
+
+impl Work for Switching {
+    /// None while it runs: the switch itself is asked then.
+    type Counts = Option<SwitchOutcome>;
+
+    fn name(&self) -> String {
+        "switch".into()
+    }
+
+    fn run(self, thread: &mut WorkerThread<'_, Self::Counts>) -> (Self::Counts, Result<()>) {
+        thread.publish_last(None);
+        let ended = self.worker.run(self.wait);
+        thread.ended_at(ended.at);
+        (Some(ended), Ok(()))
+    }
+}
+
+/// Controls a switch.
+struct SwitchControl<'a> {
     handle: Handle,
-    thread: JoinHandle<Result<(SwitchOutcome, f64)>>,
-    started: Instant,
+    ports: Ports<'a>,
+    server: Option<Server>,
 }
 
-/// A switch that has ended.
-struct Over {
-    ports: Vec<MemberState>,
-    elapsed: Duration,
-    busy: f64,
-}
+impl RunControl<Option<SwitchOutcome>> for SwitchControl<'_> {
+    const TICK: Duration = TICK;
 
-impl RunningSwitch {
-    /// Watches until the end is near: a signal, which is said, the time, or the count.
-    fn watch(
-        &self,
-        common: &Common,
-        signals: &Signals,
-        status: &mut Status,
-        ports: &mut Ports<'_>,
-        mut server: Option<&mut Server>,
-    ) -> Result<bool> {
-        let end = common.duration.map(|duration| self.started + duration);
-        let mut shown = self.started;
-        loop {
-            while let Some(event) = self.handle.event() {
-                ports.tell(event, status);
-            }
-            if let Some(server) = &mut server {
-                server.serve(&mut Answering { handle: &self.handle, ports });
-            }
-            let now = Instant::now();
-            if self.thread.is_finished() || end.is_some_and(|end| now >= end) {
-                return Ok(false);
-            }
-            if signals.take_ledger_request() {
-                let states = |switch: &mut Switch| {
-                    let there = switch.states();
-                    [switch.removed(), &there].concat()
-                };
-                if let Some(states) = self.handle.ask(states) {
-                    let report = ports.report_so_far(&states, now - self.started);
-                    status.ledger(&report, common.json);
-                }
-            }
-            if now.duration_since(shown) >= status.interval() {
-                shown = now;
-                if let Some(states) = self.handle.ask(Switch::states) {
-                    status.show(&[counters(&states)], now - self.started);
-                }
-            }
-            let next = (shown + status.interval()).min(now + TICK);
-            if signals.wait(end.map_or(next, |end| end.min(next)))? {
-                return Ok(true);
-            }
+    fn report_so_far(
+        &mut self,
+        _outcomes: &Outcomes<Option<SwitchOutcome>>,
+        elapsed: Duration,
+    ) -> Report {
+        let states = |switch: &mut Switch| {
+            let there = switch.states();
+            [switch.removed(), &there].concat()
+        };
+        self.ports.report_so_far(&self.handle.ask(states).unwrap_or_default(), elapsed)
+    }
+
+    fn watch(&mut self, status: &mut Status, _counters: &[WorkerCounters], elapsed: Duration) {
+        if let Some(states) = self.handle.ask(Switch::states) {
+            status.show(&[counters(&states)], elapsed);
         }
     }
 
-    /// Ends it, and waits until it has.
-    fn end(self, status: &mut Status, ports: &mut Ports<'_>) -> Result<Over> {
-        for report in &mut ports.reports {
-            report.look_at_card();
-        }
-        self.handle.stop();
-        let (ended, busy) = match self.thread.join() {
-            Ok(ended) => ended?,
-            Err(panic) => std::panic::resume_unwind(panic),
-        };
+    fn tick(&mut self, status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
         while let Some(event) = self.handle.event() {
-            ports.tell(event, status);
+            self.ports.tell(event, status);
         }
-        let elapsed = ended.at.saturating_duration_since(self.started);
-        Ok(Over { ports: ended.ports, elapsed, busy })
+        if let Some(server) = &mut self.server {
+            server.serve(&mut Answering { handle: &self.handle, ports: &mut self.ports });
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn at_end(&mut self) {
+        self.ports.reports.iter_mut().for_each(Report::look_at_card);
+        self.handle.stop();
     }
 }
 

@@ -1,7 +1,7 @@
 //! `sluice count`: receives, counts, and lets go.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluicegate::port::{Inspect, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue};
@@ -11,9 +11,10 @@ use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Share};
 
 use crate::analysis::JsonAnalysis;
 use crate::args::{Common, Receiving};
+use crate::counters::WorkerCounters;
 use crate::ledger::Role;
 use crate::report::Report;
-use crate::run::{Control, Nothing, Outcome, Run, Visitor, WorkerCounters, first_error, run};
+use crate::run::{Nothing, Outcomes, Received, RunControl, RunOptions, Visitor, receive};
 use crate::signals::Signals;
 use crate::status::{Missing, Status};
 use crate::{hidden, notice};
@@ -73,27 +74,33 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     notice::diverts(&port);
     hidden::warn(&port, &common, &mut report);
     common.become_user()?;
-    let way = CountMethod { common: &common, receiving };
-    let mut ended = if let Some(in_kernel) = in_kernel {
-        let missing = || Some(Missing::of(&Analysis::of(&in_kernel.shares())));
-        let ended = way.receive(opened, &mut [Nothing], missing, &mut report)?;
-        report.analysis = Some(JsonAnalysis::from(&Analysis::of(&in_kernel.shares())));
-        ended
-    } else if analyze {
-        let (mut visitors, progress) = visitors(&opened.queues);
-        let missing = || Some(Missing::of(&progress.analysis()));
-        let ended = way.receive(opened, &mut visitors, missing, &mut report)?;
-        report.analysis = Some(JsonAnalysis::from(&analysis(&visitors)));
+    let options = RunOptions { common: &common, wait: receiving.wait, stdout_is_taken: false };
+    let signals = Signals::catch()?;
+    let queues = opened.queues;
+    let ended = if analyze && in_kernel.is_none() {
+        let (mut visitors, shown) = visitors(&queues);
+        let so_far =
+            || Analysis::of(&shown.iter().map(lock).map(|it| it.clone()).collect::<Vec<_>>());
+        let mut control = CountControl { report: &mut report, analysis: Some(&so_far) };
+        let work = queues.into_iter().zip(&mut visitors).collect();
+        let ended = receive(work, options, &signals, &mut control)?;
+        let shares: Vec<Share> = visitors.iter().map(|it| it.analyser.share()).collect();
+        report.analysis = Some(JsonAnalysis::from(&Analysis::of(&shares)));
         ended
     } else {
-        let mut visitors: Vec<Nothing> = opened.queues.iter().map(|_| Nothing).collect();
-        way.receive(opened, &mut visitors, || None, &mut report)?
+        let so_far = in_kernel.map(|it| move || Analysis::of(&it.shares()));
+        let analysis = so_far.as_ref().map(|so_far| so_far as &dyn Fn() -> Analysis);
+        let mut control = CountControl { report: &mut report, analysis };
+        let mut visitors: Vec<Nothing> = queues.iter().map(|_| Nothing).collect();
+        let work = queues.into_iter().zip(&mut visitors).collect();
+        let ended = receive(work, options, &signals, &mut control)?;
+        report.analysis = analysis.map(|analysis| JsonAnalysis::from(&analysis()));
+        ended
     };
-    report.count(ended.outcomes.iter(), ended.elapsed);
-    let mut report = Report::together(vec![report]);
-    report.ledger.add(Role::Out, "counted", report.traffic.packets);
-    report.publish(false, common.json)?;
-    first_error(&mut ended.outcomes)
+    drop(signals);
+    report.count(&ended.outcomes, ended.elapsed);
+    CountControl::whole(report).publish(false, common.json)?;
+    Ok(ended.result?)
 }
 
 /// Returns true if the kernel counts a port's packets and delivers none.
@@ -101,53 +108,30 @@ fn counts_in_kernel(port: &PortName) -> bool {
     port.kind() == Kind::Xdp && matches!(port.option("action"), Some("drop" | "pass"))
 }
 
-/// How packets are received.
-struct CountMethod<'a> {
-    common: &'a Common,
-    receiving: Receiving,
-}
-
-impl CountMethod<'_> {
-    /// Receives until the end, with a visitor at each queue; `missing` is what the status shows
-    /// besides.
-    fn receive<V: Visitor>(
-        &self,
-        port: Port,
-        visitors: &mut [V],
-        missing: impl Fn() -> Option<Missing>,
-        report: &mut Report,
-    ) -> anyhow::Result<Run> {
-        let mut status = Status::new(self.common, false);
-        let work = port.queues.into_iter().zip(visitors).collect();
-        let limits = self.common.limits(self.receiving, status.interval());
-        let json = self.common.json;
-        let mut attendant = CountControl { status: &mut status, missing, report, json };
-        let ended = run(work, &limits, &Signals::catch()?, &mut attendant)?;
-        status.done();
-        Ok(ended)
-    }
-}
-
-/// Attends a count.
-struct CountControl<'a, M> {
-    status: &'a mut Status,
-    /// The analysis' missing packets, if there is an analysis.
-    missing: M,
+/// Controls a count.
+struct CountControl<'a> {
     report: &'a mut Report,
-    json: bool,
+    /// The analysis so far, without latencies, if there is an analysis.
+    analysis: Option<&'a dyn Fn() -> Analysis>,
 }
 
-impl<M: Fn() -> Option<Missing>> Control<Outcome> for CountControl<'_, M> {
-    fn watch(&mut self, counters: &[WorkerCounters], at: Duration) {
-        self.status.analysed((self.missing)());
-        self.status.show(counters, at);
+impl CountControl<'_> {
+    /// The report on the whole, of the only port's.
+    fn whole(report: Report) -> Report {
+        let mut whole = Report::together(vec![report]);
+        whole.ledger.add(Role::Out, "counted", whole.traffic.packets);
+        whole
+    }
+}
+
+impl RunControl<Received> for CountControl<'_> {
+    fn report_so_far(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) -> Report {
+        Self::whole(self.report.counted_so_far(outcomes, elapsed))
     }
 
-    fn ledger(&mut self, outcomes: &[Option<Arc<Outcome>>], at: Duration) {
-        let report = self.report.counted_so_far(outcomes, at);
-        let mut report = Report::together(vec![report]);
-        report.ledger.add(Role::Out, "counted", report.traffic.packets);
-        self.status.ledger(&report, self.json);
+    fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
+        status.analysed(self.analysis.map(|analysis| Missing::of(&analysis())));
+        status.show(counters, elapsed);
     }
 
     fn at_end(&mut self) {
@@ -159,7 +143,7 @@ impl<M: Fn() -> Option<Missing>> Control<Outcome> for CountControl<'_, M> {
 const SHOW: Duration = Duration::from_millis(100);
 
 /// Analyses the packets of one queue.
-pub struct Analysing {
+struct Analysing {
     analyser: Analyser,
     /// For each interface of the queue, whether its packets begin with an Ethernet header.
     ethernet: Vec<bool>,
@@ -167,11 +151,8 @@ pub struct Analysing {
     shown_at: Instant,
 }
 
-/// The latest counts of all queues.
-pub struct CountProgress(Vec<Arc<Mutex<Share>>>);
-
 /// A visitor for each queue, and what they show of their counts meanwhile.
-pub fn visitors(queues: &[Queue]) -> (Vec<Analysing>, CountProgress) {
+fn visitors(queues: &[Queue]) -> (Vec<Analysing>, Vec<Arc<Mutex<Share>>>) {
     let shown: Vec<_> = queues.iter().map(|_| Arc::new(Mutex::default())).collect();
     let visitors = shown.iter().map(|shown| Analysing {
         analyser: Analyser::new(wall_ahead_ns),
@@ -179,32 +160,18 @@ pub fn visitors(queues: &[Queue]) -> (Vec<Analysing>, CountProgress) {
         shown: Arc::clone(shown),
         shown_at: Instant::now(),
     });
-    (visitors.collect(), CountProgress(shown))
+    (visitors.collect(), shown)
 }
 
-/// Merges the analyses of all visitors.
-pub fn analysis(visitors: &[Analysing]) -> Analysis {
-    let shares: Vec<Share> = visitors.iter().map(|visitor| visitor.analyser.share()).collect();
-    Analysis::of(&shares)
-}
-
-impl CountProgress {
-    /// The fate of packets so far, without latencies.
-    pub fn analysis(&self) -> Analysis {
-        let shares: Vec<Share> = self
-            .0
-            .iter()
-            .map(|shown| shown.lock().unwrap_or_else(PoisonError::into_inner).clone())
-            .collect();
-        Analysis::of(&shares)
-    }
+fn lock(share: &Arc<Mutex<Share>>) -> MutexGuard<'_, Share> {
+    share.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Analysing {
     fn show(&mut self) -> ControlFlow<()> {
         if self.shown_at.elapsed() >= SHOW {
             let counts = self.analyser.counts();
-            *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+            *lock(&self.shown) = counts;
             self.shown_at = Instant::now();
         }
         ControlFlow::Continue(())

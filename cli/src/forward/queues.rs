@@ -1,4 +1,4 @@
-//! Which queues a thread serves: each queue is one thread's, and what comes in by one queue goes out
+//! The queues of a relay, and which thread serves which: each queue is one thread's, and what comes in by one queue goes out
 //! by one, so that packets of a flow stay in order.
 //!
 //! ```text
@@ -8,11 +8,14 @@
 //!     2 ──────────────(0)
 //! ```
 
-use sluicegate::error::Result;
+use std::time::{Duration, Instant};
+
+use sluicegate::error::{Error, Result};
 use sluicegate::port::{Kind, Port, Queue};
+use sluicegate::ring::Packet;
 
 use super::relay::Relay;
-use super::served::{QueuePair, Served};
+use crate::card::is_down;
 
 /// Puts the queues of two ports into the hands of as many threads as the one with fewer has, of
 /// `most` at most. `sources` says which ports are received from; the other one is sent to.
@@ -33,7 +36,7 @@ pub fn relays(ports: &mut [Port; 2], sources: &[usize], most: Option<u32>) -> Re
         }
         threads = threads.min(receive).min(send);
     }
-    let mut relays: Vec<Relay> = (0..threads).map(Relay::new).collect();
+    let mut relays: Vec<Relay> = (0..threads as u32).map(Relay::new).collect();
     for (side, port) in ports.iter_mut().enumerate() {
         for (index, queue) in port.queues.drain(..).enumerate() {
             let mut served = Served::new(queue, side);
@@ -71,6 +74,106 @@ fn receives(queue: &Queue) -> bool {
 
 fn sends(queue: &Queue) -> bool {
     queue.tx().num_slots() > 1
+}
+
+/// A queue, and what it is used for.
+pub struct Served {
+    pub queue: Queue,
+    /// Which of the two ports it is of.
+    pub side: usize,
+    pub receives: bool,
+    pub sends: bool,
+    /// It can be sent to again when its interface, down, has come up.
+    pub waits: bool,
+    /// The interface went down then, and nothing has moved since.
+    pub down_since: Option<Instant>,
+    /// Interfaces of its packets that the targets have been told of.
+    pub described: usize,
+}
+
+impl Served {
+    pub fn new(queue: Queue, side: usize) -> Self {
+        Self {
+            queue,
+            side,
+            receives: false,
+            sends: false,
+            waits: true,
+            down_since: None,
+            described: 0,
+        }
+    }
+
+    /// The packets that begin in the first `slots` slots of what has come, but not in the first `seen`.
+    pub fn unseen(&self, seen: u32, slots: u32) -> impl Iterator<Item = Packet<'_>> {
+        let mut at = 0;
+        let places = self.queue.rx().packets().map(move |packet| {
+            let first = at;
+            at += packet.slots();
+            (first, packet)
+        });
+        let unseen = places.skip_while(move |(first, _)| *first < seen);
+        unseen.take_while(move |(first, _)| *first < slots).map(|(_, packet)| packet)
+    }
+
+    /// Lets all go that has come. How many packets.
+    pub fn let_go(&mut self) -> u64 {
+        let packets = self.queue.rx().packets().count() as u64;
+        let slots = self.queue.rx().available();
+        self.queue.rx_mut().release(slots);
+        packets
+    }
+
+    /// Returns true if the queue holds packets that it has not sent.
+    pub fn is_sending(&self) -> bool {
+        self.sends && self.queue.tx().available() + 1 < self.queue.tx().num_slots()
+    }
+
+    /// Returns true if packets wait for another call of [`send`](Self::send).
+    pub fn is_stuck(&mut self) -> bool {
+        self.sends && self.queue.needs_sync_tx()
+    }
+
+    /// Sends what it was given, as far as the interface takes it. Returns how many slots are room
+    /// again, and whether it is down.
+    pub fn send(&mut self) -> Result<(u32, bool)> {
+        match self.queue.sync_tx() {
+            Ok(slots) => Ok((slots, false)),
+            // It may come up again; until then packets wait.
+            Err(error) if self.may_come_up(&error) => Ok((0, true)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends what it can of what it was given in this time, and no more after that.
+    pub fn end(&mut self, patience: Duration) -> Result<()> {
+        match self.queue.close_tx_within(patience) {
+            // What is not sent is counted.
+            Err(error) if self.may_come_up(&error) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn may_come_up(&self, error: &Error) -> bool {
+        self.waits && is_down(error)
+    }
+}
+
+/// From a queue to a queue, by their places in the relay.
+#[derive(Debug)]
+pub struct QueuePair {
+    pub from: usize,
+    pub to: usize,
+    /// The target was full at the last look.
+    pub blocked: bool,
+    /// Slots of packets that wait at the source and have been looked at: the first ones.
+    pub looked_at: u32,
+}
+
+impl QueuePair {
+    pub fn new(from: usize, to: usize) -> Self {
+        Self { from, to, blocked: false, looked_at: 0 }
+    }
 }
 
 #[cfg(test)]
@@ -132,5 +235,18 @@ mod tests {
         let ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
         let error = relays(&mut ports.try_into().unwrap(), &[0], None).err().unwrap().to_string();
         assert!(error.contains("nothing comes out of it"), "{error}");
+    }
+
+    #[test]
+    fn what_was_looked_at_is_not_looked_at_again() {
+        let name = "null:?slots=8".parse().unwrap();
+        let mut port = Port::open(&name, &OpenOptions::default()).unwrap();
+        let mut served = Served::new(port.queues.remove(0), 0);
+        served.queue.sync_rx().unwrap();
+        for (seen, slots, left) in
+            [(0, 7, 7), (3, 7, 4), (7, 7, 0), (9, 7, 0), (2, 5, 3), (5, 5, 0)]
+        {
+            assert_eq!(served.unseen(seen, slots).count(), left, "{seen} seen of {slots}");
+        }
     }
 }

@@ -36,7 +36,7 @@ pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Inter
 ///
 /// # Errors
 /// As those of [`interface_of`]; the interface carries the default route, and `yes` is not its name.
-pub fn target(
+pub fn interface_to_send(
     port: &PortName,
     netns: Option<&str>,
     yes: Option<&str>,

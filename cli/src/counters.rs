@@ -33,13 +33,13 @@ impl<T> Snapshot<T> {
     }
 
     /// Publishes the worker's snapshot, when it is asked for.
-    pub fn publish(&self, snapshot: T) {
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(snapshot));
+    pub fn publish(&self, snapshot: Arc<T>) {
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
         self.asked.store(false, Ordering::Relaxed);
     }
 
     /// Publishes the worker's last snapshot, before it ends.
-    pub fn close(&self, snapshot: T) {
+    pub fn close(&self, snapshot: Arc<T>) {
         self.publish(snapshot);
         self.closed.store(true, Ordering::Relaxed);
     }
@@ -63,10 +63,10 @@ pub struct Inquiry {
 
 impl Inquiry {
     /// Asks all workers for a snapshot, unless they have been asked and have not answered.
-    pub fn ask<'a, T: 'a>(&mut self, workers: impl IntoIterator<Item = &'a Snapshot<T>>) {
+    pub fn ask<T>(&mut self, workers: &[Snapshot<T>]) {
         if !self.is_open() {
             self.until = Some(Instant::now() + TIMEOUT);
-            workers.into_iter().for_each(|worker| worker.asked.store(true, Ordering::Relaxed));
+            workers.iter().for_each(|worker| worker.asked.store(true, Ordering::Relaxed));
         }
     }
 
@@ -77,16 +77,13 @@ impl Inquiry {
 
     /// Returns the workers' snapshots, once, when all have answered or the time is over; none of a
     /// worker that is late.
-    pub fn answer<'a, T: 'a, I>(&mut self, workers: I) -> Option<Vec<Option<Arc<T>>>>
-    where
-        I: IntoIterator<Item = &'a Snapshot<T>> + Clone,
-    {
+    pub fn answer<T>(&mut self, workers: &[Snapshot<T>]) -> Option<Vec<Option<Arc<T>>>> {
         let until = self.until?;
-        if workers.clone().into_iter().any(Snapshot::is_awaited) && Instant::now() < until {
+        if workers.iter().any(Snapshot::is_awaited) && Instant::now() < until {
             return None;
         }
         self.until = None;
-        Some(workers.into_iter().map(Snapshot::latest).collect())
+        Some(workers.iter().map(Snapshot::latest).collect())
     }
 }
 
@@ -243,9 +240,9 @@ mod tests {
         assert_eq!(answer(&mut inquiry, &workers), None, "nothing was asked");
         inquiry.ask(&workers);
         assert!(workers.iter().all(Snapshot::is_asked));
-        workers[0].publish(1);
+        workers[0].publish(Arc::new(1));
         assert_eq!(answer(&mut inquiry, &workers), None, "one has not answered");
-        workers[1].publish(2);
+        workers[1].publish(Arc::new(2));
         assert_eq!(answer(&mut inquiry, &workers), Some(vec![Some(1), Some(2)]));
         assert_eq!(answer(&mut inquiry, &workers), None, "once");
     }
@@ -253,8 +250,8 @@ mod tests {
     #[test]
     fn a_worker_that_has_ended_answers_again_and_a_late_one_does_not() {
         let workers = [Snapshot::default(), Snapshot::default()];
-        workers[0].close(1);
-        workers[1].publish(2);
+        workers[0].close(Arc::new(1));
+        workers[1].publish(Arc::new(2));
         for _ in 0..2 {
             let mut inquiry = Inquiry::default();
             inquiry.ask(&workers);

@@ -1,0 +1,320 @@
+//! Receiving: one queue, one thread, batch in, batch out.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use sluicegate::error::Result;
+use sluicegate::port::{Queue, QueueStats};
+use sluicegate::ring::{Packet, Readiness};
+
+use super::{Outcome, Outcomes, Run, RunControl, RunOptions, Work, WorkerThread, supervise};
+use crate::counters::Totals;
+use crate::ledger::Role;
+use crate::report::{Report, Thread, Traffic};
+use crate::signals::Signals;
+
+/// How long a worker may sleep before it looks at the stop flag again.
+const TICK: Duration = Duration::from_millis(100);
+/// Between two looks at what is left, once nothing more is let in.
+const DRAIN: Duration = Duration::from_millis(1);
+/// Packets from before an interface went down are here within this time after.
+const LAST_PACKETS: Duration = Duration::from_millis(100);
+/// How often it asks the kernel for its statistics; they count in 32 bits.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A handler of packets. Each worker has one and calls it batch by batch.
+pub trait Visitor: Send {
+    /// Before a batch: its queue may have met new interfaces.
+    fn prepare(&mut self, _queue: &Queue) {}
+
+    /// Looks at a packet.
+    fn packet(&mut self, packet: &Packet<'_>);
+
+    /// After a batch. Break ends the run: what it failed at, the visitor keeps.
+    fn batch_done(&mut self) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    /// Nothing has come for a moment: hand on what is held back, however little.
+    fn idle(&mut self) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    /// After the last batch.
+    fn finish(&mut self) {}
+}
+
+/// Looks at nothing: what remains is the cost of receiving.
+pub struct Nothing;
+
+impl Visitor for Nothing {
+    #[inline]
+    fn packet(&mut self, _packet: &Packet<'_>) {}
+}
+
+/// A visitor that is always told of its end, also if its worker fails, panics or never starts.
+/// Other threads may wait for what it would have delivered.
+struct Finished<'a, V: Visitor>(Option<&'a mut V>);
+
+impl<V: Visitor> Drop for Finished<'_, V> {
+    fn drop(&mut self) {
+        if let Some(visitor) = self.0.take() {
+            visitor.finish();
+        }
+    }
+}
+
+/// The packets that a thread received.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Received {
+    /// Its queue's number.
+    pub queue: u32,
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+    /// Packets that came after the run had ended and were let go.
+    pub after_end: u64,
+    /// The backend's own count.
+    pub stats: QueueStats,
+    /// Times the interface went down.
+    pub downs: u32,
+}
+
+/// Runs a worker on each queue with the visitor beside it.
+///
+/// # Errors
+/// As those of [`supervise`].
+pub fn receive<V: Visitor>(
+    work: Vec<(Queue, &mut V)>,
+    options: RunOptions<'_>,
+    signals: &Signals,
+    control: &mut impl RunControl<Received>,
+) -> Result<Run<Received>> {
+    // All of them before the first thread: one that cannot be started leaves the rest to be told.
+    let work = work
+        .into_iter()
+        .map(|(queue, visitor)| Receiving { queue, visitor: Finished(Some(visitor)) });
+    supervise(work.collect(), options, signals, control)
+}
+
+/// A queue to receive from, and what is done with its packets.
+struct Receiving<'a, V: Visitor> {
+    queue: Queue,
+    visitor: Finished<'a, V>,
+}
+
+impl<V: Visitor> Work for Receiving<'_, V> {
+    type Counts = Received;
+
+    fn name(&self) -> String {
+        format!("queue-{}", self.queue.number())
+    }
+
+    /// Receives until told to stop, the source ends, or something fails.
+    fn run(self, thread: &mut WorkerThread<'_, Received>) -> (Received, Result<()>) {
+        let Self { mut queue, mut visitor } = self;
+        let mut worker = Worker {
+            queue: &mut queue,
+            thread,
+            closed: false,
+            after_end: 0,
+            downs: 0,
+            down_since: None,
+        };
+        let mut result = visitor.0.as_deref_mut().map_or(Ok(()), |visitor| worker.run(visitor));
+        worker.thread.say_notices(worker.queue);
+        drop(visitor);
+        worker.thread.ended_at(Instant::now());
+        let stats = worker.queue.stats().unwrap_or_else(|failure| {
+            result = std::mem::replace(&mut result, Ok(())).and(Err(failure));
+            QueueStats::default()
+        });
+        worker.thread.counters.note(stats.received, stats.dropped_ring_full);
+        (worker.received(stats), result)
+    }
+}
+
+/// A worker at work.
+struct Worker<'a, 'b> {
+    queue: &'a mut Queue,
+    thread: &'a mut WorkerThread<'b, Received>,
+    /// Nothing more is let in; what comes out still came before.
+    closed: bool,
+    after_end: u64,
+    downs: u32,
+    /// It went down then, and no packet has come since.
+    down_since: Option<Instant>,
+}
+
+impl Worker<'_, '_> {
+    /// The worker's counts so far, with the backend's current counters.
+    fn received(&self, stats: QueueStats) -> Received {
+        let Totals { packets, bytes, .. } = self.thread.counters.totals();
+        let (queue, after_end, downs) = (self.queue.number(), self.after_end, self.downs);
+        Received { queue, packets, bytes, after_end, stats, downs }
+    }
+
+    fn run(&mut self, visitor: &mut impl Visitor) -> Result<()> {
+        let mut looked = Instant::now();
+        let mut first_error = None;
+        let mut broken = false;
+        loop {
+            if !self.closed && self.thread.run.stop.is_set() {
+                self.close()?;
+            }
+            if self.queue.sync_rx()? > 0 {
+                self.packets_came();
+                visitor.prepare(self.queue);
+                if broken {
+                    self.after_end += self.queue.rx().packets().count() as u64;
+                } else {
+                    self.visit(visitor);
+                }
+                let slots = self.queue.rx().available();
+                self.queue.rx_mut().release(slots);
+                broken = broken || visitor.batch_done().is_break();
+            } else {
+                self.count_in_kernel();
+                if self.queue.is_finished() {
+                    return first_error.map_or(Ok(()), Err);
+                }
+                broken = broken || visitor.idle().is_break();
+                if let Err(error) = self.wait() {
+                    // What came before the interface went still comes out.
+                    self.close()?;
+                    first_error.get_or_insert(error);
+                }
+            }
+            if self.thread.is_asked() {
+                let stats = self.queue.stats()?;
+                self.thread.publish(self.received(stats));
+            }
+            if looked.elapsed() > LOOK {
+                looked = Instant::now();
+                let stats = self.queue.stats()?;
+                self.thread.counters.note(stats.received, stats.dropped_ring_full);
+                if let Err(error) = self.check() {
+                    self.close()?;
+                    first_error.get_or_insert(error);
+                }
+            }
+            if broken {
+                self.thread.run.stop.set();
+            }
+        }
+    }
+
+    /// Looks at what has become of the source, and says what there is to say. An error means that
+    /// no packets will come any more.
+    fn check(&mut self) -> Result<()> {
+        let checked = if self.closed { Ok(()) } else { self.queue.check() };
+        self.thread.say_notices(self.queue);
+        checked
+    }
+
+    /// Tells of an interface that was down and is up: packets came.
+    fn packets_came(&mut self) {
+        if self.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
+            self.down_since = None;
+            self.thread.tell(self.queue, true);
+        }
+    }
+
+    /// Adds what was counted where it came in, of a queue whose packets stay there.
+    fn count_in_kernel(&mut self) {
+        let (packets, bytes) = self.queue.take_kernel_counters();
+        if packets == 0 {
+            return;
+        }
+        self.packets_came();
+        self.thread.counters.add(packets, bytes);
+        if self.thread.run.wanted.have_come(packets) {
+            self.thread.run.stop.set();
+        }
+    }
+
+    /// Lets nothing more in, here and at the other workers.
+    fn close(&mut self) -> Result<()> {
+        self.thread.run.stop.set();
+        if !std::mem::replace(&mut self.closed, true) {
+            self.queue.stop_rx()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for packets, or a moment. An error means that none will come any more.
+    fn wait(&mut self) -> Result<()> {
+        if self.closed {
+            std::thread::sleep(DRAIN);
+            return Ok(());
+        }
+        if self.queue.wait_rx(self.thread.run.wait, TICK)? == Readiness::Down {
+            self.downs += 1;
+            self.down_since = Some(Instant::now());
+            self.thread.tell(self.queue, false);
+        }
+        Ok(())
+    }
+
+    /// Looks at all packets in the ring, or at as many as are wanted.
+    #[inline]
+    fn visit(&mut self, visitor: &mut impl Visitor) {
+        let rx = self.queue.rx();
+        // No more packets than slots; where some may be too many, as many as there are.
+        let limited = self.thread.run.wanted.is_limited();
+        let there = if limited { rx.packets().count() as u32 } else { rx.available() };
+        let wanted = self.thread.run.wanted.reserve(there);
+        let (mut packets, mut bytes) = (0, 0);
+        for packet in rx.packets() {
+            if packets == wanted {
+                self.after_end += 1;
+                continue;
+            }
+            visitor.packet(&packet);
+            packets += 1;
+            bytes += u64::from(packet.meta().wire_bytes);
+        }
+        if self.thread.run.wanted.settle(wanted, packets) {
+            self.thread.run.stop.set();
+        }
+        self.thread.counters.add(packets.into(), bytes);
+    }
+}
+
+impl Report {
+    /// The report on one port so far; the interface's counters are read again at the end.
+    pub fn counted_so_far(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) -> Self {
+        let mut report = self.so_far();
+        report.count(outcomes, elapsed);
+        if let Some(card) = &mut self.card {
+            report.host_dropped = card.account(&mut report.ledger);
+        }
+        report.note_silent(outcomes);
+        report
+    }
+
+    /// Fills in what the workers counted; the ledger's intake and its losses before them.
+    pub fn count(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) {
+        let sum = |n: fn(&Received) -> u64| {
+            outcomes.iter().flatten().map(|outcome| n(&outcome.counts)).sum()
+        };
+        self.elapsed_s = elapsed.as_secs_f64();
+        self.traffic = Traffic::over(sum(|it| it.packets), sum(|it| it.bytes), elapsed);
+        let mut times_down = 0;
+        for outcome in outcomes.iter().flatten() {
+            let Outcome { cpu, busy, notices, counts, .. } = &**outcome;
+            let Received { queue, packets, after_end, stats, downs, .. } = *counts;
+            self.threads.push(Thread { cpu: *cpu, queue, packets, busy: *busy });
+            self.ledger.add(Role::In, "received", stats.received - after_end.min(stats.received));
+            self.ledger.add(Role::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
+            self.ledger.add(Role::Loss, "too_long", stats.lost_long);
+            self.ledger.add(Role::Note, "after_end", after_end);
+            self.ledger.add(Role::Note, "ring_full_events", stats.ring_full_events);
+            self.notices.extend_from_slice(notices);
+            times_down = times_down.max(downs);
+        }
+        self.account_card();
+        // All of a port's queues see the same.
+        self.ledger.add(Role::Note, "interface_down_events", times_down.into());
+    }
+}
