@@ -8,6 +8,8 @@ use sluicegate::error::Result;
 use sluicegate::file::write::{Chunk, Output, OutputCounts};
 use sluicegate::port::Interface;
 
+use super::chunks::ChunkSink;
+
 /// Between two looks at whether a thread still writes, and how many there are at most.
 const WRITING_INTERVAL: Duration = Duration::from_millis(1);
 const WRITING_LOOKS: u32 = 10;
@@ -47,26 +49,26 @@ impl File {
         &self.counts
     }
 
-    /// Writes a chunk; what cannot be written counts as lost.
-    pub fn write(&self, chunk: &Chunk) {
+    pub fn into_output(self) -> Output {
+        self.output.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ChunkSink for File {
+    fn write(&self, chunk: &Chunk) {
         if self.output().write(chunk).is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Writes what is held back.
-    pub fn flush(&self) {
+    fn flush(&self) {
         if self.output().flush().is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
     }
 
-    pub fn has_failed(&self) -> bool {
+    fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
-    }
-
-    pub fn into_output(self) -> Output {
-        self.output.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

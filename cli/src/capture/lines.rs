@@ -1,79 +1,134 @@
-//! Printing packets, one line each, a batch a write.
+//! Printing packets, one line each. A line on its way is a pcapng record whose packet is the text: so lines
+//! are brought into the order of time as packets are.
 
-use std::io::{self, stdout};
-use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::io::{self, Write, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use sluicegate::file::write::{Chunk, Encoder, EncoderConfig, Record};
 use sluicegate::port::Interface;
-use sluicegate::ring::Packet;
+use sluicegate::ring::{Meta, Packet};
 
-use super::merge::Quiet;
-use super::order::{LineBatch, LineOrder};
+use super::chunks::{ChunkOptions, ChunkSender, ChunkSink, Quiet, Route};
 use crate::notice;
 use crate::print::Printer;
 
-/// Lines that wait for the end of a batch are handed on early beyond this many bytes.
-const BUFFER_BYTES: usize = 64 << 10;
+/// Bytes of a chunk that is written straight, and of one that waits for other queues.
+const STRAIGHT_BYTES: usize = 64 << 10;
+const MERGED_BYTES: usize = 8 << 10;
+/// The text of one queue that may wait: as much as chunks of a queue on their way to a file.
+const MAX_BYTES: usize = 32 << 20;
 /// How often a queue in which nothing comes says so and lets lines go.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Prints one queue's packets to standard output, in their order among those of all queues.
-pub struct Lines {
-    printer: Printer,
-    batch: LineBatch,
-    order: Arc<LineOrder>,
-    /// The queue's number there.
-    queue: usize,
-    /// The promises of a live queue; none for a file or a pipe.
-    quiet: Option<Quiet>,
-    promised: Instant,
-    /// Link type and name of each interface, by its number.
-    interfaces: Vec<(u16, String)>,
-    /// Names the interface in each line.
-    names_device: bool,
-    flow: ControlFlow<()>,
-    /// Packets that came after standard output had failed.
-    lost: u64,
+/// Standard output, where the lines of all queues go.
+#[derive(Default)]
+pub struct LineOutput {
+    state: Mutex<LineState>,
+    failed: AtomicBool,
 }
 
-impl Lines {
-    /// Creates the printer of the queue with this number; `quiet` if it receives live packets.
-    /// With `names_device` each line names the interface.
-    pub fn new(
-        printer: Printer,
-        order: Arc<LineOrder>,
-        queue: usize,
-        quiet: Option<Quiet>,
-        names_device: bool,
-    ) -> Self {
-        Self {
-            printer,
-            batch: LineBatch::default(),
-            order,
-            queue,
-            quiet,
-            promised: Instant::now(),
-            interfaces: Vec::new(),
-            names_device,
-            flow: ControlFlow::Continue(()),
-            lost: 0,
-        }
-    }
+#[derive(Default)]
+struct LineState {
+    text: Vec<u8>,
+    /// The latest time of a line that was written.
+    latest_ns: u64,
+    late: u64,
+    lost: u64,
+    failure: Option<io::Error>,
+}
 
+impl LineOutput {
     /// Packets whose lines standard output did not take.
     pub fn lost(&self) -> u64 {
-        self.lost + self.order.lost(self.queue)
+        self.lock().lost
     }
 
     /// Packets whose lines went after a later one's.
     pub fn late(&self) -> u64 {
-        self.order.late(self.queue)
+        self.lock().late
     }
 
     /// Takes the error of standard output; a reader that has left is not an error.
-    pub fn take_error(&mut self) -> Option<io::Error> {
-        self.order.take_failure().filter(|error| !notice::reader_left(error, stdout()))
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.lock().failure.take().filter(|error| !notice::reader_left(error, stdout()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes to an output of any kind.
+    fn write_to(&self, chunk: &Chunk, mut out: impl Write) {
+        let mut state = self.lock();
+        if self.has_failed() {
+            state.lost += chunk.packets();
+            return;
+        }
+        state.text.clear();
+        for record in chunk.records() {
+            state.text.extend_from_slice(text_of(&record));
+            state.late += u64::from(record.timestamp_ns < state.latest_ns);
+            state.latest_ns = state.latest_ns.max(record.timestamp_ns);
+        }
+        if let Err(error) = out.write_all(&state.text).and_then(|()| out.flush()) {
+            state.lost += chunk.packets();
+            state.failure = Some(error);
+            // A flag by itself: the mutex publishes the failure.
+            self.failed.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl ChunkSink for LineOutput {
+    fn write(&self, chunk: &Chunk) {
+        self.write_to(chunk, stdout().lock());
+    }
+
+    fn flush(&self) {}
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// The text of a line's record: an Enhanced Packet Block has the packet's length at byte 20, and the
+/// packet from byte 28 on.
+fn text_of<'a>(record: &Record<'a>) -> &'a [u8] {
+    let packet = record.bytes[20..].split_first_chunk::<4>();
+    packet.map_or(&[], |(bytes, rest)| &rest[4..][..u32::from_le_bytes(*bytes) as usize])
+}
+
+/// Prints one queue's packets to standard output, in their order among those of all queues.
+pub struct Lines {
+    printer: Printer,
+    text: String,
+    sender: ChunkSender<LineOutput>,
+    /// Link type and name of each interface, by its number.
+    interfaces: Vec<(u16, String)>,
+    /// Names the interface in each line.
+    names_device: bool,
+}
+
+impl Lines {
+    /// Creates the printer of a queue; `quiet` if it receives live packets. With `names_device` each line
+    /// names the interface.
+    pub fn new(
+        printer: Printer,
+        route: Route,
+        output: Arc<LineOutput>,
+        quiet: Option<Quiet>,
+        names_device: bool,
+    ) -> Self {
+        let bytes = match route {
+            Route::Straight => STRAIGHT_BYTES,
+            Route::Merged { .. } => MERGED_BYTES,
+        };
+        let (patience, max_chunks) = (PATIENCE, MAX_BYTES / bytes);
+        let options = ChunkOptions { bytes, max_chunks, patience, quiet, hurries: true };
+        let sender = ChunkSender::new(encoder(), route, output, options);
+        Self { printer, text: String::new(), sender, interfaces: Vec::new(), names_device }
     }
 
     pub fn meet(&mut self, interfaces: &[Interface]) {
@@ -82,41 +137,76 @@ impl Lines {
     }
 
     pub fn packet(&mut self, packet: &Packet<'_>) {
-        if self.flow.is_break() {
-            self.lost += 1;
-            return;
-        }
         let interface = packet.meta().interface as usize;
         let (link_type, name) = self.interfaces.get(interface).map_or((0, ""), |(t, n)| (*t, n));
         let device = self.names_device.then_some(name);
-        self.printer.line(&mut self.batch.text, link_type, device, packet);
-        self.batch.end_line(packet.meta().timestamp_ns);
-        if self.batch.text.len() > BUFFER_BYTES {
-            self.flow = self.order.push(self.queue, &mut self.batch, self.quiet.is_some());
-        }
+        self.text.clear();
+        self.printer.line(&mut self.text, link_type, device, packet);
+        let timestamp_ns = packet.meta().timestamp_ns;
+        let meta = Meta { timestamp_ns, ..Meta::default() };
+        self.sender.append(&Packet::new(&meta, self.text.as_bytes()));
     }
 
     /// Hands the batch's lines on.
-    pub fn batch_done(&mut self) -> ControlFlow<()> {
-        if !self.batch.text.is_empty() {
-            self.flow = self.order.push(self.queue, &mut self.batch, self.quiet.is_some());
-        }
-        self.flow
+    pub fn batch_done(&mut self) {
+        self.sender.pass_on();
     }
 
-    /// Nothing has come for a moment: others need not wait, and what has waited long enough goes.
-    pub fn idle(&mut self) -> ControlFlow<()> {
-        let until_ns = self.quiet.as_mut().map_or(0, Quiet::look);
-        if self.promised.elapsed() >= PATIENCE {
-            self.promised = Instant::now();
-            self.flow = self.order.quiet(self.queue, until_ns);
-        }
-        self.flow
+    pub fn idle(&mut self) {
+        self.sender.idle();
     }
 
-    /// Nothing will come any more.
     pub fn finish(&mut self) {
-        let _ = self.batch_done();
-        self.flow = self.order.quiet(self.queue, u64::MAX);
+        self.sender.finish();
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.sender.sink.has_failed()
+    }
+}
+
+/// The encoder of records whose packets are lines.
+pub fn encoder() -> Encoder {
+    Encoder::new(&EncoderConfig::default())
+}
+
+/// An empty chunk, in which the lines of several queues come together.
+pub fn merged_chunk() -> Chunk {
+    encoder().chunk_of(STRAIGHT_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(lines: &[(u64, &str)]) -> Chunk {
+        let mut encoder = encoder();
+        let mut chunk = merged_chunk();
+        for &(timestamp_ns, text) in lines {
+            let meta = Meta { timestamp_ns, ..Meta::default() };
+            assert!(encoder.append(&mut chunk, &Packet::new(&meta, text.as_bytes())));
+        }
+        chunk
+    }
+
+    #[test]
+    fn lines_are_written_as_they_are_and_late_ones_counted() {
+        let (output, mut out) = (LineOutput::default(), Vec::new());
+        output.write_to(&chunk(&[(8, "a\n"), (3, "bcd\n"), (u64::MAX, "efghij\n")]), &mut out);
+        output.write_to(&chunk(&[(9, "")]), &mut out);
+        assert_eq!(out, b"a\nbcd\nefghij\n");
+        assert_eq!((output.late(), output.lost()), (2, 0));
+    }
+
+    #[test]
+    fn what_comes_after_a_failure_is_lost_and_the_failure_told_once() {
+        let output = LineOutput::default();
+        let mut full: &mut [u8] = &mut [0; 3];
+        output.write_to(&chunk(&[(1, "abc")]), &mut full);
+        assert!(!output.has_failed());
+        output.write_to(&chunk(&[(2, "d"), (3, "e")]), &mut full);
+        output.write_to(&chunk(&[(4, "f")]), &mut full);
+        assert_eq!((output.lost(), output.has_failed()), (3, true));
+        assert!(output.take_error().is_some() && output.take_error().is_none());
     }
 }

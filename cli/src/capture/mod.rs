@@ -4,14 +4,13 @@
 //!   one queue:       ring → encoder → chunk ───────────────────────────→ file
 //!   several:         ring → encoder → chunk ─┐
 //!                    ring → encoder → chunk ─┴→ merge (order of time) ─→ file
-//!   lines:           ring → printer → batch ─┬→ order of time ─→ standard output
+//!   lines:           ring → printer → encoder, and on as above ────────→ standard output
 //! ```
 
+mod chunks;
 mod file;
 mod lines;
-mod merge;
 mod options;
-mod order;
 mod recorder;
 
 use std::io::{IsTerminal, stderr};
@@ -19,30 +18,24 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{channel, sync_channel};
-use std::thread::JoinHandle;
 
 use crate::ledger::Role;
 use sluicegate::error::{Error, Kind as Mends, Result};
-use sluicegate::file::write::{Encoder, EncoderConfig, Merger, Output, OutputConfig, Summary};
+use sluicegate::file::write::{Encoder, EncoderConfig, Output, OutputConfig, Summary};
 use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
 
+use chunks::{Merging, Order, Quiet, Route, routes};
 use file::{File, Numbers};
-use lines::Lines;
-use merge::{Quiet, merge};
+use lines::{LineOutput, Lines};
 pub use options::Args;
 use options::Options;
-use order::LineOrder;
-use recorder::{Capture, CaptureControl, HandOn, Recorder, note_final_statistics};
+use recorder::{Capture, CaptureControl, Recorder, note_final_statistics};
 
 use crate::report::{FilesReport, Report};
 use crate::run::receive;
 use crate::signals::Signals;
 use crate::{hidden, notice, overwrite, signals};
-
-/// Chunks on their way between recorders and the merging thread.
-const IN_TRANSIT: usize = 256;
 
 /// Runs the command.
 pub fn capture(args: Args) -> anyhow::Result<()> {
@@ -97,9 +90,8 @@ struct Session {
     /// For each port: its queues' places in `work`, and its numbers in the file.
     ports: Vec<(Range<usize>, Arc<Numbers>)>,
     work: Vec<(Queue, Capture)>,
-    file: Option<Arc<File>>,
-    merging: Option<JoinHandle<u64>>,
-    lines: Option<Arc<LineOrder>>,
+    file: Option<(Arc<File>, Merging)>,
+    lines: Option<(Arc<LineOutput>, Merging)>,
 }
 
 impl Session {
@@ -109,21 +101,25 @@ impl Session {
         reports: Vec<Report>,
         file: Option<Arc<File>>,
     ) -> Result<Self> {
-        // Before the merging thread starts.
+        // Before the merging threads start.
         signals::hold()?;
-        let recorders: usize = ports.iter().map(|port| port.queues.len()).sum();
+        let sources = ports.iter().map(|port| port.queues.len()).sum();
         let live = are_live(ports.iter().map(|port| &port.name));
-        let (merging, mut hand_ons) = match &file {
-            Some(file) if recorders > 1 => merging(options, recorders, live, file)?,
-            _ => (None, vec![HandOn::Write]),
-        };
-        let window = live.then_some(options.reorder_window);
-        let lines = options.print.then(|| Arc::new(LineOrder::new(recorders, window)));
+        let order = Order { sources, window: options.reorder_window, live };
+        let (mut to_file, mut to_lines) = (Vec::new().into_iter(), Vec::new().into_iter());
         let mut session =
-            Self { reports, ports: Vec::new(), work: Vec::new(), file, merging, lines };
-        hand_ons.reverse();
+            Self { reports, ports: Vec::new(), work: Vec::new(), file: None, lines: None };
+        if let Some(file) = file {
+            let (merging, routes) = routes(order, Encoder::new(&options.encoder).chunk(), &file)?;
+            (session.file, to_file) = (Some((file, merging)), routes.into_iter());
+        }
+        if options.print {
+            let lines = Arc::<LineOutput>::default();
+            let (merging, routes) = routes(order, lines::merged_chunk(), &lines)?;
+            (session.lines, to_lines) = (Some((lines, merging)), routes.into_iter());
+        }
         for port in ports {
-            session.add(options, port, &mut hand_ons)?;
+            session.add(options, port, &mut to_file, &mut to_lines)?;
         }
         Ok(session)
     }
@@ -150,58 +146,56 @@ impl Session {
         }
     }
 
-    fn add(&mut self, options: &Options, port: Port, hand_ons: &mut Vec<HandOn>) -> Result<()> {
+    fn add(
+        &mut self,
+        options: &Options,
+        port: Port,
+        to_file: &mut impl Iterator<Item = Route>,
+        to_lines: &mut impl Iterator<Item = Route>,
+    ) -> Result<()> {
         let Port { name, queues, .. } = port;
         // Of all interfaces, which appear with their first packets.
         let several =
             hidden::is_any(&name) && queues.iter().all(|queue| queue.interfaces().is_empty());
         let filter = name.option("filter").map(str::to_owned);
         let numbers = Arc::new(Numbers::new(filter, several));
-        // What one queue holds back is to be there well before the others stop waiting for it.
-        let patience = match &self.merging {
-            Some(_) => options.patience.min(options.reorder_window / 4),
-            None => options.patience,
-        };
-        let quiet = match name.kind() {
-            Kind::Pcap => None,
-            _ => Some(Quiet::of(&name)?),
+        let (quiet, directions): (_, &[_]) = match name.kind() {
+            Kind::Pcap => (None, &[Direction::In, Direction::Out]),
+            _ => (Some(Quiet::of(&name)?), &[Direction::Out]),
         };
         let first = self.work.len();
         let count = queues.len() as u32;
         for queue in queues {
-            let encoder = Encoder::new(&EncoderConfig {
-                directions: match name.kind() {
-                    Kind::Pcap => &[Direction::In, Direction::Out],
-                    _ => &[Direction::Out],
-                },
-                queue: queue.number(),
-                queues: count,
-                ..options.encoder.clone()
+            let recorder = self.file.as_ref().zip(to_file.next()).map(|((file, _), route)| {
+                let encoder = Encoder::new(&EncoderConfig {
+                    directions,
+                    queue: queue.number(),
+                    queues: count,
+                    ..options.encoder.clone()
+                });
+                // What one queue holds back is to be there well before the others stop waiting for it.
+                let patience = match route {
+                    Route::Merged { .. } => options.patience.min(options.reorder_window / 4),
+                    Route::Straight => options.patience,
+                };
+                let (file, numbers) = (Arc::clone(file), Arc::clone(&numbers));
+                Recorder::new(encoder, route, file, numbers, patience, quiet)
             });
-            let recorder = match (&self.file, hand_ons.pop()) {
-                (Some(file), Some(hand_on)) => Some(Recorder::new(
-                    encoder,
-                    hand_on,
-                    Arc::clone(file),
-                    Arc::clone(&numbers),
-                    patience,
-                    quiet,
-                    queue.interfaces(),
-                )?),
-                _ => None,
-            };
-            let lines = self.lines.as_ref().map(|order| {
-                let order = Arc::clone(order);
-                Lines::new(options.printer(), order, self.work.len(), quiet, several)
+            let lines = self.lines.as_ref().zip(to_lines.next()).map(|((lines, _), route)| {
+                Lines::new(options.printer(), route, Arc::clone(lines), quiet, several)
             });
-            self.work.push((queue, Capture { recorder, lines }));
+            let mut capture = Capture { recorder, lines };
+            if let Some(recorder) = &mut capture.recorder {
+                recorder.meet(queue.interfaces())?;
+            }
+            self.work.push((queue, capture));
         }
         self.ports.push((first..self.work.len(), numbers));
         Ok(())
     }
 
     fn run(self, options: &Options) -> anyhow::Result<()> {
-        let Self { mut reports, ports, work, file, merging, .. } = self;
+        let Self { mut reports, ports, work, file, lines } = self;
         let (queues, mut captures): (Vec<_>, Vec<_>) = work.into_iter().unzip();
         let started_ns = now_ns();
         let pairs = queues.into_iter().zip(&mut captures).collect();
@@ -209,7 +203,7 @@ impl Session {
             options,
             reports: &mut reports,
             ports: &ports,
-            file: file.as_deref(),
+            file: file.as_ref().map(|(file, _)| &**file),
             started_ns,
         };
         let signals = Signals::catch()?;
@@ -226,13 +220,24 @@ impl Session {
             // What became of them then is known of all ports together only.
             port.ledger.add(Role::Out, "delivered", port.traffic.packets);
         }
-        let (mut error, mut reader_left) = account_for_lines(&mut report, &mut captures, options);
-        reader_left |= ended.reader_left;
-        // The merging thread ends when the last recorder has exited.
+        let mut error = captures.iter_mut().find_map(|capture| {
+            let error = capture.recorder.as_mut().and_then(Recorder::take_error);
+            error.map(anyhow::Error::from)
+        });
+        let mut reader_left = ended.reader_left;
+        // The merging threads end when the last queue has exited.
         drop(captures);
-        let late =
-            merging.map_or(0, |thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        if let Some(file) = file {
+        let join = |merging: Merging| {
+            merging.map_or(0, |thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        };
+        if let Some((lines, merging)) = lines {
+            join(merging);
+            error = error.or(lines.take_error().map(anyhow::Error::from));
+            account_for_lines(&mut report, &lines, options);
+            reader_left |= lines.lost() > 0 && error.is_none();
+        }
+        if let Some((file, merging)) = file {
+            let late = join(merging);
             note_final_statistics(&file, &ports, &ended, started_ns);
             if let Some(file) = Arc::into_inner(file) {
                 let summary = file.into_output().finish();
@@ -272,55 +277,18 @@ fn is_pipe(path: &str) -> bool {
     std::fs::metadata(path).is_ok_and(|found| !found.is_file())
 }
 
-/// Starts the thread that merges, and makes each recorder's end of the channels.
-fn merging(
-    options: &Options,
-    recorders: usize,
-    live: bool,
-    file: &Arc<File>,
-) -> Result<(Option<JoinHandle<u64>>, Vec<HandOn>)> {
-    let (to, incoming) = sync_channel(IN_TRANSIT);
-    let (back, empties): (Vec<_>, Vec<_>) = (0..recorders).map(|_| channel()).unzip();
-    let hand_ons = empties.into_iter().enumerate();
-    let hand_ons = hand_ons
-        .map(|(source, back)| HandOn::Merge { source, to: to.clone(), back, made: 1 })
-        .collect();
-    let merger = Merger::with_window(recorders, options.reorder_window);
-    let out = Encoder::new(&options.encoder).chunk();
-    let file = Arc::clone(file);
-    let thread = std::thread::Builder::new()
-        .name("merge".into())
-        .spawn(move || merge(&incoming, &back, merger, live, out, &file))
-        .map_err(|e| Error::system("start", "the merging thread", e))?;
-    Ok((Some(thread), hand_ons))
-}
-
-/// Reports errors of recorders and of printing, and a reader of the lines that has left. Counts late
-/// lines and, if lines are the only output, the packets they stand for.
-fn account_for_lines(
-    report: &mut Report,
-    captures: &mut [Capture],
-    options: &Options,
-) -> (Option<anyhow::Error>, bool) {
-    let error = captures.iter_mut().find_map(|capture| {
-        let recorder = capture.recorder.as_mut().and_then(Recorder::take_error);
-        let lines = capture.lines.as_mut().and_then(Lines::take_error);
-        recorder.map(anyhow::Error::from).or(lines.map(anyhow::Error::from))
-    });
-    let lines = || captures.iter().filter_map(|capture| capture.lines.as_ref());
-    let unprinted = lines().map(Lines::lost).sum();
+/// Counts late lines and, if lines are the only output, the packets they stand for.
+fn account_for_lines(report: &mut Report, lines: &LineOutput, options: &Options) {
     if options.output.is_none() {
-        report.ledger.add(Role::Out, "printed", report.traffic.packets - unprinted);
-        report.ledger.add(Role::Loss, "not_printed", unprinted);
+        report.ledger.add(Role::Out, "printed", report.traffic.packets - lines.lost());
+        report.ledger.add(Role::Loss, "not_printed", lines.lost());
     }
     // A line may be late though its record is not, and the other way round.
     let late = match options.output {
         Some(_) => "lines_out_of_order",
         None => "out_of_order",
     };
-    report.ledger.add(Role::Note, late, lines().map(Lines::late).sum());
-    let reader_left = unprinted > 0 && error.is_none();
-    (error, reader_left)
+    report.ledger.add(Role::Note, late, lines.late());
 }
 
 /// Where the packets went that were to be written.

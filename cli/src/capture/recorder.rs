@@ -3,18 +3,16 @@
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
-use sluicegate::file::write::{Chunk, Encoder, InterfaceStats, Output};
+use sluicegate::file::write::{Encoder, InterfaceStats, Output};
 use sluicegate::port::{Interface, Queue};
 use sluicegate::ring::{Packet, now_ns};
 
+use super::chunks::{ChunkOptions, ChunkSender, ChunkSink, Quiet, Route};
 use super::file::{File, Numbers};
 use super::lines::Lines;
-use super::merge::Message;
-use super::merge::Quiet;
 use super::options::Options;
 use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Role;
@@ -22,57 +20,33 @@ use crate::report::Report;
 use crate::run::{Outcomes, Received, Run, RunControl, Visitor};
 use crate::status::Status;
 
-/// Chunks that one recorder may have on their way at most: 32 MiB.
+/// Bytes of a chunk, and chunks of one recorder that may be on their way at most: 32 MiB.
+const CHUNK_BYTES: usize = 128 << 10;
 const MAX_CHUNKS: usize = 256;
-
-/// Where full chunks go.
-pub enum HandOn {
-    /// Straight to the file: this is the only recorder.
-    Write,
-    /// To the thread that merges several recorders' chunks; empty ones come back.
-    Merge { source: usize, to: SyncSender<Message>, back: Receiver<Chunk>, made: usize },
-}
 
 /// Writes one queue's packets to the file.
 pub struct Recorder {
-    encoder: Encoder,
-    chunk: Chunk,
-    hand_on: HandOn,
-    file: Arc<File>,
+    sender: ChunkSender<File>,
     numbers: Arc<Numbers>,
     known: usize,
-    handed_on: Instant,
-    /// How long a part of a chunk may be held back.
-    patience: Duration,
-    /// The promises of a live queue; none for a file or a pipe.
-    quiet: Option<Quiet>,
     error: Option<Error>,
 }
 
 impl Recorder {
+    /// Creates the recorder of a queue, `quiet` if that receives live packets; `patience` says how long a
+    /// part of a chunk may be held back.
     pub fn new(
-        mut encoder: Encoder,
-        hand_on: HandOn,
+        encoder: Encoder,
+        route: Route,
         file: Arc<File>,
         numbers: Arc<Numbers>,
         patience: Duration,
         quiet: Option<Quiet>,
-        interfaces: &[Interface],
-    ) -> Result<Self> {
-        let in_file = numbers.of(interfaces, &file)?;
-        in_file.iter().for_each(|&number| encoder.map_interface(number));
-        Ok(Self {
-            chunk: encoder.chunk(),
-            known: in_file.len(),
-            encoder,
-            hand_on,
-            file,
-            numbers,
-            handed_on: Instant::now(),
-            patience,
-            quiet,
-            error: None,
-        })
+    ) -> Self {
+        let (bytes, max_chunks) = (CHUNK_BYTES, MAX_CHUNKS);
+        let options = ChunkOptions { bytes, max_chunks, patience, quiet, hurries: false };
+        let sender = ChunkSender::new(encoder, route, file, options);
+        Self { sender, numbers, known: 0, error: None }
     }
 
     /// Takes the recorder's error; errors of the file are separate.
@@ -80,89 +54,19 @@ impl Recorder {
         self.error.take()
     }
 
-    fn meet(&mut self, queue: &Queue) {
-        let interfaces = queue.interfaces();
-        if interfaces.len() == self.known {
-            return;
+    /// Numbers the interfaces that have appeared.
+    pub fn meet(&mut self, interfaces: &[Interface]) -> Result<()> {
+        if interfaces.len() > self.known {
+            let in_file = self.numbers.of(interfaces, &self.sender.sink)?;
+            let new = in_file.iter().skip(self.known);
+            new.for_each(|&number| self.sender.encoder.map_interface(number));
+            self.known = in_file.len();
         }
-        match self.numbers.of(interfaces, &self.file) {
-            Ok(in_file) => {
-                let new = in_file.iter().skip(self.known);
-                new.for_each(|&number| self.encoder.map_interface(number));
-                self.known = in_file.len();
-            }
-            Err(error) => self.error = Some(error),
-        }
+        Ok(())
     }
 
-    #[inline]
-    fn packet(&mut self, packet: &Packet<'_>) {
-        if !self.encoder.append(&mut self.chunk, packet) {
-            self.pass_on();
-            // An empty chunk takes a packet of any length.
-            self.encoder.append(&mut self.chunk, packet);
-        }
-    }
-
-    /// Hands the chunk on and begins a new one.
-    fn pass_on(&mut self) {
-        self.handed_on = Instant::now();
-        if self.chunk.is_empty() {
-            return;
-        }
-        match &mut self.hand_on {
-            HandOn::Write => {
-                self.file.write(&self.chunk);
-                self.chunk.clear();
-            }
-            HandOn::Merge { source, to, back, made } => {
-                let next = match back.try_recv() {
-                    Ok(chunk) => chunk,
-                    Err(_) if *made < MAX_CHUNKS => {
-                        *made += 1;
-                        self.encoder.chunk()
-                    }
-                    // Backpressure: the kernel's ring takes what comes meanwhile.
-                    Err(_) => back.recv().unwrap_or_else(|_| self.encoder.chunk()),
-                };
-                let full = std::mem::replace(&mut self.chunk, next);
-                // The merging thread lives until every recorder has ended.
-                let _ = to.send(Message::Chunk(*source, full));
-            }
-        }
-    }
-
-    fn idle(&mut self) {
-        let quiet_until_ns = self.quiet.as_mut().map(Quiet::look);
-        if self.handed_on.elapsed() < self.patience {
-            return;
-        }
-        let was_empty = self.chunk.is_empty();
-        self.pass_on();
-        match &self.hand_on {
-            HandOn::Write if !was_empty => self.file.flush(),
-            HandOn::Write => {}
-            HandOn::Merge { source, to, .. } => {
-                if let Some(until_ns) = quiet_until_ns {
-                    let _ = to.send(Message::Silent(*source, until_ns));
-                }
-            }
-        }
-    }
-
-    fn finish(&mut self) {
-        self.pass_on();
-        if let HandOn::Merge { source, to, .. } = &self.hand_on {
-            let _ = to.send(Message::End(*source));
-        }
-    }
-
-    fn flow(&self) -> ControlFlow<()> {
-        if self.error.is_some() || self.file.has_failed() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+    fn has_failed(&self) -> bool {
+        self.error.is_some() || self.sender.sink.has_failed()
     }
 }
 
@@ -172,10 +76,20 @@ pub struct Capture {
     pub lines: Option<Lines>,
 }
 
+impl Capture {
+    fn flow(&self) -> ControlFlow<()> {
+        let failed = self.lines.as_ref().is_some_and(Lines::has_failed)
+            || self.recorder.as_ref().is_some_and(Recorder::has_failed);
+        if failed { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
 impl Visitor for Capture {
     fn prepare(&mut self, queue: &Queue) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.meet(queue);
+        if let Some(recorder) = &mut self.recorder
+            && let Err(error) = recorder.meet(queue.interfaces())
+        {
+            recorder.error = Some(error);
         }
         if let Some(lines) = &mut self.lines {
             lines.meet(queue.interfaces());
@@ -185,7 +99,7 @@ impl Visitor for Capture {
     #[inline]
     fn packet(&mut self, packet: &Packet<'_>) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.packet(packet);
+            recorder.sender.append(packet);
         }
         if let Some(lines) = &mut self.lines {
             lines.packet(packet);
@@ -193,22 +107,25 @@ impl Visitor for Capture {
     }
 
     fn batch_done(&mut self) -> ControlFlow<()> {
-        let printed = self.lines.as_mut().map_or(ControlFlow::Continue(()), Lines::batch_done);
-        let recorded = self.recorder.as_ref().map_or(ControlFlow::Continue(()), Recorder::flow);
-        if printed.is_break() { printed } else { recorded }
+        if let Some(lines) = &mut self.lines {
+            lines.batch_done();
+        }
+        self.flow()
     }
 
     fn idle(&mut self) -> ControlFlow<()> {
         if let Some(recorder) = &mut self.recorder {
-            recorder.idle();
+            recorder.sender.idle();
         }
-        let printed = self.lines.as_mut().map_or(ControlFlow::Continue(()), Lines::idle);
-        if printed.is_break() { printed } else { self.batch_done() }
+        if let Some(lines) = &mut self.lines {
+            lines.idle();
+        }
+        self.flow()
     }
 
     fn finish(&mut self) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.finish();
+            recorder.sender.finish();
         }
         if let Some(lines) = &mut self.lines {
             lines.finish();

@@ -1,0 +1,285 @@
+//! Records on their way from the queues to one output: straight, or through a thread that brings several
+//! queues' records into the order of time. What is captured and what is printed go the same way.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sluicegate::error::{Error, Result};
+use sluicegate::file::write::{Chunk, Encoder, Merger};
+use sluicegate::port::{PortName, RECORDING};
+use sluicegate::ring::{Packet, now_ns};
+
+/// Messages on their way to the merging thread.
+const IN_TRANSIT: usize = 256;
+/// How often the merging thread looks at what may go although nothing arrives.
+const TICK: Duration = Duration::from_millis(10);
+/// A packet is not in the kernel's hands for longer than this before it comes to us, but for the time
+/// in which a block of a packet ring is filled, or in which a reader of a ring of copies sleeps. A
+/// packet that comes after a promise is late.
+const DELIVERY: Duration = Duration::from_millis(40);
+
+/// The output of all queues: it counts what it loses.
+pub trait ChunkSink: Send + Sync {
+    /// Writes a chunk's records.
+    fn write(&self, chunk: &Chunk);
+
+    /// Writes what is held back.
+    fn flush(&self);
+
+    /// Returns true if writing failed: there is no point in going on.
+    fn has_failed(&self) -> bool;
+}
+
+/// Where full chunks go.
+pub enum Route {
+    /// Straight to the output: this is the only queue.
+    Straight,
+    /// To the merging thread; empty chunks come back.
+    Merged { source: usize, to: SyncSender<Message>, back: Receiver<Chunk>, made: usize },
+}
+
+/// A message to the merging thread.
+pub enum Message {
+    /// A full chunk of a source.
+    Chunk(usize, Chunk),
+    /// Nothing older than this time will come from a source.
+    Silent(usize, u64),
+    /// A source has no room left, and must not wait: what has come goes.
+    Hurry,
+    /// Nothing more will come from a source.
+    End(usize),
+}
+
+/// How a queue's chunks are handed on.
+#[derive(Clone, Copy)]
+pub struct ChunkOptions {
+    pub bytes: usize,
+    /// Chunks that one queue may have on their way to others at most.
+    pub max_chunks: usize,
+    /// How long a part of a chunk may be held back.
+    pub patience: Duration,
+    /// The promises of a live queue; none for a file or a pipe.
+    pub quiet: Option<Quiet>,
+    /// A live queue without room loses the order, and no packets.
+    pub hurries: bool,
+}
+
+/// One queue's records on their way to the output.
+pub struct ChunkSender<S> {
+    pub encoder: Encoder,
+    chunk: Chunk,
+    route: Route,
+    pub sink: Arc<S>,
+    options: ChunkOptions,
+    handed_on: Instant,
+}
+
+impl<S: ChunkSink> ChunkSender<S> {
+    pub fn new(encoder: Encoder, route: Route, sink: Arc<S>, options: ChunkOptions) -> Self {
+        let chunk = encoder.chunk_of(options.bytes);
+        Self { encoder, chunk, route, sink, options, handed_on: Instant::now() }
+    }
+
+    /// Adds a packet's record; a full chunk goes first.
+    #[inline]
+    pub fn append(&mut self, packet: &Packet<'_>) {
+        if !self.encoder.append(&mut self.chunk, packet) {
+            self.pass_on();
+            // An empty chunk takes a packet of any length.
+            self.encoder.append(&mut self.chunk, packet);
+        }
+    }
+
+    /// Hands the chunk on and begins a new one.
+    pub fn pass_on(&mut self) {
+        self.handed_on = Instant::now();
+        if self.chunk.is_empty() {
+            return;
+        }
+        match &mut self.route {
+            Route::Straight => {
+                self.sink.write(&self.chunk);
+                self.chunk.clear();
+            }
+            Route::Merged { source, to, back, made } => {
+                let next = back.try_recv().unwrap_or_else(|_| {
+                    if *made < self.options.max_chunks {
+                        *made += 1;
+                        return self.encoder.chunk_of(self.options.bytes);
+                    }
+                    if self.options.hurries && self.options.quiet.is_some() {
+                        let _ = to.send(Message::Hurry);
+                    }
+                    // Backpressure: the kernel's ring takes what comes meanwhile.
+                    back.recv().unwrap_or_else(|_| self.encoder.chunk_of(self.options.bytes))
+                });
+                let full = std::mem::replace(&mut self.chunk, next);
+                // The merging thread lives until every queue has ended.
+                let _ = to.send(Message::Chunk(*source, full));
+            }
+        }
+    }
+
+    /// Nothing has come for a moment: hands on what has been held back for long enough, and promises what
+    /// will not come.
+    pub fn idle(&mut self) {
+        let quiet_until_ns = self.options.quiet.as_mut().map(Quiet::look);
+        if self.handed_on.elapsed() < self.options.patience {
+            return;
+        }
+        let was_empty = self.chunk.is_empty();
+        self.pass_on();
+        match &self.route {
+            Route::Straight if !was_empty => self.sink.flush(),
+            Route::Straight => {}
+            Route::Merged { source, to, .. } => {
+                if let Some(until_ns) = quiet_until_ns {
+                    let _ = to.send(Message::Silent(*source, until_ns));
+                }
+            }
+        }
+    }
+
+    /// Hands on the last records.
+    pub fn finish(&mut self) {
+        self.pass_on();
+        if let Route::Merged { source, to, .. } = &self.route {
+            let _ = to.send(Message::End(*source));
+        }
+    }
+}
+
+/// The order of time among several queues.
+#[derive(Clone, Copy)]
+pub struct Order {
+    pub sources: usize,
+    /// How long a record waits for earlier ones of others.
+    pub window: Duration,
+    /// A source that says nothing holds the others up for the window only; files have all the time in the
+    /// world.
+    pub live: bool,
+}
+
+/// The thread that merges: its end says how many records came too late to be in order.
+pub type Merging = Option<JoinHandle<u64>>;
+
+/// Makes each queue's route to an output; of several, starts the thread that merges.
+pub fn routes<S: ChunkSink + 'static>(
+    order: Order,
+    out: Chunk,
+    sink: &Arc<S>,
+) -> Result<(Merging, Vec<Route>)> {
+    if order.sources <= 1 {
+        return Ok((None, vec![Route::Straight]));
+    }
+    let (to, incoming) = sync_channel(IN_TRANSIT);
+    let (back, empties): (Vec<_>, Vec<_>) = (0..order.sources).map(|_| channel()).unzip();
+    let route = |(source, back)| Route::Merged { source, to: to.clone(), back, made: 1 };
+    let routes = empties.into_iter().enumerate().map(route).collect();
+    let sink = Arc::clone(sink);
+    let thread = std::thread::Builder::new()
+        .name("merge".into())
+        .spawn(move || merge(&incoming, &back, order, out, &*sink))
+        .map_err(|e| Error::system("start", "the merging thread", e))?;
+    Ok((Some(thread), routes))
+}
+
+/// Merges until every source has ended. `back` returns empty chunks to their sources.
+fn merge(
+    incoming: &Receiver<Message>,
+    back: &[Sender<Chunk>],
+    order: Order,
+    mut out: Chunk,
+    sink: &impl ChunkSink,
+) -> u64 {
+    let mut merger = Merger::with_window(order.sources, order.window);
+    let mut open = true;
+    while open {
+        let first = incoming.recv_timeout(TICK);
+        // What was sent before this moment has to be known before it counts as missing.
+        let mut now = Instant::now();
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
+            (0..back.len()).for_each(|source| merger.close(source));
+            open = false;
+        }
+        let mut hurries = false;
+        for message in first.into_iter().chain(incoming.try_iter().take(IN_TRANSIT)) {
+            match message {
+                Message::Chunk(source, chunk) => merger.push(source, chunk, now),
+                Message::Silent(source, until_ns) => merger.advance(source, until_ns),
+                Message::Hurry => hurries = true,
+                Message::End(source) => merger.close(source),
+            }
+        }
+        if hurries {
+            // As if all had waited for the window.
+            now += order.window;
+        }
+        loop {
+            let more = merger.drain(order.live.then_some(now), &mut out);
+            while let Some((source, chunk)) = merger.spent() {
+                // A queue that has ended needs no chunks.
+                let _ = back[source].send(chunk);
+            }
+            if !out.is_empty() {
+                sink.write(&out);
+                out.clear();
+            }
+            if !more {
+                break;
+            }
+        }
+    }
+    merger.late()
+}
+
+/// The looks that found nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Quiet {
+    delivery_ns: u64,
+    /// A moment before the latest.
+    looked_ns: u64,
+}
+
+impl Quiet {
+    /// Computes the promise for the queues of a port.
+    ///
+    /// # Errors
+    /// `block_timeout=` or `latency=` is not a valid time.
+    pub fn of(port: &PortName) -> Result<Self> {
+        let waits = port.duration("block_timeout")?.or(port.duration("latency")?);
+        let delivery = DELIVERY + waits.unwrap_or(RECORDING);
+        Ok(Self { delivery_ns: delivery.as_nanos() as u64, looked_ns: 0 })
+    }
+
+    /// A look has found nothing: nothing older than the time this returns, in nanoseconds since
+    /// 1970, will come.
+    pub fn look(&mut self) -> u64 {
+        // Not the time now: this thread may have stood still since it looked.
+        let looked_ns = std::mem::replace(&mut self.looked_ns, now_ns());
+        looked_ns.saturating_sub(self.delivery_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_still_lie_in_a_block_is_not_promised_away() {
+        for (port, delivery_ms) in [
+            ("packet:eth0", 60),
+            ("packet:eth0?block_timeout=1ms", 41),
+            ("packet:eth0?block_timeout=60s", 60_040),
+            ("mirror:eth0", 60),
+            ("mirror:eth0?latency=1s", 1040),
+        ] {
+            let mut quiet = Quiet::of(&port.parse().unwrap()).unwrap();
+            assert_eq!(quiet.look(), 0, "{port}: nothing is known before the first look");
+            quiet.looked_ns = 100_000_000_000;
+            assert_eq!(quiet.look(), 100_000_000_000 - delivery_ms * 1_000_000, "{port}");
+        }
+    }
+}
