@@ -3,185 +3,127 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use sluicegate_traffic::analyse::{Analysis, Delays, StreamAnalysis, WorkerAnalysis};
 
 use crate::units::{packets_word, show_count, show_duration};
 
+type Count = fn(&WorkerAnalysis) -> u64;
+
+/// The fates of packets, by name.
+const COUNTS: [(&str, Count); 6] = [
+    ("received", |worker| worker.counts.received),
+    ("lost", |worker| worker.lost),
+    ("duplicates", |worker| worker.counts.duplicates),
+    ("reordered", |worker| worker.counts.reordered),
+    ("late", |worker| worker.counts.late),
+    ("corrupt", |worker| worker.counts.corrupt),
+];
+const RESTARTS: (&str, Count) = ("restarts", |worker| worker.restarts);
+
+/// Percentiles in the text and in the JSON.
+const PERCENTILES: [(&str, &str, f64); 4] = [
+    ("p50", "p50_ns", 0.5),
+    ("p90", "p90_ns", 0.9),
+    ("p99", "p99_ns", 0.99),
+    ("p99.9", "p99_9_ns", 0.999),
+];
+
 /// The analysis in the JSON.
-#[derive(Debug, Serialize)]
-pub struct JsonAnalysis {
-    streams: Vec<StreamJson>,
-    unstamped: u64,
-    corrupt: u64,
-    untracked: u64,
-    unchecked: u64,
+pub fn to_json(analysis: &Analysis) -> Value {
+    let others = analysis.others;
+    json!({
+        "streams": analysis.streams.iter().map(stream_json).collect::<Value>(),
+        "unstamped": others.unstamped,
+        "corrupt": others.corrupt,
+        "untracked": others.untracked,
+        "unchecked": others.unchecked,
+    })
 }
 
-#[derive(Debug, Serialize)]
-struct StreamJson {
-    stream: u8,
-    #[serde(flatten)]
-    counts: CountsJson,
-    /// None where no packet had a time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    latency: Option<Latency>,
-    other_clock: u64,
-    workers: Vec<WorkerJson>,
-}
-
-#[derive(Debug, Serialize)]
-struct CountsJson {
-    received: u64,
-    lost: u64,
-    duplicates: u64,
-    reordered: u64,
-    late: u64,
-    corrupt: u64,
-    restarts: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct WorkerJson {
-    worker: u8,
-    #[serde(flatten)]
-    counts: CountsJson,
-    first: u32,
-    last: u32,
-    /// Queues or CPUs that have seen some of it.
-    ways: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct Latency {
-    samples: u64,
-    p50_ns: u64,
-    p90_ns: u64,
-    p99_ns: u64,
-    p99_9_ns: u64,
-    max_ns: u64,
-}
-
-impl CountsJson {
-    fn of(sum: impl Fn(fn(&WorkerAnalysis) -> u64) -> u64) -> Self {
-        Self {
-            received: sum(|worker| worker.counts.received),
-            lost: sum(|worker| worker.lost),
-            duplicates: sum(|worker| worker.counts.duplicates),
-            reordered: sum(|worker| worker.counts.reordered),
-            late: sum(|worker| worker.counts.late),
-            corrupt: sum(|worker| worker.counts.corrupt),
-            restarts: sum(|worker| worker.restarts),
+fn stream_json(stream: &StreamAnalysis) -> Value {
+    let mut object = json!({"stream": stream.stream});
+    for (name, count) in COUNTS.into_iter().chain([RESTARTS]) {
+        object[name] = stream.sum(count).into();
+    }
+    let Delays { times, longest_ns, other_clock, .. } = &stream.delays;
+    // None where no packet had a time.
+    if times.count() > 0 {
+        let mut latency = json!({"samples": times.count()});
+        for (_, name, share) in PERCENTILES {
+            latency[name] = stream.delays.percentile(share).into();
         }
+        latency["max_ns"] = (*longest_ns).into();
+        object["latency"] = latency;
     }
+    object["other_clock"] = (*other_clock).into();
+    object["workers"] = stream.workers.iter().map(worker_json).collect();
+    object
 }
 
-impl Latency {
-    fn of(delays: &Delays) -> Option<Self> {
-        Some(Self {
-            samples: delays.times.count(),
-            p50_ns: delays.percentile(0.5)?,
-            p90_ns: delays.percentile(0.9)?,
-            p99_ns: delays.percentile(0.99)?,
-            p99_9_ns: delays.percentile(0.999)?,
-            max_ns: delays.longest_ns,
-        })
+fn worker_json(worker: &WorkerAnalysis) -> Value {
+    let mut object = json!({"worker": worker.worker});
+    for (name, count) in COUNTS.into_iter().chain([RESTARTS]) {
+        object[name] = count(worker).into();
     }
+    object["first"] = worker.first.into();
+    object["last"] = worker.last.into();
+    // Queues or CPUs that have seen some of it.
+    object["ways"] = worker.ways.into();
+    object
 }
 
-impl From<&StreamAnalysis> for StreamJson {
-    fn from(stream: &StreamAnalysis) -> Self {
-        let workers = stream.workers.iter().map(|worker| WorkerJson {
-            worker: worker.worker,
-            counts: CountsJson::of(|of| of(worker)),
-            first: worker.first,
-            last: worker.last,
-            ways: worker.ways,
-        });
-        Self {
-            stream: stream.stream,
-            counts: CountsJson::of(|of| stream.sum(of)),
-            latency: Latency::of(&stream.delays),
-            other_clock: stream.delays.other_clock,
-            workers: workers.collect(),
-        }
+/// Prints the analysis for people.
+pub fn print(analysis: &Analysis, out: &mut impl Write) -> io::Result<()> {
+    write!(out, "analysis\n  stream")?;
+    for (column, _) in COUNTS {
+        write!(out, "{column:>14}")?;
     }
-}
-
-impl From<&Analysis> for JsonAnalysis {
-    fn from(analysis: &Analysis) -> Self {
-        let others = analysis.others;
-        Self {
-            streams: analysis.streams.iter().map(StreamJson::from).collect(),
-            unstamped: others.unstamped,
-            corrupt: others.corrupt,
-            untracked: others.untracked,
-            unchecked: others.unchecked,
-        }
-    }
-}
-
-const COLUMNS: [&str; 6] = ["received", "lost", "duplicates", "reordered", "late", "corrupt"];
-const PERCENTILES: [&str; 5] = ["p50", "p90", "p99", "p99.9", "max"];
-
-impl JsonAnalysis {
-    /// Prints it for people.
-    pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        write!(out, "analysis\n  stream")?;
-        for column in COLUMNS {
-            write!(out, "{column:>14}")?;
+    writeln!(out)?;
+    for stream in &analysis.streams {
+        write!(out, "  {:>6}", stream.stream)?;
+        for (_, count) in COUNTS {
+            write!(out, "{:>14}", show_count(stream.sum(count)))?;
         }
         writeln!(out)?;
-        for StreamJson { stream, counts, .. } in &self.streams {
-            let CountsJson { received, lost, duplicates, reordered, late, corrupt, .. } = *counts;
-            write!(out, "  {stream:>6}")?;
-            for count in [received, lost, duplicates, reordered, late, corrupt] {
-                write!(out, "{:>14}", show_count(count).to_string())?;
-            }
-            writeln!(out)?;
-        }
-        self.print_latencies(out)?;
-        self.print_notes(out)
     }
+    print_latencies(analysis, out)?;
+    let of_streams = |of: fn(&StreamAnalysis) -> u64| analysis.streams.iter().map(of).sum();
+    let notes = [
+        (analysis.others.unstamped, "without a stamp"),
+        (analysis.others.corrupt, "corrupt, of no stream that is known"),
+        (analysis.others.untracked, "stamped, of more streams and workers than there is room for"),
+        (
+            analysis.others.unchecked,
+            "stamped, and cut or a fragment: not all checksums could be checked",
+        ),
+        (of_streams(|it| it.delays.other_clock), "stamped by another clock: no latency"),
+        (of_streams(|it| it.sum(RESTARTS.1)), "times a sender started over"),
+    ];
+    for (count, text) in notes.into_iter().filter(|(count, _)| *count > 0) {
+        writeln!(out, "  note {:>15}  {text}", show_count(count))?;
+    }
+    Ok(())
+}
 
-    fn print_latencies(&self, out: &mut impl Write) -> io::Result<()> {
-        if self.streams.iter().all(|stream| stream.latency.is_none()) {
-            return Ok(());
-        }
-        write!(out, "  stream")?;
-        for column in PERCENTILES {
-            write!(out, "{column:>14}")?;
-        }
-        writeln!(out, "  latency")?;
-        for StreamJson { stream, latency, .. } in &self.streams {
-            let Some(Latency { samples, p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns }) = latency
-            else {
-                continue;
-            };
-            write!(out, "  {stream:>6}")?;
-            for ns in [p50_ns, p90_ns, p99_ns, p99_9_ns, max_ns] {
-                write!(out, "{:>14}", show_duration(Duration::from_nanos(*ns)).to_string())?;
-            }
-            writeln!(out, "  of {} {}", show_count(*samples), packets_word(*samples))?;
-        }
-        Ok(())
+fn print_latencies(analysis: &Analysis, out: &mut impl Write) -> io::Result<()> {
+    let mut timed = analysis.streams.iter().filter(|it| it.delays.times.count() > 0).peekable();
+    if timed.peek().is_none() {
+        return Ok(());
     }
-
-    fn print_notes(&self, out: &mut impl Write) -> io::Result<()> {
-        let of_streams = |of: fn(&StreamJson) -> u64| self.streams.iter().map(of).sum();
-        let notes = [
-            (self.unstamped, "without a stamp"),
-            (self.corrupt, "corrupt, of no stream that is known"),
-            (self.untracked, "stamped, of more streams and workers than there is room for"),
-            (self.unchecked, "stamped, and cut or a fragment: not all checksums could be checked"),
-            (of_streams(|it| it.other_clock), "stamped by another clock: no latency"),
-            (of_streams(|it| it.counts.restarts), "times a sender started over"),
-        ];
-        for (count, text) in notes {
-            if count > 0 {
-                writeln!(out, "  note {:>15}  {text}", show_count(count).to_string())?;
-            }
-        }
-        Ok(())
+    write!(out, "  stream")?;
+    for column in PERCENTILES.map(|(column, ..)| column).into_iter().chain(["max"]) {
+        write!(out, "{column:>14}")?;
     }
+    writeln!(out, "  latency")?;
+    for StreamAnalysis { stream, delays, .. } in timed {
+        write!(out, "  {stream:>6}")?;
+        let percentiles = PERCENTILES.map(|(.., share)| delays.percentile(share).unwrap_or(0));
+        for ns in percentiles.into_iter().chain([delays.longest_ns]) {
+            write!(out, "{:>14}", show_duration(Duration::from_nanos(ns)))?;
+        }
+        let samples = delays.times.count();
+        writeln!(out, "  of {} {}", show_count(samples), packets_word(samples))?;
+    }
+    Ok(())
 }

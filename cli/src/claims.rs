@@ -4,7 +4,7 @@
 use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use sluicegate::Result;
 use sluicegate::link::{self, Interface, netns};
 use sluicegate::port::{detach_host, host_left, host_owner};
@@ -154,139 +154,116 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The output of `sluice claims --json`.
-#[derive(Serialize)]
-struct ClaimsJson {
-    command: &'static str,
+/// Runs `sluice claims`.
+pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
+    let program = args.place.with(|interface| {
+        let Some(resident) = Resident::find(interface)? else { return Ok(None) };
+        Ok(Some(Program {
+            id: resident.program(),
+            mode: resident.mode().name(),
+            pinned: resident.is_pinned(interface),
+            total: resident.total(),
+            claims: resident.claims()?,
+        }))
+    })?;
+    let host = args.place.with(host_owner)?;
+    let host_left = args.place.with(host_left)?;
+    let shown = Shown { interface: args.place.interface, program, host, host_left };
+    let mut out = io::stdout().lock();
+    match args.json {
+        true => writeln!(out, "{}", shown.to_json())?,
+        false => shown.print(&mut out)?,
+    }
+    Ok(())
+}
+
+/// The users of an interface by XDP.
+struct Shown {
     interface: String,
-    /// None: there is no program, all packets are the host's.
-    program: Option<ProgramJson>,
-    claims: Vec<Claim>,
+    /// None: all packets are the host's.
+    program: Option<Program>,
     /// The owner of the host's outgoing packets, by a host: port.
     host: Option<String>,
     /// A host: port that has exited left its filters on the interface.
     host_left: bool,
 }
 
-#[derive(Serialize)]
-struct ProgramJson {
+struct Program {
     id: u32,
     mode: &'static str,
     /// The program stays after its last user has exited.
     pinned: bool,
     /// All that came since it was attached.
-    packets: u64,
-    bytes: u64,
+    total: Counters,
+    claims: Vec<Claimed>,
 }
 
-#[derive(Serialize)]
-struct Claim {
-    place: u32,
-    action: &'static str,
-    filter: String,
-    command: String,
-    pid: u32,
-    first_queue: u32,
-    queues: u32,
-    age_s: f64,
-    packets: u64,
-    bytes: u64,
-    taken: u64,
-    missed: u64,
-    dropped: u64,
+fn age(claimed: &Claimed) -> Duration {
+    let since = SystemTime::UNIX_EPOCH + Duration::from_nanos(claimed.owner.since_ns);
+    SystemTime::now().duration_since(since).unwrap_or_default()
 }
 
-impl Claim {
-    fn of(claimed: Claimed) -> Self {
-        let Claimed { place, owner, tally } = claimed;
-        let Counters { packets, bytes, taken, missed, dropped, .. } = tally;
-        let since = SystemTime::UNIX_EPOCH + Duration::from_nanos(owner.since_ns);
-        Self {
-            place,
-            action: owner.action.name(),
-            filter: owner.filter,
-            command: owner.command,
-            pid: owner.pid,
-            first_queue: owner.first_queue,
-            queues: owner.queues,
-            age_s: SystemTime::now().duration_since(since).unwrap_or_default().as_secs_f64(),
-            packets,
-            bytes,
-            taken,
-            missed,
-            dropped,
-        }
+fn claim_json(claimed: &Claimed) -> Value {
+    let Claimed { place, owner, tally } = claimed;
+    json!({
+        "place": place,
+        "action": owner.action.name(),
+        "filter": owner.filter,
+        "command": owner.command,
+        "pid": owner.pid,
+        "first_queue": owner.first_queue,
+        "queues": owner.queues,
+        "age_s": age(claimed).as_secs_f64(),
+        "packets": tally.packets,
+        "bytes": tally.bytes,
+        "taken": tally.taken,
+        "missed": tally.missed,
+        "dropped": tally.dropped,
+    })
+}
+
+impl Shown {
+    fn to_json(&self) -> Value {
+        let program = self.program.as_ref().map(|program| {
+            let Program { id, mode, pinned, total, .. } = program;
+            let (packets, bytes) = (total.packets, total.bytes);
+            json!({"id": id, "mode": mode, "pinned": pinned, "packets": packets, "bytes": bytes})
+        });
+        let claims = self.program.iter().flat_map(|program| &program.claims);
+        json!({
+            "command": "claims",
+            "interface": self.interface,
+            "program": program,
+            "claims": claims.map(claim_json).collect::<Value>(),
+            "host": self.host,
+            "host_left": self.host_left,
+        })
     }
 
-    fn queue_range(&self) -> String {
-        match self.queues {
-            0 | 1 => self.first_queue.to_string(),
-            n => format!("{}-{}", self.first_queue, self.first_queue + n - 1),
-        }
-    }
-}
-
-/// Runs `sluice claims`.
-pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
-    let found = args.place.with(|interface| {
-        let Some(resident) = Resident::find(interface)? else { return Ok(None) };
-        let total = resident.total();
-        let program = ProgramJson {
-            id: resident.program(),
-            mode: resident.mode().name(),
-            pinned: resident.is_pinned(interface),
-            packets: total.packets,
-            bytes: total.bytes,
-        };
-        Ok(Some((program, resident.claims()?)))
-    })?;
-    let (program, claims) = found.map_or((None, Vec::new()), |(program, claims)| {
-        (Some(program), claims.into_iter().map(Claim::of).collect())
-    });
-    let host = args.place.with(host_owner)?;
-    let host_left = args.place.with(host_left)?;
-    let interface = args.place.interface;
-    let shown = ClaimsJson { command: "claims", interface, program, claims, host, host_left };
-    let mut out = io::stdout().lock();
-    if args.json {
-        serde_json::to_writer(&mut out, &shown)?;
-        writeln!(out)?;
-        return Ok(());
-    }
-    shown.print(&mut out)?;
-    Ok(())
-}
-
-impl ClaimsJson {
     fn print(&self, out: &mut impl io::Write) -> io::Result<()> {
-        if let Some(host) = &self.host {
-            writeln!(out, "{}: what the host sends there comes to {host}", self.interface)?;
+        let Self { interface, program, host, host_left } = self;
+        if let Some(host) = host {
+            writeln!(out, "{interface}: what the host sends there comes to {host}")?;
         }
-        if self.host_left {
+        if *host_left {
             writeln!(
                 out,
-                "{0}: a host: port that has ended left filters there, which with fallback=drop cut \
-                 the host off; `sluice detach {0}` takes them away",
-                self.interface
+                "{interface}: a host: port that has ended left filters there, which with \
+                 fallback=drop cut the host off; `sluice detach {interface}` takes them away"
             )?;
         }
-        let Some(program) = &self.program else {
-            if self.host_left {
-                return writeln!(out, "{}: no XDP program", self.interface);
-            }
-            return writeln!(out, "{}: no XDP program; all packets are the host's", self.interface);
+        let Some(Program { id, mode, pinned, total, claims }) = program else {
+            let all = if *host_left { "" } else { "; all packets are the host's" };
+            return writeln!(out, "{interface}: no XDP program{all}");
         };
-        let ProgramJson { id, mode, pinned, packets, bytes } = program;
         let pinned = if *pinned { ", pinned" } else { "" };
+        let (packets, word) = (show_count(total.packets), packets_word(total.packets));
+        let bytes = show_bytes(total.bytes);
         writeln!(
             out,
-            "{}: program {id}, {mode} mode{pinned}; {} {}, {} so far",
-            self.interface,
-            show_count(*packets),
-            packets_word(*packets),
-            show_bytes(*bytes)
+            "{interface}: program {id}, {mode} mode{pinned}; {packets} {word}, {bytes} so far"
         )?;
-        if self.claims.is_empty() {
+        if claims.is_empty() {
             return writeln!(out, "nobody takes any: all are the host's");
         }
         writeln!(
@@ -294,17 +271,22 @@ impl ClaimsJson {
             "{:<7} {:<6} {:>15} {:>12} {:>8}  {:<20} filter",
             "action", "queues", "packets", "missed", "since", "process"
         )?;
-        for claim in &self.claims {
-            let filter = if claim.filter.is_empty() { "(everything)" } else { &claim.filter };
+        for claimed in claims {
+            let Claimed { owner, tally, .. } = claimed;
+            let filter = if owner.filter.is_empty() { "(everything)" } else { &owner.filter };
+            let first = owner.first_queue;
+            let queues = match owner.queues {
+                0 | 1 => first.to_string(),
+                n => format!("{first}-{}", first + n - 1),
+            };
             writeln!(
                 out,
-                "{:<7} {:<6} {:>15} {:>12} {:>8}  {:<20} {filter}",
-                claim.action,
-                claim.queue_range(),
-                show_count(claim.packets).to_string(),
-                show_count(claim.missed).to_string(),
-                show_duration(Duration::from_secs(claim.age_s as u64)).to_string(),
-                format!("{} ({})", claim.command, claim.pid),
+                "{:<7} {queues:<6} {:>15} {:>12} {:>8}  {:<20} {filter}",
+                owner.action.name(),
+                show_count(tally.packets),
+                show_count(tally.missed),
+                show_duration(Duration::from_secs(age(claimed).as_secs())),
+                format!("{} ({})", owner.command, owner.pid),
             )?;
         }
         Ok(())

@@ -9,7 +9,6 @@ use sluicegate::ring::Packet;
 use sluicegate::xdp::wall_ahead_ns;
 use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Share};
 
-use crate::analysis::JsonAnalysis;
 use crate::args::{Common, Receiving};
 use crate::counters::WorkerCounters;
 use crate::ledger::Role;
@@ -85,7 +84,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
         let work = queues.into_iter().zip(&mut visitors).collect();
         let ended = receive(work, options, &signals, &mut control)?;
         let shares: Vec<Share> = visitors.iter().map(|it| it.analyser.share()).collect();
-        report.analysis = Some(JsonAnalysis::from(&Analysis::of(&shares)));
+        report.analysis = Some(Analysis::of(&shares));
         ended
     } else {
         let so_far = in_kernel.map(|it| move || Analysis::of(&it.shares()));
@@ -94,7 +93,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
         let mut visitors: Vec<Nothing> = queues.iter().map(|_| Nothing).collect();
         let work = queues.into_iter().zip(&mut visitors).collect();
         let ended = receive(work, options, &signals, &mut control)?;
-        report.analysis = analysis.map(|analysis| JsonAnalysis::from(&analysis()));
+        report.analysis = analysis.map(|analysis| analysis());
         ended
     };
     drop(signals);

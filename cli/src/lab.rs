@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::process::Command;
 
 use clap::Subcommand;
-use serde::Serialize;
+use serde_json::{Value, json};
 use sluicegate::link::{Lab, LabConfig, Shape, lab};
 
 use crate::notice::ExitStatus;
@@ -228,41 +228,11 @@ fn star(lab: &Lab) -> Vec<String> {
     links.map(row).collect()
 }
 
-#[derive(Serialize)]
-struct Listing {
-    labs: Vec<LabEntry>,
-}
-
-#[derive(Serialize)]
-struct LabEntry {
-    name: String,
-    shape: String,
-    queues: u32,
-    /// The process a scratch lab belongs to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<u32>,
-    hosts: Vec<HostEntry>,
-}
-
-#[derive(Serialize)]
-struct HostEntry {
-    name: &'static str,
-    netns: String,
-    interfaces: Vec<InterfaceEntry>,
-}
-
-#[derive(Serialize)]
-struct InterfaceEntry {
-    name: &'static str,
-    mac: String,
-    addresses: Vec<String>,
-}
-
 fn list(json: bool) -> anyhow::Result<()> {
     let labs = Lab::list();
     if json {
-        let labs = labs.iter().map(entry).collect();
-        return print(&format!("{}\n", serde_json::to_string(&Listing { labs })?));
+        let labs: Vec<Value> = labs.iter().map(lab_json).collect();
+        return print(&format!("{}\n", json!({ "labs": labs })));
     }
     if labs.is_empty() {
         return print("no lab is up; make one with `sluice lab up`\n");
@@ -281,25 +251,22 @@ fn list(json: bool) -> anyhow::Result<()> {
     print(&text)
 }
 
-fn entry(lab: &Lab) -> LabEntry {
-    let interface = |i: &sluicegate::link::lab::HostInterface| InterfaceEntry {
-        name: i.name,
-        mac: i.mac.to_string(),
-        addresses: i.addresses().iter().map(ToString::to_string).collect(),
+fn lab_json(lab: &Lab) -> Value {
+    let interface = |i: &lab::HostInterface| {
+        let addresses: Vec<String> = i.addresses().iter().map(ToString::to_string).collect();
+        json!({"name": i.name, "mac": i.mac.to_string(), "addresses": addresses})
     };
-    LabEntry {
-        name: lab.name().to_owned(),
-        shape: lab.shape().to_string(),
-        queues: lab.queues(),
-        owner: lab.owner(),
-        hosts: lab
-            .hosts()
-            .iter()
-            .map(|host| HostEntry {
-                name: host.name,
-                netns: lab.netns(host.name),
-                interfaces: host.interfaces.iter().map(interface).collect(),
-            })
-            .collect(),
+    let host = |host: &lab::Host| {
+        let interfaces: Vec<Value> = host.interfaces.iter().map(interface).collect();
+        json!({"name": host.name, "netns": lab.netns(host.name), "interfaces": interfaces})
+    };
+    let hosts: Vec<Value> = lab.hosts().iter().map(host).collect();
+    let (name, shape, queues) = (lab.name(), lab.shape().to_string(), lab.queues());
+    let mut object = json!({"name": name, "shape": shape, "queues": queues});
+    if let Some(owner) = lab.owner() {
+        // The process a scratch lab belongs to.
+        object["owner"] = owner.into();
     }
+    object["hosts"] = hosts.into();
+    object
 }

@@ -132,7 +132,7 @@ impl Paced {
                 "#".repeat(
                     (u128::from(packets) * u128::from(BAR)).div_ceil(u128::from(most)) as usize
                 );
-            let (count, share) = (show_count(packets).to_string(), show_percent(packets, all));
+            let (count, share) = (show_count(packets), show_percent(packets, all));
             let share = share.to_string();
             let line = format!("    {label:<14}{count:>15}{share:>10}  {bar}");
             writeln!(out, "{}", line.trim_end())?;

@@ -10,8 +10,9 @@ use crate::ledger::{Ledger, Role, remedies};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sluicegate::port::{Fallback, Port, PortName};
+use sluicegate_traffic::analyse::Analysis;
 
-use crate::analysis::JsonAnalysis;
+use crate::analysis;
 use crate::args::Common;
 use crate::card::Card;
 use crate::notice::reader_left;
@@ -62,8 +63,8 @@ pub struct Report {
     #[serde(serialize_with = "ledger_json")]
     pub ledger: Ledger,
     /// The analysis of stamped packets, if requested.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub analysis: Option<JsonAnalysis>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "analysis_json")]
+    pub analysis: Option<Analysis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesReport>,
     /// The interface's own counters, until they are added to the ledger.
@@ -198,7 +199,7 @@ impl DirectionReport {
             (0, _) => ", copied".into(),
             (_, copied) => format!(", {} of them copied", show_count(copied)),
         };
-        let (count, pps) = (show_count(packets).to_string(), show_pps(pps).to_string());
+        let (count, pps) = (show_count(packets), show_pps(pps));
         let (word, from, to) = (packets_word(packets), &self.from, &self.to);
         writeln!(out, "  {count:>15} {word:<7}  {pps:>12}   from {from} to {to}{how}")
     }
@@ -384,9 +385,9 @@ impl Report {
         writeln!(
             out,
             "  {:>15} {:<7}  {:>12}   {} bytes  {} (L2)",
-            show_count(packets).to_string(),
+            show_count(packets),
             packets_word(packets),
-            show_pps(pps).to_string(),
+            show_pps(pps),
             show_count(bytes),
             show_bps(bps_l2)
         )?;
@@ -394,7 +395,7 @@ impl Report {
             direction.print(out)?;
         }
         for port in self.ports.iter().filter(|_| self.directions.is_empty()) {
-            let count = show_count(port.traffic.packets).to_string();
+            let count = show_count(port.traffic.packets);
             writeln!(out, "  {count:>15} from {}", port.port)?;
         }
         let one = self.ports.is_empty() || !self.directions.is_empty();
@@ -402,7 +403,7 @@ impl Report {
         for thread in threads.iter().filter(|_| threads.len() > 1) {
             let cpu = thread.cpu.map_or_else(String::new, |cpu| format!(" on CPU {cpu}"));
             let busy = thread.busy * 100.0;
-            let count = show_count(thread.packets).to_string();
+            let count = show_count(thread.packets);
             writeln!(out, "  {count:>15} in queue {}{cpu}, {busy:.0} % busy", thread.queue)?;
         }
         if let Some(files) = &self.files {
@@ -418,7 +419,7 @@ impl Report {
             paced.print(out)?;
         }
         if let Some(analysis) = &self.analysis {
-            analysis.print(out)?;
+            analysis::print(analysis, out)?;
         }
         self.print_ledger(out)
     }
@@ -431,11 +432,11 @@ impl Report {
                 if entry.packets == 0 && role == Role::Loss {
                     continue;
                 }
-                let count = show_count(entry.packets).to_string();
+                let count = show_count(entry.packets);
                 let name = entry.name.replace('_', " ");
                 let share = match role {
                     Role::In => String::new(),
-                    _ => format!("{:>8}", show_percent(entry.packets, whole).to_string()),
+                    _ => format!("{:>8}", show_percent(entry.packets, whole)),
                 };
                 writeln!(out, "  {sign:<5}{count:>17}{share:>9}  {name}")?;
             }
@@ -445,8 +446,8 @@ impl Report {
             writeln!(out, "  lost {:>17}           nothing", 0)?;
         }
         for entry in self.ledger.entries(Role::Uncertain).filter(|entry| entry.packets > 0) {
-            let share = show_percent(entry.packets, whole).to_string();
-            let count = show_count(entry.packets).to_string();
+            let share = show_percent(entry.packets, whole);
+            let count = show_count(entry.packets);
             writeln!(out, "  {:<5}{count:>17}{share:>9}  uncertain: sent or lost", "")?;
         }
         let name = match self.so_far {
@@ -463,7 +464,7 @@ impl Report {
         let notes = self.ledger.entries(Role::Note);
         for entry in notes.filter(|entry| entry.packets > 0 && helps(entry.name)) {
             let name = entry.name.replace('_', " ");
-            writeln!(out, "  note {:>17}           {name}", show_count(entry.packets).to_string())?;
+            writeln!(out, "  note {:>17}           {name}", show_count(entry.packets))?;
         }
         Ok(())
     }
@@ -499,6 +500,13 @@ pub fn ledger_value(ledger: &Ledger) -> Value {
     object.insert("unexplained".into(), ledger.unexplained().into());
     object.insert("notes".into(), names(Role::Note));
     object.into()
+}
+
+fn analysis_json<S: serde::Serializer>(
+    analysis: &Option<Analysis>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    analysis.as_ref().map(analysis::to_json).serialize(serializer)
 }
 
 fn ledger_json<S: serde::Serializer>(ledger: &Ledger, serializer: S) -> Result<S::Ok, S::Error> {

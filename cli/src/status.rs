@@ -146,10 +146,10 @@ impl Status {
         });
         let text = format!(
             "{:>11}  {:>10}  {:>12}  {:>15} {:<7}",
-            show_duration(seconds).to_string(),
-            show_pps(traffic.pps).to_string(),
-            show_bps(traffic.bps_l2).to_string(),
-            show_count(now.packets).to_string(),
+            show_duration(seconds),
+            show_pps(traffic.pps),
+            show_bps(traffic.bps_l2),
+            show_count(now.packets),
             packets_word(now.packets),
         );
         let lost = format!("{} lost{missing}", show_count(now.lost));

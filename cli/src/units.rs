@@ -1,7 +1,6 @@
 //! Quantities as people read them: counts, rates, sizes, durations. How they are written is the
 //! library's, [`sluicegate::units`].
 
-use std::fmt;
 use std::time::Duration;
 
 use sluicegate::units;
@@ -22,83 +21,68 @@ pub fn packets_word(count: u64) -> &'static str {
 }
 
 /// `1234567` as `1,234,567`.
-pub fn show_count(count: u64) -> impl fmt::Display {
-    fmt::from_fn(move |f| {
-        let digits = count.to_string();
-        for (index, digit) in digits.char_indices() {
-            if index > 0 && (digits.len() - index).is_multiple_of(3) {
-                f.write_str(",")?;
-            }
-            write!(f, "{digit}")?;
+pub fn show_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.char_indices() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
         }
-        Ok(())
-    })
+        text.push(digit);
+    }
+    text
 }
 
 /// Packets a second: `3.85 Mpps`; below one in ten seconds the other way round: `1 packet in 1 h 0
 /// min`.
-pub fn show_pps(pps: f64) -> impl fmt::Display {
-    fmt::from_fn(move |f| match Duration::try_from_secs_f64(1.0 / pps) {
-        Ok(apart) if pps < 0.1 => write!(f, "1 packet in {}", show_duration(apart)),
-        _ => write!(f, "{}", show_scaled(pps, 1000.0, SI, "pps")),
-    })
+pub fn show_pps(pps: f64) -> String {
+    match Duration::try_from_secs_f64(1.0 / pps) {
+        Ok(apart) if pps < 0.1 => format!("1 packet in {}", show_duration(apart)),
+        _ => show_scaled(pps, 1000.0, SI, "pps"),
+    }
 }
 
 /// Bits a second: `1.97 Gbit/s`.
-pub fn show_bps(bps: f64) -> impl fmt::Display {
+pub fn show_bps(bps: f64) -> String {
     show_scaled(bps, 1000.0, SI, "bit/s")
 }
 
 /// A number for a column, whose head says the unit: `0`, `0.5`, `999`, `1.20k`, `14.9M`. Three
 /// digits with a prefix, so that what moves is the value and not its width.
-pub fn show_si(value: f64) -> impl fmt::Display {
-    let (value, prefix) = scaled(value, 1000.0, SI);
-    fmt::from_fn(move |f| match prefix {
-        "" => write!(f, "{}", Significant(value)),
-        _ => write!(f, "{}{prefix}", ThreeDigits(value)),
-    })
+pub fn show_si(value: f64) -> String {
+    match scaled(value, 1000.0, SI) {
+        (value, "") => significant(value),
+        (value, prefix) => format!("{}{prefix}", three_digits(value)),
+    }
 }
 
 /// A size: `64 MiB`, `1.50 KiB`, `512 B`.
-pub fn show_bytes(bytes: u64) -> impl fmt::Display {
+pub fn show_bytes(bytes: u64) -> String {
     show_scaled(bytes as f64, 1024.0, &["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], "B")
 }
 
 /// A span of time: `1.5 s`, `320 µs`, `2 min 5 s`, `1 h 30 min`.
-pub fn show_duration(duration: Duration) -> impl fmt::Display {
-    fmt::from_fn(move |f| {
-        let ns = duration.as_nanos();
-        let seconds = duration.as_secs();
-        let scaled = |unit_ns: u32, unit| (f64::from(unit_ns), unit);
-        let (unit_ns, unit) = match ns {
-            0..1_000 => scaled(1, "ns"),
-            1_000..999_500 => scaled(1_000, "µs"),
-            999_500..999_500_000 => scaled(1_000_000, "ms"),
-            999_500_000..60_000_000_000 => scaled(1_000_000_000, "s"),
-            _ => {
-                let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-                return match hours {
-                    0 => write!(f, "{minutes} min {} s", seconds % 60),
-                    _ => write!(f, "{hours} h {minutes} min"),
-                };
-            }
-        };
-        let value = ns as f64 / unit_ns;
-        write!(f, "{} {unit}", Significant(value))
-    })
+pub fn show_duration(duration: Duration) -> String {
+    let (ns, seconds) = (duration.as_nanos(), duration.as_secs());
+    let scaled = |unit_ns: f64, unit| format!("{} {unit}", significant(ns as f64 / unit_ns));
+    match ns {
+        0..1_000 => scaled(1.0, "ns"),
+        1_000..999_500 => scaled(1e3, "µs"),
+        999_500..999_500_000 => scaled(1e6, "ms"),
+        999_500_000..60_000_000_000 => scaled(1e9, "s"),
+        _ if seconds < 3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
 }
 
 /// A part of a whole: `12.5 %`; nothing of nothing is 0 %.
-pub fn show_percent(part: u64, whole: u64) -> impl fmt::Display {
-    let percent = 100.0 * part as f64 / whole.max(1) as f64;
-    fmt::from_fn(move |f| {
-        // What is not none, or not all, is not rounded to it.
-        match percent {
-            _ if part > 0 && percent < 0.01 => write!(f, "< 0.01 %"),
-            _ if part < whole && percent > 99.99 => write!(f, "> 99.99 %"),
-            _ => write!(f, "{} %", Significant(percent)),
-        }
-    })
+pub fn show_percent(part: u64, whole: u64) -> String {
+    // What is not none, or not all, is not rounded to it.
+    match 100.0 * part as f64 / whole.max(1) as f64 {
+        percent if part > 0 && percent < 0.01 => "< 0.01 %".into(),
+        percent if part < whole && percent > 99.99 => "> 99.99 %".into(),
+        percent => format!("{} %", significant(percent)),
+    }
 }
 
 const SI: &[&str] = &["", "k", "M", "G", "T", "P"];
@@ -109,9 +93,9 @@ fn show_scaled(
     step: f64,
     prefixes: &'static [&'static str],
     unit: &'static str,
-) -> impl fmt::Display {
+) -> String {
     let (value, prefix) = scaled(value, step, prefixes);
-    fmt::from_fn(move |f| write!(f, "{} {prefix}{unit}", Significant(value)))
+    format!("{} {prefix}{unit}", significant(value))
 }
 
 /// A value by the prefix that leaves one to three digits, or four just below a binary step,
@@ -126,49 +110,30 @@ fn scaled(value: f64, step: f64, prefixes: &'static [&'static str]) -> (f64, &'s
     (value, prefixes[at])
 }
 
-/// Where three digits end: what to multiply by before rounding, and the places after the point.
-fn three_digits(value: f64) -> (u32, usize) {
-    match value {
-        ..9.995 => (100, 2),
-        ..99.95 => (10, 1),
-        _ => (1, 0),
-    }
-}
-
 /// Three digits, the zeros at the end too.
-struct ThreeDigits(f64);
-
-impl fmt::Display for ThreeDigits {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{:.*}", three_digits(self.0.abs()).1, self.0)
-    }
+fn three_digits(value: f64) -> String {
+    let value = if value.is_nan() { 0.0 } else { value };
+    let places = match value.abs() {
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.places$}")
 }
 
 /// Three digits that matter, zeros at the end of a fraction left out.
-struct Significant(f64);
-
-impl fmt::Display for Significant {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let value = self.0.abs();
-        let (scale, places) = three_digits(value);
-        let rounded = (value * f64::from(scale)).round() as u64;
-        if self.0 < 0.0 && rounded > 0 {
-            f.write_str("-")?;
-        }
-        let (whole, fraction) = (rounded / scale as u64, rounded % scale as u64);
-        write!(f, "{whole}")?;
-        match fraction {
-            0 => Ok(()),
-            _ if places == 2 && fraction % 10 == 0 => write!(f, ".{}", fraction / 10),
-            _ => write!(f, ".{fraction:0places$}"),
-        }
+fn significant(value: f64) -> String {
+    let digits = three_digits(value);
+    match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.').into(),
+        false => digits,
     }
 }
 
 /// Formats a rate with its unit.
 pub fn show_rate(rate: f64, unit: Unit) -> String {
     match unit {
-        Unit::Packet => show_pps(rate).to_string(),
+        Unit::Packet => show_pps(rate),
         Unit::BYTE_OF_LAYER2 => format!("{} (L2)", show_bps(rate * 8.0)),
         Unit::Byte { .. } => format!("{} (L1)", show_bps(rate * 8.0)),
     }
@@ -185,50 +150,46 @@ mod tests {
     fn quantities_are_written() {
         let seconds = Duration::from_secs;
         let rows = [
-            ("a small count", show_count(999).to_string(), "999"),
-            ("thousands", show_count(1000).to_string(), "1,000"),
-            ("millions", show_count(1_234_567).to_string(), "1,234,567"),
-            ("a rate of packets", show_pps(3_851_234.0).to_string(), "3.85 Mpps"),
-            ("a small one", show_pps(12.34).to_string(), "12.3 pps"),
-            ("a fraction", show_pps(0.25).to_string(), "0.25 pps"),
-            ("less than that", show_pps(1.0 / 5400.0).to_string(), "1 packet in 1 h 30 min"),
-            ("none", show_pps(0.0).to_string(), "0 pps"),
-            ("one nobody knows", show_pps(f64::NAN).to_string(), "0 pps"),
-            ("a rate of bits", show_bps(1.97e9).to_string(), "1.97 Gbit/s"),
-            ("just below a step", show_bps(999_499.0).to_string(), "999 kbit/s"),
-            ("rounded to a step", show_bps(999_600.0).to_string(), "1 Mbit/s"),
-            ("beyond the prefixes", show_bps(2e19).to_string(), "20000 Pbit/s"),
-            ("a column's small number", show_si(0.25).to_string(), "0.25"),
-            ("a whole one", show_si(999.0).to_string(), "999"),
-            ("none in a column", show_si(0.0).to_string(), "0"),
-            ("nearly a thousand", show_si(999.6).to_string(), "1.00k"),
-            ("zeros in a column", show_si(1200.0).to_string(), "1.20k"),
-            ("rounded to ten", show_si(9999.0).to_string(), "10.0k"),
-            ("rounded to a hundred", show_si(99_960.0).to_string(), "100k"),
-            ("line rate", show_si(14_880_952.0).to_string(), "14.9M"),
-            ("more than there are prefixes", show_si(2.5e20).to_string(), "250000P"),
-            ("bytes", show_bytes(512).to_string(), "512 B"),
-            ("whole", show_bytes(64 << 20).to_string(), "64 MiB"),
-            ("in part", show_bytes(1536).to_string(), "1.5 KiB"),
-            ("four digits", show_bytes(1_023 << 10).to_string(), "1023 KiB"),
-            ("all there are", show_bytes(u64::MAX).to_string(), "16 EiB"),
-            ("no time", show_duration(seconds(0)).to_string(), "0 ns"),
-            ("microseconds", show_duration(Duration::from_micros(320)).to_string(), "320 µs"),
-            (
-                "nearly a millisecond",
-                show_duration(Duration::from_nanos(999_999)).to_string(),
-                "1 ms",
-            ),
-            ("seconds", show_duration(Duration::from_millis(1500)).to_string(), "1.5 s"),
-            ("minutes", show_duration(seconds(125)).to_string(), "2 min 5 s"),
-            ("hours", show_duration(seconds(5400)).to_string(), "1 h 30 min"),
-            ("a part", show_percent(1, 8).to_string(), "12.5 %"),
-            ("with a zero inside", show_percent(105, 10_000).to_string(), "1.05 %"),
-            ("none of it", show_percent(0, 8).to_string(), "0 %"),
-            ("all of it", show_percent(8, 8).to_string(), "100 %"),
-            ("of nothing", show_percent(0, 0).to_string(), "0 %"),
-            ("hardly any", show_percent(1, 1_000_000).to_string(), "< 0.01 %"),
-            ("all but one", show_percent(999_999, 1_000_000).to_string(), "> 99.99 %"),
+            ("a small count", show_count(999), "999"),
+            ("thousands", show_count(1000), "1,000"),
+            ("millions", show_count(1_234_567), "1,234,567"),
+            ("a rate of packets", show_pps(3_851_234.0), "3.85 Mpps"),
+            ("a small one", show_pps(12.34), "12.3 pps"),
+            ("a fraction", show_pps(0.25), "0.25 pps"),
+            ("less than that", show_pps(1.0 / 5400.0), "1 packet in 1 h 30 min"),
+            ("none", show_pps(0.0), "0 pps"),
+            ("one nobody knows", show_pps(f64::NAN), "0 pps"),
+            ("a rate of bits", show_bps(1.97e9), "1.97 Gbit/s"),
+            ("just below a step", show_bps(999_499.0), "999 kbit/s"),
+            ("rounded to a step", show_bps(999_600.0), "1 Mbit/s"),
+            ("beyond the prefixes", show_bps(2e19), "20000 Pbit/s"),
+            ("a column's small number", show_si(0.25), "0.25"),
+            ("a whole one", show_si(999.0), "999"),
+            ("none in a column", show_si(0.0), "0"),
+            ("nearly a thousand", show_si(999.6), "1.00k"),
+            ("zeros in a column", show_si(1200.0), "1.20k"),
+            ("rounded to ten", show_si(9999.0), "10.0k"),
+            ("rounded to a hundred", show_si(99_960.0), "100k"),
+            ("line rate", show_si(14_880_952.0), "14.9M"),
+            ("more than there are prefixes", show_si(2.5e20), "250000P"),
+            ("bytes", show_bytes(512), "512 B"),
+            ("whole", show_bytes(64 << 20), "64 MiB"),
+            ("in part", show_bytes(1536), "1.5 KiB"),
+            ("four digits", show_bytes(1_023 << 10), "1023 KiB"),
+            ("all there are", show_bytes(u64::MAX), "16 EiB"),
+            ("no time", show_duration(seconds(0)), "0 ns"),
+            ("microseconds", show_duration(Duration::from_micros(320)), "320 µs"),
+            ("nearly a millisecond", show_duration(Duration::from_nanos(999_999)), "1 ms"),
+            ("seconds", show_duration(Duration::from_millis(1500)), "1.5 s"),
+            ("minutes", show_duration(seconds(125)), "2 min 5 s"),
+            ("hours", show_duration(seconds(5400)), "1 h 30 min"),
+            ("a part", show_percent(1, 8), "12.5 %"),
+            ("with a zero inside", show_percent(105, 10_000), "1.05 %"),
+            ("none of it", show_percent(0, 8), "0 %"),
+            ("all of it", show_percent(8, 8), "100 %"),
+            ("of nothing", show_percent(0, 0), "0 %"),
+            ("hardly any", show_percent(1, 1_000_000), "< 0.01 %"),
+            ("all but one", show_percent(999_999, 1_000_000), "> 99.99 %"),
         ];
         for (what, written, expected) in rows {
             assert_eq!(written, expected, "{what}");
@@ -253,7 +214,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_whole_is_read_back(value: u64) {
-            let text = show_count(value).to_string().replace(',', "_");
+            let text = show_count(value).replace(',', "_");
             prop_assert_eq!(count(&text), Ok(value));
         }
     }

@@ -230,7 +230,7 @@ fn show(place: &Where, as_json: bool) -> anyhow::Result<()> {
 }
 
 fn print(shown: &Value, out: &mut impl Write) -> io::Result<()> {
-    let count = |value: &Value| show_count(value.as_u64().unwrap_or(0)).to_string();
+    let count = |value: &Value| show_count(value.as_u64().unwrap_or(0));
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     writeln!(
         out,
@@ -248,7 +248,7 @@ fn print(shown: &Value, out: &mut impl Write) -> io::Result<()> {
             count(&port["packets"]),
             count(&port["flooded"]),
             count(&port["sent"]),
-            show_count(lost).to_string(),
+            show_count(lost),
             count(&port["learned"]),
             text(&port["port"]),
         )?;

@@ -30,116 +30,75 @@
 //! }
 //! ```
 
-use std::collections::BTreeMap;
-
-use serde::Serialize;
-use sluicegate::link::{Direction, DirectionRates, InterfaceRates, Rates};
-
-#[derive(Serialize)]
-struct SampleJson<'a> {
-    time: String,
-    interval_s: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    netns: Option<&'a str>,
-    interfaces: Vec<InterfaceJson<'a>>,
-    cpus: Vec<Cpu>,
-}
-
-#[derive(Serialize)]
-struct InterfaceJson<'a> {
-    name: &'a str,
-    index: u32,
-    state: &'static str,
-    reset: bool,
-    rx: DirectionJson,
-    tx: DirectionJson,
-    queues: Vec<Queue>,
-}
-
-#[derive(Serialize)]
-struct DirectionJson {
-    pps: f64,
-    bps_l2: f64,
-    drops_per_s: BTreeMap<&'static str, f64>,
-    fifo_per_s: f64,
-}
-
-#[derive(Serialize)]
-struct Queue {
-    direction: &'static str,
-    queue: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pps: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bps_l2: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    drops_per_s: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    xdp_drops_per_s: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct Cpu {
-    cpu: u32,
-    busy: f64,
-    softirq: f64,
-    net_rx_per_s: f64,
-    net_tx_per_s: f64,
-    packets_per_s: f64,
-    dropped_per_s: f64,
-    time_squeeze_per_s: f64,
-}
+use serde_json::{Map, Value, json};
+use sluicegate::link::{CpuRates, Direction, DirectionRates, InterfaceRates, QueueRates, Rates};
 
 /// The line of one interval that ends now.
-pub fn line(rates: &Rates, netns: Option<&str>) -> anyhow::Result<String> {
-    let cpu = |cpu: &sluicegate::link::CpuRates| Cpu {
-        cpu: cpu.cpu,
-        busy: cpu.busy,
-        softirq: cpu.softirq,
-        net_rx_per_s: cpu.net_rx,
-        net_tx_per_s: cpu.net_tx,
-        packets_per_s: cpu.processed,
-        dropped_per_s: cpu.dropped,
-        time_squeeze_per_s: cpu.time_squeeze,
-    };
-    let line = SampleJson {
-        time: jiff::Timestamp::now().to_string(),
-        interval_s: rates.seconds,
-        netns,
-        interfaces: rates.interfaces.iter().map(interface).collect(),
-        cpus: rates.cpus.iter().map(cpu).collect(),
-    };
-    Ok(serde_json::to_string(&line)? + "\n")
+pub fn line(rates: &Rates, netns: Option<&str>) -> String {
+    let mut line = json!({
+        "time": jiff::Timestamp::now().to_string(),
+        "interval_s": rates.seconds,
+    });
+    if let Some(netns) = netns {
+        line["netns"] = netns.into();
+    }
+    line["interfaces"] = rates.interfaces.iter().map(interface).collect();
+    line["cpus"] = rates.cpus.iter().map(cpu).collect();
+    format!("{line}\n")
 }
 
-fn interface(rates: &InterfaceRates) -> InterfaceJson<'_> {
-    let queue = |queue: &sluicegate::link::QueueRates| Queue {
-        direction: match queue.direction {
-            Direction::Rx => "rx",
-            Direction::Tx => "tx",
-        },
-        queue: queue.queue,
-        pps: queue.packets,
-        bps_l2: queue.bits_l2,
-        drops_per_s: queue.drops,
-        xdp_drops_per_s: queue.xdp_drops,
-    };
-    InterfaceJson {
-        name: &rates.name,
-        index: rates.index,
-        state: rates.state,
-        reset: rates.reset,
-        rx: way(&rates.rx),
-        tx: way(&rates.tx),
-        queues: rates.queues.iter().map(queue).collect(),
-    }
+fn interface(rates: &InterfaceRates) -> Value {
+    json!({
+        "name": rates.name,
+        "index": rates.index,
+        "state": rates.state,
+        "reset": rates.reset,
+        "rx": direction(&rates.rx),
+        "tx": direction(&rates.tx),
+        "queues": rates.queues.iter().map(queue).collect::<Value>(),
+    })
 }
 
-fn way(rates: &DirectionRates) -> DirectionJson {
-    DirectionJson {
-        pps: rates.packets,
-        bps_l2: rates.bits_l2,
-        drops_per_s: rates.drops.iter().copied().collect(),
-        fifo_per_s: rates.fifo,
+fn direction(rates: &DirectionRates) -> Value {
+    let drops: Map<String, Value> =
+        rates.drops.iter().map(|&(cause, rate)| (cause.to_owned(), rate.into())).collect();
+    json!({
+        "pps": rates.packets,
+        "bps_l2": rates.bits_l2,
+        "drops_per_s": drops,
+        "fifo_per_s": rates.fifo,
+    })
+}
+
+fn queue(rates: &QueueRates) -> Value {
+    let direction = match rates.direction {
+        Direction::Rx => "rx",
+        Direction::Tx => "tx",
+    };
+    let mut queue = json!({"direction": direction, "queue": rates.queue});
+    let rates = [
+        ("pps", rates.packets),
+        ("bps_l2", rates.bits_l2),
+        ("drops_per_s", rates.drops),
+        ("xdp_drops_per_s", rates.xdp_drops),
+    ];
+    for (name, rate) in rates {
+        if let Some(rate) = rate {
+            queue[name] = rate.into();
+        }
     }
+    queue
+}
+
+fn cpu(rates: &CpuRates) -> Value {
+    json!({
+        "cpu": rates.cpu,
+        "busy": rates.busy,
+        "softirq": rates.softirq,
+        "net_rx_per_s": rates.net_rx,
+        "net_tx_per_s": rates.net_tx,
+        "packets_per_s": rates.processed,
+        "dropped_per_s": rates.dropped,
+        "time_squeeze_per_s": rates.time_squeeze,
+    })
 }

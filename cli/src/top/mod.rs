@@ -129,11 +129,11 @@ impl Watch {
 fn lines(
     watch: &mut Watch,
     signals: &Signals,
-    text: impl Fn(&Rates) -> anyhow::Result<String>,
+    text: impl Fn(&Rates) -> String,
 ) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     while !watch.is_over() && !signals.wait(watch.next)? {
-        let text = text(&watch.read()?)?;
+        let text = text(&watch.read()?);
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => break,
             other => other?,

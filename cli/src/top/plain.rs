@@ -9,8 +9,8 @@ use sluicegate::link::{Direction, QueueRates, Rates};
 use crate::units::show_si;
 
 /// The lines of one interval that ends now.
-pub fn block(rates: &Rates) -> anyhow::Result<String> {
-    Ok(at(rates, &jiff::Zoned::now().strftime("%H:%M:%S").to_string()))
+pub fn block(rates: &Rates) -> String {
+    at(rates, &jiff::Zoned::now().strftime("%H:%M:%S").to_string())
 }
 
 fn at(rates: &Rates, time: &str) -> String {
@@ -85,7 +85,7 @@ fn at(rates: &Rates, time: &str) -> String {
 
 /// A rate: "0", "0.5", "999", "1.20k", "14.9M".
 pub fn si(value: f64) -> String {
-    show_si(value).to_string()
+    show_si(value)
 }
 
 /// A rate that may be unknown.
