@@ -12,11 +12,11 @@ use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Share};
 use crate::args::{Common, Receiving};
 use crate::counters::WorkerCounters;
 use crate::ledger::Role;
+use crate::ports;
 use crate::report::Report;
 use crate::run::{Nothing, Outcomes, Received, RunControl, RunOptions, Visitor, receive};
 use crate::signals::Signals;
 use crate::status::{Missing, Status};
-use crate::{hidden, notice};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,7 +56,7 @@ pub struct Args {
 pub fn count(args: Args) -> anyhow::Result<()> {
     let Args { mut port, filter, analyze, common, receiving } = args;
     common.check()?;
-    notice::apply_filter(&mut port, filter.as_deref())?;
+    ports::apply_filter(&mut port, filter.as_deref())?;
     if matches!(port.kind(), Kind::Xdp | Kind::Mirror) && !analyze {
         // Nobody looks at the time here.
         port.set_default("timestamp", "off");
@@ -69,9 +69,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     let inspect = in_kernel.clone().map(|it| it as Arc<dyn Inspect>);
     let opened = Port::open(&port, &OpenOptions { inspect, ..common.recording() })?;
     let mut report = Report::of_port("count", &opened, &common);
-    notice::fallbacks(&opened, common.verbose);
-    notice::diverts(&port);
-    hidden::warn(&port, &common, &mut report);
+    ports::announce(&opened, &common, &mut report);
     common.become_user()?;
     let options = RunOptions { common: &common, wait: receiving.wait, stdout_is_taken: false };
     let signals = Signals::catch()?;

@@ -3,7 +3,7 @@
 //! reader that closes the pipe, or a terminal that hangs up, is no failure: that is 0 too.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, IsTerminal, Write, stderr, stdout};
+use std::io::{self, ErrorKind, Write, stderr, stdout};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
@@ -12,9 +12,8 @@ use nix::errno::Errno;
 use nix::sys::termios::tcgetattr;
 use serde_json::{Value, json};
 use sluicegate::control::Answer;
-use sluicegate::error::{Error, Kind, Result};
+use sluicegate::error::{Error, Kind};
 use sluicegate::filter;
-use sluicegate::port::{self, Port, PortName};
 use sluicegate_bench::Failure;
 
 /// Says something on stderr. Where nobody listens any more, that is no reason to stop.
@@ -33,51 +32,6 @@ pub fn reader_left(error: &io::Error, output: impl AsFd) -> bool {
                 && matches!(tcgetattr(output), Err(Errno::EIO))
         }
     }
-}
-
-/// Says every fall to a slower method, with its reason; where more is wanted, with the kernel's answer.
-pub fn fallbacks(port: &Port, verbose: bool) {
-    for fallback in &port.fallbacks {
-        let (to, reason) = (fallback.to, &fallback.reason);
-        // A kind of port has a colon of its own.
-        let from = fallback.from.trim_end_matches(':');
-        let detail = fallback.detail.as_ref().filter(|_| verbose);
-        let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
-        say(format_args!("{}: using {to} in place of {from}: {reason}{detail}", port.name.short()));
-    }
-}
-
-/// Says once, on a terminal, what a port takes from the host while it is open.
-pub fn diverts(port: &PortName) {
-    let takes = match port.kind() {
-        port::Kind::Xdp => port.option("action") != Some("pass"),
-        kind => kind == port::Kind::Host,
-    };
-    if !takes || !stderr().is_terminal() {
-        return;
-    }
-    let name = port.name();
-    match port.option("filter") {
-        _ if port.kind() == port::Kind::Host => say(format_args!(
-            "{name}: what the host sends there does not leave while this runs, unless it is \
-             forwarded"
-        )),
-        None | Some("") => say(format_args!(
-            "{name}: the host gets none of what comes in while this runs; a filter takes a part"
-        )),
-        Some(filter) => say(format_args!(
-            "{name}: the host does not get '{filter}' while this runs; it keeps the rest"
-        )),
-    }
-}
-
-/// Gives a port the filter of a flag, unless it has one of its own.
-pub fn apply_filter(port: &mut PortName, filter: Option<&str>) -> Result<()> {
-    let Some(filter) = filter else { return Ok(()) };
-    if port.set_default("filter", filter) || port.knows("filter") {
-        return Ok(());
-    }
-    Err(Error::Usage(format!("{}: takes no filter", port.short())))
 }
 
 /// An exit status that is not ours: that of a command run for the user.

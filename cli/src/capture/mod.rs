@@ -8,7 +8,6 @@
 //! ```
 
 mod chunks;
-mod file;
 mod lines;
 mod options;
 mod recorder;
@@ -26,16 +25,15 @@ use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
 
 use chunks::{Merging, Order, Quiet, Route, routes};
-use file::{File, Numbers};
 use lines::{LineOutput, Lines};
 pub use options::Args;
 use options::Options;
-use recorder::{Capture, CaptureControl, Recorder, note_final_statistics};
+use recorder::{Capture, CaptureControl, File, Numbers, Recorder, note_final_statistics};
 
 use crate::report::{FilesReport, Report};
 use crate::run::receive;
 use crate::signals::Signals;
-use crate::{hidden, notice, overwrite, signals};
+use crate::{notice, ports, signals};
 
 /// Runs the command.
 pub fn capture(args: Args) -> anyhow::Result<()> {
@@ -45,16 +43,14 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     args.common.check()?;
     let options = Options::of(args)?;
     if let Some(output) = &options.output {
-        overwrite::refuse(&options.ports, &output.path)?;
+        ports::refuse_overwriting(&options.ports, &output.path)?;
     }
     let (mut ports, mut reports) = (Vec::new(), Vec::new());
     for name in &options.ports {
         let port = Port::open(name, &options.opening())?;
         // At once: the card's counters are to cover the time that the port is open.
         let mut report = Report::of_port("capture", &port, &options.common);
-        notice::fallbacks(&port, options.common.verbose);
-        notice::diverts(name);
-        hidden::warn(name, &options.common, &mut report);
+        ports::announce(&port, &options.common, &mut report);
         reports.push(report);
         ports.push(port);
     }
@@ -156,7 +152,7 @@ impl Session {
         let Port { name, queues, .. } = port;
         // Of all interfaces, which appear with their first packets.
         let several =
-            hidden::is_any(&name) && queues.iter().all(|queue| queue.interfaces().is_empty());
+            ports::is_any(&name) && queues.iter().all(|queue| queue.interfaces().is_empty());
         let filter = name.option("filter").map(str::to_owned);
         let numbers = Arc::new(Numbers::new(filter, several));
         let (quiet, directions): (_, &[_]) = match name.kind() {

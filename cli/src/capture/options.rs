@@ -13,9 +13,9 @@ use sluicegate::port::{Kind, OpenOptions, PortName};
 use sluicegate::{link, units};
 
 use crate::args::{Common, Receiving};
+use crate::ports;
 use crate::print::{Printer, TimeFormat};
 use crate::run::RunOptions;
-use crate::{hidden, notice};
 
 /// A part of a chunk is handed on after this time when the output is an ordinary file; at once
 /// when it is a pipe.
@@ -190,7 +190,7 @@ impl Options {
         let mut ports = args.ports;
         let pcap = output.as_ref().is_some_and(|output| output.format == Format::Pcap);
         for port in &mut ports {
-            if pcap && hidden::is_any(port) {
+            if pcap && ports::is_any(port) {
                 // A pcap file has one link type.
                 port.set_default("cooked", "on");
             }
@@ -203,7 +203,7 @@ impl Options {
             if port.option("action").is_some_and(|action| action != "take") {
                 return Err(port.error("action= is for `sluice count`: it leaves no packets"));
             }
-            notice::apply_filter(port, args.filter.as_deref())?;
+            ports::apply_filter(port, args.filter.as_deref())?;
             if let Some(bytes) = args.snaplen {
                 port.set_default("snaplen", &bytes.to_string());
             }

@@ -7,7 +7,7 @@ use sluicegate::port::{Kind, OpenOptions, Port};
 
 use super::Args;
 use super::result::{Sides, redirected};
-use crate::notice;
+use crate::ports;
 use crate::report::Report;
 use crate::run::{Nothing, Outcomes, Received, RunControl, RunOptions, receive};
 use crate::signals::Signals;
@@ -29,8 +29,8 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
     let mut ports = Vec::new();
     let mut open = |from, to| {
         let port = Port::redirect(from, to, &options)?;
-        notice::fallbacks(&port, common.verbose);
-        notice::diverts(from);
+        ports::say_fallbacks(&port, common.verbose);
+        ports::say_diverts(from);
         let report = Report::of_port("forward", &port, common);
         ports.push(port);
         Ok::<_, anyhow::Error>(report)

@@ -5,7 +5,6 @@
 //!   result: what moved, how, and the ledger of each direction
 //! ```
 
-mod headers;
 mod host;
 mod in_kernel;
 mod queues;
@@ -17,7 +16,8 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
-use sluicegate::link::Ethtool;
+use sluicegate::forward::{Rewriter, Vlan};
+use sluicegate::link::{Ethtool, Mac};
 use sluicegate::port::{Kind, Port, PortName, Use};
 
 use crate::args::{Common, Receiving};
@@ -26,8 +26,7 @@ use crate::run::{Outcome, Outcomes, RunControl, RunOptions, supervise};
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::target::interface_to_send;
-use crate::{notice, overwrite};
-use headers::Headers;
+use crate::{notice, ports};
 use host::Leaving;
 use relay::Relayed;
 use result::{Passed, Sides, all_passed};
@@ -118,11 +117,11 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     };
     let reports = ports.each_ref().map(|port| Report::of_port("forward", port, common));
     let sides = Sides::new(reports, args.sources());
-    ports.iter().for_each(|port| notice::fallbacks(port, common.verbose));
+    ports.iter().for_each(|port| ports::say_fallbacks(port, common.verbose));
     let merged = args.merged();
     merged.iter().for_each(notice::say);
     if !host::are_its_sides([from, to], args.one_way)? {
-        args.sources().iter().for_each(|&source| notice::diverts([from, to][source]));
+        args.sources().iter().for_each(|&source| ports::say_diverts([from, to][source]));
     }
     let mut relays = queues::relays(&mut ports, args.sources(), common.threads)?;
     for relay in &mut relays {
@@ -261,7 +260,7 @@ impl Args {
             if port.option("action").is_some_and(|action| action != "take") {
                 return Err(port.error("action= is for `sluice count`: it leaves no packets"));
             }
-            notice::apply_filter(port, self.filter.as_deref())?;
+            ports::apply_filter(port, self.filter.as_deref())?;
             // What the host itself sends there has left already.
             port.set_default("tx_copies", "off");
             if port.kind() == Kind::Xdp {
@@ -280,7 +279,7 @@ impl Args {
         let [from, to] = [&self.from, &self.to];
         match (from.kind(), to.kind()) {
             (Kind::Null, _) | (_, Kind::Null) => Ok(()),
-            (_, Kind::Pcap) => overwrite::refuse([from], to.name().as_ref()),
+            (_, Kind::Pcap) => ports::refuse_overwriting([from], to.name().as_ref()),
             (Kind::Pcap, _) => Ok(()),
             _ if host::are_its_sides([from, to], self.one_way)? => Ok(()),
             _ if from.name() == to.name() => Err(Error::Usage(format!(
@@ -289,5 +288,77 @@ impl Args {
             ))),
             _ => Ok(()),
         }
+    }
+}
+
+/// Changes to Ethernet headers, in both directions.
+#[derive(clap::Args, Clone, Debug)]
+#[group(id = "headers", multiple = true, conflicts_with = "in_kernel")]
+#[command(next_help_heading = "Ethernet headers")]
+pub struct Headers {
+    /// Source address of what goes to the second port
+    #[arg(long, value_name = "MAC")]
+    smac: Option<Mac>,
+
+    /// Destination address of what goes to the second port
+    #[arg(long, value_name = "MAC")]
+    dmac: Option<Mac>,
+
+    /// VLAN tags of what goes to the second port: push:10, set:10 or pop
+    #[arg(long, value_name = "CHANGE", value_parser = vlan)]
+    vlan: Option<Vlan>,
+
+    /// Source address of what goes back to the first port
+    #[arg(long, value_name = "MAC")]
+    reverse_smac: Option<Mac>,
+
+    /// Destination address of what goes back to the first port
+    #[arg(long, value_name = "MAC")]
+    reverse_dmac: Option<Mac>,
+
+    /// VLAN tags of what goes back to the first port: push:10, set:10 or pop
+    #[arg(long, value_name = "CHANGE", value_parser = vlan)]
+    reverse_vlan: Option<Vlan>,
+}
+
+impl Headers {
+    /// Refuses changes of what does not come back.
+    pub fn check(&self, one_way: bool) -> Result<()> {
+        let back = self.reverse_smac.is_some()
+            || self.reverse_dmac.is_some()
+            || self.reverse_vlan.is_some();
+        match one_way && back {
+            true => Err(Error::Usage(
+                "--one-way sends nothing back: remove the --reverse- flags".into(),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// Of packets that come in at each port; none where nothing changes.
+    pub fn rewriters(&self) -> [Option<Rewriter>; 2] {
+        [
+            rewriter(self.smac, self.dmac, self.vlan),
+            rewriter(self.reverse_smac, self.reverse_dmac, self.reverse_vlan),
+        ]
+    }
+}
+
+fn rewriter(smac: Option<Mac>, dmac: Option<Mac>, vlan: Option<Vlan>) -> Option<Rewriter> {
+    let changes = smac.is_some() || dmac.is_some() || vlan.is_some();
+    let [source, destination] = [smac, dmac].map(|mac| mac.map(|mac| mac.0));
+    changes.then(|| Rewriter::new(source, destination, vlan))
+}
+
+fn vlan(text: &str) -> std::result::Result<Vlan, String> {
+    let number = |text: &str| {
+        let number = text.parse().ok().filter(|number| (1..=4094).contains(number));
+        number.ok_or_else(|| format!("VLAN '{text}': use 1 to 4094"))
+    };
+    match text.split_once(':') {
+        Some(("push", text)) => number(text).map(Vlan::Push),
+        Some(("set", text)) => number(text).map(Vlan::Set),
+        None if text == "pop" => Ok(Vlan::Pop),
+        _ => Err("use push:VLAN, set:VLAN or pop".into()),
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::flows::Flows;
+use super::tcp::Flows;
 
 /// A line being written, and what is remembered of packets before it.
 pub struct Line<'p> {

@@ -9,7 +9,6 @@
 
 mod keys;
 mod live;
-mod rate;
 mod report;
 mod ring;
 mod steering;
@@ -38,9 +37,8 @@ use ring::RingWorker;
 use steering::TICK;
 
 pub use live::LiveSender;
-pub use rate::{Measure, Rate};
 pub use ring::{RingSender, Supply, monotonic_ns};
-pub use steering::{Changes, Steering};
+pub use steering::{Changes, Measure, Rate, Steering};
 
 /// A sender of either kind.
 pub enum Sender {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 use sluicegate::error::Result;
 use sluicegate::port::{Port, Queue, QueueStats};
-use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::{LeftOut, PacketSource};
 
 use super::{Done, Orders, Remains, Sent};

@@ -1,20 +1,23 @@
 //! `sluice switch`: a learning Ethernet switch over any ports.
 
-mod answer;
-mod ports;
+mod control;
 mod report;
-mod request;
 mod run;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use sluicegate::control::socket_path;
-use sluicegate::error::Result;
+use sluicegate::error::{Error, Result};
+use sluicegate::port::{PortName, Use};
 use sluicegate::units;
+use sluicegate_switch::MemberConfig;
+use sluicegate_switch::vlan::{self, VlanSet, Vlans};
 
 use crate::args::{Common, Receiving};
-use ports::{Named, Settings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,15 +38,15 @@ What an interface receives goes to the switch; by xdp: the host does not get it.
 #[command(subcommand_negates_reqs = true)]
 pub struct Args {
     #[command(subcommand)]
-    action: Option<request::RequestAction>,
+    action: Option<control::Request>,
 
     #[command(flatten)]
     run: RunArgs,
 }
 
 /// Which switch.
-#[derive(clap::Args, Clone, Debug)]
-struct Where {
+#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
+pub struct Where {
     /// The switch's name, if several run [default: switch]
     #[arg(long, value_name = "SWITCH")]
     name: Option<String>,
@@ -126,7 +129,245 @@ fn age(text: &str) -> std::result::Result<Duration, String> {
 /// Runs the command.
 pub fn switch(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Some(action) => request::ask(action),
+        Some(action) => control::ask(&action),
         None => run::run(args.run),
+    }
+}
+
+/// A port and its name in the switch: `NAME=PORT`, or `PORT` and what it is called anyway.
+#[derive(Clone, Debug)]
+pub struct Named {
+    pub name: String,
+    pub port: PortName,
+}
+
+impl FromStr for Named {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let alias = text.split_once('=').filter(|(name, _)| !name.contains([':', '?', '/']));
+        let (name, port) = match alias {
+            Some((name, port)) => (name.to_owned(), port.parse()?),
+            None => {
+                let port: PortName = text.parse()?;
+                (port.display_name().to_owned(), port)
+            }
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+        if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+            return Err(Error::Usage(format!(
+                "'{name}' cannot be a port's name: use letters, digits, '-', '_', '.' and '@', 64 \
+                 at most, as in NAME=PORT"
+            )));
+        }
+        Ok(Self { name, port })
+    }
+}
+
+/// The settings of ports, by their names.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Ports")]
+pub struct Settings {
+    /// Port for hosts without VLAN tags, and its VLAN; the switch then knows VLANs, and ports of
+    /// which nothing is said are in VLAN 1
+    #[arg(long, value_name = "NAME=VLAN", value_parser = pair)]
+    pub access: Vec<(String, String)>,
+
+    /// Port with VLAN tags, and its VLANs: up=10,20-29
+    #[arg(long, value_name = "NAME=VLANS", value_parser = pair)]
+    pub trunk: Vec<(String, String)>,
+
+    /// VLAN of the packets without a tag on a port with tags
+    #[arg(long, value_name = "NAME=VLAN", value_parser = pair)]
+    pub native: Vec<(String, String)>,
+
+    /// Packets a second that a port may have flooded: broadcast, multicast, unknown; of all ports
+    /// without a name
+    #[arg(long, value_name = "[NAME=]PPS")]
+    pub storm_limit: Vec<String>,
+
+    /// Port that packets only come from: a file that is read, a mirror: port
+    #[arg(long, value_name = "NAME")]
+    pub rx_only: Vec<String>,
+
+    /// Port that packets only go to: a file that is written, a live: port
+    #[arg(long, value_name = "NAME")]
+    pub tx_only: Vec<String>,
+}
+
+fn pair(text: &str) -> std::result::Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("say which port: NAME=VALUE".into()),
+    }
+}
+
+impl Settings {
+    /// Returns true if a setting concerns VLANs.
+    pub fn speak_of_vlans(&self) -> bool {
+        !(self.access.is_empty() && self.trunk.is_empty() && self.native.is_empty())
+    }
+
+    /// The settings of the port with this name.
+    pub fn of(&self, name: &str) -> PortSettings {
+        let value = |pairs: &[(String, String)]| {
+            pairs.iter().rev().find(|(of, _)| of == name).map(|(_, value)| value.clone())
+        };
+        let says = |names: &[String]| names.iter().any(|said| said == name);
+        // A limit with the port's name before one of all ports.
+        let mut limits =
+            self.storm_limit.iter().map(|text| text.split_once('=').unwrap_or(("", text)));
+        let of_all = limits.clone().rfind(|(of, _)| of.is_empty());
+        let storm = limits.find(|(of, _)| *of == name).or(of_all);
+        PortSettings {
+            access: value(&self.access),
+            trunk: value(&self.trunk),
+            native: value(&self.native),
+            storm_limit: storm.map(|(_, packets)| packets.to_owned()),
+            rx_only: says(&self.rx_only),
+            tx_only: says(&self.tx_only),
+        }
+    }
+
+    /// Refuses what is said of ports that are not there.
+    ///
+    /// # Errors
+    /// A name that none of these ports has.
+    pub fn refuse_unknown(&self, ports: &[Named]) -> Result<()> {
+        let pairs = self.access.iter().chain(&self.trunk).chain(&self.native).map(|(name, _)| name);
+        let storms = self.storm_limit.iter().filter_map(|text| Some(text.split_once('=')?.0));
+        let said = pairs.chain(&self.rx_only).chain(&self.tx_only).map(String::as_str);
+        let there: BTreeSet<&str> = ports.iter().map(|named| named.name.as_str()).collect();
+        match said.chain(storms).find(|name| !there.contains(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let names: Vec<&str> = there.into_iter().collect();
+                Err(Error::Usage(format!("no port '{name}': there are {}", names.join(", "))))
+            }
+        }
+    }
+}
+
+/// The settings of one port.
+#[derive(clap::Args, Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
+pub struct PortSettings {
+    /// Its VLAN, if hosts there know no tags
+    #[arg(long, value_name = "VLAN", conflicts_with_all = ["trunk", "native"])]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<String>,
+
+    /// Its VLANs with tags: 10,20-29
+    #[arg(long, value_name = "VLANS")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trunk: Option<String>,
+
+    /// The VLAN of packets without a tag
+    #[arg(long, value_name = "VLAN")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<String>,
+
+    /// Packets a second that it may have flooded
+    #[arg(long, value_name = "PPS")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storm_limit: Option<String>,
+
+    /// Packets only come from it
+    #[arg(long, conflicts_with = "tx_only")]
+    #[serde(default)]
+    pub rx_only: bool,
+
+    /// Packets only go to it
+    #[arg(long)]
+    #[serde(default)]
+    pub tx_only: bool,
+}
+
+impl PortSettings {
+    /// Returns true if a setting concerns VLANs.
+    pub fn speak_of_vlans(&self) -> bool {
+        self.access.is_some() || self.trunk.is_some() || self.native.is_some()
+    }
+
+    /// The configuration of the port with this name.
+    ///
+    /// # Errors
+    /// A setting is invalid, or two exclude each other.
+    pub fn config(&self, name: &str) -> Result<MemberConfig> {
+        let usage = match (self.rx_only, self.tx_only) {
+            (true, true) => {
+                return Err(Error::Usage(format!("{name}: --rx-only and --tx-only: say one")));
+            }
+            (true, false) => Some(Use::Receive),
+            (false, true) => Some(Use::Send),
+            (false, false) => None,
+        };
+        let vlans = match (&self.access, &self.trunk, &self.native) {
+            (None, None, None) => Vlans::access(1),
+            (Some(access), None, None) => Vlans::access(vlan::number(access)?),
+            (Some(_), _, _) => {
+                return Err(Error::Usage(format!(
+                    "{name}: --access is for a port without tags: use it alone, or --trunk and \
+                     --native"
+                )));
+            }
+            (None, trunk, native) => Vlans {
+                untagged: native.as_deref().map(vlan::number).transpose()?,
+                tagged: trunk.as_deref().map_or(Ok(VlanSet::default()), str::parse)?,
+            },
+        };
+        let storm = self.storm_limit.as_deref().map(|text| {
+            let packets = units::count(text).ok().and_then(|n| u32::try_from(n).ok());
+            packets.ok_or_else(|| {
+                Error::Usage(format!("--storm-limit {text}: use a number of packets: 1000, 10K"))
+            })
+        });
+        Ok(MemberConfig { vlans, storm: storm.transpose()?, usage })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_have_the_names_that_people_expect() {
+        for (text, name, port) in [
+            ("eth0", "eth0", "eth0"),
+            ("xdp:eth0?filter=ether[0]=1", "eth0", "xdp:eth0?filter=ether[0]=1"),
+            ("up=xdp:eth0/0-1", "up", "xdp:eth0/0-1"),
+            ("pcap:/tmp/a.pcapng", "a", "pcap:/tmp/a.pcapng"),
+            ("null:", "null", "null:"),
+        ] {
+            let named: Named = text.parse().unwrap();
+            assert_eq!((&named.name[..], &named.port.to_string()[..]), (name, port), "{text}");
+        }
+        for text in ["a b=eth0", "=eth0", "up=", "up=nothing:eth0"] {
+            assert!(text.parse::<Named>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_port_is_its_own() {
+        let pairs = |text: &[&str]| text.iter().map(|text| pair(text).unwrap()).collect();
+        let settings = Settings {
+            access: pairs(&["a=10"]),
+            trunk: pairs(&["b=10,20"]),
+            native: pairs(&["b=1"]),
+            storm_limit: vec!["1000".into(), "b=5".into()],
+            rx_only: vec!["a".into()],
+            tx_only: Vec::new(),
+        };
+        let [a, b, c] = ["a", "b", "c"].map(|name| settings.of(name).config(name).unwrap());
+        assert_eq!(
+            (a.vlans, a.storm, a.usage),
+            (Vlans::access(10), Some(1000), Some(Use::Receive))
+        );
+        let trunk = Vlans { untagged: Some(1), tagged: "10,20".parse().unwrap() };
+        assert_eq!((b.vlans, b.storm, b.usage), (trunk, Some(5), None));
+        assert_eq!(c.vlans, Vlans::access(1));
+        let ports: Vec<Named> = ["a=null:", "b=null:"].map(|text| text.parse().unwrap()).into();
+        settings.refuse_unknown(&ports).unwrap();
+        let error = settings.refuse_unknown(&ports[..1]).unwrap_err().to_string();
+        assert!(error.starts_with("no port 'b': there are a"), "{error}");
     }
 }

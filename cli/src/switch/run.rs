@@ -15,18 +15,17 @@ use sluicegate_switch::{
     shared_pool,
 };
 
-use super::RunArgs;
-use super::answer::Answering;
-use super::ports::{Named, Settings};
+use super::control::Answering;
 use super::report;
+use super::{Named, PortSettings, RunArgs};
 use crate::args::Common;
 use crate::counters::WorkerCounters;
-use crate::notice;
 use crate::report::{Report, Thread};
 use crate::run::{Outcomes, Run, RunControl, RunOptions, Work, WorkerThread, supervise};
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::target::interface_to_send;
+use crate::{notice, ports};
 
 /// Between two looks at what has happened.
 const TICK: Duration = Duration::from_millis(20);
@@ -48,8 +47,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
     let rules = Rules { vlans: ports.knows_vlans, link_local: args.forward_link_local };
     let mut switch = Switch::new(SwitchConfig { rules, table: table(&args) });
     for named in &args.ports {
-        let (id, opened) = ports.open(named, settings)?;
-        switch.add(&named.name, id, opened, settings.of(&named.name)?)?;
+        let settings = settings.of(&named.name);
+        let (id, opened) = ports.open(named, &settings)?;
+        switch.add(&named.name, id, opened, settings.config(&named.name)?)?;
     }
     if let Some(count) = common.count {
         switch.limit(count);
@@ -111,14 +111,14 @@ pub struct Ports<'a> {
 
 impl Ports<'_> {
     /// Adds a port to a switch that runs.
-    pub fn add(&mut self, named: &Named, settings: &Settings, handle: &Handle) -> Result<()> {
+    pub fn add(&mut self, named: &Named, settings: &PortSettings, handle: &Handle) -> Result<()> {
         if settings.speak_of_vlans() && !self.knows_vlans {
             return Err(Error::Usage(
                 "the switch knows no VLANs: it has to be started with --access, --trunk or --native"
                     .into(),
             ));
         }
-        let config = settings.of(&named.name)?;
+        let config = settings.config(&named.name)?;
         let (id, opened) = self.open(named, settings)?;
         let name = named.name.clone();
         let added = handle.ask(move |switch| switch.add(&name, id, opened, config));
@@ -135,9 +135,9 @@ impl Ports<'_> {
     }
 
     /// Opens a port, and begins its report.
-    fn open(&mut self, named: &Named, settings: &Settings) -> Result<(u64, Opened)> {
+    fn open(&mut self, named: &Named, settings: &PortSettings) -> Result<(u64, Opened)> {
         let Named { name, port } = named;
-        let config = settings.of(name)?;
+        let config = settings.config(name)?;
         let netns = self.common.netns.as_deref();
         let receives_only = config.usage == Some(Use::Receive) || port.kind() == Kind::Mirror;
         if !receives_only {
@@ -146,8 +146,8 @@ impl Ports<'_> {
         }
         let options = OpenOptions { pool: self.pool.clone(), ..self.common.forwarding() };
         let opened = Opened::open(port, config.usage, &options)?;
-        notice::fallbacks(&opened.port, self.common.verbose);
-        notice::diverts(port);
+        ports::say_fallbacks(&opened.port, self.common.verbose);
+        ports::say_diverts(port);
         let id = self.reports.len() as u64;
         let mut report = Report::of_port("switch", &opened.port, self.common);
         if let Some(advice) = &opened.advice {

@@ -1,20 +1,22 @@
 //! `sluice top`: what the interfaces, their queues and the CPUs are doing.
 
-mod json;
 mod keys;
-mod plain;
-mod screen;
+mod lines;
 mod view;
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use sluicegate::Error;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use sluicegate::link::{Rates, Sample, Sampler};
-use sluicegate::units;
+use sluicegate::{Error, units};
 
 use crate::signals::Signals;
 use crate::units::interval;
+use keys::{KeyAction, ViewState};
 
 const NOTES: &str = "\
 Bits are those of layer 2, without preamble, gap and frame check sequence.
@@ -59,12 +61,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let mut watch = Watch::start(sampler, &args)?;
     if args.json {
         let netns = args.netns.as_deref();
-        return lines(&mut watch, &signals, |rates| json::line(rates, netns));
+        return lines(&mut watch, &signals, |rates| lines::json(rates, netns));
     }
     if args.plain || !io::stdout().is_terminal() {
-        return lines(&mut watch, &signals, plain::block);
+        return lines(&mut watch, &signals, lines::text);
     }
-    screen::run(&mut watch, &signals, args.netns)
+    full_screen(&mut watch, &signals, args.netns)
 }
 
 /// Readings at an even pace.
@@ -139,5 +141,58 @@ fn lines(
             other => other?,
         }
     }
+    Ok(())
+}
+
+/// How late a signal is noticed at most while no key is pressed.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Shows the view until it is over. The terminal is given back as it was, after a panic too
+/// (ratatui's hook).
+fn full_screen(watch: &mut Watch, signals: &Signals, netns: Option<String>) -> anyhow::Result<()> {
+    let mut terminal = ratatui::try_init()?;
+    let result = show(&mut terminal, watch, signals, netns);
+    let restored = ratatui::try_restore();
+    result?;
+    Ok(restored?)
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    watch: &mut Watch,
+    signals: &Signals,
+    netns: Option<String>,
+) -> anyhow::Result<()> {
+    let mut state = ViewState::new(netns, watch.interval);
+    terminal.draw(|frame| view::draw(frame, &state))?;
+    while !watch.is_over() && !signals.take() {
+        let left = watch.next.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            state.update(watch.read()?);
+        } else if !event::poll(left.min(LOOK))? {
+            continue;
+        } else if let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+        {
+            match state.key(key) {
+                KeyAction::Quit => break,
+                KeyAction::Interval(interval) => watch.set_interval(interval),
+                KeyAction::Suspend => suspend(terminal)?,
+                KeyAction::Nothing => {}
+            }
+        }
+        // After any other event too: a resize needs it.
+        terminal.draw(|frame| view::draw(frame, &state))?;
+    }
+    Ok(())
+}
+
+/// Stops the command until the shell lets it go on; meanwhile the terminal is as it was.
+fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
+    terminal.show_cursor()?;
+    ratatui::try_restore()?;
+    // The whole group, as the terminal does it: a `sudo` before us stops with us.
+    kill(Pid::from_raw(0), Signal::SIGTSTP)?;
+    *terminal = ratatui::try_init()?;
     Ok(())
 }

@@ -4,12 +4,13 @@
 
 use std::fmt::Write;
 
-use sluicegate::link::{Direction, QueueRates, Rates};
+use serde_json::{Map, Value, json};
+use sluicegate::link::{CpuRates, Direction, DirectionRates, InterfaceRates, QueueRates, Rates};
 
 use crate::units::show_si;
 
 /// The lines of one interval that ends now.
-pub fn block(rates: &Rates) -> String {
+pub fn text(rates: &Rates) -> String {
     at(rates, &jiff::Zoned::now().strftime("%H:%M:%S").to_string())
 }
 
@@ -104,6 +105,76 @@ pub fn causes(drops: &[(&'static str, f64)]) -> String {
     let causes: Vec<String> =
         causes.map(|(cause, rate)| format!("{cause} {}", si(*rate))).collect();
     causes.join(", ")
+}
+
+/// The line of one interval that ends now.
+pub fn json(rates: &Rates, netns: Option<&str>) -> String {
+    let mut line = json!({
+        "time": jiff::Timestamp::now().to_string(),
+        "interval_s": rates.seconds,
+    });
+    if let Some(netns) = netns {
+        line["netns"] = netns.into();
+    }
+    line["interfaces"] = rates.interfaces.iter().map(interface).collect();
+    line["cpus"] = rates.cpus.iter().map(cpu).collect();
+    format!("{line}\n")
+}
+
+fn interface(rates: &InterfaceRates) -> Value {
+    json!({
+        "name": rates.name,
+        "index": rates.index,
+        "state": rates.state,
+        "reset": rates.reset,
+        "rx": direction(&rates.rx),
+        "tx": direction(&rates.tx),
+        "queues": rates.queues.iter().map(queue).collect::<Value>(),
+    })
+}
+
+fn direction(rates: &DirectionRates) -> Value {
+    let drops: Map<String, Value> =
+        rates.drops.iter().map(|&(cause, rate)| (cause.to_owned(), rate.into())).collect();
+    json!({
+        "pps": rates.packets,
+        "bps_l2": rates.bits_l2,
+        "drops_per_s": drops,
+        "fifo_per_s": rates.fifo,
+    })
+}
+
+fn queue(rates: &QueueRates) -> Value {
+    let direction = match rates.direction {
+        Direction::Rx => "rx",
+        Direction::Tx => "tx",
+    };
+    let mut queue = json!({"direction": direction, "queue": rates.queue});
+    let rates = [
+        ("pps", rates.packets),
+        ("bps_l2", rates.bits_l2),
+        ("drops_per_s", rates.drops),
+        ("xdp_drops_per_s", rates.xdp_drops),
+    ];
+    for (name, rate) in rates {
+        if let Some(rate) = rate {
+            queue[name] = rate.into();
+        }
+    }
+    queue
+}
+
+fn cpu(rates: &CpuRates) -> Value {
+    json!({
+        "cpu": rates.cpu,
+        "busy": rates.busy,
+        "softirq": rates.softirq,
+        "net_rx_per_s": rates.net_rx,
+        "net_tx_per_s": rates.net_tx,
+        "packets_per_s": rates.processed,
+        "dropped_per_s": rates.dropped,
+        "time_squeeze_per_s": rates.time_squeeze,
+    })
 }
 
 #[cfg(test)]

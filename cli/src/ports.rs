@@ -1,0 +1,251 @@
+//! Checks and notices of ports that several commands have: what a port takes from the host, what hides
+//! packets from it, and an output file that is also an input.
+
+use std::fs::File;
+use std::io::{IsTerminal, stderr, stdin, stdout};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use sluicegate::error::{Error, Result};
+use sluicegate::link::{self, Interface, netns};
+use sluicegate::port::{Kind, Port, PortName};
+use sluicegate::xdp::resident::{Action, Owner, Resident};
+
+use crate::args::Common;
+use crate::notice;
+use crate::report::Report;
+
+/// Says what there is to say about a port that was opened to receive.
+pub fn announce(port: &Port, common: &Common, report: &mut Report) {
+    say_fallbacks(port, common.verbose);
+    say_diverts(&port.name);
+    warn_hidden(&port.name, common, report);
+}
+
+/// Says every fall to a slower method, with its reason; where more is wanted, with the kernel's answer.
+pub fn say_fallbacks(port: &Port, verbose: bool) {
+    for fallback in &port.fallbacks {
+        let (to, reason) = (fallback.to, &fallback.reason);
+        // A kind of port has a colon of its own.
+        let from = fallback.from.trim_end_matches(':');
+        let detail = fallback.detail.as_ref().filter(|_| verbose);
+        let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
+        notice::say(format_args!(
+            "{}: using {to} in place of {from}: {reason}{detail}",
+            port.name.short()
+        ));
+    }
+}
+
+/// Says once, on a terminal, what a port takes from the host while it is open.
+pub fn say_diverts(port: &PortName) {
+    let takes = match port.kind() {
+        Kind::Xdp => port.option("action") != Some("pass"),
+        kind => kind == Kind::Host,
+    };
+    if !takes || !stderr().is_terminal() {
+        return;
+    }
+    let name = port.name();
+    match port.option("filter") {
+        _ if port.kind() == Kind::Host => notice::say(format_args!(
+            "{name}: what the host sends there does not leave while this runs, unless it is \
+             forwarded"
+        )),
+        None | Some("") => notice::say(format_args!(
+            "{name}: the host gets none of what comes in while this runs; a filter takes a part"
+        )),
+        Some(filter) => notice::say(format_args!(
+            "{name}: the host does not get '{filter}' while this runs; it keeps the rest"
+        )),
+    }
+}
+
+/// Gives a port the filter of a flag, unless it has one of its own.
+pub fn apply_filter(port: &mut PortName, filter: Option<&str>) -> Result<()> {
+    let Some(filter) = filter else { return Ok(()) };
+    if port.set_default("filter", filter) || port.knows("filter") {
+        return Ok(());
+    }
+    Err(Error::Usage(format!("{}: takes no filter", port.short())))
+}
+
+/// Names, on stderr and in the report, the claims, drops and forwards that hide packets from a
+/// `packet:` port, and the command that sees these packets all the same.
+fn warn_hidden(port: &PortName, common: &Common, report: &mut Report) {
+    let netns = common.netns.as_deref();
+    if port.kind() != Kind::Packet {
+        return;
+    }
+    for interface in interfaces(port, netns).unwrap_or_default() {
+        let hidden = match owners(netns, &interface) {
+            Ok(owners) => describe(&owners, &interface.name, netns),
+            Err(error) => Some(format!(
+                "{}: an XDP program may take packets before packet: sees them: {error}",
+                interface.name
+            )),
+        };
+        if let Some(hidden) = hidden {
+            notice::say(&hidden);
+            report.notices.push(hidden);
+        }
+    }
+}
+
+/// The users of the interface's XDP program, none where it has no program.
+///
+/// # Errors
+/// It has one, and this process cannot tell what it does.
+fn owners(netns: Option<&str>, interface: &Interface) -> Result<Vec<Owner>> {
+    netns::run_in(netns, || {
+        let Some(resident) = Resident::find(interface)? else { return Ok(Vec::new()) };
+        Ok(resident.claims()?.into_iter().map(|claimed| claimed.owner).collect())
+    })
+}
+
+/// Describes the owners that hide packets; none if no owner does.
+fn describe(owners: &[Owner], interface: &str, netns: Option<&str>) -> Option<String> {
+    let hidden: Vec<String> = owners.iter().filter_map(hides).collect();
+    let netns = netns.map_or_else(String::new, |netns| format!("--netns {netns} "));
+    (!hidden.is_empty()).then(|| {
+        format!(
+            "{interface}: XDP hides packets from packet: {}; `sluice capture \
+             {netns}mirror:{interface}` captures all that comes in",
+            hidden.join(", ")
+        )
+    })
+}
+
+/// The packets that an owner hides from packet sockets; none if it passes all of them on.
+fn hides(owner: &Owner) -> Option<String> {
+    let verb = match owner.action {
+        Action::Take => "takes",
+        Action::Drop => "drops",
+        Action::Forward => "forwards",
+        Action::Pass | Action::Mirror => return None,
+    };
+    let packets = match owner.filter.as_str() {
+        "" => "all".into(),
+        filter => format!("'{filter}'"),
+    };
+    let Owner { command, pid, .. } = owner;
+    Some(format!("{command} (process {pid}) {verb} {packets}"))
+}
+
+/// Returns true if a port receives from all interfaces.
+pub fn is_any(port: &PortName) -> bool {
+    port.kind() == Kind::Packet && port.name() == "any"
+}
+
+/// The interfaces that a port receives from now.
+///
+/// # Errors
+/// There is none of its name, or they cannot be listed.
+fn interfaces(port: &PortName, netns: Option<&str>) -> Result<Vec<Interface>> {
+    match is_any(port) {
+        true => link::interfaces(netns),
+        false => Ok(vec![link::interface(netns, port.name())?]),
+    }
+}
+
+/// Refuses to write to a file that one of the ports is read from, by whatever name it is called: a
+/// link's, or that of a standard stream.
+///
+/// # Errors
+/// It is one of them.
+pub fn refuse_overwriting<'a>(
+    sources: impl IntoIterator<Item = &'a PortName>,
+    output: &Path,
+) -> Result<()> {
+    let Some(written) = identity(output, stdout()) else { return Ok(()) };
+    let files = sources.into_iter().filter(|source| source.kind() == Kind::Pcap);
+    for source in files {
+        if identity(Path::new(source.name()), stdin()) == Some(written) {
+            return Err(Error::Usage(format!(
+                "{} is read, and {} is the same file: write to another",
+                source.short(),
+                output.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Device and inode of a regular file; `-` is a stream. None of what is not there, and so is nobody
+/// else's.
+fn identity(path: &Path, stream: impl AsFd) -> Option<(u64, u64)> {
+    let metadata = match path == Path::new("-") {
+        true => File::from(stream.as_fd().try_clone_to_owned().ok()?).metadata(),
+        false => path.metadata(),
+    };
+    let metadata = metadata.ok()?;
+    metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::stdin;
+
+    use super::*;
+
+    fn owner(action: Action, filter: &str) -> Owner {
+        Owner {
+            since_ns: 0,
+            pid: 7,
+            command: "sluice".into(),
+            first_queue: 0,
+            queues: 1,
+            action,
+            filter: filter.into(),
+        }
+    }
+
+    #[test]
+    fn owners_that_remove_packets_are_described_and_those_that_copy_are_not() {
+        let remedy = "`sluice capture mirror:eth0` captures all that comes in";
+        for (sentence, owners, expected) in [
+            ("nobody", vec![], None),
+            ("those that pass packets on", vec![(Action::Mirror, ""), (Action::Pass, "udp")], None),
+            ("a claim", vec![(Action::Take, "udp")], Some("sluice (process 7) takes 'udp'")),
+            ("a forward", vec![(Action::Forward, "")], Some("sluice (process 7) forwards all")),
+            (
+                "several",
+                vec![(Action::Take, "udp"), (Action::Mirror, ""), (Action::Drop, "")],
+                Some("sluice (process 7) takes 'udp', sluice (process 7) drops all"),
+            ),
+        ] {
+            let owners: Vec<Owner> = owners.into_iter().map(|(it, text)| owner(it, text)).collect();
+            let expected = expected
+                .map(|hidden| format!("eth0: XDP hides packets from packet: {hidden}; {remedy}"));
+            assert_eq!(describe(&owners, "eth0", None), expected, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_known_by_any_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("a.pcap"), "").unwrap();
+        std::fs::write(path("b.pcap"), "").unwrap();
+        std::fs::hard_link(path("a.pcap"), path("hard")).unwrap();
+        std::os::unix::fs::symlink("a.pcap", path("soft")).unwrap();
+        let port = |name: &str| format!("pcap:{}", path(name).display()).parse().unwrap();
+        let (a, b): (PortName, PortName) = (port("a.pcap"), port("b.pcap"));
+        for (sentence, output, same) in [
+            ("its own name", "a.pcap", true),
+            ("a hard link", "hard", true),
+            ("a symbolic link", "soft", true),
+            ("a name with a detour", "./a.pcap", true),
+            ("another file", "other.pcap", false),
+        ] {
+            assert_eq!(refuse_overwriting([&b, &a], &path(output)).is_err(), same, "{sentence}");
+        }
+        assert!(refuse_overwriting([&a], &path("b.pcap")).is_ok());
+        assert!(
+            refuse_overwriting([&"null:".parse().unwrap()], &path("a.pcap")).is_ok(),
+            "no file is read"
+        );
+        assert_eq!(identity(Path::new("/dev/null"), stdin()), None, "a device keeps nothing");
+    }
+}

@@ -1,0 +1,390 @@
+//! The control socket of a switch: requests, each a line of JSON (docs/commands/switch.md), how a running
+//! switch answers them, and the commands that ask.
+
+use std::io::{self, Write, stdout};
+
+use clap::Subcommand;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sluicegate::control::{Answer, Client, Service};
+use sluicegate::error::{Error, Result};
+use sluicegate::link::Mac;
+use sluicegate::monitor::{WatchRequest, Writer};
+use sluicegate_switch::table::TICKS_PER_SECOND;
+use sluicegate_switch::{Handle, Switch};
+
+use super::report::{port_ledger, switching};
+use super::run::Ports;
+use super::{Named, PortSettings, Where};
+use crate::notice::{failure, said};
+use crate::report::ledger_value;
+use crate::units::show_count;
+
+/// A request to a running switch, from the command line or from the socket, which says nothing about where
+/// it goes.
+#[derive(Debug, Deserialize, PartialEq, Serialize, Subcommand)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Show a running switch's ports, and which hosts are behind them
+    Show {
+        #[command(flatten)]
+        #[serde(skip)]
+        place: Where,
+        /// Print one JSON object
+        #[arg(long)]
+        #[serde(skip)]
+        json: bool,
+    },
+    /// The table, from a place on that the last answer told.
+    #[command(skip)]
+    Table {
+        #[serde(default)]
+        from: usize,
+    },
+    /// Add a port to a running switch
+    Add {
+        /// xdp:eth0, NAME=PORT
+        #[arg(value_name = "[NAME=]PORT")]
+        port: String,
+        #[command(flatten)]
+        #[serde(default, flatten)]
+        set: PortSettings,
+        #[command(flatten)]
+        #[serde(skip)]
+        place: Where,
+    },
+    /// Take a port out of a running switch; what is on its way is still forwarded
+    Remove {
+        /// Its name in the switch
+        #[arg(value_name = "NAME")]
+        port: String,
+        #[command(flatten)]
+        #[serde(skip)]
+        place: Where,
+    },
+    /// Set the port of an address, until the switch ends
+    Static {
+        mac: String,
+        /// The port's name in the switch
+        port: String,
+        /// The VLAN, where the switch knows VLANs
+        #[arg(default_value_t = 0, value_name = "VLAN")]
+        #[serde(default)]
+        vlan: u16,
+        #[command(flatten)]
+        #[serde(skip)]
+        place: Where,
+    },
+    /// Take an entry out of the table, a static one too
+    Forget {
+        mac: String,
+        /// The VLAN, where the switch knows VLANs
+        #[arg(default_value_t = 0, value_name = "VLAN")]
+        #[serde(default)]
+        vlan: u16,
+        #[command(flatten)]
+        #[serde(skip)]
+        place: Where,
+    },
+    /// Take all that was learned out of the table
+    Flush {
+        /// Of this port only
+        #[arg(value_name = "NAME")]
+        #[serde(default)]
+        port: Option<String>,
+        #[command(flatten)]
+        #[serde(skip)]
+        place: Where,
+    },
+}
+
+impl Request {
+    /// Where the switch is; the default for a request that no command line makes.
+    fn place(&self) -> Where {
+        match self {
+            Self::Show { place, .. }
+            | Self::Add { place, .. }
+            | Self::Remove { place, .. }
+            | Self::Static { place, .. }
+            | Self::Forget { place, .. }
+            | Self::Flush { place, .. } => place.clone(),
+            Self::Table { .. } => Where::default(),
+        }
+    }
+}
+
+/// Buckets of the table that are looked at between two batches, and for one answer.
+const PIECE: usize = 256;
+const PIECES: usize = 8;
+
+/// A switch, and what is known of its ports.
+pub struct Answering<'a, 'b> {
+    pub handle: &'a Handle,
+    pub ports: &'a mut Ports<'b>,
+}
+
+impl Service for Answering<'_, '_> {
+    fn answer(&mut self, client: u64, request: &str) -> Answer {
+        // A watcher is told in plain words: he wants a file, and no JSON.
+        if request.starts_with("watch ") {
+            let watched = request.parse().and_then(|watch| self.watch(client, watch));
+            return watched.unwrap_or_else(said);
+        }
+        let understood = serde_json::from_str(request)
+            .map_err(|error| Error::Usage(format!("request not understood: {error}")));
+        let value = understood.and_then(|request| self.act(request));
+        said(value.unwrap_or_else(|error| failure(&error)))
+    }
+
+    fn left(&mut self, client: u64) {
+        // A switch that has ended has let go of all.
+        let _ = self.handle.ask(move |switch| switch.unwatch(client));
+    }
+}
+
+impl Answering<'_, '_> {
+    fn act(&mut self, request: Request) -> Result<Value> {
+        match request {
+            Request::Show { .. } => self.show(),
+            Request::Table { from } => self.table(from),
+            Request::Add { port, set, .. } => {
+                let named: Named = port.parse()?;
+                self.ports.add(&named, &set, self.handle)?;
+                Ok(json!({"added": named.name}))
+            }
+            Request::Remove { port, .. } => {
+                let name = port.clone();
+                self.ask(move |switch| switch.remove(&name))??;
+                Ok(json!({"removed": port}))
+            }
+            Request::Static { mac, port, vlan, .. } => {
+                let mac = number(&mac)?;
+                self.ask(move |switch| switch.set_static(vlan, mac, &port))??;
+                Ok(json!({}))
+            }
+            Request::Forget { mac, vlan, .. } => {
+                let mac = number(&mac)?;
+                let known = self.ask(move |switch| switch.forget(vlan, mac))?;
+                Ok(json!({"forgotten": usize::from(known)}))
+            }
+            Request::Flush { port, .. } => {
+                let flushed = self.ask(move |switch| switch.flush(port.as_deref()))??;
+                Ok(json!({"forgotten": flushed}))
+            }
+        }
+    }
+
+    /// A watcher gets his ring, and has it until he goes.
+    fn watch(&self, client: u64, watch: WatchRequest) -> Result<Answer> {
+        let (writer, files) = Writer::new(&watch)?;
+        let line = format!("watching {}", watch.port);
+        self.ask(move |switch| switch.watch(&watch.port, client, writer))??;
+        Ok(Answer { line, files: files.into(), keep: true })
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Switch) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.handle.ask(work).ok_or_else(|| Error::Usage("the switch is ending".into()))
+    }
+
+    fn show(&self) -> Result<Value> {
+        let states = self.ask(Switch::states)?;
+        let port = |state| {
+            let mut value = json!(switching(state));
+            value["port"] = self.ports.name_of(state).into();
+            value["packets"] = state.counts.packets.into();
+            value["bytes"] = state.counts.bytes.into();
+            value["ledger"] = ledger_value(&port_ledger(state, None));
+            value
+        };
+        Ok(json!({"ports": states.iter().map(port).collect::<Vec<_>>()}))
+    }
+
+    fn table(&self, from: usize) -> Result<Value> {
+        let (mut entries, mut next) = (Vec::new(), Some(from));
+        for _ in 0..PIECES {
+            let Some(from) = next else { break };
+            let (some, then) = self.ask(move |switch| {
+                let (entries, next) = switch.entries(from, PIECE);
+                let entries = entries.into_iter().map(|(known, port)| (known, port.to_owned()));
+                (entries.collect::<Vec<_>>(), next)
+            })?;
+            entries.extend(some.into_iter().map(|(known, port)| {
+                let [_, _, mac @ ..] = known.mac.to_be_bytes();
+                let mut entry = json!({
+                    "mac": Mac(mac).to_string(),
+                    "port": port,
+                    "static": known.is_static,
+                });
+                if known.vlan > 0 {
+                    entry["vlan"] = known.vlan.into();
+                }
+                if !known.is_static {
+                    entry["idle_s"] = (f64::from(known.idle) / f64::from(TICKS_PER_SECOND)).into();
+                }
+                entry
+            }));
+            next = then;
+        }
+        Ok(json!({"entries": entries, "next": next}))
+    }
+}
+
+/// An address as the table has it.
+fn number(text: &str) -> Result<u64> {
+    let Mac([a, b, c, d, e, f]) =
+        text.parse().map_err(|error| Error::Usage(format!("'{text}': {error}")))?;
+    match a & 1 {
+        0 => Ok(u64::from_be_bytes([0, 0, a, b, c, d, e, f])),
+        _ => Err(Error::Usage(format!("'{text}' is a group's: only a host is behind a port"))),
+    }
+}
+
+/// Asks a running switch, and shows the answer.
+pub fn ask(request: &Request) -> anyhow::Result<()> {
+    let mut client = Client::connect(&request.place().path()?)?;
+    if let Request::Show { json, .. } = request {
+        return show(&mut client, request, *json);
+    }
+    let answer = send(&mut client, request)?;
+    if let Some(entries) = answer["forgotten"].as_u64() {
+        writeln!(stdout(), "{} entries taken out", show_count(entries))?;
+    }
+    Ok(())
+}
+
+/// Sends a request; what the switch cannot do is an error as if it were our own.
+fn send(client: &mut Client, request: &Request) -> anyhow::Result<Value> {
+    let (answer, _) = client.ask(&serde_json::to_string(request)?)?;
+    let answer: Value = serde_json::from_str(&answer)?;
+    let Some(error) = answer["error"].as_str() else { return Ok(answer) };
+    Err(match answer["kind"].as_str() {
+        Some("usage") => Error::Usage(error.into()).into(),
+        // Its message has the remedy.
+        _ => anyhow::anyhow!("{error}"),
+    })
+}
+
+fn show(client: &mut Client, request: &Request, as_json: bool) -> anyhow::Result<()> {
+    let mut shown = send(client, request)?;
+    let mut entries = Vec::new();
+    let mut next = Some(0);
+    while let Some(from) = next {
+        let mut answer = send(client, &Request::Table { from: from as usize })?;
+        if let Value::Array(some) = answer["entries"].take() {
+            entries.extend(some);
+        }
+        // It only goes up: an answer that does not is the end.
+        next = answer["next"].as_u64().filter(|&next| next > from);
+    }
+    shown["table"] = entries.into();
+    let out = &mut stdout().lock();
+    if as_json {
+        let (ports, table) = (&shown["ports"], &shown["table"]);
+        let object = json!({"command": "switch show", "ports": ports, "table": table});
+        writeln!(out, "{object}")?;
+        return Ok(());
+    }
+    Ok(print(&shown, out)?)
+}
+
+fn print(shown: &Value, out: &mut impl Write) -> io::Result<()> {
+    let count = |value: &Value| show_count(value.as_u64().unwrap_or(0));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    writeln!(
+        out,
+        "{:<12} {:>14} {:>14} {:>14} {:>10} {:>8}  port",
+        "name", "received", "flooded", "sent", "lost", "hosts"
+    )?;
+    for port in shown["ports"].as_array().into_iter().flatten() {
+        let losses = port["ledger"]["losses"].as_object().into_iter().flat_map(|all| all.values());
+        let lost: u64 = losses.filter_map(Value::as_u64).sum();
+        let down = if port["down"] == true { "  (down)" } else { "" };
+        writeln!(
+            out,
+            "{:<12} {:>14} {:>14} {:>14} {:>10} {:>8}  {}{down}",
+            text(&port["name"]),
+            count(&port["packets"]),
+            count(&port["flooded"]),
+            count(&port["sent"]),
+            show_count(lost),
+            count(&port["learned"]),
+            text(&port["port"]),
+        )?;
+    }
+    let entries = shown["table"].as_array();
+    if entries.is_some_and(|entries| !entries.is_empty()) {
+        writeln!(out, "\n{:<18} {:>5} {:<12} seen", "address", "vlan", "port")?;
+    }
+    for entry in entries.into_iter().flatten() {
+        let seen = match entry["idle_s"].as_f64() {
+            Some(seconds) => format!("{seconds:.1} s ago"),
+            None => "static".into(),
+        };
+        let vlan = entry["vlan"].as_u64().map_or_else(String::new, |vlan| vlan.to_string());
+        writeln!(out, "{:<18} {vlan:>5} {:<12} {seen}", text(&entry["mac"]), text(&entry["port"]))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn requests_are_what_the_manual_says() {
+        let set =
+            PortSettings { access: Some("10".into()), rx_only: true, ..PortSettings::default() };
+        let place = Where::default;
+        for (text, request) in [
+            (r#"{"do":"show"}"#, Request::Show { place: place(), json: false }),
+            (r#"{"do":"table"}"#, Request::Table { from: 0 }),
+            (
+                r#"{"do":"add","port":"up=xdp:eth1","access":"10","rx_only":true}"#,
+                Request::Add { port: "up=xdp:eth1".into(), set, place: place() },
+            ),
+            (
+                r#"{"do":"flush","port":"up"}"#,
+                Request::Flush { port: Some("up".into()), place: place() },
+            ),
+            (
+                r#"{"do":"static","mac":"02:00:00:00:00:01","port":"up"}"#,
+                Request::Static {
+                    mac: "02:00:00:00:00:01".into(),
+                    port: "up".into(),
+                    vlan: 0,
+                    place: place(),
+                },
+            ),
+        ] {
+            assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request, "{text}");
+            let again = serde_json::to_string(&request).unwrap();
+            assert_eq!(serde_json::from_str::<Request>(&again).unwrap(), request, "{again}");
+        }
+        for text in
+            ["", "{}", r#"{"do":"fly"}"#, r#"{"do":"remove"}"#, r#"{"do":"static","vlan":-1}"#]
+        {
+            assert!(serde_json::from_str::<Request>(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_is_more_than_a_request_or_an_error(line: String) {
+            let _ = serde_json::from_str::<Request>(&line);
+        }
+
+        #[test]
+        fn nor_one_that_looks_like_a_request(key in "[a-z]{1,8}", value in any::<i64>()) {
+            for word in ["show", "table", "add", "remove", "static", "forget", "flush"] {
+                let line = json!({"do": word, "port": "a", "mac": "b", key.as_str(): value});
+                let _ = serde_json::from_str::<Request>(&line.to_string());
+            }
+        }
+    }
+}
