@@ -198,32 +198,9 @@ fn softnet_dropped() -> Option<u64> {
     Some(cpu_counters().ok()?.iter().map(|cpu| cpu.dropped).sum())
 }
 
-/// Packets that a command handed to an interface.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HandedOver {
-    pub packets: u64,
-    /// Attempts besides, which the interface or its queue counted as dropped.
-    pub rejected: u64,
-    /// Counts of XDP redirects: a part of `packets`, whose fate is known.
-    pub redirects: RedirectCounts,
-    /// Of `packets`, those that may have vanished before the interface counted them.
-    pub untraced: u64,
-}
-
-impl From<&QueueStats> for HandedOver {
-    fn from(stats: &QueueStats) -> Self {
-        Self {
-            packets: stats.sent,
-            rejected: stats.rejected,
-            redirects: stats.redirects,
-            untraced: stats.untraced,
-        }
-    }
-}
-
-/// Where the packets went.
-#[derive(Debug, Default)]
-pub struct Wire {
+/// Where the packets went that a command handed to an interface.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Transmission {
     /// Packets of all senders that the interface sent meanwhile; none if it does not count them.
     pub interface_sent: Option<u64>,
     /// Packets that are out for certain.
@@ -233,33 +210,32 @@ pub struct Wire {
     losses: Vec<(&'static str, u64)>,
 }
 
-impl Wire {
-    /// The packets handed over to the interface behind a card; none if it is not an interface.
-    pub fn of(mut card: Option<&mut Card>, handed: HandedOver) -> Option<Self> {
-        let HandedOver { packets, rejected, redirects, untraced } = handed;
+impl Transmission {
+    /// The packets that queues handed over to the interface behind a card; none if it is not an interface.
+    pub fn of(mut card: Option<&mut Card>, handed: &QueueStats) -> Option<Self> {
+        let QueueStats { sent: packets, redirects, untraced, .. } = *handed;
         let known = redirects.total();
+        let (redirected, redirect_losses) = (redirects.sent, redirect_losses(redirects));
         if known == packets && known > 0 {
             let interface_sent = card.as_mut().and_then(|card| card.sent_now());
-            let (sent, losses) = (redirects.sent, redirect_losses(redirects));
+            let (sent, losses) = (redirected, redirect_losses);
             return Some(Self { interface_sent, sent, uncertain: 0, losses });
         }
+        let rest = packets.saturating_sub(known);
+        let unknown =
+            Self { sent: redirected, uncertain: rest, losses: redirect_losses, ..Self::default() };
         let Some(card) = card else {
             // A ledger of a run that goes on: some are on their way.
-            let (sent, losses) = (redirects.sent, redirect_losses(redirects));
-            let uncertain = packets.saturating_sub(known);
-            return (known > 0).then_some(Self { interface_sent: None, sent, uncertain, losses });
+            return (known > 0).then_some(unknown);
         };
         if known > packets {
             // Others redirect between the same interfaces.
-            let lost = redirect_losses(redirects);
-            let bounds = Bounds::of(packets, redirects.sent, lost, Vanished::default());
-            return Some(bounds.wire(card.sent_now()));
+            let bounds = Self::within(packets, redirected, unknown.losses, (0, None));
+            return Some(Self { interface_sent: card.sent_now(), ..bounds });
         }
-        let rest = packets - known;
-        let Some(counters) = card.transmitted(packets, rejected) else {
-            let losses = redirect_losses(redirects);
-            let (sent, uncertain) = (redirects.sent, rest);
-            return Some(Self { interface_sent: None, sent, uncertain, losses });
+        // The interface or its queue counted rejected attempts, too.
+        let Some(counters) = card.transmitted(packets, handed.rejected) else {
+            return Some(unknown);
         };
         let Transmitted { sent, dropped, errors, queue_dropped, waiting, removed } = counters;
         let lost = vec![
@@ -270,15 +246,37 @@ impl Wire {
         ];
         let vanished = match removed {
             // The interface took along the packets in its queue, or in a veth's ring.
-            Some(Removed { ring }) => Vanished::at_most(ring.unwrap_or(rest), "interface_removed"),
-            _ if untraced > 0 => Vanished::at_most(untraced, "redirect_failed"),
-            _ => Vanished::default(),
+            Some(Removed { ring }) => (ring.unwrap_or(rest), Some("interface_removed")),
+            _ if untraced > 0 => (untraced, Some("redirect_failed")),
+            _ => (0, None),
         };
-        let bounds = Bounds::of(rest, sent.saturating_sub(redirects.sent), lost, vanished);
-        let mut wire = bounds.wire(removed.is_none().then_some(sent));
-        wire.sent += redirects.sent;
-        wire.losses.extend(redirect_losses(redirects));
-        Some(wire)
+        let mut all = Self::within(rest, sent.saturating_sub(redirected), lost, vanished);
+        all.interface_sent = removed.is_none().then_some(sent);
+        all.sent += redirected;
+        all.losses.extend(unknown.losses);
+        Some(all)
+    }
+
+    /// Bounds of how many of `packets` are out, where `sent` and `losses` were counted of all senders
+    /// together. No counter has those that vanished: so many at most, under this name if they vanished for
+    /// certain; without a name they are unexplained.
+    fn within(
+        packets: u64,
+        sent: u64,
+        mut losses: Vec<(&'static str, u64)>,
+        (max_vanished, vanished): (u64, Option<&'static str>),
+    ) -> Self {
+        let max_lost = losses.iter().map(|(_, packets)| packets).sum::<u64>() + max_vanished;
+        let max = packets.min(sent);
+        let min = packets.saturating_sub(max_lost).min(max);
+        // Those that cannot be out, as far as they have a name.
+        let mut left = packets - max;
+        for (_, packets) in &mut losses {
+            *packets = left.min(*packets);
+            left -= *packets;
+        }
+        losses.extend(vanished.map(|name| (name, left)));
+        Self { interface_sent: None, sent: min, uncertain: max - min, losses }
     }
 
     /// Packets that still waited in the host's queue.
@@ -294,55 +292,6 @@ impl Wire {
         for &(name, packets) in &self.losses {
             ledger.add(Role::Loss, name, packets);
         }
-    }
-}
-
-/// Bounds of how many packets are out, by counters that contain others' packets, too.
-#[derive(Debug, PartialEq, Eq)]
-struct Bounds {
-    sent: u64,
-    uncertain: u64,
-    losses: Vec<(&'static str, u64)>,
-}
-
-/// Packets that no counter has.
-#[derive(Clone, Copy, Debug, Default)]
-struct Vanished {
-    max: u64,
-    /// The name of those that vanished for certain; without one they are unexplained.
-    name: Option<&'static str>,
-}
-
-impl Vanished {
-    fn at_most(max: u64, name: &'static str) -> Self {
-        Self { max, name: Some(name) }
-    }
-}
-
-impl Bounds {
-    /// Computes the bounds for `packets`, where `sent` and `lost` were counted of all senders together.
-    fn of(
-        packets: u64,
-        sent: u64,
-        mut losses: Vec<(&'static str, u64)>,
-        vanished: Vanished,
-    ) -> Self {
-        let max_lost = losses.iter().map(|(_, packets)| packets).sum::<u64>() + vanished.max;
-        let max = packets.min(sent);
-        let min = packets.saturating_sub(max_lost).min(max);
-        // Those that cannot be out, as far as they have a name.
-        let mut left = packets - max;
-        for (_, packets) in &mut losses {
-            *packets = left.min(*packets);
-            left -= *packets;
-        }
-        losses.extend(vanished.name.map(|name| (name, left)));
-        Self { sent: min, uncertain: max - min, losses }
-    }
-
-    fn wire(self, interface_sent: Option<u64>) -> Wire {
-        let Self { sent, uncertain, losses } = self;
-        Wire { interface_sent, sent, uncertain, losses }
     }
 }
 
@@ -381,12 +330,9 @@ mod tests {
             ((0, 0), 100, 0, 0, 100, "and if the interface sent none, ours are lost"),
         ] {
             let (interface_sent, dropped) = counted;
-            let vanished = match max_vanished {
-                0 => Vanished::default(),
-                max => Vanished::at_most(max, "redirect_failed"),
-            };
+            let vanished = (max_vanished, (max_vanished > 0).then_some("redirect_failed"));
             let losses = vec![("interface_dropped", dropped)];
-            let bounds = Bounds::of(100, interface_sent, losses, vanished);
+            let bounds = Transmission::within(100, interface_sent, losses, vanished);
             let named: u64 = bounds.losses.iter().map(|(_, packets)| packets).sum();
             assert_eq!(
                 (bounds.sent, bounds.uncertain, named),

@@ -7,6 +7,8 @@
 //! Notes are figures that help to read the rest (the host's own drops, say) and take no part
 //! in the sum.
 
+use sluicegate::port::QueueStats;
+
 /// The role an entry plays in the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -47,6 +49,24 @@ impl Ledger {
             Some(entry) => entry.packets += packets,
             None => self.entries.push(Entry { role, name, packets }),
         }
+    }
+
+    /// Adds what queues received and lost, by their own counts; what came after the end was let go.
+    pub fn add_received(&mut self, stats: &QueueStats, after_end: u64) {
+        self.add(Role::In, "received", stats.received.saturating_sub(after_end));
+        self.add(Role::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
+        self.add(Role::Loss, "too_long", stats.lost_long);
+        self.add(Role::Note, "after_end", after_end);
+        self.add(Role::Note, "ring_full_events", stats.ring_full_events);
+    }
+
+    /// Adds what queues were given and did not send, by their own counts.
+    pub fn add_unsent(&mut self, stats: &QueueStats) {
+        let named = stats.too_long + stats.unsent + stats.disconnected;
+        self.add(Role::Loss, "refused", stats.refused.saturating_sub(named));
+        self.add(Role::Loss, "too_long", stats.too_long);
+        self.add(Role::Loss, "unsent", stats.unsent);
+        self.add(Role::Loss, "disconnected", stats.disconnected);
     }
 
     /// Adds all of another ledger's entries.

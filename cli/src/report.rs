@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::ledger::{Ledger, Role, remedies};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sluicegate::port::{Fallback, Port, PortName};
 use sluicegate_traffic::analyse::Analysis;
 
@@ -43,19 +43,20 @@ pub struct Report {
     /// How packets come from the card, where there is a choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
-    pub fallbacks: Vec<JsonFallback>,
+    /// `{from, to, reason}` each.
+    pub fallbacks: Vec<Value>,
     /// Other messages that were printed on stderr during the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
     pub elapsed_s: f64,
     #[serde(flatten)]
     pub traffic: Traffic,
-    /// Of commands that send.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub sending: Option<SendingReport>,
-    /// Counts of a switch's port.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub switching: Option<Switching>,
+    /// Counts that only one command has.
+    #[serde(flatten)]
+    pub details: Map<String, Value>,
+    /// Of commands that send, where packets have times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Paced>,
     /// Of `forward`, each direction by itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub directions: Vec<DirectionReport>,
@@ -90,20 +91,6 @@ pub struct Traffic {
     pub bps_l2: f64,
 }
 
-/// The fate of packets that were sent.
-#[derive(Clone, Debug, Serialize)]
-pub struct SendingReport {
-    /// Packets made and handed on.
-    pub attempted: u64,
-    /// Attempts that the port accepted.
-    pub accepted: u64,
-    /// Packets of all senders that the interface reports as sent meanwhile.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interface_sent: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pace: Option<Paced>,
-}
-
 /// Packets that were forwarded from one port to the other.
 #[derive(Clone, Debug, Serialize)]
 pub struct DirectionReport {
@@ -114,43 +101,6 @@ pub struct DirectionReport {
     /// Packets that moved by an exchange of buffers, and by a copy.
     pub swapped: u64,
     pub copied: u64,
-}
-
-/// The counts of a switch's port besides those of reception.
-#[derive(Clone, Debug, Serialize)]
-pub struct Switching {
-    /// Its name in the switch.
-    pub name: String,
-    /// Packets from it that went to the one port their destination is behind.
-    pub forwarded: u64,
-    /// Packets from it that went to all others, and the copies of these beyond the first.
-    pub flooded: u64,
-    pub flood_copies: u64,
-    /// Packets for it, and how its ring took them.
-    pub to_port: u64,
-    pub to_port_bytes: u64,
-    pub swapped: u64,
-    pub copied: u64,
-    /// Packets that have left by it.
-    pub sent: u64,
-    /// Addresses: learned here now, that were elsewhere before, that found no room, and packets from
-    /// those that are said to be elsewhere.
-    pub learned: u32,
-    pub moved: u64,
-    pub unlearned: u64,
-    pub elsewhere: u64,
-    /// Those who watch the port now, and packets that they have lost.
-    pub watchers: usize,
-    pub watchers_lost: u64,
-    pub down: bool,
-}
-
-/// A fall to a slower method.
-#[derive(Clone, Debug, Serialize)]
-pub struct JsonFallback {
-    pub from: &'static str,
-    pub to: &'static str,
-    pub reason: String,
 }
 
 /// One thread's share.
@@ -208,8 +158,7 @@ impl DirectionReport {
 impl Report {
     /// The report on one port.
     pub fn of_port(command: &'static str, port: &Port, common: &Common) -> Self {
-        let fallback =
-            |f: &Fallback| JsonFallback { from: f.from, to: f.to, reason: f.reason.clone() };
+        let fallback = |Fallback { from, to, reason, .. }: &Fallback| json!({"from": from, "to": to, "reason": reason});
         Self {
             method: port.method,
             mode: port.mode,
@@ -415,8 +364,8 @@ impl Report {
             let (count, bytes) = (files.count, show_bytes(files.bytes));
             writeln!(out, "  {count} file{many}, {bytes}{deleted}: {}", files.path)?;
         }
-        if let Some(paced) = self.sending.as_ref().and_then(|sending| sending.pace.as_ref()) {
-            paced.print(out)?;
+        if let Some(pace) = &self.pace {
+            pace.print(out)?;
         }
         if let Some(analysis) = &self.analysis {
             analysis::print(analysis, out)?;
@@ -495,7 +444,7 @@ pub fn ledger_value(ledger: &Ledger) -> Value {
     }
     let uncertain = ledger.total(Role::Uncertain);
     if uncertain > 0 {
-        object.insert("uncertain".into(), serde_json::json!({"min": 0, "max": uncertain}));
+        object.insert("uncertain".into(), json!({"min": 0, "max": uncertain}));
     }
     object.insert("unexplained".into(), ledger.unexplained().into());
     object.insert("notes".into(), names(Role::Note));

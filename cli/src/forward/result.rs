@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate::forward::Moved;
 use sluicegate::port::QueueStats;
 
-use crate::card::{HandedOver, Wire};
+use crate::card::Transmission;
 use crate::ledger::Role;
 use crate::report::{DirectionReport, Report, Traffic};
 use crate::run::{Outcomes, Received};
@@ -41,9 +41,9 @@ impl Sides {
         elapsed: Duration,
     ) -> Report {
         let names = self.reports.each_ref().map(|report| report.port.clone());
-        let wires = [0, 1].map(|side| {
-            let handed = HandedOver::from(&passed[1 - side].stats);
-            Wire::of(self.reports[1 - side].card.as_mut(), handed)
+        let transmissions = [0, 1].map(|side| {
+            let card = self.reports[1 - side].card.as_mut();
+            Transmission::of(card, &passed[1 - side].stats)
         });
         let mut directions = Vec::new();
         for &side in self.sources {
@@ -52,7 +52,7 @@ impl Sides {
             let (from, to) = (names[side].clone(), names[1 - side].clone());
             directions.push(DirectionReport { from, to, traffic, swapped, copied });
             self.reports[side].traffic = traffic;
-            self.account(side, passed, wires[side].as_ref());
+            self.account(side, passed, transmissions[side].as_ref());
         }
         for report in &mut self.reports {
             report.elapsed_s = elapsed.as_secs_f64();
@@ -68,29 +68,21 @@ impl Sides {
     }
 
     /// Says in a port's ledger where the packets went that came in there.
-    fn account(&mut self, side: usize, passed: &[Passed; 2], wire: Option<&Wire>) {
+    fn account(&mut self, side: usize, passed: &[Passed; 2], transmission: Option<&Transmission>) {
         let (source, target) = (&passed[side], &passed[1 - side]);
-        let (received, sent) = (source.stats, target.stats);
         let report = &mut self.reports[side];
         let ledger = &mut report.ledger;
-        let after_end = source.after_end.min(received.received);
-        ledger.add(Role::In, "received", received.received - after_end);
-        match wire {
-            Some(wire) => wire.account(ledger),
+        match transmission {
+            Some(transmission) => transmission.account(ledger),
             None if source.redirected > 0 => {
                 ledger.add(Role::Uncertain, "redirected", source.redirected);
             }
-            None => ledger.add(Role::Out, "sent", sent.sent),
+            None => ledger.add(Role::Out, "sent", target.stats.sent),
         }
-        ledger.add(Role::Loss, "ring_full", received.dropped_ring_full - received.lost_long);
-        let named = sent.too_long + sent.unsent + sent.disconnected;
-        ledger.add(Role::Loss, "refused", sent.refused - named);
-        let too_long = received.lost_long + sent.too_long + source.too_long;
-        ledger.add(Role::Loss, "too_long", too_long);
-        ledger.add(Role::Loss, "unsent", sent.unsent + source.unsent);
-        ledger.add(Role::Loss, "disconnected", sent.disconnected);
-        ledger.add(Role::Note, "after_end", after_end);
-        ledger.add(Role::Note, "ring_full_events", received.ring_full_events);
+        ledger.add_received(&source.stats, source.after_end.min(source.stats.received));
+        ledger.add_unsent(&target.stats);
+        ledger.add(Role::Loss, "too_long", source.too_long);
+        ledger.add(Role::Loss, "unsent", source.unsent);
         ledger.add(Role::Note, "interface_down_events", source.downs.into());
         report.account_card();
     }

@@ -305,11 +305,7 @@ impl Report {
             let Outcome { cpu, busy, notices, counts, .. } = &**outcome;
             let Received { queue, packets, after_end, stats, downs, .. } = *counts;
             self.threads.push(Thread { cpu: *cpu, queue, packets, busy: *busy });
-            self.ledger.add(Role::In, "received", stats.received - after_end.min(stats.received));
-            self.ledger.add(Role::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
-            self.ledger.add(Role::Loss, "too_long", stats.lost_long);
-            self.ledger.add(Role::Note, "after_end", after_end);
-            self.ledger.add(Role::Note, "ring_full_events", stats.ring_full_events);
+            self.ledger.add_received(&stats, after_end);
             self.notices.extend_from_slice(notices);
             times_down = times_down.max(downs);
         }

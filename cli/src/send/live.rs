@@ -7,8 +7,10 @@ use std::time::Instant;
 use nix::sys::signal::SigSet;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::netns;
+use sluicegate::port::QueueStats;
 use sluicegate_traffic::live::{Live, Sending};
 use sluicegate_traffic::rate::{Gaps, Pace};
+use sluicegate_traffic::source::LeftOut;
 
 use super::steering::TICK;
 use super::{Done, Orders, Sent};
@@ -106,13 +108,16 @@ fn done(sending: &Sending) -> Done {
     Done {
         packets: counters.packets + counters.refused,
         bytes: counters.bytes,
-        accepted: counters.packets,
-        redirects,
-        untraced: counters.packets.saturating_sub(redirects.total()),
-        refused: counters.refused,
+        stats: QueueStats {
+            sent: counters.packets,
+            redirects,
+            untraced: counters.packets.saturating_sub(redirects.total()),
+            refused: counters.refused,
+            ..QueueStats::default()
+        },
+        left_out: LeftOut::default(),
         restarts: counters.restarts,
         busy: sending.busy(),
-        ..Done::default()
     }
 }
 

@@ -19,9 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
-use sluicegate::port::{Kind, PortName, Queue};
+use sluicegate::port::{Kind, PortName, Queue, QueueStats};
 use sluicegate::ring::Wait;
-use sluicegate::xdp::RedirectCounts;
 use sluicegate_traffic::rate::{Gaps, Pace};
 use sluicegate_traffic::source::LeftOut;
 
@@ -81,27 +80,16 @@ pub struct Sent {
 }
 
 /// The counts of one worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
     /// Packets it made and handed on, or would have.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Packets of `packets` that were accepted.
-    pub accepted: u64,
-    /// The known outcomes of packets redirected by XDP, and the number untraced.
-    pub redirects: RedirectCounts,
-    pub untraced: u64,
-    /// Attempts that the kernel answered with a drop.
-    pub rejected: u64,
     /// Packets not in `packets`, which the target cannot send.
     pub left_out: LeftOut,
-    /// Packets refused, as far as known during the run.
-    pub refused: u64,
-    /// Packets not sent at the end.
-    pub unsent: u64,
-    /// Packets with a peer when it disconnected.
-    pub disconnected: u64,
+    /// The queue's own count of what it was given.
+    pub stats: QueueStats,
     /// Times it was too far behind its timetable.
     pub restarts: u64,
     /// The share of the time it was on a CPU.

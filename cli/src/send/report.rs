@@ -3,18 +3,19 @@
 
 use std::time::Duration;
 
-use sluicegate::port::{LINKTYPE_ETHERNET, PortName, Queue};
+use serde_json::json;
+use sluicegate::port::{LINKTYPE_ETHERNET, PortName, Queue, QueueStats};
 use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::LeftOut;
 
 use super::steering::Steering;
 use super::{Done, Sender, Sent};
 use crate::args::Common;
-use crate::card::{HandedOver, Wire};
+use crate::card::Transmission;
 use crate::ledger::Role;
 use crate::notice;
 use crate::pace::{Paced, TargetRate};
-use crate::report::{Report, SendingReport, Thread, Traffic};
+use crate::report::{Report, Thread, Traffic};
 use crate::run::{Outcomes, Run};
 use crate::units::{packets_word, show_count};
 
@@ -56,9 +57,10 @@ impl SendReport {
         let mut report = self.report.so_far();
         let done = all_done(outcomes);
         self.count_made(&mut report, &done, elapsed);
-        let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
-        report.ledger.add(Role::Out, "accepted", sum(|done| done.accepted));
-        report.ledger.add(Role::Loss, "refused", sum(|done| done.refused));
+        let stats = all_stats(&done);
+        let named = stats.too_long + stats.unsent + stats.disconnected;
+        report.ledger.add(Role::Out, "accepted", stats.sent);
+        report.ledger.add(Role::Loss, "refused", stats.refused.saturating_sub(named));
         report.note_silent(outcomes);
         report
     }
@@ -74,21 +76,14 @@ impl SendReport {
         let mut gaps = Gaps::default();
         sent().for_each(|sent| gaps.merge(&sent.gaps));
         let done = all_done(&run.outcomes);
-        let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
-        let handed = HandedOver {
-            packets: sum(|done| done.accepted),
-            rejected: sum(|done| done.rejected),
-            redirects: done.iter().fold(<_>::default(), |all, done| done.redirects.plus(all)),
-            untraced: sum(|done| done.untraced),
-        };
-        let wire = Wire::of(self.report.card.take().as_mut(), handed);
+        let stats = all_stats(&done);
+        let transmission = Transmission::of(self.report.card.take().as_mut(), &stats);
         let mut report = std::mem::take(&mut self.report);
         let left_out = self.count_made(&mut report, &done, elapsed);
-        let (attempted, mut accepted) = (sum(|done| done.packets), handed.packets);
-        let (unsent, disconnected) = (sum(|done| done.unsent), sum(|done| done.disconnected));
-        let named = accepted + left_out.packets() + unsent + disconnected;
+        let (attempted, mut accepted) = (report.traffic.packets, stats.sent);
+        let named = accepted + left_out.packets() + stats.unsent + stats.disconnected;
         report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(named));
-        report.ledger.add(Role::Loss, "unsent", unsent);
+        report.ledger.add(Role::Loss, "unsent", stats.unsent);
         report.ledger.add(Role::Note, "cut_in_file", left_out.cut_in_file);
         if left_out.too_long > 0 {
             report.notices.push(too_long(left_out.too_long, &report, self.live));
@@ -96,24 +91,26 @@ impl SendReport {
         if left_out.too_short > 0 {
             report.notices.push(too_short(left_out.too_short, &report));
         }
-        match &wire {
-            Some(wire) => {
-                wire.account(&mut report.ledger);
-                accepted -= wire.waiting();
-                let interface_sent = wire.interface_sent.unwrap_or_default();
+        let mut details = json!({"attempted": attempted});
+        match &transmission {
+            Some(transmission) => {
+                transmission.account(&mut report.ledger);
+                accepted -= transmission.waiting();
+                let interface_sent = transmission.interface_sent.unwrap_or_default();
                 report.ledger.add(Role::Note, "interface_sent", interface_sent);
             }
             None => report.ledger.add(Role::Out, "accepted", accepted),
         }
+        details["accepted"] = accepted.into();
+        if let Some(sent) = transmission.and_then(|it| it.interface_sent) {
+            details["interface_sent"] = sent.into();
+        }
+        report.details = details.as_object().cloned().unwrap_or_default();
         let achieved_pps = Traffic::over(accepted, 0, elapsed).pps;
         let asked = steering.map(|it| TargetRate::of(it.asked(), it.changes(), achieved_pps));
+        let restarts = done.iter().map(|done| done.restarts).sum();
         let is_paced = asked.is_some() || gaps.count() > 0;
-        report.sending = Some(SendingReport {
-            attempted,
-            accepted,
-            interface_sent: wire.and_then(|wire| wire.interface_sent),
-            pace: is_paced.then(|| Paced::of(asked, &gaps, sum(|done| done.restarts))),
-        });
+        report.pace = is_paced.then(|| Paced::of(asked, &gaps, restarts));
         let thread = |(index, done): (usize, &Done)| Thread {
             cpu: self.cpus.get(index % self.cpus.len().max(1)).copied(),
             queue: index as u32,
@@ -139,9 +136,13 @@ impl SendReport {
         report.ledger.add(Role::Loss, "too_long", left_out.too_long);
         report.ledger.add(Role::Loss, "too_short", left_out.too_short);
         report.ledger.add(Role::Loss, self.other_link_type, left_out.other_link_type);
-        report.ledger.add(Role::Loss, "disconnected", sum(|done| done.disconnected));
+        report.ledger.add(Role::Loss, "disconnected", sum(|done| done.stats.disconnected));
         left_out
     }
+}
+
+fn all_stats(done: &[Done]) -> QueueStats {
+    done.iter().fold(QueueStats::default(), |sum, done| sum.plus(done.stats))
 }
 
 fn all_done(outcomes: &Outcomes<Sent>) -> Vec<Done> {

@@ -111,16 +111,8 @@ impl RingWorker {
         let done = Done {
             packets: totals.packets + never_pushed.packets(),
             bytes: totals.bytes,
-            accepted: stats.sent,
-            redirects: stats.redirects,
-            untraced: stats.untraced,
-            rejected: stats.rejected,
             left_out: LeftOut { too_long: never_pushed.too_long + stats.too_long, ..never_pushed },
-            refused: stats
-                .refused
-                .saturating_sub(stats.too_long + stats.unsent + stats.disconnected),
-            unsent: stats.unsent,
-            disconnected: stats.disconnected,
+            stats,
             restarts: self.source.restarts(),
             busy: thread.busy(),
         };

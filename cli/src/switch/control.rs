@@ -192,7 +192,7 @@ impl Answering<'_, '_> {
     fn show(&self) -> Result<Value> {
         let states = self.ask(Switch::states)?;
         let port = |state| {
-            let mut value = json!(switching(state));
+            let mut value = Value::from(switching(state));
             value["port"] = self.ports.name_of(state).into();
             value["packets"] = state.counts.packets.into();
             value["bytes"] = state.counts.bytes.into();

@@ -3,67 +3,63 @@
 use std::time::Duration;
 
 use crate::ledger::{Ledger, Role};
+use serde_json::{Map, Value};
 use sluicegate_switch::{CAUSES, MemberState};
 
-use crate::card::{HandedOver, Wire};
-use crate::report::{Report, Switching, Traffic};
+use crate::card::Transmission;
+use crate::report::{Report, Traffic};
 
 /// The loss name of packets that went on to other ports of the switch, and so did not leave it here.
 const DELIVERED: &str = "delivered";
 
-/// Takes the counts from a port's state.
-pub fn switching(state: &MemberState) -> Switching {
+/// A port's counts besides those of reception, by their names in the JSON.
+pub fn switching(state: &MemberState) -> Map<String, Value> {
     let counts = &state.counts;
-    Switching {
-        name: state.name.clone(),
-        forwarded: counts.forwarded,
-        flooded: counts.flooded,
-        flood_copies: counts.copies,
-        to_port: counts.given,
-        to_port_bytes: counts.queued_bytes,
-        swapped: counts.swapped,
-        copied: counts.copied,
-        sent: state.stats.sent,
-        learned: state.learned,
-        moved: counts.moved,
-        unlearned: counts.unlearned,
-        elsewhere: counts.elsewhere,
-        watchers: state.watchers,
-        watchers_lost: state.watchers_lost,
-        down: state.down,
-    }
+    let fields = [
+        ("forwarded", counts.forwarded),
+        ("flooded", counts.flooded),
+        ("flood_copies", counts.copies),
+        ("to_port", counts.given),
+        ("to_port_bytes", counts.queued_bytes),
+        ("swapped", counts.swapped),
+        ("copied", counts.copied),
+        ("sent", state.stats.sent),
+        ("learned", state.learned.into()),
+        ("moved", counts.moved),
+        ("unlearned", counts.unlearned),
+        ("elsewhere", counts.elsewhere),
+        ("watchers", state.watchers as u64),
+        ("watchers_lost", state.watchers_lost),
+    ];
+    let name = [("name".to_owned(), state.name.clone().into())];
+    let fields = fields.map(|(name, count)| (name.to_owned(), count.into()));
+    name.into_iter().chain(fields).chain([("down".to_owned(), state.down.into())]).collect()
 }
 
 /// Where a port's packets went, those that came from it and those for it. What its interface made of
 /// these is known at the end.
-pub fn port_ledger(state: &MemberState, wire: Option<&Wire>) -> Ledger {
+pub fn port_ledger(state: &MemberState, transmission: Option<&Transmission>) -> Ledger {
     let mut ledger = Ledger::default();
     let (counts, stats) = (&state.counts, &state.stats);
-    ledger.add(Role::In, "received", stats.received.saturating_sub(counts.after_end));
+    ledger.add_received(stats, counts.after_end);
     ledger.add(Role::In, "to_port", counts.given);
     ledger.add(Role::Out, DELIVERED, counts.forwarded + counts.flooded);
-    match wire {
-        Some(wire) => wire.account(&mut ledger),
+    match transmission {
+        Some(transmission) => transmission.account(&mut ledger),
         None => ledger.add(Role::Out, "sent", stats.sent),
     }
-    ledger.add(Role::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
     for (cause, name) in CAUSES {
         ledger.add(Role::Loss, name, counts.dropped[cause as usize]);
     }
     ledger.add(Role::Loss, "port_full", counts.full);
     ledger.add(Role::Loss, "port_down", counts.down);
-    ledger.add(Role::Loss, "too_long", counts.too_long + stats.too_long + stats.lost_long);
-    ledger.add(Role::Loss, "unsent", stats.unsent);
-    ledger.add(Role::Loss, "disconnected", stats.disconnected);
-    let named = stats.unsent + stats.too_long + stats.disconnected;
-    ledger.add(Role::Loss, "refused", stats.refused.saturating_sub(named));
+    ledger.add(Role::Loss, "too_long", counts.too_long);
+    ledger.add_unsent(stats);
     if state.failed {
         // What the port had when it went, its own rings and the kernel's.
         let left = ledger.unexplained().max(0).unsigned_abs();
         ledger.add(Role::Loss, "lost_with_port", left);
     }
-    ledger.add(Role::Note, "after_end", counts.after_end);
-    ledger.add(Role::Note, "ring_full_events", stats.ring_full_events);
     ledger
 }
 
@@ -91,10 +87,10 @@ fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
 fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     report.elapsed_s = elapsed.as_secs_f64();
     report.traffic = Traffic::over(state.counts.packets, state.counts.bytes, elapsed);
-    let wire = Wire::of(report.card.as_mut(), HandedOver::from(&state.stats));
-    report.ledger = port_ledger(state, wire.as_ref());
+    let transmission = Transmission::of(report.card.as_mut(), &state.stats);
+    report.ledger = port_ledger(state, transmission.as_ref());
     report.account_card();
-    report.switching = Some(switching(state));
+    report.details = switching(state);
 }
 
 /// The report of the whole switch over those of its ports, which it fills in.
