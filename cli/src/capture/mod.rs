@@ -28,7 +28,7 @@ use chunks::{Merging, Order, Quiet, Route, routes};
 use lines::{LineOutput, Lines};
 pub use options::Args;
 use options::Options;
-use recorder::{Capture, CaptureControl, File, Numbers, Recorder, note_final_statistics};
+use recorder::{Capture, CaptureControl, File, Numbers, Recorder, note_statistics, totals};
 
 use crate::report::{FilesReport, Report};
 use crate::run::receive;
@@ -43,14 +43,14 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     args.common.check()?;
     let options = Options::of(args)?;
     if let Some(output) = &options.output {
-        ports::refuse_overwriting(&options.ports, &output.path)?;
+        ports::refuse_overwriting(&options.args.ports, &output.path)?;
     }
     let (mut ports, mut reports) = (Vec::new(), Vec::new());
-    for name in &options.ports {
+    for name in &options.args.ports {
         let port = Port::open(name, &options.opening())?;
         // At once: the card's counters are to cover the time that the port is open.
-        let mut report = Report::of_port("capture", &port, &options.common);
-        ports::announce(&port, &options.common, &mut report);
+        let mut report = Report::of_port("capture", &port, &options.args.common);
+        ports::announce(&port, &options.args.common, &mut report);
         reports.push(report);
         ports.push(port);
     }
@@ -58,12 +58,12 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     // Files begun later are begun by the user: so are all, and what the user may not do is refused now.
     let first = options.output.as_ref().is_some_and(OutputConfig::begins_files_later);
     if first {
-        options.common.become_user()?;
+        options.args.common.become_user()?;
     }
     let file = file.map(|output| begin(output, &options, first)).transpose()?;
     let session = Session::set_up(&options, ports, reports, file)?;
     if !first {
-        options.common.become_user()?;
+        options.args.common.become_user()?;
     }
     session.announce(&options);
     session.run(&options)
@@ -71,7 +71,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
 
 /// Creates the first file, or finds out whether that can be done later.
 fn begin(mut output: Output, options: &Options, as_user: bool) -> Result<Arc<File>> {
-    let begun = output.begin().map_err(|error| match &options.common.user {
+    let begun = output.begin().map_err(|error| match &options.args.common.user {
         Some(user) if as_user && error.kind() == Mends::Privilege => error.remedy(format!(
             "{user} begins the files: chown {user} the directory, or write to another one"
         )),
@@ -101,7 +101,7 @@ impl Session {
         signals::hold()?;
         let sources = ports.iter().map(|port| port.queues.len()).sum();
         let live = are_live(ports.iter().map(|port| &port.name));
-        let order = Order { sources, window: options.reorder_window, live };
+        let order = Order { sources, window: options.args.reorder_window, live };
         let (mut to_file, mut to_lines) = (Vec::new().into_iter(), Vec::new().into_iter());
         let mut session =
             Self { reports, ports: Vec::new(), work: Vec::new(), file: None, lines: None };
@@ -122,13 +122,13 @@ impl Session {
 
     /// Says on a terminal what begins now: a file says nothing until its end, and a link may be quiet.
     fn announce(&self, options: &Options) {
-        let is_live = options.ports.iter().any(|port| port.kind() != Kind::Pcap);
-        if options.common.json || !stderr().is_terminal() {
+        let is_live = options.args.ports.iter().any(|port| port.kind() != Kind::Pcap);
+        if options.args.common.json || !stderr().is_terminal() {
             return;
         }
         let ports: Vec<String> = self.reports.iter().map(Report::port_and_method).collect();
         let ports = ports.join(", ");
-        let filter = options.filter.as_deref().map(|filter| format!(", '{filter}'"));
+        let filter = options.args.filter.as_deref().map(|filter| format!(", '{filter}'"));
         let filter = filter.unwrap_or_default();
         match &options.output {
             Some(output) => {
@@ -171,7 +171,7 @@ impl Session {
                 });
                 // What one queue holds back is to be there well before the others stop waiting for it.
                 let patience = match route {
-                    Route::Merged { .. } => options.patience.min(options.reorder_window / 4),
+                    Route::Merged { .. } => options.patience.min(options.args.reorder_window / 4),
                     Route::Straight => options.patience,
                 };
                 let (file, numbers) = (Arc::clone(file), Arc::clone(&numbers));
@@ -234,7 +234,8 @@ impl Session {
         }
         if let Some((file, merging)) = file {
             let late = join(merging);
-            note_final_statistics(&file, &ports, &ended, started_ns);
+            let of_port = |range: Range<usize>| totals(&ended.outcomes[range]);
+            note_statistics(&mut file.output(), &ports, started_ns, of_port);
             if let Some(file) = Arc::into_inner(file) {
                 let summary = file.into_output().finish();
                 account_for_files(&mut report, &summary, options, late);
@@ -245,7 +246,7 @@ impl Session {
             }
         }
         drop(signals);
-        report.publish(options.stdout_is_taken, options.common.json)?;
+        report.publish(options.stdout_is_taken, options.args.common.json)?;
         if reader_left {
             notice::say("the reader closed the pipe");
         }

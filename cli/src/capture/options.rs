@@ -47,7 +47,7 @@ pub struct Args {
 
     /// Keep only what a pcap-filter expression lets pass
     #[arg(short, long, value_name = "EXPR")]
-    filter: Option<String>,
+    pub filter: Option<String>,
 
     /// Write to a file, or to standard output (-); the name may hold strftime conversions
     #[arg(short, long, value_name = "FILE")]
@@ -100,7 +100,7 @@ pub struct Args {
 
     /// How long a packet waits for earlier ones of other queues and ports
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
-    reorder_window: Duration,
+    pub reorder_window: Duration,
 
     /// Print a line a packet, as tcpdump -nn does; the default without -w
     #[arg(long)]
@@ -146,20 +146,13 @@ enum CompressFlag {
 
 /// The flags, validated together.
 pub struct Options {
-    pub ports: Vec<PortName>,
-    /// The filter of ports without one of their own.
-    pub filter: Option<String>,
-    pub common: Common,
-    pub receiving: Receiving,
+    /// The flags as typed; ports have the filter and the snapshot length that they left open.
+    pub args: Args,
     pub output: Option<OutputConfig>,
     pub encoder: EncoderConfig,
-    pub reorder_window: Duration,
     /// How long a part of a chunk may be held back.
     pub patience: Duration,
     pub print: bool,
-    pub time_format: TimeFormat,
-    pub nanoseconds: bool,
-    pub link_header: bool,
     /// Packets go to standard output, so the report goes to stderr.
     pub stdout_is_taken: bool,
 }
@@ -168,18 +161,18 @@ impl Options {
     /// How ports are opened: somebody may look at standard output as packets come.
     pub fn opening(&self) -> OpenOptions {
         match self.stdout_is_taken {
-            true => self.common.options(),
-            false => self.common.recording(),
+            true => self.args.common.options(),
+            false => self.args.common.recording(),
         }
     }
 
     /// How the run is controlled.
     pub fn run(&self) -> RunOptions<'_> {
-        let (wait, stdout_is_taken) = (self.receiving.wait, self.stdout_is_taken);
-        RunOptions { common: &self.common, wait, stdout_is_taken }
+        let (wait, stdout_is_taken) = (self.args.receiving.wait, self.stdout_is_taken);
+        RunOptions { common: &self.args.common, wait, stdout_is_taken }
     }
 
-    pub fn of(args: Args) -> Result<Self> {
+    pub fn of(mut args: Args) -> Result<Self> {
         let output = args.output()?;
         let print = args.print || output.is_none();
         let to_stdout = output.as_ref().is_some_and(|o| o.path == Path::new("-"));
@@ -187,9 +180,8 @@ impl Options {
             let message = "-w - and --print both want standard output: use one of them";
             return Err(Error::Usage(message.into()));
         }
-        let mut ports = args.ports;
         let pcap = output.as_ref().is_some_and(|output| output.format == Format::Pcap);
-        for port in &mut ports {
+        for port in &mut args.ports {
             if pcap && ports::is_any(port) {
                 // A pcap file has one link type.
                 port.set_default("cooked", "on");
@@ -220,30 +212,15 @@ impl Options {
             loss_cause: "ring full".into(),
             ..EncoderConfig::default()
         };
-        Ok(Self {
-            ports,
-            filter: args.filter,
-            common: args.common,
-            receiving: args.receiving,
-            output,
-            encoder,
-            reorder_window: args.reorder_window,
-            patience,
-            print,
-            time_format: args.time_format,
-            nanoseconds: args.nano,
-            link_header: args.link_header,
-            stdout_is_taken: print || to_stdout,
-        })
+        let stdout_is_taken = print || to_stdout;
+        Ok(Self { args, output, encoder, patience, print, stdout_is_taken })
     }
-}
 
-impl Options {
     /// Creates the writer of packet lines.
     pub fn printer(&self) -> Printer {
-        Printer::new(self.time_format, TimeZone::system())
-            .nanoseconds(self.nanoseconds)
-            .link_header(self.link_header)
+        Printer::new(self.args.time_format, TimeZone::system())
+            .nanoseconds(self.args.nano)
+            .link_header(self.args.link_header)
     }
 }
 

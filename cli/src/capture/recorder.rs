@@ -17,7 +17,7 @@ use super::options::Options;
 use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Role;
 use crate::report::Report;
-use crate::run::{Outcomes, Received, Run, RunControl, Visitor};
+use crate::run::{Outcomes, Received, RunControl, Visitor};
 use crate::status::Status;
 
 /// Between two looks at whether a thread still writes, and how many there are at most.
@@ -224,38 +224,29 @@ impl Visitor for Capture {
     }
 }
 
-/// Notes each interface's statistics so far, so that every file of a rotation ends with some. Writing
-/// is not waited for: the control thread has to see signals.
+/// Notes each interface's statistics so far, so that every file of a rotation ends with some.
 pub fn note_statistics(
-    file: &File,
+    output: &mut Output,
     ports: &[(Range<usize>, Arc<Numbers>)],
-    counters: &[WorkerCounters],
     started_ns: u64,
+    totals: impl Fn(Range<usize>) -> Totals,
 ) {
-    let Some(mut output) = file.idle_output() else { return };
     for (range, numbers) in ports {
-        let totals = Totals::sum(&counters[range.clone()]);
-        set_statistics(&mut output, numbers, totals, started_ns);
+        set_statistics(output, numbers, totals(range.clone()), started_ns);
     }
 }
 
-/// Notes the final statistics.
-pub fn note_final_statistics(
-    file: &File,
-    ports: &[(Range<usize>, Arc<Numbers>)],
-    ended: &Run<Received>,
-    started_ns: u64,
-) {
-    for (range, numbers) in ports {
-        let mut totals = Totals::default();
-        for outcome in ended.outcomes[range.clone()].iter().flatten() {
-            let Received { packets, stats, after_end, .. } = outcome.counts;
-            totals.packets += packets;
-            totals.received += stats.received.saturating_sub(after_end);
-            totals.lost += stats.dropped_ring_full;
-        }
-        set_statistics(&mut file.output(), numbers, totals, started_ns);
+/// Adds up what workers have received, at the end.
+pub fn totals(outcomes: &Outcomes<Received>) -> Totals {
+    let mut totals = Totals::default();
+    for Received { packets, stats, after_end, .. } in
+        outcomes.iter().flatten().map(|outcome| outcome.counts)
+    {
+        totals.packets += packets;
+        totals.received += stats.received.saturating_sub(after_end);
+        totals.lost += stats.dropped_ring_full;
     }
+    totals
 }
 
 /// A port's statistics; they are those of its only interface, so a file's several have none.
@@ -319,8 +310,10 @@ impl RunControl<Received> for CaptureControl<'_> {
         if !self.options.print {
             status.show(counters, elapsed);
         }
-        if let Some(file) = self.file {
-            note_statistics(file, self.ports, counters, self.started_ns);
+        // Writing is not waited for: this thread has to see signals.
+        if let Some(mut output) = self.file.and_then(File::idle_output) {
+            let totals = |range: Range<usize>| Totals::sum(&counters[range]);
+            note_statistics(&mut output, self.ports, self.started_ns, totals);
         }
     }
 

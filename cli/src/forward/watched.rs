@@ -43,16 +43,8 @@ impl WatchPoint {
     }
 }
 
-/// An order to a thread about a watcher. The sender of the order waits until it is dropped.
-struct WatchOrder {
-    what: What,
-    _done: Sender<()>,
-}
-
-enum What {
-    Begin(Watcher),
-    End(u64),
-}
+/// An order to a thread about its watchers. The sender of the order waits until it is dropped.
+type WatchOrder = Box<dyn FnOnce(&mut Vec<Watcher>) + Send>;
 
 /// One who watches a port, as a thread sees him.
 #[derive(Debug)]
@@ -73,10 +65,7 @@ impl Watchers {
     /// Does what it has been asked for since the last call.
     pub fn obey(&mut self) {
         while let Some(order) = self.orders.as_ref().and_then(|orders| orders.try_recv().ok()) {
-            match order.what {
-                What::Begin(watcher) => self.there.push(watcher),
-                What::End(number) => self.there.retain(|watcher| watcher.number != number),
-            }
+            order(&mut self.there);
         }
     }
 
@@ -171,15 +160,23 @@ impl Threads {
                 "this connection watches a port already: take another for each port".into(),
             ));
         }
-        let (mut orders, mut files) = (Vec::new(), Vec::new());
+        let (mut writers, mut files) = (Vec::new(), Vec::new());
         for _ in &self.orders {
             let (writer, its_files) = Writer::new(watch)?;
-            orders.push(What::Begin(Watcher { number: client, side, writer }));
+            writers.push(writer);
             files.extend(its_files);
         }
+        let (done, all_done) = channel::<()>();
+        for (thread, writer) in self.orders.iter().zip(writers) {
+            let (watcher, done) = (Watcher { number: client, side, writer }, done.clone());
+            give(thread, move |there| {
+                there.push(watcher);
+                drop(done);
+            });
+        }
+        drop(done);
         // Nobody says anything there: it ends with the last order.
-        let done = self.give(orders).recv_timeout(PATIENCE);
-        if done == Err(RecvTimeoutError::Timeout) {
+        if all_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             self.end(client);
             return Err(Error::system("watch", &*watch.port, ErrorKind::TimedOut)
                 .remedy("a thread of the forwarder is held up by one of its ports"));
@@ -188,20 +185,17 @@ impl Threads {
         Ok(Answer { line: format!("watching {}", watch.port), files, keep: true })
     }
 
-    /// Has no thread write for somebody any more, nor begin to.
+    /// Makes all threads stop writing for a client, and those that have not begun never begin.
     fn end(&self, client: u64) {
-        self.give(self.orders.iter().map(|_| What::End(client)).collect());
-    }
-
-    /// Gives each thread its order. The receiver disconnects when all threads have obeyed.
-    fn give(&self, orders: Vec<What>) -> Receiver<()> {
-        let (done, all_done) = channel();
-        for (thread, what) in self.orders.iter().zip(orders) {
-            // One that has ended has nobody who watches.
-            let _ = thread.send(WatchOrder { what, _done: done.clone() });
+        for thread in &self.orders {
+            give(thread, move |there| there.retain(|watcher| watcher.number != client));
         }
-        all_done
     }
+}
+
+fn give(thread: &Sender<WatchOrder>, order: impl FnOnce(&mut Vec<Watcher>) + Send + 'static) {
+    // One that has ended has nobody who watches.
+    let _ = thread.send(Box::new(order));
 }
 
 /// The side of the port that is called so: as people call it, unless that is both, or in full.

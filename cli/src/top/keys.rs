@@ -5,48 +5,18 @@ use std::time::Duration;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use sluicegate::link::{InterfaceRates, Rates};
 
-/// A column to sort the interfaces by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Column {
-    Name,
-    RxPackets,
-    RxBits,
-    RxDrops,
-    TxPackets,
-    TxBits,
-    TxDrops,
-}
+/// A column of numbers of an interface: its head, and the rate.
+type Column = (&'static str, fn(&InterfaceRates) -> f64);
 
-impl Column {
-    /// The columns from left to right.
-    pub const ALL: [Self; 7] = [
-        Self::Name,
-        Self::RxPackets,
-        Self::RxBits,
-        Self::RxDrops,
-        Self::TxPackets,
-        Self::TxBits,
-        Self::TxDrops,
-    ];
-
-    fn step(self, by: usize) -> Self {
-        let at = Self::ALL.iter().position(|column| *column == self).unwrap_or(0);
-        Self::ALL[(at + by) % Self::ALL.len()]
-    }
-
-    /// The number to sort by; names are sorted otherwise.
-    fn value(self, rates: &InterfaceRates) -> f64 {
-        match self {
-            Self::Name => 0.0,
-            Self::RxPackets => rates.rx.packets,
-            Self::RxBits => rates.rx.bits_l2,
-            Self::RxDrops => rates.rx.drops_total(),
-            Self::TxPackets => rates.tx.packets,
-            Self::TxBits => rates.tx.bits_l2,
-            Self::TxDrops => rates.tx.drops_total(),
-        }
-    }
-}
+/// The columns of numbers from left to right.
+pub const COLUMNS: [Column; 6] = [
+    ("rx pkt/s", |interface| interface.rx.packets),
+    ("rx bit/s", |interface| interface.rx.bits_l2),
+    ("rx drops", |interface| interface.rx.drops_total()),
+    ("tx pkt/s", |interface| interface.tx.packets),
+    ("tx bit/s", |interface| interface.tx.bits_l2),
+    ("tx drops", |interface| interface.tx.drops_total()),
+];
 
 /// All the view needs to know.
 pub struct ViewState {
@@ -55,7 +25,8 @@ pub struct ViewState {
     /// The rates shown; none until the first interval has passed.
     pub rates: Option<Rates>,
     pub interval: Duration,
-    pub sort: Column,
+    /// The column of [`COLUMNS`] that sorts the interfaces; by name if none.
+    pub sort: Option<usize>,
     pub reverse: bool,
     pub paused: bool,
     pub help: bool,
@@ -86,7 +57,7 @@ impl ViewState {
             netns,
             rates: None,
             interval,
-            sort: Column::RxPackets,
+            sort: Some(0),
             reverse: false,
             paused: false,
             help: false,
@@ -112,8 +83,8 @@ impl ViewState {
         };
         let mut interfaces: Vec<&InterfaceRates> = all.filter(shown).collect();
         interfaces.sort_by(|a, b| {
-            let by_value = self.sort.value(b).total_cmp(&self.sort.value(a));
-            let order = by_value.then_with(|| a.name.cmp(&b.name));
+            let rate = |interface| self.sort.map_or(0.0, |column| COLUMNS[column].1(interface));
+            let order = rate(b).total_cmp(&rate(a)).then_with(|| a.name.cmp(&b.name));
             if self.reverse { order.reverse() } else { order }
         });
         interfaces
@@ -150,9 +121,12 @@ impl ViewState {
             KeyCode::Char('u') => self.queues = !self.queues,
             KeyCode::Char('c') => self.cpus = !self.cpus,
             KeyCode::Char('i') => self.idle = !self.idle,
-            KeyCode::Right | KeyCode::Char('s') => self.sort = self.sort.step(1),
+            KeyCode::Right | KeyCode::Char('s') => {
+                let next = self.sort.map_or(0, |column| column + 1);
+                self.sort = Some(next).filter(|next| *next < COLUMNS.len());
+            }
             KeyCode::Left | KeyCode::Char('S') => {
-                self.sort = self.sort.step(Column::ALL.len() - 1);
+                self.sort = self.sort.unwrap_or(COLUMNS.len()).checked_sub(1);
             }
             KeyCode::Down | KeyCode::Char('j') => self.select(self.selected_row() + 1),
             KeyCode::Up | KeyCode::Char('k') => {
@@ -207,14 +181,14 @@ mod tests {
         state.update(rates());
         assert_eq!(names(&state), ["right0", "left0", "tap9"], "received packets first");
         press(&mut state, KeyCode::Left);
-        assert_eq!(state.sort, Column::Name);
+        assert_eq!(state.sort, None);
         assert_eq!(names(&state), ["left0", "right0", "tap9"]);
         press(&mut state, KeyCode::Char('r'));
         assert_eq!(names(&state), ["tap9", "right0", "left0"], "reversed");
         press(&mut state, KeyCode::Char('i'));
         assert_eq!(names(&state), ["right0", "left0"], "without the idle one");
         press(&mut state, KeyCode::Left);
-        assert_eq!(state.sort, Column::TxDrops, "from the first column to the last");
+        assert_eq!(state.sort, Some(5), "from the first column to the last");
     }
 
     #[test]
@@ -223,7 +197,7 @@ mod tests {
         state.update(rates());
         press(&mut state, KeyCode::Down);
         assert_eq!(state.selected.as_deref(), Some("left0"));
-        state.sort = Column::Name;
+        state.sort = None;
         assert_eq!(state.selected_row(), 0, "it is elsewhere now");
         for _ in 0..9 {
             press(&mut state, KeyCode::Down);
@@ -277,7 +251,7 @@ mod tests {
         }
         let mut state = ViewState::new(None, Duration::from_secs(1));
         state.key(KeyEvent::new(KeyCode::Char('S'), With::SHIFT));
-        assert_eq!(state.sort, Column::Name, "a capital is a letter by itself");
+        assert_eq!(state.sort, None, "a capital is a letter by itself");
         state.key(KeyEvent::new(KeyCode::Char('?'), With::SHIFT));
         assert!(state.help);
         assert_eq!(state.key(KeyEvent::new(KeyCode::Char('z'), control)), KeyAction::Suspend);

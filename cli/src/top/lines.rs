@@ -7,6 +7,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 use sluicegate::link::{CpuRates, Direction, DirectionRates, InterfaceRates, QueueRates, Rates};
 
+use super::keys::COLUMNS;
 use crate::units::show_si;
 
 /// The lines of one interval that ends now.
@@ -25,9 +26,8 @@ fn at(rates: &Rates, time: &str) -> String {
             let _ = writeln!(text, " new: rates from the next interval on");
             continue;
         }
-        for way in [&interface.rx, &interface.tx] {
-            let (packets, bits) = (si(way.packets), si(way.bits_l2));
-            let _ = write!(text, " {packets:>8} {bits:>8} {:>8}", si(way.drops_total()));
+        for (_, rate) in COLUMNS {
+            let _ = write!(text, " {:>8}", si(rate(interface)));
         }
         for (way, rates) in [("rx", &interface.rx), ("tx", &interface.tx)] {
             if rates.drops_total() > 0.0 {

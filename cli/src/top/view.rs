@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Table, TableState};
 use sluicegate::link::{CpuRates, Direction, InterfaceRates, QueueRates};
 
-use super::keys::{Column, ViewState};
+use super::keys::{COLUMNS, ViewState};
 use super::lines::{causes, percent, si, si_or_dash};
 
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
@@ -94,21 +94,18 @@ fn draw_interfaces(frame: &mut Frame, area: Rect, state: &ViewState) {
         (Some(_), true) => " interfaces: none with traffic ".to_owned(),
         (Some(_), false) => format!(" {} ", count(interfaces.len(), "interface")),
     };
-    const HEADS: [&str; 7] =
-        ["name", "rx pkt/s", "rx bit/s", "rx drops", "tx pkt/s", "tx bit/s", "tx drops"];
-    let arrow = if state.reverse == (state.sort == Column::Name) { "▼" } else { "▲" };
-    let heads = Column::ALL.iter().zip(HEADS).map(|(column, head)| {
-        let sorted = *column == state.sort;
+    let arrow = if state.reverse == state.sort.is_none() { "▼" } else { "▲" };
+    let mut heads = vec![match state.sort {
+        None => cell(format!("name {arrow}"), BOLD, false),
+        Some(_) => cell("name".into(), DIM, false),
+    }];
+    heads.extend(COLUMNS.iter().enumerate().map(|(column, (head, _))| {
         // The arrow takes the last letter's place, so that the column stays as narrow.
-        let text = match (sorted, *column) {
-            (false, _) => head.to_owned(),
-            (true, Column::Name) => format!("{head} {arrow}"),
-            (true, _) => format!("{}{arrow}", head[..7].trim_end_matches('/')),
-        };
-        let style = if sorted { BOLD } else { DIM };
-        (text, style, *column != Column::Name)
-    });
-    let mut heads: Vec<Cell> = heads.map(|(text, style, right)| cell(text, style, right)).collect();
+        match state.sort == Some(column) {
+            true => cell(format!("{}{arrow}", head[..7].trim_end_matches('/')), BOLD, true),
+            false => cell((*head).into(), DIM, true),
+        }
+    }));
     heads.push(cell("state".into(), DIM, false));
     let columns = interface_columns(area.width);
     heads.truncate(columns);
@@ -136,10 +133,9 @@ fn interface_columns(width: u16) -> usize {
 
 fn interface_row(interface: &InterfaceRates, columns: usize) -> Row<'static> {
     let mut cells = vec![cell(interface.name.clone(), Style::new(), false)];
-    for way in [&interface.rx, &interface.tx] {
-        cells.push(number(si(way.packets)));
-        cells.push(number(si(way.bits_l2)));
-        cells.push(loss(Some(way.drops_total())));
+    for (head, rate) in COLUMNS {
+        let rate = rate(interface);
+        cells.push(if head.ends_with("drops") { loss(Some(rate)) } else { number(si(rate)) });
     }
     let state = if interface.reset { "new" } else { interface.state };
     cells.push(cell(state.into(), DIM, false));
