@@ -18,7 +18,7 @@ use sluicegate::link::{
 use sluicegate::port::{Kind, PortName, QueueStats};
 use sluicegate::xdp::RedirectCounts;
 
-use crate::ledger::{Ledger, Role};
+use crate::ledger::{Ledger, Section};
 
 /// An interface may count its last packets this much later than it took them: cards count what has left,
 /// and a veth what its far end took, whose CPU may be busy (drivers/net/veth.c, `veth_xdp_rcv`).
@@ -182,13 +182,13 @@ impl Card {
         let before = self.interface.stats;
         let missed = after.stats.rx_missed.saturating_sub(before.rx_missed);
         if self.filtered {
-            ledger.add(Role::Note, "rx_missed", missed);
+            ledger.add(Section::Note, "rx_missed", missed);
         } else if missed > 0 {
-            ledger.add(Role::In, "rx_missed", missed);
-            ledger.add(Role::Loss, "rx_missed", missed);
+            ledger.add(Section::In, "rx_missed", missed);
+            ledger.add(Section::Loss, "rx_missed", missed);
         }
         let received = after.stats.rx_packets.saturating_sub(before.rx_packets);
-        ledger.add(Role::Note, "card_received", received);
+        ledger.add(Section::Note, "card_received", received);
         after.softnet_dropped.saturating_sub(self.softnet_before)
     }
 }
@@ -258,8 +258,8 @@ impl Transmission {
     }
 
     /// Bounds of how many of `packets` are out, where `sent` and `losses` were counted of all senders
-    /// together. No counter has those that vanished: so many at most, under this name if they vanished for
-    /// certain; without a name they are unexplained.
+    /// together. No counter has those that vanished: at most that number, under this name if they
+    /// vanished for certain; without a name they are unexplained.
     fn within(
         packets: u64,
         sent: u64,
@@ -287,10 +287,10 @@ impl Transmission {
 
     /// Adds what became of the packets to a ledger.
     pub fn account(&self, ledger: &mut Ledger) {
-        ledger.add(Role::Out, "sent", self.sent);
-        ledger.add(Role::Uncertain, "sent_or_lost", self.uncertain);
+        ledger.add(Section::Out, "sent", self.sent);
+        ledger.add(Section::Uncertain, "sent_or_lost", self.uncertain);
         for &(name, packets) in &self.losses {
-            ledger.add(Role::Loss, name, packets);
+            ledger.add(Section::Loss, name, packets);
         }
     }
 }

@@ -40,19 +40,13 @@ pub struct AttachArgs {
     place: Place,
 
     /// By the driver, or by the kernel behind it [default: native where the driver can]
-    #[arg(long, value_name = "native|skb")]
-    mode: Option<ModeName>,
+    #[arg(long, value_name = "native|skb", value_parser = ["native", "skb"])]
+    mode: Option<String>,
 
     /// Clock of the packets' timestamps: `hardware` lets ports with timestamp=hardware, too, find
     /// what they need [default: xdp]
-    #[arg(long, value_name = "xdp|hardware")]
-    timestamp: Option<Times>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Times {
-    Xdp,
-    Hardware,
+    #[arg(long, value_name = "xdp|hardware", value_parser = ["xdp", "hardware"])]
+    timestamp: Option<String>,
 }
 
 /// Remove the programs from an interface, even while ports use them: all packets go to the host, and
@@ -76,12 +70,6 @@ struct Place {
     netns: Option<String>,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum ModeName {
-    Native,
-    Skb,
-}
-
 impl Place {
     /// Does something with the interface, in its namespace. Settings that a killed port left are
     /// put back on the way, where we may.
@@ -96,12 +84,12 @@ impl Place {
 
 /// Runs `sluice attach`.
 pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
-    let wish = match args.mode {
+    let wish = match args.mode.as_deref() {
         None => ModeWish::Best,
-        Some(ModeName::Native) => ModeWish::Only(Mode::Native),
-        Some(ModeName::Skb) => ModeWish::Only(Mode::Skb),
+        Some("skb") => ModeWish::Only(Mode::Skb),
+        Some(_) => ModeWish::Only(Mode::Native),
     };
-    let by_card = args.timestamp == Some(Times::Hardware);
+    let by_card = args.timestamp.as_deref() == Some("hardware");
     let (mode, fallback, no_times) = args.place.with(|interface| {
         let (resident, fallback) = Resident::join_for(interface, wish, by_card)?;
         resident.keep(interface)?;

@@ -11,7 +11,7 @@ use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Share};
 
 use crate::args::{Common, Receiving};
 use crate::counters::WorkerCounters;
-use crate::ledger::Role;
+use crate::ledger::Section;
 use crate::ports;
 use crate::report::Report;
 use crate::run::{Nothing, Outcomes, Received, RunControl, RunOptions, Visitor, receive};
@@ -116,7 +116,7 @@ impl CountControl<'_> {
     /// The report on the whole, of the only port's.
     fn whole(report: Report) -> Report {
         let mut whole = Report::together(vec![report]);
-        whole.ledger.add(Role::Out, "counted", whole.traffic.packets);
+        whole.ledger.add(Section::Out, "counted", whole.traffic.packets);
         whole
     }
 }

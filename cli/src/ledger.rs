@@ -3,15 +3,15 @@
 //! Packets come in at named places, go out at named places, and are lost at named places.
 //! What the names do not cover stands as [`unexplained`](Ledger::unexplained), which is
 //! zero when all is well; it can be negative, when more came out than is known to have come in.
-//! Where others use the same counters, some packets are [`uncertain`](Role::Uncertain): out or lost.
+//! Where others use the same counters, some packets are [`uncertain`](Section::Uncertain): out or lost.
 //! Notes are figures that help to read the rest (the host's own drops, say) and take no part
 //! in the sum.
 
 use sluicegate::port::QueueStats;
 
-/// The role an entry plays in the sum.
+/// The section of the ledger that an entry is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum Section {
     /// Packets that came in.
     In,
     /// Packets that went where they should.
@@ -27,10 +27,10 @@ pub enum Role {
 
 /// A named count of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The role it plays in the sum.
-    pub role: Role,
-    /// Where: "socket ring full", "disk". Unique within a role.
+pub struct LedgerEntry {
+    /// Its place in the sum.
+    pub section: Section,
+    /// Where: "socket ring full", "disk". Unique within a section.
     pub name: &'static str,
     /// How many packets.
     pub packets: u64,
@@ -39,62 +39,62 @@ pub struct Entry {
 /// Where every packet went: in = out + losses + uncertain + unexplained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    entries: Vec<Entry>,
+    entries: Vec<LedgerEntry>,
 }
 
 impl Ledger {
     /// Adds packets under a name; entries keep the order they were first named in.
-    pub fn add(&mut self, role: Role, name: &'static str, packets: u64) {
-        match self.entries.iter_mut().find(|e| e.role == role && e.name == name) {
+    pub fn add(&mut self, section: Section, name: &'static str, packets: u64) {
+        match self.entries.iter_mut().find(|e| e.section == section && e.name == name) {
             Some(entry) => entry.packets += packets,
-            None => self.entries.push(Entry { role, name, packets }),
+            None => self.entries.push(LedgerEntry { section, name, packets }),
         }
     }
 
     /// Adds what queues received and lost, by their own counts; what came after the end was let go.
     pub fn add_received(&mut self, stats: &QueueStats, after_end: u64) {
-        self.add(Role::In, "received", stats.received.saturating_sub(after_end));
-        self.add(Role::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
-        self.add(Role::Loss, "too_long", stats.lost_long);
-        self.add(Role::Note, "after_end", after_end);
-        self.add(Role::Note, "ring_full_events", stats.ring_full_events);
+        self.add(Section::In, "received", stats.received.saturating_sub(after_end));
+        self.add(Section::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
+        self.add(Section::Loss, "too_long", stats.lost_long);
+        self.add(Section::Note, "after_end", after_end);
+        self.add(Section::Note, "ring_full_events", stats.ring_full_events);
     }
 
     /// Adds what queues were given and did not send, by their own counts.
     pub fn add_unsent(&mut self, stats: &QueueStats) {
         let named = stats.too_long + stats.unsent + stats.disconnected;
-        self.add(Role::Loss, "refused", stats.refused.saturating_sub(named));
-        self.add(Role::Loss, "too_long", stats.too_long);
-        self.add(Role::Loss, "unsent", stats.unsent);
-        self.add(Role::Loss, "disconnected", stats.disconnected);
+        self.add(Section::Loss, "refused", stats.refused.saturating_sub(named));
+        self.add(Section::Loss, "too_long", stats.too_long);
+        self.add(Section::Loss, "unsent", stats.unsent);
+        self.add(Section::Loss, "disconnected", stats.disconnected);
     }
 
     /// Adds all of another ledger's entries.
     pub fn merge(&mut self, other: &Self) {
         for entry in &other.entries {
-            self.add(entry.role, entry.name, entry.packets);
+            self.add(entry.section, entry.name, entry.packets);
         }
     }
 
-    /// The entries of one role, in the order they were named.
-    pub fn entries(&self, role: Role) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().filter(move |e| e.role == role)
+    /// The entries of one section, in the order they were named.
+    pub fn entries(&self, section: Section) -> impl Iterator<Item = &LedgerEntry> {
+        self.entries.iter().filter(move |e| e.section == section)
     }
 
-    /// The packets of one role.
-    pub fn total(&self, role: Role) -> u64 {
-        self.entries(role).map(|e| e.packets).sum()
+    /// The packets of one section.
+    pub fn total(&self, section: Section) -> u64 {
+        self.entries(section).map(|e| e.packets).sum()
     }
 
     /// The most packets that can have been sent.
     pub fn max_out(&self) -> u64 {
-        self.total(Role::Out) + self.total(Role::Uncertain)
+        self.total(Section::Out) + self.total(Section::Uncertain)
     }
 
     /// Packets that came in and are neither out nor known to be lost.
     pub fn unexplained(&self) -> i64 {
-        let known = self.max_out() + self.total(Role::Loss);
-        self.total(Role::In).wrapping_sub(known).cast_signed()
+        let known = self.max_out() + self.total(Section::Loss);
+        self.total(Section::In).wrapping_sub(known).cast_signed()
     }
 }
 
@@ -182,7 +182,8 @@ pub fn remedy(loss: &str) -> Option<&'static str> {
 
 /// The losses of a ledger with their remedies, the largest first.
 pub fn remedies(ledger: &Ledger) -> Vec<(&'static str, &'static str)> {
-    let mut losses: Vec<_> = ledger.entries(Role::Loss).filter(|entry| entry.packets > 0).collect();
+    let mut losses: Vec<_> =
+        ledger.entries(Section::Loss).filter(|entry| entry.packets > 0).collect();
     losses.sort_by_key(|entry| std::cmp::Reverse(entry.packets));
     losses.iter().filter_map(|entry| Some((entry.name, remedy(entry.name)?))).collect()
 }
@@ -196,37 +197,37 @@ mod tests {
     #[test]
     fn what_no_name_covers_is_unexplained() {
         let mut ledger = Ledger::default();
-        ledger.add(Role::In, "socket", 100);
-        ledger.add(Role::Out, "file", 90);
-        ledger.add(Role::Loss, "disk", 4);
-        ledger.add(Role::Loss, "disk", 3);
-        ledger.add(Role::Note, "host drops", 1000);
-        assert_eq!(ledger.total(Role::Loss), 7);
+        ledger.add(Section::In, "socket", 100);
+        ledger.add(Section::Out, "file", 90);
+        ledger.add(Section::Loss, "disk", 4);
+        ledger.add(Section::Loss, "disk", 3);
+        ledger.add(Section::Note, "host drops", 1000);
+        assert_eq!(ledger.total(Section::Loss), 7);
         assert_eq!(ledger.unexplained(), 3);
-        ledger.add(Role::Out, "file", 5);
+        ledger.add(Section::Out, "file", 5);
         assert_eq!(ledger.unexplained(), -2, "more out than in is shown, not hidden");
-        ledger.add(Role::In, "socket", 10);
-        ledger.add(Role::Uncertain, "sent_or_lost", 8);
+        ledger.add(Section::In, "socket", 10);
+        ledger.add(Section::Uncertain, "sent_or_lost", 8);
         assert_eq!((ledger.max_out(), ledger.unexplained()), (103, 0), "8 of 10 are out or lost");
     }
 
     #[test]
     fn merging_adds_like_names() {
         let mut left = Ledger::default();
-        left.add(Role::In, "socket", 1);
+        left.add(Section::In, "socket", 1);
         let mut right = left.clone();
-        right.add(Role::Loss, "ring full", 2);
+        right.add(Section::Loss, "ring full", 2);
         left.merge(&right);
-        assert_eq!(left.total(Role::In), 2);
-        assert_eq!(left.entries(Role::Loss).count(), 1);
+        assert_eq!(left.total(Section::In), 2);
+        assert_eq!(left.entries(Section::Loss).count(), 1);
     }
 
-    /// The names in the rows of a role, of the table of ledger entries.
-    fn documented<'a>(design: &'a str, role: &str) -> Vec<&'a str> {
+    /// The names in the rows of a section, of the table of ledger entries.
+    fn documented<'a>(design: &'a str, section: &str) -> Vec<&'a str> {
         let rows = design.lines().filter(|line| {
             line.strip_prefix("| ").is_some_and(|line| {
                 let roles = line.split(" | ").next().unwrap_or_default();
-                roles.split(", ").any(|one| one == role)
+                roles.split(", ").any(|one| one == section)
             })
         });
         let names = rows.filter_map(|row| row.split(" | ").nth(1));

@@ -56,7 +56,7 @@ const LINES_NS: [u64; 7] = [1 << 7, 1 << 10, 1 << 13, 1 << 17, 1 << 20, 1 << 23,
 const BAR: u64 = 24;
 
 impl TargetRate {
-    /// Of a rate in packets or bytes a second, as the unit says.
+    /// Creates it from a rate in packets or bytes a second, as the unit says.
     pub fn of((rate, unit): (f64, Unit), changes: u64, achieved_pps: f64) -> Self {
         let bits = |layer| (unit == layer).then_some(rate * 8.0);
         Self {
@@ -81,7 +81,7 @@ impl fmt::Display for TargetRate {
 }
 
 impl Paced {
-    /// Of the rate asked for, if there was one, and of what came of it.
+    /// Takes the rate asked for, if there was one, and how late packets were.
     pub fn of(asked: Option<TargetRate>, gaps: &Gaps, restarts: u64) -> Self {
         let late = |share| gaps.percentile(share).unwrap_or(0);
         let class = |(le_ns, packets)| Class { le_ns, packets };

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ledger::{Ledger, Role, remedies};
+use crate::ledger::{Ledger, Section, remedies};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sluicegate::port::{Fallback, Port, PortName};
@@ -163,25 +163,16 @@ impl Report {
             method: port.method,
             mode: port.mode,
             fallbacks: port.fallbacks.iter().map(fallback).collect(),
-            ..Self::new(command, &port.name, port.name.kind().prefix(), common)
+            ..Self::new(command, &port.name, common)
         }
     }
 
-    /// The report on what has a name like a port and is none: live frames.
-    pub fn of_live(command: &'static str, name: &PortName, common: &Common) -> Self {
-        Self { method: "live", ..Self::new(command, name, "live", common) }
-    }
-
-    /// The report on an interface that is only sent to, and by others.
-    pub fn of_interface(command: &'static str, name: &PortName, common: &Common) -> Self {
-        Self::new(command, name, name.kind().prefix(), common)
-    }
-
-    fn new(command: &'static str, name: &PortName, backend: &str, common: &Common) -> Self {
+    /// The report on an interface, or on a port of that name.
+    pub fn new(command: &'static str, name: &PortName, common: &Common) -> Self {
         Self {
             command,
             port: name.to_string(),
-            backend: backend.into(),
+            backend: name.kind().prefix().into(),
             card: Card::watch(name, common.netns.as_deref()),
             ..Self::default()
         }
@@ -206,7 +197,7 @@ impl Report {
     /// Notes how many threads gave no answer when the ledger so far was asked for.
     pub fn note_silent<T>(&mut self, outcomes: &[Option<Arc<T>>]) {
         let silent = outcomes.iter().filter(|outcome| outcome.is_none()).count();
-        self.ledger.add(Role::Note, "threads_without_answer", silent as u64);
+        self.ledger.add(Section::Note, "threads_without_answer", silent as u64);
     }
 
     /// Reads the interface's own counters for the last time: when nothing more is let in, so that
@@ -239,7 +230,7 @@ impl Report {
         // Each port's watch saw the same drops; the longest saw most of them.
         let ports = self.ports.iter().map(|report| report.host_dropped);
         let dropped = ports.fold(self.host_dropped, u64::max);
-        self.ledger.add(Role::Note, "softnet_dropped_all_interfaces", dropped);
+        self.ledger.add(Section::Note, "softnet_dropped_all_interfaces", dropped);
     }
 
     /// The report on several ports, with theirs in it.
@@ -295,7 +286,7 @@ impl Report {
 
     /// Fails where nearly nothing of what came in went out, at most: under 1 %.
     pub fn check_sent(&self) -> anyhow::Result<()> {
-        let (attempted, sent) = (self.ledger.total(Role::In), self.ledger.max_out());
+        let (attempted, sent) = (self.ledger.total(Section::In), self.ledger.max_out());
         if attempted == 0 || sent >= attempted.div_ceil(100) {
             return Ok(());
         }
@@ -374,27 +365,27 @@ impl Report {
     }
 
     fn print_ledger(&self, out: &mut impl Write) -> io::Result<()> {
-        let whole = self.ledger.total(Role::In);
+        let whole = self.ledger.total(Section::In);
         writeln!(out, "ledger")?;
-        for (role, sign) in [(Role::In, "in"), (Role::Out, "out"), (Role::Loss, "lost")] {
+        for (role, sign) in [(Section::In, "in"), (Section::Out, "out"), (Section::Loss, "lost")] {
             for entry in self.ledger.entries(role) {
-                if entry.packets == 0 && role == Role::Loss {
+                if entry.packets == 0 && role == Section::Loss {
                     continue;
                 }
                 let count = show_count(entry.packets);
                 let name = entry.name.replace('_', " ");
                 let share = match role {
-                    Role::In => String::new(),
+                    Section::In => String::new(),
                     _ => format!("{:>8}", show_percent(entry.packets, whole)),
                 };
                 writeln!(out, "  {sign:<5}{count:>17}{share:>9}  {name}")?;
             }
         }
-        let (lost, unexplained) = (self.ledger.total(Role::Loss), self.ledger.unexplained());
+        let (lost, unexplained) = (self.ledger.total(Section::Loss), self.ledger.unexplained());
         if (lost, unexplained) == (0, 0) {
             writeln!(out, "  lost {:>17}           nothing", 0)?;
         }
-        for entry in self.ledger.entries(Role::Uncertain).filter(|entry| entry.packets > 0) {
+        for entry in self.ledger.entries(Section::Uncertain).filter(|entry| entry.packets > 0) {
             let share = show_percent(entry.packets, whole);
             let count = show_count(entry.packets);
             writeln!(out, "  {:<5}{count:>17}{share:>9}  uncertain: sent or lost", "")?;
@@ -410,7 +401,7 @@ impl Report {
         // The interface's own count covers others' packets, and is read at another moment: it helps only
         // to explain what is unexplained.
         let helps = |name| name != "card_received" || unexplained != 0;
-        let notes = self.ledger.entries(Role::Note);
+        let notes = self.ledger.entries(Section::Note);
         for entry in notes.filter(|entry| entry.packets > 0 && helps(entry.name)) {
             let name = entry.name.replace('_', " ");
             writeln!(out, "  note {:>17}           {name}", show_count(entry.packets))?;
@@ -434,20 +425,20 @@ pub fn ledger_value(ledger: &Ledger) -> Value {
             .into()
     };
     let mut object = Map::new();
-    object.insert("in".into(), ledger.total(Role::In).into());
-    object.insert("out".into(), ledger.total(Role::Out).into());
-    object.insert("losses".into(), names(Role::Loss));
+    object.insert("in".into(), ledger.total(Section::In).into());
+    object.insert("out".into(), ledger.total(Section::Out).into());
+    object.insert("losses".into(), names(Section::Loss));
     let remedies = remedies(ledger);
     if !remedies.is_empty() {
         let remedies = remedies.into_iter().map(|(loss, text)| (loss.to_owned(), text.into()));
         object.insert("remedies".into(), remedies.collect::<Map<_, _>>().into());
     }
-    let uncertain = ledger.total(Role::Uncertain);
+    let uncertain = ledger.total(Section::Uncertain);
     if uncertain > 0 {
         object.insert("uncertain".into(), json!({"min": 0, "max": uncertain}));
     }
     object.insert("unexplained".into(), ledger.unexplained().into());
-    object.insert("notes".into(), names(Role::Note));
+    object.insert("notes".into(), names(Section::Note));
     object.into()
 }
 
@@ -468,8 +459,8 @@ mod tests {
 
     fn of_port(port: &str, host_dropped: u64) -> Report {
         let mut ledger = Ledger::default();
-        ledger.add(Role::In, "received", 10);
-        ledger.add(Role::Note, "card_received", 20);
+        ledger.add(Section::In, "received", 10);
+        ledger.add(Section::Note, "card_received", 20);
         Report {
             command: "capture",
             port: port.into(),
@@ -493,7 +484,7 @@ mod tests {
             let count = ports.len() as u64;
             let whole = Report::together(ports);
             let note = |report: &Report, name| -> u64 {
-                let notes = report.ledger.entries(Role::Note);
+                let notes = report.ledger.entries(Section::Note);
                 notes.filter(|entry| entry.name == name).map(|entry| entry.packets).sum()
             };
             assert_eq!(note(&whole, "softnet_dropped_all_interfaces"), 7, "{sentence}");

@@ -104,7 +104,7 @@ fn text_of<'a>(record: &Record<'a>) -> &'a [u8] {
 pub struct Lines {
     printer: Printer,
     text: String,
-    sender: ChunkSender<LineOutput>,
+    pub sender: ChunkSender<LineOutput>,
     /// Link type and name of each interface, by its number.
     interfaces: Vec<(u16, String)>,
     /// Names the interface in each line.
@@ -145,23 +145,6 @@ impl Lines {
         let timestamp_ns = packet.meta().timestamp_ns;
         let meta = Meta { timestamp_ns, ..Meta::default() };
         self.sender.append(&Packet::new(&meta, self.text.as_bytes()));
-    }
-
-    /// Hands the batch's lines on.
-    pub fn batch_done(&mut self) {
-        self.sender.pass_on();
-    }
-
-    pub fn idle(&mut self) {
-        self.sender.idle();
-    }
-
-    pub fn finish(&mut self) {
-        self.sender.finish();
-    }
-
-    pub fn has_failed(&self) -> bool {
-        self.sender.sink.has_failed()
     }
 }
 

@@ -18,7 +18,7 @@ use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::ledger::Role;
+use crate::ledger::Section;
 use sluicegate::error::{Error, Kind as Mends, Result};
 use sluicegate::file::write::{Encoder, EncoderConfig, Output, OutputConfig, Summary};
 use sluicegate::port::{Kind, Port, PortName, Queue};
@@ -214,7 +214,7 @@ impl Session {
         let mut report = Report::together(reports);
         for port in &mut report.ports {
             // What became of them then is known of all ports together only.
-            port.ledger.add(Role::Out, "delivered", port.traffic.packets);
+            port.ledger.add(Section::Out, "delivered", port.traffic.packets);
         }
         let mut error = captures.iter_mut().find_map(|capture| {
             let error = capture.recorder.as_mut().and_then(Recorder::take_error);
@@ -277,23 +277,23 @@ fn is_pipe(path: &str) -> bool {
 /// Counts late lines and, if lines are the only output, the packets they stand for.
 fn account_for_lines(report: &mut Report, lines: &LineOutput, options: &Options) {
     if options.output.is_none() {
-        report.ledger.add(Role::Out, "printed", report.traffic.packets - lines.lost());
-        report.ledger.add(Role::Loss, "not_printed", lines.lost());
+        report.ledger.add(Section::Out, "printed", report.traffic.packets - lines.lost());
+        report.ledger.add(Section::Loss, "not_printed", lines.lost());
     }
     // A line may be late though its record is not, and the other way round.
     let late = match options.output {
         Some(_) => "lines_out_of_order",
         None => "out_of_order",
     };
-    report.ledger.add(Role::Note, late, lines.late());
+    report.ledger.add(Section::Note, late, lines.late());
 }
 
 /// Where the packets went that were to be written.
 fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, late: u64) {
-    report.ledger.add(Role::Out, "written", summary.packets);
-    report.ledger.add(Role::Loss, "not_written", summary.lost);
-    report.ledger.add(Role::Note, "out_of_order", late);
-    report.ledger.add(Role::Note, "in_deleted_files", summary.packets_deleted);
+    report.ledger.add(Section::Out, "written", summary.packets);
+    report.ledger.add(Section::Loss, "not_written", summary.lost);
+    report.ledger.add(Section::Note, "out_of_order", late);
+    report.ledger.add(Section::Note, "in_deleted_files", summary.packets_deleted);
     report.files = Some(FilesReport {
         path: options.output.as_ref().map_or_else(String::new, |output| shown(&output.path)),
         count: summary.files,

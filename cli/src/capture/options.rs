@@ -4,7 +4,6 @@ use std::io::{IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::ValueEnum;
 use jiff::tz::TimeZone;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{EncoderConfig, OutputConfig, Rotation};
@@ -54,12 +53,13 @@ pub struct Args {
     write: Option<PathBuf>,
 
     /// pcap or pcapng [default: by the file's extension, otherwise pcapng]
-    #[arg(long, value_enum, hide_possible_values = true)]
-    format: Option<FormatFlag>,
+    #[arg(long, value_parser = ["pcap", "pcapng"], hide_possible_values = true)]
+    format: Option<String>,
 
     /// zstd, lz4 or none, on threads of its own [default: by the file's extension]
-    #[arg(long, value_name = "METHOD", value_enum, hide_possible_values = true)]
-    compress: Option<CompressFlag>,
+    #[arg(long, value_name = "METHOD", value_parser = ["none", "zstd", "lz4"],
+          hide_possible_values = true)]
+    compress: Option<String>,
 
     /// Level of zstd, 1 (fast) to 19 (small) [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
@@ -129,19 +129,6 @@ pub struct Args {
 
     #[command(flatten)]
     pub receiving: Receiving,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum FormatFlag {
-    Pcap,
-    Pcapng,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum CompressFlag {
-    None,
-    Zstd,
-    Lz4,
 }
 
 /// The flags, validated together.
@@ -248,15 +235,15 @@ impl Args {
             )));
         }
         let mut config = OutputConfig::new(path);
-        config.format = match self.format {
-            Some(FormatFlag::Pcap) => Format::Pcap,
-            Some(FormatFlag::Pcapng) => Format::Pcapng,
+        config.format = match self.format.as_deref() {
+            Some("pcap") => Format::Pcap,
+            Some(_) => Format::Pcapng,
             None => config.format,
         };
-        config.compression = match self.compress {
-            Some(CompressFlag::None) => Compression::None,
-            Some(CompressFlag::Zstd) => Compression::Zstd,
-            Some(CompressFlag::Lz4) => Compression::Lz4,
+        config.compression = match self.compress.as_deref() {
+            Some("zstd") => Compression::Zstd,
+            Some("lz4") => Compression::Lz4,
+            Some(_) => Compression::None,
             None => config.compression,
         };
         if self.micro && config.format != Format::Pcap {

@@ -15,7 +15,7 @@ use super::chunks::{ChunkOptions, ChunkSender, ChunkSink, Quiet, Route};
 use super::lines::Lines;
 use super::options::Options;
 use crate::counters::{Totals, WorkerCounters};
-use crate::ledger::Role;
+use crate::ledger::Section;
 use crate::report::Report;
 use crate::run::{Outcomes, Received, RunControl, Visitor};
 use crate::status::Status;
@@ -169,7 +169,7 @@ pub struct Capture {
 
 impl Capture {
     fn flow(&self) -> ControlFlow<()> {
-        let failed = self.lines.as_ref().is_some_and(Lines::has_failed)
+        let failed = self.lines.as_ref().is_some_and(|lines| lines.sender.sink.has_failed())
             || self.recorder.as_ref().is_some_and(Recorder::has_failed);
         if failed { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
@@ -199,7 +199,7 @@ impl Visitor for Capture {
 
     fn batch_done(&mut self) -> ControlFlow<()> {
         if let Some(lines) = &mut self.lines {
-            lines.batch_done();
+            lines.sender.pass_on();
         }
         self.flow()
     }
@@ -209,7 +209,7 @@ impl Visitor for Capture {
             recorder.sender.idle();
         }
         if let Some(lines) = &mut self.lines {
-            lines.idle();
+            lines.sender.idle();
         }
         self.flow()
     }
@@ -219,7 +219,7 @@ impl Visitor for Capture {
             recorder.sender.finish();
         }
         if let Some(lines) = &mut self.lines {
-            lines.finish();
+            lines.sender.finish();
         }
     }
 }
@@ -293,14 +293,14 @@ impl RunControl<Received> for CaptureControl<'_> {
         let mut whole =
             Report::together(self.reports.iter_mut().zip(self.ports).map(of_port).collect());
         for port in &mut whole.ports {
-            port.ledger.add(Role::Out, "delivered", port.traffic.packets);
+            port.ledger.add(Section::Out, "delivered", port.traffic.packets);
         }
         match self.file.map(File::counts) {
             Some(counts) => {
-                whole.ledger.add(Role::Out, "written", counts.written());
-                whole.ledger.add(Role::Loss, "not_written", counts.lost());
+                whole.ledger.add(Section::Out, "written", counts.written());
+                whole.ledger.add(Section::Loss, "not_written", counts.lost());
             }
-            None => whole.ledger.add(Role::Out, "printed", whole.traffic.packets),
+            None => whole.ledger.add(Section::Out, "printed", whole.traffic.packets),
         }
         whole
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::ledger::Role;
+use crate::ledger::Section;
 use sluicegate::error::{Error, Result};
 use sluicegate::filter::Filter;
 use sluicegate::port::{HostFlows, Kind, LINKTYPE_ETHERNET, Port, PortName, Queue};
@@ -104,8 +104,8 @@ impl Leaving {
                 return;
             }
         };
-        report.ledger.add(Role::Note, "host_flows_from_wire", counts.from_wire);
-        report.ledger.add(Role::Note, "host_flows_from_host", counts.from_host);
+        report.ledger.add(Section::Note, "host_flows_from_wire", counts.from_wire);
+        report.ledger.add(Section::Note, "host_flows_from_host", counts.from_host);
     }
 }
 

@@ -38,7 +38,7 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
     // Of both, so that what the interfaces send is looked at, too.
     let there = open(from, to)?;
     let back = match args.one_way {
-        true => Report::of_interface("forward", to, common),
+        true => Report::new("forward", to, common),
         false => open(to, from)?,
     };
     common.become_user()?;

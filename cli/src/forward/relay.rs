@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Rounds between two looks at the clock.
 const ROUNDS: u32 = 64;
 
-/// What a thread forwarded.
+/// The packets that a thread forwarded.
 #[derive(Clone, Debug)]
 pub struct Relayed {
     pub thread: u32,

@@ -6,7 +6,7 @@ use sluicegate::forward::Moved;
 use sluicegate::port::QueueStats;
 
 use crate::card::Transmission;
-use crate::ledger::Role;
+use crate::ledger::Section;
 use crate::report::{DirectionReport, Report, Traffic};
 use crate::run::{Outcomes, Received};
 
@@ -75,15 +75,15 @@ impl Sides {
         match transmission {
             Some(transmission) => transmission.account(ledger),
             None if source.redirected > 0 => {
-                ledger.add(Role::Uncertain, "redirected", source.redirected);
+                ledger.add(Section::Uncertain, "redirected", source.redirected);
             }
-            None => ledger.add(Role::Out, "sent", target.stats.sent),
+            None => ledger.add(Section::Out, "sent", target.stats.sent),
         }
         ledger.add_received(&source.stats, source.after_end.min(source.stats.received));
         ledger.add_unsent(&target.stats);
-        ledger.add(Role::Loss, "too_long", source.too_long);
-        ledger.add(Role::Loss, "unsent", source.unsent);
-        ledger.add(Role::Note, "interface_down_events", source.downs.into());
+        ledger.add(Section::Loss, "too_long", source.too_long);
+        ledger.add(Section::Loss, "unsent", source.unsent);
+        ledger.add(Section::Note, "interface_down_events", source.downs.into());
         report.account_card();
     }
 }
@@ -144,7 +144,7 @@ pub fn all_passed<'a>(threads: impl Iterator<Item = &'a [Passed; 2]>) -> [Passed
     })
 }
 
-/// What the kernel has redirected from one port to the other: the queue of each source counts both the
+/// The packets that the kernel redirected from port to port: the queue of each source counts both the
 /// packets that came and their fate at the other side.
 pub fn redirected(outcomes: &Outcomes<Received>) -> [Passed; 2] {
     let mut passed = <[Passed; 2]>::default();

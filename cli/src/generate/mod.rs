@@ -7,7 +7,6 @@
 mod options;
 
 use std::io::{BufWriter, Write, stdout};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +58,13 @@ pub struct Args {
     show: Option<usize>,
 
     /// The way to send, where the port leaves a choice
-    #[arg(long, default_value = "auto", value_name = "auto|live|xdp|tx-ring|sendmmsg|sendto")]
+    #[arg(
+        long,
+        default_value = "auto",
+        value_enum,
+        hide_possible_values = true,
+        value_name = "auto|live|xdp|tx-ring|sendmmsg|sendto"
+    )]
     method: Method,
 
     /// How fast: 1Mpps, 5Gbps (layer 1, gaps and preambles included), 5GbpsL2, 80% of the link
@@ -175,8 +180,8 @@ impl<W: Write> std::fmt::Write for Pieces<W> {
 }
 
 /// A way to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Method {
     /// The fastest that works.
     Auto,
     /// Live frames: a program in the kernel makes the packets.
@@ -195,29 +200,8 @@ pub enum Method {
 /// CPU for long.
 const THREADS_A_CPU: u32 = 16;
 
-const WORDS: &[(&str, Method)] = &[
-    ("auto", Method::Auto),
-    ("live", Method::Live),
-    ("xdp", Method::Xdp),
-    ("tx-ring", Method::TxRing),
-    ("sendmmsg", Method::Sendmmsg),
-    ("sendto", Method::Sendto),
-];
-
-impl FromStr for Method {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = WORDS.iter().find(|(word, _)| *word == text);
-        found.map(|(_, method)| *method).ok_or_else(|| {
-            let words: Vec<_> = WORDS.iter().map(|(word, _)| *word).collect();
-            format!("use one of {}", words.join(", "))
-        })
-    }
-}
-
 /// A send method and its environment.
-pub struct SendMethod<'a> {
+struct SendMethod<'a> {
     /// The target.
     pub port: &'a PortName,
     /// The method, where the port leaves a choice.
@@ -233,7 +217,7 @@ impl SendMethod<'_> {
     ///
     /// # Errors
     /// A method that the port does not go with; whatever opening it fails at.
-    pub fn open(&self, interface: Option<&Interface>, plan: &Arc<Plan>) -> Result<Sender> {
+    fn open(&self, interface: Option<&Interface>, plan: &Arc<Plan>) -> Result<Sender> {
         let Some(interface) = interface.filter(|_| leaves_choice(self.port)) else {
             return match self.method {
                 Method::Auto => self.ring(self.port, plan),

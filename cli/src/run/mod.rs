@@ -6,8 +6,8 @@ mod receive;
 use std::collections::BTreeSet;
 use std::io::{Stdout, stdout};
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub struct RunOptions<'a> {
 
 /// The work of one thread of a run.
 pub trait Work: Send {
-    /// What it counts.
+    /// The counts of a worker.
     type Counts: Send + Sync;
 
     /// The thread's name.
@@ -82,7 +82,7 @@ pub trait RunControl<T> {
     fn at_end(&mut self) {}
 }
 
-/// What a thread has done, at the end or so far.
+/// The result of a thread, at the end or so far.
 #[derive(Debug)]
 pub struct Outcome<T> {
     /// The CPU it is pinned to.
@@ -219,8 +219,9 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
         down: Mutex::default(),
     };
     let running = AtomicUsize::new(work.len());
-    let stdout = stdout_is_taken.then(stdout);
-    let mut events = Events { signals: Some(signals), stdout, stop: &shared.stop };
+    // Each until it has asked for the end.
+    let mut reader = stdout_is_taken.then(stdout);
+    let mut asking = Some(signals);
     let start = Instant::now();
     let mut reader_left = false;
     let mut open = true;
@@ -284,18 +285,22 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             let end = common.duration.filter(|_| open).unwrap_or(Duration::MAX);
             let until = next_look.min(end).saturating_sub(elapsed);
             let tick = if inquiry.is_open() { ANSWER_TICK } else { C::TICK };
-            let event = events.wait(until.min(tick))?;
-            if event == ControlEvent::None {
+            let (signal, left) =
+                wait_for_event(&shared.stop, asking, reader.as_ref(), until.min(tick))?;
+            if !signal && !left {
                 continue;
             }
             shared.stop.set();
             if std::mem::take(&mut open) {
                 control.at_end();
             }
-            match event {
+            if left {
+                (reader, reader_left) = (None, true);
+            }
+            if signal {
+                asking = None;
                 // The user may not want to wait for files to be closed.
-                ControlEvent::Signal => signals.end_at_second()?,
-                _ => reader_left = true,
+                signals.end_at_second()?;
             }
         }
         if open {
@@ -309,7 +314,12 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     });
     status.done();
     let (outcomes, results): (Vec<Arc<Outcome<_>>>, Vec<_>) = ends?.into_iter().unzip();
-    let ended = shared.stop.at().or_else(|| outcomes.iter().map(|outcome| outcome.ended).max());
+    let ended = shared
+        .stop
+        .at
+        .get()
+        .copied()
+        .or_else(|| outcomes.iter().map(|outcome| outcome.ended).max());
     let elapsed = ended.unwrap_or(start).saturating_duration_since(start);
     let outcomes = outcomes.into_iter().map(Some).collect();
     Ok(Run { outcomes, elapsed, reader_left, result: results.into_iter().collect() })
@@ -318,7 +328,6 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
 /// The end of a run: the first call sets it and wakes the control thread.
 #[derive(Debug)]
 pub struct Stop {
-    set: AtomicBool,
     at: OnceLock<Instant>,
     wake: EventFd,
 }
@@ -327,14 +336,12 @@ impl Stop {
     fn new() -> Result<Self> {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|error| Error::system("create", "an eventfd", error))?;
-        Ok(Self { set: AtomicBool::new(false), at: OnceLock::new(), wake })
+        Ok(Self { at: OnceLock::new(), wake })
     }
 
     /// Ends the run.
     pub fn set(&self) {
-        self.at.get_or_init(Instant::now);
-        // A flag by itself: nothing is published through it.
-        if !self.set.swap(true, Ordering::Relaxed) {
+        if self.at.set(Instant::now()).is_ok() {
             self.wake();
         }
     }
@@ -342,18 +349,13 @@ impl Stop {
     /// Returns true if the run is over.
     #[inline]
     pub fn is_set(&self) -> bool {
-        self.set.load(Ordering::Relaxed)
+        self.at.get().is_some()
     }
 
     /// Wakes the control thread.
     fn wake(&self) {
         // It fails only where a wake-up is pending.
         let _ = self.wake.write(1);
-    }
-
-    /// When it was ended.
-    fn at(&self) -> Option<Instant> {
-        self.at.get().copied()
     }
 }
 
@@ -380,47 +382,28 @@ impl Drop for RunningWorker<'_> {
     }
 }
 
-/// An event that ends a run from outside, or none.
-#[derive(PartialEq)]
-enum ControlEvent {
-    None,
-    Signal,
-    ReaderLeft,
-}
-
-/// The signals, the reader of standard output, and the workers' ends.
-struct Events<'a> {
-    /// Until one has asked for the end.
-    signals: Option<&'a Signals>,
-    stdout: Option<Stdout>,
-    stop: &'a Stop,
-}
-
-impl Events<'_> {
-    /// Waits for an event; `None` if none has come, or the workers' state may have changed. That the
-    /// reader left is said once.
-    fn wait(&mut self, timeout: Duration) -> Result<ControlEvent> {
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        // No event is asked of stdout: a pipe without a reader reports an error all the same.
-        let stdout = self.stdout.as_ref().map(|stdout| stdout.as_fd());
-        let stdout = stdout.map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::empty()));
-        let signals = self.signals.map(|signals| PollFd::new(signals.as_fd(), PollFlags::POLLIN));
-        let stop = PollFd::new(self.stop.wake.as_fd(), PollFlags::POLLIN);
-        let mut fds: Vec<PollFd<'_>> = stdout.into_iter().chain(signals).chain([stop]).collect();
-        match nix::poll::poll(&mut fds, timeout) {
-            Ok(0) | Err(Errno::EINTR) => return Ok(ControlEvent::None),
-            Ok(_) => {}
-            Err(error) => return Err(Error::system("wait for", "signals", error)),
-        }
-        let _ = self.stop.wake.read();
-        let broken = fds.first().filter(|_| self.stdout.is_some()).and_then(PollFd::revents);
-        if broken.is_some_and(|events| events.contains(PollFlags::POLLERR)) {
-            self.stdout = None;
-            return Ok(ControlEvent::ReaderLeft);
-        }
-        let signal = self.signals.take_if(|signals| signals.take());
-        Ok(signal.map_or(ControlEvent::None, |_| ControlEvent::Signal))
+/// Waits until a signal has come, the reader of standard output has left, a worker has ended, or the time
+/// is over. Returns which of the first two it was.
+fn wait_for_event(
+    stop: &Stop,
+    signals: Option<&Signals>,
+    stdout: Option<&Stdout>,
+    timeout: Duration,
+) -> Result<(bool, bool)> {
+    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+    let mut fds = vec![PollFd::new(stop.wake.as_fd(), PollFlags::POLLIN)];
+    // No event is asked of stdout: a pipe without a reader reports an error all the same.
+    fds.extend(stdout.map(|stdout| PollFd::new(stdout.as_fd(), PollFlags::empty())));
+    fds.extend(signals.map(|signals| PollFd::new(signals.as_fd(), PollFlags::POLLIN)));
+    match nix::poll::poll(&mut fds, timeout) {
+        Ok(0) | Err(Errno::EINTR) => return Ok((false, false)),
+        Ok(_) => {}
+        Err(error) => return Err(Error::system("wait for", "signals", error)),
     }
+    let broken = fds.get(1).filter(|_| stdout.is_some()).and_then(PollFd::revents);
+    let reader_left = broken.is_some_and(|events| events.contains(PollFlags::POLLERR));
+    let _ = stop.wake.read();
+    Ok((signals.is_some_and(Signals::take), reader_left))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use sluicegate::ring::{Packet, Readiness};
 
 use super::{Outcome, Outcomes, Run, RunControl, RunOptions, Work, WorkerThread, supervise};
 use crate::counters::Totals;
-use crate::ledger::Role;
+use crate::ledger::Section;
 use crate::report::{Report, Thread, Traffic};
 use crate::signals::Signals;
 
@@ -311,6 +311,6 @@ impl Report {
         }
         self.account_card();
         // All of a port's queues see the same.
-        self.ledger.add(Role::Note, "interface_down_events", times_down.into());
+        self.ledger.add(Section::Note, "interface_down_events", times_down.into());
     }
 }

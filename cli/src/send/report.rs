@@ -12,7 +12,7 @@ use super::steering::Steering;
 use super::{Done, Sender, Sent};
 use crate::args::Common;
 use crate::card::Transmission;
-use crate::ledger::Role;
+use crate::ledger::Section;
 use crate::notice;
 use crate::pace::{Paced, TargetRate};
 use crate::report::{Report, Thread, Traffic};
@@ -32,16 +32,16 @@ pub struct SendReport {
 impl SendReport {
     /// Creates the report of a sender that has not started.
     pub fn of(command: &'static str, port: &PortName, common: &Common, sender: &Sender) -> Self {
-        let report = match sender {
-            Sender::Live(_) => Report::of_live(command, port, common),
-            Sender::Ring(ring) => Report::of_port(command, ring.port(), common),
-        };
-        let (ethernet, live) = match sender {
-            Sender::Live(_) => (true, true),
+        let (report, live, ethernet) = match sender {
+            Sender::Live(_) => {
+                let report = Report::new(command, port, common);
+                (Report { method: "live", backend: "live".into(), ..report }, true, true)
+            }
             Sender::Ring(ring) => {
                 let port = ring.port();
                 let live = port.queues.iter().any(Queue::sends_live);
-                (port.link_type() == LINKTYPE_ETHERNET, live)
+                let ethernet = port.link_type() == LINKTYPE_ETHERNET;
+                (Report::of_port(command, port, common), live, ethernet)
             }
         };
         Self {
@@ -59,8 +59,8 @@ impl SendReport {
         self.count_made(&mut report, &done, elapsed);
         let stats = all_stats(&done);
         let named = stats.too_long + stats.unsent + stats.disconnected;
-        report.ledger.add(Role::Out, "accepted", stats.sent);
-        report.ledger.add(Role::Loss, "refused", stats.refused.saturating_sub(named));
+        report.ledger.add(Section::Out, "accepted", stats.sent);
+        report.ledger.add(Section::Loss, "refused", stats.refused.saturating_sub(named));
         report.note_silent(outcomes);
         report
     }
@@ -82,9 +82,9 @@ impl SendReport {
         let left_out = self.count_made(&mut report, &done, elapsed);
         let (attempted, mut accepted) = (report.traffic.packets, stats.sent);
         let named = accepted + left_out.packets() + stats.unsent + stats.disconnected;
-        report.ledger.add(Role::Loss, "refused", attempted.saturating_sub(named));
-        report.ledger.add(Role::Loss, "unsent", stats.unsent);
-        report.ledger.add(Role::Note, "cut_in_file", left_out.cut_in_file);
+        report.ledger.add(Section::Loss, "refused", attempted.saturating_sub(named));
+        report.ledger.add(Section::Loss, "unsent", stats.unsent);
+        report.ledger.add(Section::Note, "cut_in_file", left_out.cut_in_file);
         if left_out.too_long > 0 {
             report.notices.push(too_long(left_out.too_long, &report, self.live));
         }
@@ -97,9 +97,9 @@ impl SendReport {
                 transmission.account(&mut report.ledger);
                 accepted -= transmission.waiting();
                 let interface_sent = transmission.interface_sent.unwrap_or_default();
-                report.ledger.add(Role::Note, "interface_sent", interface_sent);
+                report.ledger.add(Section::Note, "interface_sent", interface_sent);
             }
-            None => report.ledger.add(Role::Out, "accepted", accepted),
+            None => report.ledger.add(Section::Out, "accepted", accepted),
         }
         details["accepted"] = accepted.into();
         if let Some(sent) = transmission.and_then(|it| it.interface_sent) {
@@ -132,11 +132,11 @@ impl SendReport {
         let left_out = done.iter().fold(LeftOut::default(), |sum, done| sum.plus(done.left_out));
         report.elapsed_s = elapsed.as_secs_f64();
         report.traffic = Traffic::over(attempted, sum(|done| done.bytes), elapsed);
-        report.ledger.add(Role::In, "attempted", attempted);
-        report.ledger.add(Role::Loss, "too_long", left_out.too_long);
-        report.ledger.add(Role::Loss, "too_short", left_out.too_short);
-        report.ledger.add(Role::Loss, self.other_link_type, left_out.other_link_type);
-        report.ledger.add(Role::Loss, "disconnected", sum(|done| done.stats.disconnected));
+        report.ledger.add(Section::In, "attempted", attempted);
+        report.ledger.add(Section::Loss, "too_long", left_out.too_long);
+        report.ledger.add(Section::Loss, "too_short", left_out.too_short);
+        report.ledger.add(Section::Loss, self.other_link_type, left_out.other_link_type);
+        report.ledger.add(Section::Loss, "disconnected", sum(|done| done.stats.disconnected));
         left_out
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ledger::{Ledger, Role};
+use crate::ledger::{Ledger, Section};
 use serde_json::{Map, Value};
 use sluicegate_switch::{CAUSES, MemberState};
 
@@ -42,23 +42,23 @@ pub fn port_ledger(state: &MemberState, transmission: Option<&Transmission>) -> 
     let mut ledger = Ledger::default();
     let (counts, stats) = (&state.counts, &state.stats);
     ledger.add_received(stats, counts.after_end);
-    ledger.add(Role::In, "to_port", counts.given);
-    ledger.add(Role::Out, DELIVERED, counts.forwarded + counts.flooded);
+    ledger.add(Section::In, "to_port", counts.given);
+    ledger.add(Section::Out, DELIVERED, counts.forwarded + counts.flooded);
     match transmission {
         Some(transmission) => transmission.account(&mut ledger),
-        None => ledger.add(Role::Out, "sent", stats.sent),
+        None => ledger.add(Section::Out, "sent", stats.sent),
     }
     for (cause, name) in CAUSES {
-        ledger.add(Role::Loss, name, counts.dropped[cause as usize]);
+        ledger.add(Section::Loss, name, counts.dropped[cause as usize]);
     }
-    ledger.add(Role::Loss, "port_full", counts.full);
-    ledger.add(Role::Loss, "port_down", counts.down);
-    ledger.add(Role::Loss, "too_long", counts.too_long);
+    ledger.add(Section::Loss, "port_full", counts.full);
+    ledger.add(Section::Loss, "port_down", counts.down);
+    ledger.add(Section::Loss, "too_long", counts.too_long);
     ledger.add_unsent(stats);
     if state.failed {
         // What the port had when it went, its own rings and the kernel's.
         let left = ledger.unexplained().max(0).unsigned_abs();
-        ledger.add(Role::Loss, "lost_with_port", left);
+        ledger.add(Section::Loss, "lost_with_port", left);
     }
     ledger
 }
@@ -67,15 +67,19 @@ pub fn port_ledger(state: &MemberState, transmission: Option<&Transmission>) -> 
 fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
     let sum = |n: fn(&MemberState) -> u64| states.iter().map(n).sum();
     let mut ledger = Ledger::default();
-    ledger.add(Role::In, "received", sum(|s| s.stats.received.saturating_sub(s.counts.after_end)));
-    ledger.add(Role::In, "flood_copies", sum(|state| state.counts.copies));
+    ledger.add(
+        Section::In,
+        "received",
+        sum(|s| s.stats.received.saturating_sub(s.counts.after_end)),
+    );
+    ledger.add(Section::In, "flood_copies", sum(|state| state.counts.copies));
     for port in ports {
-        let sent = port.ledger.entries(Role::Out).filter(|entry| entry.name != DELIVERED);
-        sent.for_each(|entry| ledger.add(Role::Out, entry.name, entry.packets));
+        let sent = port.ledger.entries(Section::Out).filter(|entry| entry.name != DELIVERED);
+        sent.for_each(|entry| ledger.add(Section::Out, entry.name, entry.packets));
         // The card's own losses came in, too.
-        let missed = port.ledger.entries(Role::In).filter(|entry| entry.name == "rx_missed");
-        missed.for_each(|entry| ledger.add(Role::In, entry.name, entry.packets));
-        for role in [Role::Loss, Role::Uncertain, Role::Note] {
+        let missed = port.ledger.entries(Section::In).filter(|entry| entry.name == "rx_missed");
+        missed.for_each(|entry| ledger.add(Section::In, entry.name, entry.packets));
+        for role in [Section::Loss, Section::Uncertain, Section::Note] {
             let entries = port.ledger.entries(role);
             entries.for_each(|entry| ledger.add(role, entry.name, entry.packets));
         }
