@@ -132,4 +132,9 @@ impl Common {
     pub fn cpus(&self) -> &[usize] {
         self.cpus.as_ref().map_or(&[], |list| &list.0)
     }
+
+    /// The CPU of the thread with this index.
+    pub fn cpu(&self, index: usize) -> Option<usize> {
+        self.cpus().iter().copied().cycle().nth(index)
+    }
 }

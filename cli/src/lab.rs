@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::process::Command;
 
 use clap::Subcommand;
+use nix::libc;
 use serde_json::{Value, json};
 use sluicegate::link::{Lab, LabConfig, Shape, lab};
 
@@ -101,17 +102,13 @@ fn exec(lab: &Lab, host: &str, command: &[OsString]) -> anyhow::Result<()> {
     let error = lab.become_command(host, Command::new(program).args(arguments));
     // As a shell has it: 127 where there is no such command, 126 where it cannot be run.
     let status = match error.errno() {
-        Some(ENOENT) => 127,
-        Some(EACCES | ENOEXEC) => 126,
+        Some(libc::ENOENT) => 127,
+        Some(libc::EACCES | libc::ENOEXEC) => 126,
         _ => return Err(error.into()),
     };
     eprintln!("sluice: {error}");
     Err(ExitStatus(status).into())
 }
-
-const ENOENT: i32 = nix::libc::ENOENT;
-const EACCES: i32 = nix::libc::EACCES;
-const ENOEXEC: i32 = nix::libc::ENOEXEC;
 
 /// A picture of the lab, and what to try next.
 fn describe(lab: &Lab) -> String {

@@ -8,16 +8,18 @@ use nix::libc::ARPHRD_ETHER;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, Mac, NextHops};
 use sluicegate::port::{
-    Interface as Described, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use,
+    Interface as Described, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName,
 };
 use sluicegate_traffic::rate::Unit;
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
 use sluicegate_traffic::source::{Replay, ReplayOptions, Tempo};
 
 use crate::args::Common;
+use crate::ports;
 use crate::send::{Changes, Measure, Orders, Rate, RingSender, Sender, Steering, Supply, send};
-use crate::target::{Wish, best, common_hop, destination, interface_to_send, link_speed};
-use crate::{notice, ports};
+use crate::target::{
+    Wish, best, common_hop, destination, interface_to_send, limit_queues, link_speed, sending,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -185,27 +187,13 @@ fn threads(args: &Args) -> u32 {
 /// Opens what is sent to, a queue for each thread.
 fn open(args: &Args, wish: Wish) -> Result<Port> {
     let threads = threads(args);
-    let options = OpenOptions {
-        usage: Use::Send,
-        netns: args.common.netns.clone(),
-        queues: if args.port.kind() == Kind::Xdp { 0 } else { threads },
-        access: args.common.access(),
-        ..OpenOptions::default()
-    };
+    let options = sending(args.port.kind(), threads, &args.common);
     let mut port = best(&args.port, &options, wish)?;
     ports::say_fallbacks(&port, args.common.verbose);
-    port.queues.truncate(threads as usize);
+    limit_queues(&mut port, threads);
     if args.port.kind() == Kind::Pcap {
         // A file without packets is a file all the same.
         port.queues.iter_mut().try_for_each(|queue| queue.describe_sent(&[ETHERNET]))?;
-    }
-    let queues = port.queues.len();
-    if queues < threads as usize {
-        let queues = if queues == 1 { "one queue".into() } else { format!("{queues} queues") };
-        notice::say(format_args!(
-            "{}: has {queues}: as many threads send, not {threads}",
-            args.port.short()
-        ));
     }
     Ok(port)
 }

@@ -365,49 +365,52 @@ impl Report {
     }
 
     fn print_ledger(&self, out: &mut impl Write) -> io::Result<()> {
-        let whole = self.ledger.total(Section::In);
+        let ledger = &self.ledger;
+        let share = |packets| show_percent(packets, ledger.total(Section::In));
         writeln!(out, "ledger")?;
-        for (role, sign) in [(Section::In, "in"), (Section::Out, "out"), (Section::Loss, "lost")] {
-            for entry in self.ledger.entries(role) {
-                if entry.packets == 0 && role == Section::Loss {
-                    continue;
-                }
-                let count = show_count(entry.packets);
-                let name = entry.name.replace('_', " ");
-                let share = match role {
-                    Section::In => String::new(),
-                    _ => format!("{:>8}", show_percent(entry.packets, whole)),
-                };
-                writeln!(out, "  {sign:<5}{count:>17}{share:>9}  {name}")?;
+        for (section, sign) in [(Section::In, "in"), (Section::Out, "out"), (Section::Loss, "lost")]
+        {
+            let entries = ledger.entries(section);
+            for entry in entries.filter(|entry| entry.packets > 0 || section != Section::Loss) {
+                let share =
+                    if section == Section::In { String::new() } else { share(entry.packets) };
+                print_row(out, sign, &show_count(entry.packets), &share, entry.name)?;
             }
         }
-        let (lost, unexplained) = (self.ledger.total(Section::Loss), self.ledger.unexplained());
+        let (lost, unexplained) = (ledger.total(Section::Loss), ledger.unexplained());
         if (lost, unexplained) == (0, 0) {
-            writeln!(out, "  lost {:>17}           nothing", 0)?;
+            print_row(out, "lost", "0", "", "nothing")?;
         }
-        for entry in self.ledger.entries(Section::Uncertain).filter(|entry| entry.packets > 0) {
-            let share = show_percent(entry.packets, whole);
-            let count = show_count(entry.packets);
-            writeln!(out, "  {:<5}{count:>17}{share:>9}  uncertain: sent or lost", "")?;
+        let uncertain = ledger.total(Section::Uncertain);
+        if uncertain > 0 {
+            let count = show_count(uncertain);
+            print_row(out, "", &count, &share(uncertain), "uncertain: sent or lost")?;
         }
-        let name = match self.so_far {
-            true => "on its way, or unexplained",
-            false => "unexplained",
-        };
-        writeln!(out, "  {:<5}{unexplained:>17}           {name}", "")?;
-        for (loss, remedy) in remedies(&self.ledger) {
+        let name = if self.so_far { "on its way, or unexplained" } else { "unexplained" };
+        print_row(out, "", &unexplained.to_string(), "", name)?;
+        for (loss, remedy) in remedies(ledger) {
             writeln!(out, "  advice {}: {remedy}", loss.replace('_', " "))?;
         }
         // The interface's own count covers others' packets, and is read at another moment: it helps only
         // to explain what is unexplained.
         let helps = |name| name != "card_received" || unexplained != 0;
-        let notes = self.ledger.entries(Section::Note);
+        let notes = ledger.entries(Section::Note);
         for entry in notes.filter(|entry| entry.packets > 0 && helps(entry.name)) {
-            let name = entry.name.replace('_', " ");
-            writeln!(out, "  note {:>17}           {name}", show_count(entry.packets))?;
+            print_row(out, "note", &show_count(entry.packets), "", entry.name)?;
         }
         Ok(())
     }
+}
+
+/// Prints a line of the ledger.
+fn print_row(
+    out: &mut impl Write,
+    sign: &str,
+    count: &str,
+    share: &str,
+    name: &str,
+) -> io::Result<()> {
+    writeln!(out, "  {sign:<5}{count:>17}{share:>9}  {}", name.replace('_', " "))
 }
 
 fn is_final(so_far: &bool) -> bool {
@@ -417,29 +420,26 @@ fn is_final(so_far: &bool) -> bool {
 /// `{in, out, losses {name: count}, remedies {name: text}, uncertain {min, max}, unexplained, notes
 /// {name: count}}`. Of the uncertain packets at least `min` and at most `max` are out.
 pub fn ledger_value(ledger: &Ledger) -> Value {
-    let names = |role| -> Value {
-        let pairs = ledger.entries(role).filter(|entry| entry.packets > 0);
-        pairs
-            .map(|entry| (entry.name.to_owned(), entry.packets.into()))
-            .collect::<Map<_, _>>()
-            .into()
+    let names = |section| -> Map<String, Value> {
+        let entries = ledger.entries(section).filter(|entry| entry.packets > 0);
+        entries.map(|entry| (entry.name.to_owned(), entry.packets.into())).collect()
     };
-    let mut object = Map::new();
-    object.insert("in".into(), ledger.total(Section::In).into());
-    object.insert("out".into(), ledger.total(Section::Out).into());
-    object.insert("losses".into(), names(Section::Loss));
+    let mut object = json!({
+        "in": ledger.total(Section::In),
+        "out": ledger.total(Section::Out),
+        "losses": names(Section::Loss),
+    });
     let remedies = remedies(ledger);
     if !remedies.is_empty() {
-        let remedies = remedies.into_iter().map(|(loss, text)| (loss.to_owned(), text.into()));
-        object.insert("remedies".into(), remedies.collect::<Map<_, _>>().into());
+        object["remedies"] = remedies.into_iter().collect();
     }
     let uncertain = ledger.total(Section::Uncertain);
     if uncertain > 0 {
-        object.insert("uncertain".into(), json!({"min": 0, "max": uncertain}));
+        object["uncertain"] = json!({"min": 0, "max": uncertain});
     }
-    object.insert("unexplained".into(), ledger.unexplained().into());
-    object.insert("notes".into(), names(Section::Note));
-    object.into()
+    object["unexplained"] = ledger.unexplained().into();
+    object["notes"] = names(Section::Note).into();
+    object
 }
 
 fn analysis_json<S: serde::Serializer>(

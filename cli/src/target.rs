@@ -11,8 +11,9 @@ use sluicegate::link::{
     self, Ethtool, Interface, LinkState, NextHop, NextHops, carries_default_route, netns,
     xdp_abilities,
 };
-use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName};
+use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, Use};
 
+use crate::args::Common;
 use crate::notice;
 
 /// The interface that a port sends out of; none for files and
@@ -42,29 +43,20 @@ pub fn interface_to_send(
     yes: Option<&str>,
 ) -> Result<Option<Interface>> {
     let interface = interface_of(port, netns)?;
-    if let Some(interface) = &interface {
-        may_send(&interface.name, netns, yes)?;
+    let Some(name) = interface.as_ref().map(|interface| &interface.name) else { return Ok(None) };
+    if yes == Some(name) {
+        return Ok(interface);
     }
-    Ok(interface)
-}
-
-/// Refuses to send where the host's own way to the world is, unless it is named.
-fn may_send(interface: &str, netns: Option<&str>, yes: Option<&str>) -> Result<()> {
-    if yes == Some(interface) {
-        return Ok(());
-    }
-    if carries_default_route(netns, interface)? {
+    if carries_default_route(netns, name)? {
         return Err(Error::Usage(format!(
-            "{interface} carries this host's default route: what is sent there leaves for the \
-             world; if that is wanted, add --allow-default-route {interface}"
+            "{name} carries this host's default route: what is sent there leaves for the world; if \
+             that is wanted, add --allow-default-route {name}"
         )));
     }
     if let Some(other) = yes {
-        notice::say(format_args!(
-            "--allow-default-route {other}: it is {interface} that is sent to"
-        ));
+        notice::say(format_args!("--allow-default-route {other}: it is {name} that is sent to"));
     }
-    Ok(())
+    Ok(interface)
 }
 
 /// Bits a second, where the driver says.
@@ -160,6 +152,23 @@ pub fn common_hop(
         (Some(most), _) => Ok(*most),
         (None, [(a, _), (b, _), ..]) => failed(&format!("{a} and {b} have different next hops")),
         (None, _) => failed("they have no IP destination"),
+    }
+}
+
+/// How a port that packets are sent to is opened, by this many threads; `xdp:` has the card's queues.
+pub fn sending(kind: Kind, threads: u32, common: &Common) -> OpenOptions {
+    let queues = if kind == Kind::Xdp { 0 } else { threads };
+    OpenOptions { usage: Use::Send, queues, ..common.options() }
+}
+
+/// Leaves a port as many queues as threads are to send, and says where it has fewer.
+pub fn limit_queues(port: &mut Port, threads: u32) {
+    port.queues.truncate(threads as usize);
+    let queues = port.queues.len();
+    if queues < threads as usize {
+        let many = if queues == 1 { "one queue".into() } else { format!("{queues} queues") };
+        let port = port.name.short();
+        notice::say(format_args!("{port}: has {many}: as many threads send, not {threads}"));
     }
 }
 

@@ -88,8 +88,8 @@ impl Capture {
 
     /// Our lines, with or without the link header.
     fn ours(&self, link_header: bool) -> Vec<String> {
-        let printer = Printer::new(TimeFormat::Time, TimeZone::UTC);
-        let mut printer = printer.link_header(link_header);
+        let mut printer = Printer::new(TimeFormat::Time, TimeZone::UTC);
+        printer.link_header = link_header;
         let mut text = String::new();
         for record in &self.records {
             let meta = Meta {

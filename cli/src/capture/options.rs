@@ -205,9 +205,10 @@ impl Options {
 
     /// Creates the writer of packet lines.
     pub fn printer(&self) -> Printer {
-        Printer::new(self.args.time_format, TimeZone::system())
-            .nanoseconds(self.args.nano)
-            .link_header(self.args.link_header)
+        let mut printer = Printer::new(self.args.time_format, TimeZone::system());
+        printer.clock.nanoseconds = self.args.nano;
+        printer.link_header = self.args.link_header;
+        printer
     }
 }
 

@@ -123,7 +123,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     if !host::are_its_sides([from, to], args.one_way)? {
         args.sources().iter().for_each(|&source| ports::say_diverts([from, to][source]));
     }
-    let mut relays = queues::relays(&mut ports, args.sources(), common.threads)?;
+    let mut relays = relay::relays(&mut ports, args.sources(), common.threads)?;
     for relay in &mut relays {
         relay.batch = batch.unwrap_or(u32::MAX);
         relay.rewriters = args.headers.rewriters();
@@ -207,21 +207,20 @@ impl Args {
 
     /// Warns of sources whose packets the host merges (GRO) before the port receives them.
     fn merged(&self) -> Vec<String> {
-        let ports = [&self.from, &self.to].into_iter().take(self.sources().len());
         let mut ethtool = Ethtool::open(self.common.netns.as_deref()).ok();
-        let mut merges = |port: &&PortName| {
+        let merges = |port: &&PortName| {
             port.kind() == Kind::Packet
                 && ethtool.as_mut().is_some_and(|it| it.gro(port.name()).unwrap_or(false))
         };
-        let mut said = Vec::new();
-        for port in ports.filter(|port| merges(port)) {
-            said.push(format!(
+        let text = |port: &PortName| {
+            format!(
                 "{0} puts several TCP packets together (GRO) before they come here, and what is \
                  longer than an MTU is lost (too_long): `ethtool -K {0} gro off` ends that",
                 port.name()
-            ));
-        }
-        said
+            )
+        };
+        let ports = [&self.from, &self.to].into_iter().take(self.sources().len());
+        ports.filter(merges).map(text).collect()
     }
 
     /// Refuses what cannot be or would do harm, and fills in what the ports' names leave open.

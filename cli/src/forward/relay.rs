@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::Result;
 use sluicegate::forward::{Moved, Rewriter, forward_some};
-use sluicegate::port::{Queue, wait_any};
+use sluicegate::port::{Kind, Port, Queue, wait_any};
 use sluicegate::ring::{Direction, Readiness, Wait};
 
 use super::host::Leaving;
@@ -53,6 +53,7 @@ pub struct Relayed {
 type Thread<'a, 'b> = &'a mut WorkerThread<'b, Relayed>;
 
 /// The forwarder of one thread.
+#[derive(Default)]
 pub struct Relay {
     number: u32,
     pub queues: Vec<Served>,
@@ -72,21 +73,6 @@ pub struct Relay {
 }
 
 impl Relay {
-    pub fn new(number: u32) -> Self {
-        Self {
-            number,
-            queues: Vec::new(),
-            ways: Vec::new(),
-            batch: u32::MAX,
-            rewriters: [None, None],
-            leaving: None,
-            watchers: Watchers::default(),
-            passed: <[Passed; 2]>::default(),
-            stuck: None,
-            closed: None,
-        }
-    }
-
     /// Forwards until told to stop, until all sources have come to their end, or until something
     /// fails.
     fn forward(&mut self, thread: Thread<'_, '_>) -> Result<()> {
@@ -114,7 +100,9 @@ impl Relay {
                 rounds = 0;
                 self.watchers.obey();
                 if thread.is_asked() {
-                    step = step.and(self.publish(thread));
+                    let (sides, counted) = self.counted();
+                    thread.publish(Relayed { thread: self.number, sides });
+                    step = step.and(counted);
                 }
                 if looked.elapsed() > LOOK {
                     looked = Instant::now();
@@ -315,30 +303,30 @@ impl Relay {
 
     /// Looks at what has become of the ports, and says what there is to say.
     fn look_around(&mut self, thread: Thread<'_, '_>) -> Result<()> {
-        let mut result = Ok(());
-        let (mut received, mut lost) = (0, 0);
+        let (sides, mut result) = self.counted();
+        let [a, b] = sides.map(|passed| passed.stats);
+        let lost = a.dropped_ring_full + b.dropped_ring_full;
+        thread.counters.note(a.received + b.received, lost);
         for served in &mut self.queues {
-            let stats = served.queue.stats()?;
-            received += stats.received;
-            lost += stats.dropped_ring_full;
             if self.closed.is_none() {
                 result = result.and(served.queue.check());
             }
             thread.say_notices(&mut served.queue);
         }
-        thread.counters.note(received, lost);
         result
     }
 
-    /// Publishes what it has done so far, by the queues' counts of now.
-    fn publish(&mut self, thread: Thread<'_, '_>) -> Result<()> {
-        let mut sides = self.passed;
+    /// The packets that have passed so far, with the queues' own counts.
+    fn counted(&mut self) -> ([Passed; 2], Result<()>) {
+        let (mut sides, mut result) = (self.passed, Ok(()));
         for served in &mut self.queues {
             let passed = &mut sides[served.side];
-            passed.stats = passed.stats.plus(served.queue.stats()?);
+            match served.queue.stats() {
+                Ok(stats) => passed.stats = passed.stats.plus(stats),
+                Err(error) => result = result.and(Err(error)),
+            }
         }
-        thread.publish(Relayed { thread: self.number, sides });
-        Ok(())
+        (sides, result)
     }
 
     /// Sends what targets were given, all of them until the same moment: slow ones take no time from
@@ -364,18 +352,13 @@ impl Relay {
     fn end(&mut self) -> Result<()> {
         let last = Instant::now() + LAST_SENT;
         let mut result = self.send_last(last);
-        for served in &mut self.queues {
-            let passed = &mut self.passed[served.side];
-            if served.sends {
-                let left = last.saturating_duration_since(Instant::now()).max(LAST_MOMENT);
-                result = result.and(served.end(left));
-            }
-            match served.queue.stats() {
-                Ok(stats) => passed.stats = passed.stats.plus(stats),
-                Err(error) => result = result.and(Err(error)),
-            }
+        for served in self.queues.iter_mut().filter(|served| served.sends) {
+            let left = last.saturating_duration_since(Instant::now()).max(LAST_MOMENT);
+            result = result.and(served.end(left));
         }
-        result
+        let (sides, counted) = self.counted();
+        self.passed = sides;
+        result.and(counted)
     }
 }
 
@@ -398,4 +381,137 @@ impl Work for Relay {
 /// Counts the slots of the first `packets` packets in a queue's receive ring.
 fn first_packets(queue: &Queue, packets: u32) -> u32 {
     queue.rx().packets().take(packets as usize).map(|packet| packet.slots()).sum()
+}
+
+/// Puts the queues of two ports into the hands of as many threads as the one with fewer has, of
+/// `most` at most. `sources` says which ports are received from; the other one is sent to.
+/// Each queue is one thread's, and what comes in by one queue goes out by one, so that packets of a flow
+/// stay in order.
+///
+/// ```text
+///   port 0: 3 queues        port 1: 2 queues        threads: 2, as many as the fewer
+///     0 ───────────────────── 0                       0: queues 0 and 2 of port 0, 0 of port 1
+///     1 ───────────────────── 1                       1: queue 1 of both
+///     2 ──────────────(0)
+/// ```
+///
+/// # Errors
+/// A port that cannot do what it is wanted for.
+pub fn relays(ports: &mut [Port; 2], sources: &[usize], most: Option<u32>) -> Result<Vec<Relay>> {
+    let mut threads = most.map_or(usize::MAX, |most| most as usize);
+    for &source in sources {
+        let target = 1 - source;
+        let receive = ports[source].queues.iter().filter(|queue| receives(queue)).count();
+        let send = ports[target].queues.iter().filter(|queue| sends(queue)).count();
+        if receive == 0 {
+            return Err(ports[source].name.error("nothing comes out of it to be forwarded"));
+        }
+        if send == 0 {
+            return Err(ports[target].name.error("it cannot be sent to"));
+        }
+        threads = threads.min(receive).min(send);
+    }
+    let relay = |number| Relay { number, batch: u32::MAX, ..Relay::default() };
+    let mut relays: Vec<Relay> = (0..threads as u32).map(relay).collect();
+    for (side, port) in ports.iter_mut().enumerate() {
+        for (index, queue) in port.queues.drain(..).enumerate() {
+            let mut served = Served::new(queue, side);
+            served.receives = sources.contains(&side) && receives(&served.queue);
+            served.sends = sources.contains(&(1 - side)) && sends(&served.queue);
+            // Its thread in the kernel ends with the interface.
+            served.waits = port.name.kind() != Kind::Live;
+            relays[index % threads].queues.push(served);
+        }
+    }
+    relays.iter_mut().for_each(|relay| relay.ways = ways(&relay.queues));
+    Ok(relays)
+}
+
+/// From each queue that receives to one of the other side, in turns.
+fn ways(queues: &[Served]) -> Vec<QueuePair> {
+    let mut ways = Vec::new();
+    for side in [0, 1] {
+        let targets: Vec<usize> = (0..queues.len())
+            .filter(|&index| queues[index].side != side && queues[index].sends)
+            .collect();
+        let sources =
+            (0..queues.len()).filter(|&index| queues[index].side == side && queues[index].receives);
+        ways.extend(sources.zip(targets.iter().cycle()).map(|(from, &to)| QueuePair {
+            from,
+            to,
+            ..QueuePair::default()
+        }));
+    }
+    ways
+}
+
+/// A ring for a direction that a queue does not have holds nothing.
+fn receives(queue: &Queue) -> bool {
+    queue.rx().num_slots() > 1
+}
+
+fn sends(queue: &Queue) -> bool {
+    queue.tx().num_slots() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::port::{OpenOptions, Use};
+
+    use super::*;
+
+    /// For each thread, the ways from queue to queue: side and number of each.
+    fn plan(names: [&str; 2], sources: &[usize], most: Option<u32>) -> Vec<Vec<[(usize, u32); 2]>> {
+        let ports = names.map(|name| (name.parse().unwrap(), Use::Both));
+        let ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
+        let relays = relays(&mut ports.try_into().unwrap(), sources, most).unwrap();
+        let end = |relay: &Relay, index: usize| {
+            (relay.queues[index].side, relay.queues[index].queue.number())
+        };
+        let way = |relay: &Relay, way: &QueuePair| [end(relay, way.from), end(relay, way.to)];
+        relays.iter().map(|relay| relay.ways.iter().map(|it| way(relay, it)).collect()).collect()
+    }
+
+    #[test]
+    fn what_comes_in_by_one_queue_goes_out_by_one() {
+        let (there, back) = ([(0, 0), (1, 0)], [(1, 0), (0, 0)]);
+        let rows = [
+            (["null:", "null:"], vec![0, 1], None, vec![vec![there, back]], "one thread for both"),
+            (["null:", "null:"], vec![0], None, vec![vec![there]], "one way"),
+            (
+                ["null:/0-1", "null:/0-1"],
+                vec![0, 1],
+                None,
+                vec![vec![there, back], vec![[(0, 1), (1, 1)], [(1, 1), (0, 1)]]],
+                "a thread for each pair",
+            ),
+            (
+                ["null:/0-2", "null:/0-1"],
+                vec![0, 1],
+                None,
+                vec![vec![there, [(0, 2), (1, 0)], back], vec![[(0, 1), (1, 1)], [(1, 1), (0, 1)]]],
+                "two queues share a target, and nothing comes back by the third",
+            ),
+            (
+                ["null:/0-1", "null:/0-1"],
+                vec![0, 1],
+                Some(1),
+                vec![vec![there, [(0, 1), (1, 1)], back, [(1, 1), (0, 1)]]],
+                "one thread for all, as it is wanted",
+            ),
+        ];
+        for (names, sources, most, expected, why) in rows {
+            assert_eq!(plan(names, &sources, most), expected, "{names:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_cannot_is_refused() {
+        let file = tempfile::Builder::new().suffix(".pcap").tempfile().unwrap();
+        let file = format!("pcap:{}", file.path().display());
+        let ports = [(file.parse().unwrap(), Use::Send), ("null:".parse().unwrap(), Use::Both)];
+        let ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
+        let error = relays(&mut ports.try_into().unwrap(), &[0], None).err().unwrap().to_string();
+        assert!(error.contains("nothing comes out of it"), "{error}");
+    }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, netns};
-use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, Use};
+use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName};
 use sluicegate::units;
 use sluicegate::xdp::live::{self, leaves_by};
 use sluicegate_traffic::live::Live;
@@ -23,11 +23,13 @@ use sluicegate_traffic::source::{Made, Source};
 use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
+use crate::ports;
 use crate::send::{
     Changes, LiveSender, Measure, Orders, Rate, RingSender, Sender, Steering, monotonic_ns, send,
 };
-use crate::target::{interface_of, interface_to_send, link_speed, short, zero_copy};
-use crate::{notice, ports};
+use crate::target::{
+    interface_of, interface_to_send, limit_queues, link_speed, sending, short, zero_copy,
+};
 use options::SpecArgs;
 
 const EXAMPLES: &str = "\
@@ -303,28 +305,14 @@ impl SendMethod<'_> {
     }
 
     fn options(&self, kind: Kind) -> OpenOptions {
-        OpenOptions {
-            usage: Use::Send,
-            netns: self.common.netns.clone(),
-            queues: if kind == Kind::Xdp { 0 } else { self.workers() },
-            access: self.common.access(),
-            ..OpenOptions::default()
-        }
+        sending(kind, self.workers(), self.common)
     }
 
     /// Through a port that is open, by as many of its queues as threads are asked for; `fallen` is what
     /// was tried before.
     fn through(&self, mut opened: Port, plan: &Arc<Plan>, fallen: Vec<Fallback>) -> Sender {
         if let Some(threads) = self.common.threads {
-            opened.queues.truncate(threads as usize);
-            if opened.queues.len() < threads as usize {
-                let (port, queues) = (opened.name.short(), opened.queues.len());
-                let many =
-                    if queues == 1 { "one queue".into() } else { format!("{queues} queues") };
-                notice::say(format_args!(
-                    "{port}: has {many}: as many threads send, not {threads}"
-                ));
-            }
+            limit_queues(&mut opened, threads);
         }
         opened.fallbacks.splice(0..0, fallen);
         ports::say_fallbacks(&opened, self.common.verbose);

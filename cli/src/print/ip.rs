@@ -4,7 +4,7 @@ use sluicegate::headers::protocol::{
     self, DESTINATION, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, TCP, UDP,
 };
 
-use super::line::{BAD_HEADER, Bytes, Cut, IpAddress, Line, first, name};
+use super::line::{BAD_HEADER, Bytes, Cut, IpAddress, Line, Network, first, name};
 use super::{icmp, icmp6, tcp};
 
 /// Protocols that are written by name and length (IANA's registry), in tcpdump's words.
@@ -23,58 +23,6 @@ const NAMES: &[(u8, &str)] = &[
     (protocol::SCTP, "sctp"),
     (135, "mobility"),
 ];
-
-/// The network header of a packet.
-pub struct Network {
-    pub source: IpAddress,
-    pub destination: IpAddress,
-    /// The protocol that this header names; extension headers may come before the payload.
-    protocol: u8,
-    /// The rest of the payload is in other packets.
-    fragmented: bool,
-}
-
-impl Network {
-    /// Writes the addresses, unless the protocol writes them with its ports.
-    fn begin(&self, line: &mut Line) {
-        if !matches!(self.protocol, TCP | UDP) {
-            self.addresses(line, ": ");
-        }
-    }
-
-    fn addresses(&self, line: &mut Line, end: &str) {
-        line.address(self.source);
-        line.text(" > ");
-        line.address(self.destination);
-        line.text(end);
-    }
-
-    /// Writes and returns the ports at the beginning of a header; with the addresses, unless those stand
-    /// before an extension header.
-    pub fn ports(&self, line: &mut Line, header: Bytes) -> Result<(u16, u16), Cut> {
-        let addresses = matches!(self.protocol, TCP | UDP);
-        if !header.has(0, 4) {
-            if addresses {
-                self.addresses(line, ": ");
-            }
-            return Err(header.cut());
-        }
-        let ports = (header.u16(0)?, header.u16(2)?);
-        if addresses {
-            line.address(self.source);
-            line.text(".");
-        }
-        line.decimal(ports.0);
-        line.text(" > ");
-        if addresses {
-            line.address(self.destination);
-            line.text(".");
-        }
-        line.decimal(ports.1);
-        line.text(": ");
-        Ok(ports)
-    }
-}
 
 /// Writes an IPv4 packet in `length` bytes; what follows its own length is padding.
 pub fn v4(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {

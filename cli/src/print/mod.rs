@@ -16,15 +16,16 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sluicegate::ring::{Direction, Packet};
 
+use line::Flows;
 use line::{Cut, Line};
-use tcp::Flows;
 
 /// Writes packets as lines. It remembers where TCP connections began, in bounded memory, and
 /// allocates nothing for a packet.
 pub struct Printer {
-    clock: TimePrinter,
+    pub clock: TimePrinter,
     flows: Flows,
-    link_header: bool,
+    /// Shows the link header, VLAN tags included, as `tcpdump -e` does.
+    pub link_header: bool,
     scratch: Vec<u8>,
 }
 
@@ -37,23 +38,6 @@ impl Printer {
             link_header: false,
             scratch: Vec::new(),
         }
-    }
-
-    /// Shows nine digits of a second in the place of six.
-    #[must_use]
-    pub fn nanoseconds(mut self, nanoseconds: bool) -> Self {
-        self.clock.fraction = match nanoseconds {
-            true => Fraction::Nano,
-            false => Fraction::Micro,
-        };
-        self
-    }
-
-    /// Shows the link header, VLAN tags included, as `tcpdump -e` does.
-    #[must_use]
-    pub fn link_header(mut self, link_header: bool) -> Self {
-        self.link_header = link_header;
-        self
     }
 
     /// Appends the packet's line, newline included, to `out`. `link_type` is what the packet
@@ -101,25 +85,19 @@ pub enum TimeFormat {
     None,
 }
 
-/// How much of a second is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fraction {
-    Micro,
-    Nano,
-}
-
 /// Writes times; the text of a second is made once for all its packets.
 pub struct TimePrinter {
     format: TimeFormat,
     zone: TimeZone,
-    pub fraction: Fraction,
+    /// Shows nine digits of a second in the place of six.
+    pub nanoseconds: bool,
     second: Option<u64>,
     text: String,
 }
 
 impl TimePrinter {
     pub fn new(format: TimeFormat, zone: TimeZone) -> Self {
-        Self { format, zone, fraction: Fraction::Micro, second: None, text: String::new() }
+        Self { format, zone, nanoseconds: false, second: None, text: String::new() }
     }
 
     /// A time in nanoseconds since 1970, and a blank.
@@ -134,9 +112,9 @@ impl TimePrinter {
             self.second = Some(second);
         }
         line.text(&self.text);
-        match self.fraction {
-            Fraction::Micro => write!(line, ".{:06} ", ns / 1000),
-            Fraction::Nano => write!(line, ".{ns:09} "),
+        match self.nanoseconds {
+            true => write!(line, ".{ns:09} "),
+            false => write!(line, ".{:06} ", ns / 1000),
         }
     }
 
@@ -193,7 +171,8 @@ mod tests {
                      ethertype 802.1Q (0x8100), vlan 5, p 0, ethertype IPv4 (0x0800), \
                      198.18.0.1.5000 > 198.18.0.2.9: UDP, length 18\n";
         let mut text = String::new();
-        let mut printer = Printer::new(TimeFormat::Time, TimeZone::UTC).link_header(true);
+        let mut printer = Printer::new(TimeFormat::Time, TimeZone::UTC);
+        printer.link_header = true;
         printer.line(&mut text, 1, None, &Packet::new(&meta(68), &tagged));
         assert_eq!(text, shown, "with the link header");
 
@@ -242,7 +221,8 @@ mod tests {
     #[test]
     fn nanoseconds_are_shown_where_asked_for() {
         let mut text = String::new();
-        let mut printer = Printer::new(TimeFormat::Time, TimeZone::UTC).nanoseconds(true);
+        let mut printer = Printer::new(TimeFormat::Time, TimeZone::UTC);
+        printer.clock.nanoseconds = true;
         printer.line(&mut text, 1, None, &Packet::new(&meta(60), &datagram()));
         assert!(text.starts_with("12:00:00.123456000 IP "), "{text}");
     }
@@ -293,15 +273,15 @@ mod tests {
         // 20 November 2026, 11:00:00 UTC, 123456789 ns.
         let ns = 1_795_172_400_123_456_789;
         let cases = [
-            ("local time", TimeFormat::Time, Fraction::Micro, "12:00:00.123456 "),
-            ("nanoseconds", TimeFormat::Time, Fraction::Nano, "12:00:00.123456789 "),
-            ("with the date", TimeFormat::Date, Fraction::Micro, "2026-11-20 12:00:00.123456 "),
-            ("since 1970", TimeFormat::Epoch, Fraction::Micro, "1795172400.123456 "),
-            ("without", TimeFormat::None, Fraction::Micro, ""),
+            ("local time", TimeFormat::Time, false, "12:00:00.123456 "),
+            ("nanoseconds", TimeFormat::Time, true, "12:00:00.123456789 "),
+            ("with the date", TimeFormat::Date, false, "2026-11-20 12:00:00.123456 "),
+            ("since 1970", TimeFormat::Epoch, false, "1795172400.123456 "),
+            ("without", TimeFormat::None, false, ""),
         ];
-        for (what, format, fraction, expected) in cases {
+        for (what, format, nanoseconds, expected) in cases {
             let mut clock = TimePrinter::new(format, berlin.clone());
-            clock.fraction = fraction;
+            clock.nanoseconds = nanoseconds;
             let (mut text, mut flows) = (String::new(), Flows::default());
             clock.print(&mut Line::new(&mut text, &mut flows), ns);
             assert_eq!(text, expected, "{what}");

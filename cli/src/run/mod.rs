@@ -50,9 +50,9 @@ pub trait Work: Send {
     /// The thread's name.
     fn name(&self) -> String;
 
-    /// The CPU of the thread with this index, of those that the user named.
-    fn cpu(&self, index: usize, cpus: &[usize]) -> Option<usize> {
-        cpus.get(index % cpus.len().max(1)).copied()
+    /// Returns true if the thread belongs on one of the CPUs that the user named.
+    fn is_pinned(&self) -> bool {
+        true
     }
 
     /// Does the work, until told to stop, or until there is no more to do. Publishes a snapshot of its
@@ -234,7 +234,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             .enumerate()
             .map(|(index, (work, (counters, snapshot)))| {
                 let (shared, running) = (&shared, &running);
-                let cpu = work.cpu(index, common.cpus());
+                let cpu = common.cpu(index).filter(|_| work.is_pinned());
                 thread::Builder::new().name(work.name()).spawn_scoped(scope, move || {
                     let _ended = RunningWorker { count: running, stop: &shared.stop };
                     let stop = StopOnDrop(&shared.stop);

@@ -65,7 +65,7 @@ impl Orders {
 
     /// The CPU of a worker.
     pub fn cpu(&self, index: usize) -> Option<usize> {
-        self.cpus.get(index % self.cpus.len().max(1)).copied()
+        self.cpus.iter().copied().cycle().nth(index)
     }
 }
 
@@ -122,12 +122,9 @@ impl Work for SendWork {
         }
     }
 
-    fn cpu(&self, index: usize, cpus: &[usize]) -> Option<usize> {
-        match self {
-            // The CPUs are those of its programs.
-            Self::Live(_) => None,
-            Self::Ring(_) => cpus.get(index % cpus.len().max(1)).copied(),
-        }
+    fn is_pinned(&self) -> bool {
+        // The CPUs are those of the programs.
+        !matches!(self, Self::Live(_))
     }
 
     fn run(self, thread: &mut WorkerThread<'_, Sent>) -> (Sent, Result<()>) {

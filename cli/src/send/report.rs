@@ -112,7 +112,7 @@ impl SendReport {
         let is_paced = asked.is_some() || gaps.count() > 0;
         report.pace = is_paced.then(|| Paced::of(asked, &gaps, restarts));
         let thread = |(index, done): (usize, &Done)| Thread {
-            cpu: self.cpus.get(index % self.cpus.len().max(1)).copied(),
+            cpu: self.cpus.iter().copied().cycle().nth(index),
             queue: index as u32,
             packets: done.packets,
             busy: done.busy,

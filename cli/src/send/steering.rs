@@ -90,23 +90,28 @@ impl Measure {
     /// rate at which the second packet would come in years.
     pub fn pace(&self, rate: Rate) -> Result<Pace> {
         let layer1 = |bits: f64, bytes: f64| bits / 8.0 / (bytes + L1_OVERHEAD_BYTES as f64);
-        let bytes = || self.mean_bytes.ok_or_else(no_lengths);
-        let of_link = |part| Ok::<_, Error>(part * self.speed.ok_or_else(no_speed)?);
+        let wrong = |text: &str| Error::Usage(text.into());
+        let no_lengths =
+            "packets differ in length, and nobody knows how much: give the rate in pps";
+        let bytes = || self.mean_bytes.ok_or_else(|| wrong(no_lengths));
+        let no_speed = "the interface does not say how fast it is: give a rate in pps or bps";
+        let speed = || self.speed.ok_or_else(|| wrong(no_speed));
         let pps = match (self.unit, rate) {
             (Unit::Packet, Rate::Packets(pps)) => pps,
             (Unit::Packet, Rate::Layer1(bits)) => layer1(bits, bytes()?),
             (Unit::Packet, Rate::Layer2(bits)) => bits / 8.0 / bytes()?,
-            (Unit::Packet, Rate::OfLink(part)) => layer1(of_link(part)?, bytes()?),
+            (Unit::Packet, Rate::OfLink(part)) => layer1(part * speed()?, bytes()?),
             (Unit::BYTE_OF_LAYER1, Rate::Layer1(bits)) => bits / 8.0,
-            (Unit::BYTE_OF_LAYER1, Rate::OfLink(part)) => of_link(part)? / 8.0,
+            (Unit::BYTE_OF_LAYER1, Rate::OfLink(part)) => part * speed()? / 8.0,
             (Unit::BYTE_OF_LAYER2, Rate::Layer2(bits)) => bits / 8.0,
-            (Unit::Byte { .. }, _) => return Err(other_unit()),
+            (Unit::Byte { .. }, _) => {
+                return Err(wrong("the rate began as one of bits: give another of the same layer"));
+            }
         };
         let pace = Pace { pps, burst: self.burst };
         match pace.period() {
-            Period::NEVER => Err(Error::Usage(
-                "that rate is so low that the next packet would be due in years: give a higher one"
-                    .into(),
+            Period::NEVER => Err(wrong(
+                "that rate is so low that the next packet would be due in years: give a higher one",
             )),
             _ => Ok(pace),
         }
@@ -116,18 +121,6 @@ impl Measure {
     pub fn none(&self) -> Pace {
         Pace { pps: 0.0, burst: self.burst }
     }
-}
-
-fn other_unit() -> Error {
-    Error::Usage("the rate began as one of bits: give another of the same layer".into())
-}
-
-fn no_speed() -> Error {
-    Error::Usage("the interface does not say how fast it is: give a rate in pps or bps".into())
-}
-
-fn no_lengths() -> Error {
-    Error::Usage("packets differ in length, and nobody knows how much: give the rate in pps".into())
 }
 
 /// More than any rate needs; what is longer is none.

@@ -13,8 +13,7 @@ use sluicegate::monitor::{WatchRequest, Writer};
 use sluicegate_switch::table::TICKS_PER_SECOND;
 use sluicegate_switch::{Handle, Switch};
 
-use super::report::{port_ledger, switching};
-use super::run::Ports;
+use super::ports::{Ports, port_ledger, switching};
 use super::{Named, PortSettings, Where};
 use crate::notice::{failure, said};
 use crate::report::ledger_value;

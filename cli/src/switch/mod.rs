@@ -1,7 +1,7 @@
 //! `sluice switch`: a learning Ethernet switch over any ports.
 
 mod control;
-mod report;
+mod ports;
 mod run;
 
 use std::collections::BTreeSet;

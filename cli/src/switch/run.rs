@@ -1,31 +1,25 @@
 //! A switch from its first port to its report: one thread switches, this one watches.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::control::Server;
 use sluicegate::error::{Error, Kind as Mends, Result};
-use sluicegate::memory::Pool;
-use sluicegate::port::{Kind, OpenOptions, Use};
 use sluicegate::ring::Wait;
 use sluicegate_switch::table::{TICKS_PER_SECOND, TableConfig, Tick};
 use sluicegate_switch::{
-    Event, Handle, MemberState, Opened, Rules, Switch, SwitchConfig, SwitchOutcome, Worker,
-    shared_pool,
+    Handle, MemberState, Rules, Switch, SwitchConfig, SwitchOutcome, Worker, shared_pool,
 };
 
+use super::RunArgs;
 use super::control::Answering;
-use super::report;
-use super::{Named, PortSettings, RunArgs};
-use crate::args::Common;
+use super::ports::Ports;
 use crate::counters::WorkerCounters;
-use crate::report::{Report, Thread};
-use crate::run::{Outcomes, Run, RunControl, RunOptions, Work, WorkerThread, supervise};
+use crate::notice;
+use crate::report::Report;
+use crate::run::{Outcomes, RunControl, RunOptions, Work, WorkerThread, supervise};
 use crate::signals::Signals;
 use crate::status::Status;
-use crate::target::interface_to_send;
-use crate::{notice, ports};
 
 /// Between two looks at what has happened.
 const TICK: Duration = Duration::from_millis(20);
@@ -96,97 +90,6 @@ fn table(args: &RunArgs) -> TableConfig {
         entries,
         per_port: args.table.max_macs.unwrap_or((entries / 8) as u32),
         age: (args.table.age.as_secs_f64() * f64::from(TICKS_PER_SECOND)) as Tick,
-    }
-}
-
-/// The ports that the switch has had, and how to open more.
-pub struct Ports<'a> {
-    common: &'a Common,
-    allow_default_route: &'a [String],
-    pool: Option<Arc<Pool>>,
-    knows_vlans: bool,
-    /// By the numbers that they were given.
-    reports: Vec<Report>,
-}
-
-impl Ports<'_> {
-    /// Adds a port to a switch that runs.
-    pub fn add(&mut self, named: &Named, settings: &PortSettings, handle: &Handle) -> Result<()> {
-        if settings.speak_of_vlans() && !self.knows_vlans {
-            return Err(Error::Usage(
-                "the switch knows no VLANs: it has to be started with --access, --trunk or --native"
-                    .into(),
-            ));
-        }
-        let config = settings.config(&named.name)?;
-        let (id, opened) = self.open(named, settings)?;
-        let name = named.name.clone();
-        let added = handle.ask(move |switch| switch.add(&name, id, opened, config));
-        let added = added.unwrap_or_else(|| Err(Error::Usage("the switch is ending".into())));
-        if added.is_err() {
-            self.reports.pop();
-        }
-        added
-    }
-
-    /// A port as it was named when it was opened.
-    pub fn name_of(&self, state: &MemberState) -> &str {
-        self.reports.get(state.id as usize).map_or("", |report| &report.port)
-    }
-
-    /// Opens a port, and begins its report.
-    fn open(&mut self, named: &Named, settings: &PortSettings) -> Result<(u64, Opened)> {
-        let Named { name, port } = named;
-        let config = settings.config(name)?;
-        let netns = self.common.netns.as_deref();
-        let receives_only = config.usage == Some(Use::Receive) || port.kind() == Kind::Mirror;
-        if !receives_only {
-            let yes = self.allow_default_route.iter().find(|yes| *yes == port.name());
-            interface_to_send(port, netns, yes.map(String::as_str))?;
-        }
-        let options = OpenOptions { pool: self.pool.clone(), ..self.common.forwarding() };
-        let opened = Opened::open(port, config.usage, &options)?;
-        ports::say_fallbacks(&opened.port, self.common.verbose);
-        ports::say_diverts(port);
-        let id = self.reports.len() as u64;
-        let mut report = Report::of_port("switch", &opened.port, self.common);
-        if let Some(advice) = &opened.advice {
-            notice::say(advice);
-            report.notices.push(advice.clone());
-        }
-        self.reports.push(report);
-        Ok((id, opened))
-    }
-
-    /// The report of the whole, when the switch has ended.
-    fn report(mut self, run: &Run<Option<SwitchOutcome>>) -> Report {
-        let Some(outcome) = run.outcomes.first().and_then(Option::as_deref) else {
-            return Report::default();
-        };
-        let states = outcome.counts.as_ref().map_or(&[][..], |ended| &ended.ports);
-        let mut whole = report::whole(std::mem::take(&mut self.reports), states, run.elapsed);
-        let packets = states.iter().map(|state| state.counts.packets).sum();
-        whole.threads = vec![Thread { cpu: outcome.cpu, queue: 0, packets, busy: outcome.busy }];
-        whole
-    }
-
-    /// The report of the whole as its ports stand, while the switch runs.
-    fn report_so_far(&self, ports: &[MemberState], elapsed: Duration) -> Report {
-        report::whole(self.reports.iter().map(Report::so_far).collect(), ports, elapsed)
-    }
-
-    /// Says what has happened to a port.
-    fn tell(&mut self, event: Event, status: &Status) {
-        let text = match event {
-            Event::Failed(name, error) => format!("{name} is out of the switch: {error}"),
-            Event::Down(name) => format!("{name} is down; waiting for it to come up"),
-            Event::Up(name) => format!("{name} is up"),
-            Event::Notice(_, text) => text,
-        };
-        status.say(&text);
-        if let Some(report) = self.reports.first_mut() {
-            report.notices.push(text);
-        }
     }
 }
 
