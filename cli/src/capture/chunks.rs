@@ -1,5 +1,5 @@
-//! Records on their way from the queues to one output: straight, or through a thread that brings several
-//! queues' records into the order of time. What is captured and what is printed go the same way.
+//! Passes records from the queues to one output: directly, or through a thread that merges several queues
+//! by time. Captured packets and printed lines take the same path.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -13,22 +13,21 @@ use sluicegate::ring::{Packet, now_ns};
 
 /// Messages on their way to the merging thread.
 const IN_TRANSIT: usize = 256;
-/// How often the merging thread looks at what may go although nothing arrives.
+/// Interval between checks for expired records while nothing arrives.
 const TICK: Duration = Duration::from_millis(10);
-/// A packet is not in the kernel's hands for longer than this before it comes to us, but for the time
-/// in which a block of a packet ring is filled, or in which a reader of a ring of copies sleeps. A
-/// packet that comes after a promise is late.
+/// The longest time a packet spends in the kernel, besides the time to fill a block of a packet ring or the
+/// sleep of a reader of a ring of copies. A packet that comes after a promise is late.
 const DELIVERY: Duration = Duration::from_millis(40);
 
-/// The output of all queues: it counts what it loses.
+/// The output of all queues; it counts lost records.
 pub trait ChunkSink: Send + Sync {
     /// Writes a chunk's records.
     fn write(&self, chunk: &Chunk);
 
-    /// Writes what is held back.
+    /// Flushes buffered records.
     fn flush(&self);
 
-    /// Returns true if writing failed: there is no point in going on.
+    /// Returns true if writing has failed.
     fn has_failed(&self) -> bool;
 }
 
@@ -46,7 +45,7 @@ pub enum Message {
     Chunk(usize, Chunk),
     /// Nothing older than this time will come from a source.
     Silent(usize, u64),
-    /// A source has no room left, and must not wait: what has come goes.
+    /// A live source has no room left: all records that have come are written.
     Hurry,
     /// Nothing more will come from a source.
     End(usize),
@@ -122,8 +121,8 @@ impl<S: ChunkSink> ChunkSender<S> {
         }
     }
 
-    /// Nothing has come for a moment: hands on what has been held back for long enough, and promises what
-    /// will not come.
+    /// Called when no packet has come for a moment: hands on records held back for long enough, and promises
+    /// that no older ones will follow.
     pub fn idle(&mut self) {
         let quiet_until_ns = self.options.quiet.as_mut().map(Quiet::look);
         if self.handed_on.elapsed() < self.options.patience {
@@ -157,8 +156,7 @@ pub struct Order {
     pub sources: usize,
     /// How long a record waits for earlier ones of others.
     pub window: Duration,
-    /// A source that says nothing holds the others up for the window only; files have all the time in the
-    /// world.
+    /// A silent source delays the others for the window only; files may take any time.
     pub live: bool,
 }
 
@@ -198,7 +196,7 @@ fn merge(
     let mut open = true;
     while open {
         let first = incoming.recv_timeout(TICK);
-        // What was sent before this moment has to be known before it counts as missing.
+        // Messages sent before this moment are taken before anything counts as missing.
         let mut now = Instant::now();
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             (0..back.len()).for_each(|source| merger.close(source));
@@ -214,7 +212,7 @@ fn merge(
             }
         }
         if hurries {
-            // As if all had waited for the window.
+            // Treats all records as having waited for the window.
             now += order.window;
         }
         loop {
@@ -235,11 +233,11 @@ fn merge(
     merger.late()
 }
 
-/// The looks that found nothing.
+/// The promises of a queue whose polls find nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Quiet {
     delivery_ns: u64,
-    /// A moment before the latest.
+    /// A moment before the latest poll.
     looked_ns: u64,
 }
 
@@ -254,10 +252,10 @@ impl Quiet {
         Ok(Self { delivery_ns: delivery.as_nanos() as u64, looked_ns: 0 })
     }
 
-    /// A look has found nothing: nothing older than the time this returns, in nanoseconds since
-    /// 1970, will come.
+    /// Notes a poll that found nothing. Nothing older than the returned time, in nanoseconds since 1970, will
+    /// come.
     pub fn look(&mut self) -> u64 {
-        // Not the time now: this thread may have stood still since it looked.
+        // Not the current time: this thread may have been suspended since its poll.
         let looked_ns = std::mem::replace(&mut self.looked_ns, now_ns());
         looked_ns.saturating_sub(self.delivery_ns)
     }

@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::ledger::Section;
 use sluicegate::error::{Error, Kind as Mends, Result};
@@ -28,11 +29,13 @@ use chunks::{Merging, Order, Quiet, Route, routes};
 use lines::{LineOutput, Lines};
 pub use options::Args;
 use options::Options;
-use recorder::{Capture, CaptureControl, File, Numbers, Recorder, note_statistics, totals};
+use recorder::{Capture, File, Numbers, Recorder, set_statistics};
 
+use crate::counters::{Totals, WorkerCounters};
 use crate::report::{FilesReport, Report};
-use crate::run::receive;
+use crate::run::{Outcomes, Received, RunControl, receive};
 use crate::signals::Signals;
+use crate::status::Status;
 use crate::{notice, ports, signals};
 
 /// Runs the command.
@@ -45,14 +48,13 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     if let Some(output) = &options.output {
         ports::refuse_overwriting(&options.args.ports, &output.path)?;
     }
-    let (mut ports, mut reports) = (Vec::new(), Vec::new());
+    let mut ports = Vec::new();
     for name in &options.args.ports {
         let port = Port::open(name, &options.opening())?;
         // At once: the card's counters are to cover the time that the port is open.
         let mut report = Report::of_port("capture", &port, &options.args.common);
         ports::announce(&port, &options.args.common, &mut report);
-        reports.push(report);
-        ports.push(port);
+        ports.push((port, report));
     }
     let file = options.output.as_ref().map(|config| Output::prepare(config.clone())).transpose()?;
     // Files begun later are begun by the user: so are all, and what the user may not do is refused now.
@@ -61,12 +63,12 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         options.args.common.become_user()?;
     }
     let file = file.map(|output| begin(output, &options, first)).transpose()?;
-    let session = Session::set_up(&options, ports, reports, file)?;
+    let session = Session::set_up(&options, ports, file)?;
     if !first {
         options.args.common.become_user()?;
     }
-    session.announce(&options);
-    session.run(&options)
+    session.announce();
+    session.run()
 }
 
 /// Creates the first file, or finds out whether that can be done later.
@@ -80,53 +82,68 @@ fn begin(mut output: Output, options: &Options, as_user: bool) -> Result<Arc<Fil
     begun.map(|()| Arc::new(File::new(output)))
 }
 
-/// A capture, set up and not yet running.
-struct Session {
-    reports: Vec<Report>,
-    /// For each port: its queues' places in `work`, and its numbers in the file.
-    ports: Vec<(Range<usize>, Arc<Numbers>)>,
-    work: Vec<(Queue, Capture)>,
-    file: Option<(Arc<File>, Merging)>,
-    lines: Option<(Arc<LineOutput>, Merging)>,
+/// A port to capture from.
+struct CapturePort {
+    report: Report,
+    /// The places of its queues among the workers.
+    queues: Range<usize>,
+    /// The numbers of its interfaces in the file.
+    numbers: Arc<Numbers>,
 }
 
-impl Session {
+/// A capture, set up or running.
+struct Session<'a> {
+    options: &'a Options,
+    ports: Vec<CapturePort>,
+    /// Moves to the workers when these start.
+    work: Vec<(Queue, Capture)>,
+    file: Option<Arc<File>>,
+    lines: Option<Arc<LineOutput>>,
+    /// The threads that merge for the file, and for the lines.
+    merging: [Merging; 2],
+    started_ns: u64,
+}
+
+impl<'a> Session<'a> {
     fn set_up(
-        options: &Options,
-        ports: Vec<Port>,
-        reports: Vec<Report>,
+        options: &'a Options,
+        ports: Vec<(Port, Report)>,
         file: Option<Arc<File>>,
     ) -> Result<Self> {
         // Before the merging threads start.
         signals::hold()?;
-        let sources = ports.iter().map(|port| port.queues.len()).sum();
-        let live = are_live(ports.iter().map(|port| &port.name));
+        let sources = ports.iter().map(|(port, _)| port.queues.len()).sum();
+        let live = are_live(&options.args.ports);
         let order = Order { sources, window: options.args.reorder_window, live };
+        let lines = options.print.then(Arc::<LineOutput>::default);
         let (mut to_file, mut to_lines) = (Vec::new().into_iter(), Vec::new().into_iter());
+        let mut merging = [None, None];
+        if let Some(file) = &file {
+            let (thread, routes) = routes(order, Encoder::new(&options.encoder).chunk(), file)?;
+            (merging[0], to_file) = (thread, routes.into_iter());
+        }
+        if let Some(lines) = &lines {
+            let (thread, routes) = routes(order, lines::merged_chunk(), lines)?;
+            (merging[1], to_lines) = (thread, routes.into_iter());
+        }
+        let (work, started_ns) = (Vec::new(), now_ns());
         let mut session =
-            Self { reports, ports: Vec::new(), work: Vec::new(), file: None, lines: None };
-        if let Some(file) = file {
-            let (merging, routes) = routes(order, Encoder::new(&options.encoder).chunk(), &file)?;
-            (session.file, to_file) = (Some((file, merging)), routes.into_iter());
-        }
-        if options.print {
-            let lines = Arc::<LineOutput>::default();
-            let (merging, routes) = routes(order, lines::merged_chunk(), &lines)?;
-            (session.lines, to_lines) = (Some((lines, merging)), routes.into_iter());
-        }
-        for port in ports {
-            session.add(options, port, &mut to_file, &mut to_lines)?;
+            Self { options, ports: Vec::new(), work, file, lines, merging, started_ns };
+        for (port, report) in ports {
+            session.add(port, report, &mut to_file, &mut to_lines)?;
         }
         Ok(session)
     }
 
     /// Says on a terminal what begins now: a file says nothing until its end, and a link may be quiet.
-    fn announce(&self, options: &Options) {
+    fn announce(&self) {
+        let options = self.options;
         let is_live = options.args.ports.iter().any(|port| port.kind() != Kind::Pcap);
         if options.args.common.json || !stderr().is_terminal() {
             return;
         }
-        let ports: Vec<String> = self.reports.iter().map(Report::port_and_method).collect();
+        let ports: Vec<String> =
+            self.ports.iter().map(|port| port.report.port_and_method()).collect();
         let ports = ports.join(", ");
         let filter = options.args.filter.as_deref().map(|filter| format!(", '{filter}'"));
         let filter = filter.unwrap_or_default();
@@ -144,11 +161,12 @@ impl Session {
 
     fn add(
         &mut self,
-        options: &Options,
         port: Port,
+        report: Report,
         to_file: &mut impl Iterator<Item = Route>,
         to_lines: &mut impl Iterator<Item = Route>,
     ) -> Result<()> {
+        let options = self.options;
         let Port { name, queues, .. } = port;
         // Of all interfaces, which appear with their first packets.
         let several =
@@ -162,7 +180,7 @@ impl Session {
         let first = self.work.len();
         let count = queues.len() as u32;
         for queue in queues {
-            let recorder = self.file.as_ref().zip(to_file.next()).map(|((file, _), route)| {
+            let recorder = self.file.as_ref().zip(to_file.next()).map(|(file, route)| {
                 let encoder = Encoder::new(&EncoderConfig {
                     directions,
                     queue: queue.number(),
@@ -177,7 +195,7 @@ impl Session {
                 let (file, numbers) = (Arc::clone(file), Arc::clone(&numbers));
                 Recorder::new(encoder, route, file, numbers, patience, quiet)
             });
-            let lines = self.lines.as_ref().zip(to_lines.next()).map(|((lines, _), route)| {
+            let lines = self.lines.as_ref().zip(to_lines.next()).map(|(lines, route)| {
                 Lines::new(options.printer(), route, Arc::clone(lines), quiet, several)
             });
             let mut capture = Capture { recorder, lines };
@@ -186,35 +204,25 @@ impl Session {
             }
             self.work.push((queue, capture));
         }
-        self.ports.push((first..self.work.len(), numbers));
+        self.ports.push(CapturePort { report, queues: first..self.work.len(), numbers });
         Ok(())
     }
 
-    fn run(self, options: &Options) -> anyhow::Result<()> {
-        let Self { mut reports, ports, work, file, lines } = self;
-        let (queues, mut captures): (Vec<_>, Vec<_>) = work.into_iter().unzip();
-        let started_ns = now_ns();
+    fn run(mut self) -> anyhow::Result<()> {
+        let options = self.options;
+        let (queues, mut captures): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.work).into_iter().unzip();
         let pairs = queues.into_iter().zip(&mut captures).collect();
-        let mut control = CaptureControl {
-            options,
-            reports: &mut reports,
-            ports: &ports,
-            file: file.as_ref().map(|(file, _)| &**file),
-            started_ns,
-        };
         let signals = Signals::catch()?;
-        let ended = receive(pairs, options.run(), &signals, &mut control)?;
-        if file.is_some() {
+        self.started_ns = now_ns();
+        let ended = receive(pairs, options.run(), &signals, &mut self)?;
+        if self.file.is_some() {
             // Without that thread signals wait until the files are complete.
             let _ = signals.end_at_second();
         }
-        for (report, (range, _)) in reports.iter_mut().zip(&ports) {
-            report.count(&ended.outcomes[range.clone()], ended.elapsed);
-        }
-        let mut report = Report::together(reports);
-        for port in &mut report.ports {
-            // What became of them then is known of all ports together only.
-            port.ledger.add(Section::Out, "delivered", port.traffic.packets);
+        let Self { mut ports, file, lines, merging, started_ns, .. } = self;
+        for port in &mut ports {
+            port.report.count(&ended.outcomes[port.queues.clone()], ended.elapsed);
         }
         let mut error = captures.iter_mut().find_map(|capture| {
             let error = capture.recorder.as_mut().and_then(Recorder::take_error);
@@ -223,26 +231,27 @@ impl Session {
         let mut reader_left = ended.reader_left;
         // The merging threads end when the last queue has exited.
         drop(captures);
-        let join = |merging: Merging| {
+        let [late, _] = merging.map(|merging| {
             merging.map_or(0, |thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
-        };
-        if let Some((lines, merging)) = lines {
-            join(merging);
+        });
+        for CapturePort { queues, numbers, .. } in &ports {
+            if let Some(file) = &file {
+                let totals = totals(&ended.outcomes[queues.clone()]);
+                set_statistics(&mut file.output(), numbers, totals, started_ns);
+            }
+        }
+        let mut report = together(ports.into_iter().map(|port| port.report).collect());
+        if let Some(lines) = lines {
             error = error.or(lines.take_error().map(anyhow::Error::from));
             account_for_lines(&mut report, &lines, options);
             reader_left |= lines.lost() > 0 && error.is_none();
         }
-        if let Some((file, merging)) = file {
-            let late = join(merging);
-            let of_port = |range: Range<usize>| totals(&ended.outcomes[range]);
-            note_statistics(&mut file.output(), &ports, started_ns, of_port);
-            if let Some(file) = Arc::into_inner(file) {
-                let summary = file.into_output().finish();
-                account_for_files(&mut report, &summary, options, late);
-                match summary.failure {
-                    Some(failure) if is_closed_pipe(&failure) => reader_left = true,
-                    failure => error = error.or(failure.map(anyhow::Error::from)),
-                }
+        if let Some(file) = file.and_then(Arc::into_inner) {
+            let summary = file.into_output().finish();
+            account_for_files(&mut report, &summary, options, late);
+            match summary.failure {
+                Some(failure) if is_closed_pipe(&failure) => reader_left = true,
+                failure => error = error.or(failure.map(anyhow::Error::from)),
             }
         }
         drop(signals);
@@ -254,10 +263,69 @@ impl Session {
     }
 }
 
+impl RunControl<Received> for Session<'_> {
+    fn report_so_far(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) -> Report {
+        let of_port = |port: &mut CapturePort| {
+            port.report.counted_so_far(&outcomes[port.queues.clone()], elapsed)
+        };
+        let mut whole = together(self.ports.iter_mut().map(of_port).collect());
+        match self.file.as_ref().map(|file| file.counts()) {
+            Some(counts) => {
+                whole.ledger.add(Section::Out, "written", counts.written());
+                whole.ledger.add(Section::Loss, "not_written", counts.lost());
+            }
+            None => whole.ledger.add(Section::Out, "printed", whole.traffic.packets),
+        }
+        whole
+    }
+
+    fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
+        // The live line would cut the packets' lines to pieces.
+        if !self.options.print {
+            status.show(counters, elapsed);
+        }
+        // Every file of a rotation ends with some statistics. Writing is not waited for: this thread has
+        // to see signals.
+        if let Some(mut output) = self.file.as_ref().and_then(|file| file.idle_output()) {
+            for CapturePort { queues, numbers, .. } in &self.ports {
+                let totals = Totals::sum(&counters[queues.clone()]);
+                set_statistics(&mut output, numbers, totals, self.started_ns);
+            }
+        }
+    }
+
+    fn at_end(&mut self) {
+        self.ports.iter_mut().for_each(|port| port.report.look_at_card());
+    }
+}
+
+/// The report on the whole, before what became of the packets.
+fn together(reports: Vec<Report>) -> Report {
+    let mut whole = Report::together(reports);
+    for port in &mut whole.ports {
+        // What became of them then is known of all ports together only.
+        port.ledger.add(Section::Out, "delivered", port.traffic.packets);
+    }
+    whole
+}
+
+/// Adds up what workers have received, at the end.
+fn totals(outcomes: &Outcomes<Received>) -> Totals {
+    let mut totals = Totals::default();
+    for Received { packets, stats, after_end, .. } in
+        outcomes.iter().flatten().map(|outcome| outcome.counts)
+    {
+        totals.packets += packets;
+        totals.received += stats.received.saturating_sub(after_end);
+        totals.lost += stats.dropped_ring_full;
+    }
+    totals
+}
+
 /// Returns true if a silent source delays the others for the reorder window only. Files can wait
 /// without limit, also for a single pipe. Two pipes cannot: the writer of the one that is not read
 /// may have to drop packets.
-fn are_live<'a>(names: impl Iterator<Item = &'a PortName>) -> bool {
+fn are_live(names: &[PortName]) -> bool {
     let mut pipes = 0;
     for name in names {
         match name.kind() {

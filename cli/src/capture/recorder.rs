@@ -1,7 +1,6 @@
-//! Recording: the file that all recorders of a capture share, the recorder of each queue, and the control
-//! of a capture.
+//! Recording: the file that all recorders of a capture share, and the recorder of each queue.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -13,14 +12,10 @@ use sluicegate::ring::{Packet, now_ns};
 
 use super::chunks::{ChunkOptions, ChunkSender, ChunkSink, Quiet, Route};
 use super::lines::Lines;
-use super::options::Options;
-use crate::counters::{Totals, WorkerCounters};
-use crate::ledger::Section;
-use crate::report::Report;
-use crate::run::{Outcomes, Received, RunControl, Visitor};
-use crate::status::Status;
+use crate::counters::Totals;
+use crate::run::Visitor;
 
-/// Between two looks at whether a thread still writes, and how many there are at most.
+/// Interval between attempts to lock the output, and their maximum number.
 const WRITING_INTERVAL: Duration = Duration::from_millis(1);
 const WRITING_LOOKS: u32 = 10;
 
@@ -28,7 +23,7 @@ const WRITING_LOOKS: u32 = 10;
 pub struct File {
     output: Mutex<Output>,
     counts: OutputCounts,
-    /// It failed: there is no point in going on.
+    /// Writing has failed.
     failed: AtomicBool,
 }
 
@@ -86,7 +81,7 @@ impl ChunkSink for File {
 pub struct Numbers {
     in_file: Mutex<Vec<u32>>,
     filter: Option<String>,
-    /// Devices appear while the port is open: its counts are no single one's.
+    /// Devices appear while the port is open: its counts are of several.
     pub several: bool,
 }
 
@@ -224,38 +219,10 @@ impl Visitor for Capture {
     }
 }
 
-/// Notes each interface's statistics so far, so that every file of a rotation ends with some.
-pub fn note_statistics(
-    output: &mut Output,
-    ports: &[(Range<usize>, Arc<Numbers>)],
-    started_ns: u64,
-    totals: impl Fn(Range<usize>) -> Totals,
-) {
-    for (range, numbers) in ports {
-        set_statistics(output, numbers, totals(range.clone()), started_ns);
-    }
-}
-
-/// Adds up what workers have received, at the end.
-pub fn totals(outcomes: &Outcomes<Received>) -> Totals {
-    let mut totals = Totals::default();
-    for Received { packets, stats, after_end, .. } in
-        outcomes.iter().flatten().map(|outcome| outcome.counts)
-    {
-        totals.packets += packets;
-        totals.received += stats.received.saturating_sub(after_end);
-        totals.lost += stats.dropped_ring_full;
-    }
-    totals
-}
-
 /// A port's statistics; they are those of its only interface, so a file's several have none.
-fn set_statistics(output: &mut Output, numbers: &Numbers, totals: Totals, started_ns: u64) {
-    if numbers.several {
-        return;
-    }
-    let Some(in_file) = numbers.known() else { return };
-    let &[number] = in_file.as_slice() else { return };
+pub fn set_statistics(output: &mut Output, numbers: &Numbers, totals: Totals, started_ns: u64) {
+    let known = numbers.known().filter(|_| !numbers.several);
+    let Some(&[number]) = known.as_deref() else { return };
     let taken_ns = now_ns();
     let stats = InterfaceStats {
         taken_ns,
@@ -273,51 +240,4 @@ fn set_statistics(output: &mut Output, numbers: &Numbers, totals: Totals, starte
     };
     // The number came from the same output.
     let _ = output.set_statistics(number, stats);
-}
-
-/// Controls a capture.
-pub struct CaptureControl<'a> {
-    pub options: &'a Options,
-    pub reports: &'a mut [Report],
-    /// For each port: its queues' places among the workers, and its numbers in the file.
-    pub ports: &'a [(Range<usize>, Arc<Numbers>)],
-    pub file: Option<&'a File>,
-    pub started_ns: u64,
-}
-
-impl RunControl<Received> for CaptureControl<'_> {
-    fn report_so_far(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) -> Report {
-        let of_port = |(report, (range, _)): (&mut Report, &(Range<usize>, _))| {
-            report.counted_so_far(&outcomes[range.clone()], elapsed)
-        };
-        let mut whole =
-            Report::together(self.reports.iter_mut().zip(self.ports).map(of_port).collect());
-        for port in &mut whole.ports {
-            port.ledger.add(Section::Out, "delivered", port.traffic.packets);
-        }
-        match self.file.map(File::counts) {
-            Some(counts) => {
-                whole.ledger.add(Section::Out, "written", counts.written());
-                whole.ledger.add(Section::Loss, "not_written", counts.lost());
-            }
-            None => whole.ledger.add(Section::Out, "printed", whole.traffic.packets),
-        }
-        whole
-    }
-
-    fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
-        // The live line would cut the packets' lines to pieces.
-        if !self.options.print {
-            status.show(counters, elapsed);
-        }
-        // Writing is not waited for: this thread has to see signals.
-        if let Some(mut output) = self.file.and_then(File::idle_output) {
-            let totals = |range: Range<usize>| Totals::sum(&counters[range]);
-            note_statistics(&mut output, self.ports, self.started_ns, totals);
-        }
-    }
-
-    fn at_end(&mut self) {
-        self.reports.iter_mut().for_each(Report::look_at_card);
-    }
 }
