@@ -25,7 +25,7 @@ use crate::ledger::{Ledger, Section};
 const COUNTING_TIMEOUT: Duration = Duration::from_millis(500);
 /// The interface counts the last packets within this time if others send, too.
 const SETTLING_TIME: Duration = Duration::from_millis(50);
-/// Between two looks at the counters then.
+/// Interval between reads of the counters meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Packets in the ring of a veth's receive queue (VETH_RING_SIZE, drivers/net/veth.c).
 const VETH_RING_PACKETS: u64 = 256;
@@ -39,7 +39,7 @@ pub struct Card {
     after: Option<CardCounts>,
     tx: Option<(TxCounters, TxCounts)>,
     queue: Option<(Backlog, Backlogged)>,
-    /// Packets that the card missed might not have passed.
+    /// The filter might have rejected the packets that the card missed.
     filtered: bool,
 }
 
@@ -70,8 +70,7 @@ pub struct Removed {
 }
 
 impl Card {
-    /// Looks at the counters now; none for ports that are not an interface, or where they cannot be
-    /// read: the ledger goes without them then.
+    /// Reads the counters; `None` if the port is no interface, or they cannot be read.
     pub fn watch(port: &PortName, netns: Option<&str>) -> Option<Self> {
         if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live) {
             return None;
@@ -80,7 +79,7 @@ impl Card {
         let interface = link::interface(netns, port.name()).ok()?;
         let tx = TxCounters::open(netns, &interface).ok();
         let tx = tx.and_then(|mut counters| counters.read().map(|before| (counters, before)));
-        // XDP and live frames go past it.
+        // XDP and live frames bypass it.
         let queued = port.kind() == Kind::Packet && port.option("qdisc") != Some("bypass");
         let queue = queued.then(|| Backlog::open(netns, &interface).ok()).flatten();
         let queue = queue.and_then(|mut queue| queue.read().ok().map(|before| (queue, before)));
@@ -95,7 +94,7 @@ impl Card {
         })
     }
 
-    /// Looks at what was received for the last time.
+    /// Reads the receive counters for the last time.
     pub fn look(&mut self) {
         self.after = self.received();
     }
@@ -125,13 +124,13 @@ impl Card {
     pub fn transmitted(&mut self, packets: u64, rejected: u64) -> Option<Transmitted> {
         let begin = Instant::now();
         loop {
-            // Asked before the look: one comes when the time is over, too.
+            // Taken before the read, so that one read follows the end of the time.
             let elapsed = begin.elapsed();
-            // The queue first: a packet that leaves it between the two looks is seen in one of them.
+            // The queue first: a packet that leaves it between the two reads is in one of them.
             let queue = self.queue_now();
             let TxCounts { sent, dropped, errors } = self.transmitted_now()?;
             let removed = self.is_removed();
-            // More rejections than the two counted: others' drops may stand there in place of ours.
+            // More rejections than both counted: others' drops may be among them.
             let counted = rejected <= dropped + u64::from(queue.dropped);
             let rejected = if counted { rejected } else { 0 };
             let by_queue = rejected.min(queue.dropped.into());
@@ -173,9 +172,9 @@ impl Card {
         is_veth.then(|| VETH_RING_PACKETS * u64::from(self.interface.tx_queues.max(1)))
     }
 
-    /// Adds what was received to a ledger: up to the last look, or up to now. A packet that the card had no
-    /// buffer for has come in and is lost; where there is a filter, nobody knows whether it would have
-    /// passed. Returns what the host has dropped, of all its interfaces together: a note, for once a run.
+    /// Adds the receive counters to a ledger: as of the last read, or of now. A packet without a buffer in the
+    /// card has come in and is lost; with a filter, it is unknown whether it would have passed. Returns the
+    /// packets that the host dropped on all its interfaces together.
     pub fn account(&mut self, ledger: &mut Ledger) -> u64 {
         let now = if self.after.is_some() { None } else { self.received() };
         let Some(after) = self.after.as_ref().or(now.as_ref()) else { return 0 };
@@ -198,7 +197,7 @@ fn softnet_dropped() -> Option<u64> {
     Some(cpu_counters().ok()?.iter().map(|cpu| cpu.dropped).sum())
 }
 
-/// Where the packets went that a command handed to an interface.
+/// The fate of packets that a command handed to an interface.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Transmission {
     /// Packets of all senders that the interface sent meanwhile; none if it does not count them.
@@ -225,7 +224,7 @@ impl Transmission {
         let unknown =
             Self { sent: redirected, uncertain: rest, losses: redirect_losses, ..Self::default() };
         let Some(card) = card else {
-            // A ledger of a run that goes on: some are on their way.
+            // The run goes on: some packets are on their way.
             return (known > 0).then_some(unknown);
         };
         if known > packets {
@@ -269,7 +268,7 @@ impl Transmission {
         let max_lost = losses.iter().map(|(_, packets)| packets).sum::<u64>() + max_vanished;
         let max = packets.min(sent);
         let min = packets.saturating_sub(max_lost).min(max);
-        // Those that cannot be out, as far as they have a name.
+        // The packets that cannot be out are divided among the named losses.
         let mut left = packets - max;
         for (_, packets) in &mut losses {
             *packets = left.min(*packets);
@@ -285,7 +284,7 @@ impl Transmission {
         waiting.map_or(0, |(_, packets)| *packets)
     }
 
-    /// Adds what became of the packets to a ledger.
+    /// Adds the fate of the packets to a ledger.
     pub fn account(&self, ledger: &mut Ledger) {
         ledger.add(Section::Out, "sent", self.sent);
         ledger.add(Section::Uncertain, "sent_or_lost", self.uncertain);

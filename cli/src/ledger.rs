@@ -1,11 +1,9 @@
 //! The ledger: where every packet went.
 //!
-//! Packets come in at named places, go out at named places, and are lost at named places.
-//! What the names do not cover stands as [`unexplained`](Ledger::unexplained), which is
-//! zero when all is well; it can be negative, when more came out than is known to have come in.
+//! Inputs, outputs and losses have names. The rest is [`unexplained`](Ledger::unexplained): zero when all is
+//! well, negative when more came out than is known to have come in.
 //! Where others use the same counters, some packets are [`uncertain`](Section::Uncertain): out or lost.
-//! Notes are figures that help to read the rest (the host's own drops, say) and take no part
-//! in the sum.
+//! Notes are figures beside the sum, such as the host's own drops.
 
 use sluicegate::port::QueueStats;
 
@@ -18,8 +16,7 @@ pub enum Section {
     Out,
     /// Packets that were lost.
     Loss,
-    /// Packets that went out or were lost, and nobody can tell which: the truth lies between `Out` and
-    /// `Out` with these.
+    /// Packets that went out or were lost: it is unknown which.
     Uncertain,
     /// A figure beside the sum.
     Note,
@@ -51,7 +48,7 @@ impl Ledger {
         }
     }
 
-    /// Adds what queues received and lost, by their own counts; what came after the end was let go.
+    /// Adds the packets that queues received and lost; those that came after the end were dropped.
     pub fn add_received(&mut self, stats: &QueueStats, after_end: u64) {
         self.add(Section::In, "received", stats.received.saturating_sub(after_end));
         self.add(Section::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
@@ -60,7 +57,7 @@ impl Ledger {
         self.add(Section::Note, "ring_full_events", stats.ring_full_events);
     }
 
-    /// Adds what queues were given and did not send, by their own counts.
+    /// Adds the packets that queues were given and did not send.
     pub fn add_unsent(&mut self, stats: &QueueStats) {
         let named = stats.too_long + stats.unsent + stats.disconnected;
         self.add(Section::Loss, "refused", stats.refused.saturating_sub(named));

@@ -1,5 +1,5 @@
-//! Checks and notices of ports that several commands have: what a port takes from the host, what hides
-//! packets from it, and an output file that is also an input.
+//! Checks and notices of ports, for all commands: packets that a port takes from the host, programs that hide
+//! packets from it, and output files that are also inputs.
 
 use std::fs::File;
 use std::io::{IsTerminal, stderr, stdin, stdout};
@@ -16,18 +16,18 @@ use crate::args::Common;
 use crate::notice;
 use crate::report::Report;
 
-/// Says what there is to say about a port that was opened to receive.
+/// Prints the notices of a port that was opened to receive.
 pub fn announce(port: &Port, common: &Common, report: &mut Report) {
     say_fallbacks(port, common.verbose);
     say_diverts(&port.name);
     warn_hidden(&port.name, common, report);
 }
 
-/// Says every fall to a slower method, with its reason; where more is wanted, with the kernel's answer.
+/// Prints every fallback to a slower method, with its reason; if verbose, with the kernel's answer.
 pub fn say_fallbacks(port: &Port, verbose: bool) {
     for fallback in &port.fallbacks {
         let (to, reason) = (fallback.to, &fallback.reason);
-        // A kind of port has a colon of its own.
+        // Names of port kinds end with a colon.
         let from = fallback.from.trim_end_matches(':');
         let detail = fallback.detail.as_ref().filter(|_| verbose);
         let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
@@ -38,7 +38,7 @@ pub fn say_fallbacks(port: &Port, verbose: bool) {
     }
 }
 
-/// Says once, on a terminal, what a port takes from the host while it is open.
+/// Explains, on a terminal, which packets the port takes from the host.
 pub fn say_diverts(port: &PortName) {
     let takes = match port.kind() {
         Kind::Xdp => port.option("action") != Some("pass"),
@@ -96,7 +96,7 @@ fn warn_hidden(port: &PortName, common: &Common, report: &mut Report) {
 /// The users of the interface's XDP program, none where it has no program.
 ///
 /// # Errors
-/// It has one, and this process cannot tell what it does.
+/// This process cannot read the program's state.
 fn owners(netns: Option<&str>, interface: &Interface) -> Result<Vec<Owner>> {
     netns::run_in(netns, || {
         let Some(resident) = Resident::find(interface)? else { return Ok(Vec::new()) };
@@ -141,7 +141,7 @@ pub fn is_any(port: &PortName) -> bool {
 /// The interfaces that a port receives from now.
 ///
 /// # Errors
-/// There is none of its name, or they cannot be listed.
+/// The interface does not exist, or interfaces cannot be listed.
 fn interfaces(port: &PortName, netns: Option<&str>) -> Result<Vec<Interface>> {
     match is_any(port) {
         true => link::interfaces(netns),
@@ -149,11 +149,10 @@ fn interfaces(port: &PortName, netns: Option<&str>) -> Result<Vec<Interface>> {
     }
 }
 
-/// Refuses to write to a file that one of the ports is read from, by whatever name it is called: a
-/// link's, or that of a standard stream.
+/// Rejects an output file that is also the input of a port, by any name: a link, or a standard stream.
 ///
 /// # Errors
-/// It is one of them.
+/// The files are the same.
 pub fn refuse_overwriting<'a>(
     sources: impl IntoIterator<Item = &'a PortName>,
     output: &Path,
@@ -172,8 +171,7 @@ pub fn refuse_overwriting<'a>(
     Ok(())
 }
 
-/// Device and inode of a regular file; `-` is a stream. None of what is not there, and so is nobody
-/// else's.
+/// Device and inode of a regular file; `-` is a stream. None if the file does not exist.
 fn identity(path: &Path, stream: impl AsFd) -> Option<(u64, u64)> {
     let metadata = match path == Path::new("-") {
         true => File::from(stream.as_fd().try_clone_to_owned().ok()?).metadata(),

@@ -29,12 +29,12 @@ pub const L1_OVERHEAD_BYTES: u64 = 24;
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub command: &'static str,
-    /// It is asked for while the command runs.
+    /// The command still runs.
     #[serde(skip_serializing_if = "is_final")]
     pub so_far: bool,
     /// The port, or all of them with a space between.
     pub port: String,
-    /// Of `forward`, the other port.
+    /// The other port of `forward`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     pub backend: String,
@@ -54,10 +54,10 @@ pub struct Report {
     /// Counts that only one command has.
     #[serde(flatten)]
     pub details: Map<String, Value>,
-    /// Of commands that send, where packets have times.
+    /// The timetable of commands that send, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pace: Option<Paced>,
-    /// Of `forward`, each direction by itself.
+    /// The directions of `forward`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub directions: Vec<DirectionReport>,
     pub threads: Vec<Thread>,
@@ -158,7 +158,7 @@ impl DirectionReport {
 impl Report {
     /// The report on one port.
     pub fn of_port(command: &'static str, port: &Port, common: &Common) -> Self {
-        let fallback = |Fallback { from, to, reason, .. }: &Fallback| json!({"from": from, "to": to, "reason": reason});
+        let fallback = |it: &Fallback| json!({"from": it.from, "to": it.to, "reason": it.reason});
         Self {
             method: port.method,
             mode: port.mode,
@@ -284,7 +284,7 @@ impl Report {
         }
     }
 
-    /// Fails where nearly nothing of what came in went out, at most: under 1 %.
+    /// Fails if less than 1 % of the attempted packets can be out.
     pub fn check_sent(&self) -> anyhow::Result<()> {
         let (attempted, sent) = (self.ledger.total(Section::In), self.ledger.max_out());
         if attempted == 0 || sent >= attempted.div_ceil(100) {
@@ -299,8 +299,8 @@ impl Report {
         anyhow::bail!("{port}: {share} of {} packets were sent: {reason}", show_count(attempted))
     }
 
-    /// Prints it to standard output, or to stderr where packets go to standard output. A reader that left
-    /// does not change how the command ends.
+    /// Prints the report to standard output, or to stderr if packets go to standard output. A reader that left
+    /// is no error.
     pub fn publish(&self, stdout_is_taken: bool, json: bool) -> io::Result<()> {
         let unless_reader_left = |printed: io::Result<()>, output: BorrowedFd<'_>| {
             printed.or_else(|error| if reader_left(&error, output) { Ok(()) } else { Err(error) })
@@ -312,7 +312,7 @@ impl Report {
         unless_reader_left(printed, stdout().as_fd())
     }
 
-    /// Prints it, as JSON or for people.
+    /// Prints the report, as JSON or for people.
     pub fn print(&self, out: &mut impl Write, json: bool) -> io::Result<()> {
         if json {
             serde_json::to_writer(&mut *out, self)?;
@@ -391,8 +391,7 @@ impl Report {
         for (loss, remedy) in remedies(ledger) {
             writeln!(out, "  advice {}: {remedy}", loss.replace('_', " "))?;
         }
-        // The interface's own count covers others' packets, and is read at another moment: it helps only
-        // to explain what is unexplained.
+        // The interface's own count includes others' packets: it only helps where something is unexplained.
         let helps = |name| name != "card_received" || unexplained != 0;
         let notes = ledger.entries(Section::Note);
         for entry in notes.filter(|entry| entry.packets > 0 && helps(entry.name)) {
@@ -418,7 +417,7 @@ fn is_final(so_far: &bool) -> bool {
 }
 
 /// `{in, out, losses {name: count}, remedies {name: text}, uncertain {min, max}, unexplained, notes
-/// {name: count}}`. Of the uncertain packets at least `min` and at most `max` are out.
+/// {name: count}}`. At least `min` and at most `max` of the uncertain packets are out.
 pub fn ledger_value(ledger: &Ledger) -> Value {
     let names = |section| -> Map<String, Value> {
         let entries = ledger.entries(section).filter(|entry| entry.packets > 0);

@@ -30,7 +30,7 @@ pub struct Status {
     before_at: Duration,
     /// The missing packets by the analysis.
     missing: Option<Missing>,
-    /// The live line, and what its end says: what was lost, or a note.
+    /// The live line, and its end: the losses, or a note.
     line: String,
     lost: String,
     note: Option<String>,
@@ -39,7 +39,7 @@ pub struct Status {
 /// Stamped packets that were lost on their way, and that came out of order, so far.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Missing {
-    /// Numbers that did not come.
+    /// Missing sequence numbers.
     #[serde(rename = "stamped_lost")]
     pub lost: u64,
     /// Packets that came after one with a higher number.
@@ -96,7 +96,7 @@ impl Status {
         }
     }
 
-    /// From now on shows what an analysis says.
+    /// Shows an analysis' missing packets from now on.
     pub fn analysed(&mut self, missing: Option<Missing>) {
         self.missing = missing;
     }
@@ -106,8 +106,7 @@ impl Status {
         self.interval
     }
 
-    /// Something to stand at the live line's end from now on, of a command that loses nothing by
-    /// itself: lines are as long as terminals are wide.
+    /// Shows a note at the end of the live line, in place of the losses.
     pub fn note(&mut self, text: String) {
         self.note = Some(text);
         self.draw();
@@ -132,7 +131,7 @@ impl Status {
             let (time_s, lost, missing) = (at.as_secs_f64(), news.lost, self.missing);
             let line = StatusLine { time_s, interval_s, traffic, lost, missing };
             let Ok(line) = serde_json::to_string(&line) else { return };
-            // A reader that has had enough is no reason to stop receiving.
+            // A reader that has left is no reason to stop receiving.
             let _ = match self.stdout_is_taken {
                 true => writeln!(stderr(), "{line}"),
                 false => writeln!(stdout(), "{line}"),
@@ -172,7 +171,7 @@ impl Status {
     /// Prints the ledger so far on stderr, above the live line.
     pub fn ledger(&self, report: &Report) {
         let mut text = Vec::new();
-        // A write to memory cannot fail; a terminal that was closed does not end the run.
+        // A write to memory cannot fail; a closed terminal does not end the run.
         let _ = report.print(&mut text, self.json);
         let print = || drop(stderr().lock().write_all(&text));
         match &self.live {
@@ -181,7 +180,7 @@ impl Status {
         }
     }
 
-    /// Takes the live line away.
+    /// Clears the live line.
     pub fn done(&self) {
         if let Some(bar) = &self.live {
             bar.finish_and_clear();

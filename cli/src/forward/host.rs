@@ -1,5 +1,5 @@
-//! Between a host and its wire: what may be forwarded there, and flows that are left to the host after
-//! their first packet.
+//! Forwarding between a host and its wire: the allowed pairs of ports, and flows that are left to the host
+//! after their first packet.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use sluicegate::ring::Packet;
 use crate::notice;
 use crate::report::Report;
 
-/// Flows that a host: port has room for, where its name does not say.
+/// The default size of a host: port's flow table.
 const FLOWS: &str = "65536";
 
 /// Returns true if the two ports are the host side and the wire side of one interface.
 ///
 /// # Errors
-/// The port of the wire side leaves its packets to the host, too.
+/// The wire-side port also leaves its packets to the host.
 pub fn are_its_sides(ports: [&PortName; 2], one_way: bool) -> Result<bool> {
     let same = ports[0].name() == ports[1].name();
     let kinds = ports.map(PortName::kind);
@@ -26,7 +26,7 @@ pub fn are_its_sides(ports: [&PortName; 2], one_way: bool) -> Result<bool> {
         return Ok(false);
     };
     let wire = ports[1 - host];
-    // To send by packet sockets and live frames does no harm.
+    // Sending by packet sockets and live frames is harmless.
     let receives = !one_way || host == 1;
     match wire.kind() {
         Kind::Xdp => Ok(true),
@@ -38,10 +38,10 @@ pub fn are_its_sides(ports: [&PortName; 2], one_way: bool) -> Result<bool> {
     }
 }
 
-/// Has the host: port of two keep flows, as `--host-flows` wants it.
+/// Makes the host: port keep flows, for `--host-flows`.
 ///
 /// # Errors
-/// None of them is one, or the other is of another interface.
+/// No port is a host: port, or the other port is of another interface.
 pub fn keep_flows(ports: [&mut PortName; 2]) -> Result<()> {
     let same = ports[0].name() == ports[1].name();
     let Some(host) = ports.iter().position(|port| port.kind() == Kind::Host) else {
@@ -60,7 +60,7 @@ pub fn keep_flows(ports: [&mut PortName; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Which flows are left to the host.
+/// The flows that are left to the host.
 #[derive(Debug)]
 pub struct Leaving {
     filter: Filter,
@@ -68,7 +68,7 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    /// Those that match an expression, by the host: port among these.
+    /// Leaves flows that match an expression to the host: port among these; `None` without such a port.
     ///
     /// # Errors
     /// The expression does not compile.
@@ -79,11 +79,10 @@ impl Leaving {
         Ok(flows.map(|flows| Arc::new(Self { filter, flows })))
     }
 
-    /// Looks at packets that have come: what matches is the last of its flow that comes. They go on
-    /// all the same.
+    /// Gives the flows of matching packets to the host; the packets themselves are still forwarded.
     ///
     /// # Errors
-    /// The kernel refused.
+    /// The kernel refuses a flow.
     pub fn look<'a>(&self, packets: impl Iterator<Item = Packet<'a>>) -> Result<()> {
         for packet in packets {
             if self.filter.matches(packet.head(), packet.meta().wire_bytes) {
@@ -93,7 +92,7 @@ impl Leaving {
         Ok(())
     }
 
-    /// Says how many packets passed without coming here, or why that is not known.
+    /// Notes how many packets bypassed the forwarder, or why that is unknown.
     pub fn account(&self, report: &mut Report) {
         let counts = match self.flows.counts() {
             Ok(counts) => counts,

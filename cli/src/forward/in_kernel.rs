@@ -1,4 +1,4 @@
-//! `--in-kernel`: XDP has packets go out by the other interface; here they are only counted.
+//! `--in-kernel`: XDP redirects packets to the other interface; this process only counts them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::report::Report;
 use crate::run::{Nothing, Outcomes, Received, RunControl, RunOptions, receive};
 use crate::signals::Signals;
 
-/// Refuses what the kernel cannot do by itself.
+/// Rejects ports between which the kernel cannot redirect.
 pub fn check(args: &Args) -> Result<()> {
     for port in [&args.from, &args.to] {
         if port.kind() != Kind::Xdp {
@@ -35,7 +35,7 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
         ports.push(port);
         Ok::<_, anyhow::Error>(report)
     };
-    // Of both, so that what the interfaces send is looked at, too.
+    // Both are watched, because the ledger needs the counters of the sending interface.
     let there = open(from, to)?;
     let back = match args.one_way {
         true => Report::new("forward", to, common),

@@ -1,8 +1,8 @@
-//! `sluice forward`: what comes in at one port goes out at another, and back.
+//! `sluice forward`: moves packets from one port to another, and back.
 //!
 //! ```text
-//!   queues: those of both ports → relays, a thread each     relay: receive → move → send, or wait
-//!   result: what moved, how, and the ledger of each direction
+//!   relay: queues of both ports → threads; each thread: receive → move → send, or wait
+//!   result: packets moved, how, and the ledger of each direction
 //! ```
 
 mod host;
@@ -192,12 +192,12 @@ fn thread(outcome: &Outcome<Relayed>) -> Thread {
 }
 
 impl Args {
-    /// Which of the ports are received from.
+    /// The ports to receive from.
     fn sources(&self) -> &'static [usize] {
         if self.one_way { &[0] } else { &[0, 1] }
     }
 
-    /// The ports, and what they are opened for.
+    /// The ports and their use.
     fn usage(&self) -> [(&PortName, Use); 2] {
         match self.one_way {
             true => [(&self.from, Use::Receive), (&self.to, Use::Send)],
@@ -223,7 +223,7 @@ impl Args {
         ports.filter(merges).map(text).collect()
     }
 
-    /// Refuses what cannot be or would do harm, and fills in what the ports' names leave open.
+    /// Rejects invalid and harmful requests, and fills in the ports' defaults.
     fn prepare(&mut self) -> Result<()> {
         self.refuse_loops()?;
         self.headers.check(self.one_way)?;
@@ -260,10 +260,10 @@ impl Args {
                 return Err(port.error("action= is for `sluice count`: it leaves no packets"));
             }
             ports::apply_filter(port, self.filter.as_deref())?;
-            // What the host itself sends there has left already.
+            // The host's own packets have left already.
             port.set_default("tx_copies", "off");
             if port.kind() == Kind::Xdp {
-                // What is forwarded is for others, unless it is for the host.
+                // Forwarded packets are for others, unless the target is the host.
                 port.set_default("promisc", if to_host { "off" } else { "on" });
                 if !to_file && !self.in_kernel {
                     port.set_default("timestamp", "off");
@@ -321,7 +321,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Refuses changes of what does not come back.
+    /// Rejects changes to the way back where there is none.
     pub fn check(&self, one_way: bool) -> Result<()> {
         let back = self.reverse_smac.is_some()
             || self.reverse_dmac.is_some()
@@ -334,7 +334,7 @@ impl Headers {
         }
     }
 
-    /// Of packets that come in at each port; none where nothing changes.
+    /// The rewriters of packets that come in at each port; none where nothing changes.
     pub fn rewriters(&self) -> [Option<Rewriter>; 2] {
         [
             rewriter(self.smac, self.dmac, self.vlan),

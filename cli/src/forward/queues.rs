@@ -8,18 +8,18 @@ use sluicegate::ring::Packet;
 
 use crate::card::is_down;
 
-/// A queue, and what it is used for.
+/// A queue and its use.
 pub struct Served {
     pub queue: Queue,
-    /// Which of the two ports it is of.
+    /// The port, of the two, that it belongs to.
     pub side: usize,
     pub receives: bool,
     pub sends: bool,
-    /// It can be sent to again when its interface, down, has come up.
+    /// Sending can resume when its interface comes up again.
     pub waits: bool,
-    /// The interface went down then, and nothing has moved since.
+    /// When the interface went down; nothing has moved since.
     pub down_since: Option<Instant>,
-    /// Interfaces of its packets that the targets have been told of.
+    /// Number of its interfaces that are described to the target.
     pub described: usize,
 }
 
@@ -36,7 +36,7 @@ impl Served {
         }
     }
 
-    /// The packets that begin in the first `slots` slots of what has come, but not in the first `seen`.
+    /// The received packets that begin in slots `seen..slots`.
     pub fn unseen(&self, seen: u32, slots: u32) -> impl Iterator<Item = Packet<'_>> {
         let mut at = 0;
         let places = self.queue.rx().packets().map(move |packet| {
@@ -48,7 +48,7 @@ impl Served {
         unseen.take_while(move |(first, _)| *first < slots).map(|(_, packet)| packet)
     }
 
-    /// Lets all go that has come. How many packets.
+    /// Releases all received packets, and returns their number.
     pub fn let_go(&mut self) -> u64 {
         let packets = self.queue.rx().packets().count() as u64;
         let slots = self.queue.rx().available();
@@ -66,8 +66,8 @@ impl Served {
         self.sends && self.queue.needs_sync_tx()
     }
 
-    /// Sends what it was given, as far as the interface takes it. Returns how many slots are room
-    /// again, and whether it is down.
+    /// Sends as many of its packets as the interface accepts. Returns the number of freed slots, and whether
+    /// the interface is down.
     pub fn send(&mut self) -> Result<(u32, bool)> {
         match self.queue.sync_tx() {
             Ok(slots) => Ok((slots, false)),
@@ -77,10 +77,10 @@ impl Served {
         }
     }
 
-    /// Sends what it can of what it was given in this time, and no more after that.
+    /// Sends its packets for at most this time, then stops.
     pub fn end(&mut self, patience: Duration) -> Result<()> {
         match self.queue.close_tx_within(patience) {
-            // What is not sent is counted.
+            // Unsent packets are counted.
             Err(error) if self.may_come_up(&error) => Ok(()),
             result => result,
         }
@@ -91,14 +91,14 @@ impl Served {
     }
 }
 
-/// From a queue to a queue, by their places in the relay.
+/// A path from queue to queue, by their indices in the relay.
 #[derive(Debug, Default)]
 pub struct QueuePair {
     pub from: usize,
     pub to: usize,
-    /// The target was full at the last look.
+    /// The target was full at the last attempt.
     pub blocked: bool,
-    /// Slots of packets that wait at the source and have been looked at: the first ones.
+    /// Slots of waiting packets at the source that were inspected before.
     pub looked_at: u32,
 }
 

@@ -1,11 +1,10 @@
-//! A thread that forwards: some queues of both ports, and the ways between them.
+//! A forwarding thread: some queues of both ports, and the paths between them.
 //!
 //! ```text
 //!   sync what receives → move along each way → sync what sends → again, or wait
 //! ```
 //!
-//! Where a target is full, packets stay in their source's ring: what is lost is lost there, as
-//! `ring_full`.
+//! Packets for a full target stay in their source's ring; losses occur there, as `ring_full`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,26 +20,25 @@ use super::result::Passed;
 use super::watched::Watchers;
 use crate::run::{Work, WorkerThread};
 
-/// How long a thread may sleep before it looks at the stop flag again.
+/// The longest sleep of a thread between two checks of the stop flag.
 const TICK: Duration = Duration::from_millis(50);
-/// Where a target is full, or the kernel has not accepted all it was given, nothing wakes the thread
-/// when there is room again. It sleeps for this part of the time that it has been stuck: so a packet
-/// is that much later than it had to be, at most.
+/// Nothing wakes a thread when a full target has room again. It sleeps for this fraction of the time it has
+/// been stuck, which bounds the added delay of a packet.
 const STUCK_SHARE: u32 = 8;
-/// The shortest and the longest of these sleeps.
+/// Bounds of these sleeps.
 const MIN_NAP: Duration = Duration::from_micros(50);
 const MAX_NAP: Duration = Duration::from_millis(5);
-/// Between two looks at what is left, once nothing more is let in.
+/// Interval between checks for remaining packets after the end.
 const DRAIN: Duration = Duration::from_millis(1);
 /// Time to forward the remaining packets after the end, and again to send them; the rest is dropped.
 const LAST_SENT: Duration = Duration::from_secs(1);
-/// So long at least a target's other end has to take what was sent, however slow others were.
+/// Minimum time for a target's peer to take the last packets, however slow others were.
 const LAST_MOMENT: Duration = Duration::from_millis(40);
-/// Packets from before an interface went down are here within this time after.
+/// Packets received before an interface went down arrive within this time.
 const LAST_PACKETS: Duration = Duration::from_millis(100);
-/// How often it asks the kernel for its statistics and for what has become of the interfaces.
+/// Interval between reads of the kernel's statistics and checks of the interfaces.
 const LOOK: Duration = Duration::from_millis(500);
-/// Rounds between two looks at the clock.
+/// Rounds between two reads of the clock.
 const ROUNDS: u32 = 64;
 
 /// The packets that a thread forwarded.
@@ -58,7 +56,7 @@ pub struct Relay {
     number: u32,
     pub queues: Vec<Served>,
     pub ways: Vec<QueuePair>,
-    /// Most packets that move along a way at once.
+    /// Maximum of packets that move along a path at once.
     pub batch: u32,
     /// The header rewriter for packets from each side.
     pub rewriters: [Option<Rewriter>; 2],
@@ -66,9 +64,9 @@ pub struct Relay {
     pub leaving: Option<Arc<Leaving>>,
     pub watchers: Watchers,
     passed: [Passed; 2],
-    /// Since when nothing moves though there is something to move.
+    /// The time since which pending packets have not moved.
     stuck: Option<Instant>,
-    /// Since when nothing more is let in.
+    /// The time since which nothing more is let in.
     closed: Option<Instant>,
 }
 
@@ -110,14 +108,14 @@ impl Relay {
                 }
             }
             if step.is_err() {
-                // What came before is still accounted for.
+                // Packets that came before are still accounted for.
                 thread.run.stop.set();
                 result = result.and(step);
             }
         }
     }
 
-    /// Lets what comes in go, for there is nowhere to go to any more.
+    /// Drops incoming packets, which have no target any more, and counts them.
     fn discard(&mut self) -> Result<u64> {
         let mut progress = 0;
         for served in self.queues.iter_mut().filter(|served| served.receives) {
@@ -130,8 +128,7 @@ impl Relay {
         Ok(progress)
     }
 
-    /// Everything once. Returns how much has happened: packets that moved, and slots that are room
-    /// again.
+    /// Receives, moves and sends once. Returns the progress: packets moved, and slots freed.
     fn round(&mut self, thread: Thread<'_, '_>) -> Result<u64> {
         let mut progress = 0;
         for served in self.queues.iter_mut().filter(|served| served.receives) {
@@ -301,7 +298,7 @@ impl Relay {
         sources.all(|served| served.queue.is_finished() && served.queue.rx().available() == 0)
     }
 
-    /// Looks at what has become of the ports, and says what there is to say.
+    /// Checks the ports, and prints their notices.
     fn look_around(&mut self, thread: Thread<'_, '_>) -> Result<()> {
         let (sides, mut result) = self.counted();
         let [a, b] = sides.map(|passed| passed.stats);
@@ -329,7 +326,7 @@ impl Relay {
         (sides, result)
     }
 
-    /// Sends what targets were given, all of them until the same moment: slow ones take no time from
+    /// Sends the targets' remaining packets, all until the same deadline: a slow target takes no time from
     /// others.
     fn send_last(&mut self, last: Instant) -> Result<()> {
         let mut result = Ok(());
@@ -348,7 +345,7 @@ impl Relay {
         }
     }
 
-    /// Ends sending, and notes what all queues have counted.
+    /// Ends sending, and takes the counts of all queues.
     fn end(&mut self) -> Result<()> {
         let last = Instant::now() + LAST_SENT;
         let mut result = self.send_last(last);
@@ -383,10 +380,9 @@ fn first_packets(queue: &Queue, packets: u32) -> u32 {
     queue.rx().packets().take(packets as usize).map(|packet| packet.slots()).sum()
 }
 
-/// Puts the queues of two ports into the hands of as many threads as the one with fewer has, of
-/// `most` at most. `sources` says which ports are received from; the other one is sent to.
-/// Each queue is one thread's, and what comes in by one queue goes out by one, so that packets of a flow
-/// stay in order.
+/// Distributes the queues of two ports over threads: as many as the port with fewer queues has, at most
+/// `most`. `sources` are the ports to receive from. Each queue belongs to one thread, and packets of one
+/// source queue leave by one target queue, so that packets of a flow stay in order.
 ///
 /// ```text
 ///   port 0: 3 queues        port 1: 2 queues        threads: 2, as many as the fewer
@@ -396,7 +392,7 @@ fn first_packets(queue: &Queue, packets: u32) -> u32 {
 /// ```
 ///
 /// # Errors
-/// A port that cannot do what it is wanted for.
+/// A port cannot receive or send as requested.
 pub fn relays(ports: &mut [Port; 2], sources: &[usize], most: Option<u32>) -> Result<Vec<Relay>> {
     let mut threads = most.map_or(usize::MAX, |most| most as usize);
     for &source in sources {
@@ -427,7 +423,7 @@ pub fn relays(ports: &mut [Port; 2], sources: &[usize], most: Option<u32>) -> Re
     Ok(relays)
 }
 
-/// From each queue that receives to one of the other side, in turns.
+/// Pairs each receiving queue with a sending queue of the other side, in turns.
 fn ways(queues: &[Served]) -> Vec<QueuePair> {
     let mut ways = Vec::new();
     for side in [0, 1] {
@@ -445,7 +441,7 @@ fn ways(queues: &[Served]) -> Vec<QueuePair> {
     ways
 }
 
-/// A ring for a direction that a queue does not have holds nothing.
+/// The ring of a direction that a queue lacks has no slots.
 fn receives(queue: &Queue) -> bool {
     queue.rx().num_slots() > 1
 }

@@ -13,17 +13,17 @@ use crate::run::{Outcomes, Received};
 /// The two ports, while packets are forwarded between them.
 pub struct Sides {
     reports: [Report; 2],
-    /// Which of them are received from.
+    /// The sides to receive from.
     sources: &'static [usize],
 }
 
 impl Sides {
-    /// Of ports that have just been opened: from now on their interfaces' counters count.
+    /// Creates the sides from the reports of ports that were just opened.
     pub fn new(reports: [Report; 2], sources: &'static [usize]) -> Self {
         Self { reports, sources }
     }
 
-    /// Reads the interfaces' counters: when nothing more is let in.
+    /// Reads the interfaces' counters, once nothing more is let in.
     pub fn look_at_cards(&mut self) {
         self.reports.iter_mut().for_each(Report::look_at_card);
     }
@@ -67,7 +67,7 @@ impl Sides {
         whole
     }
 
-    /// Says in a port's ledger where the packets went that came in there.
+    /// Accounts in a port's ledger for the packets that came in there.
     fn account(&mut self, side: usize, passed: &[Passed; 2], transmission: Option<&Transmission>) {
         let (source, target) = (&passed[side], &passed[1 - side]);
         let report = &mut self.reports[side];
@@ -93,14 +93,14 @@ impl Sides {
 pub struct Passed {
     pub swapped: u64,
     pub copied: u64,
-    /// The kernel moved them.
+    /// Packets that the kernel moved.
     pub redirected: u64,
     pub bytes: u64,
-    /// They need more slots than the target has.
+    /// Packets that need more slots than the target has.
     pub too_long: u64,
-    /// They came in after the end, and were let go.
+    /// Packets that came in after the end, and were dropped.
     pub after_end: u64,
-    /// They came in before the end, and there was nowhere to go to any more.
+    /// Packets that came in before the end, and had no target any more.
     pub unsent: u64,
     /// Counters of the side's queues, receive and transmit.
     pub stats: QueueStats,
@@ -120,7 +120,7 @@ impl Passed {
         self.swapped + self.copied + self.redirected
     }
 
-    /// This and another thread's.
+    /// Adds another thread's packets.
     fn plus(&self, other: &Self) -> Self {
         Self {
             swapped: self.swapped + other.swapped,
@@ -137,7 +137,7 @@ impl Passed {
     }
 }
 
-/// Adds up what threads have passed on either side.
+/// Adds up the packets that threads have passed on either side.
 pub fn all_passed<'a>(threads: impl Iterator<Item = &'a [Passed; 2]>) -> [Passed; 2] {
     threads.fold(<[Passed; 2]>::default(), |sum, sides| {
         [0, 1].map(|side| sum[side].plus(&sides[side]))

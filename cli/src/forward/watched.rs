@@ -1,4 +1,4 @@
-//! A forwarder that can be watched: `monitor:NAME/PORT` sees what one of its ports receives and sends.
+//! Lets `monitor:NAME/PORT` watch a running forwarder: the packets that one port receives and sends.
 //!
 //! ```text
 //!   control socket: watch PORT ──> a ring for each thread ──> Watchers of the thread, between rounds
@@ -17,10 +17,10 @@ use sluicegate::ring::{Direction, Packet, now_ns};
 
 use crate::notice::{failure, said};
 
-/// Within this time a thread that is alive has looked for orders.
+/// A thread that is not held up obeys orders within this time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where a forwarder can be asked to be watched.
+/// The control socket of a forwarder.
 #[derive(clap::Args, Clone, Debug)]
 pub struct WatchPoint {
     /// Let monitor:NAME/eth1 watch the port eth1 while this runs
@@ -33,10 +33,10 @@ pub struct WatchPoint {
 }
 
 impl WatchPoint {
-    /// Listens there, if it is to.
+    /// Opens the control socket, if one was asked for.
     ///
     /// # Errors
-    /// Somebody else does; no permission.
+    /// Another process listens there, or this one may not.
     pub fn listen(&self) -> Result<Option<Server>> {
         let named = self.name.as_ref().map(|name| socket_path("forward", name)).transpose()?;
         self.control.clone().or(named).map(|path| Server::bind(&path)).transpose()
@@ -46,7 +46,7 @@ impl WatchPoint {
 /// An order to a thread about its watchers. The sender of the order waits until it is dropped.
 type WatchOrder = Box<dyn FnOnce(&mut Vec<Watcher>) + Send>;
 
-/// One who watches a port, as a thread sees him.
+/// A client's ring in one thread.
 #[derive(Debug)]
 struct Watcher {
     number: u64,
@@ -54,7 +54,7 @@ struct Watcher {
     writer: Writer,
 }
 
-/// Those who watch what a thread forwards.
+/// The watchers of one thread.
 #[derive(Default)]
 pub struct Watchers {
     orders: Option<Receiver<WatchOrder>>,
@@ -62,7 +62,7 @@ pub struct Watchers {
 }
 
 impl Watchers {
-    /// Does what it has been asked for since the last call.
+    /// Obeys the orders that have come since the last call.
     pub fn obey(&mut self) {
         while let Some(order) = self.orders.as_ref().and_then(|orders| orders.try_recv().ok()) {
             order(&mut self.there);
@@ -75,7 +75,7 @@ impl Watchers {
         self.there.iter().any(|watcher| watcher.side == side)
     }
 
-    /// Shows packets of a side's port to those who watch it.
+    /// Offers packets of a side's port to its watchers.
     #[cold]
     pub fn show<'a>(
         &mut self,
@@ -91,7 +91,7 @@ impl Watchers {
         }
     }
 
-    /// Hands over what was shown: once a round.
+    /// Publishes the offered packets, once a round.
     pub fn publish(&mut self) {
         self.there.iter_mut().for_each(|watcher| watcher.writer.publish());
     }
@@ -103,7 +103,7 @@ pub struct Watched {
     threads: Threads,
 }
 
-/// The threads that have the packets.
+/// The forwarding threads, as the control socket sees them.
 struct Threads {
     ports: [PortName; 2],
     orders: Vec<Sender<WatchOrder>>,
@@ -112,7 +112,7 @@ struct Threads {
 }
 
 impl Watched {
-    /// Has those who ask at a socket watch these ports.
+    /// Creates the service for these two ports.
     pub fn new(server: Server, ports: [&PortName; 2]) -> Self {
         let ports = ports.map(PortName::clone);
         Self { server, threads: Threads { ports, orders: Vec::new(), clients: Vec::new() } }
@@ -125,7 +125,7 @@ impl Watched {
         Watchers { orders: Some(to_do), there: Vec::new() }
     }
 
-    /// Answers those who have asked. Waits for nobody but the threads.
+    /// Answers the pending requests. Waits only for the forwarding threads.
     pub fn attend(&mut self) {
         self.server.serve(&mut self.threads);
     }
@@ -151,8 +151,8 @@ impl Service for Threads {
 }
 
 impl Threads {
-    /// Each thread gets a ring of its own; the answer comes when all write. One that does not begin in
-    /// time would be missed without a word.
+    /// Gives each thread a ring of its own, and answers when all threads write. Fails if a thread does not
+    /// begin in time: its packets would be missing unnoticed.
     fn begin(&mut self, client: u64, watch: &WatchRequest) -> Result<Answer> {
         let side = side(&self.ports, &watch.port)?;
         if self.clients.contains(&client) {
@@ -175,7 +175,7 @@ impl Threads {
             });
         }
         drop(done);
-        // Nobody says anything there: it ends with the last order.
+        // The channel carries nothing: it disconnects when the last order is dropped.
         if all_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             self.end(client);
             return Err(Error::system("watch", &*watch.port, ErrorKind::TimedOut)
@@ -194,11 +194,11 @@ impl Threads {
 }
 
 fn give(thread: &Sender<WatchOrder>, order: impl FnOnce(&mut Vec<Watcher>) + Send + 'static) {
-    // One that has ended has nobody who watches.
+    // A thread that has ended has no watchers.
     let _ = thread.send(Box::new(order));
 }
 
-/// The side of the port that is called so: as people call it, unless that is both, or in full.
+/// Returns the side of the port with this name: its short name if that names only one port, or the full name.
 fn side(ports: &[PortName; 2], name: &str) -> Result<usize> {
     let [first, second] = ports;
     let names = match first.display_name() == second.display_name() {

@@ -91,7 +91,7 @@ pub struct Outcome<T> {
     pub busy: f64,
     /// Messages about its ports that were printed meanwhile.
     pub notices: Vec<String>,
-    /// When it had handed on its last packet; of a snapshot, when that was made.
+    /// When it had handed on its last packet; for a snapshot, the time of the snapshot.
     ended: Instant,
     pub counts: T,
 }
@@ -102,12 +102,12 @@ pub type Outcomes<T> = [Option<Arc<Outcome<T>>>];
 /// A run that has ended.
 #[derive(Debug)]
 pub struct Run<T> {
-    /// How each worker ended: none is missing.
+    /// The outcome of each worker; none is missing.
     pub outcomes: Vec<Option<Arc<Outcome<T>>>>,
     /// From the first packet let in to the last: until the run was stopped, or until the last
     /// source had come to its end.
     pub elapsed: Duration,
-    /// It ended because nobody read standard output any more.
+    /// The run ended because the reader of standard output left.
     pub reader_left: bool,
     /// The first worker's failure.
     pub result: Result<()>,
@@ -116,13 +116,13 @@ pub struct Run<T> {
 /// The state that all workers of a run share.
 #[derive(Debug)]
 pub struct RunContext {
-    /// Let nothing more in.
+    /// Set when nothing more is to be let in.
     pub stop: Stop,
     /// Packets still wanted by `--count`, over all workers.
     pub wanted: Wanted,
     /// How to wait.
     pub wait: Wait,
-    /// Interfaces that are down, as far as the user has been told.
+    /// Interfaces reported as down.
     down: Mutex<BTreeSet<String>>,
 }
 
@@ -154,7 +154,7 @@ impl<T> WorkerThread<'_, T> {
         self.snapshot.close(Arc::new(self.outcome(counts)));
     }
 
-    /// Notes that the last packet was handed on then: what follows takes no part in the run's time.
+    /// Sets the time of the last packet: the run's time ends there.
     pub fn ended_at(&mut self, at: Instant) {
         self.ended = Some(at);
     }
@@ -172,7 +172,7 @@ impl<T> WorkerThread<'_, T> {
         }
     }
 
-    /// Tells of a queue's interface that went down or came up, once for all its queues.
+    /// Reports that a queue's interface went down or came up, once for all its queues.
     pub fn tell(&self, queue: &Queue, up: bool) {
         let Some(interface) = queue.interfaces().first() else { return };
         let name = &interface.name;
@@ -219,14 +219,14 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
         down: Mutex::default(),
     };
     let running = AtomicUsize::new(work.len());
-    // Each until it has asked for the end.
+    // Each is watched until it has asked for the end.
     let mut reader = stdout_is_taken.then(stdout);
     let mut asking = Some(signals);
     let start = Instant::now();
     let mut reader_left = false;
     let mut open = true;
     let ends = thread::scope(|scope| {
-        // Whatever way this scope is left, the workers end.
+        // The workers end however this scope is left.
         let _stop = StopOnDrop(&shared.stop);
         let workers: Vec<ScopedJoinHandle<'_, Result<_>>> = work
             .into_iter()
@@ -253,7 +253,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
                     let outcome = Arc::new(thread.outcome(counts));
                     snapshot.close(Arc::clone(&outcome));
                     if result.is_ok() {
-                        // A file that has been read to its end does not end the others.
+                        // The end of a file does not end the other workers.
                         std::mem::forget(stop);
                     }
                     Ok((outcome, result))
@@ -368,7 +368,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// A worker that has not ended, however it ends.
+/// Counts a worker as running until it ends, however it ends.
 struct RunningWorker<'a> {
     count: &'a AtomicUsize,
     stop: &'a Stop,
@@ -376,7 +376,7 @@ struct RunningWorker<'a> {
 
 impl Drop for RunningWorker<'_> {
     fn drop(&mut self) {
-        // The wake-up, a system call, is after it.
+        // The wake-up follows: a system call orders the two.
         self.count.fetch_sub(1, Ordering::Relaxed);
         self.stop.wake();
     }
@@ -416,7 +416,7 @@ mod tests {
 
     use super::*;
 
-    /// One that panics at the first packet, if it is to.
+    /// Panics at the first packet, if requested.
     #[derive(Default)]
     struct Fails {
         panics: bool,
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn every_visitor_hears_of_its_end_once() {
-        // One that is to panic may come last.
+        // No packet limit for the panicking one, which may come last.
         for (sentence, panics, flags) in [
             ("one whose worker panics, too", [true, false], "--duration=10s"),
             ("those whose threads cannot be pinned, too", [false, false], "--cpus=8191"),

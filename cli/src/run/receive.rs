@@ -13,38 +13,38 @@ use crate::ledger::Section;
 use crate::report::{Report, Thread, Traffic};
 use crate::signals::Signals;
 
-/// How long a worker may sleep before it looks at the stop flag again.
+/// The longest sleep of a worker between two checks of the stop flag.
 const TICK: Duration = Duration::from_millis(100);
-/// Between two looks at what is left, once nothing more is let in.
+/// Interval between checks for remaining packets after the end.
 const DRAIN: Duration = Duration::from_millis(1);
-/// Packets from before an interface went down are here within this time after.
+/// Packets received before an interface went down arrive within this time.
 const LAST_PACKETS: Duration = Duration::from_millis(100);
-/// How often it asks the kernel for its statistics; they count in 32 bits.
+/// Interval between reads of the kernel's statistics, which are 32-bit counters.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// A handler of packets. Each worker has one and calls it batch by batch.
 pub trait Visitor: Send {
-    /// Before a batch: its queue may have met new interfaces.
+    /// Called before a batch: the queue may have new interfaces.
     fn prepare(&mut self, _queue: &Queue) {}
 
-    /// Looks at a packet.
+    /// Handles a packet.
     fn packet(&mut self, packet: &Packet<'_>);
 
-    /// After a batch. Break ends the run: what it failed at, the visitor keeps.
+    /// Called after a batch. Break ends the run; the visitor keeps its error.
     fn batch_done(&mut self) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 
-    /// Nothing has come for a moment: hand on what is held back, however little.
+    /// Called when no packet has come for a moment: hands on what is held back.
     fn idle(&mut self) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 
-    /// After the last batch.
+    /// Called after the last batch.
     fn finish(&mut self) {}
 }
 
-/// Looks at nothing: what remains is the cost of receiving.
+/// Ignores packets: the remaining cost is that of receiving.
 pub struct Nothing;
 
 impl Visitor for Nothing {
@@ -52,8 +52,8 @@ impl Visitor for Nothing {
     fn packet(&mut self, _packet: &Packet<'_>) {}
 }
 
-/// A visitor that is always told of its end, also if its worker fails, panics or never starts.
-/// Other threads may wait for what it would have delivered.
+/// Calls a visitor's `finish` in any case, also if its worker fails, panics or never starts: other threads
+/// may wait for its output.
 struct Finished<'a, V: Visitor>(Option<&'a mut V>);
 
 impl<V: Visitor> Drop for Finished<'_, V> {
@@ -72,7 +72,7 @@ pub struct Received {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
-    /// Packets that came after the run had ended and were let go.
+    /// Packets that came after the end of the run and were dropped.
     pub after_end: u64,
     /// The backend's own count.
     pub stats: QueueStats,
@@ -90,14 +90,14 @@ pub fn receive<V: Visitor>(
     signals: &Signals,
     control: &mut impl RunControl<Received>,
 ) -> Result<Run<Received>> {
-    // All of them before the first thread: one that cannot be started leaves the rest to be told.
+    // All are created before the first thread: if one cannot start, the others still finish.
     let work = work
         .into_iter()
         .map(|(queue, visitor)| Receiving { queue, visitor: Finished(Some(visitor)) });
     supervise(work.collect(), options, signals, control)
 }
 
-/// A queue to receive from, and what is done with its packets.
+/// A queue to receive from, and the handler of its packets.
 struct Receiving<'a, V: Visitor> {
     queue: Queue,
     visitor: Finished<'a, V>,
@@ -138,11 +138,11 @@ impl<V: Visitor> Work for Receiving<'_, V> {
 struct Worker<'a, 'b> {
     queue: &'a mut Queue,
     thread: &'a mut WorkerThread<'b, Received>,
-    /// Nothing more is let in; what comes out still came before.
+    /// Nothing more is let in; earlier packets still come out.
     closed: bool,
     after_end: u64,
     downs: u32,
-    /// It went down then, and no packet has come since.
+    /// When the interface went down; no packet has come since.
     down_since: Option<Instant>,
 }
 
@@ -180,7 +180,7 @@ impl Worker<'_, '_> {
                 }
                 broken = broken || visitor.idle().is_break();
                 if let Err(error) = self.wait() {
-                    // What came before the interface went still comes out.
+                    // Packets that came before the failure still come out.
                     self.close()?;
                     first_error.get_or_insert(error);
                 }
@@ -204,15 +204,14 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Looks at what has become of the source, and says what there is to say. An error means that
-    /// no packets will come any more.
+    /// Checks the source, and prints its notices. An error means that no more packets will come.
     fn check(&mut self) -> Result<()> {
         let checked = if self.closed { Ok(()) } else { self.queue.check() };
         self.thread.say_notices(self.queue);
         checked
     }
 
-    /// Tells of an interface that was down and is up: packets came.
+    /// Reports that an interface is up again, because packets came.
     fn packets_came(&mut self) {
         if self.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
             self.down_since = None;
@@ -220,7 +219,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Adds what was counted where it came in, of a queue whose packets stay there.
+    /// Adds the kernel's counts of a queue whose packets stay in the kernel.
     fn count_in_kernel(&mut self) {
         let (packets, bytes) = self.queue.take_kernel_counters();
         if packets == 0 {
@@ -242,7 +241,7 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Waits for packets, or a moment. An error means that none will come any more.
+    /// Waits for packets, or a moment. An error means that no more will come.
     fn wait(&mut self) -> Result<()> {
         if self.closed {
             std::thread::sleep(DRAIN);
@@ -256,11 +255,11 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Looks at all packets in the ring, or at as many as are wanted.
+    /// Visits all packets in the ring, or as many as are wanted.
     #[inline]
     fn visit(&mut self, visitor: &mut impl Visitor) {
         let rx = self.queue.rx();
-        // No more packets than slots; where some may be too many, as many as there are.
+        // The slots bound the number of packets; a limited run counts them exactly.
         let limited = self.thread.run.wanted.is_limited();
         let there = if limited { rx.packets().count() as u32 } else { rx.available() };
         let wanted = self.thread.run.wanted.reserve(there);
@@ -293,7 +292,7 @@ impl Report {
         report
     }
 
-    /// Fills in what the workers counted; the ledger's intake and its losses before them.
+    /// Fills in the workers' counts: the ledger's input, and the losses before it.
     pub fn count(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) {
         let sum = |n: fn(&Received) -> u64| {
             outcomes.iter().flatten().map(|outcome| n(&outcome.counts)).sum()
@@ -310,7 +309,7 @@ impl Report {
             times_down = times_down.max(downs);
         }
         self.account_card();
-        // All of a port's queues see the same.
+        // All queues of a port see the same events.
         self.ledger.add(Section::Note, "interface_down_events", times_down.into());
     }
 }

@@ -1,9 +1,8 @@
 //! Keys that change a run, on a terminal where its status is a live line.
 //!
-//! The terminal stays one for lines and signals: only echo and the wait for a whole line are taken
-//! off. So ^C, ^Z and what others write look as ever. Before a signal stops the process the terminal is
-//! given back; when the process goes on, in the foreground again, it is taken anew. A signal that ends
-//! the process ends the run, and with it the keys.
+//! Only echo and line buffering are switched off: ^C, ^Z and the output of others work as usual. The
+//! terminal is restored before ^Z stops the process, and taken again when the process continues in the
+//! foreground.
 
 use std::io::{IsTerminal, Read, Stdin, stdin};
 
@@ -24,13 +23,13 @@ pub struct Keys {
     terminal: Stdin,
     /// SIGTSTP: ^Z.
     stops: SignalFd,
-    /// How the terminal was, while it is taken.
+    /// The terminal's former settings, while it is taken.
     before: Option<Termios>,
 }
 
 impl Keys {
-    /// Takes the terminal, if standard input is one, and says what the keys do where there is a rate.
-    /// From now on threads that are started leave its signals to this.
+    /// Takes the terminal, if standard input is one, and explains the keys where there is a rate. Threads
+    /// started after this leave SIGTSTP to it.
     pub fn open(paced: bool) -> Option<Self> {
         let terminal = stdin();
         if !terminal.is_terminal() {
@@ -40,7 +39,7 @@ impl Keys {
         held.thread_block().ok()?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let Ok(stops) = SignalFd::with_flags(&held, flags) else {
-            // It was not held before, and is not now.
+            // It was not blocked before.
             let _ = held.thread_unblock();
             return None;
         };
@@ -62,7 +61,7 @@ impl Keys {
         }
         self.take_terminal();
         let mut key = [0];
-        // Without a key there is nothing to read: see VMIN below.
+        // Returns at once without a key: see VMIN below.
         match self.before.is_some().then(|| self.terminal.lock().read(&mut key)) {
             Some(Ok(1)) => Some(key[0]),
             _ => None,
@@ -83,7 +82,7 @@ impl Keys {
         }
         let mut ours = now.clone();
         ours.local_flags.remove(LocalFlags::ICANON | LocalFlags::ECHO);
-        // A read does not wait.
+        // Reads do not wait.
         ours.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
         ours.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
         if tcsetattr(&self.terminal, SetArg::TCSANOW, &ours).is_ok() {
@@ -91,12 +90,12 @@ impl Keys {
         }
     }
 
-    /// Gives the terminal back as it was. In the background it is the shell's already.
+    /// Restores the terminal. In the background the shell has it already.
     fn give_back(&mut self) {
         if let Some(before) = self.before.take()
             && self.is_ours()
         {
-            // What goes wrong with a terminal nobody can be told.
+            // An error could not be shown: the terminal is broken.
             let _ = tcsetattr(&self.terminal, SetArg::TCSANOW, &before);
         }
     }
@@ -115,7 +114,7 @@ impl Keys {
 impl Drop for Keys {
     fn drop(&mut self) {
         self.give_back();
-        // It can fail only for a set that is none.
+        // It fails only for an invalid set.
         let _ = SigSet::from(Signal::SIGTSTP).thread_unblock();
     }
 }

@@ -21,7 +21,7 @@ use crate::run::WorkerThread;
 pub struct LiveSender {
     starter: Option<Starter>,
     sending: Vec<Sending>,
-    /// Other paces; disconnected at the end.
+    /// Delivers other paces; disconnects at the end.
     paces: Receiver<Pace>,
     started: Instant,
 }
@@ -45,8 +45,7 @@ impl LiveSender {
         Ok(Self { starter: Some(starter), sending, paces, started })
     }
 
-    /// Begins to send. Another pace of all workers together goes where this returns; that it is dropped
-    /// ends them.
+    /// Begins to send. Returns the channel for another pace of all workers together; dropping it ends them.
     pub fn start(&mut self, orders: &Orders) -> Result<Sender<Pace>> {
         let (to, paces) = channel();
         if let Some(starter) = self.starter.take() {
@@ -70,7 +69,7 @@ impl LiveSender {
                 thread.publish(self.sent());
             }
         }
-        // All are told before one is waited for: on few CPUs each takes its time.
+        // All are told to end before one is joined: on few CPUs each needs some time.
         self.sending.iter().for_each(Sending::tell);
         let ends: Vec<_> = self.sending.iter_mut().map(Sending::end).collect();
         self.note_counters(thread);
@@ -92,8 +91,7 @@ impl LiveSender {
         all || self.sending.iter().any(Sending::has_failed)
     }
 
-    /// Each worker's counts. The time ends when the last packet of the last worker had been sent; it is
-    /// unknown where one was ended before that.
+    /// The workers' counts. The end of sending is unknown where a worker was stopped early.
     fn sent(&self) -> Sent {
         let ends: Option<Vec<_>> = self.sending.iter().map(Sending::done_at).collect();
         let span = ends.and_then(|ends| Some((self.started, ends.into_iter().max()?)));
@@ -126,10 +124,10 @@ impl Starter {
         let (orders, ordered) = sync_channel(1);
         let (inside, is_inside) = sync_channel(1);
         let wait = move || {
-            // Signals are the main thread's, and workers inherit what is held here.
+            // The main thread takes signals; workers inherit this mask.
             SigSet::all().thread_block().map_err(|e| Error::system("hold", "signals", e))?;
             netns::run_in(netns.as_deref(), move || {
-                // Nobody waits any more: then nobody sends orders either.
+                // If the receiver was dropped, no orders come either.
                 let _ = inside.send(());
                 start_all(ready, &ordered)
             })
@@ -139,7 +137,7 @@ impl Starter {
             .spawn(wait)
             .map_err(|e| Error::system("start", "a thread for live frames", e))?;
         let starter = Self { orders, thread };
-        // It waits inside, or has ended outside; then its end says why.
+        // The thread waits in the namespace, or its result says why not.
         if is_inside.recv().is_err() {
             starter.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             return Err(Error::Usage("live frames: nothing was ready to be sent".into()));
@@ -148,14 +146,14 @@ impl Starter {
     }
 
     fn start(self, orders: Orders) -> Result<Vec<Sending>> {
-        // Where it has ended already, its end says why.
+        // If the thread has ended, its result says why.
         let _ = self.orders.send(orders);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
 fn start_all(ready: Vec<Live>, ordered: &Receiver<Orders>) -> Result<Vec<Sending>> {
-    // Without orders the run was given up before it began.
+    // No orders: the run was abandoned before it began.
     let Ok(orders) = ordered.recv() else { return Ok(Vec::new()) };
     let workers = ready.len();
     let start =

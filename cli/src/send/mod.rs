@@ -1,4 +1,4 @@
-//! Commands that send: what they share.
+//! The common part of commands that send.
 //!
 //! ```text
 //!   source: made, or read from a file --> worker: a thread and a transmit ring --+
@@ -75,22 +75,22 @@ pub struct Sent {
     pub workers: Vec<Done>,
     /// How late packets were against the timetable; empty without one.
     pub gaps: Gaps,
-    /// From when to when it sent, where it knows it itself.
+    /// The begin and end of sending, where known.
     pub span: Option<(Instant, Instant)>,
 }
 
 /// The counts of one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
-    /// Packets it made and handed on, or would have.
+    /// Packets it made, whether or not the target can send them.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Packets not in `packets`, which the target cannot send.
+    /// Packets that the target cannot send.
     pub left_out: LeftOut,
-    /// The queue's own count of what it was given.
+    /// The queue's own counts.
     pub stats: QueueStats,
-    /// Times it was too far behind its timetable.
+    /// Times it fell too far behind its timetable.
     pub restarts: u64,
     /// The share of the time it was on a CPU.
     pub busy: f64,
@@ -135,7 +135,7 @@ impl Work for SendWork {
     }
 }
 
-/// Sends, and says what became of it: all of a command that has opened its sender.
+/// Runs a sender that was opened, and publishes the report.
 ///
 /// # Errors
 /// What failed first.
@@ -150,7 +150,7 @@ pub fn send(
     let carrier = Carrier::of(port, common.netns.as_deref());
     common.become_user()?;
     let signals = Signals::catch()?;
-    // Before threads are started, which leave the terminal's signals to it.
+    // Before threads start, which inherit the blocked SIGTSTP.
     let keys = status::is_live(common).then(|| Keys::open(steering.is_some())).flatten();
     let orders = Orders { count: common.count, cpus: common.cpus().to_vec() };
     let remains = Arc::<Mutex<Remains>>::default();
@@ -187,7 +187,7 @@ struct SendControl<'a> {
     steering: Option<&'a mut Steering>,
     carrier: Option<Carrier>,
     keys: Option<Keys>,
-    /// Where live frames get another pace, and their end; rings look at the dial.
+    /// Sends another pace to live frames; dropped at the end. Rings follow the dial.
     paces: Option<mpsc::Sender<Pace>>,
 }
 

@@ -1,5 +1,4 @@
-//! Reports the packets that a sender attempted, handed over and sent, and how closely it followed its
-//! timetable.
+//! The report of a sender: packets attempted, handed over and sent.
 
 use std::time::Duration;
 
@@ -65,13 +64,13 @@ impl SendReport {
         report
     }
 
-    /// Fills in what the workers did, and says what there is to say about it.
+    /// Completes the report, and prints its notices.
     pub fn count(mut self, run: &Run<Sent>, steering: Option<&Steering>) -> Report {
         let sent = || run.outcomes.iter().flatten().map(|outcome| &outcome.counts);
         let spans: Vec<_> = sent().filter_map(|sent| sent.span).collect();
         let begin = spans.iter().map(|(begin, _)| *begin).min();
         let end = spans.iter().map(|(_, end)| *end).max();
-        // Nobody looks at the very moment when the last packet is sent.
+        // The control thread sees the end later than the workers.
         let elapsed = begin.zip(end).map_or(run.elapsed, |(begin, end)| end - begin);
         let mut gaps = Gaps::default();
         sent().for_each(|sent| gaps.merge(&sent.gaps));
@@ -119,13 +118,13 @@ impl SendReport {
         };
         report.threads = done.iter().enumerate().map(thread).collect();
         report.notices.iter().for_each(notice::say);
-        // Those of the workers have been said.
+        // The workers' notices have been printed.
         let said = run.outcomes.iter().flatten().flat_map(|outcome| outcome.notices.clone());
         report.notices.splice(0..0, said);
         report
     }
 
-    /// Fills in what the workers made, and what of it the target cannot send.
+    /// Fills in the packets that workers made, and those that the target cannot send.
     fn count_made(&self, report: &mut Report, done: &[Done], elapsed: Duration) -> LeftOut {
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
         let attempted = sum(|done| done.packets);

@@ -11,27 +11,26 @@ use sluicegate_traffic::source::{LeftOut, PacketSource};
 use super::{Done, Orders, Remains, Sent};
 use crate::run::WorkerThread;
 
-/// Packets between two looks at the clock and at whether to go on: as many as one call to the kernel
-/// takes; where the ring has room for twice as many and more, half of it. Of those that have a time, only
-/// what is due.
+/// Packets between two checks of the clock and the stop flag: as many as one system call takes, or half of a
+/// larger ring. Of packets with a time, only the due ones.
 const BATCH: u32 = 256;
 /// The upper limit of a batch.
 const BATCH_MAX: u32 = 1024;
 
-/// How long the last packets may take by themselves.
+/// Time limit of the last packets.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long they may take once the user wants the end.
+/// Time limit of the last packets once the user wants the end.
 const IMPATIENCE: Duration = Duration::from_millis(40);
-/// Between two looks at what there is to say of the port.
+/// Interval between checks for notices of the port.
 const NOTICE: Duration = Duration::from_millis(200);
-/// If no packet leaves for this long, the receiver is absent: the next checks are this far apart.
+/// A sender whose packets have not left for this long sleeps between checks.
 const STUCK: Duration = Duration::from_millis(1);
 const STUCK_LOOK: Duration = Duration::from_micros(50);
-/// Between two looks at whether they have left.
+/// Interval between checks whether the last packets have left.
 const LAST_LOOK: Duration = Duration::from_millis(1);
 
-/// Gives a worker its packets: its number, and of how many.
-pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn PacketSource>>>;
+/// Creates the source of a worker, by its number and the number of workers.
+pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn Source>>>;
 
 /// Sends through a port.
 pub struct RingSender {
@@ -50,7 +49,7 @@ impl RingSender {
         &self.port
     }
 
-    /// A worker for each queue; what remains of them goes to `remains`.
+    /// Creates a worker for each queue.
     pub fn workers(
         self,
         orders: &Orders,
@@ -83,7 +82,7 @@ impl RingWorker {
     pub fn run(mut self, thread: Thread<'_, '_>) -> (Sent, Result<()>) {
         let begin = Instant::now();
         let mut result = self.send_all(thread);
-        // What is in the ring goes out, whatever happened; not for long, if the user wants the end.
+        // Packets in the ring are still sent, after a failure too; briefly, if the user wants the end.
         let end = Instant::now() + PATIENCE;
         result = result.and_then(|()| self.drain(thread, end));
         let left = match thread.run.stop.is_set() {
@@ -164,13 +163,13 @@ impl RingWorker {
 
     /// Reports whether the ring is empty: packets in it would wait while the source rests.
     fn has_sent_all(&mut self) -> bool {
-        // One slot is the backend's, always.
+        // The backend always keeps one slot.
         let ring = self.queue.tx_mut();
         ring.available() + 1 == ring.num_slots()
     }
 }
 
-/// The time of packets' timetables, in ns.
+/// The clock of packets' timetables, in ns.
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
     now.map_or(0, |now| Duration::from(now).as_nanos() as u64)

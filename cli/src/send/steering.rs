@@ -1,4 +1,4 @@
-//! The rate of a run while it goes on: asked for by a flag, then by a file, reached by a ramp.
+//! The rate of a run: set by a flag, changed by a file or keys, reached by a ramp.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -16,7 +16,7 @@ use crate::units::show_rate;
 
 const RIGHT: &str = "a rate is like 1Mpps, 5Gbps (layer 1), 5GbpsL2 or 80% of the link";
 
-/// A rate as it was said.
+/// A rate as typed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     /// Packets a second.
@@ -34,7 +34,7 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
-            // Below one, or between two.
+            // Fractions, too.
             let exact = units::count(text.trim()).map(|count| count as f64);
             match exact.or_else(|_| text.trim().parse::<f64>()) {
                 Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
@@ -86,8 +86,8 @@ impl Measure {
     /// The pace of packets at a rate.
     ///
     /// # Errors
-    /// A part of a link whose speed nobody knows; bits of packets whose lengths nobody knows; a
-    /// rate at which the second packet would come in years.
+    /// The link's speed or the packets' lengths are unknown; the rate is so low that the second packet would
+    /// be due in years.
     pub fn pace(&self, rate: Rate) -> Result<Pace> {
         let layer1 = |bits: f64, bytes: f64| bits / 8.0 / (bytes + L1_OVERHEAD_BYTES as f64);
         let wrong = |text: &str| Error::Usage(text.into());
@@ -123,7 +123,7 @@ impl Measure {
     }
 }
 
-/// More than any rate needs; what is longer is none.
+/// The longest text of a rate.
 const MAX_BYTES: u64 = 100;
 
 /// The request in a rate file.
@@ -131,11 +131,11 @@ const MAX_BYTES: u64 = 100;
 pub enum Wanted {
     /// This rate.
     Rate(Rate),
-    /// Nothing is to be sent until there is a rate again.
+    /// Send nothing until there is a rate again.
     Pause,
 }
 
-/// The file, and what stood in it at the last look.
+/// The file, and its content at the last read.
 #[derive(Debug)]
 pub struct RateFile {
     path: PathBuf,
@@ -143,7 +143,7 @@ pub struct RateFile {
 }
 
 impl RateFile {
-    /// Looks at nothing yet.
+    /// Creates the reader; reads nothing yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, seen: None }
     }
@@ -162,7 +162,7 @@ impl RateFile {
     }
 
     fn read(&self) -> std::io::Result<String> {
-        // Another kind of file might keep us waiting.
+        // Reading another kind of file may block.
         if !std::fs::metadata(&self.path)?.is_file() {
             return Err(std::io::Error::new(ErrorKind::InvalidInput, "this is no regular file"));
         }
@@ -179,13 +179,13 @@ fn wanted(text: &str) -> Result<Wanted, String> {
     }
 }
 
-/// The time between two looks at whether it is over, and at which rate is asked for.
+/// Interval between checks for the end of the run and for a new rate.
 pub const TICK: Duration = Duration::from_millis(20);
 
-/// The time between two looks at a file.
+/// Interval between two reads of the file.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The most that keys make of a rate, in packets or bytes a second: no interface sends as many.
+/// The upper limit of a rate set by keys, in packets or bytes a second: more than any interface sends.
 const MAX_A_SECOND: f64 = 1e12;
 
 /// How a rate changes while packets are sent.
@@ -219,7 +219,7 @@ impl Steering {
     /// Creates the steering of a run with a pace or a rate file; `None` without either.
     ///
     /// # Errors
-    /// A file without a rate, where nothing else says one; a ramp to nowhere.
+    /// The file has no rate, and no flag gives one; a ramp without a rate.
     pub fn new(asked: Option<Pace>, measure: Measure, changes: &Changes) -> Result<Option<Self>> {
         let mut file = changes.rate_file.clone().map(RateFile::new);
         let (asked, paused) = match (asked, &mut file) {
@@ -252,7 +252,7 @@ impl Steering {
         Self { dial: self.dial.catching_up(most_behind), ..self }
     }
 
-    /// The pace that all workers together keep now, and that follows.
+    /// The dial that all workers together follow.
     pub fn dial(&self) -> Dial {
         self.dial.clone()
     }
@@ -262,13 +262,12 @@ impl Steering {
         (self.asked.pps, self.measure.unit)
     }
 
-    /// How often something else was asked for while it ran.
+    /// The number of changes during the run.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Looks at what is asked for at this moment of the run: the pace from now on, if it is another
-    /// than before. The dial has it already.
+    /// Updates the dial for this moment of the run. Returns the pace if it has changed.
     pub fn look(&mut self, elapsed: Duration) -> Option<Pace> {
         if elapsed >= self.next_look {
             self.next_look = elapsed + LOOK;
@@ -283,7 +282,7 @@ impl Steering {
         Some(pace)
     }
 
-    /// Does what a key asks for; false if it is none of ours.
+    /// Handles a key; returns false for an unknown one.
     pub fn press(&mut self, key: u8) -> bool {
         let times = |factor| Some(Pace { pps: self.asked.pps * factor, ..self.asked });
         let pace = match key {
@@ -295,7 +294,7 @@ impl Steering {
             b'p' | b' ' => None,
             _ => return false,
         };
-        // One that is not to be had stays as it is.
+        // An impossible rate changes nothing.
         let can_be = |pace: Pace| pace.pps <= MAX_A_SECOND && pace.period() != Period::NEVER;
         if pace.is_none_or(can_be) {
             self.ask(pace);
@@ -326,7 +325,7 @@ impl Steering {
         }
     }
 
-    /// Something else is asked for: a pace, or a pause.
+    /// Sets another pace, or a pause.
     fn ask(&mut self, pace: Option<Pace>) {
         let before = (self.asked, self.paused);
         self.paused = pace.is_none();
@@ -334,7 +333,7 @@ impl Steering {
         self.changes += u64::from((self.asked, self.paused) != before);
     }
 
-    /// Packets a second at this moment; of a ramp those in the middle of the time until the next.
+    /// The packets a second at this moment; during a ramp, those in the middle of the coming interval.
     fn pps(&self, elapsed: Duration) -> f64 {
         let since = elapsed + TICK / 2;
         match self.paused {
