@@ -8,10 +8,10 @@ use sluicegate_traffic::analyse::{Analysis, Delays, StreamAnalysis, WorkerAnalys
 
 use crate::units::{packets_word, show_count, show_duration};
 
-type Count = fn(&WorkerAnalysis) -> u64;
+type WorkerCount = fn(&WorkerAnalysis) -> u64;
 
 /// The fates of packets, by name.
-const COUNTS: [(&str, Count); 6] = [
+const COUNTS: [(&str, WorkerCount); 6] = [
     ("received", |worker| worker.counts.received),
     ("lost", |worker| worker.lost),
     ("duplicates", |worker| worker.counts.duplicates),
@@ -19,7 +19,7 @@ const COUNTS: [(&str, Count); 6] = [
     ("late", |worker| worker.counts.late),
     ("corrupt", |worker| worker.counts.corrupt),
 ];
-const RESTARTS: (&str, Count) = ("restarts", |worker| worker.restarts);
+const RESTARTS: (&str, WorkerCount) = ("restarts", |worker| worker.restarts);
 
 /// Percentiles in the text and in the JSON.
 const PERCENTILES: [(&str, &str, f64); 4] = [

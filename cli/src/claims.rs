@@ -146,7 +146,7 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
 pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
     let program = args.place.with(|interface| {
         let Some(resident) = Resident::find(interface)? else { return Ok(None) };
-        Ok(Some(Program {
+        Ok(Some(ResidentReport {
             id: resident.program(),
             mode: resident.mode().name(),
             pinned: resident.is_pinned(interface),
@@ -156,7 +156,7 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
     })?;
     let host = args.place.with(host_owner)?;
     let host_left = args.place.with(host_left)?;
-    let shown = Shown { interface: args.place.interface, program, host, host_left };
+    let shown = ClaimsReport { interface: args.place.interface, program, host, host_left };
     let mut out = io::stdout().lock();
     match args.json {
         true => writeln!(out, "{}", shown.to_json())?,
@@ -166,17 +166,17 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
 }
 
 /// The users of an interface by XDP.
-struct Shown {
+struct ClaimsReport {
     interface: String,
     /// None: all packets are the host's.
-    program: Option<Program>,
+    program: Option<ResidentReport>,
     /// The owner of the host's outgoing packets, by a host: port.
     host: Option<String>,
     /// A host: port that has exited left its filters on the interface.
     host_left: bool,
 }
 
-struct Program {
+struct ResidentReport {
     id: u32,
     mode: &'static str,
     /// The program stays after its last user has exited.
@@ -210,10 +210,10 @@ fn claim_json(claimed: &Claimed) -> Value {
     })
 }
 
-impl Shown {
+impl ClaimsReport {
     fn to_json(&self) -> Value {
         let program = self.program.as_ref().map(|program| {
-            let Program { id, mode, pinned, total, .. } = program;
+            let ResidentReport { id, mode, pinned, total, .. } = program;
             let (packets, bytes) = (total.packets, total.bytes);
             json!({"id": id, "mode": mode, "pinned": pinned, "packets": packets, "bytes": bytes})
         });
@@ -240,7 +240,7 @@ impl Shown {
                  fallback=drop cut the host off; `sluice detach {interface}` takes them away"
             )?;
         }
-        let Some(Program { id, mode, pinned, total, claims }) = program else {
+        let Some(ResidentReport { id, mode, pinned, total, claims }) = program else {
             let all = if *host_left { "" } else { "; all packets are the host's" };
             return writeln!(out, "{interface}: no XDP program{all}");
         };

@@ -14,7 +14,7 @@ use crate::counters::WorkerCounters;
 use crate::ledger::Section;
 use crate::ports;
 use crate::report::Report;
-use crate::run::{Nothing, Outcomes, Received, RunControl, RunOptions, Visitor, receive};
+use crate::run::{Nothing, Outcomes, ReceiveCounts, RunControl, RunOptions, Visitor, receive};
 use crate::signals::Signals;
 use crate::status::{Missing, Status};
 
@@ -121,8 +121,8 @@ impl CountControl<'_> {
     }
 }
 
-impl RunControl<Received> for CountControl<'_> {
-    fn report_so_far(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) -> Report {
+impl RunControl<ReceiveCounts> for CountControl<'_> {
+    fn report_so_far(&mut self, outcomes: &Outcomes<ReceiveCounts>, elapsed: Duration) -> Report {
         Self::whole(self.report.counted_so_far(outcomes, elapsed))
     }
 

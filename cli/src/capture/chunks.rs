@@ -32,7 +32,7 @@ pub trait ChunkSink: Send + Sync {
 }
 
 /// Where full chunks go.
-pub enum Route {
+pub enum ChunkRoute {
     /// Straight to the output: this is the only queue.
     Straight,
     /// To the merging thread; empty chunks come back.
@@ -69,14 +69,14 @@ pub struct ChunkOptions {
 pub struct ChunkSender<S> {
     pub encoder: Encoder,
     chunk: Chunk,
-    route: Route,
+    route: ChunkRoute,
     pub sink: Arc<S>,
     options: ChunkOptions,
     handed_on: Instant,
 }
 
 impl<S: ChunkSink> ChunkSender<S> {
-    pub fn new(encoder: Encoder, route: Route, sink: Arc<S>, options: ChunkOptions) -> Self {
+    pub fn new(encoder: Encoder, route: ChunkRoute, sink: Arc<S>, options: ChunkOptions) -> Self {
         let chunk = encoder.chunk_of(options.bytes);
         Self { encoder, chunk, route, sink, options, handed_on: Instant::now() }
     }
@@ -98,11 +98,11 @@ impl<S: ChunkSink> ChunkSender<S> {
             return;
         }
         match &mut self.route {
-            Route::Straight => {
+            ChunkRoute::Straight => {
                 self.sink.write(&self.chunk);
                 self.chunk.clear();
             }
-            Route::Merged { source, to, back, made } => {
+            ChunkRoute::Merged { source, to, back, made } => {
                 let next = back.try_recv().unwrap_or_else(|_| {
                     if *made < self.options.max_chunks {
                         *made += 1;
@@ -131,9 +131,9 @@ impl<S: ChunkSink> ChunkSender<S> {
         let was_empty = self.chunk.is_empty();
         self.pass_on();
         match &self.route {
-            Route::Straight if !was_empty => self.sink.flush(),
-            Route::Straight => {}
-            Route::Merged { source, to, .. } => {
+            ChunkRoute::Straight if !was_empty => self.sink.flush(),
+            ChunkRoute::Straight => {}
+            ChunkRoute::Merged { source, to, .. } => {
                 if let Some(until_ns) = quiet_until_ns {
                     let _ = to.send(Message::Silent(*source, until_ns));
                 }
@@ -144,7 +144,7 @@ impl<S: ChunkSink> ChunkSender<S> {
     /// Hands on the last records.
     pub fn finish(&mut self) {
         self.pass_on();
-        if let Route::Merged { source, to, .. } = &self.route {
+        if let ChunkRoute::Merged { source, to, .. } = &self.route {
             let _ = to.send(Message::End(*source));
         }
     }
@@ -152,7 +152,7 @@ impl<S: ChunkSink> ChunkSender<S> {
 
 /// The order of time among several queues.
 #[derive(Clone, Copy)]
-pub struct Order {
+pub struct MergeOrder {
     pub sources: usize,
     /// How long a record waits for earlier ones of others.
     pub window: Duration,
@@ -165,16 +165,16 @@ pub type Merging = Option<JoinHandle<u64>>;
 
 /// Makes each queue's route to an output; of several, starts the thread that merges.
 pub fn routes<S: ChunkSink + 'static>(
-    order: Order,
+    order: MergeOrder,
     out: Chunk,
     sink: &Arc<S>,
-) -> Result<(Merging, Vec<Route>)> {
+) -> Result<(Merging, Vec<ChunkRoute>)> {
     if order.sources <= 1 {
-        return Ok((None, vec![Route::Straight]));
+        return Ok((None, vec![ChunkRoute::Straight]));
     }
     let (to, incoming) = sync_channel(IN_TRANSIT);
     let (back, empties): (Vec<_>, Vec<_>) = (0..order.sources).map(|_| channel()).unzip();
-    let route = |(source, back)| Route::Merged { source, to: to.clone(), back, made: 1 };
+    let route = |(source, back)| ChunkRoute::Merged { source, to: to.clone(), back, made: 1 };
     let routes = empties.into_iter().enumerate().map(route).collect();
     let sink = Arc::clone(sink);
     let thread = std::thread::Builder::new()
@@ -188,7 +188,7 @@ pub fn routes<S: ChunkSink + 'static>(
 fn merge(
     incoming: &Receiver<Message>,
     back: &[Sender<Chunk>],
-    order: Order,
+    order: MergeOrder,
     mut out: Chunk,
     sink: &impl ChunkSink,
 ) -> u64 {

@@ -10,7 +10,7 @@ use sluicegate::file::write::{Chunk, Encoder, EncoderConfig, Record};
 use sluicegate::port::Interface;
 use sluicegate::ring::{Meta, Packet};
 
-use super::chunks::{ChunkOptions, ChunkSender, ChunkSink, Quiet, Route};
+use super::chunks::{ChunkOptions, ChunkRoute, ChunkSender, ChunkSink, Quiet};
 use crate::notice;
 use crate::print::Printer;
 
@@ -116,14 +116,14 @@ impl Lines {
     /// names the interface.
     pub fn new(
         printer: Printer,
-        route: Route,
+        route: ChunkRoute,
         output: Arc<LineOutput>,
         quiet: Option<Quiet>,
         names_device: bool,
     ) -> Self {
         let bytes = match route {
-            Route::Straight => STRAIGHT_BYTES,
-            Route::Merged { .. } => MERGED_BYTES,
+            ChunkRoute::Straight => STRAIGHT_BYTES,
+            ChunkRoute::Merged { .. } => MERGED_BYTES,
         };
         let (patience, max_chunks) = (PATIENCE, MAX_BYTES / bytes);
         let options = ChunkOptions { bytes, max_chunks, patience, quiet, hurries: true };

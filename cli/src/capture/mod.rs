@@ -25,7 +25,7 @@ use sluicegate::file::write::{Encoder, EncoderConfig, Output, OutputConfig, Summ
 use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
 
-use chunks::{Merging, Order, Quiet, Route, routes};
+use chunks::{ChunkRoute, MergeOrder, Merging, Quiet, routes};
 use lines::{LineOutput, Lines};
 pub use options::Args;
 use options::Options;
@@ -33,7 +33,7 @@ use recorder::{Capture, File, Numbers, Recorder, set_statistics};
 
 use crate::counters::{Totals, WorkerCounters};
 use crate::report::{FilesReport, Report};
-use crate::run::{Outcomes, Received, RunControl, receive};
+use crate::run::{Outcomes, ReceiveCounts, RunControl, receive};
 use crate::signals::Signals;
 use crate::status::Status;
 use crate::{notice, ports, signals};
@@ -114,7 +114,7 @@ impl<'a> Session<'a> {
         signals::hold()?;
         let sources = ports.iter().map(|(port, _)| port.queues.len()).sum();
         let live = are_live(&options.args.ports);
-        let order = Order { sources, window: options.args.reorder_window, live };
+        let order = MergeOrder { sources, window: options.args.reorder_window, live };
         let lines = options.print.then(Arc::<LineOutput>::default);
         let (mut to_file, mut to_lines) = (Vec::new().into_iter(), Vec::new().into_iter());
         let mut merging = [None, None];
@@ -163,8 +163,8 @@ impl<'a> Session<'a> {
         &mut self,
         port: Port,
         report: Report,
-        to_file: &mut impl Iterator<Item = Route>,
-        to_lines: &mut impl Iterator<Item = Route>,
+        to_file: &mut impl Iterator<Item = ChunkRoute>,
+        to_lines: &mut impl Iterator<Item = ChunkRoute>,
     ) -> Result<()> {
         let options = self.options;
         let Port { name, queues, .. } = port;
@@ -189,8 +189,10 @@ impl<'a> Session<'a> {
                 });
                 // What one queue holds back is to be there well before the others stop waiting for it.
                 let patience = match route {
-                    Route::Merged { .. } => options.patience.min(options.args.reorder_window / 4),
-                    Route::Straight => options.patience,
+                    ChunkRoute::Merged { .. } => {
+                        options.patience.min(options.args.reorder_window / 4)
+                    }
+                    ChunkRoute::Straight => options.patience,
                 };
                 let (file, numbers) = (Arc::clone(file), Arc::clone(&numbers));
                 Recorder::new(encoder, route, file, numbers, patience, quiet)
@@ -263,8 +265,8 @@ impl<'a> Session<'a> {
     }
 }
 
-impl RunControl<Received> for Session<'_> {
-    fn report_so_far(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) -> Report {
+impl RunControl<ReceiveCounts> for Session<'_> {
+    fn report_so_far(&mut self, outcomes: &Outcomes<ReceiveCounts>, elapsed: Duration) -> Report {
         let of_port = |port: &mut CapturePort| {
             port.report.counted_so_far(&outcomes[port.queues.clone()], elapsed)
         };
@@ -310,9 +312,9 @@ fn together(reports: Vec<Report>) -> Report {
 }
 
 /// Adds up what workers have received, at the end.
-fn totals(outcomes: &Outcomes<Received>) -> Totals {
+fn totals(outcomes: &Outcomes<ReceiveCounts>) -> Totals {
     let mut totals = Totals::default();
-    for Received { packets, stats, after_end, .. } in
+    for ReceiveCounts { packets, stats, after_end, .. } in
         outcomes.iter().flatten().map(|outcome| outcome.counts)
     {
         totals.packets += packets;

@@ -10,7 +10,7 @@ use sluicegate::file::write::{Chunk, Encoder, InterfaceStats, Output, OutputCoun
 use sluicegate::port::{Interface, Queue};
 use sluicegate::ring::{Packet, now_ns};
 
-use super::chunks::{ChunkOptions, ChunkSender, ChunkSink, Quiet, Route};
+use super::chunks::{ChunkOptions, ChunkRoute, ChunkSender, ChunkSink, Quiet};
 use super::lines::Lines;
 use crate::counters::Totals;
 use crate::run::Visitor;
@@ -123,7 +123,7 @@ impl Recorder {
     /// part of a chunk may be held back.
     pub fn new(
         encoder: Encoder,
-        route: Route,
+        route: ChunkRoute,
         file: Arc<File>,
         numbers: Arc<Numbers>,
         patience: Duration,

@@ -9,7 +9,7 @@ use super::Args;
 use super::result::{Sides, redirected};
 use crate::ports;
 use crate::report::Report;
-use crate::run::{Nothing, Outcomes, Received, RunControl, RunOptions, receive};
+use crate::run::{Nothing, Outcomes, ReceiveCounts, RunControl, RunOptions, receive};
 use crate::signals::Signals;
 
 /// Rejects ports between which the kernel cannot redirect.
@@ -57,8 +57,8 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
 /// Controls what the kernel forwards.
 struct RedirectControl(Sides);
 
-impl RunControl<Received> for RedirectControl {
-    fn report_so_far(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) -> Report {
+impl RunControl<ReceiveCounts> for RedirectControl {
+    fn report_so_far(&mut self, outcomes: &Outcomes<ReceiveCounts>, elapsed: Duration) -> Report {
         self.0.so_far().report(&redirected(outcomes), outcomes, elapsed)
     }
 

@@ -48,8 +48,6 @@ pub struct Relayed {
     pub sides: [Passed; 2],
 }
 
-type Thread<'a, 'b> = &'a mut WorkerThread<'b, Relayed>;
-
 /// The forwarder of one thread.
 #[derive(Default)]
 pub struct Relay {
@@ -73,7 +71,7 @@ pub struct Relay {
 impl Relay {
     /// Forwards until told to stop, until all sources have come to their end, or until something
     /// fails.
-    fn forward(&mut self, thread: Thread<'_, '_>) -> Result<()> {
+    fn forward(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<()> {
         let mut looked = Instant::now();
         let mut rounds = 0;
         let mut result = Ok(());
@@ -129,7 +127,7 @@ impl Relay {
     }
 
     /// Receives, moves and sends once. Returns the progress: packets moved, and slots freed.
-    fn round(&mut self, thread: Thread<'_, '_>) -> Result<u64> {
+    fn round(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<u64> {
         let mut progress = 0;
         for served in self.queues.iter_mut().filter(|served| served.receives) {
             served.queue.sync_rx()?;
@@ -165,7 +163,7 @@ impl Relay {
     }
 
     /// Moves the packets that have come, up to the limit, along a path.
-    fn pass(&mut self, index: usize, thread: Thread<'_, '_>) -> Result<Moved> {
+    fn pass(&mut self, index: usize, thread: &mut WorkerThread<'_, Relayed>) -> Result<Moved> {
         let QueuePair { from, to, looked_at, .. } = self.ways[index];
         let Ok([source, target]) = self.queues.get_disjoint_mut([from, to]) else {
             return Ok(Moved::default());
@@ -224,7 +222,7 @@ impl Relay {
     }
 
     /// Waits for packets, or a moment. An error means that none will come any more.
-    fn wait(&mut self, thread: Thread<'_, '_>) -> Result<()> {
+    fn wait(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<()> {
         if self.closed.is_some() {
             std::thread::sleep(DRAIN);
             return Ok(());
@@ -259,7 +257,7 @@ impl Relay {
         Ok(())
     }
 
-    fn went_down(&mut self, index: usize, thread: Thread<'_, '_>) {
+    fn went_down(&mut self, index: usize, thread: &mut WorkerThread<'_, Relayed>) {
         let served = &mut self.queues[index];
         if served.down_since.replace(Instant::now()).is_none() {
             self.passed[served.side].downs += 1;
@@ -267,7 +265,7 @@ impl Relay {
         }
     }
 
-    fn came_up(&mut self, index: usize, thread: Thread<'_, '_>) {
+    fn came_up(&mut self, index: usize, thread: &mut WorkerThread<'_, Relayed>) {
         let served = &mut self.queues[index];
         if served.down_since.take().is_some() {
             thread.tell(&served.queue, true);
@@ -299,7 +297,7 @@ impl Relay {
     }
 
     /// Checks the ports, and prints their notices.
-    fn look_around(&mut self, thread: Thread<'_, '_>) -> Result<()> {
+    fn look_around(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<()> {
         let (sides, mut result) = self.counted();
         let [a, b] = sides.map(|passed| passed.stats);
         let lost = a.dropped_ring_full + b.dropped_ring_full;
@@ -366,7 +364,7 @@ impl Work for Relay {
         format!("forward-{}", self.number)
     }
 
-    fn run(mut self, thread: Thread<'_, '_>) -> (Relayed, Result<()>) {
+    fn run(mut self, thread: &mut WorkerThread<'_, Relayed>) -> (Relayed, Result<()>) {
         let mut result = self.forward(thread);
         thread.ended_at(Instant::now());
         self.queues.iter_mut().for_each(|served| thread.say_notices(&mut served.queue));

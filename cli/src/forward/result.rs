@@ -8,7 +8,7 @@ use sluicegate::port::QueueStats;
 use crate::card::Transmission;
 use crate::ledger::Section;
 use crate::report::{DirectionReport, Report, Traffic};
-use crate::run::{Outcomes, Received};
+use crate::run::{Outcomes, ReceiveCounts};
 
 /// The two ports, while packets are forwarded between them.
 pub struct Sides {
@@ -146,10 +146,11 @@ pub fn all_passed<'a>(threads: impl Iterator<Item = &'a [Passed; 2]>) -> [Passed
 
 /// The packets that the kernel redirected from port to port: the queue of each source counts both the
 /// packets that came and their fate at the other side.
-pub fn redirected(outcomes: &Outcomes<Received>) -> [Passed; 2] {
+pub fn redirected(outcomes: &Outcomes<ReceiveCounts>) -> [Passed; 2] {
     let mut passed = <[Passed; 2]>::default();
     for (side, outcome) in outcomes.iter().enumerate() {
-        let Some(Received { packets, bytes, stats, .. }) = outcome.as_ref().map(|it| it.counts)
+        let Some(ReceiveCounts { packets, bytes, stats, .. }) =
+            outcome.as_ref().map(|it| it.counts)
         else {
             continue;
         };

@@ -26,7 +26,7 @@ use crate::notice;
 use crate::report::Report;
 use crate::signals::Signals;
 use crate::status::Status;
-pub use receive::{Nothing, Received, Visitor, receive};
+pub use receive::{Nothing, ReceiveCounts, Visitor, receive};
 
 /// Interval between checks while workers owe their snapshots.
 const ANSWER_TICK: Duration = Duration::from_millis(10);
@@ -435,8 +435,8 @@ mod tests {
 
     struct Nobody;
 
-    impl RunControl<Received> for Nobody {
-        fn report_so_far(&mut self, _: &Outcomes<Received>, _: Duration) -> Report {
+    impl RunControl<ReceiveCounts> for Nobody {
+        fn report_so_far(&mut self, _: &Outcomes<ReceiveCounts>, _: Duration) -> Report {
             Report::default()
         }
     }

@@ -66,7 +66,7 @@ impl<V: Visitor> Drop for Finished<'_, V> {
 
 /// The packets that a thread received.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Received {
+pub struct ReceiveCounts {
     /// Its queue's number.
     pub queue: u32,
     pub packets: u64,
@@ -88,8 +88,8 @@ pub fn receive<V: Visitor>(
     work: Vec<(Queue, &mut V)>,
     options: RunOptions<'_>,
     signals: &Signals,
-    control: &mut impl RunControl<Received>,
-) -> Result<Run<Received>> {
+    control: &mut impl RunControl<ReceiveCounts>,
+) -> Result<Run<ReceiveCounts>> {
     // All are created before the first thread: if one cannot start, the others still finish.
     let work = work
         .into_iter()
@@ -104,14 +104,14 @@ struct Receiving<'a, V: Visitor> {
 }
 
 impl<V: Visitor> Work for Receiving<'_, V> {
-    type Counts = Received;
+    type Counts = ReceiveCounts;
 
     fn name(&self) -> String {
         format!("queue-{}", self.queue.number())
     }
 
     /// Receives until told to stop, the source ends, or something fails.
-    fn run(self, thread: &mut WorkerThread<'_, Received>) -> (Received, Result<()>) {
+    fn run(self, thread: &mut WorkerThread<'_, ReceiveCounts>) -> (ReceiveCounts, Result<()>) {
         let Self { mut queue, mut visitor } = self;
         let mut worker = Worker {
             queue: &mut queue,
@@ -137,7 +137,7 @@ impl<V: Visitor> Work for Receiving<'_, V> {
 /// A worker at work.
 struct Worker<'a, 'b> {
     queue: &'a mut Queue,
-    thread: &'a mut WorkerThread<'b, Received>,
+    thread: &'a mut WorkerThread<'b, ReceiveCounts>,
     /// Nothing more is let in; earlier packets still come out.
     closed: bool,
     after_end: u64,
@@ -148,10 +148,10 @@ struct Worker<'a, 'b> {
 
 impl Worker<'_, '_> {
     /// The worker's counts so far, with the backend's current counters.
-    fn received(&self, stats: QueueStats) -> Received {
+    fn received(&self, stats: QueueStats) -> ReceiveCounts {
         let Totals { packets, bytes, .. } = self.thread.counters.totals();
         let (queue, after_end, downs) = (self.queue.number(), self.after_end, self.downs);
-        Received { queue, packets, bytes, after_end, stats, downs }
+        ReceiveCounts { queue, packets, bytes, after_end, stats, downs }
     }
 
     fn run(&mut self, visitor: &mut impl Visitor) -> Result<()> {
@@ -282,7 +282,11 @@ impl Worker<'_, '_> {
 
 impl Report {
     /// The report on one port so far; the interface's counters are read again at the end.
-    pub fn counted_so_far(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) -> Self {
+    pub fn counted_so_far(
+        &mut self,
+        outcomes: &Outcomes<ReceiveCounts>,
+        elapsed: Duration,
+    ) -> Self {
         let mut report = self.so_far();
         report.count(outcomes, elapsed);
         if let Some(card) = &mut self.card {
@@ -293,8 +297,8 @@ impl Report {
     }
 
     /// Fills in the workers' counts: the ledger's input, and the losses before it.
-    pub fn count(&mut self, outcomes: &Outcomes<Received>, elapsed: Duration) {
-        let sum = |n: fn(&Received) -> u64| {
+    pub fn count(&mut self, outcomes: &Outcomes<ReceiveCounts>, elapsed: Duration) {
+        let sum = |n: fn(&ReceiveCounts) -> u64| {
             outcomes.iter().flatten().map(|outcome| n(&outcome.counts)).sum()
         };
         self.elapsed_s = elapsed.as_secs_f64();
@@ -302,7 +306,7 @@ impl Report {
         let mut times_down = 0;
         for outcome in outcomes.iter().flatten() {
             let Outcome { cpu, busy, notices, counts, .. } = &**outcome;
-            let Received { queue, packets, after_end, stats, downs, .. } = *counts;
+            let ReceiveCounts { queue, packets, after_end, stats, downs, .. } = *counts;
             self.threads.push(Thread { cpu: *cpu, queue, packets, busy: *busy });
             self.ledger.add_received(&stats, after_end);
             self.notices.extend_from_slice(notices);

@@ -13,7 +13,7 @@ use sluicegate_traffic::rate::{Gaps, Pace};
 use sluicegate_traffic::source::LeftOut;
 
 use super::steering::TICK;
-use super::{Done, Orders, Sent};
+use super::{Done, Orders, SendCounts};
 use crate::run::WorkerThread;
 
 /// Sends live frames.
@@ -57,7 +57,7 @@ impl LiveSender {
     }
 
     /// Waits until all workers are done, one fails, or the run is stopped; then ends all.
-    pub fn run(mut self, thread: &mut WorkerThread<'_, Sent>) -> (Sent, Result<()>) {
+    pub fn run(mut self, thread: &mut WorkerThread<'_, SendCounts>) -> (SendCounts, Result<()>) {
         while !self.is_finished() {
             match self.paces.recv_timeout(TICK) {
                 Ok(pace) => self.sending.iter().for_each(|sending| sending.set_pace(pace)),
@@ -76,7 +76,7 @@ impl LiveSender {
         (self.sent(), ends.into_iter().collect())
     }
 
-    fn note_counters(&self, thread: &WorkerThread<'_, Sent>) {
+    fn note_counters(&self, thread: &WorkerThread<'_, SendCounts>) {
         let counts = self.sending.iter().map(Sending::counters);
         let (packets, bytes) = counts.fold((0, 0), |(packets, bytes), counters| {
             (packets + counters.packets, bytes + counters.bytes)
@@ -92,12 +92,12 @@ impl LiveSender {
     }
 
     /// The workers' counts. The end of sending is unknown where a worker was stopped early.
-    fn sent(&self) -> Sent {
+    fn sent(&self) -> SendCounts {
         let ends: Option<Vec<_>> = self.sending.iter().map(Sending::done_at).collect();
         let span = ends.and_then(|ends| Some((self.started, ends.into_iter().max()?)));
         let mut gaps = Gaps::default();
         self.sending.iter().for_each(|sending| gaps.merge(&sending.gaps()));
-        Sent { workers: self.sending.iter().map(done).collect(), gaps, span }
+        SendCounts { workers: self.sending.iter().map(done).collect(), gaps, span }
     }
 }
 

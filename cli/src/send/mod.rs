@@ -71,7 +71,7 @@ impl Orders {
 
 /// The counts of one thread that sends: of a ring, or of all live frames.
 #[derive(Debug)]
-pub struct Sent {
+pub struct SendCounts {
     pub workers: Vec<Done>,
     /// How late packets were against the timetable; empty without one.
     pub gaps: Gaps,
@@ -113,7 +113,7 @@ enum SendWork {
 }
 
 impl Work for SendWork {
-    type Counts = Sent;
+    type Counts = SendCounts;
 
     fn name(&self) -> String {
         match self {
@@ -127,7 +127,7 @@ impl Work for SendWork {
         !matches!(self, Self::Live(_))
     }
 
-    fn run(self, thread: &mut WorkerThread<'_, Sent>) -> (Sent, Result<()>) {
+    fn run(self, thread: &mut WorkerThread<'_, SendCounts>) -> (SendCounts, Result<()>) {
         match self {
             Self::Live(live) => live.run(thread),
             Self::Ring(worker) => worker.run(thread),
@@ -191,10 +191,10 @@ struct SendControl<'a> {
     paces: Option<mpsc::Sender<Pace>>,
 }
 
-impl RunControl<Sent> for SendControl<'_> {
+impl RunControl<SendCounts> for SendControl<'_> {
     const TICK: Duration = TICK;
 
-    fn report_so_far(&mut self, outcomes: &Outcomes<Sent>, elapsed: Duration) -> Report {
+    fn report_so_far(&mut self, outcomes: &Outcomes<SendCounts>, elapsed: Duration) -> Report {
         self.report.so_far(outcomes, elapsed)
     }
 

@@ -8,7 +8,7 @@ use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::LeftOut;
 
 use super::steering::Steering;
-use super::{Done, Sender, Sent};
+use super::{Done, SendCounts, Sender};
 use crate::args::Common;
 use crate::card::Transmission;
 use crate::ledger::Section;
@@ -52,7 +52,7 @@ impl SendReport {
     }
 
     /// The report so far.
-    pub fn so_far(&self, outcomes: &Outcomes<Sent>, elapsed: Duration) -> Report {
+    pub fn so_far(&self, outcomes: &Outcomes<SendCounts>, elapsed: Duration) -> Report {
         let mut report = self.report.so_far();
         let done = all_done(outcomes);
         self.count_made(&mut report, &done, elapsed);
@@ -65,7 +65,7 @@ impl SendReport {
     }
 
     /// Completes the report, and prints its notices.
-    pub fn count(mut self, run: &Run<Sent>, steering: Option<&Steering>) -> Report {
+    pub fn count(mut self, run: &Run<SendCounts>, steering: Option<&Steering>) -> Report {
         let sent = || run.outcomes.iter().flatten().map(|outcome| &outcome.counts);
         let spans: Vec<_> = sent().filter_map(|sent| sent.span).collect();
         let begin = spans.iter().map(|(begin, _)| *begin).min();
@@ -144,7 +144,7 @@ fn all_stats(done: &[Done]) -> QueueStats {
     done.iter().fold(QueueStats::default(), |sum, done| sum.plus(done.stats))
 }
 
-fn all_done(outcomes: &Outcomes<Sent>) -> Vec<Done> {
+fn all_done(outcomes: &Outcomes<SendCounts>) -> Vec<Done> {
     outcomes.iter().flatten().flat_map(|outcome| outcome.counts.workers.iter().copied()).collect()
 }
 

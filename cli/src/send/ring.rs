@@ -8,7 +8,7 @@ use sluicegate::error::Result;
 use sluicegate::port::{Port, Queue, QueueStats};
 use sluicegate_traffic::source::{LeftOut, PacketSource};
 
-use super::{Done, Orders, Remains, Sent};
+use super::{Done, Orders, Remains, SendCounts};
 use crate::run::WorkerThread;
 
 /// Packets between two checks of the clock and the stop flag: as many as one system call takes, or half of a
@@ -72,14 +72,12 @@ pub struct RingWorker {
     remains: Arc<Mutex<Remains>>,
 }
 
-type Thread<'a, 'b> = &'a mut WorkerThread<'b, Sent>;
-
 impl RingWorker {
     pub fn name(&self) -> String {
         format!("queue-{}", self.index)
     }
 
-    pub fn run(mut self, thread: Thread<'_, '_>) -> (Sent, Result<()>) {
+    pub fn run(mut self, thread: &mut WorkerThread<'_, SendCounts>) -> (SendCounts, Result<()>) {
         let begin = Instant::now();
         let mut result = self.send_all(thread);
         // Packets in the ring are still sent, after a failure too; briefly, if the user wants the end.
@@ -96,7 +94,7 @@ impl RingWorker {
             result = before.and(Err(error));
             QueueStats::default()
         });
-        let sent = Sent { span: Some((begin, Instant::now())), ..self.sent(stats, thread) };
+        let sent = SendCounts { span: Some((begin, Instant::now())), ..self.sent(stats, thread) };
         let mut remains = self.remains.lock().unwrap_or_else(PoisonError::into_inner);
         remains.failures.extend(self.source.failure());
         remains.queues.push(self.queue);
@@ -104,7 +102,7 @@ impl RingWorker {
     }
 
     /// Computes the worker's counts from the queue's current ones.
-    fn sent(&self, stats: QueueStats, thread: &WorkerThread<'_, Sent>) -> Sent {
+    fn sent(&self, stats: QueueStats, thread: &WorkerThread<'_, SendCounts>) -> SendCounts {
         let totals = thread.counters.totals();
         let never_pushed = self.source.left_out();
         let done = Done {
@@ -115,11 +113,11 @@ impl RingWorker {
             restarts: self.source.restarts(),
             busy: thread.busy(),
         };
-        Sent { workers: vec![done], gaps: self.source.lateness(), span: None }
+        SendCounts { workers: vec![done], gaps: self.source.lateness(), span: None }
     }
 
     /// Waits for the ring to become empty, unless the user wants the end.
-    fn drain(&mut self, thread: Thread<'_, '_>, end: Instant) -> Result<()> {
+    fn drain(&mut self, thread: &mut WorkerThread<'_, SendCounts>, end: Instant) -> Result<()> {
         while !self.has_sent_all() && !thread.run.stop.is_set() && Instant::now() < end {
             if self.queue.sync_tx()? == 0 {
                 std::thread::sleep(LAST_LOOK);
@@ -128,7 +126,7 @@ impl RingWorker {
         Ok(())
     }
 
-    fn send_all(&mut self, thread: Thread<'_, '_>) -> Result<()> {
+    fn send_all(&mut self, thread: &mut WorkerThread<'_, SendCounts>) -> Result<()> {
         let batch = (self.queue.tx().num_slots() / 2).clamp(BATCH, BATCH_MAX);
         let mut now_ns = monotonic_ns();
         let (mut moved_ns, mut noted_ns) = (now_ns, now_ns);
