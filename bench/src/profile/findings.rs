@@ -1,25 +1,125 @@
-//! Sums of samples: time by cause, time by CPU, and waits.
+//! Names the functions of samples, and adds up time by cause and by CPU.
 
 use std::collections::HashMap;
+use std::fmt;
 
-use super::named::{CodeLocation, Part};
-use super::perf::EventKind;
-use super::table::{self, Cause, Stage, Wait};
-use crate::measurement;
+use super::Participants;
+use super::causes::{
+    self, CHECKSUMS, COPYING, IDLE, LOCKS, OTHERS, SAMPLING, SENDER, SPINNING, Stage, TIMEKEEPING,
+};
+use super::sampler::{EventKind, Process, Recording, Stack};
+use super::symbols::{Files, without_suffix};
+use crate::measurement::Cause;
 
-/// Functions that a report names for each cause.
-const FUNCTIONS: usize = 5;
+/// The most functions that a report names for a cause.
+const MAX_FUNCTIONS: usize = 5;
 
-/// All that advice is given on.
+/// A sampled call chain, by name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedStack {
+    pub event: EventKind,
+    pub cpu: u32,
+    /// The process's name.
+    pub process: String,
+    pub part: Part,
+    pub kernel: bool,
+    /// The function, then its callers. Outside the kernel it is the function alone.
+    pub chain: Vec<String>,
+    /// Its time in ns, or the number of switches.
+    pub weight: f64,
+}
+
+/// Part of a sample's process in the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It is measured.
+    Measured,
+    /// It makes the packets.
+    Sender,
+    /// It has none.
+    Other,
+    /// It is this process.
+    Sampling,
+}
+
+/// Names all stacks of a recording. `busy_ns` is the time that each CPU was not idle, which turns cycles
+/// into time.
+pub fn named(
+    recording: &Recording,
+    participants: &Participants,
+    busy_ns: &HashMap<u32, f64>,
+) -> Vec<NamedStack> {
+    let mut cycles: HashMap<u32, f64> = HashMap::new();
+    let timed = recording.stacks.iter().filter(|(stack, _)| stack.event == EventKind::Time);
+    for (stack, weight) in timed.filter(|_| recording.in_cycles) {
+        *cycles.entry(stack.cpu).or_default() += *weight as f64;
+    }
+    let ns = |cpu: &u32| Some(busy_ns.get(cpu)? / cycles.get(cpu)?);
+    let mut files = Files::new();
+    let named = |(stack, weight): (&Stack, &u64)| {
+        let process = &recording.processes[&stack.process];
+        let mut chain: Vec<String> = Vec::new();
+        if stack.kernel {
+            let name = |address: &u64| recording.kernel.name(*address).unwrap_or("[unknown]");
+            chain.extend(stack.chain.iter().map(|it| without_suffix(name(it)).to_owned()));
+        }
+        let part = part(stack.process, &chain, participants);
+        if !stack.kernel {
+            chain.push(match part {
+                // Names in other programs help nobody, and some of their files are large.
+                Part::Other => "its code".into(),
+                _ => in_program(process, stack.chain[0], &mut files),
+            });
+        }
+        let unit = if stack.event == EventKind::Time { ns(&stack.cpu) } else { None };
+        NamedStack {
+            event: stack.event,
+            cpu: stack.cpu,
+            process: process.name.clone(),
+            part,
+            kernel: stack.kernel,
+            chain,
+            weight: *weight as f64 * unit.unwrap_or(1.0),
+        }
+    };
+    recording.stacks.iter().map(named).collect()
+}
+
+/// Assigns a sample to a part. A softirq interrupts any process; its work counts as measured.
+fn part(process: u32, chain: &[String], participants: &Participants) -> Part {
+    let is_measured = |list: &Vec<u32>| process == 0 || list.contains(&process);
+    match causes::stage(chain) {
+        Some(Stage::Receive) => Part::Measured,
+        Some(Stage::LiveFrames) if participants.live_frames_send => Part::Sender,
+        _ if process == std::process::id() => Part::Sampling,
+        _ if participants.sender.contains(&process) => Part::Sender,
+        _ if participants.measured.as_ref().is_none_or(is_measured) => Part::Measured,
+        _ => Part::Other,
+    }
+}
+
+/// Names a function of a program, by its file if the file has no symbol for it.
+fn in_program(process: &Process, address: u64, files: &mut Files) -> String {
+    let found = process.mappings.iter().find_map(|map| Some((&map.path, map.offset_of(address)?)));
+    let Some((path, offset)) = found else { return "[unknown]".into() };
+    let base = || path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+    match files.get(path).name(offset) {
+        Some(name) => without_suffix(name).to_owned(),
+        None if path.is_absolute() => format!("[{}]", base()),
+        None => base(),
+    }
+}
+
+/// The facts that advice is based on.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     /// The largest first.
-    pub causes: Vec<CauseShare>,
+    pub causes: Vec<CauseTime>,
     /// By number.
     pub cpus: Vec<Cpu>,
-    /// The most frequent first.
-    pub waits: Vec<Waits>,
-    /// How many packets were handled.
+    /// Sleeps for a time, a second, of each measured process; the most frequent sleeper first.
+    pub sleeps: Vec<(String, f64)>,
+    /// Packets handled.
     pub packets: u64,
     /// The share of the packets that was lost, from 0 to 1.
     pub lost: f64,
@@ -27,28 +127,27 @@ pub struct Findings {
     pub lost_samples: f64,
 }
 
-/// One cause's part.
+/// The time of one cause.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CauseShare {
-    pub cause: Cause,
+pub struct CauseTime {
+    pub name: &'static str,
     pub ns: f64,
-    /// The largest first.
-    pub functions: Vec<Function>,
+    /// With the time of each, the largest first.
+    pub functions: Vec<(Function, f64)>,
 }
 
-/// A function's part in a cause.
-#[derive(Clone, Debug, PartialEq)]
+/// A function that took time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Function {
     pub name: String,
     /// Its caller, for functions that many share.
     pub caller: Option<String>,
     /// The process, outside the kernel.
     pub process: Option<String>,
-    pub ns: f64,
 }
 
-impl std::fmt::Display for Function {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.process, &self.caller) {
             (Some(process), _) => write!(f, "{} of {process}", self.name),
             (None, Some(caller)) => write!(f, "{} for {caller}", self.name),
@@ -62,15 +161,15 @@ impl std::fmt::Display for Function {
 pub struct Cpu {
     /// Its number.
     pub cpu: u32,
-    /// It had something to do.
+    /// The share that it was not idle.
     pub busy: f64,
-    /// It received: softirqs that handle packets.
+    /// The share of receive softirqs.
     pub receive: f64,
-    /// It worked for a sender that is not measured.
+    /// The share of a sender that is not measured.
     pub sender: f64,
-    /// It worked for programs without a part in it, and for this sampling.
+    /// The share of programs without a part in the measurement, and of the sampling.
     pub others: f64,
-    /// It looked again and again whether there is something.
+    /// The share of polling that found nothing.
     pub spinning: f64,
     /// Packets its softirqs handled.
     pub processed: u64,
@@ -78,199 +177,160 @@ pub struct Cpu {
     pub dropped: u64,
     /// Times that its receive softirq ran out of budget.
     pub squeezed: u64,
-    /// Times that it went from one thread to another.
+    /// Context switches.
     pub switches: u64,
 }
 
-/// Why threads of a process left their CPUs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Waits {
-    /// The process's name.
-    pub process: String,
-    /// Why.
-    pub why: Wait,
-    /// How often a second.
-    pub per_second: f64,
-}
-
 impl Findings {
-    /// Adds places up. `cpus` has what the kernel has counted for each; `seconds` is how long that
-    /// took.
-    pub fn of(places: &[CodeLocation], cpus: Vec<Cpu>, seconds: f64) -> Self {
-        let mut causes: HashMap<Cause, HashMap<Key, f64>> = HashMap::new();
-        let mut waits: HashMap<(String, Wait), f64> = HashMap::new();
+    /// Adds stacks of `seconds` seconds up. `cpus` has the kernel's counters of each CPU.
+    pub fn of(stacks: &[NamedStack], cpus: Vec<Cpu>, seconds: f64) -> Self {
+        let mut causes: HashMap<&str, HashMap<Function, f64>> = HashMap::new();
+        let mut sleeps: HashMap<String, f64> = HashMap::new();
         let mut findings = Self { cpus, ..Self::default() };
-        for place in places {
-            match place.what {
-                EventKind::Switch => {
-                    if let Some(wait) = wait(place) {
-                        *waits.entry(wait).or_default() += place.weight / seconds;
-                    }
+        for stack in stacks {
+            if stack.event == EventKind::Switch {
+                if stack.part == Part::Measured && causes::is_sleep(&stack.chain) {
+                    *sleeps.entry(stack.process.clone()).or_default() += stack.weight / seconds;
                 }
-                EventKind::Time => {
-                    let (cause, key) = cause(place);
-                    let share = place.weight / 1e9 / seconds;
-                    if let Some(cpu) = findings.cpus.iter_mut().find(|cpu| cpu.cpu == place.cpu) {
-                        cpu.add(place, cause, share);
-                    }
-                    *causes.entry(cause).or_default().entry(key).or_default() += place.weight;
-                }
+                continue;
             }
+            let (cause, function) = cause(stack);
+            if let Some(cpu) = findings.cpus.iter_mut().find(|cpu| cpu.cpu == stack.cpu) {
+                cpu.add(stack, cause, stack.weight / 1e9 / seconds);
+            }
+            *causes.entry(cause).or_default().entry(function).or_default() += stack.weight;
         }
-        findings.causes = causes.into_iter().map(found).collect();
+        let causes = causes.into_iter().map(|(name, functions)| {
+            let functions = largest_first(functions);
+            CauseTime { name, ns: functions.iter().map(|(_, ns)| ns).sum(), functions }
+        });
+        findings.causes = causes.collect();
         findings.causes.sort_by(|a, b| b.ns.total_cmp(&a.ns));
-        let waits = waits.into_iter();
-        findings.waits =
-            waits.map(|((process, why), per_second)| Waits { process, why, per_second }).collect();
-        findings.waits.sort_by(|a, b| b.per_second.total_cmp(&a.per_second));
+        findings.sleeps = largest_first(sleeps);
         findings
     }
 
-    /// Time of what is measured, in ns: without idling and spinning, senders, others, and the
-    /// sampling.
+    /// The time of measured work, in ns: without idling and spinning, senders, others, and the sampling.
     pub fn own_ns(&self) -> f64 {
-        self.causes.iter().filter(|found| found.cause.is_own()).map(|found| found.ns).sum()
+        self.causes.iter().filter(|it| causes::is_measured(it.name)).map(|it| it.ns).sum()
     }
 
     /// A cause's share of that time, from 0 to 1.
-    pub fn share(&self, cause: Cause) -> f64 {
-        let ns = self.found(cause).map_or(0.0, |found| found.ns);
-        let own = self.own_ns();
-        if own > 0.0 { ns / own } else { 0.0 }
+    pub fn share(&self, cause: &str) -> f64 {
+        self.cause(cause).map_or(0.0, |it| it.ns / self.own_ns().max(f64::MIN_POSITIVE))
     }
 
-    /// A cause's part, if it has any.
-    pub fn found(&self, cause: Cause) -> Option<&CauseShare> {
-        self.causes.iter().find(|found| found.cause == cause)
+    /// The time of a cause.
+    pub fn cause(&self, name: &str) -> Option<&CauseTime> {
+        self.causes.iter().find(|it| it.name == name)
     }
 
-    /// Packets that the kernel counted as they came, all CPUs together.
-    pub fn came(&self) -> u64 {
-        self.cpus.iter().map(Cpu::came).sum()
+    /// A kernel counter, added up over all CPUs.
+    pub fn total(&self, counter: impl Fn(&Cpu) -> u64) -> u64 {
+        self.cpus.iter().map(counter).sum()
     }
 
-    /// The CPU that all packets come to, but for a tenth at most; none where several share them. By the
-    /// kernel's counts, or, where XDP deals with packets before they are counted, by time.
-    pub fn alone(&self) -> Option<&Cpu> {
+    /// The CPU that at least nine tenths of the packets come to. By the kernel's counters or, if XDP handles
+    /// packets before they are counted, by time.
+    pub fn only_receiver(&self) -> Option<&Cpu> {
         let are_counted = self.are_counted();
         let part = |cpu: &Cpu| if are_counted { cpu.came() as f64 } else { cpu.receive };
         let all: f64 = self.cpus.iter().map(part).sum();
         self.cpus.iter().find(|cpu| part(cpu) > 0.9 * all)
     }
 
-    /// The share of the packets that CPUs have handled and that are lost all the same: by a program that does
-    /// not keep up with them. 0 where they are not counted.
+    /// The share of the packets that CPUs handled and a program lost because it did not keep up; 0 if the
+    /// kernel's counters do not include the packets.
     pub fn lost_behind(&self) -> f64 {
-        let handled: u64 = self.cpus.iter().map(|cpu| cpu.processed).sum();
-        let handled = (handled as f64 / self.packets.max(1) as f64).min(1.0);
+        let handled = self.total(|cpu| cpu.processed) as f64 / self.packets.max(1) as f64;
         let arrived = 1.0 - self.lost;
-        if self.are_counted() { (handled - arrived).max(0.0) } else { 0.0 }
+        if self.are_counted() { (handled.min(1.0) - arrived).max(0.0) } else { 0.0 }
     }
 
-    /// Returns true if the kernel's counters include the packets: XDP's are not in them.
+    /// Returns true if the kernel's counters include the packets: those of XDP are not in them.
     fn are_counted(&self) -> bool {
-        self.came() > self.packets / 2
+        self.total(Cpu::came) > self.packets / 2
     }
 
-    /// The causes as a report has them, without idling and the sampling: shares of the time in which
-    /// the CPUs were not idle.
-    pub fn report(&self) -> Vec<measurement::Cause> {
-        let reported = |found: &&CauseShare| !matches!(found.cause, Cause::Idle | Cause::Sampling);
-        let whole: f64 = self.causes.iter().filter(reported).map(|found| found.ns).sum();
+    /// The causes for a report, without idling and the sampling: shares of the time in which the CPUs were
+    /// not idle.
+    pub fn report(&self) -> Vec<Cause> {
+        let reported = self.causes.iter().filter(|it| ![IDLE, SAMPLING].contains(&it.name));
+        let whole: f64 = reported.clone().map(|it| it.ns).sum();
         let packets = self.packets.max(1) as f64;
-        let one = |found: &CauseShare| measurement::Cause {
-            name: found.cause.name().into(),
-            share: found.ns / whole,
-            ns: found.ns / packets,
-            functions: found.functions.iter().take(FUNCTIONS).map(Function::to_string).collect(),
+        let functions = |it: &CauseTime| {
+            it.functions
+                .iter()
+                .take(MAX_FUNCTIONS)
+                .map(|(function, _)| function.to_string())
+                .collect()
         };
-        self.causes.iter().filter(reported).map(one).collect()
+        let cause = |it: &CauseTime| Cause {
+            name: it.name.into(),
+            share: it.ns / whole,
+            ns: it.ns / packets,
+            functions: functions(it),
+        };
+        reported.map(cause).collect()
     }
+}
+
+fn largest_first<T>(values: HashMap<T, f64>) -> Vec<(T, f64)> {
+    let mut values: Vec<(T, f64)> = values.into_iter().collect();
+    values.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    values
 }
 
 impl Cpu {
     /// The share of its time that it worked for what is measured.
-    pub(super) fn own(&self) -> f64 {
+    pub fn own(&self) -> f64 {
         self.busy - self.sender - self.others - self.spinning
     }
 
-    /// The share of its time that it has for more packets: softirqs come before other programs, and before
+    /// The share of its time that it has for more packets: softirqs run before other programs, and before
     /// threads that spin.
-    pub(super) fn spare(&self) -> f64 {
+    pub fn spare(&self) -> f64 {
         1.0 - self.own() - self.sender
     }
 
-    /// Packets that came to it, handled or not.
-    pub(super) fn came(&self) -> u64 {
+    /// Packets that came to it, handled or dropped.
+    pub fn came(&self) -> u64 {
         self.processed + self.dropped
     }
 
-    fn add(&mut self, place: &CodeLocation, cause: Cause, share: f64) {
-        if cause != Cause::Idle {
-            self.busy += share;
-        }
+    fn add(&mut self, stack: &NamedStack, cause: &str, share: f64) {
+        self.busy += if cause == IDLE { 0.0 } else { share };
         match cause {
-            Cause::Sender => self.sender += share,
-            Cause::Others | Cause::Sampling => self.others += share,
-            Cause::Spinning => self.spinning += share,
-            _ if place.stage() == Stage::Receive => self.receive += share,
+            SENDER => self.sender += share,
+            OTHERS | SAMPLING => self.others += share,
+            SPINNING => self.spinning += share,
+            _ if causes::stage(&stack.chain) == Some(Stage::Receive) => self.receive += share,
             _ => {}
         }
     }
 }
 
-impl CodeLocation {
-    fn stage(&self) -> Stage {
-        table::stage(self.chain.iter().map(String::as_str))
-    }
-}
-
-/// A function's name, its caller and its process, as in [`Function`].
-type Key = (String, Option<String>, Option<String>);
-
-/// Returns the cause of a sample's time, and the function to report.
-fn cause(place: &CodeLocation) -> (Cause, Key) {
-    let name = table::readable(&place.chain[0]).into_owned();
-    let (cause, caller) = if place.kernel {
-        let (cause, _) = table::of_kernel(place.chain.iter().map(String::as_str));
-        (cause, caller(cause, &place.chain))
-    } else {
-        (table::of_user(&name), None)
+/// Returns the cause of a stack's time, and the function to report.
+fn cause(stack: &NamedStack) -> (&'static str, Function) {
+    let name = causes::readable(&stack.chain[0]).into_owned();
+    let cause = match stack.kernel {
+        true => causes::of_kernel(stack.chain.iter().map(String::as_str)),
+        false => causes::of_user(&name),
     };
-    let cause = match place.part {
-        _ if cause == Cause::Idle => cause,
+    // Many share these functions: the first caller of another cause tells the use.
+    let is_shared = stack.kernel && [COPYING, LOCKS, CHECKSUMS, TIMEKEEPING].contains(&cause);
+    let other = |name: &&String| is_shared && causes::of_kernel([name.as_str()]) != cause;
+    let caller = stack.chain.iter().skip(1).find(other);
+    let caller = caller.map(|name| causes::readable(name).into_owned());
+    let process = (!stack.kernel).then(|| stack.process.clone());
+    let cause = match stack.part {
+        _ if cause == IDLE => IDLE,
         Part::Measured => cause,
-        Part::Sender => Cause::Sender,
-        Part::Other => Cause::Others,
-        Part::Sampling => Cause::Sampling,
+        Part::Sender => SENDER,
+        Part::Other => OTHERS,
+        Part::Sampling => SAMPLING,
     };
-    let process = (!place.kernel).then(|| place.process.clone());
-    (cause, (name, caller, process))
-}
-
-/// Returns the caller of a shared function: the first one of another cause.
-fn caller(cause: Cause, chain: &[String]) -> Option<String> {
-    if !matches!(cause, Cause::Copying | Cause::Locks | Cause::Checksums | Cause::Timekeeping) {
-        return None;
-    }
-    let other = |name: &&String| table::of_kernel([name.as_str()]).0 != cause;
-    chain.iter().skip(1).find(other).map(|name| table::readable(name).into_owned())
-}
-
-fn found((cause, functions): (Cause, HashMap<Key, f64>)) -> CauseShare {
-    let mut functions: Vec<Function> = functions
-        .into_iter()
-        .map(|((name, caller, process), ns)| Function { name, caller, process, ns })
-        .collect();
-    functions.sort_by(|a, b| b.ns.total_cmp(&a.ns));
-    CauseShare { cause, ns: functions.iter().map(|function| function.ns).sum(), functions }
-}
-
-/// Why a thread of what is measured left its CPU.
-fn wait(place: &CodeLocation) -> Option<(String, Wait)> {
-    let ours = place.part == Part::Measured && place.process != "idle";
-    let why = || table::of_switch(place.chain.iter().map(String::as_str));
-    ours.then(|| (place.process.clone(), why()))
+    (cause, Function { name, caller, process })
 }
 
 #[cfg(test)]
@@ -278,31 +338,31 @@ pub mod tests {
     use super::*;
 
     /// A sample of measured work in the kernel, of `ms` ms; `chain` is "leaf;caller;…".
-    pub fn kernel(cpu: u32, chain: &str, ms: f64) -> CodeLocation {
+    pub fn kernel(cpu: u32, chain: &str, ms: f64) -> NamedStack {
         let chain = chain.split(';').map(str::to_owned).collect();
-        let (what, process, part) = (EventKind::Time, "sluice".into(), Part::Measured);
-        CodeLocation { what, cpu, process, part, kernel: true, chain, weight: ms * 1e6 }
+        let (event, process, part) = (EventKind::Time, "sluice".into(), Part::Measured);
+        NamedStack { event, cpu, process, part, kernel: true, chain, weight: ms * 1e6 }
     }
 
     /// A sample of measured work in a program.
-    pub fn program(cpu: u32, function: &str, ms: f64) -> CodeLocation {
-        CodeLocation { kernel: false, ..kernel(cpu, function, ms) }
+    pub fn program(cpu: u32, function: &str, ms: f64) -> NamedStack {
+        NamedStack { kernel: false, ..kernel(cpu, function, ms) }
     }
 
     /// A thread that left its CPU there, so often.
-    pub fn switch(chain: &str, times: f64) -> CodeLocation {
-        CodeLocation { what: EventKind::Switch, weight: times, ..kernel(0, chain, 0.0) }
+    pub fn switch(chain: &str, times: f64) -> NamedStack {
+        NamedStack { event: EventKind::Switch, weight: times, ..kernel(0, chain, 0.0) }
     }
 
-    /// `place` with another part.
-    pub fn of(part: Part, place: CodeLocation) -> CodeLocation {
-        CodeLocation { part, ..place }
+    /// `stack` with another part.
+    pub fn of(part: Part, stack: NamedStack) -> NamedStack {
+        NamedStack { part, ..stack }
     }
 
     /// Sums samples of one second on two CPUs, with 1000 packets handled.
-    pub fn findings(places: &[CodeLocation]) -> Findings {
+    pub fn findings(stacks: &[NamedStack]) -> Findings {
         let cpus = [0, 1].map(|cpu| Cpu { cpu, ..Cpu::default() });
-        Findings { packets: 1000, ..Findings::of(places, cpus.to_vec(), 1.0) }
+        Findings { packets: 1000, ..Findings::of(stacks, cpus.to_vec(), 1.0) }
     }
 
     const SOFTIRQ: &str = "veth_poll;__napi_poll;net_rx_action;handle_softirqs";
@@ -324,32 +384,61 @@ pub mod tests {
         assert_eq!((report[1].share, report[1].ns), (0.25, 300e3));
         assert_eq!(report[2].functions, ["memmove of sluice"]);
         assert_eq!(findings.own_ns(), 600e6);
-        assert_eq!(findings.share(Cause::Copying), 1.0 / 3.0);
+        assert_eq!(findings.share(COPYING), 1.0 / 3.0);
         let [first, second] = &findings.cpus[..] else { panic!("two CPUs") };
         assert_eq!((first.receive, first.sender), (0.3, 0.6));
         assert!((first.busy - 0.91).abs() < 1e-9 && (second.busy - 0.3).abs() < 1e-9);
     }
 
     #[test]
-    fn a_copy_names_who_asked_for_it() {
+    fn a_copy_names_its_caller() {
         let chain = "memcpy_orig;skb_copy_bits;tpacket_rcv;__netif_receive_skb_core";
         let findings = findings(&[kernel(0, chain, 1.0)]);
         assert_eq!(findings.report()[0].functions, ["memcpy_orig for tpacket_rcv"]);
     }
 
     #[test]
-    fn nothing_adds_up_to_nothing() {
+    fn no_samples_add_up_to_no_causes() {
         let findings = findings(&[]);
         assert!(findings.report().is_empty());
-        assert_eq!(findings.share(Cause::Copying), 0.0);
+        assert_eq!(findings.share(COPYING), 0.0);
     }
 
     #[test]
-    fn only_what_is_measured_waits() {
+    fn only_sleeps_of_measured_processes_count() {
         let sleep = "__schedule;schedule;do_nanosleep;hrtimer_nanosleep";
         let other = of(Part::Sender, switch(sleep, 7.0));
         let findings = findings(&[switch(sleep, 5.0), other]);
-        let waits = Waits { process: "sluice".into(), why: Wait::Sleep, per_second: 5.0 };
-        assert_eq!(findings.waits, [waits]);
+        assert_eq!(findings.sleeps, [("sluice".to_owned(), 5.0)]);
+    }
+
+    #[test]
+    fn the_part_of_a_sample_follows_from_its_process_and_from_softirqs() {
+        let (idle, job, sender, rustc) = (0, 7, 8, 9);
+        let parts =
+            |measured| Participants { measured, sender: vec![sender], live_frames_send: true };
+        let of_a_job = parts(Some(vec![job]));
+        let of_the_kernel = parts(Some(vec![]));
+        let of_all = parts(None);
+        let softirq = ["net_rx_action".to_owned()];
+        let rows: &[(&str, u32, &[String], &Participants, Part)] = &[
+            ("the job", job, &[], &of_a_job, Part::Measured),
+            ("another program", rustc, &[], &of_a_job, Part::Other),
+            (
+                "another, where the kernel alone is measured",
+                rustc,
+                &[],
+                &of_the_kernel,
+                Part::Other,
+            ),
+            ("another, where all are", rustc, &[], &of_all, Part::Measured),
+            ("a softirq that interrupts it", rustc, &softirq, &of_the_kernel, Part::Measured),
+            ("the sender", sender, &[], &of_all, Part::Sender),
+            ("an idle CPU", idle, &[], &of_the_kernel, Part::Measured),
+            ("this process", std::process::id(), &[], &of_all, Part::Sampling),
+        ];
+        for (sentence, process, chain, participants, expected) in rows {
+            assert_eq!(part(*process, chain, participants), *expected, "{sentence}");
+        }
     }
 }

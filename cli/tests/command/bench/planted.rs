@@ -13,7 +13,7 @@ use crate::support::*;
 /// How often a run is made in all whose figures are in doubt: another program had the CPUs, too.
 const TRIES: usize = 5;
 /// What is said where packets all come to the one that sends them.
-const ALONE: &str = "CPU 0 alone receives, ";
+const ALONE: &str = "CPU 0 alone receives packets, ";
 
 /// Makes a run until what it advises is `right` in each step, by the step's name ("recv, 2 queues"), these
 /// among them; and it is at once unless the step says that it is in doubt.
@@ -82,7 +82,7 @@ fn a_reader_that_sleeps_and_one_that_copies_are_named_in_their_steps() {
             said.starts_with("tcpdump sleeps ") && said.contains("let it wait for packets")
         }
         COPIES => {
-            let remedy = "have dumpcap look at packets where they are";
+            let remedy = "let dumpcap read packets in place";
             said.starts_with("copying takes ") && said.ends_with(remedy)
         }
         _ => !["tcpdump", "dumpcap", " sleeps "].iter().any(|word| said.contains(word)),
@@ -120,7 +120,7 @@ fn packets_that_all_come_to_one_cpu_are_named_in_their_step() {
     ];
     advises(run, &[PLANTED, SPREAD], |step, said| match step {
         _ if step.starts_with("tcpdump") => said.starts_with(ALONE),
-        _ => BEFORE.contains(&step) || !said.contains("alone receives"),
+        _ => BEFORE.contains(&step) || !said.contains("alone receives packets"),
     });
 }
 
@@ -137,6 +137,6 @@ fn packets_of_one_queue_all_come_to_one_cpu_and_those_of_two_do_not() {
     const TWO: &str = "counted in XDP, 2 queues";
     advises(run, &[ONE, TWO], |step, said| match step {
         ONE => said.starts_with(ALONE),
-        _ => !step.ends_with("2 queues") || !said.contains("alone receives"),
+        _ => !step.ends_with("2 queues") || !said.contains("alone receives packets"),
     });
 }

@@ -3,12 +3,136 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache, SymbolKind};
 use sluicegate::error::{Error, Result};
 
-/// Files that have been looked at.
+/// Functions by address.
+#[derive(Clone, Debug, Default)]
+struct Symbols(Vec<Symbol>);
+
+/// A function: its address, its length (0 if unknown) and its name.
+type Symbol = (u64, u64, String);
+
+impl Symbols {
+    fn of(functions: impl Iterator<Item = Symbol>) -> Self {
+        let mut functions: Vec<Symbol> = functions.collect();
+        functions.sort();
+        Self(functions)
+    }
+
+    /// Adds a function, in front of an older one at the same address.
+    fn add(&mut self, start: u64, bytes: u64, name: String) {
+        let at = self.0.partition_point(|(other, ..)| *other <= start);
+        self.0.insert(at, (start, bytes, name));
+    }
+
+    /// The function at an address.
+    fn name(&self, address: u64) -> Option<&str> {
+        let after = self.0.partition_point(|(start, ..)| *start <= address);
+        let (start, bytes, name) = self.0.get(after.checked_sub(1)?)?;
+        (*bytes == 0 || address - start < *bytes).then_some(name)
+    }
+}
+
+/// Returns a function's name without the suffixes of functions that a compiler split, cloned or moved.
+pub fn without_suffix(name: &str) -> &str {
+    let suffixes = [".isra.", ".constprop.", ".part.", ".cold", ".llvm."];
+    let end = suffixes.iter().filter_map(|suffix| name.find(suffix)).min();
+    &name[..end.unwrap_or(name.len())]
+}
+
+/// The kernel's functions.
+#[derive(Clone, Debug, Default)]
+pub struct Kernel {
+    functions: Symbols,
+    /// BPF programs that were loaded during sampling.
+    later: Symbols,
+}
+
+impl Kernel {
+    /// Reads all functions of the running kernel.
+    ///
+    /// # Errors
+    /// The kernel hides addresses.
+    pub fn read() -> Result<Self> {
+        let path = Path::new("/proc/kallsyms");
+        let text = fs::read_to_string(path).map_err(|error| Error::path("read", path, error))?;
+        let kernel = Self::parse(&text);
+        if kernel.functions.0.last().is_none_or(|(address, ..)| *address == 0) {
+            return Err(Error::Privilege {
+                operation: "reading the names of the kernel's functions".into(),
+                capability: "CAP_SYSLOG",
+                remedy: "run it with sudo, and allow it by `sysctl kernel.kptr_restrict=1`".into(),
+            });
+        }
+        Ok(kernel)
+    }
+
+    /// Parses lines such as `ffffffff81206a92 T name` or, of a module, `… t name [module]`.
+    fn parse(text: &str) -> Self {
+        let function = |line: &str| {
+            let mut words = line.split_ascii_whitespace();
+            let address = u64::from_str_radix(words.next()?, 16).ok()?;
+            let (kind, name) = (words.next()?, words.next()?);
+            // Padding before a function, for live patching, is no function.
+            let is_function = matches!(kind, "t" | "T" | "w" | "W") && !name.starts_with("__pfx_");
+            is_function.then(|| (address, 0, name.to_owned()))
+        };
+        let functions = Symbols::of(text.lines().filter_map(function));
+        Self { functions, later: Symbols::default() }
+    }
+
+    /// Adds a function that was loaded during sampling.
+    pub fn add(&mut self, address: u64, bytes: u32, name: String) {
+        self.later.add(address, bytes.into(), name);
+    }
+
+    /// The function at an address.
+    pub fn name(&self, address: u64) -> Option<&str> {
+        self.later.name(address).or_else(|| self.functions.name(address))
+    }
+}
+
+/// A part of a file that holds code and is mapped into a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    addresses: Range<u64>,
+    /// The offset of the first address in the file.
+    offset: u64,
+    /// The file, or the kernel's name for other code: `[vdso]`.
+    pub path: PathBuf,
+}
+
+impl Mapping {
+    /// The file offset of an address in this mapping.
+    pub fn offset_of(&self, address: u64) -> Option<u64> {
+        let inside = self.addresses.contains(&address);
+        inside.then(|| address - self.addresses.start + self.offset)
+    }
+}
+
+/// The mappings of a process that hold code; none if it has exited.
+pub fn mappings(process: u32) -> Vec<Mapping> {
+    let text = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    text.lines().filter_map(mapping).collect()
+}
+
+/// Parses a line such as "55d0-55e0 r-xp 00001000 08:01 1234   /usr/bin/cat" (proc(5)).
+fn mapping(line: &str) -> Option<Mapping> {
+    let mut words = line.splitn(6, ' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    let number = |word| u64::from_str_radix(word, 16).ok();
+    let is_code = words.next()?.contains('x');
+    let offset = number(words.next()?)?;
+    let path = words.nth(2)?.trim_start();
+    let addresses = number(start)?..number(end)?;
+    (is_code && !path.is_empty()).then(|| Mapping { addresses, offset, path: path.into() })
+}
+
+/// The functions of files, each read once.
 #[derive(Debug)]
 pub struct Files {
     known: HashMap<PathBuf, ElfFile>,
@@ -16,12 +140,12 @@ pub struct Files {
 }
 
 impl Files {
-    /// None yet.
+    /// Reads no file yet.
     pub fn new() -> Self {
         Self { known: HashMap::new(), copies: copies() }
     }
 
-    /// The functions of one.
+    /// The functions of a file.
     pub fn get(&mut self, path: &Path) -> &ElfFile {
         self.known.entry(path.to_owned()).or_insert_with(|| {
             let mut file = ElfFile::read(path);
@@ -33,135 +157,13 @@ impl Files {
     }
 }
 
-/// A function by a name that does not change from build to build: without what compilers add to
-/// those they split, clone or move apart.
-pub fn plain(name: &str) -> &str {
-    let end = [".isra.", ".constprop.", ".part.", ".cold", ".llvm."]
-        .iter()
-        .filter_map(|mark| name.find(mark))
-        .min();
-    &name[..end.unwrap_or(name.len())]
-}
-
-/// Functions by address.
-#[derive(Clone, Debug, Default)]
-pub struct Kernel {
-    /// All names, one behind the other.
-    text: String,
-    /// By address: where a function starts, and where its name stands in `text`.
-    functions: Vec<(u64, std::ops::Range<u32>)>,
-    /// Functions added during sampling: address, length and name.
-    later: Vec<(u64, u32, String)>,
-}
-
-impl Kernel {
-    /// Reads all functions of the running kernel.
-    ///
-    /// # Errors
-    /// The kernel does not tell addresses.
-    pub fn read() -> Result<Self> {
-        let path = Path::new("/proc/kallsyms");
-        let text = fs::read_to_string(path).map_err(|error| Error::path("read", path, error))?;
-        let kernel = Self::parse(&text);
-        if kernel.functions.last().is_none_or(|(address, _)| *address == 0) {
-            return Err(Error::Privilege {
-                operation: "names of the kernel's functions".into(),
-                capability: "CAP_SYSLOG",
-                remedy: "run it with sudo, and allow it by `sysctl kernel.kptr_restrict=1`".into(),
-            });
-        }
-        Ok(kernel)
-    }
-
-    /// Lines such as `ffffffff81206a92 T name` or, of a module, `… t name [module]`.
-    fn parse(text: &str) -> Self {
-        let mut kernel = Self::default();
-        for line in text.lines() {
-            let mut words = line.split_ascii_whitespace();
-            let (Some(address), Some(kind), Some(name)) =
-                (words.next(), words.next(), words.next())
-            else {
-                continue;
-            };
-            let Ok(address) = u64::from_str_radix(address, 16) else { continue };
-            // Padding before a function, for live patching, is no function.
-            if matches!(kind, "t" | "T" | "w" | "W") && !name.starts_with("__pfx_") {
-                let start = kernel.text.len() as u32;
-                kernel.text.push_str(name);
-                kernel.functions.push((address, start..kernel.text.len() as u32));
-            }
-        }
-        kernel.functions.sort_by_key(|(address, _)| *address);
-        kernel
-    }
-
-    /// A function that has come into being since.
-    pub fn add(&mut self, address: u64, bytes: u32, name: String) {
-        self.later.push((address, bytes, name));
-    }
-
-    /// The function that an address is in.
-    pub fn name(&self, address: u64) -> Option<&str> {
-        let inside = |(start, bytes, _): &&(u64, u32, String)| {
-            address.wrapping_sub(*start) < u64::from(*bytes)
-        };
-        // The newest first: memory is used again.
-        if let Some((_, _, name)) = self.later.iter().rev().find(inside) {
-            return Some(name);
-        }
-        let after = self.functions.partition_point(|(start, _)| *start <= address);
-        let (_, name) = self.functions.get(after.checked_sub(1)?)?;
-        self.text.get(name.start as usize..name.end as usize)
-    }
-}
-
-/// A piece of a file with code in it, as a process has it in its memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapping {
-    start: u64,
-    end: u64,
-    /// Where `start` is in the file.
-    offset: u64,
-    /// The file, or what the kernel calls the rest: `[vdso]`.
-    pub path: PathBuf,
-}
-
-impl Mapping {
-    /// Where an address is in the file, if it is in this mapping.
-    pub fn offset_of(&self, address: u64) -> Option<u64> {
-        (self.start..self.end).contains(&address).then(|| address - self.start + self.offset)
-    }
-}
-
-/// The mappings of a process that hold code; none of one that has ended.
-pub fn mappings(process: u32) -> Vec<Mapping> {
-    let text = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
-    text.lines().filter_map(mapping).collect()
-}
-
-/// A line such as "55d0-55e0 r-xp 00001000 08:01 1234   /usr/bin/cat" (proc(5)).
-fn mapping(line: &str) -> Option<Mapping> {
-    let mut words = line.splitn(6, ' ');
-    let (start, end) = words.next()?.split_once('-')?;
-    let number = |word| u64::from_str_radix(word, 16).ok();
-    if !words.next()?.contains('x') {
-        return None;
-    }
-    let offset = number(words.next()?)?;
-    let path = words.nth(2)?.trim_start();
-    if path.is_empty() {
-        return None;
-    }
-    Some(Mapping { start: number(start)?, end: number(end)?, offset, path: path.into() })
-}
-
-/// The C library's copies, by file and offset: it takes those that are best for the CPU, which have
-/// no names of their own where it is stripped. This program has been given the same.
-pub fn copies() -> Vec<(PathBuf, u64, &'static str)> {
+/// The C library's copy functions, by file and offset. It selects those that are best for the CPU, which
+/// have no symbols in a stripped library; this process got the same selection.
+fn copies() -> Vec<(PathBuf, u64, &'static str)> {
     let maps = mappings(std::process::id());
-    let found = [("memmove", libc::memmove as *const ()), ("memcpy", libc::memcpy as *const ())]
-        .map(|(name, function)| (name, function.addr() as u64));
-    let place = |(name, address)| {
+    let found = [("memmove", libc::memmove as *const ()), ("memcpy", libc::memcpy as *const ())];
+    let place = |(name, function): (_, *const ())| {
+        let address = function.addr() as u64;
         let (map, offset) = maps.iter().find_map(|map| Some((map, map.offset_of(address)?)))?;
         Some((map.path.clone(), offset, name))
     };
@@ -169,26 +171,22 @@ pub fn copies() -> Vec<(PathBuf, u64, &'static str)> {
 }
 
 /// The length of the longest of them (x86-64 glibc 2.36), in bytes.
-pub const COPY_BYTES: u64 = 0x700;
+const COPY_BYTES: u64 = 0x700;
 
 /// The functions of one file.
 #[derive(Debug, Default)]
 pub struct ElfFile {
-    /// By address: start, length (0 where it is not told), name.
-    functions: Vec<(u64, u64, String)>,
-    /// Where pieces of the file go: its bytes, and the first one's address.
-    segments: Vec<(std::ops::Range<u64>, u64)>,
+    functions: Symbols,
+    /// File offsets, and the address of the first.
+    segments: Vec<(Range<u64>, u64)>,
 }
 
 impl ElfFile {
-    /// Reads a file's symbols; one that cannot be read has none.
-    pub fn read(path: &Path) -> Self {
+    /// Reads a file's symbols; none if it cannot be read.
+    fn read(path: &Path) -> Self {
         let Ok(file) = fs::File::open(path) else { return Self::default() };
-        let cache = ReadCache::new(file);
-        match object::File::parse(&cache) {
-            Ok(object) => Self::of(&object),
-            Err(_) => Self::default(),
-        }
+        object::File::parse(&ReadCache::new(file))
+            .map_or_else(|_| Self::default(), |it| Self::of(&it))
     }
 
     fn of<'data, R: object::ReadRef<'data>>(object: &object::File<'data, R>) -> Self {
@@ -196,25 +194,20 @@ impl ElfFile {
             let (offset, bytes) = segment.file_range();
             (offset..offset + bytes, segment.address())
         });
-        let mut functions: Vec<_> = object
-            .symbols()
-            .chain(object.dynamic_symbols())
+        let symbols = object.symbols().chain(object.dynamic_symbols());
+        let functions = symbols
             .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition())
             .filter_map(|symbol| {
-                let name = symbol.name().ok()?;
-                let name = format!("{:#}", rustc_demangle::demangle(name));
+                let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
                 Some((symbol.address(), symbol.size(), name))
-            })
-            .collect();
-        functions.sort();
-        Self { functions, segments: segments.collect() }
+            });
+        Self { functions: Symbols::of(functions), segments: segments.collect() }
     }
 
     /// Names a function that the file itself does not name.
-    pub fn add(&mut self, offset: u64, bytes: u64, name: &str) {
+    fn add(&mut self, offset: u64, bytes: u64, name: &str) {
         if let Some(start) = self.address(offset) {
-            let at = self.functions.partition_point(|(other, ..)| *other < start);
-            self.functions.insert(at, (start, bytes, name.to_owned()));
+            self.functions.add(start, bytes, name.to_owned());
         }
     }
 
@@ -223,12 +216,9 @@ impl ElfFile {
         Some(address + (offset - bytes.start))
     }
 
-    /// The function at an offset of the file.
+    /// The function at a file offset.
     pub fn name(&self, offset: u64) -> Option<&str> {
-        let address = self.address(offset)?;
-        let after = self.functions.partition_point(|(start, ..)| *start <= address);
-        let (start, length, name) = self.functions.get(after.checked_sub(1)?)?;
-        (*length == 0 || address - start < *length).then_some(name)
+        self.functions.name(self.address(offset)?)
     }
 }
 
@@ -237,14 +227,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_compilers_add_to_names_is_left_out() {
+    fn suffixes_of_compilers_are_left_out() {
         for (name, plain) in [
             ("memcpy", "memcpy"),
             ("veth_poll.isra.0", "veth_poll"),
             ("finish_task_switch.isra.0.cold", "finish_task_switch"),
             ("bpf_prog_6deef7357e7b4530_sluice_claim", "bpf_prog_6deef7357e7b4530_sluice_claim"),
         ] {
-            assert_eq!(super::plain(name), plain);
+            assert_eq!(without_suffix(name), plain);
         }
     }
 
@@ -258,7 +248,7 @@ garbage
 ";
 
     #[test]
-    fn an_address_is_in_the_function_that_begins_before_it() {
+    fn an_address_belongs_to_the_function_that_begins_before_it() {
         let mut kernel = Kernel::parse(TEXT);
         kernel.add(0xffff_ffff_8100_0110, 0x10, "later".into());
         for (address, name) in [
