@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use crate::report::{Report, StepReport, rates};
 use crate::statistics::Spread;
-use crate::suite::{Kind, Sweep};
+use crate::suite::{SuiteKind, Sweep};
 
 /// A ratio that is to be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Threshold {
     /// The suite that both steps belong to.
-    pub suite: Kind,
+    pub suite: SuiteKind,
     /// The step.
     pub step: &'static str,
     /// The step that it is compared with.
@@ -22,7 +22,12 @@ pub struct Threshold {
     pub at_least: f64,
 }
 
-const fn threshold(suite: Kind, step: &'static str, to: &'static str, at_least: f64) -> Threshold {
+const fn threshold(
+    suite: SuiteKind,
+    step: &'static str,
+    to: &'static str,
+    at_least: f64,
+) -> Threshold {
     Threshold { suite, step, to, at_least }
 }
 
@@ -33,30 +38,30 @@ const DOWN: &str = "dpdk-testpmd (server) to itself (client)";
 
 /// All that there are.
 pub const THRESHOLDS: &[Threshold] = &[
-    threshold(Kind::Rx, "TPACKET_V3 ring", "tcpdump -w /dev/null", 1.1),
-    threshold(Kind::Rx, "mirror: copies by XDP", "TPACKET_V3 ring", 1.2),
-    threshold(Kind::Rx, "AF_XDP, spin", TESTPMD_XDP, 1.0),
-    threshold(Kind::Rx, "xdp: taken by XDP", TESTPMD_XDP, 1.45),
-    threshold(Kind::Rx, "xdp: taken by XDP", "tcpdump -w /dev/null", 3.0),
-    threshold(Kind::Tx, "AF_XDP", TESTPMD_XDP, 1.0),
-    threshold(Kind::Tx, "sendmmsg, qdisc bypass", "dpdk-testpmd net_af_packet", 1.0),
-    threshold(Kind::Tx, "live: ring", "AF_XDP", 2.5),
-    threshold(Kind::Tx, "live frames", "trafgen", 9.0),
-    threshold(Kind::Tx, "replay of a file", "tcpreplay --topspeed", 6.0),
-    threshold(Kind::Drop, "XDP", "xdp-filter", 1.0),
-    threshold(Kind::Drop, "XDP", "nftables, netdev ingress", 1.5),
-    threshold(Kind::Drop, "XDP, all packets", "XDP_DROP and nothing else", 0.95),
-    threshold(Kind::Forward, "AF_XDP swap, adaptive", "dpdk-testpmd io, net_af_xdp", 1.0),
-    threshold(Kind::Forward, "xdp: to live:, one way", "AF_XDP swap, adaptive", 1.0),
-    threshold(Kind::Forward, "XDP redirect", "kernel bridge", 1.5),
-    threshold(Kind::Forward, "XDP redirect", "bpf_redirect and nothing else", 0.95),
-    threshold(Kind::Pipe, "memif, to a server", UP, 1.2),
-    threshold(Kind::Pipe, "memif, to a client", DOWN, 1.2),
-    threshold(Kind::Pipe, "sluice (client) to dpdk-testpmd (server)", UP, 0.9),
-    threshold(Kind::Pipe, "sluice (server) to dpdk-testpmd (client)", DOWN, 0.9),
-    threshold(Kind::Pipe, "dpdk-testpmd (client) to sluice (server)", UP, 0.9),
-    threshold(Kind::Pipe, "dpdk-testpmd (server) to sluice (client)", DOWN, 0.9),
-    threshold(Kind::Pipe, "null: to null:, in one program", "dpdk-testpmd io, net_null", 1.0),
+    threshold(SuiteKind::Rx, "TPACKET_V3 ring", "tcpdump -w /dev/null", 1.1),
+    threshold(SuiteKind::Rx, "mirror: copies by XDP", "TPACKET_V3 ring", 1.2),
+    threshold(SuiteKind::Rx, "AF_XDP, spin", TESTPMD_XDP, 1.0),
+    threshold(SuiteKind::Rx, "xdp: taken by XDP", TESTPMD_XDP, 1.45),
+    threshold(SuiteKind::Rx, "xdp: taken by XDP", "tcpdump -w /dev/null", 3.0),
+    threshold(SuiteKind::Tx, "AF_XDP", TESTPMD_XDP, 1.0),
+    threshold(SuiteKind::Tx, "sendmmsg, qdisc bypass", "dpdk-testpmd net_af_packet", 1.0),
+    threshold(SuiteKind::Tx, "live: ring", "AF_XDP", 2.5),
+    threshold(SuiteKind::Tx, "live frames", "trafgen", 9.0),
+    threshold(SuiteKind::Tx, "replay of a file", "tcpreplay --topspeed", 6.0),
+    threshold(SuiteKind::Drop, "XDP", "xdp-filter", 1.0),
+    threshold(SuiteKind::Drop, "XDP", "nftables, netdev ingress", 1.5),
+    threshold(SuiteKind::Drop, "XDP, all packets", "XDP_DROP and nothing else", 0.95),
+    threshold(SuiteKind::Forward, "AF_XDP swap, adaptive", "dpdk-testpmd io, net_af_xdp", 1.0),
+    threshold(SuiteKind::Forward, "xdp: to live:, one way", "AF_XDP swap, adaptive", 1.0),
+    threshold(SuiteKind::Forward, "XDP redirect", "kernel bridge", 1.5),
+    threshold(SuiteKind::Forward, "XDP redirect", "bpf_redirect and nothing else", 0.95),
+    threshold(SuiteKind::Pipe, "memif, to a server", UP, 1.2),
+    threshold(SuiteKind::Pipe, "memif, to a client", DOWN, 1.2),
+    threshold(SuiteKind::Pipe, "sluice (client) to dpdk-testpmd (server)", UP, 0.9),
+    threshold(SuiteKind::Pipe, "sluice (server) to dpdk-testpmd (client)", DOWN, 0.9),
+    threshold(SuiteKind::Pipe, "dpdk-testpmd (client) to sluice (server)", UP, 0.9),
+    threshold(SuiteKind::Pipe, "dpdk-testpmd (server) to sluice (client)", DOWN, 0.9),
+    threshold(SuiteKind::Pipe, "null: to null:, in one program", "dpdk-testpmd io, net_null", 1.0),
 ];
 
 /// The parameters that thresholds are measured with.
@@ -65,7 +70,7 @@ pub fn sweep() -> Sweep {
 }
 
 /// The steps that thresholds are about, and those that ratios are to.
-pub fn is_needed(kind: Kind, step: &str) -> bool {
+pub fn is_needed(kind: SuiteKind, step: &str) -> bool {
     step == kind.reference()
         || THRESHOLDS.iter().any(|threshold| {
             threshold.suite == kind && (threshold.step == step || threshold.to == step)
@@ -148,10 +153,10 @@ mod tests {
             ("slower", vec![ring(0.95 * least), tcpdump], Verdict::Fail),
             ("alone", vec![ring(least)], Verdict::Unknown),
         ] {
-            let checked = check(&report(Kind::Rx, &steps));
+            let checked = check(&report(SuiteKind::Rx, &steps));
             assert_eq!(
                 checked.len(),
-                THRESHOLDS.iter().filter(|threshold| threshold.suite == Kind::Rx).count()
+                THRESHOLDS.iter().filter(|threshold| threshold.suite == SuiteKind::Rx).count()
             );
             assert_eq!(checked[0].verdict, verdict, "{sentence}");
             assert_eq!(checked[0].reason.is_some(), verdict == Verdict::Unknown, "{sentence}");
@@ -167,7 +172,7 @@ mod tests {
             ("tcpdump", Some("tcpdump is not installed"), false, Verdict::Unknown),
         ] {
             let steps = [("TPACKET_V3 ring", 2.0), ("tcpdump -w /dev/null", 2.0)];
-            let mut report = report(Kind::Rx, &steps);
+            let mut report = report(SuiteKind::Rx, &steps);
             let step = &mut report.suites[0].steps[usize::from(by != SLUICE)];
             (step.by, step.figures, step.lacks) = (by.into(), None, lacks);
             step.failed = failed.map(str::to_owned);
@@ -179,20 +184,23 @@ mod tests {
 
     #[test]
     fn every_step_of_a_bar_is_one_that_there_is() {
-        use crate::testbed::{Cpus, Testbed, TestbedConfig};
+        use crate::testbed::{Testbed, TestbedConfig};
         use sluicegate::error::Kind::Privilege;
-        let config =
-            |kind: Kind| TestbedConfig { queues: 1, jumbo: false, line: kind.needs_middle() };
-        let cpus = Cpus::allowed().unwrap();
-        for kind in Kind::ALL {
+        let config = |kind: SuiteKind| TestbedConfig {
+            queues: 1,
+            jumbo: false,
+            middle: kind.needs_middle(),
+        };
+        for kind in SuiteKind::ALL {
             let testbed = match Testbed::make(config(kind)) {
-                Err(error) if error.kind() == Privilege => {
+                Err(error) if error.kind() == Some(Privilege) => {
                     println!("skipped: needs root; get it by sudo: {error}");
                     return;
                 }
                 testbed => testbed.unwrap(),
             };
-            let steps = crate::suite::steps(kind, &sweep(), &cpus, true, |_| Ok::<_, ()>(&testbed));
+            let steps =
+                crate::suite::steps(kind, &sweep(), &testbed.cpus, true, |_| Ok::<_, ()>(&testbed));
             let names: Vec<String> = steps.unwrap().into_iter().map(|step| step.name).collect();
             for threshold in THRESHOLDS.iter().filter(|threshold| threshold.suite == kind) {
                 for name in [threshold.step, threshold.to] {

@@ -4,7 +4,7 @@ use crate::instructions::{HotLoop, Unit};
 use crate::process::SLUICE;
 use crate::report::{Report, StepReport, Suite};
 use crate::statistics::Spread;
-use crate::suite::Kind;
+use crate::suite::SuiteKind;
 
 /// Instructions of a hot loop have changed where they did by more than this share. What is less
 /// may be a timer's, or a signal's.
@@ -15,7 +15,7 @@ const CHANGED: f64 = 0.02;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
     /// The suite a step belongs to; none of a hot loop.
-    pub kind: Option<Kind>,
+    pub kind: Option<SuiteKind>,
     /// The step, with what is particular about its setting; the loop.
     pub name: String,
     /// True for Sluice's own steps.
@@ -122,7 +122,7 @@ mod tests {
 
     fn report(rates: &[(&str, f64, f64)]) -> Report {
         let steps: Vec<(&str, f64)> = rates.iter().map(|&(name, mpps, _)| (name, mpps)).collect();
-        let mut report = tests::report(Kind::Tx, &steps);
+        let mut report = tests::report(SuiteKind::Tx, &steps);
         for (step, &(_, mpps, ratio)) in report.suites[0].steps.iter_mut().zip(rates) {
             let mpps = spread(mpps).unwrap();
             step.figures = step.figures.map(|figures| Figures { mpps, ..figures });

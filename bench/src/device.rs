@@ -1,140 +1,80 @@
-//! The host between two others as a device that forwards: a bridge or a router.
+//! The host in the middle as a device that forwards: a bridge, a router, or `sluice forward`.
 
-use std::str::FromStr;
-
-use sluicegate::error::{Error, Result};
+use sluicegate::error::Error;
 
 use crate::failure::Failure;
 use crate::process::{BEGUN, Program, Running};
 use crate::rounds::BenchObserver;
-use crate::step::Order;
-use crate::testbed::{Cpus, End, Line, Testbed, list};
+use crate::testbed::{ADDRESS, LabHost, Side, Testbed, list};
 
-/// How the host in the middle passes packets on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
-    /// `sluice forward` between two `xdp:` ports.
-    Forward,
-    /// The kernel's bridge.
-    Bridge,
+/// Starts `sluice forward` in the middle of a testbed. The device runs until the value is dropped.
+///
+/// # Errors
+/// It does not start.
+pub fn start_forwarder(testbed: &Testbed, watch: &dyn BenchObserver) -> Result<Running, Failure> {
+    let ports = middle(testbed)?.each_ref().map(|side| format!("xdp:{}", side.interface));
+    let cpus = list(testbed.cpus.receivers(1, 1));
+    Program::sluice(["forward", &ports[0], &ports[1]])
+        .and(["--cpus", &cpus, "--json", "--interval", "1s"])
+        .at(LabHost::Middle)
+        .ready(BEGUN)
+        .start_ready(testbed, watch)
 }
 
-impl FromStr for Device {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "forward" => Ok(Self::Forward),
-            "bridge" => Ok(Self::Bridge),
-            _ => Err("a device is forward or bridge".into()),
-        }
-    }
+/// Makes the host in the middle of a testbed a bridge.
+///
+/// # Errors
+/// `ip` is not installed.
+pub fn make_bridge(testbed: &Testbed) -> Result<(), Failure> {
+    bridge(middle(testbed)?).iter().try_for_each(|program| program.run(testbed).map(drop))
 }
 
-/// A device that runs. It ends with this value, before its lab goes.
-#[derive(Debug)]
-pub struct Started {
-    /// None where the kernel is the device.
-    forwarder: Option<Running>,
-}
-
-impl Started {
-    /// An error where it has ended by itself.
-    ///
-    /// # Errors
-    /// It has.
-    pub fn still_runs(&mut self) -> Result<(), Failure> {
-        self.forwarder.as_mut().map_or(Ok(()), Running::still_runs)
-    }
-}
-
-impl Device {
-    /// Starts it on the host in the middle of a testbed.
-    ///
-    /// # Errors
-    /// It does not start; of a bridge, `ip` is not there.
-    pub fn start(
-        self,
-        testbed: &Testbed,
-        cpus: &Cpus,
-        watch: &dyn BenchObserver,
-    ) -> Result<Started, Failure> {
-        let line = testbed.line.as_ref().ok_or_else(no_middle)?;
-        let forwarder = match self {
-            Self::Forward => Some(forward(line, testbed, cpus, watch)?),
-            Self::Bridge => {
-                for Order { end, program } in bridge(line) {
-                    program.run(testbed, end)?;
-                }
-                None
-            }
-        };
-        Ok(Started { forwarder })
-    }
-}
-
-fn no_middle() -> Error {
-    Error::Usage("there is no host between two existing interfaces".into())
-}
-
-fn forward(
-    line: &Line,
-    testbed: &Testbed,
-    cpus: &Cpus,
-    watch: &dyn BenchObserver,
-) -> Result<Running, Failure> {
-    let [from, to] = [&line.from, &line.to].map(|interface| format!("xdp:{interface}"));
-    let cpus = list(&cpus.receivers(1, 1));
-    let flags = ["--cpus", &cpus, "--json", "--interval", "1s"];
-    let program = Program::sluice(["forward", &from, &to]).and(flags);
-    let mut running = program.start(testbed, End::Middle, None)?;
-    running.until(&BEGUN, watch)?;
-    Ok(running)
+fn middle(testbed: &Testbed) -> Result<&[Side; 2], Error> {
+    let none = || Error::Usage("no host stands between two existing interfaces".into());
+    testbed.middle.as_ref().ok_or_else(none)
 }
 
 /// Commands that make the host in the middle a bridge.
-pub fn bridge(line: &Line) -> Vec<Order> {
-    [
-        "link add bridge type bridge".to_owned(),
-        format!("link set {} master bridge", line.from),
-        format!("link set {} master bridge", line.to),
-        "link set bridge up".to_owned(),
+pub fn bridge(middle: &[Side; 2]) -> Vec<Program> {
+    let [from, to] = middle.each_ref().map(|side| &side.interface);
+    vec![
+        ip("link add bridge type bridge"),
+        ip(&format!("link set {from} master bridge")),
+        ip(&format!("link set {to} master bridge")),
+        ip("link set bridge up"),
     ]
-    .map(|command| ip(&command))
-    .into()
 }
 
 /// The command that removes the bridge.
-pub fn no_bridge() -> Order {
+pub fn no_bridge() -> Program {
     ip("link del bridge")
 }
 
-/// Orders that make the device route packets to `address` behind it; the neighbour there has `mac`.
-pub fn router(line: &Line, address: &str, mac: &str) -> Vec<Order> {
-    let out = &line.to;
+/// Commands that make the host in the middle route packets to [`ADDRESS`]; the neighbour there has `mac`.
+pub fn router([_, out]: &[Side; 2], mac: &str) -> Vec<Program> {
+    let out = &out.interface;
     vec![
-        ip(&format!("route add {address}/32 dev {out}")),
-        ip(&format!("neigh replace {address} lladdr {mac} dev {out} nud permanent")),
+        ip(&format!("route add {ADDRESS}/32 dev {out}")),
+        ip(&format!("neigh replace {ADDRESS} lladdr {mac} dev {out} nud permanent")),
         forwarding("1"),
     ]
 }
 
 /// Commands that undo [`router`].
-pub fn no_router(line: &Line, address: &str) -> [Order; 3] {
-    let out = &line.to;
+pub fn no_router([_, out]: &[Side; 2]) -> [Program; 3] {
+    let out = &out.interface;
     [
         forwarding("0"),
-        ip(&format!("neigh del {address} dev {out}")),
-        ip(&format!("route del {address}/32 dev {out}")),
+        ip(&format!("neigh del {ADDRESS} dev {out}")),
+        ip(&format!("route del {ADDRESS}/32 dev {out}")),
     ]
 }
 
-fn ip(command: &str) -> Order {
-    Order { end: End::Middle, program: Program::tool("ip", command.split(' ')) }
+fn ip(command: &str) -> Program {
+    Program::tool("ip", command.split(' ')).at(LabHost::Middle)
 }
 
-fn forwarding(on: &str) -> Order {
-    let program =
-        Program::tool("tee", ["/proc/sys/net/ipv4/ip_forward"]).reading(format!("{on}\n"));
-    Order { end: End::Middle, program }
+fn forwarding(on: &str) -> Program {
+    let program = Program::tool("tee", ["/proc/sys/net/ipv4/ip_forward"]);
+    program.reading(format!("{on}\n")).at(LabHost::Middle)
 }

@@ -8,28 +8,27 @@
 //!                       measurements, causes --> spreads, ratios, advice --> a report
 //! ```
 //!
-//! | module | what it knows |
+//! | module | content |
 //! | --- | --- |
-//! | [`suite`] | the steps, Sluice's and other programs' (peers), and their settings |
-//! | [`step`] | what runs at which end, and how its packets are counted |
-//! | [`rounds`] | the turns, their progress, and what is left of them |
-//! | [`testbed`] | two interfaces that are joined, and the CPUs of both sides |
-//! | [`device`] | what the host between two others can be |
-//! | [`process`] | programs: started, waited for, measured, ended |
-//! | [`process_output`] | what programs write, and the counts in it |
+//! | [`suite`] | the steps of Sluice and of other programs (peers), and their settings |
+//! | [`step`] | the programs of a step, and how its packets are counted |
+//! | [`rounds`] | the turns, and their progress |
+//! | [`testbed`] | a pair of connected interfaces, and the CPUs of both sides |
+//! | [`device`] | the host between two others as a device that forwards |
+//! | [`process`] | programs: started, waited for, measured, ended; the counts in their output |
 //! | [`measure`] | one turn of one step |
-//! | [`measurement`] | what that showed |
-//! | [`cost`] | what waiting costs: CPU time at modest rates, round trips |
-//! | [`ndr`] | RFC 2544: what a device between two interfaces keeps up with |
-//! | [`profile`] | where the CPUs' time went, by cause, and what to do about it |
+//! | [`measurement`] | its result |
+//! | [`cost`] | the cost of waiting: CPU time at modest rates, round trips |
+//! | [`ndr`] | RFC 2544: the throughput of a device between two interfaces |
+//! | [`profile`] | the CPU time by cause, and advice |
 //! | [`statistics`] | medians, spreads, ratios round by round; their format |
-//! | [`report`] | all of it, as JSON says it |
-//! | [`page`] | the same for a browser, or as a chart |
-//! | [`table`] | the ratios that are to be kept as a table in Markdown |
-//! | [`check`] | ratios that are to be kept |
-//! | [`instructions`] | how long the hot loops are: what a busy machine does not change |
-//! | [`compare`] | what moved from one report to another |
-//! | [`machine`] | where it ran |
+//! | [`report`] | all results, as JSON |
+//! | [`page`] | all results for a browser, or as a chart |
+//! | [`table`] | all results as tables in Markdown |
+//! | [`check`] | ratios and their thresholds |
+//! | [`instructions`] | the length of the hot loops, which does not depend on the load |
+//! | [`compare`] | changes from one report to another |
+//! | [`machine`] | the machine that a bench ran on |
 #![deny(unsafe_code)]
 
 pub mod check;
@@ -45,7 +44,6 @@ pub mod measurement;
 pub mod ndr;
 pub mod page;
 pub mod process;
-pub mod process_output;
 pub mod profile;
 pub mod report;
 pub mod rounds;

@@ -11,7 +11,7 @@ use crate::process::SLUICE;
 use crate::rounds::{Bench, Measured, Results};
 use crate::statistics::Spread;
 use crate::step::Setting;
-use crate::suite::Kind;
+use crate::suite::SuiteKind;
 use crate::suite::peers::Presence;
 
 /// Report of a bench.
@@ -48,7 +48,7 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Suite {
     /// Which.
-    pub suite: Kind,
+    pub suite: SuiteKind,
     /// Heading of the suite.
     pub title: String,
     /// The step that ratios are to, at the same size.
@@ -101,7 +101,7 @@ pub struct Turn {
 impl Report {
     /// Of what a bench has brought. `date` is when it began.
     pub fn new(bench: &Bench, results: &Results, peers: Vec<Presence>, date: String) -> Self {
-        let of = |kind: Kind| {
+        let of = |kind: SuiteKind| {
             let measured: Vec<&Measured> =
                 results.measured.iter().filter(|measured| measured.kind == kind).collect();
             suite(kind, &measured)
@@ -118,7 +118,7 @@ impl Report {
     }
 
     /// The step of this name; of several settings the first, which is the plainest.
-    pub fn step(&self, kind: Kind, name: &str) -> Option<&StepReport> {
+    pub fn step(&self, kind: SuiteKind, name: &str) -> Option<&StepReport> {
         let suites = self.suites.iter().filter(|suite| suite.suite == kind);
         suites.flat_map(|suite| &suite.steps).find(|step| step.step == name)
     }
@@ -147,7 +147,7 @@ impl Report {
     }
 }
 
-fn suite(kind: Kind, measured: &[&Measured]) -> Suite {
+fn suite(kind: SuiteKind, measured: &[&Measured]) -> Suite {
     // A reference with several settings of one size: the first, which is the plainest.
     let reference = |size: u32| {
         let is = |it: &&&Measured| it.step.name == kind.reference() && it.step.setting.size == size;
@@ -224,10 +224,10 @@ fn middle(turns: &[Turn]) -> Option<&Measurement> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::step::{Intake, Step, Tally, To, Way};
+    use crate::step::{Counter, Destination, Method, Reception, Step};
 
     /// A report of one round: steps by name, with their rates.
-    pub fn report(kind: Kind, steps: &[(&str, f64)]) -> Report {
+    pub fn report(kind: SuiteKind, steps: &[(&str, f64)]) -> Report {
         let steps: Vec<Measured> =
             steps.iter().map(|&(name, mpps)| measured(name, &[(1, mpps)])).collect();
         Report {
@@ -245,11 +245,11 @@ pub(crate) mod tests {
 
     fn measured(name: &str, rates: &[(u32, f64)]) -> Measured {
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
-        let way = Way::Receive(Intake::told(Tally::InXdp, To::Host));
+        let method = Method::Receive(Reception::counted(Counter::Xdp, Destination::Host));
         let turn = |&(round, mpps)| (round, Ok(measurement(mpps)));
         Measured {
-            kind: Kind::Drop,
-            step: Step::new("linux", name, setting, way),
+            kind: SuiteKind::Drop,
+            step: Step::new("linux", name, setting, method),
             turns: rates.iter().map(turn).collect(),
         }
     }
@@ -259,7 +259,7 @@ pub(crate) mod tests {
         let reference = measured("no listener", &[(1, 2.0), (2, 1.0), (3, 4.0)]);
         let mut other = measured("tc", &[(1, 4.0), (2, 2.0)]);
         other.turns.push((3, Err(Failure::of("out of luck"))));
-        let suite = suite(Kind::Drop, &[&reference, &other]);
+        let suite = suite(SuiteKind::Drop, &[&reference, &other]);
         assert_eq!(suite.steps[0].ratio.unwrap().median, 1.0);
         let step = &suite.steps[1];
         assert_eq!(step.ratio, Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
@@ -272,7 +272,7 @@ pub(crate) mod tests {
         let mut step = measured("live frames", &[]);
         let reason = "sluice ended: sending live frames (Linux 5.18) is not available".to_owned();
         step.turns.push((1, Err(Failure::Step { kind: error::Kind::Privilege, reason })));
-        let suite = suite(Kind::Tx, &[&step]);
+        let suite = suite(SuiteKind::Tx, &[&step]);
         assert!(suite.steps[0].lacks && suite.steps[0].figures.is_none());
     }
 
@@ -292,7 +292,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_report_is_read_back_as_it_was_written() {
-        let report = report(Kind::Drop, &[("no listener", 0.5)]);
+        let report = report(SuiteKind::Drop, &[("no listener", 0.5)]);
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     }

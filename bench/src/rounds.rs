@@ -1,50 +1,49 @@
-//! Rounds: every step has its turn in each of them, so that the machine's moods hit all alike.
+//! Rounds: every step has a turn in each, so that the machine's slow minutes affect all alike.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::time::{Duration, Instant};
 
 use sluicegate::error::Error;
 
 use crate::cpu_distance::CpuDistance;
 use crate::failure::Failure;
-use crate::measure::{Conditions, measure};
+use crate::measure::TurnContext;
 use crate::measurement::Measurement;
-use crate::process::{self, find};
+use crate::process::{self, is_installed};
 use crate::profile::Profiler;
 use crate::step::{Setting, Step};
-use crate::suite::{self, Kind, Sweep};
+use crate::suite::{self, SuiteKind, Sweep};
 use crate::testbed::{Cpus, Side, Testbed, TestbedConfig};
 
 /// The longest frame that an MTU of 1500 allows.
-const ORDINARY: u32 = 1514;
+const MAX_ORDINARY: u32 = 1514;
 
 /// The plan of a bench.
 #[derive(Clone, Debug)]
 pub struct Bench {
     /// The suites.
-    pub kinds: Vec<Kind>,
-    /// Which of their steps, by name; all if absent.
-    pub only: Option<fn(Kind, &str) -> bool>,
+    pub kinds: Vec<SuiteKind>,
+    /// Selects steps by name; all if absent.
+    pub only: Option<fn(SuiteKind, &str) -> bool>,
     /// Include peers.
     pub with_peers: bool,
-    /// How many rounds.
+    /// Number of rounds.
     pub rounds: u32,
     /// How long packets are sent in each turn.
     pub time: Duration,
-    /// With what.
+    /// The parameters of the steps.
     pub sweep: Sweep,
-    /// Sample where the CPU time goes.
+    /// Sample the causes of CPU time.
     pub causes: bool,
     /// Two interfaces to use in place of a lab.
     pub between: Option<(Side, Side)>,
 }
 
-/// A step, and what its turns brought: by the round's number a measurement, or why there is none.
+/// A step, and the results of its turns: by the round's number a measurement, or why there is none.
 #[derive(Debug)]
 pub struct Measured {
     /// The suite it belongs to.
-    pub kind: Kind,
+    pub kind: SuiteKind,
     /// The step.
     pub step: Step,
     /// Its turns.
@@ -66,106 +65,104 @@ impl Bench {
     /// Runs all turns, until the last or until the observer stops the bench.
     ///
     /// # Errors
-    /// The beds cannot be made.
-    pub fn run(&self, watch: &dyn BenchObserver) -> Result<Results, Error> {
+    /// The testbeds cannot be made.
+    pub fn run(&self, watch: &dyn BenchObserver) -> Result<Results, Failure> {
         let cpus = Cpus::allowed()?;
-        let beds = self.beds()?;
-        let testbed = |kind: Kind, setting: &Setting| {
-            let testbed = if self.between.is_some() { None } else { Some(config(kind, setting)) };
-            beds.get(&testbed)
-                .ok_or_else(|| Error::Usage("there is no testbed for a setting".into()))
+        let testbeds = self.testbeds()?;
+        let testbed = |kind: SuiteKind, setting: &Setting| {
+            let none = || Error::Usage("no testbed was made for a setting".into());
+            testbeds.get(&self.config(kind, setting)).ok_or_else(none)
         };
         let mut measured = Vec::new();
         for &kind in &self.kinds {
             let steps = suite::steps(kind, &self.sweep, &cpus, self.with_peers, |setting| {
                 testbed(kind, setting)
             })?;
-            let steps = steps.into_iter();
-            let wanted = steps.filter(|step| self.only.is_none_or(|is| is(kind, &step.name)));
+            let is_wanted = |step: &Step| self.only.is_none_or(|is| is(kind, &step.name));
+            let wanted = steps.into_iter().filter(is_wanted);
             measured.extend(wanted.map(|step| Measured { kind, step, turns: Vec::new() }));
         }
         let mut notes = Vec::new();
         let causes = self.causes
             && Profiler::start().map_err(|error| notes.push(format!("no causes: {error}"))).is_ok();
-        let mut apart = CpuDistance::of(&cpus, self.time);
-        let near = apart.near();
-        let mut conditions = Conditions { time: self.time, cpus, causes: false, near };
+        let mut distance = CpuDistance::of(&cpus, self.time);
         let mut clock = TimeLeft::new(measured.len() * self.rounds as usize, self.time);
-        for round in 1..=self.rounds {
-            // Once is enough, and leaves the other rounds undisturbed.
-            conditions.causes = causes && round == self.rounds;
-            for climbed_ in &mut measured {
-                let Measured { kind, step, turns } = &mut *climbed_;
+        let mut complete = true;
+        'rounds: for round in 1..=self.rounds {
+            for Measured { kind, step, turns } in &mut measured {
                 watch.progress(&clock.progress(&step.setting.title(&step.name)));
                 let begun = Instant::now();
                 let turn = match missing(step) {
                     Some(reason) => Err(Failure::of(reason)),
                     None => {
-                        let testbed = testbed(*kind, &step.setting)?;
-                        conditions.near = apart.near();
-                        apart.turn(watch, || measure(testbed, step, &conditions, watch))
+                        let context = TurnContext {
+                            testbed: testbed(*kind, &step.setting)?,
+                            time: self.time,
+                            // Once is enough, and leaves the other rounds undisturbed.
+                            causes: causes && round == self.rounds,
+                            near: distance.near(),
+                            watch,
+                        };
+                        distance.turn(watch, || context.measure(step))
                     }
                 };
                 clock.turned(begun.elapsed(), turn.is_ok());
                 if let Err(Failure::Stopped) = turn {
-                    notes.extend(apart.note());
-                    return Ok(Results { measured, complete: false, notes });
+                    complete = false;
+                    break 'rounds;
                 }
                 turns.push((round, turn));
             }
         }
-        notes.extend(apart.note());
-        Ok(Results { measured, complete: true, notes })
+        notes.extend(distance.note());
+        Ok(Results { measured, complete, notes })
     }
 
-    /// The beds that the settings want; without a configuration the one that was given.
-    fn beds(&self) -> Result<HashMap<Option<TestbedConfig>, Testbed>, Error> {
+    /// The testbed of a setting; none if existing interfaces are used.
+    fn config(&self, kind: SuiteKind, setting: &Setting) -> Option<TestbedConfig> {
+        let Setting { queues, size, .. } = *setting;
+        let (jumbo, middle) = (size > MAX_ORDINARY, kind.needs_middle());
+        self.between.is_none().then_some(TestbedConfig { queues, jumbo, middle })
+    }
+
+    /// Makes the testbeds of all settings.
+    fn testbeds(&self) -> Result<HashMap<Option<TestbedConfig>, Testbed>, Failure> {
         if let Some((left, right)) = &self.between {
             if let Some(kind) = self.kinds.iter().find(|kind| kind.needs_middle()) {
-                return Err(Error::Usage(format!(
-                    "--between: what {kind} measures is a host between the two; leave it out"
-                )));
+                let text = format!("--between: {kind} measures a host between the two; omit it");
+                return Err(Error::Usage(text).into());
             }
-            let testbed = Testbed::of(left.clone(), right.clone())?;
-            return Ok([(None, testbed)].into());
+            return Ok([(None, Testbed::of(left.clone(), right.clone())?)].into());
         }
-        let mut beds = HashMap::new();
-        let kinds = self
-            .kinds
-            .iter()
-            .flat_map(|kind| self.sweep.sizes.iter().map(move |size| (kind, size)));
-        for (&kind, &size) in kinds {
-            for &queues in &self.sweep.queues {
-                let config = config(kind, &Setting { size, queues, ..Setting::default() });
-                if let Entry::Vacant(place) = beds.entry(Some(config)) {
-                    place.insert(Testbed::make(config)?);
+        let mut testbeds = HashMap::new();
+        for &kind in &self.kinds {
+            for &size in &self.sweep.sizes {
+                for &queues in &self.sweep.queues {
+                    let config = self.config(kind, &Setting { size, queues, ..Setting::default() });
+                    if let (Some(it), false) = (config, testbeds.contains_key(&config)) {
+                        testbeds.insert(config, Testbed::make(it)?);
+                    }
                 }
             }
         }
-        Ok(beds)
+        Ok(testbeds)
     }
 }
 
-fn config(kind: Kind, setting: &Setting) -> TestbedConfig {
-    let Setting { queues, size, .. } = *setting;
-    TestbedConfig { queues, jumbo: size > ORDINARY, line: kind.needs_middle() }
+/// Returns the error that a program of a step is not installed, with its remedy.
+pub(crate) fn missing(step: &Step) -> Option<String> {
+    step.needs().find(|name| !is_installed(name)).map(process::missing)
 }
 
-/// A program that a step needs and that is not there, with the way to get it.
-fn missing(step: &Step) -> Option<String> {
-    let name = step.needs().find(|name| find(name).is_none())?;
-    Some(process::missing(name))
-}
-
-/// How long the rest takes, by what turns have taken so far.
+/// Estimates the time that is left from the turns so far.
 struct TimeLeft {
     done: usize,
     turns: usize,
-    /// Of turns that brought a measurement; those that could not be run are over at once.
+    /// The time of turns with a measurement; those that could not be run are over at once.
     spent: Duration,
     measured: u32,
-    /// Estimated duration of a turn until one was measured: the sending time, and more than as long to
-    /// start and stop programs.
+    /// Estimated duration of a turn until one was measured: the sending time, and time to start and stop
+    /// programs.
     guess: Duration,
 }
 
@@ -192,34 +189,31 @@ impl TimeLeft {
 
 /// An observer of a bench, which can stop it.
 pub trait BenchObserver {
-    /// Waits; false where no more is wanted.
+    /// Waits; returns false to stop the bench.
     fn wait(&self, time: Duration) -> bool;
 
-    /// Is told what comes now.
+    /// Gets the step that begins.
     fn progress(&self, _progress: &Progress<'_>) {}
 
-    /// Waits, or stops.
+    /// Waits.
     ///
     /// # Errors
-    /// [`Failure::Stopped`] where no more is wanted.
+    /// [`Failure::Stopped`] if the bench is to stop.
     fn pause(&self, time: Duration) -> Result<(), Failure> {
-        match self.wait(time) {
-            true => Ok(()),
-            false => Err(Failure::Stopped),
-        }
+        if self.wait(time) { Ok(()) } else { Err(Failure::Stopped) }
     }
 }
 
-/// How far a bench is.
+/// Progress of a bench.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     /// The step that begins, and its setting.
     pub step: &'a str,
-    /// Turns that are over.
+    /// Finished turns.
     pub done: usize,
     /// Turns in all.
     pub turns: usize,
-    /// The time that the rest will take, as far as is known.
+    /// Estimated time that is left.
     pub left: Duration,
 }
 
@@ -250,16 +244,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_known_before_it_is_started() {
+    fn a_missing_program_is_reported_before_the_step_starts() {
         use crate::process::Program;
-        use crate::step::{Intake, Order, Tally, To, Way};
-        use crate::testbed::End;
-        let order = |name| Order { end: End::Left, program: Program::tool(name, [""; 0]) };
-        let way = Way::Receive(Intake::told(Tally::InXdp, To::Host));
+        use crate::step::{Counter, Destination, Method, Reception};
+        let program = |name| Program::tool(name, [""; 0]);
+        let method = Method::Receive(Reception::counted(Counter::Xdp, Destination::Host));
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
-        let step = Step::new("linux", "a step", setting, way);
+        let step = Step::new("linux", "a step", setting, method);
         assert_eq!(missing(&step), None);
-        let step = step.with(order("no-such-tool"), order("cat"));
+        let step = step.with(program("no-such-tool"), program("cat"));
         let reason = missing(&step).unwrap();
         assert_eq!(reason, "no-such-tool is not installed: apt-get install no-such-tool");
     }

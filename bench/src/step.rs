@@ -1,38 +1,50 @@
-//! A step of a suite: what runs at which end, and how its packets are counted.
+//! A step of a suite: which programs run on which host, and how their packets are counted.
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::{Program, Ready, SLUICE};
-use crate::process_output::Count;
-use crate::testbed::End;
+use crate::process::{Program, SLUICE};
+use crate::testbed::LabHost;
 
 /// The parameters of a step. A parameter that it does not depend on is absent, so that nothing runs twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// Bytes of a frame, without its check sequence.
+    /// Bytes of a frame, without its check sequence; [`MIXED`](Self::MIXED) for a mix of sizes.
+    #[serde(skip_serializing_if = "is_mixed", default)]
     pub size: u32,
-    /// Packets at a time.
+    /// Packets per batch.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub batch: Option<u32>,
     /// Queues of each interface.
     pub queues: u32,
-    /// CPUs that the measured program has.
+    /// CPUs of the measured program.
     pub cores: u32,
-    /// Rules that a packet is held against; the last one matches.
+    /// Rules that a packet is compared with; the last one matches.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rules: Option<u32>,
 }
 
+/// Returns true if a size stands for a mix of sizes, which reports leave out.
+fn is_mixed(size: &u32) -> bool {
+    *size == Setting::MIXED
+}
+
 impl Setting {
-    /// A step's name with all that is particular about it: "recvmmsg, 60 B, batches of 8".
+    /// The size of packets of different sizes.
+    pub const MIXED: u32 = 0;
+
+    /// A step's name with its parameters: "recvmmsg, 60 B, batches of 8".
     pub fn title(&self, name: &str) -> String {
-        let mut title = format!("{name}, {} B", self.size);
-        let remark = self.remark();
-        if !remark.is_empty() {
-            title += ", ";
-            title += &remark;
-        }
-        title
+        let size = if is_mixed(&self.size) { "".into() } else { format!("{} B", self.size) };
+        [name, &size, &self.remark()]
+            .into_iter()
+            .filter(|it| !it.is_empty())
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+
+    /// The same parameters for a mix of sizes.
+    pub fn mixed(self) -> Self {
+        Self { size: Self::MIXED, ..self }
     }
 
     /// The parameters that differ from the plain ones: "2 cores, 100 rules".
@@ -50,168 +62,164 @@ impl Setting {
 /// A step of a suite.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Its name, in the words of the field: "recvmmsg".
+    /// Its name, in the terms of the field: "recvmmsg".
     pub name: String,
     /// The owner of the program: "sluice", "linux" for the kernel alone, or a peer's name.
     pub by: &'static str,
     /// Its parameters.
     pub setting: Setting,
     /// Commands that run before.
-    pub prepare: Vec<Order>,
+    pub prepare: Vec<Program>,
     /// Commands that run afterwards, even after a failure.
-    pub tidy: Vec<Order>,
+    pub tidy: Vec<Program>,
     /// How it is measured.
-    pub way: Way,
+    pub method: Method,
 }
 
 impl Step {
-    /// One that needs no preparation.
-    pub fn new(by: &'static str, name: impl Into<String>, setting: Setting, way: Way) -> Self {
+    /// A step without preparation.
+    pub fn new(
+        by: &'static str,
+        name: impl Into<String>,
+        setting: Setting,
+        method: Method,
+    ) -> Self {
         let (prepare, tidy) = (Vec::new(), Vec::new());
-        Self { name: name.into(), by, setting, prepare, tidy, way }
+        Self { name: name.into(), by, setting, prepare, tidy, method }
     }
 
-    /// Adds what is done before, and what undoes it.
+    /// Adds a command that runs before, and the one that undoes it.
     #[must_use]
-    pub fn with(mut self, prepare: Order, tidy: Order) -> Self {
+    pub fn with(mut self, prepare: Program, tidy: Program) -> Self {
         self.prepare.push(prepare);
         self.tidy.insert(0, tidy);
+        self
+    }
+
+    /// Adds a command that runs afterwards.
+    #[must_use]
+    pub fn then(mut self, tidy: Program) -> Self {
+        self.tidy.push(tidy);
         self
     }
 
     /// Returns true if it changes the configuration of an interface or a host. Pipes between programs,
     /// and preparations by Sluice itself, only create files.
     pub fn changes_host(&self) -> bool {
-        let makes_files = matches!(self.way, Way::Pipe(_));
-        !makes_files && self.prepare.iter().any(|order| order.program.name != SLUICE)
+        let makes_files = matches!(self.method, Method::Pipe(_));
+        !makes_files && self.prepare.iter().any(|program| program.name != SLUICE)
     }
 
-    /// The programs it needs, by name.
+    /// The names of the programs it needs.
     pub fn needs(&self) -> impl Iterator<Item = &str> {
-        let orders = self.prepare.iter().map(|order| order.program.needs());
-        orders
-            .chain(self.way.jobs().into_iter().map(|job| job.program.needs()))
-            .filter(|name| *name != SLUICE)
+        let programs = self.prepare.iter().chain(self.method.programs());
+        programs.map(Program::needs).filter(|name| *name != SLUICE)
     }
 
-    /// The shell command that does the same, at its end of the testbed and in the testbed's directory.
+    /// The shell command that does the same, on its host of the testbed and in the testbed's directory.
     pub fn command(&self) -> String {
-        let orders = self.prepare.iter().map(|order| order.program.typed(None));
-        // Two jobs run at the same time.
-        let jobs: Vec<String> =
-            self.way.jobs().into_iter().map(|job| job.program.typed(job.cpu)).collect();
-        let jobs = (!jobs.is_empty()).then(|| jobs.join(" & "));
-        orders.chain(jobs).collect::<Vec<_>>().join("; ")
+        let prepare = self.prepare.iter().map(Program::typed);
+        // Two programs run at the same time.
+        let measured: Vec<String> =
+            self.method.programs().into_iter().map(Program::typed).collect();
+        let measured = (!measured.is_empty()).then(|| measured.join(" & "));
+        prepare.chain(measured).collect::<Vec<_>>().join("; ")
     }
-}
-
-/// A program that changes something at one end, and ends.
-#[derive(Clone, Debug)]
-pub struct Order {
-    /// Where.
-    pub end: End,
-    /// The program.
-    pub program: Program,
-}
-
-/// A program that runs while it is measured.
-#[derive(Clone, Debug)]
-pub struct Job {
-    /// The program.
-    pub program: Program,
-    /// The CPU it is kept on; none where it sees to that itself.
-    pub cpu: Option<usize>,
-    /// When it is ready.
-    pub ready: Ready,
-    /// Where it says how many packets it has had, or tried to send; none where it does not.
-    pub count: Option<Count>,
 }
 
 /// How a step is measured.
 #[derive(Clone, Debug)]
-pub enum Way {
-    /// Packets are sent to the right end as fast as they can be, and what arrives there is counted.
-    Receive(Intake),
-    /// The job sends from the left end, and what comes is counted at the right one, in XDP.
-    Send(Job),
-    /// One program hands packets to another.
-    Pipe(Pipe),
+pub enum Method {
+    /// Packets are sent from the left as fast as possible, and counted where they arrive.
+    Receive(Reception),
+    /// The program sends from the left, and its packets are counted at the right in XDP.
+    Send(Program),
+    /// One program passes packets to another.
+    Pipe(Box<Pipe>),
 }
 
-impl Way {
-    /// The programs that run while it is measured, in the order in which they are started.
-    pub fn jobs(&self) -> Vec<&Job> {
+impl Method {
+    /// The measured programs, in the order in which they are started.
+    pub fn programs(&self) -> Vec<&Program> {
         match self {
-            Self::Receive(intake) => intake.job.iter().collect(),
-            Self::Send(job) => vec![job],
-            Self::Pipe(pipe) if pipe.first == End::Left => {
-                pipe.sender.iter().chain([&pipe.receiver]).collect()
-            }
-            Self::Pipe(pipe) => [&pipe.receiver].into_iter().chain(&pipe.sender).collect(),
+            Self::Receive(reception) => reception.program.iter().collect(),
+            Self::Send(program) => vec![program],
+            Self::Pipe(pipe) => pipe.programs(),
         }
     }
 }
 
-/// Two programs and what is between them.
+/// Two programs with a pipe between them.
 #[derive(Clone, Debug)]
 pub struct Pipe {
     /// The sender; none if the receiver creates its own packets.
-    pub sender: Option<Job>,
-    /// The receiver, which reports its rate regularly: [`Job::count`] is the field of it, in packets a
-    /// second.
-    pub receiver: Job,
-    /// The end that is started first: the other one connects to it.
-    pub first: End,
+    pub sender: Option<Program>,
+    /// The receiver, which reports its rate periodically: [`Program::count`] is the position of a rate, in
+    /// packets a second.
+    pub receiver: Program,
+    /// The side that is started first: the other one connects to it.
+    pub first: LabHost,
+}
+
+impl Pipe {
+    /// Its programs, in the order in which they are started.
+    pub fn programs(&self) -> Vec<&Program> {
+        let (sender, receiver) = (self.sender.as_ref(), Some(&self.receiver));
+        let order = match self.first {
+            LabHost::Left => [sender, receiver],
+            _ => [receiver, sender],
+        };
+        order.into_iter().flatten().collect()
+    }
 }
 
 /// The receiver of packets, and the source of their count.
 #[derive(Clone, Debug)]
-pub struct Intake {
+pub struct Reception {
     /// The program; none if the kernel does everything.
-    pub job: Option<Job>,
-    /// Where it runs: at the right end, or where packets are passed on.
-    pub at: End,
-    /// The source of the count, read before and after; none if the job reports it.
-    pub tally: Option<Tally>,
-    /// To whom packets are sent.
-    pub to: To,
+    pub program: Option<Program>,
+    /// The source of the count, read before and after; none if the program reports it.
+    pub counter: Option<Counter>,
+    /// Destination of the packets.
+    pub to: Destination,
 }
 
-impl Intake {
-    /// A job at the right end, which says itself how many it got.
-    pub fn of(job: Job, to: To) -> Self {
-        Self { job: Some(job), at: End::Right, tally: None, to }
+impl Reception {
+    /// A program at the right that counts its packets.
+    pub fn of(program: Program, to: Destination) -> Self {
+        Self { program: Some(program.at(LabHost::Right)), counter: None, to }
     }
 
-    /// The kernel alone, which is asked how many there were.
-    pub fn told(tally: Tally, to: To) -> Self {
-        Self { job: None, at: End::Right, tally: Some(tally), to }
+    /// The kernel alone.
+    pub fn counted(counter: Counter, to: Destination) -> Self {
+        Self { program: None, counter: Some(counter), to }
     }
 
-    /// A job in the middle, or the kernel alone, which passes on what is counted at the right end.
-    pub fn relayed(job: Option<Job>, to: To) -> Self {
-        Self { job, at: End::Middle, tally: Some(Tally::InXdp), to }
+    /// A program in the middle, or the kernel alone, that forwards packets to the right.
+    pub fn relayed(program: Option<Program>, to: Destination) -> Self {
+        let program = program.map(|it| it.at(LabHost::Middle));
+        Self { program, counter: Some(Counter::Xdp), to }
     }
 }
 
-/// To whom packets are sent, on Ethernet.
+/// The host that packets are sent to, on Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// An address without a host, as on a mirror port: the receiving host drops them early.
+pub enum Destination {
+    /// An address without a host, as on a mirror port: the receiving host drops the packets early.
     Nobody,
-    /// The host at the right end.
+    /// The host at the right.
     Host,
-    /// The host in the middle, which routes them to that one.
+    /// The host in the middle, which routes them to the right.
     Router,
 }
 
-/// The source of the number of packets that have arrived at the right end.
+/// The source of the number of packets that arrived at the right.
 #[derive(Clone, Debug)]
-pub enum Tally {
-    /// A program, and where in its output the number is.
-    Says(Program, Count),
-    /// The XDP program there, which drops them.
-    InXdp,
+pub enum Counter {
+    /// A program that prints the number.
+    Program(Box<Program>),
+    /// An XDP program there, which drops the packets.
+    Xdp,
 }
 
 #[cfg(test)]
@@ -219,28 +227,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_says_what_is_particular_about_it() {
+    fn a_title_names_the_parameters_of_a_step() {
         let plain = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
         assert_eq!(plain.remark(), "");
         let all = Setting { size: 60, batch: Some(64), queues: 2, cores: 2, rules: Some(1) };
         assert_eq!(all.remark(), "batches of 64, 2 queues, 2 cores, 1 rule");
         assert_eq!(plain.title("recv"), "recv, 60 B");
+        let mixed = Setting { size: Setting::MIXED, ..plain };
+        assert_eq!(mixed.title("IMIX"), "IMIX");
+        let text = serde_json::to_string(&mixed).unwrap();
+        assert_eq!(text, r#"{"queues":1,"cores":1}"#, "no size");
+        assert_eq!(serde_json::from_str::<Setting>(&text).unwrap(), mixed);
         assert_eq!(all.title("recv"), "recv, 60 B, batches of 64, 2 queues, 2 cores, 1 rule");
     }
 
     #[test]
-    fn what_runs_at_the_same_time_is_shown_so_and_in_its_order() {
+    fn programs_that_run_at_the_same_time_are_joined_in_their_order() {
         let program = |name: &str| Program::tool(name, [""; 0]);
-        let job =
-            |name| Job { program: program(name), cpu: None, ready: Ready::Says(""), count: None };
-        let (sender, receiver) = (Some(job("send")), job("receive"));
-        let way = Way::Pipe(Pipe { sender, receiver, first: End::Right });
-        let order = |name| Order { end: End::Left, program: program(name) };
-        let step = Step::new("sluice", "pipe", Setting::default(), way);
+        let (sender, receiver) = (Some(program("send")), program("receive"));
+        let method = Method::Pipe(Pipe { sender, receiver, first: LabHost::Right }.into());
+        let step = Step::new("sluice", "pipe", Setting::default(), method);
         assert_eq!(step.command(), "receive & send");
-        assert_eq!(step.with(order("make"), order("rm")).command(), "make; receive & send");
-        let way = Way::Receive(Intake::told(Tally::InXdp, To::Host));
-        let step = Step::new("linux", "bridge", Setting::default(), way);
-        assert_eq!(step.with(order("make"), order("rm")).command(), "make");
+        assert_eq!(step.with(program("make"), program("rm")).command(), "make; receive & send");
+        let method = Method::Receive(Reception::counted(Counter::Xdp, Destination::Host));
+        let step = Step::new("linux", "bridge", Setting::default(), method);
+        assert_eq!(step.with(program("make"), program("rm")).command(), "make");
     }
 }

@@ -1,10 +1,11 @@
-//! Tables in Markdown, written between two marks of a document: the thresholds, or all steps.
+//! Tables in Markdown, written between two marks of a document: the thresholds, the hot loops, or all steps.
 
 use std::fmt::{self, Display, Write};
 
 use crate::check::{Checked, check};
-use crate::report::Report;
+use crate::report::{Report, StepReport};
 use crate::statistics::{Spread, of_share, short};
+use crate::step::Setting;
 
 /// The mark before the table of thresholds, or of hot loops.
 const BEGIN: &str = "<!-- bench -->";
@@ -13,7 +14,7 @@ const BEGIN_ALL: &str = "<!-- bench: all steps -->";
 /// The mark after the tables.
 const END: &str = "<!-- /bench -->";
 
-/// A document with the two marks.
+/// A document with two marks.
 #[derive(Debug)]
 pub struct Document {
     before: String,
@@ -35,106 +36,106 @@ impl Document {
         Some(Self { before: before.into(), begin, after: after.into() })
     }
 
-    /// The document with the table of this report, in place of one that it had.
+    /// Returns the document with the table of a report, in place of an earlier one.
     pub fn with(&self, report: &Report) -> String {
         let Self { before, begin, after } = self;
-        let tables = match *begin == BEGIN_ALL && !report.suites.is_empty() {
-            true => of_steps(report),
-            false => table(report),
+        let tables = match *begin {
+            _ if report.suites.is_empty() && !report.loops.is_empty() => of_loops(report),
+            BEGIN_ALL if !report.suites.is_empty() => of_steps(report),
+            _ => of_thresholds(report),
         };
         format!("{before}{begin}\n{tables}\n{END}{after}")
-    }
-}
-
-/// The table, and what has to be known of it: of the hot loops, where nothing else was measured.
-fn table(report: &Report) -> String {
-    match report.suites.is_empty() && !report.loops.is_empty() {
-        true => of_loops(report),
-        false => of_thresholds(report),
     }
 }
 
 fn of_loops(report: &Report) -> String {
     let mut text = format!("{}\n\n| | instructions |\n| --- | --- |\n", origin(report));
     for it in &report.loops {
-        let _ = writeln!(text, "| {} | {} |", Plain(&it.name), Plain(&it.shown()));
+        let _ = writeln!(text, "| {} | {} |", MarkdownText(&it.name), MarkdownText(&it.shown()));
     }
     text
 }
 
 fn of_thresholds(report: &Report) -> String {
-    let mut text = about(report);
+    let mut text = about(report, sizes(report).first().copied());
     text.push_str("\n| | Mpps | beside | Mpps | ratio |\n| --- | ---: | --- | ---: | ---: |\n");
     let mut kind = None;
-    for checked in check(report) {
-        let suite = checked.threshold.suite;
+    for Checked { threshold, ratio, .. } in check(report) {
+        let suite = threshold.suite;
         if kind.replace(suite) != Some(suite) {
-            // A string takes whatever it is given.
             let _ = writeln!(text, "| **{}** | | | | |", suite.title());
         }
-        let Checked { threshold, ratio, .. } = checked;
         let rate = |name| report.step(suite, name).and_then(|step| Some(step.figures?.mpps));
-        let (mpps, to_mpps) = (shown(rate(threshold.step)), shown(rate(threshold.to)));
-        let _ = writeln!(
-            text,
-            "| {} | {mpps} | {} | {to_mpps} | {} |",
-            threshold.step,
-            threshold.to,
-            shown(ratio)
-        );
+        let cells = [rate(threshold.step), rate(threshold.to), ratio].map(shown);
+        let [mpps, to_mpps, ratio] = cells;
+        let (step, to) = (threshold.step, threshold.to);
+        let _ = writeln!(text, "| {step} | {mpps} | {to} | {to_mpps} | {ratio} |");
     }
     text
 }
 
 /// All steps, a table for each suite.
 fn of_steps(report: &Report) -> String {
-    let mut text = about(report);
+    let sizes = sizes(report);
+    let size = if let [size] = sizes[..] { Some(size) } else { None };
+    let mut text = about(report, size);
     for suite in &report.suites {
         let _ = write!(
             text,
             "\n### {}\n\n| | Mpps | ratio to {} | lost | CPU ns a packet |\n\
              | --- | ---: | ---: | ---: | ---: |\n",
             suite.suite.title(),
-            Plain(&suite.reference)
+            MarkdownText(&suite.reference)
         );
-        for step in &suite.steps {
-            let remark = step.setting.remark();
-            let comma = if remark.is_empty() { "" } else { ", " };
-            let figures = step.figures;
+        for StepReport { step, setting, figures, ratio, .. } in &suite.steps {
+            // The text above the tables has the size of all steps, if they have one.
+            let setting = if size.is_some() { setting.mixed() } else { *setting };
             let lost = figures.and_then(|it| it.lost).map(|it| of_share(it.median, 1));
             let cpu_ns = figures.and_then(|it| it.cpu_ns).map(|it| format!("{:.0}", it.median));
-            let _ = writeln!(
-                text,
-                "| {}{comma}{remark} | {} | {} | {} | {} |",
-                Plain(&step.step),
-                shown(figures.map(|it| it.mpps)),
-                step.ratio.map_or_else(|| "–".into(), |it| short(it.median)),
-                lost.as_deref().unwrap_or("–"),
-                cpu_ns.as_deref().unwrap_or("–"),
-            );
+            let ratio = ratio.map(|it| short(it.median));
+            let [ratio, lost, cpu_ns] = [ratio, lost, cpu_ns].map(|it| it.unwrap_or("–".into()));
+            let title = setting.title(&MarkdownText(step).to_string());
+            let mpps = shown(figures.map(|it| it.mpps));
+            let _ = writeln!(text, "| {title} | {mpps} | {ratio} | {lost} | {cpu_ns} |");
         }
     }
     text
 }
 
+/// The frame sizes of a report, in order.
+fn sizes(report: &Report) -> Vec<u32> {
+    let mut sizes = Vec::new();
+    for step in report.suites.iter().flat_map(|suite| &suite.steps) {
+        let size = step.setting.size;
+        if size != Setting::MIXED && !sizes.contains(&size) {
+            sizes.push(size);
+        }
+    }
+    sizes
+}
+
 /// One sentence on frame size, rounds, machine and date.
-fn about(report: &Report) -> String {
+fn about(report: &Report, size: Option<u32>) -> String {
     let Report { rounds, seconds, complete, .. } = report;
-    let sizes = report.suites.iter().flat_map(|suite| &suite.steps);
-    let size = sizes.map(|step| step.setting.size).next().unwrap_or_default();
+    let size = size.map_or_else(String::new, |size| format!(" of {size} bytes"));
     let up_to = if *complete { "" } else { "up to " };
     format!(
-        "Millions of frames of {size} bytes a second, median of {up_to}{rounds} turns of {seconds} s (least–most); \
+        "Millions of frames{size} a second, median of {up_to}{rounds} turns of {seconds} s (least–most); \
          ratios are taken within a round. {}\n",
         origin(report)
     )
 }
 
-/// Where, by what and when, and whether all of it.
+/// The machine, the version and the date, and whether the bench was stopped.
 fn origin(Report { machine, version, date, complete, .. }: &Report) -> String {
     let machine = machine.to_string();
     let stopped = if *complete { "" } else { " Stopped before its end." };
-    format!("{}; sluice {}, {}.{stopped}", Plain(&machine), Plain(version), Plain(date))
+    format!(
+        "{}; sluice {}, {}.{stopped}",
+        MarkdownText(&machine),
+        MarkdownText(version),
+        MarkdownText(date)
+    )
 }
 
 /// A median with its spread, in a cell.
@@ -143,19 +144,16 @@ fn shown(spread: Option<Spread>) -> String {
     format!("{} ({}–{})", short(median), short(min), short(max))
 }
 
-/// Text on one line, with what Markdown would take for its own marked as plain.
-struct Plain<'a>(&'a str);
+/// Text on one line, in which characters of Markdown are escaped.
+struct MarkdownText<'a>(&'a str);
 
-impl Display for Plain<'_> {
+impl Display for MarkdownText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            match c {
-                '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '~' | '&' | '#' | '!' => {
-                    write!(f, "\\{c}")?;
-                }
-                _ if c.is_control() => f.write_char(' ')?,
-                _ => f.write_char(c)?,
+            if "\\`*_[]<>|~&#!".contains(c) {
+                f.write_char('\\')?;
             }
+            f.write_char(if c.is_control() { ' ' } else { c })?;
         }
         Ok(())
     }
@@ -166,11 +164,12 @@ mod tests {
     use super::*;
     use crate::instructions::{HotLoop, Length, Unit};
     use crate::report::tests::report;
-    use crate::suite::Kind;
+    use crate::suite::SuiteKind;
 
     #[test]
     fn the_table_takes_its_place_and_that_of_one_before() {
-        let report = report(Kind::Rx, &[("TPACKET_V3 ring", 3.0), ("tcpdump -w /dev/null", 1.5)]);
+        let report =
+            report(SuiteKind::Rx, &[("TPACKET_V3 ring", 3.0), ("tcpdump -w /dev/null", 1.5)]);
         let first = Document::of("a\n<!-- bench -->\n<!-- /bench -->\nb\n").unwrap().with(&report);
         assert!(first.starts_with("a\n<!-- bench -->\nMillions of frames of 60 bytes"), "{first}");
         assert!(first.ends_with(" |\n\n<!-- /bench -->\nb\n"), "{first}");
@@ -186,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_document_can_have_all_steps() {
-        let report = report(Kind::Rx, &[("recv", 0.5), ("TPACKET_V3 ring", 1.0)]);
+        let report = report(SuiteKind::Rx, &[("recv", 0.5), ("TPACKET_V3 ring", 1.0)]);
         let shown = Document::of("<!-- bench: all steps -->\n<!-- /bench -->").unwrap();
         let shown = shown.with(&report);
         assert!(shown.starts_with("<!-- bench: all steps -->\nMillions"), "{shown}");
@@ -196,8 +195,26 @@ mod tests {
     }
 
     #[test]
+    fn rows_have_their_size_if_there_are_several() {
+        let mut report =
+            report(SuiteKind::Tx, &[("TX ring", 0.5), ("TX ring", 0.25), ("IMIX", 0.1)]);
+        let steps = &mut report.suites[0].steps;
+        steps[1].setting.size = 1514;
+        steps[2].setting.size = Setting::MIXED;
+        let text = of_steps(&report);
+        for row in ["| TX ring, 60 B | 0.500", "| TX ring, 1514 B | 0.250", "| IMIX | 0.100"] {
+            assert!(text.contains(row), "{text}");
+        }
+        assert!(text.starts_with("Millions of frames a second, "), "{text}");
+        report.suites[0].steps.remove(1);
+        let text = of_steps(&report);
+        assert!(text.starts_with("Millions of frames of 60 bytes a second, "), "{text}");
+        assert!(text.contains("\n| TX ring | ") && text.contains("\n| IMIX | "), "{text}");
+    }
+
+    #[test]
     fn what_was_not_measured_has_no_number() {
-        let text = table(&report(Kind::Rx, &[("TPACKET_V3 ring", 3.0)]));
+        let text = of_thresholds(&report(SuiteKind::Rx, &[("TPACKET_V3 ring", 3.0)]));
         assert!(
             text.contains("| TPACKET_V3 ring | 3.00 (3.00–3.00) | tcpdump -w /dev/null | – | – |"),
             "{text}"
@@ -206,7 +223,7 @@ mod tests {
 
     #[test]
     fn hot_loops_alone_have_a_table_of_their_own() {
-        let mut report = report(Kind::Rx, &[]);
+        let mut report = report(SuiteKind::Rx, &[]);
         report.suites.clear();
         let length = Some(Length { instructions: 41.2, bytes: None, ns: None });
         report.loops = vec![HotLoop {
@@ -216,14 +233,14 @@ mod tests {
             length,
             failed: None,
         }];
-        let text = table(&report);
+        let text = Document::of(&format!("{BEGIN}{END}")).unwrap().with(&report);
         assert!(text.contains("\n| receive: ring | 41.20 a packet |\n"), "{text}");
         assert!(!text.contains("Mpps") && text.contains("; sluice "), "{text}");
     }
 
     #[test]
     fn text_of_a_result_is_no_markup_and_ends_no_place() {
-        let mut report = report(Kind::Rx, &[]);
+        let mut report = report(SuiteKind::Rx, &[]);
         report.machine.model = format!("a\n\n# b | `c` <i> {END}");
         let shown = Document::of(&format!("{BEGIN}{END}")).unwrap().with(&report);
         assert!(shown.contains(r"(a  \# b \| \`c\` \<i\> \<\!-- /bench --\>"), "{shown}");

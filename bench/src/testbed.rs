@@ -1,4 +1,4 @@
-//! The testbed: two interfaces that are joined, and the CPUs that the two sides have.
+//! The testbed: a pair of connected interfaces, and the CPUs of the two sides.
 //!
 //! ```text
 //!   left: sends, from the first CPUs     right: receives, on the others
@@ -7,10 +7,10 @@
 //!   └──────────────────┘                 └───────────────────┘
 //! ```
 //!
-//! Where something between them is measured, a host stands there (a [`Line`]).
+//! To measure a device, a host stands between them.
 //!
-//! A CPU sends for each queue. On a veth it also does the kernel's share of receiving what it sends (the
-//! softirq), by the queue of its number: several queues get packets where several CPUs send.
+//! One CPU sends for each queue. On a veth it also runs the softirq that receives what it sends, on the queue
+//! of its number: several queues get packets if several CPUs send.
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
@@ -18,12 +18,13 @@ use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, Lab, LabConfig, Mac, Shape, interface};
 use tempfile::TempDir;
 
-use crate::process::Program;
+use crate::failure::Failure;
+use crate::process::{Count, Program};
 
 /// An MTU for frames of up to 9000 bytes.
-const JUMBO: u32 = 9000;
+const JUMBO_MTU: &str = "9000";
 
-/// One side: an interface, and where it is.
+/// An interface and its network namespace.
 #[derive(Clone, Debug)]
 pub struct Side {
     /// Its network namespace; this process's if none.
@@ -36,7 +37,7 @@ impl Side {
     /// The interface as it is now.
     ///
     /// # Errors
-    /// There is none of its name, or its namespace cannot be entered.
+    /// No interface has its name, or its namespace cannot be entered.
     pub fn look(&self) -> Result<Interface> {
         interface(self.netns.as_deref(), &self.interface)
     }
@@ -51,50 +52,31 @@ impl Side {
     }
 }
 
-/// Which host.
+/// A host of a testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum LabHost {
     /// The side that sends.
     Left,
     /// The side that receives.
     Right,
-    /// Between them, where there is one.
+    /// Between them.
     Middle,
 }
 
-/// A host between the two sides: what comes in by one interface is to leave by the other.
-#[derive(Clone, Debug)]
-pub struct Line {
-    /// Its network namespace.
-    netns: String,
-    /// The interface to the side that sends.
-    pub from: String,
-    /// The interface to the side that receives.
-    pub to: String,
-}
-
-impl Line {
-    /// The Ethernet address of the interface to the side that sends.
-    ///
-    /// # Errors
-    /// As [`Side::mac`].
-    pub fn mac(&self) -> Result<Mac> {
-        Side { netns: Some(self.netns.clone()), interface: self.from.clone() }.mac()
-    }
-}
-
-/// Two interfaces that are joined.
+/// A pair of connected interfaces.
 #[derive(Debug)]
 pub struct Testbed {
     /// The side that sends.
     pub left: Side,
     /// The side that receives.
     pub right: Side,
-    /// The host between them; none where they are joined by a cable.
-    pub line: Option<Line>,
-    /// Gone with this value.
+    /// The interfaces of the host between them, to the left and to the right; none if they are connected directly.
+    pub middle: Option<[Side; 2]>,
+    /// The CPUs of both sides.
+    pub cpus: Cpus,
+    /// Removed on drop.
     lab: Option<Lab>,
-    /// For files that steps make: nobody else can put any there. Gone with this value.
+    /// For files that steps make. Removed on drop.
     folder: TempDir,
 }
 
@@ -106,85 +88,93 @@ pub struct TestbedConfig {
     /// For frames of more than 1514 bytes.
     pub jumbo: bool,
     /// With a host between the sides.
-    pub line: bool,
+    pub middle: bool,
+}
+
+impl TestbedConfig {
+    /// One queue and ordinary frames, without a host between the sides.
+    pub const PAIR: Self = Self { queues: 1, jumbo: false, middle: false };
+    /// A host between the sides, otherwise as [`PAIR`](Self::PAIR).
+    pub const LINE: Self = Self { middle: true, ..Self::PAIR };
 }
 
 impl Testbed {
-    /// Makes one of namespaces and a veth link. It goes when the value does.
+    /// Makes a testbed of namespaces and veth links. Dropping it removes them.
     ///
     /// # Errors
-    /// A missing privilege, as of [`Lab`]; `ip` is not there (for jumbo frames).
-    pub fn make(config: TestbedConfig) -> Result<Self> {
+    /// A missing privilege, as of [`Lab`]; `ip` is not installed (for jumbo frames).
+    pub fn make(config: TestbedConfig) -> Result<Self, Failure> {
         let queues = config.queues.min(LabConfig::MAX_QUEUES);
-        let shape = if config.line { Shape::Line } else { Shape::Pair };
+        let shape = if config.middle { Shape::Line } else { Shape::Pair };
         let lab = Lab::scratch_with(shape, queues)?;
         let side = |host, interface: &str| Side {
             netns: Some(lab.netns(host)),
             interface: interface.to_owned(),
         };
-        let line = config.line.then(|| Line {
-            netns: lab.netns("middle"),
-            from: "middle0".into(),
-            to: "middle1".into(),
-        });
+        let middle = config.middle.then(|| ["middle0", "middle1"].map(|it| side("middle", it)));
         let (left, right) = (side("left", "left0"), side("right", "right0"));
-        let testbed = Self { left, right, line, lab: Some(lab), folder: folder()? };
+        let mut testbed = Self::new(left, right)?;
+        (testbed.middle, testbed.lab) = (middle, Some(lab));
         if config.jumbo {
-            let middle = testbed.line.iter().flat_map(|line| [&line.from, &line.to]);
-            let middle = middle.map(|name| (End::Middle, name));
-            let ends =
-                [(End::Left, &testbed.left.interface), (End::Right, &testbed.right.interface)];
-            for (end, name) in ends.into_iter().chain(middle) {
-                let mtu = JUMBO.to_string();
-                Program::tool("ip", ["link", "set", "dev", name, "mtu", &mtu])
-                    .run(&testbed, end)?;
+            let middle = testbed.middle.iter().flatten().map(|side| (LabHost::Middle, side));
+            let ends = [(LabHost::Left, &testbed.left), (LabHost::Right, &testbed.right)];
+            for (host, side) in ends.into_iter().chain(middle) {
+                let set = ["link", "set", "dev", &side.interface, "mtu", JUMBO_MTU];
+                Program::tool("ip", set).at(host).run(&testbed)?;
             }
         }
         Ok(testbed)
     }
 
-    /// A testbed of two existing interfaces, which stay unchanged.
+    /// Makes a testbed of two existing interfaces, which stay unchanged.
     ///
     /// # Errors
-    /// One of them is not there, or has no Ethernet address; both are the same.
-    pub fn of(left: Side, right: Side) -> Result<Self> {
+    /// An interface does not exist or has no Ethernet address; both are the same.
+    pub fn of(left: Side, right: Side) -> Result<Self, Failure> {
         if left.netns == right.netns && left.interface == right.interface {
             let name = &left.interface;
-            return Err(Error::Usage(format!("{name} twice: a bench has two interfaces")));
+            return Err(Error::Usage(format!("{name} twice: a bench has two interfaces")).into());
         }
         left.mac()?;
         right.mac()?;
-        Ok(Self { left, right, line: None, lab: None, folder: folder()? })
+        Ok(Self::new(left, right)?)
     }
 
-    /// Of this process's own namespace, without a look.
-    #[cfg(test)]
-    pub(crate) fn here(left: Side, right: Side) -> Self {
-        Self { left, right, line: None, lab: None, folder: folder().unwrap() }
+    /// Makes a testbed of two interfaces without a look at them.
+    pub(crate) fn new(left: Side, right: Side) -> Result<Self> {
+        let folder = tempfile::tempdir();
+        let folder =
+            folder.map_err(|error| Error::system("make", "a folder for a bench", error))?;
+        Ok(Self { left, right, middle: None, cpus: Cpus::allowed()?, lab: None, folder })
     }
 
-    /// Where steps have a file of this name.
+    /// The path of a file of this name, for steps.
     pub fn file(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 
-    /// True if the bench created it, so that steps may change it.
+    /// Returns true if the bench created it, so that steps may change it.
     pub fn is_ours(&self) -> bool {
         self.lab.is_some()
     }
 
     /// The network namespace of a host; this process's if none.
-    pub fn netns(&self, end: End) -> Option<&str> {
-        match end {
-            End::Left => self.left.netns.as_deref(),
-            End::Right => self.right.netns.as_deref(),
-            End::Middle => self.line.as_ref().map(|line| line.netns.as_str()),
-        }
+    pub fn netns(&self, host: LabHost) -> Option<&str> {
+        let side = match host {
+            LabHost::Left => Some(&self.left),
+            LabHost::Right => Some(&self.right),
+            LabHost::Middle => self.middle.as_ref().map(|[side, _]| side),
+        };
+        side?.netns.as_deref()
     }
-}
 
-fn folder() -> Result<TempDir> {
-    tempfile::tempdir().map_err(|error| Error::system("make", "a folder for a bench", error))
+    /// A program that sends UDP packets from the left by a thread on each of these CPUs, each packet from
+    /// another source port.
+    pub fn sender(&self, cpus: &[usize], bytes: u32, dmac: &str) -> Program {
+        let threads = cpus.len().to_string();
+        let flags = ["--sport", "1..65535", "--threads", &threads, "--cpus", &list(cpus)];
+        generate(&self.left.interface, bytes, dmac).and(flags)
+    }
 }
 
 /// The CPUs that may be used.
@@ -192,66 +182,48 @@ fn folder() -> Result<TempDir> {
 pub struct Cpus(Vec<usize>);
 
 impl Cpus {
-    /// Those that this process may run on.
+    /// Reads the CPUs that this process may run on.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not report them.
     pub fn allowed() -> Result<Self> {
         let set = sched_getaffinity(Pid::from_raw(0))
             .map_err(|error| Error::system("look up the CPUs of", "this process", error))?;
         Ok(Self((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()))
     }
 
-    /// How many.
+    /// Number of CPUs.
     pub fn count(&self) -> u32 {
         self.0.len() as u32
     }
 
-    /// `n` of them for a sender, from the first on.
-    pub fn senders(&self, n: u32) -> Vec<usize> {
-        self.0.iter().copied().take(n as usize).collect()
+    /// Up to `n` CPUs for a sender, from the first on.
+    pub fn senders(&self, n: u32) -> &[usize] {
+        &self.0[..self.0.len().min(n as usize)]
     }
 
     /// Up to `n` CPUs for a receiver, after those of `senders` senders; the last one if all CPUs send.
-    pub fn receivers(&self, n: u32, senders: u32) -> Vec<usize> {
-        let first = (senders as usize).min(self.0.len().saturating_sub(1));
-        self.0[first..].iter().copied().take(n as usize).collect()
+    pub fn receivers(&self, n: u32, senders: u32) -> &[usize] {
+        let rest = &self.0[(senders as usize).min(self.0.len().saturating_sub(1))..];
+        &rest[..rest.len().min(n as usize)]
     }
 }
 
-/// CPUs as flags have them: "0,1".
+/// Formats CPUs for a flag: "0,1".
 pub fn list(cpus: &[usize]) -> String {
     cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Nobody's Ethernet address, as on a mirror port: the host drops these packets early.
+/// An Ethernet address without a host, as on a mirror port: the receiving host drops these packets early.
 pub const NOBODY: &str = "02:00:00:00:00:99";
 /// The IPv4 address that packets are sent to.
 pub const ADDRESS: &str = "198.18.0.2";
 
-/// The command that sends UDP packets of a size to an Ethernet address, into a port.
-pub fn generate(port: &str, bytes: u32, to: &str) -> Program {
-    Program::sluice(["generate", port, "--json", "--size", &bytes.to_string(), "--dmac", to]).and([
-        "--src",
-        "198.18.0.1",
-        "--dst",
-        ADDRESS,
-        "--dport",
-        "9",
-    ])
-}
-
-/// Sends them from the left end by a thread on each of these CPUs, each packet from another source port.
-pub fn from_left(testbed: &Testbed, cpus: &[usize], bytes: u32, to: &str) -> Program {
-    let threads = cpus.len().to_string();
-    generate(&testbed.left.interface, bytes, to).and([
-        "--sport",
-        "1..65535",
-        "--threads",
-        &threads,
-        "--cpus",
-        &list(cpus),
-    ])
+/// A program that sends UDP packets of a size to an Ethernet address, into a port.
+pub fn generate(port: &str, bytes: u32, dmac: &str) -> Program {
+    Program::sluice(["generate", port, "--json", "--size", &bytes.to_string(), "--dmac", dmac])
+        .and(["--src", "198.18.0.1", "--dst", ADDRESS, "--dport", "9"])
+        .counting(Count::SENT)
 }
 
 #[cfg(test)]
@@ -267,7 +239,7 @@ mod tests {
         assert_eq!(cpus.receivers(9, 2), [5]);
         assert_eq!(cpus.receivers(1, 9), [5], "all send");
         assert_eq!(Cpus(vec![4]).receivers(1, 1), [4], "one CPU does both");
-        assert_eq!(list(&cpus.senders(2)), "2,3");
+        assert_eq!(list(cpus.senders(2)), "2,3");
     }
 
     #[test]

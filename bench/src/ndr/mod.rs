@@ -3,7 +3,7 @@
 //! ```text
 //!   search --> Trial: offer packets of a size at a rate --> sent, received, latencies
 //!                |
-//!                +-- wire: sluice generate --stamp --> the device --> sluice count --analyze
+//!                +-- device_trial: sluice generate --stamp --> the device --> sluice count --analyze
 //!                +-- trial::mock: a simulated device, for tests
 //! ```
 //!
@@ -12,9 +12,9 @@
 //! | [`search`] | 26.1 | throughput: the fastest rate without loss, by halving |
 //! | [`trial`] | 26.2 to 26.4 | latency, loss, and the longest burst without loss |
 
+pub mod device_trial;
 pub mod search;
 pub mod trial;
-pub mod wire;
 
 use serde::Serialize;
 

@@ -123,10 +123,10 @@ fn chosen<'a>(suite: &'a Suite, report: &'a Report) -> Vec<(&'a StepReport, Spre
 mod tests {
     use super::*;
     use crate::report::tests;
-    use crate::suite::Kind;
+    use crate::suite::SuiteKind;
 
     fn drawn(steps: &[(&str, f64)]) -> String {
-        chart(&tests::report(Kind::Rx, steps))
+        chart(&tests::report(SuiteKind::Rx, steps))
     }
 
     #[test]

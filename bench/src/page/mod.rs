@@ -10,6 +10,7 @@ use std::fmt::{self, Display, Write};
 use crate::measurement::{Cause, Explanation, Figures};
 use crate::report::{Report, StepReport, Suite};
 use crate::statistics::{Spread, of_share, short};
+use crate::step::Setting;
 use crate::suite::peers::{PeerState, Presence};
 
 /// Colours in light and dark, of bars too.
@@ -83,7 +84,9 @@ fn suite(suite: &Suite, out: &mut String) {
             suite.steps.iter().filter(|step| step.setting.size == size).collect();
         let rates = steps.iter().filter_map(|step| Some(step.figures?.mpps.max));
         let most = rates.fold(f64::MIN_POSITIVE, f64::max);
-        add!(out, "<h3>{size} bytes</h3>");
+        let size =
+            if size == Setting::MIXED { "mixed sizes".into() } else { format!("{size} bytes") };
+        add!(out, "<h3>{size}</h3>");
         add!(
             out,
             "<div class=\"heads\"><span>step</span><span></span><span class=\"value\">Mpps</span>\
@@ -263,10 +266,10 @@ impl Display for Escaped<'_> {
 mod tests {
     use super::*;
     use crate::report::tests;
-    use crate::suite::Kind;
+    use crate::suite::SuiteKind;
 
     fn report() -> Report {
-        let mut report = tests::report(Kind::Rx, &[("XDP", 2.0), ("ring", 1.0)]);
+        let mut report = tests::report(SuiteKind::Rx, &[("XDP", 2.0), ("ring", 1.0)]);
         let cause = Cause { name: "copying".into(), share: 0.5, ns: 12.0, functions: vec![] };
         let steps = &mut report.suites[0].steps;
         let mpps = Spread { median: 2.0, min: 1.0, max: 4.0 };

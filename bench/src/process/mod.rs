@@ -1,7 +1,7 @@
-//! Programs that run at one end of a testbed: started, waited for, measured, ended.
+//! Programs: described, started, waited for, measured, ended.
 
+mod output;
 mod running;
-mod spawn;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,60 +9,73 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use sluicegate::error::{Error, Result};
+use sluicegate::error::Error;
 
-use crate::process_output::ProcessOutput;
-use crate::testbed::{End, Testbed};
+use crate::failure::Failure;
+use crate::rounds::BenchObserver;
+use crate::testbed::{LabHost, Testbed};
+pub use output::{Count, ProcessOutput};
 pub use running::{Ready, Running};
-use spawn::spawn;
-pub use spawn::{Input, quoted};
 
-/// This project's own command.
+/// The name of this project's command.
 pub const SLUICE: &str = "sluice";
 /// Sign that `sluice --json --interval` has begun: the first line of an interval.
 pub const BEGUN: Ready = Ready::Says("\"time_s\"");
-/// It counts: the threads of its queues begin when all its sockets and programs are in place.
+/// Sign that a command counts: the threads of its queues start when all its sockets and programs are open.
 pub const COUNTING: Ready = Ready::Runs("queue-");
-/// The longest that anything here is waited for: to be ready, to end, to change a setting.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a program has to end in its own way.
-const GRACE: Duration = Duration::from_secs(10);
-/// How often is looked whether it has come about.
-const LOOK: Duration = Duration::from_millis(10);
+/// Time for a program to get ready or to end.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A program and its arguments.
+/// A program: its arguments, where it runs, when it is ready, and how it reports a packet count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Its name as people type it: "sluice", "tcpdump".
     pub name: String,
     /// Arguments after the name.
     pub arguments: Vec<String>,
-    /// The file, where it is not looked for by its name.
+    /// The file, if it is not found by its name.
     file: Option<PathBuf>,
     /// Content of its standard input.
     input: Option<Input>,
-    /// Another program that it needs, where it is a script.
+    /// Another program that it needs, if it is a script.
     needs: Option<&'static str>,
+    /// The host it runs on.
+    pub host: LabHost,
+    /// The CPU it is pinned to; none if it may run on all, or pins its threads itself.
+    cpu: Option<usize>,
+    /// The sign that it is ready.
+    pub ready: Ready,
+    /// Position of its packet count; none if it reports none.
+    pub count: Option<Count>,
 }
 
 impl Program {
-    /// A program that is found by its name.
+    /// A program that is found by its name. It runs on the left host, and is ready at once.
     pub fn tool<A: Into<String>>(name: &str, arguments: impl IntoIterator<Item = A>) -> Self {
-        let arguments = arguments.into_iter().map(Into::into).collect();
-        Self { name: name.into(), arguments, file: None, input: None, needs: None }
+        Self {
+            name: name.into(),
+            arguments: arguments.into_iter().map(Into::into).collect(),
+            file: None,
+            input: None,
+            needs: None,
+            host: LabHost::Left,
+            cpu: None,
+            ready: Ready::AtOnce,
+            count: None,
+        }
     }
 
-    /// The command of this project itself: the very file that runs.
+    /// This project's command: the file that runs.
     pub fn sluice<A: Into<String>>(arguments: impl IntoIterator<Item = A>) -> Self {
         Self { file: std::env::current_exe().ok(), ..Self::tool(SLUICE, arguments) }
     }
 
-    /// A script of the shell around another program.
+    /// A shell script around another program.
     pub fn script(needs: &'static str, text: String) -> Self {
         Self { needs: Some(needs), ..Self::tool("sh", ["-c".to_owned(), text]) }
     }
 
-    /// The command that has to be there for it.
+    /// The command that has to be installed for it.
     pub fn needs(&self) -> &str {
         self.needs.unwrap_or(&self.name)
     }
@@ -87,103 +100,151 @@ impl Program {
     /// Runs the command by another program, `name`, after that program's `arguments`.
     #[must_use]
     pub fn by<A: Into<String>>(self, name: &str, arguments: impl IntoIterator<Item = A>) -> Self {
-        let Self { name: own, file, input, arguments: rest, .. } = self;
-        let file = file.map_or(own, |file| file.display().to_string());
-        Self { input, ..Self::tool(name, arguments) }.and([file]).and(rest)
+        let file = self.file.map_or(self.name, |file| file.display().to_string());
+        let by = Self::tool(name, arguments).and([file]).and(self.arguments);
+        Self { name: by.name, arguments: by.arguments, file: None, ..self }
     }
 
-    /// Gives it something to read.
+    /// Sets its standard input.
     #[must_use]
-    pub fn reading(mut self, input: impl Into<Input>) -> Self {
-        self.input = Some(input.into());
-        self
+    pub fn reading(self, input: impl Into<Input>) -> Self {
+        Self { input: Some(input.into()), ..self }
     }
 
-    /// Its name and arguments, as a shell takes them.
+    /// Sets the host it runs on.
+    #[must_use]
+    pub fn at(self, host: LabHost) -> Self {
+        Self { host, ..self }
+    }
+
+    /// Pins it to a CPU.
+    #[must_use]
+    pub fn on(self, cpu: Option<usize>) -> Self {
+        Self { cpu, ..self }
+    }
+
+    /// Sets the sign that it is ready.
+    #[must_use]
+    pub fn ready(self, ready: Ready) -> Self {
+        Self { ready, ..self }
+    }
+
+    /// Sets the position of its packet count.
+    #[must_use]
+    pub fn counting(self, count: Count) -> Self {
+        Self { count: Some(count), ..self }
+    }
+
+    /// Its name and arguments, quoted for a shell.
     pub fn shown(&self) -> String {
         let words = std::iter::once(&self.name).chain(&self.arguments);
         words.map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
     }
 
-    /// Shell command that does the same, pinned to `cpu` if given.
-    pub fn typed(&self, cpu: Option<usize>) -> String {
-        let pinned = cpu.map_or_else(String::new, |cpu| format!("taskset -c {cpu} "));
+    /// A shell command that does the same, with its input and its CPU.
+    pub fn typed(&self) -> String {
+        let pinned = self.cpu.map_or_else(String::new, |cpu| format!("taskset -c {cpu} "));
         let input = self.input.as_ref().map(|input| format!("{} | ", input.shell));
         format!("{}{pinned}{}", input.unwrap_or_default(), self.shown())
     }
 
-    /// Starts it at one end of a testbed, on one CPU if one is named.
+    /// Starts it on its host of a testbed.
     ///
     /// # Errors
-    /// It is not there, or cannot be started; its end's namespace cannot be entered.
-    pub fn start(&self, testbed: &Testbed, end: End, cpu: Option<usize>) -> Result<Running> {
-        self.start_in(testbed.netns(end), cpu)
+    /// It is not installed, or cannot be started; the host's namespace cannot be entered.
+    pub fn start(&self, testbed: &Testbed) -> Result<Running, Failure> {
+        self.start_in(testbed.netns(self.host))
+    }
+
+    /// Starts it, and waits until it is ready.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start) and [`Running::until`].
+    pub fn start_ready(
+        &self,
+        testbed: &Testbed,
+        watch: &dyn BenchObserver,
+    ) -> Result<Running, Failure> {
+        let mut running = self.start(testbed)?;
+        running.until(&self.ready, watch)?;
+        Ok(running)
     }
 
     /// Starts it in a network namespace; by default in this process's own.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub(crate) fn start_in(&self, namespace: Option<&str>, cpu: Option<usize>) -> Result<Running> {
-        let (out, err) = (scratch(&self.name)?, scratch(&self.name)?);
-        let give = |file: &File| file.try_clone().map_err(|e| self.failed("start", e));
+    fn start_in(&self, namespace: Option<&str>) -> Result<Running, Failure> {
+        let failed = |error| Error::system("start", self.shown(), error);
+        let scratch = || tempfile::tempfile().map_err(failed);
+        let (out, err) = (scratch()?, scratch()?);
         let stdin = match &self.input {
             None => Stdio::null(),
             Some(Input { text, .. }) => {
-                let file = scratch(&self.name)?;
-                file.write_all_at(text.as_bytes(), 0).map_err(|e| self.failed("start", e))?;
+                let file = scratch()?;
+                file.write_all_at(text.as_bytes(), 0).map_err(failed)?;
                 file.into()
             }
         };
+        let give = |file: &File| file.try_clone().map_err(failed);
         let mut command = Command::new(self.file.clone().unwrap_or_else(|| (&self.name).into()));
         command.args(&self.arguments).stdin(stdin).stdout(give(&out)?).stderr(give(&err)?);
-        // Some leave files where they run.
-        let folder = tempfile::tempdir().map_err(|e| self.failed("start", e))?;
+        // Some programs leave files in their working directory.
+        let folder = tempfile::tempdir().map_err(failed)?;
         command.current_dir(folder.path());
-        let started = spawn(command, namespace, cpu)?;
+        let started = running::spawn(command, namespace, self.cpu)?;
         Ok(Running { name: self.name.clone(), started, out, err, _folder: folder })
     }
 
-    /// Runs it to its end; what it wrote to its standard output.
+    /// Runs it to its end, and returns its standard output.
     ///
     /// # Errors
     /// As [`start`](Self::start); it fails, or takes too long.
-    pub fn run(&self, testbed: &Testbed, end: End) -> Result<String> {
-        let mut running = self.start(testbed, end, None)?;
-        let status = running.wait(PATIENCE)?;
-        match status.success() {
+    pub fn run(&self, testbed: &Testbed) -> Result<String, Failure> {
+        let mut running = self.start(testbed)?;
+        match running.wait(TIMEOUT)?.success() {
             true => Ok(running.said().out),
-            false => {
-                let said = running.complaint();
-                Err(self.failed("run", std::io::Error::other(said)))
-            }
+            false => Err(Failure::of(format!("run {}: {}", self.shown(), running.complaint()))),
         }
     }
 
-    /// Runs it here, however it ends, and not for long; what it has said.
+    /// Runs it in this namespace to its end, even if it fails, and returns its output.
     ///
     /// # Errors
     /// It cannot be started, or takes too long.
-    pub(crate) fn ask(&self) -> Result<ProcessOutput> {
-        let mut running = self.start_in(None, None)?;
-        running.wait(GRACE)?;
+    pub(crate) fn ask(&self) -> Result<ProcessOutput, Failure> {
+        let mut running = self.start_in(None)?;
+        running.wait(TIMEOUT)?;
         Ok(running.said())
     }
+}
 
-    fn failed(&self, operation: &'static str, error: std::io::Error) -> Error {
-        Error::system(operation, self.shown(), error)
+/// A text, and the shell command that writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Input {
+    /// The text.
+    pub text: String,
+    /// The command.
+    pub shell: String,
+}
+
+impl From<String> for Input {
+    fn from(text: String) -> Self {
+        let shell = format!("printf %s {}", quoted(&text));
+        Self { text, shell }
     }
 }
 
-fn scratch(name: &str) -> Result<File> {
-    let failed = |error| Error::system("keep the output of", name, error);
-    tempfile::tempfile().map_err(failed)
+/// Quotes a word for a shell.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@+%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
-/// The path of a command; none where it is not installed.
-pub fn find(command: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(command)).find(|file| file.is_file())
+/// Returns true if a command is installed.
+pub fn is_installed(command: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(command).is_file())
 }
 
 /// The error that a command is not installed, with its remedy.

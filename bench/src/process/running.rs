@@ -1,37 +1,51 @@
-//! A program that runs.
+//! A running program: started, waited for, measured, ended.
+//!
+//! A thread starts the program, which inherits the thread's CPU and namespace. The thread lives as long as the
+//! program may run: the kernel kills the program with that thread (PR_SET_PDEATHSIG, prctl(2)), so that
+//! nothing outlives the bench, even if the bench is killed.
 
 use std::fs::{self, DirEntry, File};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitStatus;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::errno::Errno;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{SigHandler, SigSet, Signal, kill, killpg, signal};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid, getppid};
 use sluicegate::error::{Error, Kind, Result};
+use sluicegate::link::{netns, pin_thread};
 use tempfile::TempDir;
 
-use super::spawn::Started;
-use super::{GRACE, LOOK, PATIENCE, SLUICE};
+use super::output::ProcessOutput;
+use super::{SLUICE, TIMEOUT};
 use crate::failure::Failure;
-use crate::process_output::ProcessOutput;
-use crate::rounds::BenchObserver;
+use crate::rounds::{BenchObserver, Patient};
 
-/// When a program is ready.
+/// Time for a program to end on SIGINT.
+const GRACE: Duration = Duration::from_secs(10);
+/// Time between two looks at a program.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// The sign that a program is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// As soon as it has written this, to either of its outputs.
+    /// It has written this to one of its outputs.
     Says(&'static str),
-    /// As soon as this file exists.
+    /// This file exists.
     Has(PathBuf),
-    /// As soon as it has a thread whose name begins so.
+    /// It has a thread whose name starts with this.
     Runs(&'static str),
-    /// After this time.
-    After(Duration),
+    /// It was started.
+    AtOnce,
 }
 
-/// A program that runs. It is killed where it is forgotten.
+/// A running program. It is killed on drop.
 #[derive(Debug)]
 pub struct Running {
     pub(super) name: String,
@@ -48,26 +62,36 @@ impl Running {
     /// # Errors
     /// The process ends first or takes too long, or the observer stops the bench.
     pub fn until(&mut self, ready: &Ready, watch: &dyn BenchObserver) -> Result<(), Failure> {
-        let limit = match ready {
-            Ready::Says(_) | Ready::Has(_) | Ready::Runs(_) => PATIENCE,
-            Ready::After(time) => *time,
-        };
+        self.poll(TIMEOUT, watch, "does not get ready", |it| {
+            let said = it.said();
+            it.still_runs()?;
+            let is_ready = match ready {
+                Ready::Says(word) => said.out.contains(word) || said.err.contains(word),
+                Ready::Has(file) => file.exists(),
+                Ready::Runs(named) => it.runs(named),
+                Ready::AtOnce => true,
+            };
+            Ok(is_ready.then_some(()))
+        })
+    }
+
+    /// Calls `done` until it returns a value.
+    fn poll<T>(
+        &mut self,
+        limit: Duration,
+        watch: &dyn BenchObserver,
+        late: &str,
+        mut done: impl FnMut(&mut Self) -> Result<Option<T>, Failure>,
+    ) -> Result<T, Failure> {
         let deadline = Instant::now() + limit;
         loop {
-            let said = self.said();
-            self.still_runs()?;
-            match ready {
-                Ready::Says(word) if said.out.contains(word) || said.err.contains(word) => {
-                    return Ok(());
-                }
-                Ready::Has(file) if file.exists() => return Ok(()),
-                Ready::Runs(named) if self.runs(named) => return Ok(()),
-                Ready::Says(_) | Ready::Has(_) | Ready::Runs(_) if Instant::now() > deadline => {
-                    return Err(Failure::of(format!("{} does not get ready", self.name)));
-                }
-                Ready::After(_) if Instant::now() > deadline => return Ok(()),
-                _ => watch.pause(LOOK)?,
+            if let Some(value) = done(self)? {
+                return Ok(value);
             }
+            if Instant::now() > deadline {
+                return Err(Failure::of(format!("{} {late}", self.name)));
+            }
+            watch.pause(INTERVAL)?;
         }
     }
 
@@ -79,44 +103,31 @@ impl Running {
         names.flatten().any(|name| name.starts_with(named))
     }
 
-    /// Its number.
+    /// Its process number.
     pub fn pid(&self) -> u32 {
         self.started.child.id()
     }
 
-    /// Time that its threads, and those of its children, have been on a CPU, in ns. A thread that has
-    /// ended is not in it.
+    /// The CPU time of its running threads and those of its children, in ns.
     pub fn cpu_ns(&self) -> u64 {
         cpu_ns(self.pid())
     }
 
-    /// Waits until it has ended by itself, after this time or a little later.
+    /// Waits until it has ended by itself, which should take `time` and a little.
     ///
     /// # Errors
     /// The process takes much longer or fails, or the observer stops the bench.
     pub fn over(&mut self, time: Duration, watch: &dyn BenchObserver) -> Result<(), Failure> {
-        let deadline = Instant::now() + time + PATIENCE;
-        loop {
-            match self.status()? {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(self.ended_early(status)),
-                None if Instant::now() > deadline => {
-                    return Err(Failure::of(format!("{} does not end", self.name)));
-                }
-                None => watch.pause(LOOK)?,
-            }
-        }
+        let status = self.poll(time + TIMEOUT, watch, "does not end", Self::status)?;
+        if status.success() { Ok(()) } else { Err(self.ended_early(status)) }
     }
 
-    /// An error where it has ended already.
+    /// Reports an error if it has ended.
     ///
     /// # Errors
     /// It has ended.
     pub fn still_runs(&mut self) -> Result<(), Failure> {
-        match self.status()? {
-            None => Ok(()),
-            Some(status) => Err(self.ended_early(status)),
-        }
+        self.status()?.map_or(Ok(()), |status| Err(self.ended_early(status)))
     }
 
     /// Sluice's exit status classifies the failure.
@@ -132,54 +143,30 @@ impl Running {
         Failure::Step { kind, reason: format!("{} ended: {complaint}", self.name) }
     }
 
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// It takes longer than `limit`.
-    pub(super) fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(status) = self.status()? {
-                return Ok(status);
-            }
-            if Instant::now() > deadline {
-                let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-                return Err(Error::system("wait for the end of", &self.name, late));
-            }
-            std::thread::sleep(LOOK);
-        }
+    /// Waits for its end; the observer is not asked.
+    pub(super) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, Failure> {
+        self.poll(limit, &Patient, "does not end", Self::status)
     }
 
-    /// Ends it by SIGINT, if it has not ended by itself; what it said. Some do not end so: they are
-    /// killed after a while, and what they had still to say is missing.
+    /// Ends it by SIGINT if it still runs, and returns its output. It is killed if that does not end it; its
+    /// last output is missing then.
     ///
     /// # Errors
-    /// The kernel does not tell of its end.
-    pub fn end(mut self) -> Result<ProcessOutput> {
+    /// It cannot be waited for.
+    pub fn end(mut self) -> Result<ProcessOutput, Failure> {
         if self.status()?.is_none() {
             self.signal(Signal::SIGINT);
             if self.wait(GRACE).is_err() {
                 self.signal(Signal::SIGKILL);
-                self.wait(PATIENCE)?;
+                self.wait(TIMEOUT)?;
             }
         }
         Ok(self.said())
     }
 
-    /// Has it stand still, until it may [go on](Self::go_on).
-    pub fn hold(&self) {
-        self.signal(Signal::SIGSTOP);
-    }
-
-    /// Lets it go on.
-    pub fn go_on(&self) {
-        self.signal(Signal::SIGCONT);
-    }
-
     /// Sends a signal to it and its children, as a terminal does.
-    fn signal(&self, signal: Signal) {
-        // Where they have ended meanwhile there is nothing to be told; one that is in another group
-        // than it was put into is told by itself.
+    pub fn signal(&self, signal: Signal) {
+        // Processes that have exited need no signal; one that left its group gets its own.
         if killpg(self.process(), signal).is_err() {
             let _ = kill(self.process(), signal);
         }
@@ -195,15 +182,15 @@ impl Running {
     }
 
     /// Returns its exit status if it has ended, and then kills what it left in its process group.
-    fn status(&mut self) -> Result<Option<ExitStatus>> {
-        // A look that leaves it its number, so that the group is still its own.
+    fn status(&mut self) -> Result<Option<ExitStatus>, Failure> {
+        // This look does not release the process number, so that the group is still its own.
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let seen = waitid(Id::Pid(self.process()), look);
         if matches!(seen, Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))) {
             self.signal(Signal::SIGKILL);
         }
         let status = self.started.child.try_wait();
-        status.map_err(|error| Error::system("wait for", &self.name, error))
+        Ok(status.map_err(|error| Error::system("wait for", &self.name, error))?)
     }
 
     /// Returns its error message, in one line.
@@ -217,13 +204,13 @@ impl Drop for Running {
     fn drop(&mut self) {
         if matches!(self.status(), Ok(None)) {
             self.signal(Signal::SIGKILL);
-            // One that the kernel does not let go of is not waited for any longer.
-            let _ = self.wait(PATIENCE);
+            // If the kernel does not let go of it, nothing more can be done.
+            let _ = self.wait(TIMEOUT);
         }
     }
 }
 
-/// The time on CPUs of a process and its children, in ns.
+/// Returns the CPU time of a process and its children, in ns.
 fn cpu_ns(pid: u32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten().map(|task| task.path());
@@ -239,53 +226,131 @@ fn cpu_ns(pid: u32) -> u64 {
         .sum()
 }
 
-/// The first line that speaks of an error, or else the last one: some explain at length.
+/// The first line with an error, or else the last one: some programs explain at length.
 fn complaint(text: &str) -> Option<&str> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let error = lines.clone().find(|line| line.to_ascii_lowercase().contains("error"));
     error.or_else(|| lines.next_back())
 }
 
-/// All of a file, wherever its writer is.
+/// Reads all of a file, wherever its writer is.
 fn text(file: &File) -> String {
     let mut bytes = vec![0; file.metadata().map_or(0, |it| it.len() as usize)];
     let read = file.read_at(&mut bytes, 0).unwrap_or(0);
     String::from_utf8_lossy(&bytes[..read]).into_owned()
 }
 
+/// A process, and the thread that started it.
+#[derive(Debug)]
+pub(super) struct Started {
+    child: Child,
+    /// Dropping it ends the thread.
+    _thread: Sender<()>,
+}
+
+/// Starts a command, in a namespace and on a CPU if they are named.
+pub(super) fn spawn(
+    mut command: Command,
+    namespace: Option<&str>,
+    cpu: Option<usize>,
+) -> Result<Started> {
+    prepare(&mut command, getpid());
+    let namespace = namespace.map(str::to_owned);
+    let (tell, told) = channel();
+    let (leave, left) = channel();
+    let start = move || {
+        let failed = tell.clone();
+        let mut here = move || hold(&mut command, cpu, &tell, &left);
+        let ended = match namespace {
+            Some(namespace) => netns::run_in_with_mounts(&namespace, here),
+            None => here(),
+        };
+        if let Err(error) = ended {
+            // The caller waits for this result.
+            let _ = failed.send(Err(error));
+        }
+    };
+    let thread = thread::Builder::new().name("starter".into()).spawn(start);
+    thread.map_err(|error| Error::system("start", "a thread for a program", error))?;
+    let ended = || Error::Usage("the thread that starts programs has ended".into());
+    let child = told.recv().map_err(|_| ended())??;
+    Ok(Started { child, _thread: leave })
+}
+
+/// Starts a command by this thread, reports it, and stays until the command is dropped.
+fn hold(
+    command: &mut Command,
+    cpu: Option<usize>,
+    tell: &Sender<Result<Child>>,
+    left: &Receiver<()>,
+) -> Result<()> {
+    cpu.map_or(Ok(()), pin_thread)?;
+    let child = command.spawn().map_err(|error| {
+        Error::system("start", command.get_program().display().to_string(), error)
+    })?;
+    if tell.send(Ok(child)).is_ok() {
+        // Nothing is ever sent: the other end is dropped.
+        let _ = left.recv();
+    }
+    Ok(())
+}
+
+/// Makes a command end with the bench, and start with no signal blocked and SIGINT not ignored. The
+/// bench blocks the signals that end it, and a shell script ignores SIGINT in background jobs; the
+/// command would inherit both and never end.
+#[allow(unsafe_code)]
+fn prepare(command: &mut Command, bench: Pid) {
+    // A terminal's signals to the foreground group are for the bench alone.
+    command.process_group(0);
+    // SAFETY: between fork and exec this calls prctl(2), getppid(2), sigaction(2) and sigprocmask(2)
+    // alone, by functions that are async-signal-safe (signal-safety(7)) or bare system calls, on a number and
+    // on a set made on the stack; it allocates nothing, takes no lock, and touches nothing of the
+    // parent's.
+    unsafe {
+        command.pre_exec(move || {
+            set_pdeathsig(Signal::SIGKILL)?;
+            // The bench may have exited before that.
+            if getppid() != bench {
+                return Err(Errno::ESRCH.into());
+            }
+            signal(Signal::SIGINT, SigHandler::SigDfl)?;
+            SigSet::empty().thread_set_mask().map_err(Into::into)
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use nix::sys::signal::SigSet;
+    use std::os::unix::process::ExitStatusExt;
 
     use super::super::Program;
     use super::*;
-    use crate::rounds::Patient;
-    use crate::testbed::{End, Side, Testbed};
+    use crate::testbed::{Side, Testbed};
 
     fn testbed() -> Testbed {
         let side = |interface: &str| Side { netns: None, interface: interface.into() };
-        Testbed::here(side("a"), side("b"))
+        Testbed::new(side("a"), side("b")).unwrap()
     }
 
     #[test]
     fn a_command_is_shown_as_a_shell_takes_it() {
         let program = Program::tool("count", ["xdp:right0?a=b", "-f", "it's", ""]);
         assert_eq!(program.shown(), r"count 'xdp:right0?a=b' -f 'it'\''s' ''");
-        let program = program.reading("a hare\n".to_owned());
+        let program = program.reading("a hare\n".to_owned()).on(Some(3));
         let typed = "printf %s 'a hare\n' | taskset -c 3 count 'xdp:";
-        assert!(program.typed(Some(3)).starts_with(typed), "{}", program.typed(Some(3)));
+        assert!(program.typed().starts_with(typed), "{}", program.typed());
     }
 
     #[test]
     fn a_program_reads_and_writes() {
         let program = Program::tool("cat", ["-"]).reading("of a hare\n".to_owned());
-        assert_eq!(program.run(&testbed(), End::Left).unwrap(), "of a hare\n");
+        assert_eq!(program.run(&testbed()).unwrap(), "of a hare\n");
     }
 
     #[test]
     fn one_that_fails_says_why() {
         let program = Program::tool("sh", ["-c", "echo bad luck >&2; exit 3"]);
-        let error = program.run(&testbed(), End::Left).unwrap_err().to_string();
+        let error = program.run(&testbed()).unwrap_err().to_string();
         assert!(error.ends_with(": bad luck"), "{error}");
     }
 
@@ -302,15 +367,14 @@ mod tests {
         // No child that is just being started: a signal then may be its, and not the shell's.
         let script = "trap 'echo ended; exit' INT; echo ready; sleep 60 & wait";
         let program = Program::tool("sh", ["-c", script]);
-        let mut running = program.start(&testbed(), End::Right, None).unwrap();
+        let mut running = program.start(&testbed()).unwrap();
         running.until(&Ready::Says("ready"), &Patient).unwrap();
         assert_eq!(running.end().unwrap().out, "ready\nended\n");
     }
 
     #[test]
     fn it_is_waited_for_until_a_thread_runs() {
-        let mut running =
-            Program::tool("sleep", ["60"]).start(&testbed(), End::Right, None).unwrap();
+        let mut running = Program::tool("sleep", ["60"]).start(&testbed()).unwrap();
         running.until(&Ready::Runs("slee"), &Patient).unwrap();
         assert!(running.runs("sleep") && !running.runs("queue-"));
     }
@@ -320,7 +384,7 @@ mod tests {
         let held = SigSet::from(Signal::SIGINT);
         held.thread_block().unwrap();
         let program = Program::tool("sleep", ["60"]);
-        let running = program.start(&testbed(), End::Right, None).unwrap();
+        let running = program.start(&testbed()).unwrap();
         running.end().unwrap();
         held.thread_unblock().unwrap();
     }
@@ -328,14 +392,14 @@ mod tests {
     #[test]
     fn what_it_leaves_behind_ends_with_it() {
         let program = Program::tool("sh", ["-c", "sleep 60 & echo $!"]);
-        let left = program.run(&testbed(), End::Right).unwrap().trim().parse::<u32>().unwrap();
+        let left = program.run(&testbed()).unwrap().trim().parse::<u32>().unwrap();
         // Nobody's child is somebody's to be waited for; it takes a moment.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while fs::read_to_string(format!("/proc/{left}/stat"))
             .is_ok_and(|stat| !stat.contains(") Z "))
         {
             assert!(Instant::now() < deadline, "process {left} is left");
-            std::thread::sleep(LOOK);
+            std::thread::sleep(INTERVAL);
         }
     }
 
@@ -343,8 +407,7 @@ mod tests {
     fn who_can_mend_it_is_known_of_our_own_command() {
         let script = ["-c", "echo needs CAP_NET_RAW; exit 3"];
         let kind = |name| {
-            let mut running =
-                Program::tool("sh", script).start(&testbed(), End::Left, None).unwrap();
+            let mut running = Program::tool("sh", script).start(&testbed()).unwrap();
             running.name = String::from(name);
             running.until(&Ready::Says("ready"), &Patient).unwrap_err().kind()
         };
@@ -355,8 +418,25 @@ mod tests {
     #[test]
     fn one_that_ends_before_it_is_ready_is_an_error() {
         let program = Program::tool("sh", ["-c", "echo no such interface"]);
-        let mut running = program.start(&testbed(), End::Right, None).unwrap();
+        let mut running = program.start(&testbed()).unwrap();
         let failure = running.until(&Ready::Says("ready"), &Patient).unwrap_err();
         assert_eq!(failure.to_string(), "sh ended: no such interface");
+    }
+
+    #[test]
+    fn a_command_ends_with_the_thread_that_started_it() {
+        let mut command = Command::new("sleep");
+        command.arg("60");
+        let Started { mut child, _thread } = spawn(command, None, None).unwrap();
+        assert_eq!(child.try_wait().unwrap(), None);
+        drop(_thread);
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "{status}");
+    }
+
+    #[test]
+    fn one_that_is_not_there_is_told() {
+        let error = spawn(Command::new("no-such-program"), None, None).unwrap_err().to_string();
+        assert!(error.starts_with("start no-such-program: "), "{error}");
     }
 }

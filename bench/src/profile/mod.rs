@@ -128,7 +128,7 @@ impl Recorded {
 }
 
 /// The kernel's counters of all CPUs now.
-fn counters() -> Result<Sample> {
+pub(crate) fn counters() -> Result<Sample> {
     // Every sample has the counters of all CPUs, whatever the interface.
     Sampler::open(None, &["lo".into()])?.sample()
 }

@@ -1,38 +1,37 @@
-//! Dropping: where on its way a packet that nobody wants is thrown away, and what that costs.
+//! Dropping: where on its way an unwanted packet is dropped, and the cost of that.
 
-use super::{StepContext, count};
-use crate::process::{Input, Program, Ready, quoted};
-use crate::process_output::Count;
-use crate::step::{Intake, Job, Order, Setting, Step, Tally, To, Way};
-use crate::testbed::End;
+use super::StepContext;
+use crate::process::{Count, Input, Program, Ready, quoted};
+use crate::step::{Destination, Setting, Step};
+use crate::testbed::LabHost;
 
-/// The most alternatives that a filter is asked for: it is one program without loops.
-const FILTER_MAX: u32 = 100;
+/// The most alternatives of a filter, which is one program without loops.
+const MAX_FILTER: u32 = 100;
+/// The first port of the rules that match no packet.
+const FIRST: u32 = 20_000;
+/// The destination port of packets.
+const LAST: u32 = 9;
 
 /// The steps, from the last place to the first.
-pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
-    let mut steps = vec![listener(place), no_listener(place)];
-    steps.extend(iptables(place));
-    steps.extend(nftables(place));
-    steps.push(flower(place));
-    steps.extend(tc_bpf(place));
-    steps.extend(xdp(place));
-    steps.push(all(place));
+pub fn steps(context: &StepContext<'_>) -> Vec<Step> {
+    let mut steps = vec![listener(context), no_listener(context), iptables(context)];
+    steps.extend(nftables(context));
+    steps.push(flower(context));
+    if rules(context) <= MAX_FILTER {
+        steps.extend([tc_bpf(context), xdp(context)]);
+    }
+    let port = format!("xdp:{}?action=drop", context.right());
+    steps.push(by_count(context, "XDP, all packets", &port));
     steps
 }
 
-/// The first of the ports that nothing comes to.
-const FIRST: u32 = 20_000;
-/// The one that packets are for.
-const LAST: u32 = 9;
-
-/// Destination ports for that many rules: packets are for the last one.
+/// Destination ports for that many rules; the last one matches.
 pub fn ports(rules: u32) -> impl Iterator<Item = u32> {
     (0..rules.saturating_sub(1)).map(|n| FIRST + n).chain([LAST])
 }
 
-/// That many rules between two texts: each is a line, in which `%s` is the port.
-pub fn listed(rules: u32, before: &str, line: &str, after: &str) -> Input {
+/// Lists rules between two texts: a line each, in which `%s` is the port.
+fn listed(rules: u32, before: &str, line: &str, after: &str) -> Input {
     let lines = ports(rules).map(|port| line.replace("%s", &port.to_string()) + "\n");
     let text = [before.to_owned()].into_iter().chain(lines).chain([after.to_owned()]).collect();
     let (before, after, line) = (quoted(before), quoted(after), quoted(&format!(r"{line}\n")));
@@ -41,119 +40,109 @@ pub fn listed(rules: u32, before: &str, line: &str, after: &str) -> Input {
     Input { text, shell }
 }
 
-/// Rules that a place asks for.
-pub fn rules(place: &StepContext<'_>) -> u32 {
-    place.setting.rules.unwrap_or(1)
+/// The requested number of rules.
+pub fn rules(context: &StepContext<'_>) -> u32 {
+    context.setting.rules.unwrap_or(1)
 }
 
-/// A step without a program: the kernel drops, and says how many it has dropped.
-pub fn by_kernel(by: &'static str, name: &str, setting: Setting, tally: Tally) -> Step {
-    let intake = Intake::told(tally, To::Host);
-    Step::new(by, name, setting, Way::Receive(intake))
+/// Sets the number of rules of a step.
+pub fn with_rules(context: &StepContext<'_>, step: Step) -> Step {
+    Step { setting: Setting { rules: Some(rules(context)), ..step.setting }, ..step }
 }
 
-/// An order at the end that receives.
-pub fn order(program: Program) -> Order {
-    Order { end: End::Right, program }
+/// A program that reads a UDP socket and discards the packets.
+fn listener(context: &StepContext<'_>) -> Step {
+    let program = Program::sluice(["bench", "listener", "--port", "9"])
+        .on(context.receiver())
+        .ready(Ready::Says("listening"))
+        .counting(Count::At("/received"));
+    context.receives("sluice", "listener in user space", Destination::Host, program)
 }
 
-/// A program that reads what comes to a UDP socket, and forgets it.
-fn listener(place: &StepContext<'_>) -> Step {
-    let job = Job {
-        program: Program::sluice(["bench", "listener", "--port", "9"]),
-        cpu: place.receiver(),
-        ready: Ready::Says("listening"),
-        count: Some(Count::At("/received")),
-    };
-    let intake = Intake::of(job, To::Host);
-    Step::new("sluice", "listener in user space", place.plain(), Way::Receive(intake))
+/// Packets to a port without a listener go through the whole stack, which drops them last.
+fn no_listener(context: &StepContext<'_>) -> Step {
+    let cat = Program::tool("cat", ["/proc/net/snmp"]).counting(Count::Below("Udp:", "NoPorts"));
+    context.drops("linux", "no listener", cat)
 }
 
-/// Packets to a port that nobody listens on go all the way up, and are dropped there.
-fn no_listener(place: &StepContext<'_>) -> Step {
-    let tally =
-        Tally::Says(Program::tool("cat", ["/proc/net/snmp"]), Count::Below("Udp:", "NoPorts"));
-    by_kernel("linux", "no listener", place.plain(), tally)
+/// A step of rules that one command adds and another removes.
+fn ruled(
+    context: &StepContext<'_>,
+    by: &'static str,
+    name: &str,
+    counter: Program,
+    [add, remove]: [Program; 2],
+) -> Step {
+    let [add, remove] = [add, remove].map(|program| program.at(LabHost::Right));
+    with_rules(context, context.drops(by, name, counter).with(add, remove))
 }
-
-/// The table that a step of nftables creates and deletes.
-const TABLE: &str = "sluice_bench";
 
 /// Rules of nftables as a list, in the prerouting hook and at the interface's ingress; at the ingress also
 /// as one set.
-fn nftables(place: &StepContext<'_>) -> Vec<Step> {
-    let rules = rules(place);
+fn nftables(context: &StepContext<'_>) -> Vec<Step> {
     let raw = "type filter hook prerouting priority raw;";
-    let ingress = format!("type filter hook ingress device \"{}\" priority filter;", place.right());
+    let right = context.right();
+    let ingress = format!("type filter hook ingress device \"{right}\" priority filter;");
     let each = ["", "udp dport %s counter name dropped drop", ""];
     let set = ["udp dport {\n", "%s,", "} counter name dropped drop\n"];
     let mut steps = vec![
-        nft_step(place, "nftables, raw prerouting", "ip", raw, each),
-        nft_step(place, "nftables, netdev ingress", "netdev", &ingress, each),
+        nft_step(context, "nftables, raw prerouting", "ip", raw, each),
+        nft_step(context, "nftables, netdev ingress", "netdev", &ingress, each),
     ];
-    if rules > 1 {
-        steps.push(nft_step(place, "nftables, netdev ingress, a set", "netdev", &ingress, set));
+    if rules(context) > 1 {
+        steps.push(nft_step(context, "nftables, netdev ingress, a set", "netdev", &ingress, set));
     }
     steps
 }
 
-/// An nftables table with one chain. `rules_` is the text before the rules, the line of a rule, and the text
-/// after them.
+/// An nftables table with one chain; `[before, line, after]` as in [`listed`].
 fn nft_step(
-    place: &StepContext<'_>,
+    context: &StepContext<'_>,
     name: &str,
     family: &str,
     hook: &str,
-    rules_: [&str; 3],
+    [before, line, after]: [&str; 3],
 ) -> Step {
-    let [before, line, after] = rules_;
+    const TABLE: &str = "sluice_bench";
     let head = format!("table {family} {TABLE} {{\ncounter dropped {{\n}}\nchain c {{\n{hook}\n");
     let (before, after) = (format!("{head}{before}"), format!("{after}}}\n}}\n"));
-    let table = listed(rules(place), &before, line, &after);
-    let tally = Tally::Says(
-        Program::tool("nft", ["list", "counter", family, TABLE, "dropped"]),
-        Count::After("packets "),
-    );
-    let setting = Setting { rules: Some(rules(place)), ..place.plain() };
-    by_kernel("nftables", name, setting, tally).with(
-        order(Program::tool("nft", ["-f", "-"]).reading(table)),
-        order(Program::tool("nft", ["delete", "table", family, TABLE])),
-    )
+    let table = listed(rules(context), &before, line, &after);
+    let counter = Program::tool("nft", ["list", "counter", family, TABLE, "dropped"])
+        .counting(Count::After("packets "));
+    let add = Program::tool("nft", ["-f", "-"]).reading(table);
+    let delete = Program::tool("nft", ["delete", "table", family, TABLE]);
+    ruled(context, "nftables", name, counter, [add, delete])
 }
 
 /// Rules of iptables in the table raw, the first table that a packet to the host meets.
-fn iptables(place: &StepContext<'_>) -> Vec<Step> {
-    let rules = rules(place);
-    let table = listed(rules, "*raw\n", "-A PREROUTING -p udp --dport %s -j DROP", "COMMIT\n");
+fn iptables(context: &StepContext<'_>) -> Step {
+    let line = "-A PREROUTING -p udp --dport %s -j DROP";
+    let table = listed(rules(context), "*raw\n", line, "COMMIT\n");
     let restore = Program::tool("iptables-restore", ["--noflush"]).reading(table);
     let list = ["-t", "raw", "-L", "PREROUTING", "-v", "-x", "-n", "-w"];
-    let tally = Tally::Says(Program::tool("iptables", list), Count::Before("DROP"));
-    let setting = Setting { rules: Some(rules), ..place.plain() };
+    let counter = Program::tool("iptables", list).counting(Count::Before("DROP"));
     let flush = Program::tool("iptables", ["-t", "raw", "-F", "PREROUTING", "-w"]);
-    vec![
-        by_kernel("iptables", "iptables, raw PREROUTING", setting, tally)
-            .with(order(restore), order(flush)),
-    ]
+    ruled(context, "iptables", "iptables, raw PREROUTING", counter, [restore, flush])
 }
 
-/// By tc's flower classifier, which keeps rules of one form in a hash table.
-fn flower(place: &StepContext<'_>) -> Step {
+/// Rules of tc's flower classifier, which keeps rules of one form in a hash table.
+fn flower(context: &StepContext<'_>) -> Step {
     let rule = "pref 1 protocol ip flower ip_proto udp dst_port %s action drop";
-    let line = format!("filter add dev {} ingress {rule}", place.right());
-    tc(place, "tc flower, ingress", listed(rules(place), &clsact(place), &line, ""))
+    let line = format!("filter add dev {} ingress {rule}", context.right());
+    tc(context, "tc flower, ingress", listed(rules(context), &clsact(context), &line, ""))
 }
 
-/// By one program of tc's BPF classifier that goes through the rules.
-fn tc_bpf(place: &StepContext<'_>) -> Option<Step> {
-    let program = classic(&ports(rules(place)).collect::<Vec<_>>());
+/// One program of tc's BPF classifier that goes through the rules.
+fn tc_bpf(context: &StepContext<'_>) -> Step {
+    let program = classic_bpf(&ports(rules(context)).collect::<Vec<_>>());
     let rule = format!("ingress bpf direct-action bytecode \"{program}\"");
-    let input = format!("{}filter add dev {} {rule}\n", clsact(place), place.right());
-    (rules(place) <= FILTER_MAX).then(|| tc(place, "tc BPF, ingress", input))
+    let batch = format!("{}filter add dev {} {rule}\n", clsact(context), context.right());
+    tc(context, "tc BPF, ingress", batch)
 }
 
 /// Classic BPF as tc-bpf(8) takes it: UDP in IPv4 without options to one of these ports is dropped,
 /// the rest goes on. Jumps are 255 instructions at most.
-fn classic(ports: &[u32]) -> String {
+fn classic_bpf(ports: &[u32]) -> String {
     let (drop, go_on) = ("6 0 0 2", "6 0 0 4294967295"); // TC_ACT_SHOT, TC_ACT_UNSPEC
     let n = ports.len();
     let mut program = vec![
@@ -164,7 +153,7 @@ fn classic(ports: &[u32]) -> String {
         "40 0 0 36".to_owned(),         // ldh [36]: the destination port
     ];
     for (at, port) in ports.iter().enumerate() {
-        // To the drop, which stands behind the rest; from the last one, where nothing matches, past it.
+        // To the drop, after the rest; the last one jumps past it if it does not match.
         let (to_drop, else_) = (n - 1 - at, usize::from(at + 1 == n));
         program.push(format!("21 {to_drop} {else_} {port}"));
     }
@@ -173,40 +162,30 @@ fn classic(ports: &[u32]) -> String {
 }
 
 /// The tc command that adds the ingress hook.
-fn clsact(place: &StepContext<'_>) -> String {
-    format!("qdisc add dev {} clsact\n", place.right())
+fn clsact(context: &StepContext<'_>) -> String {
+    format!("qdisc add dev {} clsact\n", context.right())
 }
 
 /// Rules of tc at the interface's ingress: a batch of commands that begins with [`clsact`].
-fn tc(place: &StepContext<'_>, name: &str, batch: impl Into<Input>) -> Step {
-    let device = place.right();
-    let tally = Tally::Says(
-        Program::tool("tc", ["-s", "qdisc", "show", "dev", device, "clsact"]),
-        Count::After("(dropped"),
-    );
-    let setting = Setting { rules: Some(rules(place)), ..place.plain() };
-    by_kernel("linux", name, setting, tally).with(
-        order(Program::tool("tc", ["-batch", "-"]).reading(batch)),
-        order(Program::tool("tc", ["qdisc", "del", "dev", device, "clsact"])),
-    )
+fn tc(context: &StepContext<'_>, name: &str, batch: impl Into<Input>) -> Step {
+    let device = context.right();
+    let counter = Program::tool("tc", ["-s", "qdisc", "show", "dev", device, "clsact"])
+        .counting(Count::After("(dropped"));
+    let add = Program::tool("tc", ["-batch", "-"]).reading(batch);
+    let delete = Program::tool("tc", ["qdisc", "del", "dev", device, "clsact"]);
+    ruled(context, "linux", name, counter, [add, delete])
 }
 
-/// By the resident XDP program.
-fn xdp(place: &StepContext<'_>) -> Option<Step> {
-    let rules = rules(place);
-    let ports: Vec<String> = ports(rules).map(|port| port.to_string()).collect();
+/// Rules of the resident XDP program.
+fn xdp(context: &StepContext<'_>) -> Step {
+    let ports: Vec<String> = ports(rules(context)).map(|port| port.to_string()).collect();
     let filter = format!("udp dst port ({})", ports.join(" or "));
-    let port = format!("xdp:{}?action=drop&filter={filter}", place.right());
-    let intake = Intake::of(count(place, &port, [""; 0]), To::Host);
-    let setting = Setting { rules: Some(rules), ..place.plain() };
-    (rules <= FILTER_MAX).then(|| Step::new("sluice", "XDP", setting, Way::Receive(intake)))
+    let port = format!("xdp:{}?action=drop&filter={filter}", context.right());
+    with_rules(context, by_count(context, "XDP", &port))
 }
 
-/// Drops all packets in XDP.
-fn all(place: &StepContext<'_>) -> Step {
-    let port = format!("xdp:{}?action=drop", place.right());
-    let intake = Intake::of(count(place, &port, [""; 0]), To::Host);
-    Step::new("sluice", "XDP, all packets", place.plain(), Way::Receive(intake))
+fn by_count(context: &StepContext<'_>, name: &str, port: &str) -> Step {
+    context.receives("sluice", name, Destination::Host, context.count(port, [""; 0]))
 }
 
 #[cfg(test)]
@@ -233,12 +212,12 @@ mod tests {
 
     #[test]
     fn a_classic_program_jumps_to_the_drop_from_every_rule() {
-        let program = classic(&[7, 9]);
+        let program = classic_bpf(&[7, 9]);
         let words: Vec<&str> = program.split(',').collect();
         assert_eq!(words[0], "9");
         // Past the three loads, the two rules and the drop, to the last instruction.
         assert_eq!((words[2], words[4]), ("21 0 6 2048", "21 0 4 17"));
         assert_eq!(words[6..], ["21 1 0 7", "21 0 1 9", "6 0 0 2", "6 0 0 4294967295"]);
-        assert!(classic(&(0..FILTER_MAX).collect::<Vec<_>>()).starts_with("107,"));
+        assert!(classic_bpf(&(0..MAX_FILTER).collect::<Vec<_>>()).starts_with("107,"));
     }
 }

@@ -5,66 +5,47 @@ use sluicegate::xdp::live;
 use super::{BEGUN, StepContext};
 use crate::device::{bridge, no_bridge, no_router, router};
 use crate::process::Program;
-use crate::step::{Intake, Job, Step, To, Way};
-use crate::testbed::ADDRESS;
-use crate::testbed::Line;
+use crate::step::{Destination, Setting, Step};
+use crate::testbed::Side;
 
 /// The steps, from the slowest to the fastest.
-pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
-    let Some(line) = &place.testbed.line else { return Vec::new() };
-    let (from, to) = (&line.from, &line.to);
+pub fn steps(context: &StepContext<'_>) -> Vec<Step> {
+    let Some(middle) = &context.testbed.middle else { return Vec::new() };
+    let [from, to] = middle.each_ref().map(|side| &side.interface);
     let step = |name: &str, ports: [String; 2], flags: &[&str]| {
-        let program = Program::sluice(["forward", &ports[0], &ports[1]]);
-        let program = program.and(["--json", "--interval", "200ms"]).and(flags.iter().copied());
-        let job = Job { program, cpu: place.receiver(), ready: BEGUN, count: None };
-        passing(place, "sluice", name, Some(job), To::Host)
+        let program = Program::sluice(["forward", &ports[0], &ports[1]])
+            .and(["--json", "--interval", "200ms"])
+            .and(flags.iter().copied())
+            .on(context.receiver())
+            .ready(BEGUN);
+        context.forwards("sluice", name, Destination::Host, Some(program))
     };
-    let batch = place.setting.batch.map(|batch| batch.to_string());
+    let batch = context.setting.batch;
+    let batch_text = batch.map(|batch| batch.to_string());
     let batched = |name: &str, ports: [String; 2], flags: &[&str]| {
-        let batch = batch.iter().flat_map(|batch| ["--batch", batch]);
-        let mut step = step(name, ports, &flags.iter().copied().chain(batch).collect::<Vec<_>>());
-        step.setting.batch = place.setting.batch;
-        step
+        let batch_flags = batch_text.iter().flat_map(|batch| ["--batch", batch]);
+        let step = step(name, ports, &flags.iter().copied().chain(batch_flags).collect::<Vec<_>>());
+        Step { setting: Setting { batch, ..step.setting }, ..step }
     };
-    let packet = || [format!("packet:{from}"), format!("packet:{to}")];
-    let xdp = || [format!("xdp:{from}"), format!("xdp:{to}")];
-    let cpu = place.receiver().unwrap_or(0);
-    let live = [format!("xdp:{from}"), format!("live:{to}?cpu={cpu}")];
-    let mut steps = vec![batched("packet sockets", packet(), &[])];
-    steps.extend(routing(place, line));
-    steps.push(bridging(place, line));
-    steps.push(batched("AF_XDP swap, adaptive", xdp(), &[]));
-    steps.push(batched("AF_XDP swap, spin", xdp(), &["--wait", "spin"]));
-    if place.setting.size <= live::MAX_BYTES {
+    let ports = |driver: &str| [format!("{driver}:{from}"), format!("{driver}:{to}")];
+    let mut steps = vec![batched("packet sockets", ports("packet"), &[])];
+    steps.extend(routing(context, middle));
+    let bridging = context.forwards("linux", "kernel bridge", Destination::Host, None);
+    steps.push(Step { prepare: bridge(middle), tidy: vec![no_bridge()], ..bridging });
+    steps.push(batched("AF_XDP swap, adaptive", ports("xdp"), &[]));
+    steps.push(batched("AF_XDP swap, spin", ports("xdp"), &["--wait", "spin"]));
+    if context.setting.size <= live::MAX_BYTES {
+        let cpu = context.receiver().unwrap_or(0);
+        let live = [format!("xdp:{from}"), format!("live:{to}?cpu={cpu}")];
         steps.push(batched("xdp: to live:, one way", live, &["--one-way"]));
     }
-    steps.push(step("XDP redirect", xdp(), &["--in-kernel"]));
+    steps.push(step("XDP redirect", ports("xdp"), &["--in-kernel"]));
     steps
 }
 
-/// A step in which something in the middle passes packets on.
-pub fn passing(
-    place: &StepContext<'_>,
-    by: &'static str,
-    name: &str,
-    job: Option<Job>,
-    to: To,
-) -> Step {
-    Step::new(by, name, place.plain(), Way::Receive(Intake::relayed(job, to)))
-}
-
-/// By the kernel's routing; none where nobody knows the next hop's address.
-fn routing(place: &StepContext<'_>, line: &Line) -> Option<Step> {
-    let mac = place.testbed.right.mac().ok()?.to_string();
-    let mut step = passing(place, "linux", "kernel routing", None, To::Router);
-    step.prepare = router(line, ADDRESS, &mac);
-    step.tidy = no_router(line, ADDRESS).into();
-    Some(step)
-}
-
-fn bridging(place: &StepContext<'_>, line: &Line) -> Step {
-    let mut step = passing(place, "linux", "kernel bridge", None, To::Host);
-    step.prepare = bridge(line);
-    step.tidy = vec![no_bridge()];
-    step
+/// The kernel's routing; none if the next hop's address is unknown.
+fn routing(context: &StepContext<'_>, middle: &[Side; 2]) -> Option<Step> {
+    let mac = context.testbed.right.mac().ok()?.to_string();
+    let step = context.forwards("linux", "kernel routing", Destination::Router, None);
+    Some(Step { prepare: router(middle, &mac), tidy: no_router(middle).into(), ..step })
 }

@@ -1,5 +1,4 @@
-//! Suites: one kind of work each, done in one way after the other, from the simplest to the
-//! fastest.
+//! Suites: one kind of work each, done in one way after another, from the simplest to the fastest.
 
 mod drop;
 mod forward;
@@ -10,109 +9,101 @@ mod testpmd;
 mod tx;
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::{BEGUN, COUNTING, Program, Ready};
-use crate::process_output::Count;
-use crate::step::{Job, Order, Setting, Step};
-use crate::testbed::{self, Cpus, End, NOBODY, Testbed};
+use crate::process::{BEGUN, COUNTING, Count, Program};
+use crate::step::{Counter, Destination, Method, Reception, Setting, Step};
+use crate::testbed::{self, Cpus, LabHost, NOBODY, Testbed};
 
-/// Which suite.
+/// A suite by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum SuiteKind {
     /// Receiving.
     Rx,
     /// Sending.
     Tx,
     /// Dropping.
     Drop,
-    /// Passing on.
+    /// Forwarding.
     Forward,
     /// From one program to another.
     Pipe,
 }
 
-impl Kind {
-    /// All there are, in the order in which they are measured.
+impl SuiteKind {
+    /// All suites, in the order in which they are measured.
     pub const ALL: [Self; 5] = [Self::Rx, Self::Tx, Self::Drop, Self::Forward, Self::Pipe];
+
+    /// Its name, its heading in reports, and its reference.
+    fn texts(self) -> [&'static str; 3] {
+        match self {
+            Self::Rx => ["rx", "Receiving", "TPACKET_V3 ring"],
+            Self::Tx => ["tx", "Sending, counted at the other end in XDP", "sendmmsg"],
+            Self::Drop => ["drop", "Dropping what the host would get", "no listener"],
+            Self::Forward => ["forward", "Passing on, counted behind it in XDP", "kernel bridge"],
+            Self::Pipe => {
+                ["pipe", "From one program to another", "unix datagrams, a call a packet"]
+            }
+        }
+    }
 
     /// Its heading in reports.
     pub fn title(self) -> &'static str {
-        match self {
-            Self::Rx => "Receiving",
-            Self::Tx => "Sending, counted at the other end in XDP",
-            Self::Drop => "Dropping what the host would get",
-            Self::Forward => "Passing on, counted behind it in XDP",
-            Self::Pipe => "From one program to another",
-        }
+        self.texts()[1]
     }
 
     /// The step that the others are compared with.
     pub fn reference(self) -> &'static str {
-        match self {
-            Self::Rx => "TPACKET_V3 ring",
-            Self::Tx => "sendmmsg",
-            Self::Drop => "no listener",
-            Self::Forward => "kernel bridge",
-            Self::Pipe => "unix datagrams, a call a packet",
-        }
+        self.texts()[2]
     }
 
-    /// True if it needs a host between the sender and the receiver.
+    /// Returns true if it needs a host between the sender and the receiver.
     pub fn needs_middle(self) -> bool {
         self == Self::Forward
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for SuiteKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rx => "rx",
-            Self::Tx => "tx",
-            Self::Drop => "drop",
-            Self::Forward => "forward",
-            Self::Pipe => "pipe",
-        })
+        f.write_str(self.texts()[0])
     }
 }
 
-/// With what all steps of a bench are run: each with each.
+/// The parameters of all steps of a bench, combined each with each.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     /// Bytes of a frame, without its check sequence.
     pub sizes: Vec<u32>,
-    /// Packets at a time, for steps that have a choice; empty: each step's own.
+    /// Packets per batch, for steps that have a choice; empty: each step's own.
     pub batches: Vec<u32>,
     /// Queues of each interface.
     pub queues: Vec<u32>,
-    /// CPUs of the measured program, for steps that can use several; empty: one, and where packets
-    /// are sent or shared out all there are, too.
+    /// CPUs of the measured program, for steps that can use several; empty: one, and all.
     pub cores: Vec<u32>,
-    /// Rules that a packet is held against before it is dropped.
+    /// Rules that a packet is compared with before it is dropped.
     pub rules: Vec<u32>,
 }
 
 impl Sweep {
-    /// The settings of a suite: those that it makes no difference for are taken once.
-    fn settings(&self, kind: Kind, cpus: &Cpus) -> Vec<Setting> {
-        let or = |list: &[u32], else_: &[Option<u32>]| match list.is_empty() {
-            true => else_.to_vec(),
-            false => list.iter().copied().map(Some).collect(),
+    /// The settings of a suite; those that it does not depend on are taken once.
+    fn settings(&self, kind: SuiteKind, cpus: &Cpus) -> Vec<Setting> {
+        let some = |list: &[u32]| list.iter().copied().map(Some).collect::<Vec<_>>();
+        let cores = if self.cores.is_empty() { &[1, cpus.count()][..] } else { &self.cores };
+        let batches = if self.batches.is_empty() { vec![None] } else { some(&self.batches) };
+        let rules = match kind {
+            SuiteKind::Drop if self.rules.is_empty() => vec![Some(1)],
+            SuiteKind::Drop => some(&self.rules),
+            _ => vec![None],
         };
-        let cores = or(&self.cores, &[Some(1), Some(cpus.count())]);
-        let rules = if kind == Kind::Drop { or(&self.rules, &[Some(1)]) } else { vec![None] };
         let mut settings = Vec::new();
         for &size in &self.sizes {
             for &queues in &self.queues {
-                for &cores in &cores {
-                    for &batch in &or(&self.batches, &[None]) {
-                        for &rules in &rules {
-                            let cores = cores.unwrap_or(1);
-                            settings.push(Setting { size, batch, queues, cores, rules });
-                        }
+                for &cores in cores {
+                    for &batch in &batches {
+                        let setting = |&rules| Setting { size, batch, queues, cores, rules };
+                        settings.extend(rules.iter().map(setting));
                     }
                 }
             }
@@ -121,14 +112,13 @@ impl Sweep {
     }
 }
 
-/// A suite's steps, over a sweep; those of peers where they are wanted, installed or not.
-///
-/// `testbed` gives the testbed that a setting wants.
+/// Lists a suite's steps, over a sweep; with those of peers, installed or not, if they are wanted.
+/// `testbed` returns the testbed for a setting.
 ///
 /// # Errors
 /// Those of `testbed`.
 pub fn steps<'a, E>(
-    kind: Kind,
+    kind: SuiteKind,
     sweep: &Sweep,
     cpus: &Cpus,
     with_peers: bool,
@@ -136,22 +126,22 @@ pub fn steps<'a, E>(
 ) -> Result<Vec<Step>, E> {
     let mut steps: Vec<Step> = Vec::new();
     for setting in sweep.settings(kind, cpus) {
-        let place = StepContext { testbed: testbed(&setting)?, cpus, setting };
+        let context = StepContext { testbed: testbed(&setting)?, setting };
         let mut new = match kind {
-            Kind::Rx => rx::steps(&place),
-            Kind::Tx => tx::steps(&place),
-            Kind::Drop => drop::steps(&place),
-            Kind::Forward => forward::steps(&place),
-            Kind::Pipe => pipe::steps(&place),
+            SuiteKind::Rx => rx::steps(&context),
+            SuiteKind::Tx => tx::steps(&context),
+            SuiteKind::Drop => drop::steps(&context),
+            SuiteKind::Forward => forward::steps(&context),
+            SuiteKind::Pipe => pipe::steps(&context),
         };
         if with_peers {
-            new.extend(peers::steps(kind, &place));
+            new.extend(peers::steps(kind, &context));
         }
-        // Between interfaces that somebody else uses nothing is changed.
-        new.retain(|step| place.testbed.is_ours() || !step.changes_host());
+        // Existing interfaces stay unchanged.
+        new.retain(|step| context.testbed.is_ours() || !step.changes_host());
         for step in new {
-            let there = |other: &Step| other.name == step.name && other.setting == step.setting;
-            if !steps.iter().any(there) {
+            let is_same = |it: &Step| it.name == step.name && it.setting == step.setting;
+            if !steps.iter().any(is_same) {
                 steps.push(step);
             }
         }
@@ -159,12 +149,10 @@ pub fn steps<'a, E>(
     Ok(steps)
 }
 
-/// Where steps are to run, and with what.
+/// The testbed and the parameters of steps.
 pub struct StepContext<'a> {
     /// The two interfaces.
     pub testbed: &'a Testbed,
-    /// The CPUs of both sides.
-    pub cpus: &'a Cpus,
     /// The requested parameters; a step uses those it depends on.
     pub setting: Setting,
 }
@@ -180,71 +168,104 @@ impl StepContext<'_> {
         &self.testbed.right.interface
     }
 
-    /// `n` CPUs of a program that receives.
-    pub fn receivers(&self, n: u32) -> Vec<usize> {
-        self.cpus.receivers(n, self.setting.queues)
+    /// Up to `n` CPUs of a program that receives.
+    pub fn receivers(&self, n: u32) -> &[usize] {
+        self.testbed.cpus.receivers(n, self.setting.queues)
     }
 
-    /// The CPU of one that does so by one thread.
+    /// The CPU of a program that receives by one thread.
     pub fn receiver(&self) -> Option<usize> {
         self.receivers(1).first().copied()
     }
 
-    /// The CPU of a program that sends by one thread.
-    pub fn sender(&self) -> Option<usize> {
-        self.cpus.senders(1).first().copied()
+    /// Up to `n` CPUs of a program that sends.
+    pub fn senders(&self, n: u32) -> &[usize] {
+        self.testbed.cpus.senders(n)
     }
 
-    /// Where a capture file is that holds what is sent.
+    /// The CPU of a program that sends by one thread.
+    pub fn sender(&self) -> Option<usize> {
+        self.senders(1).first().copied()
+    }
+
+    /// The path of a capture file with packets to send.
     pub fn capture_file(&self) -> String {
         self.testbed.file(&format!("{}.pcap", self.setting.size))
     }
 
-    /// A step that has that file.
+    /// Adds the making of that file to a step.
     pub fn with_capture_file(&self, step: Step) -> Step {
         let file = self.capture_file();
-        let make = generate(self, &format!("pcap:{file}"), ["--count", "10000"]).program;
-        let make = Order { end: End::Left, program: make };
-        let remove = Order { end: End::Left, program: Program::tool("rm", ["-f", &file]) };
-        step.with(make, remove)
+        let make = self.generate(&format!("pcap:{file}"), ["--count", "10000"]);
+        step.with(make, remove(&file))
     }
 
-    /// Where received packets are written to.
-    fn received_file(&self) -> String {
+    /// The path of a file for received packets.
+    pub fn received_file(&self) -> String {
         self.testbed.file("received")
     }
 
-    /// A step that leaves a file, which is removed afterwards.
-    fn removing(&self, file: &str, mut step: Step) -> Step {
-        let program = Program::tool("rm", ["-f", file]);
-        step.tidy.push(Order { end: End::Right, program });
-        step
-    }
-
-    /// The setting of a step that has one CPU, and no choice of batches or rules.
+    /// The parameters of a step that has one CPU, and no choice of batches or rules.
     pub fn plain(&self) -> Setting {
         Setting { batch: None, cores: 1, rules: None, ..self.setting }
     }
+
+    /// A `sluice count` of a port.
+    pub fn count<A: Into<String>>(
+        &self,
+        port: &str,
+        flags: impl IntoIterator<Item = A>,
+    ) -> Program {
+        Program::sluice(["count", port, "--json", "--interval", "200ms"])
+            .and(flags)
+            .at(LabHost::Right)
+            .on(self.receiver())
+            .ready(COUNTING)
+            .counting(Count::COUNTED)
+    }
+
+    /// A `sluice generate` into a port, of the same packet again and again.
+    pub fn generate<A: Into<String>>(
+        &self,
+        port: &str,
+        flags: impl IntoIterator<Item = A>,
+    ) -> Program {
+        testbed::generate(port, self.setting.size, NOBODY).and(flags)
+    }
+
+    /// A step that receives, by a program at the right.
+    pub fn receives(
+        &self,
+        by: &'static str,
+        name: impl Into<String>,
+        to: Destination,
+        program: Program,
+    ) -> Step {
+        Step::new(by, name, self.plain(), Method::Receive(Reception::of(program, to)))
+    }
+
+    /// A step in which the kernel drops packets by rules, and a program prints how many.
+    pub fn drops(&self, by: &'static str, name: &str, counter: Program) -> Step {
+        let counter = Counter::Program(counter.at(LabHost::Right).into());
+        let method = Method::Receive(Reception::counted(counter, Destination::Host));
+        Step::new(by, name, self.plain(), method)
+    }
+
+    /// A step in which the host in the middle forwards packets, by a program or by the kernel alone.
+    pub fn forwards(
+        &self,
+        by: &'static str,
+        name: &str,
+        to: Destination,
+        program: Option<Program>,
+    ) -> Step {
+        Step::new(by, name, self.plain(), Method::Receive(Reception::relayed(program, to)))
+    }
 }
 
-/// A `sluice count` of a port.
-pub(crate) fn count<A: Into<String>>(
-    place: &StepContext<'_>,
-    port: &str,
-    flags: impl IntoIterator<Item = A>,
-) -> Job {
-    let program = Program::sluice(["count", port, "--json", "--interval", "200ms"]).and(flags);
-    Job { program, cpu: place.receiver(), ready: COUNTING, count: Some(Count::COUNTED) }
-}
-
-/// A `sluice generate` into a port, of the same packet again and again.
-pub(crate) fn generate<A: Into<String>>(
-    place: &StepContext<'_>,
-    port: &str,
-    flags: impl IntoIterator<Item = A>,
-) -> Job {
-    let program = testbed::generate(port, place.setting.size, NOBODY).and(flags);
-    Job { program, cpu: None, ready: Ready::After(Duration::ZERO), count: Some(Count::SENT) }
+/// The command that removes a file.
+fn remove(file: &str) -> Program {
+    Program::tool("rm", ["-f", file])
 }
 
 #[cfg(test)]
@@ -253,17 +274,18 @@ mod tests {
     use crate::testbed::Side;
 
     #[test]
-    fn between_interfaces_of_others_no_step_is_left_out_that_changes_nothing_about_them() {
+    fn between_existing_interfaces_only_steps_that_change_them_are_left_out() {
         let side = |interface: &str| Side { netns: None, interface: interface.into() };
-        let testbed = Testbed::here(side("a"), side("b"));
-        let (sweep, cpus) = (crate::check::sweep(), Cpus::allowed().unwrap());
+        let testbed = Testbed::new(side("a"), side("b")).unwrap();
+        let sweep = crate::check::sweep();
         for (kind, there, left_out) in [
-            (Kind::Tx, "TX ring", "TX ring through fq_codel"),
-            (Kind::Drop, "XDP", "tc BPF, ingress"),
-            (Kind::Pipe, "memif, to a server", "no such step"),
-            (Kind::Pipe, "a pipe, a call a packet", "no such step"),
+            (SuiteKind::Tx, "TX ring", "TX ring through fq_codel"),
+            (SuiteKind::Drop, "XDP", "tc BPF, ingress"),
+            (SuiteKind::Pipe, "memif, to a server", "no such step"),
+            (SuiteKind::Pipe, "a pipe, a call a packet", "no such step"),
         ] {
-            let steps = steps(kind, &sweep, &cpus, false, |_| Ok::<_, ()>(&testbed)).unwrap();
+            let steps =
+                steps(kind, &sweep, &testbed.cpus, false, |_| Ok::<_, ()>(&testbed)).unwrap();
             let has = |name: &str| steps.iter().any(|step| step.name == name);
             assert!(has(there) && !has(left_out), "{kind}: {there}, {left_out}");
         }

@@ -2,47 +2,29 @@
 //!
 //! To add one: its row in [`ALL`], and its steps in [`steps`].
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
-use super::drop::{by_kernel, ports, rules};
-use super::forward::passing;
-use super::{Kind, StepContext, testpmd};
-use crate::process::{Program, Ready, find, quoted, remedy};
-use crate::process_output::Count;
-use crate::step::{Intake, Job, Order, Setting, Step, Tally, To, Way};
-use crate::testbed::{ADDRESS, End, Line, NOBODY};
+use super::drop::{ports, rules, with_rules};
+use super::{StepContext, SuiteKind, remove, testpmd};
+use crate::process::{Count, Program, Ready, is_installed, quoted, remedy};
+use crate::step::{Destination, Method, Step};
+use crate::testbed::{ADDRESS, LabHost, NOBODY};
 
-/// Another project's program.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer {
-    /// Its name.
-    pub name: &'static str,
-    /// Its command.
-    pub command: &'static str,
-    /// The Debian package whose version is shown; absent: the command reports its version itself.
-    pub package: Option<&'static str>,
-}
-
-/// All known peers. Those of dropping by nftables and iptables are part of the suite.
-pub const ALL: &[Peer] = &[
-    peer("tcpdump", "tcpdump", None),
-    peer("dumpcap", "dumpcap", None),
-    peer("netsniff-ng", "netsniff-ng", None),
-    peer(testpmd::NAME, testpmd::NAME, Some("dpdk-dev")),
-    peer("trafgen", "trafgen", None),
-    peer("tcpreplay", "tcpreplay", None),
-    peer("masscan", "masscan", None),
-    peer("xdp-tools", "xdp-filter", Some("xdp-tools")),
-    peer("nftables", "nft", None),
-    peer("iptables", "iptables", None),
-    peer("clang", "clang", None),
+/// All known peers: the name, the command, and the Debian package whose version is shown; empty if the command
+/// reports its version itself. The suite of dropping has those of nftables and iptables.
+const ALL: [(&str, &str, &str); 11] = [
+    ("tcpdump", "tcpdump", ""),
+    ("dumpcap", "dumpcap", ""),
+    ("netsniff-ng", "netsniff-ng", ""),
+    (testpmd::NAME, testpmd::NAME, "dpdk-dev"),
+    ("trafgen", "trafgen", ""),
+    ("tcpreplay", "tcpreplay", ""),
+    ("masscan", "masscan", ""),
+    ("xdp-tools", "xdp-filter", "xdp-tools"),
+    ("nftables", "nft", ""),
+    ("iptables", "iptables", ""),
+    ("clang", "clang", ""),
 ];
-
-const fn peer(name: &'static str, command: &'static str, package: Option<&'static str>) -> Peer {
-    Peer { name, command, package }
-}
 
 /// A peer, and whether it is installed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,108 +46,92 @@ pub enum PeerState {
     Missing(String),
 }
 
-impl Peer {
-    /// Looks up whether it is installed, and its version.
-    pub fn look(&self) -> Presence {
-        let name = self.name.to_owned();
-        if find(self.command).is_none() {
-            return Presence { name, state: PeerState::Missing(remedy(self.command)) };
-        }
-        let ask = match self.package {
-            None => Program::tool(self.command, ["--version"]),
-            Some(package) => {
-                Program::tool("dpkg-query", ["-W", "-f", "${Package} ${Version}", package])
-            }
-        };
-        // Some print it to stderr, and some exit with an error afterwards.
-        let text = ask.ask().map_or_else(|_| String::new(), |said| said.out + &said.err);
-        let first =
-            text.lines().map(str::trim).find(|line| line.contains(|c: char| c.is_numeric()));
-        let version = first.unwrap_or("of unknown version").into();
-        Presence { name, state: PeerState::Version(version) }
+/// Looks up which peers are installed, and their versions.
+pub fn presence() -> Vec<Presence> {
+    ALL.map(|(name, command, package)| look_up(name, command, package)).into()
+}
+
+fn look_up(name: &str, command: &str, package: &str) -> Presence {
+    let name = name.to_owned();
+    if !is_installed(command) {
+        return Presence { name, state: PeerState::Missing(remedy(command)) };
     }
+    let ask = match package {
+        "" => Program::tool(command, ["--version"]),
+        _ => Program::tool("dpkg-query", ["-W", "-f", "${Package} ${Version}", package]),
+    };
+    // Some print it to stderr, and some exit with an error afterwards.
+    let text = ask.ask().map_or_else(|_| String::new(), |said| said.out + &said.err);
+    let first = text.lines().map(str::trim).find(|line| line.contains(|c: char| c.is_numeric()));
+    Presence { name, state: PeerState::Version(first.unwrap_or("of unknown version").into()) }
 }
 
 /// The peers' steps in a suite.
-pub fn steps(kind: Kind, place: &StepContext<'_>) -> Vec<Step> {
+pub fn steps(kind: SuiteKind, context: &StepContext<'_>) -> Vec<Step> {
     match kind {
-        Kind::Rx => receiving(place),
-        Kind::Tx => sending(place),
-        Kind::Drop => filter(place).into_iter().chain(drop(place)).collect(),
-        Kind::Forward => forwarding(place),
-        Kind::Pipe => testpmd::pipes(place),
+        SuiteKind::Rx => receiving(context),
+        SuiteKind::Tx => sending(context),
+        SuiteKind::Drop => filter(context).into_iter().chain(drop(context)).collect(),
+        SuiteKind::Forward => forwarding(context),
+        SuiteKind::Pipe => testpmd::pipes(context),
     }
+}
+
+/// A tcpdump that writes to this file. It stays root, so that it can.
+pub fn tcpdump(interface: &str, file: &str) -> Program {
+    Program::tool("tcpdump", ["-n", "-i", interface, "-B", "65536", "-Z", "root", "-w", file])
+        .ready(Ready::Says("listening on"))
+        .counting(Count::Before("captured"))
+}
+
+/// A dumpcap that discards what it captures.
+pub fn dumpcap(interface: &str) -> Program {
+    Program::tool("dumpcap", ["-q", "-i", interface, "-B", "64", "-w", "/dev/null"])
+        .ready(Ready::Says("File: "))
+        .counting(Count::After("Packets captured:"))
 }
 
 /// Programs that capture, each with a buffer of 64 MiB, and testpmd.
-fn receiving(place: &StepContext<'_>) -> Vec<Step> {
-    let right = place.right();
-    let step = |by, how: &str, program, ready, count| {
-        let ready = Ready::Says(ready);
-        let job = Job { program, cpu: place.receiver(), ready, count: Some(count) };
-        let way = Way::Receive(Intake::of(job, To::Nobody));
-        Step::new(by, format!("{by} {how}"), place.plain(), way)
+fn receiving(context: &StepContext<'_>) -> Vec<Step> {
+    let right = context.right();
+    let step = |by, how: &str, program: Program| {
+        let program = program.on(context.receiver());
+        context.receives(by, format!("{by} {how}"), Destination::Nobody, program)
     };
-    // It stays root, so that it can write.
-    let tcpdump = |file: &str| {
-        let flags = ["-n", "-i", right, "-B", "65536", "-Z", "root", "-w", file];
-        Program::tool("tcpdump", flags)
-    };
-    let dumpcap = Program::tool("dumpcap", ["-q", "-i", right, "-B", "64", "-w", "/dev/null"]);
-    let netsniff_ng = Program::tool("netsniff-ng", ["--in", right, "--out", "/dev/null"]).and([
-        "--silent",
-        "--ring-size",
-        "64MiB",
-    ]);
-    let captured = Count::Before("captured");
-    let file = place.received_file();
+    let netsniff_ng = Program::tool("netsniff-ng", ["--in", right, "--out", "/dev/null"])
+        .and(["--silent", "--ring-size", "64MiB"])
+        .ready(Ready::Says("Running!"))
+        .counting(Count::Before("passed filter"));
+    let file = context.received_file();
+    let to_file = step("tcpdump", "-w FILE", tcpdump(right, &file));
     let mut steps = vec![
-        step("tcpdump", "-w /dev/null", tcpdump("/dev/null"), "listening on", captured),
-        place.removing(&file, step("tcpdump", "-w FILE", tcpdump(&file), "listening on", captured)),
-        step("dumpcap", "-w /dev/null", dumpcap, "File: ", Count::After("Packets captured:")),
-        step(
-            "netsniff-ng",
-            "--out /dev/null",
-            netsniff_ng,
-            "Running!",
-            Count::Before("passed filter"),
-        ),
+        step("tcpdump", "-w /dev/null", tcpdump(right, "/dev/null")),
+        to_file.then(remove(&file).at(LabHost::Right)),
+        step("dumpcap", "-w /dev/null", dumpcap(right)),
+        step("netsniff-ng", "--out /dev/null", netsniff_ng),
     ];
-    for driver in ["net_af_packet", "net_af_xdp"] {
-        let program = testpmd::rxonly(place, driver);
-        steps.push(step(
-            testpmd::NAME,
-            driver,
-            program,
-            testpmd::READY,
-            Count::After("RX-packets:"),
-        ));
-    }
+    let drivers = ["net_af_packet", "net_af_xdp"];
+    steps.extend(drivers.map(|it| step(testpmd::NAME, it, testpmd::rxonly(context, it))));
     steps
 }
 
-/// Programs that send by one thread, as soon as they run. Their own counts are not used.
-fn sending(place: &StepContext<'_>) -> Vec<Step> {
-    let (left, size) = (place.left(), place.setting.size);
-    let step = |by, name: &str, program| {
-        let ready = Ready::After(Duration::ZERO);
-        let job = Job { program, cpu: place.sender(), ready, count: None };
-        Step::new(by, name, place.plain(), Way::Send(job))
+/// Programs that send by one thread. Their own counts are not used.
+fn sending(context: &StepContext<'_>) -> Vec<Step> {
+    let (left, size) = (context.left(), context.setting.size);
+    let step = |by, name: &str, program: Program| {
+        Step::new(by, name, context.plain(), Method::Send(program.on(context.sender())))
     };
     let trafgen = ["--dev", left, "--conf", "-", "--cpus", "1", "--no-sock-mem"];
-    let file = place.capture_file();
+    let trafgen = Program::tool("trafgen", trafgen).reading(trafgen_packet(size));
+    let file = context.capture_file();
     let tcpreplay = ["--quiet", "--topspeed", "--preload-pcap", "--loop=0", "-i", left, &file];
-    let tcpreplay =
-        step("tcpreplay", "tcpreplay --topspeed", Program::tool("tcpreplay", tcpreplay));
+    let tcpreplay = Program::tool("tcpreplay", tcpreplay);
+    let packet = testpmd::txonly(context, "net_af_packet", ",qdisc_bypass=1");
     let mut steps = vec![
-        step(
-            testpmd::NAME,
-            "dpdk-testpmd net_af_packet",
-            testpmd::txonly(place, "net_af_packet", ",qdisc_bypass=1"),
-        ),
-        step(testpmd::NAME, "dpdk-testpmd net_af_xdp", testpmd::txonly(place, "net_af_xdp", "")),
-        step("trafgen", "trafgen", Program::tool("trafgen", trafgen).reading(packet(size))),
-        place.with_capture_file(tcpreplay),
+        step(testpmd::NAME, "dpdk-testpmd net_af_packet", packet),
+        step(testpmd::NAME, "dpdk-testpmd net_af_xdp", testpmd::txonly(context, "net_af_xdp", "")),
+        step("trafgen", "trafgen", trafgen),
+        context.with_capture_file(step("tcpreplay", "tcpreplay --topspeed", tcpreplay)),
     ];
     // The packets of these have one size: TCP SYN to many addresses and ports, and UDP.
     if size == 60 {
@@ -181,8 +147,8 @@ fn sending(place: &StepContext<'_>) -> Vec<Step> {
     steps
 }
 
-/// A packet of this size, as trafgen describes it.
-fn packet(size: u32) -> String {
+/// A packet of this size in trafgen's syntax.
+fn trafgen_packet(size: u32) -> String {
     // Ethernet, IPv4 and UDP.
     const HEADERS: u32 = 42;
     format!(
@@ -192,23 +158,23 @@ fn packet(size: u32) -> String {
     )
 }
 
-/// testpmd, and a one-line XDP program.
-fn forwarding(place: &StepContext<'_>) -> Vec<Step> {
+/// Steps of testpmd, and of a one-line XDP program.
+fn forwarding(context: &StepContext<'_>) -> Vec<Step> {
     let io = |driver| {
-        let (program, ready) = (testpmd::io(place, driver)?, Ready::Says(testpmd::READY));
-        let job = Job { program, cpu: place.receiver(), ready, count: None };
+        let program = testpmd::io(context, driver)?;
         let name = format!("{} io, {driver}", testpmd::NAME);
-        Some(passing(place, testpmd::NAME, &name, Some(job), To::Host))
+        let program = program.on(context.receiver());
+        Some(context.forwards(testpmd::NAME, &name, Destination::Host, Some(program)))
     };
-    [io("net_af_packet"), io("net_af_xdp"), redirect(place)].into_iter().flatten().collect()
+    [io("net_af_packet"), io("net_af_xdp"), redirect(context)].into_iter().flatten().collect()
 }
 
-/// Each rule takes a call of xdp-filter.
-const XDP_FILTER_RULES_MAX: u32 = 100;
+/// The most rules of xdp-filter, which takes a call for each.
+const MAX_XDP_FILTER_RULES: u32 = 100;
 
 /// Drops by xdp-filter. It keeps its maps in a BPF file system, which the script mounts for itself.
-fn filter(place: &StepContext<'_>) -> Option<Step> {
-    let (device, rules) = (place.right(), rules(place));
+fn filter(context: &StepContext<'_>) -> Option<Step> {
+    let (device, rules) = (context.right(), rules(context));
     let port = |port| format!("xdp-filter port {port} -p udp -m dst");
     let ports: Vec<String> = ports(rules).map(port).collect();
     let script = format!(
@@ -217,15 +183,11 @@ fn filter(place: &StepContext<'_>) -> Option<Step> {
          echo ready && while sleep 0.1; do :; done",
         ports.join(" && ")
     );
-    let job = Job {
-        program: Program::script("xdp-filter", script),
-        cpu: None,
-        ready: Ready::Says("ready"),
-        count: Some(Count::After("XDP_DROP")),
-    };
-    let setting = Setting { rules: Some(rules), ..place.plain() };
-    let way = Way::Receive(Intake::of(job, To::Host));
-    (rules <= XDP_FILTER_RULES_MAX).then(|| Step::new("xdp-tools", "xdp-filter", setting, way))
+    let program = Program::script("xdp-filter", script)
+        .ready(Ready::Says("ready"))
+        .counting(Count::After("XDP_DROP"));
+    let step = context.receives("xdp-tools", "xdp-filter", Destination::Host, program);
+    (rules <= MAX_XDP_FILTER_RULES).then(|| with_rules(context, step))
 }
 
 /// An XDP program that redirects to the interface `OUT`; `bpf_redirect` is helper 23 (linux/bpf.h).
@@ -235,26 +197,26 @@ const REDIRECT: &str = "static long (*redirect)(unsigned int, unsigned long) = (
 const DROP: &str = "__attribute__((section(\"xdp\"), used)) int drop(void *ctx) { return 1; }";
 
 /// Drops by a one-line XDP program; a veth counts the drops of each queue.
-fn drop(place: &StepContext<'_>) -> Option<Step> {
-    let device = place.right();
+fn drop(context: &StepContext<'_>) -> Option<Step> {
+    let device = context.right();
     let add = r#"awk '/xdp_drops:/ { n += $2 } END { printf "dropped %.0f\n", n }'"#;
     let script = format!("said=$(ethtool -S {device}) && echo \"$said\" | {add}");
-    let counters = Program::script("ethtool", script);
-    let tally = Tally::Says(counters, Count::After("dropped"));
-    let step = by_kernel("clang", "XDP_DROP and nothing else", place.plain(), tally);
-    place.testbed.is_ours().then(|| attach(step, End::Right, device, DROP, device))
+    let counters = Program::script("ethtool", script).counting(Count::After("dropped"));
+    let step = context.drops("clang", "XDP_DROP and nothing else", counters);
+    context.testbed.is_ours().then(|| attach(step, LabHost::Right, device, DROP, device))
 }
 
 /// Redirects by a one-line XDP program. The other interface gets one, too: most drivers need it to send for XDP.
-fn redirect(place: &StepContext<'_>) -> Option<Step> {
-    let Line { from, to, .. } = place.testbed.line.as_ref()?;
-    let step = passing(place, "clang", "bpf_redirect and nothing else", None, To::Host);
-    let step = attach(step, End::Middle, from, REDIRECT, to);
-    Some(attach(step, End::Middle, to, REDIRECT, from))
+fn redirect(context: &StepContext<'_>) -> Option<Step> {
+    let [from, to] = context.testbed.middle.as_ref()?.each_ref().map(|side| &side.interface);
+    let name = "bpf_redirect and nothing else";
+    let step = context.forwards("clang", name, Destination::Host, None);
+    let step = attach(step, LabHost::Middle, from, REDIRECT, to);
+    Some(attach(step, LabHost::Middle, to, REDIRECT, from))
 }
 
 /// Adds the compiling and attaching of a program to a step.
-fn attach(step: Step, end: End, device: &str, source: &str, out: &str) -> Step {
+fn attach(step: Step, host: LabHost, device: &str, source: &str, out: &str) -> Step {
     let script = format!(
         "out=$(ip -o link show dev {out} | cut -d : -f 1) && echo {} | \
          clang -O2 -target bpf -D OUT=\"$out\" -x c -c -o xdp.o - && \
@@ -263,7 +225,7 @@ fn attach(step: Step, end: End, device: &str, source: &str, out: &str) -> Step {
     );
     let on = Program::script("clang", script);
     let off = Program::tool("ip", ["link", "set", "dev", device, "xdpdrv", "off"]);
-    step.with(Order { end, program: on }, Order { end, program: off })
+    step.with(on.at(host), off.at(host))
 }
 
 #[cfg(test)]
@@ -271,8 +233,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_is_missing_is_named_with_the_way_to_get_it() {
-        let presence = peer("no-such-command", "no-such-command", None).look();
+    fn a_missing_peer_has_its_remedy() {
+        let presence = look_up("no-such-command", "no-such-command", "");
         assert_eq!(presence.state, PeerState::Missing("apt-get install no-such-command".into()));
         let written = serde_json::to_string(&presence).unwrap();
         let expected = r#"{"name":"no-such-command","missing":"apt-get install no-such-command"}"#;
@@ -283,8 +245,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_there_says_its_version() {
-        let state = peer("cat", "cat", None).look().state;
+    fn an_installed_peer_has_its_version() {
+        let state = look_up("cat", "cat", "").state;
         let is = |version: &str| version.starts_with("cat (");
         assert!(matches!(&state, PeerState::Version(version) if is(version)), "{state:?}");
     }

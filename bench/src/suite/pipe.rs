@@ -1,130 +1,104 @@
-//! Between two programs: a call a packet, then memory that both have.
+//! Between two programs: a system call a packet, then shared memory.
 //!
 //! The sender runs on the first CPU, the receiver on the next.
 
-use std::time::Duration;
+use super::{BEGUN, StepContext, remove};
+use crate::process::{Count, Program, Ready};
+use crate::step::{Method, Pipe, Step};
+use crate::testbed::{LabHost, list};
 
-use super::{BEGUN, StepContext, generate};
-use crate::process::{Program, Ready};
-use crate::process_output::Count;
-use crate::step::{Job, Order, Pipe, Step, Way};
-use crate::testbed::{End, list};
-
-/// Where `sluice` with `--json --interval` tells its rates.
+/// Position of the rates of `sluice --json --interval`.
 const RATES: Count = Count::After("\"pps\":");
 
 /// The steps, from the slowest to the fastest.
-pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
-    let fifo = plain(place, "pipe").with(
-        Order { end: End::Left, program: Program::tool("mkfifo", [&socket_file(place)]) },
-        remove_socket(place),
-    );
-    vec![
-        plain(place, "unix"),
+pub fn steps(context: &StepContext<'_>) -> Vec<Step> {
+    let socket = socket_file(context);
+    let mut fifo = calls(context, "a pipe, a call a packet", "pipe", Ready::AtOnce);
+    fifo.prepare.push(Program::tool("mkfifo", [&socket]));
+    let mut steps = vec![
+        calls(context, "unix datagrams, a call a packet", "unix", Ready::Has(socket.into())),
         fifo,
-        memif(
-            place,
-            "sluice",
-            "memif, to a server",
-            sends(place, "client"),
-            receives(place, "server"),
-        ),
-        memif(
-            place,
-            "sluice",
-            "memif, to a client",
-            sends(place, "server"),
-            receives(place, "client"),
-        ),
-        null(place),
-    ]
+    ];
+    for (name, sender, receiver) in
+        [("memif, to a server", "client", "server"), ("memif, to a client", "server", "client")]
+    {
+        let [from, to] = [sends(context, sender), receives(context, receiver)];
+        steps.push(memif(context, "sluice", name, sender, [from, to]));
+    }
+    // No pipe, in one program: what remains is the cost of rings. It has no end of its own.
+    let null = Program::sluice(["forward", "null:", "null:", "--one-way", "--duration", "1h"])
+        .and(["--json", "--interval", "200ms"])
+        .on(context.receiver())
+        .ready(BEGUN)
+        .counting(RATES);
+    steps.push(alone(context, "sluice", "null: to null:, in one program", null));
+    steps
 }
 
-/// One end of a memif pipe.
-pub struct Member {
-    /// Its role: `server` is the one that the other looks for.
-    pub role: &'static str,
-    /// Its program.
-    pub job: Job,
-}
-
-/// A step between two ends of a memif pipe.
+/// A step between two programs of a memif pipe: `[sender, receiver]`. The server is started first.
 pub fn memif(
-    place: &StepContext<'_>,
+    context: &StepContext<'_>,
     by: &'static str,
     name: &str,
-    sender: Member,
-    receiver: Member,
+    sender_role: &str,
+    programs: [Program; 2],
 ) -> Step {
-    let first = if sender.role == "server" { End::Left } else { End::Right };
-    let pipe = Pipe { sender: Some(sender.job), receiver: receiver.job, first };
-    let mut step = Step::new(by, name, place.plain(), Way::Pipe(pipe));
-    // One that was killed leaves its file.
-    step.prepare.push(remove_socket(place));
-    step.tidy.push(remove_socket(place));
+    let first = if sender_role == "server" { LabHost::Left } else { LabHost::Right };
+    let [sender, receiver] = programs.map(|it| it.ready(Ready::Has(socket_file(context).into())));
+    let mut step = piped(context, by, name, Some(sender), receiver, first);
+    // A server that was killed leaves its file.
+    step.prepare.push(remove(&socket_file(context)));
     step
 }
 
-/// The `sluice` that sends.
-pub fn sends(place: &StepContext<'_>, role: &'static str) -> Member {
-    let port = format!("memif:{}?role={role}", socket_file(place));
-    let job = generate(place, &port, ["--cpus", &list(&place.cpus.senders(1))]);
-    Member { role, job: Job { ready: has_socket(place), ..job } }
+/// The `sluice` that sends into a memif pipe.
+pub fn sends(context: &StepContext<'_>, role: &str) -> Program {
+    context.generate(&port(context, role), ["--cpus", &list(context.senders(1))])
 }
 
-/// The `sluice` that receives.
-pub fn receives(place: &StepContext<'_>, role: &'static str) -> Member {
-    let port = format!("memif:{}?role={role}", socket_file(place));
-    let flags = ["--json", "--interval", "200ms", "--wait", "spin"];
-    let program = Program::sluice(["count", &port]).and(flags);
-    let program = program.and(["--cpus", &list(&place.receivers(1))]);
-    Member { role, job: Job { program, cpu: None, ready: has_socket(place), count: Some(RATES) } }
+/// The `sluice` that receives from a memif pipe.
+pub fn receives(context: &StepContext<'_>, role: &str) -> Program {
+    Program::sluice(["count", &port(context, role), "--json", "--interval", "200ms"])
+        .and(["--wait", "spin", "--cpus", &list(context.receivers(1))])
+        .counting(RATES)
 }
 
-/// Where the two ends find each other.
-pub fn socket_file(place: &StepContext<'_>) -> String {
-    place.testbed.file("socket")
+fn port(context: &StepContext<'_>, role: &str) -> String {
+    format!("memif:{}?role={role}", socket_file(context))
 }
 
-/// When a server can be found.
-pub fn has_socket(place: &StepContext<'_>) -> Ready {
-    Ready::Has(socket_file(place).into())
+/// The file by which the two programs find each other.
+pub fn socket_file(context: &StepContext<'_>) -> String {
+    context.testbed.file("socket")
 }
 
-fn remove_socket(place: &StepContext<'_>) -> Order {
-    Order { end: End::Left, program: Program::tool("rm", ["-f", &socket_file(place)]) }
-}
-
-/// By what programs have anyway, a call for each packet.
-fn plain(place: &StepContext<'_>, kind: &'static str) -> Step {
-    let (way, size) = (format!("{kind}:{}", socket_file(place)), place.setting.size.to_string());
-    let end = |what| Program::sluice(["bench", "end", what, &way, "--size", &size]);
-    let (name, first) = match kind {
-        // Opened together: each end waits for the other.
-        "pipe" => ("a pipe, a call a packet", Ready::After(Duration::ZERO)),
-        _ => ("unix datagrams, a call a packet", has_socket(place)),
+/// A step with a system call for each packet.
+fn calls(context: &StepContext<'_>, name: &str, kind: &str, ready: Ready) -> Step {
+    let file = format!("{kind}:{}", socket_file(context));
+    let size = context.setting.size.to_string();
+    let end = |what, cpu| {
+        let program = Program::sluice(["bench", "end", what, &file, "--size", &size]);
+        program.on(cpu).ready(ready.clone())
     };
-    let sender =
-        Job { program: end("send"), cpu: place.sender(), ready: first.clone(), count: None };
-    let receiver =
-        Job { program: end("receive"), cpu: place.receiver(), ready: first, count: Some(RATES) };
-    let pipe = Pipe { sender: Some(sender), receiver, first: End::Right };
-    let mut step = Step::new("sluice", name, place.plain(), Way::Pipe(pipe));
-    step.tidy.push(remove_socket(place));
-    step
+    let sender = end("send", context.sender());
+    let receiver = end("receive", context.receiver()).counting(RATES);
+    piped(context, "sluice", name, Some(sender), receiver, LabHost::Right)
 }
 
-/// No pipe at all, in one program: what remains is the cost of rings.
-fn null(place: &StepContext<'_>) -> Step {
-    let forward = ["forward", "null:", "null:", "--one-way", "--json", "--interval", "200ms"];
-    // It has no end of its own.
-    let program = Program::sluice(forward).and(["--duration", "1h"]);
-    let receiver = Job { program, cpu: place.receiver(), ready: BEGUN, count: Some(RATES) };
-    alone(place, "sluice", "null: to null:, in one program", receiver)
+/// A step of one program that creates its own packets.
+pub fn alone(context: &StepContext<'_>, by: &'static str, name: &str, receiver: Program) -> Step {
+    piped(context, by, name, None, receiver, LabHost::Right)
 }
 
-/// A step of one program, which makes what it takes.
-pub fn alone(place: &StepContext<'_>, by: &'static str, name: &str, receiver: Job) -> Step {
-    let pipe = Pipe { sender: None, receiver, first: End::Right };
-    Step::new(by, name, place.plain(), Way::Pipe(pipe))
+fn piped(
+    context: &StepContext<'_>,
+    by: &'static str,
+    name: &str,
+    sender: Option<Program>,
+    receiver: Program,
+    first: LabHost,
+) -> Step {
+    let pipe = Pipe { sender, receiver: receiver.at(LabHost::Right), first };
+    let step = Step::new(by, name, context.plain(), Method::Pipe(pipe.into()));
+    step.then(remove(&socket_file(context)))
 }

@@ -1,75 +1,83 @@
-//! Receiving: from a system call a packet to counting where the packet comes in.
+//! Receiving: from a system call a packet to counting in XDP.
 
-use super::{StepContext, count};
-use crate::process::{COUNTING, Program};
-use crate::process_output::Count;
-use crate::step::{Intake, Job, Setting, Step, To, Way};
-use crate::testbed::list;
+use super::{StepContext, remove};
+use crate::process::{COUNTING, Count, Program};
+use crate::step::{Destination, Setting, Step};
+use crate::testbed::{LabHost, list};
 
 /// The steps, from the slowest to the fastest.
-pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
-    let port = |options: &str| format!("packet:{}?{options}", place.right());
-    let xdp = format!("xdp:{}", place.right());
+pub fn steps(context: &StepContext<'_>) -> Vec<Step> {
+    let right = context.right();
+    let packet = |options: &str| format!("packet:{right}?{options}");
+    let (xdp, drop) = (format!("xdp:{right}"), format!("xdp:{right}?action=drop"));
     let af_xdp = format!("{xdp}?method=af_xdp");
-    let plain = place.plain();
-    let batched = Setting { batch: place.setting.batch, ..plain };
-    let batch = batched.batch.map_or_else(String::new, |batch| format!("&batch={batch}"));
+    let mut batched = step(context, "recvmmsg", &packet("method=recvmmsg"), &[]);
+    if let Some(batch) = context.setting.batch {
+        batched =
+            step(context, "recvmmsg", &packet(&format!("method=recvmmsg&batch={batch}")), &[]);
+        batched.setting.batch = Some(batch);
+    }
     vec![
-        step(place, "recv", plain, &port("method=recv"), &[]),
-        step(place, "recvmmsg", batched, &port(&format!("method=recvmmsg{batch}")), &[]),
-        step(place, "TPACKET_V3 ring", plain, &port("method=ring"), &[]),
-        shared(place, "cpu"),
-        shared(place, "hash"),
-        queued(place, "mirror: copies by XDP", &format!("mirror:{}", place.right()), &[]),
-        queued(place, "AF_XDP, adaptive", &af_xdp, &["--wait", "adaptive"]),
-        queued(place, "AF_XDP, spin", &af_xdp, &["--wait", "spin"]),
-        queued(place, "xdp: taken by XDP", &xdp, &[]),
-        step(place, "counted in XDP", plain, &format!("{xdp}?action=drop"), &[]),
-        step(place, "analyzed in XDP", plain, &format!("{xdp}?action=drop"), &["--analyze"]),
-        capture(place, "pcapng"),
-        capture(place, "pcap"),
+        step(context, "recv", &packet("method=recv"), &[]),
+        batched,
+        step(context, "TPACKET_V3 ring", &packet("method=ring"), &[]),
+        fanout(context, "cpu"),
+        fanout(context, "hash"),
+        queued(context, "mirror: copies by XDP", &format!("mirror:{right}"), &[]),
+        queued(context, "AF_XDP, adaptive", &af_xdp, &["--wait", "adaptive"]),
+        queued(context, "AF_XDP, spin", &af_xdp, &["--wait", "spin"]),
+        queued(context, "xdp: taken by XDP", &xdp, &[]),
+        step(context, "counted in XDP", &drop, &[]),
+        step(context, "analyzed in XDP", &drop, &["--analyze"]),
+        capture(context, "pcapng"),
+        capture(context, "pcap"),
     ]
 }
 
 /// Writes to a file of this format.
-fn capture(place: &StepContext<'_>, format: &str) -> Step {
-    let file = place.received_file();
-    let program = Program::sluice(["capture", &format!("packet:{}", place.right()), "-w", &file])
-        .and(["--format", format, "--json", "--interval", "200ms"]);
-    let job = Job { program, cpu: place.receiver(), ready: COUNTING, count: Some(Count::COUNTED) };
-    place.removing(&file, of(&format!("capture to {format}"), place.plain(), job))
+fn capture(context: &StepContext<'_>, format: &str) -> Step {
+    let file = context.received_file();
+    let program = Program::sluice(["capture", &format!("packet:{}", context.right()), "-w", &file])
+        .and(["--format", format, "--json", "--interval", "200ms"])
+        .on(context.receiver())
+        .ready(COUNTING)
+        .counting(Count::COUNTED);
+    let name = format!("capture to {format}");
+    let step = context.receives("sluice", name, Destination::Nobody, program);
+    step.then(remove(&file).at(LabHost::Right))
 }
 
-fn step(place: &StepContext<'_>, name: &str, setting: Setting, port: &str, flags: &[&str]) -> Step {
-    of(name, setting, count(place, port, flags.iter().copied()))
+fn step(context: &StepContext<'_>, name: &str, port: &str, flags: &[&str]) -> Step {
+    let program = context.count(port, flags.iter().copied());
+    context.receives("sluice", name, Destination::Nobody, program)
 }
 
-/// A thread for each queue of the interface, on as many CPUs as are wanted for that.
-fn queued(place: &StepContext<'_>, name: &str, port: &str, flags: &[&str]) -> Step {
-    let cpus = place.receivers(place.setting.cores.min(place.setting.queues));
-    if cpus.len() < 2 {
-        return step(place, name, place.plain(), port, flags);
+/// A thread for each queue of the interface, on up to as many CPUs as requested.
+fn queued(context: &StepContext<'_>, name: &str, port: &str, flags: &[&str]) -> Step {
+    let cpus = context.receivers(context.setting.cores.min(context.setting.queues));
+    match cpus.len() {
+        ..2 => step(context, name, port, flags),
+        _ => spread(context, name, port, cpus, flags),
     }
-    let job = count(place, port, flags.iter().copied().chain(["--cpus", &list(&cpus)]));
-    on(cpus.len(), place, name, job)
 }
 
-/// A ring for each of several threads, which share the packets; two of them where there is but one CPU.
-fn shared(place: &StepContext<'_>, fanout: &str) -> Step {
-    let cpus = place.receivers(place.setting.cores.max(2));
-    let port = format!("packet:{}?method=ring&fanout={fanout}", place.right());
+/// A ring for each of several threads, which share the packets; at least two threads, even on one CPU.
+fn fanout(context: &StepContext<'_>, fanout: &str) -> Step {
+    let cpus = context.receivers(context.setting.cores.max(2));
+    let port = format!("packet:{}?method=ring&fanout={fanout}", context.right());
     let threads = cpus.len().max(2).to_string();
-    let job = count(place, &port, ["--threads", &threads, "--cpus", &list(&cpus)]);
-    on(cpus.len(), place, &format!("ring, fanout {fanout}"), job)
+    spread(context, &format!("ring, fanout {fanout}"), &port, cpus, &["--threads", &threads])
 }
 
-/// A step whose program sees itself to the CPUs that its threads have.
-fn on(cores: usize, place: &StepContext<'_>, name: &str, job: Job) -> Step {
-    let setting = Setting { cores: cores as u32, ..place.plain() };
-    of(name, setting, Job { cpu: None, ..job })
-}
-
-fn of(name: &str, setting: Setting, job: Job) -> Step {
-    let intake = Intake::of(job, To::Nobody);
-    Step::new("sluice", name, setting, Way::Receive(intake))
+/// A step whose program pins its threads to these CPUs.
+fn spread(
+    context: &StepContext<'_>,
+    name: &str,
+    port: &str,
+    cpus: &[usize],
+    flags: &[&str],
+) -> Step {
+    let program = context.count(port, flags.iter().copied()).and(["--cpus", &list(cpus)]).on(None);
+    let step = context.receives("sluice", name, Destination::Nobody, program);
+    Step { setting: Setting { cores: cpus.len() as u32, ..context.plain() }, ..step }
 }

@@ -1,125 +1,109 @@
 //! Sending: from a system call a packet to frames made in the kernel.
 
-use std::time::Duration;
-
 use sluicegate::xdp::live;
 
-use super::{StepContext, generate};
-use crate::process::{Program, Ready};
-use crate::process_output::Count;
-use crate::step::{Job, Order, Setting, Step, Way};
-use crate::testbed::{End, list};
+use super::StepContext;
+use crate::process::{Count, Program};
+use crate::step::{Method, Setting, Step};
+use crate::testbed::list;
 
 /// The steps, from the slowest to the fastest.
-pub fn steps(place: &StepContext<'_>) -> Vec<Step> {
-    let left = place.left();
-    let plain = place.plain();
-    let batched = Setting { batch: place.setting.batch, ..plain };
-    let batch = batched.batch.map_or_else(String::new, |batch| {
-        format!("&batch={batch}&slots={}", (2 * batch * slots_each(place)).max(512))
-    });
-    let one = |name: &str, setting: Setting, port: &str| {
-        let job = generate(place, port, ["--cpus", &list(&place.cpus.senders(1))]);
-        Step::new("sluice", name, setting, Way::Send(job))
+pub fn steps(context: &StepContext<'_>) -> Vec<Step> {
+    let (left, batch) = (context.left(), context.setting.batch);
+    let slots = |batch: u32| (2 * batch * slots_each(context)).max(512);
+    let options = batch.map_or_else(String::new, |n| format!("&batch={n}&slots={}", slots(n)));
+    let one = |name: &str, send: &str| {
+        let flags = ["--cpus", &list(context.senders(1))];
+        let program = context.generate(&format!("packet:{left}?send={send}"), flags);
+        step(context, name, 1, program)
     };
-    let ring = format!("packet:{left}?send=ring");
+    let batched = |name: &str, send: &str| {
+        let step = one(name, &format!("{send}{options}"));
+        Step { setting: Setting { batch, ..step.setting }, ..step }
+    };
     let mut steps = vec![
-        one("sendto", plain, &format!("packet:{left}?send=sendto")),
-        one("sendmmsg", batched, &format!("packet:{left}?send=sendmmsg{batch}")),
-        one("TX ring", plain, &ring),
-        through("pfifo_fast", place, one("TX ring through pfifo_fast", plain, &ring)),
-        through("fq_codel", place, one("TX ring through fq_codel", plain, &ring)),
-        one("TX ring, qdisc bypass", plain, &format!("{ring}&qdisc=bypass")),
-        one(
-            "sendmmsg, qdisc bypass",
-            batched,
-            &format!("packet:{left}?send=sendmmsg&qdisc=bypass{batch}"),
-        ),
-        af_xdp(place),
+        one("sendto", "sendto"),
+        batched("sendmmsg", "sendmmsg"),
+        one("TX ring", "ring"),
+        through("pfifo_fast", context, one("TX ring through pfifo_fast", "ring")),
+        through("fq_codel", context, one("TX ring through fq_codel", "ring")),
+        one("TX ring, qdisc bypass", "ring&qdisc=bypass"),
+        batched("sendmmsg, qdisc bypass", "sendmmsg&qdisc=bypass"),
+        af_xdp(context),
     ];
-    if place.cpus.count() > 1 && place.setting.size <= live::MAX_BYTES {
-        steps.push(live_ring(place));
+    if context.testbed.cpus.count() > 1 && context.setting.size <= live::MAX_BYTES {
+        steps.push(live_ring(context));
     }
-    steps.push(place.with_capture_file(replay(place)));
-    steps.push(live(place, "live frames", &[]));
+    steps.push(context.with_capture_file(replay(context)));
+    steps.push(live_frames(context, "live frames", &[]));
     let random = [("--src", "198.18.0.0/16"), ("--sport", "1024-65535")];
-    steps.push(live(place, "live frames, random source", &random));
-    if place.setting.size == 60 {
+    steps.push(live_frames(context, "live frames, random source", &random));
+    if context.setting.size == 60 {
         let imix = [random[0], random[1], ("--size", "imix")];
-        steps.push(live(place, "live frames, random source, IMIX", &imix));
+        let step = live_frames(context, "live frames, random source, IMIX", &imix);
+        steps.push(Step { setting: Setting { size: Setting::MIXED, ..step.setting }, ..step });
     }
     steps
 }
 
-/// Slots that a packet has in a ring whose buffers have 2048 bytes.
-fn slots_each(place: &StepContext<'_>) -> u32 {
-    place.setting.size.div_ceil(2048)
+fn step(context: &StepContext<'_>, name: &str, cores: usize, program: Program) -> Step {
+    let setting = Setting { cores: cores as u32, ..context.plain() };
+    Step::new("sluice", name, setting, Method::Send(program))
+}
+
+/// Slots of a packet in a ring whose buffers have 2048 bytes.
+fn slots_each(context: &StepContext<'_>) -> u32 {
+    context.setting.size.div_ceil(2048)
 }
 
 /// Adds a queueing discipline to a step; a veth has none (noqueue) by default.
-fn through(discipline: &str, place: &StepContext<'_>, step: Step) -> Step {
-    let tc = |arguments: &[&str]| Order {
-        end: End::Left,
-        program: Program::tool("tc", arguments.iter().copied()),
-    };
-    let device = ["dev", place.left(), "root"];
-    let set = [&["qdisc", "replace"], &device[..], &[discipline]].concat();
-    let unset = [&["qdisc", "del"], &device[..]].concat();
-    step.with(tc(&set), tc(&unset))
+fn through(discipline: &str, context: &StepContext<'_>, step: Step) -> Step {
+    let qdisc = |verb| Program::tool("tc", ["qdisc", verb, "dev", context.left(), "root"]);
+    step.with(qdisc("replace").and([discipline]), qdisc("del"))
 }
 
 /// A queue of the interface for each CPU.
-fn af_xdp(place: &StepContext<'_>) -> Step {
-    let queues = place.setting.cores.min(place.setting.queues).max(1);
-    let batch = place.setting.batch;
+fn af_xdp(context: &StepContext<'_>) -> Step {
+    let queues = context.setting.cores.min(context.setting.queues).max(1);
+    let batch = context.setting.batch;
     let slots = batch.map_or_else(String::new, |batch| {
-        // Of a small ring all slots but one are filled at once, of a large one half.
-        let slots = slots_each(place) * if batch <= 256 { batch } else { 2 * batch } + 1;
+        // A small ring fills all slots but one at once, a large one half of them.
+        let slots = slots_each(context) * if batch <= 256 { batch } else { 2 * batch } + 1;
         format!("?slots={slots}&ring_size={}", (2 * slots).max(4096))
     });
-    let port = format!("xdp:{}/0-{}{slots}", place.left(), queues - 1);
-    let job = generate(place, &port, ["--cpus", &list(&place.cpus.senders(queues))]);
-    let setting = Setting { cores: queues, batch, ..place.plain() };
-    Step::new("sluice", "AF_XDP", setting, Way::Send(job))
+    let port = format!("xdp:{}/0-{}{slots}", context.left(), queues - 1);
+    let program = context.generate(&port, ["--cpus", &list(context.senders(queues))]);
+    let step = step(context, "AF_XDP", queues as usize, program);
+    Step { setting: Setting { batch, ..step.setting }, ..step }
 }
 
 /// Packets written by one CPU, and sent as live frames by another.
-fn live_ring(place: &StepContext<'_>) -> Step {
-    let cpus = place.cpus.senders(2);
-    let port = format!("live:{}?cpu={}", place.left(), cpus[0]);
-    let job = generate(place, &port, ["--cpus", &list(&cpus[1..])]);
-    let setting = Setting { cores: 2, ..place.plain() };
-    Step::new("sluice", "live: ring", setting, Way::Send(job))
+fn live_ring(context: &StepContext<'_>) -> Step {
+    let cpus = context.senders(2);
+    let port = format!("live:{}?cpu={}", context.left(), cpus[0]);
+    step(context, "live: ring", 2, context.generate(&port, ["--cpus", &list(&cpus[1..])]))
 }
 
-/// The packets of a file, again and again; the reader and what sends have a CPU each.
-fn replay(place: &StepContext<'_>) -> Step {
-    let cpus = place.cpus.senders(2);
-    let file = place.capture_file();
-    let port = match place.setting.size {
-        ..=live::MAX_BYTES => place.left().to_owned(),
-        _ => format!("packet:{}", place.left()),
+/// The packets of a file, again and again; the reader and the sender have a CPU each.
+fn replay(context: &StepContext<'_>) -> Step {
+    let cpus = context.senders(2);
+    let file = context.capture_file();
+    let port = match context.setting.size {
+        ..=live::MAX_BYTES => context.left().to_owned(),
+        _ => format!("packet:{}", context.left()),
     };
-    let program = Program::sluice(["replay", &file, &port, "--top-speed", "--loop", "0"]).and([
-        "--json",
-        "--cpus",
-        &list(&cpus[cpus.len() - 1..]),
-    ]);
-    let (ready, count) = (Ready::After(Duration::ZERO), Some(Count::SENT));
-    let job = Job { program, cpu: None, ready, count };
-    let setting = Setting { cores: cpus.len() as u32, ..place.plain() };
-    Step::new("sluice", "replay of a file", setting, Way::Send(job))
+    let program = Program::sluice(["replay", &file, &port, "--top-speed", "--loop", "0"])
+        .and(["--json", "--cpus", &list(&cpus[cpus.len() - 1..])])
+        .counting(Count::SENT);
+    step(context, "replay of a file", cpus.len(), program)
 }
 
 /// Frames made in the kernel, on each CPU.
-fn live(place: &StepContext<'_>, name: &str, packets: &[(&str, &str)]) -> Step {
-    let cpus = place.cpus.senders(place.setting.cores);
+fn live_frames(context: &StepContext<'_>, name: &str, packets: &[(&str, &str)]) -> Step {
+    let cpus = context.senders(context.setting.cores);
     let threads = cpus.len().to_string();
-    let flags = ["--method", "live", "--cpus", &list(&cpus), "--threads", &threads];
-    let mut job = generate(place, place.left(), flags);
-    for (flag, value) in packets {
-        job.program = job.program.set(flag, value);
-    }
-    let setting = Setting { cores: cpus.len() as u32, ..place.plain() };
-    Step::new("sluice", name, setting, Way::Send(job))
+    let flags = ["--method", "live", "--cpus", &list(cpus), "--threads", &threads];
+    let program = context.generate(context.left(), flags);
+    let program = packets.iter().fold(program, |program, (flag, value)| program.set(flag, value));
+    step(context, name, cpus.len(), program)
 }

@@ -9,7 +9,7 @@ use sluicegate_bench::compare::compare;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::rounds::Bench;
 use sluicegate_bench::statistics::short;
-use sluicegate_bench::suite::Kind;
+use sluicegate_bench::suite::SuiteKind;
 
 use super::options::turn;
 use super::output::{read, tell_moved};
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// The steps that thresholds are about, those that ratios are to, and no others.
 fn measure(args: &Args) -> anyhow::Result<Report> {
     let bench = Bench {
-        kinds: Kind::ALL
+        kinds: SuiteKind::ALL
             .into_iter()
             .filter(|kind| THRESHOLDS.iter().any(|b| b.suite == *kind))
             .collect(),

@@ -6,11 +6,10 @@ use std::time::Duration;
 use serde::Serialize;
 use sluicegate::units;
 use sluicegate_bench::cost::{
-    CostResults, CostSettings, OfForwarder, OfReceiver, RoundTrips, run as find,
+    self, CostResults, CostSettings, ForwarderCost, ReceiverCost, RoundTrips,
 };
 use sluicegate_bench::machine::Machine;
 use sluicegate_bench::statistics::of_share;
-use sluicegate_bench::testbed::Cpus;
 
 use super::options::turn;
 use super::progress::Watcher;
@@ -52,9 +51,8 @@ struct CostReport<'a> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let Args { rates, seconds, pings, json } = args;
     let settings = CostSettings { rates: rates.clone(), time: *seconds, pings: *pings };
-    let cpus = Cpus::allowed()?;
     let watcher = Watcher::new(Signals::catch()?);
-    let findings = find(&settings, &cpus, &watcher);
+    let findings = cost::run(&settings, &watcher);
     drop(watcher);
     let findings = findings?;
     let mut out = stdout().lock();
@@ -98,7 +96,7 @@ fn print(rates: &[u64], findings: &CostResults, out: &mut impl Write) -> io::Res
     Ok(())
 }
 
-fn print_receiver(rates: &[u64], receiver: &OfReceiver, out: &mut impl Write) -> io::Result<()> {
+fn print_receiver(rates: &[u64], receiver: &ReceiverCost, out: &mut impl Write) -> io::Result<()> {
     write!(out, "{:<38}", receiver.step)?;
     for pps in rates {
         let cpu = receiver.rates.iter().find(|it| it.pps == *pps).map(|it| of_share(it.cpu, 1));
@@ -110,7 +108,7 @@ fn print_receiver(rates: &[u64], receiver: &OfReceiver, out: &mut impl Write) ->
     }
 }
 
-fn print_forwarder(forwarder: &OfForwarder, out: &mut impl Write) -> io::Result<()> {
+fn print_forwarder(forwarder: &ForwarderCost, out: &mut impl Write) -> io::Result<()> {
     write!(out, "{:<38}", forwarder.step)?;
     match (&forwarder.round_trips, &forwarder.failed) {
         (Some(RoundTrips { lost, median_ms, p99_ms, max_ms, .. }), _) => {

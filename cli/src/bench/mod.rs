@@ -16,7 +16,7 @@ use clap::Subcommand;
 use sluicegate_bench::instructions;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::rounds::Bench;
-use sluicegate_bench::suite::{Kind, peers};
+use sluicegate_bench::suite::{SuiteKind, peers};
 
 use crate::signals::Signals;
 
@@ -96,11 +96,11 @@ struct ShowArgs {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.what {
-        BenchCommand::Rx(options) => climb(vec![Kind::Rx], &options, false),
-        BenchCommand::Tx(options) => climb(vec![Kind::Tx], &options, false),
-        BenchCommand::Drop(options) => climb(vec![Kind::Drop], &options, false),
-        BenchCommand::Forward(options) => climb(vec![Kind::Forward], &options, false),
-        BenchCommand::Pipe(options) => climb(vec![Kind::Pipe], &options, false),
+        BenchCommand::Rx(options) => climb(vec![SuiteKind::Rx], &options, false),
+        BenchCommand::Tx(options) => climb(vec![SuiteKind::Tx], &options, false),
+        BenchCommand::Drop(options) => climb(vec![SuiteKind::Drop], &options, false),
+        BenchCommand::Forward(options) => climb(vec![SuiteKind::Forward], &options, false),
+        BenchCommand::Pipe(options) => climb(vec![SuiteKind::Pipe], &options, false),
         BenchCommand::All(options) => climb(options.all(), &options, true),
         BenchCommand::Instructions(shown) => count(&shown),
         BenchCommand::Check(args) => check::run(&args),
@@ -114,7 +114,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// The suites, and the hot loops where they are wanted and there is a lab.
-fn climb(kinds: Vec<Kind>, options: &Options, with_loops: bool) -> anyhow::Result<()> {
+fn climb(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow::Result<()> {
     let bench = options.bench(kinds)?;
     let output = Output::prepare(&options.shown)?;
     let watcher = Watcher::new(Signals::catch()?);
@@ -139,10 +139,7 @@ fn count(shown: &OutputOptions) -> anyhow::Result<()> {
 
 fn measure(bench: &Bench, watcher: &Watcher) -> anyhow::Result<Report> {
     let date = now();
-    let peers = match bench.with_peers {
-        true => peers::ALL.iter().map(peers::Peer::look).collect(),
-        false => Vec::new(),
-    };
+    let peers = if bench.with_peers { peers::presence() } else { Vec::new() };
     let results = bench.run(watcher)?;
     Ok(Report::new(bench, &results, peers, date))
 }

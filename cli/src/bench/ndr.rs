@@ -8,15 +8,16 @@ use serde::Serialize;
 use sluicegate::error::Error;
 use sluicegate::link::Mac;
 use sluicegate_bench::Failure;
-use sluicegate_bench::device::{Device, Started};
+use sluicegate_bench::device;
 use sluicegate_bench::machine::Machine;
+use sluicegate_bench::ndr::device_trial::DeviceTrial;
 use sluicegate_bench::ndr::search::Goal;
 use sluicegate_bench::ndr::trial::{Latency, Offer};
-use sluicegate_bench::ndr::wire::Wire;
 use sluicegate_bench::ndr::{NdrResults, NdrSettings, OfSize, run as find};
+use sluicegate_bench::process::Running;
 use sluicegate_bench::rounds::{BenchObserver, Progress};
 use sluicegate_bench::statistics::of_share;
-use sluicegate_bench::testbed::{Cpus, Testbed, TestbedConfig};
+use sluicegate_bench::testbed::{Testbed, TestbedConfig};
 
 use super::options::{sides, turn};
 use super::progress::Watcher;
@@ -37,10 +38,10 @@ pub struct Args {
     #[arg(
         long,
         default_value = "forward",
-        value_name = "forward|bridge",
+        value_parser = ["forward", "bridge"],
         conflicts_with = "between"
     )]
-    device: Device,
+    device: String,
 
     /// Bytes of a frame without its check sequence, 60 to 1514
     #[arg(long, default_value = "60", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(60..=1514))]
@@ -123,21 +124,22 @@ impl Args {
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let settings = args.settings();
-    let cpus = Cpus::allowed()?;
     let watcher = Watcher::new(Signals::catch()?);
-    let findings = match &args.between {
+    let (testbed, device) = match &args.between {
         Some(text) => {
             let (left, right) = sides(text)?;
-            measure(args, &settings, &Testbed::of(left, right)?, None, cpus, &watcher)
+            (Testbed::of(left, right)?, None)
         }
         None => {
-            let testbed = Testbed::make(TestbedConfig { queues: 1, jumbo: false, line: true })?;
-            let started = args.device.start(&testbed, &cpus, &watcher);
-            started.and_then(|mut device| {
-                measure(args, &settings, &testbed, Some(&mut device), cpus, &watcher)
-            })
+            let testbed = Testbed::make(TestbedConfig::LINE)?;
+            let device = match args.device.as_str() {
+                "bridge" => device::make_bridge(&testbed).map(|()| None),
+                _ => device::start_forwarder(&testbed, &watcher).map(Some),
+            };
+            (testbed, device?)
         }
     };
+    let findings = measure(args, &settings, &testbed, device, &watcher);
     drop(watcher);
     let findings = findings?;
     if findings.are_none() {
@@ -172,8 +174,7 @@ fn measure(
     args: &Args,
     settings: &NdrSettings,
     testbed: &Testbed,
-    device: Option<&mut Started>,
-    cpus: Cpus,
+    device: Option<Running>,
     watcher: &Watcher,
 ) -> Result<NdrResults, Failure> {
     let to = args.dmac.map_or_else(|| testbed.right.mac(), Ok::<_, Error>)?;
@@ -188,8 +189,8 @@ fn measure(
         done.set(done.get() + 1);
     };
     let drain = args.drain;
-    let mut wire = Wire { testbed, cpus, device, to, drain, watch: watcher, begins: &begins };
-    find(&mut wire, settings)
+    let mut trial = DeviceTrial { testbed, device, to, drain, watch: watcher, begins: &begins };
+    find(&mut trial, settings)
 }
 
 /// An offer, in a line.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluicegate::error::Error;
 use sluicegate::units;
 use sluicegate_bench::rounds::Bench;
-use sluicegate_bench::suite::{Kind, Sweep};
+use sluicegate_bench::suite::{SuiteKind, Sweep};
 use sluicegate_bench::testbed::Side;
 
 /// Flags of every suite.
@@ -93,13 +93,13 @@ pub fn turn(text: &str) -> Result<Duration, String> {
 impl Options {
     /// All suites that can be climbed: between two interfaces there is no host that could pass
     /// anything on.
-    pub fn all(&self) -> Vec<Kind> {
-        let there = |kind: &Kind| self.between.is_none() || !kind.needs_middle();
-        Kind::ALL.into_iter().filter(there).collect()
+    pub fn all(&self) -> Vec<SuiteKind> {
+        let there = |kind: &SuiteKind| self.between.is_none() || !kind.needs_middle();
+        SuiteKind::ALL.into_iter().filter(there).collect()
     }
 
     /// The plan that the flags describe.
-    pub fn bench(&self, kinds: Vec<Kind>) -> Result<Bench, Error> {
+    pub fn bench(&self, kinds: Vec<SuiteKind>) -> Result<Bench, Error> {
         Ok(Bench {
             kinds,
             only: None,

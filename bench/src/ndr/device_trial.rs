@@ -1,8 +1,7 @@
-//! The real trial: packets with stamps go into a device by one interface and come out by another.
+//! Trials by programs: packets with stamps enter a device by one interface and leave it by another.
 //!
-//! `sluice generate --stamp` sends them and `sluice count --analyze` counts those with its stamps, so
-//! that what a device or a host says by itself is none of them. Counting is begun before sending, and
-//! goes on behind it until nothing more comes.
+//! `sluice generate --stamp` sends them, and `sluice count --analyze` counts those with its stamps, not what a
+//! device or a host sends by itself. Counting starts before sending, and goes on until nothing more comes.
 
 use std::time::Duration;
 
@@ -10,85 +9,80 @@ use serde::Deserialize;
 use sluicegate::link::Mac;
 
 use super::trial::{Latency, Offer, Trial, TrialOutcome, Until};
-use crate::device::Started;
 use crate::failure::Failure;
-use crate::process::{COUNTING, Program, Running};
-use crate::process_output::ProcessOutput;
+use crate::process::{COUNTING, ProcessOutput, Program, Running};
 use crate::rounds::BenchObserver;
-use crate::testbed::from_left;
-use crate::testbed::{Cpus, End, Testbed};
+use crate::testbed::{LabHost, Testbed};
 
 /// Longest delay that a late sender makes up for, at full speed: a burst that a device with a buffer
-/// takes. The sender skips packets that are later, so that its delay never causes loss in a device.
+/// accepts. The sender skips packets that are later, so that its delay never causes loss in a device.
 const MAX_LAG: &str = "1ms";
+/// The most attempts at a trial in which nothing is sent.
+const MAX_TRIES: u32 = 5;
 
-/// How often a trial is begun in which nothing is sent.
-const TRIES: u32 = 5;
-
-/// Two interfaces, and the device between them.
-pub struct Wire<'a> {
-    /// The sides: packets go in at the left and come out at the right.
+/// Trials on a device between the two sides of a testbed: packets enter at the left and leave at the right.
+pub struct DeviceTrial<'a> {
+    /// The sides.
     pub testbed: &'a Testbed,
-    /// The CPUs of both.
-    pub cpus: Cpus,
-    /// The device, where it was made for this.
-    pub device: Option<&'a mut Started>,
-    /// The Ethernet address that packets are sent to: the device's own where it routes.
+    /// The device, if it is a program of this bench.
+    pub device: Option<Running>,
+    /// The Ethernet address that packets are sent to: the device's own if it routes.
     pub to: Mac,
-    /// How long packets may still come when sending has ended (RFC 2544, 23: two seconds).
+    /// How long packets may still come after sending has ended (RFC 2544, 23: two seconds).
     pub drain: Duration,
     /// Observer that can stop the trial.
     pub watch: &'a dyn BenchObserver,
-    /// Is told of each trial before it.
+    /// Called before each trial.
     pub begins: &'a dyn Fn(&Offer),
 }
 
-impl Trial for Wire<'_> {
+impl Trial for DeviceTrial<'_> {
     fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
         // On a busy machine a short time may be over before the first packet: that was no trial.
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let outcome = self.once(offer)?;
             if outcome.sent > 0 {
                 return Ok(outcome);
             }
         }
         Err(Failure::of(
-            "the sender has sent nothing: look whether the interface is up, or give it more time (--seconds)",
+            "the sender has sent nothing: check that the interface is up, or allow more time (--seconds)",
         ))
     }
 }
 
-impl Wire<'_> {
+impl DeviceTrial<'_> {
     fn once(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
         (self.begins)(offer);
-        let mut counter = self.counter().start(self.testbed, End::Right, None)?;
-        counter.until(&COUNTING, self.watch)?;
-        let mut sender = self.sender(offer).start(self.testbed, End::Left, None)?;
+        let port = format!("xdp:{}?action=drop", self.testbed.right.interface);
+        let counter =
+            Program::sluice(["count", &port, "--analyze", "--json", "--interval", "100ms"])
+                .at(LabHost::Right)
+                .ready(COUNTING)
+                .start_ready(self.testbed, self.watch)?;
+        let mut sender = self.sender(offer).start(self.testbed)?;
         sender.over(longest(offer), self.watch)?;
         self.watch.pause(self.drain)?;
         // A device whose process exited loses all packets; that is no result.
-        self.device.as_mut().map_or(Ok(()), |device| device.still_runs())?;
+        self.device.as_mut().map_or(Ok(()), Running::still_runs)?;
         let counted = counter.end()?;
         let sent = sender.said();
-        outcome(offer, &sent, &counted).ok_or_else(|| complaint(&sender, &sent, &counted))
-    }
-
-    fn counter(&self) -> Program {
-        let port = format!("xdp:{}?action=drop", self.testbed.right.interface);
-        Program::sluice(["count", &port, "--analyze", "--json", "--interval", "100ms"])
+        outcome(offer, &sent, &counted).ok_or_else(|| match sent.result::<Sent>() {
+            None => Failure::of(format!("the sender: {}", sender.complaint())),
+            Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),
+        })
     }
 
     fn sender(&self, offer: &Offer) -> Program {
-        let program =
-            from_left(self.testbed, &self.cpus.senders(1), offer.bytes, &self.to.to_string());
-        let program = program.and(["--stamp"]);
+        let cpus = self.testbed.cpus.senders(1);
+        let program = self.testbed.sender(cpus, offer.bytes, &self.to.to_string()).and(["--stamp"]);
         let program = match offer.rate {
             Some(rate) => program.and(["--rate", &format!("{rate}pps"), "--max-lag", MAX_LAG]),
             None => program,
         };
         match (offer.until, offer.rate) {
             (Until::Packets(packets), _) => program.and(["--count", &packets.to_string()]),
-            // What a rate makes of the time is a number of packets.
+            // A rate and a time make a number of packets.
             (Until::Time(time), Some(rate)) => {
                 let packets = (rate * time.as_secs_f64()).round().max(1.0);
                 program.and(["--count", &format!("{packets:.0}")])
@@ -100,24 +94,17 @@ impl Wire<'_> {
     }
 }
 
-/// The longest that sending may take.
+/// The longest time of sending.
 fn longest(offer: &Offer) -> Duration {
     match offer.until {
         // The count and the rate set the time; a sender that falls behind takes longer.
         Until::Time(time) => time * 4,
-        // Whatever can send at all sends faster than that.
+        // Every sender is faster than that.
         Until::Packets(packets) => Duration::from_secs(1 + packets / 10_000),
     }
 }
 
-fn complaint(sender: &Running, sent: &ProcessOutput, counted: &ProcessOutput) -> Failure {
-    match sent.result::<Sent>() {
-        None => Failure::of(format!("the sender: {}", sender.complaint())),
-        Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),
-    }
-}
-
-/// Of what `sluice generate` says.
+/// Fields of the JSON of `sluice generate`.
 #[derive(Deserialize)]
 struct Sent {
     attempted: u64,
@@ -132,7 +119,7 @@ struct PaceJson {
     restarts: u64,
 }
 
-/// Of what `sluice count --analyze` says.
+/// Fields of the JSON of `sluice count --analyze`.
 #[derive(Deserialize)]
 struct Counted {
     analysis: Analysis,
@@ -175,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_is_what_both_sides_say() {
+    fn an_outcome_follows_from_the_output_of_both_sides() {
         let sent = |restarts| {
             said(&format!(r#"{{"attempted":120,"accepted":110,"elapsed_s":0.5{restarts}}}"#))
         };
@@ -199,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_came_through_is_an_outcome_too() {
+    fn a_loss_of_all_packets_is_an_outcome() {
         let counted = said(r#"{"analysis":{"streams":[]}}"#);
         let sent = said(r#"{"attempted":120,"accepted":110,"elapsed_s":0.5}"#);
         let outcome = outcome(&OFFER, &sent, &counted).unwrap();
@@ -207,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_is_no_outcome() {
+    fn without_output_there_is_no_outcome() {
         assert_eq!(outcome(&OFFER, &said(""), &said("{}")), None);
     }
 }

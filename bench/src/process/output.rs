@@ -1,4 +1,4 @@
-//! Output of programs, and the numbers in it.
+//! Output of programs, and the packet counts in it.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -13,37 +13,36 @@ pub struct ProcessOutput {
 }
 
 impl ProcessOutput {
-    /// The last JSON object on standard output, which is the result of a command of this project; none
-    /// where it has not what is wanted of it.
+    /// Parses the last JSON object on standard output, which is the result of a command of this project.
     pub fn result<T: DeserializeOwned>(&self) -> Option<T> {
         let line = self.out.lines().rev().find(|line| line.starts_with('{'))?;
         serde_json::from_str(line).ok()
     }
 
-    /// The number in it at a path: "/ledger/out" (RFC 6901).
+    /// The number in that object at a path: "/ledger/out" (RFC 6901).
     pub fn number(&self, path: &str) -> Option<f64> {
         self.result::<Value>()?.pointer(path)?.as_f64()
     }
 }
 
-/// Where in what a program says a number of packets stands.
+/// Position of a packet count in a program's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// At the beginning of the last line that has these words: "123 packets captured".
+    /// At the beginning of the last line with these words: "123 packets captured".
     Before(&'static str),
-    /// Behind these words, where they stand last: "Packets captured: 123".
+    /// After the last occurrence of these words: "Packets captured: 123".
     After(&'static str),
     /// In the result of a command of this project, at this path.
     At(&'static str),
-    /// In a table, the first line of which has names: below a name, in the line below that begins with
-    /// the same word (proc(5), /proc/net/snmp).
+    /// In a table whose lines begin with the first word, below the name in its first line (proc(5),
+    /// /proc/net/snmp).
     Below(&'static str, &'static str),
 }
 
 impl Count {
     /// Packets that `sluice count` has counted.
     pub const COUNTED: Self = Self::At("/ledger/out");
-    /// Packets that `sluice generate` says it has handed on.
+    /// Packets that `sluice generate` has sent or tried to send.
     pub const SENT: Self = Self::At("/attempted");
 
     /// The number.
@@ -54,15 +53,16 @@ impl Count {
         }
     }
 
-    /// All numbers that stand behind the words, in order: of a program that tells rates now and then.
-    /// None of other kinds than [`After`](Self::After).
+    /// All numbers after the words, in order: the rates of a program that reports them periodically. None for
+    /// other kinds than [`After`](Self::After).
     pub fn all(self, said: &ProcessOutput) -> Vec<u64> {
         let Self::After(words) = self else { return Vec::new() };
         let texts = [&said.out, &said.err];
         texts.iter().flat_map(|text| text.split(words).skip(1)).filter_map(first_number).collect()
     }
 
-    fn read(self, text: &str) -> Option<u64> {
+    /// The number in a text.
+    pub(crate) fn read(self, text: &str) -> Option<u64> {
         match self {
             Self::At(_) => None,
             Self::Before(words) => {

@@ -1,0 +1,331 @@
+//! The cost of waiting: the CPU time of each way of receiving at modest rates, and the round trip
+//! through each way of forwarding.
+//!
+//! At full speed nothing waits. At 10,000 to 300,000 packets a second, where most programs run, a receiver's
+//! cost is how often it looks and how it is woken, and a forwarder's delay is how soon it wakes.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::device::{bridge, no_bridge};
+use crate::failure::Failure;
+use crate::measure::Prepared;
+use crate::process::{BEGUN, Count, Program, Ready};
+use crate::rounds::{BenchObserver, Progress, missing};
+use crate::step::{Destination, Setting, Step};
+use crate::suite::StepContext;
+use crate::suite::peers::{dumpcap, tcpdump};
+use crate::testbed::{ADDRESS, NOBODY, Testbed, TestbedConfig, list};
+
+/// Time from the first packets to the measurement, and about the time that a program takes to start.
+const LEAD: Duration = Duration::from_secs(1);
+/// Time between two pings: long enough for every forwarder to go to sleep.
+const PING_INTERVAL: Duration = Duration::from_millis(5);
+/// Pings before those that count.
+const WARM_UP: u32 = 20;
+/// The line by which the minimal relay of this project's command (`sluice bench relay`) reports its start.
+pub const RELAYING: &str = "relaying";
+/// All steps have 60 bytes, one queue and one core.
+const SETTING: Setting = Setting { size: 60, batch: None, queues: 1, cores: 1, rules: None };
+
+/// The rates, times and counts of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostSettings {
+    /// Packets a second that receivers get; at 0 nothing is sent.
+    pub rates: Vec<u64>,
+    /// How long a receiver is measured at each rate, once packets have come for a second.
+    pub time: Duration,
+    /// Pings through each forwarder.
+    pub pings: u32,
+}
+
+/// The results of a run.
+#[derive(Debug, Serialize)]
+pub struct CostResults {
+    /// Each way of receiving.
+    pub receiving: Vec<ReceiverCost>,
+    /// Each way of forwarding.
+    pub forwarding: Vec<ForwarderCost>,
+    /// False if it was stopped before the end.
+    pub complete: bool,
+}
+
+/// The cost of a way of receiving.
+#[derive(Debug, Serialize)]
+pub struct ReceiverCost {
+    /// Its name, in the terms of the field.
+    pub step: String,
+    /// The program: "sluice", or a peer's name.
+    pub by: &'static str,
+    /// The command, as a shell takes it.
+    pub command: String,
+    /// The CPU time at each rate.
+    pub rates: Vec<AtRate>,
+    /// Why it could not be measured at a rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// The cost of receiving at one rate.
+#[derive(Debug, Serialize)]
+pub struct AtRate {
+    /// Packets a second that were to be sent.
+    pub pps: u64,
+    /// The CPU time of the program's threads, as a share of one CPU.
+    pub cpu: f64,
+    /// Packets that were sent in all.
+    pub sent: u64,
+    /// Packets that the program reports; absent if it reports none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received: Option<u64>,
+}
+
+/// The cost of a way of forwarding.
+#[derive(Debug, Serialize)]
+pub struct ForwarderCost {
+    /// Its name, in the terms of the field.
+    pub step: String,
+    /// The program: "sluice", or "linux" for the kernel alone.
+    pub by: &'static str,
+    /// The command, as a shell takes it.
+    pub command: String,
+    /// The round trips.
+    #[serde(flatten)]
+    pub round_trips: Option<RoundTrips>,
+    /// Why it could not be measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// Times of round trips.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RoundTrips {
+    /// Pings that were sent.
+    pub pings: u32,
+    /// Pings without an answer.
+    pub lost: u32,
+    /// The median.
+    pub median_ms: f64,
+    /// The 99th percentile.
+    pub p99_ms: f64,
+    /// The longest.
+    pub max_ms: f64,
+}
+
+/// Measures in labs that it makes.
+///
+/// # Errors
+/// A missing privilege; it was stopped before anything was measured. A program that fails is noted in its
+/// row.
+pub fn run(settings: &CostSettings, watch: &dyn BenchObserver) -> Result<CostResults, Failure> {
+    let mut results = CostResults { receiving: vec![], forwarding: vec![], complete: false };
+    match measure(settings, watch, &mut results) {
+        Ok(()) => results.complete = true,
+        Err(Failure::Stopped) if !results.receiving.is_empty() => {}
+        Err(failure) => return Err(failure),
+    }
+    Ok(results)
+}
+
+fn measure(
+    settings: &CostSettings,
+    watch: &dyn BenchObserver,
+    results: &mut CostResults,
+) -> Result<(), Failure> {
+    let pair = Testbed::make(TestbedConfig::PAIR)?;
+    let receivers = receivers(&StepContext { testbed: &pair, setting: SETTING });
+    let line = Testbed::make(TestbedConfig::LINE)?;
+    let forwarders = forwarders(&StepContext { testbed: &line, setting: SETTING });
+    let rated = receivers.len() * settings.rates.len();
+    let turns = rated + forwarders.len();
+    let receiver_takes = settings.time + 4 * LEAD;
+    let forwarder_takes = settings.pings * PING_INTERVAL + 2 * LEAD;
+    let mut done = 0;
+    let mut begins = |step: &str| {
+        let receiver_turns = rated.saturating_sub(done) as u32;
+        let forwarder_turns = (turns - done).min(forwarders.len()) as u32;
+        let left = receiver_takes * receiver_turns + forwarder_takes * forwarder_turns;
+        watch.progress(&Progress { step, done, turns, left });
+        done += 1;
+    };
+    for it in &receivers {
+        let (step, command) = (it.name.clone(), it.command());
+        let mut row = ReceiverCost { step, by: it.by, command, rates: vec![], failed: None };
+        for &pps in &settings.rates {
+            begins(&format!("{}, {pps} packets a second", it.name));
+            match at_rate(it, &pair, pps, settings.time, watch) {
+                Ok(turn) => row.rates.push(turn),
+                Err(Failure::Stopped) => {
+                    results.receiving.push(row);
+                    return Err(Failure::Stopped);
+                }
+                Err(failure) => row.failed = row.failed.or(Some(failure.to_string())),
+            }
+        }
+        results.receiving.push(row);
+    }
+    for it in &forwarders {
+        begins(&format!("round trip, {}", it.name));
+        let (round_trips, failed) = match through(it, &line, settings.pings, watch) {
+            Ok(round_trips) => (Some(round_trips), None),
+            Err(Failure::Stopped) => return Err(Failure::Stopped),
+            Err(failure) => (None, Some(failure.to_string())),
+        };
+        let (step, command) = (it.name.clone(), it.command());
+        results.forwarding.push(ForwarderCost { step, by: it.by, command, round_trips, failed });
+    }
+    Ok(())
+}
+
+/// The ways of receiving.
+fn receivers(context: &StepContext<'_>) -> Vec<Step> {
+    let right = context.right();
+    let step = |by, name: &str, program: Program| {
+        context.receives(by, name, Destination::Nobody, program.on(context.receiver()))
+    };
+    let sluice = |name, port: String| {
+        step("sluice", name, context.count(&port, [""; 0]).set("--interval", "1s"))
+    };
+    vec![
+        sluice("TPACKET_V3 ring", format!("packet:{right}")),
+        sluice("mirror", format!("mirror:{right}")),
+        sluice("XDP copies", format!("xdp:{right}?method=ring")),
+        sluice("AF_XDP, copy mode", format!("xdp:{right}?mode=copy")),
+        step("tcpdump", "tcpdump -w /dev/null", tcpdump(right, "/dev/null")),
+        step("dumpcap", "dumpcap -w /dev/null", dumpcap(right)),
+    ]
+}
+
+/// Measures a way of receiving at a rate.
+fn at_rate(
+    step: &Step,
+    testbed: &Testbed,
+    pps: u64,
+    time: Duration,
+    watch: &dyn BenchObserver,
+) -> Result<AtRate, Failure> {
+    if let Some(reason) = missing(step) {
+        return Err(Failure::of(reason));
+    }
+    let [program] = step.method.programs()[..] else {
+        return Err(Failure::of("one program receives"));
+    };
+    let mut receiver = program.start_ready(testbed, watch)?;
+    let rate = format!("{pps}pps");
+    let sender = testbed.sender(testbed.cpus.senders(1), SETTING.size, NOBODY);
+    let sender = sender.and(["--rate", &rate, "--interval", "200ms"]).ready(BEGUN);
+    let mut sender = (pps > 0).then(|| sender.start_ready(testbed, watch)).transpose()?;
+    watch.pause(LEAD.min(time))?;
+    let (begin, before_ns) = (Instant::now(), receiver.cpu_ns());
+    watch.pause(time)?;
+    let (elapsed, after_ns) = (begin.elapsed(), receiver.cpu_ns());
+    receiver.still_runs()?;
+    sender.as_mut().map_or(Ok(()), |it| it.still_runs())?;
+    let sent = sender.map(|it| it.end()).transpose()?;
+    // A packet ring passes its last block on within 10 ms, tcpdump's within a second.
+    watch.pause(Duration::from_millis(100))?;
+    let said = receiver.end()?;
+    Ok(AtRate {
+        pps,
+        cpu: after_ns.saturating_sub(before_ns) as f64 / elapsed.as_nanos() as f64,
+        sent: sent.and_then(|said| Count::SENT.of(&said)).unwrap_or(0),
+        received: program.count.and_then(|count| count.of(&said)),
+    })
+}
+
+/// The ways of forwarding.
+fn forwarders(context: &StepContext<'_>) -> Vec<Step> {
+    let Some(middle) = &context.testbed.middle else { return Vec::new() };
+    let [from, to] = middle.each_ref().map(|side| &side.interface);
+    let cpus = list(context.receivers(1));
+    let step = |by, name, program| context.forwards(by, name, Destination::Host, program);
+    let sluice = |name, ports: [String; 2]| {
+        let flags = ["--cpus", &cpus, "--json", "--interval", "200ms"];
+        let program = Program::sluice(["forward", &ports[0], &ports[1]]).and(flags);
+        step("sluice", name, Some(program.ready(BEGUN)))
+    };
+    let xdp = || [format!("xdp:{from}"), format!("xdp:{to}")];
+    let [left, right] = xdp();
+    let relay = Program::sluice(["bench", "relay", &left, &right, "--cpu", &cpus])
+        .ready(Ready::Says(RELAYING));
+    let bridging = step("linux", "kernel bridge", None);
+    vec![
+        Step { prepare: bridge(middle), tidy: vec![no_bridge()], ..bridging },
+        step("sluice", "minimal relay over AF_XDP, in poll(2)", Some(relay)),
+        sluice("AF_XDP swap", xdp()),
+        sluice("AF_XDP and live frames", xdp().map(|port| port + "?send=live")),
+        sluice("packet sockets", [format!("packet:{from}"), format!("packet:{to}")]),
+    ]
+}
+
+/// Sends pings through a way of forwarding.
+fn through(
+    step: &Step,
+    testbed: &Testbed,
+    pings: u32,
+    watch: &dyn BenchObserver,
+) -> Result<RoundTrips, Failure> {
+    let _prepared = Prepared::new(testbed, step)?;
+    let mut programs = Vec::new();
+    for program in step.method.programs() {
+        programs.push(program.start_ready(testbed, watch)?);
+    }
+    ping(testbed, WARM_UP, watch)?;
+    let measured = ping(testbed, pings, watch);
+    programs.iter_mut().try_for_each(|it| it.still_runs())?;
+    programs.into_iter().try_for_each(|it| it.end().map(drop))?;
+    measured
+}
+
+/// Sends pings from the left to the right.
+fn ping(testbed: &Testbed, pings: u32, watch: &dyn BenchObserver) -> Result<RoundTrips, Failure> {
+    let (count, interval) = (pings.to_string(), PING_INTERVAL.as_secs_f64().to_string());
+    let program = Program::tool("ping", ["-n", "-W", "1", "-c", &count, "-i", &interval, ADDRESS]);
+    let mut running = program.on(testbed.cpus.senders(1).first().copied()).start(testbed)?;
+    running.over(PING_INTERVAL * pings, watch)?;
+    RoundTrips::of(pings, &running.said().out)
+        .ok_or_else(|| Failure::of(format!("no ping to {ADDRESS} was answered")))
+}
+
+impl RoundTrips {
+    /// Parses the output of ping(8). Returns none if no ping was answered.
+    fn of(pings: u32, said: &str) -> Option<Self> {
+        let times = said.lines().filter_map(|line| {
+            let (time, unit) = line.split_once("time=")?.1.split_once(' ')?;
+            time.parse::<f64>().ok().filter(|_| unit.trim() == "ms")
+        });
+        let mut times: Vec<f64> = times.collect();
+        times.sort_by(f64::total_cmp);
+        let (last, answered) = (times.len().checked_sub(1)?, times.len() as u32);
+        let at = |share: f64| times[(last as f64 * share).round() as usize];
+        Some(Self {
+            pings,
+            lost: pings.saturating_sub(answered),
+            median_ms: at(0.5),
+            p99_ms: at(0.99),
+            max_ms: times[last],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_from_the_output_of_ping() {
+        let line = |n: u32, ms: &str| {
+            format!("64 bytes from 198.18.0.2: icmp_seq={n} ttl=64 time={ms} ms\n")
+        };
+        let mut said = String::from("PING 198.18.0.2 (198.18.0.2) 56(84) bytes of data.\n");
+        said += &(1..=99).map(|n| line(n, "0.050")).collect::<String>();
+        said += &line(100, "12.5");
+        said += "\n--- 198.18.0.2 ping statistics ---\n102 packets transmitted, 100 received, 2% \
+                 packet loss, time 500ms\nrtt min/avg/max/mdev = 0.050/0.1/12.5/0.1 ms\n";
+        let expected =
+            RoundTrips { pings: 102, lost: 2, median_ms: 0.05, p99_ms: 0.05, max_ms: 12.5 };
+        assert_eq!(RoundTrips::of(102, &said), Some(expected));
+        assert_eq!(RoundTrips::of(5, "PING 198.18.0.2\n"), None, "nothing was answered");
+    }
+}

@@ -1,0 +1,369 @@
+//! One turn of one step: the order in which programs start, and the time over which packets are counted.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::link::netns::run_in;
+use sluicegate::link::{Rates, Sample};
+use sluicegate::xdp::live;
+use sluicegate::xdp::resident::Resident;
+
+use crate::cpu_distance::{self, apart_ns};
+use crate::failure::Failure;
+use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
+use crate::process::{COUNTING, Count, Program, Running};
+use crate::profile::{Achieved, Participants, Profile, Profiler, Recorded, counters};
+use crate::rounds::BenchObserver;
+use crate::statistics::Spread;
+use crate::step::{Counter, Destination, Method, Pipe, Reception, Step};
+use crate::testbed::{LabHost, NOBODY, Testbed};
+
+/// Longest wait for packets: for the first, and for each later rate.
+const PACKETS_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time between two looks for them.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Packets that show that traffic flows; a host sends fewer by itself when its interface is new.
+const TRAFFIC: u64 = 1000;
+/// Time until a sender has its full rate, and for its last packets to arrive.
+const SETTLE: Duration = Duration::from_millis(300);
+/// Time for the last packets to be counted after the sender has ended.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// The conditions of a turn.
+#[derive(Clone, Copy)]
+pub struct TurnContext<'a> {
+    /// The two interfaces, and the CPUs of both sides.
+    pub testbed: &'a Testbed,
+    /// How long packets are sent.
+    pub time: Duration,
+    /// Sample the causes of CPU time.
+    pub causes: bool,
+    /// The longest round trip of a cache line between CPUs that are near each other.
+    pub near: Duration,
+    /// Observer that can stop the turn.
+    pub watch: &'a dyn BenchObserver,
+}
+
+impl TurnContext<'_> {
+    /// Runs a step once.
+    ///
+    /// # Errors
+    /// The step could not be run, or the observer stopped it. Its changes are undone.
+    pub fn measure(self, step: &Step) -> Result<Measurement, Failure> {
+        let _prepared = Prepared::new(self.testbed, step)?;
+        match &step.method {
+            Method::Receive(reception) => self.receive(step, reception),
+            Method::Send(program) => self.send(program),
+            Method::Pipe(pipe) => self.pipe(pipe),
+        }
+    }
+
+    /// Sends packets to the right end as fast as possible.
+    fn receive(self, step: &Step, reception: &Reception) -> Result<Measurement, Failure> {
+        let Self { testbed, time, watch, .. } = self;
+        let counts_in_xdp = matches!(reception.counter, Some(Counter::Xdp));
+        let counter = counts_in_xdp.then(|| self.count_in_xdp()).transpose()?;
+        let start = |program: &Program| program.start_ready(testbed, watch);
+        let mut program = reception.program.as_ref().map(start).transpose()?;
+        let before = self.arrived(reception.counter.as_ref())?;
+        let cpu_before = program.as_ref().map(Running::cpu_ns);
+        let load = Load::begin(self.causes)?;
+        let mut sender = self.sender(step, reception.to)?.start(testbed)?;
+        sender.over(time, watch)?;
+        let loaded = load.end()?;
+        watch.pause(DRAIN)?;
+        // The counts of a program that has exited are no rate.
+        program.as_mut().map_or(Ok(()), Running::still_runs)?;
+
+        let said = sender.said();
+        let complaint = || Failure::of(format!("the sender: {}", sender.complaint()));
+        let seconds = said.number("/elapsed_s").ok_or_else(complaint)?;
+        // Packets that the interface did not accept could not be received.
+        let accepted = Count::At("/accepted").of(&said);
+        let sent = accepted.or_else(|| Count::SENT.of(&said)).ok_or_else(complaint)?;
+        let participants = Participants {
+            measured: Some(program.iter().map(Running::pid).collect()),
+            sender: vec![sender.pid()],
+            live_frames_send: true,
+        };
+        let cpu_ns = program.as_ref().map(Running::cpu_ns);
+        let after = self.arrived(reception.counter.as_ref())?;
+        let said = program.map(Running::end).transpose()?;
+        let arrived = match (before, after, &reception.program, said) {
+            (Some(before), Some(after), ..) => after.saturating_sub(before),
+            (_, _, Some(program), Some(said)) => {
+                program.count.and_then(|count| count.of(&said)).ok_or_else(|| {
+                    let last = said.err.lines().chain(said.out.lines()).last().unwrap_or("nothing");
+                    let name = &program.name;
+                    Failure::of(format!("{name} did not say how many packets it got: {last}"))
+                })?
+            }
+            _ => return Err(Failure::of("nothing counts the packets that arrive")),
+        };
+        drop(counter);
+        let time = Duration::from_secs_f64(seconds);
+        let cpu_ns = cpu_ns.zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
+        let figures = Figures {
+            mpps: mpps(arrived, time),
+            offered_mpps: Some(mpps(sent, time)),
+            lost: Some(lost(sent, arrived)),
+            cpu_ns: cpu_ns.map(|ns| per_packet(ns, arrived)),
+        };
+        Ok(loaded.explain(&participants, sent, figures))
+    }
+
+    /// The fastest sender, by a CPU for each queue.
+    fn sender(self, step: &Step, to: Destination) -> Result<Program, Failure> {
+        let Self { testbed, time, .. } = self;
+        let dmac = match (to, &testbed.middle) {
+            (Destination::Nobody, _) => NOBODY.to_owned(),
+            (Destination::Router, Some([from, _])) => from.mac()?.to_string(),
+            _ => testbed.right.mac()?.to_string(),
+        };
+        let method = if step.setting.size > live::MAX_BYTES { "sendmmsg" } else { "auto" };
+        let cpus = testbed.cpus.senders(step.setting.queues);
+        let program = testbed.sender(cpus, step.setting.size, &dmac);
+        Ok(program.and(["--method", method, "--duration", &time.as_secs_f64().to_string()]))
+    }
+
+    /// Starts a program that counts and drops all packets at the right in XDP.
+    fn count_in_xdp(self) -> Result<Running, Failure> {
+        let port = format!("xdp:{}?action=drop", self.testbed.right.interface);
+        let program = Program::sluice(["count", &port, "--json", "--interval", "100ms"]);
+        program.at(LabHost::Right).ready(COUNTING).start_ready(self.testbed, self.watch)
+    }
+
+    /// Reads a counter of arrived packets.
+    fn arrived(self, counter: Option<&Counter>) -> Result<Option<u64>, Failure> {
+        let program = match counter {
+            None => return Ok(None),
+            Some(Counter::Xdp) => return self.seen_in_xdp().map(Some),
+            Some(Counter::Program(program)) => program,
+        };
+        let said = program.run(self.testbed)?;
+        let count = program.count.and_then(|count| count.read(&said));
+        let none = || Failure::of(format!("{}: no count in its output", program.shown()));
+        count.ok_or_else(none).map(Some)
+    }
+
+    /// Packets that have met the XDP program at the right end's interface.
+    fn seen_in_xdp(self) -> Result<u64, Failure> {
+        let side = &self.testbed.right;
+        let interface = side.look()?;
+        let total = run_in(side.netns.as_deref(), || {
+            Ok(Resident::find(&interface)?.map(|resident| resident.total().packets))
+        })?;
+        let removed = || format!("the XDP program on {} was removed", side.interface);
+        total.ok_or_else(|| Failure::of(removed()))
+    }
+
+    /// Counts at the right end what the program sends.
+    fn send(self, program: &Program) -> Result<Measurement, Failure> {
+        let Self { testbed, time, watch, .. } = self;
+        let counter = self.count_in_xdp()?;
+        let at_first = self.seen_in_xdp()?;
+        let mut sender = program.start_ready(testbed, watch)?;
+        let deadline = Instant::now() + PACKETS_TIMEOUT;
+        while self.seen_in_xdp()? < at_first + TRAFFIC {
+            sender.still_runs()?;
+            if Instant::now() > deadline {
+                return Err(Failure::of(format!("no packets arrive: {}", sender.complaint())));
+            }
+            watch.pause(INTERVAL)?;
+        }
+        watch.pause(SETTLE)?;
+
+        let (from, before) = (Instant::now(), self.seen_in_xdp()?);
+        let (load, cpu_before) = (Load::begin(self.causes)?, sender.cpu_ns());
+        watch.pause(time)?;
+        let (elapsed, after) = (from.elapsed(), self.seen_in_xdp()?);
+        let cpu_ns = sender.cpu_ns().saturating_sub(cpu_before);
+        let packets = after.saturating_sub(before);
+        let loaded = load.end()?;
+        let participants =
+            Participants { measured: Some(vec![sender.pid()]), ..Participants::default() };
+        sender.still_runs()?;
+
+        let said = sender.end()?;
+        watch.pause(SETTLE)?;
+        let all = self.seen_in_xdp()?.saturating_sub(at_first);
+        counter.end()?;
+        let sent = program.count.and_then(|count| count.of(&said));
+        let figures = Figures {
+            mpps: mpps(packets, elapsed),
+            offered_mpps: None,
+            lost: sent.map(|sent| lost(sent, all)),
+            cpu_ns: Some(per_packet(cpu_ns, packets)),
+        };
+        Ok(loaded.explain(&participants, packets, figures))
+    }
+
+    /// Reads the rates that the receiver of a pipe reports. The programs are killed afterwards: one that loses
+    /// its peer may report any error.
+    fn pipe(self, pipe: &Pipe) -> Result<Measurement, Failure> {
+        let mut programs = Vec::new();
+        for program in pipe.programs() {
+            programs.push(match program.host == pipe.first {
+                true => program.start_ready(self.testbed, self.watch)?,
+                false => program.start(self.testbed)?,
+            });
+        }
+        let is_receiver_first = pipe.sender.is_none() || pipe.first == LabHost::Right;
+        let receiver = if is_receiver_first { 0 } else { 1 };
+        let cpu_ns = |programs: &[Running]| programs.iter().map(Running::cpu_ns).sum::<u64>();
+        let apart = || pipe.sender.as_ref().and_then(|_| apart_ns(&self.testbed.cpus));
+
+        // The intervals in which packets begin to come and in which the measurement begins are left out.
+        let mut rates = self.rates(&mut programs, receiver, pipe, 1)?;
+        let mut apart_before = apart();
+        for _ in 1..cpu_distance::looks(self.time) {
+            if apart_before.is_none_or(|ns| Duration::from_nanos(ns) <= self.near) {
+                break;
+            }
+            self.watch.pause(cpu_distance::PAUSE)?;
+            apart_before = apart();
+        }
+        rates = self.rates(&mut programs, receiver, pipe, rates.len())?;
+        let (from, cpu_before, load) =
+            (Instant::now(), cpu_ns(&programs), Load::begin(self.causes)?);
+        self.watch.pause(self.time)?;
+        let first = rates.len() + 1;
+        let rates = self.rates(&mut programs, receiver, pipe, first + 1)?;
+        let (elapsed, cpu_ns) = (from.elapsed(), cpu_ns(&programs).saturating_sub(cpu_before));
+        let loaded = load.end()?;
+        let apart_ns = apart_before.max(apart());
+        let pps = Spread::of(rates[first..].iter().map(|&pps| pps as f64));
+        let pps = pps.map_or(0.0, |rates| rates.median);
+        let packets = (pps * elapsed.as_secs_f64()) as u64;
+        let cpu_ns = Some(per_packet(cpu_ns, packets));
+        let figures = Figures { mpps: pps / 1e6, cpu_ns, ..Figures::default() };
+        let measured = Some(programs.iter().map(Running::pid).collect());
+        let participants = Participants { measured, ..Participants::default() };
+        Ok(Measurement { apart_ns, ..loaded.explain(&participants, packets, figures) })
+    }
+
+    /// Waits until the receiver has reported at least `n` rates above zero, and returns all.
+    fn rates(
+        self,
+        programs: &mut [Running],
+        receiver: usize,
+        pipe: &Pipe,
+        n: usize,
+    ) -> Result<Vec<u64>, Failure> {
+        let deadline = Instant::now() + PACKETS_TIMEOUT;
+        loop {
+            let said = programs[receiver].said();
+            let rates = pipe.receiver.count.map_or_else(Vec::new, |count| count.all(&said));
+            let rates: Vec<u64> = rates.into_iter().skip_while(|&pps| pps == 0).collect();
+            if rates.len() >= n {
+                return Ok(rates);
+            }
+            programs.iter_mut().try_for_each(Running::still_runs)?;
+            if Instant::now() > deadline {
+                let complaint = programs[receiver].complaint();
+                return Err(Failure::of(format!("no packets arrive: {complaint}")));
+            }
+            self.watch.pause(INTERVAL)?;
+        }
+    }
+}
+
+/// The changes of a step, undone on drop.
+pub struct Prepared<'a> {
+    testbed: &'a Testbed,
+    step: &'a Step,
+}
+
+impl<'a> Prepared<'a> {
+    /// Runs the commands that a step wants before.
+    ///
+    /// # Errors
+    /// One of them fails; the others are undone.
+    pub fn new(testbed: &'a Testbed, step: &'a Step) -> Result<Self, Failure> {
+        let prepared = Self { testbed, step };
+        step.prepare.iter().try_for_each(|program| program.run(testbed).map(drop))?;
+        Ok(prepared)
+    }
+}
+
+impl Drop for Prepared<'_> {
+    fn drop(&mut self) {
+        for program in &self.step.tidy {
+            // A change that stays makes the preparation of the next step fail, which reports it. The testbed
+            // is removed in the end, too.
+            let _ = program.run(self.testbed);
+        }
+    }
+}
+
+/// A running measurement of all CPUs.
+struct Load {
+    before: Sample,
+    profiler: Option<Profiler>,
+}
+
+/// A finished measurement of all CPUs.
+struct Loaded {
+    rates: Rates,
+    recorded: Option<Recorded>,
+}
+
+impl Load {
+    fn begin(causes: bool) -> Result<Self, Failure> {
+        // The bench has tried it before; if it fails now there are no causes.
+        let profiler = causes.then(|| Profiler::start().ok()).flatten();
+        Ok(Self { before: counters()?, profiler })
+    }
+
+    /// Ends it, before the measured programs exit.
+    fn end(self) -> Result<Loaded, Failure> {
+        let rates = Rates::between(&self.before, &counters()?);
+        Ok(Loaded { rates, recorded: self.profiler.and_then(|it| it.stop().ok()) })
+    }
+}
+
+impl Loaded {
+    /// Adds the work of the CPUs and its causes to the figures of `packets` packets.
+    fn explain(
+        &self,
+        participants: &Participants,
+        packets: u64,
+        figures: Figures<f64>,
+    ) -> Measurement {
+        let cpus = self.rates.cpus.iter().map(|cpu| {
+            let ns = cpu.busy * self.rates.seconds * 1e9 / packets.max(1) as f64;
+            CpuShare { cpu: cpu.cpu, busy: cpu.busy, ns }
+        });
+        let achieved = Achieved { packets, lost: figures.lost.unwrap_or(0.0) };
+        let profile = self.recorded.as_ref().map(|it| it.explain(participants, achieved));
+        let Profile { causes, advice, doubt, .. } = profile.unwrap_or_default();
+        let explanation = Explanation { cpus: cpus.collect(), causes, advice, doubt };
+        Measurement { figures, explanation, apart_ns: None }
+    }
+}
+
+fn per_packet(ns: u64, packets: u64) -> f64 {
+    ns as f64 / packets.max(1) as f64
+}
+
+/// Packets in millions a second.
+fn mpps(packets: u64, time: Duration) -> f64 {
+    packets as f64 / time.as_nanos().max(1) as f64 * 1e3
+}
+
+/// The share of `sent` that did not arrive, from 0 to 1. If a host sends packets of its own, more may arrive:
+/// nothing is lost then.
+fn lost(sent: u64, arrived: u64) -> f64 {
+    sent.saturating_sub(arrived) as f64 / sent.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_was_sent_is_no_loss() {
+        assert_eq!(lost(100, 75), 0.25);
+        assert_eq!(lost(100, 101), 0.0);
+        assert_eq!(lost(0, 0), 0.0);
+    }
+}
