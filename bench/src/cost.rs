@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::device::{bridge, no_bridge};
-use crate::failure::Failure;
 use crate::measure::Prepared;
+use crate::observer::{BenchObserver, Failure, Progress};
 use crate::process::{BEGUN, Count, Program, Ready};
-use crate::rounds::{BenchObserver, Progress, missing};
 use crate::step::{Destination, Setting, Step};
 use crate::suite::StepContext;
 use crate::suite::peers::{dumpcap, tcpdump};
@@ -43,6 +42,8 @@ pub struct CostSettings {
 /// The results of a run.
 #[derive(Debug, Serialize)]
 pub struct CostResults {
+    /// How long each receiver was measured at a rate.
+    pub seconds: f64,
     /// Each way of receiving.
     pub receiving: Vec<ReceiverCost>,
     /// Each way of forwarding.
@@ -119,7 +120,9 @@ pub struct RoundTrips {
 /// A missing privilege; it was stopped before anything was measured. A program that fails is noted in its
 /// row.
 pub fn run(settings: &CostSettings, watch: &dyn BenchObserver) -> Result<CostResults, Failure> {
-    let mut results = CostResults { receiving: vec![], forwarding: vec![], complete: false };
+    let seconds = settings.time.as_secs_f64();
+    let mut results =
+        CostResults { seconds, receiving: vec![], forwarding: vec![], complete: false };
     match measure(settings, watch, &mut results) {
         Ok(()) => results.complete = true,
         Err(Failure::Stopped) if !results.receiving.is_empty() => {}
@@ -205,17 +208,17 @@ fn at_rate(
     time: Duration,
     watch: &dyn BenchObserver,
 ) -> Result<AtRate, Failure> {
-    if let Some(reason) = missing(step) {
+    if let Some(reason) = step.missing() {
         return Err(Failure::of(reason));
     }
     let [program] = step.method.programs()[..] else {
         return Err(Failure::of("one program receives"));
     };
-    let mut receiver = program.start_ready(testbed, watch)?;
+    let mut receiver = testbed.start_ready(program, watch)?;
     let rate = format!("{pps}pps");
     let sender = testbed.sender(testbed.cpus.senders(1), SETTING.size, NOBODY);
     let sender = sender.and(["--rate", &rate, "--interval", "200ms"]).ready(BEGUN);
-    let mut sender = (pps > 0).then(|| sender.start_ready(testbed, watch)).transpose()?;
+    let mut sender = (pps > 0).then(|| testbed.start_ready(&sender, watch)).transpose()?;
     watch.pause(LEAD.min(time))?;
     let (begin, before_ns) = (Instant::now(), receiver.cpu_ns());
     watch.pause(time)?;
@@ -269,7 +272,7 @@ fn through(
     let _prepared = Prepared::new(testbed, step)?;
     let mut programs = Vec::new();
     for program in step.method.programs() {
-        programs.push(program.start_ready(testbed, watch)?);
+        programs.push(testbed.start_ready(program, watch)?);
     }
     ping(testbed, WARM_UP, watch)?;
     let measured = ping(testbed, pings, watch);
@@ -282,7 +285,8 @@ fn through(
 fn ping(testbed: &Testbed, pings: u32, watch: &dyn BenchObserver) -> Result<RoundTrips, Failure> {
     let (count, interval) = (pings.to_string(), PING_INTERVAL.as_secs_f64().to_string());
     let program = Program::tool("ping", ["-n", "-W", "1", "-c", &count, "-i", &interval, ADDRESS]);
-    let mut running = program.on(testbed.cpus.senders(1).first().copied()).start(testbed)?;
+    let program = program.on(testbed.cpus.senders(1).first().copied());
+    let mut running = testbed.start(&program)?;
     running.over(PING_INTERVAL * pings, watch)?;
     RoundTrips::of(pings, &running.said().out)
         .ok_or_else(|| Failure::of(format!("no ping to {ADDRESS} was answered")))

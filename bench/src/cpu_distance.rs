@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use sluicegate::link::pin_thread;
 
-use crate::failure::Failure;
 use crate::measurement::Measurement;
-use crate::rounds::BenchObserver;
+use crate::observer::BenchObserver;
+use crate::observer::Failure;
 use crate::testbed::Cpus;
 
 /// Tries, the last of which counts wherever the CPUs are.

@@ -2,10 +2,9 @@
 
 use sluicegate::error::Error;
 
-use crate::failure::Failure;
-use crate::process::{BEGUN, Program, Running};
-use crate::rounds::BenchObserver;
-use crate::testbed::{ADDRESS, LabHost, Side, Testbed, list};
+use crate::observer::{BenchObserver, Failure};
+use crate::process::{BEGUN, LabHost, Program, Running};
+use crate::testbed::{ADDRESS, Side, Testbed, list};
 
 /// Starts `sluice forward` in the middle of a testbed. The device runs until the value is dropped.
 ///
@@ -14,11 +13,11 @@ use crate::testbed::{ADDRESS, LabHost, Side, Testbed, list};
 pub fn start_forwarder(testbed: &Testbed, watch: &dyn BenchObserver) -> Result<Running, Failure> {
     let ports = middle(testbed)?.each_ref().map(|side| format!("xdp:{}", side.interface));
     let cpus = list(testbed.cpus.receivers(1, 1));
-    Program::sluice(["forward", &ports[0], &ports[1]])
+    let program = Program::sluice(["forward", &ports[0], &ports[1]])
         .and(["--cpus", &cpus, "--json", "--interval", "1s"])
         .at(LabHost::Middle)
-        .ready(BEGUN)
-        .start_ready(testbed, watch)
+        .ready(BEGUN);
+    testbed.start_ready(&program, watch)
 }
 
 /// Makes the host in the middle of a testbed a bridge.
@@ -26,7 +25,7 @@ pub fn start_forwarder(testbed: &Testbed, watch: &dyn BenchObserver) -> Result<R
 /// # Errors
 /// `ip` is not installed.
 pub fn make_bridge(testbed: &Testbed) -> Result<(), Failure> {
-    bridge(middle(testbed)?).iter().try_for_each(|program| program.run(testbed).map(drop))
+    bridge(middle(testbed)?).iter().try_for_each(|program| testbed.run(program).map(drop))
 }
 
 fn middle(testbed: &Testbed) -> Result<&[Side; 2], Error> {

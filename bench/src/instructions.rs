@@ -11,12 +11,11 @@ use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use sluicegate::xdp::{ProgInfo, RunStatistics};
 
-use crate::failure::Failure;
-use crate::process::{BEGUN, Count, Program, is_installed, missing};
-use crate::rounds::{BenchObserver, Progress};
+use crate::observer::{BenchObserver, Failure, Progress};
+use crate::process::{BEGUN, Count, LabHost, Program, is_installed, missing};
 use crate::step::Setting;
 use crate::suite::StepContext;
-use crate::testbed::{LabHost, Testbed, TestbedConfig};
+use crate::testbed::{Testbed, TestbedConfig};
 
 const VALGRIND: &str = "valgrind";
 /// Position of valgrind's count of instructions, in all threads.
@@ -222,7 +221,7 @@ impl LoopKind {
             .by(VALGRIND, ["--tool=callgrind", "--callgrind-out-file=/dev/null"])
             .at(LabHost::Right)
             .on(context.receiver());
-        let mut running = program.start(context.testbed)?;
+        let mut running = context.testbed.start(&program)?;
         if receives {
             // All packets are in the receiver's ring before it looks, so that it never waits and all batches
             // are full.
@@ -232,7 +231,7 @@ impl LoopKind {
             let sent = (packets + packets / 4).to_string();
             let flags = ["--method", "live", "--count", &sent];
             let sender = context.generate(context.left(), flags);
-            sender.start(context.testbed)?.over(MAX_RUN, watch)?;
+            context.testbed.start(&sender)?.over(MAX_RUN, watch)?;
             running.signal(Signal::SIGCONT);
         }
         running.over(MAX_RUN, watch)?;
@@ -252,9 +251,9 @@ fn examine(
     // Without it there are no times.
     let _statistics = RunStatistics::on();
     let receiver = context.count(port, [""; 0]).ready(BEGUN);
-    let receiver = receiver.start_ready(context.testbed, watch)?;
+    let receiver = context.testbed.start_ready(&receiver, watch)?;
     let sender = context.generate(to, flags.iter().copied()).and(["--interval", "100ms"]);
-    let sender = sender.ready(BEGUN).start_ready(context.testbed, watch)?;
+    let sender = context.testbed.start_ready(&sender.ready(BEGUN), watch)?;
     watch.pause(SENDING)?;
     let owner = if is_receiver_s { &receiver } else { &sender };
     length(name, &ProgInfo::by(owner.pid())?)

@@ -13,6 +13,7 @@
 //! | [`suite`] | the steps of Sluice and of other programs (peers), and their settings |
 //! | [`step`] | the programs of a step, and how its packets are counted |
 //! | [`rounds`] | the turns, and their progress |
+//! | [`observer`] | the observer of a bench, which can stop it, and failures |
 //! | [`testbed`] | a pair of connected interfaces, and the CPUs of both sides |
 //! | [`device`] | the host between two others as a device that forwards |
 //! | [`process`] | programs: started, waited for, measured, ended; the counts in their output |
@@ -36,12 +37,12 @@ pub mod compare;
 pub mod cost;
 mod cpu_distance;
 pub mod device;
-mod failure;
 pub mod instructions;
 pub mod machine;
 pub mod measure;
 pub mod measurement;
 pub mod ndr;
+pub mod observer;
 pub mod page;
 pub mod process;
 pub mod profile;
@@ -53,4 +54,4 @@ pub mod suite;
 pub mod table;
 pub mod testbed;
 
-pub use failure::Failure;
+pub use observer::Failure;

@@ -8,14 +8,13 @@ use sluicegate::xdp::live;
 use sluicegate::xdp::resident::Resident;
 
 use crate::cpu_distance::{self, apart_ns};
-use crate::failure::Failure;
 use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
-use crate::process::{COUNTING, Count, Program, Running};
+use crate::observer::{BenchObserver, Failure};
+use crate::process::{COUNTING, Count, LabHost, Program, Running};
 use crate::profile::{Achieved, Participants, Profile, Profiler, Recorded, counters};
-use crate::rounds::BenchObserver;
 use crate::statistics::Spread;
 use crate::step::{Counter, Destination, Method, Pipe, Reception, Step};
-use crate::testbed::{LabHost, NOBODY, Testbed};
+use crate::testbed::{NOBODY, Testbed};
 
 /// Longest wait for packets: for the first, and for each later rate.
 const PACKETS_TIMEOUT: Duration = Duration::from_secs(20);
@@ -62,12 +61,12 @@ impl TurnContext<'_> {
         let Self { testbed, time, watch, .. } = self;
         let counts_in_xdp = matches!(reception.counter, Some(Counter::Xdp));
         let counter = counts_in_xdp.then(|| self.count_in_xdp()).transpose()?;
-        let start = |program: &Program| program.start_ready(testbed, watch);
+        let start = |program: &Program| testbed.start_ready(program, watch);
         let mut program = reception.program.as_ref().map(start).transpose()?;
         let before = self.arrived(reception.counter.as_ref())?;
         let cpu_before = program.as_ref().map(Running::cpu_ns);
         let load = Load::begin(self.causes)?;
-        let mut sender = self.sender(step, reception.to)?.start(testbed)?;
+        let mut sender = testbed.start(&self.sender(step, reception.to)?)?;
         sender.over(time, watch)?;
         let loaded = load.end()?;
         watch.pause(DRAIN)?;
@@ -129,7 +128,8 @@ impl TurnContext<'_> {
     fn count_in_xdp(self) -> Result<Running, Failure> {
         let port = format!("xdp:{}?action=drop", self.testbed.right.interface);
         let program = Program::sluice(["count", &port, "--json", "--interval", "100ms"]);
-        program.at(LabHost::Right).ready(COUNTING).start_ready(self.testbed, self.watch)
+        let program = program.at(LabHost::Right).ready(COUNTING);
+        self.testbed.start_ready(&program, self.watch)
     }
 
     /// Reads a counter of arrived packets.
@@ -139,7 +139,7 @@ impl TurnContext<'_> {
             Some(Counter::Xdp) => return self.seen_in_xdp().map(Some),
             Some(Counter::Program(program)) => program,
         };
-        let said = program.run(self.testbed)?;
+        let said = self.testbed.run(program)?;
         let count = program.count.and_then(|count| count.read(&said));
         let none = || Failure::of(format!("{}: no count in its output", program.shown()));
         count.ok_or_else(none).map(Some)
@@ -161,7 +161,7 @@ impl TurnContext<'_> {
         let Self { testbed, time, watch, .. } = self;
         let counter = self.count_in_xdp()?;
         let at_first = self.seen_in_xdp()?;
-        let mut sender = program.start_ready(testbed, watch)?;
+        let mut sender = testbed.start_ready(program, watch)?;
         let deadline = Instant::now() + PACKETS_TIMEOUT;
         while self.seen_in_xdp()? < at_first + TRAFFIC {
             sender.still_runs()?;
@@ -203,8 +203,8 @@ impl TurnContext<'_> {
         let mut programs = Vec::new();
         for program in pipe.programs() {
             programs.push(match program.host == pipe.first {
-                true => program.start_ready(self.testbed, self.watch)?,
-                false => program.start(self.testbed)?,
+                true => self.testbed.start_ready(program, self.watch)?,
+                false => self.testbed.start(program)?,
             });
         }
         let is_receiver_first = pipe.sender.is_none() || pipe.first == LabHost::Right;
@@ -280,7 +280,7 @@ impl<'a> Prepared<'a> {
     /// One of them fails; the others are undone.
     pub fn new(testbed: &'a Testbed, step: &'a Step) -> Result<Self, Failure> {
         let prepared = Self { testbed, step };
-        step.prepare.iter().try_for_each(|program| program.run(testbed).map(drop))?;
+        step.prepare.iter().try_for_each(|program| testbed.run(program).map(drop))?;
         Ok(prepared)
     }
 }
@@ -290,7 +290,7 @@ impl Drop for Prepared<'_> {
         for program in &self.step.tidy {
             // A change that stays makes the preparation of the next step fail, which reports it. The testbed
             // is removed in the end, too.
-            let _ = program.run(self.testbed);
+            let _ = self.testbed.run(program);
         }
     }
 }

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use sluicegate::error;
 
-use crate::failure::Failure;
 use crate::instructions::{Counted, HotLoop};
 use crate::machine::Machine;
 use crate::measurement::{Explanation, Figures, Measurement};
+use crate::observer::Failure;
 use crate::process::SLUICE;
 use crate::rounds::{Bench, Measured, Results};
 use crate::statistics::Spread;

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use sluicegate::error::Error;
 
 use crate::cpu_distance::CpuDistance;
-use crate::failure::Failure;
 use crate::measure::TurnContext;
 use crate::measurement::Measurement;
-use crate::process::{self, is_installed};
+use crate::observer::{BenchObserver, Failure, Progress};
 use crate::profile::Profiler;
 use crate::step::{Setting, Step};
 use crate::suite::{self, SuiteKind, Sweep};
@@ -92,7 +91,7 @@ impl Bench {
             for Measured { kind, step, turns } in &mut measured {
                 watch.progress(&clock.progress(&step.setting.title(&step.name)));
                 let begun = Instant::now();
-                let turn = match missing(step) {
+                let turn = match step.missing() {
                     Some(reason) => Err(Failure::of(reason)),
                     None => {
                         let context = TurnContext {
@@ -149,11 +148,6 @@ impl Bench {
     }
 }
 
-/// Returns the error that a program of a step is not installed, with its remedy.
-pub(crate) fn missing(step: &Step) -> Option<String> {
-    step.needs().find(|name| !is_installed(name)).map(process::missing)
-}
-
 /// Estimates the time that is left from the turns so far.
 struct TimeLeft {
     done: usize,
@@ -187,47 +181,6 @@ impl TimeLeft {
     }
 }
 
-/// An observer of a bench, which can stop it.
-pub trait BenchObserver {
-    /// Waits; returns false to stop the bench.
-    fn wait(&self, time: Duration) -> bool;
-
-    /// Gets the step that begins.
-    fn progress(&self, _progress: &Progress<'_>) {}
-
-    /// Waits.
-    ///
-    /// # Errors
-    /// [`Failure::Stopped`] if the bench is to stop.
-    fn pause(&self, time: Duration) -> Result<(), Failure> {
-        if self.wait(time) { Ok(()) } else { Err(Failure::Stopped) }
-    }
-}
-
-/// Progress of a bench.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress<'a> {
-    /// The step that begins, and its setting.
-    pub step: &'a str,
-    /// Finished turns.
-    pub done: usize,
-    /// Turns in all.
-    pub turns: usize,
-    /// Estimated time that is left.
-    pub left: Duration,
-}
-
-/// An observer that ignores progress and never stops the bench.
-#[derive(Clone, Copy, Debug)]
-pub struct Patient;
-
-impl BenchObserver for Patient {
-    fn wait(&self, time: Duration) -> bool {
-        std::thread::sleep(time);
-        true
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,19 +194,5 @@ mod tests {
         clock.turned(Duration::from_millis(1), false);
         let left = clock.progress("recv").left;
         assert_eq!(left, Duration::from_secs(6), "what could not be run says nothing");
-    }
-
-    #[test]
-    fn a_missing_program_is_reported_before_the_step_starts() {
-        use crate::process::Program;
-        use crate::step::{Counter, Destination, Method, Reception};
-        let program = |name| Program::tool(name, [""; 0]);
-        let method = Method::Receive(Reception::counted(Counter::Xdp, Destination::Host));
-        let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
-        let step = Step::new("linux", "a step", setting, method);
-        assert_eq!(missing(&step), None);
-        let step = step.with(program("no-such-tool"), program("cat"));
-        let reason = missing(&step).unwrap();
-        assert_eq!(reason, "no-such-tool is not installed: apt-get install no-such-tool");
     }
 }

@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::{Program, SLUICE};
-use crate::testbed::LabHost;
+use crate::process::{LabHost, Program, SLUICE, is_installed, missing};
 
 /// The parameters of a step. A parameter that it does not depend on is absent, so that nothing runs twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,9 +110,14 @@ impl Step {
     }
 
     /// The names of the programs it needs.
-    pub fn needs(&self) -> impl Iterator<Item = &str> {
+    fn needs(&self) -> impl Iterator<Item = &str> {
         let programs = self.prepare.iter().chain(self.method.programs());
         programs.map(Program::needs).filter(|name| *name != SLUICE)
+    }
+
+    /// Returns the error that a program is not installed, with its remedy.
+    pub fn missing(&self) -> Option<String> {
+        self.needs().find(|name| !is_installed(name)).map(missing)
     }
 
     /// The shell command that does the same, on its host of the testbed and in the testbed's directory.
@@ -252,5 +256,17 @@ mod tests {
         let method = Method::Receive(Reception::counted(Counter::Xdp, Destination::Host));
         let step = Step::new("linux", "bridge", Setting::default(), method);
         assert_eq!(step.with(program("make"), program("rm")).command(), "make");
+    }
+
+    #[test]
+    fn a_missing_program_is_reported_with_its_remedy() {
+        let program = |name| Program::tool(name, [""; 0]);
+        let method = Method::Receive(Reception::counted(Counter::Xdp, Destination::Host));
+        let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
+        let step = Step::new("linux", "a step", setting, method);
+        assert_eq!(step.missing(), None);
+        let step = step.with(program("no-such-tool"), program("cat"));
+        let reason = step.missing().unwrap();
+        assert_eq!(reason, "no-such-tool is not installed: apt-get install no-such-tool");
     }
 }

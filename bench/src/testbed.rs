@@ -18,8 +18,8 @@ use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, Lab, LabConfig, Mac, Shape, interface};
 use tempfile::TempDir;
 
-use crate::failure::Failure;
-use crate::process::{Count, Program};
+use crate::observer::{BenchObserver, Failure};
+use crate::process::{Count, LabHost, Program, Running};
 
 /// An MTU for frames of up to 9000 bytes.
 const JUMBO_MTU: &str = "9000";
@@ -50,17 +50,6 @@ impl Side {
         let none = || Error::Usage(format!("{} has no Ethernet address", self.interface));
         self.look()?.mac.ok_or_else(none)
     }
-}
-
-/// A host of a testbed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LabHost {
-    /// The side that sends.
-    Left,
-    /// The side that receives.
-    Right,
-    /// Between them.
-    Middle,
 }
 
 /// A pair of connected interfaces.
@@ -120,7 +109,7 @@ impl Testbed {
             let ends = [(LabHost::Left, &testbed.left), (LabHost::Right, &testbed.right)];
             for (host, side) in ends.into_iter().chain(middle) {
                 let set = ["link", "set", "dev", &side.interface, "mtu", JUMBO_MTU];
-                Program::tool("ip", set).at(host).run(&testbed)?;
+                testbed.run(&Program::tool("ip", set).at(host))?;
             }
         }
         Ok(testbed)
@@ -159,13 +148,43 @@ impl Testbed {
     }
 
     /// The network namespace of a host; this process's if none.
-    pub fn netns(&self, host: LabHost) -> Option<&str> {
+    fn netns(&self, host: LabHost) -> Option<&str> {
         let side = match host {
             LabHost::Left => Some(&self.left),
             LabHost::Right => Some(&self.right),
             LabHost::Middle => self.middle.as_ref().map(|[side, _]| side),
         };
         side?.netns.as_deref()
+    }
+
+    /// Starts a program on its host.
+    ///
+    /// # Errors
+    /// As [`Program::start`].
+    pub fn start(&self, program: &Program) -> Result<Running, Failure> {
+        program.start(self.netns(program.host))
+    }
+
+    /// Starts a program, and waits until it is ready.
+    ///
+    /// # Errors
+    /// As [`Program::start`] and [`Running::until`].
+    pub fn start_ready(
+        &self,
+        program: &Program,
+        watch: &dyn BenchObserver,
+    ) -> Result<Running, Failure> {
+        let mut running = self.start(program)?;
+        running.until(&program.ready, watch)?;
+        Ok(running)
+    }
+
+    /// Runs a program to its end, and returns its standard output.
+    ///
+    /// # Errors
+    /// As [`Program::run`].
+    pub fn run(&self, program: &Program) -> Result<String, Failure> {
+        program.run(self.netns(program.host))
     }
 
     /// A program that sends UDP packets from the left by a thread on each of these CPUs, each packet from

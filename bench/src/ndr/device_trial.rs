@@ -9,10 +9,9 @@ use serde::Deserialize;
 use sluicegate::link::Mac;
 
 use super::trial::{Latency, Offer, Trial, TrialOutcome, Until};
-use crate::failure::Failure;
-use crate::process::{COUNTING, ProcessOutput, Program, Running};
-use crate::rounds::BenchObserver;
-use crate::testbed::{LabHost, Testbed};
+use crate::observer::{BenchObserver, Failure};
+use crate::process::{COUNTING, LabHost, ProcessOutput, Program, Running};
+use crate::testbed::Testbed;
 
 /// Longest delay that a late sender makes up for, at full speed: a burst that a device with a buffer
 /// accepts. The sender skips packets that are later, so that its delay never causes loss in a device.
@@ -58,9 +57,9 @@ impl DeviceTrial<'_> {
         let counter =
             Program::sluice(["count", &port, "--analyze", "--json", "--interval", "100ms"])
                 .at(LabHost::Right)
-                .ready(COUNTING)
-                .start_ready(self.testbed, self.watch)?;
-        let mut sender = self.sender(offer).start(self.testbed)?;
+                .ready(COUNTING);
+        let counter = self.testbed.start_ready(&counter, self.watch)?;
+        let mut sender = self.testbed.start(&self.sender(offer))?;
         sender.over(longest(offer), self.watch)?;
         self.watch.pause(self.drain)?;
         // A device whose process exited loses all packets; that is no result.

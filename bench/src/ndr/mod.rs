@@ -1,4 +1,4 @@
-//! RFC 2544: how fast a device passes packets on without losing any, and how it does besides.
+//! RFC 2544: the fastest rate at which a device forwards packets without loss, and its latency, loss and bursts.
 //!
 //! ```text
 //!   search --> Trial: offer packets of a size at a rate --> sent, received, latencies
@@ -7,7 +7,7 @@
 //!                +-- trial::mock: a simulated device, for tests
 //! ```
 //!
-//! | module | section | what it finds |
+//! | module | section | result |
 //! | --- | --- | --- |
 //! | [`search`] | 26.1 | throughput: the fastest rate without loss, by halving |
 //! | [`trial`] | 26.2 to 26.4 | latency, loss, and the longest burst without loss |
@@ -18,37 +18,22 @@ pub mod trial;
 
 use serde::Serialize;
 
-use crate::failure::Failure;
-use search::{Goal, SearchResult};
-use trial::{BackToBack, LatencyAt, LossAt, Trial};
+use crate::observer::Failure;
+use search::SearchResult;
+use trial::{BackToBack, Goal, LatencyAt, LossAt, Trial};
 
-/// The parameters of a test.
-#[derive(Clone, Debug)]
-pub struct NdrSettings {
-    /// Bytes of frames, without their check sequence.
-    pub sizes: Vec<u32>,
-    /// The definition of throughput.
-    pub goal: Goal,
-    /// At which shares of it latency is measured, from 0 to 1.
-    pub loads: Vec<f64>,
-}
-
-impl NdrSettings {
-    /// About how many trials that takes, to tell how far it is.
-    pub fn trials(&self) -> usize {
-        let halvings = 1.0 - self.goal.resolution.log2();
-        // The first, and the one that confirms; the loss curve; twice a burst.
-        let of_size = halvings + 2.0 + self.loads.len() as f64 + 6.0 + 10.0;
-        self.sizes.len() * of_size.ceil() as usize
-    }
-}
+/// The shares of the throughput at which latency is measured.
+const LOADS: [f64; 4] = [0.1, 0.5, 0.9, 1.0];
 
 /// The results of a test.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NdrResults {
-    /// By size of frames, in the order that was asked for.
+    /// The definition of throughput.
+    #[serde(flatten)]
+    pub goal: Goal,
+    /// By size of frames, in the requested order.
     pub sizes: Vec<OfSize>,
-    /// False where it was stopped before all was known.
+    /// False if it was stopped before the end.
     pub complete: bool,
 }
 
@@ -63,7 +48,7 @@ pub struct OfSize {
     /// At shares of the throughput.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<LatencyAt>,
-    /// At shares of the most that can be offered.
+    /// At shares of the highest offered rate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub loss: Vec<LossAt>,
     /// The longest burst.
@@ -71,41 +56,48 @@ pub struct OfSize {
     pub back_to_back: Option<BackToBack>,
 }
 
-/// Finds out all of it, size by size. Where it is stopped, what is known until then remains.
+/// Estimates the number of trials of a test.
+pub fn trials(goal: Goal, sizes: usize) -> usize {
+    let halvings = 1.0 - goal.resolution.log2();
+    // The first, and the one that confirms; latencies; the loss curve; twice a burst.
+    let of_size = halvings + 2.0 + LOADS.len() as f64 + 6.0 + 10.0;
+    sizes * of_size.ceil() as usize
+}
+
+/// Measures devices, size by size. If the test is stopped, the results until then remain.
 ///
 /// # Errors
 /// A trial could not be done.
-pub fn run(trial: &mut dyn Trial, settings: &NdrSettings) -> Result<NdrResults, Failure> {
-    let mut findings = NdrResults { sizes: Vec::new(), complete: true };
-    for &size in &settings.sizes {
-        findings.sizes.push(OfSize { size, ..OfSize::default() });
-        let Some(of_size) = findings.sizes.last_mut() else { break };
-        match one(trial, settings, of_size) {
+pub fn run(trial: &mut dyn Trial, goal: Goal, sizes: &[u32]) -> Result<NdrResults, Failure> {
+    let mut results = NdrResults { goal, sizes: Vec::new(), complete: true };
+    for &size in sizes {
+        let mut of_size = OfSize { size, ..OfSize::default() };
+        let outcome = of_size.measure(trial, &goal);
+        results.sizes.push(of_size);
+        match outcome {
             Err(Failure::Stopped) => {
-                findings.complete = false;
+                results.complete = false;
                 break;
             }
-            other => other?,
+            outcome => outcome?,
         }
     }
-    Ok(findings)
+    Ok(results)
 }
 
-fn one(trial: &mut dyn Trial, settings: &NdrSettings, of: &mut OfSize) -> Result<(), Failure> {
-    let NdrSettings { goal, loads, .. } = settings;
-    let size = of.size;
-    search::throughput(trial, size, goal, &mut of.found)?;
-    let SearchResult { throughput, most_pps, .. } = of.found;
-    if let Some(throughput) = throughput {
-        trial::latency(trial, size, throughput.pps, loads, goal.time, &mut of.latency)?;
+impl OfSize {
+    fn measure(&mut self, trial: &mut dyn Trial, goal: &Goal) -> Result<(), Failure> {
+        let size = self.size;
+        search::throughput(trial, size, goal, &mut self.found)?;
+        let SearchResult { throughput, most_pps, .. } = self.found;
+        if let Some(throughput) = throughput {
+            let pps = throughput.pps;
+            trial::latency(trial, size, pps, &LOADS, goal.time, &mut self.latency)?;
+        }
+        trial::loss(trial, size, most_pps, goal.time, &mut self.loss)?;
+        self.back_to_back = Some(trial::back_to_back(trial, size, most_pps, goal)?);
+        Ok(())
     }
-    trial::loss(trial, size, most_pps, goal.time, &mut of.loss)?;
-    // A burst has no rate to be near to: a fiftieth is near enough.
-    let resolution = goal.resolution.max(0.02);
-    let Goal { loss, confirm, .. } = *goal;
-    let burst = trial::back_to_back(trial, size, most_pps, loss, resolution, confirm)?;
-    of.back_to_back = Some(burst);
-    Ok(())
 }
 
 impl NdrResults {
@@ -123,16 +115,14 @@ mod tests {
     use super::trial::{Latency, Offer, TrialOutcome};
     use super::*;
 
-    fn settings() -> NdrSettings {
-        let second = Duration::from_secs(1);
-        let goal = Goal { loss: 0.0, resolution: 0.005, time: second, confirm: second };
-        NdrSettings { sizes: vec![60, 1514], goal, loads: vec![0.5, 1.0] }
-    }
+    const SECOND: Duration = Duration::from_secs(1);
+    const GOAL: Goal = Goal { loss: 0.0, resolution: 0.005, time: SECOND, confirm: SECOND };
+    const SIZES: [u32; 2] = [60, 1514];
 
     #[test]
-    fn every_size_is_found_out() {
+    fn every_size_is_measured() {
         let mut lab = Lab::new(MockDevice::Buffer { pps: 1e6, buffer: 1000.0 }, 4e6);
-        let findings = run(&mut lab, &settings()).unwrap();
+        let findings = run(&mut lab, GOAL, &SIZES).unwrap();
         assert!(findings.complete && findings.sizes.len() == 2);
         let first = &findings.sizes[0];
         assert!((first.found.throughput.unwrap().pps - 1e6).abs() < 10e3, "{first:?}");
@@ -140,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_when_it_is_stopped_remains() {
+    fn results_before_a_stop_remain() {
         struct Stops(Lab, u32);
         impl Trial for Stops {
             fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
@@ -149,18 +139,18 @@ mod tests {
                 Ok(TrialOutcome { latency, ..self.0.offer(offer)? })
             }
         }
-        for trials in 0..7 {
+        for trials in 0..9 {
             let lab = Lab::new(MockDevice::Limit { pps: 9e6 }, 4e6);
-            let findings = run(&mut Stops(lab, trials), &settings()).unwrap();
+            let findings = run(&mut Stops(lab, trials), GOAL, &SIZES).unwrap();
             assert!(!findings.complete);
             assert_eq!(findings.are_none(), trials == 0);
             let OfSize { found, latency, loss, back_to_back, .. } = &findings.sizes[0];
-            // The first and the one that confirms; two of the latency, two of the loss, then a burst.
+            // The first and the one that confirms; four of the latency, two of the loss, then a burst.
             assert_eq!(found.trials.len(), trials.min(2) as usize, "{findings:?}");
             assert_eq!(found.throughput.is_some(), trials >= 2, "{findings:?}");
             assert_eq!(found.most_pps > 0.0, trials >= 1);
-            assert_eq!(latency.len(), trials.saturating_sub(2).min(2) as usize, "{findings:?}");
-            assert_eq!(loss.len(), trials.saturating_sub(4) as usize, "{findings:?}");
+            assert_eq!(latency.len(), trials.saturating_sub(2).min(4) as usize, "{findings:?}");
+            assert_eq!(loss.len(), trials.saturating_sub(6).min(2) as usize, "{findings:?}");
             assert!(back_to_back.is_none());
         }
     }

@@ -5,22 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::trial::{Offer, Trial, TrialOutcome, Until};
-use crate::failure::Failure;
-
-/// The goal of a search.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Goal {
-    /// The share of packets that may be lost, from 0 to 1.
-    pub loss: f64,
-    /// How near the answer shall be, as a share of it.
-    pub resolution: f64,
-    /// The length of a trial.
-    pub time: Duration,
-    /// The length of the last one, which has to confirm the answer: a device with a large buffer
-    /// passes short trials at rates that it cannot keep up.
-    pub confirm: Duration,
-}
+use super::trial::{Goal, Offer, Trial, TrialOutcome, Until};
+use crate::observer::Failure;
 
 /// The fastest rate that was kept up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use sluicegate::error::Error;
 
-use crate::failure::Failure;
-use crate::rounds::BenchObserver;
-use crate::testbed::{LabHost, Testbed};
+use crate::observer::Failure;
 pub use output::{Count, ProcessOutput};
 pub use running::{Ready, Running};
 
@@ -25,6 +23,17 @@ pub const BEGUN: Ready = Ready::Says("\"time_s\"");
 pub const COUNTING: Ready = Ready::Runs("queue-");
 /// Time for a program to get ready or to end.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A host of a testbed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabHost {
+    /// The side that sends.
+    Left,
+    /// The side that receives.
+    Right,
+    /// Between them.
+    Middle,
+}
 
 /// A program: its arguments, where it runs, when it is ready, and how it reports a packet count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,30 +157,11 @@ impl Program {
         format!("{}{pinned}{}", input.unwrap_or_default(), self.shown())
     }
 
-    /// Starts it on its host of a testbed.
-    ///
-    /// # Errors
-    /// It is not installed, or cannot be started; the host's namespace cannot be entered.
-    pub fn start(&self, testbed: &Testbed) -> Result<Running, Failure> {
-        self.start_in(testbed.netns(self.host))
-    }
-
-    /// Starts it, and waits until it is ready.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start) and [`Running::until`].
-    pub fn start_ready(
-        &self,
-        testbed: &Testbed,
-        watch: &dyn BenchObserver,
-    ) -> Result<Running, Failure> {
-        let mut running = self.start(testbed)?;
-        running.until(&self.ready, watch)?;
-        Ok(running)
-    }
-
     /// Starts it in a network namespace; by default in this process's own.
-    fn start_in(&self, namespace: Option<&str>) -> Result<Running, Failure> {
+    ///
+    /// # Errors
+    /// It is not installed, or cannot be started; the namespace cannot be entered.
+    pub fn start(&self, netns: Option<&str>) -> Result<Running, Failure> {
         let failed = |error| Error::system("start", self.shown(), error);
         let scratch = || tempfile::tempfile().map_err(failed);
         let (out, err) = (scratch()?, scratch()?);
@@ -189,7 +179,7 @@ impl Program {
         // Some programs leave files in their working directory.
         let folder = tempfile::tempdir().map_err(failed)?;
         command.current_dir(folder.path());
-        let started = running::spawn(command, namespace, self.cpu)?;
+        let started = running::spawn(command, netns, self.cpu)?;
         Ok(Running { name: self.name.clone(), started, out, err, _folder: folder })
     }
 
@@ -197,22 +187,12 @@ impl Program {
     ///
     /// # Errors
     /// As [`start`](Self::start); it fails, or takes too long.
-    pub fn run(&self, testbed: &Testbed) -> Result<String, Failure> {
-        let mut running = self.start(testbed)?;
+    pub fn run(&self, netns: Option<&str>) -> Result<String, Failure> {
+        let mut running = self.start(netns)?;
         match running.wait(TIMEOUT)?.success() {
             true => Ok(running.said().out),
             false => Err(Failure::of(format!("run {}: {}", self.shown(), running.complaint()))),
         }
-    }
-
-    /// Runs it in this namespace to its end, even if it fails, and returns its output.
-    ///
-    /// # Errors
-    /// It cannot be started, or takes too long.
-    pub(crate) fn ask(&self) -> Result<ProcessOutput, Failure> {
-        let mut running = self.start_in(None)?;
-        running.wait(TIMEOUT)?;
-        Ok(running.said())
     }
 }
 

@@ -24,8 +24,7 @@ use tempfile::TempDir;
 
 use super::output::ProcessOutput;
 use super::{SLUICE, TIMEOUT};
-use crate::failure::Failure;
-use crate::rounds::{BenchObserver, Patient};
+use crate::observer::{BenchObserver, Failure, Patient};
 
 /// Time for a program to end on SIGINT.
 const GRACE: Duration = Duration::from_secs(10);
@@ -146,6 +145,15 @@ impl Running {
     /// Waits for its end; the observer is not asked.
     pub(super) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, Failure> {
         self.poll(limit, &Patient, "does not end", Self::status)
+    }
+
+    /// Waits for its end, even if it fails, and returns its output.
+    ///
+    /// # Errors
+    /// It takes too long.
+    pub fn to_end(mut self) -> Result<ProcessOutput, Failure> {
+        self.wait(TIMEOUT)?;
+        Ok(self.said())
     }
 
     /// Ends it by SIGINT if it still runs, and returns its output. It is killed if that does not end it; its
@@ -325,12 +333,6 @@ mod tests {
 
     use super::super::Program;
     use super::*;
-    use crate::testbed::{Side, Testbed};
-
-    fn testbed() -> Testbed {
-        let side = |interface: &str| Side { netns: None, interface: interface.into() };
-        Testbed::new(side("a"), side("b")).unwrap()
-    }
 
     #[test]
     fn a_command_is_shown_as_a_shell_takes_it() {
@@ -344,13 +346,13 @@ mod tests {
     #[test]
     fn a_program_reads_and_writes() {
         let program = Program::tool("cat", ["-"]).reading("of a hare\n".to_owned());
-        assert_eq!(program.run(&testbed()).unwrap(), "of a hare\n");
+        assert_eq!(program.run(None).unwrap(), "of a hare\n");
     }
 
     #[test]
     fn one_that_fails_says_why() {
         let program = Program::tool("sh", ["-c", "echo bad luck >&2; exit 3"]);
-        let error = program.run(&testbed()).unwrap_err().to_string();
+        let error = program.run(None).unwrap_err().to_string();
         assert!(error.ends_with(": bad luck"), "{error}");
     }
 
@@ -367,14 +369,14 @@ mod tests {
         // No child that is just being started: a signal then may be its, and not the shell's.
         let script = "trap 'echo ended; exit' INT; echo ready; sleep 60 & wait";
         let program = Program::tool("sh", ["-c", script]);
-        let mut running = program.start(&testbed()).unwrap();
+        let mut running = program.start(None).unwrap();
         running.until(&Ready::Says("ready"), &Patient).unwrap();
         assert_eq!(running.end().unwrap().out, "ready\nended\n");
     }
 
     #[test]
     fn it_is_waited_for_until_a_thread_runs() {
-        let mut running = Program::tool("sleep", ["60"]).start(&testbed()).unwrap();
+        let mut running = Program::tool("sleep", ["60"]).start(None).unwrap();
         running.until(&Ready::Runs("slee"), &Patient).unwrap();
         assert!(running.runs("sleep") && !running.runs("queue-"));
     }
@@ -384,7 +386,7 @@ mod tests {
         let held = SigSet::from(Signal::SIGINT);
         held.thread_block().unwrap();
         let program = Program::tool("sleep", ["60"]);
-        let running = program.start(&testbed()).unwrap();
+        let running = program.start(None).unwrap();
         running.end().unwrap();
         held.thread_unblock().unwrap();
     }
@@ -392,7 +394,7 @@ mod tests {
     #[test]
     fn what_it_leaves_behind_ends_with_it() {
         let program = Program::tool("sh", ["-c", "sleep 60 & echo $!"]);
-        let left = program.run(&testbed()).unwrap().trim().parse::<u32>().unwrap();
+        let left = program.run(None).unwrap().trim().parse::<u32>().unwrap();
         // Nobody's child is somebody's to be waited for; it takes a moment.
         let deadline = Instant::now() + TIMEOUT;
         while fs::read_to_string(format!("/proc/{left}/stat"))
@@ -407,7 +409,7 @@ mod tests {
     fn who_can_mend_it_is_known_of_our_own_command() {
         let script = ["-c", "echo needs CAP_NET_RAW; exit 3"];
         let kind = |name| {
-            let mut running = Program::tool("sh", script).start(&testbed()).unwrap();
+            let mut running = Program::tool("sh", script).start(None).unwrap();
             running.name = String::from(name);
             running.until(&Ready::Says("ready"), &Patient).unwrap_err().kind()
         };
@@ -418,7 +420,7 @@ mod tests {
     #[test]
     fn one_that_ends_before_it_is_ready_is_an_error() {
         let program = Program::tool("sh", ["-c", "echo no such interface"]);
-        let mut running = program.start(&testbed()).unwrap();
+        let mut running = program.start(None).unwrap();
         let failure = running.until(&Ready::Says("ready"), &Patient).unwrap_err();
         assert_eq!(failure.to_string(), "sh ended: no such interface");
     }

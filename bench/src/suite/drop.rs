@@ -1,9 +1,8 @@
 //! Dropping: where on its way an unwanted packet is dropped, and the cost of that.
 
 use super::StepContext;
-use crate::process::{Count, Input, Program, Ready, quoted};
+use crate::process::{Count, Input, LabHost, Program, Ready, quoted};
 use crate::step::{Destination, Setting, Step};
-use crate::testbed::LabHost;
 
 /// The most alternatives of a filter, which is one program without loops.
 const MAX_FILTER: u32 = 100;

@@ -12,9 +12,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::process::{BEGUN, COUNTING, Count, Program};
+use crate::process::{BEGUN, COUNTING, Count, LabHost, Program};
 use crate::step::{Counter, Destination, Method, Reception, Setting, Step};
-use crate::testbed::{self, Cpus, LabHost, NOBODY, Testbed};
+use crate::testbed::{self, Cpus, NOBODY, Testbed};
 
 /// A suite by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

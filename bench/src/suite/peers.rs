@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::drop::{ports, rules, with_rules};
 use super::{StepContext, SuiteKind, remove, testpmd};
-use crate::process::{Count, Program, Ready, is_installed, quoted, remedy};
+use crate::process::{Count, LabHost, Program, Ready, Running, is_installed, quoted, remedy};
 use crate::step::{Destination, Method, Step};
-use crate::testbed::{ADDRESS, LabHost, NOBODY};
+use crate::testbed::{ADDRESS, NOBODY};
 
 /// All known peers: the name, the command, and the Debian package whose version is shown; empty if the command
 /// reports its version itself. The suite of dropping has those of nftables and iptables.
@@ -61,7 +61,8 @@ fn look_up(name: &str, command: &str, package: &str) -> Presence {
         _ => Program::tool("dpkg-query", ["-W", "-f", "${Package} ${Version}", package]),
     };
     // Some print it to stderr, and some exit with an error afterwards.
-    let text = ask.ask().map_or_else(|_| String::new(), |said| said.out + &said.err);
+    let said = ask.start(None).and_then(Running::to_end).unwrap_or_default();
+    let text = said.out + &said.err;
     let first = text.lines().map(str::trim).find(|line| line.contains(|c: char| c.is_numeric()));
     Presence { name, state: PeerState::Version(first.unwrap_or("of unknown version").into()) }
 }

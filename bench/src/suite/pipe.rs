@@ -3,9 +3,9 @@
 //! The sender runs on the first CPU, the receiver on the next.
 
 use super::{BEGUN, StepContext, remove};
-use crate::process::{Count, Program, Ready};
+use crate::process::{Count, LabHost, Program, Ready};
 use crate::step::{Method, Pipe, Step};
-use crate::testbed::{LabHost, list};
+use crate::testbed::list;
 
 /// Position of the rates of `sluice --json --interval`.
 const RATES: Count = Count::After("\"pps\":");

@@ -1,9 +1,9 @@
 //! Receiving: from a system call a packet to counting in XDP.
 
 use super::{StepContext, remove};
-use crate::process::{COUNTING, Count, Program};
+use crate::process::{COUNTING, Count, LabHost, Program};
 use crate::step::{Destination, Setting, Step};
-use crate::testbed::{LabHost, list};
+use crate::testbed::list;
 
 /// The steps, from the slowest to the fastest.
 pub fn steps(context: &StepContext<'_>) -> Vec<Step> {

@@ -1,9 +1,10 @@
 //! Hidden commands that steps are compared with: a UDP listener, a relay of two ports by one thread and poll(2), and
-//! the two ends of a pipe or a Unix socket with a system call a packet.
+//! the two ends of a pipe or a Unix socket, with a system call for each packet.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write, stdout};
+use std::io::{ErrorKind, Read, Write, stdout};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ pub struct ListenerArgs {
     port: u16,
 }
 
-/// Reads until a signal comes; then prints how many datagrams there were.
+/// Reads until a signal comes; then prints the number of datagrams.
 pub fn listener(args: &ListenerArgs) -> anyhow::Result<()> {
     let signals = Signals::catch()?;
     let failed = |error| Error::system("listen on", format!("UDP port {}", args.port), error);
@@ -47,7 +48,7 @@ pub fn listener(args: &ListenerArgs) -> anyhow::Result<()> {
             }
             Err(error) => return Err(failed(error).into()),
         }
-        // Now and then, for it is no part of the work.
+        // Seldom, because it is no part of the work.
         if received.is_multiple_of(1024) && signals.take() {
             break;
         }
@@ -67,7 +68,7 @@ pub struct RelayArgs {
     cpu: Option<usize>,
 }
 
-/// Moves what comes in at one port to the other, both ways, until a signal comes.
+/// Forwards packets between the two ports, both ways, until a signal comes.
 pub fn relay(args: &RelayArgs) -> anyhow::Result<()> {
     let signals = Signals::catch()?;
     args.cpu.map_or(Ok(()), pin_thread)?;
@@ -86,7 +87,7 @@ pub fn relay(args: &RelayArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Moves what has come. Returns how many packets.
+/// Forwards the packets that have come, and returns their number.
 fn pass(from: &mut Queue, to: &mut Queue) -> sluicegate::Result<u32> {
     from.sync_rx()?;
     let moved = forward(from.rx_mut(), to.tx_mut());
@@ -94,9 +95,9 @@ fn pass(from: &mut Queue, to: &mut Queue) -> sluicegate::Result<u32> {
     Ok(moved.packets())
 }
 
-/// How often a receiver tells its rate.
+/// Time between two reports of a receiver's rate.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Packets between two looks at the clock.
+/// Packets between two reads of the clock.
 const BATCH: u64 = 1024;
 
 #[derive(clap::Args)]
@@ -105,7 +106,7 @@ pub struct EndArgs {
     #[arg(value_name = "send|receive", value_parser = ["send", "receive"])]
     what: String,
 
-    /// Through what: pipe:FILE or unix:FILE
+    /// The pipe or socket: pipe:FILE or unix:FILE
     #[arg(value_name = "KIND:FILE")]
     way: String,
 
@@ -114,115 +115,50 @@ pub struct EndArgs {
     size: usize,
 }
 
-/// One end of a pipe, or of a Unix socket.
-enum PipeEnd {
-    Pipe(File),
-    Socket(UnixDatagram),
-}
-
-impl PipeEnd {
-    /// A pipe waits here for the other end; a socket's receiver has to be there first.
-    fn open(way: &str, sends: bool) -> Result<Self, Error> {
-        let failed = |error| Error::system("open", way, error);
-        match (way.split_once(':'), sends) {
-            (Some(("pipe", file)), _) => {
-                let file = OpenOptions::new().read(!sends).write(sends).open(file);
-                file.map(Self::Pipe).map_err(failed)
-            }
-            (Some(("unix", file)), false) => {
-                UnixDatagram::bind(Path::new(file)).map(Self::Socket).map_err(failed)
-            }
-            (Some(("unix", file)), true) => {
-                let socket = UnixDatagram::unbound().map_err(failed)?;
-                socket.connect(Path::new(file)).map_err(failed)?;
-                Ok(Self::Socket(socket))
-            }
-            _ => Err(Error::Usage(format!("{way}: it is pipe:FILE or unix:FILE"))),
+/// Opens a pipe, or a Unix socket of datagrams: both are read and written as files. A pipe waits here for the
+/// other end; a socket's receiver has to exist before.
+fn open(way: &str, sends: bool) -> Result<File, Error> {
+    let failed = |error| Error::system("open", way, error);
+    match (way.split_once(':'), sends) {
+        (Some(("pipe", file)), _) => {
+            OpenOptions::new().read(!sends).write(sends).open(file).map_err(failed)
         }
-    }
-
-    fn send(&mut self, packet: &[u8]) -> io::Result<usize> {
-        match self {
-            // What is longer than a page is written, and comes, in pieces (pipe(7)).
-            Self::Pipe(file) => file.write_all(packet).map(|()| packet.len()),
-            Self::Socket(socket) => socket.send(packet),
+        (Some(("unix", file)), false) => {
+            UnixDatagram::bind(Path::new(file)).map(|it| OwnedFd::from(it).into()).map_err(failed)
         }
-    }
-
-    fn receive(&mut self, packet: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Pipe(file) => match file.read_exact(packet) {
-                Ok(()) => Ok(packet.len()),
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(0),
-                Err(error) => Err(error),
-            },
-            Self::Socket(socket) => socket.recv(packet),
+        (Some(("unix", file)), true) => {
+            let socket = UnixDatagram::unbound().map_err(failed)?;
+            socket.connect(Path::new(file)).map_err(failed)?;
+            Ok(OwnedFd::from(socket).into())
         }
+        _ => Err(Error::Usage(format!("{way}: it is pipe:FILE or unix:FILE"))),
     }
 }
 
-/// Sends or receives until a signal comes or the other end closes.
+/// Sends or receives until a signal comes or the other end closes. A packet longer than a page passes a pipe
+/// in pieces (pipe(7)).
 pub fn end(args: &EndArgs) -> anyhow::Result<()> {
     let sends = args.what == "send";
-    let mut end = PipeEnd::open(&args.way, sends)?;
+    let mut end = open(&args.way, sends)?;
     let mut packet = vec![0; args.size];
-    let mut rate = Rate::new();
+    let begun = Instant::now();
+    let (mut last, mut packets) = (begun, 0);
     loop {
         for _ in 0..BATCH {
-            match if sends { end.send(&packet) } else { end.receive(&mut packet) } {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-                Err(error) => return Err(Error::system("use", args.way.clone(), error).into()),
+            let passed = if sends { end.write_all(&packet) } else { end.read_exact(&mut packet) };
+            match passed.map_err(|error| (error.kind(), error)) {
+                Ok(()) => {}
+                Err((ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof, _)) => return Ok(()),
+                Err((_, error)) => return Err(Error::system("use", args.way.clone(), error).into()),
             }
         }
-        if !sends {
-            rate.add(BATCH)?;
+        packets += BATCH;
+        let interval = last.elapsed();
+        if !sends && interval >= INTERVAL {
+            let pps = packets as f64 / interval.as_secs_f64();
+            let line = json!({ "time_s": begun.elapsed().as_secs_f64(), "pps": pps });
+            writeln!(stdout(), "{line}")?;
+            (last, packets) = (Instant::now(), 0);
         }
-    }
-}
-
-/// One line of a receiver's periodic output.
-struct Rate {
-    begun: Instant,
-    last: Instant,
-    packets: u64,
-}
-
-impl Rate {
-    fn new() -> Self {
-        Self { begun: Instant::now(), last: Instant::now(), packets: 0 }
-    }
-
-    fn add(&mut self, packets: u64) -> io::Result<()> {
-        self.packets += packets;
-        let interval = self.last.elapsed();
-        if interval < INTERVAL {
-            return Ok(());
-        }
-        let pps = self.packets as f64 / interval.as_secs_f64();
-        (self.last, self.packets) = (Instant::now(), 0);
-        let line = json!({ "time_s": self.begun.elapsed().as_secs_f64(), "pps": pps });
-        writeln!(stdout(), "{line}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::fd::OwnedFd;
-    use std::thread;
-
-    use super::*;
-
-    #[test]
-    fn a_packet_that_comes_through_a_pipe_in_pieces_is_one() {
-        let (reader, mut writer) = io::pipe().unwrap();
-        let mut end = PipeEnd::Pipe(File::from(OwnedFd::from(reader)));
-        writer.write_all(&[7; 4000]).unwrap();
-        let rest = thread::spawn(move || writer.write_all(&[7; 5000]).unwrap());
-        let mut packet = [0; 9000];
-        assert_eq!(end.receive(&mut packet).unwrap(), 9000);
-        rest.join().unwrap();
-        assert_eq!(end.receive(&mut packet).unwrap(), 0, "the other end is closed");
     }
 }

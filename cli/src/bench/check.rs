@@ -12,7 +12,7 @@ use sluicegate_bench::statistics::short;
 use sluicegate_bench::suite::SuiteKind;
 
 use super::options::turn;
-use super::output::{read, tell_moved};
+use super::output::{print_moved, read};
 use super::progress::Watcher;
 use crate::signals::Signals;
 
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let moved = before.map_or_else(Vec::new, |before| compare(&before, &report));
     if args.compare.is_some() {
-        tell_moved(&moved, args.json)?;
+        print_moved(&moved, args.json)?;
     }
     let failed = checked.iter().filter(|it| it.verdict == Verdict::Fail).count();
     anyhow::ensure!(failed == 0, "{failed} of {} ratios are below their thresholds", checked.len());

@@ -3,15 +3,12 @@
 use std::io::{self, Write, stdout};
 use std::time::Duration;
 
-use serde::Serialize;
 use sluicegate::units;
-use sluicegate_bench::cost::{
-    self, CostResults, CostSettings, ForwarderCost, ReceiverCost, RoundTrips,
-};
-use sluicegate_bench::machine::Machine;
+use sluicegate_bench::cost::{self, CostResults, CostSettings, RoundTrips};
 use sluicegate_bench::statistics::of_share;
 
 use super::options::turn;
+use super::output::print_json;
 use super::progress::Watcher;
 use crate::signals::Signals;
 use crate::units::show_count;
@@ -35,85 +32,49 @@ pub struct Args {
     json: bool,
 }
 
-/// The result as `--json` prints it.
-#[derive(Serialize)]
-struct CostReport<'a> {
-    command: &'static str,
-    version: &'static str,
-    date: String,
-    machine: Machine,
-    seconds: f64,
-    #[serde(flatten)]
-    findings: &'a CostResults,
-}
-
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let Args { rates, seconds, pings, json } = args;
-    let settings = CostSettings { rates: rates.clone(), time: *seconds, pings: *pings };
+    let settings =
+        CostSettings { rates: args.rates.clone(), time: args.seconds, pings: args.pings };
     let watcher = Watcher::new(Signals::catch()?);
-    let findings = cost::run(&settings, &watcher);
+    let results = cost::run(&settings, &watcher);
     drop(watcher);
-    let findings = findings?;
-    let mut out = stdout().lock();
-    if *json {
-        let report = CostReport {
-            command: "bench cost",
-            version: env!("CARGO_PKG_VERSION"),
-            date: super::now(),
-            machine: Machine::here(),
-            seconds: seconds.as_secs_f64(),
-            findings: &findings,
-        };
-        serde_json::to_writer(&mut out, &report)?;
-        writeln!(out)?;
+    let results = results?;
+    if args.json {
+        print_json("bench cost", &results)
     } else {
-        print(rates, &findings, &mut out)?;
+        Ok(print(&args.rates, &results, &mut stdout().lock())?)
     }
-    Ok(())
 }
 
-fn print(rates: &[u64], findings: &CostResults, out: &mut impl Write) -> io::Result<()> {
+fn print(rates: &[u64], results: &CostResults, out: &mut impl Write) -> io::Result<()> {
     write!(out, "{:<38}", "receiving, share of a core")?;
     for &pps in rates {
         write!(out, "{:>17}", format!("{} pkt/s", show_count(pps)))?;
     }
     writeln!(out)?;
-    for receiver in &findings.receiving {
-        print_receiver(rates, receiver, out)?;
+    for it in &results.receiving {
+        write!(out, "{:<38}", it.step)?;
+        for pps in rates {
+            let cpu = it.rates.iter().find(|at| at.pps == *pps).map(|at| of_share(at.cpu, 1));
+            write!(out, "{:>17}", cpu.unwrap_or_else(|| "-".into()))?;
+        }
+        let failed = it.failed.as_ref().map(|reason| format!("  {reason}"));
+        writeln!(out, "{}", failed.unwrap_or_default())?;
     }
-    writeln!(
-        out,
-        "\n{:<38}{:>10}{:>10}{:>10}{:>8}",
-        "round trip, ms", "median", "p99", "worst", "lost"
-    )?;
-    for forwarder in &findings.forwarding {
-        print_forwarder(forwarder, out)?;
+    let [median, p99, worst, lost] = ["median", "p99", "worst", "lost"];
+    writeln!(out, "\n{:<38}{median:>10}{p99:>10}{worst:>10}{lost:>8}", "round trip, ms")?;
+    for it in &results.forwarding {
+        write!(out, "{:<38}", it.step)?;
+        match it.round_trips {
+            Some(RoundTrips { lost, median_ms, p99_ms, max_ms, .. }) => {
+                writeln!(out, "{median_ms:>10.3}{p99_ms:>10.3}{max_ms:>10.3}{lost:>8}")?;
+            }
+            None => writeln!(out, "  {}", it.failed.as_deref().unwrap_or_default())?,
+        }
     }
-    if !findings.complete {
-        writeln!(out, "stopped before all was measured")?;
+    if !results.complete {
+        writeln!(out, "stopped before the end")?;
     }
     Ok(())
-}
-
-fn print_receiver(rates: &[u64], receiver: &ReceiverCost, out: &mut impl Write) -> io::Result<()> {
-    write!(out, "{:<38}", receiver.step)?;
-    for pps in rates {
-        let cpu = receiver.rates.iter().find(|it| it.pps == *pps).map(|it| of_share(it.cpu, 1));
-        write!(out, "{:>17}", cpu.unwrap_or_else(|| "-".into()))?;
-    }
-    match &receiver.failed {
-        Some(reason) => writeln!(out, "  {reason}"),
-        None => writeln!(out),
-    }
-}
-
-fn print_forwarder(forwarder: &ForwarderCost, out: &mut impl Write) -> io::Result<()> {
-    write!(out, "{:<38}", forwarder.step)?;
-    match (&forwarder.round_trips, &forwarder.failed) {
-        (Some(RoundTrips { lost, median_ms, p99_ms, max_ms, .. }), _) => {
-            writeln!(out, "{median_ms:>10.3}{p99_ms:>10.3}{max_ms:>10.3}{lost:>8}")
-        }
-        (None, reason) => writeln!(out, "  {}", reason.as_deref().unwrap_or_default()),
-    }
 }

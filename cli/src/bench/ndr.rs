@@ -4,22 +4,19 @@ use std::cell::Cell;
 use std::io::{self, Write, stdout};
 use std::time::Duration;
 
-use serde::Serialize;
 use sluicegate::error::Error;
 use sluicegate::link::Mac;
 use sluicegate_bench::Failure;
 use sluicegate_bench::device;
-use sluicegate_bench::machine::Machine;
 use sluicegate_bench::ndr::device_trial::DeviceTrial;
-use sluicegate_bench::ndr::search::Goal;
-use sluicegate_bench::ndr::trial::{Latency, Offer};
-use sluicegate_bench::ndr::{NdrResults, NdrSettings, OfSize, run as find};
-use sluicegate_bench::process::Running;
-use sluicegate_bench::rounds::{BenchObserver, Progress};
+use sluicegate_bench::ndr::trial::{Goal, Latency, Offer};
+use sluicegate_bench::ndr::{self, NdrResults, OfSize};
+use sluicegate_bench::observer::{BenchObserver, Progress};
 use sluicegate_bench::statistics::of_share;
 use sluicegate_bench::testbed::{Testbed, TestbedConfig};
 
 use super::options::{sides, turn};
+use super::output::print_json;
 use super::progress::Watcher;
 use crate::signals::Signals;
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
@@ -92,39 +89,23 @@ fn resolution(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The result as `--json` prints it.
-#[derive(Serialize)]
-struct NdrReport<'a> {
-    command: &'static str,
-    version: &'static str,
-    date: String,
-    machine: Machine,
-    /// The accepted loss and the resolution, as shares.
-    loss: f64,
-    resolution: f64,
-    /// Durations of a trial and of the confirming trial.
-    seconds: f64,
-    confirm_seconds: f64,
-    #[serde(flatten)]
-    findings: &'a NdrResults,
-}
-
-impl Args {
-    fn settings(&self) -> NdrSettings {
-        let confirm = self.confirm.unwrap_or(self.seconds * 3);
-        let (loss, resolution) = (self.loss, self.resolution);
-        NdrSettings {
-            sizes: self.sizes.clone(),
-            goal: Goal { loss, resolution, time: self.seconds, confirm },
-            loads: vec![0.1, 0.5, 0.9, 1.0],
-        }
+/// Runs the command.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let watcher = Watcher::new(Signals::catch()?);
+    let results = measure(args, &watcher);
+    drop(watcher);
+    let results = results?;
+    if results.are_none() {
+        return Err(Failure::Stopped.into());
+    }
+    if args.json {
+        print_json("bench ndr", &results)
+    } else {
+        Ok(print(&results, &mut stdout().lock())?)
     }
 }
 
-/// Runs the command.
-pub fn run(args: &Args) -> anyhow::Result<()> {
-    let settings = args.settings();
-    let watcher = Watcher::new(Signals::catch()?);
+fn measure(args: &Args, watcher: &Watcher) -> Result<NdrResults, Failure> {
     let (testbed, device) = match &args.between {
         Some(text) => {
             let (left, right) = sides(text)?;
@@ -134,88 +115,46 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let testbed = Testbed::make(TestbedConfig::LINE)?;
             let device = match args.device.as_str() {
                 "bridge" => device::make_bridge(&testbed).map(|()| None),
-                _ => device::start_forwarder(&testbed, &watcher).map(Some),
+                _ => device::start_forwarder(&testbed, watcher).map(Some),
             };
             (testbed, device?)
         }
     };
-    let findings = measure(args, &settings, &testbed, device, &watcher);
-    drop(watcher);
-    let findings = findings?;
-    if findings.are_none() {
-        return Err(Failure::Stopped.into());
-    }
-    let mut out = stdout().lock();
-    if args.json {
-        serde_json::to_writer(&mut out, &report(&settings, &findings))?;
-        writeln!(out)?;
-    } else {
-        print(&settings, &findings, &mut out)?;
-    }
-    Ok(())
-}
-
-fn report<'a>(settings: &NdrSettings, findings: &'a NdrResults) -> NdrReport<'a> {
-    let Goal { loss, resolution, time, confirm } = settings.goal;
-    NdrReport {
-        command: "bench ndr",
-        version: env!("CARGO_PKG_VERSION"),
-        date: super::now(),
-        machine: Machine::here(),
-        loss,
-        resolution,
-        seconds: time.as_secs_f64(),
-        confirm_seconds: confirm.as_secs_f64(),
-        findings,
-    }
-}
-
-fn measure(
-    args: &Args,
-    settings: &NdrSettings,
-    testbed: &Testbed,
-    device: Option<Running>,
-    watcher: &Watcher,
-) -> Result<NdrResults, Failure> {
+    let confirm = args.confirm.unwrap_or(args.seconds * 3);
+    let goal = Goal { loss: args.loss, resolution: args.resolution, time: args.seconds, confirm };
     let to = args.dmac.map_or_else(|| testbed.right.mac(), Ok::<_, Error>)?;
     let done = Cell::new(0);
-    // Programs take their time to begin and to end.
+    // Programs take time to start and to end.
     let each = args.seconds + args.drain + Duration::from_millis(600);
     let begins = |offer: &Offer| {
-        let turns = settings.trials().max(done.get() + 1);
+        let turns = ndr::trials(goal, args.sizes.len()).max(done.get() + 1);
         let left = each * (turns - done.get()) as u32;
-        let step = shown(offer);
+        let rate =
+            offer.rate.map_or_else(|| "at full speed".into(), |pps| show_pps(pps).to_string());
+        let step = format!("{} bytes, {rate}", offer.bytes);
         watcher.progress(&Progress { step: &step, done: done.get(), turns, left });
         done.set(done.get() + 1);
     };
-    let drain = args.drain;
+    let (testbed, drain) = (&testbed, args.drain);
     let mut trial = DeviceTrial { testbed, device, to, drain, watch: watcher, begins: &begins };
-    find(&mut trial, settings)
+    ndr::run(&mut trial, goal, &args.sizes)
 }
 
-/// An offer, in a line.
-fn shown(offer: &Offer) -> String {
-    match offer.rate {
-        Some(rate) => format!("{} bytes, {}", offer.bytes, show_pps(rate)),
-        None => format!("{} bytes, at full speed", offer.bytes),
-    }
-}
-
-fn print(settings: &NdrSettings, findings: &NdrResults, out: &mut impl Write) -> io::Result<()> {
-    for of_size in &findings.sizes {
+fn print(results: &NdrResults, out: &mut impl Write) -> io::Result<()> {
+    for of_size in &results.sizes {
         writeln!(out, "frames of {} bytes", of_size.size)?;
-        print_found(settings, of_size, out)?;
+        print_found(results.goal, of_size, out)?;
         print_curves(of_size, out)?;
         writeln!(out)?;
     }
-    if !findings.complete {
-        writeln!(out, "stopped before all was known")?;
+    if !results.complete {
+        writeln!(out, "stopped before the end")?;
     }
     Ok(())
 }
 
-/// The throughput, and what was done to find it.
-fn print_found(settings: &NdrSettings, of_size: &OfSize, out: &mut impl Write) -> io::Result<()> {
+/// Prints the throughput, and the number of trials.
+fn print_found(goal: Goal, of_size: &OfSize, out: &mut impl Write) -> io::Result<()> {
     let OfSize { size, found, loss, .. } = of_size;
     let bps = |pps: f64| show_bps(pps * f64::from(size + AROUND_BYTES) * 8.0);
     match &found.throughput {
@@ -230,10 +169,10 @@ fn print_found(settings: &NdrSettings, of_size: &OfSize, out: &mut impl Write) -
                 percent(it.lost)
             )?;
         }
-        // The loss is looked at behind the search.
+        // The loss is measured after the search.
         None if loss.is_empty() => writeln!(out, "  throughput    not known yet")?,
         None => {
-            let allowed = percent(settings.goal.loss);
+            let allowed = percent(goal.loss);
             writeln!(out, "  throughput    none: more than {allowed} is lost at any rate")?;
         }
     }
@@ -242,7 +181,7 @@ fn print_found(settings: &NdrSettings, of_size: &OfSize, out: &mut impl Write) -
     Ok(())
 }
 
-/// How the device does at other rates, and with bursts.
+/// Prints the results at other rates, and of bursts.
 fn print_curves(of_size: &OfSize, out: &mut impl Write) -> io::Result<()> {
     for it in &of_size.latency {
         let Latency { p50_ns, p99_ns, p99_9_ns, max_ns } = it.latency;
@@ -270,7 +209,7 @@ fn micros(ns: u64) -> String {
     show_duration(Duration::from_nanos(ns)).to_string()
 }
 
-/// As fine as a loss is asked for.
+/// Formats a share as finely as a loss can be requested.
 fn percent(share: f64) -> String {
     of_share(share, 3)
 }

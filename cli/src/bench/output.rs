@@ -1,11 +1,13 @@
-//! Where a result goes to, and one of before comes from: the terminal, files, a place in a document.
+//! Destinations of a result: the terminal, files, a place in a document.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, Write, stderr, stdout};
+use std::fs::{self, File};
+use std::io::{self, Write, stderr, stdout};
 use std::path::Path;
 
+use serde::Serialize;
 use sluicegate::error::Error;
 use sluicegate_bench::compare::{Moved, compare};
+use sluicegate_bench::machine::Machine;
 use sluicegate_bench::page::chart::chart;
 use sluicegate_bench::page::page;
 use sluicegate_bench::report::Report;
@@ -14,102 +16,98 @@ use sluicegate_bench::table::Document;
 use super::options::OutputOptions;
 use super::table;
 
-/// Where a result goes to.
+/// The destinations of a result.
 pub struct Output<'a> {
-    shown: &'a OutputOptions,
-    /// A result of before, to compare with.
+    json: bool,
+    /// An earlier result, to compare with.
     before: Option<Report>,
-    html: Option<Written<'a>>,
-    svg: Option<Written<'a>>,
-    markdown: Option<(Written<'a>, Document)>,
+    files: Vec<(&'a Path, File, Render)>,
 }
 
+/// Writes a report as the text of a file.
+type Render = Box<dyn Fn(&Report) -> String>;
+
 impl<'a> Output<'a> {
-    /// Opens all files before the bench starts, so that an error is reported at once.
-    pub fn prepare(shown: &'a OutputOptions) -> anyhow::Result<Self> {
-        let before = shown.compare.as_deref().map(read).transpose()?;
-        let html = shown.html.as_deref().map(Written::create).transpose()?;
-        let svg = shown.svg.as_deref().map(Written::create).transpose()?;
-        let markdown = shown.markdown.as_deref().map(Written::document).transpose()?;
-        Ok(Self { shown, before, html, svg, markdown })
+    /// Opens all files before the bench starts, so that an error is reported at once. They stay unchanged
+    /// until the result is written.
+    pub fn prepare(options: &'a OutputOptions) -> anyhow::Result<Self> {
+        let before = options.compare.as_deref().map(read).transpose()?;
+        let mut files: Vec<(&Path, File, Render)> = Vec::new();
+        for (path, render) in
+            [(&options.html, page as fn(&Report) -> String), (&options.svg, chart)]
+        {
+            if let Some(path) = path {
+                let file = File::options().write(true).create(true).truncate(false).open(path);
+                let file = file.map_err(|error| Error::path("create", path, error))?;
+                files.push((path, file, Box::new(render)));
+            }
+        }
+        if let Some(path) = &options.markdown {
+            let text = fs::read_to_string(path);
+            let text = text.map_err(|error| Error::path("read", path, error))?;
+            let document = Document::of(&text).ok_or_else(|| {
+                let path = path.display();
+                Error::Usage(format!(
+                    "{path} has no place for a table: write the lines <!-- bench --> (or <!-- bench: all steps -->) \
+                     and <!-- /bench --> there"
+                ))
+            })?;
+            let file = File::options().write(true).open(path);
+            let file = file.map_err(|error| Error::path("open", path, error))?;
+            files.push((path, file, Box::new(move |report| document.with(report))));
+        }
+        Ok(Self { json: options.json, before, files })
     }
 
-    /// Writes it all.
+    /// Writes all of it.
     pub fn write(self, report: &Report) -> anyhow::Result<()> {
-        if let Some(html) = self.html {
-            html.write(&page(report))?;
+        for (path, mut file, render) in self.files {
+            let is_file = file.metadata().is_ok_and(|it| it.is_file());
+            let emptied = if is_file { file.set_len(0) } else { Ok(()) };
+            let written = emptied.and_then(|()| file.write_all(render(report).as_bytes()));
+            written.map_err(|error| Error::path("write", path, error))?;
         }
-        if let Some(svg) = self.svg {
-            svg.write(&chart(report))?;
-        }
-        if let Some((markdown, document)) = self.markdown {
-            markdown.write(&document.with(report))?;
-        }
-        if self.shown.json {
-            let mut out = stdout().lock();
-            serde_json::to_writer(&mut out, report)?;
-            writeln!(out)?;
-        } else {
-            table::print(report, &mut stdout().lock())?;
+        match self.json {
+            true => writeln!(stdout(), "{}", serde_json::to_string(report)?)?,
+            false => table::print(report, &mut stdout().lock())?,
         }
         if let Some(before) = self.before {
-            tell_moved(&compare(&before, report), self.shown.json)?;
+            print_moved(&compare(&before, report), self.json)?;
         }
         Ok(())
     }
 }
 
-/// Says what moved: beside JSON on standard output it is for people all the same.
-pub fn tell_moved(moved: &[Moved], json: bool) -> io::Result<()> {
+/// Prints changes for people: to stderr if JSON is on standard output.
+pub fn print_moved(moved: &[Moved], json: bool) -> io::Result<()> {
     match json {
         true => table::print_moved(moved, &mut stderr()),
         false => table::print_moved(moved, &mut stdout()),
     }
 }
 
-/// A file that is written at the end. An existing file stays unchanged until then.
-struct Written<'a> {
-    path: &'a Path,
-    file: File,
-}
-
-impl<'a> Written<'a> {
-    fn create(path: &'a Path) -> Result<Self, Error> {
-        let file = File::options().write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|error| Error::path("create", path, error))?;
-        Ok(Self { path, file })
-    }
-
-    /// One that has a place for the table.
-    fn document(path: &'a Path) -> Result<(Self, Document), Error> {
-        let file = File::options().read(true).write(true).open(path);
-        let mut file = file.map_err(|error| Error::path("open", path, error))?;
-        let mut text = String::new();
-        let read = file.read_to_string(&mut text).and_then(|_| file.rewind());
-        read.map_err(|error| Error::path("read", path, error))?;
-        let document = Document::of(&text).ok_or_else(|| {
-            let path = path.display();
-            Error::Usage(format!(
-                "{path} has no place for a table: write the lines <!-- bench --> (or <!-- bench: all steps -->) and \
-                 <!-- /bench --> there"
-            ))
-        })?;
-        Ok((Self { path, file }, document))
-    }
-
-    fn write(mut self, text: &str) -> Result<(), Error> {
-        let is_file = self.file.metadata().is_ok_and(|it| it.is_file());
-        let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
-        let written = emptied.and_then(|()| self.file.write_all(text.as_bytes()));
-        written.map_err(|error| Error::path("write", self.path, error))
-    }
-}
-
-/// A result of before.
+/// Reads an earlier result.
 pub fn read(path: &Path) -> anyhow::Result<Report> {
-    let text = std::fs::read(path).map_err(|error| Error::path("read", path, error))?;
+    let text = fs::read(path).map_err(|error| Error::path("read", path, error))?;
     serde_json::from_slice(&text).map_err(|error| {
         let path = path.display();
         Error::Usage(format!("{path} is no result of `sluice bench --json`: {error}")).into()
     })
+}
+
+/// Prints a result as one JSON object, with the command, the version, the date and the machine.
+pub fn print_json(command: &'static str, result: &impl Serialize) -> anyhow::Result<()> {
+    #[derive(Serialize)]
+    struct Headed<'a, T> {
+        command: &'static str,
+        version: &'static str,
+        date: String,
+        machine: Machine,
+        #[serde(flatten)]
+        result: &'a T,
+    }
+    let (version, date) = (env!("CARGO_PKG_VERSION"), super::now());
+    let headed = Headed { command, version, date, machine: Machine::here(), result };
+    writeln!(stdout(), "{}", serde_json::to_string(&headed)?)?;
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sluicegate_bench::rounds::{BenchObserver, Progress};
+use sluicegate_bench::observer::{BenchObserver, Progress};
 
 use crate::notice;
 use crate::signals::Signals;
