@@ -1,7 +1,7 @@
 //! Ratios of steps that this project guarantees, each with a threshold.
 //!
-//! A threshold is a ratio within one run, so that neither the machine nor its moods are in it. Peers are
-//! compared with on the same work: where nothing else is said, the threshold is not to be slower.
+//! A ratio within one run does not depend on the machine or its load. Peers do the same work: the usual
+//! threshold is not to be slower.
 
 use serde::Serialize;
 
@@ -9,14 +9,14 @@ use crate::report::{Report, StepReport, rates};
 use crate::statistics::Spread;
 use crate::suite::{SuiteKind, Sweep};
 
-/// A ratio that is to be reached.
+/// A ratio to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Threshold {
     /// The suite that both steps belong to.
     pub suite: SuiteKind,
     /// The step.
     pub step: &'static str,
-    /// The step that it is compared with.
+    /// The step it is compared with.
     pub to: &'static str,
     /// The least ratio of their rates.
     pub at_least: f64,
@@ -32,11 +32,11 @@ const fn threshold(
 }
 
 const TESTPMD_XDP: &str = "dpdk-testpmd net_af_xdp";
-/// Memif from a client to a server, and the other way round.
+/// Memif from a client to a server, and back.
 const UP: &str = "dpdk-testpmd (client) to itself (server)";
 const DOWN: &str = "dpdk-testpmd (server) to itself (client)";
 
-/// All that there are.
+/// All thresholds.
 pub const THRESHOLDS: &[Threshold] = &[
     threshold(SuiteKind::Rx, "TPACKET_V3 ring", "tcpdump -w /dev/null", 1.1),
     threshold(SuiteKind::Rx, "mirror: copies by XDP", "TPACKET_V3 ring", 1.2),
@@ -69,7 +69,7 @@ pub fn sweep() -> Sweep {
     Sweep { sizes: vec![60], batches: vec![], queues: vec![1], cores: vec![1], rules: vec![1] }
 }
 
-/// The steps that thresholds are about, and those that ratios are to.
+/// Returns true for steps of thresholds and for references.
 pub fn is_needed(kind: SuiteKind, step: &str) -> bool {
     step == kind.reference()
         || THRESHOLDS.iter().any(|threshold| {
@@ -77,7 +77,7 @@ pub fn is_needed(kind: SuiteKind, step: &str) -> bool {
         })
 }
 
-/// A threshold, and what a report says of it.
+/// A threshold, and the result of a report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Checked {
     /// The threshold.
@@ -88,7 +88,7 @@ pub struct Checked {
     /// The ratio, over the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Spread>,
-    /// Why there is none.
+    /// Why it has no ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -97,20 +97,18 @@ pub struct Checked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The median is.
+    /// The median reaches the threshold.
     Pass,
-    /// The median is not, or a step of Sluice's own could not be run.
+    /// The median does not reach it, or a step of Sluice could not be run.
     Fail,
-    /// It is not known: a step was not measured, a peer's could not be run, or the kernel has not what
-    /// one needs.
+    /// A step was not measured, a peer's could not be run, or the kernel lacks a feature.
     Unknown,
 }
 
 /// Checks the thresholds of all suites in a report.
 pub fn check(report: &Report) -> Vec<Checked> {
-    let there =
-        |threshold: &&Threshold| report.suites.iter().any(|suite| suite.suite == threshold.suite);
-    THRESHOLDS.iter().filter(there).map(|threshold| checked(*threshold, report)).collect()
+    let is_in = |it: &&Threshold| report.suites.iter().any(|suite| suite.suite == it.suite);
+    THRESHOLDS.iter().filter(is_in).map(|threshold| checked(*threshold, report)).collect()
 }
 
 fn checked(threshold: Threshold, report: &Report) -> Checked {
@@ -144,7 +142,7 @@ mod tests {
     use crate::report::tests::report;
 
     #[test]
-    fn a_ratio_is_held_against_its_bar() {
+    fn a_ratio_is_compared_with_its_threshold() {
         let ring = |mpps| ("TPACKET_V3 ring", mpps);
         let tcpdump = ("tcpdump -w /dev/null", 2.0);
         let least = 2.0 * THRESHOLDS[0].at_least;
@@ -164,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_of_our_own_that_fails_is_short_and_a_peer_s_is_unknown() {
+    fn a_failure_of_sluice_fails_and_one_of_a_peer_is_unknown() {
         for (by, failed, lacks, verdict) in [
             (SLUICE, Some("ended: no room"), false, Verdict::Fail),
             (SLUICE, Some("ended: live frames (Linux 5.18)"), true, Verdict::Unknown),
@@ -183,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_step_of_a_bar_is_one_that_there_is() {
+    fn every_step_of_a_threshold_exists() {
         use crate::testbed::{Testbed, TestbedConfig};
         use sluicegate::error::Kind::Privilege;
         let config = |kind: SuiteKind| TestbedConfig {

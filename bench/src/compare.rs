@@ -1,4 +1,4 @@
-//! Two reports: what moved by more than its spread.
+//! Changes from one report to another that are larger than the spreads.
 
 use crate::instructions::{HotLoop, Unit};
 use crate::process::SLUICE;
@@ -6,17 +6,15 @@ use crate::report::{Report, StepReport, Suite};
 use crate::statistics::Spread;
 use crate::suite::SuiteKind;
 
-/// Instructions of a hot loop have changed where they did by more than this share. What is less
-/// may be a timer's, or a signal's.
-const CHANGED: f64 = 0.02;
+/// The smallest relevant change of a hot loop, as a share. Timers and signals cause smaller ones.
+const MIN_CHANGE: f64 = 0.02;
 
-/// A step or a hot loop that both reports have, and that moved; a step of Sluice's own that has no number
-/// any more.
+/// A step or a hot loop that both reports have, and that moved; or a step of Sluice that fails now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
-    /// The suite a step belongs to; none of a hot loop.
+    /// The suite of a step; none for a hot loop.
     pub kind: Option<SuiteKind>,
-    /// The step, with what is particular about its setting; the loop.
+    /// The step with its parameters, or the loop.
     pub name: String,
     /// True for Sluice's own steps.
     pub ours: bool,
@@ -31,18 +29,16 @@ pub struct Moved {
 /// The kinds of compared quantities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// A step's rate, to that of the reference where both reports have it. Machines and their moods
-    /// are out of it.
+    /// A step's rate divided by the reference's, if both reports have it. It does not depend on the machine's load.
     Ratio,
-    /// A step's rate in Mpps: of the reference itself, whose ratio is always 1, and where there is no
-    /// ratio.
+    /// A step's rate in Mpps, for the reference itself and for steps without a ratio.
     Rate,
     /// The length of a hot loop, which does not depend on the load of the machine.
     Instructions,
 }
 
 impl Moved {
-    /// By how much: 0.1 is a tenth more than before, -1 is nothing at all.
+    /// The relative change: 0.1 is a tenth more than before, -1 is a failure.
     pub fn by(&self) -> f64 {
         self.now.as_ref().map_or(-1.0, |now| now.median / self.before.median - 1.0)
     }
@@ -72,7 +68,7 @@ pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
         .flatten()
         .collect();
     moved.extend(now.loops.iter().filter_map(|it| changed(before, now, it)));
-    // A half of it is as much as twice.
+    // A half is as large a change as a double.
     let most = |it: &Moved| (1.0 + it.by()).ln().abs();
     moved.sort_by(|a, b| most(b).total_cmp(&most(a)));
     moved
@@ -97,7 +93,7 @@ fn moved(suite: &Suite, before: &Suite, step: &StepReport) -> Option<Moved> {
 }
 
 fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<Moved> {
-    // Each kernel makes of a program what it will.
+    // Each kernel translates a program in its own way.
     if it.of == Unit::Program && before.machine.kernel != now.machine.kernel {
         return None;
     }
@@ -106,7 +102,7 @@ fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<Moved> {
     let (before, now) = (exact(old.length?.instructions), exact(it.length?.instructions));
     let (name, what) = (it.name.clone(), Metric::Instructions);
     let moved = Moved { kind: None, name, ours: true, what, before, now: Ok(now) };
-    (before.median > 0.0 && moved.by().abs() > CHANGED).then_some(moved)
+    (before.median > 0.0 && moved.by().abs() > MIN_CHANGE).then_some(moved)
 }
 
 #[cfg(test)]

@@ -140,16 +140,10 @@ fn measure(
     let receivers = receivers(&StepContext { testbed: &pair, setting: SETTING });
     let line = Testbed::make(TestbedConfig::LINE)?;
     let forwarders = forwarders(&StepContext { testbed: &line, setting: SETTING });
-    let rated = receivers.len() * settings.rates.len();
-    let turns = rated + forwarders.len();
-    let receiver_takes = settings.time + 4 * LEAD;
-    let forwarder_takes = settings.pings * PING_INTERVAL + 2 * LEAD;
+    let turns = receivers.len() * settings.rates.len() + forwarders.len();
     let mut done = 0;
     let mut begins = |step: &str| {
-        let receiver_turns = rated.saturating_sub(done) as u32;
-        let forwarder_turns = (turns - done).min(forwarders.len()) as u32;
-        let left = receiver_takes * receiver_turns + forwarder_takes * forwarder_turns;
-        watch.progress(&Progress { step, done, turns, left });
+        watch.progress(&Progress { step, done, turns });
         done += 1;
     };
     for it in &receivers {

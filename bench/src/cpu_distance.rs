@@ -1,11 +1,10 @@
-//! How far two CPUs lie apart: what a cache line takes from one to the other and back.
+//! The distance of two CPUs: the round trip of a cache line between them.
 //!
-//! The host of a virtual machine moves its CPUs about the chip while a bench runs: now a line takes some
-//! 50 ns, now 160, now 600, and in the last case all that two CPUs share costs several times as much.
-//! Steps can be compared only where they had it alike: so a turn is put off until the CPUs lie near each
-//! other, and run again if they do not any more at its end. CPUs at rest may lie elsewhere than those
-//! that work: where a turn has looked while it ran, that counts. Where they did not come near in time, no turn waits
-//! until they were near again.
+//! The host of a virtual machine moves its CPUs about the chip while a bench runs: a round trip takes 50 ns, then
+//! 160, then 600, and in the last case all memory that two CPUs share costs several times as much. Results are
+//! comparable only at similar distances. So a turn waits until the CPUs are near each other, and runs again if
+//! they are not at its end. If they did not come near in time, no turn waits until they have been near again.
+//! Idle CPUs may be elsewhere than busy ones: the distance that a turn measured itself counts first.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,39 +14,37 @@ use std::time::{Duration, Instant};
 use sluicegate::link::pin_thread;
 
 use crate::measurement::Measurement;
-use crate::observer::BenchObserver;
-use crate::observer::Failure;
+use crate::observer::{BenchObserver, Failure};
 use crate::testbed::Cpus;
 
-/// Tries, the last of which counts wherever the CPUs are.
-const TRIES: u32 = 3;
-/// The most looks at whether CPUs that have moved apart are near again, and the time between two of them.
+/// The most runs of a turn; the last one counts at any distance.
+const MAX_TRIES: u32 = 3;
+/// The most looks of a wait, and the time between two.
 const MAX_LOOKS: u32 = 20;
-/// A wait takes as long as this many turns at most.
-const TURNS: u32 = 5;
-pub(crate) const PAUSE: Duration = Duration::from_millis(250);
-/// Up to here CPUs are near each other, even where they were nearer once.
+const PAUSE: Duration = Duration::from_millis(250);
+/// The longest wait, in turns.
+const MAX_TURNS: u32 = 5;
+/// Up to here CPUs are near each other, even if they were nearer once.
 const NEAR: Duration = Duration::from_nanos(300);
-/// Times more than the least, up to which CPUs that are never as near as that lie as near as ever.
+/// Up to this multiple of the smallest distance CPUs are near, too.
 const ALIKE: u32 = 2;
-/// Times that a line goes to and fro in one go, and goes of which the best counts: the others were
-/// disturbed.
+/// Round trips of a measurement, and measurements of which the best counts: the others were disturbed.
 const TRIPS: u32 = 500;
-const GOES: u32 = 20;
+const REPEATS: u32 = 20;
 
-/// How far the sender's CPU and the receiver's lie apart.
+/// The distance of the sender's CPU and the receiver's.
 #[derive(Debug)]
 pub(crate) struct CpuDistance {
-    /// None where there is one only.
+    /// None if the machine has one CPU.
     cpus: Option<[usize; 2]>,
-    /// The least that was seen.
+    /// The smallest distance so far.
     nearest: Duration,
-    /// Distance at the end of each turn that counts.
+    /// The distances at the end of the turns that count.
     turns: Vec<Duration>,
     /// [`looks`].
     looks: u32,
-    /// They were waited for, and have stayed apart since.
-    in_vain: bool,
+    /// The last wait was too long; the CPUs have not been near since.
+    timed_out: bool,
     /// [`round_trip`].
     measure: fn([usize; 2]) -> Option<Duration>,
 }
@@ -55,37 +52,38 @@ pub(crate) struct CpuDistance {
 impl CpuDistance {
     /// Watches the first two of `cpus`, for turns that take `turn`.
     pub fn of(cpus: &Cpus, turn: Duration) -> Self {
-        let cpus = <[usize; 2]>::try_from(cpus.senders(2)).ok();
         Self {
-            cpus,
+            cpus: cpus.senders(2).try_into().ok(),
             nearest: Duration::MAX,
             turns: Vec::new(),
             looks: looks(turn),
-            in_vain: false,
+            timed_out: false,
             measure: round_trip,
         }
     }
 
-    /// Runs a turn, again where the CPUs were moved away from each other.
+    /// Runs a turn, again if the CPUs were moved away from each other.
     pub fn turn(
         &mut self,
         watch: &dyn BenchObserver,
         mut run: impl FnMut() -> Result<Measurement, Failure>,
     ) -> Result<Measurement, Failure> {
-        let mut tries = 1;
+        let (cpus, measure) = (self.cpus, self.measure);
+        let look = || cpus.and_then(measure);
+        let mut tries = 0;
         loop {
-            let near = self.comes_near(watch)?;
+            tries += 1;
+            let looks = if self.timed_out { 1 } else { self.looks };
+            let before = wait_until(self.near(), looks, watch, look)?;
+            let before = self.saw(before);
+            self.timed_out = !self.is_near(before);
             let turn = run()?;
-            let apart = match turn.apart_ns {
-                Some(ns) => self.saw(Duration::from_nanos(ns)),
-                None => self.look(),
-            };
-            if near && !self.is_near(apart) && tries < TRIES {
-                tries += 1;
-                continue;
+            let apart = turn.apart_ns.map(Duration::from_nanos).or_else(look);
+            let apart = self.saw(apart);
+            if self.timed_out || self.is_near(apart) || tries == MAX_TRIES {
+                self.turns.push(apart);
+                return Ok(turn);
             }
-            self.turns.push(apart);
-            return Ok(turn);
         }
     }
 
@@ -103,25 +101,7 @@ impl CpuDistance {
         ))
     }
 
-    /// Waits until they are near, or for long enough, and where they did not, not again before they
-    /// were: whether they are.
-    fn comes_near(&mut self, watch: &dyn BenchObserver) -> Result<bool, Failure> {
-        let looks = if self.in_vain { 1 } else { self.looks };
-        for look in 1..=looks {
-            let apart = self.look();
-            if self.is_near(apart) {
-                self.in_vain = false;
-                return Ok(true);
-            }
-            if look < looks {
-                watch.pause(PAUSE)?;
-            }
-        }
-        self.in_vain = true;
-        Ok(false)
-    }
-
-    /// The longest that a line takes between CPUs that are near each other.
+    /// The longest round trip between CPUs that are near each other.
     pub fn near(&self) -> Duration {
         self.nearest.saturating_mul(ALIKE).max(NEAR)
     }
@@ -130,29 +110,41 @@ impl CpuDistance {
         apart <= self.near()
     }
 
-    /// How far apart they are now; not at all where one cannot be had.
-    fn look(&mut self) -> Duration {
-        let Some(apart) = self.cpus.and_then(self.measure) else { return Duration::ZERO };
-        self.saw(apart)
-    }
-
-    fn saw(&mut self, apart: Duration) -> Duration {
-        self.nearest = self.nearest.min(apart);
-        apart
+    /// Notes a distance; zero if there is none.
+    fn saw(&mut self, apart: Option<Duration>) -> Duration {
+        self.nearest = self.nearest.min(apart.unwrap_or(Duration::MAX));
+        apart.unwrap_or_default()
     }
 }
 
-/// Looks until CPUs that lie apart are waited for no longer: a short turn is not worth a long wait.
+/// The number of looks until a wait ends: a short turn is not worth a long wait.
 pub(crate) fn looks(turn: Duration) -> u32 {
-    let looks = (turn * TURNS).as_millis() / PAUSE.as_millis();
+    let looks = (turn * MAX_TURNS).as_millis() / PAUSE.as_millis();
     u32::try_from(looks).unwrap_or(MAX_LOOKS).clamp(1, MAX_LOOKS)
 }
 
-/// Measures a cache line's round trip between the first two of `cpus`, in nanoseconds; none if there
-/// is only one CPU. Work on these CPUs delays the answer by milliseconds and does not change it.
-pub(crate) fn apart_ns(cpus: &Cpus) -> Option<u64> {
-    let two = <[usize; 2]>::try_from(cpus.senders(2)).ok()?;
-    round_trip(two).map(|apart| apart.as_nanos() as u64)
+/// Looks at the distance until it is at most `near`, and returns the last one.
+pub(crate) fn wait_until(
+    near: Duration,
+    looks: u32,
+    watch: &dyn BenchObserver,
+    look: impl Fn() -> Option<Duration>,
+) -> Result<Option<Duration>, Failure> {
+    let mut apart = look();
+    for _ in 1..looks {
+        if apart.is_none_or(|apart| apart <= near) {
+            break;
+        }
+        watch.pause(PAUSE)?;
+        apart = look();
+    }
+    Ok(apart)
+}
+
+/// Measures a cache line's round trip between the first two of `cpus`; none if the machine has one CPU. Work on
+/// these CPUs delays the answer by milliseconds and does not change it.
+pub(crate) fn apart(cpus: &Cpus) -> Option<Duration> {
+    round_trip(cpus.senders(2).try_into().ok()?)
 }
 
 /// Measures a cache line's round trip between two CPUs; none if a thread cannot be pinned to them.
@@ -161,17 +153,17 @@ fn round_trip([here, there]: [usize; 2]) -> Option<Duration> {
     #[repr(align(128))]
     struct CacheLine(AtomicU32);
     let (ping, pong) = (CacheLine(AtomicU32::new(0)), CacheLine(AtomicU32::new(0)));
-    // What each writes pairs with the other's look at it; nothing else is handed over.
+    // Each store pairs with the other thread's load of that line; they publish nothing else.
     let wait = |line: &CacheLine, number| {
         while line.0.load(Ordering::Acquire) != number {
             std::hint::spin_loop();
         }
     };
-    let numbers = 1..=TRIPS * GOES;
+    let numbers = 1..=TRIPS * REPEATS;
     let (meeting, pinned) = (Barrier::new(2), AtomicU32::new(0));
-    // Both are where they should be, or neither begins.
+    // Neither thread begins if one is not pinned.
     let meet = |cpu| {
-        // Relaxed: the barrier is what orders it.
+        // Relaxed: the barrier orders it.
         pinned.fetch_add(pin_thread(cpu).is_ok().into(), Ordering::Relaxed);
         meeting.wait();
         pinned.load(Ordering::Relaxed) == 2
@@ -210,10 +202,10 @@ mod tests {
     fn apart(cpus: Option<[usize; 2]>, measure: fn([usize; 2]) -> Option<Duration>) -> CpuDistance {
         let nearest = Duration::from_nanos(160);
         let looks = looks(Duration::from_secs(1));
-        CpuDistance { cpus, nearest, turns: Vec::new(), looks, in_vain: false, measure }
+        CpuDistance { cpus, nearest, turns: Vec::new(), looks, timed_out: false, measure }
     }
 
-    /// How often turns of it are run, and are put off, in three.
+    /// Number of runs and of pauses in three turns.
     fn runs_and_pauses(mut apart: CpuDistance) -> (u32, u32, CpuDistance) {
         let (watch, mut runs) = (Hasty::default(), 0);
         for _ in 0..3 {
@@ -226,7 +218,7 @@ mod tests {
         (runs, watch.0.get(), apart)
     }
 
-    /// Does not wait, and counts how often it was asked to.
+    /// Does not wait, and counts the waits.
     #[derive(Default)]
     struct Hasty(std::cell::Cell<u32>);
 
@@ -238,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_takes_time_between_two_cpus_that_there_are() {
+    fn a_round_trip_between_two_cpus_takes_time() {
         let cpus = Cpus::allowed().unwrap();
         if let Ok(two) = <[usize; 2]>::try_from(cpus.senders(2)) {
             let took = round_trip(two).unwrap();
@@ -248,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_counts_at_once_where_cpus_are_near_or_there_is_one() {
+    fn a_turn_counts_at_once_if_cpus_are_near_or_there_is_one() {
         let near = |_| Some(Duration::from_nanos(320));
         for apart in [apart(Some(CPUS), near), apart(None, near), apart(Some(CPUS), |_| None)] {
             let (runs, pauses, apart) = runs_and_pauses(apart);
@@ -264,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_near_does_not_become_far_where_cpus_were_nearer_once() {
+    fn near_cpus_do_not_become_far_because_they_were_nearer_once() {
         for (nearest, ns, near) in [
             (50, 160, true),
             (50, 300, true),
@@ -284,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_stay_apart_are_waited_for_once_and_told() {
+    fn cpus_that_stay_apart_are_waited_for_once_and_noted() {
         let far = |_| Some(Duration::from_nanos(321));
         let (runs, pauses, mut apart) = runs_and_pauses(apart(Some(CPUS), far));
         assert_eq!((runs, pauses), (3, MAX_LOOKS - 1));
@@ -296,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_says_that_cpus_were_apart_runs_again_however_near_they_are_behind_it() {
+    fn a_turn_that_measured_a_long_distance_runs_again() {
         let mut apart = apart(Some(CPUS), |_| Some(Duration::from_nanos(160)));
         let mut said = [600, 100].into_iter();
         let run = || Ok(Measurement { apart_ns: said.next(), ..Measurement::default() });
@@ -307,10 +299,10 @@ mod tests {
 
     #[test]
     fn cpus_that_came_near_again_are_waited_for_again() {
-        /// CpuDistance until the wait has timed out, then near for one turn, then apart to the end.
+        /// Far until the wait has timed out, then near for one turn, then far to the end.
         fn near_once(_: [usize; 2]) -> Option<Duration> {
             static LOOK: AtomicU32 = AtomicU32::new(0);
-            // Behind the first turn is looked, too, and before and behind the second.
+            // One look follows the first turn; others precede and follow the second.
             let second = MAX_LOOKS + 1..MAX_LOOKS + 3;
             let look = LOOK.fetch_add(1, Ordering::Relaxed);
             Some(Duration::from_nanos(if second.contains(&look) { 160 } else { 600 }))
@@ -321,15 +313,15 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_at_whose_end_cpus_are_apart_runs_again_and_not_for_ever() {
-        /// Near before a turn, far behind it.
+    fn a_turn_that_ends_with_cpus_apart_runs_again_up_to_a_limit() {
+        /// Near before a turn, far after it.
         fn now_and_then(_: [usize; 2]) -> Option<Duration> {
             static LOOK: AtomicU32 = AtomicU32::new(0);
             let look = LOOK.fetch_add(1, Ordering::Relaxed);
             Some(Duration::from_nanos(if look.is_multiple_of(2) { 160 } else { 600 }))
         }
         let (runs, pauses, apart) = runs_and_pauses(apart(Some(CPUS), now_and_then));
-        assert_eq!((runs, pauses), (3 * TRIES, 0));
+        assert_eq!((runs, pauses), (3 * MAX_TRIES, 0));
         assert!(apart.note().unwrap().starts_with("3 of 3 turns"));
     }
 }

@@ -24,8 +24,6 @@ const INSTRUCTIONS: Count = Count::After("Collected :");
 const MAX_RUN: Duration = Duration::from_secs(60);
 /// How long packets are sent through a program in the kernel.
 const SENDING: Duration = Duration::from_millis(300);
-/// About how long the count of one loop takes.
-const EACH: Duration = Duration::from_secs(3);
 /// The receiving port while the program of a sender is examined.
 const DROP: &str = "xdp:right0?action=drop";
 
@@ -151,8 +149,7 @@ pub fn count(watch: &dyn BenchObserver) -> Result<Counted, Failure> {
     let context = StepContext { testbed: &testbed, setting };
     let mut counted = Counted::default();
     for (done, (name, kind)) in LOOPS.iter().enumerate() {
-        let (turns, left) = (LOOPS.len(), EACH * (LOOPS.len() - done) as u32);
-        watch.progress(&Progress { step: name, done, turns, left });
+        watch.progress(&Progress { step: name, done, turns: LOOPS.len() });
         let (length, failed) = match kind.count(&context, watch) {
             Ok(length) => (Some(length), None),
             Err(Failure::Stopped) => return Ok(counted),

@@ -7,7 +7,7 @@ use sluicegate::link::{Rates, Sample};
 use sluicegate::xdp::live;
 use sluicegate::xdp::resident::Resident;
 
-use crate::cpu_distance::{self, apart_ns};
+use crate::cpu_distance;
 use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
 use crate::observer::{BenchObserver, Failure};
 use crate::process::{COUNTING, Count, LabHost, Program, Running};
@@ -210,19 +210,13 @@ impl TurnContext<'_> {
         let is_receiver_first = pipe.sender.is_none() || pipe.first == LabHost::Right;
         let receiver = if is_receiver_first { 0 } else { 1 };
         let cpu_ns = |programs: &[Running]| programs.iter().map(Running::cpu_ns).sum::<u64>();
-        let apart = || pipe.sender.as_ref().and_then(|_| apart_ns(&self.testbed.cpus));
+        let apart = || pipe.sender.as_ref().and_then(|_| cpu_distance::apart(&self.testbed.cpus));
 
         // The intervals in which packets begin to come and in which the measurement begins are left out.
-        let mut rates = self.rates(&mut programs, receiver, pipe, 1)?;
-        let mut apart_before = apart();
-        for _ in 1..cpu_distance::looks(self.time) {
-            if apart_before.is_none_or(|ns| Duration::from_nanos(ns) <= self.near) {
-                break;
-            }
-            self.watch.pause(cpu_distance::PAUSE)?;
-            apart_before = apart();
-        }
-        rates = self.rates(&mut programs, receiver, pipe, rates.len())?;
+        self.rates(&mut programs, receiver, pipe, 1)?;
+        let looks = cpu_distance::looks(self.time);
+        let apart_before = cpu_distance::wait_until(self.near, looks, self.watch, apart)?;
+        let rates = self.rates(&mut programs, receiver, pipe, 1)?;
         let (from, cpu_before, load) =
             (Instant::now(), cpu_ns(&programs), Load::begin(self.causes)?);
         self.watch.pause(self.time)?;
@@ -230,7 +224,7 @@ impl TurnContext<'_> {
         let rates = self.rates(&mut programs, receiver, pipe, first + 1)?;
         let (elapsed, cpu_ns) = (from.elapsed(), cpu_ns(&programs).saturating_sub(cpu_before));
         let loaded = load.end()?;
-        let apart_ns = apart_before.max(apart());
+        let apart_ns = apart_before.max(apart()).map(|apart| apart.as_nanos() as u64);
         let pps = Spread::of(rates[first..].iter().map(|&pps| pps as f64));
         let pps = pps.map_or(0.0, |rates| rates.median);
         let packets = (pps * elapsed.as_secs_f64()) as u64;

@@ -8,7 +8,7 @@ use crate::statistics::Spread;
 /// that could not be measured is absent, not zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures<T> {
-    /// Packets in millions a second: received, sent or dropped, as the suite is.
+    /// Packets in millions a second: received, sent or dropped, by suite.
     pub mpps: T,
     /// Packets that were sent at the same time, in millions a second.
     #[serde(skip_serializing_if = "Option::is_none", default = "absent")]
@@ -16,8 +16,8 @@ pub struct Figures<T> {
     /// The share of the packets sent that did not arrive, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none", default = "absent")]
     pub lost: Option<T>,
-    /// Time that the threads of the measured program were on a CPU, waiting by spinning included,
-    /// in ns a packet. The kernel's work in softirqs is in it only where it interrupted them.
+    /// CPU time of the measured program's threads in ns a packet, spinning included. Softirqs count only if they
+    /// interrupted these threads.
     #[serde(skip_serializing_if = "Option::is_none", default = "absent")]
     pub cpu_ns: Option<T>,
 }
@@ -28,7 +28,7 @@ fn absent<T>() -> Option<T> {
 }
 
 impl Figures<Spread> {
-    /// Over several rounds; none of no rounds.
+    /// Figures over several rounds; none without a round.
     pub fn over(rounds: &[Figures<f64>]) -> Option<Self> {
         let spread =
             |of: fn(&Figures<f64>) -> Option<f64>| Spread::of(rounds.iter().filter_map(of));
@@ -44,10 +44,10 @@ impl Figures<Spread> {
 /// The measurement of one step in one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// How fast it was.
+    /// Its rate and losses.
     #[serde(flatten)]
     pub figures: Figures<f64>,
-    /// Why.
+    /// The causes.
     #[serde(flatten)]
     pub explanation: Explanation,
     /// Longest round trip of a cache line between the sender's and the receiver's CPU during the turn, in
@@ -56,19 +56,19 @@ pub struct Measurement {
     pub apart_ns: Option<u64>,
 }
 
-/// Where the CPUs' time went, as far as that was looked at.
+/// The CPU time by CPU and by cause.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The load of each CPU during the step, by all programs.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub cpus: Vec<CpuShare>,
-    /// Where the time went, the largest share first.
+    /// The causes of the time, the largest share first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub causes: Vec<Cause>,
     /// One sentence of advice.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
-    /// Why the causes are doubtful, where they are.
+    /// Why the causes are doubtful; none if they are not.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doubt: Option<String>,
 }
@@ -84,7 +84,7 @@ pub struct CpuShare {
     pub ns: f64,
 }
 
-/// A group of functions that time went to, which somebody can do something about.
+/// A group of functions that took time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cause {
     /// Its name: "copying", "wakeups".
@@ -93,7 +93,7 @@ pub struct Cause {
     pub share: f64,
     /// That time in ns a packet.
     pub ns: f64,
-    /// The functions that took most of it, the first the most.
+    /// The functions that took most of it, the largest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub functions: Vec<String>,
 }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_had_is_absent_and_read_back_as_that() {
+    fn an_absent_quantity_is_absent_in_json() {
         let figures = Figures { mpps: 1.5, lost: Some(0.0), ..Figures::default() };
         let measurement = Measurement { figures, ..Measurement::default() };
         let text = serde_json::to_string(&measurement).unwrap();

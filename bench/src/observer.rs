@@ -67,8 +67,6 @@ pub struct Progress<'a> {
     pub done: usize,
     /// Turns in all.
     pub turns: usize,
-    /// Estimated time that is left.
-    pub left: Duration,
 }
 
 /// An observer that ignores progress and never stops the bench.

@@ -8,9 +8,8 @@ use crate::machine::Machine;
 use crate::measurement::{Explanation, Figures, Measurement};
 use crate::observer::Failure;
 use crate::process::SLUICE;
-use crate::rounds::{Bench, Measured, Results};
-use crate::statistics::Spread;
-use crate::step::Setting;
+use crate::statistics::{Spread, of_share, short};
+use crate::step::{Setting, Step};
 use crate::suite::SuiteKind;
 use crate::suite::peers::Presence;
 
@@ -21,25 +20,25 @@ pub struct Report {
     pub command: String,
     /// The version of Sluice.
     pub version: String,
-    /// When it began, UTC.
+    /// Its start, UTC.
     pub date: String,
-    /// Where it ran.
+    /// The machine it ran on.
     pub machine: Machine,
-    /// Rounds that were wanted.
+    /// Requested rounds.
     pub rounds: u32,
     /// Seconds that packets were sent in each turn.
     pub seconds: f64,
-    /// False where it was stopped before every step had had all its turns.
+    /// False if it was stopped before every step had all its turns.
     pub complete: bool,
     /// Notes on the whole run, such as why it has no causes.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
-    /// Others' programs, those that are missing too; empty where they were not wanted.
+    /// Peers, installed or not; empty if they were not requested.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub peers: Vec<Presence>,
     /// The suites.
     pub suites: Vec<Suite>,
-    /// How long the hot loops are; empty where that was not looked at.
+    /// The hot loops; empty if they were not counted.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub loops: Vec<HotLoop>,
 }
@@ -47,17 +46,17 @@ pub struct Report {
 /// A suite, from its lowest step to its highest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Suite {
-    /// Which.
+    /// Its name.
     pub suite: SuiteKind,
     /// Heading of the suite.
     pub title: String,
-    /// The step that ratios are to, at the same size.
+    /// The step that the others are compared with, at the same size.
     pub reference: String,
     /// Its steps.
     pub steps: Vec<StepReport>,
 }
 
-/// A step with what its turns showed.
+/// A step and the results of its turns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepReport {
     /// Its name.
@@ -72,19 +71,19 @@ pub struct StepReport {
     /// Results of its turns; absent if all failed.
     #[serde(flatten)]
     pub figures: Option<Figures<Spread>>,
-    /// Its rate, to the reference's in the same round.
+    /// Its rate divided by the reference's of the same round.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ratio: Option<Spread>,
     /// Work of each CPU in the round of the median rate; causes of the last round.
     #[serde(flatten)]
     pub explanation: Explanation,
-    /// Why turns brought nothing, the last of them.
+    /// Why a turn failed, the last one of several.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
-    /// That is for want of a privilege, or of something that this kernel has not.
+    /// True if it failed for lack of a privilege or of a kernel feature.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub lacks: bool,
-    /// The turns that brought something.
+    /// The turns with a result.
     pub turns: Vec<Turn>,
 }
 
@@ -93,37 +92,16 @@ pub struct StepReport {
 pub struct Turn {
     /// The round's number, from 1.
     pub round: u32,
-    /// Result of the turn.
+    /// Its result.
     #[serde(flatten)]
     pub measurement: Measurement,
 }
 
+/// The results of a step's turns: by the round's number a measurement, or why there is none.
+pub type Outcomes = Vec<(u32, Result<Measurement, Failure>)>;
+
 impl Report {
-    /// Of what a bench has brought. `date` is when it began.
-    pub fn new(bench: &Bench, results: &Results, peers: Vec<Presence>, date: String) -> Self {
-        let of = |kind: SuiteKind| {
-            let measured: Vec<&Measured> =
-                results.measured.iter().filter(|measured| measured.kind == kind).collect();
-            suite(kind, &measured)
-        };
-        Self {
-            rounds: bench.rounds,
-            seconds: bench.time.as_secs_f64(),
-            complete: results.complete,
-            notes: results.notes.clone(),
-            peers,
-            suites: bench.kinds.iter().copied().map(of).collect(),
-            ..Self::empty(date)
-        }
-    }
-
-    /// The step of this name; of several settings the first, which is the plainest.
-    pub fn step(&self, kind: SuiteKind, name: &str) -> Option<&StepReport> {
-        let suites = self.suites.iter().filter(|suite| suite.suite == kind);
-        suites.flat_map(|suite| &suite.steps).find(|step| step.step == name)
-    }
-
-    /// Of nothing yet. `date` is when it began.
+    /// A report without results. `date` is its start.
     pub fn empty(date: String) -> Self {
         Self {
             command: "bench".into(),
@@ -140,34 +118,35 @@ impl Report {
         }
     }
 
-    /// Adds what was counted of hot loops.
+    /// The step of this name; the first of several settings, which is the plainest.
+    pub fn step(&self, kind: SuiteKind, name: &str) -> Option<&StepReport> {
+        let suites = self.suites.iter().filter(|suite| suite.suite == kind);
+        suites.flat_map(|suite| &suite.steps).find(|step| step.step == name)
+    }
+
+    /// Adds the counts of hot loops.
     pub fn add(&mut self, counted: Counted) {
         self.complete &= counted.complete;
         self.loops.extend(counted.loops);
     }
 }
 
-fn suite(kind: SuiteKind, measured: &[&Measured]) -> Suite {
-    // A reference with several settings of one size: the first, which is the plainest.
-    let reference = |size: u32| {
-        let is = |it: &&&Measured| it.step.name == kind.reference() && it.step.setting.size == size;
-        measured.iter().find(is).map_or_else(Vec::new, |reference| rates(&turns(reference)))
-    };
-    let step = |it: &&Measured| StepReport::of(it, &reference(it.step.setting.size));
-    Suite {
-        suite: kind,
-        title: kind.title().into(),
-        reference: kind.reference().into(),
-        steps: measured.iter().map(step).collect(),
+impl Suite {
+    /// Compares steps with the reference of the same size; if that has several settings, with the first, which
+    /// is the plainest.
+    pub fn of(kind: SuiteKind, steps: &[(Step, Outcomes)]) -> Self {
+        let mut steps: Vec<_> = steps.iter().map(|(it, turns)| StepReport::of(it, turns)).collect();
+        let references: Vec<(u32, Vec<(u32, f64)>)> = steps
+            .iter()
+            .filter(|it| it.step == kind.reference())
+            .map(|it| (it.setting.size, rates(&it.turns)))
+            .collect();
+        for it in &mut steps {
+            let reference = references.iter().find(|(size, _)| *size == it.setting.size);
+            it.ratio = reference.and_then(|(_, to)| Spread::of_ratios(&rates(&it.turns), to));
+        }
+        Self { suite: kind, title: kind.title().into(), reference: kind.reference().into(), steps }
     }
-}
-
-/// The turns of a step that brought something.
-fn turns(measured: &Measured) -> Vec<Turn> {
-    let turn = |(round, turn): &(u32, Result<Measurement, Failure>)| {
-        Some(Turn { round: *round, measurement: turn.as_ref().ok()?.clone() })
-    };
-    measured.turns.iter().filter_map(turn).collect()
 }
 
 /// The rates of turns, by round.
@@ -176,7 +155,7 @@ pub(crate) fn rates(turns: &[Turn]) -> Vec<(u32, f64)> {
 }
 
 impl StepReport {
-    /// Its name, with all that is particular about its setting: "recvmmsg, 60 B, batches of 8".
+    /// Its name and parameters: "recvmmsg, 60 B, batches of 8".
     pub fn title(&self) -> String {
         self.setting.title(&self.step)
     }
@@ -191,22 +170,33 @@ impl StepReport {
         self.by == SLUICE && self.figures.is_none() && self.failed.is_some() && !self.lacks
     }
 
-    fn of(measured: &Measured, reference: &[(u32, f64)]) -> Self {
-        let Measured { step, turns: all, .. } = measured;
-        let turns = turns(measured);
+    /// Its ratio, its loss and its CPU time per packet as text; `none` if one was not measured.
+    pub fn cells(&self, none: &str) -> [String; 3] {
+        let of = |figure: fn(Figures<Spread>) -> Option<Spread>| self.figures.and_then(figure);
+        let ratio = self.ratio.map(|it| short(it.median));
+        let lost = of(|it| it.lost).map(|it| of_share(it.median, 1));
+        let cpu_ns = of(|it| it.cpu_ns).map(|it| format!("{:.0}", it.median));
+        [ratio, lost, cpu_ns].map(|text| text.unwrap_or_else(|| none.to_owned()))
+    }
+
+    fn of(step: &Step, outcomes: &Outcomes) -> Self {
+        let turn = |(round, turn): &(u32, Result<Measurement, Failure>)| {
+            Some(Turn { round: *round, measurement: turn.as_ref().ok()?.clone() })
+        };
+        let turns: Vec<Turn> = outcomes.iter().filter_map(turn).collect();
         let figures: Vec<Figures<f64>> = turns.iter().map(|it| it.measurement.figures).collect();
-        let explained = |it: &&Turn| !it.measurement.explanation.causes.is_empty();
-        let explanation = turns.iter().find(explained).map(|it| it.measurement.explanation.clone());
-        let cpus = middle(&turns).map_or_else(Vec::new, |it| it.explanation.cpus.clone());
-        let failed = all.iter().rev().find_map(|(_, turn)| turn.as_ref().err());
+        let mut explanations = turns.iter().map(|it| &it.measurement.explanation);
+        let explained = explanations.find(|it| !it.causes.is_empty()).cloned();
+        let cpus = median_turn(&turns).map_or_else(Vec::new, |it| it.explanation.cpus.clone());
+        let failed = outcomes.iter().rev().find_map(|(_, turn)| turn.as_ref().err());
         Self {
             step: step.name.clone(),
             by: step.by.into(),
             command: step.command(),
             setting: step.setting,
             figures: Figures::over(&figures),
-            ratio: Spread::of_ratios(&rates(&turns), reference),
-            explanation: Explanation { cpus, ..explanation.unwrap_or_default() },
+            ratio: None,
+            explanation: Explanation { cpus, ..explained.unwrap_or_default() },
             failed: failed.map(Failure::to_string),
             lacks: failed.and_then(Failure::kind) == Some(error::Kind::Privilege),
             turns,
@@ -214,8 +204,8 @@ impl StepReport {
     }
 }
 
-/// The turn whose rate is the median, or the one below it.
-fn middle(turns: &[Turn]) -> Option<&Measurement> {
+/// The turn with the median rate, or the one below it.
+fn median_turn(turns: &[Turn]) -> Option<&Measurement> {
     let mut order: Vec<&Measurement> = turns.iter().map(|turn| &turn.measurement).collect();
     order.sort_by(|a, b| a.figures.mpps.total_cmp(&b.figures.mpps));
     order.get(order.len().saturating_sub(1) / 2).copied()
@@ -224,16 +214,16 @@ fn middle(turns: &[Turn]) -> Option<&Measurement> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::step::{Counter, Destination, Method, Reception, Step};
+    use crate::step::{Counter, Destination, Method, Reception};
 
     /// A report of one round: steps by name, with their rates.
     pub fn report(kind: SuiteKind, steps: &[(&str, f64)]) -> Report {
-        let steps: Vec<Measured> =
+        let steps: Vec<_> =
             steps.iter().map(|&(name, mpps)| measured(name, &[(1, mpps)])).collect();
         Report {
             rounds: 1,
             seconds: 1.0,
-            suites: vec![suite(kind, &steps.iter().collect::<Vec<_>>())],
+            suites: vec![Suite::of(kind, &steps)],
             ..Report::empty("2026-11-22T07:00:00Z".into())
         }
     }
@@ -243,23 +233,20 @@ pub(crate) mod tests {
         Measurement { figures, ..Measurement::default() }
     }
 
-    fn measured(name: &str, rates: &[(u32, f64)]) -> Measured {
+    fn measured(name: &str, rates: &[(u32, f64)]) -> (Step, Outcomes) {
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
         let method = Method::Receive(Reception::counted(Counter::Xdp, Destination::Host));
         let turn = |&(round, mpps)| (round, Ok(measurement(mpps)));
-        Measured {
-            kind: SuiteKind::Drop,
-            step: Step::new("linux", name, setting, method),
-            turns: rates.iter().map(turn).collect(),
-        }
+        let turns = rates.iter().map(turn).collect();
+        (Step::new("linux", name, setting, method), turns)
     }
 
     #[test]
     fn a_step_is_compared_with_the_reference_round_by_round() {
         let reference = measured("no listener", &[(1, 2.0), (2, 1.0), (3, 4.0)]);
         let mut other = measured("tc", &[(1, 4.0), (2, 2.0)]);
-        other.turns.push((3, Err(Failure::of("out of luck"))));
-        let suite = suite(SuiteKind::Drop, &[&reference, &other]);
+        other.1.push((3, Err(Failure::of("out of luck"))));
+        let suite = Suite::of(SuiteKind::Drop, &[reference, other]);
         assert_eq!(suite.steps[0].ratio.unwrap().median, 1.0);
         let step = &suite.steps[1];
         assert_eq!(step.ratio, Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
@@ -268,16 +255,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_this_kernel_has_not_is_told_apart_from_what_fails() {
+    fn a_missing_kernel_feature_is_no_failure() {
         let mut step = measured("live frames", &[]);
         let reason = "sluice ended: sending live frames (Linux 5.18) is not available".to_owned();
-        step.turns.push((1, Err(Failure::Step { kind: error::Kind::Privilege, reason })));
-        let suite = suite(SuiteKind::Tx, &[&step]);
+        step.1.push((1, Err(Failure::Step { kind: error::Kind::Privilege, reason })));
+        let suite = Suite::of(SuiteKind::Tx, &[step]);
         assert!(suite.steps[0].lacks && suite.steps[0].figures.is_none());
     }
 
     #[test]
-    fn the_turn_in_the_middle_is_one_that_was() {
+    fn the_median_turn_is_one_of_the_turns() {
         let turns = |rates: &[f64]| -> Vec<Turn> {
             let turn = |(at, &mpps): (usize, &f64)| Turn {
                 round: at as u32,
@@ -285,9 +272,9 @@ pub(crate) mod tests {
             };
             rates.iter().enumerate().map(turn).collect()
         };
-        assert_eq!(middle(&turns(&[3.0, 1.0, 2.0])).unwrap().figures.mpps, 2.0);
-        assert_eq!(middle(&turns(&[3.0, 1.0])).unwrap().figures.mpps, 1.0);
-        assert_eq!(middle(&[]), None);
+        assert_eq!(median_turn(&turns(&[3.0, 1.0, 2.0])).unwrap().figures.mpps, 2.0);
+        assert_eq!(median_turn(&turns(&[3.0, 1.0])).unwrap().figures.mpps, 1.0);
+        assert_eq!(median_turn(&[]), None);
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! Rounds: every step has a turn in each, so that the machine's slow minutes affect all alike.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sluicegate::error::Error;
 
 use crate::cpu_distance::CpuDistance;
 use crate::measure::TurnContext;
-use crate::measurement::Measurement;
 use crate::observer::{BenchObserver, Failure, Progress};
 use crate::profile::Profiler;
+use crate::report::{Outcomes, Report, Suite};
 use crate::step::{Setting, Step};
-use crate::suite::{self, SuiteKind, Sweep};
+use crate::suite::{self, SuiteKind, Sweep, peers};
 use crate::testbed::{Cpus, Side, Testbed, TestbedConfig};
 
 /// The longest frame that an MTU of 1500 allows.
@@ -38,64 +38,47 @@ pub struct Bench {
     pub between: Option<(Side, Side)>,
 }
 
-/// A step, and the results of its turns: by the round's number a measurement, or why there is none.
-#[derive(Debug)]
-pub struct Measured {
-    /// The suite it belongs to.
-    pub kind: SuiteKind,
-    /// The step.
-    pub step: Step,
-    /// Its turns.
-    pub turns: Vec<(u32, Result<Measurement, Failure>)>,
-}
-
-/// The results of a bench.
-#[derive(Debug)]
-pub struct Results {
-    /// The steps, suite by suite.
-    pub measured: Vec<Measured>,
-    /// True if every step has had all its turns.
-    pub complete: bool,
-    /// Notes on the whole bench.
-    pub notes: Vec<String>,
-}
-
 impl Bench {
-    /// Runs all turns, until the last or until the observer stops the bench.
+    /// Runs all turns, until the last or until the observer stops the bench. `date` is the start.
     ///
     /// # Errors
     /// The testbeds cannot be made.
-    pub fn run(&self, watch: &dyn BenchObserver) -> Result<Results, Failure> {
+    pub fn run(&self, watch: &dyn BenchObserver, date: String) -> Result<Report, Failure> {
+        let peers = if self.with_peers { peers::presence() } else { Vec::new() };
         let cpus = Cpus::allowed()?;
         let testbeds = self.testbeds()?;
         let testbed = |kind: SuiteKind, setting: &Setting| {
             let none = || Error::Usage("no testbed was made for a setting".into());
             testbeds.get(&self.config(kind, setting)).ok_or_else(none)
         };
-        let mut measured = Vec::new();
+        let mut suites: Vec<(SuiteKind, Vec<(Step, Outcomes)>)> = Vec::new();
         for &kind in &self.kinds {
             let steps = suite::steps(kind, &self.sweep, &cpus, self.with_peers, |setting| {
                 testbed(kind, setting)
             })?;
             let is_wanted = |step: &Step| self.only.is_none_or(|is| is(kind, &step.name));
             let wanted = steps.into_iter().filter(is_wanted);
-            measured.extend(wanted.map(|step| Measured { kind, step, turns: Vec::new() }));
+            suites.push((kind, wanted.map(|step| (step, Vec::new())).collect()));
         }
         let mut notes = Vec::new();
         let causes = self.causes
             && Profiler::start().map_err(|error| notes.push(format!("no causes: {error}"))).is_ok();
         let mut distance = CpuDistance::of(&cpus, self.time);
-        let mut clock = TimeLeft::new(measured.len() * self.rounds as usize, self.time);
+        let steps: usize = suites.iter().map(|(_, steps)| steps.len()).sum();
+        let (mut done, turns) = (0, steps * self.rounds as usize);
         let mut complete = true;
         'rounds: for round in 1..=self.rounds {
-            for Measured { kind, step, turns } in &mut measured {
-                watch.progress(&clock.progress(&step.setting.title(&step.name)));
-                let begun = Instant::now();
+            let steps = suites.iter_mut().flat_map(|(kind, steps)| {
+                steps.iter_mut().map(|(step, outcomes)| (*kind, step, outcomes))
+            });
+            for (kind, step, outcomes) in steps {
+                watch.progress(&Progress { step: &step.setting.title(&step.name), done, turns });
+                done += 1;
                 let turn = match step.missing() {
                     Some(reason) => Err(Failure::of(reason)),
                     None => {
                         let context = TurnContext {
-                            testbed: testbed(*kind, &step.setting)?,
+                            testbed: testbed(kind, &step.setting)?,
                             time: self.time,
                             // Once is enough, and leaves the other rounds undisturbed.
                             causes: causes && round == self.rounds,
@@ -105,16 +88,23 @@ impl Bench {
                         distance.turn(watch, || context.measure(step))
                     }
                 };
-                clock.turned(begun.elapsed(), turn.is_ok());
                 if let Err(Failure::Stopped) = turn {
                     complete = false;
                     break 'rounds;
                 }
-                turns.push((round, turn));
+                outcomes.push((round, turn));
             }
         }
         notes.extend(distance.note());
-        Ok(Results { measured, complete, notes })
+        Ok(Report {
+            rounds: self.rounds,
+            seconds: self.time.as_secs_f64(),
+            complete,
+            notes,
+            peers,
+            suites: suites.iter().map(|(kind, steps)| Suite::of(*kind, steps)).collect(),
+            ..Report::empty(date)
+        })
     }
 
     /// The testbed of a setting; none if existing interfaces are used.
@@ -145,54 +135,5 @@ impl Bench {
             }
         }
         Ok(testbeds)
-    }
-}
-
-/// Estimates the time that is left from the turns so far.
-struct TimeLeft {
-    done: usize,
-    turns: usize,
-    /// The time of turns with a measurement; those that could not be run are over at once.
-    spent: Duration,
-    measured: u32,
-    /// Estimated duration of a turn until one was measured: the sending time, and time to start and stop
-    /// programs.
-    guess: Duration,
-}
-
-impl TimeLeft {
-    fn new(turns: usize, time: Duration) -> Self {
-        let guess = time + Duration::from_millis(1800);
-        Self { done: 0, turns, spent: Duration::ZERO, measured: 0, guess }
-    }
-
-    fn progress<'a>(&self, step: &'a str) -> Progress<'a> {
-        let Self { done, turns, .. } = *self;
-        let each = if self.measured > 0 { self.spent / self.measured } else { self.guess };
-        Progress { step, done, turns, left: each * u32::try_from(turns - done).unwrap_or(0) }
-    }
-
-    fn turned(&mut self, took: Duration, measured: bool) {
-        self.done += 1;
-        if measured {
-            self.measured += 1;
-            self.spent += took;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_left_follows_from_what_turns_took() {
-        let mut clock = TimeLeft::new(4, Duration::from_millis(200));
-        assert_eq!(clock.progress("recv").left, Duration::from_secs(8), "a guess");
-        clock.turned(Duration::from_secs(3), true);
-        assert_eq!(clock.progress("recv").left, Duration::from_secs(9));
-        clock.turned(Duration::from_millis(1), false);
-        let left = clock.progress("recv").left;
-        assert_eq!(left, Duration::from_secs(6), "what could not be run says nothing");
     }
 }

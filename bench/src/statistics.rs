@@ -1,14 +1,14 @@
 //! Medians, spreads, ratios round by round, and their format.
 //!
-//! A machine's moods last longer than a round. So a ratio of two steps is taken within each round,
-//! and the median of these ratios is what is told: not the ratio of the medians.
+//! The load of a machine changes more slowly than rounds. So a ratio of two steps is taken within each round,
+//! and the median of these ratios is reported: not the ratio of the medians.
 
 use serde::{Deserialize, Serialize};
 
-/// The middle of some values, and how far they lie apart.
+/// The median of values, and their range.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle one; of an even number the mean of the two in the middle.
+    /// The median; of an even number the mean of the two in the middle.
     pub median: f64,
     /// The smallest.
     pub min: f64,
@@ -27,7 +27,7 @@ impl Spread {
         let (min, max) = (values[0], values[values.len() - 1]);
         let upper = values.len() / 2;
         let lower = (values.len() - 1) / 2;
-        // Half of each, for the sum of two large values may be more than there is.
+        // Half of each, because the sum of two large values may overflow.
         let median = match upper == lower {
             true => values[upper],
             false => values[lower] / 2.0 + values[upper] / 2.0,
@@ -35,7 +35,7 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
-    /// Of values divided by those of a reference, round by round: `values` and `to` are pairs of a
+    /// The spread of values divided by those of a reference, round by round: `values` and `to` are pairs of a
     /// round's number and a value. Rounds that only one of them has, or in which the reference is
     /// zero, are left out.
     pub fn of_ratios(values: &[(u32, f64)], to: &[(u32, f64)]) -> Option<Self> {

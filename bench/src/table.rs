@@ -3,8 +3,8 @@
 use std::fmt::{self, Display, Write};
 
 use crate::check::{Checked, check};
-use crate::report::{Report, StepReport};
-use crate::statistics::{Spread, of_share, short};
+use crate::report::Report;
+use crate::statistics::{Spread, short};
 use crate::step::Setting;
 
 /// The mark before the table of thresholds, or of hot loops.
@@ -87,15 +87,12 @@ fn of_steps(report: &Report) -> String {
             suite.suite.title(),
             MarkdownText(&suite.reference)
         );
-        for StepReport { step, setting, figures, ratio, .. } in &suite.steps {
+        for step in &suite.steps {
             // The text above the tables has the size of all steps, if they have one.
-            let setting = if size.is_some() { setting.mixed() } else { *setting };
-            let lost = figures.and_then(|it| it.lost).map(|it| of_share(it.median, 1));
-            let cpu_ns = figures.and_then(|it| it.cpu_ns).map(|it| format!("{:.0}", it.median));
-            let ratio = ratio.map(|it| short(it.median));
-            let [ratio, lost, cpu_ns] = [ratio, lost, cpu_ns].map(|it| it.unwrap_or("–".into()));
-            let title = setting.title(&MarkdownText(step).to_string());
-            let mpps = shown(figures.map(|it| it.mpps));
+            let setting = if size.is_some() { step.setting.mixed() } else { step.setting };
+            let title = setting.title(&MarkdownText(&step.step).to_string());
+            let mpps = shown(step.figures.map(|it| it.mpps));
+            let [ratio, lost, cpu_ns] = step.cells("–");
             let _ = writeln!(text, "| {title} | {mpps} | {ratio} | {lost} | {cpu_ns} |");
         }
     }

@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde_json::Value;
 use sluicegate::link::Mac;
 
-use super::trial::{Latency, Offer, Trial, TrialOutcome, Until};
+use super::trial::{Offer, Trial, TrialOutcome, Until};
 use crate::observer::{BenchObserver, Failure};
 use crate::process::{COUNTING, LabHost, ProcessOutput, Program, Running};
 use crate::testbed::Testbed;
@@ -66,7 +66,7 @@ impl DeviceTrial<'_> {
         self.device.as_mut().map_or(Ok(()), Running::still_runs)?;
         let counted = counter.end()?;
         let sent = sender.said();
-        outcome(offer, &sent, &counted).ok_or_else(|| match sent.result::<Sent>() {
+        outcome(offer, &sent, &counted).ok_or_else(|| match sent.number("/accepted") {
             None => Failure::of(format!("the sender: {}", sender.complaint())),
             Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),
         })
@@ -103,50 +103,20 @@ fn longest(offer: &Offer) -> Duration {
     }
 }
 
-/// Fields of the JSON of `sluice generate`.
-#[derive(Deserialize)]
-struct Sent {
-    attempted: u64,
-    accepted: u64,
-    elapsed_s: f64,
-    /// Present if the sender has a rate.
-    pace: Option<PaceJson>,
-}
-
-#[derive(Deserialize)]
-struct PaceJson {
-    restarts: u64,
-}
-
-/// Fields of the JSON of `sluice count --analyze`.
-#[derive(Deserialize)]
-struct Counted {
-    analysis: Analysis,
-}
-
-#[derive(Deserialize)]
-struct Analysis {
-    streams: Vec<StreamJson>,
-}
-
-#[derive(Deserialize)]
-struct StreamJson {
-    received: u64,
-    latency: Option<Latency>,
-}
-
 /// Computes a trial's outcome from both commands' JSON.
 fn outcome(offer: &Offer, sent: &ProcessOutput, counted: &ProcessOutput) -> Option<TrialOutcome> {
-    let Sent { attempted, accepted, elapsed_s, pace } = sent.result()?;
-    let Counted { analysis: Analysis { streams } } = counted.result()?;
+    let [attempted, elapsed_s] = [sent.number("/attempted")?, sent.number("/elapsed_s")?];
     // A sender that skipped no packet kept to the rate. That is more exact than its rate by the clock,
     // which is read before the first packet and after the last.
-    let kept = pace.is_some_and(|pace| pace.restarts == 0);
+    let kept = sent.number("/pace/restarts") == Some(0.0);
+    let counted: Value = counted.result()?;
+    let streams = counted.pointer("/analysis/streams")?.as_array()?;
+    let latency = streams.first().map(|stream| stream["latency"].clone());
     Some(TrialOutcome {
-        sent: accepted,
-        received: streams.iter().map(|stream| stream.received).sum(),
-        seconds: offer.rate.filter(|_| kept).map_or(elapsed_s, |rate| attempted as f64 / rate),
-        latency: streams.first().and_then(|stream| stream.latency),
+        sent: sent.number("/accepted")? as u64,
+        received: streams.iter().filter_map(|stream| stream["received"].as_u64()).sum(),
+        seconds: offer.rate.filter(|_| kept).map_or(elapsed_s, |rate| attempted / rate),
+        latency: latency.and_then(|it| serde_json::from_value(it).ok()),
     })
 }
 

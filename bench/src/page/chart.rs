@@ -1,7 +1,5 @@
-//! A report as one picture, for documents that take no page: of each suite its lowest step and those
-//! that thresholds are about, the slowest first.
-//!
-//! It is narrow, so that it can be read where a page is narrow, too.
+//! A report as one picture for documents: of each suite the lowest step and those of thresholds, the slowest
+//! first. It is narrow, for narrow pages.
 
 use std::fmt::Write;
 
@@ -16,23 +14,23 @@ text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 .faint { fill: var(--faint); }
 .name, .value { text-anchor: end; }
 .paper { fill: var(--paper); }\n";
-/// Units across, which are pixels where there is room for it.
+/// Width in units, which are pixels if the page has room.
 const WIDTH: f64 = 480.0;
-/// Where names end, to the left of the bars.
+/// End of the names, left of the bars.
 const NAMES: f64 = 282.0;
-/// Where bars begin, and how long the longest is; the numbers are behind them.
+/// Start of the bars, and length of the longest; the numbers follow.
 const BARS_AT: f64 = NAMES + 6.0;
 const ACROSS: f64 = 136.0;
-/// Units from one step to the next, those of a bar, and those of a suite's heading.
+/// Height of a step, of its bar, and of a suite's heading.
 const ROW: f64 = 20.0;
 const BAR: f64 = 12.0;
 const HEADING: f64 = 34.0;
-/// Steps between no two programs: beside them those that are would look like nothing.
+/// Steps within one program, which would make all others look tiny.
 const NOT_DRAWN: [&str; 2] = ["null: to null:, in one program", "dpdk-testpmd io, net_null"];
-/// Units around everything.
+/// Margin.
 const AROUND: f64 = 10.0;
 
-/// The picture: SVG that fetches and runs nothing.
+/// Renders a report as SVG that fetches and runs nothing.
 pub fn chart(report: &Report) -> String {
     let mut body = String::new();
     let mut y = legend(&mut body);
@@ -70,7 +68,7 @@ fn legend(out: &mut String) -> f64 {
     y + ROW
 }
 
-/// A suite from here on down; how far it goes.
+/// Draws a suite from `y` down; returns its lower edge.
 fn suite(suite: &Suite, report: &Report, y: f64, out: &mut String) -> f64 {
     let steps = chosen(suite, report);
     if steps.is_empty() {

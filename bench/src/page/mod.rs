@@ -1,4 +1,4 @@
-//! A report as one page for a browser: everything is in it, nothing is fetched, nothing runs.
+//! A report as one page for a browser. It contains everything, and fetches and runs nothing.
 //!
 //! Each step is a bar, drawn as SVG, with its spread; colours follow the browser's light or dark, and
 //! the layout its width.
@@ -7,7 +7,7 @@ pub mod chart;
 
 use std::fmt::{self, Display, Write};
 
-use crate::measurement::{Cause, Explanation, Figures};
+use crate::measurement::{Cause, Explanation};
 use crate::report::{Report, StepReport, Suite};
 use crate::statistics::{Spread, of_share, short};
 use crate::step::Setting;
@@ -16,62 +16,40 @@ use crate::suite::peers::{PeerState, Presence};
 /// Colours in light and dark, of bars too.
 const COLOURS: &str = include_str!("colours.css");
 const STYLE: &str = include_str!("style.css");
-/// Units across that a bar is drawn in; the browser stretches it.
+const PAGE: &str = include_str!("page.html");
+/// Width of a bar in units; the browser stretches it.
 const ACROSS: f64 = 1000.0;
-/// Causes of less than this share are not drawn.
+/// The smallest share of a cause that is drawn.
 const MIN_SHARE: f64 = 0.02;
 
-/// The page.
+/// Renders a report as a page.
 pub fn page(report: &Report) -> String {
     let mut body = String::new();
-    head(report, &mut body);
-    for it in &report.suites {
-        suite(it, &mut body);
-    }
+    report.suites.iter().for_each(|it| suite(it, &mut body));
     loops(report, &mut body);
     peers(report, &mut body);
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>sluice bench, {}</title>\n<style>\n{COLOURS}{STYLE}</style>\n</head>\n<body>\n{body}</body>\n\
-         </html>\n",
-        Escaped(&report.date)
-    )
+    let Report { machine, version, date, rounds, seconds, complete, notes, .. } = report;
+    let about = format!(
+        "{machine}; sluice {version}; median of {rounds} turns of {seconds} s, and from the smallest to the \
+         largest; {date}"
+    );
+    let stopped = "Stopped before every step had had all its turns.".to_owned();
+    let notes = (!complete).then_some(&stopped).into_iter().chain(notes);
+    let notes: String = notes.map(|note| format!("<p>{}</p>\n", Escaped(note))).collect();
+    // The body comes last: its text is no template.
+    PAGE.replace("{date}", &Escaped(date).to_string())
+        .replace("{style}", &format!("{COLOURS}{STYLE}"))
+        .replace("{about}", &Escaped(&about).to_string())
+        .replace("{body}", &format!("{notes}{body}"))
 }
 
-/// Adds to the page. A string takes whatever it is given.
+/// Adds to the page. Writing to a string cannot fail.
 macro_rules! add {
     ($out:expr, $($text:tt)*) => {
         let _ = writeln!($out, $($text)*);
     };
 }
 use add;
-
-fn head(report: &Report, out: &mut String) {
-    add!(out, "<h1>What a packet costs</h1>");
-    add!(
-        out,
-        "<p class=\"faint\">{}; sluice {}; median of {} turns of {} s, and from the smallest to the \
-         largest; {}</p>",
-        Escaped(&report.machine.to_string()),
-        Escaped(&report.version),
-        report.rounds,
-        report.seconds,
-        Escaped(&report.date)
-    );
-    add!(
-        out,
-        "<p class=\"faint\"><span class=\"key sluice\" style=\"margin-left:0\"></span>sluice\
-         <span class=\"key linux\"></span>the kernel alone<span class=\"key peer\"></span>others' \
-         programs</p>"
-    );
-    if !report.complete {
-        add!(out, "<p>Stopped before every step had had all its turns.</p>");
-    }
-    for note in &report.notes {
-        add!(out, "<p>{}</p>", Escaped(note));
-    }
-}
 
 fn suite(suite: &Suite, out: &mut String) {
     add!(out, "<h2>{}</h2>", Escaped(&suite.title));
@@ -100,17 +78,13 @@ fn suite(suite: &Suite, out: &mut String) {
 }
 
 fn step(step: &StepReport, most: f64, out: &mut String) {
-    let (name, remark) = (Escaped(&step.step), step.setting.remark());
+    let words = [step.setting.remark(), step.by.clone()];
+    let words: Vec<&str> = words.iter().map(String::as_str).filter(|it| !it.is_empty()).collect();
     add!(out, "<div class=\"step\">");
-    add!(
-        out,
-        "<div class=\"name\">{name} <small>{}{}{}</small></div>",
-        Escaped(&remark),
-        if remark.is_empty() { "" } else { "; " },
-        Escaped(&step.by)
-    );
-    match &step.figures {
-        Some(figures) => measured(step, figures, most, out),
+    let (name, remark) = (Escaped(&step.step), words.join("; "));
+    add!(out, "<div class=\"name\">{name} <small>{}</small></div>", Escaped(&remark));
+    match step.figures {
+        Some(figures) => measured(step, figures.mpps, most, out),
         None => {
             add!(out, "<div class=\"failed\">{}</div>", Escaped(step.why_not()));
         }
@@ -118,27 +92,30 @@ fn step(step: &StepReport, most: f64, out: &mut String) {
     add!(out, "</div>");
 }
 
-fn measured(step: &StepReport, figures: &Figures<Spread>, most: f64, out: &mut String) {
-    let Spread { median, min, max } = figures.mpps;
-    add!(
-        out,
-        "<svg class=\"bar\" viewBox=\"0 0 {ACROSS} 20\" preserveAspectRatio=\"none\" role=\"img\" \
-         aria-label=\"{} Mpps, {} to {}\">{}</svg>",
-        short(median),
-        short(min),
-        short(max),
-        Bar { by: &step.by, mpps: figures.mpps, most, across: ACROSS, height: 20.0 },
-    );
-    let values = [
-        ("Mpps", short(median)),
-        ("ratio", step.ratio.map_or_else(|| "–".into(), |ratio| short(ratio.median))),
-        ("lost", figures.lost.map_or_else(|| "–".into(), |lost| of_share(lost.median, 1))),
-        ("CPU ns", figures.cpu_ns.map_or_else(|| "–".into(), |ns| format!("{:.0}", ns.median))),
-    ];
-    for (head, value) in values {
+fn measured(step: &StepReport, mpps: Spread, most: f64, out: &mut String) {
+    let [median, min, max] = [mpps.median, mpps.min, mpps.max].map(short);
+    let bar = Bar { by: &step.by, mpps, most, across: ACROSS, height: 20.0 };
+    let label = format!("{median} Mpps, {min} to {max}");
+    add!(out, "{}", Svg(&label, &bar));
+    let [ratio, lost, cpu_ns] = step.cells("–");
+    for (head, value) in [("Mpps", median), ("ratio", ratio), ("lost", lost), ("CPU ns", cpu_ns)] {
         add!(out, "<span class=\"value\" data-head=\"{head}\">{}</span>", Escaped(&value));
     }
     why(step, out);
+}
+
+/// A picture as wide as its column, with a label.
+struct Svg<'a>(&'a str, &'a dyn Display);
+
+impl Display for Svg<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(label, content) = self;
+        write!(
+            f,
+            "<svg class=\"bar\" viewBox=\"0 0 {ACROSS} 20\" preserveAspectRatio=\"none\" role=\"img\" \
+             aria-label=\"{label}\">{content}</svg>"
+        )
+    }
 }
 
 /// Writes a step's advice, its causes and its command.
@@ -153,68 +130,60 @@ fn why(step: &StepReport, out: &mut String) {
     if !step.command.is_empty() {
         add!(out, "<p><code>{}</code></p>", Escaped(&step.command));
     }
-    let drawn = causes.iter().filter(|cause| cause.share >= MIN_SHARE);
     add!(out, "<div class=\"causes\">");
-    for Cause { name, share, ns, functions } in drawn {
+    for Cause { name, share, ns, functions } in causes.iter().filter(|it| it.share >= MIN_SHARE) {
+        let bar = format!("<rect class=\"linux\" width=\"{:.1}\" height=\"20\"/>", share * ACROSS);
         add!(
             out,
-            "<span title=\"{}\">{}</span><svg class=\"bar\" viewBox=\"0 0 {ACROSS} 20\" \
-             preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{ns:.0} ns a packet\">\
-             <rect class=\"linux\" width=\"{:.1}\" height=\"20\"/></svg>\
-             <span class=\"value\">{}</span>",
+            "<span title=\"{}\">{}</span>{}<span class=\"value\">{}</span>",
             Escaped(&functions.join(", ")),
             Escaped(name),
-            share * ACROSS,
+            Svg(&format!("{ns:.0} ns a packet"), &bar),
             of_share(*share, 1),
         );
     }
     add!(out, "</div></details></div>");
 }
 
-/// How long the hot loops are.
+/// Writes the hot loops.
 fn loops(report: &Report, out: &mut String) {
-    if report.loops.is_empty() {
-        return;
-    }
-    add!(out, "<h2>Instructions of hot loops</h2>\n<ul>");
-    for it in &report.loops {
-        let shown = it.shown();
-        let (name, shown, command) = (Escaped(&it.name), Escaped(&shown), Escaped(&it.command));
-        add!(out, "<li>{name}: {shown}<br><code>{command}</code></li>");
-    }
-    add!(out, "</ul>");
+    list("Instructions of hot loops", &report.loops, out, |it| {
+        let (name, shown, command) = (&it.name, it.shown(), Escaped(&it.command));
+        format!("{}: {}<br><code>{command}</code>", Escaped(name), Escaped(&shown))
+    });
 }
 
+/// Writes the peers.
 fn peers(report: &Report, out: &mut String) {
-    if report.peers.is_empty() {
-        return;
-    }
-    add!(out, "<h2>Others' programs</h2>\n<ul>");
-    for Presence { name, state } in &report.peers {
+    list("Others' programs", &report.peers, out, |Presence { name, state }| {
         let name = Escaped(name);
         match state {
-            PeerState::Version(version) => {
-                add!(out, "<li>{name}: {}</li>", Escaped(version));
-            }
+            PeerState::Version(version) => format!("{name}: {}", Escaped(version)),
             PeerState::Missing(remedy) => {
-                add!(out, "<li>{name}: missing; <code>{}</code></li>", Escaped(remedy));
+                format!("{name}: missing; <code>{}</code>", Escaped(remedy))
             }
         }
-    }
-    add!(out, "</ul>");
+    });
 }
 
-/// A bar, as shapes of SVG from the origin to the right. Its colours are in colours.css.
+fn list<T>(heading: &str, items: &[T], out: &mut String, item: impl Fn(&T) -> String) {
+    if !items.is_empty() {
+        let items: String = items.iter().map(|it| format!("<li>{}</li>\n", item(it))).collect();
+        add!(out, "<h2>{heading}</h2>\n<ul>\n{items}</ul>");
+    }
+}
+
+/// A bar in SVG, from the origin to the right. Its colours are in colours.css.
 pub struct Bar<'a> {
     /// Owner of the step's program: "sluice", "linux", or a peer's name.
     pub by: &'a str,
     /// The rate.
     pub mpps: Spread,
-    /// The rate of the longest bar there can be,
+    /// The rate of the longest bar.
     pub most: f64,
     /// Length of a bar of `most`, in units.
     pub across: f64,
-    /// Units from its top to its bottom.
+    /// Its height in units.
     pub height: f64,
 }
 
@@ -240,8 +209,7 @@ impl Display for Bar<'_> {
     }
 }
 
-/// Text, with the characters that would be markup written otherwise, and those that XML cannot have
-/// replaced.
+/// Text in which characters of markup are escaped, and those that XML forbids are replaced.
 pub struct Escaped<'a>(pub &'a str);
 
 impl Display for Escaped<'_> {
@@ -265,6 +233,7 @@ impl Display for Escaped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measurement::Figures;
     use crate::report::tests;
     use crate::suite::SuiteKind;
 

@@ -1,4 +1,4 @@
-//! One event on one CPU: opened, mapped, switched on and off.
+//! Events of perf_event_open(2), and the rings of their records.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -16,7 +16,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Opens it, switched off.
+    /// Opens an event, disabled.
     pub fn open(attr: &Attr, cpu: u32) -> io::Result<Self> {
         let attr = Attr { size: size_of::<Attr>() as u32, ..*attr };
         let (any_process, no_group) = (-1, -1);
@@ -35,7 +35,7 @@ impl Event {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just returned `fd`, a small number, and it is nobody else's.
+        // SAFETY: the kernel has just returned `fd`, a small number, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
         let id = id_of(&fd)?;
         Ok(Self { fd, id })
@@ -46,17 +46,17 @@ impl Event {
         control(&self.fd, ioctl::SET_OUTPUT, other.fd.as_raw_fd() as u64)
     }
 
-    /// Counts and samples from now on.
+    /// Starts counting and sampling.
     pub fn enable(&self) -> io::Result<()> {
         control(&self.fd, ioctl::ENABLE, 0)
     }
 
-    /// Does so no more.
+    /// Stops counting and sampling.
     pub fn disable(&self) -> io::Result<()> {
         control(&self.fd, ioctl::DISABLE, 0)
     }
 
-    /// How often it has happened while it was switched on.
+    /// Number of events while it was enabled.
     pub fn count(&self) -> io::Result<u64> {
         let mut value = [0; 8];
         match nix::unistd::read(&self.fd, &mut value)? {
@@ -66,7 +66,7 @@ impl Event {
     }
 }
 
-/// A request whose argument is nothing, or a descriptor.
+/// Makes a request whose argument is zero or a descriptor.
 fn control(fd: &OwnedFd, request: u64, argument: u64) -> io::Result<()> {
     // SAFETY: the requests that are made by this function take a number and touch no memory of ours.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, argument) } {
@@ -116,7 +116,7 @@ impl Ring {
         // Pairs with the kernel's write barrier before it stores data_head
         // (perf_output_put_handle in kernel/events/ring_buffer.c): the records up to it are complete.
         let head = self.word(page::DATA_HEAD).load(Ordering::Acquire);
-        // Nobody but this reader writes it.
+        // This reader alone writes it.
         let tail = self.word(page::DATA_TAIL).load(Ordering::Relaxed);
         let length = head.wrapping_sub(tail).min(self.data_bytes);
         let start = tail & (self.data_bytes - 1);
@@ -158,23 +158,12 @@ pub struct Attr {
     pub sample_type: u64,
     pub read_format: u64,
     pub flags: u64,
-    pub wakeup_events: u32,
-    pub bp_type: u32,
-    pub config1: u64,
-    pub config2: u64,
-    pub branch_sample_type: u64,
-    pub sample_regs_user: u64,
-    pub sample_stack_user: u32,
-    pub clock: i32,
-    pub sample_regs_intr: u64,
-    pub aux_watermark: u32,
-    pub sample_max_stack: u16,
-    pub reserved: u16,
+    /// Fields that this module leaves zero.
+    pub rest: [u64; 8],
 }
 
 const _: () = assert!(size_of::<Attr>() == 112);
 const _: () = assert!(std::mem::offset_of!(Attr, flags) == 40);
-const _: () = assert!(std::mem::offset_of!(Attr, sample_max_stack) == 108);
 
 pub const TYPE_HARDWARE: u32 = 0;
 pub const TYPE_SOFTWARE: u32 = 1;

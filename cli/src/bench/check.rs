@@ -80,7 +80,7 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
         causes: false,
         between: None,
     };
-    super::measure(&bench, &Watcher::new(Signals::catch()?))
+    Ok(bench.run(&Watcher::new(Signals::catch()?), super::now())?)
 }
 
 fn print(checked: &Checked, out: &mut impl Write) -> std::io::Result<()> {

@@ -15,8 +15,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use sluicegate_bench::instructions;
 use sluicegate_bench::report::Report;
-use sluicegate_bench::rounds::Bench;
-use sluicegate_bench::suite::{SuiteKind, peers};
+use sluicegate_bench::suite::SuiteKind;
 
 use crate::signals::Signals;
 
@@ -118,7 +117,7 @@ fn climb(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow::
     let bench = options.bench(kinds)?;
     let output = Output::prepare(&options.shown)?;
     let watcher = Watcher::new(Signals::catch()?);
-    let mut report = measure(&bench, &watcher)?;
+    let mut report = bench.run(&watcher, now())?;
     if with_loops && report.complete && bench.between.is_none() {
         match instructions::count(&watcher) {
             Ok(counted) => report.add(counted),
@@ -135,13 +134,6 @@ fn count(shown: &OutputOptions) -> anyhow::Result<()> {
     let mut report = Report::empty(now());
     report.add(instructions::count(&Watcher::new(Signals::catch()?))?);
     output.write(&report)
-}
-
-fn measure(bench: &Bench, watcher: &Watcher) -> anyhow::Result<Report> {
-    let date = now();
-    let peers = if bench.with_peers { peers::presence() } else { Vec::new() };
-    let results = bench.run(watcher)?;
-    Ok(Report::new(bench, &results, peers, date))
 }
 
 /// The time, as results have it.

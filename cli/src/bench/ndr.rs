@@ -124,15 +124,12 @@ fn measure(args: &Args, watcher: &Watcher) -> Result<NdrResults, Failure> {
     let goal = Goal { loss: args.loss, resolution: args.resolution, time: args.seconds, confirm };
     let to = args.dmac.map_or_else(|| testbed.right.mac(), Ok::<_, Error>)?;
     let done = Cell::new(0);
-    // Programs take time to start and to end.
-    let each = args.seconds + args.drain + Duration::from_millis(600);
     let begins = |offer: &Offer| {
         let turns = ndr::trials(goal, args.sizes.len()).max(done.get() + 1);
-        let left = each * (turns - done.get()) as u32;
         let rate =
             offer.rate.map_or_else(|| "at full speed".into(), |pps| show_pps(pps).to_string());
         let step = format!("{} bytes, {rate}", offer.bytes);
-        watcher.progress(&Progress { step: &step, done: done.get(), turns, left });
+        watcher.progress(&Progress { step: &step, done: done.get(), turns });
         done.set(done.get() + 1);
     };
     let (testbed, drain) = (&testbed, args.drain);

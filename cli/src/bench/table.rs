@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use sluicegate_bench::compare::{Metric, Moved};
 use sluicegate_bench::measurement::{Cause, Explanation, Figures};
 use sluicegate_bench::report::{Report, StepReport, Suite};
-use sluicegate_bench::statistics::{of_share, short};
+use sluicegate_bench::statistics::short;
 use sluicegate_bench::suite::peers::{PeerState, Presence};
 
 /// Characters that the longest bar has.
@@ -63,20 +63,14 @@ fn print_suite(suite: &Suite, out: &mut impl Write) -> io::Result<()> {
     )?;
     for (title, step) in titles.iter().zip(&suite.steps) {
         write!(out, "  {title:<name$}  {:<by$}  ", step.by)?;
-        let Some(Figures { mpps, lost, cpu_ns, .. }) = step.figures else {
+        let Some(Figures { mpps, .. }) = step.figures else {
             writeln!(out, "{}", step.why_not())?;
             continue;
         };
-        writeln!(
-            out,
-            "{:>7}  {:>13}  {:>6}  {:>7}  {:>6}  {}",
-            short(mpps.median),
-            format!("{}-{}", short(mpps.min), short(mpps.max)),
-            lost.map_or_else(|| "-".into(), |lost| of_share(lost.median, 1)),
-            cpu_ns.map_or_else(|| "-".into(), |ns| format!("{:.0}", ns.median)),
-            step.ratio.map_or_else(|| "-".into(), |ratio| format!("{:.2}", ratio.median)),
-            bar(mpps.median, most),
-        )?;
+        let [median, min, max] = [mpps.median, mpps.min, mpps.max].map(short);
+        let (spread, [ratio, lost, cpu_ns]) = (format!("{min}-{max}"), step.cells("-"));
+        let bar = bar(mpps.median, most);
+        writeln!(out, "{median:>7}  {spread:>13}  {lost:>6}  {cpu_ns:>7}  {ratio:>6}  {bar}")?;
         if let Some(reason) = &step.failed {
             writeln!(out, "  {:name$}  {:by$}  not in every turn: {reason}", "", "")?;
         }
