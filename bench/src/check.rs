@@ -5,8 +5,8 @@
 
 use serde::Serialize;
 
+use crate::measurement::Spread;
 use crate::report::{Report, StepReport, rates};
-use crate::statistics::Spread;
 use crate::suite::{SuiteKind, Sweep};
 
 /// A ratio to reach.

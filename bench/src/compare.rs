@@ -1,9 +1,9 @@
 //! Changes from one report to another that are larger than the spreads.
 
 use crate::instructions::{HotLoop, Unit};
+use crate::measurement::Spread;
 use crate::process::SLUICE;
 use crate::report::{Report, StepReport, Suite};
-use crate::statistics::Spread;
 use crate::suite::SuiteKind;
 
 /// The smallest relevant change of a hot loop, as a share. Timers and signals cause smaller ones.

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::device::{bridge, no_bridge};
 use crate::measure::Prepared;
 use crate::observer::{BenchObserver, Failure, Progress};
 use crate::process::{BEGUN, Count, Program, Ready};
 use crate::step::{Destination, Setting, Step};
 use crate::suite::StepContext;
+use crate::suite::forward::{bridge, no_bridge};
 use crate::suite::peers::{dumpcap, tcpdump};
 use crate::testbed::{ADDRESS, NOBODY, Testbed, TestbedConfig, list};
 

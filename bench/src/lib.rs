@@ -15,30 +15,25 @@
 //! | [`rounds`] | the turns, and their progress |
 //! | [`observer`] | the observer of a bench, which can stop it, and failures |
 //! | [`testbed`] | a pair of connected interfaces, and the CPUs of both sides |
-//! | [`device`] | the host between two others as a device that forwards |
 //! | [`process`] | programs: started, waited for, measured, ended; the counts in their output |
 //! | [`measure`] | one turn of one step |
-//! | [`measurement`] | its result |
+//! | [`measurement`] | its result; medians, spreads, ratios round by round |
 //! | [`cost`] | the cost of waiting: CPU time at modest rates, round trips |
 //! | [`ndr`] | RFC 2544: the throughput of a device between two interfaces |
 //! | [`profile`] | the CPU time by cause, and advice |
-//! | [`statistics`] | medians, spreads, ratios round by round; their format |
 //! | [`report`] | all results, as JSON |
 //! | [`page`] | all results for a browser, or as a chart |
 //! | [`table`] | all results as tables in Markdown |
 //! | [`check`] | ratios and their thresholds |
 //! | [`instructions`] | the length of the hot loops, which does not depend on the load |
 //! | [`compare`] | changes from one report to another |
-//! | [`machine`] | the machine that a bench ran on |
 #![deny(unsafe_code)]
 
 pub mod check;
 pub mod compare;
 pub mod cost;
 mod cpu_distance;
-pub mod device;
 pub mod instructions;
-pub mod machine;
 pub mod measure;
 pub mod measurement;
 pub mod ndr;
@@ -48,7 +43,6 @@ pub mod process;
 pub mod profile;
 pub mod report;
 pub mod rounds;
-pub mod statistics;
 pub mod step;
 pub mod suite;
 pub mod table;

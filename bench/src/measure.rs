@@ -8,11 +8,10 @@ use sluicegate::xdp::live;
 use sluicegate::xdp::resident::Resident;
 
 use crate::cpu_distance;
-use crate::measurement::{CpuShare, Explanation, Figures, Measurement};
+use crate::measurement::{CpuShare, Explanation, Figures, Measurement, Spread};
 use crate::observer::{BenchObserver, Failure};
 use crate::process::{COUNTING, Count, LabHost, Program, Running};
 use crate::profile::{Achieved, Participants, Profile, Profiler, Recorded, counters};
-use crate::statistics::Spread;
 use crate::step::{Counter, Destination, Method, Pipe, Reception, Step};
 use crate::testbed::{NOBODY, Testbed};
 

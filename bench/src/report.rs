@@ -1,14 +1,15 @@
 //! Report of a bench: the contract of its JSON (docs/commands/bench.md), written and read back.
 
+use std::fmt::{self, Display};
+use std::fs;
+
 use serde::{Deserialize, Serialize};
 use sluicegate::error;
 
 use crate::instructions::{Counted, HotLoop};
-use crate::machine::Machine;
-use crate::measurement::{Explanation, Figures, Measurement};
+use crate::measurement::{Explanation, Figures, Measurement, Spread, of_share, short};
 use crate::observer::Failure;
 use crate::process::SLUICE;
-use crate::statistics::{Spread, of_share, short};
 use crate::step::{Setting, Step};
 use crate::suite::SuiteKind;
 use crate::suite::peers::Presence;
@@ -211,6 +212,54 @@ fn median_turn(turns: &[Turn]) -> Option<&Measurement> {
     order.get(order.len().saturating_sub(1) / 2).copied()
 }
 
+/// The machine that a bench ran on, as far as numbers depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// CPUs in use.
+    pub cpus: u32,
+    /// The CPU model; empty if the kernel does not name it.
+    pub model: String,
+    /// True if the CPU reports a hypervisor.
+    pub virtual_machine: bool,
+    /// The kernel's release.
+    pub kernel: String,
+}
+
+impl Machine {
+    /// Reads the properties of this machine.
+    pub fn here() -> Self {
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Self { kernel: kernel.trim().into(), ..Self::of(&cpuinfo) }
+    }
+
+    fn of(cpuinfo: &str) -> Self {
+        let values = |key: &str| {
+            let key = key.to_owned();
+            cpuinfo.lines().filter_map(move |line| {
+                let (name, value) = line.split_once(':')?;
+                (name.trim() == key).then(|| value.trim())
+            })
+        };
+        let flags = values("flags").next().unwrap_or_default();
+        Self {
+            cpus: values("processor").count() as u32,
+            model: values("model name").next().unwrap_or_default().into(),
+            virtual_machine: flags.split_whitespace().any(|flag| flag == "hypervisor"),
+            kernel: String::new(),
+        }
+    }
+}
+
+/// "2 CPUs (AMD EPYC, virtual), Linux 6.18".
+impl Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpus, model, virtual_machine, kernel } = self;
+        let kind = if *virtual_machine { ", virtual" } else { "" };
+        write!(f, "{cpus} CPUs ({model}{kind}), Linux {kernel}")
+    }
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -282,5 +331,22 @@ pub(crate) mod tests {
         let report = report(SuiteKind::Drop, &[("no listener", 0.5)]);
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+
+    #[test]
+    fn the_kernel_describes_the_machine() {
+        let text = "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu hypervisor\n\n\
+                    processor\t: 1\nmodel name\t: A CPU\nflags\t\t: fpu\n";
+        let machine = Machine::of(text);
+        let expected = Machine {
+            cpus: 2,
+            model: "A CPU".into(),
+            virtual_machine: true,
+            kernel: String::new(),
+        };
+        assert_eq!(machine, expected);
+        let shown = Machine { kernel: "6.18".into(), ..machine }.to_string();
+        assert_eq!(shown, "2 CPUs (A CPU, virtual), Linux 6.18");
+        assert!(!Machine::here().kernel.is_empty());
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt::{self, Display, Write};
 
 use crate::check::{Checked, check};
+use crate::measurement::{Spread, short};
 use crate::report::Report;
-use crate::statistics::{Spread, short};
 use crate::step::Setting;
 
 /// The mark before the table of thresholds, or of hot loops.

@@ -1,5 +1,4 @@
-//! Throughput (RFC 2544, 26.1): the fastest rate at which a device loses no packets, or no more than
-//! a given share.
+//! Throughput (RFC 2544, 26.1): the fastest rate at which a device loses no more than a given share of the packets.
 
 use std::time::Duration;
 
@@ -8,30 +7,30 @@ use serde::Serialize;
 use super::trial::{Goal, Offer, Trial, TrialOutcome, Until};
 use crate::observer::Failure;
 
-/// The fastest rate that was kept up.
+/// The fastest rate that a device sustains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Throughput {
     /// Packets a second.
     pub pps: f64,
-    /// The share that was lost as that was confirmed, from 0 to 1.
+    /// The share that was lost in the confirming trial, from 0 to 1.
     pub lost: f64,
-    /// The device might do more: the sender could not.
+    /// True if the sender is the limit, not the device.
     pub sender_limits: bool,
 }
 
 /// The result of a search, possibly partial.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SearchResult {
-    /// The fastest rate that was kept up; absent where packets are lost at any, or it is not known yet.
+    /// The fastest sustained rate; absent if packets are lost at any rate, or it is not known yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,
-    /// The most that the sender could offer, in packets a second.
+    /// The sender's highest rate, in packets a second.
     pub most_pps: f64,
     /// The trials that led there, in order.
     pub trials: Vec<Tried>,
 }
 
-/// One trial and what came of it.
+/// A trial and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Tried {
     /// The requested rate in packets a second; absent for full speed.
@@ -43,14 +42,13 @@ pub struct Tried {
     pub lost: f64,
 }
 
-/// Trials at fewer packets than this say nothing of a loss of parts of a thousand.
+/// The fewest packets of a trial: fewer do not show a loss of a thousandth.
 const MIN_PACKETS: f64 = 1000.0;
-/// How often a rate is asked for in all that the sender does not keep to. Once it did not in any of them,
-/// others are asked for once.
-const TRIES: u32 = 5;
+/// The most trials of a rate that the sender does not keep to. After a rate at which it never did, other rates
+/// are tried once.
+const MAX_TRIES: u32 = 5;
 
-/// Searches, by halving the interval between a rate that was kept up and one that was not. `found` has
-/// what is known, also where there is an error.
+/// Halves the interval between a sustained rate and one that is not. `found` keeps the results before an error.
 ///
 /// # Errors
 /// A trial could not be done.
@@ -60,7 +58,7 @@ pub fn throughput(
     goal: &Goal,
     found: &mut SearchResult,
 ) -> Result<(), Failure> {
-    let mut search = Search { trial, bytes, goal, tries: TRIES, tried: &mut found.trials };
+    let mut search = Search { trial, bytes, goal, tries: MAX_TRIES, tried: &mut found.trials };
     let first = search.offer(FULL_SPEED, goal.time)?;
     found.most_pps = first.offered_pps();
     let most = |by_sender| Above { pps: found.most_pps, by_sender };
@@ -72,10 +70,10 @@ pub fn throughput(
     Ok(())
 }
 
-/// The rate of a sender that is asked for none.
+/// The rate of a sender without a limit.
 const FULL_SPEED: f64 = f64::INFINITY;
 
-/// A rate that a device kept up.
+/// A rate that a device sustained.
 #[derive(Clone, Copy)]
 struct Passed {
     /// The requested rate.
@@ -87,14 +85,14 @@ struct Passed {
     kept: bool,
 }
 
-/// Where nothing has passed yet.
+/// The start of a search: no rate has passed.
 const NOTHING: Passed = Passed { target_pps: 0.0, pps: 0.0, lost: 0.0, kept: true };
 
-/// A rate that is too much.
+/// A rate that is too high.
 #[derive(Clone, Copy)]
 struct Above {
     pps: f64,
-    /// For the sender; the device might do it.
+    /// True if it is too high for the sender; the device might sustain it.
     by_sender: bool,
 }
 
@@ -102,14 +100,14 @@ struct Search<'a> {
     trial: &'a mut dyn Trial,
     bytes: u32,
     goal: &'a Goal,
-    /// How often a rate is asked for.
+    /// The most trials of a rate.
     tries: u32,
     tried: &'a mut Vec<Tried>,
 }
 
 impl Search<'_> {
-    /// Halves the interval between a rate that passes and one that is too much, as near as is wanted,
-    /// by trials of a length: the highest that passed, and the lowest that did not.
+    /// Halves the interval between a rate that passes and one that is too high down to the resolution. Returns
+    /// the highest that passed, and the lowest that did not.
     fn halve(
         &mut self,
         mut passed: Passed,
@@ -128,18 +126,18 @@ impl Search<'_> {
             } else if now.kept || now.pps > passed.pps {
                 passed = now;
             } else {
-                // More than before cannot be had of this sender.
+                // This sender offers no more than before.
                 above = Above { pps: rate, by_sender: true };
             }
         }
         Ok((passed, above))
     }
 
-    /// Tries for longer what has passed. Where it is not kept up, lower rates, in steps that grow,
-    /// and from one that is upwards again.
+    /// Confirms a rate by a longer trial. If it fails, tries lower rates in growing steps, and searches upwards
+    /// from the first that passes.
     fn confirm(&mut self, passed: Passed, mut above: Above) -> Result<Option<Throughput>, Failure> {
         let time = self.goal.confirm;
-        self.tries = TRIES;
+        self.tries = MAX_TRIES;
         let (mut rate, mut step) = (passed.target_pps, self.goal.resolution);
         let mut upwards = false;
         while rate > self.least() {
@@ -160,13 +158,13 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// How near two rates are in the end, as a share. The sender has as much again, so that both are
-    /// no more than what is asked for.
+    /// The final difference of two rates, as a share. The sender may deviate by as much again; together they
+    /// stay within the resolution.
     fn near(&self) -> f64 {
         self.goal.resolution / 2.0
     }
 
-    /// The lowest rate that is tried, in packets a second.
+    /// The lowest rate of a trial, in packets a second.
     fn least(&self) -> f64 {
         MIN_PACKETS / self.goal.time.as_secs_f64()
     }
@@ -181,8 +179,8 @@ impl Search<'_> {
         Passed { target_pps, pps, lost, kept }
     }
 
-    /// Offers a rate, again where the sender did not keep to it and so nothing is said of the device:
-    /// one that loses packets all the same cannot do it. Where it never does, when it came nearest.
+    /// Offers a rate, again if the sender did not keep to it and the device lost nothing: that says nothing of the
+    /// device. If the sender never keeps to it, returns the nearest trial.
     fn ask(&mut self, rate: f64, time: Duration) -> Result<TrialOutcome, Failure> {
         let mut nearest = self.offer(rate, time)?;
         for _ in 1..self.tries {

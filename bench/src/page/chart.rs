@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use super::{Bar, COLOURS, Escaped, add};
 use crate::check::THRESHOLDS;
+use crate::measurement::{Spread, short};
 use crate::report::{Report, StepReport, Suite};
-use crate::statistics::{Spread, short};
 
 const STYLE: &str = "\
 text { fill: var(--ink); font: 12px system-ui, sans-serif; }

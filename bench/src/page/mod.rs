@@ -7,9 +7,8 @@ pub mod chart;
 
 use std::fmt::{self, Display, Write};
 
-use crate::measurement::{Cause, Explanation};
+use crate::measurement::{Cause, Explanation, Spread, of_share, short};
 use crate::report::{Report, StepReport, Suite};
-use crate::statistics::{Spread, of_share, short};
 use crate::step::Setting;
 use crate::suite::peers::{PeerState, Presence};
 

@@ -22,8 +22,7 @@ use sluicegate::error::{Error, Kind, Result};
 use sluicegate::link::{netns, pin_thread};
 use tempfile::TempDir;
 
-use super::output::ProcessOutput;
-use super::{SLUICE, TIMEOUT};
+use super::{ProcessOutput, SLUICE, TIMEOUT};
 use crate::observer::{BenchObserver, Failure, Patient};
 
 /// Time for a program to end on SIGINT.

@@ -1,7 +1,7 @@
 //! Suites: one kind of work each, done in one way after another, from the simplest to the fastest.
 
 mod drop;
-mod forward;
+pub mod forward;
 pub mod peers;
 mod pipe;
 mod rx;

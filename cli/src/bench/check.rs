@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use sluicegate_bench::check::{Checked, THRESHOLDS, Verdict, check, is_needed, sweep};
 use sluicegate_bench::compare::compare;
+use sluicegate_bench::measurement::short;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::rounds::Bench;
-use sluicegate_bench::statistics::short;
 use sluicegate_bench::suite::SuiteKind;
 
 use super::options::turn;

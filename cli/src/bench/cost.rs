@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::units;
 use sluicegate_bench::cost::{self, CostResults, CostSettings, RoundTrips};
-use sluicegate_bench::statistics::of_share;
+use sluicegate_bench::measurement::of_share;
 
 use super::options::turn;
 use super::output::print_json;

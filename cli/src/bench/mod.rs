@@ -8,7 +8,6 @@ mod ndr;
 mod options;
 mod output;
 mod progress;
-mod table;
 
 use std::path::PathBuf;
 

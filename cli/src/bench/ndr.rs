@@ -7,12 +7,12 @@ use std::time::Duration;
 use sluicegate::error::Error;
 use sluicegate::link::Mac;
 use sluicegate_bench::Failure;
-use sluicegate_bench::device;
+use sluicegate_bench::measurement::of_share;
 use sluicegate_bench::ndr::device_trial::DeviceTrial;
 use sluicegate_bench::ndr::trial::{Goal, Latency, Offer};
 use sluicegate_bench::ndr::{self, NdrResults, OfSize};
 use sluicegate_bench::observer::{BenchObserver, Progress};
-use sluicegate_bench::statistics::of_share;
+use sluicegate_bench::suite::forward;
 use sluicegate_bench::testbed::{Testbed, TestbedConfig};
 
 use super::options::{sides, turn};
@@ -114,8 +114,8 @@ fn measure(args: &Args, watcher: &Watcher) -> Result<NdrResults, Failure> {
         None => {
             let testbed = Testbed::make(TestbedConfig::LINE)?;
             let device = match args.device.as_str() {
-                "bridge" => device::make_bridge(&testbed).map(|()| None),
-                _ => device::start_forwarder(&testbed, watcher).map(Some),
+                "bridge" => forward::make_bridge(&testbed).map(|()| None),
+                _ => forward::start_forwarder(&testbed, watcher).map(Some),
             };
             (testbed, device?)
         }
