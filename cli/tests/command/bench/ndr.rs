@@ -239,7 +239,7 @@ fn wrong_use_is_refused() {
         (&["--loss", "0.1"][..], "a share is like 0.1%"),
         (&["--resolution", "0%"], "from 0.01% to 20%"),
         (&["--between", "eth1"], "it takes two interfaces"),
-        (&["--device", "hub"], "a device is forward or bridge"),
+        (&["--device", "hub"], "possible values: forward, bridge"),
         (&["--device", "bridge", "--between", "a,b"], "cannot be used with"),
     ] {
         refused(&[&["bench", "ndr"], arguments].concat(), said);
