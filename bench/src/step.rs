@@ -41,7 +41,7 @@ impl Setting {
             .join(", ")
     }
 
-    /// The same parameters for a mix of sizes.
+    /// Replaces the size by a mix of sizes.
     pub fn mixed(self) -> Self {
         Self { size: Self::MIXED, ..self }
     }

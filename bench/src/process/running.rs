@@ -394,7 +394,7 @@ mod tests {
     fn what_it_leaves_behind_ends_with_it() {
         let program = Program::tool("sh", ["-c", "sleep 60 & echo $!"]);
         let left = program.run(None).unwrap().trim().parse::<u32>().unwrap();
-        // Nobody's child is somebody's to be waited for; it takes a moment.
+        // Another process reaps an orphan; that takes a moment.
         let deadline = Instant::now() + TIMEOUT;
         while fs::read_to_string(format!("/proc/{left}/stat"))
             .is_ok_and(|stat| !stat.contains(") Z "))

@@ -66,7 +66,7 @@ pub fn named(
         let part = part(stack.process, &chain, participants);
         if !stack.kernel {
             chain.push(match part {
-                // Names in other programs help nobody, and some of their files are large.
+                // Function names of other programs are no help, and some of their files are large.
                 Part::Other => "its code".into(),
                 _ => in_program(process, stack.chain[0], &mut files),
             });

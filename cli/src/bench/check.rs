@@ -1,4 +1,4 @@
-//! `sluice bench check`: the ratios that this project means to keep, and whether it does.
+//! `sluice bench check`: the ratios that this project guarantees, compared with their thresholds.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -18,20 +18,20 @@ use crate::signals::Signals;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A result that --json has written, in place of a run
+    /// An earlier --json result, in place of a run
     #[arg(value_name = "FILE", conflicts_with_all = ["rounds", "seconds"])]
     file: Option<PathBuf>,
 
-    /// Rounds: in each of them every step has its turn
+    /// Rounds: each step has a turn in each
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
     rounds: u32,
 
-    /// How long packets are sent in each turn: 1s, 500ms
+    /// How long packets are sent in a turn: 1s, 500ms
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
     seconds: Duration,
 
-    /// Name what moved by more than its spread since a result that --json has written, too; what
-    /// became slower or longer, or cannot be run any more, ends with 1
+    /// Also report changes from an earlier --json result that are larger than the spreads; exit status 1 if a
+    /// step became slower, fails now, or a loop became longer
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
 
@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The steps that thresholds are about, those that ratios are to, and no others.
+/// Measures the steps of thresholds and the references alone.
 fn measure(args: &Args) -> anyhow::Result<Report> {
     let bench = Bench {
         kinds: SuiteKind::ALL

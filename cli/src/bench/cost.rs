@@ -1,4 +1,4 @@
-//! `sluice bench cost`: what waiting costs.
+//! `sluice bench cost`: the cost of waiting.
 
 use std::io::{self, Write, stdout};
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::units::show_count;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Packets a second that receivers get: 0 is nothing at all
+    /// Packets a second that receivers get; 0 sends none
     #[arg(long, default_value = "0,10k,100k,300k,1M", value_name = "LIST", value_delimiter = ',', value_parser = units::count)]
     rates: Vec<u64>,
 
-    /// How long a receiver is measured at each rate, once packets have come for a second
+    /// How long a receiver is measured at a rate, after packets have come for a second
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = turn)]
     seconds: Duration,
 

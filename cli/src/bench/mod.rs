@@ -1,5 +1,5 @@
-//! `sluice bench`: what each way of receiving, sending, dropping and passing on costs, step by step, in
-//! a lab of its own or between two interfaces.
+//! `sluice bench`: the cost of each way of receiving, sending, dropping and forwarding, step by step, in a lab
+//! or between two existing interfaces.
 
 mod baseline;
 mod check;
@@ -35,10 +35,10 @@ Examples:
   sluice bench ndr --sizes 60,512,1514
   sluice bench cost
 
-Needs root. The first CPU sends, the others receive. ^C ends it and keeps what
+Needs root. The first CPU sends, the others receive. ^C stops it; it keeps what
 was measured.";
 
-/// Measure step by step what each way of handling packets costs, beside others' programs
+/// Measure the cost of each way of handling packets, beside other programs
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -48,35 +48,35 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum BenchCommand {
-    /// Receiving: from a system call a packet to counting where it comes in.
+    /// Receiving: from a system call a packet to counting in XDP.
     Rx(Options),
     /// Sending: from a system call a packet to frames made in the kernel.
     Tx(Options),
-    /// Dropping: from a program that nobody needs to XDP.
+    /// Dropping: from a program in user space to XDP.
     Drop(Options),
-    /// Passing on: from packet sockets to a redirect in XDP, in a host between two others.
+    /// Forwarding by a host between two others: from packet sockets to a redirect in XDP.
     Forward(Options),
-    /// From one program to another: by sockets and pipes, and by memory that both have.
+    /// From one program to another: by sockets, pipes and shared memory.
     Pipe(Options),
     /// All of these, and the instructions of hot loops.
     All(Options),
-    /// How many instructions the hot loops take: what a busy machine does not change.
+    /// Count the instructions of hot loops, which do not depend on the machine's load.
     Instructions(OutputOptions),
-    /// Ratios and their thresholds; exits with 1 where a ratio is below its threshold.
+    /// Compare ratios with their thresholds; exit status 1 if one is below.
     Check(check::Args),
-    /// A result that --json has written, shown again: as a table, as a page.
+    /// Show an earlier --json result again: as tables, a page or a chart.
     Show(ShowArgs),
-    /// A device between two interfaces: throughput, latency, loss and bursts by RFC 2544.
+    /// Measure throughput, latency, loss and bursts of a device between two interfaces (RFC 2544).
     Ndr(ndr::Args),
     /// Measure CPU time at modest rates, and round trips through forwarders.
     Cost(cost::Args),
-    /// The relay that forwarders are measured beside.
+    /// The minimal relay beside forwarders.
     #[command(hide = true)]
     Relay(baseline::RelayArgs),
-    /// The step "listener in user space": reads a UDP socket, and forgets.
+    /// The step "listener in user space": reads and discards datagrams.
     #[command(hide = true)]
     Listener(baseline::ListenerArgs),
-    /// Steps between two programs: an end that sends, or receives, a call a packet.
+    /// The steps of pipes and sockets: one end, with a system call for each packet.
     #[command(hide = true)]
     End(baseline::EndArgs),
 }
@@ -94,12 +94,12 @@ struct ShowArgs {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     match args.what {
-        BenchCommand::Rx(options) => climb(vec![SuiteKind::Rx], &options, false),
-        BenchCommand::Tx(options) => climb(vec![SuiteKind::Tx], &options, false),
-        BenchCommand::Drop(options) => climb(vec![SuiteKind::Drop], &options, false),
-        BenchCommand::Forward(options) => climb(vec![SuiteKind::Forward], &options, false),
-        BenchCommand::Pipe(options) => climb(vec![SuiteKind::Pipe], &options, false),
-        BenchCommand::All(options) => climb(options.all(), &options, true),
+        BenchCommand::Rx(options) => measure(vec![SuiteKind::Rx], &options, false),
+        BenchCommand::Tx(options) => measure(vec![SuiteKind::Tx], &options, false),
+        BenchCommand::Drop(options) => measure(vec![SuiteKind::Drop], &options, false),
+        BenchCommand::Forward(options) => measure(vec![SuiteKind::Forward], &options, false),
+        BenchCommand::Pipe(options) => measure(vec![SuiteKind::Pipe], &options, false),
+        BenchCommand::All(options) => measure(options.all(), &options, true),
         BenchCommand::Instructions(shown) => count(&shown),
         BenchCommand::Check(args) => check::run(&args),
         BenchCommand::Show(args) => show(&args),
@@ -111,8 +111,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// The suites, and the hot loops where they are wanted and there is a lab.
-fn climb(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow::Result<()> {
+/// Runs suites, and counts the hot loops if requested and in a lab.
+fn measure(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow::Result<()> {
     let bench = options.bench(kinds)?;
     let output = Output::prepare(&options.shown)?;
     let watcher = Watcher::new(Signals::catch()?);
@@ -127,7 +127,7 @@ fn climb(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow::
     output.write(&report)
 }
 
-/// The hot loops alone.
+/// Counts the hot loops alone.
 fn count(shown: &OutputOptions) -> anyhow::Result<()> {
     let output = Output::prepare(shown)?;
     let mut report = Report::empty(now());
@@ -135,7 +135,7 @@ fn count(shown: &OutputOptions) -> anyhow::Result<()> {
     output.write(&report)
 }
 
-/// The time, as results have it.
+/// The time in the format of results.
 fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

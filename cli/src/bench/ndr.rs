@@ -1,4 +1,4 @@
-//! `sluice bench ndr`: what a device between two interfaces keeps up with, by RFC 2544.
+//! `sluice bench ndr`: RFC 2544 tests of a device between two interfaces.
 
 use std::cell::Cell;
 use std::io::{self, Write, stdout};
@@ -26,8 +26,7 @@ const AROUND_BYTES: u32 = 24;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Two interfaces with the device between them, in place of a lab: where packets go in, and
-    /// where they come out
+    /// Two interfaces with the device between them, in place of a lab: the first sends, the second receives
     #[arg(long, value_name = "[NETNS/]A,[NETNS/]B")]
     between: Option<String>,
 
@@ -48,23 +47,23 @@ pub struct Args {
     #[arg(long, default_value = "0%", value_name = "SHARE", value_parser = loss)]
     loss: f64,
 
-    /// How near the throughput is to be found, as a share of it
+    /// The resolution of the throughput, as a share of it
     #[arg(long, default_value = "0.5%", value_name = "SHARE", value_parser = resolution)]
     resolution: f64,
 
-    /// How long packets are sent in each trial
+    /// How long packets are sent in a trial
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
     seconds: Duration,
 
-    /// How long the throughput has to be kept up in the end [default: three trials' time]
+    /// How long the confirming trial takes [default: three trials' time]
     #[arg(long, value_name = "TIME", value_parser = turn)]
     confirm: Option<Duration>,
 
-    /// How long packets may still come when sending has ended
+    /// How long packets may still come after sending has ended
     #[arg(long, default_value = "500ms", value_name = "TIME", value_parser = turn)]
     drain: Duration,
 
-    /// The Ethernet address to send to, of a device that routes [default: the far interface's]
+    /// The Ethernet address to send to: a routing device's own [default: the far interface's]
     #[arg(long, value_name = "MAC")]
     dmac: Option<Mac>,
 
@@ -73,7 +72,7 @@ pub struct Args {
     json: bool,
 }
 
-/// "0.1%", as a share.
+/// Parses "0.1%" as a share.
 fn loss(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     match percent {

@@ -12,15 +12,15 @@ use sluicegate_bench::testbed::Side;
 /// Flags of every suite.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Compare with others' programs, too, as far as they are installed
+    /// Measure other projects' programs that are installed, too
     #[arg(long)]
     pub peers: bool,
 
-    /// Rounds: in each of them every step has its turn
+    /// Rounds: each step has a turn in each
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
     rounds: u32,
 
-    /// How long packets are sent in each turn: 1s, 500ms
+    /// How long packets are sent in a turn: 1s, 500ms
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
     seconds: Duration,
 
@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(long, default_value = "60", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(60..=9000))]
     sizes: Vec<u32>,
 
-    /// Packets at a time, of steps that have a choice, 1 to 1024 [default: the port's own]
+    /// Packets per batch, for steps that have a choice, 1 to 1024 [default: the port's own]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     batches: Vec<u32>,
 
@@ -36,7 +36,7 @@ pub struct Options {
     #[arg(long, default_value = "1", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
     queues: Vec<u32>,
 
-    /// CPUs of what is measured, of steps that can use several [default: one, and all]
+    /// CPUs of the measured program, for steps that can use several [default: one, and all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     cores: Vec<u32>,
 
@@ -44,11 +44,11 @@ pub struct Options {
     #[arg(long, default_value = "1,100,10000", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
     rules: Vec<u32>,
 
-    /// Do not look where the CPUs' time goes
+    /// Do not sample the causes of CPU time
     #[arg(long)]
     no_causes: bool,
 
-    /// Two interfaces that are joined, in place of a lab: the one that sends, the one that receives
+    /// A pair of connected interfaces in place of a lab: the sender's and the receiver's
     #[arg(long, value_name = "[NETNS/]A,[NETNS/]B")]
     between: Option<String>,
 
@@ -56,22 +56,22 @@ pub struct Options {
     pub shown: OutputOptions,
 }
 
-/// How a result is shown.
+/// Flags for the output of a result.
 #[derive(clap::Args)]
 pub struct OutputOptions {
-    /// Say what moved by more than its spread since a result that --json has written
+    /// Report changes from an earlier --json result that are larger than the spreads
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
 
-    /// Write the result as a page for a browser, too
+    /// Also write the result as an HTML page
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Write the steps that thresholds are about as a chart (SVG), too
+    /// Also write a chart of the steps of thresholds (SVG)
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
-    /// Write tables into a Markdown document: the thresholds (or hot loops) between its lines <!-- bench -->
+    /// Also write tables into a Markdown document: the thresholds (or hot loops) between its lines <!-- bench -->
     /// and <!-- /bench -->, or all steps between <!-- bench: all steps --> and <!-- /bench -->
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
@@ -81,7 +81,7 @@ pub struct OutputOptions {
     pub json: bool,
 }
 
-/// The length of a turn: shorter ones say nothing.
+/// Parses the length of a turn; shorter ones show nothing.
 pub fn turn(text: &str) -> Result<Duration, String> {
     const SHORTEST: Duration = Duration::from_millis(50);
     match units::duration(text).map_err(|error| error.to_string())? {
@@ -91,11 +91,10 @@ pub fn turn(text: &str) -> Result<Duration, String> {
 }
 
 impl Options {
-    /// All suites that can be climbed: between two interfaces there is no host that could pass
-    /// anything on.
+    /// All suites; without forwarding if existing interfaces are used, because no host is between them.
     pub fn all(&self) -> Vec<SuiteKind> {
-        let there = |kind: &SuiteKind| self.between.is_none() || !kind.needs_middle();
-        SuiteKind::ALL.into_iter().filter(there).collect()
+        let can_run = |kind: &SuiteKind| self.between.is_none() || !kind.needs_middle();
+        SuiteKind::ALL.into_iter().filter(can_run).collect()
     }
 
     /// The plan that the flags describe.
@@ -119,7 +118,7 @@ impl Options {
     }
 }
 
-/// "lab-left/left0,lab-right/right0" as two sides.
+/// Parses "lab-left/left0,lab-right/right0" as two sides.
 pub fn sides(text: &str) -> Result<(Side, Side), Error> {
     let right = || {
         let text = format!("--between {text}: it takes two interfaces, [NETNS/]A,[NETNS/]B");
