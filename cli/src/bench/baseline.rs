@@ -162,3 +162,41 @@ pub fn end(args: &EndArgs) -> anyhow::Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    #[test]
+    fn a_packet_longer_than_a_page_passes_a_pipe_and_a_socket_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        let socket = folder.path().join("socket");
+        for way in [format!("unix:{}", socket.display()), format!("pipe:{}", pipe.display())] {
+            let receives = way.clone();
+            let receiver = thread::spawn(move || {
+                let mut end = open(&receives, false).unwrap();
+                let mut packets = vec![0; 2 * 9000];
+                let (first, second) = packets.split_at_mut(9000);
+                end.read_exact(first).unwrap();
+                end.read_exact(second).unwrap();
+                packets
+            });
+            while way.starts_with("unix") && !socket.exists() {
+                thread::yield_now();
+            }
+            let mut end = open(&way, true).unwrap();
+            end.write_all(&[1; 9000]).unwrap();
+            end.write_all(&[2; 9000]).unwrap();
+            let packets = receiver.join().unwrap();
+            assert!(packets[..9000].iter().all(|&byte| byte == 1), "{way}");
+            assert!(packets[9000..].iter().all(|&byte| byte == 2), "{way}");
+        }
+    }
+}
