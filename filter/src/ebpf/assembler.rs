@@ -51,7 +51,8 @@ impl Assembler {
         label
     }
 
-    /// The program as the kernel takes it, without what cannot be reached.
+    /// The program as the kernel takes it, without what cannot be reached and without jumps to
+    /// what comes next anyway.
     ///
     /// # Errors
     /// [`Fault`]: a label in use is not placed or was placed twice, a jump is too far, the
@@ -348,7 +349,8 @@ impl Item {
 /// The instructions.
 fn lay_out(items: &[Item], labels: &[Option<usize>]) -> Result<Vec<Insn>, Fault> {
     let target = |label: Label| labels.get(label.0).copied().flatten().ok_or(Fault::Unplaced);
-    let kept = reachable(items, target)?;
+    let mut kept = reachable(items, target)?;
+    leave_out_idle_jumps(items, target, &mut kept)?;
 
     let mut starts = Vec::with_capacity(items.len() + 1);
     let mut insns = 0;
@@ -402,6 +404,30 @@ fn reachable(
         }
     }
     Ok(reached)
+}
+
+/// Leaves out jumps to what comes next anyway. From the end, for a jump left out may make one
+/// before it idle.
+fn leave_out_idle_jumps(
+    items: &[Item],
+    target: impl Fn(Label) -> Result<usize, Fault>,
+    kept: &mut [bool],
+) -> Result<(), Fault> {
+    let mut next_kept = items.len();
+    for at in (0..items.len()).rev() {
+        if !kept[at] {
+            continue;
+        }
+        if let Some(label) = items[at].to
+            && items[at].is_jump()
+            && (at + 1..=next_kept).contains(&target(label)?)
+        {
+            kept[at] = false;
+        } else {
+            next_kept = at;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -579,6 +605,18 @@ mod tests {
                 1,
             ),
             (
+                "jumps to what comes next, one before the other",
+                |asm| {
+                    let [first, second] = asm.labels();
+                    asm.jump(second);
+                    asm.place(first);
+                    asm.jump(second);
+                    asm.place(second);
+                    asm.exit();
+                },
+                1,
+            ),
+            (
                 "a jump over what nothing leads to",
                 |asm| {
                     let over = asm.label();
@@ -588,7 +626,7 @@ mod tests {
                     asm.place(over);
                     asm.exit();
                 },
-                2,
+                1,
             ),
             (
                 "not a jump over what something leads to",
