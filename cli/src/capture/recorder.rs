@@ -22,14 +22,14 @@ const WRITING_LOOKS: u32 = 10;
 /// The file of a capture, and how its interfaces are numbered there.
 pub struct File {
     output: Mutex<Output>,
-    counts: OutputCounts,
+    counts: Arc<OutputCounts>,
     /// Writing has failed.
     failed: AtomicBool,
 }
 
 impl File {
     pub fn new(output: Output) -> Self {
-        let counts = output.counts();
+        let counts = Arc::clone(output.counts());
         Self { output: Mutex::new(output), counts, failed: AtomicBool::new(false) }
     }
 

@@ -19,7 +19,7 @@ use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::rate::{MAX_BEHIND, Pace, Unit};
 use sluicegate_traffic::show::show;
-use sluicegate_traffic::source::{Made, Source};
+use sluicegate_traffic::source::{PacketSource, PlanSource};
 use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
@@ -317,10 +317,10 @@ impl SendMethod<'_> {
         opened.fallbacks.splice(0..0, fallen);
         ports::say_fallbacks(&opened, self.common.verbose);
         let (plan, dial) = (Arc::clone(plan), self.steering.map(Steering::dial));
-        let supply = move |worker, workers, orders: &Orders| -> Result<Box<dyn Source>> {
+        let supply = move |worker, workers, orders: &Orders| -> Result<Box<dyn PacketSource>> {
             let packets = orders.share(worker as usize, workers as usize);
             let dial = dial.clone();
-            Ok(Box::new(Made::new(&plan, (worker, workers), packets, dial, monotonic_ns)))
+            Ok(Box::new(PlanSource::new(&plan, (worker, workers), packets, dial, monotonic_ns)))
         };
         Sender::Ring(RingSender::new(opened, Box::new(supply)))
     }

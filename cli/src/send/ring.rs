@@ -30,7 +30,7 @@ const STUCK_LOOK: Duration = Duration::from_micros(50);
 const LAST_LOOK: Duration = Duration::from_millis(1);
 
 /// Creates the source of a worker, by its number and the number of workers.
-pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn Source>>>;
+pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn PacketSource>>>;
 
 /// Sends through a port.
 pub struct RingSender {
