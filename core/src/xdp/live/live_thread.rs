@@ -9,6 +9,7 @@ use super::exit::Exit;
 use super::live_program::{LiveProgram, RunEnd};
 use super::signal;
 use crate::error::{Error, Result};
+use crate::file::threads::without_signals;
 use crate::link::{LinkState, ThreadCpuUsage, pin_thread};
 use crate::xdp::RedirectCounts;
 
@@ -90,15 +91,16 @@ impl LiveThread {
         };
         let (cpu, exit) = (config.cpu, Arc::clone(&config.exit));
         let name = std::thread::Builder::new().name("live".into());
-        let thread = name.spawn(move || {
+        let work = move || {
             let clocks = ThreadCpuUsage::begin();
             let _mark = exit.mark_thread();
-            let ran = signal::only()
+            let ran = signal::unblock()
                 .map_err(|error| Error::system("take", "signals", error))
                 .and_then(|()| cpu.map_or(Ok(()), pin_thread))
                 .and_then(|()| runs.go_on(&mut next));
             Ending { ran, busy: clocks.share(), program: runs.program }
-        });
+        };
+        let thread = without_signals(|| name.spawn(work));
         let thread = Some(thread.map_err(failed)?);
         Ok(Self { thread, busy: 0.0, _program: None, ends, mtu, exit: Arc::clone(&config.exit) })
     }

@@ -26,12 +26,10 @@ pub(super) fn receive() -> nix::Result<()> {
     Ok(())
 }
 
-/// Has this thread take that signal and no other: those meant for the process are for the threads
-/// that whoever opened the port has set up for them.
-pub(super) fn only() -> nix::Result<()> {
-    let mut others = SigSet::all();
-    others.remove(SIGNAL);
-    others.thread_set_mask()
+/// Unblocks the signal in this thread, which starts with all blocked: the program's own threads take
+/// those that are meant for the process.
+pub(super) fn unblock() -> nix::Result<()> {
+    SigSet::from(SIGNAL).thread_unblock()
 }
 
 /// Sends it to a thread.
