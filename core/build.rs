@@ -1,37 +1,40 @@
 //! Compiles the BPF programs in `bpf/` with clang.
 
 use std::env;
-use std::path::Path;
-
-use libbpf_cargo::SkeletonBuilder;
+use std::path::PathBuf;
+use std::process::Command;
 
 const BPF: &str = "bpf";
 
 fn main() {
     println!("cargo::rerun-if-changed={BPF}");
-    let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
-    let machine = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
-    // Debian keeps <asm/types.h> apart for each architecture.
-    let headers = format!("/usr/include/{machine}-linux-gnu");
-    let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
     for name in ["ingress", "redirects"] {
-        let built = SkeletonBuilder::new()
-            .source(Path::new(BPF).join(format!("{name}.bpf.c")))
-            .obj(Path::new(&out).join(format!("{name}.bpf.o")))
-            .clang_args([
-                "-Wall",
-                "-Werror",
-                "-mcpu=v3",
-                "-I",
-                &headers,
-                "-I",
-                &libbpf,
-                "-I",
-                "bpf/include",
-            ])
-            .build();
-        if let Err(error) = built {
-            println!("cargo::error=bpf/{name}.bpf.c: {error:#}; scripts/setup.sh installs clang");
+        if let Err(error) = compile(name) {
+            // A line each: cargo reads no more of a message.
+            error.lines().for_each(|line| println!("cargo::error={line}"));
+            println!("cargo::error=bpf/{name}.bpf.c: scripts/setup.sh installs clang");
         }
     }
+}
+
+/// Compiles `bpf/NAME.bpf.c` into `OUT_DIR/NAME.bpf.o`. Returns what clang printed if it failed.
+fn compile(name: &str) -> Result<(), String> {
+    let variable = |name| env::var(name).expect("cargo and libbpf-sys set it");
+    let object = PathBuf::from(variable("OUT_DIR")).join(format!("{name}.bpf.o"));
+    // Debian keeps <asm/types.h> apart for each architecture.
+    let headers = format!("/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH"));
+    // BTF takes -g. Its DWARF comes along, without this machine's paths.
+    let options =
+        "-Wall -Werror -target bpf -mcpu=v3 -O2 -g -ffile-compilation-dir=. -fno-stack-protector";
+    let clang = Command::new("clang")
+        .args(options.split(' '))
+        .args(["-I", &headers, "-I", &variable("DEP_BPF_INCLUDE"), "-I", "bpf/include"])
+        .args(["-c", &format!("{BPF}/{name}.bpf.c"), "-o"])
+        .arg(object)
+        .output()
+        .map_err(|error| format!("cannot run clang: {error}"))?;
+    if !clang.status.success() {
+        return Err(String::from_utf8_lossy(&clang.stderr).into_owned());
+    }
+    Ok(())
 }
