@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::link::{Lab, Shape, interface};
 use sluicegate::port::{OpenOptions, Port, Queue, Use};
-use sluicegate::ring::{Meta, Wait};
+use sluicegate::ring::Meta;
 
 /// Every way of receiving.
 pub const METHODS: &[&str] = &["method=recv", "method=recvmmsg", "method=frames", "method=ring"];
@@ -116,25 +116,23 @@ pub fn collect(
     rings::collect(std::slice::from_mut(queue), n, PATIENCE, wanted)
 }
 
-/// Whether it is one of ours, without tags.
+/// Returns true if a frame is one of these tests', without tags.
 pub fn is_ours(bytes: &[u8]) -> bool {
     bytes.get(12..14) == Some(&OURS)
 }
 
-/// What still comes, and should not.
-pub fn rest(queue: &mut Queue) -> usize {
-    let mut count = 0;
-    let end = Instant::now() + Duration::from_millis(60);
-    loop {
-        // At the end once more: whoever is kept from looking meanwhile has looked then.
-        let is_over = Instant::now() >= end;
-        queue.sync_rx().unwrap();
-        count += queue.rx().packets().filter(|packet| is_ours(packet.head())).count();
-        let slots = queue.rx().available();
-        queue.rx_mut().release(slots);
-        if is_over {
-            return count;
-        }
-        queue.wait_rx(Wait::Sleep, Duration::from_millis(10)).unwrap();
+/// Sends a marker from an interface to the queues, one for each, and receives until all have come. Returns
+/// the number of the tests' other frames that came before them.
+pub fn before_marker(lab: &Lab, host: &str, interface: &str, queues: &mut [Queue]) -> usize {
+    let marker = frame(u32::MAX, 60);
+    let markers = vec![marker.clone(); queues.len()];
+    send(&mut send_to(lab, host, interface), &markers);
+    let (mut missing, mut others) = (markers.len(), 0);
+    while missing > 0 {
+        let came = rings::collect(queues, 1, PATIENCE, is_ours);
+        assert!(!came.is_empty(), "{missing} of {} markers are missing", markers.len());
+        let arrived = came.iter().filter(|(_, bytes)| *bytes == marker).count();
+        (missing, others) = (missing - arrived, others + came.len() - arrived);
     }
+    others
 }

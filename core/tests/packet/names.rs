@@ -36,7 +36,7 @@ fn an_interface_of_this_namespace_is_named_where_another_was_asked() {
 }
 
 #[test]
-fn what_is_nowhere_is_refused_with_what_there_is() {
+fn an_unknown_interface_or_namespace_is_refused_with_those_that_exist() {
     let options = OpenOptions::default();
     let refuse = |name: &str, options: &OpenOptions| {
         Port::open(&name.parse().unwrap(), options).unwrap_err().to_string()

@@ -6,13 +6,13 @@ use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Meta, Packet};
 
 use crate::{
-    PATIENCE, collect, frame, is_ours, lab, receive_from, rest, run, send, send_to, try_open,
-    wait_for_carrier,
+    PATIENCE, before_marker, collect, frame, is_ours, lab, receive_from, run, send, send_to,
+    try_open, wait_for_carrier,
 };
 
-/// What an interface with a carrier drops so often is refused.
+/// Tries after which a packet that an interface with a carrier drops is refused.
 const GIVEN_UP_AFTER: u32 = 20;
-/// So long after each other the times are that count.
+/// The least time between two tries that count.
 const BETWEEN_TRIES: Duration = Duration::from_millis(5);
 
 /// Frames of a few lengths, which tell their number.
@@ -32,7 +32,7 @@ fn push(queue: &mut Queue, frames: &[Vec<u8>]) {
 }
 
 #[test]
-fn where_there_can_be_no_ring_sendmmsg_is_used_and_the_reason_said() {
+fn sendmmsg_replaces_an_impossible_ring_and_the_reason_is_reported() {
     let Some(lab) = lab() else { return };
     for (name, usage, method, reason) in [
         ("left0?send=ring", Use::Both, "ring", "a port that receives too has one socket"),
@@ -100,7 +100,7 @@ fn an_mtu_that_changes_under_the_ring_is_found_out() {
             got.len()
         );
     }
-    assert_eq!(rest(&mut port.queues[0]), 0);
+    assert_eq!(before_marker(&lab, "left", "left0", &mut port.queues), 0);
     let all = queue.tx_mut().num_slots() - 1;
     assert_eq!(queue.tx_mut().available(), all, "nothing is stuck");
 }
@@ -123,7 +123,7 @@ fn frames_in_a_queue_are_left_alone_and_outlive_the_port() {
     assert!(got.iter().map(|(_, bytes)| bytes).eq(&sent), "{} packets", got.len());
 }
 
-/// With no carrier the driver takes nothing from who bypasses the queueing discipline.
+/// Without a carrier the driver takes no packet that bypasses the queueing discipline.
 #[test]
 fn what_the_kernel_has_not_taken_at_the_end_is_refused_by_count() {
     let Some(lab) = lab() else { return };
@@ -140,7 +140,8 @@ fn what_the_kernel_has_not_taken_at_the_end_is_refused_by_count() {
         let got = collect(&mut port.queues[0], 3, is_ours);
         assert_eq!(got.len(), 3, "{way}");
         drop(queue);
-        assert_eq!(rest(&mut port.queues[0]), 0, "{way}: what was given up does not go later");
+        let later = before_marker(&lab, "left", "left0", &mut port.queues);
+        assert_eq!(later, 0, "{way}: no packet that was given up is sent later");
     }
 }
 
@@ -158,7 +159,7 @@ fn a_packet_is_not_given_up_for_the_time_in_which_there_was_no_carrier() {
         assert_eq!(queue.sync_tx().unwrap(), 0, "{way}: there is no carrier");
         for _ in 0..GIVEN_UP_AFTER {
             std::thread::sleep(BETWEEN_TRIES);
-            assert_eq!(queue.sync_tx().unwrap(), 0, "{way}: nor is there yet");
+            assert_eq!(queue.sync_tx().unwrap(), 0, "{way}: no slot is free yet");
         }
         run(&lab, "right", "ip link set right0 up");
         wait_for_carrier(&lab, true);

@@ -8,8 +8,8 @@ use sluicegate::port::{Queue, Use};
 use sluicegate::ring::{Meta, Packet};
 
 use crate::{
-    PATIENCE, WAYS, child, collect, frame, is_ours, lab, receive_from, rest, run, send, send_to,
-    try_open,
+    PATIENCE, WAYS, before_marker, child, collect, frame, is_ours, lab, receive_from, run, send,
+    send_to, try_open,
 };
 
 /// Queues that send out of left0, one for each way of sending.
@@ -96,7 +96,7 @@ fn a_packet_in_pieces_leaves_when_its_last_piece_has_come() {
         assert_eq!((stats.sent, stats.refused), (2, 1), "{way}");
         let got = collect(&mut port.queues[0], 2, is_ours);
         assert!(got.iter().all(|(_, bytes)| bytes == &whole), "{way}");
-        assert_eq!(rest(&mut port.queues[0]), 0, "{way}");
+        assert_eq!(before_marker(&lab, "left", "left0", &mut port.queues), 0, "{way}");
     }
 }
 
@@ -130,7 +130,7 @@ fn packets_for_a_full_queue_stay_in_the_ring_and_each_arrives_once() {
         assert_eq!((stats.sent, stats.refused), (200, 0), "{way}");
         let got = collect(&mut port.queues[0], sent.len(), is_ours);
         assert!(got.iter().map(|(_, bytes)| bytes).eq(&sent), "{way}: {}", got.len());
-        assert_eq!(rest(&mut port.queues[0]), 0, "{way}");
+        assert_eq!(before_marker(&lab, "left", "left0", &mut port.queues), 0, "{way}");
     }
 }
 
@@ -146,12 +146,13 @@ fn what_bypasses_the_queueing_discipline_is_not_seen_by_others_on_this_host() {
         assert_eq!(collect(&mut there.queues[0], 1, is_ours)[0].1, sent[0], "{way}");
         let expected = usize::from(!way.contains("bypass"));
         let seen = collect(&mut here.queues[0], expected, is_ours).len();
-        assert_eq!((seen, rest(&mut here.queues[0])), (expected, 0), "{way}");
+        let more = before_marker(&lab, "left", "left0", &mut here.queues);
+        assert_eq!((seen, more), (expected, 0), "{way}");
     }
 }
 
 #[test]
-fn an_interface_that_is_down_or_gone_is_said_to_be_and_one_that_was_down_is_sent_to() {
+fn a_sender_reports_an_interface_that_is_down_or_removed() {
     let Some(lab) = lab() else { return };
     for (way, usage) in WAYS.iter().flat_map(|way| [(way, Use::Send), (way, Use::Both)]) {
         let name = format!("packet:left0?{way}");
@@ -176,7 +177,7 @@ fn an_interface_that_is_down_or_gone_is_said_to_be_and_one_that_was_down_is_sent
 }
 
 #[test]
-fn who_only_sends_receives_nothing() {
+fn a_send_only_port_receives_nothing() {
     let Some(lab) = lab() else { return };
     let mut sender = send_to(&lab, "right", "right0");
     send(&mut send_to(&lab, "left", "left0"), &[frame(1, 60), frame(2, 60)]);
