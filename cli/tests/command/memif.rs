@@ -66,7 +66,7 @@ fn a_receiver_that_is_killed_again_and_again_does_not_end_the_sender() {
     assert!(rest["packets"].as_u64() > Some(0), "{rest}");
     assert_eq!(sent["attempted"], 1_000_000, "{sent}");
     // Nothing is lost but what the killed had not taken.
-    let lost = sent["ledger"]["losses"]["disconnected"].as_u64().unwrap_or(0);
+    let lost = loss(&sent, "disconnected");
     assert_eq!(sent["accepted"].as_u64(), Some(1_000_000 - lost), "{sent}");
 }
 

@@ -1,4 +1,4 @@
-//! What the tests share: the command, its report, a lab, traffic, and files to send and read.
+//! Shared by the tests: the command, its report, a lab, traffic, and files to send and read.
 
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -53,7 +53,7 @@ impl Ended {
         serde_json::from_str(line).unwrap()
     }
 
-    /// The report, of a run that must have succeeded and whose ledger must close.
+    /// Returns the report. The run must have succeeded, and its ledger must close.
     pub fn good(&self) -> Value {
         assert_eq!(self.status, Some(0), "{}", self.err);
         let report = self.report();
@@ -79,7 +79,7 @@ pub fn capture(netns: &str, port: &str, filter: &str, file: &Path) -> Running {
     Running::start(&["capture", port, "--netns", netns, "-f", filter, "-w", file, "--json"])
 }
 
-/// The same of all that comes to `right0`.
+/// A capture of all matching packets that come to `right0`.
 pub fn capture_all(netns: &str, filter: &str, file: &Path) -> Running {
     capture(netns, "right0?blocks=64", filter, file)
 }
@@ -120,8 +120,8 @@ impl Running {
         self.has_threads("queue-")
     }
 
-    /// Whether it has threads whose names begin so, besides its first: that one has the name of the
-    /// test that started it until it is the command.
+    /// Returns true if a thread's name begins so. The first thread does not count: it has the test's name
+    /// until it becomes the command.
     pub fn has_threads(&self, named: &str) -> bool {
         let first = self.pid().to_string();
         let tasks = std::fs::read_dir(format!("/proc/{first}/task"));
@@ -134,7 +134,7 @@ impl Running {
             .any(|name| name.starts_with(named))
     }
 
-    /// Whether a thread whose name begins so sleeps in the kernel.
+    /// Returns true if a thread with a name that begins so sleeps in the kernel.
     pub fn has_sleeping(&self, named: &str) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
         tasks.into_iter().flatten().flatten().any(|task| {
@@ -148,7 +148,7 @@ impl Running {
         state.is_ok_and(|state| state.contains(") Z "))
     }
 
-    /// Whether a signal waits to be taken.
+    /// Returns true if a signal is pending.
     pub fn has_pending(&self) -> bool {
         self.signal_set("ShdPnd:") != 0
     }
@@ -176,7 +176,7 @@ impl Running {
         self.0.as_mut().unwrap()
     }
 
-    /// Waits until it has written so many bytes to its standard output, and reads them.
+    /// Waits for a number of bytes on its standard output, and reads them.
     pub fn has_written(&mut self, bytes: usize) {
         let mut out = self.child().stdout.take().unwrap();
         let wait = move || (out.read_exact(&mut vec![0; bytes]), out);
@@ -262,8 +262,8 @@ pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a count is `all`, or until it grows no more: what is missing then was lost for want of time
-/// on a busy machine, and who lost it says so at its end.
+/// Waits until a count is `all`, or grows no more. A busy machine loses some packets; the program that lost
+/// them reports that at its end.
 pub fn settles(all: u64, count: impl Fn() -> u64) {
     let (mut last, mut since) = (count(), Instant::now());
     while last < all && since.elapsed() < QUIET {
@@ -275,6 +275,31 @@ pub fn settles(all: u64, count: impl Fn() -> u64) {
     }
 }
 
+/// A loss or note of a report's ledger; 0 if the ledger does not list it, as long as the documents do.
+pub fn entry(report: &Value, role: &str, name: &str) -> u64 {
+    let documents = [
+        include_str!("../../../docs/design/accounting.md"),
+        include_str!("../../../docs/commands/switch.md"),
+    ];
+    let named = format!("`{name}`");
+    assert!(documents.iter().any(|page| page.contains(&named)), "no entry is called {name}");
+    let entries = report["ledger"][role].as_object().unwrap_or_else(|| panic!("{role}: {report}"));
+    entries.get(name).map_or(0, |packets| packets.as_u64().unwrap())
+}
+
+/// A loss of a report's ledger.
+pub fn loss(report: &Value, name: &str) -> u64 {
+    entry(report, "losses", name)
+}
+
+/// Packets that were sent or lost: the ledger has them only if there are some.
+pub fn uncertain(report: &Value) -> u64 {
+    match &report["ledger"]["uncertain"] {
+        Value::Null => 0,
+        packets => packets["max"].as_u64().unwrap(),
+    }
+}
+
 /// in = out + losses + uncertain + unexplained, and nothing is unexplained; here and in each port's part.
 pub fn closes(report: &Value) {
     let ledger = &report["ledger"];
@@ -282,12 +307,11 @@ pub fn closes(report: &Value) {
         ledger["losses"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
     let [whole, out] = ["in", "out"].map(|key| ledger[key].as_u64().unwrap());
     assert_eq!(ledger["unexplained"].as_i64(), Some(0), "{report}");
-    let uncertain = ledger["uncertain"]["max"].as_u64().unwrap_or(0);
-    assert_eq!(whole, out + losses + uncertain, "{report}");
+    assert_eq!(whole, out + losses + uncertain(report), "{report}");
     report["ports"].as_array().into_iter().flatten().for_each(closes);
 }
 
-/// Whether this is root, which may become somebody else; says that it is not.
+/// Returns true if this is root, which may become another user; prints that it is not.
 pub fn is_root() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
@@ -301,7 +325,7 @@ pub fn lab() -> Option<Lab> {
     lab_of(Shape::Pair, 1)
 }
 
-/// Whether the tools are there; says which is not.
+/// Returns true if the tools are installed; prints which one is not.
 pub fn have(tools: &[&str]) -> bool {
     let missing = tools.iter().find(|tool| {
         let which = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
@@ -327,7 +351,7 @@ pub fn background(lab: &Lab, host: &str, command: &[&str]) -> Running {
     running
 }
 
-/// Like `background`, with a pipe to the command's standard input.
+/// Runs a command on a host of a lab, beside the test, with a pipe to its standard input.
 pub fn background_fed(lab: &Lab, host: &str, command: &[&str]) -> Running {
     let mut to_run = Command::new(command[0]);
     to_run.args(&command[1..]).stdin(Stdio::piped());
@@ -379,21 +403,21 @@ pub fn received(lab: &Lab, host: &str, interface: &str) -> u64 {
     link::interface(Some(&lab.netns(host)), interface).unwrap().stats.rx_packets
 }
 
-/// Packets that an interface of a host has dropped for want of room: a veth's queue is short, and
-/// who reads it has to wait for the CPU.
+/// Packets that an interface of a host has dropped for want of room: a veth's queue is short, and its
+/// reader has to wait for the CPU.
 pub fn dropped(lab: &Lab, host: &str, interface: &str) -> u64 {
     link::interface(Some(&lab.netns(host)), interface).unwrap().stats.tx_dropped
 }
 
-/// Has interfaces of a host take packets as they come: GRO makes one of several, too long to send.
-/// A veth without it takes no redirected frames, either.
+/// Switches GRO off on interfaces of a host: it merges packets into one that is too long to send. A veth
+/// without GRO takes no redirected frames, either.
 pub fn without_gro(lab: &Lab, host: &str, interfaces: &[&str]) {
     let mut ethtool = Ethtool::open(Some(&lab.netns(host))).unwrap();
     interfaces.iter().for_each(|interface| ethtool.set_gro(interface, false).unwrap());
 }
 
-/// Sends a capture file from an interface at so many packets a second, and waits until the other end has
-/// dealt with all of it: only then a veth has counted them, and the CPU there may be busy.
+/// Sends a capture file from an interface at `pps` packets a second. Returns when the other end has taken
+/// all: only then has a veth counted them.
 pub fn replay(lab: &Lab, host: &str, interface: &str, file: &Path, pps: u32) {
     let mut capture = pcap::Capture::from_file(file).unwrap();
     let packets = std::iter::from_fn(|| capture.next_packet().ok().map(|_| ())).count() as u64;
@@ -420,7 +444,7 @@ pub fn packets(path: &Path) -> Vec<(u64, Vec<u8>)> {
     packets
 }
 
-/// The same file without its compression, beside it.
+/// Decompresses a file into one beside it.
 pub fn unpacked(path: &Path) -> PathBuf {
     let tool = match path.extension().and_then(|e| e.to_str()) {
         Some("zst") => "zstd",

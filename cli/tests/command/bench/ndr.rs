@@ -12,17 +12,17 @@ use sluicegate::link::{self, Lab, Shape};
 use super::{children, comes_to, cpus, report, start};
 use crate::support::*;
 
-/// What is wrong with a forwarder.
+/// The planted faults of a forwarder.
 #[derive(Clone, Copy, Default)]
 struct Faults {
-    /// It passes so many packets a second, and [`DEPTH`] that come before their time; 0: all.
+    /// The packets it passes each second, besides [`DEPTH`] that come early; 0: all.
     pps: u64,
-    /// Of so many packets it loses one; 0: none.
+    /// It loses one packet in this many; 0: none.
     each: u64,
 }
 
-/// What the limit's bucket holds, in packets: a sender may be 1 ms late and make up for it, which is half
-/// of that at half a million a second.
+/// Packets that the limit's bucket holds. A sender that is 1 ms late makes up for it: 500 packets at half
+/// a million a second.
 const DEPTH: u64 = 1000;
 
 /// A forwarder with faults, on the host in the middle of a lab; none where it cannot be had.
@@ -31,8 +31,8 @@ struct Planted {
     _cpus: MutexGuard<'static, ()>,
 }
 
-/// Before a command whose threads come before others' that want the same CPU: what else runs here makes
-/// no sender late. For less than a second a thread; then the kernel lets others come, too.
+/// Runs a command at real-time priority, so that other processes make no sender late. After a second of
+/// it the kernel lets others run, too.
 const FIRST: [&str; 3] = ["chrt", "-f", "1"];
 
 impl Planted {
@@ -62,8 +62,8 @@ impl Planted {
         Some(Self { lab, _cpus: cpus })
     }
 
-    /// What is found out about it with a resolution of 0.5 %, by trials as long as that takes on a busy
-    /// machine.
+    /// The search's result at a resolution of 0.5 %, with trials that are longer while it is not enough: the
+    /// machine may be busy.
     fn found(&self, arguments: &[&str], is_enough: impl Fn(&Value) -> bool) -> Value {
         let [left, right] = ["left", "right"].map(|host| self.lab.netns(host));
         let between = format!("{left}/left0,{right}/right0");
@@ -98,12 +98,12 @@ fn the_forwarder_in_a_lab_is_measured_from_end_to_end() {
     assert_eq!((&report["complete"], &report["loss"]), (&true.into(), &0.0.into()));
     let of_size = &report["sizes"][0];
     let number = |of: &Value, key: &str| of[key].as_f64().unwrap();
-    let list = |key: &str| of_size[key].as_array().cloned().unwrap_or_default();
+    let list = |key: &str| of_size[key].as_array().unwrap().clone();
     let most = number(of_size, "most_pps");
     let trials = list("trials");
     assert_eq!(trials[0].get("target_pps"), None, "the first is at full speed: {of_size}");
     assert_eq!(trials[0]["offered_pps"], most, "{of_size}");
-    let latency = list("latency");
+    let latency = of_size.get("latency").map_or_else(Vec::new, |_| list("latency"));
     match of_size.get("throughput") {
         Some(throughput) => {
             assert_eq!(throughput["lost"], 0.0, "{of_size}");
@@ -193,7 +193,7 @@ const CATCH_UP_S: f64 = 1e-3;
 fn has_the_limit(device: &Planted, arguments: &[&str], loss: f64, planted: f64) -> Value {
     let most = |pps: f64| pps / (1.0 - loss);
     let is_near = |of_size: &Value| {
-        let pps = of_size["throughput"]["pps"].as_f64().unwrap_or_default();
+        let pps = of_size.get("throughput").map_or(0.0, |it| it["pps"].as_f64().unwrap());
         // No more than the bucket holds can come through besides.
         let held = (DEPTH as f64 + LIMIT as f64 * CATCH_UP_S) / CONFIRM_S;
         assert!(pps <= most(LIMIT as f64 + held), "{of_size}");

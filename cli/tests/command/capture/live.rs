@@ -302,7 +302,7 @@ fn losses_are_counted_and_marked_where_they_happened() {
     let report = std::fs::read_to_string(&said).unwrap();
     let report = serde_json::from_str(report.lines().last().unwrap()).unwrap();
     closes(&report);
-    let lost = report["ledger"]["losses"]["ring_full"].as_u64().unwrap_or(0);
+    let lost = loss(&report, "ring_full");
     assert!(lost > 1000, "{report}");
     assert_eq!(report["ledger"]["in"].as_u64(), Some(sent), "{report}");
     let comments = tshark(&path, &["-Y", "frame.comment", "-T", "fields", "-e", "frame.comment"]);

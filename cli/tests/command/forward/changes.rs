@@ -33,14 +33,14 @@ fn an_interface_that_goes_down_is_waited_for() {
         let mut running = forward(&lab, &ports);
         assert!(pings(&lab, "5"), "{ports:?}");
         ip(&lab, "middle", "link set middle1 down");
-        // Packets for a target that is down: the kernel says so to who sends.
+        // The kernel refuses packets for a target that is down.
         pings(&lab, "5");
         let told = std::iter::repeat_with(|| running.says()).find(|line| line.contains("down"));
         assert!(told.is_some_and(|line| line.contains("middle1 is down")), "{ports:?}");
         ip(&lab, "middle", "link set middle1 up");
         eventually("they talk again", || pings(&lab, "3"));
         let report = running.stop().good();
-        assert!(count(&report, "notes", "interface_down_events") > 0, "{ports:?}: {report}");
+        assert!(entry(&report, "notes", "interface_down_events") > 0, "{ports:?}: {report}");
     }
 }
 
@@ -84,7 +84,7 @@ fn a_tap_device_that_vanishes_or_is_down_ends_it_and_every_packet_is_accounted_f
     while !running.says().contains("tap0 is down") {}
     let report = running.stop().good();
     assert!(report["ledger"]["in"].as_u64() >= Some(5), "{report}");
-    assert!(count(&report, "notes", "interface_down_events") > 0, "{report}");
+    assert!(entry(&report, "notes", "interface_down_events") > 0, "{report}");
 
     let running = forward(&lab, &["packet:middle0", "tap:tap0"]);
     pings(&lab, "5");
@@ -98,14 +98,14 @@ fn a_tap_device_that_vanishes_or_is_down_ends_it_and_every_packet_is_accounted_f
 }
 
 #[test]
-fn who_is_killed_leaves_nothing_and_the_host_is_connected() {
+fn a_killed_forwarder_leaves_no_program_and_the_host_connected() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let running = forward(&lab, &["xdp:middle0", "xdp:middle1"]);
     running.signal(Signal::SIGKILL);
     running.end();
     let netns = lab.netns("middle");
     for interface in ["middle0", "middle1"] {
-        eventually("its program is gone", || {
+        eventually("its program is removed", || {
             let link = on(&lab, "middle", &["ip", "-j", "link", "show", interface]);
             let link: Value = serde_json::from_str(&link.out).unwrap();
             link[0]["xdp"].is_null()

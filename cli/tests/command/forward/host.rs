@@ -53,8 +53,8 @@ fn flows_that_are_left_to_the_host_do_not_come() {
     assert_eq!(claims["host_left"], false, "it has not ended: {claims}");
     let report = running.stop().good();
     assert!(report["packets"].as_u64().unwrap() < 100, "{report}");
-    assert!(count(&report, "notes", "host_flows_from_wire") > 200, "{report}");
-    assert!(count(&report, "notes", "host_flows_from_host") > 20, "{report}");
+    assert!(entry(&report, "notes", "host_flows_from_wire") > 200, "{report}");
+    assert!(entry(&report, "notes", "host_flows_from_host") > 20, "{report}");
     assert_eq!(report["ledger"]["unexplained"], 0, "{report}");
 }
 
@@ -82,7 +82,7 @@ fn detach_connects_a_host_that_was_cut_off() {
     assert_eq!(on(&lab, "right", &ping).status, Some(0), "connected");
 }
 
-/// Who has no privileges any more cannot take a filter away.
+/// A process that has dropped its privileges cannot remove a filter.
 #[test]
 fn an_ordinary_user_that_ends_leaves_the_host_connected() {
     if !have(&["ping"]) {

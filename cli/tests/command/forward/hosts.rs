@@ -11,7 +11,7 @@ use super::*;
 /// Bytes that go each way.
 const BYTES: usize = 300_000;
 
-/// What left sends to right by TCP comes back.
+/// Exchanges bytes over TCP: right returns what left sends.
 pub fn talk(lab: &Lab) {
     let within = |host: &str| Some(lab.netns(host));
     let listen = || Ok(TcpListener::bind("198.18.0.2:0").unwrap());
@@ -74,8 +74,8 @@ fn hosts_talk_through_it() {
     }
 }
 
-/// Stamped packets from left to right, and what is said of them: of many flows, or of one, which is
-/// in order. How many have come of 3000, by who counts: a busy machine loses some on the way.
+/// Sends 3000 stamped packets from left to right, of many flows or in order of one. Returns how many the
+/// receiver counts: a busy machine loses some on the way.
 fn send_stamped(lab: &Lab, arguments: &[&str], sport: &str) -> u64 {
     let right = lab.netns("right");
     let count = Running::start(&[

@@ -26,7 +26,7 @@ fn hosts_talk_and_every_packet_is_counted() {
             assert!(packets > 100 && swapped + copied == 0, "{mode}: {report}");
         }
     }
-    // What the filter leaves is the host's, and nobody is there who would send it on.
+    // The host keeps the packets that the filter leaves out, and does not forward them.
     let filtered = ["xdp:middle0", "xdp:middle1", "--in-kernel", "-f", "not icmp"];
     let running = forward(&lab, &filtered);
     assert_ne!(on(&lab, "left", &ping).status, Some(0));
@@ -113,7 +113,7 @@ fn of_two_that_want_everything_at_once_one_gets_it() {
             let both = [one, other].map(|way| {
                 Running::unawaited(&mut sluice(&[way, &["--netns", &netns, "--json"][..]].concat()))
             });
-            // Who gets it keeps it until the other has been refused.
+            // The winner keeps the interface until the other has been refused.
             eventually("one is refused", || both.iter().any(Running::has_ended));
             let (lost, won): (Vec<_>, Vec<_>) = both.into_iter().partition(Running::has_ended);
             let pair = format!("{one:?} beside {other:?}");
@@ -132,7 +132,7 @@ fn of_two_that_want_everything_at_once_one_gets_it() {
 }
 
 #[test]
-fn who_is_killed_leaves_the_host_connected() {
+fn a_killed_forwarder_leaves_the_host_connected() {
     if !have(&["ping"]) {
         return;
     }
@@ -166,7 +166,7 @@ fn who_is_killed_leaves_the_host_connected() {
 }
 
 #[test]
-fn a_target_that_vanishes_ends_it_and_is_not_said_to_have_failed() {
+fn a_removed_target_ends_it_and_no_packet_is_lost() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let running = forward(&lab, &["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way"]);
     ended(&mut generate(&lab, &["--count", "1000", "--method", "live"])).good();

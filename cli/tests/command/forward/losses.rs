@@ -21,9 +21,9 @@ fn a_target_that_is_full_has_packets_wait_in_the_source_and_no_more_is_lost_than
         let report = running.stop().good();
         let whole = report["ledger"]["in"].as_u64().unwrap();
         assert!(whole >= came, "{ports:?}: {sent} {report}");
-        assert!(count(&report, "losses", "ring_full") > 0, "{ports:?}: {report}");
+        assert!(loss(&report, "ring_full") > 0, "{ports:?}: {report}");
         let [packets, ..] = direction(&report, 0);
-        assert_eq!(packets + count(&report, "losses", "ring_full"), whole, "{ports:?}");
+        assert_eq!(packets + loss(&report, "ring_full"), whole, "{ports:?}");
     }
 }
 
@@ -64,7 +64,7 @@ fn a_count_is_kept_to_the_packet() {
         assert_eq!(report["ledger"]["in"], 12345, "{to}: {report}");
         // All were sent; what the interface did with them is not for the count.
         let out = report["ledger"]["out"].as_u64().unwrap();
-        let sent = out + count(&report, "losses", "interface_dropped");
+        let sent = out + loss(&report, "interface_dropped");
         assert_eq!(sent, 12345, "{to}: {report}");
     }
 }

@@ -34,13 +34,8 @@ fn generate(lab: &Lab, more: &[&str]) -> Command {
     sluice(&[&["generate", "left0", "--json"], &to[..], more].concat())
 }
 
-/// What a report says of one direction: packets, and of these swapped and copied.
+/// The packets of one direction in a report: all, swapped, copied.
 fn direction(report: &Value, index: usize) -> [u64; 3] {
     let direction = &report["directions"][index];
     ["packets", "swapped", "copied"].map(|key| direction[key].as_u64().unwrap())
-}
-
-/// A count in the report's ledger; 0 where there is none.
-fn count(report: &Value, role: &str, name: &str) -> u64 {
-    report["ledger"][role][name].as_u64().unwrap_or(0)
 }

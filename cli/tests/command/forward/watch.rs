@@ -19,8 +19,8 @@ fn watched(lab: &Lab, ports: [&str; 2], more: &[&str]) -> Running {
     forward(lab, &[&ports[..], &flags, more].concat())
 }
 
-/// Sends from one end of the lab to the other, and waits until it is there: all but what a busy machine
-/// loses on the way. How many have come.
+/// Sends packets from one end of the lab to the other and waits until they arrive. Returns how many did: a
+/// busy machine loses some on the way.
 fn send(lab: &Lab, from: &str, to: &str, count: u64) -> u64 {
     let netns = lab.netns(from);
     let came = || received(lab, to, &format!("{to}0"));
@@ -77,7 +77,7 @@ fn a_watcher_sees_what_a_port_receives_and_what_is_given_to_it_as_it_is_sent() {
         assert!(on > 1000 && back > 500, "{ports:?}: {report}");
         let whole = report["ledger"]["in"].as_u64().unwrap();
         assert_eq!(whole + missed, 3000, "{ports:?}: {report}");
-        assert_eq!(on + back + count(&report, "losses", "ring_full"), whole, "{ports:?}: {report}");
+        assert_eq!(on + back + loss(&report, "ring_full"), whole, "{ports:?}: {report}");
         let (first, second) = (first.end().good(), second.end().good());
         for (watcher, packets) in [(&first, on + back), (&second, on)] {
             assert_eq!(watcher["packets"], packets, "{ports:?}: {watcher}");
@@ -116,7 +116,7 @@ fn watchers_come_and_go_and_only_they_notice() {
     stopped.signal(Signal::SIGCONT);
     let stopped = stopped.stop().good();
     // Its ring has 8192 cells, and nobody has given one back.
-    let (all, lost) = (stopped["ledger"]["in"].as_u64(), count(&stopped, "losses", "ring_full"));
+    let (all, lost) = (stopped["ledger"]["in"].as_u64(), loss(&stopped, "ring_full"));
     assert_eq!(all.map(|all| all - lost), Some(8192), "{stopped}");
     assert!(lost > 3000, "{stopped}");
     let port = format!("monitor:{}/middle2", lab.name());

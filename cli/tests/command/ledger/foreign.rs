@@ -22,7 +22,7 @@ fn live_frames_that_the_mtu_refuses_are_not_hidden_by_anothers_packets() {
         others.attempts(10_000);
         let (ours, others) = (ours.stop().report(), others.stop().report());
         assert_eq!(out(&ours), receiver.came(OURS)..=receiver.came(OURS), "{method}: {ours}");
-        assert!(lost(&ours, "too_long") > 0, "{method}: {ours}");
+        assert!(loss(&ours, "too_long") > 0, "{method}: {ours}");
         let came = receiver.came(OTHERS);
         assert!(out(&others).contains(&came), "{method}: {came} came: {others}");
         if method == "live" {

@@ -112,12 +112,7 @@ impl Stream {
 fn out(report: &Value) -> RangeInclusive<u64> {
     closes(report);
     let out = report["ledger"]["out"].as_u64().unwrap();
-    out..=out + report["ledger"]["uncertain"]["max"].as_u64().unwrap_or(0)
-}
-
-/// A loss in a report's ledger.
-fn lost(report: &Value, name: &str) -> u64 {
-    report["ledger"]["losses"][name].as_u64().unwrap_or(0)
+    out..=out + uncertain(report)
 }
 
 /// Runs `ip` on a host.

@@ -25,7 +25,7 @@ fn a_sender_of_which_nothing_goes_out_fails_and_names_the_remedy() {
         assert_eq!(ended.status, Some(1), "{interface}: {ended:?}");
         let report = ended.report();
         assert_eq!(out(&report), 0..=0, "{interface}: {report}");
-        assert_eq!(lost(&report, loss), 1000, "{interface}: {report}");
+        assert_eq!(self::loss(&report, loss), 1000, "{interface}: {report}");
         assert!(ended.err.contains("0 % of 1,000 packets were sent"), "{}", ended.err);
         assert!(ended.err.contains(remedy), "{interface}: {}", ended.err);
     }

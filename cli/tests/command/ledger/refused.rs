@@ -105,7 +105,7 @@ fn compare(ended: &Ended, came: u64, name: &str, by: &By) {
     let sends = matches!(by, By::Generate | By::Replay(_) | By::LivePort(_));
     let failed = sends && came * 100 < report["ledger"]["in"].as_u64().unwrap();
     assert_eq!(ended.status, Some(i32::from(failed)), "{by:?}, {name}: {}", ended.err);
-    assert!(lost(report, name) > 0, "{by:?}, {name}: {report}");
+    assert!(loss(report, name) > 0, "{by:?}, {name}: {report}");
     let out = match by {
         // What goes on to another port of the switch is out of this one.
         By::Switch => {

@@ -140,7 +140,7 @@ fn what_would_be_sent_is_shown_without_privilege_or_interface() {
 }
 
 #[test]
-fn why_live_frames_cannot_leave_is_said_and_another_way_taken() {
+fn the_reason_that_live_frames_cannot_leave_is_reported_and_packets_leave_otherwise() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     without_gro(&lab, "right", &["right0"]);
@@ -177,7 +177,7 @@ fn what_no_ring_holds_is_lost_by_name_and_a_worker_that_fails_ends_the_run() {
 }
 
 #[test]
-fn who_ends_it_does_not_wait_for_a_slow_queue_and_nothing_goes_missing() {
+fn ending_does_not_wait_for_a_slow_queue_and_no_packet_goes_missing() {
     if !have(&["tc"]) {
         return;
     }
@@ -205,7 +205,7 @@ fn who_ends_it_does_not_wait_for_a_slow_queue_and_nothing_goes_missing() {
         let report = ended.report();
         let count = |key: &str| report[key].as_u64().unwrap();
         // The queue lets two a second go.
-        let unsent = report["ledger"]["losses"]["unsent"].as_u64().unwrap_or(0);
+        let unsent = loss(&report, "unsent");
         assert!(unsent > 100, "{method}: given up, and said so: {report}");
         assert_eq!(count("attempted"), count("accepted") + unsent, "{method}: {report}");
         // Those in the queue, too: all but what left while the two were looked at.
@@ -272,7 +272,7 @@ fn live_frames_follow_a_rate_in_a_file() {
 }
 
 #[test]
-fn bursts_are_apart_as_said_and_a_rate_that_is_none_is_refused() {
+fn bursts_keep_their_distance_and_an_invalid_rate_is_refused() {
     let generate = |more: &[&str]| run(&[&["generate", "null:", "--json"], more].concat());
     let twice = generate(&["--burst", "500", "--burst-gap", "1ms", "--count", "1000"]).good();
     assert_eq!(twice["pace"]["target_pps"], 500_000.0, "{twice}");
@@ -317,7 +317,7 @@ fn what_is_shown_comes_in_pieces_and_a_reader_may_have_enough() {
 }
 
 #[test]
-fn what_is_too_much_for_a_program_of_the_kernel_is_said_and_sent_by_another_way() {
+fn packets_too_complex_for_a_bpf_program_are_sent_otherwise_and_reported() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     let folder = tempfile::tempdir().unwrap();

@@ -39,7 +39,7 @@ pub fn ask(lab: &Lab, what: &[&str]) -> Ended {
     ended
 }
 
-/// What `sluice switch show` shows of it.
+/// The JSON of `sluice switch show`.
 pub fn shown(lab: &Lab) -> Value {
     ask(lab, &["show", "--json"]).report()
 }
@@ -57,7 +57,7 @@ pub fn count(report: &Value, name: &str, key: &str) -> u64 {
 
 /// Packets of a port that were lost under a name.
 pub fn lost(report: &Value, name: &str, loss: &str) -> u64 {
-    port(report, name)["ledger"]["losses"][loss].as_u64().unwrap_or(0)
+    crate::support::loss(port(report, name), loss)
 }
 
 /// Sends `packets` from a host, slowly enough for any machine; `what` says which.
