@@ -9,7 +9,7 @@ use super::exit::Exit;
 use super::live_program::{LiveProgram, RunEnd};
 use super::signal;
 use crate::error::{Error, Result};
-use crate::file::threads::without_signals;
+use crate::file::without_signals;
 use crate::link::{LinkState, ThreadCpuUsage, pin_thread};
 use crate::xdp::RedirectCounts;
 
