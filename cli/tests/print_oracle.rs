@@ -1,4 +1,4 @@
-//! What `--print` writes against what `tcpdump -nn` and `tcpdump -nne` write, packet by packet.
+//! Compares the lines of `--print` with those of `tcpdump -nn` and `tcpdump -nne`, packet by packet.
 //!
 //! Lines are equal as far as ours go: where tcpdump reads the payload of TCP, UDP or another protocol,
 //! ours ends, or names the protocol and its length. Link types and Ethernet types with other protocols
@@ -123,7 +123,7 @@ fn theirs(path: &Path, link_header: bool) -> Vec<String> {
     lines
 }
 
-/// Whether there is a tcpdump of the version whose words are ours.
+/// Returns true if tcpdump has the version that `--print` follows.
 fn have_tcpdump() -> bool {
     let Ok(output) = Command::new("tcpdump").arg("--version").output() else {
         eprintln!("skipped: needs tcpdump; get it by scripts/setup.sh");
@@ -163,7 +163,7 @@ const BY_NAME: &[&str] = &[
 /// The ends of our lines where a packet is cut, or contradicts itself.
 const BROKEN: &[&str] = &[" [|", "[bad header]"];
 
-/// What tcpdump writes of such packets.
+/// Marks by which tcpdump reports a broken packet.
 const BROKEN_THERE: &[&str] =
     &["[|", "bad", "invalid", "truncated", "version error", "remaining", "frag ("];
 
@@ -183,7 +183,7 @@ fn without_second_words(lines: &[String]) -> Vec<String> {
 /// An option of TCP that we write by its number.
 const RARE: &str = "unknown-";
 
-/// What a line shows in the end.
+/// The class that a line of ours belongs to, by what it shows last.
 fn class(ours: &str) -> &'static str {
     let has = |text: &str| ours.contains(text);
     match ours.split(' ').nth(1) {
@@ -211,7 +211,7 @@ fn class(ours: &str) -> &'static str {
     }
 }
 
-/// Whether two lines say the same, as far as ours says anything.
+/// Returns true if two lines are equal as far as ours goes.
 fn agrees(class: &str, ours: &str, theirs: &str) -> bool {
     let mut ours = ours.trim_end();
     let mut theirs = theirs;
@@ -498,7 +498,7 @@ fn spoilt(packets: &[Vec<u8>]) -> Vec<Record> {
     records
 }
 
-/// What other link types have in the place of the Ethernet header.
+/// Replaces the Ethernet header by that of another link type.
 fn relinked(frame: &[u8], link_type: u16) -> Vec<u8> {
     let (ethertype, payload) = (&frame[12..14], &frame[14..]);
     let family: u32 = if ethertype == [8, 0] { 2 } else { 30 };

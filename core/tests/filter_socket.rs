@@ -221,7 +221,7 @@ fn a_packet_socket_passes_what_the_filter_says_of_the_wire() {
         eprintln!("skipped: needs root; get it by sudo");
         return;
     }
-    // The namespace belongs to this thread and is gone with it, however it ends.
+    // The namespace belongs to this thread and ends with it, even by a panic.
     let tried = std::thread::spawn(|| {
         if let Err(reason) = link() {
             eprintln!("skipped: needs a network namespace; get it by sudo: {reason}");

@@ -123,7 +123,7 @@ fn a_limit_of_the_size_of_files_is_an_error_and_files_are_whole() {
 }
 
 #[test]
-fn a_missing_interface_or_namespace_is_wrong_usage_whoever_needs_it() {
+fn every_command_reports_a_missing_interface_or_namespace_as_wrong_usage() {
     let to = "--count 1 --dst 198.18.0.9 --dmac 02:00:00:00:00:99";
     let rows = [
         "capture no0".to_owned(),

@@ -1,9 +1,9 @@
-//! What a command shows on a terminal.
+//! A command's output on a terminal.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
-/// What a terminal has been sent, and how much of it has been looked at.
+/// The output that a terminal has received, and how much of it a test has read.
 pub struct Screen<R>(R, Vec<u8>, usize);
 
 /// Runs a line of shell on a terminal of its own, with job control: it goes on when what it runs is
@@ -18,7 +18,7 @@ pub fn on_a_terminal(line: &str) -> Child {
 }
 
 impl<R: Read> Screen<R> {
-    /// Of a terminal that has been sent nothing.
+    /// Creates the screen of a terminal that has received nothing.
     pub fn of(terminal: R) -> Self {
         Self(terminal, Vec::new(), 0)
     }

@@ -88,7 +88,7 @@ fn a_veths_queue_has_a_rate_where_it_counts_all_that_comes() {
 }
 
 #[test]
-fn top_prints_aligned_lines_where_there_is_no_terminal() {
+fn top_prints_aligned_lines_without_a_terminal() {
     let top = run(&["top", "lo", "--interval", "50ms", "--count", "2"]);
     assert_eq!(top.status, Some(0), "{}", top.err);
     let text = top.out;

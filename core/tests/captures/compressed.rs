@@ -20,7 +20,7 @@ fn capture() -> Vec<u8> {
     file
 }
 
-/// What a compressor makes of some bytes.
+/// Compresses bytes by a program.
 fn packed(command: &[&str], bytes: &[u8], folder: &Path) -> Vec<u8> {
     let plain = folder.join("plain");
     std::fs::write(&plain, bytes).unwrap();

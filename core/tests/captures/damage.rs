@@ -7,7 +7,7 @@ use crate::oracle::{Reading, libpcap, ours};
 use crate::real_captures::real_captures;
 use crate::writer::Chance;
 
-/// What libpcap refuses and we read: its message, and why we go on.
+/// Files that libpcap refuses and Sluice reads: libpcap's message, and why Sluice reads on.
 const READ_ON: &[(&str, &str)] = &[
     (
         "different from the type of the first interface",
@@ -21,7 +21,7 @@ const READ_ON: &[(&str, &str)] = &[
     ("unsupported pcapng savefile version 1.", "minor versions change nothing for a reader"),
 ];
 
-/// What libpcap reads and we refuse.
+/// Files that libpcap reads and Sluice refuses.
 const REFUSED: &[(&str, &str)] = &[(
     "has reserved bits set",
     "libpcap 1.10.3 makes a link type nobody knows of it; later ones refuse it too",

@@ -1,4 +1,4 @@
-//! What others read in a file, and what we do.
+//! Reads a file by other programs and by Sluice, and compares.
 
 use std::path::Path;
 use std::process::Command;
@@ -121,7 +121,7 @@ pub fn tcpdump(path: &Path, precision: &str, tick_ns: u64) -> Option<(u16, Vec<S
     }
 }
 
-/// Whether a command can be run; says so if not.
+/// Returns true if a command can be run; prints that it cannot.
 pub fn have(command: &str) -> bool {
     let found = Command::new(command).arg("--version").output().is_ok();
     if !found {

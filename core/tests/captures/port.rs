@@ -194,7 +194,7 @@ fn a_pipe_gives_each_packet_as_it_arrives() {
         pipe.write_all(&pcap_header(0, 1)).unwrap();
         let mut queue = open(Path::new(&name), "");
         drop(reading_end);
-        assert_eq!(queue.sync_rx().unwrap(), 0, "nothing is there, nobody waits");
+        assert_eq!(queue.sync_rx().unwrap(), 0, "nothing has come, and the call does not wait");
         let short = Duration::from_millis(2);
         assert_eq!(queue.wait_rx(how, short).unwrap(), Readiness::TimedOut);
         for i in 0..5 {
@@ -257,7 +257,7 @@ fn a_closed_intake_is_the_end() {
     assert_eq!(queue.sync_rx().unwrap(), 5);
     queue.stop_rx().unwrap();
     assert!(queue.is_finished());
-    assert_eq!(queue.rx().packets().count(), 5, "what is there stays");
+    assert_eq!(queue.rx().packets().count(), 5, "packets that have come stay");
     queue.rx_mut().release(5);
     assert_eq!(queue.sync_rx().unwrap(), 0);
 }

@@ -121,7 +121,7 @@ impl Writer {
     }
 }
 
-/// The same numbers in every run (xorshift64).
+/// Pseudo-random numbers, equal in every run (xorshift64).
 pub struct Chance(pub u64);
 
 impl Chance {

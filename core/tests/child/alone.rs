@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 
 use crate::child;
 
-/// Set where a process is there for one test.
+/// Set in a process that was started for one test.
 const ALONE: &str = "SLUICE_TEST_ALONE";
 
-/// Whether this process is there for this test alone. Where it is not, another was, and the test has passed
-/// there.
+/// Returns true if this process was started for this test alone. Otherwise starts one, in which the test
+/// must pass.
 pub fn is_alone(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;

@@ -15,8 +15,8 @@ use nix::unistd::Pid;
 
 /// Longer than anything takes that a test waits for, on a busy machine too.
 const LIMIT: Duration = Duration::from_secs(120);
-/// The longest that a killed process takes to be gone.
-const GONE: Duration = Duration::from_secs(5);
+/// The longest that a killed process takes to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits for a child's end: its status, and what it has said into pipes.
 pub fn end(child: Child) -> Output {
@@ -31,7 +31,8 @@ pub fn limited<T: Debug + Send + 'static>(
     limited_to(LIMIT, child, wait)
 }
 
-/// The same with another limit. Who hangs is killed, and what it has started.
+/// Waits for something that a child does, for `limit` at most. Kills a child that hangs, and its
+/// descendants.
 pub fn limited_to<T: Debug + Send + 'static>(
     limit: Duration,
     child: u32,
@@ -50,7 +51,7 @@ pub fn limited_to<T: Debug + Send + 'static>(
         // It may have ended by itself.
         let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
     }
-    match told.recv_timeout(GONE) {
+    match told.recv_timeout(KILL_TIMEOUT) {
         Ok(said) => panic!("hung for {limit:?}: {commands:?}; had said: {said:?}"),
         Err(_) if family.iter().all(|&pid| has_ended(pid)) => panic!(
             "hung for {limit:?}: {commands:?}: all have ended, and somebody else holds their output"
@@ -80,7 +81,7 @@ fn family(first: u32) -> Vec<u32> {
     family
 }
 
-/// Whether a process is no more, but for its status.
+/// Returns true if a process has ended; a parent may still have to take its status.
 pub fn has_ended(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))

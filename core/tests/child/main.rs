@@ -27,14 +27,14 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// What a test fails with.
+/// The message of a test that fails.
 fn failure<T>(wait: impl FnOnce() -> T) -> String {
     let panic = catch_unwind(AssertUnwindSafe(wait)).err().expect("it fails");
     *panic.downcast::<String>().expect("a message")
 }
 
 #[test]
-fn a_child_that_ends_has_said_all_that_it_has_to_say() {
+fn the_output_of_a_child_that_ends_is_complete() {
     let ended = child::end(shell("echo out; echo err >&2; exit 3"));
     assert_eq!((ended.status.code(), &ended.stdout[..]), (Some(3), &b"out\n"[..]));
     assert_eq!(ended.stderr, b"err\n");
@@ -45,7 +45,7 @@ fn a_child_that_hangs_is_killed_with_its_own_and_named() {
     let mut child = shell("echo so far >&2; sleep 1000 & echo $!; wait; echo over");
     let (said, _rest) = lines::until(child.id(), child.stdout.take().unwrap(), "");
     let sleeper = Pid::from_raw(said.trim().parse().unwrap());
-    // Its name is there a moment before its arguments.
+    // The kernel shows its name a moment before its arguments.
     let words = format!("/proc/{sleeper}/cmdline");
     let sleeps = || fs::read(&words).is_ok_and(|it| it == b"sleep\x001000\0");
     eventually("it sleeps", sleeps);
@@ -55,7 +55,7 @@ fn a_child_that_hangs_is_killed_with_its_own_and_named() {
     for part in ["\"sh -c echo so far", "\"sleep 1000\"", "had said", "so far\\n"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    // Whoever gets the orphan may take its time to bury it.
+    // The orphan's new parent may be slow to take its status.
     eventually("it has ended", || child::has_ended(sleeper.as_raw() as u32));
 }
 

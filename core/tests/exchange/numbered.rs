@@ -18,7 +18,7 @@ pub fn frame(number: u32, bytes: usize, tags: &[(u16, u16)]) -> Vec<u8> {
     frame
 }
 
-/// Whether a frame is one of those, behind any tags.
+/// Returns true if a frame is a numbered one, also behind tags.
 pub fn is_ours(bytes: &[u8]) -> bool {
     let mut at = 12;
     while matches!(bytes.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8])) {

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use sluicegate::filter::ebpf::Insn;
 
-/// What fits into one buffer: a page without the room XDP keeps around a frame.
+/// Bytes that fit into one buffer: a page without the room that XDP keeps around a frame.
 pub const ONE_BUFFER_BYTES: usize = 4096 - 256 - 320;
 /// The longest frame it surely runs on, whatever is in its first part: 16 pages of fragments.
 pub const MAX_FRAME_BYTES: usize = 16 * 4096;
@@ -91,8 +91,8 @@ fn try_load(program: &[Insn], fragments: bool, log: &mut [u8]) -> io::Result<Loa
 }
 
 impl Loaded {
-    /// What the program returns for a frame. `linear_bytes` of it are in its first part, if the
-    /// kernel can be told so (Linux 6.18); otherwise as much as fits.
+    /// Runs the program on a frame and returns its result. The frame's first part has `linear_bytes`,
+    /// where the kernel takes that wish (Linux 6.18); otherwise as many as fit.
     pub fn run(&self, frame: &[u8], linear_bytes: Option<usize>) -> io::Result<u32> {
         // struct xdp_md: data, data_end, data_meta, and three more.
         let context = [0, linear_bytes.unwrap_or(0) as u32, 0, 0, 0, 0];

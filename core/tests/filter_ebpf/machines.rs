@@ -32,7 +32,7 @@ pub fn xdp_program(filter: &Program, fragments: bool) -> Vec<Insn> {
     asm.finish().unwrap()
 }
 
-/// What the kernel here can do.
+/// The abilities of this kernel.
 #[derive(Clone, Copy)]
 pub struct Kernel {
     pub plain: bool,
@@ -87,7 +87,7 @@ impl<'a> Everywhere<'a> {
         })
     }
 
-    /// Runs it on a frame, split after so many bytes where it may be split; what differs is the
+    /// Runs it on a frame, split after `split` bytes where the machine can. Machines that differ are an
     /// error.
     pub fn judge(&self, frame: &[u8], split: usize) -> Result<bool, String> {
         let passes = self.filter.run(frame, frame.len() as u32) != 0;

@@ -45,7 +45,7 @@ impl Machine {
         Self(asm.finish().unwrap().iter().flat_map(bytes).collect())
     }
 
-    /// What it returns for a frame of which `linear_bytes` are in the first part.
+    /// Runs it on a frame with `linear_bytes` in the first part, and returns its result.
     pub fn run(&self, frame: &[u8], linear_bytes: usize) -> Result<u64, String> {
         FRAME.set(frame.to_vec());
         let linear = &frame[..linear_bytes.min(frame.len())];

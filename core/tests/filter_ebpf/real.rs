@@ -12,7 +12,7 @@ use crate::real_captures::real_captures;
 
 /// Set, it makes the tests look at every frame of every capture.
 const ALL_FRAMES: &str = "SLUICE_TEST_ALL_FRAMES";
-/// Otherwise they look at so many of each capture.
+/// Frames of each capture that they look at otherwise.
 pub const FRAMES_A_CAPTURE: usize = 2;
 
 /// Frames by the link type of their capture: spread over each, the first and the last among them.

@@ -1,4 +1,4 @@
-//! What has no translation is refused with the reason, and nothing is appended.
+//! Filters without a translation are refused with the reason, and nothing is appended.
 
 use sluicegate::filter::ebpf::Assembler;
 use sluicegate::filter::{Filter, Frame, translate};

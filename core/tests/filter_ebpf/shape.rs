@@ -1,4 +1,4 @@
-//! What a filter costs in the hot path: instructions, and comparisons with the packet's end.
+//! The cost of a filter in the hot path: instructions, and comparisons with the packet's end.
 
 use sluicegate::filter::Filter;
 use sluicegate::port::LINKTYPE_ETHERNET;

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Passed {
     pub from_wire: AtomicU64,
     pub from_host: AtomicU64,
-    /// Whether the flows of packets are left to the host.
+    /// Leave the flows of packets to the host.
     pub gives: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ pub struct Bridge {
 impl Bridge {
     /// On right0, by two ports of these names, when it has no program of the bridge before.
     pub fn open(lab: &Lab, wire: &str, host: &str) -> sluicegate::Result<Self> {
-        program::gone(&lab.netns("right"), "right0");
+        program::wait_until_removed(&lab.netns("right"), "right0");
         let pool = Pool::new(PoolConfig { buffers: 8192, ..PoolConfig::default() })?;
         let options = OpenOptions {
             usage: Use::Both,
@@ -98,8 +98,8 @@ pub fn run_ports([mut wire, mut host]: [Queue; 2], passed: &Passed, end: &Atomic
     }
 }
 
-/// `look` is called when packets have come, and they are counted before they go on: so what a test has set
-/// before it sent one is seen, and who has received one reads a count with it.
+/// Calls `look` when packets have come, and counts them before they go on. So a setting made before a
+/// packet was sent applies to it, and the packet's receiver reads a count that includes it.
 fn pass(from: &mut Queue, to: &mut Queue, count: &AtomicU64, look: impl Fn(&Queue)) -> u64 {
     from.sync_rx().unwrap();
     look(from);

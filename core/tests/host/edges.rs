@@ -1,4 +1,4 @@
-//! What a port leaves as it is, what it takes back, and what it says.
+//! Settings that a port leaves alone or takes back, and the errors it reports.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::{lab, open, run};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a command on the host `right` prints.
+/// The output of a command on the host `right`.
 pub fn printed(lab: &Lab, command: &str) -> String {
     let words: Vec<&str> = command.split_whitespace().collect();
     String::from_utf8_lossy(&on(&lab.netns("right"), &words).stdout).into_owned()
@@ -41,8 +41,8 @@ pub fn traces(lab: &Lab) -> Vec<String> {
     lines.filter(ours).map(str::to_owned).collect()
 }
 
-/// Waits until nothing of that is there: a device goes with its last descriptor, which a child of another
-/// test has until it has become its command.
+/// Waits until all traces are removed. A device ends with its last descriptor, which a child that another
+/// test just forked still holds.
 #[track_caller]
 pub fn nothing_is_left(lab: &Lab) {
     let deadline = Instant::now() + PATIENCE;
@@ -57,7 +57,7 @@ fn detach(lab: &Lab) -> bool {
     netns::run_in(Some(&netns), || detach_host(&right0)).unwrap()
 }
 
-/// Lets all that is there go.
+/// Releases all packets of a queue.
 fn empty(queue: &mut Queue) {
     while queue.sync_rx().unwrap() > 0 {
         let slots = queue.rx().available();
@@ -70,7 +70,7 @@ fn a_port_leaves_nothing_behind() {
     let Some(lab) = lab() else { return };
     for host in HOSTS.iter().chain(&["host:right0?fallback=drop", "host:right0/0-3"]) {
         let port = open(&lab, host, Use::Both).unwrap();
-        assert!(!traces(&lab).is_empty(), "{host}: it is there");
+        assert!(!traces(&lab).is_empty(), "{host}: it has left traces");
         assert!(!ping(&lab, "right", "198.18.0.1"), "{host}: nobody forwards");
         drop(port);
         nothing_is_left(&lab);
@@ -134,7 +134,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn who_is_detached_is_told() {
+fn a_detached_port_gets_an_error() {
     let Some(lab) = lab() else { return };
     assert!(!detach(&lab), "there is nothing");
     for host in HOSTS.iter().chain(&["host:right0?fallback=drop"]) {

@@ -60,7 +60,7 @@ fn conversation(lab: &Lab) -> [UdpSocket; 2] {
     })
 }
 
-/// So many datagrams of a size, there and back.
+/// Sends datagrams of one size there and back.
 fn talk([left, right]: &[UdpSocket; 2], datagrams: usize, bytes: usize) {
     let mut got = vec![0; 65_536];
     for _ in 0..datagrams {

@@ -1,4 +1,4 @@
-//! What happens when the owner is killed: in a process of its own, which runs the bridge.
+//! The owner is killed: a process of its own, which runs the bridge.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ use super::{child, lab, open, program};
 const OWNER: &str = "SLUICE_TEST_HOST_OWNER";
 const READY: &str = "the owner serves";
 
-/// Not a test but for who is asked to be an owner.
+/// The owner's process; no test otherwise.
 #[test]
 fn owner() {
     let Ok(told) = env::var(OWNER) else { return };
@@ -41,7 +41,7 @@ struct Owner(Option<Child>);
 
 impl Owner {
     fn start(lab: &Lab, wire: &str, host: &str) -> Self {
-        program::gone(&lab.netns("right"), "right0");
+        program::wait_until_removed(&lab.netns("right"), "right0");
         let child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "killed::owner", "--nocapture"])
             .env(OWNER, format!("{} {wire} {host}", lab.netns("right")))
@@ -78,7 +78,7 @@ fn detach(lab: &Lab) {
     assert!(netns::run_in(Some(&netns), || detach_host(&right0)).unwrap());
 }
 
-/// Whether the kernel has tcx; where it has, a port uses it unless told otherwise.
+/// Returns true if the kernel has tcx; a port uses it then by default.
 fn has_tcx(lab: &Lab) -> bool {
     let method = |name| open(lab, name, Use::Both).map(|port| port.method);
     let usual = method("host:right0").unwrap();

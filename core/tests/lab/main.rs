@@ -26,7 +26,7 @@ use sluicegate::xdp::live::{LiveProgram, RunEnd};
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a tool prints; none, and the reason, where it is missing or fails.
+/// The output of a tool. If it is missing or fails, prints the reason and returns `None`.
 fn tool(command: &[&str]) -> Option<String> {
     let output: Output = match Command::new(command[0]).args(&command[1..]).output() {
         Ok(output) => output,

@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Waits until an interface has no program of ours any more. The kernel lets go of a link a moment after
 /// its last holder has ended, and a child of another test that has yet to become its command is one, too.
 #[track_caller]
-pub fn gone(netns: &str, name: &str) {
+pub fn wait_until_removed(netns: &str, name: &str) {
     let interface = interface(Some(netns), name).unwrap();
     let find = || netns::run_in(Some(netns), || Resident::find(&interface)).unwrap();
     let deadline = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! What changes while a port is open: nothing to do, an interface that goes, another program.
+//! Changes while a port is open: nothing to send, a removed interface, another program.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ fn send_until_error(queue: &mut Queue) -> Error {
 }
 
 #[test]
-fn an_interface_that_goes_is_noticed_while_there_is_something_to_send() {
+fn a_removed_interface_is_noticed_while_packets_wait() {
     for (command, says) in [
         ("ip link set left0 down", "the interface is down"),
         ("ip link del left0", "left0 no longer exists"),
@@ -108,7 +108,7 @@ fn a_program_is_attached_while_packets_are_sent() {
         let attaching = scope.spawn(|| open(&lab, "left", "xdp:left0", Use::Receive));
         let deadline = Instant::now() + PATIENCE;
         while !attaching.is_finished() {
-            // Who attaches cannot be told to stop: it goes on when nothing runs any more.
+            // The attaching thread cannot be stopped: it returns once no program runs.
             let waits = Instant::now() < deadline;
             assert!(waits || queue.close_tx().is_err(), "it waits for the end of the run");
             push(queue);

@@ -1,4 +1,4 @@
-//! What is sent: order, bytes, lengths, and what becomes of the rest.
+//! Packets that are sent: order, bytes, lengths, and the fate of the others.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn frames_of_all_lengths_come_in_order_and_as_they_were() {
 }
 
 #[test]
-fn short_rings_are_gone_round_many_times() {
+fn short_rings_wrap_around_many_times() {
     let Some(lab) = lab() else { return };
     let mut to = receiver(&lab);
     for options in ["?ring_size=64&slots=16", "?ring_size=100", "?ring_size=64&slots=4096"] {
@@ -49,7 +49,7 @@ fn frames_of_several_slots_are_put_together_as_long_as_a_page_has_room() {
     assert_eq!((stats.sent, stats.refused, stats.too_long), (5000, 3, 3), "{stats:?}");
 }
 
-/// Puts frames of so many bytes into a queue.
+/// Puts frames of these sizes into a queue.
 fn push(queue: &mut Queue, sizes: &[usize]) {
     let mut made = Vec::new();
     let deadline = Instant::now() + PATIENCE;
@@ -86,7 +86,7 @@ fn what_is_still_there_at_a_sudden_end_is_counted() {
     let queue = &mut from.queues[0];
     let mut made = Vec::new();
     let (mut pushed, mut came, deadline) = (0, 0, Instant::now() + PATIENCE);
-    // No more at a time than a veth's queue has room for, whoever is slow.
+    // At most as many at a time as a veth's queue holds: either end may be slow.
     let mut push = |queue: &mut Queue| {
         for _ in 0..128 {
             frame(pushed, 1000, &mut made);
@@ -201,7 +201,7 @@ fn one_cpu_for_who_writes_and_who_sends_is_enough() {
 }
 
 #[test]
-fn a_cpu_that_is_not_there_is_an_error_that_names_it() {
+fn a_missing_cpu_is_an_error_that_names_it() {
     let Some(lab) = lab() else { return };
     for options in ["?cpu=1000", "?cpu=4095", "/0-1023?cpu=0"] {
         let name = format!("live:left0{options}");

@@ -41,7 +41,7 @@ impl Wire {
         let rights = [ControlMessage::ScmRights(files)];
         let rights = if files.is_empty() { &[][..] } else { &rights[..] };
         let flags = MsgFlags::MSG_NOSIGNAL;
-        // Who was cut off already cannot say more.
+        // A peer that was disconnected cannot send.
         let _ =
             sendmsg::<UnixAddr>(self.0.as_raw_fd(), &[IoSlice::new(bytes)], rights, flags, None);
     }

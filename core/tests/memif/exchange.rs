@@ -1,4 +1,4 @@
-//! What goes in at one end comes out at the other.
+//! Packets that go in at one end come out at the other.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn the_ends_may_have_buffers_of_different_sizes() {
     {
         let (mut server, mut client) = both("sizes", server, client);
         let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
-        // One at a time: no other packet behind it has the sender look for more room.
+        // One at a time: without a packet behind it the sender does not look for more room.
         for (number, length) in LENGTHS.into_iter().enumerate() {
             for to_client in [true, false] {
                 let (from, to) = if to_client {
@@ -120,7 +120,7 @@ fn a_packet_longer_than_a_slots_buffer_lies_in_several_slots() {
 }
 
 #[test]
-fn who_sleeps_is_woken() {
+fn a_sleeping_receiver_is_woken() {
     let (mut server, mut client) = both("wake", "", "");
     let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
     std::thread::scope(|scope| {
@@ -227,7 +227,7 @@ fn a_port_that_only_sends_takes_nothing_and_the_other_way_round() {
     let mut server = open_with(&name, &options(Use::Receive));
     let mut client = open_with(&name, &options(Use::Send));
     exchange(&mut client.queues[0], &mut server.queues[0], 2000, Wait::Spin);
-    push(&mut server.queues[0], b"of who only receives");
+    push(&mut server.queues[0], b"of a port that only receives");
     assert_eq!(server.queues[0].stats().unwrap().sent, 0);
     assert_eq!(client.queues[0].sync_rx().unwrap(), 0);
 }

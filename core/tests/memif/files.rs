@@ -11,10 +11,10 @@ use super::{child, noticed, open, socket, until};
 const ROLE: &str = "SLUICE_TEST_MEMIF_FILES";
 
 #[test]
-fn files_that_there_is_no_number_for_leave_none_open() {
+fn received_files_beyond_the_limit_leave_none_open() {
     if std::env::var_os(ROLE).is_none() {
         // For the limit is a process's.
-        let name = "files::files_that_there_is_no_number_for_leave_none_open";
+        let name = "files::received_files_beyond_the_limit_leave_none_open";
         let limited = format!("ulimit -n 64 && exec \"$0\" --exact {name} --nocapture");
         let mut shell = Command::new("sh");
         shell.args(["-c", &limited]).arg(std::env::current_exe().unwrap());

@@ -327,7 +327,7 @@ fn a_client_that_says_what_cannot_be_is_refused() {
     assert!(noticed(queue, "F_SEAL_SHRINK").contains("sealed=off"));
 }
 
-/// A sleeper looks again by itself after a while, so that packets alone do not tell who woke it.
+/// A sleeper also wakes by itself after a while, so packets alone do not prove that it was woken.
 #[test]
 fn a_receiver_says_that_it_sleeps_and_only_then_is_woken() {
     const FLAGS: usize = 4;
@@ -433,7 +433,7 @@ fn a_server_that_says_what_cannot_be_is_refused() {
     }
 }
 
-/// Who has gone and still writes into its ring holds up nobody.
+/// A peer that has disconnected and still writes into its ring delays nobody.
 #[test]
 fn what_is_sent_after_the_end_is_not_received() {
     let name = socket("hostile-after");
@@ -501,6 +501,6 @@ fn whatever_is_in_the_rings_the_process_lives() {
             Ok(())
         })
         .unwrap();
-    // The last one is gone without a word.
+    // The last peer closed its socket without a message.
     serves_a_good_peer(&name, &mut queue.borrow_mut());
 }

@@ -12,13 +12,13 @@ use sluicegate::ring::{Meta, Packet, Wait};
 
 use super::{LIMIT, open, pull, push, socket, until};
 
-/// What a process that is to be killed does, where, and the file for what it has done.
+/// The task of a process that will be killed, the socket, and the file that it records its work in.
 const TASK: &str = "SLUICE_TEST_MEMIF_TASK";
 /// How often a peer is killed, and how many frames go before, each time: ten million in all, where
 /// checking each byte of them does not take minutes.
 const KILLS: u64 = if cfg!(debug_assertions) { 3 } else { 10 };
 const FRAMES: u64 = if cfg!(debug_assertions) { 2000 } else { 1_000_000 };
-/// What a peer has in its slots at most.
+/// Packets that a peer's slots hold at most.
 const SLOTS: u64 = 512;
 /// Of one piece and of several.
 const LENGTHS: [usize; 9] = [60, 61, 590, 1514, 2111, 2112, 2113, 4224, 9000];
@@ -32,7 +32,7 @@ fn frame(sender: u64, number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Whose frame it is, and its number, if every byte is right.
+/// Checks every byte of a frame. Returns its sender and its number.
 fn read(bytes: &[u8]) -> (u64, u64) {
     let field = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let (sender, number) = (field(0), field(8));
@@ -40,9 +40,9 @@ fn read(bytes: &[u8]) -> (u64, u64) {
     (sender, number)
 }
 
-/// What a process that is to be killed has written down, each in 8 bytes.
+/// The numbers that a killed process recorded, 8 bytes each.
 fn written(path: &Path) -> Vec<u64> {
-    // It is there when the process has started.
+    // The process creates the file when it starts.
     let bytes = std::fs::read(path).unwrap_or_default();
     bytes.chunks_exact(8).map(|number| u64::from_le_bytes(number.try_into().unwrap())).collect()
 }

@@ -73,7 +73,7 @@ fn push(queue: &mut Queue, bytes: &[u8]) -> bool {
     pushed
 }
 
-/// What has come, and gives the slots back.
+/// Takes the packets that have come, and releases their slots.
 fn pull(queue: &mut Queue) -> Vec<Vec<u8>> {
     queue.sync_rx().unwrap();
     let packets = queue.rx().packets();

@@ -131,8 +131,8 @@ fn slots_outlive_the_peer_whose_packets_they_hold() {
     }
 }
 
-/// Packets of a peer that is gone, which the program has not taken, keep those of the next one back, but
-/// not what is sent to it.
+/// Packets of a disconnected peer that the program has not taken delay those of the next peer, but not
+/// packets to it.
 #[test]
 fn the_next_peer_is_sent_to_while_the_old_ones_packets_wait() {
     for (receiver, sender) in [("server", "client"), ("client", "server")] {
@@ -157,7 +157,7 @@ fn the_next_peer_is_sent_to_while_the_old_ones_packets_wait() {
             queue.sync_tx().unwrap();
             pull(&mut next.queues[0]).contains(&bytes_of(5, 60)).then_some(())
         });
-        assert_eq!(queue.rx().available(), 3, "what had come is there");
+        assert_eq!(queue.rx().available(), 3, "the packets that had come are still in the ring");
         let mut olds = 0;
         until("the next peer's packets", || {
             push(&mut next.queues[0], &bytes_of(4, 99));

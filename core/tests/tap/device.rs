@@ -1,4 +1,4 @@
-//! The device: made and gone, switched on and off, of others.
+//! The device: created and removed, switched on and off, shared with others.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ fn a_device_goes_with_its_port_unless_it_is_to_persist() {
 }
 
 #[test]
-fn a_device_that_is_there_is_used() {
+fn an_existing_device_is_used() {
     let Some(lab) = lab() else { return };
     for flags in ["", "multi_queue"] {
         assert!(run(&lab, &format!("ip tuntap add dev tap0 mode tap {flags}")));
@@ -66,7 +66,7 @@ fn what_cannot_be_opened_says_why() {
 }
 
 #[test]
-fn a_device_that_goes_down_is_said_and_works_when_it_is_up() {
+fn a_device_that_goes_down_is_reported_and_works_once_it_is_up() {
     let Some(lab) = lab() else { return };
     let mut tap = open(&lab, "tap:tap0", Use::Both).unwrap();
     let queue = &mut tap.queues[0];
@@ -108,7 +108,7 @@ fn what_a_device_did_not_take_before_sending_ended_is_counted() {
 }
 
 #[test]
-fn a_device_that_is_removed_is_gone() {
+fn a_removed_device_is_an_error() {
     let Some(lab) = lab() else { return };
     let mut tap = open(&lab, "tap:tap0", Use::Both).unwrap();
     let queue = &mut tap.queues[0];
@@ -117,7 +117,7 @@ fn a_device_that_is_removed_is_gone() {
     let error = loop {
         match queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).and_then(|_| queue.sync_rx()) {
             Err(error) => break error,
-            Ok(_) => assert!(Instant::now() < deadline, "it is gone and nobody says so"),
+            Ok(_) => assert!(Instant::now() < deadline, "no error, though it is removed"),
         }
     };
     assert!(matches!(error, Error::Gone { .. }), "{error}");

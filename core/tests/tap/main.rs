@@ -37,14 +37,14 @@ pub fn open(lab: &Lab, name: &str, usage: Use) -> sluicegate::Result<Port> {
     Port::open(&name.parse()?, &options)
 }
 
-/// The device, if it is there.
+/// The device, if it exists.
 pub fn tap0(lab: &Lab) -> Option<Interface> {
     link::interface(Some(&lab.netns("right")), "tap0").ok()
 }
 
-/// Waits until the device, made by a port, has gone with it: a child of another test that has yet to
-/// become its command may have it as long.
-pub fn gone(lab: &Lab) {
+/// Waits until the device that a port created has ended with it: a child that another test just forked
+/// may still hold it.
+pub fn wait_until_removed(lab: &Lab) {
     let deadline = Instant::now() + PATIENCE;
     while tap0(lab).is_some() {
         assert!(Instant::now() < deadline, "the device stays");

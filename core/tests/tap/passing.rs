@@ -8,7 +8,7 @@ use sluicegate::port::Use;
 use sluicegate::ring::{Direction, Meta, Packet, TimestampSource, Wait};
 
 use super::numbered::{frame, is_ours};
-use super::{PATIENCE, frames, gone, lab, open, receive, run, send};
+use super::{PATIENCE, frames, lab, open, receive, run, send, wait_until_removed};
 
 #[test]
 fn what_the_host_sends_comes_as_it_is_on_a_wire() {
@@ -33,7 +33,7 @@ fn what_the_host_sends_comes_as_it_is_on_a_wire() {
             }
         }
         drop(tap);
-        gone(&lab);
+        wait_until_removed(&lab);
     }
 }
 
@@ -50,7 +50,7 @@ fn the_longest_frame_comes_whole() {
         let got = receive(&mut tap.queues, 1);
         assert!(got.iter().map(|(_, bytes)| bytes).eq([&longest]), "{name}: {} came", got.len());
         drop(tap);
-        gone(&lab);
+        wait_until_removed(&lab);
     }
 }
 
@@ -67,7 +67,7 @@ fn what_is_sent_the_host_receives() {
         let stats = tap.queues[0].stats().unwrap();
         assert_eq!((stats.sent, stats.refused), (sent.len() as u64, 0), "{port}");
         drop(tap);
-        gone(&lab);
+        wait_until_removed(&lab);
     }
 }
 

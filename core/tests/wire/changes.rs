@@ -36,8 +36,8 @@ fn a_port_goes_on_when_the_link_is_back() {
     assert!(failed.is_empty(), "rows that failed: {failed:#?}");
 }
 
-/// Waits until a queue says that its interface is down. What came before that is given back: as long
-/// as there are packets, there is no other news.
+/// Waits until a queue reports that its interface is down. Releases the packets before that: as long as
+/// it has packets, a queue reports nothing else.
 fn wait_until_down(queue: &mut Queue, name: &str) {
     let deadline = Instant::now() + PATIENCE;
     while queue.wait_rx(Wait::Sleep, Duration::from_millis(20)).unwrap() != Readiness::Down {
@@ -81,16 +81,16 @@ fn the_number_of_channels_changes_under_a_port() {
             assert_eq!(came, sent.len(), "{name}: with {n} channels, {done}");
         }
         drop(port);
-        assert!(set(channels.combined), "{name}: the port has gone");
+        assert!(set(channels.combined), "{name}: the port is closed");
     }
 }
 
-/// Of a port's queues those that the interface has now: these go on, the others say what became of
-/// them.
+/// Checks that a port's queues go on if the interface has them now, and that others report why not.
+/// Returns those that go on.
 fn check_queues<'a>(name: &str, queues: &'a mut [Queue], before: u32, now: u32) -> &'a mut [Queue] {
     let left = queues.iter().filter(|queue| queue.number() < now).count();
-    let (left, gone) = queues.split_at_mut(left);
-    gone.iter_mut().for_each(|queue| check_gone(name, queue, now));
+    let (left, removed) = queues.split_at_mut(left);
+    removed.iter_mut().for_each(|queue| check_removed(name, queue, now));
     for queue in &mut *left {
         match queue.number() < before {
             true => queue.check().unwrap(),
@@ -100,8 +100,8 @@ fn check_queues<'a>(name: &str, queues: &'a mut [Queue], before: u32, now: u32) 
     left
 }
 
-/// A queue that the interface has no more says so, and that it is the only reason.
-fn check_gone(name: &str, queue: &mut Queue, there: u32) {
+/// Checks that a queue which the interface has lost names that as its only reason.
+fn check_removed(name: &str, queue: &mut Queue, there: u32) {
     let deadline = Instant::now() + PATIENCE;
     let error = loop {
         match queue.wait_rx(Wait::Sleep, Duration::from_millis(20)) {
@@ -117,7 +117,7 @@ fn check_gone(name: &str, queue: &mut Queue, there: u32) {
     assert!(error.to_string().starts_with(&expected), "{name}: {error}");
 }
 
-/// A queue that was gone goes on when the interface has it again.
+/// Waits until a removed queue works again, once the interface has it back.
 fn wait_until_back(name: &str, queue: &mut Queue) {
     let deadline = Instant::now() + PATIENCE;
     while let Err(error) = queue.check() {

@@ -23,7 +23,7 @@ struct End {
     host: &'static str,
     /// "left0".
     name: String,
-    /// What it is called outside.
+    /// Its name in the host's namespace.
     outside: String,
     netns: String,
     /// The device behind it, and its driver.
@@ -53,8 +53,8 @@ impl Given {
         self.ends.iter().find(|end| end.host == host).expect("left or right").netns.clone()
     }
 
-    /// Whether a native program makes receive queues: virtio_net has one more for each CPU, of those
-    /// that its host lets it have (drivers/net/virtio_net.c, virtnet_xdp_set).
+    /// Returns true if a native program adds receive queues: virtio_net adds one for each CPU, as far as
+    /// its host allows (drivers/net/virtio_net.c, virtnet_xdp_set).
     pub fn adds_queues(&self) -> bool {
         let cpus = std::thread::available_parallelism().map_or(1, |it| it.get() as u32);
         let right = &self.ends[1];
@@ -105,7 +105,7 @@ impl End {
         end
     }
 
-    /// What a driver does not have it need not do.
+    /// Changes a setting, as far as the driver has it.
     fn ethtool(&self, option: &str, setting: &str) {
         self.inside(&format!("ethtool {option} {} {setting}", self.name));
     }

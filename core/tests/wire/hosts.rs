@@ -2,8 +2,7 @@
 //! lab, or two interfaces that lie on one wire, named by `SLUICE_TEST_WIRE=eth1,eth2`. Each of
 //! these is moved into a namespace of its own for the time of one test, and then moved back.
 //!
-//! What is slow (an emulated machine) may thin out the rows that send many packets:
-//! `SLUICE_TEST_THIN=10` has them send a tenth.
+//! On a slow machine (an emulated one) `SLUICE_TEST_THIN=10` makes the rows with many packets send a tenth.
 
 use std::time::{Duration, Instant};
 
@@ -38,8 +37,8 @@ pub fn wire(queues: u32) -> Option<Wire> {
     Some(wire)
 }
 
-/// Like the check above, without the order: with a program on them, given interfaces may have
-/// more queues than one.
+/// The wire, for tests that need no order of packets: given interfaces may have several queues once a program
+/// is attached.
 pub fn wire_in_any_order(queues: u32) -> Option<Wire> {
     let Ok(names) = std::env::var(INTERFACES) else {
         return lab_of(Shape::Pair, queues).map(Wire::Lab);
@@ -55,7 +54,7 @@ pub fn wire_in_any_order(queues: u32) -> Option<Wire> {
 /// How long a test waits for what must come.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// So many packets, or fewer where these are too many.
+/// Divides a number of packets by `SLUICE_TEST_THIN`.
 pub fn thinned(packets: u32) -> u32 {
     let Ok(divisor) = std::env::var(THIN) else { return packets };
     let fewer = packets / divisor.parse::<u32>().expect("a number in SLUICE_TEST_THIN");
@@ -64,7 +63,7 @@ pub fn thinned(packets: u32) -> u32 {
 }
 
 impl Wire {
-    /// Whether it is a veth pair, which can do all that the kernel can.
+    /// Returns true if it is a veth pair, which has every ability of the kernel.
     pub fn is_lab(&self) -> bool {
         matches!(self, Self::Lab(_))
     }
@@ -83,7 +82,7 @@ impl Wire {
         on(&self.netns(host), &words).status.success()
     }
 
-    /// Has both ends take packets of so many bytes, or says that they cannot.
+    /// Sets the MTU of both ends; false if they refuse it.
     pub fn set_mtu(&self, bytes: u32) -> bool {
         let can = [("left", "left0"), ("right", "right0")]
             .iter()

@@ -6,7 +6,7 @@ use crate::MODES;
 use crate::hosts::{PATIENCE, thinned, wire_in_any_order};
 use crate::traffic::{found, frames, may_be_refused, open, open_if_possible, push, receive, send};
 
-/// What was asked for is what is there; what is less than the best says why.
+/// Checks that a port has the mode that was requested, and a reason if it is not the best.
 fn check_mode(asked: &str, port: &Port) {
     let got = port.mode.unwrap();
     let wanted: &[&str] = match asked {
@@ -78,6 +78,6 @@ fn the_host_keeps_what_is_not_claimed() {
         assert_eq!(found(&receive(&mut port.queues, sent.len()), &sent), sent.len(), "{asked}");
         drop(port);
         wire.wait_for_link();
-        assert!(wire.run("left", &ping), "{asked}: the port has gone");
+        assert!(wire.run("left", &ping), "{asked}: the port is closed");
     }
 }

@@ -26,17 +26,17 @@ pub fn frames(n: u32, flows: u32) -> Vec<Vec<u8>> {
     (0..n).map(frame).collect()
 }
 
-/// Opens a port of a host. One that has a program finds its interface without: that of the port before may
+/// Opens a port of a host. A port with a program waits until that of the port before is removed: it may
 /// have another mode.
 pub fn open(wire: &Wire, host: &str, name: &str, usage: Use) -> sluicegate::Result<Port> {
     if name.starts_with("xdp:") || name.starts_with("mirror:") {
-        program::gone(&wire.netns(host), &format!("{host}0"));
+        program::wait_until_removed(&wire.netns(host), &format!("{host}0"));
     }
     let options = OpenOptions { usage, netns: Some(wire.netns(host)), ..OpenOptions::default() };
     Port::open(&name.parse()?, &options)
 }
 
-/// Opens a port of the right host to receive, or says why that cannot be.
+/// Opens a port of the right host to receive, or prints why it is refused.
 pub fn open_if_possible(wire: &Wire, name: &str) -> Option<Port> {
     match open(wire, "right", name, Use::Receive) {
         Ok(port) => Some(port),
@@ -47,15 +47,15 @@ pub fn open_if_possible(wire: &Wire, name: &str) -> Option<Port> {
     }
 }
 
-/// Says which port was refused, if it may be.
+/// Prints which port was refused; fails if it must not be.
 pub fn left_out(wire: &Wire, name: &str, error: &Error) {
     assert!(may_be_refused(wire, name, error), "{name}: {error}");
     println!("left out: {name}: {error}");
 }
 
-/// Whether a port need not be there: in a lab only by zero-copy; on other interfaces in each mode
-/// that takes the driver. Packet sockets and skb mode are Linux's own, and who names no mode gets
-/// that at least; but sockets take packets of several buffers since 6.6.
+/// Returns true if a port may be refused: in a lab only in zero-copy mode, elsewhere in each mode that
+/// needs the driver. Linux itself provides packet sockets and skb mode, which is the least that a port
+/// without a mode gets; sockets take packets of several buffers since 6.6.
 pub fn may_be_refused(wire: &Wire, name: &str, error: &Error) -> bool {
     if wire.is_lab() {
         return name.contains("zero-copy");
@@ -78,8 +78,7 @@ pub fn send(wire: &Wire, frames: &[Vec<u8>]) {
     assert_eq!(port.queues[0].stats().unwrap().sent, frames.len() as u64);
 }
 
-/// Receives until so many of our frames have come or our patience has ended; each with the number
-/// of its queue.
+/// Receives `n` of the tests' frames, or fewer by the timeout; each with the number of its queue.
 pub fn receive(queues: &mut [Queue], n: usize) -> Vec<(u32, Vec<u8>)> {
     let mut got = Vec::new();
     let deadline = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! Disks that are full, readers that leave, files that cannot be.
+//! Full disks, readers that leave, invalid files.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use nix::unistd::{geteuid, mkfifo};
 use super::*;
 
 #[test]
-fn what_cannot_be_done_is_said_with_the_remedy() {
+fn a_write_that_fails_names_the_remedy() {
     let directory = TempDir::new().unwrap();
     let at = |name: &str| directory.path().join(name);
     fs::write(at("file"), "").unwrap();
@@ -81,7 +81,7 @@ fn a_file_that_somebody_may_have_prepared_is_left_as_it_is() {
             Err(error) => error.to_string().contains("prepared it"),
         };
         let end = Instant::now() + Duration::from_secs(20);
-        // Before the reader is there nobody reads.
+        // Nobody reads before the reader has opened it.
         while !refused() {
             assert!(Instant::now() < end, "the reader has not come");
         }
@@ -189,7 +189,10 @@ fn a_full_disk_leaves_whole_records_and_exact_counts() {
                     found += by_tcpdump(unpacked(&path)).len() as u64;
                 }
             }
-            assert_eq!(found, summary.packets, "{name}: every record that is counted is there");
+            assert_eq!(
+                found, summary.packets,
+                "{name}: the file has every record that was counted"
+            );
         }
     }
 }

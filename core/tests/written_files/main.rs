@@ -1,4 +1,4 @@
-//! What `file::write` writes, read back by programs and libraries that nobody here wrote:
+//! Files of `file::write`, read back by independent programs and libraries:
 //! capinfos, tshark, tcpdump, libpcap, zstd and lz4.
 
 #[path = "../child/limit.rs"]
@@ -95,7 +95,7 @@ fn chunk_of(encoder: &mut Encoder, packets: &[Seen]) -> Chunk {
     chunk
 }
 
-/// Whether the programs are there; says so if not.
+/// Returns true if the programs are installed; prints which one is not.
 fn have(tools: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     for tool in tools {
@@ -144,7 +144,7 @@ fn unpacked(path: &Path) -> Vec<u8> {
     run(Command::new(tool).arg("-dcq").arg(path)).stdout
 }
 
-/// What tcpdump sees in a file's bytes, to the nanosecond.
+/// The packets that tcpdump reads in a file's bytes, to the nanosecond.
 fn by_tcpdump(capture: Vec<u8>) -> Vec<Seen> {
     let mut child = Command::new("tcpdump")
         .args(["-r", "-", "-w", "-", "--time-stamp-precision=nano"])

@@ -65,7 +65,7 @@ fn a_killed_writer_leaves_all_it_had_written() {
     }
 }
 
-/// The same with a file that breaks off.
+/// Decompresses a file that breaks off.
 fn unpacked_to_the_end(path: &Path) -> Vec<u8> {
     let Some(tool) = tool(Compression::of(path)) else {
         return fs::read(path).unwrap();

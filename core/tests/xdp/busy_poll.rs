@@ -11,7 +11,7 @@ use sluicegate::nic::restore_interrupts;
 
 use super::scratch::lab_of;
 use super::wire::{Holder, TO_HOLD, frame, open, receive, send};
-use super::{child, exec, gone, lab, lines, linux, output, right0, run};
+use super::{child, exec, lab, lines, linux, output, right0, run, wait_until_removed};
 
 /// Polls that find nothing, and ns between them.
 fn settings(lab: &Lab) -> [u64; 2] {
@@ -96,14 +96,14 @@ fn what_a_killed_process_has_changed_is_put_back_by_the_next() {
 #[test]
 fn a_driver_that_does_not_say_how_it_is_polled_is_named() {
     let Some(lab) = lab() else { return };
-    // Up to 6.12 a NAPI has its number as soon as it is there.
+    // Up to 6.12 a NAPI has its number from the start.
     let unnumbered = linux() > (6, 12);
     for (options, said, why) in [
         ("busy_poll=50us", unnumbered, "veth registers its queues before their NAPIs are on"),
         ("mode=skb&busy_poll=50us", true, "nor do they have one behind the driver"),
         ("timestamp=off", false, "nobody polls"),
     ] {
-        gone(&lab);
+        wait_until_removed(&lab);
         let mut port = open(&lab, &format!("xdp:right0?{options}")).unwrap();
         let queue = &mut port.queues[0];
         queue.check().unwrap();
@@ -122,7 +122,7 @@ fn a_driver_that_does_not_say_how_it_is_polled_is_named() {
 }
 
 #[test]
-fn what_somebody_else_has_set_meanwhile_stays() {
+fn settings_that_another_program_changed_meanwhile_stay() {
     let Some(lab) = lab() else { return };
     let port = open(&lab, &polling(0)).unwrap();
     set(&lab, [2, 20_000]);
@@ -156,12 +156,12 @@ fn records_of_removed_interfaces_and_namespaces_are_cleared_by_the_next() {
     netns::run_in(Some(&lab.netns("right")), || restore_interrupts(&right1)).unwrap();
     assert!(!removed.exists(), "the next port in the namespace clears it");
     // A namespace that was removed, with its interface.
-    let gone = lab_of(Shape::Pair, 1).unwrap();
-    let removed = record(&gone);
-    Holder::of(&gone, &polling(0)).kill();
+    let other = lab_of(Shape::Pair, 1).unwrap();
+    let removed = record(&other);
+    Holder::of(&other, &polling(0)).kill();
     by_other();
     assert!(removed.exists(), "the namespace exists");
-    drop(gone);
+    drop(other);
     // Another test may start a process in the namespace's last moment.
     let cleared = (0..500).any(|_| {
         by_other();
@@ -184,9 +184,9 @@ fn one_that_was_renamed_gets_its_settings_back() {
     assert_eq!(settings(&lab), [0, 0]);
 }
 
-/// Has the settings of the host's interfaces be read-only as long as the child is there.
+/// Makes the settings of the host's interfaces read-only as long as the child runs.
 fn read_only(lab: &Lab) -> Child {
-    // Whoever mounts a sysfs of this namespace gets it as this one has it.
+    // Each mount of this namespace's sysfs has the same options.
     let keep = "mount -o remount,ro /sys && echo done && exec sleep 60";
     let mut sh = Command::new("sh");
     let mut keeper = lab.spawn("right", sh.args(["-c", keep]).stdout(Stdio::piped())).unwrap();
@@ -195,7 +195,7 @@ fn read_only(lab: &Lab) -> Child {
 }
 
 #[test]
-fn who_fails_to_poll_does_not_sign_another_off() {
+fn a_poller_that_fails_does_not_sign_another_off() {
     let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     let first = open(&lab, &polling(0)).unwrap();
     let recorded = fs::read_to_string(record(&lab)).unwrap();
@@ -212,7 +212,7 @@ fn who_fails_to_poll_does_not_sign_another_off() {
 }
 
 #[test]
-fn where_settings_cannot_be_written_that_is_said_and_nothing_is_changed() {
+fn read_only_settings_are_reported_and_nothing_is_changed() {
     let Some(lab) = lab() else { return };
     let mut keeper = read_only(&lab);
     let error = open(&lab, &polling(0)).unwrap_err();

@@ -1,4 +1,4 @@
-//! What is changed under a port while it is open.
+//! Changes to an interface while a port is open.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use sluicegate::{Error, Result};
 
 use super::scratch::lab_of;
 use super::wire::{Holder, TO_HOLD, drain, frame, open, receive, send};
-use super::{child, exec, find, gone, lab, linux, right0, run};
+use super::{child, exec, find, lab, linux, right0, run, wait_until_removed};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -66,9 +66,9 @@ fn queues_that_are_new_are_told_of_once() {
         // What comes to the port's own queue still comes.
         send(&lab, &[frame(1, 0, 60)]);
         assert_eq!(receive(queue, 1).len(), 1, "{name}");
-        // Who has named queues has not asked for others.
+        // A port with named queues is not told of others.
         drop(port);
-        gone(&lab);
+        wait_until_removed(&lab);
         set_queues(&lab, "right", 1);
         let mut named = open(&lab, &format!("{}/0", name.split('?').next().unwrap())).unwrap();
         set_queues(&lab, "right", 2);
@@ -81,7 +81,7 @@ fn queues_that_are_new_are_told_of_once() {
 }
 
 #[test]
-fn a_queue_that_is_no_more_is_said_to_be_gone() {
+fn a_queue_that_the_interface_lost_ends_with_that_error() {
     for name in ["mirror:right0", "xdp:right0"] {
         let Some(lab) = lab_with(2) else { return };
         let mut port = open(&lab, name).unwrap();
@@ -184,7 +184,7 @@ fn a_program_that_was_taken_off_is_noticed_without_waiting_too() {
 }
 
 #[test]
-fn a_program_that_took_its_queues_along_is_what_is_said_to_be_gone() {
+fn a_lost_program_is_reported_before_its_lost_queue() {
     for name in ["mirror:right0", "xdp:right0"] {
         let Some(lab) = lab_with(2) else { return };
         let mut port = open(&lab, name).unwrap();
@@ -201,7 +201,7 @@ fn a_program_that_took_its_queues_along_is_what_is_said_to_be_gone() {
 }
 
 #[test]
-fn an_interface_that_was_removed_is_not_said_to_have_lost_its_program() {
+fn a_removed_interface_is_reported_rather_than_its_program() {
     for name in ["xdp:right0?method=af_xdp", "mirror:right0", "xdp:right0?action=drop"] {
         let Some(lab) = lab() else { return };
         let mut port = open(&lab, name).unwrap();
@@ -214,7 +214,7 @@ fn an_interface_that_was_removed_is_not_said_to_have_lost_its_program() {
     }
 }
 
-/// What ends a queue that is synced and checked, and never waits.
+/// The error of a queue that is synced and checked, and never waits.
 fn word_without_waiting(queue: &mut Queue) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -258,7 +258,7 @@ fn frames_of_each_mtu_fit_the_buffers() {
             assert_eq!(got[0].0.wire_bytes, mtu + 14, "{name}");
             assert_eq!(stats.dropped_ring_full, 0, "{name}, MTU {mtu}");
             drop(port);
-            gone(&lab);
+            wait_until_removed(&lab);
         }
     }
 }
@@ -287,7 +287,7 @@ fn an_mtu_that_is_too_much_for_the_port_is_told() {
         assert_eq!(stats.dropped_ring_full, u64::from(!is_mirror), "{name}: {stats:?}");
         assert_eq!(queue.take_notice(), None, "{name}: said once");
     }
-    // Who has said how much is to be kept need not be told.
+    // A port with a snap length needs no notice.
     set_mtu(&lab, 1500);
     let mut port = open(&lab, "mirror:right0?mode=skb&snaplen=100").unwrap();
     set_mtu(&lab, 9000);
@@ -365,7 +365,7 @@ fn an_interface_that_is_down_or_goes_down_is_reported_once_and_comes_up() {
     }
 }
 
-/// Waits until so many packets have been counted in the kernel.
+/// Waits until the kernel has counted a number of packets.
 fn wait_for_count(queue: &mut Queue, packets: u64) {
     let deadline = Instant::now() + PATIENCE;
     let mut counted = 0;
@@ -377,7 +377,7 @@ fn wait_for_count(queue: &mut Queue, packets: u64) {
 }
 
 #[test]
-fn an_interface_that_is_removed_is_said_to_be_gone() {
+fn a_removed_interface_is_an_error_that_says_so() {
     for name in PORTS {
         let Some(lab) = lab() else { return };
         let mut port = open(&lab, name).unwrap();
@@ -423,7 +423,7 @@ fn a_queue_that_a_strangers_socket_has_is_read_by_copies() {
     let error = open(&lab, "xdp:right0?method=af_xdp").unwrap_err();
     assert_eq!(error.errno(), Some(libc::EBUSY), "{error}");
     assert!(error.to_string().contains("ss --xdp --processes"), "{error}");
-    gone(&lab);
+    wait_until_removed(&lab);
 }
 
 #[test]
@@ -447,8 +447,8 @@ fn a_tight_limit_on_locked_memory_is_named() {
     let text = String::from_utf8_lossy(&opened.stderr);
     assert!(text.contains("KiB of packet buffers for right0/0"), "{text}");
     assert!(text.contains("raise the limit (ulimit -l"), "{text}");
-    gone(&lab);
-    // Who may raise it does, and needs nobody for it.
+    wait_until_removed(&lab);
+    // A privileged process raises the limit itself.
     let holder = Holder::of(&lab, "xdp:right0?method=af_xdp");
     holder.kill();
 }

@@ -1,4 +1,4 @@
-//! Who gets which packets, and what is left when a port has gone.
+//! Which claim gets which packets, and the state after a port is closed.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use sluicegate::xdp::resident::{Action, Counters, ModeWish};
 use super::alone::is_alone;
 use super::scratch::lab_of;
 use super::wire::{Holder, dealt_with, drain, frame, send, send_by};
-use super::{exec, find, gone, join, lab, right0, rings, run};
+use super::{exec, find, join, lab, right0, rings, run, wait_until_removed};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,12 +44,12 @@ fn receive(queue: &mut Queue, n: usize) -> Vec<u16> {
     came.into_iter().map(port).collect()
 }
 
-/// Whether the host answers, so that it gets its packets. That takes no longer than it does.
+/// Returns true if the host answers, so that it gets its packets.
 pub fn host_answers(lab: &Lab) -> bool {
     pings(lab, "30")
 }
 
-/// Whether it does not, for a second.
+/// Returns true if the host does not answer for a second.
 pub fn host_is_silent(lab: &Lab) -> bool {
     !pings(lab, "1")
 }
@@ -75,7 +75,7 @@ fn a_port_gets_what_its_filter_says_and_the_host_the_rest() {
         let stats = queue.stats().unwrap();
         assert_eq!((stats.received, stats.dropped_ring_full), (2, 0), "{mode}");
         drop(queue);
-        gone(&lab);
+        wait_until_removed(&lab);
     }
 }
 
@@ -105,7 +105,7 @@ fn packets_have_the_time_at_which_they_came() {
         let slack = 1_000_000;
         assert!(before - slack < time && time < after + slack, "{name}: {before} {time} {after}");
         drop(queue);
-        gone(&lab);
+        wait_until_removed(&lab);
     }
 }
 
@@ -157,7 +157,7 @@ fn what_a_killed_process_took_is_the_hosts_again() {
         assert!(resident.claims().unwrap().is_empty(), "round {round}");
     }
     drop(resident);
-    gone(&lab);
+    wait_until_removed(&lab);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
 }
 
 #[test]
-fn who_takes_everything_of_some_queues_counts_those_queues_only() {
+fn a_claim_on_whole_queues_counts_only_those_queues() {
     let ways = [
         "method=af_xdp&timestamp=off",
         "method=af_xdp&filter=ether proto 0x88b5",
@@ -230,7 +230,7 @@ fn who_takes_everything_of_some_queues_counts_those_queues_only() {
 }
 
 #[test]
-fn who_uses_a_program_that_is_taken_off_hears_of_it() {
+fn users_of_a_program_that_is_taken_off_get_an_error() {
     let Some(lab) = lab() else { return };
     for name in [
         "xdp:right0?method=af_xdp",
@@ -266,7 +266,7 @@ fn who_uses_a_program_that_is_taken_off_hears_of_it() {
         assert!(error.contains("XDP program of right0") && error.contains("detach"), "{error}");
         queue.stop_rx().unwrap_or_else(|error| panic!("{name}: it ends in order: {error}"));
         drop(others);
-        gone(&lab);
+        wait_until_removed(&lab);
     }
 }
 

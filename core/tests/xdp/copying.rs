@@ -3,7 +3,7 @@
 use sluicegate::port::{OpenOptions, Port, Use};
 
 use super::wire::{Holder, bytes_of, drain, frame, is_ours, open, receive, send};
-use super::{find, gone, lab, linux, run};
+use super::{find, lab, linux, run, wait_until_removed};
 
 const EVEN: &str = "ether proto 0x88b5 and ether[17] & 1 = 0";
 const ODD: &str = "ether proto 0x88b5 and ether[17] & 1 = 1";
@@ -17,7 +17,7 @@ fn of_parity(frames: &[Vec<u8>], odd: bool) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn who_only_receives_gets_copies_where_the_driver_has_no_zero_copy() {
+fn a_receiver_gets_copies_if_the_driver_has_no_zero_copy() {
     let Some(lab) = lab() else { return };
     let method = |name: &str, usage| -> sluicegate::Result<_> {
         let netns = Some(lab.netns("right"));
@@ -40,7 +40,7 @@ fn who_only_receives_gets_copies_where_the_driver_has_no_zero_copy() {
         ("send=live", Use::Receive, None),
     ];
     for (options, usage, expected) in rows {
-        gone(&lab);
+        wait_until_removed(&lab);
         match (method(&format!("xdp:right0?{options}"), usage), expected) {
             (Ok(got), Some(expected)) => assert_eq!(got, expected, "{options} {usage:?}"),
             (Err(error), None) => assert!(error.to_string().contains("only receives"), "{error}"),
@@ -60,7 +60,7 @@ fn two_ports_take_different_packets_of_one_queue() {
         ("mode=skb", "mode=skb", "skb", busy),
     ];
     for (socket, way, mode, fell) in rows {
-        gone(&lab);
+        wait_until_removed(&lab);
         let mut even = open(&lab, &format!("xdp:right0?{socket}&filter={EVEN}")).unwrap();
         let mut odd = open(&lab, &format!("xdp:right0?{way}&filter={ODD}")).unwrap();
         assert_eq!(even.method, "af_xdp", "{mode}");
@@ -69,7 +69,7 @@ fn two_ports_take_different_packets_of_one_queue() {
         assert_eq!((fallback.from, fallback.to), fell);
         let pid = std::process::id().to_string();
         let says = fallback.reason.contains(&pid);
-        assert_eq!(says, fell == busy, "says who has the queue: {}", fallback.reason);
+        assert_eq!(says, fell == busy, "names the queue's owner: {}", fallback.reason);
 
         let resident = find(&lab).unwrap().unwrap();
         let before = resident.total();
@@ -79,7 +79,7 @@ fn two_ports_take_different_packets_of_one_queue() {
         let got = bytes_of(drain(&mut even.queues[0]));
         assert!(got == of_parity(&sent, false), "{mode}: {} to the socket", got.len());
         drop(even);
-        // The one with copies does not notice that the other has gone.
+        // The port with copies does not notice that the other is closed.
         let more = numbered(500..600);
         send(&lab, &more);
         let got = bytes_of(drain(&mut odd.queues[0]));
@@ -152,7 +152,7 @@ fn everything_is_taken_once_at_most() {
 }
 
 #[test]
-fn who_asks_for_a_socket_gets_one_or_an_error() {
+fn a_port_that_asks_for_a_socket_gets_one_or_an_error() {
     let Some(lab) = lab() else { return };
     let _first = open(&lab, &format!("xdp:right0?method=af_xdp&filter={EVEN}")).unwrap();
     let error = open(&lab, &format!("xdp:right0?mode=copy&filter={ODD}")).unwrap_err();

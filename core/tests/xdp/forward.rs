@@ -14,7 +14,7 @@ use super::scratch::lab_of;
 use super::wire::{PATIENCE, bytes_of, frame, is_ours, send};
 use super::{program, rings, run};
 
-/// What a test's own frames match.
+/// A filter for a test's own frames.
 const OURS: &str = "ether proto 0x88b5";
 
 /// Packets of both directions that were swapped, and copied.
@@ -133,7 +133,7 @@ fn the_kernel_forwards_all_that_matches_and_counts_it() {
         }
         drop(port);
         for name in ["middle0", "middle1"] {
-            program::gone(&middle, name);
+            program::wait_until_removed(&middle, name);
         }
     }
 }

@@ -54,7 +54,7 @@ pub fn join(lab: &Lab, wish: ModeWish) -> sluicegate::Result<(Resident, Option<S
     netns::run_in(Some(&lab.netns("right")), || Resident::join(&interface, wish))
 }
 
-/// What right0's users share, if there is any.
+/// The program that right0's users share, if it has one.
 pub fn find(lab: &Lab) -> sluicegate::Result<Option<Resident>> {
     let interface = right0(lab);
     netns::run_in(Some(&lab.netns("right")), || Resident::find(&interface))
@@ -62,8 +62,8 @@ pub fn find(lab: &Lab) -> sluicegate::Result<Option<Resident>> {
 
 /// Waits until right0 has no program of ours any more.
 #[track_caller]
-pub fn gone(lab: &Lab) {
-    program::gone(&lab.netns("right"), "right0");
+pub fn wait_until_removed(lab: &Lab) {
+    program::wait_until_removed(&lab.netns("right"), "right0");
 }
 
 /// Runs a command on a host; it must succeed.
@@ -77,7 +77,7 @@ pub fn exec(lab: &Lab, host: &str, words: &[&str]) -> ExitStatus {
     on::on(&lab.netns(host), words).status
 }
 
-/// What a command on a host prints; it must succeed.
+/// The output of a command on a host, which must succeed.
 pub fn output(lab: &Lab, host: &str, command: &str) -> String {
     let words: Vec<&str> = command.split_whitespace().collect();
     let ended = on::on(&lab.netns(host), &words);

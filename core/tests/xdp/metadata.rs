@@ -1,5 +1,4 @@
-//! What the driver tells of packets: times of the card, hashes. A veth tells the hash of each
-//! packet, and that it has no time.
+//! Metadata of the driver: hardware times and hashes. A veth has a hash of each packet, and no time.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use sluicegate::ring::{Meta, TimestampSource, Wait};
 use sluicegate::xdp::resident::ModeWish;
 
 use super::wire::dealt_with;
-use super::{find, gone, join, lab, right0, run};
+use super::{find, join, lab, right0, run, wait_until_removed};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -107,7 +106,7 @@ fn packets_have_the_drivers_hash_and_the_kernels_time_where_the_card_took_none()
             assert!(before - slack < time && time < after + slack, "{name}: {time}");
         }
         drop(queue);
-        gone(&lab);
+        wait_until_removed(&lab);
     }
 }
 
@@ -144,17 +143,17 @@ fn ports_without_the_wish_work_beside_one_with_it() {
     assert_eq!(reason(&again), None);
     drop(resident);
     drop(again);
-    gone(&lab);
+    wait_until_removed(&lab);
 }
 
 #[test]
-fn why_there_are_no_times_of_the_card_is_said() {
+fn the_reason_for_missing_hardware_times_is_reported() {
     let Some(lab) = asking_lab() else { return };
     let name = "xdp:right0?timestamp=hardware";
     let skb = open(&lab, &format!("{name}&mode=skb"));
     assert!(reason(&skb).is_some_and(|it| it.contains("skb mode")), "{:?}", skb.fallbacks);
     drop(skb);
-    gone(&lab);
+    wait_until_removed(&lab);
     let (resident, _) = join(&lab, ModeWish::Best).unwrap();
     let mut late = open(&lab, name);
     let said = reason(&late).unwrap_or_default();
@@ -167,7 +166,7 @@ fn why_there_are_no_times_of_the_card_is_said() {
     assert_eq!(copies.method, "ring");
     assert!(reason(&copies).is_some(), "{:?}", copies.fallbacks);
     drop((late, copies, resident));
-    gone(&lab);
+    wait_until_removed(&lab);
     let plain = open(&lab, "xdp:right0");
     assert_eq!(reason(&plain), None, "nobody asked");
 }
@@ -182,12 +181,12 @@ fn an_interface_that_is_removed_takes_the_reader_along() {
     run(&lab, "right", "ip link delete right0");
     let end = Instant::now() + PATIENCE;
     let queue = &mut port.queues[0];
-    let gone = |queue: &mut Queue| {
+    let has_failed = |queue: &mut Queue| {
         let waited = queue.wait_rx(Wait::Sleep, Duration::from_millis(20));
         waited.is_err() || queue.sync_rx().is_err()
     };
-    while !gone(queue) {
-        assert!(Instant::now() < end, "the port says that its interface is gone");
+    while !has_failed(queue) {
+        assert!(Instant::now() < end, "the port reports that its interface is removed");
     }
     drop(port);
     // The kernel lets go of a program a moment after its last holder has.

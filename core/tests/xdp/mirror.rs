@@ -12,7 +12,7 @@ use super::scratch::lab_of;
 use super::wire::{
     Holder, PATIENCE, bytes_of, drain, frame, is_ours, open, pin, receive, send, take, whose,
 };
-use super::{exec, find, gone, lab, run};
+use super::{exec, find, lab, run, wait_until_removed};
 
 fn frames(longest: usize) -> Vec<Vec<u8>> {
     let sizes = [60, 61, 64, 127, 128, 500, 1513, 1514, 2000, 4096, 8999, 9014];
@@ -50,11 +50,11 @@ fn copies_are_whole_and_the_host_keeps_its_packets() {
         assert_eq!(take(queue).len(), 0, "{name}: nothing more is let in");
         drop(port);
         // Nothing is left behind.
-        gone(&lab);
+        wait_until_removed(&lab);
     }
 }
 
-/// Whether a thread of this process sleeps.
+/// Returns true if a thread of this process sleeps.
 fn is_asleep(thread: nix::unistd::Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
     stat.rsplit(')').next().unwrap().trim_start().starts_with('S')
@@ -114,7 +114,7 @@ fn jumbo_frames_are_copied_from_all_their_buffers() {
             assert_eq!(meta.wire_bytes as usize, sent.len(), "{name}: frame {i}");
         }
         drop(port);
-        gone(&lab);
+        wait_until_removed(&lab);
     }
 }
 
@@ -205,7 +205,7 @@ fn each_queue_gets_its_own_packets() {
     let Some(lab) = lab_of(Shape::Pair, 3) else { return };
     let filter = "filter=udp dst port 9";
     for mode in ["native", "skb"] {
-        gone(&lab);
+        wait_until_removed(&lab);
         let name = |queues| format!("mirror:right0{queues}?mode={mode}&{filter}");
         let mut all = open(&lab, &name("")).unwrap();
         assert_eq!(all.queues.len(), if mode == "native" { 3 } else { 1 });
@@ -228,7 +228,7 @@ fn each_queue_gets_its_own_packets() {
         assert!(!counts[0].contains(&0), "{mode}: packets in each queue: {counts:?}");
         if mode == "native" {
             let parts = [&first[..], &rest].concat();
-            assert!(all == parts, "{mode}: the same in a queue, whoever has it: {counts:?}");
+            assert!(all == parts, "{mode}: equal in a queue, with any owner: {counts:?}");
         }
         for queues in [all, [first, rest].concat()] {
             let mut got = queues.concat();
@@ -400,7 +400,7 @@ fn a_slow_reader_loses_its_own_copies_and_they_are_counted() {
     let Some(lab) = lab() else { return };
     let filter = "filter=ether proto 0x88b5";
     for mode in ["native", "skb"] {
-        gone(&lab);
+        wait_until_removed(&lab);
         let slow = format!("mirror:right0?ring_size=64&mode={mode}&{filter}");
         let (mut slow, mut other) =
             (open(&lab, &slow).unwrap(), open(&lab, &format!("mirror:right0?{filter}")).unwrap());
@@ -422,7 +422,7 @@ fn a_slow_reader_loses_its_own_copies_and_they_are_counted() {
 }
 
 #[test]
-fn an_interface_that_is_removed_is_said_to_be_gone() {
+fn a_removed_interface_is_an_error_that_says_so() {
     let Some(lab) = lab() else { return };
     let mut port = open(&lab, "mirror:right0").unwrap();
     run(&lab, "right", "ip link del right0");
@@ -437,7 +437,7 @@ fn an_interface_that_is_removed_is_said_to_be_gone() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn ports_that_cannot_work_are_refused() {
     let Some(lab) = lab() else { return };
     for (name, advice) in [
         ("mirror:right0/7", "1 receive queue"),
@@ -468,7 +468,7 @@ fn an_owner_that_is_killed_leaves_nothing_behind() {
     let alone = Holder::of(&lab, "mirror:right0");
     assert!(find(&lab).unwrap().is_some());
     alone.kill();
-    gone(&lab);
+    wait_until_removed(&lab);
     // With another user the program stays, and the dead one's stage does nothing.
     let mut port = open(&lab, "mirror:right0?filter=ether proto 0x88b5").unwrap();
     let dead = Holder::of(&lab, "mirror:right0");

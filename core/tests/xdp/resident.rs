@@ -8,7 +8,7 @@ use sluicegate::xdp::resident::{ModeWish, Resident};
 use sluicegate::xdp::{Mode, ProgInfo, RunStatistics};
 
 use super::scratch::lab_of;
-use super::{find, gone, join, lab, linux, right0, run};
+use super::{find, join, lab, linux, right0, run, wait_until_removed};
 
 #[test]
 fn the_last_user_takes_the_program_along() {
@@ -21,7 +21,7 @@ fn the_last_user_takes_the_program_along() {
     drop(first);
     assert_eq!(find(&lab).unwrap().unwrap().program(), second.program(), "it stays for the other");
     drop(second);
-    gone(&lab);
+    wait_until_removed(&lab);
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_port_that_only_sends_keeps_the_program_too() {
     let port = Port::open(&"xdp:right0".parse().unwrap(), &options).unwrap();
     assert!(find(&lab).unwrap().is_some(), "drivers send without copying only beside a program");
     drop(port);
-    gone(&lab);
+    wait_until_removed(&lab);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_mode_is_not_changed_under_its_users() {
     let error = join(&lab, ModeWish::Only(Mode::Native)).unwrap_err().to_string();
     assert!(error.contains("attached in skb mode"), "{error}");
     let (other, reason) = join(&lab, ModeWish::Best).unwrap();
-    assert_eq!(other.mode(), Mode::Skb, "who has no wish takes what is there");
+    assert_eq!(other.mode(), Mode::Skb, "a user without a wish takes the mode that is attached");
     let reason = reason.expect("and hears why it is not native");
     assert!(reason.contains("attached in skb mode already"), "{reason}");
     let (_, reason) = join(&lab, ModeWish::Only(Mode::Skb)).unwrap();
@@ -145,7 +145,7 @@ fn what_was_kept_of_another_program_is_not_kept() {
     let found = find(&lab).unwrap().unwrap();
     assert_eq!(found.program(), program, "it stays without users");
     detach(&found);
-    assert!(find(&lab).unwrap().is_none(), "whoever has it still");
+    assert!(find(&lab).unwrap().is_none(), "though it still has users");
     let error = keep(&found).expect_err("it is off");
     assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
     assert!(!std::path::Path::new(&folder).exists(), "nothing is pinned");
@@ -205,7 +205,7 @@ fn a_refusal_of_native_mode_is_explained_and_skb_mode_is_used() {
         assert!(reason.starts_with("the driver of right0 refused: "), "{sentence}: {reason}");
         assert!(reason.contains(errno) && reason.contains(expected), "{sentence}: {reason}");
         drop(resident);
-        gone(&lab);
+        wait_until_removed(&lab);
         let error = join(&lab, ModeWish::Only(Mode::Native)).expect_err(sentence).to_string();
         for part in [errno, expected, "mode=skb works everywhere"] {
             assert!(error.contains(part), "{sentence}: {part}: {error}");

@@ -9,7 +9,7 @@ use sluicegate::link::Shape;
 use super::claims::{host_answers, host_is_silent, try_open};
 use super::scratch::lab_of;
 use super::wire::{bytes_of, drain, frame, receive, send, whose};
-use super::{gone, lab};
+use super::{lab, wait_until_removed};
 
 /// Does something in a thread whose bpf(2) is refused.
 fn without_bpf<T: Send>(work: impl FnOnce() -> T + Send) -> T {
@@ -65,7 +65,7 @@ fn a_claim_ends_without_privileges() {
         assert!(host_answers(&lab), "{name}: the port is open still, and takes nothing");
         without_bpf(move || drop(queue));
         // What it could not take away does nothing, and is the next user's to clean up.
-        gone(&lab);
+        wait_until_removed(&lab);
     }
 }
 

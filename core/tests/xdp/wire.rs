@@ -47,7 +47,7 @@ pub fn send_by(lab: &Lab, name: &str, frames: &[Vec<u8>]) {
     });
 }
 
-/// Has so many packets sent to right0, and waits until that has dealt with them: its CPU may be busy.
+/// Sends packets to right0 and waits until it has received `packets`: its CPU may be busy.
 pub fn dealt_with(lab: &Lab, packets: u64, send: impl FnOnce()) {
     let received = || right0(lab).stats.rx_packets;
     let all = received() + packets;
@@ -68,7 +68,7 @@ fn softirqs_have_ended() {
     drop(socket(AddressFamily::Packet, SockType::Raw, flags, None).unwrap());
 }
 
-/// What is there now, given back.
+/// Takes the packets that have come, and releases them.
 pub fn take(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
     queue.sync_rx().unwrap();
     let got = queue.rx().packets().map(|p| (*p.meta(), p.head().to_vec())).collect();
@@ -92,7 +92,7 @@ pub fn drain(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
     }
 }
 
-/// Receives until so many frames of ours are there.
+/// Receives `n` of the tests' frames.
 pub fn receive(queue: &mut Queue, n: usize) -> Vec<(Meta, Vec<u8>)> {
     rings::collect(std::slice::from_mut(queue), n, PATIENCE, is_ours)
 }

@@ -1,4 +1,4 @@
-//! `sluice bench cost`: every row is there, with numbers that can be. Needs root.
+//! `sluice bench cost` prints every row, with plausible numbers. Needs root.
 
 use serde_json::Value;
 

@@ -197,7 +197,7 @@ fn what_it_has_started_ends_with_it_where_it_is_killed() {
     let Some(running) = start(&["rx", "--seconds", "60s", "--json"]) else { return };
     let pid = running.pid();
     let mut started = Vec::new();
-    // Who receives, and who sends.
+    // Its children: a receiver and a sender.
     eventually("a turn begins", || {
         started = children(pid);
         started.len() > 1
@@ -211,7 +211,7 @@ fn what_it_has_started_ends_with_it_where_it_is_killed() {
     }
 }
 
-/// What `--json` writes of receiving: steps with their rates.
+/// The JSON of a receiving suite: steps with their rates.
 fn result(steps: &[(&str, f64)]) -> String {
     let step = |&(step, mpps): &(&str, f64)| {
         json!({
@@ -253,7 +253,7 @@ fn a_ratio_that_is_short_of_its_bar_is_told_and_ends_with_1() {
     assert!(ended.err.contains("stopped before"), "{}", ended.err);
 }
 
-/// The same with a step whose ratio to the reference is this, and a loop of so many instructions.
+/// The JSON of a suite with a step of this ratio to the reference, and a loop of this many instructions.
 fn result_with(ratio: f64, instructions: f64) -> String {
     let steps = [("ring", 1.0), ("recvmmsg", 1.0)];
     let mut value: Value = serde_json::from_str(&result(&steps)).unwrap();
@@ -284,7 +284,7 @@ fn what_became_slower_or_longer_is_named_and_ends_with_1() {
         let ended = run(&["bench", "check", &now, "--compare", &before, "--json"]);
         assert_eq!(ended.status, Some(status), "{said}: {}", ended.err);
         assert!(ended.err.contains(said), "{said}: {}", ended.err);
-        serde_json::from_str::<Value>(&ended.out).expect("nothing else is there");
+        serde_json::from_str::<Value>(&ended.out).expect("standard output holds the JSON alone");
     }
     let mut broken: Value = serde_json::from_str(&result_with(0.5, 20.0)).unwrap();
     let step = broken["suites"][0]["steps"][1].as_object_mut().unwrap();

@@ -2,9 +2,9 @@
 /*
  * A forwarder whose faults are planted: what comes in leaves by the interface OUT.
  *
- *	EACH		of so many packets one is lost, in turn; 0: none
+ *	EACH		one packet in EACH is lost; 0: none
  *	PERIOD_NS	so long after one the next may pass, on average; 0: at once
- *	DEPTH		of those that come earlier so many may pass, less what else did
+ *	DEPTH		packets that may pass early, less those that did
  *
  * What is not IPv4 is the host's, and is not counted. The interface has one queue, so that nobody
  * else has these numbers at the same time.

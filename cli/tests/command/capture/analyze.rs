@@ -27,8 +27,8 @@ fn made(folder: &Path) -> Vec<Vec<u8>> {
     packets(&file).into_iter().map(|(_, bytes)| bytes).collect()
 }
 
-/// The same with faults: of every 50 packets of a stream one is missing, one comes twice, one after
-/// the next of its stream, and in one a bit is wrong.
+/// Plants faults: of every 50 packets of a stream one is missing, one comes twice, one comes after its
+/// successor, and one has a wrong bit.
 fn planted(made: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut sent = Vec::new();
     let mut waiting: [Option<Vec<u8>>; 2] = [None, None];

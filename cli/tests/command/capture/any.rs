@@ -30,7 +30,7 @@ fn datagram(port: u16) -> Vec<u8> {
     packet
 }
 
-/// The same in a frame with the VLAN tag 5.
+/// A datagram in a frame with the VLAN tag 5.
 fn tagged(port: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 198, 18, 0, 2, 2, 0, 198, 18, 0, 1, 0x81, 0, 0, 5, 8, 0];
     frame.extend(datagram(port));

@@ -24,7 +24,7 @@ fn grown(path: &Path, bytes: u64) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.len() > bytes)
 }
 
-/// What `ip` says of the interface, without its counters.
+/// The interface's settings as `ip` prints them, without counters.
 fn settings(lab: &Lab) -> String {
     on(lab, "right", &["ip", "-d", "link", "show", "right0"]).out
 }
@@ -183,7 +183,7 @@ fn an_interface_that_goes_away_ends_it_and_one_that_comes_back_does_not() {
     }
     let Some(lab) = lab() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("gone.pcapng");
+    let path = folder.path().join("removed.pcapng");
     let _pings = pings(&lab);
     let mut capture = start(&lab, &path, &["--threads", "2"]);
     eventually("some packets are in the file", || grown(&path, 2000));
@@ -248,7 +248,7 @@ fn a_full_disk_ends_it_and_keeps_what_fits() {
         let disk = folder.path().join("disk");
         let saved = folder.path().join(name);
         std::fs::create_dir_all(&disk).unwrap();
-        // The disk is there for this shell and its children only, and goes with them.
+        // Only this shell and its children see the disk; it ends with them.
         let script = "mount -t tmpfs -o size=256k tmpfs \"$0\" || exit 77
             \"$1\" capture right0 --netns \"$2\" --json -w \"$0/$3\"
             status=$?; cp \"$0/$3\" \"$4\"; exit $status";

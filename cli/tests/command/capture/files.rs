@@ -57,7 +57,7 @@ fn files_are_merged_whole_and_in_the_order_of_time() {
 }
 
 #[test]
-fn lines_that_come_late_are_noted_whether_or_not_there_is_a_file() {
+fn late_lines_are_noted_with_and_without_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let [one, two, out] = ["1.pcap", "2.pcap", "out.pcap"].map(|name| folder.path().join(name));
     let second = 1_000_000_000;
@@ -180,7 +180,7 @@ fn with_sync_each_file_and_its_name_are_brought_to_the_disk() {
     }
 }
 
-/// What tcpdump makes of a file: the packets it read before it ended or gave up.
+/// The packets that tcpdump reads from a file before it ends or gives up.
 fn by_tcpdump(path: &Path, filter: &[&str]) -> Vec<(u64, Vec<u8>)> {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.pcap");

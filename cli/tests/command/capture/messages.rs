@@ -1,4 +1,4 @@
-//! What the command says: errors with their remedies, reports, lists.
+//! The command's messages: errors with their remedies, reports, lists.
 
 use serde_json::Value;
 

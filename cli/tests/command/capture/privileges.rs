@@ -9,10 +9,10 @@ use crate::support::*;
 
 /// An ordinary user that every system has.
 const USER: &str = "daemon";
-/// Who runs the command: another ordinary user, by its number.
+/// The ordinary user that runs the command.
 const NOBODY: u32 = 65_534;
 
-/// What is wrong with the threads of a process that is to be the user's; how many threads it has.
+/// Faults of a process's threads, all of which must be the user's, and the number of threads.
 fn threads(pid: u32, user: &str) -> (Vec<String>, usize) {
     let name = std::ffi::CString::new(user).unwrap();
     let user = User::from_name(user).unwrap().unwrap();
@@ -64,7 +64,7 @@ fn no_thread_keeps_a_privilege() {
     std::fs::create_dir(&to).unwrap();
     chown(&to, Some(NOBODY), Some(NOBODY)).unwrap();
     let to = to.join("a.pcapng.zst");
-    // Several ports into a compressed file take threads that are there before the privileges go.
+    // Several ports and a compressed file need threads that start before the privileges are dropped.
     let many = ["packet:right0", "packet:right0?filter=icmp", "-w", to.to_str().unwrap()];
     let ordinary = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", &copy];
     let keeping = ["setpriv", "--securebits", "+no_setuid_fixup", own];
@@ -94,7 +94,7 @@ fn no_thread_keeps_a_privilege() {
 }
 
 #[test]
-fn who_would_keep_privileges_is_told() {
+fn a_process_that_would_keep_privileges_is_refused() {
     if !have(&["setpriv"]) {
         return;
     }
@@ -156,7 +156,7 @@ fn capture_files_are_their_owners_alone_unless_a_mode_says_otherwise() {
     numbered(&source, 0..100, 0, 1000);
     let source = source.to_str().unwrap();
     let (read, own) = (format!("pcap:{source}"), nix::unistd::geteuid().as_raw());
-    // A file that is there keeps nothing of what it was.
+    // An old file keeps neither its bytes nor its mode.
     let old = folder.path().join("old.pcap");
     std::fs::write(&old, "old").unwrap();
     std::fs::set_permissions(&old, PermissionsExt::from_mode(0o666)).unwrap();
@@ -189,7 +189,7 @@ fn is_year(path: &Path) -> bool {
 }
 
 #[test]
-fn a_link_that_others_may_have_put_there_is_not_followed() {
+fn a_symlink_in_a_shared_folder_is_not_followed() {
     if !is_root() {
         return;
     }

@@ -58,7 +58,7 @@ fn a_snap_length_cuts_the_same_on_every_port() {
     }
 }
 
-/// What a file says is kept, and its packets: length on the wire and bytes.
+/// A file's snap length and its packets: length on the wire, and bytes.
 fn read(path: &Path) -> (u32, Vec<(usize, Vec<u8>)>) {
     let mut reader = Reader::open(path).unwrap();
     let mut packets = Vec::new();

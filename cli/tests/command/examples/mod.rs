@@ -19,7 +19,7 @@ use world::World;
 const AT_ONCE: usize = 4;
 const TOOLS: [&str; 8] = ["unshare", "nsenter", "mount", "bash", "ip", "ping", "tcpdump", "tshark"];
 
-/// Whether examples can be run here; says why not.
+/// Returns true if examples can be run here; prints why not.
 fn able() -> bool {
     // A lab shows that there are privileges.
     have(&TOOLS) && lab().is_some()
@@ -100,7 +100,7 @@ fn expect(world: &World<'_>, line: &str) -> Result<(), String> {
         Some(0) => true,
         // Rates depend on the machine, and what was stopped has none.
         Some(1) => line.starts_with("sluice bench") && short,
-        // The interrupt came when the run had ended, and its ledger is there.
+        // The interrupt came after the run had printed its ledger.
         None | Some(130) => result.text.contains("unexplained"),
         Some(_) => false,
     };

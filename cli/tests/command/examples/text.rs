@@ -124,7 +124,7 @@ fn commands(block: &[String]) -> Vec<String> {
     typed.filter(|line| line.starts_with("sluice ")).collect()
 }
 
-/// Whether a command asks a switch that runs.
+/// Returns true if a command asks a running switch.
 pub fn asks(line: &str) -> bool {
     let asking = ["show", "add", "remove", "static", "forget", "flush"];
     let mut words = line.split_whitespace().skip(1);

@@ -245,12 +245,12 @@ fn interrupt(line: u32) {
     let _ = kill(process, Signal::SIGINT);
 }
 
-/// Whether a command shows that it works by what it prints; others by packets.
+/// Returns true if a command prints something at once; others need packets.
 fn prints_at_once(line: &str) -> bool {
     line.starts_with("sluice top") || line.starts_with("sluice bench")
 }
 
-/// Whether a line stays our command: on a host of a lab it becomes another.
+/// Returns true if the process stays `sluice`: `lab exec` becomes another command.
 fn is_ours(line: &str) -> bool {
     !line.starts_with("sluice lab exec")
 }
@@ -269,7 +269,8 @@ fn ours(process: u32) -> Option<u32> {
     children.split_whitespace().filter_map(|child| child.parse().ok()).find_map(ours)
 }
 
-/// Whether SIGINT no longer kills a process: it has a handler, or reads signals from a descriptor.
+/// Returns true once SIGINT no longer kills a process: it has a handler, or reads signals from a
+/// descriptor.
 fn catches_interrupts(process: u32) -> bool {
     let of = |file: &str| format!("/proc/{process}/{file}");
     let status = std::fs::read_to_string(of("status")).unwrap_or_default();

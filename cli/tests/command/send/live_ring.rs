@@ -128,7 +128,7 @@ fn an_interface_that_goes_down_ends_it_and_is_named() {
 }
 
 #[test]
-fn a_carrier_that_is_lost_is_said_and_so_is_its_return() {
+fn a_lost_carrier_and_its_return_are_reported() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     let set = |state: &str| {
@@ -159,7 +159,7 @@ fn a_carrier_that_is_lost_is_said_and_so_is_its_return() {
 }
 
 #[test]
-fn who_would_receive_from_it_is_told_what_does() {
+fn receiving_is_refused_and_the_error_names_ports_that_receive() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     for command in ["count", "capture"] {

@@ -114,7 +114,7 @@ fn what_cannot_be_sent_is_refused_before_another_file_is_touched() {
 }
 
 #[test]
-fn what_the_mtu_does_not_allow_is_left_out_and_said() {
+fn packets_longer_than_the_mtu_are_left_out_and_reported() {
     let Some(lab) = lab() else { return };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("long.pcap");
@@ -134,7 +134,7 @@ fn what_the_mtu_does_not_allow_is_left_out_and_said() {
 }
 
 #[test]
-fn who_waits_for_an_hour_can_be_asked_to_end() {
+fn a_wait_of_an_hour_ends_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rare.pcap");
     recording(&file, 2, 3_600_000_000_000);

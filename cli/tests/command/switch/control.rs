@@ -30,13 +30,13 @@ fn ports_come_and_go_while_packets_pass() {
         let reaches = ["ping", "-q", "-c", "1", "-W", "5", "198.18.0.1"];
         assert_eq!(on(&lab, "upper", &reaches).status, Some(0));
         ask(&lab, &["remove", "upper"]);
-        let gone = ["ping", "-q", "-c", "1", "-W", "1", "198.18.0.1"];
-        assert_eq!(on(&lab, "upper", &gone).status, Some(1), "it is out of the switch");
+        let ping = ["ping", "-q", "-c", "1", "-W", "1", "198.18.0.1"];
+        assert_eq!(on(&lab, "upper", &ping).status, Some(1), "it is out of the switch");
     }
     let steady = steady.end();
     assert!(steady.out.contains(" 0% packet loss"), "{}", steady.out);
     let report = running.stop().good();
-    // Each time that it was there it has a part of its own.
+    // Each of its three stays has its own part of the report.
     let parts = report["ports"].as_array().unwrap();
     assert_eq!(parts.iter().filter(|part| part["name"] == "upper").count(), 3, "{report}");
 }
@@ -79,7 +79,7 @@ fn the_table_is_shown_and_changed() {
 }
 
 #[test]
-fn who_hangs_at_the_socket_disturbs_nobody() {
+fn a_client_that_hangs_at_the_socket_disturbs_nobody() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let place = ["--control", socket.to_str().unwrap()];

@@ -12,7 +12,7 @@ fn in_middle(lab: &Lab, command: &str) {
     assert_eq!(ended.status, Some(0), "{command}: {}", ended.err);
 }
 
-/// Whether a host reaches an address.
+/// Checks that a host reaches an address.
 fn reaches(lab: &Lab, from: &str, address: &str) {
     let ping = on(lab, from, &["ping", "-q", "-c", "3", "-i", "0.01", "-W", "5", address]);
     assert_eq!(ping.status, Some(0), "{from} to {address}: {}", ping.out);
@@ -45,14 +45,14 @@ fn the_host_of_the_switch_takes_part_by_a_port_of_its_own() {
         assert!(count(&report, "self", "packets") >= 12, "{sentence}: {report}");
         assert_eq!(report["ledger"]["losses"], serde_json::json!({}), "{sentence}: {report}");
         assert_eq!(report["ledger"]["unexplained"], 0, "{sentence}: {report}");
-        // A device of a switch that has ended has gone with it.
+        // The other devices ended with the switch that made them.
         if device == "middle3" {
             in_middle(&lab, "ip addr flush dev middle3");
         }
     }
 }
 
-/// What the host is given comes in again by a socket, and would go round without end.
+/// A socket receives the packets that the host is given: they would loop for ever.
 #[test]
 fn a_host_is_not_given_what_it_has_already() {
     let Some(lab) = star() else { return };

@@ -1,4 +1,4 @@
-//! What a switch does not forward, and why.
+//! Packets that a switch does not forward, and why.
 
 use super::star::*;
 use crate::support::*;

@@ -86,7 +86,7 @@ pub fn receive_rest(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
     }
 }
 
-/// What is there now, given back.
+/// Takes the packets that have come, and releases them.
 pub fn receive_now(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
     queue.sync_rx().unwrap();
     let got = queue.rx().packets().map(|p| (*p.meta(), p.head().to_vec())).collect();

@@ -1,4 +1,4 @@
-//! What a port says where packets are missing: the reader was slow, the interface down or gone.
+//! A port's report of missing packets: the reader was slow, the interface down or removed.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn a_slow_reader_loses_packets_by_count_and_every_gap_is_marked() {
 }
 
 #[test]
-fn an_interface_that_goes_away_is_said_to_be_gone_and_one_that_is_down_comes_back() {
+fn a_removed_interface_is_an_error_and_one_that_was_down_works_again() {
     let Some(lab) = lab_in_any_order() else { return };
     let set = |state| {
         assert!(lab.run("right", &format!("ip link set right0 {state}")));

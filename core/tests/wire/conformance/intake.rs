@@ -1,4 +1,4 @@
-//! What a port lets in: by filter, direction and address, and how much of each packet.
+//! Packets that a port receives: by filter, direction and address, and how much of each.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

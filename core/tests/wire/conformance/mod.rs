@@ -65,7 +65,7 @@ fn lab() -> Option<Wire> {
     hosts::wire(1)
 }
 
-/// Like `receive`, without a check of the order.
+/// A lab whose packets may come in any order.
 fn lab_in_any_order() -> Option<Wire> {
     hosts::wire_in_any_order(1)
 }

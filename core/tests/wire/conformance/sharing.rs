@@ -24,7 +24,7 @@ fn a_fanout_gives_each_packet_to_one_queue() {
                 assert_eq!(port.queues.len(), 3);
                 send(&lab, &sent);
                 let mut got = receive(&mut port.queues, sent.len());
-                // What came twice is there by now, too.
+                // A packet that came twice has come by now.
                 got.extend(port.queues.iter_mut().flat_map(receive_rest));
                 let bytes = sorted(got);
                 assert!(bytes == sent, "{name}: {} of {}", bytes.len(), sent.len());

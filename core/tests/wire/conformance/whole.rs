@@ -1,4 +1,4 @@
-//! What comes is what was sent: all of it, in order, from the shortest frame to the longest.
+//! All frames that were sent are received, in order, from the shortest to the longest.
 
 use std::time::{Instant, SystemTime};
 
