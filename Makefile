@@ -1,5 +1,6 @@
 # make demo    see it work: a lab, traffic, rates by method, a ledger
 # make test    all tests; those that need root run in namespaces of their own
+# make test-fast  those that need neither root nor a lab, in a minute
 # make lint    formatting, clippy, documentation, scripts
 # make bench   ten minutes: the bars, what moved since docs/bench.json: ROUNDS=5 BASE=other.json
 # make bench-record  writes that file anew, from a run of the same kind
@@ -20,7 +21,7 @@ SHORT := bench all --peers --rounds $(ROUNDS) --seconds 300ms --rules 1,100 --no
 BASE ?= docs/bench.json
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
 
-.PHONY: all setup demo test lint bench bench-record bench-run readme vm-test install clean
+.PHONY: all setup demo test test-fast lint bench bench-record bench-run readme vm-test install clean
 
 all:
 	$(RELEASE)
@@ -34,6 +35,9 @@ demo: setup
 
 test: setup
 	./scripts/test.sh
+
+test-fast:
+	./scripts/test.sh --fast
 
 lint: setup
 	./scripts/lint.sh
