@@ -1,6 +1,6 @@
 //! Peers: other projects' programs that do the same work as Sluice.
 //!
-//! To add one: its row in [`ALL`], and its steps in [`steps`].
+//! To add one: its row in `ALL`, and its steps in `steps`.
 
 use serde::{Deserialize, Serialize};
 
