@@ -82,7 +82,7 @@ impl Mmap {
 
     /// A new memory file of `bytes` bytes and its mapping. With `huge`, pages of 2 MiB where
     /// the system has enough of them set aside (`vm.nr_hugepages`), ordinary ones otherwise. Its
-    /// size is sealed: nobody who has the file can take memory away under a mapping.
+    /// size is sealed: a process that has the file cannot shrink it under a mapping.
     pub fn memfd(name: &CStr, bytes: usize, huge: bool) -> Result<(OwnedFd, Self)> {
         if huge && let Ok(pair) = Self::memfd_with(name, bytes, libc::MFD_HUGETLB) {
             return Ok(pair);

@@ -139,7 +139,8 @@ const LOOPS: &[(&str, LoopKind)] = &[
     ),
 ];
 
-/// Counts the instructions of all hot loops, in a lab. A loop that cannot be counted has the reason.
+/// Counts the instructions of all hot loops, in a lab. The result of a loop that cannot
+/// be counted is the reason.
 ///
 /// # Errors
 /// No lab can be made.

@@ -268,7 +268,7 @@ impl Transmission {
         let max_lost = losses.iter().map(|(_, packets)| packets).sum::<u64>() + max_vanished;
         let max = packets.min(sent);
         let min = packets.saturating_sub(max_lost).min(max);
-        // The packets that cannot be out are divided among the named losses.
+        // The named losses explain the packets above the maximum, in their order.
         let mut left = packets - max;
         for (_, packets) in &mut losses {
             *packets = left.min(*packets);

@@ -330,7 +330,7 @@ fn destinations(file: &PortName, rewrite: &Rewrite) -> Result<Vec<IpAddr>> {
     let mut found = Vec::new();
     let Some(queue) = port.queues.first_mut() else { return Ok(found) };
     let mut packets = 0;
-    // What is broken behind some packets is for the run to report, which sends these.
+    // A damaged file ends the sample early; the run then sends the packets before the damage and reports it.
     while packets < SAMPLED && !queue.is_finished() && queue.sync_rx().is_ok() {
         for packet in queue.rx().packets() {
             let mut frame = packet.head().to_vec();

@@ -187,7 +187,7 @@ impl<'a> Session<'a> {
                     queues: count,
                     ..options.encoder.clone()
                 });
-                // What one queue holds back is to be there well before the others stop waiting for it.
+                // A queue passes its packets on well before the merger stops waiting for them.
                 let patience = match route {
                     ChunkRoute::Merged { .. } => {
                         options.patience.min(options.args.reorder_window / 4)
@@ -305,7 +305,7 @@ impl RunControl<ReceiveCounts> for Session<'_> {
 fn together(reports: Vec<Report>) -> Report {
     let mut whole = Report::together(reports);
     for port in &mut whole.ports {
-        // What became of them then is known of all ports together only.
+        // The later losses are counted for all ports together.
         port.ledger.add(Section::Out, "delivered", port.traffic.packets);
     }
     whole

@@ -200,7 +200,7 @@ impl<T> WorkerThread<'_, T> {
 /// Runs a thread for each piece of work.
 ///
 /// # Errors
-/// A CPU that cannot be used. Failures of workers stand in the run's result.
+/// A thread cannot be started or pinned to its CPU. Failures of workers stand in the run's result.
 pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     work: Vec<W>,
     options: RunOptions<'_>,

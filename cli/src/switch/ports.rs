@@ -157,7 +157,7 @@ pub fn port_ledger(state: &MemberState, transmission: Option<&Transmission>) -> 
     ledger.add(Section::Loss, "too_long", counts.too_long);
     ledger.add_unsent(stats);
     if state.failed {
-        // What the port had when it went, its own rings and the kernel's.
+        // A removed port loses the packets in its rings and in the kernel's.
         let left = ledger.unexplained().max(0).unsigned_abs();
         ledger.add(Section::Loss, "lost_with_port", left);
     }
