@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
-use super::{Geometry, Header, MAX_RING_BYTES, MAX_SNAPLEN, at, cell};
+use super::{CellGeometry, CellHeader, MAX_RING_BYTES, MAX_SNAPLEN, at, cell};
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 use sluicegate_base::ring::AtomicU32;
@@ -22,7 +22,7 @@ pub(crate) struct CellRing {
     map: Arc<Mmap>,
     /// Where the ring begins in the mapping.
     start: usize,
-    geometry: Geometry,
+    geometry: CellGeometry,
     cell_bytes: usize,
 }
 
@@ -31,7 +31,7 @@ impl CellRing {
     ///
     /// # Panics
     /// If it does not lie in the mapping, on a cache line, or its cells are no power of two.
-    pub fn new(map: &Arc<Mmap>, start: usize, geometry: Geometry) -> Self {
+    pub fn new(map: &Arc<Mmap>, start: usize, geometry: CellGeometry) -> Self {
         assert!(start.is_multiple_of(64) && geometry.cells.is_power_of_two());
         assert!(start as u64 + geometry.ring_bytes() <= map.bytes() as u64);
         let cell_bytes = geometry.cell_bytes() as usize;
@@ -42,7 +42,7 @@ impl CellRing {
     ///
     /// # Errors
     /// No memory.
-    pub fn in_file(geometry: Geometry) -> Result<(Self, OwnedFd)> {
+    pub fn in_file(geometry: CellGeometry) -> Result<(Self, OwnedFd)> {
         let (file, map) = Mmap::memfd(c"sluice-watch", geometry.ring_bytes() as usize, false)?;
         let ring = Self::new(&Arc::new(map), 0, geometry);
         // SAFETY: the mapping is new, nobody else has it yet, and these words are in its first
@@ -85,7 +85,7 @@ impl CellRing {
                 word(at::SNAPLEN).cast::<u32>().read_volatile(),
             )
         };
-        let geometry = Geometry { cells, snaplen };
+        let geometry = CellGeometry { cells, snaplen };
         let possible = cells.is_power_of_two() && (1..=MAX_SNAPLEN).contains(&snaplen);
         let most = MAX_RING_BYTES.min(bytes as u64);
         match magic == MAGIC && possible && geometry.ring_bytes() <= most {
@@ -94,7 +94,7 @@ impl CellRing {
         }
     }
 
-    pub fn geometry(&self) -> Geometry {
+    pub fn geometry(&self) -> CellGeometry {
         self.geometry
     }
 
@@ -129,11 +129,11 @@ impl CellRing {
 
     /// The header of a cell that is the reader's, with a length that the cell has.
     #[inline]
-    pub fn header(&self, index: u32) -> Header {
+    pub fn header(&self, index: u32) -> CellHeader {
         // SAFETY: the cell is in the mapping and aligned to 8 (rings and cells have multiples of 64
         // bytes), and any bits are numbers. A writer that keeps to the indices does not write it
         // now.
-        let mut header = unsafe { self.cell(index).cast::<Header>().read_volatile() };
+        let mut header = unsafe { self.cell(index).cast::<CellHeader>().read_volatile() };
         header.captured_bytes = header.captured_bytes.min(self.geometry.snaplen);
         header
     }
@@ -156,7 +156,7 @@ impl CellRing {
     pub fn write<'a>(
         &self,
         index: u32,
-        mut header: Header,
+        mut header: CellHeader,
         segments: impl Iterator<Item = &'a [u8]>,
     ) {
         let mut left = self.geometry.snaplen as usize;
@@ -177,8 +177,8 @@ impl CellRing {
 
     /// Writes the header of a cell that is the writer's.
     #[inline]
-    pub fn write_header(&self, index: u32, header: Header) {
+    pub fn write_header(&self, index: u32, header: CellHeader) {
         // SAFETY: as in `write`; cells begin on 64 bytes.
-        unsafe { self.cell(index).cast::<Header>().write(header) };
+        unsafe { self.cell(index).cast::<CellHeader>().write(header) };
     }
 }

@@ -96,14 +96,14 @@ pub(crate) const MAX_RING_BYTES: u64 = 256 << 20;
 
 /// The sizes of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub(crate) struct CellGeometry {
     /// Cells: a power of two.
     pub cells: u32,
     /// The most bytes that are kept of a packet.
     pub snaplen: u32,
 }
 
-impl Geometry {
+impl CellGeometry {
     /// Bytes of a cell.
     pub fn cell_bytes(&self) -> u32 {
         (self.snaplen + cell::PACKET as u32).next_multiple_of(CELL_UNIT)
@@ -115,27 +115,27 @@ impl Geometry {
     }
 }
 
-/// Header in front of a packet in its cell.
+/// CellHeader in front of a packet in its cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Header {
+pub(crate) struct CellHeader {
     pub time_ns: u64,
     pub wire_bytes: u32,
     pub captured_bytes: u32,
     /// Packets that the ring had lost by then.
     pub lost: u32,
-    /// A number of [`Header::number_of`].
+    /// A number of [`CellHeader::number_of`].
     pub direction: u32,
 }
 
 const _: () = {
-    assert!(size_of::<Header>() == cell::PACKET as usize);
-    assert!(std::mem::offset_of!(Header, wire_bytes) == cell::WIRE_BYTES as usize);
-    assert!(std::mem::offset_of!(Header, captured_bytes) == cell::CAPTURED_BYTES as usize);
-    assert!(std::mem::offset_of!(Header, lost) == cell::LOST as usize);
+    assert!(size_of::<CellHeader>() == cell::PACKET as usize);
+    assert!(std::mem::offset_of!(CellHeader, wire_bytes) == cell::WIRE_BYTES as usize);
+    assert!(std::mem::offset_of!(CellHeader, captured_bytes) == cell::CAPTURED_BYTES as usize);
+    assert!(std::mem::offset_of!(CellHeader, lost) == cell::LOST as usize);
 };
 
-impl Header {
+impl CellHeader {
     /// How a direction is written.
     pub fn number_of(direction: Direction) -> u32 {
         match direction {

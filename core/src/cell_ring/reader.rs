@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::merge::MergeQueue;
 use super::wake::{SETTLE, SleepFlag, WakeSource, is_reached};
-use super::{CellRing, Header, at};
+use super::{CellHeader, CellRing, at};
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{Meta, Ring, TimestampSource, fence};
 
@@ -213,7 +213,7 @@ impl Reader {
         let source = &mut self.sources[i];
         let index = source.cursor.index(source.held);
         let header = source.ring.header(index);
-        let Header { time_ns, wire_bytes, captured_bytes, lost, .. } = header;
+        let CellHeader { time_ns, wire_bytes, captured_bytes, lost, .. } = header;
         let mut meta = Meta {
             wire_bytes: wire_bytes.max(captured_bytes),
             drops_before: lost.wrapping_sub(source.lost),

@@ -32,7 +32,7 @@ impl Mock {
     }
 
     fn with(rings: u32, start: u32, cells: u32, timed: bool) -> Self {
-        let geometry = Geometry { cells, snaplen: SNAPLEN };
+        let geometry = CellGeometry { cells, snaplen: SNAPLEN };
         let bytes = geometry.ring_bytes() as usize;
         let (_, map) = Mmap::memfd(c"sluice-test", bytes * rings as usize, false).unwrap();
         let map = Arc::new(map);
@@ -59,7 +59,7 @@ impl Mock {
     }
 
     /// What the program does with a packet; false if the ring is full.
-    fn copy(&self, ring: u32, header: Header, packet: &[u8]) -> bool {
+    fn copy(&self, ring: u32, header: CellHeader, packet: &[u8]) -> bool {
         let ring = &self.rings[ring as usize];
         let produced = ring.word(at::PRODUCED).load(Ordering::Relaxed);
         let consumed = ring.word(at::CONSUMED).load(Ordering::Acquire);
@@ -79,7 +79,7 @@ impl Mock {
         let lost = self.rings[ring as usize].counter(at::LOST).load(Ordering::Relaxed) as u32;
         let (wire_bytes, captured_bytes) = (bytes, bytes);
         let time_ns = u64::from(number) * u64::from(self.timed);
-        let header = Header { time_ns, wire_bytes, captured_bytes, lost, direction: 0 };
+        let header = CellHeader { time_ns, wire_bytes, captured_bytes, lost, direction: 0 };
         self.copy(ring, header, &vec![number; bytes as usize])
     }
 }
@@ -263,7 +263,7 @@ fn a_length_that_cannot_be_is_cut_to_the_cell() {
     let mock = Mock::new(1, 0);
     let (mut reader, mut ring) = mock.reader(1, 0);
     for (sentence, (wire_bytes, captured_bytes), expected) in rows {
-        let header = Header { wire_bytes, captured_bytes, ..Header::default() };
+        let header = CellHeader { wire_bytes, captured_bytes, ..CellHeader::default() };
         assert!(mock.copy(0, header, &[7; SNAPLEN as usize]));
         reader.give_back(&ring);
         reader.look();
@@ -290,7 +290,7 @@ fn a_writer_wakes_a_sleeper_once_and_at_the_level_it_asked_for() {
         ("above what comes", Some(7), [false; 5]),
     ];
     for (sentence, level, expected) in rows {
-        let (ring, _) = CellRing::in_file(Geometry { cells: CELLS, snaplen: SNAPLEN }).unwrap();
+        let (ring, _) = CellRing::in_file(CellGeometry { cells: CELLS, snaplen: SNAPLEN }).unwrap();
         let (ours, theirs) = sockets();
         let mut writer = Writer::new(ring.clone(), ours);
         let mut reader = Reader::new([ring.clone()], true, WakeSource::Socket(theirs));
@@ -298,7 +298,7 @@ fn a_writer_wakes_a_sleeper_once_and_at_the_level_it_asked_for() {
             assert!(reader.go_to_sleep(level), "{sentence}: nothing is there");
         }
         for (number, expected) in expected.into_iter().enumerate() {
-            writer.offer(Header::default(), std::iter::once(&[7; 60][..]));
+            writer.offer(CellHeader::default(), std::iter::once(&[7; 60][..]));
             writer.publish();
             assert_eq!(is_woken(&reader), expected, "{sentence}, packet {number}");
         }
@@ -307,7 +307,7 @@ fn a_writer_wakes_a_sleeper_once_and_at_the_level_it_asked_for() {
         assert!(!is_woken(&reader), "{sentence}: earlier wake-ups are forgotten");
         assert!(!reader.go_to_sleep(5), "{sentence}: as many as there are");
         reader.wake_up();
-        writer.offer(Header::default(), std::iter::once(&[7; 60][..]));
+        writer.offer(CellHeader::default(), std::iter::once(&[7; 60][..]));
         writer.publish();
         assert!(!is_woken(&reader), "{sentence}: it has woken up by itself");
         drop(writer);

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use super::wake::{SleepFlag, wake};
-use super::{CellRing, Header, at};
+use super::{CellHeader, CellRing, at};
 use sluicegate_base::ring::cursor::Cursor;
 
 /// Copies packets into one ring. It never waits: a packet without room is lost, and counted.
@@ -32,14 +32,14 @@ impl Writer {
 
     /// Copies a packet, or loses it. The reader gets it by the next [`publish`](Self::publish).
     #[inline]
-    pub fn offer<'a>(&mut self, header: Header, segments: impl Iterator<Item = &'a [u8]>) {
+    pub fn offer<'a>(&mut self, header: CellHeader, segments: impl Iterator<Item = &'a [u8]>) {
         self.offered += 1;
         let consumed = self.ring.word(at::CONSUMED);
         if self.cursor.look(consumed, self.pending + 1) <= self.pending {
             self.lost += 1;
             return;
         }
-        let header = Header { lost: self.lost as u32, ..header };
+        let header = CellHeader { lost: self.lost as u32, ..header };
         self.ring.write(self.cursor.index(self.pending), header, segments);
         self.pending += 1;
     }

@@ -13,7 +13,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::str::FromStr;
 
-use crate::cell_ring::{CellRing, Geometry, MAX_RING_BYTES, MAX_SNAPLEN, Reader, WakeSource};
+use crate::cell_ring::{CellGeometry, CellRing, MAX_RING_BYTES, MAX_SNAPLEN, Reader, WakeSource};
 use crate::error::{Error, Result};
 
 /// Bytes of a packet that are kept where nobody says how many: those of an ordinary frame.
@@ -61,9 +61,9 @@ impl FromStr for WatchRequest {
 }
 
 /// The ring that a watcher asks for.
-fn geometry(watch: &WatchRequest) -> Result<Geometry> {
+fn geometry(watch: &WatchRequest) -> Result<CellGeometry> {
     let cells = watch.cells.clamp(2, 1 << 20).next_power_of_two();
-    let geometry = Geometry { cells, snaplen: watch.snaplen.clamp(1, MAX_SNAPLEN) };
+    let geometry = CellGeometry { cells, snaplen: watch.snaplen.clamp(1, MAX_SNAPLEN) };
     match geometry.ring_bytes() {
         bytes if bytes > MAX_RING_BYTES => Err(Error::Usage(format!(
             "a ring for a watcher would take {} MiB, and {} MiB is the most: use fewer ring_size= or a \

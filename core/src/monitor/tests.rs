@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::cell_ring::Header;
+use crate::cell_ring::CellHeader;
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::{Direction, Meta, Packet, Ring};
 
@@ -60,7 +60,7 @@ fn a_writer_cannot_change_a_packet_that_was_received() {
     assert_eq!((reader.look(), reader.fill(&mut ring, |ns| ns)), (1, 1));
     let packet = ring.packets().next().unwrap();
     assert_eq!(packet.head(), [7; 60]);
-    cells.write(0, Header::default(), std::iter::once(&[0xbb; 60][..]));
+    cells.write(0, CellHeader::default(), std::iter::once(&[0xbb; 60][..]));
     assert_eq!(packet.head(), [7; 60], "after the writer has rewritten the cell");
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use super::{WatchRequest, geometry};
-use crate::cell_ring::{self, CellRing, Header};
+use crate::cell_ring::{self, CellHeader, CellRing};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use sluicegate_base::ring::{Direction, LINKTYPE_ETHERNET, Packet};
@@ -45,11 +45,11 @@ impl Writer {
         if self.ring.is_closed() || !self.filter.as_ref().is_none_or(passes) {
             return;
         }
-        let header = Header {
+        let header = CellHeader {
             time_ns: timestamp_ns,
             wire_bytes: packet.meta().wire_bytes,
-            direction: Header::number_of(direction),
-            ..Header::default()
+            direction: CellHeader::number_of(direction),
+            ..CellHeader::default()
         };
         self.ring.offer(header, packet.segments());
     }

@@ -13,7 +13,7 @@ const MAX_MTU: usize = 1 << 16;
 
 /// The limits for a packet's length.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct LengthLimits {
     /// Bytes of the header before what the MTU counts; no packet is shorter.
     header_bytes: usize,
     /// The interface's MTU when it was last looked up.
@@ -22,7 +22,7 @@ pub(super) struct Limits {
     most_bytes: usize,
 }
 
-impl Limits {
+impl LengthLimits {
     pub(super) fn of(interface: &link::Interface, link_type: u16) -> Self {
         let header_bytes = if link_type == LINKTYPE_ETHERNET { ETHERNET_BYTES } else { 0 };
         Self::new(header_bytes, interface.mtu as usize)
@@ -84,11 +84,12 @@ mod tests {
 
     #[test]
     fn what_the_kernel_takes_is_allowed_and_nothing_else() {
-        let (ethernet, tunnel) = (Limits::new(ETHERNET_BYTES, 1500), Limits::new(0, 1480));
-        let mut grown = Limits::new(ETHERNET_BYTES, 1500);
+        let (ethernet, tunnel) =
+            (LengthLimits::new(ETHERNET_BYTES, 1500), LengthLimits::new(0, 1480));
+        let mut grown = LengthLimits::new(ETHERNET_BYTES, 1500);
         grown.set_room(2016);
         grown.set_mtu(9000);
-        let huge = Limits::new(ETHERNET_BYTES, 1 << 20);
+        let huge = LengthLimits::new(ETHERNET_BYTES, 1 << 20);
         let meta = Meta::default();
         for (sentence, limits, protocol, bytes, expected) in [
             ("nothing is no packet", ethernet, 0x0800, 0, false),

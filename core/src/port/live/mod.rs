@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 pub(super) use queue::LiveQueue;
 
-use super::limits::Limits;
+use super::limits::LengthLimits;
 use super::packet::link_header::TAG_BYTES;
 use super::pool_sizing::PoolRequirements;
 use super::queue::Queue;
@@ -86,7 +86,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         snaplen: 0,
         comment: String::new(),
     };
-    let limits = Limits::of(&interface, LINKTYPE_ETHERNET);
+    let limits = LengthLimits::of(&interface, LINKTYPE_ETHERNET);
     let queues = numbers.zip(senders).map(|(number, sender)| {
         let (rx, tx) = (Ring::absent(&pool)?, Ring::transmit(&pool, config.slots)?);
         let queue = LiveQueue::new(sender, &interface, netns, limits)?;
@@ -124,7 +124,7 @@ fn geometry(config: &LiveConfig, interface: &link::Interface) -> Geometry {
 pub(super) fn outlet(interface: &link::Interface) -> Result<LiveQueue> {
     let config = LiveConfig { ring: DEFAULT_RING as u32, cpu: None, slots: 0 };
     let sender = sender(&config, interface, 0, true)?;
-    LiveQueue::new(sender, interface, None, Limits::of(interface, LINKTYPE_ETHERNET))
+    LiveQueue::new(sender, interface, None, LengthLimits::of(interface, LINKTYPE_ETHERNET))
 }
 
 /// The sender of the `i`th queue.

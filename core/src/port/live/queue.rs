@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::link::{self, LinkState, netns};
 use crate::port::QueueStats;
 use crate::port::backend::Backend;
-use crate::port::limits::Limits;
+use crate::port::limits::LengthLimits;
 use crate::xdp::live::LiveSender;
 use sluicegate_base::ring::Ring;
 
@@ -20,7 +20,7 @@ const LAST_LOOK: Duration = Duration::from_micros(50);
 pub(crate) struct LiveQueue {
     sender: LiveSender,
     presence: LinkState,
-    limits: Limits,
+    limits: LengthLimits,
     /// The first slot that is not written.
     next: u32,
     /// Packets that are not written and never will be; then the part that was too long, and the part
@@ -37,7 +37,7 @@ impl LiveQueue {
         sender: LiveSender,
         interface: &link::Interface,
         netns: Option<&str>,
-        mut limits: Limits,
+        mut limits: LengthLimits,
     ) -> Result<Self> {
         limits.set_room(sender.geometry().most_bytes as usize);
         let presence = netns::run_in(netns, || LinkState::of(interface))?;
@@ -186,7 +186,7 @@ mod tests {
         let left0 = link::interface(Some(&netns), "left0").unwrap();
         let geometry = Geometry { slots: 64, most_bytes: 1518 };
         let sender = netns::run_in(Some(&netns), || LiveSender::at_rest(geometry, &left0)).unwrap();
-        let limits = Limits::of(&left0, LINKTYPE_ETHERNET);
+        let limits = LengthLimits::of(&left0, LINKTYPE_ETHERNET);
         let mut queue = LiveQueue::new(sender, &left0, Some(&netns), limits).unwrap();
         let pool = Pool::new(PoolConfig { buffers: 512, ..PoolConfig::default() }).unwrap();
         let mut ring = Ring::transmit(&pool, 256).unwrap();

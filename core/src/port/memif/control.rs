@@ -32,10 +32,10 @@ const MAX_NOTICES: usize = 64;
 
 /// The role of a port at its socket.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum Endpoint {
     /// Waits for clients.
     Server(Listener),
-    /// Connects; to begin with over a channel that stands already.
+    /// Connects; first over a channel that exists already, if there is one.
     Client { first: Option<Channel> },
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Shared {
     /// by the queues: a queue that sees the end of a connection sees all packets that the peer had
     /// handed over. The rings themselves are read under the lock.
     changes: AtomicU32,
-    state: Mutex<EndState>,
+    state: Mutex<ConnectionState>,
     /// Wakes the control thread.
     wake: EventFd,
     /// Wakes queues that wait.
@@ -54,7 +54,7 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct EndState {
+struct ConnectionState {
     stop: bool,
     /// Which connection there is, or was last.
     connection: u32,
@@ -69,18 +69,18 @@ struct EndState {
 
 /// The control thread, as long as there are queues.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct ControlSocket {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Control {
+impl ControlSocket {
     /// Begins to serve or to connect, for `settings.queues` queues; `name` is what messages call it.
     pub(super) fn start(
         name: String,
         (address, netns): (Address, Option<String>),
         settings: Settings,
-        end: End,
+        endpoint: Endpoint,
     ) -> Result<Self> {
         let event = || {
             EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
@@ -98,7 +98,7 @@ impl Control {
             address,
             netns,
             settings,
-            end,
+            endpoint,
             shared: Arc::clone(&shared),
             said: String::new(),
         };
@@ -148,7 +148,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.shared.state().stop = true;
         let _ = self.shared.wake.write(1);
@@ -160,7 +160,7 @@ impl Drop for Control {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, EndState> {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
         // The state is whole between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -201,7 +201,7 @@ struct ControlThread {
     address: Address,
     netns: Option<String>,
     settings: Settings,
-    end: End,
+    endpoint: Endpoint,
     shared: Arc<Shared>,
     /// The last message while no peer was connected; once is enough.
     said: String,
@@ -210,9 +210,9 @@ struct ControlThread {
 impl ControlThread {
     fn run(mut self) {
         while !self.shared.orders().0 {
-            let made = match &self.end {
-                End::Server(_) => self.serve(),
-                End::Client { .. } => self.connect(),
+            let made = match &self.endpoint {
+                Endpoint::Server(_) => self.serve(),
+                Endpoint::Client { .. } => self.connect(),
             };
             match made {
                 Ok(Some((channel, connection))) => self.connected(&channel, connection),
@@ -250,7 +250,7 @@ impl ControlThread {
         self.say_once(text);
         // A server goes on with the next client, unless it is itself what is short of something:
         // then the same client is still there.
-        if is_ours || matches!(self.end, End::Client { .. }) {
+        if is_ours || matches!(self.endpoint, Endpoint::Client { .. }) {
             self.rest(RETRY_REFUSED);
         }
     }
@@ -262,7 +262,7 @@ impl ControlThread {
 
     /// A client that has come; none if there was something else to do.
     fn serve(&self) -> Result<Option<(Channel, Connection)>, ChannelEnd> {
-        let End::Server(listener) = &self.end else { return Ok(None) };
+        let Endpoint::Server(listener) = &self.endpoint else { return Ok(None) };
         let wake = self.shared.wake.as_fd();
         wait([listener.as_fd(), wake], Duration::MAX)?;
         let Some(channel) = listener.accept().map_err(ChannelEnd::System)? else { return Ok(None) };
@@ -272,7 +272,7 @@ impl ControlThread {
 
     /// Connects to a server; none if none listens yet.
     fn connect(&mut self) -> Result<Option<(Channel, Connection)>, ChannelEnd> {
-        let End::Client { first } = &mut self.end else { return Ok(None) };
+        let Endpoint::Client { first } = &mut self.endpoint else { return Ok(None) };
         let channel = match first.take() {
             Some(channel) => channel,
             None => match netns::run_in(self.netns.as_deref(), || Ok(self.address.connect())) {
@@ -321,9 +321,9 @@ impl ControlThread {
     /// Waits for the end of a connection: why it ended.
     fn watch(&self, channel: &Channel) -> ChannelEnd {
         let wake = self.shared.wake.as_fd();
-        let listener = match &self.end {
-            End::Server(listener) => listener.as_fd(),
-            End::Client { .. } => wake,
+        let listener = match &self.endpoint {
+            Endpoint::Server(listener) => listener.as_fd(),
+            Endpoint::Client { .. } => wake,
         };
         loop {
             let [said, woken, called] = match wait([channel.as_fd(), wake, listener], Duration::MAX)
@@ -348,7 +348,7 @@ impl ControlThread {
             if said || called && matches!(wait([channel.as_fd()], Duration::ZERO), Ok([true])) {
                 return channel.hear_end();
             }
-            if called && let End::Server(listener) = &self.end {
+            if called && let Endpoint::Server(listener) = &self.endpoint {
                 match listener.accept() {
                     // It has the client it can have.
                     Ok(Some(other)) => other.disconnect("already connected"),
@@ -384,7 +384,7 @@ mod tests {
             wake: event(),
             nudges: vec![event()],
         });
-        let control = Control { shared: Arc::clone(&shared), thread: None };
+        let control = ControlSocket { shared: Arc::clone(&shared), thread: None };
         let complain = |connection| control.break_off(connection, ProtocolError("it lies".into()));
         let connect = || {
             shared.announce(vec![Pair::default()]);

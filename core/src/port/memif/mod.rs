@@ -44,7 +44,7 @@ use super::queue::Queue;
 use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
 use crate::error::{Error, Result};
 use crate::link::netns;
-use control::{Control, End};
+use control::{ControlSocket, Endpoint};
 use queue::Ways;
 use sluicegate_base::memory::Pool;
 use sluicegate_base::ring::{Interface, Ring};
@@ -55,16 +55,16 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let config = MemifConfig::of(name, options)?;
     let address = Address::of(name.name());
     let netns = options.netns.clone();
-    let first = netns::run_in(netns.as_deref(), || meet(name, &config, &address))?;
+    let endpoint = netns::run_in(netns.as_deref(), || meet(name, &config, &address))?;
     let pool = match &options.pool {
         Some(pool) => Arc::clone(pool),
         None => needs(name, options)?.pool()?,
     };
-    let (client, end) = match first {
-        Met::Server(listener) => (false, End::Server(listener)),
-        Met::Client(first) => {
+    let method = match endpoint {
+        Endpoint::Server(_) => "server",
+        Endpoint::Client { .. } => {
             check_region(name, &config)?;
-            (true, End::Client { first })
+            "client"
         }
     };
     let ways = Ways {
@@ -87,13 +87,13 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let rings = (0..queues).map(rings).collect::<Result<Vec<_>>>()?;
     // Last: nothing can fail any more, and the port listens.
     let place = (address, netns);
-    let control = Arc::new(Control::start(name.short(), place, config.settings.clone(), end)?);
+    let control =
+        Arc::new(ControlSocket::start(name.short(), place, config.settings.clone(), endpoint)?);
     let queues = rings.into_iter().enumerate().map(|(number, (rx, tx))| {
         let backend = MemifQueue::new(number, &control, ways);
         Queue::new(number as u32, rx, tx, backend, vec![described.clone()])
     });
     let queues = queues.collect();
-    let method = if client { "client" } else { "server" };
     Ok(Port { name: name.clone(), method, mode: None, fallbacks: Vec::new(), queues })
 }
 
@@ -101,16 +101,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 /// on a machine that has time for it.
 const SAME_MOMENT: Duration = Duration::from_secs(1);
 
-/// The other end of the socket at the time a port is opened.
-enum Met {
-    /// Nobody has to be: we listen.
-    Server(sluicegate_memif::Listener),
-    /// Maybe somebody who listens.
-    Client(Option<sluicegate_memif::Channel>),
-}
-
 /// Takes the role that was asked for, or that is left.
-fn meet(name: &PortName, config: &MemifConfig, address: &Address) -> Result<Met> {
+fn meet(name: &PortName, config: &MemifConfig, address: &Address) -> Result<Endpoint> {
     let end = Instant::now() + SAME_MOMENT;
     loop {
         match try_to_meet(name, config, address)? {
@@ -122,13 +114,17 @@ fn meet(name: &PortName, config: &MemifConfig, address: &Address) -> Result<Met>
 }
 
 /// None where another who has started at the same moment is about to listen.
-fn try_to_meet(name: &PortName, config: &MemifConfig, address: &Address) -> Result<Option<Met>> {
+fn try_to_meet(
+    name: &PortName,
+    config: &MemifConfig,
+    address: &Address,
+) -> Result<Option<Endpoint>> {
     let failed = |operation, error: Errno| Error::system(operation, name.short(), error);
     let met = match (config.role, address.connect()) {
-        (Some(Role::Server), Ok(channel)) => Err(served(name, channel.peer_process())),
-        (Some(Role::Server), Err(_)) | (None, Err(Errno::ENOENT | Errno::ECONNREFUSED)) => {
+        (Some(MemifRole::Server), Ok(channel)) => Err(served(name, channel.peer_process())),
+        (Some(MemifRole::Server), Err(_)) | (None, Err(Errno::ENOENT | Errno::ECONNREFUSED)) => {
             match address.listen() {
-                Ok(listener) => Ok(Met::Server(listener)),
+                Ok(listener) => Ok(Endpoint::Server(listener)),
                 Err(Errno::EADDRINUSE) if address.may_be_served() => return Ok(None),
                 Err(Errno::EADDRINUSE) => Err(in_the_way(name)),
                 Err(Errno::ENOENT) => {
@@ -142,10 +138,12 @@ fn try_to_meet(name: &PortName, config: &MemifConfig, address: &Address) -> Resu
                 Err(error) => Err(failed("listen at", error)),
             }
         }
-        (_, Ok(channel)) => Ok(Met::Client(Some(channel))),
+        (_, Ok(channel)) => Ok(Endpoint::Client { first: Some(channel) }),
         // Busy, or not there yet.
-        (_, Err(Errno::EAGAIN)) => Ok(Met::Client(None)),
-        (Some(Role::Client), Err(Errno::ENOENT | Errno::ECONNREFUSED)) => Ok(Met::Client(None)),
+        (_, Err(Errno::EAGAIN)) => Ok(Endpoint::Client { first: None }),
+        (Some(MemifRole::Client), Err(Errno::ENOENT | Errno::ECONNREFUSED)) => {
+            Ok(Endpoint::Client { first: None })
+        }
         (_, Err(Errno::EPROTOTYPE)) => Err(failed("connect to", Errno::EPROTOTYPE)
             .remedy("it is another kind of socket: name the one that the memif server has")),
         (_, Err(Errno::EACCES | Errno::EPERM)) => Err(Error::Privilege {
@@ -205,7 +203,7 @@ const SECRET_BYTES: usize = 24;
 
 /// Which end of the socket a port is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum MemifRole {
     /// It has the socket.
     Server,
     /// It connects, and has the memory.
@@ -216,7 +214,7 @@ enum Role {
 #[derive(Clone, Debug)]
 struct MemifConfig {
     /// The role requested; by default the one that is free.
-    pub role: Option<Role>,
+    pub role: Option<MemifRole>,
     pub settings: Settings,
     pub slots: u32,
     /// Sleepers are woken; else they look now and then.
@@ -225,7 +223,7 @@ struct MemifConfig {
 
 impl MemifConfig {
     fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
-        let roles = [("server", Role::Server), ("client", Role::Client)];
+        let roles = [("server", MemifRole::Server), ("client", MemifRole::Client)];
         let queues = name.count("queues", 1..=MAX_QUEUES)?;
         let queues = queues.map_or(options.queues.max(1).min(MAX_QUEUES as u32), |n| n as u32);
         let entries = name.count("ring_size", 32..=16_384)?.unwrap_or(DEFAULT_RING);

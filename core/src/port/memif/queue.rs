@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::control::Control;
+use super::control::ControlSocket;
 use crate::error::Result;
 use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
@@ -30,7 +30,7 @@ pub(super) struct Ways {
 #[derive(Debug)]
 pub(crate) struct MemifQueue {
     number: usize,
-    control: Arc<Control>,
+    control: Arc<ControlSocket>,
     ways: Ways,
     /// Up to which change the rings are those that there are.
     seen: u32,
@@ -60,7 +60,7 @@ pub(crate) struct MemifQueue {
 }
 
 impl MemifQueue {
-    pub(super) fn new(number: usize, control: &Arc<Control>, ways: Ways) -> Self {
+    pub(super) fn new(number: usize, control: &Arc<ControlSocket>, ways: Ways) -> Self {
         Self {
             number,
             control: Arc::clone(control),

@@ -42,22 +42,22 @@ pub(super) struct Devices {
     shared: Option<Arc<Mutex<KnownDevices>>>,
     /// The interfaces that this queue knows of.
     interfaces: Vec<Interface>,
-    origins: HashMap<Key, DeviceOrigin>,
+    origins: HashMap<DeviceKey, DeviceOrigin>,
     /// The device of the last packet: the next one is mostly of the same.
-    last: (Key, DeviceOrigin),
+    last: (DeviceKey, DeviceOrigin),
     /// An interface of the port, but for its name and link type.
     described: Interface,
 }
 
 /// A device: its index, and its hardware type, which may change.
-type Key = (i32, u16);
+type DeviceKey = (i32, u16);
 
 /// The devices that all queues of a port know of.
 #[derive(Debug)]
 struct KnownDevices {
     /// By their numbers; the interface of all further devices has no key.
-    devices: Vec<(Option<Key>, Interface)>,
-    numbers: HashMap<Key, usize>,
+    devices: Vec<(Option<DeviceKey>, Interface)>,
+    numbers: HashMap<DeviceKey, usize>,
     names: LinkNames,
 }
 
@@ -108,7 +108,7 @@ impl Devices {
         self.last.1
     }
 
-    fn look_up(&mut self, key: Key, socket: &Socket) -> DeviceOrigin {
+    fn look_up(&mut self, key: DeviceKey, socket: &Socket) -> DeviceOrigin {
         if let Some(origin) = self.origins.get(&key) {
             return *origin;
         }
@@ -148,7 +148,7 @@ impl Devices {
 
 impl KnownDevices {
     /// Adds a device, or the interface of all further ones where there are too many.
-    fn add(&mut self, (index, hardware): Key, socket: &Socket, described: &Interface) {
+    fn add(&mut self, (index, hardware): DeviceKey, socket: &Socket, described: &Interface) {
         let number = self.devices.len();
         if number > MAX_DEVICES {
             return;

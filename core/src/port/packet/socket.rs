@@ -24,19 +24,19 @@ pub(super) struct Socket {
 ///
 /// # Safety
 /// Every bit pattern is valid for the type.
-pub(super) unsafe trait Plain: Copy {}
+pub(super) unsafe trait OptionValue: Copy {}
 // SAFETY: integers, and C structs of integers.
-unsafe impl Plain for i32 {}
+unsafe impl OptionValue for i32 {}
 // SAFETY: as above.
-unsafe impl Plain for u32 {}
+unsafe impl OptionValue for u32 {}
 // SAFETY: as above.
-unsafe impl Plain for libc::tpacket_stats_v3 {}
+unsafe impl OptionValue for libc::tpacket_stats_v3 {}
 // SAFETY: as above.
-unsafe impl Plain for libc::tpacket_req3 {}
+unsafe impl OptionValue for libc::tpacket_req3 {}
 // SAFETY: as above.
-unsafe impl Plain for libc::tpacket_req {}
+unsafe impl OptionValue for libc::tpacket_req {}
 // SAFETY: as above.
-unsafe impl Plain for libc::packet_mreq {}
+unsafe impl OptionValue for libc::packet_mreq {}
 
 impl Socket {
     /// A socket that receives nothing until it is bound (protocol 0).
@@ -77,7 +77,7 @@ impl Socket {
     }
 
     /// setsockopt(2) with a plain value.
-    pub(super) fn set<T: Plain>(
+    pub(super) fn set<T: OptionValue>(
         &self,
         level: i32,
         option: i32,
@@ -92,7 +92,7 @@ impl Socket {
     }
 
     /// getsockopt(2) for a plain value.
-    pub(super) fn get<T: Plain>(
+    pub(super) fn get<T: OptionValue>(
         &self,
         level: i32,
         option: i32,
@@ -105,7 +105,7 @@ impl Socket {
         let status =
             unsafe { libc::getsockopt(fd, level, option, value.as_mut_ptr().cast(), &mut size) };
         self.check(status, operation)?;
-        // SAFETY: all bytes are initialised (zeroed at least), and T is Plain.
+        // SAFETY: all bytes are initialised (zeroed at least), and T is OptionValue.
         Ok(unsafe { value.assume_init() })
     }
 

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The state of a file's one queue.
 #[derive(Debug)]
-pub(in crate::port) struct Sink {
+pub(in crate::port) struct FileSink {
     file: File,
     /// The next slot to take.
     next: u32,
@@ -82,12 +82,12 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
         interfaces: 0,
     };
     let file = File::Open(Box::new(recorder));
-    let sink = Sink { file, next: 0, refused: 0, snaplen };
+    let sink = FileSink { file, next: 0, refused: 0, snaplen };
     let queue = Queue::new(0, rx, tx, sink, Vec::new());
     Ok(Port::plain(name, vec![queue]))
 }
 
-impl Sink {
+impl FileSink {
     fn finish(&mut self) -> Option<Error> {
         let File::Open(_) = &self.file else { return None };
         let File::Open(recorder) = std::mem::replace(&mut self.file, File::Closed(0, 0)) else {
@@ -109,7 +109,7 @@ impl Sink {
     }
 }
 
-impl Backend for Sink {
+impl Backend for FileSink {
     /// Takes what the program has given, and hands on what has waited long enough. Packets the
     /// file does not take are counted as refused; the ring is free again in any case.
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
@@ -183,7 +183,7 @@ impl Backend for Sink {
     }
 }
 
-impl Drop for Sink {
+impl Drop for FileSink {
     fn drop(&mut self) {
         // A caller that needs the error calls `close_tx`.
         self.finish();

@@ -30,7 +30,7 @@ const LOOKS_PER_SLOT: u32 = 16;
 
 /// The state of a file's one queue.
 #[derive(Debug)]
-pub(in crate::port) struct Source {
+pub(in crate::port) struct FileSource {
     name: String,
     reader: Reader,
     /// The filter's expression: what it refuses takes no slot.
@@ -56,7 +56,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         // No slot has a buffer.
         None => PoolRequirements::usual(1, 0).pool()?,
     };
-    let mut source = Source {
+    let mut source = FileSource {
         name: name.to_string(),
         reader: Reader::open(Path::new(name.name()))?,
         expression: name.option("filter").map(str::to_owned),
@@ -76,7 +76,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port::plain(name, vec![queue]))
 }
 
-impl Source {
+impl FileSource {
     fn fill(&mut self, ring: &mut Ring, used: &mut u32) -> Result<()> {
         let room = ring.room();
         let all_given_back = ring.available() == 0;
@@ -180,7 +180,7 @@ impl Source {
     }
 }
 
-impl Backend for Source {
+impl Backend for FileSource {
     /// Fills the ring from the file. An error comes alone: in the sync after the one that
     /// handed out the last packets before it.
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
@@ -273,8 +273,8 @@ mod tests {
         file
     }
 
-    fn source(file: &tempfile::NamedTempFile, expression: &str) -> (Source, Ring) {
-        let source = Source {
+    fn source(file: &tempfile::NamedTempFile, expression: &str) -> (FileSource, Ring) {
+        let source = FileSource {
             name: "pcap:test".into(),
             reader: Reader::open(file.path()).unwrap(),
             expression: Some(expression.to_owned()),

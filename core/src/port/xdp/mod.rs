@@ -72,11 +72,10 @@ use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, XskConfig, buffer
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::Ring;
 
-/// How long a queue that a socket has is tried again.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// The timeout if others take packets of the queue: they may have that socket, or it may be one
-/// that has just ended.
-const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(100);
+/// The timeout of attempts to bind to a queue that another socket has: it may be closing.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout if other ports take packets of the queue: one of them may keep its socket.
+const RETRY_TIMEOUT_WITH_OTHERS: Duration = Duration::from_millis(100);
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -144,7 +143,7 @@ fn take(
         promiscuous: promiscuous.map(Arc::new),
     };
     let others = taking.others()?;
-    let patience = patience(!others.is_empty());
+    let patience = if others.is_empty() { RETRY_TIMEOUT } else { RETRY_TIMEOUT_WITH_OTHERS };
     match taking.by_faster_copies(&others, patience)? {
         Some(port) => Ok(port),
         None => match taking.by_sockets(config.bind, patience) {
@@ -154,11 +153,6 @@ fn take(
             result => result,
         },
     }
-}
-
-/// How long a queue is tried again: who lives keeps it for longer than a moment.
-fn patience(has_others: bool) -> Duration {
-    if has_others { PATIENCE_WITH_OTHERS } else { PATIENCE }
 }
 
 /// A port on its way, for packets that come to it.
@@ -405,11 +399,6 @@ pub(super) fn fallbacks(reason: Option<String>) -> Vec<Fallback> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_lives_is_not_waited_for_as_who_has_just_ended() {
-        assert!(patience(true) * 5 < patience(false));
-    }
 
     #[test]
     fn a_ports_mode_is_that_of_its_slowest_queue() {

@@ -57,7 +57,7 @@ pub(crate) struct Geometry {
     /// How many queues.
     pub queues: u32,
     /// The sizes of each ring.
-    pub ring: cell_ring::Geometry,
+    pub ring: cell_ring::CellGeometry,
     /// Whether each packet's time is taken.
     pub stamped: bool,
 }
@@ -77,7 +77,7 @@ impl Geometry {
     ) -> Result<Self, TooLarge> {
         let (first_queue, queues) = (*queues.start(), queues.end() - queues.start() + 1);
         let snaplen = snaplen.clamp(1, MAX_SNAPLEN);
-        let ring = cell_ring::Geometry { cells: 1, snaplen };
+        let ring = cell_ring::CellGeometry { cells: 1, snaplen };
         let budget = RING_BYTES.min(ALL_RINGS_BYTES / u64::from(rings.max(1)));
         let cell_bytes = u64::from(ring.cell_bytes());
         let affordable = (budget / cell_bytes).max(1) as u32;
@@ -93,7 +93,7 @@ impl Geometry {
         if cells.is_none() && bytes > ALL_RINGS_BYTES {
             return Err(TooLarge { bytes, most: ALL_RINGS_BYTES, rings });
         }
-        let ring = cell_ring::Geometry { cells: cells_of_one as u32, ..ring };
+        let ring = cell_ring::CellGeometry { cells: cells_of_one as u32, ..ring };
         Ok(Self { rings, sharing, first_queue, queues, ring, stamped: true })
     }
 }

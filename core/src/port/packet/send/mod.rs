@@ -16,7 +16,7 @@ use super::{Fallback, Use};
 use crate::error::{Error, Result};
 use crate::link::{self, LinkState};
 use crate::port::host::MARK;
-use crate::port::limits::Limits;
+use crate::port::limits::LengthLimits;
 use sluicegate_base::ring::Ring;
 
 /// How long a packet may be dropped by an interface with a carrier before it is given up, whatever
@@ -204,7 +204,7 @@ fn ring(
     if interface.loopback {
         return Ok(Err(LOOPBACK.into()));
     }
-    let limits = Limits::of(interface, link_type(interface)?);
+    let limits = LengthLimits::of(interface, link_type(interface)?);
     match FrameRing::new(socket, config.slots, limits) {
         Ok(ring) => Ok(Ok(ring)),
         Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOPROTOOPT)) => {

@@ -90,7 +90,7 @@ impl StageProgram<'_> {
     /// model, and every processor, keeps writes behind a read on which a branch to them depends.
     /// The read pairs with the owner's releasing store (`Cursor::hand_over`), before which the
     /// owner has read the cell.
-    fn find_cell(&mut self, geometry: &cell_ring::Geometry, lost: Label) {
+    fn find_cell(&mut self, geometry: &cell_ring::CellGeometry, lost: Label) {
         let cells = geometry.cells.cast_signed();
         let asm = &mut self.asm;
         let room = asm.label();

@@ -45,7 +45,7 @@ use status::{Answer, FrameStatus};
 
 use super::{Failed, RingProgress, Target};
 use crate::error::{Error, Result};
-use crate::port::limits::Limits;
+use crate::port::limits::LengthLimits;
 use crate::port::packet::socket::Socket;
 use sluicegate_base::memory::Mmap;
 use sluicegate_base::ring::{Packet, Ring};
@@ -119,7 +119,7 @@ pub(super) struct FrameRing {
     map: Mmap,
     frame_bytes: usize,
     frames: usize,
-    limits: Limits,
+    limits: LengthLimits,
     /// The next frame to write.
     free: usize,
     /// Frames before it that the kernel was asked to send and has not taken. Their packets are
@@ -131,7 +131,7 @@ pub(super) struct FrameRing {
 
 impl FrameRing {
     /// Sets the ring up on a socket.
-    pub(super) fn new(socket: &Socket, slots: u32, limits: Limits) -> Result<Self> {
+    pub(super) fn new(socket: &Socket, slots: u32, limits: LengthLimits) -> Result<Self> {
         let version = libc::tpacket_versions::TPACKET_V2 as i32;
         socket.set(libc::SOL_PACKET, libc::PACKET_VERSION, version, "set TPACKET_V2 on")?;
         let layout = FrameLayout::of(slots, limits.most_bytes());
@@ -156,7 +156,7 @@ impl FrameRing {
     /// # Safety
     /// `map` is divided by `layout`, all frames in it are AVAILABLE, and everything that shares it
     /// hands them over as described above.
-    unsafe fn over(map: Mmap, layout: FrameLayout, mut limits: Limits) -> Self {
+    unsafe fn over(map: Mmap, layout: FrameLayout, mut limits: LengthLimits) -> Self {
         let FrameLayout { frame_bytes, frames, .. } = layout;
         limits.set_room(frame_bytes - PACKET_OFFSET);
         Self { map, frame_bytes, frames, limits, free: 0, asked: 0, next: 0 }

@@ -117,7 +117,7 @@ impl Bench {
         let map = Mmap::anonymous(layout.bytes()).unwrap();
         let base = map.base();
         // SAFETY: the mock keeps to the hand-over, and zero is AVAILABLE.
-        let frames = unsafe { FrameRing::over(map, layout, Limits::new(14, MTU)) };
+        let frames = unsafe { FrameRing::over(map, layout, LengthLimits::new(14, MTU)) };
         let pool = Pool::new(PoolConfig { buffers: 2 * SLOTS, ..PoolConfig::default() }).unwrap();
         Self {
             frames,
