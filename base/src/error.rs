@@ -90,7 +90,7 @@ pub enum Error {
 
     /// An interface that was in use has been removed, or the XDP program on it.
     #[error("{object} no longer exists: {remedy}")]
-    Gone {
+    Removed {
         /// The interface, or the program.
         object: String,
         /// How to go on.
@@ -144,9 +144,10 @@ impl Error {
                 _ if source.raw_os_error() == Some(libc::ELOOP) => Kind::Usage,
                 _ => Kind::Runtime,
             },
-            Self::System { .. } | Self::File { .. } | Self::Gone { .. } | Self::Corrupt { .. } => {
-                Kind::Runtime
-            }
+            Self::System { .. }
+            | Self::File { .. }
+            | Self::Removed { .. }
+            | Self::Corrupt { .. } => Kind::Runtime,
         }
     }
 
@@ -190,7 +191,7 @@ impl Error {
     /// The error for an interface that was removed while in use.
     pub fn removed(object: impl Into<String>) -> Self {
         let remedy = "the interface was removed; start again when it is back".into();
-        Self::Gone { object: object.into(), remedy }
+        Self::Removed { object: object.into(), remedy }
     }
 
     /// The kernel's error number, where the kernel said no.

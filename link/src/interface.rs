@@ -256,7 +256,7 @@ impl Netlink {
     /// changes nothing.
     ///
     /// # Errors
-    /// [`Error::Gone`] if it was removed; any other where the kernel does not answer, and the next
+    /// [`Error::Removed`] if it was removed; any other where the kernel does not answer, and the next
     /// question may tell.
     pub fn again(&mut self, interface: &Interface) -> Result<Interface> {
         let mut message = LinkMessage::default();
@@ -283,7 +283,7 @@ impl Netlink {
 }
 
 fn removed(name: &str) -> Error {
-    Error::Gone {
+    Error::Removed {
         object: format!("interface '{name}'"),
         remedy: "it was removed just now: try again".into(),
     }
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(netlink.again(&renamed).unwrap().name, "lo", "it has another name now");
         let other = Interface { index: 1 << 30, ..lo };
         let error = netlink.again(&other).unwrap_err();
-        assert!(matches!(error, Error::Gone { .. }), "another of its name: {error}");
+        assert!(matches!(error, Error::Removed { .. }), "another of its name: {error}");
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl LinkState {
     pub fn down(&self) -> Error {
         let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
         match netlink.again(&self.interface) {
-            Err(removed @ Error::Gone { .. }) => removed,
+            Err(removed @ Error::Removed { .. }) => removed,
             _ => {
                 let down = io::Error::from_raw_os_error(libc::ENETDOWN);
                 let name = self.interface.name.as_str();
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(state, State { up: lo.up, running: lo.running, mtu: lo.mtu });
         let nobody = Interface { index: 1 << 30, name: "nobody0".into(), ..lo };
         let error = LinkState::of(&nobody).unwrap().look().unwrap_err();
-        assert!(matches!(error, Error::Gone { .. }), "{error}");
+        assert!(matches!(error, Error::Removed { .. }), "{error}");
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl TxCounters {
                         return Some(self.counts(&stats));
                     }
                 }
-                Err(Error::Gone { .. }) => {
+                Err(Error::Removed { .. }) => {
                     let link = self.removal.take()?;
                     self.removed = Some(TxCounts { sent: u64::MAX, ..self.counts(&link.stats) });
                     return self.removed;

@@ -195,7 +195,7 @@ impl InterfaceWatch {
         if number < there {
             return Ok(());
         }
-        Err(Error::Gone {
+        Err(Error::Removed {
             object: format!("queue {number} of {}", self.interface.name),
             remedy: format!(
                 "the interface has {} now (`ethtool -l {}`): start again, or give it its queues \
@@ -226,7 +226,7 @@ impl InterfaceWatch {
     fn ask(&self, state: &mut WatchState) {
         let now = match state.netlink.again(&self.interface) {
             Ok(now) => now,
-            Err(Error::Gone { .. }) => return self.removed.store(true, Relaxed),
+            Err(Error::Removed { .. }) => return self.removed.store(true, Relaxed),
             // The next answer may tell.
             Err(_) => return,
         };

@@ -401,7 +401,7 @@ impl<'a> Opening<'a> {
             Some(libc::EINVAL) => "the queue is not in use: ethtool -l shows how many are".into(),
             Some(libc::ENOMEM) => "the kernel or the card has no memory for it".into(),
             Some(libc::ENODEV) => {
-                return Error::Gone {
+                return Error::Removed {
                     object: self.object(),
                     remedy: "the interface was removed just now: try again".into(),
                 };

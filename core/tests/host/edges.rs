@@ -143,7 +143,7 @@ fn a_detached_port_gets_an_error() {
         assert!(detach(&lab), "{host}");
         assert!(ping(&lab, "right", "198.18.0.1"), "{host}: the usual way");
         let error = port.queues[0].check().unwrap_err();
-        assert!(matches!(error, Error::Gone { .. }), "{host}: {error}");
+        assert!(matches!(error, Error::Removed { .. }), "{host}: {error}");
         drop(port);
         nothing_is_left(&lab);
     }
@@ -297,5 +297,5 @@ fn the_interface_may_change_under_the_port() {
     assert_eq!(queue.wait_rx(Wait::Sleep, Duration::from_millis(5)).unwrap(), Readiness::Down);
     assert!(run(&lab, "right", "ip link del right0"));
     let error = queue.check().unwrap_err();
-    assert!(matches!(error, Error::Gone { .. }), "{error}");
+    assert!(matches!(error, Error::Removed { .. }), "{error}");
 }

@@ -87,7 +87,7 @@ fn an_interface_that_goes_is_noticed_by_who_has_nothing_to_send() {
     from.queues[0].check().unwrap();
     assert!(run(&lab, "left", "ip link del left0").success());
     let error = from.queues[0].check().unwrap_err();
-    assert!(matches!(error, Error::Gone { .. }), "{error}");
+    assert!(matches!(error, Error::Removed { .. }), "{error}");
 }
 
 /// Neither disturbs the other: the program is attached while runs go on, which the kernel waits for, and

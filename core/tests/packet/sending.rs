@@ -172,7 +172,7 @@ fn a_sender_reports_an_interface_that_is_down_or_removed() {
     for (way, mut queue) in queues {
         assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &frame(1, 60))));
         let error = queue.sync_tx().unwrap_err();
-        assert!(matches!(error, sluicegate::Error::Gone { .. }), "{way}: {error}");
+        assert!(matches!(error, sluicegate::Error::Removed { .. }), "{way}: {error}");
     }
 }
 

@@ -120,8 +120,8 @@ fn a_removed_device_is_an_error() {
             Ok(_) => assert!(Instant::now() < deadline, "no error, though it is removed"),
         }
     };
-    assert!(matches!(error, Error::Gone { .. }), "{error}");
-    assert!(matches!(queue.check().unwrap_err(), Error::Gone { .. }));
+    assert!(matches!(error, Error::Removed { .. }), "{error}");
+    assert!(matches!(queue.check().unwrap_err(), Error::Removed { .. }));
     queue.stop_rx().unwrap();
     assert!(queue.sync_rx().is_err());
     assert!(queue.is_finished(), "who waits for the rest waits no longer");

@@ -109,7 +109,7 @@ fn check_removed(name: &str, queue: &mut Queue, there: u32) {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{name}: {error}");
+    assert!(matches!(error, sluicegate::Error::Removed { .. }), "{name}: {error}");
     let number = queue.number();
     let expected = format!(
         "queue {number} of right0 no longer exists: the interface has {there} receive queue"
@@ -169,7 +169,7 @@ fn receive_to_the_end(port: &mut Port, removed: &AtomicBool, remove: impl FnOnce
         }
         assert!(Instant::now() < deadline, "{packets} packets came, and nothing was said");
     };
-    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+    assert!(matches!(error, sluicegate::Error::Removed { .. }), "{error}");
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn a_queue_that_the_interface_lost_ends_with_that_error() {
         set_queues(&lab, "left", 1);
         set_queues(&lab, "right", 1);
         let error = wait_for_word(&mut port).unwrap_err();
-        assert!(matches!(error, Error::Gone { .. }), "{name}: {error}");
+        assert!(matches!(error, Error::Removed { .. }), "{name}: {error}");
         let text = error.to_string();
         let expected = "queue 1 of right0 no longer exists: the interface has 1 receive";
         assert!(text.starts_with(expected), "{name}: {text}");
@@ -224,7 +224,7 @@ fn word_without_waiting(queue: &mut Queue) -> String {
         queue.sync_tx().unwrap();
         match queue.check() {
             Ok(()) => assert!(Instant::now() < deadline, "nothing is said"),
-            Err(error @ Error::Gone { .. }) => return error.to_string(),
+            Err(error @ Error::Removed { .. }) => return error.to_string(),
             Err(error) => panic!("{error}"),
         }
     }
@@ -383,7 +383,7 @@ fn a_removed_interface_is_an_error_that_says_so() {
         let mut port = open(&lab, name).unwrap();
         run(&lab, "right", "ip link del right0");
         let error = wait_for_word(&mut port).unwrap_err();
-        assert!(matches!(error, Error::Gone { .. }), "{name}: {error}");
+        assert!(matches!(error, Error::Removed { .. }), "{name}: {error}");
         assert!(error.to_string().contains("the interface was removed"), "{name}: {error}");
         let queue = &mut port.queues[0];
         queue.stop_rx().unwrap();
@@ -391,7 +391,7 @@ fn a_removed_interface_is_an_error_that_says_so() {
         while !queue.is_finished() {
             // Gone is all that it may say.
             match queue.sync_rx() {
-                Ok(_) | Err(Error::Gone { .. }) => {}
+                Ok(_) | Err(Error::Removed { .. }) => {}
                 Err(error) => panic!("{name}: {error}"),
             }
             let slots = queue.rx().available();

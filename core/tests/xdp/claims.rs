@@ -261,7 +261,7 @@ fn users_of_a_program_that_is_taken_off_get_an_error() {
             let slots = queue.rx().available();
             queue.rx_mut().release(slots);
         };
-        assert!(matches!(error, sluicegate::Error::Gone { .. }), "{name}: {error}");
+        assert!(matches!(error, sluicegate::Error::Removed { .. }), "{name}: {error}");
         let error = error.to_string();
         assert!(error.contains("XDP program of right0") && error.contains("detach"), "{error}");
         queue.stop_rx().unwrap_or_else(|error| panic!("{name}: it ends in order: {error}"));

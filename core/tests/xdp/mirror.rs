@@ -433,7 +433,7 @@ fn a_removed_interface_is_an_error_that_says_so() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+    assert!(matches!(error, sluicegate::Error::Removed { .. }), "{error}");
 }
 
 #[test]

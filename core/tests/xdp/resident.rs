@@ -147,7 +147,7 @@ fn what_was_kept_of_another_program_is_not_kept() {
     detach(&found);
     assert!(find(&lab).unwrap().is_none(), "though it still has users");
     let error = keep(&found).expect_err("it is off");
-    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+    assert!(matches!(error, sluicegate::Error::Removed { .. }), "{error}");
     assert!(!std::path::Path::new(&folder).exists(), "nothing is pinned");
 }
 

@@ -34,13 +34,13 @@ impl HostRx {
     }
 
     /// # Errors
-    /// [`Error::Gone`]: somebody took the programs off.
+    /// [`Error::Removed`]: somebody took the programs off.
     fn check(&self, interface: &str) -> Result<()> {
         self.stage.as_ref().map_or(Ok(()), Stage::check_attached)?;
         let mut hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
         // The kernel may not answer a process that has dropped its privileges.
         match hooks.are_there() {
-            Ok(false) => Err(Error::Gone {
+            Ok(false) => Err(Error::Removed {
                 object: format!("the program for what the host sends out of {interface}"),
                 remedy: "somebody took it off (`sluice detach` does): start again".into(),
             }),

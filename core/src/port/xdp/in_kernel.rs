@@ -119,12 +119,12 @@ impl Backend for InKernel {
         // Without an answer the next look may bring one.
         match self.netlink.again(&self.interface) {
             Ok(now) => self.interface.up = now.up,
-            Err(error @ Error::Gone { .. }) => return Err(error),
+            Err(error @ Error::Removed { .. }) => return Err(error),
             Err(_) => {}
         }
         self.resident.check_attached()?;
         if let Some((target, resident)) = &self.kept.target {
-            if let Err(error @ Error::Gone { .. }) = self.netlink.again(target) {
+            if let Err(error @ Error::Removed { .. }) = self.netlink.again(target) {
                 return Err(error);
             }
             resident.check_attached()?;

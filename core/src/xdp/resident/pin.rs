@@ -97,14 +97,14 @@ impl Resident {
     /// sends. One system call, which may wait for a lock (rtnl).
     ///
     /// # Errors
-    /// [`Error::Gone`]: somebody took it off, or the interface is gone.
+    /// [`Error::Removed`]: somebody took it off, or the interface is gone.
     pub(crate) fn check_attached(&self) -> Result<()> {
         // Without privileges, kernels before 5.19 do not tell; the mark does in any case, of
         // those who took it off with us.
         let link = bpf::attachment(self.link.as_fd());
         let off = matches!(link, Ok(Some(Attachment { interface: 0, .. })));
         if off || self.control.is_detached() {
-            return Err(Error::Gone {
+            return Err(Error::Removed {
                 object: format!("the XDP program of {}", self.interface),
                 remedy:
                     "somebody took it off (`sluice detach` does): start again to attach it anew"

@@ -100,7 +100,7 @@ fn a_program_that_was_taken_off_is_known_by_the_link_or_by_the_mark() {
         resident.check_attached().unwrap();
         take_off(&resident);
         let error = resident.check_attached().expect_err(what);
-        assert!(matches!(error, Error::Gone { .. }), "{what}: {error}");
+        assert!(matches!(error, Error::Removed { .. }), "{what}: {error}");
     }
 }
 

@@ -330,7 +330,7 @@ fn an_interface_that_is_down_or_gone_is_said_to_be() {
     assert_eq!(end.xsk.socket.state().unwrap(), State::Gone);
     assert!(RingMut::new(&mut end.tx).push(&Packet::new(&Meta::default(), &frame(1, 60))));
     let error = end.xsk.sender.as_mut().unwrap().send(&mut end.tx).unwrap_err();
-    assert!(matches!(error, Error::Gone { .. }), "{error}");
+    assert!(matches!(error, Error::Removed { .. }), "{error}");
     end.receive();
     drop(end);
     assert_eq!(pool.free_buffers(), BUFFERS as usize);

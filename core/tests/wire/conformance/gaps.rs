@@ -88,6 +88,6 @@ fn a_removed_interface_is_an_error_and_one_that_was_down_works_again() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, sluicegate::Error::Gone { .. }), "{error}");
+    assert!(matches!(error, sluicegate::Error::Removed { .. }), "{error}");
     assert!(failed.is_empty(), "rows that failed: {failed:#?}");
 }
