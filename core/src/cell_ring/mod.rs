@@ -35,7 +35,7 @@ mod wake;
 mod writer;
 
 pub(crate) use memory::CellRing;
-pub(crate) use reader::Reader;
+pub(crate) use reader::{Counts, Reader};
 pub(crate) use wake::WakeSource;
 pub(crate) use writer::Writer;
 

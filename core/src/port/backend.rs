@@ -7,10 +7,10 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::host::HostFlows;
-use super::{Interface, QueueStats};
+use super::host_flows::HostFlows;
+use super::stats::QueueStats;
 use crate::error::Result;
-use sluicegate_base::ring::{Readiness, Ring, Wait};
+use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// A source or sink of packets behind the rings of one queue.
 pub(super) trait Backend: Debug + Send {

@@ -9,12 +9,13 @@
 //! A look takes the cache line that the writer stores its index to away from the writer's CPU. A
 //! reader that looked again at once would meet one packet at a time, and slow the writer down.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::backend::WakeSource;
-use crate::cell_ring::Reader;
-use sluicegate_base::ring::{Ring, Wait};
-use std::os::fd::AsFd;
+use super::stats::QueueStats;
+use crate::cell_ring::{Counts, Reader};
+use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// As many packets are read before there is another look at how many there are.
 const BATCH: u32 = 256;
@@ -109,10 +110,21 @@ impl CellIntake {
         WakeSource::Limited(self.reader.as_fd(), limit)
     }
 
-    /// The writer has woken the program.
+    /// Looks at once, after the writer has woken the program.
     pub fn is_woken(&mut self) -> bool {
         self.next_look = Instant::now();
         self.finds_packets()
+    }
+
+    /// Returns the state after a sleep: the descriptor was `ready`, or the time is up.
+    pub fn slept(&mut self, ready: bool) -> Readiness {
+        if ready && self.is_woken() { Readiness::Ready } else { Readiness::TimedOut }
+    }
+
+    /// Returns the counts of the rings.
+    pub fn stats(&self) -> QueueStats {
+        let Counts { matched, lost } = self.reader.counts();
+        QueueStats { received: matched, dropped_ring_full: lost, ..QueueStats::default() }
     }
 
     /// From now on the writers pass the rings by; packets that were written still come.

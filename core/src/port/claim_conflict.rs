@@ -3,8 +3,8 @@
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
+use super::name::PortName;
 use crate::error::{Error, Result};
-use crate::port::PortName;
 use crate::xdp::resident::{Action, ClaimLock, Claimed, Owner, Resident, Stage, WHOLE};
 
 /// Takes the first of some places that nobody has, for a port.

@@ -25,14 +25,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::backend::{Backend, WakeSource};
 use super::cells::CellIntake;
-use super::pool_sizing::PoolRequirements;
-use super::queue::Queue;
-use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats, Use};
+use super::interface::described;
+use super::name::PortName;
+use super::options::{OpenOptions, Use};
+use super::queue::{Port, Queue};
+use super::rings::{PoolRequirements, RingMaker};
+use super::stats::QueueStats;
 use crate::cell_ring::Reader;
 use crate::control::{Client, socket_path};
 use crate::error::{Error, Kind as Mends, Result};
 use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, WatchRequest, readers};
-use sluicegate_base::ring::{Readiness, Ring, Wait};
+use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// The writer says within this time that it has ended.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -53,14 +56,14 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         return Err(name.error("a monitor: port only receives"));
     }
     let (whose, port) = name.name().split_once('/').unwrap_or(("switch", name.name()));
-    let slots = name.count("slots", 2..=65_536)?.unwrap_or(512) as u32;
+    let slots = name.slots(2..=65_536)?;
     if port.contains(' ') {
         return Err(name.error("a watched port has no blank in its name"));
     }
     let watch = WatchRequest {
         port: port.to_owned(),
-        snaplen: name.number("snaplen", 1..=65_535)?.unwrap_or(DEFAULT_SNAPLEN.into()) as u32,
-        cells: name.count("ring_size", 2..=1 << 20)?.unwrap_or(DEFAULT_CELLS.into()) as u32,
+        snaplen: name.number("snaplen", 1..=65_535)?.unwrap_or(DEFAULT_SNAPLEN),
+        cells: name.count("ring_size", 2..=1 << 20)?.unwrap_or(DEFAULT_CELLS),
         filter: name.option("filter").unwrap_or_default().to_owned(),
     };
     let latency = name.latency(options)?;
@@ -69,21 +72,18 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let snaplen = readers.iter().map(Reader::snaplen).max().unwrap_or(watch.snaplen);
     let buffer_bytes = snaplen.next_multiple_of(64);
     let pool = PoolRequirements::of_queues(readers.len() as u32, slots, buffer_bytes).pool()?;
+    let rings = RingMaker { pool, usage: Use::Receive, slots };
     let client = Arc::new(client);
     // A socket may be anybody's.
     let whose = name.option("socket").unwrap_or(whose);
     let queue = |(number, reader): (usize, Reader)| {
-        let described = Interface {
-            name: port.to_owned(),
-            link_type: LINKTYPE_ETHERNET,
-            snaplen: reader.snaplen(),
-            comment: format!("port {port} of '{whose}'; timestamps: software"),
-        };
+        let comment = format!("port {port} of '{whose}'; timestamps: software");
+        let described = Interface { snaplen: reader.snaplen(), ..described(port, comment) };
         let queue = MonitorQueue {
             intake: CellIntake::new(reader, latency),
             client: Some(Arc::clone(&client)),
         };
-        let (rx, tx) = (Ring::receive(&pool, slots)?, Ring::absent(&pool)?);
+        let (rx, tx) = rings.make()?;
         Ok(Queue::new(number as u32, rx, tx, queue, vec![described]))
     };
     let queues = readers.into_iter().enumerate().map(queue).collect::<Result<_>>()?;
@@ -156,12 +156,7 @@ impl Backend for MonitorQueue {
     }
 
     fn stats(&mut self) -> Result<QueueStats> {
-        let counts = self.intake.reader().counts();
-        Ok(QueueStats {
-            received: counts.matched,
-            dropped_ring_full: counts.lost,
-            ..QueueStats::default()
-        })
+        Ok(self.intake.stats())
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {
@@ -177,8 +172,7 @@ impl Backend for MonitorQueue {
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {
-        let found = ready && self.intake.is_woken();
-        Ok(if found { Readiness::Ready } else { Readiness::TimedOut })
+        Ok(self.intake.slept(ready))
     }
 }
 

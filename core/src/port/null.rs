@@ -3,17 +3,18 @@
 //! `size=` bytes a packet (60). The bytes are whatever the buffers hold.
 
 use super::backend::Backend;
-use super::pool_sizing::PoolRequirements;
-use super::queue::Queue;
-use super::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats};
+use super::interface::described;
+use super::name::PortName;
+use super::options::{OpenOptions, Use};
+use super::queue::Port;
+use super::rings::{PoolRequirements, RingMaker};
+use super::stats::QueueStats;
 use crate::error::Result;
 use sluicegate_base::ring::{Meta, Readiness, Ring};
 
-const DEFAULT_SLOTS: u64 = 512;
-
 /// The state of one queue: the length its packets have.
-#[derive(Debug)]
-pub(super) struct Null {
+#[derive(Debug, Default)]
+struct Null {
     size: u16,
     closed: bool,
     received: u64,
@@ -22,38 +23,13 @@ pub(super) struct Null {
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let size = name.number("size", 1..=2048)?.unwrap_or(60) as u16;
-    let slots = name.count("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
-    let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
-    let pool = match &options.pool {
-        Some(pool) => pool.clone(),
-        None => {
-            let queues = numbers.clone().count() as u32;
-            PoolRequirements::usual(queues, slots * 2).pool()?
-        }
-    };
-    let interface = Interface {
-        name: "null".into(),
-        link_type: LINKTYPE_ETHERNET,
-        snaplen: 0,
-        comment: String::new(),
-    };
-    let queues = numbers
-        .map(|number| {
-            let rx = Ring::receive(&pool, slots)?;
-            let tx = Ring::transmit(&pool, slots)?;
-            Ok(Queue::new(
-                number,
-                rx,
-                tx,
-                Null { size, closed: false, received: 0, sent: 0 },
-                vec![interface.clone()],
-            ))
-        })
-        .collect::<Result<_>>()?;
-    Ok(Port::plain(name, queues))
+    let slots = name.slots(2..=65536)?;
+    let numbers = name.queue_numbers(options);
+    let own = PoolRequirements::usual(numbers.clone().count() as u32, slots * 2);
+    let rings = RingMaker { pool: own.pool_of(options)?, usage: Use::Both, slots };
+    let backends = numbers.map(|number| (number, Null { size, ..Null::default() }));
+    Ok(Port::plain(name, rings.queues(&described("null", ""), backends)?))
 }
-
-impl Null {}
 
 /// There is always something.
 impl Backend for Null {

@@ -23,6 +23,18 @@ pub enum Use {
     Both,
 }
 
+impl Use {
+    /// Returns true if a port for this use receives.
+    pub fn receives(self) -> bool {
+        self != Self::Send
+    }
+
+    /// Returns true if a port for this use sends.
+    pub fn sends(self) -> bool {
+        self != Self::Receive
+    }
+}
+
 /// How to open a port, besides its name.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
@@ -59,8 +71,13 @@ pub struct Fallback {
 }
 
 impl Fallback {
-    /// A fall for a reason that says all.
+    /// Makes a fallback whose reason says all.
     pub fn new(from: &'static str, to: &'static str, reason: String) -> Self {
         Self { from, to, reason, detail: None }
+    }
+
+    /// The fallback of an XDP program that is not native for this reason; none if it is.
+    pub(super) fn from_native(reason: Option<String>) -> Vec<Self> {
+        reason.map(|reason| Self::new("native", "skb", reason)).into_iter().collect()
     }
 }

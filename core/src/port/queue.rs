@@ -1,68 +1,48 @@
-//! A queue: one receive ring, one transmit ring, one thread, and the backend behind them.
+//! An open port, and its queues: one receive ring, one transmit ring, one thread, and the backend behind them.
 
 use std::time::Duration;
 
-use super::Interface;
 use super::backend::Backend;
-use super::host::HostFlows;
+use super::host_flows::HostFlows;
+use super::name::PortName;
+use super::options::Fallback;
+use super::stats::QueueStats;
 use super::wait::wait_for;
 use crate::error::Result;
-use crate::xdp::RedirectCounts;
-use sluicegate_base::ring::{Packets, Readiness, Ring, RingMut, Wait};
+use sluicegate_base::ring::{
+    Interface, LINKTYPE_ETHERNET, Packets, Readiness, Ring, RingMut, Wait,
+};
 
 /// The kernel takes the last packets within this time, or not at all.
 const LAST_SENT: Duration = Duration::from_secs(1);
 
-/// The counts of a backend since the queue was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueStats {
-    /// Packets that passed the filter and were the queue's to take, taken or lost.
-    pub received: u64,
-    /// The part of these that was lost because the queue's buffer had no room.
-    pub dropped_ring_full: u64,
-    /// The part of these that was longer than a frame of the buffer, whether it was full or not; of
-    /// `packet:` with `method=frames` only.
-    pub lost_long: u64,
-    /// How often the buffer ran full.
-    pub ring_full_events: u64,
-    /// Packets sent; for a file, written; of live frames and forwarding in the kernel, handed to the
-    /// interface.
-    pub sent: u64,
-    /// The part of these that XDP redirected to an interface, and the known results.
-    pub redirects: RedirectCounts,
-    /// The part of these that XDP redirected while the kernel does not report failures: without
-    /// CAP_PERFMON, or BTF.
-    pub untraced: u64,
-    /// Attempts to send that the kernel answered with a drop, which the interface or its queue counted.
-    /// Most packets are tried again.
-    pub rejected: u64,
-    /// Packets given to send that never will be: too long for the interface, a full disk.
-    pub refused: u64,
-    /// The part of these that was longer than the port can send; not of `xdp:` and `tap:`.
-    pub too_long: u64,
-    /// The part of these that was still not sent when sending ended.
-    pub unsent: u64,
-    /// The part of these that a peer of `memif:` had not taken when it disconnected.
-    pub disconnected: u64,
+/// An open port.
+#[derive(Debug)]
+pub struct Port {
+    /// Its name as the user wrote it.
+    pub name: PortName,
+    /// The method in use: "ring", "recvmmsg"; of a `packet:` port that only sends, the way it does:
+    /// "sendmmsg". Empty where there is but one.
+    pub method: &'static str,
+    /// How packets come from the card: "native-zero-copy", "native-copy", "native", "skb"; of
+    /// `xdp:` and `mirror:` only. Of several queues the slowest one's.
+    pub mode: Option<&'static str>,
+    /// Methods that were tried before it.
+    pub fallbacks: Vec<Fallback>,
+    /// One for each thread that shall serve the port.
+    pub queues: Vec<Queue>,
 }
 
-impl QueueStats {
-    /// Returns the sum of two queues' counts.
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            received: self.received + other.received,
-            dropped_ring_full: self.dropped_ring_full + other.dropped_ring_full,
-            lost_long: self.lost_long + other.lost_long,
-            ring_full_events: self.ring_full_events + other.ring_full_events,
-            sent: self.sent + other.sent,
-            redirects: self.redirects.plus(other.redirects),
-            untraced: self.untraced + other.untraced,
-            rejected: self.rejected + other.rejected,
-            refused: self.refused + other.refused,
-            too_long: self.too_long + other.too_long,
-            unsent: self.unsent + other.unsent,
-            disconnected: self.disconnected + other.disconnected,
-        }
+impl Port {
+    /// An open port of a kind that works in one way only.
+    pub(super) fn plain(name: &PortName, queues: Vec<Queue>) -> Self {
+        Self { name: name.clone(), method: "", mode: None, fallbacks: Vec::new(), queues }
+    }
+
+    /// Returns the header type of packets sent to it: a LINKTYPE_ number, Ethernet's by default.
+    pub fn link_type(&self) -> u16 {
+        let first = self.queues.first().and_then(|queue| queue.interfaces().first());
+        first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type)
     }
 }
 
@@ -228,7 +208,7 @@ impl Queue {
     }
 
     /// Returns the backend of the rings.
-    pub(super) fn backend(&mut self) -> &mut dyn Backend {
+    fn backend(&mut self) -> &mut dyn Backend {
         &mut *self.backend
     }
 
@@ -319,4 +299,32 @@ impl Queue {
     pub fn stats(&mut self) -> Result<QueueStats> {
         self.backend.stats()
     }
+}
+
+/// Waits until there is something to receive in one of the queues, for `timeout` at most. Says at
+/// which, by its index, and what; for [`Readiness::TimedOut`] the index means nothing. One poll(2)
+/// sleeps for all of them; a queue that nothing wakes is looked at now and then meanwhile. A signal
+/// ends the waiting as if the time were up.
+///
+/// ```
+/// use std::time::Duration;
+/// use sluicegate::port::{OpenOptions, Port, wait_any};
+/// use sluicegate::ring::{Readiness, Wait};
+///
+/// let mut port = Port::open(&"null:/0-1".parse()?, &OpenOptions::default())?;
+/// let mut queues: Vec<_> = port.queues.iter_mut().collect();
+/// let (which, what) = wait_any(&mut queues, Wait::Sleep, Duration::from_secs(1))?;
+/// assert_eq!((which, what), (0, Readiness::Ready), "null: never runs dry");
+/// # Ok::<(), sluicegate::Error>(())
+/// ```
+///
+/// # Errors
+/// One of the sources was removed.
+pub fn wait_any(
+    queues: &mut [&mut Queue],
+    wait: Wait,
+    timeout: Duration,
+) -> Result<(usize, Readiness)> {
+    let mut backends: Vec<_> = queues.iter_mut().map(|queue| queue.backend()).collect();
+    wait_for(&mut backends, wait, timeout)
 }

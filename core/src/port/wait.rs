@@ -9,7 +9,6 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
-use super::Queue;
 use super::backend::{Backend, WakeSource};
 use crate::error::{Error, Result};
 use sluicegate_base::ring::{Readiness, Wait};
@@ -19,35 +18,8 @@ const LOOKS: u32 = 64;
 /// No wait is longer.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Waits until there is something to receive in one of the queues, for `timeout` at most. Says at
-/// which, by its index, and what; for [`Readiness::TimedOut`] the index means nothing. One poll(2)
-/// sleeps for all of them; a queue that nothing wakes is looked at now and then meanwhile. A signal
-/// ends the waiting as if the time were up.
-///
-/// ```
-/// use std::time::Duration;
-/// use sluicegate::port::{OpenOptions, Port, wait_any};
-/// use sluicegate::ring::{Readiness, Wait};
-///
-/// let mut port = Port::open(&"null:/0-1".parse()?, &OpenOptions::default())?;
-/// let mut queues: Vec<_> = port.queues.iter_mut().collect();
-/// let (which, what) = wait_any(&mut queues, Wait::Sleep, Duration::from_secs(1))?;
-/// assert_eq!((which, what), (0, Readiness::Ready), "null: never runs dry");
-/// # Ok::<(), sluicegate::Error>(())
-/// ```
-///
-/// # Errors
-/// One of the sources was removed.
-pub fn wait_any(
-    queues: &mut [&mut Queue],
-    wait: Wait,
-    timeout: Duration,
-) -> Result<(usize, Readiness)> {
-    let mut backends: Vec<_> = queues.iter_mut().map(|queue| queue.backend()).collect();
-    wait_for(&mut backends, wait, timeout)
-}
-
-/// Waits for backends, like [`wait_any`].
+/// Waits until one of the backends has something to receive, for `timeout` at most. Returns its index and
+/// state; for [`Readiness::TimedOut`] the index means nothing.
 pub(super) fn wait_for(
     backends: &mut [&mut dyn Backend],
     wait: Wait,
@@ -158,7 +130,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::port::QueueStats;
+    use crate::port::stats::QueueStats;
 
     /// Woken by a pipe, or looked at now and then, until it has been looked at so often.
     #[derive(Debug, Default)]

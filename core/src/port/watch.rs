@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::{PortName, Use};
+use super::name::PortName;
+use super::options::Use;
 use crate::error::{Error, Result};
 use crate::link::{self, Channels, Ethtool, Netlink};
 use crate::xdp::resident::QUEUES_MAX;

@@ -8,9 +8,9 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, io};
 
-use super::program;
+use super::program::{self, lacking};
 use crate::error::{Error, Result};
-use crate::link::{FilterPlace, Interface, Mac, Making, Netlink, Side, Tap, Then, interface};
+use crate::link::{FilterPlace, Interface, Making, Netlink, Side, Tap, Then, interface};
 
 /// The longest MTU a TAP can have: its interface's may become what it likes.
 const MTU: u32 = 65_521;
@@ -49,11 +49,6 @@ impl Device {
             .map_err(|error| lacking(error, "have packets enter", &target.name))?;
         netlink.set_up(&name, true)?;
         Ok((Self { name, index }, taps))
-    }
-
-    /// Gives it the interface's address, which has changed.
-    pub fn set_mac(&self, netlink: &mut Netlink, mac: Mac) -> Result<()> {
-        netlink.set_mac(&self.name, mac)
     }
 }
 
@@ -98,22 +93,6 @@ fn taken(name: &str, target: &Interface) -> Error {
         "another port has it, by the device {name}: {whose}; end that one, for an interface can \
          have one host: port"
     ))
-}
-
-/// Explains a refusal of bpf(2) or netlink to the user.
-pub(super) fn lacking(error: io::Error, operation: &'static str, interface: &str) -> Error {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => Error::Privilege {
-            operation: format!("{operation} {interface}"),
-            capability: "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
-            remedy: "run it with sudo".into(),
-        },
-        Some(libc::ENOENT | libc::EOPNOTSUPP) => Error::Unsupported {
-            feature: format!("{operation} {interface}: a part of the kernel"),
-            remedy: "load it: modprobe -a sch_ingress cls_bpf act_mirred".into(),
-        },
-        _ => Error::system(operation, interface, error),
-    }
 }
 
 /// The kernel's count of it, of one device's queues together. What is redirected to an interface

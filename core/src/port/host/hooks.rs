@@ -8,12 +8,9 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::device::lacking;
 use super::program::NAME;
-use crate::error::Result;
 use crate::link::{FilterPlace, Netlink, Side, Then};
-use crate::xdp::bpf::{self, TcxProgram, Write};
-use crate::xdp::live::SharedCounters;
+use crate::xdp::bpf::{self, TcxProgram};
 
 /// By which a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,41 +280,5 @@ mod tests {
             Ok(())
         })
         .unwrap();
-    }
-}
-
-/// The sign of one port.
-#[derive(Debug)]
-pub(super) struct Life {
-    /// Its one entry exists as long as the port serves.
-    pub alive: OwnedFd,
-    /// One word: not 0 from the moment the port has begun to serve until it has ended by itself; of
-    /// one that was killed it stays so. In memory, so that no privilege is needed to write it.
-    pub begun: SharedCounters,
-    token: OwnedFd,
-}
-
-impl Life {
-    /// Makes the mark of a port that does not serve yet.
-    pub fn new(interface: &str) -> Result<Self> {
-        let failed = |error| lacking(error, "make a sign of life for the host: port of", interface);
-        Ok(Self {
-            alive: bpf::create_socket_map(c"sluice_alive", 1).map_err(failed)?,
-            begun: SharedCounters::zeros(1, "the host: port")?,
-            token: bpf::token().map_err(failed)?,
-        })
-    }
-
-    /// From now on it serves.
-    pub fn begin(&self) -> io::Result<()> {
-        bpf::put(self.alive.as_fd(), 0, &self.token, Write::Any)?;
-        self.begun.set(0, 1);
-        Ok(())
-    }
-
-    /// Ends serving without the fallback. A process that has dropped its privileges cannot remove
-    /// filters, but can still do this.
-    pub fn end(&self) {
-        self.begun.set(0, 0);
     }
 }

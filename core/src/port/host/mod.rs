@@ -45,7 +45,6 @@
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, with `flows=` CAP_SYS_ADMIN, too, and Linux 5.10.
 
 mod device;
-mod flows;
 mod hooks;
 mod program;
 mod queue;
@@ -53,40 +52,29 @@ mod queue;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-pub use flows::HostFlows;
-pub(super) use queue::HostQueue;
-
-use device::DeviceQueue;
-use device::{Device, lacking};
-use hooks::Life;
+use device::{Device, DeviceQueue};
 use hooks::{Hook, Hooks};
-use queue::{DeviceAddress, HostRx};
+use program::{DeadOwner, Life, lacking};
+use queue::{DeviceAddress, HostQueue, HostRx};
 
-use super::tap::{self, Drops, TapQueue};
-use super::{OpenOptions, Port, PortName, lookup, xdp};
+use super::host_flows::HostFlows;
+use super::interface::find_ethernet;
+use super::name::PortName;
+use super::options::{Fallback, OpenOptions};
+use super::queue::Port;
+use super::tap_queue::{DeviceDrops, TapQueue, described, frame_bytes, rings};
 use crate::error::{Error, Result};
-use crate::link::{self, LinkState, Netlink, Side, netns};
+use crate::link::{self, LinkState, Side, netns};
 use crate::xdp::Mode;
 use crate::xdp::flows::FlowTable;
 use crate::xdp::resident::{Action, FLOWS, ModeWish, Owner, Resident, Stage, load_flows};
 
-/// Marks packets (`SO_MARK`) that a port of this library sends through the host's stack: they go
-/// out, and are not taken for the host's own.
-pub(super) const MARK: i32 = 0x736c_6963;
-
 /// With fewer the kernel's table, which shares room out by CPU, forgets at once.
-const MIN_FLOWS: u64 = 64;
-
-/// The handling of packets once the owner is dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fallback {
-    Pass,
-    Drop,
-}
+const MIN_FLOWS: u32 = 64;
 
 /// The values of the options.
 struct HostConfig {
-    fallback: Fallback,
+    dead_owner: DeadOwner,
     hook: Option<Hook>,
     flows: Option<u32>,
     mode: ModeWish,
@@ -96,10 +84,10 @@ struct HostConfig {
 
 impl HostConfig {
     fn of(name: &PortName) -> Result<Self> {
-        let fallbacks = [("pass", Fallback::Pass), ("drop", Fallback::Drop)];
-        let fallback = name.choice("fallback", &fallbacks)?.unwrap_or(Fallback::Pass);
+        let fallbacks = [("pass", DeadOwner::Pass), ("drop", DeadOwner::Drop)];
+        let dead_owner = name.choice("fallback", &fallbacks)?.unwrap_or(DeadOwner::Pass);
         let mut hook = name.choice("hook", &[("tcx", Hook::Tcx), ("clsact", Hook::Clsact)])?;
-        if fallback == Fallback::Drop {
+        if dead_owner == DeadOwner::Drop {
             if hook == Some(Hook::Tcx) {
                 return Err(name.error(
                     "hook=tcx ends with its owner, and fallback=drop is for what comes then: use \
@@ -124,12 +112,12 @@ impl HostConfig {
             return Err(name.error("mode= is for flows=: without, the port has no XDP program"));
         }
         Ok(Self {
-            fallback,
+            dead_owner,
             hook,
-            flows: flows.map(|flows| flows as u32),
+            flows,
             mode: mode.unwrap_or_default(),
-            ring: name.count("ring_size", 64..=65_536)?.unwrap_or(4096) as u32,
-            slots: name.count("slots", 2..=65_536)?.unwrap_or(512) as u32,
+            ring: name.count("ring_size", 64..=65_536)?.unwrap_or(4096),
+            slots: name.slots(2..=65_536)?,
         })
     }
 }
@@ -138,18 +126,14 @@ impl HostConfig {
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let config = HostConfig::of(name)?;
     let netns = options.netns.as_deref();
-    let interface = lookup::interface(name, netns)?;
-    if interface.hardware != libc::ARPHRD_ETHER {
-        return Err(name.error("host: is for Ethernet interfaces"));
-    }
-    let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
+    let interface = find_ethernet(name, netns, "host: is for Ethernet interfaces")?;
+    let numbers = name.queue_numbers(options);
     let count = numbers.clone().count();
-    let frame_bytes = tap::frame_bytes(interface.mtu);
-    let rings = tap::TapRings::new(name, options, config.slots, count, frame_bytes)?;
+    let rings = rings(name, options, config.slots, count, frame_bytes(interface.mtu))?;
     let (queues, hook, not_native) = netns::run_in(netns, || between(&config, &interface, count))?;
-    let queues = rings.queues(&interface.name, numbers.zip(queues))?;
-    let fallbacks = xdp::fallbacks(not_native);
-    Ok(Port { name: name.clone(), method: hook.name(), mode: None, fallbacks, queues })
+    let queues = rings.queues(&described(&interface.name), numbers.zip(queues))?;
+    let fallbacks = Fallback::from_native(not_native);
+    Ok(Port { method: hook.name(), fallbacks, ..Port::plain(name, queues) })
 }
 
 /// Takes what the host sends out of an interface of this thread's network namespace. Says, too, why
@@ -166,9 +150,9 @@ fn between(
     // nowhere.
     let life = Life::new(&interface.name)?;
     let table = config.flows.map(FlowTable::new).transpose().map_err(failed)?.map(Arc::new);
-    let out = program::leaving(&life, device.index, config.fallback, table.as_deref());
+    let out = program::leaving(&life, device.index, config.dead_owner, table.as_deref());
     let out = out.map_err(failed)?;
-    let cut_off = config.fallback == Fallback::Drop;
+    let cut_off = config.dead_owner == DeadOwner::Drop;
     let inward = cut_off.then(|| program::entering(&life)).transpose().map_err(failed)?;
     let mut programs = vec![(Side::Egress, &out)];
     programs.extend(inward.as_ref().map(|program| (Side::Ingress, program)));
@@ -184,9 +168,9 @@ fn between(
         },
     };
     let (hooks, hook) = put?;
-    let mut drops = Some(Drops::of(&device.name)?);
+    let mut drops = Some(DeviceDrops::of(&device.name)?);
     let shares = DeviceQueue::of_each(device.index, queues)?;
-    let mut address = Some(DeviceAddress::new(Netlink::open(None)?, interface.clone(), device));
+    let mut address = Some(DeviceAddress::new(interface.clone(), device.name)?);
     let passing = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
     let (stage, not_native) = passing.map_or((None, None), |(stage, why)| (Some(stage), why));
     life.begin().map_err(failed)?;

@@ -13,14 +13,15 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use super::hooks::Life;
-use super::{Fallback, MARK};
+use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, sk_buff, tc_action};
-use crate::xdp::bpf;
+use crate::port::interface::HOST_MARK;
+use crate::xdp::bpf::{self, Write};
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
+use crate::xdp::live::SharedCounters;
 
 /// The name prefix of our programs on the interface.
 pub(super) const NAME: &str = "sluice_host";
@@ -29,12 +30,71 @@ const KEY: i16 = -8;
 /// Where a flow and a key stand there.
 const FLOW: i16 = KEY - 8 - Flow::BYTES as i16;
 
+/// The handling of packets once the owner is dead: the option `fallback`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeadOwner {
+    Pass,
+    Drop,
+}
+
+/// The sign of life of one port.
+#[derive(Debug)]
+pub(super) struct Life {
+    /// Its one entry exists as long as the port serves.
+    pub alive: OwnedFd,
+    /// One word: not 0 from the moment the port has begun to serve until it has ended by itself; of
+    /// one that was killed it stays so. In memory, so that no privilege is needed to write it.
+    pub begun: SharedCounters,
+    token: OwnedFd,
+}
+
+impl Life {
+    /// Makes the mark of a port that does not serve yet.
+    pub fn new(interface: &str) -> Result<Self> {
+        let failed = |error| lacking(error, "make a sign of life for the host: port of", interface);
+        Ok(Self {
+            alive: bpf::create_socket_map(c"sluice_alive", 1).map_err(failed)?,
+            begun: SharedCounters::zeros(1, "the host: port")?,
+            token: bpf::token().map_err(failed)?,
+        })
+    }
+
+    /// From now on it serves.
+    pub fn begin(&self) -> io::Result<()> {
+        bpf::put(self.alive.as_fd(), 0, &self.token, Write::Any)?;
+        self.begun.set(0, 1);
+        Ok(())
+    }
+
+    /// Ends serving without the fallback. A process that has dropped its privileges cannot remove
+    /// filters, but can still do this.
+    pub fn end(&self) {
+        self.begun.set(0, 0);
+    }
+}
+
+/// Explains a refusal of bpf(2) or netlink to the user.
+pub(super) fn lacking(error: io::Error, operation: &'static str, interface: &str) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Error::Privilege {
+            operation: format!("{operation} {interface}"),
+            capability: "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
+            remedy: "run it with sudo".into(),
+        },
+        Some(libc::ENOENT | libc::EOPNOTSUPP) => Error::Unsupported {
+            feature: format!("{operation} {interface}: a part of the kernel"),
+            remedy: "load it: modprobe -a sch_ingress cls_bpf act_mirred".into(),
+        },
+        _ => Error::system(operation, interface, error),
+    }
+}
+
 /// The program for what the host sends out of the interface: it goes to the port's device, unless
 /// it comes from a port's own socket, or is of a flow that was left to the host.
 pub(super) fn leaving(
     life: &Life,
     device: u32,
-    fallback: Fallback,
+    dead_owner: DeadOwner,
     flows: Option<&FlowTable>,
 ) -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
@@ -42,18 +102,18 @@ pub(super) fn leaving(
     asm.mov(R6, R1);
     owner_is_alive(&mut asm, life, dead);
     asm.load(Size::W, R1, R6 + sk_buff::MARK);
-    asm.jeq32(R1, MARK, pass);
+    asm.jeq32(R1, HOST_MARK, pass);
     if let Some(flows) = flows {
         pass_flows(&mut asm, flows, pass);
     }
-    asm.mov(R1, MARK);
+    asm.mov(R1, HOST_MARK);
     asm.store(Size::W, R6 + sk_buff::MARK, R1);
     asm.mov32(R1, device.cast_signed());
     asm.mov(R2, 0);
     asm.call(Helper::REDIRECT);
     asm.exit();
     asm.place(dead);
-    fall_back(&mut asm, life, fallback, pass);
+    fall_back(&mut asm, life, dead_owner, pass);
     asm.place(pass);
     answer(&mut asm, tc_action::UNSPEC);
     load(c"sluice_host_out", &asm)
@@ -67,7 +127,7 @@ pub(super) fn entering(life: &Life) -> io::Result<OwnedFd> {
     owner_is_alive(&mut asm, life, dead);
     asm.jump(pass);
     asm.place(dead);
-    fall_back(&mut asm, life, Fallback::Drop, pass);
+    fall_back(&mut asm, life, DeadOwner::Drop, pass);
     asm.place(pass);
     answer(&mut asm, tc_action::UNSPEC);
     load(c"sluice_host_in", &asm)
@@ -79,7 +139,7 @@ pub(super) fn gate() -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
     let marked = asm.label();
     asm.load(Size::W, R1, R1 + sk_buff::MARK);
-    asm.jeq32(R1, MARK, marked);
+    asm.jeq32(R1, HOST_MARK, marked);
     answer(&mut asm, tc_action::STOLEN);
     asm.place(marked);
     answer(&mut asm, tc_action::UNSPEC);
@@ -116,8 +176,8 @@ fn owner_is_alive(asm: &mut Assembler, life: &Life, dead: Label) {
 }
 
 /// Emits the fallback for a dead owner; before the first owner serves, packets pass.
-fn fall_back(asm: &mut Assembler, life: &Life, fallback: Fallback, pass: Label) {
-    if fallback == Fallback::Drop {
+fn fall_back(asm: &mut Assembler, life: &Life, dead_owner: DeadOwner, pass: Label) {
+    if dead_owner == DeadOwner::Drop {
         asm.load_map_value(R1, &life.begun, 0);
         asm.load(Size::DW, R1, R1 + 0);
         asm.jeq(R1, 0, pass);

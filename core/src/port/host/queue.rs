@@ -3,16 +3,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::HostFlows;
-use super::device::Device;
 use super::device::DeviceQueue;
 use super::hooks::Hooks;
-use super::hooks::Life;
+use super::program::Life;
 use crate::error::{Error, Result};
 use crate::link::{Interface, Mac, Netlink};
-use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
-use crate::port::tap::TapQueue;
+use crate::port::host_flows::HostFlows;
+use crate::port::stats::QueueStats;
+use crate::port::tap_queue::TapQueue;
 use crate::xdp::resident::Stage;
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
@@ -61,13 +60,13 @@ impl Drop for HostRx {
 pub(super) struct DeviceAddress {
     netlink: Netlink,
     interface: Interface,
-    device: Device,
+    device: String,
     mac: Option<Mac>,
 }
 
 impl DeviceAddress {
-    pub fn new(netlink: Netlink, interface: Interface, device: Device) -> Self {
-        Self { mac: interface.mac, netlink, interface, device }
+    pub fn new(interface: Interface, device: String) -> Result<Self> {
+        Ok(Self { netlink: Netlink::open(None)?, mac: interface.mac, interface, device })
     }
 
     /// Has the device follow the interface.
@@ -77,7 +76,7 @@ impl DeviceAddress {
             return Ok(());
         }
         if let Some(mac) = now.mac {
-            self.device.set_mac(&mut self.netlink, mac)?;
+            self.netlink.set_mac(&self.device, mac)?;
         }
         self.mac = now.mac;
         Ok(())
@@ -86,7 +85,7 @@ impl DeviceAddress {
 
 /// A queue of a `host:` port.
 #[derive(Debug)]
-pub(crate) struct HostQueue {
+pub(super) struct HostQueue {
     // Before the device: nothing is led there any more when it goes.
     intake: Option<Arc<HostRx>>,
     tap: TapQueue,

@@ -37,17 +37,15 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-pub(super) use queue::MemifQueue;
-
-use super::pool_sizing::PoolRequirements;
-use super::queue::Queue;
-use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use};
+use super::interface::described;
+use super::name::PortName;
+use super::options::{OpenOptions, Use};
+use super::queue::{Port, Queue};
+use super::rings::{PoolRequirements, RingMaker};
 use crate::error::{Error, Result};
 use crate::link::netns;
 use control::{ControlSocket, Endpoint};
-use queue::Ways;
-use sluicegate_base::memory::Pool;
-use sluicegate_base::ring::{Interface, Ring};
+use queue::{MemifQueue, Ways};
 use sluicegate_memif::{Address, Settings};
 
 /// Opens the port.
@@ -56,10 +54,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let address = Address::of(name.name());
     let netns = options.netns.clone();
     let endpoint = netns::run_in(netns.as_deref(), || meet(name, &config, &address))?;
-    let pool = match &options.pool {
-        Some(pool) => Arc::clone(pool),
-        None => needs(name, options)?.pool()?,
-    };
+    let pool = requirements(name, options)?.pool_of(options)?;
     let method = match endpoint {
         Endpoint::Server(_) => "server",
         Endpoint::Client { .. } => {
@@ -68,33 +63,22 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         }
     };
     let ways = Ways {
-        receives: options.usage != Use::Send,
-        sends: options.usage != Use::Receive,
+        receives: options.usage.receives(),
+        sends: options.usage.sends(),
         interrupts: config.interrupts,
     };
-    let described = Interface {
-        name: name.short(),
-        link_type: LINKTYPE_ETHERNET,
-        snaplen: 0,
-        comment: String::new(),
-    };
-    let queues = usize::from(config.settings.queues);
-    let ring = |used, make: fn(&Arc<Pool>, u32) -> Result<Ring>| match used {
-        true => make(&pool, config.slots),
-        false => Ring::absent(&pool),
-    };
-    let rings = |_| Ok((ring(ways.receives, Ring::receive)?, ring(ways.sends, Ring::transmit)?));
-    let rings = (0..queues).map(rings).collect::<Result<Vec<_>>>()?;
+    let rings = RingMaker { pool, usage: options.usage, slots: config.slots };
+    let rings = (0..config.settings.queues).map(|_| rings.make()).collect::<Result<Vec<_>>>()?;
     // Last: nothing can fail any more, and the port listens.
     let place = (address, netns);
     let control =
         Arc::new(ControlSocket::start(name.short(), place, config.settings.clone(), endpoint)?);
+    let described = described(name.short(), "");
     let queues = rings.into_iter().enumerate().map(|(number, (rx, tx))| {
         let backend = MemifQueue::new(number, &control, ways);
         Queue::new(number as u32, rx, tx, backend, vec![described.clone()])
     });
-    let queues = queues.collect();
-    Ok(Port { name: name.clone(), method, mode: None, fallbacks: Vec::new(), queues })
+    Ok(Port { method, ..Port::plain(name, queues.collect()) })
 }
 
 /// As long one waits for another who starts at the same moment to listen: that is a few microseconds,
@@ -183,7 +167,7 @@ fn check_region(name: &PortName, config: &MemifConfig) -> Result<()> {
 }
 
 /// Returns the buffers that the port takes from a pool.
-pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
+pub(super) fn requirements(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
     let config = MemifConfig::of(name, options)?;
     let directions = if options.usage == Use::Both { 2 } else { 1 };
     let Settings { queues, buffer_bytes, .. } = config.settings;
@@ -191,13 +175,12 @@ pub(super) fn needs(name: &PortName, options: &OpenOptions) -> Result<PoolRequir
 }
 
 /// Entries of each ring, where nothing is said.
-const DEFAULT_RING: u64 = 1024;
+const DEFAULT_RING: u32 = 1024;
 /// Bytes of each buffer, where nothing is said: what others have, and a line of the cache. Buffers a
 /// power of two apart would all begin in the same few sets of it, and push each other out.
-const DEFAULT_BUFFER: u64 = 2048 + 64;
-const DEFAULT_SLOTS: u64 = 512;
+const DEFAULT_BUFFER: u32 = 2048 + 64;
 /// Most queues of a port.
-const MAX_QUEUES: u64 = 64;
+const MAX_QUEUES: u32 = 64;
 /// Most bytes of a secret.
 const SECRET_BYTES: usize = 24;
 
@@ -225,12 +208,12 @@ impl MemifConfig {
     fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
         let roles = [("server", MemifRole::Server), ("client", MemifRole::Client)];
         let queues = name.count("queues", 1..=MAX_QUEUES)?;
-        let queues = queues.map_or(options.queues.max(1).min(MAX_QUEUES as u32), |n| n as u32);
+        let queues = queues.unwrap_or(options.queues.clamp(1, MAX_QUEUES));
         let entries = name.count("ring_size", 32..=16_384)?.unwrap_or(DEFAULT_RING);
         if !entries.is_power_of_two() {
             return Err(name.bad_option("ring_size", &entries.to_string(), "use a power of two"));
         }
-        let buffer_bytes = name.number("buffer", 64..=65_472)?.unwrap_or(DEFAULT_BUFFER) as u32;
+        let buffer_bytes = name.number("buffer", 64..=65_472)?.unwrap_or(DEFAULT_BUFFER);
         let said = name.option("secret").unwrap_or_default().as_bytes();
         let mut secret = [0; SECRET_BYTES];
         match secret.get_mut(..said.len()) {
@@ -240,14 +223,14 @@ impl MemifConfig {
         Ok(Self {
             role: name.choice("role", &roles)?,
             settings: Settings {
-                id: name.count("id", 0..=u32::MAX.into())?.unwrap_or(0) as u32,
+                id: name.count("id", 0..=u32::MAX)?.unwrap_or(0),
                 secret,
                 queues: queues as u16,
                 log2_entries: entries.trailing_zeros() as u8,
                 buffer_bytes: buffer_bytes.next_multiple_of(64),
                 trusts: !name.switch("sealed")?.unwrap_or(true),
             },
-            slots: name.count("slots", 2..=16_384)?.unwrap_or(DEFAULT_SLOTS) as u32,
+            slots: name.slots(2..=16_384)?,
             interrupts: name.switch("interrupt")?.unwrap_or(true),
         })
     }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::control::ControlSocket;
 use crate::error::Result;
-use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
+use crate::port::rings::TxProgress;
+use crate::port::stats::QueueStats;
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 use sluicegate_memif::{Pair, ProtocolError, RingEnd, RxEnd};
 
@@ -28,7 +29,7 @@ pub(super) struct Ways {
 
 /// One queue.
 #[derive(Debug)]
-pub(crate) struct MemifQueue {
+pub(super) struct MemifQueue {
     number: usize,
     control: Arc<ControlSocket>,
     ways: Ways,
@@ -45,17 +46,13 @@ pub(crate) struct MemifQueue {
     asks: bool,
     /// The sender of `rx` has broken the protocol: nothing more is taken from there.
     broken: bool,
-    /// The first slot of the transmit ring that is not sent.
-    next: u32,
+    progress: TxProgress,
     /// Pieces of packets still to be taken from `rx` after its sender disconnected or the intake
     /// was closed. Later writes there do not count.
     left: Option<u32>,
     /// Nothing is taken of the next peers.
     closed: bool,
     received: u64,
-    sent: u64,
-    too_long: u64,
-    unsent: u64,
     disconnected: u64,
 }
 
@@ -72,13 +69,10 @@ impl MemifQueue {
             tx: None,
             asks: false,
             broken: false,
-            next: 0,
+            progress: TxProgress::default(),
             left: None,
             closed: false,
             received: 0,
-            sent: 0,
-            too_long: 0,
-            unsent: 0,
             disconnected: 0,
         }
     }
@@ -142,9 +136,10 @@ impl MemifQueue {
 
     /// Gives up the ring to send to: what the peer has not taken, nobody will.
     fn end_sending(&mut self) {
-        let lost = self.in_flight().min(self.sent);
+        let lost = self.in_flight().min(self.progress.sent);
         self.tx = None;
-        (self.sent, self.disconnected) = (self.sent - lost, self.disconnected + lost);
+        self.progress.sent -= lost;
+        self.disconnected += lost;
     }
 
     /// Ends the connection with a peer that breaks the protocol.
@@ -215,7 +210,7 @@ impl Backend for MemifQueue {
             self.turn();
         }
         let sent = match &mut self.tx {
-            Some(tx) => tx.send(ring, self.next),
+            Some(tx) => tx.send(ring, self.progress.next),
             None => return Ok(0),
         };
         let sent = match sent {
@@ -225,15 +220,11 @@ impl Backend for MemifQueue {
                 return Ok(0);
             }
         };
-        self.sent += u64::from(sent.packets);
-        self.too_long += u64::from(sent.too_long);
-        self.next = ring.after(self.next, sent.slots);
-        if sent.slots == 0 && ring.is_endless(self.next) {
-            self.too_long += 1;
-            self.next = ring.head();
-        }
-        ring.publish(ring.before(self.next));
-        Ok(sent.slots)
+        let before = self.progress.next;
+        self.progress.sent(ring, sent.packets as usize, sent.slots);
+        self.progress.refused += u64::from(sent.too_long);
+        self.progress.too_long += u64::from(sent.too_long);
+        Ok(self.progress.publish(ring, before))
     }
 
     fn take_notice(&mut self) -> Option<String> {
@@ -258,26 +249,23 @@ impl Backend for MemifQueue {
         loop {
             self.sync_tx(ring)?;
             let in_flight = self.in_flight();
-            self.unsent = ring.pending_tx(self.next).count() as u64;
-            if in_flight == 0 && self.unsent == 0 || Instant::now() >= end {
+            if in_flight == 0 && !self.progress.is_waiting(ring) || Instant::now() >= end {
                 break;
             }
             std::thread::sleep(NAP);
         }
+        self.progress.give_up(ring);
         self.end_sending();
         Ok(())
     }
 
     fn stats(&mut self) -> Result<QueueStats> {
-        let Self { received, sent, too_long, unsent, disconnected, .. } = *self;
+        let sent = self.progress.stats();
         Ok(QueueStats {
-            received,
-            sent,
-            refused: too_long + unsent + disconnected,
-            too_long,
-            unsent,
-            disconnected,
-            ..QueueStats::default()
+            received: self.received,
+            refused: sent.refused + self.disconnected,
+            disconnected: self.disconnected,
+            ..sent
         })
     }
 

@@ -10,10 +10,13 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::OpenOptions;
+use super::options::OpenOptions;
 use crate::error::{Error, Result};
+use crate::filter::Filter;
 use crate::units;
 
+/// Slots of a ring without `slots=`.
+const DEFAULT_SLOTS: u32 = 512;
 /// The longest time that `latency=` may be.
 const MAX_LATENCY: Duration = Duration::from_secs(1);
 
@@ -47,7 +50,18 @@ struct KindSpec {
     prefix: &'static str,
     /// True if `/queues` may follow the name.
     queues: bool,
-    options: &'static [&'static str],
+    /// Their names, separated by blanks.
+    options: &'static str,
+}
+
+impl KindSpec {
+    fn options(&self) -> impl Iterator<Item = &'static str> {
+        self.options.split(' ')
+    }
+
+    fn option(&self, key: &str) -> Option<&'static str> {
+        self.options().find(|known| *known == key)
+    }
 }
 
 const KINDS: &[KindSpec] = &[
@@ -55,110 +69,50 @@ const KINDS: &[KindSpec] = &[
         kind: Kind::Packet,
         prefix: "packet",
         queues: true,
-        options: &[
-            "method",
-            "filter",
-            "snaplen",
-            "promisc",
-            "tx_copies",
-            "timestamp",
-            "busy_poll",
-            "blocks",
-            "block_size",
-            "block_timeout",
-            "buffer",
-            "batch",
-            "fanout",
-            "fanout_flags",
-            "fanout_prog",
-            "send",
-            "qdisc",
-            "slots",
-            "cooked",
-            "latency",
-        ],
+        options: "method filter snaplen promisc tx_copies timestamp busy_poll blocks \
+                  block_size block_timeout buffer batch fanout fanout_flags fanout_prog send qdisc slots \
+                  cooked latency",
     },
     KindSpec {
         kind: Kind::Xdp,
         prefix: "xdp",
         queues: true,
-        options: &[
-            "filter",
-            "action",
-            "method",
-            "send",
-            "mode",
-            "promisc",
-            "snaplen",
-            "timestamp",
-            "ring_size",
-            "slots",
-            "busy_poll",
-            "latency",
-        ],
+        options: "filter action method send mode promisc snaplen timestamp ring_size slots \
+                  busy_poll latency",
     },
     KindSpec {
         kind: Kind::Mirror,
         prefix: "mirror",
         queues: true,
-        options: &[
-            "filter",
-            "snaplen",
-            "promisc",
-            "mode",
-            "timestamp",
-            "ring_size",
-            "slots",
-            "latency",
-        ],
+        options: "filter snaplen promisc mode timestamp ring_size slots latency",
     },
-    KindSpec {
-        kind: Kind::Live,
-        prefix: "live",
-        queues: true,
-        options: &["ring_size", "cpu", "slots"],
-    },
+    KindSpec { kind: Kind::Live, prefix: "live", queues: true, options: "ring_size cpu slots" },
     KindSpec {
         kind: Kind::Host,
         prefix: "host",
         queues: true,
-        options: &["fallback", "hook", "flows", "mode", "ring_size", "slots"],
+        options: "fallback hook flows mode ring_size slots",
     },
     KindSpec {
         kind: Kind::Tap,
         prefix: "tap",
         queues: true,
-        options: &["persist", "up", "mtu", "ring_size", "slots"],
+        options: "persist up mtu ring_size slots",
     },
     KindSpec {
         kind: Kind::Memif,
         prefix: "memif",
         queues: false,
-        options: &[
-            "role",
-            "id",
-            "secret",
-            "queues",
-            "ring_size",
-            "buffer",
-            "slots",
-            "interrupt",
-            "sealed",
-        ],
+        options: "role id secret queues ring_size buffer slots interrupt sealed",
     },
     KindSpec {
         kind: Kind::Monitor,
         prefix: "monitor",
         queues: false,
-        options: &["filter", "snaplen", "ring_size", "socket", "slots", "latency"],
+        options: "filter snaplen ring_size socket slots latency",
     },
-    KindSpec {
-        kind: Kind::Pcap,
-        prefix: "pcap",
-        queues: false,
-        options: &["filter", "snaplen", "slots"],
-    },
-    KindSpec { kind: Kind::Null, prefix: "null", queues: true, options: &["size", "slots"] },
+    KindSpec { kind: Kind::Pcap, prefix: "pcap", queues: false, options: "filter snaplen slots" },
+    KindSpec { kind: Kind::Null, prefix: "null", queues: true, options: "size slots" },
 ];
 
 impl Kind {
@@ -224,7 +178,7 @@ impl PortName {
     /// kind already, or queues or options that the kind may interpret differently or reject.
     pub fn with_kind(&self, kind: Kind) -> Option<Self> {
         let spec = kind.spec();
-        let known = self.options.iter().all(|(key, _)| spec.options.contains(key));
+        let known = self.options.iter().all(|(key, _)| spec.option(key).is_some());
         let text = format!("{}:{}", spec.prefix, self.text);
         (self.is_bare() && self.queues.is_none() && known).then(|| Self {
             text,
@@ -241,8 +195,7 @@ impl PortName {
     /// Sets an option that the name leaves open: how a command's flag becomes the port's option.
     /// False if the name has it already, or this kind of port does not know it.
     pub fn set_default(&mut self, key: &str, value: &str) -> bool {
-        let known = self.kind.spec().options.iter().find(|known| **known == key);
-        match known {
+        match self.kind.spec().option(key) {
             Some(known) if self.option(key).is_none() => {
                 self.options.push((known, value.to_owned()));
                 true
@@ -253,11 +206,11 @@ impl PortName {
 
     /// Returns true if this kind of port has an option of that name.
     pub fn knows(&self, key: &str) -> bool {
-        self.kind.spec().options.contains(&key)
+        self.kind.spec().option(key).is_some()
     }
 
     /// An option that is one of several words.
-    pub fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>> {
+    pub(super) fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
         };
@@ -271,7 +224,7 @@ impl PortName {
     }
 
     /// An option that is on or off.
-    pub fn switch(&self, key: &str) -> Result<Option<bool>> {
+    pub(super) fn switch(&self, key: &str) -> Result<Option<bool>> {
         let words =
             [("on", true), ("off", false), ("1", true), ("0", false), ("yes", true), ("no", false)];
         self.choice(key, &words)
@@ -279,7 +232,7 @@ impl PortName {
 
     /// An option that is a number of things within bounds. K, M and G are powers of 1024, as where
     /// it is bytes; but they are no bytes: `64KB` is refused.
-    pub fn count(&self, key: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
+    pub(super) fn count(&self, key: &str, bounds: RangeInclusive<u32>) -> Result<Option<u32>> {
         match self.option(key) {
             Some(value) if value.ends_with('B') => Err(self.out_of(key, value, &bounds)),
             _ => self.number(key, bounds),
@@ -288,17 +241,18 @@ impl PortName {
 
     /// An option that is a number of bytes within bounds, as [`units::bytes`] takes it: K, M and
     /// G are powers of 1024.
-    pub fn number(&self, key: &str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
+    pub(super) fn number(&self, key: &str, bounds: RangeInclusive<u32>) -> Result<Option<u32>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
         };
-        match units::bytes(value).ok().filter(|n| bounds.contains(n)) {
+        let number = units::bytes(value).ok().and_then(|n| u32::try_from(n).ok());
+        match number.filter(|n| bounds.contains(n)) {
             Some(n) => Ok(Some(n)),
             None => Err(self.out_of(key, value, &bounds)),
         }
     }
 
-    fn out_of(&self, key: &str, value: &str, bounds: &RangeInclusive<u64>) -> Error {
+    fn out_of(&self, key: &str, value: &str, bounds: &RangeInclusive<u32>) -> Error {
         let advice = format!("use a number from {} to {}", bounds.start(), bounds.end());
         self.bad_option(key, value, &advice)
     }
@@ -314,6 +268,26 @@ impl PortName {
             Ok(duration) if has_unit => Ok(Some(duration)),
             _ => Err(self.bad_option(key, value, "use a time such as 50us, 10ms or 1s")),
         }
+    }
+
+    /// Slots of each ring of the port.
+    pub(super) fn slots(&self, bounds: RangeInclusive<u32>) -> Result<u32> {
+        Ok(self.count("slots", bounds)?.unwrap_or(DEFAULT_SLOTS))
+    }
+
+    /// The numbers of the port's queues: those of the name, or as many as the options ask for.
+    pub(super) fn queue_numbers(&self, options: &OpenOptions) -> RangeInclusive<u32> {
+        self.queues().unwrap_or(0..=options.queues.max(1) - 1)
+    }
+
+    /// The filter's expression; none if there is none, or an empty one.
+    pub(super) fn filter_text(&self) -> Option<&str> {
+        self.option("filter").filter(|text| !text.trim().is_empty())
+    }
+
+    /// The filter, compiled for packets of a link type.
+    pub(super) fn filter(&self, link_type: u16) -> Result<Option<Filter>> {
+        self.filter_text().map(|text| Filter::compile(text, link_type)).transpose()
     }
 
     /// How long a packet may wait for a program that sleeps: the option `latency`, or what the program
@@ -412,11 +386,9 @@ fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, Strin
     let mut options: Vec<(&'static str, String)> = Vec::new();
     for part in text.split('&').filter(|_| !text.is_empty()) {
         let pair = part.split_once('=');
-        let known = pair.and_then(|(key, value)| {
-            spec.options.iter().find(|known| **known == key).map(|key| (*key, value))
-        });
+        let known = pair.and_then(|(key, value)| spec.option(key).map(|key| (key, value)));
         let renamed = pair.and_then(|(key, _)| RENAMED.iter().find(|(old, _)| *old == key));
-        if let Some((old, new)) = renamed.filter(|(_, new)| spec.options.contains(new)) {
+        if let Some((old, new)) = renamed.filter(|(_, new)| spec.option(new).is_some()) {
             return Err(format!("option '{part}': {old}= is called {new}= now"));
         }
         match (known, options.last_mut()) {
@@ -430,7 +402,7 @@ fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, Strin
                 return Err(format!(
                     "option '{part}': {}: knows {}",
                     spec.prefix,
-                    spec.options.iter().map(|o| format!("{o}=")).collect::<Vec<_>>().join(" ")
+                    spec.options().map(|o| format!("{o}=")).collect::<Vec<_>>().join(" ")
                 ));
             }
         }

@@ -16,14 +16,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::fanout::{NET, load_from};
-use super::link_header::LINKTYPE_SLL2;
-use super::link_header::{LINKTYPE_RAW, link_type_of};
-use super::socket::Socket;
+use super::link_header::{LINKTYPE_RAW, LINKTYPE_SLL2, link_type_of};
 use crate::error::Result;
 use crate::filter::{Filter, Instruction};
 use crate::link::LinkNames;
-use crate::port::{Fallback, LINKTYPE_ETHERNET};
-use sluicegate_base::ring::Interface;
+use crate::port::options::Fallback;
+use crate::port::packet_socket::Socket;
+use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 
 /// The name of the port.
 pub(super) const ANY: &str = "any";

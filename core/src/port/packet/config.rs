@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::port::{OpenOptions, PortName};
+use crate::port::name::PortName;
+use crate::port::options::OpenOptions;
 
 use super::fanout::{Fanout, FanoutMode};
 
@@ -112,11 +113,11 @@ impl PacketConfig {
         let sending = name.choice("send", &ways.map(|way| (way.name(), way)))?;
         let clock = name
             .choice("timestamp", &[("software", Clock::Software), ("hardware", Clock::Hardware)])?;
-        let number = |key, low, high, default: u64| -> Result<u32> {
-            Ok(name.number(key, low..=high)?.unwrap_or(default) as u32)
+        let number = |key, low, high, default| -> Result<u32> {
+            Ok(name.number(key, low..=high)?.unwrap_or(default))
         };
-        let count = |key, low, high, default: u64| -> Result<u32> {
-            Ok(name.count(key, low..=high)?.unwrap_or(default) as u32)
+        let count = |key, low, high, default| -> Result<u32> {
+            Ok(name.count(key, low..=high)?.unwrap_or(default))
         };
         let block_bytes = number("block_size", 4096, 1 << 30, 1 << 20)?;
         if block_bytes % 4096 != 0 {
@@ -135,8 +136,8 @@ impl PacketConfig {
             method: method.unwrap_or(by_latency),
             sending: sending.unwrap_or(Sending::Sendmmsg),
             bypass: name.choice("qdisc", &[("normal", false), ("bypass", true)])?.unwrap_or(false),
-            filter: name.option("filter").filter(|text| !text.trim().is_empty()).map(str::to_owned),
-            snaplen: number("snaplen", 1, MAX_SNAPLEN.into(), MAX_SNAPLEN.into())?,
+            filter: name.filter_text().map(str::to_owned),
+            snaplen: number("snaplen", 1, MAX_SNAPLEN, MAX_SNAPLEN)?,
             promiscuous: name.switch("promisc")?.unwrap_or(true),
             outgoing: name.switch("tx_copies")?.unwrap_or(true),
             clock: clock.unwrap_or(Clock::Software),
@@ -146,7 +147,7 @@ impl PacketConfig {
             retire,
             buffer_bytes: number("buffer", 4096, 1 << 30, 64 << 20)?,
             batch: count("batch", 1, 1024, 64)?,
-            slots: count("slots", 16, 65536, 512)?,
+            slots: name.slots(16..=65536)?,
             fanout: Self::fanout(name)?,
             cooked: name.switch("cooked")?.unwrap_or(false),
         })

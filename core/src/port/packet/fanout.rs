@@ -2,14 +2,14 @@
 //!
 //! The kernel numbers the group itself (PACKET_FANOUT_FLAG_UNIQUEID, Linux 4.12), so that two
 //! programs on one host never meet in one group by accident.
-#![allow(unsafe_code)]
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::socket::Socket;
 use crate::error::{Error, Result};
 use crate::filter::Instruction;
+use crate::port::packet_socket::Socket;
+use crate::xdp::bpf;
 
 /// By what a packet's socket is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,8 +129,10 @@ impl Fanout {
 
     fn load_program(&self) -> Result<FanoutProgram> {
         let Some(path) = &self.program else { return Ok(FanoutProgram::Classic(both_ways())) };
-        if let Ok(fd) = pinned(path) {
-            return Ok(FanoutProgram::Extended(fd));
+        if let Ok(path) = CString::new(path.as_str())
+            && let Ok(program) = bpf::kept(&path)
+        {
+            return Ok(FanoutProgram::Extended(program));
         }
         let text = std::fs::read_to_string(path).map_err(|source| {
             Error::path("read the fanout program", path.as_ref(), source)
@@ -143,30 +145,6 @@ impl Fanout {
                      numbers, as `tcpdump -ddd` and bpf_asm print them"
                 .into(),
         })
-    }
-}
-
-/// Opens an eBPF program pinned in bpffs.
-fn pinned(path: &str) -> std::io::Result<OwnedFd> {
-    /// The part of `union bpf_attr` that BPF_OBJ_GET reads (linux/bpf.h).
-    #[repr(C)]
-    struct ObjGet {
-        pathname: u64,
-        bpf_fd: u32,
-        file_flags: u32,
-    }
-    const BPF_OBJ_GET: libc::c_int = 7;
-    let path = CString::new(path)?;
-    let attr =
-        ObjGet { pathname: path.as_ptr().expose_provenance() as u64, bpf_fd: 0, file_flags: 0 };
-    // SAFETY: the kernel reads `size_of::<ObjGet>()` bytes from `attr` and the terminated path
-    // it points to; both are live.
-    let fd =
-        unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET, &raw const attr, size_of::<ObjGet>()) };
-    match i32::try_from(fd) {
-        // SAFETY: the descriptor is new and belongs to nobody else.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(std::io::Error::last_os_error()),
     }
 }
 

@@ -28,8 +28,10 @@ use libc::{sockaddr_ll, tpacket2_hdr};
 use super::block::{BlockStatus, Filled, direction, pieces, place_pieces, timestamp_source};
 use super::config::PacketConfig;
 use super::link_header;
-use super::socket::Socket;
 use crate::error::{Error, Result};
+use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
+use crate::port::interface::MAX_HEADER_BYTES;
+use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::{Mmap, prefetch};
 use sluicegate_base::ring::{Meta, Ring};
 
@@ -39,15 +41,10 @@ const SLL_OFFSET: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);
 const PACKET_OFFSET: u32 = 80;
 /// The shortest frame.
 const MIN_FRAME_BYTES: u32 = 2048;
-/// An Ethernet header and two VLAN tags.
-const LINK_BYTES: u32 = 22;
 
 const _: () = {
     assert!(size_of::<tpacket2_hdr>() == 32);
-    assert!(
-        SLL_OFFSET + size_of::<sockaddr_ll>() + link_header::TAG_BYTES
-            <= PACKET_OFFSET as usize - 14
-    );
+    assert!(SLL_OFFSET + size_of::<sockaddr_ll>() + VLAN_TAG_BYTES <= PACKET_OFFSET as usize - 14);
 };
 
 /// The frames, and which of them are ours.
@@ -72,7 +69,7 @@ pub(super) struct FrameRing {
 impl FrameRing {
     /// Sets the ring up on a socket that is not bound yet, for packets of an interface with this MTU.
     pub fn new(socket: &Socket, config: &PacketConfig, mtu: u32) -> Result<Self> {
-        let longest = mtu.saturating_add(LINK_BYTES).min(config.snaplen);
+        let longest = mtu.saturating_add(MAX_HEADER_BYTES).min(config.snaplen);
         let frame_bytes =
             longest.saturating_add(PACKET_OFFSET).next_power_of_two().max(MIN_FRAME_BYTES);
         let block_bytes = config.block_bytes.next_power_of_two().max(frame_bytes);
@@ -204,9 +201,9 @@ impl FrameRing {
         let mut mac = usize::from(header.tp_mac);
         let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
         // What was cut within the addresses has no place for the tag.
-        let put_back = tagged && bytes >= link_header::ADDRESS_BYTES as u32;
+        let put_back = tagged && bytes >= MAC_ADDRESSES_BYTES as u32;
         if put_back {
-            bytes += link_header::TAG_BYTES as u32;
+            bytes += VLAN_TAG_BYTES as u32;
         }
         let kept = bytes.min(self.snaplen);
         let pieces = pieces(kept);
@@ -225,10 +222,10 @@ impl FrameRing {
         if tagged {
             vlan_tci = header.tp_vlan_tci;
             vlan_tpid = link_header::tpid(header.tp_status, header.tp_vlan_tpid);
-            wire_bytes += link_header::TAG_BYTES as u32;
+            wire_bytes += VLAN_TAG_BYTES as u32;
         }
         if put_back {
-            mac -= link_header::TAG_BYTES;
+            mac -= VLAN_TAG_BYTES;
             // SAFETY: the bytes from `mac` on are behind the header and the address, which were read
             // above; the last of them is the packet's last, and the frame is ours.
             let frame =

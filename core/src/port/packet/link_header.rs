@@ -3,8 +3,9 @@
 //! out of every frame; here it returns to its place on the wire, behind the two addresses.
 
 use crate::error::{Error, Result};
+use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
 use crate::link;
-use crate::port::LINKTYPE_ETHERNET;
+use sluicegate_base::ring::LINKTYPE_ETHERNET;
 
 /// LINKTYPE_LINUX_SLL2.
 pub(super) const LINKTYPE_SLL2: u16 = 276;
@@ -14,7 +15,7 @@ const HEADER_BYTES: usize = 20;
 /// The header of one packet, and behind it the VLAN tag that the kernel took out.
 #[derive(Debug)]
 pub(super) struct CookedHeader {
-    bytes: [u8; HEADER_BYTES + TAG_BYTES],
+    bytes: [u8; HEADER_BYTES + VLAN_TAG_BYTES],
     length: usize,
 }
 
@@ -22,7 +23,7 @@ impl CookedHeader {
     /// Makes the header of a packet that came with this address, and a tag: its protocol and
     /// control information.
     pub fn new(address: &libc::sockaddr_ll, tag: Option<(u16, u16)>) -> Self {
-        let mut bytes = [0; HEADER_BYTES + TAG_BYTES];
+        let mut bytes = [0; HEADER_BYTES + VLAN_TAG_BYTES];
         // In network order already, as the kernel has it.
         let protocol = address.sll_protocol.to_ne_bytes();
         bytes[0..2].copy_from_slice(&protocol);
@@ -35,7 +36,7 @@ impl CookedHeader {
         bytes[0..2].copy_from_slice(&tpid.to_be_bytes());
         bytes[20..22].copy_from_slice(&tci.to_be_bytes());
         bytes[22..24].copy_from_slice(&protocol);
-        Self { bytes, length: HEADER_BYTES + TAG_BYTES }
+        Self { bytes, length: HEADER_BYTES + VLAN_TAG_BYTES }
     }
 
     /// The header, which the packet's network header follows.
@@ -68,11 +69,6 @@ pub(super) fn link_type_of(hardware: u16) -> Option<u16> {
     }
 }
 
-/// Bytes of a tag: protocol and control information.
-pub(in crate::port) const TAG_BYTES: usize = 4;
-/// Bytes before it: two MAC addresses.
-pub(in crate::port) const ADDRESS_BYTES: usize = 12;
-
 /// The tag's protocol: what the kernel says (Linux 3.14), or 802.1Q.
 #[inline]
 pub(super) fn tpid(status: u32, tpid: u16) -> u16 {
@@ -82,21 +78,21 @@ pub(super) fn tpid(status: u32, tpid: u16) -> u16 {
 /// Puts a tag back into a frame with four bytes of room in front: `frame` begins with the room.
 /// The addresses move, the payload stays.
 pub(super) fn put_back_in_front(frame: &mut [u8], tpid: u16, tci: u16) {
-    frame.copy_within(TAG_BYTES..TAG_BYTES + ADDRESS_BYTES, 0);
+    frame.copy_within(VLAN_TAG_BYTES..VLAN_TAG_BYTES + MAC_ADDRESSES_BYTES, 0);
     write_tag(frame, tpid, tci);
 }
 
 /// Puts a tag back into a frame with four bytes of room at its end: `frame` ends with the room.
 /// The payload moves.
 pub(super) fn put_back_at_end(frame: &mut [u8], tpid: u16, tci: u16) {
-    let end = frame.len() - TAG_BYTES;
-    frame.copy_within(ADDRESS_BYTES..end, ADDRESS_BYTES + TAG_BYTES);
+    let end = frame.len() - VLAN_TAG_BYTES;
+    frame.copy_within(MAC_ADDRESSES_BYTES..end, MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES);
     write_tag(frame, tpid, tci);
 }
 
 fn write_tag(frame: &mut [u8], tpid: u16, tci: u16) {
-    frame[ADDRESS_BYTES..ADDRESS_BYTES + 2].copy_from_slice(&tpid.to_be_bytes());
-    frame[ADDRESS_BYTES + 2..ADDRESS_BYTES + 4].copy_from_slice(&tci.to_be_bytes());
+    frame[MAC_ADDRESSES_BYTES..MAC_ADDRESSES_BYTES + 2].copy_from_slice(&tpid.to_be_bytes());
+    frame[MAC_ADDRESSES_BYTES + 2..MAC_ADDRESSES_BYTES + 4].copy_from_slice(&tci.to_be_bytes());
 }
 
 #[cfg(test)]

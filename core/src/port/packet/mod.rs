@@ -42,34 +42,32 @@
 
 mod any;
 mod block;
-pub(super) mod clock;
 mod config;
 mod fanout;
 mod frames;
-pub(super) mod link_header;
+mod link_header;
 mod queue;
 mod receive;
 mod send;
-mod socket;
 
 pub use config::RETIRE;
-pub(super) use queue::PacketQueue;
-
-use std::sync::Arc;
 
 use any::{ANY, Devices};
 use config::{Clock, PacketConfig, PacketMethod};
 use fanout::{Fanout, FanoutMode};
 use link_header::link_type;
-use socket::Socket;
+use queue::PacketQueue;
 
-use super::pool_sizing::PoolRequirements;
-use super::queue::Queue;
-use super::{Fallback, Interface, OpenOptions, Port, PortName, Use, lookup};
+use super::name::PortName;
+use super::options::{Fallback, OpenOptions, Use};
+use super::packet_socket::Socket;
+use super::queue::{Port, Queue};
+use super::rings::{PoolRequirements, RingMaker};
+use super::{card_clock, interface};
 use crate::error::Result;
-use crate::filter::{Filter, Instruction};
+use crate::filter::Instruction;
 use crate::link::{LinkNames, netns};
-use sluicegate_base::memory::Pool;
+use sluicegate_base::ring::Interface;
 
 /// A program that rejects everything: what a socket runs until all is set up, and again when
 /// its intake is closed.
@@ -79,7 +77,7 @@ const REJECT_ALL: &[Instruction] = &[Instruction { code: 0x06, jt: 0, jf: 0, k: 
 /// sees unfiltered packets and each packet comes to one of them only.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let mut config = PacketConfig::of(name, options)?;
-    let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
+    let numbers = name.queue_numbers(options);
     let count = numbers.clone().count();
     let netns = options.netns.as_deref();
     if config.cooked && name.name() != ANY {
@@ -87,7 +85,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     }
     let interface = match name.name() == ANY && options.usage == Use::Receive {
         true => None,
-        false => Some(lookup::interface(name, netns)?),
+        false => Some(interface::find(name, netns)?),
     };
     let mut fallbacks = Vec::new();
     let (link_type, program) = match &interface {
@@ -102,39 +100,42 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             let link_type = link_type(interface)?;
             // A packet on loopback is sent and received: one sight of it is enough (as in libpcap).
             config.outgoing &= !interface.loopback;
-            if options.usage != Use::Send {
-                let (clock, fallback) = clock::choose(config.clock, &interface.name, netns);
-                config.clock = clock;
-                fallbacks.extend(fallback);
+            if options.usage.receives()
+                && config.clock == Clock::Hardware
+                && let Some(reason) = card_clock::socket_obstacle(&interface.name, netns)
+            {
+                config.clock = Clock::Software;
+                let (from, to) = ("hardware timestamps", "software timestamps");
+                fallbacks.push(Fallback::new(from, to, reason));
             }
-            (link_type, filter_program(&config, link_type)?)
+            let filter = name.filter(link_type)?;
+            (link_type, filter.map(|filter| filter.for_packet_socket()).transpose()?)
         }
     };
     let admission = admission(&config, program, interface.is_none());
-    let pool = match &options.pool {
-        Some(pool) => Arc::clone(pool),
-        None => own_pool(&config, options.usage, count)?,
-    };
+    let directions = if options.usage == Use::Both { 2 } else { 1 };
+    let own = PoolRequirements::usual(count as u32, directions * config.slots);
+    let pool = own.pool_of(options)?;
+    let rings = RingMaker { pool, usage: options.usage, slots: config.slots };
 
     // Before the sockets: it hears of every device that packets come from.
     let names = (interface.is_none() && !config.cooked).then(|| LinkNames::open(netns));
     let names = names.transpose()?;
     let opened = netns::run_in(netns, || {
         let open = |_| {
-            let (socket, usage) = (Socket::open(&name.short())?, options.usage);
+            let socket = Socket::open(&name.short())?;
             socket.attach_filter(REJECT_ALL)?;
-            let interface = interface.as_ref();
-            PacketQueue::new(socket, &config, interface, &pool, usage, &mut fallbacks)
+            PacketQueue::new(socket, &config, interface.as_ref(), &rings, &mut fallbacks)
         };
         (0..count).map(open).collect::<Result<Vec<_>>>()
     })?;
-    if options.usage != Use::Send {
+    if options.usage.receives() {
         let sockets = || opened.iter().map(|(queue, _, _)| queue.socket());
         let (index, up) = interface.as_ref().map_or((0, true), |it| (it.index, it.up));
         receive_from(index, sockets, &config, up)?;
         sockets().try_for_each(|socket| admit(socket, admission.as_deref()))?;
     } else {
-        // For no protocol: it receives nothing, and costs those who receive nothing.
+        // For no protocol: it receives nothing, and costs receiving sockets nothing.
         let index = interface.as_ref().map_or(0, |interface| interface.index);
         opened.iter().try_for_each(|(queue, _, _)| queue.socket().bind(index, 0))?;
     }
@@ -174,21 +175,6 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         })
         .collect();
     Ok(Port { name: name.clone(), method, mode: None, fallbacks, queues })
-}
-
-/// Keeps an interface of this thread's network namespace promiscuous as long as it exists; it
-/// receives nothing.
-#[derive(Debug)]
-pub(super) struct Promiscuous {
-    _membership: Socket,
-}
-
-impl Promiscuous {
-    pub fn new(name: &PortName, ifindex: u32) -> Result<Self> {
-        let socket = Socket::open(&name.short())?;
-        socket.be_promiscuous(ifindex)?;
-        Ok(Self { _membership: socket })
-    }
 }
 
 /// Binds the sockets to the interface, joins them if there are several, and asks for what is
@@ -239,13 +225,6 @@ where
     })
 }
 
-/// The filter's program for one link type; none if there is no filter.
-fn filter_program(config: &PacketConfig, link_type: u16) -> Result<Option<Vec<Instruction>>> {
-    let filter = config.filter.as_deref();
-    let filter = filter.map(|expression| Filter::compile(expression, link_type)).transpose()?;
-    filter.map(|filter| filter.for_packet_socket()).transpose()
-}
-
 /// The program that lets in what the port wants: the filter's, and the snap length as the number
 /// of bytes it lets in. None if that is everything.
 fn admission(
@@ -277,12 +256,4 @@ fn admit(socket: &Socket, program: Option<&[Instruction]>) -> Result<()> {
         }),
         None => socket.detach_filter(),
     }
-}
-
-fn own_pool(config: &PacketConfig, usage: Use, queues: usize) -> Result<Arc<Pool>> {
-    let rings = match usage {
-        Use::Both => 2,
-        Use::Receive | Use::Send => 1,
-    };
-    PoolRequirements::usual(queues as u32, rings * config.slots).pool()
 }

@@ -1,23 +1,23 @@
 //! One queue of a `packet:` port: a socket, its way of receiving, and what it has counted.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
+use super::REJECT_ALL;
 use super::any::Devices;
 use super::block::{BlockRing, Filled};
 use super::config::{Clock, PacketConfig, PacketMethod};
 use super::frames::FrameRing;
 use super::receive::BatchReceiver;
 use super::send::SocketSender;
-use super::socket::Socket;
-use super::{Fallback, REJECT_ALL, Use};
 use crate::error::{Error, Result};
 use crate::link;
-use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
-use sluicegate_base::memory::Pool;
+use crate::port::options::{Fallback, Use};
+use crate::port::packet_socket::Socket;
+use crate::port::rings::RingMaker;
+use crate::port::stats::QueueStats;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// Packets that were on their way through the old filter when the intake closed arrive within
@@ -61,26 +61,24 @@ impl PacketQueue {
         socket: Socket,
         config: &PacketConfig,
         interface: Option<&link::Interface>,
-        pool: &Arc<Pool>,
-        usage: Use,
+        rings: &RingMaker,
         fallbacks: &mut Vec<Fallback>,
     ) -> Result<(Self, Ring, Ring)> {
+        let usage = rings.usage;
         let (receiver, rx) = match usage {
-            Use::Send => (None, Ring::absent(pool)?),
+            Use::Send => (None, rings.receive(false)?),
             Use::Receive | Use::Both => {
                 // All interfaces together have no frames, whose length follows from it.
                 let mtu = interface.map_or(0, |interface| interface.mtu);
-                let (receiver, ring) = receive(&socket, config, mtu, pool, fallbacks)?;
+                let (receiver, ring) = receive(&socket, config, mtu, rings, fallbacks)?;
                 (Some(receiver), ring)
             }
         };
-        let (sender, tx) = match (usage, interface) {
-            (Use::Receive, _) | (_, None) => (None, Ring::absent(pool)?),
-            (Use::Send | Use::Both, Some(interface)) => (
-                Some(SocketSender::open(&socket, config, interface, usage, fallbacks)?),
-                Ring::transmit(pool, config.slots)?,
-            ),
-        };
+        let sender = interface
+            .filter(|_| usage.sends())
+            .map(|interface| SocketSender::open(&socket, config, interface, usage, fallbacks));
+        let sender = sender.transpose()?;
+        let tx = rings.transmit(sender.is_some())?;
         let queue = Self {
             socket,
             receiver,
@@ -234,12 +232,10 @@ impl Backend for PacketQueue {
             Some(Receive::Frames(frames)) => frames.note_loss(lost),
             Some(Receive::Calls(..)) | None => {}
         }
-        self.stats.sent = self.sender.as_ref().map_or(0, SocketSender::sent);
-        self.stats.refused = self.sender.as_ref().map_or(0, SocketSender::refused);
-        self.stats.too_long = self.sender.as_ref().map_or(0, SocketSender::too_long);
-        self.stats.rejected = self.sender.as_ref().map_or(0, SocketSender::rejected);
-        self.stats.unsent = self.sender.as_ref().map_or(0, SocketSender::unsent);
-        Ok(self.stats)
+        let sent = self.sender.as_ref().map(SocketSender::stats).unwrap_or_default();
+        let QueueStats { received, dropped_ring_full, lost_long, ring_full_events, .. } =
+            self.stats;
+        Ok(QueueStats { received, dropped_ring_full, lost_long, ring_full_events, ..sent })
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {
@@ -287,7 +283,7 @@ fn receive(
     socket: &Socket,
     config: &PacketConfig,
     mtu: u32,
-    pool: &Arc<Pool>,
+    rings: &RingMaker,
     fallbacks: &mut Vec<Fallback>,
 ) -> Result<(Receive, Ring)> {
     let mut method = config.method;
@@ -298,7 +294,7 @@ fn receive(
     };
     if let Some(shared) = shared {
         match shared {
-            Ok(shared) => return Ok((shared, Ring::receive_indirect(pool, config.slots)?)),
+            Ok(shared) => return Ok((shared, rings.receive_indirect()?)),
             Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOPROTOOPT)) => {
                 let reason = error.to_string();
                 // Once for all queues.
@@ -311,7 +307,7 @@ fn receive(
             Err(error) => return Err(error),
         }
     }
-    let ring = Ring::receive(pool, config.slots)?;
+    let ring = rings.receive(true)?;
     let config = PacketConfig { method, ..config.clone() };
     let receiver = BatchReceiver::new(socket, &config, &ring)?;
     Ok((Receive::Calls(Box::new(receiver), method), ring))

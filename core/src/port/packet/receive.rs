@@ -19,8 +19,9 @@ use std::os::fd::AsRawFd;
 use super::block::{Filled, direction};
 use super::config::{Clock, PacketConfig, PacketMethod};
 use super::link_header;
-use super::socket::Socket;
 use crate::error::{Error, Result};
+use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
+use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::Mmap;
 use sluicegate_base::ring::{Meta, Ring, TimestampSource, now_ns};
 
@@ -95,7 +96,7 @@ impl BatchReceiver {
         }
         let batch = config.batch as usize;
         let limit = (config.snaplen as usize).min(LIMIT_BYTES);
-        let in_pool = limit.min(ring.buffer_bytes() as usize - link_header::TAG_BYTES);
+        let in_pool = limit.min(ring.buffer_bytes() as usize - VLAN_TAG_BYTES);
         // SAFETY: C structs of integers and pointers; zero is a valid value of each.
         let (message, vector, address) = unsafe {
             (std::mem::zeroed(), [std::mem::zeroed(), std::mem::zeroed()], std::mem::zeroed())
@@ -216,7 +217,7 @@ impl BatchReceiver {
         if let Some(aux) = tagged {
             meta.vlan_tci = aux.tp_vlan_tci;
             meta.vlan_tpid = link_header::tpid(aux.tp_status, aux.tp_vlan_tpid);
-            meta.wire_bytes += link_header::TAG_BYTES as u32;
+            meta.wire_bytes += VLAN_TAG_BYTES as u32;
         }
         if kept <= self.in_pool {
             self.finish_in_pool(ring, at, kept, meta);
@@ -229,8 +230,8 @@ impl BatchReceiver {
     fn finish_in_pool(&self, ring: &mut Ring, at: u32, kept: usize, meta: Meta) {
         let mut bytes = kept;
         // What was cut within the addresses has no place for the tag.
-        if meta.vlan_tpid != 0 && kept >= link_header::ADDRESS_BYTES {
-            bytes += link_header::TAG_BYTES;
+        if meta.vlan_tpid != 0 && kept >= MAC_ADDRESSES_BYTES {
+            bytes += VLAN_TAG_BYTES;
             // SAFETY: the slot at tail is the backend's.
             let buffer = unsafe { ring.buffer_unchecked(at) };
             link_header::put_back_at_end(&mut buffer[..bytes], meta.vlan_tpid, meta.vlan_tci);
@@ -253,7 +254,7 @@ impl BatchReceiver {
         let mut first = gap - self.in_pool;
         spill[first..gap].copy_from_slice(head);
         if meta.vlan_tpid != 0 {
-            first -= link_header::TAG_BYTES;
+            first -= VLAN_TAG_BYTES;
             link_header::put_back_in_front(&mut spill[first..], meta.vlan_tpid, meta.vlan_tci);
         }
         let bytes = spill[first..].len().min(self.in_pool + self.in_spill) as u16;
@@ -298,7 +299,7 @@ impl BatchReceiver {
 /// Where the rest of a packet begins in its spill: behind room for its first part and a tag,
 /// on a cache line of its own.
 const fn rest_at(in_pool: usize) -> usize {
-    (in_pool + link_header::TAG_BYTES).next_multiple_of(64)
+    (in_pool + VLAN_TAG_BYTES).next_multiple_of(64)
 }
 
 fn nanoseconds(time: &libc::timespec) -> u64 {

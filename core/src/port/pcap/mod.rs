@@ -13,10 +13,10 @@
 mod sink;
 mod source;
 
-use super::{OpenOptions, Port, PortName, Use};
+use super::name::PortName;
+use super::options::{OpenOptions, Use};
+use super::queue::Port;
 use crate::error::Result;
-
-const DEFAULT_SLOTS: u64 = 512;
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     match options.usage {

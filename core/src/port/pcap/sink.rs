@@ -6,28 +6,28 @@
 
 use std::time::{Duration, Instant};
 
-use super::DEFAULT_SLOTS;
 use crate::error::{Error, Result};
 use crate::file::write::{Chunk, Encoder, EncoderConfig, Output, OutputConfig};
 use crate::port::backend::Backend;
-use crate::port::pool_sizing::PoolRequirements;
-use crate::port::queue::{Queue, QueueStats};
-use crate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
-use sluicegate_base::ring::{Direction, Meta, Packet, Ring, now_ns};
+use crate::port::interface::described;
+use crate::port::name::PortName;
+use crate::port::options::{OpenOptions, Use};
+use crate::port::queue::{Port, Queue};
+use crate::port::rings::{PoolRequirements, RingMaker, TxProgress};
+use crate::port::stats::QueueStats;
+use sluicegate_base::ring::{Direction, Interface, Meta, Packet, Ring, now_ns};
 
 /// The most bytes of a packet a file keeps, and every reader takes.
-const MAX_SNAPLEN: u64 = 262_144;
+const MAX_SNAPLEN: u32 = 262_144;
 /// How long a packet may be held back when no others follow.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The state of a file's one queue.
 #[derive(Debug)]
-pub(in crate::port) struct FileSink {
+pub(super) struct FileSink {
     file: File,
-    /// The next slot to take.
-    next: u32,
-    /// Packets that cannot stand in the file.
-    refused: u64,
+    /// The slots that were taken, and the packets that cannot stand in the file.
+    progress: TxProgress,
     snaplen: u32,
 }
 
@@ -51,22 +51,19 @@ struct Recorder {
     interfaces: u32,
 }
 
-pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if name.option("filter").is_some() {
         return Err(name.error("filter= is for reading a file: filter where the packets come from"));
     }
-    let snaplen = name.number("snaplen", 1..=MAX_SNAPLEN)?.unwrap_or(MAX_SNAPLEN) as u32;
-    let slots = name.count("slots", 2..=65536)?.unwrap_or(DEFAULT_SLOTS) as u32;
-    let pool = match &options.pool {
-        Some(pool) => pool.clone(),
-        None => PoolRequirements::usual(1, slots).pool()?,
-    };
-    let needed = MAX_SNAPLEN.div_ceil(pool.buffer_bytes().into()) + 1;
-    if u64::from(slots) < needed {
+    let snaplen = name.number("snaplen", 1..=MAX_SNAPLEN)?.unwrap_or(MAX_SNAPLEN);
+    let slots = name.slots(2..=65536)?;
+    let pool = PoolRequirements::usual(1, slots).pool_of(options)?;
+    let needed = MAX_SNAPLEN.div_ceil(pool.buffer_bytes()) + 1;
+    if slots < needed {
         let advice = format!("the longest packet takes {} slots: use {needed} or more", needed - 1);
         return Err(name.bad_option("slots", &slots.to_string(), &advice));
     }
-    let (rx, tx) = (Ring::absent(&pool)?, Ring::transmit(&pool, slots)?);
+    let (rx, tx) = RingMaker { pool, usage: Use::Send, slots }.make()?;
     let config = OutputConfig { access: options.access, ..OutputConfig::new(name.name()) };
     let encoder = Encoder::new(&EncoderConfig {
         format: config.format,
@@ -82,7 +79,7 @@ pub(in crate::port) fn open(name: &PortName, options: &OpenOptions) -> Result<Po
         interfaces: 0,
     };
     let file = File::Open(Box::new(recorder));
-    let sink = FileSink { file, next: 0, refused: 0, snaplen };
+    let sink = FileSink { file, progress: TxProgress::default(), snaplen };
     let queue = Queue::new(0, rx, tx, sink, Vec::new());
     Ok(Port::plain(name, vec![queue]))
 }
@@ -103,9 +100,10 @@ impl FileSink {
 
     /// Counts packets that come after the end.
     fn refuse_the_rest(&mut self, ring: &Ring) {
-        self.refused += ring.pending_tx(self.next).count() as u64;
-        let slots: u32 = ring.pending_tx(self.next).map(|packet| packet.slots()).sum();
-        self.next = ring.after(self.next, slots);
+        let progress = &mut self.progress;
+        for packet in ring.pending_tx(progress.next) {
+            progress.refuse(ring, packet.slots(), false);
+        }
     }
 }
 
@@ -113,12 +111,12 @@ impl Backend for FileSink {
     /// Takes what the program has given, and hands on what has waited long enough. Packets the
     /// file does not take are counted as refused; the ring is free again in any case.
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
-        let first = self.next;
+        let first = self.progress.next;
         let recorded = match &mut self.file {
             File::Open(recorder) => {
                 let (slots, refused, recorded) = recorder.take(ring, first, self.snaplen);
-                self.next = ring.after(first, slots);
-                self.refused += refused;
+                self.progress.next = ring.after(first, slots);
+                self.progress.refused += refused;
                 recorded
             }
             File::Closed(..) => {
@@ -126,16 +124,11 @@ impl Backend for FileSink {
                 Ok(())
             }
         };
-        if ring.is_endless(self.next) {
-            self.refused += 1;
-            self.next = ring.head();
-        }
-        let slots = ring.distance(first, self.next);
+        let slots = self.progress.publish(ring, first);
         for i in 0..slots {
             // What is left here must not pass for the next packet's.
             *ring.meta_mut(ring.after(first, i)) = Meta::default();
         }
-        ring.publish(ring.before(self.next));
         recorded.map(|()| slots)
     }
 
@@ -162,12 +155,11 @@ impl Backend for FileSink {
     fn close_tx(&mut self, ring: &mut Ring, _: Duration) -> Result<()> {
         let failure = self.finish();
         self.refuse_the_rest(ring);
-        if self.next != ring.head() {
+        if self.progress.next != ring.head() {
             // A packet without its end.
-            self.refused += 1;
-            self.next = ring.head();
+            self.progress.refused += 1;
         }
-        ring.publish(ring.before(self.next));
+        self.progress.give_up(ring);
         failure.map_or(Ok(()), Err)
     }
 
@@ -179,7 +171,7 @@ impl Backend for FileSink {
             }
             File::Closed(written, lost) => (*written, *lost),
         };
-        Ok(QueueStats { sent, refused: self.refused + lost, ..QueueStats::default() })
+        Ok(QueueStats { sent, refused: self.progress.refused + lost, ..QueueStats::default() })
     }
 }
 
@@ -207,13 +199,7 @@ impl Recorder {
             return (0, 0, self.hand_on_when_idle());
         }
         if self.interfaces == 0 {
-            let unnamed = Interface {
-                name: String::new(),
-                link_type: LINKTYPE_ETHERNET,
-                snaplen,
-                comment: String::new(),
-            };
-            result = self.add_interface(&unnamed);
+            result = self.add_interface(&Interface { snaplen, ..described("", "") });
         }
         let now_ns = now_ns();
         for packet in packets {

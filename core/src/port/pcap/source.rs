@@ -10,18 +10,19 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::DEFAULT_SLOTS;
 use crate::error::{Error, Result};
 use crate::file::read::{Outcome, Placed, Reader};
 use crate::filter::Filter;
 use crate::port::backend::{Backend, WakeSource};
-use crate::port::pool_sizing::PoolRequirements;
-use crate::port::queue::{Queue, QueueStats};
-use crate::port::{Interface, OpenOptions, Port, PortName};
-use sluicegate_base::ring::{Readiness, Ring, Wait};
+use crate::port::name::PortName;
+use crate::port::options::OpenOptions;
+use crate::port::queue::{Port, Queue};
+use crate::port::rings::PoolRequirements;
+use crate::port::stats::QueueStats;
+use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// Holds any packet of an ordinary link type: 262144 bytes take five slots, one stays empty.
-const MIN_SLOTS: u64 = 6;
+const MIN_SLOTS: u32 = 6;
 /// The greatest value of a slot's 16-bit length.
 const SLOT_BYTES: usize = u16::MAX as usize;
 /// The packets a sync examines for each slot of the ring before it returns: a file in which the
@@ -30,7 +31,7 @@ const LOOKS_PER_SLOT: u32 = 16;
 
 /// The state of a file's one queue.
 #[derive(Debug)]
-pub(in crate::port) struct FileSource {
+pub(super) struct FileSource {
     name: String,
     reader: Reader,
     /// The filter's expression: what it refuses takes no slot.
@@ -48,14 +49,10 @@ pub(in crate::port) struct FileSource {
 }
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    let slots = name.count("slots", MIN_SLOTS..=1 << 20)?;
-    let slots = slots.unwrap_or(DEFAULT_SLOTS) as u32;
-    let snaplen = name.number("snaplen", 1..=u32::MAX.into())?;
-    let pool = match &options.pool {
-        Some(pool) => pool.clone(),
-        // No slot has a buffer.
-        None => PoolRequirements::usual(1, 0).pool()?,
-    };
+    let slots = name.slots(MIN_SLOTS..=1 << 20)?;
+    let snaplen = name.number("snaplen", 1..=u32::MAX)?;
+    // No slot has a buffer.
+    let pool = PoolRequirements::usual(1, 0).pool_of(options)?;
     let mut source = FileSource {
         name: name.to_string(),
         reader: Reader::open(Path::new(name.name()))?,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::port::PortName;
+use crate::port::name::PortName;
 use crate::xdp::resident::{Action, ModeWish};
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, BusyPoll, Mode};
@@ -11,13 +11,12 @@ use crate::xdp::{BindMode, BusyPoll, Mode};
 /// The options of an `xdp:` port.
 #[derive(Clone, Debug)]
 pub(super) struct XdpConfig {
-    pub filter: Option<String>,
     pub action: Action,
     pub mode: ModeWish,
     /// Zero-copy or copy, this one or none.
     pub bind: Option<BindMode>,
     pub method: Option<XdpMethod>,
-    pub send: Send,
+    pub send: SendPath,
     /// Packets for other hosts, too.
     pub promiscuous: bool,
     /// The clock of packets' times, in XDP.
@@ -44,7 +43,7 @@ pub(super) enum XdpMethod {
 
 /// The path by which packets leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Send {
+pub(super) enum SendPath {
     #[default]
     Socket,
     Live,
@@ -62,11 +61,10 @@ impl XdpConfig {
         ];
         let stamps = [("xdp", Stamp::Kernel), ("hardware", Stamp::Driver), ("off", Stamp::None)];
         let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();
-        let sends = [("af_xdp", Send::Socket), ("live", Send::Live)];
+        let sends = [("af_xdp", SendPath::Socket), ("live", SendPath::Live)];
         let methods = [("af_xdp", XdpMethod::Sockets), ("ring", XdpMethod::Copies)];
-        let filter = name.option("filter").map(str::to_owned);
-        let slots = name.count("slots", 2..=16_384)?.unwrap_or(512) as u32;
-        let cells = name.count("ring_size", 64..=65_536)?.map(|frames| frames as u32);
+        let slots = name.slots(2..=16_384)?;
+        let cells = name.count("ring_size", 64..=65_536)?;
         let frames = cells.unwrap_or(4096);
         if frames < slots * 2 {
             return Err(name.bad_option(
@@ -81,7 +79,6 @@ impl XdpConfig {
             return Err(name.error("busy_poll= is for sockets, and method=ring has none"));
         }
         Ok(Self {
-            filter: filter.filter(|filter| !filter.trim().is_empty()),
             action: name.choice("action", &actions)?.unwrap_or_default(),
             mode,
             bind,
@@ -89,7 +86,7 @@ impl XdpConfig {
             send: name.choice("send", &sends)?.unwrap_or_default(),
             promiscuous: name.switch("promisc")?.unwrap_or(false),
             stamp: name.choice("timestamp", &stamps)?.unwrap_or(Stamp::Kernel),
-            snaplen: name.number("snaplen", 1..=262_144)?.map(|bytes| bytes as u32),
+            snaplen: name.number("snaplen", 1..=262_144)?,
             frames,
             cells,
             slots,

@@ -1,28 +1,31 @@
 //! Counting in the kernel: packets are dropped or passed on where they come in, and what is
 //! read here are the counters.
 
-use std::os::fd::AsFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluicegate_base::memory::{Pool, PoolConfig};
-use sluicegate_base::ring::{Readiness, Ring};
-
 use super::config::XdpConfig;
-use super::{fallbacks, mode_name};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::link::{self, Netlink, netns};
 use crate::port::backend::{Backend, WakeSource};
-use crate::port::packet::Promiscuous;
-use crate::port::queue::Queue;
-use crate::port::{
-    Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, QueueStats, claim_conflict, lookup,
-};
+use crate::port::claim_conflict;
+use crate::port::interface::{described, find_ethernet};
+use crate::port::name::PortName;
+use crate::port::options::{Fallback, OpenOptions};
+use crate::port::packet_socket::Promiscuous;
+use crate::port::queue::{Port, Queue};
+use crate::port::rings::PoolRequirements;
+use crate::port::stats::QueueStats;
+use crate::xdp::Inspect;
 use crate::xdp::redirects::RedirectSender;
 use crate::xdp::resident::{
-    Action, Counters, FILTERED, FORWARD, Owner, Resident, Stage, load_forwarding,
+    Action, COUNTERS, Counters, DROP, FILTERED, FORWARD, MIRRORS, Owner, Resident, Stage, WHOLE,
+    load_forwarding, load_program,
 };
+use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET, Readiness, Ring};
 
 /// Between two looks at the counters.
 const LOOK: Duration = Duration::from_millis(10);
@@ -33,7 +36,7 @@ const CHECK: Duration = Duration::from_millis(500);
 
 /// A queue whose packets stay in the kernel.
 #[derive(Debug)]
-pub(crate) struct InKernel {
+struct InKernel {
     resident: Arc<Resident>,
     interface: link::Interface,
     /// Opened in the interface's namespace, for a process that gives its privileges up.
@@ -53,7 +56,7 @@ pub(crate) struct InKernel {
 
 /// Stays open as long as packets are forwarded in the kernel.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+struct Kept {
     /// The interface that they go out by, and the program there.
     pub target: Option<(link::Interface, Resident)>,
     /// Counts the results of redirects, if packets are redirected.
@@ -62,35 +65,6 @@ pub(super) struct Kept {
 }
 
 impl InKernel {
-    pub(super) fn new(
-        resident: Arc<Resident>,
-        interface: link::Interface,
-        netlink: Netlink,
-        action: Action,
-        stage: Stage,
-    ) -> Self {
-        let now = Instant::now();
-        Self {
-            resident,
-            interface,
-            netlink,
-            action,
-            stage: Some(stage),
-            last: None,
-            taken: (0, 0),
-            taken_at: now,
-            kept: Kept::default(),
-            checked: now,
-            // The first wait reports an interface that is down already.
-            down: false,
-        }
-    }
-
-    /// Keeps something as long as the queue exists.
-    pub(super) fn keep(self, kept: Kept) -> Self {
-        Self { kept, ..self }
-    }
-
     /// The counts of the stage, the last ones where the intake is closed.
     fn tally(&self) -> Counters {
         match &self.stage {
@@ -215,16 +189,6 @@ pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
     }
 }
 
-/// Describes a queue's packets.
-pub(super) fn described(interface: &link::Interface) -> Interface {
-    Interface {
-        name: interface.name.clone(),
-        link_type: crate::port::LINKTYPE_ETHERNET,
-        snaplen: u16::MAX.into(),
-        comment: "packets taken by XDP".into(),
-    }
-}
-
 impl Port {
     /// A port whose packets go out by the interface of another, in the kernel: those that match
     /// its filter, all unless it has one. Both names are of `xdp:` ports. Its one queue only counts
@@ -241,60 +205,123 @@ impl Port {
         let config = XdpConfig::of(from)?;
         refuse_unused(from)?;
         let netns = options.netns.as_deref();
-        let [source, target] = [from, to].map(|name| ethernet(name, netns));
-        let (source, target) = (source?, target?);
+        let find = |name| find_ethernet(name, netns, "XDP is for Ethernet interfaces");
+        let (source, target) = (find(from)?, find(to)?);
         netns::run_in(netns, || redirect(from, &config, source, (to, target)))
     }
 }
 
-fn ethernet(name: &PortName, netns: Option<&str>) -> Result<link::Interface> {
-    let interface = lookup::interface(name, netns)?;
-    match interface.hardware {
-        libc::ARPHRD_ETHER => Ok(interface),
-        _ => Err(name.error("XDP is for Ethernet interfaces")),
-    }
+/// Describes the packets of an `xdp:` port.
+pub(super) fn described_packets(interface: &link::Interface, comment: &str) -> Interface {
+    Interface { snaplen: u16::MAX.into(), ..described(&*interface.name, comment) }
 }
 
+/// Opens a port whose packets go out by the interface `target`.
 fn redirect(
-    from: &PortName,
+    name: &PortName,
     config: &XdpConfig,
     source: link::Interface,
     (to, target): (&PortName, link::Interface),
 ) -> Result<Port> {
-    let filter = config.filter.as_deref();
-    let filter = filter.map(|text| Filter::compile(text, LINKTYPE_ETHERNET)).transpose()?;
-    let (resident, reason) = Resident::join(&source, config.mode)?;
-    let (there, _) = Resident::join(&target, XdpConfig::of(to)?.mode)?;
-    let resident = Arc::new(resident);
-    let queues = 0..=source.rx_queues.max(1) - 1;
-    let expression = filter.as_ref().map_or("", Filter::expression);
-    let owner = Owner::myself(Action::Forward, expression, queues);
+    let filter = name.filter(LINKTYPE_ETHERNET)?;
     // Everything the resident program forwards itself; a filter needs a program.
     let places = if filter.is_some() { FILTERED } else { FORWARD..FORWARD + 1 };
-    let netlink = Netlink::open(None)?;
-    let stage = claim_conflict::take(from, &resident, places, &owner)?;
-    stage.forward_to(&target)?;
-    let program = filter.as_ref().map(|filter| load_forwarding(&stage, &resident, filter));
-    let program = program.transpose()?;
-    let promiscuous = config.promiscuous.then(|| Promiscuous::new(from, source.index));
-    let kept = Kept {
-        redirects: stage.count_redirects(&source, &target),
-        target: Some((target, there)),
-        _promiscuous: promiscuous.transpose()?,
-    };
-    stage.complete(program.as_ref().map(AsFd::as_fd))?;
-    let pool = Pool::new(PoolConfig { buffers: 0, ..PoolConfig::default() })?;
-    let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
-    let described = described(&source);
-    let mode = mode_name(resident.mode());
-    let counting = InKernel::new(resident, source, netlink, Action::Forward, stage).keep(kept);
-    Ok(Port {
-        name: from.clone(),
-        method: "redirect",
-        mode: Some(mode),
-        fallbacks: fallbacks(reason),
-        queues: vec![Queue::new(0, rx, tx, counting, vec![described])],
+    let work = KernelWork { name, config, filter, action: Action::Forward, places };
+    work.open("redirect", source, |work, resident, stage, source| {
+        let (there, _) = Resident::join(&target, XdpConfig::of(to)?.mode)?;
+        stage.forward_to(&target)?;
+        let program = work.filter.as_ref().map(|filter| load_forwarding(stage, resident, filter));
+        let program = program.transpose()?;
+        let promiscuous = work.config.promiscuous.then(|| Promiscuous::new(name, source.index));
+        let kept = Kept {
+            redirects: stage.count_redirects(source, &target),
+            target: Some((target, there)),
+            _promiscuous: promiscuous.transpose()?,
+        };
+        Ok((program, kept))
     })
+}
+
+/// Opens a port whose packets stay in the kernel, counted: one queue, whatever the interface has.
+pub(super) fn count(
+    name: &PortName,
+    config: &XdpConfig,
+    interface: link::Interface,
+    inspect: Option<&dyn Inspect>,
+) -> Result<Port> {
+    let (filter, action) = (name.filter(LINKTYPE_ETHERNET)?, config.action);
+    // A program that looks at all that comes stands before everybody who takes some of it.
+    let places = match (action, &filter, inspect) {
+        (_, Some(_), _) => FILTERED,
+        (Action::Drop, None, Some(_)) => WHOLE,
+        (_, None, Some(_)) => MIRRORS,
+        (Action::Drop, None, None) => DROP..DROP + 1,
+        (_, None, None) => COUNTERS,
+    };
+    let work = KernelWork { name, config, filter, action, places };
+    work.open("count", interface, |work, resident, stage, _| {
+        let filter = work.filter.as_ref();
+        let load = || load_program(stage, resident, action, filter, None, inspect);
+        let program = (filter.is_some() || inspect.is_some()).then(load).transpose()?;
+        Ok((program, Kept::default()))
+    })
+}
+
+/// Packets that stay in the kernel, and what becomes of them there.
+struct KernelWork<'a> {
+    name: &'a PortName,
+    config: &'a XdpConfig,
+    filter: Option<Filter>,
+    action: Action,
+    /// Places in the chain that its program may have.
+    places: Range<u32>,
+}
+
+impl KernelWork<'_> {
+    /// Opens the port; `prepare` makes the stage's program, if it needs one.
+    fn open(
+        self,
+        method: &'static str,
+        interface: link::Interface,
+        prepare: impl FnOnce(
+            &Self,
+            &Arc<Resident>,
+            &Stage,
+            &link::Interface,
+        ) -> Result<(Option<OwnedFd>, Kept)>,
+    ) -> Result<Port> {
+        let (resident, reason) = Resident::join(&interface, self.config.mode)?;
+        let resident = Arc::new(resident);
+        let expression = self.filter.as_ref().map_or("", Filter::expression);
+        let owner = Owner::myself(self.action, expression, 0..=interface.rx_queues.max(1) - 1);
+        let netlink = Netlink::open(None)?;
+        let stage = claim_conflict::take(self.name, &resident, self.places.clone(), &owner)?;
+        let (program, kept) = prepare(&self, &resident, &stage, &interface)?;
+        if !COUNTERS.contains(&stage.number()) {
+            stage.complete(program.as_ref().map(AsFd::as_fd))?;
+        }
+        let pool = PoolRequirements::usual(0, 0).pool()?;
+        let described = described_packets(&interface, "packets taken by XDP");
+        let mode = Some(resident.mode().name());
+        let queue = InKernel {
+            resident,
+            interface,
+            netlink,
+            action: self.action,
+            stage: Some(stage),
+            last: None,
+            taken: (0, 0),
+            taken_at: Instant::now(),
+            kept,
+            checked: Instant::now(),
+            // The first wait reports an interface that is down already.
+            down: false,
+        };
+        let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
+        let queues = vec![Queue::new(0, rx, tx, queue, vec![described])];
+        let fallbacks = Fallback::from_native(reason);
+        Ok(Port { method, mode, fallbacks, ..Port::plain(self.name, queues) })
+    }
 }
 
 #[cfg(test)]

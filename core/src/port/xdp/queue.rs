@@ -5,17 +5,16 @@ use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::pace::Pace;
-use super::tx_path::TxPath;
 use crate::error::{Error, Result};
 use crate::nic::Deferred;
-use crate::port::QueueStats;
 use crate::port::backend::{Backend, WakeSource};
-use crate::port::live::LiveQueue;
-use crate::port::packet::Promiscuous;
+use crate::port::live_queue::LiveQueue;
+use crate::port::packet_socket::Promiscuous;
+use crate::port::stats::QueueStats;
 use crate::port::watch::{InterfaceWatch, Looker};
 use crate::xdp::resident::Resident;
 use crate::xdp::stamp::Stamp;
-use crate::xdp::{Receiver, State, Xsk, XskSocket, XskStatistics};
+use crate::xdp::{Receiver, Sender, State, Xsk, XskSocket, XskStatistics};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// Packets on their way to the socket when the intake was closed arrive within this time.
@@ -90,9 +89,82 @@ impl RxPath {
     }
 }
 
+/// The way out of a queue.
+#[derive(Debug)]
+enum TxPath {
+    /// The socket's transmit ring.
+    Socket {
+        sender: Sender,
+        /// Packets that were still to be sent, or at the kernel, when sending was ended.
+        unsent: u64,
+    },
+    /// A thread that runs a program, as of a `live:` port.
+    Live(LiveQueue),
+}
+
+impl TxPath {
+    fn by_socket(sender: Sender) -> Self {
+        Self::Socket { sender, unsent: 0 }
+    }
+
+    #[inline]
+    fn sync(&mut self, ring: &mut Ring) -> Result<u32> {
+        match self {
+            Self::Socket { sender, .. } => sender.send(ring),
+            Self::Live(live) => live.sync_tx(ring),
+        }
+    }
+
+    /// Returns true if packets wait for another sync.
+    fn needs_sync(&mut self, ring: &Ring) -> bool {
+        match self {
+            Self::Socket { sender, .. } => sender.needs_send(ring),
+            Self::Live(_) => ring.room() > 0,
+        }
+    }
+
+    /// Sends what it can until `patience` is over, and nothing more.
+    fn close(&mut self, ring: &mut Ring, patience: Duration, socket: &XskSocket) -> Result<()> {
+        let (sender, unsent) = match self {
+            Self::Socket { sender, unsent } => (sender, unsent),
+            Self::Live(live) => return live.close_tx(ring, patience),
+        };
+        let end = Instant::now() + patience;
+        loop {
+            let synced = sender.send(ring);
+            *unsent = sender.unsent(ring);
+            synced?;
+            if *unsent == 0 || Instant::now() >= end {
+                return Ok(());
+            }
+            socket.wait_tx(Duration::from_millis(1))?;
+        }
+    }
+
+    /// Returns its counts of packets to be sent.
+    ///
+    /// # Errors
+    /// As [`Backend::stats`].
+    fn stats(&mut self) -> Result<QueueStats> {
+        match self {
+            Self::Socket { sender, unsent } => {
+                let counts = sender.stats();
+                Ok(QueueStats {
+                    sent: counts.sent - counts.dropped.min(counts.sent),
+                    rejected: counts.dropped,
+                    refused: counts.refused + counts.dropped + *unsent,
+                    unsent: *unsent,
+                    ..QueueStats::default()
+                })
+            }
+            Self::Live(live) => live.stats(),
+        }
+    }
+}
+
 /// One queue of an `xdp:` port.
 #[derive(Debug)]
-pub(crate) struct XdpQueue {
+pub(super) struct XdpQueue {
     number: u32,
     /// For messages: "xdp:eth0/0".
     object: String,

@@ -37,8 +37,9 @@ pub(super) use status::BlockStatus;
 use super::any::{DeviceOrigin, Devices};
 use super::config::PacketConfig;
 use super::link_header;
-use super::socket::Socket;
 use crate::error::{Error, Result};
+use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
+use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::{Mmap, prefetch};
 use sluicegate_base::ring::{Direction, Meta, Ring, TimestampSource};
 
@@ -53,7 +54,7 @@ const STATUS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, block_st
 const _: () = {
     assert!(size_of::<tpacket3_hdr>() == 48);
     // A packet begins behind its address: there is always room for a tag in front of it.
-    assert!(size_of::<libc::sockaddr_ll>() >= link_header::TAG_BYTES);
+    assert!(size_of::<libc::sockaddr_ll>() >= VLAN_TAG_BYTES);
     assert!(STATUS_OFFSET == 8);
 };
 
@@ -332,9 +333,9 @@ impl BlockRing {
             }
         }
         // What was cut within the addresses has no place for the tag.
-        let put_back = tagged && bytes >= link_header::ADDRESS_BYTES as u32;
+        let put_back = tagged && bytes >= MAC_ADDRESSES_BYTES as u32;
         if put_back {
-            bytes += link_header::TAG_BYTES as u32;
+            bytes += VLAN_TAG_BYTES as u32;
         }
         let kept = bytes.min(self.snaplen);
         let pieces = pieces(kept);
@@ -345,10 +346,10 @@ impl BlockRing {
             prefetch(start.as_ptr().wrapping_add(line));
         }
         if tagged {
-            wire_bytes += link_header::TAG_BYTES as u32;
+            wire_bytes += VLAN_TAG_BYTES as u32;
         }
         if put_back {
-            mac -= link_header::TAG_BYTES;
+            mac -= VLAN_TAG_BYTES;
             // SAFETY: the bytes from `mac` on are behind the header and at most the address,
             // which was read above; the last of them is the packet's last, and the block is
             // ours.

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use super::{Failed, RingProgress, Target};
 use crate::error::Result;
-use crate::port::packet::socket::Socket;
+use crate::port::packet_socket::Socket;
 use sluicegate_base::ring::Ring;
 
 /// Most slots of a packet: the vectors a message can have (UIO_MAXIOV, linux/uio.h).
@@ -66,7 +66,7 @@ impl Calls {
         let socket = target.socket;
         let mut was_down = false;
         loop {
-            self.gather(ring, progress.next);
+            self.gather(ring, progress.tx.next);
             if self.messages.is_empty() {
                 return Ok(());
             }
@@ -74,7 +74,7 @@ impl Calls {
             match taken {
                 Ok(0) => return Ok(()),
                 Ok(taken) => {
-                    progress.sent(ring, taken, self.slots[..taken].iter().sum());
+                    progress.tx.sent(ring, taken, self.slots[..taken].iter().sum());
                     match taken < self.messages.len() {
                         true => self.singles = SINGLE_CALLS,
                         false => self.singles = self.singles.saturating_sub(1),
@@ -86,7 +86,7 @@ impl Calls {
                         return Ok(());
                     }
                     Failed::LeaveOut { too_long } => {
-                        progress.refuse(ring, self.slots[0], too_long);
+                        progress.tx.refuse(ring, self.slots[0], too_long);
                     }
                     Failed::Again => {}
                 },

@@ -11,12 +11,13 @@ use frames::FrameRing;
 
 use super::config::{PacketConfig, Sending};
 use super::link_header::link_type;
-use super::socket::Socket;
-use super::{Fallback, Use};
 use crate::error::{Error, Result};
 use crate::link::{self, LinkState};
-use crate::port::host::MARK;
-use crate::port::limits::LengthLimits;
+use crate::port::interface::{HOST_MARK, LengthLimits};
+use crate::port::options::{Fallback, Use};
+use crate::port::packet_socket::Socket;
+use crate::port::rings::TxProgress;
+use crate::port::stats::QueueStats;
 use sluicegate_base::ring::Ring;
 
 /// How long a packet may be dropped by an interface with a carrier before it is given up, whatever
@@ -43,17 +44,10 @@ enum SendMethod {
     Ring(FrameRing),
 }
 
-/// How far a transmit ring has been sent.
+/// How far a transmit ring has been sent, and how often the kernel dropped.
 #[derive(Debug, Default)]
 struct RingProgress {
-    /// The first slot that has not left.
-    next: u32,
-    sent: u64,
-    refused: u64,
-    /// The part of these that was longer than the interface takes.
-    too_long: u64,
-    /// The part of these that was given up at the end.
-    unsent: u64,
+    tx: TxProgress,
     /// Attempts that the queue or the driver answered with a drop.
     rejected: u64,
     /// The drop by the interface, if it is still of the next packet.
@@ -82,7 +76,7 @@ impl SocketSender {
     ) -> Result<Self> {
         // Where it may not (CAP_NET_ADMIN; since Linux 5.17 CAP_NET_RAW is enough), nobody forwards
         // from a host: port through this one, for that needs more.
-        let _ = socket.set(libc::SOL_SOCKET, libc::SO_MARK, MARK, "mark what is sent to");
+        let _ = socket.set(libc::SOL_SOCKET, libc::SO_MARK, HOST_MARK, "mark what is sent to");
         if config.bypass {
             let operation = "bypass the queueing discipline of";
             socket.set(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1i32, operation).map_err(
@@ -119,36 +113,16 @@ impl SocketSender {
         }
     }
 
-    /// Packets the kernel has taken.
-    pub(super) fn sent(&self) -> u64 {
-        self.progress.sent
-    }
-
-    /// Packets the kernel did not take.
-    pub(super) fn refused(&self) -> u64 {
-        self.progress.refused
-    }
-
-    /// Counts the refused packets that were too long for the interface.
-    pub(super) fn too_long(&self) -> u64 {
-        self.progress.too_long
-    }
-
-    /// Attempts that the queue or the driver answered with a drop.
-    pub(super) fn rejected(&self) -> u64 {
-        self.progress.rejected
-    }
-
-    /// Counts the refused packets that were still to be sent at the end.
-    pub(super) fn unsent(&self) -> u64 {
-        self.progress.unsent
+    /// Returns the counts of packets to be sent.
+    pub(super) fn stats(&self) -> QueueStats {
+        QueueStats { rejected: self.progress.rejected, ..self.progress.tx.stats() }
     }
 
     /// Sends the packets the program has released. Returns how many slots are room again. What
     /// the kernel has no room for stays for the next call.
     pub(super) fn send(&mut self, socket: &Socket, ring: &mut Ring) -> Result<u32> {
         let Self { way, progress, presence } = self;
-        let before = progress.next;
+        let before = progress.tx.next;
         let target = Target { socket, presence };
         let result = match way {
             SendMethod::Sendmmsg(calls) | SendMethod::Sendto(calls) => {
@@ -156,18 +130,13 @@ impl SocketSender {
             }
             SendMethod::Ring(frames) => frames.send(&target, ring, progress),
         };
-        if ring.is_endless(progress.next) {
-            (progress.refused, progress.too_long) = (progress.refused + 1, progress.too_long + 1);
-            progress.next = ring.head();
-        }
-        // One slot stays with the backend: room ends before the first slot still to be sent.
-        ring.publish(ring.before(progress.next));
-        result.map(|()| ring.distance(before, progress.next))
+        let slots = progress.tx.publish(ring, before);
+        result.map(|()| slots)
     }
 
     /// Returns true if packets have been released and not sent.
     pub(super) fn is_waiting(&self, ring: &Ring) -> bool {
-        ring.pending_tx(self.progress.next).next().is_some()
+        self.progress.tx.is_waiting(ring)
     }
 
     /// Counts what waits as refused, and unsent.
@@ -175,11 +144,7 @@ impl SocketSender {
         if let SendMethod::Ring(frames) = &mut self.way {
             frames.take_back();
         }
-        let progress = &mut self.progress;
-        let waiting = ring.pending_tx(progress.next).count() as u64;
-        (progress.refused, progress.unsent) = (progress.refused + waiting, waiting);
-        progress.next = ring.head();
-        ring.publish(ring.before(progress.next));
+        self.progress.tx.give_up(ring);
     }
 }
 
@@ -215,19 +180,6 @@ fn ring(
 }
 
 impl RingProgress {
-    /// Records that the kernel has taken the next packets, which are in `slots` slots.
-    fn sent(&mut self, ring: &Ring, packets: usize, slots: u32) {
-        self.sent += packets as u64;
-        self.next = ring.after(self.next, slots);
-    }
-
-    /// Skips the next packet, which is in `slots` slots.
-    fn refuse(&mut self, ring: &Ring, slots: u32, too_long: bool) {
-        self.refused += 1;
-        self.too_long += u64::from(too_long);
-        self.next = ring.after(self.next, slots);
-    }
-
     /// The queue or the driver has dropped a packet just now. Whether the interface has a carrier.
     fn rejected(&mut self, target: &Target<'_>) -> Result<bool> {
         self.rejected += 1;
@@ -236,7 +188,7 @@ impl RingProgress {
 
     /// How long the next packet has been dropped, which it has just been again.
     fn dropped_for(&mut self, now: Instant) -> Duration {
-        let at = self.sent + self.refused;
+        let at = self.tx.sent + self.tx.refused;
         let time = match &self.dropped {
             Some(dropped) if dropped.at == at => {
                 dropped.time + now.saturating_duration_since(dropped.last).min(BETWEEN)
@@ -317,7 +269,7 @@ mod tests {
                 let time = progress.dropped_for(start + after * tries);
                 assert_eq!(time, counts * tries, "{sentence}");
             }
-            progress.sent += 1;
+            progress.tx.sent += 1;
             let time = progress.dropped_for(start + after * 3);
             assert_eq!(time, Duration::ZERO, "{sentence}: it is another packet");
         }

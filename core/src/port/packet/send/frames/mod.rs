@@ -45,8 +45,8 @@ use status::{Answer, FrameStatus};
 
 use super::{Failed, RingProgress, Target};
 use crate::error::{Error, Result};
-use crate::port::limits::LengthLimits;
-use crate::port::packet::socket::Socket;
+use crate::port::interface::LengthLimits;
+use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::Mmap;
 use sluicegate_base::ring::{Packet, Ring};
 
@@ -123,7 +123,7 @@ pub(super) struct FrameRing {
     /// The next frame to write.
     free: usize,
     /// Frames before it that the kernel was asked to send and has not taken. Their packets are
-    /// those that begin at [`RingProgress::next`].
+    /// those that begin at [`TxProgress::next`](crate::port::rings::TxProgress).
     asked: usize,
     /// The slot behind those packets.
     next: u32,
@@ -222,7 +222,7 @@ impl FrameRing {
     /// not go. That one is left out when it is the first: then those before it have left.
     fn fill(&mut self, ring: &Ring, progress: &RingProgress) {
         if self.asked == 0 {
-            self.next = progress.next;
+            self.next = progress.tx.next;
         }
         for packet in ring.pending_tx(self.next) {
             if !self.limits.allow(&packet) || !self.handover(self.free).is_ours() {
@@ -264,21 +264,22 @@ impl FrameRing {
         let taken = (0..self.asked).take_while(|&i| answer(i) == Answer::Taken).count();
         let rest = if taken < self.asked { answer(taken) } else { Answer::Taken };
         self.asked -= taken;
-        let slots = ring.pending_tx(progress.next).take(taken).map(|packet| packet.slots()).sum();
-        progress.sent(ring, taken, slots);
+        let slots =
+            ring.pending_tx(progress.tx.next).take(taken).map(|packet| packet.slots()).sum();
+        progress.tx.sent(ring, taken, slots);
         rest
     }
 
     /// Returns true if the first packet may not be sent.
     fn is_barred(&self, ring: &Ring, progress: &RingProgress) -> bool {
-        ring.pending_tx(progress.next).next().is_some_and(|packet| !self.limits.allow(&packet))
+        ring.pending_tx(progress.tx.next).next().is_some_and(|packet| !self.limits.allow(&packet))
     }
 
     /// Leaves the first packet out: those behind it are to be written anew.
     fn leave_out(&mut self, ring: &Ring, progress: &mut RingProgress) {
         self.take_back();
-        if let Some(packet) = ring.pending_tx(progress.next).next() {
-            progress.refuse(ring, packet.slots(), self.limits.is_too_long(&packet));
+        if let Some(packet) = ring.pending_tx(progress.tx.next).next() {
+            progress.tx.refuse(ring, packet.slots(), self.limits.is_too_long(&packet));
         }
     }
 

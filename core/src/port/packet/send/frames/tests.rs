@@ -157,7 +157,7 @@ impl Bench {
                 }
             }
         }
-        self.ring.publish(self.ring.before(self.progress.next));
+        self.ring.publish(self.ring.before(self.progress.tx.next));
     }
 
     /// Checks that the program's record matches the events, and that the kernel has taken all it
@@ -182,7 +182,7 @@ impl Bench {
         }
         assert!(self.sent == kernel.taken, "each once, in order");
         let progress = &self.progress;
-        assert_eq!((progress.sent, progress.refused), (self.sent.len() as u64, self.refused));
+        assert_eq!((progress.tx.sent, progress.tx.refused), (self.sent.len() as u64, self.refused));
         let held = self.ring.num_slots() - 1 - self.ring.available();
         let slots: usize = self.waiting.iter().map(|it| it.bytes.len().div_ceil(2048).max(1)).sum();
         assert_eq!(held as usize, slots, "what has left is room again, and nothing else");
@@ -193,9 +193,9 @@ impl Bench {
     fn give_up(&mut self) {
         self.frames.take_back();
         self.refused += self.waiting.drain(..).count() as u64;
-        self.progress.refused += self.ring.pending_tx(self.progress.next).count() as u64;
-        self.progress.next = self.ring.head();
-        self.ring.publish(self.ring.before(self.progress.next));
+        self.progress.tx.refused += self.ring.pending_tx(self.progress.tx.next).count() as u64;
+        self.progress.tx.next = self.ring.head();
+        self.ring.publish(self.ring.before(self.progress.tx.next));
     }
 }
 

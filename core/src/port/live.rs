@@ -18,24 +18,16 @@
 //! Linux 5.18; CAP_BPF and CAP_NET_ADMIN, and faster with CAP_PERFMON and CAP_SYS_ADMIN. The driver takes packets that XDP redirects
 //! (`ndo_xdp_xmit`): a veth does when its other end has NAPI.
 
-mod queue;
-
-use std::sync::Arc;
-
-pub(super) use queue::LiveQueue;
-
-use super::limits::LengthLimits;
-use super::packet::link_header::TAG_BYTES;
-use super::pool_sizing::PoolRequirements;
-use super::queue::Queue;
-use super::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Use, lookup};
+use super::interface::{described, find_ethernet};
+use super::live_queue::{DEFAULT_RING, LiveQueue, geometry, open_sender};
+use super::name::PortName;
+use super::options::{OpenOptions, Use};
+use super::queue::Port;
+use super::rings::{PoolRequirements, RingMaker};
 use crate::error::Result;
-use crate::link::{self, may_pin, netns};
-use crate::xdp::live::{Geometry, LiveSender, MAX_BYTES, MIN_BYTES, leaves_by};
-use sluicegate_base::ring::{Interface, Ring};
+use crate::link::{self, netns};
+use crate::xdp::live::leaves_by;
 
-/// A short ring stays in the cache.
-const DEFAULT_RING: u64 = 2048;
 /// The most that the rings of a port may have, which is memory of the kernel's.
 const MAX_BYTES_OF_RINGS: u64 = 4 << 30;
 
@@ -48,11 +40,11 @@ struct LiveConfig {
 
 impl LiveConfig {
     fn of(name: &PortName) -> Result<Self> {
-        let ring = name.count("ring_size", 64..=65_536)?.unwrap_or(DEFAULT_RING) as u32;
+        let ring = name.count("ring_size", 64..=65_536)?.unwrap_or(DEFAULT_RING);
         Ok(Self {
             ring: ring.next_power_of_two(),
             cpu: name.count("cpu", 0..=4095)?.map(|cpu| cpu as usize),
-            slots: name.count("slots", 2..=16_384)?.unwrap_or(512) as u32,
+            slots: name.slots(2..=16_384)?,
         })
     }
 }
@@ -64,36 +56,22 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     }
     let config = LiveConfig::of(name)?;
     let netns = options.netns.as_deref();
-    let interface = lookup::interface(name, netns)?;
-    if interface.hardware != libc::ARPHRD_ETHER {
-        return Err(name.error("live frames are for Ethernet interfaces; packet: sends to others"));
-    }
+    let otherwise = "live frames are for Ethernet interfaces; packet: sends to others";
+    let interface = find_ethernet(name, netns, otherwise)?;
     leaves_by(&interface, netns)?;
-    let numbers = name.queues().unwrap_or(0..=options.queues.max(1) - 1);
+    let numbers = name.queue_numbers(options);
     let count = numbers.clone().count();
     check_memory(name, &config, &interface, count)?;
-    let pool = match &options.pool {
-        Some(pool) => Arc::clone(pool),
-        None => PoolRequirements::usual(count as u32, config.slots).pool()?,
-    };
+    let pool = PoolRequirements::usual(count as u32, config.slots).pool_of(options)?;
+    let rings = RingMaker { pool, usage: Use::Send, slots: config.slots };
     // A program sends to an interface of the namespace that it is run in.
-    let senders = netns::run_in(netns, || {
-        (0..count).map(|i| sender(&config, &interface, i, false)).collect::<Result<Vec<_>>>()
-    })?;
-    let described = Interface {
-        name: interface.name.clone(),
-        link_type: LINKTYPE_ETHERNET,
-        snaplen: 0,
-        comment: String::new(),
+    let open = |i: usize| {
+        let cpu = config.cpu.map(|first| first + i);
+        LiveQueue::new(open_sender(config.ring, cpu, &interface, false)?, &interface)
     };
-    let limits = LengthLimits::of(&interface, LINKTYPE_ETHERNET);
-    let queues = numbers.zip(senders).map(|(number, sender)| {
-        let (rx, tx) = (Ring::absent(&pool)?, Ring::transmit(&pool, config.slots)?);
-        let queue = LiveQueue::new(sender, &interface, netns, limits)?;
-        Ok(Queue::new(number, rx, tx, queue, vec![described.clone()]))
-    });
-    let queues = queues.collect::<Result<_>>()?;
-    Ok(Port { name: name.clone(), method: "ring", mode: None, fallbacks: Vec::new(), queues })
+    let queues = netns::run_in(netns, || (0..count).map(open).collect::<Result<Vec<_>>>())?;
+    let queues = rings.queues(&described(&*interface.name, ""), numbers.zip(queues))?;
+    Ok(Port { method: "ring", ..Port::plain(name, queues) })
 }
 
 /// Refuses rings that would take what the host needs for other things.
@@ -103,7 +81,7 @@ fn check_memory(
     interface: &link::Interface,
     queues: usize,
 ) -> Result<()> {
-    let bytes = u64::from(geometry(config, interface).bytes()) * queues as u64;
+    let bytes = u64::from(geometry(config.ring, interface).bytes()) * queues as u64;
     if bytes <= MAX_BYTES_OF_RINGS {
         return Ok(());
     }
@@ -112,33 +90,6 @@ fn check_memory(
         "rings of {slots} packets for {queues} queues take {gib} GiB, and 4 are the most: use a \
          smaller ring_size=, or fewer queues"
     )))
-}
-
-fn geometry(config: &LiveConfig, interface: &link::Interface) -> Geometry {
-    let frame = interface.mtu.saturating_add(MIN_BYTES + TAG_BYTES as u32);
-    Geometry { slots: config.ring, most_bytes: frame.min(MAX_BYTES) }
-}
-
-/// Returns the live queue that sends for a queue of an `xdp:` port, whose interface is of this
-/// thread's network namespace. It waits for the interface while that is down.
-pub(super) fn outlet(interface: &link::Interface) -> Result<LiveQueue> {
-    let config = LiveConfig { ring: DEFAULT_RING as u32, cpu: None, slots: 0 };
-    let sender = sender(&config, interface, 0, true)?;
-    LiveQueue::new(sender, interface, None, LengthLimits::of(interface, LINKTYPE_ETHERNET))
-}
-
-/// The sender of the `i`th queue.
-fn sender(
-    config: &LiveConfig,
-    interface: &link::Interface,
-    i: usize,
-    waits: bool,
-) -> Result<LiveSender> {
-    let geometry = geometry(config, interface);
-    let cpu = config.cpu.map(|first| first + i);
-    // The thread would say it too, when it is too late to open the port otherwise.
-    cpu.map_or(Ok(()), may_pin)?;
-    LiveSender::open(geometry, interface, cpu, waits)
 }
 
 #[cfg(test)]

@@ -1,15 +1,75 @@
-//! Which packets an interface takes, told before the kernel is asked.
+//! The interface that a name means: where it is, what it is, and which packets it takes.
 
-use crate::link;
-use crate::port::LINKTYPE_ETHERNET;
-use crate::port::packet::link_header;
-use sluicegate_base::ring::Packet;
+use super::name::PortName;
+use crate::error::{Error, Result};
+use crate::headers::{ETHERNET_BYTES, MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES, ethertype};
+use crate::link::{self, netns};
+use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET, Packet};
 
-/// An Ethernet header: two addresses and a protocol.
-const ETHERNET_BYTES: usize = link_header::ADDRESS_BYTES + 2;
+/// Marks packets (`SO_MARK`) that a port of this library sends through the host's stack: they go
+/// out, and are not taken for the host's own.
+pub(super) const HOST_MARK: i32 = 0x736c_6963;
+/// An Ethernet header and two VLAN tags: the bytes that a frame may have besides the MTU.
+pub(super) const MAX_HEADER_BYTES: u32 = (ETHERNET_BYTES + 2 * VLAN_TAG_BYTES) as u32;
+/// How many namespaces are searched for the sake of a better message.
+const MAX_NAMESPACES: usize = 64;
 /// The longest MTU that a frame is made for: what is longer would lie on more pages than the
 /// kernel lets a packet have (MAX_SKB_FRAGS, 17).
 const MAX_MTU: usize = 1 << 16;
+
+/// Finds the interface that `name` means in the namespace `netns`, or in this thread's.
+pub(super) fn find(name: &PortName, netns: Option<&str>) -> Result<link::Interface> {
+    let wanted = name.name();
+    if wanted == "any" {
+        return Err(name.error("'any' is for packet: ports that receive: name each interface"));
+    }
+    link::interface(netns, wanted).map_err(|error| match error {
+        Error::Usage(text) if netns.is_none_or(netns::exists) => {
+            Error::Usage(format!("{text}{}", elsewhere(wanted, netns)))
+        }
+        error => error,
+    })
+}
+
+/// Finds an interface like [`find`], and rejects one that is not Ethernet by the message `otherwise`.
+pub(super) fn find_ethernet(
+    name: &PortName,
+    netns: Option<&str>,
+    otherwise: &str,
+) -> Result<link::Interface> {
+    let interface = find(name, netns)?;
+    match interface.hardware {
+        libc::ARPHRD_ETHER => Ok(interface),
+        _ => Err(name.error(otherwise)),
+    }
+}
+
+/// Returns a hint for an interface that is in another namespace; empty if none was found in a
+/// namespace that may be entered.
+fn elsewhere(wanted: &str, netns: Option<&str>) -> String {
+    let is_in = |place: Option<&str>| link::interface(place, wanted).is_ok();
+    let names = netns::list();
+    let others = names.iter().filter(|other| Some(other.as_str()) != netns);
+    match others.take(MAX_NAMESPACES).find(|other| is_in(Some(other))) {
+        Some(other) => format!(
+            "; network namespace '{other}' has an interface of that name: use --netns {other}"
+        ),
+        None if netns.is_some() && is_in(None) => {
+            "; this namespace has an interface of that name: leave --netns out".into()
+        }
+        None => String::new(),
+    }
+}
+
+/// Describes an interface whose packets are Ethernet frames, of any length.
+pub(super) fn described(name: impl Into<String>, comment: impl Into<String>) -> Interface {
+    Interface {
+        name: name.into(),
+        link_type: LINKTYPE_ETHERNET,
+        snaplen: 0,
+        comment: comment.into(),
+    }
+}
 
 /// The limits for a packet's length.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +89,7 @@ impl LengthLimits {
     }
 
     pub(super) fn new(header_bytes: usize, mtu: usize) -> Self {
-        let most_bytes = mtu.min(MAX_MTU) + header_bytes + link_header::TAG_BYTES;
+        let most_bytes = mtu.min(MAX_MTU) + header_bytes + VLAN_TAG_BYTES;
         Self { header_bytes, mtu, most_bytes }
     }
 
@@ -40,7 +100,7 @@ impl LengthLimits {
 
     /// Sets the bytes that a frame has room for.
     pub(super) fn set_room(&mut self, bytes: usize) {
-        self.most_bytes = bytes.min(MAX_MTU + self.header_bytes + link_header::TAG_BYTES);
+        self.most_bytes = bytes.min(MAX_MTU + self.header_bytes + VLAN_TAG_BYTES);
     }
 
     /// The interface has got this MTU.
@@ -55,11 +115,8 @@ impl LengthLimits {
     pub(super) fn allow(&self, packet: &Packet<'_>) -> bool {
         let bytes = packet.captured_bytes();
         let plain = self.mtu + self.header_bytes;
-        let longest = if bytes > plain && self.is_tagged(packet) {
-            plain + link_header::TAG_BYTES
-        } else {
-            plain
-        };
+        let longest =
+            if bytes > plain && self.is_tagged(packet) { plain + VLAN_TAG_BYTES } else { plain };
         (self.header_bytes.max(1)..=longest.min(self.most_bytes)).contains(&bytes)
     }
 
@@ -71,9 +128,10 @@ impl LengthLimits {
 
     #[cold]
     fn is_tagged(&self, packet: &Packet<'_>) -> bool {
-        let mut protocol = packet.segments().flatten().skip(link_header::ADDRESS_BYTES);
+        let [high, low] = ethertype::VLAN.to_be_bytes();
+        let mut protocol = packet.segments().flatten().skip(MAC_ADDRESSES_BYTES);
         self.header_bytes == ETHERNET_BYTES
-            && [protocol.next(), protocol.next()] == [Some(&0x81), Some(&0x00)]
+            && [protocol.next(), protocol.next()] == [Some(&high), Some(&low)]
     }
 }
 

@@ -1,4 +1,5 @@
-//! One queue of a TAP device: a frame a system call, into the slots and out of them.
+//! One queue of a TAP device: a frame a system call, into the slots and out of them. For `tap:` and
+//! `host:`.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,18 +8,56 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::backend::{Backend, WakeSource};
+use super::interface;
+use super::name::PortName;
+use super::options::{OpenOptions, Use};
+use super::rings::{PoolRequirements, RingMaker, TxProgress};
+use super::stats::QueueStats;
 use crate::error::{Error, Result};
 use crate::link::{LinkState, Netlink, Tap};
-use crate::port::QueueStats;
-use crate::port::backend::{Backend, WakeSource};
-use sluicegate_base::ring::{Direction, Meta, Readiness, Ring, TimestampSource, Wait, now_ns};
+use sluicegate_base::memory::PoolConfig;
+use sluicegate_base::ring::{
+    Direction, Interface, Meta, Readiness, Ring, TimestampSource, Wait, now_ns,
+};
 
 /// The longest frame: what an IP packet can have, an Ethernet header and two VLAN tags.
-pub(super) const MAX_BYTES: usize = 65_535 + 14 + 8;
+const MAX_BYTES: usize = 65_535 + 14 + 8;
+
+/// Bytes of a frame at an MTU, with a header and a tag.
+pub(super) fn frame_bytes(mtu: u32) -> u32 {
+    mtu.saturating_add(18)
+}
+
+/// Describes the packets of an interface and their times.
+pub(super) fn described(name: &str) -> Interface {
+    interface::described(name, "timestamps: software, taken when a batch is read")
+}
+
+/// Plans the rings of a port with `queues` queues and frames of the usual size: in a pool of its own a
+/// frame has one slot.
+pub(super) fn rings(
+    name: &PortName,
+    options: &OpenOptions,
+    slots: u32,
+    queues: usize,
+    frame_bytes: u32,
+) -> Result<RingMaker> {
+    let usage = options.usage;
+    let buffers = if usage == Use::Both { 2 * slots } else { slots };
+    let bytes = frame_bytes.next_multiple_of(64).max(PoolConfig::default().buffer_bytes);
+    let pool = PoolRequirements::of_queues(queues as u32, buffers, bytes).pool_of(options)?;
+    let least = slots_for(MAX_BYTES, pool.buffer_bytes()) + 1;
+    if usage.receives() && slots < least {
+        let advice = format!("the longest frame needs {least} in this pool");
+        return Err(name.bad_option("slots", &slots.to_string(), &advice));
+    }
+    Ok(RingMaker { pool, usage, slots })
+}
 
 /// A queue of a TAP device.
 #[derive(Debug)]
-pub(crate) struct TapQueue {
+pub(super) struct TapQueue {
     tap: Tap,
     name: String,
     presence: LinkState,
@@ -26,11 +65,10 @@ pub(crate) struct TapQueue {
     spill: Vec<u8>,
     /// A packet of several slots, put together.
     whole: Vec<u8>,
-    /// The first slot that has not been written.
-    next: u32,
-    counts: QueueStats,
+    progress: TxProgress,
+    received: u64,
     /// Packets lost before the queues: the device's first queue counts them for all.
-    drops: Option<Drops>,
+    drops: Option<DeviceDrops>,
     /// Packets that may still come after the intake was closed; none: it is open.
     left: Option<u32>,
     /// As many packets wait at most.
@@ -40,11 +78,11 @@ pub(crate) struct TapQueue {
 
 impl TapQueue {
     /// Makes a queue of a device with room for `waiting` packets, which is up or not.
-    pub(in crate::port) fn new(
+    pub(super) fn new(
         tap: Tap,
         name: &str,
         presence: LinkState,
-        drops: Option<Drops>,
+        drops: Option<DeviceDrops>,
         waiting: u32,
         up: bool,
     ) -> Self {
@@ -54,8 +92,8 @@ impl TapQueue {
             presence,
             spill: vec![0; MAX_BYTES],
             whole: Vec::new(),
-            next: 0,
-            counts: QueueStats::default(),
+            progress: TxProgress::default(),
+            received: 0,
             drops,
             left: None,
             waiting,
@@ -105,7 +143,7 @@ impl Backend for TapQueue {
                     }
                     meta.wire_bytes = bytes as u32;
                     place(ring, bytes, &self.spill, meta);
-                    self.counts.received += 1;
+                    self.received += 1;
                     self.left = self.left.map(|left| left - 1);
                 }
                 Err(error) if is_nothing_now(&error) => {
@@ -126,41 +164,32 @@ impl Backend for TapQueue {
 
     /// Has the host receive what the program has released.
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
-        let before = self.next;
-        let mut result = Ok(());
+        let Self { tap, whole, progress, .. } = self;
+        let before = progress.next;
+        let mut failure = None;
         for packet in ring.pending_tx(before) {
-            match self.tap.write(packet.contiguous(&mut self.whole)) {
-                Ok(()) => self.counts.sent += 1,
+            match tap.write(packet.contiguous(whole)) {
+                Ok(()) => progress.sent(ring, 1, packet.slots()),
                 Err(error) if is_nothing_now(&error) => break,
-                // Too short for an Ethernet header, or longer than a packet can be.
-                Err(error)
-                    if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EMSGSIZE)) =>
-                {
-                    self.counts.refused += 1;
-                }
-                Err(error) => {
-                    result = Err(self.failed("send to", error));
-                    break;
-                }
+                Err(error) => match error.raw_os_error() {
+                    // Too short for an Ethernet header, or longer than a packet can be.
+                    Some(libc::EINVAL | libc::EMSGSIZE) => {
+                        progress.refuse(ring, packet.slots(), false);
+                    }
+                    _ => {
+                        failure = Some(error);
+                        break;
+                    }
+                },
             }
-            self.next = ring.after(self.next, packet.slots());
         }
-        if ring.is_endless(self.next) {
-            self.counts.refused += 1;
-            self.next = ring.head();
-        }
-        // One slot stays with the backend: room ends before the first slot still to be sent.
-        ring.publish(ring.before(self.next));
-        result.map(|()| ring.distance(before, self.next))
+        let slots = self.progress.publish(ring, before);
+        failure.map_or(Ok(slots), |error| Err(self.failed("send to", error)))
     }
 
     /// Counts what waits as refused, and unsent: sending has ended.
     fn close_tx(&mut self, ring: &mut Ring, _: Duration) -> Result<()> {
-        let waiting = ring.pending_tx(self.next).count() as u64;
-        self.counts.refused += waiting;
-        self.counts.unsent += waiting;
-        self.next = ring.head();
-        ring.publish(ring.before(self.next));
+        self.progress.give_up(ring);
         Ok(())
     }
 
@@ -182,11 +211,13 @@ impl Backend for TapQueue {
 
     /// Returns the queue's counts; the first queue's include packets lost before any of them.
     fn stats(&mut self) -> Result<QueueStats> {
-        let dropped_ring_full = self.drops.as_mut().map_or(0, Drops::count);
+        let dropped_ring_full = self.drops.as_mut().map_or(0, DeviceDrops::count);
         Ok(QueueStats {
-            received: self.counts.received + dropped_ring_full,
+            received: self.received + dropped_ring_full,
             dropped_ring_full,
-            ..self.counts
+            // Only the device knows whether a frame that it rejects is too long.
+            too_long: 0,
+            ..self.progress.stats()
         })
     }
 
@@ -212,7 +243,7 @@ impl Backend for TapQueue {
 }
 
 /// Returns the slots that `bytes` bytes take, with buffers of one size.
-pub(super) fn slots_for(bytes: usize, buffer_bytes: u32) -> u32 {
+fn slots_for(bytes: usize, buffer_bytes: u32) -> u32 {
     bytes.div_ceil(slot_bytes(buffer_bytes)) as u32
 }
 
@@ -250,7 +281,7 @@ fn is_nothing_now(error: &io::Error) -> bool {
 
 /// The count of a device, all its queues together, from now on.
 #[derive(Debug)]
-pub(crate) struct Drops {
+pub(super) struct DeviceDrops {
     netlink: Netlink,
     device: String,
     before: u64,
@@ -258,7 +289,7 @@ pub(crate) struct Drops {
     since: u64,
 }
 
-impl Drops {
+impl DeviceDrops {
     /// Starts counting for a device of this thread's network namespace.
     pub fn of(device: &str) -> Result<Self> {
         let mut netlink = Netlink::open(None)?;

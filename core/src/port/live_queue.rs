@@ -1,88 +1,83 @@
-//! One queue of a `live:` port: from the slots of a transmit ring into the program's.
+//! A queue that sends by live frames: from the slots of a transmit ring into those of a program. For
+//! `live:`, and `xdp:` with `send=live`.
 
 use std::time::{Duration, Instant};
 
+use super::backend::Backend;
+use super::interface::LengthLimits;
+use super::rings::TxProgress;
+use super::stats::QueueStats;
 use crate::error::Result;
-use crate::link::{self, LinkState, netns};
-use crate::port::QueueStats;
-use crate::port::backend::Backend;
-use crate::port::limits::LengthLimits;
-use crate::xdp::live::LiveSender;
-use sluicegate_base::ring::Ring;
+use crate::headers::VLAN_TAG_BYTES;
+use crate::link::{self, LinkState, may_pin};
+use crate::xdp::live::{Geometry, LiveSender, MAX_BYTES, MIN_BYTES};
+use sluicegate_base::ring::{LINKTYPE_ETHERNET, Ring};
 
+/// Packets of the program's ring where nothing is said: a short ring stays in the cache.
+pub(super) const DEFAULT_RING: u32 = 2048;
 /// Packets that are handed over at once: the program begins while more are written.
 const BATCH: u32 = 64;
-/// Between two looks at whether the last packets are sent.
-const LAST_LOOK: Duration = Duration::from_micros(50);
+/// The interval of checks for the last packets to be sent.
+const CLOSE_INTERVAL: Duration = Duration::from_micros(50);
 
-/// One queue of a `live:` port.
+/// One queue that live frames send for.
 #[derive(Debug)]
-pub(crate) struct LiveQueue {
+pub(super) struct LiveQueue {
     sender: LiveSender,
     presence: LinkState,
     limits: LengthLimits,
-    /// The first slot that is not written.
-    next: u32,
-    /// Packets that are not written and never will be; then the part that was too long, and the part
-    /// that still waited when sending ended.
-    refused: u64,
-    too_long: u64,
-    unsent: u64,
+    progress: TxProgress,
     /// Nothing more is sent.
     ended: bool,
 }
 
+/// The size of a program's ring of `slots` packets of an interface.
+pub(super) fn geometry(slots: u32, interface: &link::Interface) -> Geometry {
+    let frame = interface.mtu.saturating_add(MIN_BYTES + VLAN_TAG_BYTES as u32);
+    Geometry { slots, most_bytes: frame.min(MAX_BYTES) }
+}
+
+/// Starts a sender by an interface of this thread's network namespace, on a CPU. While the interface is
+/// down it ends, or `waits`.
+pub(super) fn open_sender(
+    slots: u32,
+    cpu: Option<usize>,
+    interface: &link::Interface,
+    waits: bool,
+) -> Result<LiveSender> {
+    // The thread would say it too, when it is too late to open the port otherwise.
+    cpu.map_or(Ok(()), may_pin)?;
+    LiveSender::open(geometry(slots, interface), interface, cpu, waits)
+}
+
 impl LiveQueue {
-    pub(super) fn new(
-        sender: LiveSender,
-        interface: &link::Interface,
-        netns: Option<&str>,
-        mut limits: LengthLimits,
-    ) -> Result<Self> {
+    /// Makes the queue of a sender by an interface of this thread's network namespace.
+    pub(super) fn new(sender: LiveSender, interface: &link::Interface) -> Result<Self> {
+        let mut limits = LengthLimits::of(interface, LINKTYPE_ETHERNET);
         limits.set_room(sender.geometry().most_bytes as usize);
-        let presence = netns::run_in(netns, || LinkState::of(interface))?;
-        Ok(Self {
-            sender,
-            presence,
-            limits,
-            next: 0,
-            refused: 0,
-            too_long: 0,
-            unsent: 0,
-            ended: false,
-        })
+        let presence = LinkState::of(interface)?;
+        Ok(Self { sender, presence, limits, progress: TxProgress::default(), ended: false })
     }
 
     fn write(&mut self, ring: &Ring) {
         let mut written = 0;
-        let Self { sender, limits, next, refused, too_long, .. } = self;
-        for packet in ring.pending_tx(*next) {
-            if limits.allow(&packet) {
-                if sender.writer().room(1) == 0 {
-                    break;
-                }
-                sender.writer().write(&packet);
-                written += 1;
-                if written % BATCH == 0 {
-                    sender.publish();
-                }
-            } else {
-                *refused += 1;
-                *too_long += u64::from(limits.is_too_long(&packet));
+        let Self { sender, limits, progress, .. } = self;
+        for packet in ring.pending_tx(progress.next) {
+            if !limits.allow(&packet) {
+                progress.refuse(ring, packet.slots(), limits.is_too_long(&packet));
+                continue;
             }
-            *next = ring.after(*next, packet.slots());
+            if sender.writer().room(1) == 0 {
+                break;
+            }
+            sender.writer().write(&packet);
+            written += 1;
+            if written % BATCH == 0 {
+                sender.publish();
+            }
+            progress.next = ring.after(progress.next, packet.slots());
         }
         sender.publish();
-    }
-
-    /// Counts all that waits as never to be sent. Returns how many slots are room again.
-    fn give_up(&mut self, ring: &mut Ring) -> u32 {
-        let before = self.next;
-        let waiting = ring.pending_tx(self.next).count() as u64;
-        (self.refused, self.unsent) = (self.refused + waiting, self.unsent + waiting);
-        self.next = ring.head();
-        ring.publish(ring.before(self.next));
-        ring.distance(before, self.next)
     }
 }
 
@@ -92,13 +87,13 @@ impl Backend for LiveQueue {
     #[inline]
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         if self.ended {
-            return Ok(self.give_up(ring));
+            return Ok(self.progress.give_up(ring));
         }
         if self.sender.is_finished() {
             self.ended = true;
             // It says why; what it was too late for is counted.
             let result = self.sender.end();
-            self.give_up(ring);
+            self.progress.give_up(ring);
             return result.map(|()| 0);
         }
         match self.sender.mtu() {
@@ -106,15 +101,9 @@ impl Backend for LiveQueue {
             0 => drop(self.presence.check_up()?),
             mtu => self.limits.set_mtu(mtu as usize),
         }
-        let before = self.next;
+        let before = self.progress.next;
         self.write(ring);
-        if ring.is_endless(self.next) {
-            (self.refused, self.too_long) = (self.refused + 1, self.too_long + 1);
-            self.next = ring.head();
-        }
-        // One slot stays with the backend: room ends before the first slot still to be written.
-        ring.publish(ring.before(self.next));
-        let taken = ring.distance(before, self.next);
+        let taken = self.progress.publish(ring, before);
         if taken == 0 {
             match self.sender.is_alone() {
                 // The sending thread waits for the same CPU.
@@ -136,16 +125,16 @@ impl Backend for LiveQueue {
         let mut result = Ok(());
         while !self.ended && Instant::now() < end {
             result = self.sync_tx(ring).map(|_| ());
-            if result.is_err() || self.next == ring.head() && self.sender.waiting() == 0 {
+            if result.is_err() || self.progress.next == ring.head() && self.sender.waiting() == 0 {
                 break;
             }
-            std::thread::sleep(LAST_LOOK);
+            std::thread::sleep(CLOSE_INTERVAL);
         }
         if !self.ended {
             self.ended = true;
             result = result.and(self.sender.end());
         }
-        self.give_up(ring);
+        self.progress.give_up(ring);
         result
     }
 
@@ -162,10 +151,9 @@ impl Backend for LiveQueue {
             sent: counts.sent,
             redirects,
             untraced: counts.sent.saturating_sub(redirects.total()),
-            refused: self.refused + counts.refused + left,
-            too_long: self.too_long,
-            unsent: self.unsent + left,
-            ..QueueStats::default()
+            refused: self.progress.refused + counts.refused + left,
+            unsent: self.progress.unsent + left,
+            ..self.progress.stats()
         })
     }
 }
@@ -174,8 +162,6 @@ impl Backend for LiveQueue {
 mod tests {
     use super::*;
     use crate::for_tests;
-    use crate::port::LINKTYPE_ETHERNET;
-    use crate::xdp::live::Geometry;
     use sluicegate_base::memory::{Pool, PoolConfig};
     use sluicegate_base::ring::{Meta, Packet, RingMut};
 
@@ -185,9 +171,8 @@ mod tests {
         let netns = lab.netns("left");
         let left0 = link::interface(Some(&netns), "left0").unwrap();
         let geometry = Geometry { slots: 64, most_bytes: 1518 };
-        let sender = netns::run_in(Some(&netns), || LiveSender::at_rest(geometry, &left0)).unwrap();
-        let limits = LengthLimits::of(&left0, LINKTYPE_ETHERNET);
-        let mut queue = LiveQueue::new(sender, &left0, Some(&netns), limits).unwrap();
+        let open = || LiveQueue::new(LiveSender::at_rest(geometry, &left0)?, &left0);
+        let mut queue = link::netns::run_in(Some(&netns), open).unwrap();
         let pool = Pool::new(PoolConfig { buffers: 512, ..PoolConfig::default() }).unwrap();
         let mut ring = Ring::transmit(&pool, 256).unwrap();
         let counts = |queue: &mut LiveQueue| {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
+use super::name::PortName;
 use crate::error::{Error, Result};
 use crate::filter::{Instruction, cbpf};
 
@@ -218,5 +219,20 @@ impl Socket {
 
     fn check(&self, status: i32, operation: &'static str) -> Result<()> {
         if status == 0 { Ok(()) } else { Err(Error::last_os(operation, &self.object)) }
+    }
+}
+
+/// Keeps an interface of this thread's network namespace promiscuous as long as it exists; it
+/// receives nothing.
+#[derive(Debug)]
+pub(super) struct Promiscuous {
+    _membership: Socket,
+}
+
+impl Promiscuous {
+    pub(super) fn new(name: &PortName, ifindex: u32) -> Result<Self> {
+        let socket = Socket::open(&name.short())?;
+        socket.be_promiscuous(ifindex)?;
+        Ok(Self { _membership: socket })
     }
 }

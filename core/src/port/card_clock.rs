@@ -1,43 +1,36 @@
-//! Chooses the clock of packets' times: the card if it was requested, is able to, and is switched
-//! on; otherwise the kernel. The card's setting is the host's and never changed here.
+//! The card's clock: whether packets have its times. Its setting is the host's and never changed here.
 
-use super::Fallback;
-use super::config::Clock;
 use crate::error::Result;
 use crate::link::Ethtool;
 use crate::link::ethtool::{HardwareStamps, Timestamping};
 
-/// The clock that will be used, and why it is not the one asked for.
-pub(super) fn choose(
-    asked: Clock,
+/// Returns why a packet socket gets no times of a card, with the remedy if one exists.
+pub(super) fn socket_obstacle(interface: &str, netns: Option<&str>) -> Option<String> {
+    explained(interface, netns, obstacle)
+}
+
+/// Returns why an XDP program gets no times of a card whose driver has them for it. The interface is one of
+/// this thread's network namespace.
+pub(super) fn xdp_obstacle(interface: &str) -> Option<String> {
+    explained(interface, None, off)
+}
+
+/// Asks the driver what it can stamp, and what it stamps now.
+fn explained(
     interface: &str,
     netns: Option<&str>,
-) -> (Clock, Option<Fallback>) {
-    if asked == Clock::Software {
-        return (Clock::Software, None);
-    }
-    let obstacle = match ask(interface, netns) {
-        Ok((can, now)) => obstacle(interface, can, now),
-        Err(error) => Some(error.to_string()),
+    obstacle: fn(&str, Option<Timestamping>, Option<HardwareStamps>) -> Option<String>,
+) -> Option<String> {
+    let answer = || -> Result<_> {
+        let mut driver = Ethtool::open(netns)?;
+        Ok((driver.timestamping(interface)?, driver.hardware_stamps(interface)?))
     };
-    match obstacle {
-        None => (Clock::Hardware, None),
-        Some(reason) => {
-            let (from, to) = ("hardware timestamps", "software timestamps");
-            (Clock::Software, Some(Fallback::new(from, to, reason)))
-        }
+    match answer() {
+        Ok((able, now)) => obstacle(interface, able, now),
+        Err(error) => Some(error.to_string()),
     }
 }
 
-fn ask(
-    interface: &str,
-    netns: Option<&str>,
-) -> Result<(Option<Timestamping>, Option<HardwareStamps>)> {
-    let mut driver = Ethtool::open(netns)?;
-    Ok((driver.timestamping(interface)?, driver.hardware_stamps(interface)?))
-}
-
-/// Returns the obstacle, with the remedy if one exists.
 fn obstacle(
     interface: &str,
     can: Option<Timestamping>,
@@ -56,7 +49,7 @@ fn obstacle(
 }
 
 /// Explains that a card is not switched on to stamp packets.
-pub(in crate::port) fn switched_off(interface: &str, able: Timestamping) -> String {
+fn switched_off(interface: &str, able: Timestamping) -> String {
     if able.stamps_all_received() {
         format!(
             "{interface} can stamp packets and is not switched on to: \
@@ -71,12 +64,20 @@ pub(in crate::port) fn switched_off(interface: &str, able: Timestamping) -> Stri
     }
 }
 
+fn off(interface: &str, able: Option<Timestamping>, now: Option<HardwareStamps>) -> Option<String> {
+    match (able, now) {
+        // A filter of 0 is off.
+        (Some(able), Some(HardwareStamps { rx: 0, .. })) => Some(switched_off(interface, able)),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_card_takes_the_time_where_it_can_and_does() {
+    fn a_socket_has_times_of_a_card_that_can_stamp_and_does() {
         let hardware = libc::SOF_TIMESTAMPING_RX_HARDWARE | libc::SOF_TIMESTAMPING_RAW_HARDWARE;
         let software = libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE;
         let can = |flags, rx_filters| {
@@ -99,6 +100,27 @@ mod tests {
                     assert!(reason.contains(part), "{sentence}: {reason}")
                 }
                 _ => assert_eq!(obstacle.is_some(), expected.is_some(), "{sentence}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_card_has_to_be_switched_on() {
+        let able = Some(Timestamping { flags: 0, clock: Some(0), tx_types: 0, rx_filters: 0b11 });
+        let now = |rx| Some(HardwareStamps { tx: 0, rx });
+        let rows = [
+            ("a card that is off", able, now(0), Some("hwstamp_ctl -i e -r 1`")),
+            ("a card that is on", able, now(1), None),
+            ("a card that stamps PTP", able, now(12), None),
+            ("a driver that does not say, as that of veth", able, None, None),
+        ];
+        for (sentence, able, now, expected) in rows {
+            let found = off("e", able, now);
+            match (&found, expected) {
+                (Some(reason), Some(part)) => {
+                    assert!(reason.contains(part), "{sentence}: {reason}");
+                }
+                _ => assert_eq!(found.is_some(), expected.is_some(), "{sentence}"),
             }
         }
     }

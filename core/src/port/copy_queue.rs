@@ -1,0 +1,335 @@
+//! Queues of packets that the resident XDP program copies into rings (`xdp/copies`). For `mirror:`, and
+//! `xdp:` with `method=ring`.
+
+use std::ops::{Range, RangeInclusive};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::backend::{Backend, WakeSource};
+use super::cells::CellIntake;
+use super::claim_conflict;
+use super::interface::{MAX_HEADER_BYTES, described};
+use super::name::PortName;
+use super::options::OpenOptions;
+use super::packet_socket::Promiscuous;
+use super::queue::Queue;
+use super::rings::PoolRequirements;
+use super::stats::QueueStats;
+use super::watch::{InterfaceWatch, Looker};
+use crate::cell_ring::MAX_SNAPLEN;
+use crate::error::Result;
+use crate::filter::Filter;
+use crate::link::{self, Ethtool};
+use crate::xdp::Mode;
+use crate::xdp::copies::{Copies, Geometry, Sharing, WallClock};
+use crate::xdp::resident::{Action, Owner, Resident, Stage, load_copying};
+use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
+
+/// A packet that is on its way through the program is in its ring within this time.
+const SETTLE: Duration = Duration::from_millis(5);
+/// Between two looks at what has become of the interface.
+const CHECK: Duration = Duration::from_millis(500);
+
+/// A number that no queue has: the kernel counts them in 16 bits.
+const ANY_QUEUE: u32 = u16::MAX as u32;
+
+/// The sizes of a queue's rings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CopySize {
+    /// Slots in a queue's ring.
+    pub slots: u32,
+    /// Bytes that are kept of a packet, if not all.
+    pub snaplen: Option<u32>,
+    /// Cells in a ring of copies, if somebody says.
+    pub cells: Option<u32>,
+}
+
+/// Packets to be copied into rings: those of a mirror, or of a claim.
+#[derive(Debug)]
+pub(super) struct CopyJob<'a> {
+    pub name: &'a PortName,
+    pub interface: &'a link::Interface,
+    pub resident: &'a Arc<Resident>,
+    pub filter: Option<&'a Filter>,
+    /// Takes the packets from the host (`Take`) or copies them (`Mirror`).
+    pub action: Action,
+    /// Places in the chain that its program may have.
+    pub places: Range<u32>,
+    pub queues: RangeInclusive<u32>,
+    pub watch: &'a Arc<InterfaceWatch>,
+    pub size: CopySize,
+    /// True if the packets' times are taken.
+    pub stamped: bool,
+    /// See [`OpenOptions::latency`].
+    pub latency: Option<Duration>,
+    /// Has the card take packets for others.
+    pub promiscuous: Option<Arc<Promiscuous>>,
+}
+
+impl CopyJob<'_> {
+    /// Makes the rings and has packets copied into them. To be called in the interface's network
+    /// namespace.
+    pub fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {
+        let geometry = self.geometry()?;
+        let (copies, readers) = Copies::new(geometry, &self.name.short(), "ring_size=")?;
+        let pool = PoolRequirements::usual(0, 0).pool_of(options)?;
+        let expression = self.filter.map_or("", Filter::expression);
+        let owner = Owner::myself(self.action, expression, self.queues.clone());
+        let stage =
+            Arc::new(claim_conflict::take(self.name, self.resident, self.places.clone(), &owner)?);
+        let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
+        if self.size.snaplen.is_none_or(|snaplen| snaplen > geometry.ring.snaplen) {
+            let then = "are cut to that: start again to have them whole";
+            self.watch.limit(geometry.ring.snaplen, then, self.interface.mtu);
+        }
+        let open = Arc::new(OpenStage(Arc::clone(&stage)));
+        let described = self.described(&geometry);
+        let queues = readers.into_iter().map(|(number, reader)| {
+            let queue = CopyQueue {
+                number,
+                open: Some(Arc::clone(&open)),
+                stage: Arc::clone(&stage),
+                cells: CellIntake::new(reader, self.latency),
+                clock: WallClock::new(),
+                watch: Arc::clone(self.watch),
+                _promiscuous: self.promiscuous.clone(),
+                checked: Instant::now(),
+                came: false,
+                // The first look reports an interface that is down already.
+                down: false,
+            };
+            let rx = Ring::receive_indirect(&pool, self.size.slots)?;
+            Ok(Queue::new(number, rx, Ring::absent(&pool)?, queue, vec![described.clone()]))
+        });
+        let queues = queues.collect::<Result<Vec<_>>>()?;
+        // The rings are complete: now packets may come.
+        stage.complete(Some(program.as_fd()))?;
+        Ok(queues)
+    }
+
+    fn geometry(&self) -> Result<Geometry> {
+        let frame_bytes = self.interface.mtu.saturating_add(MAX_HEADER_BYTES).min(MAX_SNAPLEN);
+        let (sharing, queues) = self.sharing()?;
+        let rings = match sharing {
+            Sharing::Queue => queues.clone().count(),
+            Sharing::Cpu => libbpf_rs::num_possible_cpus().unwrap_or(1),
+        };
+        let snaplen = match (self.size.snaplen, self.resident.mode()) {
+            (Some(snaplen), Mode::Native) => snaplen.min(frame_bytes),
+            // The kernel may have put packets together before: they are longer than the MTU.
+            (Some(snaplen), Mode::Skb) => snaplen,
+            (None, _) => frame_bytes,
+        };
+        let cells = self.size.cells;
+        let fitting = Geometry::new(sharing, rings as u32, queues, snaplen, cells);
+        let geometry = fitting.map_err(|too_large| {
+            let remedy = match cells {
+                Some(_) => "use fewer ring_size=",
+                None => "say ring_size=, or use a smaller snaplen=",
+            };
+            self.name.error(format!("{too_large}: {remedy}"))
+        })?;
+        Ok(Geometry { stamped: self.stamped, ..geometry })
+    }
+
+    /// Which ring a packet goes to, so that each has one writer at a time, and the queues, as the
+    /// program sees them, whose packets come.
+    fn sharing(&self) -> Result<(Sharing, RangeInclusive<u32>)> {
+        let queues = self.queues.clone();
+        let model = match self.resident.mode() {
+            Mode::Native => QueueModel::of(self.interface),
+            Mode::Skb => return Ok((Sharing::Cpu, queues)),
+        };
+        match model {
+            QueueModel::PerCpu => Ok((Sharing::Queue, queues)),
+            QueueModel::Shared => Ok((Sharing::Cpu, queues)),
+            QueueModel::Lower if self.name.queues().is_none() => Ok((Sharing::Cpu, 0..=ANY_QUEUE)),
+            QueueModel::Lower => Err(self.name.error(format!(
+                "{} receives by queues of the interfaces below it, which have numbers of their \
+                 own: leave the queues out, or open a port on one of those",
+                self.interface.name
+            ))),
+        }
+    }
+
+    fn described(&self, geometry: &Geometry) -> Interface {
+        let comment =
+            if geometry.stamped { "timestamps: software (kernel), taken in XDP" } else { "" };
+        let snaplen = geometry.ring.snaplen;
+        Interface { snaplen, ..described(&*self.interface.name, comment) }
+    }
+}
+
+/// The receive queues that the program sees (`rx_queue_index`), and the number of CPUs at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum QueueModel {
+    /// The driver's own, each on one CPU at a time.
+    PerCpu,
+    /// Its own, each on as many CPUs as there are processes that write to it.
+    Shared,
+    /// Those of interfaces below it, each with numbers of its own from 0.
+    Lower,
+}
+
+impl QueueModel {
+    /// In native mode. To be called in the interface's network namespace.
+    pub fn of(interface: &link::Interface) -> Self {
+        let driver = Ethtool::open(None).and_then(|mut it| it.driver(&interface.name));
+        Self::by(&interface.kind, &driver.unwrap_or_default())
+    }
+
+    fn by(kind: &str, driver: &str) -> Self {
+        match (kind, driver) {
+            // bond_xdp_set puts the program on each of its ports; netvsc_vf_setxdp on the virtual
+            // function, too, beside which it goes on to receive itself.
+            ("bond", _) | (_, "bonding" | "hv_netvsc") => Self::Lower,
+            // tun_build_skb runs the program where a process writes: macvtap has none.
+            ("tun", _) | (_, "tun") => Self::Shared,
+            _ => Self::PerCpu,
+        }
+    }
+}
+
+/// Lets packets into the rings of a port. Each queue holds it until it stops receiving; when the last has
+/// released it, nothing is copied any more.
+#[derive(Debug)]
+struct OpenStage(Arc<Stage>);
+
+impl Drop for OpenStage {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// A queue whose packets are copied into rings.
+#[derive(Debug)]
+struct CopyQueue {
+    number: u32,
+    // Before the memory: nothing is copied any more once these are dropped.
+    open: Option<Arc<OpenStage>>,
+    stage: Arc<Stage>,
+    cells: CellIntake,
+    clock: WallClock,
+    watch: Arc<InterfaceWatch>,
+    _promiscuous: Option<Arc<Promiscuous>>,
+    checked: Instant,
+    /// Packets have come since the last check.
+    came: bool,
+    down: bool,
+}
+
+impl CopyQueue {
+    /// Returns true once if the interface is down. Asks the kernel now and then.
+    fn is_newly_down(&mut self) -> Result<bool> {
+        if self.checked.elapsed() >= CHECK {
+            self.checked = Instant::now();
+            self.check_attached()?;
+            self.look_around(Looker::Idle)?;
+        }
+        let up = self.watch.is_up()?;
+        let was_down = std::mem::replace(&mut self.down, !up);
+        Ok(self.down && !was_down)
+    }
+
+    fn look_around(&self, looker: Looker) -> Result<()> {
+        self.watch.look(self.number, looker).or_else(|error| {
+            // A driver that adds queues with the program takes them away with it.
+            self.check_attached()?;
+            Err(error)
+        })
+    }
+
+    fn check_attached(&self) -> Result<()> {
+        let attached = self.stage.check_attached();
+        attached.map_err(|error| self.watch.explain(error))
+    }
+}
+
+impl Backend for CopyQueue {
+    fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
+        let Self { cells, clock, .. } = self;
+        let slots = cells.sync(ring, |ns| clock.wall_ns(ns));
+        self.came |= slots > 0;
+        Ok(slots)
+    }
+
+    /// Looks at what has changed around the rings.
+    fn check(&mut self) -> Result<()> {
+        // As with sockets: packets prove that the program is attached.
+        if !std::mem::replace(&mut self.came, false) {
+            self.check_attached()?;
+        }
+        self.look_around(Looker::Busy)
+    }
+
+    fn take_notice(&mut self) -> Option<String> {
+        self.watch.take_notice()
+    }
+
+    /// After the intake was closed: all that was copied has come out.
+    fn is_finished(&mut self) -> bool {
+        let settled = self.cells.closed().is_some_and(|closed| closed.elapsed() >= SETTLE);
+        settled && !self.cells.finds_packets()
+    }
+
+    /// From now on nothing is let in. What other queues of the port have is not touched: the
+    /// program passes this one's rings by, and the last to close stops it.
+    fn stop_rx(&mut self) -> Result<()> {
+        if let Some(open) = self.open.take() {
+            self.cells.close();
+            drop(open);
+        }
+        Ok(())
+    }
+
+    fn stats(&mut self) -> Result<QueueStats> {
+        Ok(self.cells.stats())
+    }
+
+    fn look(&mut self) -> Result<Option<Readiness>> {
+        if self.cells.finds_packets() {
+            return Ok(Some(Readiness::Ready));
+        }
+        Ok(self.is_newly_down()?.then_some(Readiness::Down))
+    }
+
+    fn spins(&mut self, wait: Wait) -> bool {
+        self.cells.begin_wait(wait)
+    }
+
+    fn wake_source(&mut self) -> WakeSource<'_> {
+        self.cells.wake_source()
+    }
+
+    fn slept(&mut self, ready: bool) -> Result<Readiness> {
+        Ok(self.cells.slept(ready))
+    }
+}
+
+impl Drop for CopyQueue {
+    fn drop(&mut self) {
+        // Nobody reads these rings any more: what would come here is the next's, or the host's,
+        // although other queues of the port go on.
+        let _ = self.stop_rx();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_driver_decides_which_cpus_run_the_program() {
+        for (kind, driver, expected, why) in [
+            ("", "ice", QueueModel::PerCpu, "a card"),
+            ("veth", "veth", QueueModel::PerCpu, "a pair"),
+            ("", "", QueueModel::PerCpu, "an unknown driver"),
+            ("bond", "bonding", QueueModel::Lower, "a bond: its ports do"),
+            ("", "hv_netvsc", QueueModel::Lower, "Hyper-V: the virtual function does, too"),
+            ("tun", "tun", QueueModel::Shared, "each process that writes to it does"),
+        ] {
+            assert_eq!(QueueModel::by(kind, driver), expected, "{why}");
+        }
+    }
+}

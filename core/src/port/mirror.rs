@@ -1,0 +1,86 @@
+//! `mirror:`, copies of an interface's packets, made before the host has made anything of them;
+//! the host still gets its packet. Faster than `packet:`, and what comes in only: what the host
+//! sends is not seen.
+//!
+//! | option | meaning | default |
+//! | --- | --- | --- |
+//! | `filter` | a pcap-filter expression: what is copied | everything |
+//! | `snaplen` | most bytes of a packet that are kept | a frame of the interface's MTU |
+//! | `promisc` | packets for other hosts too, while the port is open | on |
+//! | `mode` | `native` or `skb`: this one or none | native where the driver can |
+//! | `ring_size` | packets a queue's ring of copies has room for, a power of two | 16384, or 32 MiB |
+//! | `slots` | slots in the ring | 512 |
+//! | `timestamp` | `xdp`: taken when it is copied; `off` | `xdp` |
+//! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
+//!
+//! Each port has rings of its own (`xdp/copies`), so that a slow reader loses its own copies and
+//! nobody else's. In skb mode there is one queue, into which the rings of all CPUs come, and so it
+//! is where the driver runs the program for one queue on several CPUs: of bonds, hv_netvsc and TAP.
+//!
+//! Times are the kernel's, taken when the packet was copied (see `xdp/clock.rs` for their
+//! error). Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.18.
+
+use std::sync::Arc;
+
+use super::copy_queue::{CopyJob, CopySize};
+use super::interface::find_ethernet;
+use super::name::PortName;
+use super::options::{Fallback, OpenOptions, Use};
+use super::packet_socket::Promiscuous;
+use super::queue::Port;
+use super::watch::InterfaceWatch;
+use crate::error::Result;
+use crate::link::netns;
+use crate::xdp::Mode;
+use crate::xdp::resident::{Action, MIRRORS, ModeWish, Resident};
+use sluicegate_base::ring::LINKTYPE_ETHERNET;
+
+/// Opens the port.
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    if options.usage != Use::Receive {
+        return Err(name.error("it only receives; xdp: and packet: send"));
+    }
+    let modes = [("native", ModeWish::Only(Mode::Native)), ("skb", ModeWish::Only(Mode::Skb))];
+    let wish = name.choice("mode", &modes)?.unwrap_or_default();
+    let size = CopySize {
+        slots: name.slots(2..=16_384)?,
+        snaplen: name.number("snaplen", 1..=262_144)?,
+        cells: name.count("ring_size", 2..=65_536)?,
+    };
+    let filter = name.filter(LINKTYPE_ETHERNET)?;
+    let netns = options.netns.as_deref();
+    let otherwise = "XDP is for Ethernet interfaces; packet: takes all kinds";
+    let interface = find_ethernet(name, netns, otherwise)?;
+    let promiscuous = name.switch("promisc")?.unwrap_or(true);
+    let stamped = name.choice("timestamp", &[("xdp", true), ("off", false)])?.unwrap_or(true);
+    netns::run_in(netns, || {
+        // As `xdp:` does: what killed processes have left on the interface is put right here.
+        let _ = crate::nic::restore_interrupts(&interface);
+        let promiscuous =
+            promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
+        let mut watch = InterfaceWatch::over(name, &interface, options.usage)?;
+        let (resident, reason) = Resident::join(&interface, wish)?;
+        let queues = watch.attached(name)?;
+        let job = CopyJob {
+            name,
+            interface: &interface,
+            resident: &Arc::new(resident),
+            filter: filter.as_ref(),
+            action: Action::Mirror,
+            places: MIRRORS,
+            queues,
+            watch: &Arc::new(watch),
+            size,
+            stamped,
+            latency: name.latency(options)?,
+            promiscuous: promiscuous.map(Arc::new),
+        };
+        Ok(Port {
+            name: name.clone(),
+            method: "ring",
+            mode: Some(job.resident.mode().name()),
+            fallbacks: Fallback::from_native(reason),
+            queues: job.open(options)?,
+        })
+    })
+}

@@ -1,0 +1,110 @@
+//! Opening ports: the one module that knows all kinds.
+
+use std::sync::Arc;
+
+use super::name::{Kind, PortName};
+use super::options::{OpenOptions, Use};
+use super::queue::{Port, Queue};
+use super::rings::PoolRequirements;
+use super::{host, live, memif, mirror, monitor, null, packet, pcap, tap, xdp};
+use crate::error::Result;
+use sluicegate_base::memory::Pool;
+
+impl Port {
+    /// Opens a port.
+    ///
+    /// # Errors
+    /// A name or option that makes no sense, a missing privilege, no such interface or file.
+    pub fn open(name: &PortName, options: &OpenOptions) -> Result<Self> {
+        match name.kind() {
+            Kind::Null => null::open(name, options),
+            Kind::Packet => packet::open(name, options),
+            Kind::Xdp => xdp::open(name, options),
+            Kind::Mirror => mirror::open(name, options),
+            Kind::Live => live::open(name, options),
+            Kind::Host => host::open(name, options),
+            Kind::Tap => tap::open(name, options),
+            Kind::Memif => memif::open(name, options),
+            Kind::Monitor => monitor::open(name, options),
+            Kind::Pcap => pcap::open(name, options),
+        }
+    }
+
+    /// Opens a port that has one queue, with the defaults of [`OpenOptions`]: `packet:eth0`, `xdp:eth0/0`,
+    /// `pcap:trace.pcapng`. For programs with one thread.
+    ///
+    /// # Errors
+    /// As those of [`open`](Self::open); the port has several queues and the name does not choose one.
+    pub fn open_one(name: &str, usage: Use) -> Result<Queue> {
+        let name: PortName = name.parse()?;
+        let options = OpenOptions { usage, queues: 1, ..OpenOptions::default() };
+        let mut queues = Self::open(&name, &options)?.queues;
+        match queues.len() {
+            1 => Ok(queues.remove(0)),
+            several => {
+                let remedy =
+                    format!("it has {several} queues: choose one, as in {}/0", name.short());
+                Err(name.error(remedy))
+            }
+        }
+    }
+
+    /// A pool that is large enough for these ports, to open them in one after the other.
+    ///
+    /// # Errors
+    /// No such interface; no memory.
+    pub fn pool_for(ports: &[(PortName, Use)], options: &OpenOptions) -> Result<Arc<Pool>> {
+        let with = |usage| OpenOptions { usage, ..options.clone() };
+        let needs = ports.iter().map(|(name, usage)| requirements(name, &with(*usage)));
+        let sum = needs.reduce(|sum, more| Ok(sum?.and(more?))).transpose()?;
+        sum.unwrap_or_default().pool()
+    }
+
+    /// Opens several ports, each for its use, in one pool that is large enough for all, unless the
+    /// options name one. An `xdp:` port in a pool has AF_XDP sockets, also where it only receives.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); those that were opened are closed again.
+    pub fn open_all(ports: &[(PortName, Use)], options: &OpenOptions) -> Result<Vec<Self>> {
+        let with = |usage| OpenOptions { usage, ..options.clone() };
+        let pool = match &options.pool {
+            Some(pool) => pool.clone(),
+            None => Self::pool_for(ports, options)?,
+        };
+        let open = |(name, usage): &(PortName, Use)| {
+            Self::open(name, &OpenOptions { pool: Some(pool.clone()), ..with(*usage) })
+        };
+        ports.iter().map(open).collect()
+    }
+}
+
+/// Returns the buffers that a port takes, before it is open.
+fn requirements(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
+    match name.kind() {
+        Kind::Xdp => xdp::requirements(name, options),
+        Kind::Memif => memif::requirements(name, options),
+        _ => {
+            let slots = name.slots(1..=1 << 20)?;
+            Ok(PoolRequirements::usual(name.queue_numbers(options).count() as u32, slots * 2))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forward::forward;
+
+    #[test]
+    fn ports_that_are_opened_together_swap_and_leave_no_buffer_over() {
+        let ports = ["null:/0-2?slots=64", "null:?slots=1000", "null:"];
+        let ports = ports.map(|name| (name.parse().unwrap(), Use::Both));
+        let mut ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
+        assert_eq!(ports.iter().map(|port| port.queues.len()).collect::<Vec<_>>(), [3, 1, 1]);
+        let [first, second, third] = &mut ports[..] else { unreachable!() };
+        first.queues[2].sync_rx().unwrap();
+        let moved = forward(first.queues[2].rx_mut(), second.queues[0].tx_mut());
+        assert_eq!((moved.swapped_packets, moved.copied_packets), (63, 0));
+        assert!(second.queues[0].rx().shares_pool(third.queues[0].rx()));
+    }
+}

@@ -1,0 +1,156 @@
+//! The rings of queues: the pool that they take buffers from, and how far a transmit ring has been sent.
+
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::options::{OpenOptions, Use};
+use super::queue::Queue;
+use super::stats::QueueStats;
+use crate::error::Result;
+use sluicegate_base::memory::{Pool, PoolConfig};
+use sluicegate_base::ring::{Interface, Ring};
+
+/// The buffers that a port takes from a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PoolRequirements {
+    pub buffers: u32,
+    /// The least size of a buffer.
+    pub buffer_bytes: u32,
+}
+
+impl PoolRequirements {
+    /// The requirements of `queues` queues of `buffers` buffers each.
+    pub(super) fn of_queues(queues: u32, buffers: u32, buffer_bytes: u32) -> Self {
+        Self { buffers: buffers.saturating_mul(queues), buffer_bytes }
+    }
+
+    /// The requirements of queues with buffers of the usual size.
+    pub(super) fn usual(queues: u32, buffers: u32) -> Self {
+        Self::of_queues(queues, buffers, PoolConfig::default().buffer_bytes)
+    }
+
+    /// The requirements of two ports in one pool.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            buffers: self.buffers.saturating_add(other.buffers),
+            buffer_bytes: self.buffer_bytes.max(other.buffer_bytes),
+        }
+    }
+
+    /// Makes a pool of this size.
+    pub(super) fn pool(self) -> Result<Arc<Pool>> {
+        let Self { buffers, buffer_bytes } = self;
+        Pool::new(PoolConfig { buffers, buffer_bytes, ..PoolConfig::default() })
+    }
+
+    /// Returns the pool that the options name, or makes one of this size.
+    pub(super) fn pool_of(self, options: &OpenOptions) -> Result<Arc<Pool>> {
+        options.pool.as_ref().map_or_else(|| self.pool(), |pool| Ok(Arc::clone(pool)))
+    }
+}
+
+/// Makes the rings of a port's queues.
+#[derive(Debug)]
+pub(super) struct RingMaker {
+    pub pool: Arc<Pool>,
+    pub usage: Use,
+    /// Slots of each ring.
+    pub slots: u32,
+}
+
+impl RingMaker {
+    /// Makes the rings of the next queue, to receive and to send; one that is not used is absent.
+    pub(super) fn make(&self) -> Result<(Ring, Ring)> {
+        Ok((self.receive(self.usage.receives())?, self.transmit(self.usage.sends())?))
+    }
+
+    /// Makes a receive ring with buffers, absent if the queue only sends.
+    pub(super) fn receive(&self, used: bool) -> Result<Ring> {
+        if used { Ring::receive(&self.pool, self.slots) } else { Ring::absent(&self.pool) }
+    }
+
+    /// Makes a receive ring whose slots point at the backend's own memory.
+    pub(super) fn receive_indirect(&self) -> Result<Ring> {
+        Ring::receive_indirect(&self.pool, self.slots)
+    }
+
+    /// Makes a transmit ring, absent if the queue only receives.
+    pub(super) fn transmit(&self, used: bool) -> Result<Ring> {
+        if used { Ring::transmit(&self.pool, self.slots) } else { Ring::absent(&self.pool) }
+    }
+
+    /// Makes the queues of a port on one interface, each of a number and a backend.
+    pub(super) fn queues<B: Backend + 'static>(
+        &self,
+        interface: &Interface,
+        backends: impl IntoIterator<Item = (u32, B)>,
+    ) -> Result<Vec<Queue>> {
+        let queue = |(number, backend)| {
+            let (rx, tx) = self.make()?;
+            Ok(Queue::new(number, rx, tx, backend, vec![interface.clone()]))
+        };
+        backends.into_iter().map(queue).collect()
+    }
+}
+
+/// How far a transmit ring has been sent, and what became of its packets.
+#[derive(Debug, Default)]
+pub(super) struct TxProgress {
+    /// The first slot that has not left.
+    pub next: u32,
+    /// Packets sent; then those that never will be, and the parts of these that were too long, and that
+    /// still waited when sending ended.
+    pub sent: u64,
+    pub refused: u64,
+    pub too_long: u64,
+    pub unsent: u64,
+}
+
+impl TxProgress {
+    /// Records that the next packets, which are in `slots` slots, have left.
+    #[inline]
+    pub(super) fn sent(&mut self, ring: &Ring, packets: usize, slots: u32) {
+        self.sent += packets as u64;
+        self.next = ring.after(self.next, slots);
+    }
+
+    /// Skips the next packet, which is in `slots` slots.
+    #[inline]
+    pub(super) fn refuse(&mut self, ring: &Ring, slots: u32, too_long: bool) {
+        self.refused += 1;
+        self.too_long += u64::from(too_long);
+        self.next = ring.after(self.next, slots);
+    }
+
+    /// Makes the slots of packets that have left since `before` room again. Returns how many they are.
+    #[inline]
+    pub(super) fn publish(&mut self, ring: &mut Ring, before: u32) -> u32 {
+        if ring.is_endless(self.next) {
+            (self.refused, self.too_long) = (self.refused + 1, self.too_long + 1);
+            self.next = ring.head();
+        }
+        // One slot stays with the backend: room ends before the first slot still to be sent.
+        ring.publish(ring.before(self.next));
+        ring.distance(before, self.next)
+    }
+
+    /// Returns true if packets have been released and not sent.
+    pub(super) fn is_waiting(&self, ring: &Ring) -> bool {
+        ring.pending_tx(self.next).next().is_some()
+    }
+
+    /// Counts what waits as refused, and unsent. Returns how many slots are room again.
+    pub(super) fn give_up(&mut self, ring: &mut Ring) -> u32 {
+        let before = self.next;
+        let waiting = ring.pending_tx(before).count() as u64;
+        (self.refused, self.unsent) = (self.refused + waiting, self.unsent + waiting);
+        self.next = ring.head();
+        self.publish(ring, before)
+    }
+
+    /// Returns the counts of packets that were to be sent.
+    pub(super) fn stats(&self) -> QueueStats {
+        let &Self { sent, refused, too_long, unsent, .. } = self;
+        QueueStats { sent, refused, too_long, unsent, ..QueueStats::default() }
+    }
+}

@@ -1,0 +1,94 @@
+//! `tap:`, a TAP device: an interface of the host's whose wire is this port. It receives what the
+//! host sends out of the interface, and the host receives what is sent to it.
+//!
+//! | option | meaning | default |
+//! | --- | --- | --- |
+//! | `persist` | whether the device stays when the port is closed | off; an existing one stays as it is |
+//! | `up` | switches the device on | on |
+//! | `mtu` | most bytes of a packet behind its Ethernet header, 68 to 65521 | as it is: 1500 |
+//! | `ring_size` | packets that wait for each queue of the port before the next is lost, 1 to 65536 | as it is: 1000 |
+//! | `slots` | slots in each of a queue's rings | 512 |
+//!
+//! The device is made where there is none of that name, in the namespace the port is opened in. Of
+//! several queues the kernel gives each flow one. Frames come whole, as on a wire: the kernel cuts
+//! what the host handed over in one piece (GSO) and fills in checksums first. A VLAN tag stands in
+//! the frame.
+//!
+//! Each packet takes a system call in either direction; the device has no other way. Times are of
+//! the moment a batch is read. What found no room is lost, and
+//! counted (`ring_full`), by the first queue for all.
+//!
+//! Needs CAP_NET_ADMIN, and Linux 3.8 for several queues.
+
+use super::name::PortName;
+use super::options::OpenOptions;
+use super::queue::Port;
+use super::tap_queue::{DeviceDrops, TapQueue, described, frame_bytes, rings};
+use crate::error::Result;
+use crate::link::{self, LinkState, Making, Netlink, Tap, netns};
+
+/// The default of a TAP device (drivers/net/tun.c, `TUN_READQ_SIZE`, and net/ethernet/eth.c).
+const DEFAULT_RING: u32 = 1000;
+/// The least and the most MTU of an Ethernet device that is a TAP (drivers/net/tun.c).
+const MTUS: std::ops::RangeInclusive<u32> = 68..=65_521;
+
+/// The values of the options.
+struct TapConfig {
+    persist: Option<bool>,
+    up: bool,
+    mtu: Option<u32>,
+    ring: Option<u32>,
+    slots: u32,
+}
+
+impl TapConfig {
+    fn of(name: &PortName) -> Result<Self> {
+        Ok(Self {
+            persist: name.switch("persist")?,
+            up: name.switch("up")?.unwrap_or(true),
+            mtu: name.count("mtu", MTUS)?,
+            ring: name.count("ring_size", 1..=65_536)?,
+            slots: name.slots(2..=65_536)?,
+        })
+    }
+}
+
+/// Opens the port.
+pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    let config = TapConfig::of(name)?;
+    let numbers = name.queue_numbers(options);
+    let count = numbers.clone().count();
+    let frame_bytes = frame_bytes(config.mtu.unwrap_or_default());
+    let rings = rings(name, options, config.slots, count, frame_bytes)?;
+    let netns = options.netns.as_deref();
+    let opened = netns::run_in(netns, || open_device(name.name(), &config, count))?;
+    let queues = rings.queues(&described(name.name()), numbers.zip(opened))?;
+    Ok(Port::plain(name, queues))
+}
+
+/// Opens the queues of a device of this thread's network namespace, and sets it up.
+fn open_device(device: &str, config: &TapConfig, queues: usize) -> Result<Vec<TapQueue>> {
+    let taps = Tap::open(device, queues, Making::OrUse)?;
+    if let (Some(persist), Some(tap)) = (config.persist, taps.first()) {
+        tap.set_persistent(device, persist)?;
+    }
+    let mut netlink = Netlink::open(None)?;
+    if let Some(mtu) = config.mtu {
+        netlink.set_mtu(device, mtu)?;
+    }
+    if let Some(packets) = config.ring {
+        netlink.set_queue_length(device, packets)?;
+    }
+    if config.up {
+        netlink.set_up(device, true)?;
+    }
+    let interface = link::interface(None, device)?;
+    let mut drops = Some(DeviceDrops::of(device)?);
+    let waiting = config.ring.unwrap_or(DEFAULT_RING);
+    taps.into_iter()
+        .map(|tap| {
+            let presence = LinkState::of(&interface)?;
+            Ok(TapQueue::new(tap, device, presence, drops.take(), waiting, interface.up))
+        })
+        .collect()
+}

@@ -1,0 +1,407 @@
+//! Opens a port whose packets come to its rings: by a socket for each queue, or as copies.
+//!
+//! Copies serve where they are faster than sockets, and for queues that the socket of another port has: the
+//! kernel gives a queue to one AF_XDP socket.
+
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::claim::Claim;
+use super::config::{SendPath, XdpConfig, XdpMethod};
+use super::in_kernel::described_packets;
+use super::queue::{Polled, QueueContext, RxPath, XdpQueue};
+use crate::error::{Error, Result};
+use crate::filter::Filter;
+use crate::link;
+use crate::nic::Deferred;
+use crate::port::card_clock;
+use crate::port::claim_conflict::{self, overlap, who};
+use crate::port::copy_queue::{CopyJob, CopySize};
+use crate::port::interface::MAX_HEADER_BYTES;
+use crate::port::live_queue::{DEFAULT_RING, LiveQueue, open_sender};
+use crate::port::name::PortName;
+use crate::port::options::{Fallback, OpenOptions, Use};
+use crate::port::packet_socket::Promiscuous;
+use crate::port::queue::{Port, Queue};
+use crate::port::rings::{PoolRequirements, RingMaker};
+use crate::port::watch::InterfaceWatch;
+use crate::xdp::live::leaves_by;
+use crate::xdp::resident::{Action, FILTERED, Owner, Resident, WHOLE, metadata_obstacle};
+use crate::xdp::stamp::Stamp;
+use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, XskConfig, buffer_bytes};
+use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
+
+/// The timeout of attempts to bind to a queue that another socket has: it may be closing.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout if other ports take packets of the queue: one of them may keep its socket.
+const RETRY_TIMEOUT_WITH_OTHERS: Duration = Duration::from_millis(100);
+
+/// A port whose packets come to its rings: by a socket for each queue, or, where another socket
+/// has one of the queues, as copies.
+pub(super) fn take(
+    name: &PortName,
+    config: &XdpConfig,
+    interface: &link::Interface,
+    options: &OpenOptions,
+) -> Result<Port> {
+    let mut watch = InterfaceWatch::over(name, interface, options.usage)?;
+    // Sending without copying takes a program of ours on the interface, too, with most drivers.
+    let by_card = config.stamp == Stamp::Driver && options.usage.receives();
+    let obstacle =
+        || metadata_obstacle(interface).or_else(|| card_clock::xdp_obstacle(&interface.name));
+    let obstacle = by_card.then(obstacle).flatten();
+    let read = by_card && obstacle.is_none();
+    let (resident, reason) = Resident::join_for(interface, config.mode, read)?;
+    let queues = watch.attached(name)?;
+    let mut fallbacks = Fallback::from_native(reason);
+    let mut stamp = config.stamp;
+    let obstacle = obstacle.or_else(|| resident.no_metadata().map(str::to_owned));
+    if by_card && let Some(reason) = obstacle {
+        fallbacks.push(no_card_clock(reason));
+        stamp = Stamp::Kernel;
+    }
+    let filter = name.filter(LINKTYPE_ETHERNET)?;
+    let promiscuous = config.promiscuous && options.usage.receives();
+    let promiscuous = promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
+    let mut taking = ClaimBuilder {
+        name,
+        config,
+        interface,
+        options,
+        resident: Arc::new(resident),
+        filter,
+        queues,
+        watch: Arc::new(watch),
+        fallbacks,
+        stamp,
+        promiscuous: promiscuous.map(Arc::new),
+    };
+    let others = taking.others()?;
+    let patience = if others.is_empty() { RETRY_TIMEOUT } else { RETRY_TIMEOUT_WITH_OTHERS };
+    match taking.by_faster_copies(&others, patience)? {
+        Some(port) => Ok(port),
+        None => match taking.by_sockets(config.bind, patience) {
+            Err(error) if taking.may_copy(&error) => {
+                taking.by_copies_beside(&taking.others()?, &error)
+            }
+            result => result,
+        },
+    }
+}
+
+/// A port on its way, for packets that come to it.
+struct ClaimBuilder<'a> {
+    name: &'a PortName,
+    config: &'a XdpConfig,
+    interface: &'a link::Interface,
+    options: &'a OpenOptions,
+    resident: Arc<Resident>,
+    filter: Option<Filter>,
+    queues: RangeInclusive<u32>,
+    watch: Arc<InterfaceWatch>,
+    fallbacks: Vec<Fallback>,
+    /// The metadata in front of each packet.
+    stamp: Stamp,
+    promiscuous: Option<Arc<Promiscuous>>,
+}
+
+impl ClaimBuilder<'_> {
+    fn by_sockets(&self, bind: Option<BindMode>, patience: Duration) -> Result<Port> {
+        let &Self { config, interface, options, ref resident, .. } = self;
+        let receives = options.usage.receives();
+        let sends = options.usage.sends();
+        let mut fallbacks = self.fallbacks.clone();
+        let claim = match receives {
+            true => {
+                let owner = self.owner();
+                let claim =
+                    Claim::new(self.name, resident, self.filter.as_ref(), self.stamp, &owner)?;
+                Some(Arc::new(Mutex::new(claim)))
+            }
+            false => None,
+        };
+        let by_live = config.send == SendPath::Live;
+        if by_live {
+            leaves_by(interface, None)?;
+        }
+        // As many as queues, before any socket: a sender that fails leaves nothing.
+        let open = |_| LiveQueue::new(open_sender(DEFAULT_RING, None, interface, true)?, interface);
+        let live = by_live.then(|| self.queues.clone().map(open).collect::<Result<Vec<_>>>());
+        let mut live = live.transpose()?.map(Vec::into_iter);
+        let count = self.queues.clone().count() as u32;
+        let pool = match &options.pool {
+            Some(pool) => Arc::clone(pool),
+            None => {
+                // In copy mode the kernel puts packets into whatever there is.
+                let by_card = match (bind, receives) {
+                    (Some(BindMode::Copy), _) | (_, false) => 0,
+                    _ => buffer_bytes(None, &interface.name, interface.mtu),
+                };
+                let bytes = by_card.max(bytes_for_a_frame(interface.mtu, resident.frags()));
+                requirements_of(config, count, (receives, sends), bytes).pool()?
+            }
+        };
+        let deferred = match config.busy_poll {
+            Some(_) => Some(Arc::new(Deferred::new(interface)?)),
+            None => None,
+        };
+        let latency = self.name.latency(self.options)?;
+        let rings = RingMaker { pool, usage: options.usage, slots: config.slots };
+        let mut binds = Vec::new();
+        let mut opened = Vec::new();
+        for number in self.queues.clone() {
+            let sends = by_live || self.watch.sends(number);
+            // A socket has one ring at least.
+            let sends_itself = sends && !(by_live && receives);
+            let xsk = XskConfig {
+                interface: interface.name.clone(),
+                queue: number,
+                receive_frames: if receives { config.frames - config.slots } else { 0 },
+                send_slots: if sends_itself { config.slots } else { 0 },
+                mode: match resident.mode() {
+                    Mode::Native => bind,
+                    Mode::Skb => Some(BindMode::Copy),
+                },
+                multi_buffer: resident.frags(),
+                busy_poll: config.busy_poll,
+                patience,
+                ..XskConfig::default()
+            };
+            let mut xsk = xsk.open(&rings.pool)?;
+            if let (Some(bytes), Some(receiver)) = (config.snaplen, &mut xsk.receiver) {
+                receiver.set_snaplen(bytes);
+            }
+            binds.push(xsk.mode);
+            if let Some(ModeFallback { from, to, reason, detail }) = xsk.fallback.take()
+                && !fallbacks.iter().any(|said| said.from == from.name())
+            {
+                let (from, to) = (from.name(), to.name());
+                fallbacks.push(Fallback { from, to, reason, detail });
+            }
+            let (rx, tx) = (rings.receive(receives)?, rings.transmit(sends)?);
+            let upkeep = QueueContext {
+                watch: Arc::clone(&self.watch),
+                _deferred: deferred.clone(),
+                _promiscuous: self.promiscuous.clone(),
+                resident: Arc::clone(resident),
+                polled: if config.busy_poll.is_some() { Polled::Unknown } else { Polled::Known },
+            };
+            // Busy polling drives the queue on by looking.
+            let latency = latency.filter(|_| config.busy_poll.is_none());
+            let intake = RxPath::new(config.frames - config.slots, latency);
+            let at = (interface.name.as_str(), number);
+            let live = live.as_mut().and_then(Iterator::next);
+            let queue = XdpQueue::new(at, xsk, live, claim.clone(), self.stamp, intake, upkeep);
+            opened.push((number, queue, rx, tx));
+        }
+        if receives && !resident.frags() {
+            let room = rings.pool.buffer_bytes() - HEADROOM_BYTES;
+            let then = "do not fit the buffers and are lost (ring_full): start again, after \
+                        `sluice detach` where the XDP program stays";
+            self.watch.limit(room, then, interface.mtu);
+        }
+        // All are open: now packets may come.
+        if let Some(claim) = &claim {
+            let mut claim = claim.lock().unwrap_or_else(PoisonError::into_inner);
+            opened
+                .iter()
+                .try_for_each(|(number, queue, ..)| claim.join(*number, queue.socket()))?;
+            claim.begin()?;
+        }
+        let mut described = described(interface, self.stamp);
+        described.snaplen = config.snaplen.unwrap_or(described.snaplen).min(described.snaplen);
+        let queues = opened.into_iter().map(|(number, queue, rx, tx)| {
+            Queue::new(number, rx, tx, queue, vec![described.clone()])
+        });
+        let mode = Some(slowest(resident.mode(), &binds));
+        let method = if by_live { "af_xdp+live" } else { "af_xdp" };
+        Ok(Port { method, mode, fallbacks, ..Port::plain(self.name, queues.collect()) })
+    }
+
+    /// Returns the other owners that take packets of our queues.
+    ///
+    /// # Errors
+    /// Another owner has all of them, and this port wants them all: nothing need be made for that.
+    fn others(&self) -> Result<Vec<Owner>> {
+        let claims = self.resident.claims()?;
+        if self.options.usage.receives() {
+            claim_conflict::refuse_second(self.name, &claims, &self.owner(), WHOLE.start)?;
+        }
+        let owners = claims.into_iter().map(|claim| claim.owner);
+        let take = |owner: &Owner| owner.action == Action::Take && overlap(owner, &self.queues);
+        Ok(owners.filter(take).collect())
+    }
+
+    /// Takes the packets by copying them where that is the fastest way, or the one asked for;
+    /// None where it is not.
+    fn by_faster_copies(&mut self, others: &[Owner], patience: Duration) -> Result<Option<Port>> {
+        match self.config.method {
+            Some(XdpMethod::Copies) if self.options.usage != Use::Receive => {
+                Err(self.name.error("method=ring only receives; method=af_xdp sends"))
+            }
+            Some(XdpMethod::Copies) => self.by_copies(None).map(Some),
+            None if self.leaves_the_way_open() => {
+                let error = match self.lacks_zero_copy() {
+                    Some(reason) => return Ok(self.by_copies_if_they_go(reason)),
+                    None => match self.by_sockets(Some(BindMode::ZeroCopy), patience) {
+                        Ok(port) => return Ok(Some(port)),
+                        Err(error) => error,
+                    },
+                };
+                Ok(if self.may_copy(&error) {
+                    self.by_copies_beside(others, &error).ok()
+                } else {
+                    self.by_copies_if_they_go(error.to_string())
+                })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Why there is no need to try; none where the kernel does not say (before 6.3).
+    fn lacks_zero_copy(&self) -> Option<String> {
+        let abilities = link::xdp_abilities(None, self.interface).ok()??;
+        let lacks = !abilities.zero_copy();
+        lacks.then(|| format!("the driver of {} has no zero-copy", self.interface.name))
+    }
+
+    /// Tries copies; if they fail (before Linux 5.18, say) sockets may work.
+    fn by_copies_if_they_go(&mut self, no_zero_copy: String) -> Option<Port> {
+        let reason = no_zero_copy;
+        match self.by_copies(Some(Fallback::new("zero-copy", "copy", reason))) {
+            Ok(port) => Some(port),
+            Err(error) => {
+                let reason = error.to_string();
+                self.fallbacks.push(Fallback::new("copy ring", "af_xdp", reason));
+                None
+            }
+        }
+    }
+
+    /// Returns true if no option requires sockets: the port only receives, and shares no pool.
+    fn leaves_the_way_open(&self) -> bool {
+        self.options.usage == Use::Receive
+            && self.options.pool.is_none()
+            && self.config.bind.is_none()
+            && self.config.busy_poll.is_none()
+            && self.stamp != Stamp::Driver
+            && self.resident.mode() == Mode::Native
+    }
+
+    /// Returns true if copies can replace a socket: another owner has a queue, and the user asked
+    /// for packets, not a socket.
+    fn may_copy(&self, error: &Error) -> bool {
+        let socket = self.config.method == Some(XdpMethod::Sockets)
+            || matches!(self.name.option("mode"), Some("zero-copy" | "copy"));
+        error.errno() == Some(libc::EBUSY) && self.options.usage == Use::Receive && !socket
+    }
+
+    /// Takes the packets by copying them; `error` is why no socket does.
+    fn by_copies_beside(&self, others: &[Owner], error: &Error) -> Result<Port> {
+        let reason = match others.first() {
+            Some(owner) => format!("{} has the queue, and a queue has one socket", who(owner)),
+            None => error.to_string(),
+        };
+        self.by_copies(Some(Fallback::new("af_xdp", "copy ring", reason)))
+    }
+
+    fn by_copies(&self, fallback: Option<Fallback>) -> Result<Port> {
+        let mut fallbacks = self.fallbacks.clone();
+        fallbacks.extend(fallback);
+        if self.stamp == Stamp::Driver {
+            fallbacks.push(no_card_clock("a copy has the time at which it was made".into()));
+        }
+        let job = CopyJob {
+            name: self.name,
+            interface: self.interface,
+            resident: &self.resident,
+            filter: self.filter.as_ref(),
+            action: Action::Take,
+            places: if self.filter.is_some() { FILTERED } else { WHOLE },
+            queues: self.queues.clone(),
+            watch: &self.watch,
+            size: CopySize {
+                slots: self.config.slots,
+                snaplen: self.config.snaplen,
+                cells: self.config.cells,
+            },
+            stamped: self.stamp != Stamp::None,
+            latency: self.name.latency(self.options)?,
+            promiscuous: self.promiscuous.clone(),
+        };
+        let mode = Some(slowest(self.resident.mode(), &[BindMode::Copy]));
+        Ok(Port {
+            method: "ring",
+            mode,
+            fallbacks,
+            ..Port::plain(self.name, job.open(self.options)?)
+        })
+    }
+
+    fn owner(&self) -> Owner {
+        let expression = self.filter.as_ref().map_or("", Filter::expression);
+        Owner::myself(Action::Take, expression, self.queues.clone())
+    }
+}
+
+/// The fallback of a port that gets no times of the card.
+fn no_card_clock(reason: String) -> Fallback {
+    Fallback::new("hardware timestamps", "xdp timestamps", reason)
+}
+
+/// Describes a queue's packets, and their times.
+fn described(interface: &link::Interface, stamp: Stamp) -> Interface {
+    let comment = match stamp {
+        Stamp::None => "packets taken by XDP",
+        Stamp::Kernel => "timestamps: software (kernel), taken in XDP",
+        Stamp::Driver => {
+            "timestamps: hardware (card), software (kernel, taken in XDP) where it gave none"
+        }
+    };
+    described_packets(interface, comment)
+}
+
+/// Bytes of a buffer that a whole frame fits in, or a part of one where frames may have several.
+pub(super) fn bytes_for_a_frame(mtu: u32, frags: bool) -> u32 {
+    let frame_bytes = mtu.saturating_add(MAX_HEADER_BYTES);
+    if frags || frame_bytes <= 2048 - HEADROOM_BYTES { 2048 } else { 4096 }
+}
+
+pub(super) fn requirements_of(
+    config: &XdpConfig,
+    queues: u32,
+    (receives, sends): (bool, bool),
+    buffer_bytes: u32,
+) -> PoolRequirements {
+    let frames = if receives { config.frames } else { 0 } + if sends { config.slots } else { 0 };
+    // Sending without copying may take some frames more for the fill ring.
+    PoolRequirements::of_queues(queues, frames + 64, buffer_bytes)
+}
+
+/// How the slowest of a port's queues gets its packets: what the port can be relied on for.
+fn slowest(attached: Mode, binds: &[BindMode]) -> &'static str {
+    match attached {
+        Mode::Skb => "skb",
+        Mode::Native if binds.contains(&BindMode::Copy) => "native-copy",
+        Mode::Native => "native-zero-copy",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ports_mode_is_that_of_its_slowest_queue() {
+        use BindMode::{Copy, ZeroCopy};
+        for (attached, binds, expected) in [
+            (Mode::Native, [ZeroCopy, ZeroCopy], "native-zero-copy"),
+            (Mode::Native, [ZeroCopy, Copy], "native-copy"),
+            (Mode::Native, [Copy, ZeroCopy], "native-copy"),
+            (Mode::Skb, [Copy, Copy], "skb"),
+        ] {
+            assert_eq!(slowest(attached, &binds), expected, "{binds:?}");
+        }
+    }
+}
