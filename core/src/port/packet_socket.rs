@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use super::name::PortName;
 use crate::error::{Error, Result};
 use crate::filter::{Instruction, cbpf};
+use sluicegate_base::memory::Mmap;
 
 /// A packet socket; closing it undoes all that was done to its interface.
 #[derive(Debug)]
@@ -115,6 +116,11 @@ impl Socket {
         self.set_program(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, "attach a filter to")
     }
 
+    /// Rejects all packets: until everything is set up, and again when receiving has stopped.
+    pub(super) fn reject_all(&self) -> Result<()> {
+        self.attach_filter(&[Instruction { code: 0x06, jt: 0, jf: 0, k: 0 }])
+    }
+
     /// Hands a classic BPF program to an option that takes a `struct sock_fprog`.
     pub(super) fn set_program(
         &self,
@@ -125,6 +131,44 @@ impl Socket {
     ) -> Result<()> {
         cbpf::attach_by_option(self.fd.as_fd(), level, option, program)
             .map_err(|error| Error::system(operation, self.object.clone(), error))
+    }
+
+    /// Sets up a ring to receive by, of `bytes` bytes, and maps it. The socket is not bound yet.
+    pub(super) fn map_rx_ring<T: OptionValue>(
+        &self,
+        version: libc::tpacket_versions,
+        request: T,
+        bytes: usize,
+    ) -> Result<Mmap> {
+        let ring = (libc::PACKET_RX_RING, "set up a receive ring on", "use fewer blocks=");
+        self.map_ring(version, ring, request, bytes)
+    }
+
+    /// Sets up a ring to send by, of `bytes` bytes, and maps it.
+    pub(super) fn map_tx_ring(&self, request: libc::tpacket_req, bytes: usize) -> Result<Mmap> {
+        let ring = (libc::PACKET_TX_RING, "set up a transmit ring on", "use fewer slots=");
+        self.map_ring(libc::tpacket_versions::TPACKET_V2, ring, request, bytes)
+    }
+
+    fn map_ring<T: OptionValue>(
+        &self,
+        version: libc::tpacket_versions,
+        (option, operation, remedy): (i32, &'static str, &str),
+        request: T,
+        bytes: usize,
+    ) -> Result<Mmap> {
+        let set_version = "set the version of the rings of";
+        self.set(libc::SOL_PACKET, libc::PACKET_VERSION, version as i32, set_version)?;
+        self.set(libc::SOL_PACKET, option, request, operation).map_err(|error| {
+            match error.errno() {
+                Some(libc::ENOMEM) => {
+                    error.remedy(format!("{} MiB are needed: {remedy}", bytes >> 20))
+                }
+                _ => error,
+            }
+        })?;
+        Mmap::shared(self.fd(), bytes)
+            .map_err(|error| Error::system("map the ring of", self.object(), error))
     }
 
     /// Takes the filter off: everything passes.

@@ -11,7 +11,7 @@
 //!     into it        looked at
 //! ```
 //!
-//! The kernel hands over each packet by itself and wakes who sleeps at the socket. A ring of blocks
+//! The kernel hands over each packet by itself and wakes a sleeping reader. A ring of blocks
 //! (`block`) keeps a packet until its block is full or has waited for a millisecond at least.
 //! The price is a frame of fixed size for each packet: 2 KiB for one that a block has in 150 bytes.
 //! A packet that is longer than the frame is lost.
@@ -21,15 +21,16 @@
 
 use std::collections::VecDeque;
 use std::mem::size_of;
-use std::os::fd::AsFd;
 
 use libc::{sockaddr_ll, tpacket2_hdr};
 
-use super::block::{BlockStatus, Filled, direction, pieces, place_pieces, timestamp_source};
 use super::config::PacketConfig;
 use super::link_header;
-use crate::error::{Error, Result};
-use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
+use super::tpacket::{
+    Filled, LossGap, RxStatus, ShownPacket, direction, nanoseconds, timestamp_source,
+};
+use crate::error::Result;
+use crate::headers::VLAN_TAG_BYTES;
 use crate::port::interface::MAX_HEADER_BYTES;
 use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::{Mmap, prefetch};
@@ -59,8 +60,7 @@ pub(super) struct FrameRing {
     held: VecDeque<u32>,
     /// Packets lost before the next one.
     drops_before: u32,
-    /// Packets lost before one that is still to come, and the frames before that one.
-    gap: Option<(u32, u32)>,
+    gap: LossGap,
     /// The ring's head when we last looked.
     head: u32,
     snaplen: u32,
@@ -76,8 +76,6 @@ impl FrameRing {
         let bytes = u64::from(config.block_bytes) * u64::from(config.blocks);
         let blocks = (bytes / u64::from(block_bytes)).max(1) as u32;
         let frames = (block_bytes / frame_bytes).saturating_mul(blocks);
-        let version = libc::tpacket_versions::TPACKET_V2 as i32;
-        socket.set(libc::SOL_PACKET, libc::PACKET_VERSION, version, "set TPACKET_V2 on")?;
         let request = libc::tpacket_req {
             tp_block_size: block_bytes,
             tp_block_nr: blocks,
@@ -85,16 +83,7 @@ impl FrameRing {
             tp_frame_nr: frames,
         };
         let bytes = block_bytes as usize * blocks as usize;
-        socket
-            .set(libc::SOL_PACKET, libc::PACKET_RX_RING, request, "set up a receive ring on")
-            .map_err(|error| match error.errno() {
-                Some(libc::ENOMEM) => {
-                    error.remedy(format!("{} MiB are needed: use fewer blocks=", bytes >> 20))
-                }
-                _ => error,
-            })?;
-        let map = Mmap::shared(socket.fd().as_fd(), bytes)
-            .map_err(|e| Error::system("map the receive ring of", socket.object(), e))?;
+        let map = socket.map_rx_ring(libc::tpacket_versions::TPACKET_V2, request, bytes)?;
         Ok(Self {
             map,
             frame_bytes: frame_bytes as usize,
@@ -102,7 +91,7 @@ impl FrameRing {
             next: 0,
             held: VecDeque::new(),
             drops_before: 0,
-            gap: None,
+            gap: LossGap::default(),
             head: 0,
             snaplen: config.snaplen,
         })
@@ -143,10 +132,7 @@ impl FrameRing {
             if status & libc::TP_STATUS_LOSING != 0 {
                 self.drops_before += lost();
             }
-            if let Some((lost, 0)) = self.gap {
-                self.drops_before += lost;
-                self.gap = None;
-            }
+            self.drops_before += self.gap.take();
             let slots = match self.show(ring, &mut tail, room - filled.slots) {
                 Shown::InSlots(slots) => slots,
                 Shown::NoRoom => break,
@@ -157,9 +143,7 @@ impl FrameRing {
                     0
                 }
             };
-            if let Some((_, frames)) = &mut self.gap {
-                *frames -= 1;
-            }
+            self.gap.pass();
             filled.slots += slots;
             filled.packets += u32::from(slots > 0);
             self.held.push_back(slots);
@@ -170,21 +154,13 @@ impl FrameRing {
     }
 
     /// Notes that packets were lost, when the count was read between two syncs: reading it takes the
-    /// LOSING mark from the frames that follow. The kernel loses packets when it has no free frame, so
-    /// the gap is before the first frame that is LOSING among those handed over, or after them all.
-    pub fn note_loss(&mut self, lost: u32) {
-        if lost == 0 {
-            return;
+    /// LOSING mark from the frames that follow.
+    pub(super) fn note_loss(&mut self, lost: u32) {
+        if lost > 0 {
+            let unread = self.frames - self.held.len() as u32;
+            let is_full = |i: &u32| self.status((self.next + i) % self.frames).is_full();
+            self.gap.note(lost, (0..unread).take_while(is_full).count() as u32);
         }
-        if let Some((noted, _)) = &mut self.gap {
-            *noted += lost;
-            return;
-        }
-        let unread = self.frames - self.held.len() as u32;
-        let status = |i: &u32| self.status((self.next + i) % self.frames).ours();
-        let full = |i: &u32| status(i).is_some_and(|s| s & libc::TP_STATUS_LOSING == 0);
-        let frames = (0..unread).take_while(full).count() as u32;
-        self.gap = Some((lost, frames));
     }
 
     /// Points slots at the packet of the next frame, which is ours.
@@ -197,19 +173,6 @@ impl FrameRing {
         if header.tp_snaplen < header.tp_len.min(self.snaplen) {
             return Shown::Cut;
         }
-        let (mut bytes, mut wire_bytes) = (header.tp_snaplen, header.tp_len);
-        let mut mac = usize::from(header.tp_mac);
-        let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
-        // What was cut within the addresses has no place for the tag.
-        let put_back = tagged && bytes >= MAC_ADDRESSES_BYTES as u32;
-        if put_back {
-            bytes += VLAN_TAG_BYTES as u32;
-        }
-        let kept = bytes.min(self.snaplen);
-        let pieces = pieces(kept);
-        if pieces > room {
-            return Shown::NoRoom;
-        }
         let following = if self.next + 1 == self.frames { 0 } else { self.next + 1 };
         let following = self.map.at(following as usize * self.frame_bytes).as_ptr();
         for line in [0, 64] {
@@ -218,36 +181,37 @@ impl FrameRing {
         // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the frame.
         let pkttype =
             unsafe { (*start.add(SLL_OFFSET).cast::<sockaddr_ll>().as_ptr()).sll_pkttype };
+        let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
         let (mut vlan_tci, mut vlan_tpid) = (0, 0);
         if tagged {
             vlan_tci = header.tp_vlan_tci;
             vlan_tpid = link_header::tpid(header.tp_status, header.tp_vlan_tpid);
-            wire_bytes += VLAN_TAG_BYTES as u32;
         }
-        if put_back {
-            mac -= VLAN_TAG_BYTES;
-            // SAFETY: the bytes from `mac` on are behind the header and the address, which were read
-            // above; the last of them is the packet's last, and the frame is ours.
-            let frame =
-                unsafe { std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), bytes as usize) };
-            link_header::put_back_in_front(frame, vlan_tpid, vlan_tci);
-        }
-        // SAFETY: as above: the packet lies within the frame.
-        let packet = unsafe { start.add(mac) };
-        let first = *tail;
-        // The frame goes back to the kernel only after its slots have been released (`give_back`).
-        place_pieces(ring, tail, pieces, packet, kept);
-        *ring.meta_mut(first) = Meta {
-            timestamp_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
-            wire_bytes,
-            drops_before: std::mem::take(&mut self.drops_before),
-            vlan_tci,
-            vlan_tpid,
-            timestamp_source: timestamp_source(header.tp_status),
-            direction: direction(pkttype),
-            ..Meta::default()
+        let packet = ShownPacket {
+            // SAFETY: the packet lies within the frame.
+            start: unsafe { start.add(header.tp_mac.into()) },
+            bytes: header.tp_snaplen,
+            tagged,
+            meta: Meta {
+                timestamp_ns: nanoseconds(header.tp_sec, header.tp_nsec),
+                wire_bytes: header.tp_len,
+                drops_before: self.drops_before,
+                vlan_tci,
+                vlan_tpid,
+                timestamp_source: timestamp_source(header.tp_status),
+                direction: direction(pkttype),
+                ..Meta::default()
+            },
         };
-        Shown::InSlots(pieces)
+        // SAFETY: the frame goes back only after its slots have been released (`give_back`). What is in
+        // front of the packet is behind the header and the address, which were read above.
+        match unsafe { packet.show(ring, tail, room, self.snaplen) } {
+            0 => Shown::NoRoom,
+            slots => {
+                self.drops_before = 0;
+                Shown::InSlots(slots)
+            }
+        }
     }
 
     /// Returns the frame that many places before the next one.
@@ -257,11 +221,11 @@ impl FrameRing {
     }
 
     #[inline]
-    fn status(&self, frame: u32) -> BlockStatus<'_> {
+    fn status(&self, frame: u32) -> RxStatus<'_> {
         let status = self.map.at(frame as usize * self.frame_bytes);
         // SAFETY: the word lies in the mapping at the begin of a frame, and both sides access it
         // atomically only (the kernel through its own barriers) while the frame may be the other's.
-        BlockStatus::of(unsafe { status.cast().as_ref() })
+        RxStatus::of(unsafe { status.cast().as_ref() })
     }
 }
 

@@ -49,6 +49,7 @@ mod link_header;
 mod queue;
 mod receive;
 mod send;
+mod tpacket;
 
 pub use config::RETIRE;
 
@@ -68,10 +69,6 @@ use crate::error::Result;
 use crate::filter::Instruction;
 use crate::link::{LinkNames, netns};
 use sluicegate_base::ring::Interface;
-
-/// A program that rejects everything: what a socket runs until all is set up, and again when
-/// its intake is closed.
-const REJECT_ALL: &[Instruction] = &[Instruction { code: 0x06, jt: 0, jf: 0, k: 0 }];
 
 /// Opens the port. All sockets are bound and joined before any lets a packet in, so that none
 /// sees unfiltered packets and each packet comes to one of them only.
@@ -124,7 +121,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let opened = netns::run_in(netns, || {
         let open = |_| {
             let socket = Socket::open(&name.short())?;
-            socket.attach_filter(REJECT_ALL)?;
+            socket.reject_all()?;
             PacketQueue::new(socket, &config, interface.as_ref(), &rings, &mut fallbacks)
         };
         (0..count).map(open).collect::<Result<Vec<_>>>()

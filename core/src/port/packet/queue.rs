@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
-use super::REJECT_ALL;
 use super::any::Devices;
-use super::block::{BlockRing, Filled};
+use super::block::BlockRing;
 use super::config::{Clock, PacketConfig, PacketMethod};
 use super::frames::FrameRing;
 use super::receive::BatchReceiver;
 use super::send::SocketSender;
+use super::tpacket::Filled;
 use crate::error::{Error, Result};
 use crate::link;
 use crate::port::backend::{Backend, WakeSource};
@@ -200,7 +200,7 @@ impl Backend for PacketQueue {
 
     fn stop_rx(&mut self) -> Result<()> {
         self.intake_closed.get_or_insert_with(Instant::now);
-        self.socket.attach_filter(REJECT_ALL)
+        self.socket.reject_all()
     }
 
     /// Sends what waits, however full the kernel's queue is; what does not go in time counts as

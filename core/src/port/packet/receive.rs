@@ -16,9 +16,9 @@
 use std::mem::size_of;
 use std::os::fd::AsRawFd;
 
-use super::block::{Filled, direction};
 use super::config::{Clock, PacketConfig, PacketMethod};
 use super::link_header;
+use super::tpacket::{Filled, direction};
 use crate::error::{Error, Result};
 use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
 use crate::port::packet_socket::Socket;

@@ -21,27 +21,26 @@
 //! them. Source: net/packet/af_packet.c, Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
 
-mod status;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::collections::VecDeque;
 use std::mem::{offset_of, size_of};
-use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use libc::{tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
 
-pub(super) use status::BlockStatus;
-
 use super::any::{DeviceOrigin, Devices};
 use super::config::PacketConfig;
 use super::link_header;
-use crate::error::{Error, Result};
-use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
+use super::tpacket::{
+    Filled, LossGap, RxStatus, ShownPacket, direction, nanoseconds, timestamp_source,
+};
+use crate::error::Result;
+use crate::headers::VLAN_TAG_BYTES;
 use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::{Mmap, prefetch};
-use sluicegate_base::ring::{Direction, Meta, Ring, TimestampSource};
+use sluicegate_base::ring::{Meta, Ring};
 
 /// Where the link-layer address stands behind a packet's header: TPACKET_ALIGN(48).
 const SLL_OFFSET: usize = size_of::<tpacket3_hdr>().next_multiple_of(16);
@@ -77,25 +76,6 @@ struct Cursor {
     drops_before: u32,
 }
 
-/// Packets lost before the first of a block that is still to come.
-#[derive(Clone, Copy, Debug)]
-struct Gap {
-    /// Blocks to open before that one.
-    blocks: u32,
-    lost: u32,
-}
-
-/// The packets that a fill has put into the ring.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Filled {
-    /// Slots that are new in the ring.
-    pub slots: u32,
-    /// Packets in them.
-    pub packets: u32,
-    /// Packets that were too long for where the kernel put them, and are in no slot.
-    pub cut: u32,
-}
-
 /// The blocks, and which of them are ours.
 #[derive(Debug)]
 pub(super) struct BlockRing {
@@ -107,7 +87,7 @@ pub(super) struct BlockRing {
     held: VecDeque<BlockInUse>,
     cursor: Option<Cursor>,
     /// A loss that is known of but not yet marked at a packet.
-    gap: Option<Gap>,
+    gap: LossGap,
     /// The ring's head when we last looked.
     head: u32,
     snaplen: u32,
@@ -117,8 +97,6 @@ impl BlockRing {
     /// Sets the ring up on a socket that is not bound yet.
     pub(super) fn new(socket: &Socket, config: &PacketConfig) -> Result<Self> {
         let PacketConfig { blocks, block_bytes, .. } = *config;
-        let version = libc::tpacket_versions::TPACKET_V3 as i32;
-        socket.set(libc::SOL_PACKET, libc::PACKET_VERSION, version, "set TPACKET_V3 on")?;
         let frame_bytes = 2048;
         let request = libc::tpacket_req3 {
             tp_block_size: block_bytes,
@@ -132,16 +110,7 @@ impl BlockRing {
             tp_feature_req_word: 0,
         };
         let bytes = block_bytes as usize * blocks as usize;
-        socket
-            .set(libc::SOL_PACKET, libc::PACKET_RX_RING, request, "set up a receive ring on")
-            .map_err(|error| match error.errno() {
-                Some(libc::ENOMEM) => {
-                    error.remedy(format!("{} MiB are needed: use fewer blocks=", bytes >> 20))
-                }
-                _ => error,
-            })?;
-        let map = Mmap::shared(socket.fd().as_fd(), bytes)
-            .map_err(|e| Error::system("map the receive ring of", socket.object(), e))?;
+        let map = socket.map_rx_ring(libc::tpacket_versions::TPACKET_V3, request, bytes)?;
         // SAFETY: this is the kernel's ring, of as many blocks as asked for.
         Ok(unsafe { Self::over(map, block_bytes as usize, blocks, config.snaplen) })
     }
@@ -159,7 +128,7 @@ impl BlockRing {
             next: 0,
             held: VecDeque::with_capacity(blocks as usize),
             cursor: None,
-            gap: None,
+            gap: LossGap::default(),
             head: 0,
             snaplen,
         }
@@ -169,7 +138,7 @@ impl BlockRing {
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.cursor.is_some()
-            || self.held.len() < self.blocks as usize && self.handover(self.next).ours().is_some()
+            || self.held.len() < self.blocks as usize && self.status(self.next).ours().is_some()
     }
 
     /// Gives back the blocks whose last slot the program has released.
@@ -185,7 +154,7 @@ impl BlockRing {
             if front.slots > 0 || being_walked {
                 break;
             }
-            self.handover(front.block).give_back();
+            self.status(front.block).give_back();
             self.held.pop_front();
         }
     }
@@ -244,22 +213,13 @@ impl BlockRing {
     }
 
     /// Notes that packets were lost, when the count was read between two blocks: reading it
-    /// takes the LOSING mark from the block being filled. The kernel loses packets when it has
-    /// no free block, so the gap is before the block it fills next: the first that is LOSING
-    /// among those handed over, or the first after them.
+    /// takes the LOSING mark from the block being filled.
     pub(super) fn note_loss(&mut self, lost: u32) {
-        if lost == 0 {
-            return;
+        if lost > 0 {
+            let unread = self.blocks - self.held.len() as u32;
+            let is_full = |i: &u32| self.status((self.next + i) % self.blocks).is_full();
+            self.gap.note(lost, (0..unread).take_while(is_full).count() as u32);
         }
-        if let Some(gap) = &mut self.gap {
-            gap.lost += lost;
-            return;
-        }
-        let unread = self.blocks - self.held.len() as u32;
-        let status = |i: &u32| self.handover((self.next + i) % self.blocks).ours();
-        let full = |i: &u32| status(i).is_some_and(|s| s & libc::TP_STATUS_LOSING == 0);
-        let blocks = (0..unread).take_while(full).count() as u32;
-        self.gap = Some(Gap { blocks, lost });
     }
 
     /// Takes the next block if the kernel has handed it over.
@@ -269,7 +229,7 @@ impl BlockRing {
             return None;
         }
         let block = self.next;
-        let status = self.handover(block).ours()?;
+        let status = self.status(block).ours()?;
         self.next = if block + 1 == self.blocks { 0 } else { block + 1 };
         self.held.push_back(BlockInUse { block, slots: 0 });
         let start = block as usize * self.block_bytes;
@@ -281,17 +241,11 @@ impl BlockRing {
             (header.num_pkts, header.offset_to_first_pkt)
         };
         let mut drops_before = if status & libc::TP_STATUS_LOSING != 0 { lost() } else { 0 };
-        match &mut self.gap {
-            Some(Gap { blocks: 0, lost }) => {
-                drops_before += *lost;
-                self.gap = None;
-            }
-            Some(gap) => gap.blocks -= 1,
-            None => {}
-        }
-        if packets == 0 && drops_before > 0 {
+        drops_before += self.gap.take();
+        self.gap.pass();
+        if packets == 0 {
             // Older kernels hand over empty blocks: the mark waits for the next packet.
-            self.gap.get_or_insert(Gap { blocks: 0, lost: 0 }).lost += drops_before;
+            self.gap.lost += std::mem::take(&mut drops_before);
         }
         Some(Cursor { at: start + first as usize, left: packets, drops_before })
     }
@@ -332,62 +286,44 @@ impl BlockRing {
                 tagged = false;
             }
         }
-        // What was cut within the addresses has no place for the tag.
-        let put_back = tagged && bytes >= MAC_ADDRESSES_BYTES as u32;
-        if put_back {
-            bytes += VLAN_TAG_BYTES as u32;
-        }
-        let kept = bytes.min(self.snaplen);
-        let pieces = pieces(kept);
-        if pieces > room {
-            return 0;
-        }
         for line in [AHEAD_BYTES, AHEAD_BYTES + 64] {
             prefetch(start.as_ptr().wrapping_add(line));
         }
-        if tagged {
-            wire_bytes += VLAN_TAG_BYTES as u32;
-        }
-        if put_back {
-            mac -= VLAN_TAG_BYTES;
-            // SAFETY: the bytes from `mac` on are behind the header and at most the address,
-            // which was read above; the last of them is the packet's last, and the block is
-            // ours.
-            let frame =
-                unsafe { std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), bytes as usize) };
-            link_header::put_back_in_front(frame, vlan_tpid, vlan_tci);
-        }
-        // SAFETY: as above: the packet lies within the block.
-        let packet = unsafe { start.add(mac) };
-        let first = *tail;
-        place_pieces(ring, tail, pieces, packet, kept);
-        *ring.meta_mut(first) = Meta {
-            timestamp_ns: u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec),
-            wire_bytes,
-            hash: header.hv1.tp_rxhash,
-            drops_before: cursor.drops_before,
-            vlan_tci,
-            vlan_tpid,
-            timestamp_source: timestamp_source(header.tp_status),
-            interface,
-            direction: direction(pkttype),
+        let packet = ShownPacket {
+            // SAFETY: the packet lies within the block.
+            start: unsafe { start.add(mac) },
+            bytes,
+            tagged,
+            meta: Meta {
+                timestamp_ns: nanoseconds(header.tp_sec, header.tp_nsec),
+                wire_bytes,
+                hash: header.hv1.tp_rxhash,
+                drops_before: cursor.drops_before,
+                vlan_tci,
+                vlan_tpid,
+                timestamp_source: timestamp_source(header.tp_status),
+                interface,
+                direction: direction(pkttype),
+            },
         };
-        cursor.left -= 1;
-        cursor.at += header.tp_next_offset as usize;
-        cursor.drops_before = 0;
-        pieces
+        let next = cursor.at + header.tp_next_offset as usize;
+        // SAFETY: the block goes back only after its last slot has been released (`give_back`). What is in
+        // front of the packet is behind the header and at most the address, which were read above.
+        let slots = unsafe { packet.show(ring, tail, room, self.snaplen) };
+        if slots > 0 {
+            *cursor = Cursor { at: next, left: cursor.left - 1, drops_before: 0 };
+        }
+        slots
     }
 
-    fn handover(&self, block: u32) -> BlockStatus<'_> {
+    #[inline]
+    fn status(&self, block: u32) -> RxStatus<'_> {
         let status = self.map.at(block as usize * self.block_bytes + STATUS_OFFSET);
         // SAFETY: the word lies in the mapping, is aligned to 8, and both sides access it
         // atomically only (the kernel through its own barriers).
-        BlockStatus::of(unsafe { status.cast().as_ref() })
+        RxStatus::of(unsafe { status.cast().as_ref() })
     }
 }
-
-/// Bytes of one piece of a packet that is too long for a slot's 16-bit length.
-const PIECE_BYTES: u32 = 65_472;
 
 /// Puts a cooked header in the place of a packet's link-layer header, as far as that was kept. Returns the
 /// offset of the packet from `start`, its length, and its length on the wire. The header that is read and
@@ -414,47 +350,4 @@ unsafe fn cook(
     let replaced = u32::from(header.tp_net.saturating_sub(header.tp_mac));
     let bytes = |length: u32| length.saturating_sub(replaced) + cooked.len() as u32;
     (mac, bytes(header.tp_snaplen), bytes(header.tp_len))
-}
-
-/// How many slots a packet takes.
-#[inline]
-pub(super) fn pieces(bytes: u32) -> u32 {
-    if bytes <= PIECE_BYTES { 1 } else { bytes.div_ceil(PIECE_BYTES) }
-}
-
-/// Points slots at a packet, one piece after the other in memory.
-#[inline]
-pub(super) fn place_pieces(
-    ring: &mut Ring,
-    tail: &mut u32,
-    pieces: u32,
-    packet: NonNull<u8>,
-    bytes: u32,
-) {
-    let mut done = 0;
-    for left in (0..pieces).rev() {
-        let length = (bytes - done).min(PIECE_BYTES);
-        // SAFETY: the piece lies within the packet, in a block of ours that goes back to the
-        // kernel only after the slot has been released (`give_back`).
-        unsafe {
-            let start = packet.add(done as usize);
-            ring.point(*tail, start, length as u16, left > 0);
-        }
-        done += length;
-        *tail = ring.next(*tail);
-    }
-}
-
-pub(super) fn timestamp_source(status: u32) -> TimestampSource {
-    if status & libc::TP_STATUS_TS_RAW_HARDWARE != 0 {
-        TimestampSource::Hardware
-    } else {
-        TimestampSource::Software
-    }
-}
-
-/// Which way, from a sockaddr_ll's packet type.
-#[inline]
-pub(super) fn direction(pkttype: u8) -> Direction {
-    if pkttype == libc::PACKET_OUTGOING { Direction::Out } else { Direction::In }
 }

@@ -7,8 +7,9 @@ use std::ptr::NonNull;
 use proptest::prelude::*;
 
 use super::*;
+use crate::port::packet::tpacket::pieces;
 use sluicegate_base::memory::{Pool, PoolConfig};
-use sluicegate_base::ring::{AtomicU32, Ordering};
+use sluicegate_base::ring::{AtomicU32, Direction, Ordering};
 
 /// A packet as it was on the wire.
 #[derive(Clone, Debug)]

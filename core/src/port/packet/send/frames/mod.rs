@@ -31,21 +31,19 @@
 //! Sources: net/packet/af_packet.c (tpacket_snd), Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
 
-mod status;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::io;
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 
 use libc::tpacket2_hdr;
 
-use status::{Answer, FrameStatus};
-
 use super::{Failed, RingProgress, Target};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::port::interface::LengthLimits;
+use crate::port::packet::tpacket::{TxAnswer, TxStatus};
 use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::Mmap;
 use sluicegate_base::ring::{Packet, Ring};
@@ -132,21 +130,8 @@ pub(super) struct FrameRing {
 impl FrameRing {
     /// Sets the ring up on a socket.
     pub(super) fn new(socket: &Socket, slots: u32, limits: LengthLimits) -> Result<Self> {
-        let version = libc::tpacket_versions::TPACKET_V2 as i32;
-        socket.set(libc::SOL_PACKET, libc::PACKET_VERSION, version, "set TPACKET_V2 on")?;
         let layout = FrameLayout::of(slots, limits.most_bytes());
-        let request = layout.request();
-        socket
-            .set(libc::SOL_PACKET, libc::PACKET_TX_RING, request, "set up a transmit ring on")
-            .map_err(|error| match error.errno() {
-                Some(libc::ENOMEM) => {
-                    let mebibytes = layout.bytes() >> 20;
-                    error.remedy(format!("{mebibytes} MiB are needed: use fewer slots="))
-                }
-                _ => error,
-            })?;
-        let map = Mmap::shared(socket.fd().as_fd(), layout.bytes())
-            .map_err(|e| Error::system("map the transmit ring of", socket.object(), e))?;
+        let map = socket.map_tx_ring(layout.request(), layout.bytes())?;
         // SAFETY: this is the kernel's ring, of as many frames as asked for.
         Ok(unsafe { Self::over(map, layout, limits) })
     }
@@ -203,18 +188,18 @@ impl FrameRing {
         }
         let called = kick();
         match (self.collect(ring, progress), called) {
-            (Answer::Taken, _) => HandOver::More,
-            (Answer::Wrong, _) => HandOver::Barred,
-            (Answer::Waits, Err(error)) => HandOver::Stopped(error),
+            (TxAnswer::Taken, _) => HandOver::More,
+            (TxAnswer::Wrong, _) => HandOver::Barred,
+            (TxAnswer::Waits, Err(error)) => HandOver::Stopped(error),
             // The socket has no memory for more until some of it has been sent.
-            (Answer::Waits, Ok(())) => HandOver::Done,
+            (TxAnswer::Waits, Ok(())) => HandOver::Done,
         }
     }
 
     /// Takes back the frames that the kernel has not taken.
     pub(super) fn take_back(&mut self) {
         let first = self.first_asked();
-        (0..self.asked).for_each(|i| self.handover((first + i) % self.frames).take_back());
+        (0..self.asked).for_each(|i| self.status((first + i) % self.frames).take_back());
         (self.free, self.asked) = (first, 0);
     }
 
@@ -225,11 +210,11 @@ impl FrameRing {
             self.next = progress.tx.next;
         }
         for packet in ring.pending_tx(self.next) {
-            if !self.limits.allow(&packet) || !self.handover(self.free).is_ours() {
+            if !self.limits.allow(&packet) || !self.status(self.free).is_ours() {
                 return;
             }
             self.write(&packet);
-            self.handover(self.free).ask();
+            self.status(self.free).ask();
             self.free = if self.free + 1 == self.frames { 0 } else { self.free + 1 };
             self.asked += 1;
             self.next = ring.after(self.next, packet.slots());
@@ -258,11 +243,11 @@ impl FrameRing {
 
     /// Counts what the kernel has taken, and says what became of the first frame that it has not,
     /// or that there is none.
-    fn collect(&mut self, ring: &Ring, progress: &mut RingProgress) -> Answer {
+    fn collect(&mut self, ring: &Ring, progress: &mut RingProgress) -> TxAnswer {
         let first = self.first_asked();
-        let answer = |i: usize| self.handover((first + i) % self.frames).answer();
-        let taken = (0..self.asked).take_while(|&i| answer(i) == Answer::Taken).count();
-        let rest = if taken < self.asked { answer(taken) } else { Answer::Taken };
+        let answer = |i: usize| self.status((first + i) % self.frames).answer();
+        let taken = (0..self.asked).take_while(|&i| answer(i) == TxAnswer::Taken).count();
+        let rest = if taken < self.asked { answer(taken) } else { TxAnswer::Taken };
         self.asked -= taken;
         let slots =
             ring.pending_tx(progress.tx.next).take(taken).map(|packet| packet.slots()).sum();
@@ -287,11 +272,11 @@ impl FrameRing {
         (self.free + self.frames - self.asked) % self.frames
     }
 
-    fn handover(&self, frame: usize) -> FrameStatus<'_> {
+    fn status(&self, frame: usize) -> TxStatus<'_> {
         let status = self.map.at(frame * self.frame_bytes + STATUS_OFFSET);
         // SAFETY: the word lies in the mapping, is aligned to 2048, and both sides access it
         // atomically only (the kernel by whole words and barriers).
-        FrameStatus::of(unsafe { status.cast().as_ref() })
+        TxStatus::of(unsafe { status.cast().as_ref() })
     }
 }
 
