@@ -99,6 +99,7 @@
 //! | [`monitor`] | watching the packets of a command that runs |
 //! | [`forward`] | moving packets from ring to ring |
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod cell_ring;
 pub mod control;

@@ -31,7 +31,7 @@ impl CellRing {
     ///
     /// # Panics
     /// If it does not lie in the mapping, on a cache line, or its cells are no power of two.
-    pub fn new(map: &Arc<Mmap>, start: usize, geometry: CellGeometry) -> Self {
+    pub(crate) fn new(map: &Arc<Mmap>, start: usize, geometry: CellGeometry) -> Self {
         assert!(start.is_multiple_of(64) && geometry.cells.is_power_of_two());
         assert!(start as u64 + geometry.ring_bytes() <= map.bytes() as u64);
         let cell_bytes = geometry.cell_bytes() as usize;
@@ -42,7 +42,7 @@ impl CellRing {
     ///
     /// # Errors
     /// No memory.
-    pub fn in_file(geometry: CellGeometry) -> Result<(Self, OwnedFd)> {
+    pub(crate) fn in_file(geometry: CellGeometry) -> Result<(Self, OwnedFd)> {
         let (file, map) = Mmap::memfd(c"sluice-watch", geometry.ring_bytes() as usize, false)?;
         let ring = Self::new(&Arc::new(map), 0, geometry);
         // SAFETY: the mapping is new, nobody else has it yet, and these words are in its first
@@ -59,7 +59,7 @@ impl CellRing {
     ///
     /// # Errors
     /// The file is no ring, or its memory could be taken away.
-    pub fn of_file(file: &OwnedFd, object: &str) -> Result<Self> {
+    pub(crate) fn of_file(file: &OwnedFd, object: &str) -> Result<Self> {
         let wrong = |reason: &str| {
             let source = std::io::Error::new(std::io::ErrorKind::InvalidData, reason);
             Error::system("watch", object, source).remedy("both sides have to be of one version")
@@ -94,20 +94,20 @@ impl CellRing {
         }
     }
 
-    pub fn geometry(&self) -> CellGeometry {
+    pub(crate) fn geometry(&self) -> CellGeometry {
         self.geometry
     }
 
     /// One of the words of the ring's head, an index or a flag.
     #[inline]
-    pub fn word(&self, at: i16) -> &AtomicU32 {
+    pub(crate) fn word(&self, at: i16) -> &AtomicU32 {
         // SAFETY: the word lies in the head of the ring, in the mapping, which `self` keeps, and is
         // aligned to 4; both sides access it as a whole, this one by atomic operations only.
         unsafe { self.part(at).cast().as_ref() }
     }
 
     /// One of the ring's counters: exact, of some moment.
-    pub fn counter(&self, at: i16) -> &AtomicU64 {
+    pub(crate) fn counter(&self, at: i16) -> &AtomicU64 {
         // SAFETY: as in `word`, aligned to 8.
         unsafe { self.part(at).cast().as_ref() }
     }
@@ -129,7 +129,7 @@ impl CellRing {
 
     /// The header of a cell that is the reader's, with a length that the cell has.
     #[inline]
-    pub fn header(&self, index: u32) -> CellHeader {
+    pub(crate) fn header(&self, index: u32) -> CellHeader {
         // SAFETY: the cell is in the mapping and aligned to 8 (rings and cells have multiples of 64
         // bytes), and any bits are numbers. A writer that keeps to the indices does not write it
         // now.
@@ -140,20 +140,20 @@ impl CellRing {
 
     /// The time in the header of a cell that is the reader's.
     #[inline]
-    pub fn time_ns(&self, index: u32) -> u64 {
+    pub(crate) fn time_ns(&self, index: u32) -> u64 {
         // SAFETY: as in `header`; the time comes first.
         unsafe { self.cell(index).cast::<u64>().read_volatile() }
     }
 
     /// Where a cell's packet begins: `snaplen` bytes of the mapping from there on are the cell's.
     #[inline]
-    pub fn packet(&self, index: u32) -> NonNull<u8> {
+    pub(crate) fn packet(&self, index: u32) -> NonNull<u8> {
         self.cell(index).map_addr(|cell| cell.saturating_add(cell::PACKET as usize))
     }
 
     /// Writes a packet into a cell that is the writer's: as many of its bytes as are kept.
     #[inline]
-    pub fn write<'a>(
+    pub(crate) fn write<'a>(
         &self,
         index: u32,
         mut header: CellHeader,
@@ -177,7 +177,7 @@ impl CellRing {
 
     /// Writes the header of a cell that is the writer's.
     #[inline]
-    pub fn write_header(&self, index: u32, header: CellHeader) {
+    pub(crate) fn write_header(&self, index: u32, header: CellHeader) {
         // SAFETY: as in `write`; cells begin on 64 bytes.
         unsafe { self.cell(index).cast::<CellHeader>().write(header) };
     }

@@ -32,19 +32,19 @@ pub(super) struct MergeBound {
 }
 
 impl MergeQueue {
-    pub fn new(rings: usize, by_time: bool) -> Self {
+    pub(super) fn new(rings: usize, by_time: bool) -> Self {
         Self { by_time, waiting: BinaryHeap::with_capacity(rings), given: 0 }
     }
 
     /// Takes a ring in that has packets and is not in yet. `next_ns` is the time of the first.
-    pub fn add(&mut self, ring: usize, next_ns: u64) {
+    pub(super) fn add(&mut self, ring: usize, next_ns: u64) {
         self.given += 1;
         let key = if self.by_time { next_ns } else { self.given };
         self.waiting.push(Reverse((key, ring)));
     }
 
     /// The ring to be read now, which is out until it is [added](Self::add) again.
-    pub fn take(&mut self) -> Option<MergeBound> {
+    pub(super) fn take(&mut self) -> Option<MergeBound> {
         let Reverse((_, ring)) = self.waiting.pop()?;
         let other = self.waiting.peek().map(|&Reverse((key, _))| key);
         Some(match other {

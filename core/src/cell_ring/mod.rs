@@ -44,47 +44,47 @@ use sluicegate_base::ring::Direction;
 /// Offsets of a ring's parts. Two cache lines each, because processors fetch lines in pairs.
 pub(crate) mod at {
     /// u32: cells written, ever.
-    pub const PRODUCED: i16 = 0;
+    pub(crate) const PRODUCED: i16 = 0;
     /// u32: cells read, ever.
-    pub const CONSUMED: i16 = 128;
+    pub(crate) const CONSUMED: i16 = 128;
     /// u32: the XDP program's copy of `PRODUCED`.
-    pub const OWN_PRODUCED: i16 = 256;
+    pub(crate) const OWN_PRODUCED: i16 = 256;
     /// u32: the XDP program's copy of `CONSUMED`.
-    pub const OWN_CONSUMED: i16 = 260;
+    pub(crate) const OWN_CONSUMED: i16 = 260;
     /// u64: packets that were to be copied.
-    pub const MATCHED: i16 = 264;
+    pub(crate) const MATCHED: i16 = 264;
     /// u64: of these, packets that found the ring full.
-    pub const LOST: i16 = 272;
+    pub(crate) const LOST: i16 = 272;
     /// u32: not 0 when the reader wants no more packets. The reader stores it once.
-    pub const CLOSED: i16 = 280;
+    pub(crate) const CLOSED: i16 = 280;
     /// u32: not 0 while the reader sleeps. The reader sets it, the writer that wakes the reader
     /// clears it.
-    pub const ASLEEP: i16 = 284;
+    pub(crate) const ASLEEP: i16 = 284;
     /// u32: the value of `PRODUCED` at which a sleeping reader wants to be woken.
-    pub const WAKE_AT: i16 = 288;
+    pub(crate) const WAKE_AT: i16 = 288;
     /// u32: not 0 when nothing more will be written.
-    pub const ENDED: i16 = 292;
+    pub(crate) const ENDED: i16 = 292;
     /// u64, u32, u32: what the ring is, its cells and their bytes; of rings in files only.
-    pub const MAGIC: i16 = 320;
-    pub const CELL_COUNT: i16 = 328;
-    pub const SNAPLEN: i16 = 332;
+    pub(crate) const MAGIC: i16 = 320;
+    pub(crate) const CELL_COUNT: i16 = 328;
+    pub(crate) const SNAPLEN: i16 = 332;
     /// The first cell.
-    pub const CELLS: i32 = 384;
+    pub(crate) const CELLS: i32 = 384;
 }
 
 /// Offsets of a cell's parts.
 pub(crate) mod cell {
     /// u64: the packet's time in ns, 0 where none is taken. CLOCK_MONOTONIC if the XDP program
     /// writes, otherwise the time of day.
-    pub const TIME: i16 = 0;
+    pub(crate) const TIME: i16 = 0;
     /// u32: bytes of the packet on the wire.
-    pub const WIRE_BYTES: i16 = 8;
+    pub(crate) const WIRE_BYTES: i16 = 8;
     /// u32: bytes of it in the cell.
-    pub const CAPTURED_BYTES: i16 = 12;
+    pub(crate) const CAPTURED_BYTES: i16 = 12;
     /// u32: packets that the ring had lost before this one, ever.
-    pub const LOST: i16 = 16;
+    pub(crate) const LOST: i16 = 16;
     /// The packet. The u32 before it is the direction: the XDP program leaves it 0, which is in.
-    pub const PACKET: i32 = 24;
+    pub(crate) const PACKET: i32 = 24;
 }
 
 /// Cells begin on cache lines of their own.
@@ -105,12 +105,12 @@ pub(crate) struct CellGeometry {
 
 impl CellGeometry {
     /// Bytes of a cell.
-    pub fn cell_bytes(&self) -> u32 {
+    pub(crate) fn cell_bytes(&self) -> u32 {
         (self.snaplen + cell::PACKET as u32).next_multiple_of(CELL_UNIT)
     }
 
     /// Bytes of a ring.
-    pub fn ring_bytes(&self) -> u64 {
+    pub(crate) fn ring_bytes(&self) -> u64 {
         at::CELLS as u64 + u64::from(self.cells) * u64::from(self.cell_bytes())
     }
 }
@@ -137,7 +137,7 @@ const _: () = {
 
 impl CellHeader {
     /// How a direction is written.
-    pub fn number_of(direction: Direction) -> u32 {
+    pub(crate) fn number_of(direction: Direction) -> u32 {
         match direction {
             Direction::In => 0,
             Direction::Out => 1,
@@ -145,7 +145,7 @@ impl CellHeader {
         }
     }
 
-    pub fn direction(&self) -> Direction {
+    pub(crate) fn direction(&self) -> Direction {
         match self.direction {
             0 => Direction::In,
             1 => Direction::Out,

@@ -68,7 +68,11 @@ pub(crate) struct Reader {
 impl Reader {
     /// Reads rings that nobody has read from, whose packets have times or not. Their writers wake it
     /// by `wake`.
-    pub fn new(rings: impl IntoIterator<Item = CellRing>, timed: bool, wake: WakeSource) -> Self {
+    pub(crate) fn new(
+        rings: impl IntoIterator<Item = CellRing>,
+        timed: bool,
+        wake: WakeSource,
+    ) -> Self {
         Self::starting_at(rings, timed, wake, 0)
     }
 
@@ -91,30 +95,30 @@ impl Reader {
 
     /// Copies each packet into the buffer of its slot, because another process can write the cells.
     /// The ring needs buffers of [`snaplen`](Self::snaplen) bytes.
-    pub fn copying(self) -> Self {
+    pub(crate) fn copying(self) -> Self {
         Self { copies: true, ..self }
     }
 
     /// The most bytes of a packet that are kept.
-    pub fn snaplen(&self) -> u32 {
+    pub(crate) fn snaplen(&self) -> u32 {
         self.sources.first().map_or(0, |source| source.ring.geometry().snaplen)
     }
 
     /// Cells of each ring.
-    pub fn cells(&self) -> u32 {
+    pub(crate) fn cells(&self) -> u32 {
         self.sources.first().map_or(0, |source| source.ring.geometry().cells)
     }
 
     /// Packets known to be there that stand in no slot yet.
     #[inline]
-    pub fn unread(&self) -> u32 {
+    pub(crate) fn unread(&self) -> u32 {
         self.unread
     }
 
     /// Looks how far the writers have come; returns how many packets are there now that stand in no
     /// slot yet.
     #[inline]
-    pub fn look(&mut self) -> u32 {
+    pub(crate) fn look(&mut self) -> u32 {
         for i in 0..self.sources.len() {
             let source = &mut self.sources[i];
             let before = source.unread();
@@ -130,7 +134,7 @@ impl Reader {
 
     /// From now on the writers pass these rings by. A packet that is being copied at this moment
     /// still comes.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         for source in &self.sources {
             // Relaxed: a request by itself.
             source.ring.word(at::CLOSED).store(1, Ordering::Relaxed);
@@ -139,13 +143,13 @@ impl Reader {
 
     /// Whether the writers have said that nothing more will be written: what there is, the next look
     /// finds.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         // Acquire: pairs with the writer's releasing store behind its last index and counts.
         self.sources.iter().all(|source| source.ring.word(at::ENDED).load(Ordering::Acquire) != 0)
     }
 
     /// Gives the cells back whose slots the program has released.
-    pub fn give_back(&mut self, ring: &Ring) {
+    pub(crate) fn give_back(&mut self, ring: &Ring) {
         let mut released = ring.distance(self.head, ring.head());
         self.head = ring.head();
         while let Some(run) = self.runs.front_mut().filter(|_| released > 0) {
@@ -161,7 +165,7 @@ impl Reader {
 
     /// Fills slots with the packets that are known to be there; `wall_ns` turns the writer's time
     /// into the time of day. Returns how many slots.
-    pub fn fill(&mut self, ring: &mut Ring, mut wall_ns: impl FnMut(u64) -> u64) -> u32 {
+    pub(crate) fn fill(&mut self, ring: &mut Ring, mut wall_ns: impl FnMut(u64) -> u64) -> u32 {
         let mut room = ring.room();
         let mut tail = ring.tail();
         while room > 0
@@ -248,7 +252,7 @@ impl Reader {
     }
 
     /// Returns the writers' counters of these rings.
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.sources.iter().fold(Counts::default(), |sum, source| {
             let count = |at| source.ring.counter(at).load(Ordering::Relaxed);
             Counts { matched: sum.matched + count(at::MATCHED), lost: sum.lost + count(at::LOST) }
@@ -257,7 +261,7 @@ impl Reader {
 
     /// Asks the writers for a wake-up when one of the rings has `level` packets that were not given
     /// back, one more than are known in any case. Returns whether the reader may sleep: none has.
-    pub fn go_to_sleep(&mut self, level: u32) -> bool {
+    pub(crate) fn go_to_sleep(&mut self, level: u32) -> bool {
         for source in &mut self.sources {
             source.wake_at = source.cursor.index(level.max(source.cursor.known() + 1));
         }
@@ -298,7 +302,7 @@ impl Reader {
     }
 
     /// The writers need not wake the reader any more.
-    pub fn wake_up(&mut self) {
+    pub(crate) fn wake_up(&mut self) {
         if std::mem::take(&mut self.asleep) {
             self.sources.iter().for_each(|source| SleepFlag::of(&source.ring).clear());
         }

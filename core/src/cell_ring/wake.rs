@@ -50,14 +50,14 @@ impl WakeSource {
     ///
     /// # Errors
     /// The kernel refuses to map it.
-    pub fn of_buffer(buffer: OwnedFd) -> std::io::Result<Self> {
+    pub(crate) fn of_buffer(buffer: OwnedFd) -> std::io::Result<Self> {
         let consumer = Mmap::shared(buffer.as_fd(), PAGE_BYTES)?;
         let producer = Mmap::read_only(buffer.as_fd(), PAGE_BYTES as i64, PAGE_BYTES)?;
         Ok(Self::Kernel { buffer, consumer, producer })
     }
 
     /// Forgets all wake-ups up to now. Never waits.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         match self {
             Self::Socket(socket) => {
                 let mut bytes = [0u8; 64];
@@ -108,13 +108,13 @@ pub(super) struct SleepFlag<'a> {
 }
 
 impl<'a> SleepFlag<'a> {
-    pub fn of(ring: &'a CellRing) -> Self {
+    pub(super) fn of(ring: &'a CellRing) -> Self {
         Self { asleep: ring.word(at::ASLEEP), wake_at: ring.word(at::WAKE_AT) }
     }
 
     /// From now on the writer wakes the reader when its index reaches `wake_at`. The reader may sleep
     /// if the index has not reached it yet after this, and after a [`fence`].
-    pub fn set(self, wake_at: u32) {
+    pub(super) fn set(self, wake_at: u32) {
         self.wake_at.store(wake_at, Ordering::Relaxed);
         // Release: pairs with the writer's acquiring load in `due`; it sees this `wake_at`, not an old
         // one.
@@ -122,13 +122,13 @@ impl<'a> SleepFlag<'a> {
     }
 
     /// The reader is awake.
-    pub fn clear(self) {
+    pub(super) fn clear(self) {
         self.asleep.store(0, Ordering::Relaxed);
     }
 
     /// Whether the writer, whose index is stored and stands at `produced`, has to wake the reader.
     /// Answers so once for each time the reader goes to sleep.
-    pub fn due(self, produced: u32) -> bool {
+    pub(super) fn due(self, produced: u32) -> bool {
         // Pairs with the reader's fence between setting the flag and its last look.
         fence(Ordering::SeqCst);
         // Acquire: pairs with the reader's release in `set`.

@@ -25,14 +25,18 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Writes to a ring that nobody has written to.
-    pub fn new(ring: CellRing, waker: OwnedFd) -> Self {
+    pub(crate) fn new(ring: CellRing, waker: OwnedFd) -> Self {
         let cursor = Cursor::producing(ring.geometry().cells, 0);
         Self { ring, cursor, pending: 0, offered: 0, lost: 0, waker, closed: false }
     }
 
     /// Copies a packet, or loses it. The reader gets it by the next [`publish`](Self::publish).
     #[inline]
-    pub fn offer<'a>(&mut self, header: CellHeader, segments: impl Iterator<Item = &'a [u8]>) {
+    pub(crate) fn offer<'a>(
+        &mut self,
+        header: CellHeader,
+        segments: impl Iterator<Item = &'a [u8]>,
+    ) {
         self.offered += 1;
         let consumed = self.ring.word(at::CONSUMED);
         if self.cursor.look(consumed, self.pending + 1) <= self.pending {
@@ -45,19 +49,19 @@ impl Writer {
     }
 
     /// Packets that were lost.
-    pub fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
 
     /// Whether the reader wants no more packets, or writing has ended.
     #[inline]
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
 
     /// Hands over what was copied, and wakes a sleeping reader that wants to be woken now. To be
     /// called once a batch.
-    pub fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         if self.closed {
             return;
         }

@@ -47,18 +47,18 @@ pub(super) struct CellIntake {
 }
 
 impl CellIntake {
-    pub fn new(reader: Reader, latency: Option<Duration>) -> Self {
+    pub(super) fn new(reader: Reader, latency: Option<Duration>) -> Self {
         let latency = latency.filter(|latency| *latency > PAUSE).unwrap_or(Duration::ZERO);
         Self { reader, latency, spinning: false, next_look: Instant::now(), found: 0, closed: None }
     }
 
-    pub fn reader(&self) -> &Reader {
+    pub(super) fn reader(&self) -> &Reader {
         &self.reader
     }
 
     /// Gives back what the program has released and shows it what has come; see [`Reader::fill`].
     #[inline]
-    pub fn sync(&mut self, ring: &mut Ring, wall_ns: impl FnMut(u64) -> u64) -> u32 {
+    pub(super) fn sync(&mut self, ring: &mut Ring, wall_ns: impl FnMut(u64) -> u64) -> u32 {
         self.reader.give_back(ring);
         if self.reader.unread() < BATCH {
             self.finds_packets();
@@ -68,7 +68,7 @@ impl CellIntake {
 
     /// Looks for packets, unless it is too early; true if it found some.
     #[inline]
-    pub fn finds_packets(&mut self) -> bool {
+    pub(super) fn finds_packets(&mut self) -> bool {
         let now = Instant::now();
         if self.closed.is_none() && now < self.next_look {
             return self.reader.unread() > 0;
@@ -86,7 +86,7 @@ impl CellIntake {
     }
 
     /// The program begins to wait; whether it should spin first.
-    pub fn begin_wait(&mut self, wait: Wait) -> bool {
+    pub(super) fn begin_wait(&mut self, wait: Wait) -> bool {
         let was_spinning = std::mem::replace(&mut self.spinning, wait == Wait::Spin);
         if self.spinning && !was_spinning {
             self.next_look = Instant::now();
@@ -95,7 +95,7 @@ impl CellIntake {
     }
 
     /// Goes to sleep.
-    pub fn wake_source(&mut self) -> WakeSource<'_> {
+    pub(super) fn wake_source(&mut self) -> WakeSource<'_> {
         let pause = self.next_look.saturating_duration_since(Instant::now());
         let (level, limit) = match self.latency.is_zero() {
             true if self.found >= BUSY && !pause.is_zero() => return WakeSource::Nap(pause),
@@ -111,30 +111,30 @@ impl CellIntake {
     }
 
     /// Looks at once, after the writer has woken the program.
-    pub fn is_woken(&mut self) -> bool {
+    pub(super) fn is_woken(&mut self) -> bool {
         self.next_look = Instant::now();
         self.finds_packets()
     }
 
     /// Returns the state after a sleep: the descriptor was `ready`, or the time is up.
-    pub fn slept(&mut self, ready: bool) -> Readiness {
+    pub(super) fn slept(&mut self, ready: bool) -> Readiness {
         if ready && self.is_woken() { Readiness::Ready } else { Readiness::TimedOut }
     }
 
     /// Returns the counts of the rings.
-    pub fn stats(&self) -> QueueStats {
+    pub(super) fn stats(&self) -> QueueStats {
         let Counts { matched, lost } = self.reader.counts();
         QueueStats { received: matched, dropped_ring_full: lost, ..QueueStats::default() }
     }
 
     /// From now on the writers pass the rings by; packets that were written still come.
-    pub fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.reader.close();
         self.closed.get_or_insert_with(Instant::now);
     }
 
     /// When the intake was closed.
-    pub fn closed(&self) -> Option<Instant> {
+    pub(super) fn closed(&self) -> Option<Instant> {
         self.closed
     }
 }

@@ -70,7 +70,7 @@ pub(super) struct CopyJob<'a> {
 impl CopyJob<'_> {
     /// Makes the rings and has packets copied into them. To be called in the interface's network
     /// namespace.
-    pub fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {
+    pub(super) fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {
         let geometry = self.geometry()?;
         let (copies, readers) = Copies::new(geometry, &self.name.short(), "ring_size=")?;
         let pool = PoolRequirements::usual(0, 0).pool_of(options)?;
@@ -174,7 +174,7 @@ enum QueueModel {
 
 impl QueueModel {
     /// In native mode. To be called in the interface's network namespace.
-    pub fn of(interface: &link::Interface) -> Self {
+    pub(crate) fn of(interface: &link::Interface) -> Self {
         let driver = Ethtool::open(None).and_then(|mut it| it.driver(&interface.name));
         Self::by(&interface.kind, &driver.unwrap_or_default())
     }

@@ -291,7 +291,7 @@ pub(super) struct DeviceDrops {
 
 impl DeviceDrops {
     /// Starts counting for a device of this thread's network namespace.
-    pub fn of(device: &str) -> Result<Self> {
+    pub(super) fn of(device: &str) -> Result<Self> {
         let mut netlink = Netlink::open(None)?;
         let before = netlink.link(device)?.stats.tx_dropped;
         Ok(Self { netlink, device: device.to_owned(), before, since: 0 })
@@ -299,7 +299,7 @@ impl DeviceDrops {
 
     /// Packets that the host sent and that found no room (drivers/net/tun.c, `tun_net_xmit`). A
     /// removed device keeps its last count.
-    pub fn count(&mut self) -> u64 {
+    pub(super) fn count(&mut self) -> u64 {
         if let Ok(link) = self.netlink.link(&self.device) {
             self.since = link.stats.tx_dropped.saturating_sub(self.before);
         }

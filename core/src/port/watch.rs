@@ -75,7 +75,7 @@ impl InterfaceWatch {
     ///
     /// # Errors
     /// The port names a queue that the interface cannot have.
-    pub fn over(name: &PortName, interface: &link::Interface, usage: Use) -> Result<Self> {
+    pub(super) fn over(name: &PortName, interface: &link::Interface, usage: Use) -> Result<Self> {
         let mut ethtool = Ethtool::open(None)?;
         let direction = match usage {
             Use::Send => WatchedSide::Transmit,
@@ -122,7 +122,7 @@ impl InterfaceWatch {
     ///
     /// # Errors
     /// The port names a queue that is not there, or none to send by.
-    pub fn attached(&mut self, name: &PortName) -> Result<RangeInclusive<u32>> {
+    pub(super) fn attached(&mut self, name: &PortName) -> Result<RangeInclusive<u32>> {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let before = state.opened;
         let there = self.direction.queues(&mut state.ethtool, &self.interface.name);
@@ -166,13 +166,13 @@ impl InterfaceWatch {
     }
 
     /// Returns true if a queue of the port sends.
-    pub fn sends(&self, number: u32) -> bool {
+    pub(super) fn sends(&self, number: u32) -> bool {
         self.sends && number < self.to_send
     }
 
     /// Packets of more bytes than these are not taken whole; `then` says what becomes of them. The
     /// interface has that MTU now.
-    pub fn limit(&self, bytes: u32, then: &'static str, mtu: u32) {
+    pub(super) fn limit(&self, bytes: u32, then: &'static str, mtu: u32) {
         let mut state = self.state();
         state.longest = Some((bytes, then));
         self.compare(&mut state, mtu);
@@ -180,7 +180,7 @@ impl InterfaceWatch {
 
     /// Looks whether queue `number` is still there, and whether there are others that nobody
     /// serves. It never waits for another queue that does so; now and then it asks the kernel.
-    pub fn look(&self, number: u32, looker: Looker) -> Result<()> {
+    pub(super) fn look(&self, number: u32, looker: Looker) -> Result<()> {
         let pause = match looker {
             Looker::Idle => CHECK,
             Looker::Busy => CHECK_BUSY,
@@ -211,7 +211,7 @@ impl InterfaceWatch {
     ///
     /// # Errors
     /// It was removed.
-    pub fn is_up(&self) -> Result<bool> {
+    pub(super) fn is_up(&self) -> Result<bool> {
         match self.removed.load(Relaxed) {
             true => Err(Error::removed(&self.interface.name)),
             false => Ok(self.up.load(Relaxed)),
@@ -219,7 +219,7 @@ impl InterfaceWatch {
     }
 
     /// The error of an interface that was removed, if that is behind `error`.
-    pub fn explain(&self, error: Error) -> Error {
+    pub(super) fn explain(&self, error: Error) -> Error {
         self.ask(&mut self.state());
         self.is_up().err().unwrap_or(error)
     }
@@ -262,7 +262,7 @@ impl InterfaceWatch {
     }
 
     /// Says once that busy polling does nothing.
-    pub fn say_unpolled(&self) {
+    pub(super) fn say_unpolled(&self) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.said_unpolled, true) {
             state.notices.push_back(format!(
@@ -274,7 +274,7 @@ impl InterfaceWatch {
     }
 
     /// The next that users should know; while a queue asks, it is that one's to take.
-    pub fn take_notice(&self) -> Option<String> {
+    pub(super) fn take_notice(&self) -> Option<String> {
         self.free_state()?.notices.pop_front()
     }
 

@@ -28,7 +28,7 @@ impl Device {
     ///
     /// # Errors
     /// Another port has the interface; a missing privilege; a kernel that lacks something.
-    pub fn make(target: &Interface, queues: usize, ring: u32) -> Result<(Self, Vec<Tap>)> {
+    pub(super) fn make(target: &Interface, queues: usize, ring: u32) -> Result<(Self, Vec<Tap>)> {
         let name = name_for(target);
         let taps = Tap::open(&name, queues, Making::New).map_err(|error| match error.errno() {
             Some(libc::EBUSY) => taken(&name, target),
@@ -117,7 +117,7 @@ pub(super) struct DeviceQueue {
 
 impl DeviceQueue {
     /// For each of a new device's queues, which is in this thread's network namespace.
-    pub fn of_each(device: u32, queues: usize) -> Result<Vec<Self>> {
+    pub(super) fn of_each(device: u32, queues: usize) -> Result<Vec<Self>> {
         let refused = Refused { netlink: Netlink::open(None)?, device, seen: 0, unclaimed: 0 };
         let refused = Arc::new(Mutex::new(refused));
         let share = || Self { refused: Arc::clone(&refused), claimed: 0 };
@@ -126,7 +126,7 @@ impl DeviceQueue {
 
     /// Returns how many of the packets that this queue has written did not enter. The kernel counts
     /// those of all queues together: no queue takes more than it has written.
-    pub fn of(&mut self, written: u64) -> u64 {
+    pub(super) fn of(&mut self, written: u64) -> u64 {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.look();
         let mine = refused.unclaimed.min(written.saturating_sub(self.claimed));

@@ -22,7 +22,7 @@ pub(super) enum Hook {
 }
 
 impl Hook {
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Tcx => "tcx",
             Self::Clsact => "clsact",
@@ -54,7 +54,11 @@ enum Held {
 impl Hooks {
     /// Puts programs on an interface of this thread's network namespace, behind those of others.
     /// Attaches the new programs, then removes those of a dead owner.
-    pub fn put(interface: u32, hook: Hook, programs: &[(Side, &OwnedFd)]) -> io::Result<Self> {
+    pub(super) fn put(
+        interface: u32,
+        hook: Hook,
+        programs: &[(Side, &OwnedFd)],
+    ) -> io::Result<Self> {
         let mut netlink = Netlink::open(None).map_err(io::Error::other)?;
         let held = match hook {
             Hook::Tcx => Held::Links(
@@ -81,7 +85,7 @@ impl Hooks {
     }
 
     /// Returns true if the programs are still attached.
-    pub fn are_there(&mut self) -> io::Result<bool> {
+    pub(super) fn are_there(&mut self) -> io::Result<bool> {
         match &self.held {
             Held::Links(links) => {
                 let mut attached = links.iter().map(|link| bpf::tcx_interface(link.as_fd()));

@@ -50,7 +50,7 @@ pub(super) struct Life {
 
 impl Life {
     /// Makes the mark of a port that does not serve yet.
-    pub fn new(interface: &str) -> Result<Self> {
+    pub(super) fn new(interface: &str) -> Result<Self> {
         let failed = |error| lacking(error, "make a sign of life for the host: port of", interface);
         Ok(Self {
             alive: bpf::create_socket_map(c"sluice_alive", 1).map_err(failed)?,
@@ -60,7 +60,7 @@ impl Life {
     }
 
     /// From now on it serves.
-    pub fn begin(&self) -> io::Result<()> {
+    pub(super) fn begin(&self) -> io::Result<()> {
         bpf::put(self.alive.as_fd(), 0, &self.token, Write::Any)?;
         self.begun.set(0, 1);
         Ok(())
@@ -68,7 +68,7 @@ impl Life {
 
     /// Ends serving without the fallback. A process that has dropped its privileges cannot remove
     /// filters, but can still do this.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         self.begun.set(0, 0);
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct HostRx {
 }
 
 impl HostRx {
-    pub fn new(hooks: Hooks, stage: Option<Stage>, life: Life) -> Arc<Self> {
+    pub(super) fn new(hooks: Hooks, stage: Option<Stage>, life: Life) -> Arc<Self> {
         Arc::new(Self { hooks: Mutex::new(hooks), stage, life })
     }
 
@@ -65,7 +65,7 @@ pub(super) struct DeviceAddress {
 }
 
 impl DeviceAddress {
-    pub fn new(interface: Interface, device: String) -> Result<Self> {
+    pub(super) fn new(interface: Interface, device: String) -> Result<Self> {
         Ok(Self { netlink: Netlink::open(None)?, mac: interface.mac, interface, device })
     }
 

@@ -72,7 +72,7 @@ pub(super) struct DeviceOrigin {
 impl Devices {
     /// No devices yet. Each interface is described so, but for its name and link type. Without `names`
     /// all packets belong to one interface, with cooked headers.
-    pub fn new(described: Interface, names: Option<LinkNames>) -> Self {
+    pub(super) fn new(described: Interface, names: Option<LinkNames>) -> Self {
         let shared = |names| KnownDevices { devices: Vec::new(), numbers: HashMap::new(), names };
         Self::of(described, names.map(|names| Arc::new(Mutex::new(shared(names)))))
     }
@@ -84,12 +84,12 @@ impl Devices {
     }
 
     /// Shares the devices with another queue.
-    pub fn share(&self) -> Self {
+    pub(super) fn share(&self) -> Self {
         Self::of(self.described.clone(), self.shared.clone())
     }
 
     /// The interfaces there are before the first packet.
-    pub fn interfaces(&self) -> Vec<Interface> {
+    pub(super) fn interfaces(&self) -> Vec<Interface> {
         match self.shared {
             None => vec![Interface { link_type: LINKTYPE_SLL2, ..self.described.clone() }],
             Some(_) => Vec::new(),
@@ -99,7 +99,7 @@ impl Devices {
     /// The interface of a packet that came with this address. The kernel is asked for the name of a new
     /// device.
     #[inline]
-    pub fn origin(&mut self, address: &libc::sockaddr_ll, socket: &Socket) -> DeviceOrigin {
+    pub(super) fn origin(&mut self, address: &libc::sockaddr_ll, socket: &Socket) -> DeviceOrigin {
         let key = (address.sll_ifindex, address.sll_hatype);
         if self.last.0 != key {
             self.last = (key, self.look_up(key, socket));
@@ -131,14 +131,14 @@ impl Devices {
 
     /// Adds the interfaces of devices that are new since the last call.
     #[inline]
-    pub fn add_to(&self, interfaces: &mut Vec<Interface>) {
+    pub(super) fn add_to(&self, interfaces: &mut Vec<Interface>) {
         let new = self.interfaces.iter().skip(interfaces.len());
         interfaces.extend(new.cloned());
     }
 
     /// Notes the names of devices that have come or been removed, so that the kernel has room to name
     /// more.
-    pub fn note_names(&self) {
+    pub(super) fn note_names(&self) {
         if let Some(shared) = &self.shared {
             shared.lock().unwrap_or_else(PoisonError::into_inner).names.read();
         }

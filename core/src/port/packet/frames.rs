@@ -68,7 +68,7 @@ pub(super) struct FrameRing {
 
 impl FrameRing {
     /// Sets the ring up on a socket that is not bound yet, for packets of an interface with this MTU.
-    pub fn new(socket: &Socket, config: &PacketConfig, mtu: u32) -> Result<Self> {
+    pub(super) fn new(socket: &Socket, config: &PacketConfig, mtu: u32) -> Result<Self> {
         let longest = mtu.saturating_add(MAX_HEADER_BYTES).min(config.snaplen);
         let frame_bytes =
             longest.saturating_add(PACKET_OFFSET).next_power_of_two().max(MIN_FRAME_BYTES);
@@ -99,13 +99,13 @@ impl FrameRing {
 
     /// Returns true if the kernel has handed over a frame that was not looked at yet.
     #[inline]
-    pub fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         self.held.len() < self.frames as usize && self.status(self.next).ours().is_some()
     }
 
     /// Gives back the frames whose slots the program has released.
     #[inline]
-    pub fn give_back(&mut self, ring: &Ring) {
+    pub(super) fn give_back(&mut self, ring: &Ring) {
         let mut released = ring.distance(self.head, ring.head());
         self.head = ring.head();
         while let Some(slots) = self.held.front_mut() {
@@ -124,7 +124,7 @@ impl FrameRing {
     /// Points slots at the packets in the frames that are ours. `lost` is asked how many packets were
     /// lost when a frame says that some were.
     #[inline]
-    pub fn fill(&mut self, ring: &mut Ring, mut lost: impl FnMut() -> u32) -> Filled {
+    pub(super) fn fill(&mut self, ring: &mut Ring, mut lost: impl FnMut() -> u32) -> Filled {
         let mut filled = Filled::default();
         let (room, mut tail) = (ring.room(), ring.tail());
         while filled.slots < room && self.held.len() < self.frames as usize {

@@ -22,7 +22,7 @@ pub(super) struct CookedHeader {
 impl CookedHeader {
     /// Makes the header of a packet that came with this address, and a tag: its protocol and
     /// control information.
-    pub fn new(address: &libc::sockaddr_ll, tag: Option<(u16, u16)>) -> Self {
+    pub(super) fn new(address: &libc::sockaddr_ll, tag: Option<(u16, u16)>) -> Self {
         let mut bytes = [0; HEADER_BYTES + VLAN_TAG_BYTES];
         // In network order already, as the kernel has it.
         let protocol = address.sll_protocol.to_ne_bytes();
@@ -40,7 +40,7 @@ impl CookedHeader {
     }
 
     /// The header, which the packet's network header follows.
-    pub fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }

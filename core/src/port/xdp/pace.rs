@@ -29,14 +29,14 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Makes the pace of a reader whose packets may wait for `latency`.
-    pub fn new(room: u32, latency: Duration, now: Instant) -> Self {
+    pub(super) fn new(room: u32, latency: Duration, now: Instant) -> Self {
         let longest = latency.min(MAX_NAP_A_PACKET * room);
         let shortest = longest.min(MIN_NAP_A_PACKET * room);
         Self { room, shortest, longest, nap: shortest, looked: now, idle: true }
     }
 
     /// Records that a look has found `packets` packets.
-    pub fn found(&mut self, packets: u32, now: Instant) {
+    pub(super) fn found(&mut self, packets: u32, now: Instant) {
         let since = now.saturating_duration_since(self.looked);
         self.looked = now;
         let grown = (self.nap * 2).clamp(self.shortest, self.longest);
@@ -55,23 +55,23 @@ impl Pace {
     }
 
     /// When there is to be another look.
-    pub fn next_look(&self) -> Instant {
+    pub(super) fn next_look(&self) -> Instant {
         self.looked + self.nap
     }
 
     /// How long to nap from now on; none if the socket wakes the reader.
-    pub fn nap(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn nap(&self, now: Instant) -> Option<Duration> {
         let naps = !self.idle && !self.nap.is_zero();
         naps.then(|| self.next_look().saturating_duration_since(now))
     }
 
     /// Packets come so fast that looking again and again is right.
-    pub fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         self.nap.is_zero()
     }
 
     /// The socket has woken the reader.
-    pub fn woken(&mut self, now: Instant) {
+    pub(super) fn woken(&mut self, now: Instant) {
         self.looked = now;
         self.nap = Duration::ZERO;
     }

@@ -58,7 +58,7 @@ pub(super) enum RxPath {
 
 impl RxPath {
     /// Makes the pace of a ring with room for `room` packets, which may wait there for `latency`.
-    pub fn new(room: u32, latency: Option<Duration>) -> Self {
+    pub(super) fn new(room: u32, latency: Option<Duration>) -> Self {
         match latency.filter(|latency| !latency.is_zero()) {
             Some(latency) => {
                 let pace = Pace::new(room, latency, Instant::now());
