@@ -16,14 +16,14 @@ pub(crate) struct KernelTypes(NonNull<libbpf_sys::btf>);
 
 impl KernelTypes {
     /// Reads them.
-    pub fn load() -> io::Result<Self> {
+    pub(super) fn load() -> io::Result<Self> {
         // SAFETY: takes nothing; the answer is ours alone, or null with errno set.
         let types = unsafe { libbpf_sys::btf__load_vmlinux_btf() };
         NonNull::new(types).map(Self).ok_or_else(io::Error::last_os_error)
     }
 
     /// A function; none if this kernel has none of that name.
-    pub fn function(&self, name: &CStr) -> Option<KernelFunction> {
+    pub(super) fn function(&self, name: &CStr) -> Option<KernelFunction> {
         // SAFETY: the types live as long as `self`; `name` is terminated and outlives the call.
         let number = unsafe {
             libbpf_sys::btf__find_by_name_kind(

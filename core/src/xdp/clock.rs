@@ -73,13 +73,13 @@ pub(super) fn now_ns(clock: ClockId) -> u64 {
 pub(crate) struct WallClock(Offset);
 
 impl WallClock {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Offset::measure())
     }
 
     /// A packet's time of day.
     #[inline]
-    pub fn wall_ns(&mut self, monotonic_ns: u64) -> u64 {
+    pub(crate) fn wall_ns(&mut self, monotonic_ns: u64) -> u64 {
         if monotonic_ns.saturating_sub(self.0.at_ns) > GOOD_FOR_NS {
             self.measure_again();
         }

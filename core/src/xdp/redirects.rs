@@ -161,7 +161,7 @@ impl RedirectSender {
     ///
     /// # Errors
     /// A missing capability; a kernel without BTF or with other tracepoints; 4096 senders exist.
-    pub fn new(map: BorrowedFd<'_>, key: u32) -> io::Result<Self> {
+    pub(crate) fn new(map: BorrowedFd<'_>, key: u32) -> io::Result<Self> {
         let redirects = Redirects::shared()?;
         let exit = bytes([bpf::map_id(map)?, key]);
         let number = {
@@ -181,7 +181,7 @@ impl RedirectSender {
     ///
     /// # Errors
     /// Another sender of this process forwards between these two already.
-    pub fn forwards(&mut self, from: u32, to: u32) -> io::Result<()> {
+    pub(crate) fn forwards(&mut self, from: u32, to: u32) -> io::Result<()> {
         let netns = fs::metadata("/proc/thread-self/ns/net")?.ino() as u32;
         let path = bytes([netns, from, to]);
         let number = self.number.to_ne_bytes();
@@ -197,13 +197,13 @@ impl RedirectSender {
     ///
     /// # Errors
     /// A missing capability.
-    pub fn mark_thread(self: &Arc<Self>) -> io::Result<ThreadMark> {
+    pub(crate) fn mark_thread(self: &Arc<Self>) -> io::Result<ThreadMark> {
         self.redirects.mark(Some(self.number))?;
         Ok(ThreadMark(Arc::clone(self)))
     }
 
     /// What the kernel did with the sender's frames so far.
-    pub fn counts(&self) -> RedirectCounts {
+    pub(crate) fn counts(&self) -> RedirectCounts {
         let [sent, dropped, too_long, down, unsupported, failed] =
             [0, 1, 2, 3, 4, 5].map(|word| self.redirects.counts.get(self.word(word)));
         RedirectCounts { sent, dropped, too_long, down, unsupported, failed, removed: 0 }

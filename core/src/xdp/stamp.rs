@@ -34,7 +34,7 @@ pub(crate) enum Stamp {
 impl Stamp {
     /// Bytes in front of the packet: a multiple of 4, and 32 at most (xdp_metalen_invalid).
     #[inline]
-    pub fn bytes(self) -> u16 {
+    pub(crate) fn bytes(self) -> u16 {
         match self {
             Self::None => 0,
             Self::Kernel => 16,
@@ -43,7 +43,7 @@ impl Stamp {
     }
 
     /// Where the mark is; the time is behind it, a driver's hash at the start.
-    pub fn mark_at(self) -> i16 {
+    pub(crate) fn mark_at(self) -> i16 {
         self.bytes().saturating_sub(16).cast_signed()
     }
 }
@@ -59,26 +59,26 @@ pub(crate) struct Stamps {
 
 impl Stamps {
     /// For packets with such stamps in front.
-    pub fn new(stamp: Stamp) -> Self {
+    pub(crate) fn new(stamp: Stamp) -> Self {
         Self { stamp, clock: WallClock::new(), batch_ns: None }
     }
 
     /// Bytes to look at in front of a packet.
     #[inline]
-    pub fn bytes(&self) -> u16 {
+    pub(crate) fn bytes(&self) -> u16 {
         self.stamp.bytes()
     }
 
     /// A new batch is received.
     #[inline]
-    pub fn begin_batch(&mut self) {
+    pub(crate) fn begin_batch(&mut self) {
         self.batch_ns = None;
     }
 
     /// Fills in what the bytes in front of a packet say; where they say no time, the time at
     /// which the batch was received.
     #[inline]
-    pub fn read(&mut self, front: Option<&mut [u8]>, meta: &mut Meta) {
+    pub(crate) fn read(&mut self, front: Option<&mut [u8]>, meta: &mut Meta) {
         let found = front.and_then(|bytes| take(self.stamp, bytes));
         meta.hash = found.map_or(0, |found| found.hash);
         (meta.timestamp_ns, meta.timestamp_source) = match found {

@@ -153,7 +153,7 @@ impl AttachFailure {
     ///
     /// # Errors
     /// `ENOENT`: a kernel before 6.6; or a missing privilege (CAP_BPF and CAP_PERFMON).
-    pub fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let text = create_mapped_array(c"sluice_failure", TEXT_BYTES as u32, 1)?;
         let program = load_raw_tracepoint(c"sluice_failure", &program(&text)?)
             .map_err(|refused| refused.error)?;
@@ -166,7 +166,7 @@ impl AttachFailure {
     }
 
     /// The text of the last failure; none where the kernel or the driver gave none.
-    pub fn text(&self) -> Option<String> {
+    pub(crate) fn text(&self) -> Option<String> {
         let mut bytes = [0; TEXT_BYTES];
         read_entry(self.text.as_fd(), 0, &mut bytes).ok()?;
         let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();

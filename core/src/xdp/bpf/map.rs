@@ -130,7 +130,12 @@ pub(crate) struct LruHash {
 
 impl LruHash {
     /// Makes one with room for so many entries.
-    pub fn create(name: &CStr, key_bytes: u32, value_bytes: u32, entries: u32) -> io::Result<Self> {
+    pub(crate) fn create(
+        name: &CStr,
+        key_bytes: u32,
+        value_bytes: u32,
+        entries: u32,
+    ) -> io::Result<Self> {
         // SAFETY: `name` is terminated and outlives the call; no options.
         let fd = opened(unsafe {
             libbpf_sys::bpf_map_create(
@@ -149,7 +154,7 @@ impl LruHash {
     ///
     /// # Panics
     /// If key or value are not as long as the table's.
-    pub fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+    pub(crate) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         assert_eq!((key.len(), value.len()), (self.key_bytes, self.value_bytes));
         let any = Write::Any as u64;
         let (fd, key, value) = (self.fd.as_raw_fd(), key.as_ptr().cast(), value.as_ptr().cast());
@@ -161,7 +166,7 @@ impl LruHash {
     ///
     /// # Panics
     /// If the key is not as long as the table's.
-    pub fn remove(&self, key: &[u8]) -> io::Result<bool> {
+    pub(crate) fn remove(&self, key: &[u8]) -> io::Result<bool> {
         assert_eq!(key.len(), self.key_bytes);
         let (fd, key) = (self.fd.as_raw_fd(), key.as_ptr().cast());
         // SAFETY: the key is as long as the kernel reads it.
@@ -169,7 +174,7 @@ impl LruHash {
     }
 
     /// Takes all entries out that are there now.
-    pub fn clear(&self) -> io::Result<()> {
+    pub(crate) fn clear(&self) -> io::Result<()> {
         let (mut key, mut next) = (vec![0u8; self.key_bytes], vec![0u8; self.key_bytes]);
         let mut there = self.key_after(None, &mut key)?;
         while there {

@@ -68,7 +68,7 @@ impl Geometry {
     ///
     /// # Errors
     /// That is more memory than they may take.
-    pub fn new(
+    pub(crate) fn new(
         sharing: Sharing,
         rings: u32,
         queues: std::ops::RangeInclusive<u32>,
@@ -134,7 +134,7 @@ impl Copies {
     ///
     /// # Errors
     /// The kernel has no memory for them.
-    pub fn new(
+    pub(crate) fn new(
         geometry: Geometry,
         object: &str,
         option: &str,
@@ -177,12 +177,12 @@ impl Copies {
     }
 
     /// What the rings look like.
-    pub fn geometry(&self) -> &Geometry {
+    pub(crate) fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
     /// The map of ring buffers, by the numbers of rings.
-    pub fn wakers(&self) -> BorrowedFd<'_> {
+    pub(crate) fn wakers(&self) -> BorrowedFd<'_> {
         self.wakers.as_fd()
     }
 }

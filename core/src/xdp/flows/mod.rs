@@ -39,20 +39,20 @@ pub(crate) struct Flow([u8; Self::BYTES]);
 
 /// Where the parts of a flow stand.
 mod at {
-    pub const REMOTE: i16 = 0;
-    pub const LOCAL: i16 = 16;
-    pub const REMOTE_PORT: i16 = 32;
-    pub const LOCAL_PORT: i16 = 34;
-    pub const PROTOCOL: i16 = 36;
-    pub const VERSION: i16 = 37;
+    pub(super) const REMOTE: i16 = 0;
+    pub(super) const LOCAL: i16 = 16;
+    pub(super) const REMOTE_PORT: i16 = 32;
+    pub(super) const LOCAL_PORT: i16 = 34;
+    pub(super) const PROTOCOL: i16 = 36;
+    pub(super) const VERSION: i16 = 37;
 }
 
 impl Flow {
-    pub const BYTES: usize = 40;
+    pub(crate) const BYTES: usize = 40;
 
     /// The flow that a packet is of: one that the host has sent where it says so, or else one that
     /// comes from the wire. None if it is of no flow.
-    pub fn of(packet: &[u8], direction: Direction) -> Option<Self> {
+    pub(crate) fn of(packet: &[u8], direction: Direction) -> Option<Self> {
         let ip = packet.get(ETHERNET..)?;
         let (version, protocol, header, source, destination) = match packet.get(12..ETHERNET)? {
             [0x08, 0x00] => {
@@ -142,7 +142,7 @@ const COUNTS_BYTES: u32 = 64;
 
 impl FlowTable {
     /// An empty table with room for so many flows.
-    pub fn new(entries: u32) -> io::Result<Self> {
+    pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let cpus = libbpf_rs::num_possible_cpus().map_err(io::Error::other)? as u32;
         Ok(Self {
             flows: LruHash::create(c"sluice_flows", Flow::BYTES as u32, 4, entries)?,
@@ -152,22 +152,22 @@ impl FlowTable {
     }
 
     /// Puts a flow in, or leaves it there.
-    pub fn insert(&self, flow: &Flow) -> io::Result<()> {
+    pub(crate) fn insert(&self, flow: &Flow) -> io::Result<()> {
         self.flows.insert(&flow.0, &[0; 4])
     }
 
     /// Takes a flow out; whether it was there.
-    pub fn remove(&self, flow: &Flow) -> io::Result<bool> {
+    pub(crate) fn remove(&self, flow: &Flow) -> io::Result<bool> {
         self.flows.remove(&flow.0)
     }
 
     /// Takes all flows out.
-    pub fn clear(&self) -> io::Result<()> {
+    pub(crate) fn clear(&self) -> io::Result<()> {
         self.flows.clear()
     }
 
     /// How many packets were passed so far.
-    pub fn counts(&self) -> io::Result<FlowCounts> {
+    pub(crate) fn counts(&self) -> io::Result<FlowCounts> {
         let mut sum = FlowCounts::default();
         for cpu in 0..self.cpus {
             let mut value = [0; COUNTS_BYTES as usize];
@@ -182,7 +182,7 @@ impl FlowTable {
 
     /// Writes a piece of program that goes on behind itself with a packet of a flow in the table, and
     /// counts it, and at `miss` with any other. R0 to R5 are lost.
-    pub fn write(&self, asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) {
+    pub(crate) fn write(&self, asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) {
         write_key(asm, place, from, miss);
         asm.load_map(R1, &self.flows);
         asm.mov(R2, R10);

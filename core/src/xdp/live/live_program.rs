@@ -131,7 +131,7 @@ impl KnownProgram {
     ///
     /// # Errors
     /// A missing CAP_SYS_ADMIN: the program can do without, and its runs take longer to begin.
-    pub fn new(program: BorrowedFd<'_>) -> Result<Self> {
+    pub(super) fn new(program: BorrowedFd<'_>) -> Result<Self> {
         let namespace = netns::private(|| {
             bpf::attach_for_good(program, LOOPBACK)
                 .map_err(|error| Error::system("attach", "a program of live frames", error))

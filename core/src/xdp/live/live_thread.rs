@@ -258,22 +258,22 @@ pub(super) struct RunLength {
 
 impl RunLength {
     /// `quick`: runs begin and end in no time.
-    pub fn new(first: u32, quick: bool) -> Self {
+    pub(super) fn new(first: u32, quick: bool) -> Self {
         Self { first, times: first, time: if quick { WHILE } else { LONG_WHILE } }
     }
 
     /// Nothing is known of what comes.
-    pub fn begin_anew(&mut self) {
+    pub(super) fn begin_anew(&mut self) {
         self.times = self.first;
     }
 
     /// So many, or fewer.
-    pub fn at_most(&self, times: u64) -> u32 {
+    pub(super) fn at_most(&self, times: u64) -> u32 {
         u32::try_from(times).map_or(self.times, |times| times.min(self.times))
     }
 
     /// A run took so long: the next comes nearer to what it should take, by half or twice as many.
-    pub fn took(&mut self, times: u32, time: Duration) {
+    pub(super) fn took(&mut self, times: u32, time: Duration) {
         if times < self.times {
             return;
         }

@@ -37,31 +37,31 @@ use sluicegate_base::ring::{AtomicU32, Ordering, Packet};
 /// Where the parts stand. Two lines each, for processors fetch lines in pairs.
 pub(super) mod at {
     /// u32: packets written, ever.
-    pub const TAIL: i16 = 0;
+    pub(crate) const TAIL: i16 = 0;
     /// u32: packets sent or refused, ever, as far as the program has said.
-    pub const HEAD: i16 = 128;
+    pub(crate) const HEAD: i16 = 128;
     /// u32: `HEAD`, as the program knows it.
-    pub const OWN_HEAD: i16 = 256;
+    pub(crate) const OWN_HEAD: i16 = 256;
     /// u32: `TAIL`, when the program last looked.
-    pub const OWN_TAIL: i16 = 260;
+    pub(crate) const OWN_TAIL: i16 = 260;
     /// u64: times in a row that it looked and there was nothing.
-    pub const EMPTY: i16 = 264;
+    pub(crate) const EMPTY: i16 = 264;
     /// u64: packets handed to the interface.
-    pub const PACKETS: i16 = 272;
+    pub(crate) const PACKETS: i16 = 272;
     /// u64: packets that it refused: of a length that cannot be.
-    pub const REFUSED: i16 = 280;
+    pub(crate) const REFUSED: i16 = 280;
     /// u64: looks at a `TAIL` that cannot be.
-    pub const FAULTS: i16 = 288;
+    pub(crate) const FAULTS: i16 = 288;
     /// The first slot.
-    pub const SLOTS: i32 = 384;
+    pub(crate) const SLOTS: i32 = 384;
 }
 
 /// Where the parts of a slot stand.
 pub(super) mod slot {
     /// u32: bytes of the packet.
-    pub const LENGTH: i16 = 0;
+    pub(crate) const LENGTH: i16 = 0;
     /// The packet. With its length a packet of 60 bytes takes one line.
-    pub const PACKET: i32 = 4;
+    pub(crate) const PACKET: i32 = 4;
 }
 
 /// Packets between two times that the program says how far it has come.
@@ -87,12 +87,12 @@ pub(crate) struct Geometry {
 impl Geometry {
     /// Bytes of a slot: an odd number of lines, so that the beginnings of slots, which are all that
     /// short packets take, spread over all sets of the cache.
-    pub fn slot_bytes(self) -> u32 {
+    pub(crate) fn slot_bytes(self) -> u32 {
         ((self.most_bytes + slot::PACKET as u32).div_ceil(LINE) | 1) * LINE
     }
 
     /// Bytes of everything.
-    pub fn bytes(self) -> u32 {
+    pub(crate) fn bytes(self) -> u32 {
         at::SLOTS as u32 + self.slots * self.slot_bytes()
     }
 }
@@ -110,7 +110,7 @@ impl LiveMemory {
     ///
     /// # Errors
     /// The kernel has no memory for it; a missing privilege.
-    pub fn new(geometry: Geometry, start: u32, object: &str) -> Result<Arc<Self>> {
+    pub(crate) fn new(geometry: Geometry, start: u32, object: &str) -> Result<Arc<Self>> {
         let failed = |error| {
             privileged(error, "make a ring for", object).remedy(format!(
                 "{} KiB are needed: use a smaller ring_size=",
@@ -128,7 +128,7 @@ impl LiveMemory {
         Ok(Arc::new(memory))
     }
 
-    pub fn geometry(&self) -> Geometry {
+    pub(crate) fn geometry(&self) -> Geometry {
         self.geometry
     }
 
@@ -158,7 +158,7 @@ impl LiveMemory {
 
     /// Packets that wait for the program, as the thread sees it that runs it, between two runs. 0
     /// where the index cannot be.
-    pub fn waiting(&self) -> u32 {
+    pub(crate) fn waiting(&self) -> u32 {
         // Acquire: pairs with `Writer::publish`, for who sleeps after it has seen none.
         let tail = self.index(at::TAIL).load(Ordering::Acquire);
         // The program does not run, and it ran on this thread.
@@ -168,7 +168,7 @@ impl LiveMemory {
 
     /// The length of the longest of the first few packets that wait for the program, as the thread
     /// sees it that runs it, between two runs.
-    pub fn longest_waiting(&self) -> Option<usize> {
+    pub(crate) fn longest_waiting(&self) -> Option<usize> {
         const FEW: u32 = 32;
         let first = self.index(at::OWN_HEAD).load(Ordering::Relaxed);
         let lengths = (0..self.waiting().min(FEW)).map(|i| {
@@ -182,12 +182,12 @@ impl LiveMemory {
     }
 
     /// How often in a row the program has found nothing.
-    pub fn empty_looks(&self) -> u64 {
+    pub(crate) fn empty_looks(&self) -> u64 {
         self.count(at::EMPTY)
     }
 
     /// What has become of packets.
-    pub fn counts(&self) -> LiveCounts {
+    pub(crate) fn counts(&self) -> LiveCounts {
         LiveCounts { sent: self.count(at::PACKETS), refused: self.count(at::REFUSED) }
     }
 }
@@ -218,14 +218,14 @@ pub(crate) struct LiveWriter {
 
 impl LiveWriter {
     /// The writer of a new one whose indices stand at `start`.
-    pub fn new(memory: &Arc<LiveMemory>, start: u32) -> Self {
+    pub(crate) fn new(memory: &Arc<LiveMemory>, start: u32) -> Self {
         let cursor = Cursor::producing(memory.geometry.slots, start);
         Self { memory: Arc::clone(memory), cursor, written: 0 }
     }
 
     /// For how many of `wanted` packets there is room.
     #[inline]
-    pub fn room(&mut self, wanted: u32) -> u32 {
+    pub(crate) fn room(&mut self, wanted: u32) -> u32 {
         let head = self.memory.index(at::HEAD);
         self.cursor.look(head, wanted + self.written) - self.written
     }
@@ -233,7 +233,7 @@ impl LiveWriter {
     /// Writes a packet, for which there is [`room`](Self::room), and whose length is one of
     /// [`MIN_BYTES`] to the most that a slot holds.
     #[inline]
-    pub fn write(&mut self, packet: &Packet<'_>) {
+    pub(crate) fn write(&mut self, packet: &Packet<'_>) {
         let bytes = packet.captured_bytes();
         let most = self.memory.geometry.most_bytes as usize;
         assert!(self.written < self.cursor.known() && bytes <= most, "no room for {bytes} bytes");
@@ -256,14 +256,14 @@ impl LiveWriter {
 
     /// Hands over what is written. Release: pairs with the program's look at the tail.
     #[inline]
-    pub fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         if self.written > 0 {
             self.cursor.hand_over(self.memory.index(at::TAIL), std::mem::take(&mut self.written));
         }
     }
 
     /// Packets that the program has not said it is done with.
-    pub fn waiting(&mut self) -> u32 {
+    pub(crate) fn waiting(&mut self) -> u32 {
         self.cursor.others(self.memory.index(at::HEAD))
     }
 }

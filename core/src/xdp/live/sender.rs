@@ -48,7 +48,7 @@ impl LiveSender {
     ///
     /// # Errors
     /// A missing privilege; the kernel has no memory, no thread, or no live frames.
-    pub fn open(
+    pub(crate) fn open(
         geometry: Geometry,
         interface: &Interface,
         cpu: Option<usize>,
@@ -92,19 +92,19 @@ impl LiveSender {
     }
 
     /// What the slots look like.
-    pub fn geometry(&self) -> Geometry {
+    pub(crate) fn geometry(&self) -> Geometry {
         self.memory.geometry()
     }
 
     /// Where packets are written. Follow with [`publish`](Self::publish).
     #[inline]
-    pub fn writer(&mut self) -> &mut LiveWriter {
+    pub(crate) fn writer(&mut self) -> &mut LiveWriter {
         &mut self.writer
     }
 
     /// Hands over what is written, and wakes the thread if it sleeps.
     #[inline]
-    pub fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         self.writer.publish();
         // Pairs with the fence in `Feed::next`: either the thread sees what was handed over, or we
         // see that it is about to sleep.
@@ -119,7 +119,7 @@ impl LiveSender {
     /// Lets the thread know of the writer's CPU, which it keeps off: to be called now and then by who
     /// waits for it.
     #[inline]
-    pub fn say_where(&self) {
+    pub(crate) fn say_where(&self) {
         if let Ok(cpu) = sched_getcpu() {
             // Pairs with the load in `Feed::take_seat`: a number is all it publishes.
             self.terms.writer.store(cpu, Ordering::Relaxed);
@@ -127,25 +127,25 @@ impl LiveSender {
     }
 
     /// Whether writer and thread have one CPU between them.
-    pub fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         self.alone
     }
 
     /// Whether the thread has ended: because the interface is down or gone.
     #[inline]
-    pub fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.running.is_finished()
     }
 
     /// The interface's MTU, when the thread last looked; 0 while it waits for it to be up.
     #[inline]
-    pub fn mtu(&self) -> u32 {
+    pub(crate) fn mtu(&self) -> u32 {
         self.running.mtu()
     }
 
     /// Packets that are handed over and not sent, as far as the program has said. Once it has
     /// [ended](Self::end) that is exact.
-    pub fn waiting(&mut self) -> u32 {
+    pub(crate) fn waiting(&mut self) -> u32 {
         match self.running.is_finished() {
             true => self.memory.waiting(),
             false => self.writer.waiting(),
@@ -153,12 +153,12 @@ impl LiveSender {
     }
 
     /// Of the others, how many were handed to the interface, and how many refused.
-    pub fn counts(&self) -> LiveCounts {
+    pub(crate) fn counts(&self) -> LiveCounts {
         self.memory.counts()
     }
 
     /// What became of those that were handed to the interface: exact once it has been ended.
-    pub fn redirects(&self) -> RedirectCounts {
+    pub(crate) fn redirects(&self) -> RedirectCounts {
         self.running.redirects()
     }
 
@@ -184,7 +184,7 @@ impl LiveSender {
     ///
     /// # Errors
     /// Why it had ended before.
-    pub fn end(&mut self) -> Result<()> {
+    pub(crate) fn end(&mut self) -> Result<()> {
         self.running.end()
     }
 }

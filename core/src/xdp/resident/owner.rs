@@ -86,7 +86,7 @@ impl Owner {
 }
 
 impl OwnerEntry {
-    pub fn to_bytes(&self) -> [u8; OWNER_BYTES] {
+    pub(super) fn to_bytes(&self) -> [u8; OWNER_BYTES] {
         let Self { owner, before } = self;
         let mut layout = OwnerLayout {
             since_ns: owner.since_ns,
@@ -107,7 +107,7 @@ impl OwnerEntry {
     }
 
     /// None if nobody has the place.
-    pub fn from_bytes(bytes: &[u8; OWNER_BYTES]) -> Option<Self> {
+    pub(super) fn from_bytes(bytes: &[u8; OWNER_BYTES]) -> Option<Self> {
         // SAFETY: the sizes are equal, and every bit pattern is an OwnerLayout.
         let layout = unsafe { std::mem::transmute::<[u8; OWNER_BYTES], OwnerLayout>(*bytes) };
         let action = match layout.kind {

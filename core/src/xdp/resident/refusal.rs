@@ -69,7 +69,7 @@ fn has_reason(error: &io::Error) -> bool {
 
 impl Refusal {
     /// Whether another mode may do.
-    pub fn is_of_mode(&self) -> bool {
+    pub(super) fn is_of_mode(&self) -> bool {
         has_reason(&self.error) && self.error.raw_os_error() != Some(libc::EEXIST)
     }
 }

@@ -72,12 +72,12 @@ pub(super) const PRESENT_AT: u32 = offset_of!(ControlLayout, present) as u32;
 pub(super) mod tally {
     use super::{TallyLayout, offset_of};
 
-    pub const PACKETS: i16 = offset_of!(TallyLayout, packets) as i16;
-    pub const BYTES: i16 = offset_of!(TallyLayout, bytes) as i16;
-    pub const TAKEN: i16 = offset_of!(TallyLayout, taken) as i16;
-    pub const MISSED: i16 = offset_of!(TallyLayout, missed) as i16;
-    pub const DROPPED: i16 = offset_of!(TallyLayout, dropped) as i16;
-    pub const DROPPED_BYTES: i16 = offset_of!(TallyLayout, dropped_bytes) as i16;
+    pub(crate) const PACKETS: i16 = offset_of!(TallyLayout, packets) as i16;
+    pub(crate) const BYTES: i16 = offset_of!(TallyLayout, bytes) as i16;
+    pub(crate) const TAKEN: i16 = offset_of!(TallyLayout, taken) as i16;
+    pub(crate) const MISSED: i16 = offset_of!(TallyLayout, missed) as i16;
+    pub(crate) const DROPPED: i16 = offset_of!(TallyLayout, dropped) as i16;
+    pub(crate) const DROPPED_BYTES: i16 = offset_of!(TallyLayout, dropped_bytes) as i16;
 }
 
 const _: () = {
@@ -107,7 +107,7 @@ pub(super) fn write_constants(value: &mut [u8], frags: bool) {
 pub(super) struct Control(Mmap);
 
 impl Control {
-    pub fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(super) fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         Mmap::shared(fd, PAGE_BYTES).map(Self)
     }
 
@@ -118,46 +118,46 @@ impl Control {
         unsafe { self.0.base().cast::<ControlLayout>().as_ref() }
     }
 
-    pub fn version(&self) -> u32 {
+    pub(super) fn version(&self) -> u32 {
         self.layout().version
     }
 
-    pub fn frags(&self) -> bool {
+    pub(super) fn frags(&self) -> bool {
         self.layout().frags != 0
     }
 
     /// Says to all users that the program is off.
-    pub fn set_detached(&self) {
+    pub(super) fn set_detached(&self) {
         // A flag by itself: nothing is published through it.
         self.layout().detached.store(1, Ordering::Relaxed);
     }
 
     /// Whether somebody has said so.
-    pub fn is_detached(&self) -> bool {
+    pub(super) fn is_detached(&self) -> bool {
         self.layout().detached.load(Ordering::Relaxed) != 0
     }
 
     /// Lets a stage run, from the next packet on.
-    pub fn set_present(&self, stage: u32) {
+    pub(super) fn set_present(&self, stage: u32) {
         // The program reads it once a packet. What it then finds was written by system calls,
         // and Release keeps them before.
         self.layout().present.fetch_or(1 << stage, Ordering::Release);
     }
 
     /// Lets a stage run no more.
-    pub fn clear_present(&self, stage: u32) {
+    pub(super) fn clear_present(&self, stage: u32) {
         // AcqRel: it sees what a `set_present` before it published, such as another user of
         // DIRECT.
         self.layout().present.fetch_and(!(1 << stage), Ordering::AcqRel);
     }
 
     /// Whether a stage is to run.
-    pub fn is_present(&self, stage: u32) -> bool {
+    pub(super) fn is_present(&self, stage: u32) -> bool {
         self.layout().present.load(Ordering::Relaxed) & (1 << stage) != 0
     }
 
     /// From now on all packets of a queue are for who has this place among the claims.
-    pub fn set_direct(&self, queue: u32, place: u32) {
+    pub(super) fn set_direct(&self, queue: u32, place: u32) {
         let Some(entry) = self.layout().direct.get(queue as usize) else { return };
         // The socket was put into its map by a system call; Release keeps it before.
         entry.store(place as u8, Ordering::Release);
@@ -165,7 +165,7 @@ impl Control {
     }
 
     /// A queue's packets are no more for who has this place; those of another stay.
-    pub fn clear_direct(&self, queue: u32, place: u32) {
+    pub(super) fn clear_direct(&self, queue: u32, place: u32) {
         let Some(entry) = self.layout().direct.get(queue as usize) else { return };
         // A byte by itself: nothing is published through its end.
         let _ = entry.compare_exchange(place as u8, 0, Ordering::Relaxed, Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl Control {
     }
 
     /// No queue's packets are for who has this place any more.
-    pub fn clear_direct_of(&self, place: u32) {
+    pub(super) fn clear_direct_of(&self, place: u32) {
         let entries = self.layout().direct.iter();
         for (queue, entry) in (0..).zip(entries) {
             if entry.load(Ordering::Relaxed) == place as u8 {
@@ -189,7 +189,7 @@ impl Control {
     }
 
     /// Somebody has all packets of some queue.
-    pub fn has_direct(&self) -> bool {
+    pub(super) fn has_direct(&self) -> bool {
         // Acquire: pairs with the Release of `set_direct` of who came in between.
         self.layout().direct.iter().any(|entry| entry.load(Ordering::Acquire) != 0)
     }
@@ -234,14 +234,14 @@ pub(super) struct Tallies {
 }
 
 impl Tallies {
-    pub fn map(fd: BorrowedFd<'_>, entries: u32) -> io::Result<Self> {
+    pub(super) fn map(fd: BorrowedFd<'_>, entries: u32) -> io::Result<Self> {
         let bytes = entries as usize * size_of::<TallyLayout>();
         let map = Mmap::shared(fd, bytes.next_multiple_of(PAGE_BYTES))?;
         Ok(Self { map, entries })
     }
 
     /// What has been counted for who has a place.
-    pub fn of_place(&self, place: u32) -> Counters {
+    pub(super) fn of_place(&self, place: u32) -> Counters {
         match place {
             // It has no program: the end counts for it, beside what is its own.
             DROP => {
@@ -259,7 +259,7 @@ impl Tallies {
     }
 
     /// What a stage has counted so far.
-    pub fn of(&self, stage: u32) -> Counters {
+    pub(super) fn of(&self, stage: u32) -> Counters {
         let mut sum = Counters::default();
         for entry in (stage..self.entries).step_by(STAGES as usize) {
             let at = self.map.at(entry as usize * size_of::<TallyLayout>());

@@ -27,7 +27,11 @@ pub(crate) struct Stage {
 impl Stage {
     /// Takes the first of some places that nobody has, whose owners are dead included. Its
     /// number says what its program is to be; it acts when it is [complete](Self::complete).
-    pub fn take(resident: &Arc<Resident>, places: Range<u32>, owner: &Owner) -> Result<Self> {
+    pub(crate) fn take(
+        resident: &Arc<Resident>,
+        places: Range<u32>,
+        owner: &Owner,
+    ) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
         let token = bpf::token().map_err(failed)?;
         let Some(number) = occupy(resident, places.clone(), &token).map_err(failed)? else {
@@ -47,12 +51,12 @@ impl Stage {
     }
 
     /// Its place.
-    pub fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
     /// Puts its program in, where it has one, and lets it act.
-    pub fn complete(&self, program: Option<BorrowedFd<'_>>) -> Result<()> {
+    pub(crate) fn complete(&self, program: Option<BorrowedFd<'_>>) -> Result<()> {
         let resident = &self.resident;
         let failed = |error| resident.failed("take packets from", error);
         if let Some(program) = program {
@@ -66,7 +70,7 @@ impl Stage {
     /// Has what it forwards go out by an interface of this thread's network namespace; to be called
     /// before it is [complete](Self::complete). The kernel takes an interface that is removed out of
     /// the map; then the packets are the host's.
-    pub fn forward_to(&self, interface: &Interface) -> Result<()> {
+    pub(crate) fn forward_to(&self, interface: &Interface) -> Result<()> {
         bpf::write_entry(
             self.resident.out.as_fd(),
             self.number,
@@ -78,14 +82,18 @@ impl Stage {
 
     /// Counts what becomes of the packets that it [forwards](Self::forward_to) from the interface of its
     /// program to another; none without CAP_PERFMON or BTF.
-    pub fn count_redirects(&self, from: &Interface, to: &Interface) -> Option<RedirectSender> {
+    pub(crate) fn count_redirects(
+        &self,
+        from: &Interface,
+        to: &Interface,
+    ) -> Option<RedirectSender> {
         let mut sender = RedirectSender::new(self.resident.out.as_fd(), self.number).ok()?;
         sender.forwards(from.index, to.index).ok()?;
         Some(sender)
     }
 
     /// Lets it act no more. A packet that is on its way through may still be counted.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.resident.control.clear_present(self.number);
         // What fails here the kernel does when the token is closed.
         let _ = bpf::remove(self.resident.alive.as_fd(), self.number);
@@ -95,12 +103,12 @@ impl Stage {
     ///
     /// # Errors
     /// As [`Resident::check_attached`].
-    pub fn check_attached(&self) -> Result<()> {
+    pub(crate) fn check_attached(&self) -> Result<()> {
         self.resident.check_attached()
     }
 
     /// What it has counted since it is ours.
-    pub fn tally(&self) -> Counters {
+    pub(crate) fn tally(&self) -> Counters {
         self.resident.tallies.of_place(self.number).since(self.before)
     }
 }
@@ -115,7 +123,7 @@ pub(crate) struct ClaimLock {
 
 impl ClaimLock {
     /// Waits for it, a second at most: who has it only looks and takes.
-    pub fn wait(resident: &Resident) -> Result<Self> {
+    pub(crate) fn wait(resident: &Resident) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
         let token = bpf::token().map_err(failed)?;
         match occupy(resident, TURN..TURN + 1, &token).map_err(failed)? {
@@ -168,13 +176,13 @@ pub(crate) struct Direct {
 
 impl Direct {
     /// Will give the packets of queues to sockets, and count them at a stage that has no program.
-    pub fn new(stage: &Stage) -> Self {
+    pub(crate) fn new(stage: &Stage) -> Self {
         let (resident, place) = (Arc::clone(&stage.resident), stage.number);
         Self { resident, place, queues: Vec::new() }
     }
 
     /// Gives what comes to a queue to a socket bound to it.
-    pub fn add(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<()> {
+    pub(crate) fn add(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<()> {
         bpf::put(self.resident.direct.as_fd(), queue, socket, Write::New).map_err(|error| {
             let taken = error.raw_os_error() == Some(libc::EEXIST);
             let error = self.resident.failed("take packets from", error);
@@ -190,7 +198,7 @@ impl Direct {
     }
 
     /// Takes no more packets from a queue.
-    pub fn remove(&mut self, queue: u32) -> Result<()> {
+    pub(crate) fn remove(&mut self, queue: u32) -> Result<()> {
         // Only what is ours: the entry may be another's by now.
         let Some(at) = self.queues.iter().position(|&ours| ours == queue) else { return Ok(()) };
         self.queues.swap_remove(at);

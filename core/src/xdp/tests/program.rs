@@ -11,13 +11,13 @@ use crate::xdp::Mode;
 use crate::xdp::bpf::{self, Write};
 
 /// A program on an interface, and its map; it goes when this is dropped.
-pub struct Redirect {
+pub(super) struct Redirect {
     map: OwnedFd,
     _link: OwnedFd,
 }
 
 impl Redirect {
-    pub fn attach(namespace: &str, ifindex: u32, mode: Mode) -> Result<Self> {
+    pub(super) fn attach(namespace: &str, ifindex: u32, mode: Mode) -> Result<Self> {
         let failed = |what| move |error| Error::system("make", what, error);
         let map = bpf::create_socket_map(c"test", 64).map_err(failed("a map"))?;
         let program = bpf::load(c"test", &redirect(&map), true)
@@ -30,7 +30,7 @@ impl Redirect {
     }
 
     /// Hands the packets of a queue to a socket.
-    pub fn serve(&self, queue: u32, socket: &impl AsRawFd) {
+    pub(super) fn serve(&self, queue: u32, socket: &impl AsRawFd) {
         bpf::put(self.map.as_fd(), queue, socket, Write::Any).unwrap();
     }
 }
