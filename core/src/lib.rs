@@ -103,11 +103,11 @@
 
 mod cell_ring;
 pub mod control;
-#[cfg(all(test, not(loom)))]
-mod for_tests;
 pub mod forward;
 pub mod monitor;
 pub mod port;
+#[cfg(all(test, not(loom)))]
+mod tests;
 pub mod xdp;
 
 #[doc(inline)]

@@ -27,7 +27,6 @@
 //! A reader that goes to sleep says so in the ring, and the writer wakes it (`wake`).
 
 mod memory;
-mod merge;
 mod reader;
 #[cfg(all(test, not(loom)))]
 mod tests;

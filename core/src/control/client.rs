@@ -11,7 +11,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use super::files;
+use super::receive;
 use crate::error::{Error, Result};
 
 /// A command that lives answers within this time.
@@ -69,7 +69,7 @@ impl Client {
         let (mut answer, mut files) = (Vec::new(), Vec::new());
         let mut piece = vec![0; 64 << 10];
         while answer.last() != Some(&b'\n') {
-            match files::receive(&self.stream, &mut piece, &mut files) {
+            match receive(&self.stream, &mut piece, &mut files) {
                 Ok(0) => return Err(failed(ErrorKind::UnexpectedEof.into())),
                 Ok(bytes) if answer.len() + bytes <= MAX_ANSWER_BYTES => {
                     answer.extend_from_slice(&piece[..bytes]);

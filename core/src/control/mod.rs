@@ -1,12 +1,11 @@
-//! Asking a command that runs: a request a line over a socket of the file system, an answer a line,
-//! with files that go along where there are any. What a line says is up to those who use it.
+//! Asking a command that runs: a request a line over a socket of the file system, an answer a line, and
+//! open files along with it. The meaning of a line is up to the users of this module.
 //!
-//! Only the owner and root may connect, by the socket's mode. Whoever does can do no harm: a
-//! [`Server`] never waits, keeps at most [`MAX_LINE_BYTES`] of a request and one answer for each of
-//! [`MAX_CLIENTS`], and lets go of who has said or read nothing for [`PATIENCE`].
+//! Only the owner and root may connect, by the socket's mode. A client can do no harm: a [`Server`] never
+//! waits, keeps at most [`MAX_LINE_BYTES`] of a request and one answer for each of [`MAX_CLIENTS`], and
+//! disconnects a client that sends and reads nothing for [`PATIENCE`].
 
 mod client;
-mod files;
 mod server;
 
 pub use client::Client;
@@ -14,14 +13,52 @@ pub use server::{Answer, Server, Service};
 
 pub use crate::socket_file::socket_path;
 
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use nix::cmsg_space;
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 
 /// The longest request.
 pub const MAX_LINE_BYTES: usize = 16 << 10;
 /// The most connections at once.
 pub const MAX_CLIENTS: usize = 64;
-/// Who neither asks nor reads an answer for so long is let go of, unless he is to be kept.
+/// A client that sends no request and reads no answer is disconnected after this time, unless it is to be
+/// kept.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The most files with an answer: what the kernel takes (`SCM_MAX_FD`, include/net/scm.h).
+const MAX_FILES: usize = 253;
+
+/// Sends bytes, and these files with the first of them (unix(7), SCM_RIGHTS). Returns how many bytes.
+fn send(socket: &UnixStream, bytes: &[u8], files: &[OwnedFd]) -> io::Result<usize> {
+    let fds: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let control = if fds.is_empty() { &[][..] } else { &rights[..] };
+    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+    let sent =
+        sendmsg::<UnixAddr>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None);
+    Ok(sent?)
+}
+
+/// Receives bytes, and the files that came with them. 0 is the end.
+#[allow(unsafe_code)]
+fn receive(socket: &UnixStream, bytes: &mut [u8], files: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut space = cmsg_space!([RawFd; MAX_FILES]);
+    let mut pieces = [IoSliceMut::new(bytes)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut pieces, Some(&mut space), flags)?;
+    for control in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = control {
+            // SAFETY: the kernel has just made these descriptors for this process and told nobody
+            // else of them, so that each is owned here.
+            files.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    Ok(received.bytes)
+}
 
 #[cfg(test)]
 mod tests;

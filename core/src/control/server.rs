@@ -12,7 +12,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::geteuid;
 
-use super::{MAX_CLIENTS, MAX_LINE_BYTES, PATIENCE, files};
+use super::{MAX_CLIENTS, MAX_LINE_BYTES, PATIENCE, send};
 use crate::error::{Error, Result};
 use crate::socket_file::SocketFile;
 use crate::socket_file::is_folder_of_one;
@@ -192,7 +192,7 @@ impl Connection {
     /// Sends what can be sent.
     fn speak(&mut self, now: Instant) {
         while !self.output.is_empty() {
-            match files::send(&self.stream, &self.output, &self.files) {
+            match send(&self.stream, &self.output, &self.files) {
                 Ok(sent) => {
                     self.output.drain(..sent);
                     self.files.clear();

@@ -161,13 +161,13 @@ impl Backend for LiveQueue {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::for_tests;
+    use crate::tests;
     use sluicegate_base::memory::{Pool, PoolConfig};
     use sluicegate_base::ring::{Meta, Packet, RingMut};
 
     #[test]
     fn what_has_not_been_sent_at_the_end_is_counted_wherever_it_is() {
-        let Some(lab) = for_tests::lab() else { return };
+        let Some(lab) = tests::lab() else { return };
         let netns = lab.netns("left");
         let left0 = link::interface(Some(&netns), "left0").unwrap();
         let geometry = Geometry { slots: 64, most_bytes: 1518 };

@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn queues_that_come_with_the_program_are_the_ports_to_receive_by() {
         use Use::{Both, Receive, Send};
-        let Some(lab) = crate::for_tests::lab_with(4) else { return };
+        let Some(lab) = crate::tests::lab_with(4) else { return };
         for (name, usage, counts, expected, told, why) in [
             ("xdp:right0", Receive, (2, 4, 2), (0..=3, 0), false, "all are received from"),
             ("xdp:right0", Receive, (4, 4, 2), (0..=3, 0), false, "a driver that adds none"),
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn queues_that_are_not_there_with_the_program_either_are_refused() {
         use Use::{Both, Receive, Send};
-        let Some(lab) = crate::for_tests::lab_with(4) else { return };
+        let Some(lab) = crate::tests::lab_with(4) else { return };
         for (name, usage, counts, expected, why) in [
             ("xdp:right0/0-2", Receive, (2, 2, 2), "has 2 receive queues", "none were added"),
             ("mirror:right0/3-3", Receive, (2, 3, 2), "has 3 receive queues", "too few were"),

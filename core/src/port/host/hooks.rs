@@ -229,13 +229,13 @@ mod tests {
 
     use super::*;
     use crate::filter::ebpf::{Assembler, Reg};
-    use crate::for_tests;
     use crate::link::{interface, netns};
     use crate::port::host::program;
+    use crate::tests;
 
     #[test]
     fn programs_that_are_refused_leave_nothing() {
-        let Some(lab) = for_tests::lab() else { return };
+        let Some(lab) = tests::lab() else { return };
         netns::run_in(Some(&lab.netns("right")), || {
             let right0 = interface(None, "right0").unwrap().index;
             let good = program::gate().unwrap();
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn filters_are_there_until_they_are_taken_away() {
-        let Some(lab) = for_tests::lab() else { return };
+        let Some(lab) = tests::lab() else { return };
         netns::run_in(Some(&lab.netns("right")), || {
             let right0 = interface(None, "right0").unwrap().index;
             let mut asm = Assembler::new();

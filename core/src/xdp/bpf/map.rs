@@ -345,11 +345,11 @@ pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_in
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::for_tests;
+    use crate::tests;
 
     #[test]
     fn only_entries_of_one_value_of_the_right_size_are_read_and_written() {
-        if !for_tests::is_root() {
+        if !tests::is_root() {
             return;
         }
         let shared = create_mapped_array(c"test", 8, 1).unwrap();

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::filter::Frame;
 use crate::filter::ebpf::xdp_action;
-use crate::for_tests;
+use crate::tests;
 
 /// A UDP or other packet over IPv4, with options and bits of the fragment field as given.
 fn ipv4(protocol: u8, fragment: u16, options: usize, ports: [u16; 2]) -> Vec<u8> {
@@ -94,7 +94,7 @@ fn asking(table: &FlowTable, from: Origin) -> OwnedFd {
 }
 
 fn table(entries: u32) -> Option<FlowTable> {
-    for_tests::is_root().then(|| FlowTable::new(entries).unwrap())
+    tests::is_root().then(|| FlowTable::new(entries).unwrap())
 }
 
 fn says(program: &OwnedFd, packet: &[u8]) -> i32 {

@@ -11,9 +11,9 @@ use super::ring::{LiveCounts, LiveMemory, LiveWriter, at, slot};
 use super::sender::load;
 use super::*;
 use crate::filter::ebpf::{Assembler, Reg, xdp_action};
-use crate::for_tests;
 use crate::link::{self, Lab, netns};
 use crate::port::{OpenOptions, Port};
+use crate::tests;
 use sluicegate_base::ring::{Meta, Ordering, Packet};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ struct Bench {
 
 impl Bench {
     fn new(start: u32) -> Option<Self> {
-        let lab = for_tests::lab()?;
+        let lab = tests::lab()?;
         let receiver = receiver(&lab);
         let left = lab.netns("left");
         let interface = link::interface(Some(&left), "left0").unwrap();
@@ -122,7 +122,7 @@ fn dropping(bytes: usize) -> LiveProgram {
 
 #[test]
 fn a_kernel_that_has_live_frames_is_not_too_old_for_those_that_cannot_be() {
-    if !for_tests::is_root() {
+    if !tests::is_root() {
         return;
     }
     if let Err(error) = dropping(60).run(1) {
@@ -139,7 +139,7 @@ fn a_kernel_that_has_live_frames_is_not_too_old_for_those_that_cannot_be() {
 /// Who waits for readers of RCU would wait for the end of a run that never ends.
 #[test]
 fn a_run_ends_by_itself_though_more_is_to_be_done() {
-    if !for_tests::is_root() {
+    if !tests::is_root() {
         return;
     }
     let program = dropping(60);
@@ -198,7 +198,7 @@ fn a_length_that_no_packet_has_is_refused_and_the_next_packet_sent() {
 #[test]
 fn a_tail_that_cannot_be_is_not_taken_over() {
     for access in [Access::Direct, Access::Calls] {
-        let Some(lab) = for_tests::lab() else { return };
+        let Some(lab) = tests::lab() else { return };
         let mut receiver = receiver(&lab);
         let memory = LiveMemory::new(GEOMETRY, 7, "a test").unwrap();
         let left = lab.netns("left");
@@ -234,7 +234,7 @@ fn a_tail_that_cannot_be_is_not_taken_over() {
 
 #[test]
 fn a_head_that_cannot_be_makes_no_room() {
-    if !for_tests::is_root() {
+    if !tests::is_root() {
         return;
     }
     let memory = LiveMemory::new(GEOMETRY, 5, "a test").unwrap();

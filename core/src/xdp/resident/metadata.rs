@@ -222,8 +222,8 @@ mod tests {
     use super::super::shared::{Action, FILTERED};
     use super::super::{ModeWish, Owner, Resident, Stage};
     use super::*;
-    use crate::for_tests;
     use crate::link::{Lab, netns};
+    use crate::tests;
     use crate::xdp::bpf::Write;
     use crate::xdp::stamp::{Stamp, Stamps};
     use sluicegate_base::ring::{Meta, TimestampSource};
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_does_not_let_it_go_on_is_known() {
-        let Some(lab) = for_tests::lab() else { return };
+        let Some(lab) = tests::lab() else { return };
         let Some((right0, resident)) = asking(&lab) else { return };
         let attached = bpf::program(resident.program()).unwrap();
         let maps = bpf::maps_of(attached.as_fd()).unwrap();
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn what_the_driver_told_stands_in_front_of_the_packet() {
-        let Some(lab) = for_tests::lab() else { return };
+        let Some(lab) = tests::lab() else { return };
         let Some((_, resident)) = asking(&lab) else { return };
         let resident = Arc::new(resident);
         let value = resident.metadata().unwrap();

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::shared::has_program;
 use super::*;
-use crate::for_tests;
 use crate::link::{self, Lab, netns};
+use crate::tests;
 
 /// A lab for one test and what its interface is, or the reason why there is none.
 fn lab() -> Option<(Lab, Interface)> {
-    let lab = for_tests::lab()?;
+    let lab = tests::lab()?;
     let interface = link::interface(Some(&lab.netns("right")), "right0").unwrap();
     Some((lab, interface))
 }

@@ -9,9 +9,9 @@ use program::Redirect;
 
 use super::*;
 use crate::error::Error;
-use crate::for_tests;
 use crate::link::{self, Lab};
 use crate::port::{OpenOptions, Port, Queue, Use};
+use crate::tests;
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::{Meta, Packet, Ring, RingMut, Wait};
 
@@ -24,7 +24,7 @@ const OURS: [u8; 2] = [0x88, 0xb5];
 
 /// A lab for one test, or the reason why there is none.
 fn lab() -> Option<Lab> {
-    let lab = for_tests::lab()?;
+    let lab = tests::lab()?;
     if let Err(error) = calls::Descriptor::open() {
         println!("skipped: needs AF_XDP sockets ({error}); get it by CONFIG_XDP_SOCKETS");
         return None;

@@ -1,14 +1,68 @@
-//! Other addresses and VLAN tags in the Ethernet headers of packets that are forwarded.
+//! Moving packets from a receive ring to a transmit ring.
+//!
+//! In one pool they move by exchanging buffers, without a byte copied. A packet whose bytes are
+//! elsewhere (an INDIRECT slot: a kernel's block, a file's buffer), or in another pool, is
+//! copied. A [`Rewriter`] changes addresses and VLAN tags in the Ethernet headers on the way.
 
-use super::Moved;
+use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES, be16, ethertype};
 use sluicegate_base::ring::{Meta, Packet, RingMut};
 
-/// Both addresses.
-const ADDRESSES: usize = 12;
-/// A tag of IEEE 802.1Q: EtherType, priority and VLAN.
-const TAG: usize = 4;
-const CUSTOMER_TAG: [u8; 2] = [0x81, 0x00];
-const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
+/// The counts of one forwarding step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Slots that changed places.
+    pub swapped_slots: u32,
+    /// Packets that moved so.
+    pub swapped_packets: u32,
+    /// Packets that were copied.
+    pub copied_packets: u32,
+    /// Bytes of packets that moved, without a frame check sequence.
+    pub bytes: u64,
+    /// Packets that were left out, because they need more slots than the target has at all.
+    pub too_long_packets: u32,
+}
+
+impl Moved {
+    /// Packets that moved, one way or the other.
+    #[inline]
+    pub fn packets(&self) -> u32 {
+        self.swapped_packets + self.copied_packets
+    }
+}
+
+/// Moves packets, first to last, until `from` is empty or `to` has no room for the next. Sync
+/// `from` before and `to` after. What does not fit stays in `from`, unless it never would.
+#[inline]
+pub fn forward(from: RingMut<'_>, to: RingMut<'_>) -> Moved {
+    forward_some(from, to, u32::MAX)
+}
+
+/// Forwards like [`forward`], but only the whole packets in the first `slots` slots of `from`.
+#[inline]
+pub fn forward_some(mut from: RingMut<'_>, mut to: RingMut<'_>, slots: u32) -> Moved {
+    let mut moved = Moved::default();
+    let mut left = slots;
+    loop {
+        let swapped = from.swap_packets(&mut to, left);
+        moved.swapped_slots += swapped.slots;
+        moved.swapped_packets += swapped.packets;
+        moved.bytes += swapped.bytes;
+        left -= swapped.slots;
+        let next = from.packets().next();
+        let Some(packet) = next.filter(|packet| packet.slots() <= left) else { return moved };
+        if to.push(&packet) {
+            moved.copied_packets += 1;
+            moved.bytes += packet.captured_bytes() as u64;
+        } else if to.can_ever_hold(&packet) {
+            return moved;
+        } else {
+            moved.too_long_packets += 1;
+        }
+        let slots = packet.slots();
+        left -= slots;
+        from.release(slots);
+    }
+}
 
 /// A change to a packet's outermost VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +89,7 @@ pub struct Rewriter {
 /// The bytes that replace the first `cut` bytes.
 struct Front {
     cut: usize,
-    bytes: [u8; ADDRESSES + TAG],
+    bytes: [u8; MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES],
     len: usize,
 }
 
@@ -46,7 +100,7 @@ impl Rewriter {
         Self { source, destination, vlan, scratch: Vec::new() }
     }
 
-    /// Moves packets as [`forward_some`](super::forward_some) does, one by one. A packet that gets too
+    /// Moves packets as [`forward_some`] does, one by one. A packet that gets too
     /// long for its buffer is left out.
     pub fn forward(&mut self, mut from: RingMut<'_>, mut to: RingMut<'_>, slots: u32) -> Moved {
         let mut moved = Moved::default();
@@ -57,7 +111,7 @@ impl Rewriter {
             };
             let (slots, bytes) = (packet.slots(), packet.captured_bytes());
             // Every changed packet has to leave now: a second change would be one too many.
-            let most = (bytes + TAG).div_ceil(to.buffer_bytes().max(1) as usize) as u32;
+            let most = (bytes + VLAN_TAG_BYTES).div_ceil(to.buffer_bytes().max(1) as usize) as u32;
             if slots.max(most) > to.available() {
                 if slots.max(most) < to.num_slots() {
                     return moved;
@@ -124,34 +178,36 @@ impl Rewriter {
 
     /// Returns a packet's new first bytes; those it has if its headers are incomplete.
     fn front(&self, bytes: &[u8]) -> Front {
-        let mut front = Front { cut: 0, bytes: [0; ADDRESSES + TAG], len: 0 };
-        let Some((header, _)) = bytes.split_first_chunk::<{ ADDRESSES + 2 }>() else {
+        let mut front = Front { cut: 0, bytes: [0; MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES], len: 0 };
+        let Some((header, _)) = bytes.split_first_chunk::<{ MAC_ADDRESSES_BYTES + 2 }>() else {
             return front;
         };
-        (front.cut, front.len) = (ADDRESSES, ADDRESSES);
-        front.bytes[..ADDRESSES].copy_from_slice(&header[..ADDRESSES]);
+        (front.cut, front.len) = (MAC_ADDRESSES_BYTES, MAC_ADDRESSES_BYTES);
+        front.bytes[..MAC_ADDRESSES_BYTES].copy_from_slice(&header[..MAC_ADDRESSES_BYTES]);
         if let Some(address) = &self.destination {
             front.bytes[..6].copy_from_slice(address);
         }
         if let Some(address) = &self.source {
-            front.bytes[6..ADDRESSES].copy_from_slice(address);
+            front.bytes[6..MAC_ADDRESSES_BYTES].copy_from_slice(address);
         }
-        let kind = [header[ADDRESSES], header[ADDRESSES + 1]];
-        let tag = bytes.get(ADDRESSES..ADDRESSES + TAG);
-        let tag = tag.filter(|_| kind == CUSTOMER_TAG || kind == SERVICE_TAG);
+        let kind = be16(header, MAC_ADDRESSES_BYTES);
+        let tag = bytes.get(MAC_ADDRESSES_BYTES..MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES);
+        let tag =
+            tag.filter(|_| kind == Some(ethertype::VLAN) || kind == Some(ethertype::SERVICE_VLAN));
         match (self.vlan, tag) {
             (Some(Vlan::Push(vlan)), _) => {
-                let [high, low] = vlan.to_be_bytes();
-                front.bytes[ADDRESSES..].copy_from_slice(&[0x81, 0x00, high, low]);
-                front.len += TAG;
+                let tag = u32::from(ethertype::VLAN) << 16 | u32::from(vlan);
+                front.bytes[MAC_ADDRESSES_BYTES..].copy_from_slice(&tag.to_be_bytes());
+                front.len += VLAN_TAG_BYTES;
             }
             (Some(Vlan::Set(vlan)), Some(tag)) => {
                 let [high, low] = vlan.to_be_bytes();
                 let new = [tag[0], tag[1], tag[2] & 0xf0 | high & 0x0f, low];
-                front.bytes[ADDRESSES..].copy_from_slice(&new);
-                (front.cut, front.len) = (ADDRESSES + TAG, ADDRESSES + TAG);
+                front.bytes[MAC_ADDRESSES_BYTES..].copy_from_slice(&new);
+                (front.cut, front.len) =
+                    (MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES, MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES);
             }
-            (Some(Vlan::Pop), Some(_)) => front.cut += TAG,
+            (Some(Vlan::Pop), Some(_)) => front.cut += VLAN_TAG_BYTES,
             _ => {}
         }
         front
@@ -162,6 +218,73 @@ impl Rewriter {
 mod tests {
     use super::*;
     use crate::port::{OpenOptions, Port, Use};
+    use sluicegate_base::memory::{Pool, PoolConfig};
+
+    fn null(options: &OpenOptions) -> Port {
+        Port::open(&"null:?slots=64".parse().unwrap(), options).unwrap()
+    }
+
+    #[test]
+    fn in_one_pool_packets_swap() {
+        let pool = Pool::new(PoolConfig::default()).unwrap();
+        let options = OpenOptions { pool: Some(pool), ..OpenOptions::default() };
+        let (mut a, mut b) = (null(&options), null(&options));
+        a.queues[0].sync_rx().unwrap();
+        let moved = forward(a.queues[0].rx_mut(), b.queues[0].tx_mut());
+        assert_eq!((moved.swapped_slots, moved.swapped_packets, moved.bytes), (63, 63, 63 * 60));
+        assert_eq!((moved.packets(), moved.copied_packets), (63, 0));
+    }
+
+    #[test]
+    fn between_pools_packets_are_copied() {
+        let (mut a, mut b) = (null(&OpenOptions::default()), null(&OpenOptions::default()));
+        a.queues[0].sync_rx().unwrap();
+        let head = a.queues[0].rx().head();
+        a.queues[0].rx_mut().bytes_mut(head)[..5].copy_from_slice(b"hello");
+        let moved = forward(a.queues[0].rx_mut(), b.queues[0].tx_mut());
+        assert_eq!(moved, Moved { copied_packets: 63, bytes: 63 * 60, ..Moved::default() });
+        assert_eq!(a.queues[0].rx().available(), 0);
+        let tx = b.queues[0].tx_mut();
+        assert_eq!(tx.available(), 0, "all given to the backend");
+        assert_eq!(tx.slot(0).bytes(), 60);
+    }
+
+    #[test]
+    fn no_more_is_moved_than_is_wanted() {
+        let pool = Pool::new(PoolConfig::default()).unwrap();
+        let shared = OpenOptions { pool: Some(pool), ..OpenOptions::default() };
+        for (options, why) in [(shared, "swapped"), (OpenOptions::default(), "copied")] {
+            let (mut a, mut b) = (null(&options), null(&options));
+            a.queues[0].sync_rx().unwrap();
+            for (wanted, expected) in [(0, 0), (10, 10), (100, 53)] {
+                let moved = forward_some(a.queues[0].rx_mut(), b.queues[0].tx_mut(), wanted);
+                assert_eq!(moved.packets(), expected, "{why}: {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_that_never_fits_does_not_stop_the_others() {
+        let path = tempfile::Builder::new().suffix(".pcap").tempfile().unwrap();
+        let mut file: Vec<u8> = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 262_144, 1]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        for bytes in [60u32, 100_000, 60] {
+            file.extend([1, 0, bytes, bytes].iter().flat_map(|word: &u32| word.to_le_bytes()));
+            file.resize(file.len() + bytes as usize, 0);
+        }
+        std::fs::write(path.path(), file).unwrap();
+        let name = format!("pcap:{}", path.path().display()).parse().unwrap();
+        let mut from = Port::open(&name, &OpenOptions::default()).unwrap();
+        let mut to =
+            Port::open(&"null:?slots=16".parse().unwrap(), &OpenOptions::default()).unwrap();
+        from.queues[0].sync_rx().unwrap();
+        let moved = forward(from.queues[0].rx_mut(), to.queues[0].tx_mut());
+        let expected =
+            Moved { copied_packets: 2, too_long_packets: 1, bytes: 120, ..Moved::default() };
+        assert_eq!(moved, expected);
+    }
 
     const FRAME: [u8; 18] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 1, 2, 3, 4];
     const TAGGED: [u8; 20] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x81, 0, 0xe0, 5, 8, 0, 1, 2];
