@@ -42,25 +42,37 @@ pub fn forward(from: RingMut<'_>, to: RingMut<'_>) -> Moved {
 pub fn forward_some(mut from: RingMut<'_>, mut to: RingMut<'_>, slots: u32) -> Moved {
     let mut moved = Moved::default();
     let mut left = slots;
+    let may_swap = from.shares_pool(&to);
     loop {
         let swapped = from.swap_packets(&mut to, left);
         moved.swapped_slots += swapped.slots;
         moved.swapped_packets += swapped.packets;
         moved.bytes += swapped.bytes;
         left -= swapped.slots;
-        let next = from.packets().next();
-        let Some(packet) = next.filter(|packet| packet.slots() <= left) else { return moved };
-        if to.push(&packet) {
-            moved.copied_packets += 1;
-            moved.bytes += packet.captured_bytes() as u64;
-        } else if to.can_ever_hold(&packet) {
-            return moved;
-        } else {
-            moved.too_long_packets += 1;
+        // Copies the packets before the next that can be swapped, and releases them together.
+        let (mut copied, mut is_full) = (0, false);
+        for packet in from.packets() {
+            let next_swaps =
+                may_swap && copied > 0 && !from.slot(from.after(from.head(), copied)).is_indirect();
+            if next_swaps || packet.slots() > left - copied {
+                break;
+            }
+            if to.push(&packet) {
+                moved.copied_packets += 1;
+                moved.bytes += packet.captured_bytes() as u64;
+            } else if to.can_ever_hold(&packet) {
+                is_full = true;
+                break;
+            } else {
+                moved.too_long_packets += 1;
+            }
+            copied += packet.slots();
         }
-        let slots = packet.slots();
-        left -= slots;
-        from.release(slots);
+        from.release(copied);
+        left -= copied;
+        if copied == 0 || is_full {
+            return moved;
+        }
     }
 }
 
