@@ -44,7 +44,8 @@ use sluicegate_base::ring::{Meta, Ring};
 
 /// Where the link-layer address stands behind a packet's header: TPACKET_ALIGN(48).
 const SLL_OFFSET: usize = size_of::<tpacket3_hdr>().next_multiple_of(16);
-/// So far on lie packets that are asked for ahead of time: the kernel wrote them on another CPU.
+/// Bytes that are prefetched ahead where packets are short, because the kernel wrote them on another CPU; of
+/// long packets it is the next one's header.
 const AHEAD_BYTES: usize = 1024;
 /// The status word within a block, and the header around it.
 const HEADER_OFFSET: usize = offset_of!(tpacket_block_desc, hdr);
@@ -286,7 +287,8 @@ impl BlockRing {
                 tagged = false;
             }
         }
-        for line in [AHEAD_BYTES, AHEAD_BYTES + 64] {
+        let ahead = (header.tp_next_offset as usize).max(AHEAD_BYTES);
+        for line in [ahead, ahead + 64] {
             prefetch(start.as_ptr().wrapping_add(line));
         }
         let packet = ShownPacket {
