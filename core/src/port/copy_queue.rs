@@ -34,17 +34,6 @@ const CHECK: Duration = Duration::from_millis(500);
 /// A number that no queue has: the kernel counts them in 16 bits.
 const ANY_QUEUE: u32 = u16::MAX as u32;
 
-/// The sizes of a queue's rings.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CopySize {
-    /// Slots in a queue's ring.
-    pub slots: u32,
-    /// Bytes that are kept of a packet, if not all.
-    pub snaplen: Option<u32>,
-    /// Cells in a ring of copies, if somebody says.
-    pub cells: Option<u32>,
-}
-
 /// Packets to be copied into rings: those of a mirror, or of a claim.
 #[derive(Debug)]
 pub(super) struct CopyJob<'a> {
@@ -58,7 +47,12 @@ pub(super) struct CopyJob<'a> {
     pub places: Range<u32>,
     pub queues: RangeInclusive<u32>,
     pub watch: &'a Arc<InterfaceWatch>,
-    pub size: CopySize,
+    /// Slots in a queue's ring.
+    pub slots: u32,
+    /// Bytes that are kept of a packet, if not all.
+    pub snaplen: Option<u32>,
+    /// Cells of a ring, if not the default.
+    pub cells: Option<u32>,
     /// True if the packets' times are taken.
     pub stamped: bool,
     /// See [`OpenOptions::latency`].
@@ -79,7 +73,7 @@ impl CopyJob<'_> {
         let stage =
             Arc::new(claim_conflict::take(self.name, self.resident, self.places.clone(), &owner)?);
         let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
-        if self.size.snaplen.is_none_or(|snaplen| snaplen > geometry.ring.snaplen) {
+        if self.snaplen.is_none_or(|snaplen| snaplen > geometry.ring.snaplen) {
             let then = "are cut to that: start again to have them whole";
             self.watch.limit(geometry.ring.snaplen, then, self.interface.mtu);
         }
@@ -99,7 +93,7 @@ impl CopyJob<'_> {
                 // The first look reports an interface that is down already.
                 down: false,
             };
-            let rx = Ring::receive_indirect(&pool, self.size.slots)?;
+            let rx = Ring::receive_indirect(&pool, self.slots)?;
             Ok(Queue::new(number, rx, Ring::absent(&pool)?, queue, vec![described.clone()]))
         });
         let queues = queues.collect::<Result<Vec<_>>>()?;
@@ -115,13 +109,13 @@ impl CopyJob<'_> {
             Sharing::Queue => queues.clone().count(),
             Sharing::Cpu => libbpf_rs::num_possible_cpus().unwrap_or(1),
         };
-        let snaplen = match (self.size.snaplen, self.resident.mode()) {
+        let snaplen = match (self.snaplen, self.resident.mode()) {
             (Some(snaplen), Mode::Native) => snaplen.min(frame_bytes),
             // The kernel may have put packets together before: they are longer than the MTU.
             (Some(snaplen), Mode::Skb) => snaplen,
             (None, _) => frame_bytes,
         };
-        let cells = self.size.cells;
+        let cells = self.cells;
         let fitting = Geometry::new(sharing, rings as u32, queues, snaplen, cells);
         let geometry = fitting.map_err(|too_large| {
             let remedy = match cells {

@@ -22,7 +22,7 @@
 
 use std::sync::Arc;
 
-use super::copy_queue::{CopyJob, CopySize};
+use super::copy_queue::CopyJob;
 use super::interface::find_ethernet;
 use super::name::PortName;
 use super::options::{Fallback, OpenOptions, Use};
@@ -42,11 +42,9 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     }
     let modes = [("native", ModeWish::Only(Mode::Native)), ("skb", ModeWish::Only(Mode::Skb))];
     let wish = name.choice("mode", &modes)?.unwrap_or_default();
-    let size = CopySize {
-        slots: name.slots(2..=16_384)?,
-        snaplen: name.number("snaplen", 1..=262_144)?,
-        cells: name.count("ring_size", 2..=65_536)?,
-    };
+    let slots = name.slots(2..=16_384)?;
+    let snaplen = name.number("snaplen", 1..=262_144)?;
+    let cells = name.count("ring_size", 2..=65_536)?;
     let filter = name.filter(LINKTYPE_ETHERNET)?;
     let netns = options.netns.as_deref();
     let otherwise = "XDP is for Ethernet interfaces; packet: takes all kinds";
@@ -70,7 +68,9 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             places: MIRRORS,
             queues,
             watch: &Arc::new(watch),
-            size,
+            slots,
+            snaplen,
+            cells,
             stamped,
             latency: name.latency(options)?,
             promiscuous: promiscuous.map(Arc::new),

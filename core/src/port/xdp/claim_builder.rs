@@ -17,7 +17,7 @@ use crate::link;
 use crate::nic::Deferred;
 use crate::port::card_clock;
 use crate::port::claim_conflict::{self, overlap, who};
-use crate::port::copy_queue::{CopyJob, CopySize};
+use crate::port::copy_queue::CopyJob;
 use crate::port::interface::MAX_HEADER_BYTES;
 use crate::port::live_queue::{DEFAULT_RING, LiveQueue, open_sender};
 use crate::port::name::PortName;
@@ -37,8 +37,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// The timeout if other ports take packets of the queue: one of them may keep its socket.
 const RETRY_TIMEOUT_WITH_OTHERS: Duration = Duration::from_millis(100);
 
-/// A port whose packets come to its rings: by a socket for each queue, or, where another socket
-/// has one of the queues, as copies.
+/// Opens a port whose packets come to its rings.
 pub(super) fn take(
     name: &PortName,
     config: &XdpConfig,
@@ -64,7 +63,7 @@ pub(super) fn take(
     let filter = name.filter(LINKTYPE_ETHERNET)?;
     let promiscuous = config.promiscuous && options.usage.receives();
     let promiscuous = promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
-    let mut taking = ClaimBuilder {
+    let builder = ClaimBuilder {
         name,
         config,
         interface,
@@ -77,17 +76,7 @@ pub(super) fn take(
         stamp,
         promiscuous: promiscuous.map(Arc::new),
     };
-    let others = taking.others()?;
-    let patience = if others.is_empty() { RETRY_TIMEOUT } else { RETRY_TIMEOUT_WITH_OTHERS };
-    match taking.by_faster_copies(&others, patience)? {
-        Some(port) => Ok(port),
-        None => match taking.by_sockets(config.bind, patience) {
-            Err(error) if taking.may_copy(&error) => {
-                taking.by_copies_beside(&taking.others()?, &error)
-            }
-            result => result,
-        },
-    }
+    builder.open()
 }
 
 /// A port on its way, for packets that come to it.
@@ -107,20 +96,49 @@ struct ClaimBuilder<'a> {
 }
 
 impl ClaimBuilder<'_> {
-    fn by_sockets(&self, bind: Option<BindMode>, patience: Duration) -> Result<Port> {
-        let &Self { config, interface, options, ref resident, .. } = self;
-        let receives = options.usage.receives();
-        let sends = options.usage.sends();
-        let mut fallbacks = self.fallbacks.clone();
-        let claim = match receives {
-            true => {
-                let owner = self.owner();
-                let claim =
-                    Claim::new(self.name, resident, self.filter.as_ref(), self.stamp, &owner)?;
-                Some(Arc::new(Mutex::new(claim)))
+    /// Opens the port the fastest way: by sockets without copying, by copies, by sockets with copying; or the
+    /// way that was asked for. Where another socket has one of the queues, by copies.
+    fn open(mut self) -> Result<Port> {
+        let mut others = self.others()?;
+        let timeout = if others.is_empty() { RETRY_TIMEOUT } else { RETRY_TIMEOUT_WITH_OTHERS };
+        if self.config.method == Some(XdpMethod::Copies) {
+            return match self.options.usage {
+                Use::Receive => self.by_copies(None),
+                _ => Err(self.name.error("method=ring only receives; method=af_xdp sends")),
+            };
+        }
+        if self.needs_no_socket() {
+            let fallback = match self.lacks_zero_copy() {
+                Some(reason) => Fallback::new("zero-copy", "copy", reason),
+                None => match self.by_sockets(Some(BindMode::ZeroCopy), timeout) {
+                    Ok(port) => return Ok(port),
+                    Err(error) if self.may_copy(&error) => beside(&others, &error),
+                    Err(error) => Fallback::new("zero-copy", "copy", error.to_string()),
+                },
+            };
+            match self.by_copies(Some(fallback)) {
+                Ok(port) => return Ok(port),
+                // Before Linux 5.18, say: sockets may work.
+                Err(error) => {
+                    self.fallbacks.push(Fallback::new("copy ring", "af_xdp", error.to_string()));
+                }
             }
-            false => None,
-        };
+        }
+        match self.by_sockets(self.config.bind, timeout) {
+            Err(error) if self.may_copy(&error) => {
+                others = self.others()?;
+                self.by_copies(Some(beside(&others, &error)))
+            }
+            result => result,
+        }
+    }
+
+    fn by_sockets(&self, bind: Option<BindMode>, timeout: Duration) -> Result<Port> {
+        let &Self { name, config, interface, options, ref resident, .. } = self;
+        let (receives, sends) = (options.usage.receives(), options.usage.sends());
+        let mut fallbacks = self.fallbacks.clone();
+        let claim = || Claim::new(name, resident, self.filter.as_ref(), self.stamp, &self.owner());
+        let claim = receives.then(claim).transpose()?.map(|claim| Arc::new(Mutex::new(claim)));
         let by_live = config.send == SendPath::Live;
         if by_live {
             leaves_by(interface, None)?;
@@ -129,24 +147,17 @@ impl ClaimBuilder<'_> {
         let open = |_| LiveQueue::new(open_sender(DEFAULT_RING, None, interface, true)?, interface);
         let live = by_live.then(|| self.queues.clone().map(open).collect::<Result<Vec<_>>>());
         let mut live = live.transpose()?.map(Vec::into_iter);
+        // In copy mode the kernel puts packets into whatever there is.
+        let by_card = match (bind, receives) {
+            (Some(BindMode::Copy), _) | (_, false) => 0,
+            _ => buffer_bytes(None, &interface.name, interface.mtu),
+        };
+        let bytes = by_card.max(bytes_for_a_frame(interface.mtu, resident.frags()));
         let count = self.queues.clone().count() as u32;
-        let pool = match &options.pool {
-            Some(pool) => Arc::clone(pool),
-            None => {
-                // In copy mode the kernel puts packets into whatever there is.
-                let by_card = match (bind, receives) {
-                    (Some(BindMode::Copy), _) | (_, false) => 0,
-                    _ => buffer_bytes(None, &interface.name, interface.mtu),
-                };
-                let bytes = by_card.max(bytes_for_a_frame(interface.mtu, resident.frags()));
-                requirements_of(config, count, (receives, sends), bytes).pool()?
-            }
-        };
-        let deferred = match config.busy_poll {
-            Some(_) => Some(Arc::new(Deferred::new(interface)?)),
-            None => None,
-        };
-        let latency = self.name.latency(self.options)?;
+        let pool = requirements_of(config, count, (receives, sends), bytes).pool_of(options)?;
+        let deferred = config.busy_poll.map(|_| Deferred::new(interface)).transpose()?;
+        let deferred = deferred.map(Arc::new);
+        let latency = name.latency(options)?;
         let rings = RingMaker { pool, usage: options.usage, slots: config.slots };
         let mut binds = Vec::new();
         let mut opened = Vec::new();
@@ -165,7 +176,7 @@ impl ClaimBuilder<'_> {
                 },
                 multi_buffer: resident.frags(),
                 busy_poll: config.busy_poll,
-                patience,
+                patience: timeout,
                 ..XskConfig::default()
             };
             let mut xsk = xsk.open(&rings.pool)?;
@@ -233,55 +244,17 @@ impl ClaimBuilder<'_> {
         Ok(owners.filter(take).collect())
     }
 
-    /// Takes the packets by copying them where that is the fastest way, or the one asked for;
-    /// None where it is not.
-    fn by_faster_copies(&mut self, others: &[Owner], patience: Duration) -> Result<Option<Port>> {
-        match self.config.method {
-            Some(XdpMethod::Copies) if self.options.usage != Use::Receive => {
-                Err(self.name.error("method=ring only receives; method=af_xdp sends"))
-            }
-            Some(XdpMethod::Copies) => self.by_copies(None).map(Some),
-            None if self.leaves_the_way_open() => {
-                let error = match self.lacks_zero_copy() {
-                    Some(reason) => return Ok(self.by_copies_if_they_go(reason)),
-                    None => match self.by_sockets(Some(BindMode::ZeroCopy), patience) {
-                        Ok(port) => return Ok(Some(port)),
-                        Err(error) => error,
-                    },
-                };
-                Ok(if self.may_copy(&error) {
-                    self.by_copies_beside(others, &error).ok()
-                } else {
-                    self.by_copies_if_they_go(error.to_string())
-                })
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// Why there is no need to try; none where the kernel does not say (before 6.3).
+    /// Returns the reason not to try zero-copy; none where the kernel does not tell (before 6.3).
     fn lacks_zero_copy(&self) -> Option<String> {
         let abilities = link::xdp_abilities(None, self.interface).ok()??;
         let lacks = !abilities.zero_copy();
         lacks.then(|| format!("the driver of {} has no zero-copy", self.interface.name))
     }
 
-    /// Tries copies; if they fail (before Linux 5.18, say) sockets may work.
-    fn by_copies_if_they_go(&mut self, no_zero_copy: String) -> Option<Port> {
-        let reason = no_zero_copy;
-        match self.by_copies(Some(Fallback::new("zero-copy", "copy", reason))) {
-            Ok(port) => Some(port),
-            Err(error) => {
-                let reason = error.to_string();
-                self.fallbacks.push(Fallback::new("copy ring", "af_xdp", reason));
-                None
-            }
-        }
-    }
-
     /// Returns true if no option requires sockets: the port only receives, and shares no pool.
-    fn leaves_the_way_open(&self) -> bool {
-        self.options.usage == Use::Receive
+    fn needs_no_socket(&self) -> bool {
+        self.config.method.is_none()
+            && self.options.usage == Use::Receive
             && self.options.pool.is_none()
             && self.config.bind.is_none()
             && self.config.busy_poll.is_none()
@@ -295,15 +268,6 @@ impl ClaimBuilder<'_> {
         let socket = self.config.method == Some(XdpMethod::Sockets)
             || matches!(self.name.option("mode"), Some("zero-copy" | "copy"));
         error.errno() == Some(libc::EBUSY) && self.options.usage == Use::Receive && !socket
-    }
-
-    /// Takes the packets by copying them; `error` is why no socket does.
-    fn by_copies_beside(&self, others: &[Owner], error: &Error) -> Result<Port> {
-        let reason = match others.first() {
-            Some(owner) => format!("{} has the queue, and a queue has one socket", who(owner)),
-            None => error.to_string(),
-        };
-        self.by_copies(Some(Fallback::new("af_xdp", "copy ring", reason)))
     }
 
     fn by_copies(&self, fallback: Option<Fallback>) -> Result<Port> {
@@ -321,28 +285,31 @@ impl ClaimBuilder<'_> {
             places: if self.filter.is_some() { FILTERED } else { WHOLE },
             queues: self.queues.clone(),
             watch: &self.watch,
-            size: CopySize {
-                slots: self.config.slots,
-                snaplen: self.config.snaplen,
-                cells: self.config.cells,
-            },
+            slots: self.config.slots,
+            snaplen: self.config.snaplen,
+            cells: self.config.cells,
             stamped: self.stamp != Stamp::None,
             latency: self.name.latency(self.options)?,
             promiscuous: self.promiscuous.clone(),
         };
         let mode = Some(slowest(self.resident.mode(), &[BindMode::Copy]));
-        Ok(Port {
-            method: "ring",
-            mode,
-            fallbacks,
-            ..Port::plain(self.name, job.open(self.options)?)
-        })
+        let queues = job.open(self.options)?;
+        Ok(Port { method: "ring", mode, fallbacks, ..Port::plain(self.name, queues) })
     }
 
     fn owner(&self) -> Owner {
         let expression = self.filter.as_ref().map_or("", Filter::expression);
         Owner::myself(Action::Take, expression, self.queues.clone())
     }
+}
+
+/// The fallback to copies because another port's socket has a queue.
+fn beside(others: &[Owner], error: &Error) -> Fallback {
+    let reason = match others.first() {
+        Some(owner) => format!("{} has the queue, and a queue has one socket", who(owner)),
+        None => error.to_string(),
+    };
+    Fallback::new("af_xdp", "copy ring", reason)
 }
 
 /// The fallback of a port that gets no times of the card.
