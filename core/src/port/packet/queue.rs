@@ -34,6 +34,8 @@ const LOOK_AFTER: u32 = 1 << 30;
 #[derive(Debug)]
 pub(crate) struct PacketQueue {
     socket: Socket,
+    /// How it receives; None if it only sends.
+    method: Option<PacketMethod>,
     receiver: Option<Receive>,
     /// Of `packet:any`: the devices that packets have come from.
     devices: Option<Devices>,
@@ -52,7 +54,7 @@ pub(crate) struct PacketQueue {
 enum Receive {
     Blocks(BlockRing),
     Frames(FrameRing),
-    Calls(Box<BatchReceiver>, PacketMethod),
+    Calls(Box<BatchReceiver>),
 }
 
 impl PacketQueue {
@@ -65,13 +67,13 @@ impl PacketQueue {
         fallbacks: &mut Vec<Fallback>,
     ) -> Result<(Self, Ring, Ring)> {
         let usage = rings.usage;
-        let (receiver, rx) = match usage {
-            Use::Send => (None, rings.receive(false)?),
+        let (method, receiver, rx) = match usage {
+            Use::Send => (None, None, rings.receive(false)?),
             Use::Receive | Use::Both => {
                 // All interfaces together have no frames, whose length follows from it.
                 let mtu = interface.map_or(0, |interface| interface.mtu);
-                let (receiver, ring) = receive(&socket, config, mtu, rings, fallbacks)?;
-                (Some(receiver), ring)
+                let (method, receiver, ring) = receive(&socket, config, mtu, rings, fallbacks)?;
+                (Some(method), Some(receiver), ring)
             }
         };
         let sender = interface
@@ -81,6 +83,7 @@ impl PacketQueue {
         let tx = rings.transmit(sender.is_some())?;
         let queue = Self {
             socket,
+            method,
             receiver,
             devices: None,
             sender,
@@ -103,19 +106,14 @@ impl PacketQueue {
         &self.socket
     }
 
-    /// How it receives; None if it only sends.
     pub(super) fn method(&self) -> Option<PacketMethod> {
-        self.receiver.as_ref().map(|receiver| match receiver {
-            Receive::Calls(_, method) => *method,
-            Receive::Blocks(_) => PacketMethod::Ring,
-            Receive::Frames(_) => PacketMethod::Frames,
-        })
+        self.method
     }
 
     /// The name of the way it receives or, if it only sends, of the way it sends.
     pub(super) fn method_name(&self) -> &'static str {
-        let sending = || self.sender.as_ref().map_or("", |sender| sender.way().name());
-        self.method().map_or_else(sending, PacketMethod::name)
+        let sending = || self.sender.as_ref().map_or("", SocketSender::name);
+        self.method.map_or_else(sending, PacketMethod::name)
     }
 
     /// Returns the meaning of an error of the socket; 0 is none.
@@ -131,14 +129,6 @@ impl PacketQueue {
                 let source = std::io::Error::from_raw_os_error(errno);
                 Err(Error::system("receive from", self.socket.object(), source))
             }
-        }
-    }
-
-    /// The error that a system call has taken from the socket since the last look; 0 for none.
-    fn take_noted(&mut self) -> i32 {
-        match &mut self.receiver {
-            Some(Receive::Calls(receiver, _)) => std::mem::take(&mut receiver.noted),
-            Some(Receive::Blocks(_) | Receive::Frames(_)) | None => 0,
         }
     }
 }
@@ -157,7 +147,7 @@ impl Backend for PacketQueue {
                 frames.give_back(ring);
                 frames.fill(ring, || lost_since(socket, stats))
             }
-            Some(Receive::Calls(receiver, _)) => receiver.receive(socket, ring)?,
+            Some(Receive::Calls(receiver)) => receiver.receive(socket, ring)?,
             None => Filled::default(),
         };
         self.delivered += u64::from(filled.packets);
@@ -230,7 +220,7 @@ impl Backend for PacketQueue {
         match &mut self.receiver {
             Some(Receive::Blocks(blocks)) => blocks.note_loss(lost),
             Some(Receive::Frames(frames)) => frames.note_loss(lost),
-            Some(Receive::Calls(..)) | None => {}
+            Some(Receive::Calls(_)) | None => {}
         }
         let sent = self.sender.as_ref().map(SocketSender::stats).unwrap_or_default();
         let QueueStats { received, dropped_ring_full, lost_long, ring_full_events, .. } =
@@ -242,12 +232,14 @@ impl Backend for PacketQueue {
         if self.removed {
             return Err(self.socket.interface_removed());
         }
-        let noted = self.take_noted();
-        let ready = match &self.receiver {
-            _ if noted != 0 => return self.told(noted).map(Some),
+        let ready = match &mut self.receiver {
+            Some(Receive::Calls(receiver)) if receiver.noted != 0 => {
+                let noted = std::mem::take(&mut receiver.noted);
+                return self.told(noted).map(Some);
+            }
             Some(Receive::Blocks(blocks)) => blocks.is_ready(),
             Some(Receive::Frames(frames)) => frames.is_ready(),
-            Some(Receive::Calls(..)) => self.socket.poll(Duration::ZERO)?,
+            Some(Receive::Calls(_)) => self.socket.poll(Duration::ZERO)?,
             None => false,
         };
         if ready { self.slept(true).map(Some) } else { Ok(None) }
@@ -257,7 +249,7 @@ impl Backend for PacketQueue {
     fn spins(&mut self, wait: Wait) -> bool {
         match &self.receiver {
             Some(Receive::Blocks(_)) => wait == Wait::Spin,
-            Some(Receive::Frames(_) | Receive::Calls(..)) => true,
+            Some(Receive::Frames(_) | Receive::Calls(_)) => true,
             None => false,
         }
     }
@@ -278,27 +270,25 @@ impl Backend for PacketQueue {
     }
 }
 
-/// The method asked for, or the next one if the kernel has it not.
+/// Sets up the method asked for, or recvmmsg if the kernel lacks it. Returns the method in use.
 fn receive(
     socket: &Socket,
     config: &PacketConfig,
     mtu: u32,
     rings: &RingMaker,
     fallbacks: &mut Vec<Fallback>,
-) -> Result<(Receive, Ring)> {
+) -> Result<(PacketMethod, Receive, Ring)> {
     let mut method = config.method;
-    let shared = match method {
-        PacketMethod::Ring => Some(blocks(socket, config)),
-        PacketMethod::Frames => Some(frames(socket, config, mtu)),
-        PacketMethod::Recvmmsg | PacketMethod::Recv => None,
-    };
-    if let Some(shared) = shared {
+    if matches!(method, PacketMethod::Ring | PacketMethod::Frames) {
+        let shared = ask_for_times(socket, config).and_then(|()| match method {
+            PacketMethod::Frames => FrameRing::new(socket, config, mtu).map(Receive::Frames),
+            _ => BlockRing::new(socket, config).map(Receive::Blocks),
+        });
         match shared {
-            Ok(shared) => return Ok((shared, rings.receive_indirect()?)),
+            Ok(shared) => return Ok((method, shared, rings.receive_indirect()?)),
             Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOPROTOOPT)) => {
-                let reason = error.to_string();
+                let (from, reason) = (method.name(), error.to_string());
                 // Once for all queues.
-                let from = method.name();
                 if !fallbacks.iter().any(|fallback| fallback.from == from) {
                     fallbacks.push(Fallback::new(from, "recvmmsg", reason));
                 }
@@ -310,17 +300,7 @@ fn receive(
     let ring = rings.receive(true)?;
     let config = PacketConfig { method, ..config.clone() };
     let receiver = BatchReceiver::new(socket, &config, &ring)?;
-    Ok((Receive::Calls(Box::new(receiver), method), ring))
-}
-
-fn blocks(socket: &Socket, config: &PacketConfig) -> Result<Receive> {
-    ask_for_times(socket, config)?;
-    BlockRing::new(socket, config).map(Receive::Blocks)
-}
-
-fn frames(socket: &Socket, config: &PacketConfig, mtu: u32) -> Result<Receive> {
-    ask_for_times(socket, config)?;
-    FrameRing::new(socket, config, mtu).map(Receive::Frames)
+    Ok((method, Receive::Calls(Box::new(receiver)), ring))
 }
 
 /// Has the kernel write the card's times into a ring, where they are wanted.

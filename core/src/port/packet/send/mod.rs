@@ -31,7 +31,8 @@ const BETWEEN: Duration = Duration::from_millis(5);
 /// The sending side of a socket.
 #[derive(Debug)]
 pub(super) struct SocketSender {
-    way: SendMethod,
+    name: &'static str,
+    method: SendMethod,
     progress: RingProgress,
     /// The interface it sends by.
     presence: LinkState,
@@ -39,8 +40,7 @@ pub(super) struct SocketSender {
 
 #[derive(Debug)]
 enum SendMethod {
-    Sendmmsg(Calls),
-    Sendto(Calls),
+    Calls(Calls),
     Ring(FrameRing),
 }
 
@@ -86,31 +86,32 @@ impl SocketSender {
                 },
             )?;
         }
-        let way = match config.sending {
-            Sending::Sendmmsg => SendMethod::Sendmmsg(Calls::in_batches(config.batch)),
-            Sending::Sendto => SendMethod::Sendto(Calls::one_by_one()),
-            Sending::Ring => match ring(socket, config, interface, usage)? {
-                Ok(ring) => SendMethod::Ring(ring),
-                Err(reason) => {
-                    let fallback = Fallback::new("transmit ring", "sendmmsg", reason);
-                    // Once for all queues.
-                    if !fallbacks.contains(&fallback) {
-                        fallbacks.push(fallback);
-                    }
-                    SendMethod::Sendmmsg(Calls::in_batches(config.batch))
-                }
-            },
+        let mut sending = config.sending;
+        let ring = match sending {
+            Sending::Ring => ring(socket, config, interface, usage)?.map(Some),
+            Sending::Sendmmsg | Sending::Sendto => Ok(None),
         };
-        Ok(Self { way, progress: RingProgress::default(), presence: LinkState::of(interface)? })
+        let ring = ring.unwrap_or_else(|reason| {
+            sending = Sending::Sendmmsg;
+            let fallback = Fallback::new("transmit ring", "sendmmsg", reason);
+            // Once for all queues.
+            if !fallbacks.contains(&fallback) {
+                fallbacks.push(fallback);
+            }
+            None
+        });
+        let method = match ring {
+            Some(ring) => SendMethod::Ring(ring),
+            None if sending == Sending::Sendto => SendMethod::Calls(Calls::one_by_one()),
+            None => SendMethod::Calls(Calls::in_batches(config.batch)),
+        };
+        let (name, progress) = (sending.name(), RingProgress::default());
+        Ok(Self { name, method, progress, presence: LinkState::of(interface)? })
     }
 
-    /// The way in use.
-    pub(super) fn way(&self) -> Sending {
-        match self.way {
-            SendMethod::Sendmmsg(_) => Sending::Sendmmsg,
-            SendMethod::Sendto(_) => Sending::Sendto,
-            SendMethod::Ring(_) => Sending::Ring,
-        }
+    /// The name of the method in use.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
     }
 
     /// Returns the counts of packets to be sent.
@@ -121,13 +122,11 @@ impl SocketSender {
     /// Sends the packets the program has released. Returns how many slots are room again. What
     /// the kernel has no room for stays for the next call.
     pub(super) fn send(&mut self, socket: &Socket, ring: &mut Ring) -> Result<u32> {
-        let Self { way, progress, presence } = self;
+        let Self { method, progress, presence, .. } = self;
         let before = progress.tx.next;
         let target = Target { socket, presence };
-        let result = match way {
-            SendMethod::Sendmmsg(calls) | SendMethod::Sendto(calls) => {
-                calls.send(&target, ring, progress)
-            }
+        let result = match method {
+            SendMethod::Calls(calls) => calls.send(&target, ring, progress),
             SendMethod::Ring(frames) => frames.send(&target, ring, progress),
         };
         let slots = progress.tx.publish(ring, before);
@@ -141,7 +140,7 @@ impl SocketSender {
 
     /// Counts what waits as refused, and unsent.
     pub(super) fn give_up(&mut self, ring: &mut Ring) {
-        if let SendMethod::Ring(frames) = &mut self.way {
+        if let SendMethod::Ring(frames) = &mut self.method {
             frames.take_back();
         }
         self.progress.tx.give_up(ring);
