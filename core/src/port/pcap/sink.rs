@@ -25,17 +25,13 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// The state of a file's one queue.
 #[derive(Debug)]
 pub(super) struct FileSink {
-    file: File,
+    /// None once the file is closed.
+    recorder: Option<Recorder>,
+    /// Packets written and lost, once the file is closed.
+    summary: (u64, u64),
     /// The slots that were taken, and the packets that cannot stand in the file.
     progress: TxProgress,
     snaplen: u32,
-}
-
-#[derive(Debug)]
-enum File {
-    Open(Box<Recorder>),
-    /// Packets written and packets lost.
-    Closed(u64, u64),
 }
 
 /// The state of an open file.
@@ -78,23 +74,19 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         held_since: None,
         interfaces: 0,
     };
-    let file = File::Open(Box::new(recorder));
-    let sink = FileSink { file, progress: TxProgress::default(), snaplen };
+    let (recorder, progress) = (Some(recorder), TxProgress::default());
+    let sink = FileSink { recorder, summary: (0, 0), progress, snaplen };
     let queue = Queue::new(0, rx, tx, sink, Vec::new());
     Ok(Port::plain(name, vec![queue]))
 }
 
 impl FileSink {
     fn finish(&mut self) -> Option<Error> {
-        let File::Open(_) = &self.file else { return None };
-        let File::Open(recorder) = std::mem::replace(&mut self.file, File::Closed(0, 0)) else {
-            return None;
-        };
-        let Recorder { mut output, chunk, .. } = *recorder;
+        let Recorder { mut output, chunk, .. } = self.recorder.take()?;
         // What fails here is in the summary too.
         let _ = output.write(&chunk);
         let summary = output.finish();
-        self.file = File::Closed(summary.packets, summary.lost);
+        self.summary = (summary.packets, summary.lost);
         summary.failure
     }
 
@@ -112,14 +104,14 @@ impl Backend for FileSink {
     /// file does not take are counted as refused; the ring is free again in any case.
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         let first = self.progress.next;
-        let recorded = match &mut self.file {
-            File::Open(recorder) => {
+        let recorded = match &mut self.recorder {
+            Some(recorder) => {
                 let (slots, refused, recorded) = recorder.take(ring, first, self.snaplen);
                 self.progress.next = ring.after(first, slots);
                 self.progress.refused += refused;
                 recorded
             }
-            File::Closed(..) => {
+            None => {
                 self.refuse_the_rest(ring);
                 Ok(())
             }
@@ -138,7 +130,7 @@ impl Backend for FileSink {
         interfaces: &[Interface],
         known: &mut Vec<Interface>,
     ) -> Result<()> {
-        let File::Open(recorder) = &mut self.file else { return Ok(()) };
+        let Some(recorder) = &mut self.recorder else { return Ok(()) };
         for interface in interfaces.iter().skip(recorder.interfaces as usize) {
             let snaplen = match interface.snaplen {
                 0 => self.snaplen,
@@ -164,12 +156,12 @@ impl Backend for FileSink {
     }
 
     fn stats(&mut self) -> Result<QueueStats> {
-        let (sent, lost) = match &self.file {
-            File::Open(recorder) => {
+        let (sent, lost) = match &self.recorder {
+            Some(recorder) => {
                 let counts = recorder.output.counts();
                 (counts.written(), counts.lost())
             }
-            File::Closed(written, lost) => (*written, *lost),
+            None => self.summary,
         };
         Ok(QueueStats { sent, refused: self.progress.refused + lost, ..QueueStats::default() })
     }
