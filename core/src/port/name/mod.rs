@@ -55,6 +55,10 @@ struct KindSpec {
 }
 
 impl KindSpec {
+    const fn new(kind: Kind, prefix: &'static str, queues: bool, options: &'static str) -> Self {
+        Self { kind, prefix, queues, options }
+    }
+
     fn options(&self) -> impl Iterator<Item = &'static str> {
         self.options.split(' ')
     }
@@ -64,55 +68,40 @@ impl KindSpec {
     }
 }
 
-const KINDS: &[KindSpec] = &[
-    KindSpec {
-        kind: Kind::Packet,
-        prefix: "packet",
-        queues: true,
-        options: "method filter snaplen promisc tx_copies timestamp busy_poll blocks \
-                  block_size block_timeout buffer batch fanout fanout_flags fanout_prog send qdisc slots \
-                  cooked latency",
-    },
-    KindSpec {
-        kind: Kind::Xdp,
-        prefix: "xdp",
-        queues: true,
-        options: "filter action method send mode promisc snaplen timestamp ring_size slots \
-                  busy_poll latency",
-    },
-    KindSpec {
-        kind: Kind::Mirror,
-        prefix: "mirror",
-        queues: true,
-        options: "filter snaplen promisc mode timestamp ring_size slots latency",
-    },
-    KindSpec { kind: Kind::Live, prefix: "live", queues: true, options: "ring_size cpu slots" },
-    KindSpec {
-        kind: Kind::Host,
-        prefix: "host",
-        queues: true,
-        options: "fallback hook flows mode ring_size slots",
-    },
-    KindSpec {
-        kind: Kind::Tap,
-        prefix: "tap",
-        queues: true,
-        options: "persist up mtu ring_size slots",
-    },
-    KindSpec {
-        kind: Kind::Memif,
-        prefix: "memif",
-        queues: false,
-        options: "role id secret queues ring_size buffer slots interrupt sealed",
-    },
-    KindSpec {
-        kind: Kind::Monitor,
-        prefix: "monitor",
-        queues: false,
-        options: "filter snaplen ring_size socket slots latency",
-    },
-    KindSpec { kind: Kind::Pcap, prefix: "pcap", queues: false, options: "filter snaplen slots" },
-    KindSpec { kind: Kind::Null, prefix: "null", queues: true, options: "size slots" },
+const KINDS: [KindSpec; 10] = [
+    KindSpec::new(
+        Kind::Packet,
+        "packet",
+        true,
+        "method filter snaplen promisc tx_copies timestamp busy_poll blocks \
+         block_size block_timeout buffer batch fanout fanout_flags fanout_prog send qdisc slots \
+         cooked latency",
+    ),
+    KindSpec::new(
+        Kind::Xdp,
+        "xdp",
+        true,
+        "filter action method send mode promisc snaplen timestamp ring_size slots \
+         busy_poll latency",
+    ),
+    KindSpec::new(
+        Kind::Mirror,
+        "mirror",
+        true,
+        "filter snaplen promisc mode timestamp ring_size slots latency",
+    ),
+    KindSpec::new(Kind::Live, "live", true, "ring_size cpu slots"),
+    KindSpec::new(Kind::Host, "host", true, "fallback hook flows mode ring_size slots"),
+    KindSpec::new(Kind::Tap, "tap", true, "persist up mtu ring_size slots"),
+    KindSpec::new(
+        Kind::Memif,
+        "memif",
+        false,
+        "role id secret queues ring_size buffer slots interrupt sealed",
+    ),
+    KindSpec::new(Kind::Monitor, "monitor", false, "filter snaplen ring_size socket slots latency"),
+    KindSpec::new(Kind::Pcap, "pcap", false, "filter snaplen slots"),
+    KindSpec::new(Kind::Null, "null", true, "size slots"),
 ];
 
 impl Kind {
