@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::fanout::{NET, load_from};
 use super::link_header::{LINKTYPE_RAW, LINKTYPE_SLL2, link_type_of};
 use crate::error::Result;
+use crate::filter::cbpf::{Condition, Op, Operand, Width};
 use crate::filter::{Filter, Instruction};
 use crate::link::LinkNames;
 use crate::port::options::Fallback;
@@ -168,11 +169,7 @@ impl KnownDevices {
     }
 }
 
-// linux/filter.h, linux/if_packet.h
-const LOAD: u16 = 0x20;
-const JUMP: u16 = 0x05;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const RETURN: u16 = 0x06;
+// linux/filter.h
 const HARDWARE_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_HATYPE).cast_unsigned();
 const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
 
@@ -180,7 +177,7 @@ const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned
 /// reason, where the filter is about Ethernet. A packet that the host sends to itself by a loopback
 /// device is seen as it is received only, as in libpcap.
 pub(super) fn program(filter: Option<&str>) -> Result<(Vec<Instruction>, Option<Fallback>)> {
-    let everything = || vec![op(RETURN, u32::MAX)];
+    let everything = || vec![Op::Return(u32::MAX).encode()];
     let mut fallback = None;
     let (ethernet, others) = match filter {
         None => (everything(), everything()),
@@ -188,36 +185,31 @@ pub(super) fn program(filter: Option<&str>) -> Result<(Vec<Instruction>, Option<
             Filter::compile(expression, LINKTYPE_ETHERNET)?.for_packet_socket()?,
             match Filter::compile(expression, LINKTYPE_RAW) {
                 Ok(filter) => {
-                    let mut program = filter.for_packet_socket()?;
-                    program.iter_mut().for_each(|op| op.k = load_from(NET, op.code, op.k));
-                    program
+                    let program = filter.for_packet_socket()?;
+                    program.into_iter().map(|op| load_from(NET, op)).collect()
                 }
                 Err(error) => {
                     let (from, to) = ("all interfaces", "Ethernet interfaces");
                     fallback = Some(Fallback::new(from, to, error.to_string()));
-                    vec![op(RETURN, 0)]
+                    vec![Op::Return(0).encode()]
                 }
             },
         ),
     };
-    let branch = |value: u16, jt, jf| Instruction { jt, jf, ..op(JUMP_IF_EQUAL, value.into()) };
-    let mut program = vec![
-        op(LOAD, HARDWARE_TYPE),
+    let branch =
+        |value: u16, jt, jf| Op::Branch(Condition::Equal, Operand::K(value.into()), jt, jf);
+    let choice = [
+        Op::Load(Width::Word, HARDWARE_TYPE),
         branch(libc::ARPHRD_ETHER, 5, 0),
         branch(libc::ARPHRD_LOOPBACK, 1, 0),
         // To `others`, behind the rest of this and `ethernet`.
-        op(JUMP, 3 + ethernet.len() as u32),
-        op(LOAD, PACKET_TYPE),
+        Op::Jump(3 + ethernet.len() as i32),
+        Op::Load(Width::Word, PACKET_TYPE),
         branch(libc::PACKET_OUTGOING.into(), 0, 1),
-        op(RETURN, 0),
+        Op::Return(0),
     ];
-    program.extend(ethernet);
-    program.extend(others);
+    let program = choice.into_iter().map(Op::encode).chain(ethernet).chain(others).collect();
     Ok((program, fallback))
-}
-
-fn op(code: u16, k: u32) -> Instruction {
-    Instruction { code, jt: 0, jf: 0, k }
 }
 
 #[cfg(test)]

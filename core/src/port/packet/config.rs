@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::port::name::PortName;
 use crate::port::options::OpenOptions;
 
-use super::fanout::{Fanout, FanoutMode};
+use super::fanout::{self, Fanout};
 
 /// After this time a `packet:` port's block is handed over though it is not full, where `block_timeout=`
 /// does not say another: so long a packet may lie there.
@@ -165,12 +165,11 @@ impl PacketConfig {
     }
 
     fn fanout(name: &PortName) -> Result<Option<Fanout>> {
-        let mode = name.choice("fanout", FanoutMode::WORDS)?;
+        let mode = name.choice("fanout", fanout::MODES)?;
         let mut fanout = Fanout {
-            mode: mode.unwrap_or(FanoutMode::Hash),
-            defrag: false,
-            rollover: false,
+            mode: mode.unwrap_or_default(),
             program: name.option("fanout_prog").map(str::to_owned),
+            ..Fanout::default()
         };
         let flags = name.option("fanout_flags");
         for flag in flags.into_iter().flat_map(|text| text.split(',')) {
@@ -185,7 +184,7 @@ impl PacketConfig {
                 }
             }
         }
-        if fanout.program.is_some() && mode != Some(FanoutMode::Bpf) {
+        if fanout.program.is_some() && mode != Some(libc::PACKET_FANOUT_CBPF) {
             return Err(name.error("fanout_prog= goes with fanout=bpf"));
         }
         Ok((mode.is_some() || flags.is_some()).then_some(fanout))
@@ -252,7 +251,7 @@ mod tests {
     fn fanout_flags_alone_ask_for_a_fanout_by_hash() {
         let config = config("eth0?fanout_flags=defrag,rollover").unwrap();
         let fanout = config.fanout.unwrap();
-        assert_eq!(fanout.mode, FanoutMode::Hash);
+        assert_eq!(fanout.mode, libc::PACKET_FANOUT_HASH);
         assert!(fanout.defrag && fanout.rollover);
     }
 }

@@ -8,50 +8,40 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::error::{Error, Result};
 use crate::filter::Instruction;
+use crate::filter::cbpf::{Alu, Condition, Op, Operand, Width};
+use crate::headers::ethertype;
 use crate::port::packet_socket::Socket;
 use crate::xdp::bpf;
 
-/// By what a packet's socket is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FanoutMode {
-    /// The flow's hash: a flow stays with one thread.
-    Hash,
-    /// In turns.
-    LoadBalance,
-    /// The CPU the packet arrived on.
-    Cpu,
-    /// The first socket with room.
-    Rollover,
-    /// At random.
-    Random,
-    /// The card's receive queue.
-    Queue,
-    /// A BPF program's answer.
-    Bpf,
-}
+/// The modes: by what a packet's socket is chosen.
+pub(super) const MODES: &[(&str, u32)] = &[
+    // The flow's hash: a flow stays with one thread.
+    ("hash", libc::PACKET_FANOUT_HASH),
+    // In turns.
+    ("lb", libc::PACKET_FANOUT_LB),
+    // The CPU the packet arrived on.
+    ("cpu", libc::PACKET_FANOUT_CPU),
+    // The first socket with room.
+    ("rollover", libc::PACKET_FANOUT_ROLLOVER),
+    // At random.
+    ("rnd", libc::PACKET_FANOUT_RND),
+    // The card's receive queue.
+    ("qm", libc::PACKET_FANOUT_QM),
+    // A BPF program's answer; PACKET_FANOUT_EBPF for a pinned program.
+    ("bpf", libc::PACKET_FANOUT_CBPF),
+];
 
-/// A fanout as a port's options describe it.
-#[derive(Clone, Debug)]
+/// A fanout as a port's options describe it; by hash by default.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Fanout {
-    pub mode: FanoutMode,
+    /// One of [`MODES`].
+    pub mode: u32,
     /// Put fragments together first, so that all of a datagram meet in one socket.
     pub defrag: bool,
     /// Try the next socket when one is full.
     pub rollover: bool,
-    /// For [`FanoutMode::Bpf`]: a file of classic BPF instructions or a pinned eBPF program.
+    /// For the mode bpf: a file of classic BPF instructions or a pinned eBPF program.
     pub program: Option<String>,
-}
-
-impl FanoutMode {
-    pub(super) const WORDS: &[(&str, Self)] = &[
-        ("hash", Self::Hash),
-        ("lb", Self::LoadBalance),
-        ("cpu", Self::Cpu),
-        ("rollover", Self::Rollover),
-        ("rnd", Self::Random),
-        ("qm", Self::Queue),
-        ("bpf", Self::Bpf),
-    ];
 }
 
 /// The program that chooses the socket in mode bpf.
@@ -64,13 +54,17 @@ impl Fanout {
     /// Joins bound sockets into a new group.
     pub(super) fn join<'a>(&self, sockets: impl Iterator<Item = &'a Socket>) -> Result<()> {
         let program = match self.mode {
-            FanoutMode::Bpf => Some(self.load_program()?),
+            libc::PACKET_FANOUT_CBPF => Some(self.load_program()?),
             _ => None,
+        };
+        let mode = match program {
+            Some(FanoutProgram::Extended(_)) => libc::PACKET_FANOUT_EBPF,
+            _ => self.mode,
         };
         let mut group = None;
         for socket in sockets {
             let unique = if group.is_none() { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
-            let kind = self.kernel_mode(program.as_ref()) | self.kernel_flags() | unique;
+            let kind = mode | self.kernel_flags() | unique;
             let argument = (kind << 16) | group.unwrap_or(0);
             let operation = "join a fanout with";
             socket.set(libc::SOL_PACKET, libc::PACKET_FANOUT, argument, operation).map_err(
@@ -90,39 +84,23 @@ impl Fanout {
         Ok(())
     }
 
-    fn kernel_mode(&self, program: Option<&FanoutProgram>) -> u32 {
-        match self.mode {
-            FanoutMode::Hash => libc::PACKET_FANOUT_HASH,
-            FanoutMode::LoadBalance => libc::PACKET_FANOUT_LB,
-            FanoutMode::Cpu => libc::PACKET_FANOUT_CPU,
-            FanoutMode::Rollover => libc::PACKET_FANOUT_ROLLOVER,
-            FanoutMode::Random => libc::PACKET_FANOUT_RND,
-            FanoutMode::Queue => libc::PACKET_FANOUT_QM,
-            FanoutMode::Bpf => match program {
-                Some(FanoutProgram::Extended(_)) => libc::PACKET_FANOUT_EBPF,
-                _ => libc::PACKET_FANOUT_CBPF,
-            },
-        }
-    }
-
     fn kernel_flags(&self) -> u32 {
         let defrag = if self.defrag { libc::PACKET_FANOUT_FLAG_DEFRAG } else { 0 };
         // The mode rollover is the flag's meaning already, and the kernel refuses both together.
-        let rollover = self.rollover && self.mode != FanoutMode::Rollover;
+        let rollover = self.rollover && self.mode != libc::PACKET_FANOUT_ROLLOVER;
         defrag | if rollover { libc::PACKET_FANOUT_FLAG_ROLLOVER } else { 0 }
     }
 
     fn set_program(&self, socket: &Socket, program: Option<&FanoutProgram>) -> Result<()> {
         let operation = "set the fanout program of";
+        let (level, option) = (libc::SOL_PACKET, libc::PACKET_FANOUT_DATA);
         match program {
             None => Ok(()),
             Some(FanoutProgram::Classic(code)) => {
-                let option = libc::PACKET_FANOUT_DATA;
-                socket.set_program(libc::SOL_PACKET, option, code, operation)
+                socket.set_program(level, option, code, operation)
             }
             Some(FanoutProgram::Extended(fd)) => {
-                let option = libc::PACKET_FANOUT_DATA;
-                socket.set(libc::SOL_PACKET, option, fd.as_raw_fd(), operation)
+                socket.set(level, option, fd.as_raw_fd(), operation)
             }
         }
     }
@@ -165,61 +143,51 @@ fn parse_classic(text: &str) -> Option<Vec<Instruction>> {
     if count == 0 || count > 4096 || rest.len() != count as usize * 4 {
         return None;
     }
-    rest.chunks_exact(4)
-        .map(|group| {
-            let code = u16::try_from(group[0]).ok()?;
-            Some(Instruction {
-                code,
-                jt: u8::try_from(group[1]).ok()?,
-                jf: u8::try_from(group[2]).ok()?,
-                k: load_from(LINK, code, group[3]),
-            })
-        })
-        .collect()
+    let instruction = |group: &[u32]| {
+        let code = u16::try_from(group[0]).ok()?;
+        let (jt, jf) = (u8::try_from(group[1]).ok()?, u8::try_from(group[2]).ok()?);
+        Some(load_from(LINK, Instruction { code, jt, jf, k: group[3] }))
+    };
+    rest.chunks_exact(4).map(instruction).collect()
 }
 
-/// An instruction's constant, so that a load counts from a header, [`LINK`] or [`NET`]. tcpdump and
-/// bpf_asm mean the link-layer header, but the kernel runs a fanout program from the network header
-/// for packets that arrive, and from the link-layer header for those that are sent.
-pub(super) fn load_from(header: u32, code: u16, k: u32) -> u32 {
-    const CLASS_AND_MODE: u16 = 0xe7;
-    const LD_ABS: u16 = 0x20;
-    const LD_IND: u16 = 0x40;
-    const LDX_MSH: u16 = 0xa1;
-    let loads = matches!(code & CLASS_AND_MODE, LD_ABS | LD_IND | LDX_MSH);
+/// Makes an instruction that loads count from a header, [`LINK`] or [`NET`]. tcpdump and bpf_asm mean the
+/// link-layer header, but the kernel runs a fanout program from the network header for packets that
+/// arrive, and from the link-layer header for those that are sent.
+pub(super) fn load_from(header: u32, instruction: Instruction) -> Instruction {
+    let op = Op::decode(instruction);
+    let loads = matches!(op, Some(Op::Load(..) | Op::LoadIndirect(..) | Op::LoadXHeader(_)));
     // Beyond that it would count from the network header, and no packet is so long.
-    let in_packet = k < NET.wrapping_sub(LINK);
-    if loads && in_packet { header + k } else { k }
+    let in_packet = instruction.k < NET.wrapping_sub(LINK);
+    let k = if loads && in_packet { header + instruction.k } else { instruction.k };
+    Instruction { k, ..instruction }
 }
 
 /// The program used when none is named: both directions of a conversation meet in one socket.
 /// It folds the two addresses of an IPv4 or IPv6 packet into one number; all else goes to the
 /// first socket.
 fn both_ways() -> Vec<Instruction> {
-    const LDH_ABS: u16 = 0x28;
-    const LD_ABS: u16 = 0x20;
-    const TAX: u16 = 0x07;
-    const XOR_X: u16 = 0xac;
-    const MUL_K: u16 = 0x24;
-    const RSH_K: u16 = 0x74;
-    const JA: u16 = 0x05;
-    const JEQ_K: u16 = 0x15;
-    const RET_K: u16 = 0x06;
-    const RET_A: u16 = 0x16;
-    let op = |code, k| Instruction { code, jt: 0, jf: 0, k };
-    let jump = |k, jt, jf| Instruction { code: JEQ_K, jt, jf, k };
+    let branch =
+        |ethertype: u16, jt, jf| Op::Branch(Condition::Equal, Operand::K(ethertype.into()), jt, jf);
     let fold = |source, target| {
-        [op(LD_ABS, NET + source), op(TAX, 0), op(LD_ABS, NET + target), op(XOR_X, 0)]
+        let load = |at| Op::Load(Width::Word, NET + at);
+        [load(source), Op::CopyToX, load(target), Op::Calculate(Alu::Xor, Operand::X)]
     };
-    let load_protocol =
-        [op(LDH_ABS, PROTOCOL), jump(0x0800, 2, 0), jump(0x86dd, 6, 0), op(RET_K, 0)];
-    let ipv4 = fold(12, 16);
-    let to_mix = [op(JA, 4)];
-    let ipv6 = fold(20, 36);
+    let protocol = [
+        Op::Load(Width::Half, PROTOCOL),
+        branch(ethertype::IPV4, 2, 0),
+        branch(ethertype::IPV6, 6, 0),
+        Op::Return(0),
+    ];
     // The kernel takes the answer modulo the number of sockets, that is its low bits: a product
     // with an odd constant (2³² divided by the golden ratio) has the best ones on top.
-    let mix = [op(MUL_K, 0x9e37_79b1), op(RSH_K, 16)];
-    [&load_protocol[..], &ipv4, &to_mix, &ipv6, &mix, &[op(RET_A, 0)]].concat()
+    let mix = [
+        Op::Calculate(Alu::Mul, Operand::K(0x9e37_79b1)),
+        Op::Calculate(Alu::Rsh, Operand::K(16)),
+        Op::ReturnA,
+    ];
+    let ops = [&protocol[..], &fold(12, 16), &[Op::Jump(4)], &fold(20, 36), &mix].concat();
+    ops.into_iter().map(Op::encode).collect()
 }
 
 #[cfg(test)]
@@ -254,7 +222,8 @@ mod tests {
             (0x60, 1, 1, "ld M[1]"),
             (0x00, 7, 7, "ld #7"),
         ] {
-            assert_eq!(load_from(LINK, code, k), expected, "{sentence}");
+            let instruction = Instruction { code, k, ..Instruction::default() };
+            assert_eq!(load_from(LINK, instruction).k, expected, "{sentence}");
         }
     }
 }

@@ -55,7 +55,7 @@ pub use config::RETIRE;
 
 use any::{ANY, Devices};
 use config::{Clock, PacketConfig, PacketMethod};
-use fanout::{Fanout, FanoutMode};
+use fanout::Fanout;
 use link_header::link_type;
 use queue::PacketQueue;
 
@@ -67,6 +67,7 @@ use super::rings::{PoolRequirements, RingMaker};
 use super::{card_clock, interface};
 use crate::error::Result;
 use crate::filter::Instruction;
+use crate::filter::cbpf::Op;
 use crate::link::{LinkNames, netns};
 use sluicegate_base::ring::Interface;
 
@@ -207,12 +208,7 @@ where
             socket.be_promiscuous(ifindex)?;
         }
     }
-    let default = (sockets().len() > 1).then_some(Fanout {
-        mode: FanoutMode::Hash,
-        defrag: false,
-        rollover: false,
-        program: None,
-    });
+    let default = (sockets().len() > 1).then(Fanout::default);
     let Some(fanout) = config.fanout.clone().or(default) else { return Ok(()) };
     fanout.join(sockets()).map_err(|error| match error.errno() {
         Some(libc::EINVAL) if !up => {
@@ -231,14 +227,16 @@ fn admission(
 ) -> Option<Vec<Instruction>> {
     // The header that `any` puts before the network header ends within the frame that the kernel lays out.
     let admitted = if any { config.snaplen.max(any::MIN_ADMITTED) } else { config.snaplen };
-    const RET_K: u16 = 0x06;
     let mut program = match program {
         Some(program) => program,
         None if config.snaplen == config::MAX_SNAPLEN => return None,
-        None => vec![Instruction { code: RET_K, jt: 0, jf: 0, k: u32::MAX }],
+        None => vec![Op::Return(u32::MAX).encode()],
     };
-    let returns = program.iter_mut().filter(|op| op.code == RET_K && op.k != 0);
-    returns.for_each(|op| op.k = admitted);
+    for instruction in &mut program {
+        if let Some(Op::Return(1..)) = Op::decode(*instruction) {
+            instruction.k = admitted;
+        }
+    }
     Some(program)
 }
 
