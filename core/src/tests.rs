@@ -16,7 +16,7 @@ pub(crate) fn lab() -> Option<Lab> {
     lab_with(1)
 }
 
-/// The same with so many queues at each end.
+/// Two hosts and a link with several queues at each end.
 pub(crate) fn lab_with(queues: u32) -> Option<Lab> {
     is_root().then(|| Lab::scratch_with(Shape::Pair, queues).expect("a scratch lab"))
 }

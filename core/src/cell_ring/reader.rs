@@ -33,13 +33,13 @@ struct MergeQueue {
     given: u64,
 }
 
-/// What may be read of one ring before another one's packets.
+/// The packets to read from one ring before those of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MergeBound {
     pub ring: usize,
     /// Packets up to this time, if there is another ring; the first in any case.
     pub until_ns: Option<u64>,
-    /// So many at most.
+    /// The most packets.
     pub packets: u32,
 }
 
@@ -71,7 +71,7 @@ impl MergeQueue {
 struct RingInput {
     ring: CellRing,
     cursor: Cursor,
-    /// Cells that stand in slots, and have not been given back.
+    /// Cells that are in slots, and have not been given back.
     held: u32,
     /// Packets that the ring had lost before the last packet that was read.
     lost: u32,
@@ -108,7 +108,7 @@ pub(crate) struct Reader {
     copies: bool,
     /// Packets that are unread, of all.
     unread: u32,
-    /// Of the slots the program has, from the oldest on.
+    /// The rings of the slots that the program has, oldest first.
     runs: VecDeque<SlotRun>,
     /// The ring's head when we last looked.
     head: u32,
@@ -117,8 +117,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Reads rings that nobody has read from, whose packets have times or not. Their writers wake it
-    /// by `wake`.
+    /// Makes a reader of unread rings; `timed` if their packets have times. The writers wake it by `wake`.
     pub(crate) fn new(
         rings: impl IntoIterator<Item = CellRing>,
         timed: bool,
@@ -160,14 +159,13 @@ impl Reader {
         self.sources.first().map_or(0, |source| source.ring.geometry().cells)
     }
 
-    /// Packets known to be there that stand in no slot yet.
+    /// Known packets that are in no slot yet.
     #[inline]
     pub(crate) fn unread(&self) -> u32 {
         self.unread
     }
 
-    /// Looks how far the writers have come; returns how many packets are there now that stand in no
-    /// slot yet.
+    /// Reads the indices of the writers. Returns how many packets are in no slot yet.
     #[inline]
     pub(crate) fn look(&mut self) -> u32 {
         for i in 0..self.sources.len() {
@@ -183,8 +181,7 @@ impl Reader {
         self.unread
     }
 
-    /// From now on the writers pass these rings by. A packet that is being copied at this moment
-    /// still comes.
+    /// Makes the writers skip these rings. A packet that is being copied at this moment still comes.
     pub(crate) fn close(&self) {
         for source in &self.sources {
             // Relaxed: a request by itself.
@@ -192,14 +189,13 @@ impl Reader {
         }
     }
 
-    /// Whether the writers have said that nothing more will be written: what there is, the next look
-    /// finds.
+    /// Returns true if nothing more will be written: the next look finds all packets that are left.
     pub(crate) fn has_ended(&self) -> bool {
         // Acquire: pairs with the writer's releasing store behind its last index and counts.
         self.sources.iter().all(|source| source.ring.word(at::ENDED).load(Ordering::Acquire) != 0)
     }
 
-    /// Gives the cells back whose slots the program has released.
+    /// Gives back the cells of slots that the program has released.
     pub(crate) fn give_back(&mut self, ring: &Ring) {
         let mut released = ring.distance(self.head, ring.head());
         self.head = ring.head();
@@ -261,7 +257,7 @@ impl Reader {
         self.merge.add(i, next_ns);
     }
 
-    /// Fills a slot with a source's next packet, which is there.
+    /// Fills a slot with the next packet of a source that has one.
     #[inline]
     fn show(&mut self, ring: &mut Ring, slot: u32, i: usize, wall_ns: &mut impl FnMut(u64) -> u64) {
         let (timed, copies) = (self.timed, self.copies);
@@ -343,7 +339,7 @@ impl Reader {
         true
     }
 
-    /// Whether a writer has come to where the reader wants to be woken.
+    /// Returns true if a writer has reached the index at which the reader wants to be woken.
     fn is_due(&self) -> bool {
         self.sources.iter().any(|source| {
             // Acquire: as `Cursor::look`.
@@ -380,7 +376,7 @@ impl RingInput {
         self.cursor.known() - self.held
     }
 
-    /// When the next packet came, which is there.
+    /// The time of the next packet of a source that has one.
     #[inline]
     fn next_ns(&self) -> u64 {
         self.ring.time_ns(self.cursor.index(self.held))

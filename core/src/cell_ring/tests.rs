@@ -58,7 +58,7 @@ impl Mock {
         self.rings[ring as usize].word(at)
     }
 
-    /// What the program does with a packet; false if the ring is full.
+    /// Copies a packet as the program does; false if the ring is full.
     fn copy(&self, ring: u32, header: CellHeader, packet: &[u8]) -> bool {
         let ring = &self.rings[ring as usize];
         let produced = ring.word(at::PRODUCED).load(Ordering::Relaxed);
@@ -103,7 +103,7 @@ fn what_is_copied_is_read_once_and_in_order_wherever_the_indices_stand() {
     for start in [0, 1, u32::MAX - 3, u32::MAX - CELLS, u32::MAX / 2] {
         let mock = Mock::new(1, start);
         let (mut reader, mut ring) = mock.reader(1, start);
-        assert_eq!(receive(&mut reader, &mut ring), [], "{start}: nothing is there");
+        assert_eq!(receive(&mut reader, &mut ring), [], "{start}: the ring is empty");
         let mut number = 0u8;
         for burst in [1, 8, 3, 8, 8, 0, 5, 7] {
             let expected: Vec<u8> = (number..number + burst).collect();
@@ -295,7 +295,7 @@ fn a_writer_wakes_a_sleeper_once_and_at_the_level_it_asked_for() {
         let mut writer = Writer::new(ring.clone(), ours);
         let mut reader = Reader::new([ring.clone()], true, WakeSource::Socket(theirs));
         if let Some(level) = level {
-            assert!(reader.go_to_sleep(level), "{sentence}: nothing is there");
+            assert!(reader.go_to_sleep(level), "{sentence}: the ring is empty");
         }
         for (number, expected) in expected.into_iter().enumerate() {
             writer.offer(CellHeader::default(), std::iter::once(&[7; 60][..]));

@@ -46,7 +46,7 @@ pub(crate) enum WakeSource {
 }
 
 impl WakeSource {
-    /// Of a BPF ring buffer.
+    /// Maps the positions of a BPF ring buffer.
     ///
     /// # Errors
     /// The kernel refuses to map it.
@@ -126,8 +126,8 @@ impl<'a> SleepFlag<'a> {
         self.asleep.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the writer, whose index is stored and stands at `produced`, has to wake the reader.
-    /// Answers so once for each time the reader goes to sleep.
+    /// Returns true if the writer, which has stored the index `produced`, has to wake the reader: once
+    /// for each time the reader goes to sleep.
     pub(super) fn due(self, produced: u32) -> bool {
         // Pairs with the reader's fence between setting the flag and its last look.
         fence(Ordering::SeqCst);

@@ -53,7 +53,7 @@ impl Writer {
         self.lost
     }
 
-    /// Whether the reader wants no more packets, or writing has ended.
+    /// Returns true if the reader wants no more packets, or writing has ended.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed

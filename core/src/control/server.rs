@@ -50,9 +50,9 @@ pub struct Server {
 struct Connection {
     number: u64,
     stream: UnixStream,
-    /// Of a request that has not come whole.
+    /// The part of a request that has come.
     input: Vec<u8>,
-    /// Of an answer that has not gone whole, with what goes along.
+    /// The part of an answer that is not sent, and the files that go along.
     output: Vec<u8>,
     files: Vec<OwnedFd>,
     kept: bool,
@@ -169,7 +169,7 @@ impl Connection {
         }
     }
 
-    /// Answers one request, if the last answer is gone.
+    /// Answers one request, if the last answer is sent.
     fn answer(&mut self, service: &mut impl Service) {
         if !self.output.is_empty() {
             return;

@@ -18,12 +18,12 @@ use crate::error::{Error, Result};
 use crate::filter::Filter;
 use sluicegate_base::ring::{Direction, LINKTYPE_ETHERNET, Packet};
 
-/// Bytes of a packet that are kept where nobody says how many: those of an ordinary frame.
+/// Bytes of a packet that are kept by default: those of an ordinary frame.
 pub const DEFAULT_SNAPLEN: u32 = 2016;
-/// Packets that there is room for where nobody says how many.
+/// Packets that a ring has room for by default.
 pub const DEFAULT_CELLS: u32 = 8192;
-/// What a watcher asks for, as a line: `watch PORT SNAPLEN CELLS [FILTER]`. The answer is a line with
-/// the files of each ring, its memory and the socket that wakes its reader, or one that says what is wrong.
+/// A request to watch a port, as a line: `watch PORT SNAPLEN CELLS [FILTER]`. The answer is a line with two
+/// files for each ring, its memory and the socket that wakes its reader, or a line that describes the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
     /// The port whose packets it wants.
@@ -124,8 +124,7 @@ impl Writer {
         Ok((Self { ring, filter, scratch: Vec::new() }, [file, theirs]))
     }
 
-    /// Copies a packet, or loses it for this watcher. It is there for him after the next
-    /// [`publish`](Self::publish).
+    /// Copies a packet, or loses it for this watcher, which gets it by the next [`publish`](Self::publish).
     #[inline]
     pub fn offer(&mut self, packet: &Packet<'_>, direction: Direction, timestamp_ns: u64) {
         let passes = |filter: &Filter| filter.matches_packet(packet, &mut self.scratch);

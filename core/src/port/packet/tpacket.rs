@@ -1,5 +1,5 @@
-//! What the rings of packet sockets have in common (TPACKET_V2 and V3): how a block or a frame goes from the
-//! kernel to us and back, by its status word alone, and how slots show a packet that lies in one.
+//! The common part of the rings of packet sockets (TPACKET_V2 and V3): the hand-over of a block or a frame
+//! between the kernel and us, by its status word alone, and slots that show a packet in one.
 //!
 //! Sources: net/packet/af_packet.c, Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
