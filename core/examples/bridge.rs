@@ -13,9 +13,6 @@ use sluicegate::forward::forward;
 use sluicegate::port::{OpenOptions, Port, Queue, Use, wait_any};
 use sluicegate::ring::Wait;
 
-/// A packet without room on the other side is tried again after this time.
-const RETRY_INTERVAL: Duration = Duration::from_millis(1);
-
 fn main() -> sluicegate::Result<()> {
     let names: Vec<String> = std::env::args().skip(1).collect();
     let ports: Result<Vec<_>, _> = names.iter().map(|it| Ok((it.parse()?, Use::Both))).collect();
@@ -23,13 +20,13 @@ fn main() -> sluicegate::Result<()> {
     let mut ports = Port::open_all(&ports?, &options)?;
     let mut queues: Vec<&mut Queue> = ports.iter_mut().flat_map(|port| &mut port.queues).collect();
     let [left, right] = &mut queues[..] else {
-        eprintln!("usage: bridge PORT PORT, each with one queue: xdp:eth1/0");
-        std::process::exit(2);
+        panic!("usage: bridge PORT PORT, each with one queue: xdp:eth1/0");
     };
     loop {
         let moved = pass(left, right)? + pass(right, left)?;
         if moved == 0 {
-            wait_any(&mut [left, right], Wait::default(), RETRY_INTERVAL)?;
+            // A packet without room on the other side is tried again then.
+            wait_any(&mut [left, right], Wait::default(), Duration::from_millis(1))?;
         }
     }
 }

@@ -14,15 +14,13 @@ fn main() -> sluicegate::Result<()> {
     let interface = std::env::args().nth(1).unwrap_or_else(|| "lo".into());
     let filter = "ip[0] = 0x45 and udp dst port 7 and udp src portrange 1024-65535";
     let mut queue = Port::open_one(&format!("xdp:{interface}/0?filter={filter}"), Use::Both)?;
-    let mut answer = Vec::new();
     loop {
         if queue.sync_rx()? == 0 {
             queue.wait_rx(Wait::default(), Duration::from_secs(1))?;
         }
         let (mut requests, mut answers) = queue.rings_mut();
         for request in requests.packets() {
-            answer.clear();
-            answer.extend(request.segments().flatten());
+            let mut answer: Vec<u8> = request.segments().flatten().copied().collect();
             swap_addresses(&mut answer);
             answers.push(&Packet::new(request.meta(), &answer));
         }
