@@ -21,8 +21,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use super::backend::{Backend, WakeSource};
 use super::cells::CellIntake;
 use super::interface::described;
@@ -31,6 +29,7 @@ use super::options::{OpenOptions, Use};
 use super::queue::{Port, Queue};
 use super::rings::{PoolRequirements, RingMaker};
 use super::stats::QueueStats;
+use super::wait::is_readable;
 use crate::cell_ring::Reader;
 use crate::control::{Client, socket_path};
 use crate::error::{Error, Kind as Mends, Result};
@@ -130,8 +129,7 @@ impl MonitorQueue {
     /// Returns true if the copying process has exited, killed or not: it sends nothing unasked.
     fn is_alone(&mut self) -> bool {
         let Some(client) = &self.client else { return true };
-        let mut fds = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];
-        if matches!(poll(&mut fds, PollTimeout::ZERO), Ok(ready) if ready > 0) {
+        if matches!(is_readable(client.as_fd()), Ok(true)) {
             self.client = None;
         }
         self.client.is_none()

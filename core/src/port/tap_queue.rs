@@ -5,15 +5,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use super::backend::{Backend, WakeSource};
 use super::interface;
 use super::name::PortName;
 use super::options::{OpenOptions, Use};
 use super::rings::{PoolRequirements, RingMaker, TxProgress};
 use super::stats::QueueStats;
+use super::wait::is_readable;
 use crate::error::{Error, Result};
 use crate::link::{LinkState, Netlink, Tap};
 use sluicegate_base::memory::PoolConfig;
@@ -98,15 +96,6 @@ impl TapQueue {
             left: None,
             waiting,
             down: !up,
-        }
-    }
-
-    fn is_ready(&self) -> Result<bool> {
-        let mut fds = [PollFd::new(self.tap.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::ZERO) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::EINTR) => Ok(false),
-            Err(error) => Err(Error::system("wait for", self.name.as_str(), error)),
         }
     }
 
@@ -222,7 +211,9 @@ impl Backend for TapQueue {
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {
-        Ok(self.is_ready()?.then_some(Readiness::Ready))
+        let ready = is_readable(self.tap.as_fd())
+            .map_err(|error| Error::system("wait for", self.name.as_str(), error))?;
+        Ok(ready.then_some(Readiness::Ready))
     }
 
     fn spins(&mut self, _wait: Wait) -> bool {

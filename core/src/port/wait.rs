@@ -3,10 +3,11 @@
 //! A [`Backend`] reports the packets it has, the event that ends a sleep, and its state after one.
 //! This module decides for all backends how long to spin and to sleep.
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::time::TimeSpec;
 
 use super::backend::{Backend, WakeSource};
@@ -94,30 +95,32 @@ fn look(backends: &mut [&mut dyn Backend]) -> Result<Option<(usize, Readiness)>>
     Ok(None)
 }
 
+/// Returns true if a descriptor is readable, or has an error. Never waits.
+pub(super) fn is_readable(fd: BorrowedFd<'_>) -> nix::Result<bool> {
+    match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO) {
+        Err(Errno::EINTR) => Ok(false),
+        ready => ready.map(|ready| ready > 0),
+    }
+}
+
 /// Sleeps until a descriptor is ready, it is time for another look, or the time is up. Says whose
 /// descriptors are ready.
 fn sleep(backends: &mut [&mut dyn Backend], mut left: Duration) -> nix::Result<Vec<usize>> {
     let mut fds = Vec::with_capacity(backends.len());
     let mut owners = Vec::with_capacity(backends.len());
     for (index, backend) in backends.iter_mut().enumerate() {
-        match backend.wake_source() {
-            WakeSource::Descriptor(fd) => {
-                fds.push(PollFd::new(fd, PollFlags::POLLIN));
-                owners.push(index);
-            }
-            WakeSource::Limited(fd, nap) => {
-                fds.push(PollFd::new(fd, PollFlags::POLLIN));
-                owners.push(index);
-                left = left.min(nap);
-            }
-            WakeSource::Either(two, nap) => {
-                fds.extend(two.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-                owners.extend([index; 2]);
-                left = left.min(nap);
-            }
-            WakeSource::Nap(nap) => left = left.min(nap),
-            WakeSource::Never => {}
+        let (sources, nap) = match backend.wake_source() {
+            WakeSource::Descriptor(fd) => ([Some(fd), None], None),
+            WakeSource::Limited(fd, nap) => ([Some(fd), None], Some(nap)),
+            WakeSource::Either([one, other], nap) => ([Some(one), Some(other)], Some(nap)),
+            WakeSource::Nap(nap) => ([None; 2], Some(nap)),
+            WakeSource::Never => ([None; 2], None),
+        };
+        for fd in sources.into_iter().flatten() {
+            fds.push(PollFd::new(fd, PollFlags::POLLIN));
+            owners.push(index);
         }
+        left = left.min(nap.unwrap_or(left));
     }
     ppoll(&mut fds, Some(TimeSpec::from_duration(left)), None)?;
     let ready = |fd: &PollFd<'_>| fd.any().unwrap_or(true);

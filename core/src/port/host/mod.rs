@@ -50,7 +50,8 @@ mod program;
 mod queue;
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use device::{Device, DeviceQueue};
 use hooks::{Hook, Hooks};
@@ -174,13 +175,20 @@ fn between(
     let passing = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
     let (stage, not_native) = passing.map_or((None, None), |(stage, why)| (Some(stage), why));
     life.begin().map_err(failed)?;
-    let intake = HostRx::new(hooks, stage, life);
+    let intake = Arc::new(HostRx { hooks: Mutex::new(hooks), stage, life });
     let flows = table.as_ref().map(|table| HostFlows::new(table, &interface.name));
     let queues = taps.into_iter().zip(shares).map(|(tap, share)| {
-        let presence = LinkState::of(interface)?;
-        let name = interface.name.as_str();
-        let tap = TapQueue::new(tap, name, presence, drops.take(), config.ring, interface.up);
-        Ok(HostQueue::new(&intake, tap, share, name, address.take(), flows.clone()))
+        let (presence, name) = (LinkState::of(interface)?, interface.name.clone());
+        let tap = TapQueue::new(tap, &name, presence, drops.take(), config.ring, interface.up);
+        Ok(HostQueue {
+            intake: Some(Arc::clone(&intake)),
+            tap,
+            refused: share,
+            name,
+            address: address.take(),
+            flows: flows.clone(),
+            checked: Instant::now(),
+        })
     });
     let queues = queues.collect::<Result<_>>()?;
     Ok((queues, hook, not_native))

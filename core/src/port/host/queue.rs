@@ -21,17 +21,13 @@ const CHECK: Duration = Duration::from_millis(500);
 /// Leads packets to the device, until the last queue has closed its intake.
 #[derive(Debug)]
 pub(super) struct HostRx {
-    hooks: Mutex<Hooks>,
+    pub(super) hooks: Mutex<Hooks>,
     /// Where there are flows: passes them from the wire.
-    stage: Option<Stage>,
-    life: Life,
+    pub(super) stage: Option<Stage>,
+    pub(super) life: Life,
 }
 
 impl HostRx {
-    pub(super) fn new(hooks: Hooks, stage: Option<Stage>, life: Life) -> Arc<Self> {
-        Arc::new(Self { hooks: Mutex::new(hooks), stage, life })
-    }
-
     /// # Errors
     /// [`Error::Removed`]: somebody took the programs off.
     fn check(&self, interface: &str) -> Result<()> {
@@ -87,28 +83,14 @@ impl DeviceAddress {
 #[derive(Debug)]
 pub(super) struct HostQueue {
     // Before the device: nothing is led there any more when it goes.
-    intake: Option<Arc<HostRx>>,
-    tap: TapQueue,
-    refused: DeviceQueue,
-    name: String,
+    pub(super) intake: Option<Arc<HostRx>>,
+    pub(super) tap: TapQueue,
+    pub(super) refused: DeviceQueue,
+    pub(super) name: String,
     /// The port's first queue sees to it.
-    address: Option<DeviceAddress>,
-    flows: Option<HostFlows>,
-    checked: Instant,
-}
-
-impl HostQueue {
-    pub(super) fn new(
-        intake: &Arc<HostRx>,
-        tap: TapQueue,
-        refused: DeviceQueue,
-        name: &str,
-        address: Option<DeviceAddress>,
-        flows: Option<HostFlows>,
-    ) -> Self {
-        let (intake, name) = (Some(Arc::clone(intake)), name.to_owned());
-        Self { intake, tap, refused, name, address, flows, checked: Instant::now() }
-    }
+    pub(super) address: Option<DeviceAddress>,
+    pub(super) flows: Option<HostFlows>,
+    pub(super) checked: Instant,
 }
 
 impl Backend for HostQueue {

@@ -7,9 +7,6 @@
 
 use std::path::Path;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use crate::error::{Error, Result};
 use crate::file::read::{Outcome, Placed, Reader};
 use crate::filter::Filter;
@@ -19,6 +16,7 @@ use crate::port::options::OpenOptions;
 use crate::port::queue::{Port, Queue};
 use crate::port::rings::PoolRequirements;
 use crate::port::stats::QueueStats;
+use crate::port::wait::is_readable;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// Holds any packet of an ordinary link type: 262144 bytes take five slots, one stays empty.
@@ -227,9 +225,8 @@ impl Backend for FileSource {
         let Some(fd) = self.reader.pollable().filter(|_| self.starved) else {
             return Ok(Some(Readiness::Ready));
         };
-        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO) {
-            Ok(0) | Err(Errno::EINTR) => Ok(None),
-            Ok(_) => Ok(Some(Readiness::Ready)),
+        match is_readable(fd) {
+            Ok(ready) => Ok(ready.then_some(Readiness::Ready)),
             Err(errno) => Err(Error::system("poll", &self.name, errno)),
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::claim::Claim;
 use super::config::{SendPath, XdpConfig, XdpMethod};
 use super::in_kernel::described_packets;
-use super::queue::{Polled, QueueContext, RxPath, XdpQueue};
+use super::queue::{RxPath, TxPath, XdpQueue};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::link;
@@ -29,7 +29,7 @@ use crate::port::watch::InterfaceWatch;
 use crate::xdp::live::leaves_by;
 use crate::xdp::resident::{Action, FILTERED, Owner, Resident, WHOLE, metadata_obstacle};
 use crate::xdp::stamp::Stamp;
-use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, XskConfig, buffer_bytes};
+use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, Xsk, XskConfig, buffer_bytes};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 
 /// The timeout of attempts to bind to a queue that another socket has: it may be closing.
@@ -179,31 +179,39 @@ impl ClaimBuilder<'_> {
                 patience: timeout,
                 ..XskConfig::default()
             };
-            let mut xsk = xsk.open(&rings.pool)?;
-            if let (Some(bytes), Some(receiver)) = (config.snaplen, &mut xsk.receiver) {
-                receiver.set_snaplen(bytes);
+            let Xsk { socket, mut receiver, sender, mode, fallback, .. } = xsk.open(&rings.pool)?;
+            if let Some(receiver) = &mut receiver {
+                receiver.read_stamps(self.stamp);
+                config.snaplen.into_iter().for_each(|bytes| receiver.set_snaplen(bytes));
             }
-            binds.push(xsk.mode);
-            if let Some(ModeFallback { from, to, reason, detail }) = xsk.fallback.take()
+            binds.push(mode);
+            if let Some(ModeFallback { from, to, reason, detail }) = fallback
                 && !fallbacks.iter().any(|said| said.from == from.name())
             {
                 let (from, to) = (from.name(), to.name());
                 fallbacks.push(Fallback { from, to, reason, detail });
             }
             let (rx, tx) = (rings.receive(receives)?, rings.transmit(sends)?);
-            let upkeep = QueueContext {
+            // Busy polling drives the queue on by looking.
+            let latency = latency.filter(|_| config.busy_poll.is_none());
+            let live = live.as_mut().and_then(Iterator::next).map(TxPath::Live);
+            let queue = XdpQueue {
+                number,
+                object: format!("xdp:{}/{number}", interface.name),
+                claim: claim.clone(),
+                receiver,
+                outlet: live.or_else(|| sender.map(TxPath::by_socket)),
+                socket,
                 watch: Arc::clone(&self.watch),
                 _deferred: deferred.clone(),
                 _promiscuous: self.promiscuous.clone(),
                 resident: Arc::clone(resident),
-                polled: if config.busy_poll.is_some() { Polled::Unknown } else { Polled::Known },
+                checks_polling: config.busy_poll.is_some(),
+                intake: RxPath::new(config.frames - config.slots, latency),
+                checked_at: 0,
+                intake_closed: None,
+                down: false,
             };
-            // Busy polling drives the queue on by looking.
-            let latency = latency.filter(|_| config.busy_poll.is_none());
-            let intake = RxPath::new(config.frames - config.slots, latency);
-            let at = (interface.name.as_str(), number);
-            let live = live.as_mut().and_then(Iterator::next);
-            let queue = XdpQueue::new(at, xsk, live, claim.clone(), self.stamp, intake, upkeep);
             opened.push((number, queue, rx, tx));
         }
         if receives && !resident.frags() {
@@ -217,7 +225,7 @@ impl ClaimBuilder<'_> {
             let mut claim = claim.lock().unwrap_or_else(PoisonError::into_inner);
             opened
                 .iter()
-                .try_for_each(|(number, queue, ..)| claim.join(*number, queue.socket()))?;
+                .try_for_each(|(number, queue, ..)| claim.join(*number, &*queue.socket))?;
             claim.begin()?;
         }
         let mut described = described(interface, self.stamp);

@@ -13,33 +13,11 @@ use crate::port::packet_socket::Promiscuous;
 use crate::port::stats::QueueStats;
 use crate::port::watch::{InterfaceWatch, Looker};
 use crate::xdp::resident::Resident;
-use crate::xdp::stamp::Stamp;
-use crate::xdp::{Receiver, Sender, State, Xsk, XskSocket, XskStatistics};
+use crate::xdp::{Receiver, Sender, State, XskSocket, XskStatistics};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// Packets on their way to the socket when the intake was closed arrive within this time.
 const SETTLE: Duration = Duration::from_millis(5);
-
-/// The context of a queue's socket.
-#[derive(Debug)]
-pub(super) struct QueueContext {
-    pub watch: Arc<InterfaceWatch>,
-    /// Has the interface wait with interrupts, for busy polling.
-    pub _deferred: Option<Arc<Deferred>>,
-    pub _promiscuous: Option<Arc<Promiscuous>>,
-    /// The program that packets come by. With most drivers sending without copying takes one, too.
-    pub resident: Arc<Resident>,
-    pub polled: Polled,
-}
-
-/// The driver's report of how its queue is polled, which is read from a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Polled {
-    /// Nothing has come yet.
-    Unknown,
-    /// It was seen, or nobody wants to know.
-    Known,
-}
 
 /// When packets are looked for.
 #[derive(Debug)]
@@ -91,7 +69,7 @@ impl RxPath {
 
 /// The way out of a queue.
 #[derive(Debug)]
-enum TxPath {
+pub(super) enum TxPath {
     /// The socket's transmit ring.
     Socket {
         sender: Sender,
@@ -103,7 +81,7 @@ enum TxPath {
 }
 
 impl TxPath {
-    fn by_socket(sender: Sender) -> Self {
+    pub(super) fn by_socket(sender: Sender) -> Self {
         Self::Socket { sender, unsent: 0 }
     }
 
@@ -165,57 +143,33 @@ impl TxPath {
 /// One queue of an `xdp:` port.
 #[derive(Debug)]
 pub(super) struct XdpQueue {
-    number: u32,
+    pub(super) number: u32,
     /// For messages: "xdp:eth0/0".
-    object: String,
+    pub(super) object: String,
     // Before the socket: packets stop coming, and then it ends.
-    claim: Option<Arc<Mutex<Claim>>>,
-    receiver: Option<Receiver>,
-    outlet: Option<TxPath>,
-    socket: Arc<XskSocket>,
-    upkeep: QueueContext,
-    intake: RxPath,
+    pub(super) claim: Option<Arc<Mutex<Claim>>>,
+    pub(super) receiver: Option<Receiver>,
+    pub(super) outlet: Option<TxPath>,
+    pub(super) socket: Arc<XskSocket>,
+    pub(super) watch: Arc<InterfaceWatch>,
+    /// Makes the interface delay interrupts, for busy polling.
+    pub(super) _deferred: Option<Arc<Deferred>>,
+    pub(super) _promiscuous: Option<Arc<Promiscuous>>,
+    /// The program that packets come by. With most drivers sending without copying takes one, too.
+    pub(super) resident: Arc<Resident>,
+    /// A packet that comes tells whether the driver lets the queue be polled, which nobody has checked.
+    pub(super) checks_polling: bool,
+    pub(super) intake: RxPath,
     /// Packets that had come at the last check.
-    checked_at: u64,
-    intake_closed: Option<Instant>,
-    down: bool,
+    pub(super) checked_at: u64,
+    pub(super) intake_closed: Option<Instant>,
+    pub(super) down: bool,
 }
 
 impl XdpQueue {
-    pub(super) fn new(
-        (interface, number): (&str, u32),
-        xsk: Xsk,
-        live: Option<LiveQueue>,
-        claim: Option<Arc<Mutex<Claim>>>,
-        stamp: Stamp,
-        intake: RxPath,
-        upkeep: QueueContext,
-    ) -> Self {
-        let Xsk { socket, mut receiver, sender, .. } = xsk;
-        if let Some(receiver) = &mut receiver {
-            receiver.read_stamps(stamp);
-        }
-        let by_live = live.map(TxPath::Live);
-        let outlet = by_live.or_else(|| sender.map(TxPath::by_socket));
-        let object = format!("xdp:{interface}/{number}");
-        Self {
-            number,
-            object,
-            claim,
-            receiver,
-            outlet,
-            socket,
-            upkeep,
-            intake,
-            checked_at: 0,
-            intake_closed: None,
-            down: false,
-        }
-    }
-
     fn check_attached(&self) -> Result<()> {
-        let attached = self.upkeep.resident.check_attached();
-        attached.map_err(|error| self.upkeep.watch.explain(error))
+        let attached = self.resident.check_attached();
+        attached.map_err(|error| self.watch.explain(error))
     }
 
     fn received(&self) -> u64 {
@@ -223,13 +177,13 @@ impl XdpQueue {
     }
 
     fn look_around(&mut self, looker: Looker) -> Result<()> {
-        if self.upkeep.polled == Polled::Unknown && self.received() > 0 {
-            self.upkeep.polled = Polled::Known;
+        if self.checks_polling && self.received() > 0 {
+            self.checks_polling = false;
             if self.socket.polled_napi() == Some(0) {
-                self.upkeep.watch.say_unpolled();
+                self.watch.say_unpolled();
             }
         }
-        self.upkeep.watch.look(self.number, looker).or_else(|error| {
+        self.watch.look(self.number, looker).or_else(|error| {
             // A driver that adds queues with the program takes them away with it.
             self.check_attached()?;
             Err(error)
@@ -242,10 +196,6 @@ impl XdpQueue {
             Some(claim) => work(&mut claim.lock().unwrap_or_else(PoisonError::into_inner)),
             None => Ok(()),
         }
-    }
-
-    pub(super) fn socket(&self) -> &XskSocket {
-        &self.socket
     }
 }
 
@@ -273,7 +223,7 @@ impl Backend for XdpQueue {
         match &mut self.outlet {
             Some(outlet) => outlet.sync(ring).map_err(|error| match error.errno() {
                 // The kernel switches an interface off before it removes it.
-                Some(libc::ENETDOWN) => self.upkeep.watch.explain(error),
+                Some(libc::ENETDOWN) => self.watch.explain(error),
                 _ => error,
             }),
             None => Ok(0),
@@ -296,7 +246,7 @@ impl Backend for XdpQueue {
     }
 
     fn take_notice(&mut self) -> Option<String> {
-        self.upkeep.watch.take_notice()
+        self.watch.take_notice()
     }
 
     fn is_finished(&mut self) -> bool {
