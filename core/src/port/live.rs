@@ -31,61 +31,51 @@ use crate::xdp::live::leaves_by;
 /// The most that the rings of a port may have, which is memory of the kernel's.
 const MAX_BYTES_OF_RINGS: u64 = 4 << 30;
 
-/// The values of the options.
-struct LiveConfig {
-    ring: u32,
-    cpu: Option<usize>,
-    slots: u32,
-}
-
-impl LiveConfig {
-    fn of(name: &PortName) -> Result<Self> {
-        let ring = name.count("ring_size", 64..=65_536)?.unwrap_or(DEFAULT_RING);
-        Ok(Self {
-            ring: ring.next_power_of_two(),
-            cpu: name.count("cpu", 0..=4095)?.map(|cpu| cpu as usize),
-            slots: name.slots(2..=16_384)?,
-        })
-    }
-}
-
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if options.usage != Use::Send {
         return Err(name.error("it only sends; packet:, xdp: and mirror: receive"));
     }
-    let config = LiveConfig::of(name)?;
+    let ring = ring_slots(name)?;
+    let first_cpu = name.count("cpu", 0..=4095)?;
+    let slots = name.slots(2..=16_384)?;
     let netns = options.netns.as_deref();
     let otherwise = "live frames are for Ethernet interfaces; packet: sends to others";
     let interface = find_ethernet(name, netns, otherwise)?;
     leaves_by(&interface, netns)?;
     let numbers = name.queue_numbers(options);
     let count = numbers.clone().count();
-    check_memory(name, &config, &interface, count)?;
-    let pool = PoolRequirements::usual(count as u32, config.slots).pool_of(options)?;
-    let rings = RingMaker { pool, usage: Use::Send, slots: config.slots };
+    check_memory(name, ring, &interface, count)?;
+    let pool = PoolRequirements::usual(count as u32, slots).pool_of(options)?;
+    let rings = RingMaker { pool, usage: Use::Send, slots };
     // A program sends to an interface of the namespace that it is run in.
     let open = |i: usize| {
-        let cpu = config.cpu.map(|first| first + i);
-        LiveQueue::new(open_sender(config.ring, cpu, &interface, false)?, &interface)
+        let cpu = first_cpu.map(|first| first as usize + i);
+        LiveQueue::new(open_sender(ring, cpu, &interface, false)?, &interface)
     };
     let queues = netns::run_in(netns, || (0..count).map(open).collect::<Result<Vec<_>>>())?;
     let queues = rings.queues(&described(&*interface.name, ""), numbers.zip(queues))?;
     Ok(Port { method: "ring", ..Port::plain(name, queues) })
 }
 
+/// Packets of the program's ring of a queue.
+fn ring_slots(name: &PortName) -> Result<u32> {
+    let slots = name.count("ring_size", 64..=65_536)?.unwrap_or(DEFAULT_RING);
+    Ok(slots.next_power_of_two())
+}
+
 /// Refuses rings that would take what the host needs for other things.
 fn check_memory(
     name: &PortName,
-    config: &LiveConfig,
+    slots: u32,
     interface: &link::Interface,
     queues: usize,
 ) -> Result<()> {
-    let bytes = u64::from(geometry(config.ring, interface).bytes()) * queues as u64;
+    let bytes = u64::from(geometry(slots, interface).bytes()) * queues as u64;
     if bytes <= MAX_BYTES_OF_RINGS {
         return Ok(());
     }
-    let (slots, gib) = (config.ring, bytes.div_ceil(1 << 30));
+    let gib = bytes.div_ceil(1 << 30);
     Err(name.error(format!(
         "rings of {slots} packets for {queues} queues take {gib} GiB, and 4 are the most: use a \
          smaller ring_size=, or fewer queues"
@@ -105,8 +95,8 @@ mod tests {
             ("live:eth0?ring_size=65536", 1024, false),
         ] {
             let name: PortName = text.parse().unwrap();
-            let config = LiveConfig::of(&name).unwrap();
-            let checked = check_memory(&name, &config, &interface, queues);
+            let slots = ring_slots(&name).unwrap();
+            let checked = check_memory(&name, slots, &interface, queues);
             assert_eq!(checked.is_ok(), fits, "{text}, {queues}");
             if let Err(error) = checked {
                 let said = error.to_string();

@@ -38,28 +38,21 @@ struct TapConfig {
     up: bool,
     mtu: Option<u32>,
     ring: Option<u32>,
-    slots: u32,
-}
-
-impl TapConfig {
-    fn of(name: &PortName) -> Result<Self> {
-        Ok(Self {
-            persist: name.switch("persist")?,
-            up: name.switch("up")?.unwrap_or(true),
-            mtu: name.count("mtu", MTUS)?,
-            ring: name.count("ring_size", 1..=65_536)?,
-            slots: name.slots(2..=65_536)?,
-        })
-    }
 }
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    let config = TapConfig::of(name)?;
+    let config = TapConfig {
+        persist: name.switch("persist")?,
+        up: name.switch("up")?.unwrap_or(true),
+        mtu: name.count("mtu", MTUS)?,
+        ring: name.count("ring_size", 1..=65_536)?,
+    };
+    let slots = name.slots(2..=65_536)?;
     let numbers = name.queue_numbers(options);
     let count = numbers.clone().count();
     let frame_bytes = frame_bytes(config.mtu.unwrap_or_default());
-    let rings = rings(name, options, config.slots, count, frame_bytes)?;
+    let rings = rings(name, options, slots, count, frame_bytes)?;
     let netns = options.netns.as_deref();
     let opened = netns::run_in(netns, || open_device(name.name(), &config, count))?;
     let queues = rings.queues(&described(name.name()), numbers.zip(opened))?;

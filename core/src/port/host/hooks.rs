@@ -143,6 +143,7 @@ fn detach_ours(found: TcxProgram) -> io::Result<bool> {
     bpf::detach(bpf::link(link)?.as_fd()).map(|()| true)
 }
 
+/// Adds filters, all or none.
 fn put_filters(
     netlink: &mut Netlink,
     interface: u32,
@@ -150,7 +151,22 @@ fn put_filters(
 ) -> io::Result<Vec<FilterPlace>> {
     let made = netlink.add_clsact(interface)?;
     let mut places = Vec::new();
-    let added = add_filters(netlink, interface, programs, made, &mut places);
+    let added = filters(netlink, interface).and_then(|old| {
+        let alone = made || old.iter().any(|place| place.handle == ALONE);
+        let handle = if alone { ALONE } else { BESIDE_OTHERS };
+        programs.iter().try_for_each(|&(side, program)| {
+            let taken = |priority: &u16| {
+                old.iter().any(|place| place.side == side && place.priority == *priority)
+            };
+            let free = PRIORITIES.into_iter().find(|priority| !taken(priority));
+            let priority = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EEXIST))?;
+            let suffix = if side == Side::Egress { "out" } else { "in" };
+            let place = FilterPlace { side, priority, handle, name: format!("{NAME}_{suffix}") };
+            netlink.add_filter(interface, &place, program.as_fd(), Then::AsProgramSays)?;
+            places.push(place);
+            Ok(())
+        })
+    });
     if let Err(error) = added {
         // The first error is the one to tell.
         let _ = remove(netlink, interface, &places);
@@ -160,34 +176,6 @@ fn put_filters(
         return Err(error);
     }
     Ok(places)
-}
-
-/// Adds the filters, and notes each in `places`.
-fn add_filters(
-    netlink: &mut Netlink,
-    interface: u32,
-    programs: &[(Side, &OwnedFd)],
-    made: bool,
-    places: &mut Vec<FilterPlace>,
-) -> io::Result<()> {
-    let old = filters(netlink, interface)?;
-    let alone = made || old.iter().any(|place| place.handle == ALONE);
-    let handle = if alone { ALONE } else { BESIDE_OTHERS };
-    for (side, program) in programs {
-        let taken = |priority: &u16| {
-            old.iter().any(|place| place.side == *side && place.priority == *priority)
-        };
-        let free = PRIORITIES.into_iter().find(|priority| !taken(priority));
-        let priority = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EEXIST))?;
-        let name = match side {
-            Side::Egress => format!("{NAME}_out"),
-            Side::Ingress => format!("{NAME}_in"),
-        };
-        let place = FilterPlace { side: *side, priority, handle, name };
-        netlink.add_filter(interface, &place, program.as_fd(), Then::AsProgramSays)?;
-        places.push(place);
-    }
-    Ok(())
 }
 
 /// The filters of ours on an interface.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::XdpConfig;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::filter::Filter;
-use crate::link::{self, Netlink, netns};
+use crate::link::{self, LinkState, netns};
 use crate::port::backend::{Backend, WakeSource};
 use crate::port::claim_conflict;
 use crate::port::interface::{described, find_ethernet};
@@ -38,9 +38,9 @@ const CHECK: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 struct InKernel {
     resident: Arc<Resident>,
-    interface: link::Interface,
-    /// Opened in the interface's namespace, for a process that gives its privileges up.
-    netlink: Netlink,
+    presence: LinkState,
+    /// The interface was up at the last check.
+    up: bool,
     action: Action,
     /// The place among the stages, until the intake is closed.
     stage: Option<Stage>,
@@ -58,7 +58,7 @@ struct InKernel {
 #[derive(Debug, Default)]
 struct Kept {
     /// The interface that they go out by, and the program there.
-    pub target: Option<(link::Interface, Resident)>,
+    pub target: Option<(LinkState, Resident)>,
     /// Counts the results of redirects, if packets are redirected.
     pub redirects: Option<RedirectSender>,
     pub _promiscuous: Option<Promiscuous>,
@@ -90,17 +90,10 @@ impl Backend for InKernel {
     /// that packets go out by.
     fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
-        // Without an answer the next look may bring one.
-        match self.netlink.again(&self.interface) {
-            Ok(now) => self.interface.up = now.up,
-            Err(error @ Error::Removed { .. }) => return Err(error),
-            Err(_) => {}
-        }
+        self.up = self.presence.look()?.up;
         self.resident.check_attached()?;
         if let Some((target, resident)) = &self.kept.target {
-            if let Err(error @ Error::Removed { .. }) = self.netlink.again(target) {
-                return Err(error);
-            }
+            target.look()?;
             resident.check_attached()?;
         }
         Ok(())
@@ -155,9 +148,8 @@ impl Backend for InKernel {
         if self.checked.elapsed() >= CHECK {
             self.check()?;
         }
-        let down = !self.interface.up;
-        let was_down = std::mem::replace(&mut self.down, down);
-        Ok(if down && !was_down { Readiness::Down } else { Readiness::TimedOut })
+        let was_down = std::mem::replace(&mut self.down, !self.up);
+        Ok(if self.down && !was_down { Readiness::Down } else { Readiness::TimedOut })
     }
 }
 
@@ -235,7 +227,7 @@ fn redirect(
         let promiscuous = work.config.promiscuous.then(|| Promiscuous::new(name, source.index));
         let kept = Kept {
             redirects: stage.count_redirects(source, &target),
-            target: Some((target, there)),
+            target: Some((LinkState::of(&target)?, there)),
             _promiscuous: promiscuous.transpose()?,
         };
         Ok((program, kept))
@@ -294,7 +286,7 @@ impl KernelWork<'_> {
         let resident = Arc::new(resident);
         let expression = self.filter.as_ref().map_or("", Filter::expression);
         let owner = Owner::myself(self.action, expression, 0..=interface.rx_queues.max(1) - 1);
-        let netlink = Netlink::open(None)?;
+        let presence = LinkState::of(&interface)?;
         let stage = claim_conflict::take(self.name, &resident, self.places.clone(), &owner)?;
         let (program, kept) = prepare(&self, &resident, &stage, &interface)?;
         if !COUNTERS.contains(&stage.number()) {
@@ -305,8 +297,8 @@ impl KernelWork<'_> {
         let mode = Some(resident.mode().name());
         let queue = InKernel {
             resident,
-            interface,
-            netlink,
+            presence,
+            up: interface.up,
             action: self.action,
             stage: Some(stage),
             last: None,
