@@ -1,7 +1,7 @@
-//! The backend of a queue: what differs from port to port.
+//! The backend of a queue: the part that differs from kind to kind.
 //!
-//! A [`Queue`](super::Queue) calls it once a batch, so it is dispatched at run time. A default is what a
-//! backend does that lacks the direction: one that only sends keeps those of receiving.
+//! A [`Queue`](super::Queue) calls it once a batch, so run-time dispatch costs little. The default methods
+//! are for a backend that lacks a direction: one that only sends keeps the defaults of receiving.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -26,7 +26,8 @@ pub(super) trait Backend: Debug + Send {
     /// Adds the interfaces that packets have come from and that are not in `known` yet.
     fn add_interfaces(&self, _known: &mut Vec<Interface>) {}
 
-    /// Sends what the program has released in the transmit ring. Returns how many slots are room again.
+    /// Sends the packets that the program has released in the transmit ring. Returns the number of free slots
+    /// gained.
     ///
     /// # Errors
     /// The sink failed, or its interface was removed.
@@ -39,12 +40,12 @@ pub(super) trait Backend: Debug + Send {
         ring.room() > 0
     }
 
-    /// Ends sending, after a last sync; waits for what is under way, `patience` at most. What stays in
-    /// the ring counts as refused.
+    /// Ends sending, after a last sync. Waits for packets under way, `timeout` at most; packets that stay in
+    /// the ring count as refused.
     ///
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).
-    fn close_tx(&mut self, _ring: &mut Ring, _patience: Duration) -> Result<()> {
+    fn close_tx(&mut self, _ring: &mut Ring, _timeout: Duration) -> Result<()> {
         Ok(())
     }
 
@@ -61,7 +62,7 @@ pub(super) trait Backend: Debug + Send {
         Ok(())
     }
 
-    /// Looks what has become of the source besides its packets. May wait for a lock of the kernel.
+    /// Checks the state of the source, besides its packets. May wait for a lock of the kernel.
     ///
     /// # Errors
     /// The interface or its XDP program was removed.
@@ -69,18 +70,17 @@ pub(super) trait Backend: Debug + Send {
         Ok(())
     }
 
-    /// Returns a message for users that is no error, once.
+    /// Returns the next message for users that is no error, each once.
     fn take_notice(&mut self) -> Option<String> {
         None
     }
 
-    /// Returns packets and bytes that the kernel has counted since the last call, and that come into no
-    /// ring.
+    /// Returns the packets and bytes counted in the kernel since the last call; they come into no ring.
     fn take_kernel_counters(&mut self) -> (u64, u64) {
         (0, 0)
     }
 
-    /// Stops receiving: what has arrived can still be received.
+    /// Stops receiving. Packets that have arrived can still be received.
     ///
     /// # Errors
     /// The kernel refused.
@@ -93,24 +93,24 @@ pub(super) trait Backend: Debug + Send {
         true
     }
 
-    /// Returns true if live frames send for it.
+    /// Returns true if live frames send its packets.
     fn sends_live(&self) -> bool {
         false
     }
 
-    /// The flows that are left to the host.
+    /// Returns the flows that are left to the host.
     fn host_flows(&self) -> Option<&HostFlows> {
         None
     }
 
-    /// Counts since the queue was opened.
+    /// Returns the counts since the queue was opened.
     ///
     /// # Errors
     /// The kernel refused.
     fn stats(&mut self) -> Result<QueueStats>;
 
-    /// Returns without waiting whether packets have arrived or the interface is down. A waiter that
-    /// spins calls it again and again.
+    /// Returns without waiting whether packets have arrived or the interface is down. A spinning waiter
+    /// polls it.
     ///
     /// # Errors
     /// No packet will come any more.
@@ -118,7 +118,7 @@ pub(super) trait Backend: Debug + Send {
         Ok(None)
     }
 
-    /// Begins a wait by this policy. Whether spinning may find packets sooner than sleeping.
+    /// Begins a wait by this policy. Returns true if spinning may find packets sooner than sleeping.
     fn spins(&mut self, _wait: Wait) -> bool {
         false
     }

@@ -17,18 +17,18 @@ use super::stats::QueueStats;
 use crate::cell_ring::{Counts, Reader};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
-/// As many packets are read before there is another look at how many there are.
+/// Unread packets below which a sync looks for more.
 const BATCH: u32 = 256;
-/// After a look that found packets there is none for this time, unless the program goes to sleep.
+/// The pause after a look that found packets, unless the program goes to sleep.
 const PAUSE: Duration = Duration::from_micros(50);
-/// A look that found as many packets was at a busy ring: the next is after the pause in any case.
+/// Packets found by a look at a busy ring: the next look is after the pause in any case.
 const BUSY: u32 = 32;
-/// A sleeper that wants packets at once looks again after this time: so long a wake-up may be lost.
+/// The interval of looks of a sleeper that wants packets at once, in case a wake-up is lost.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// A sleeper that can wait, and to whom no packet came, looks again after this time.
+/// The interval of looks of a sleeper that can wait, while no packets come.
 const LOOK_AGAIN_IDLE: Duration = Duration::from_millis(100);
-/// A sleeper that can wait for packets is woken when this part of the ring is full: the rest takes what
-/// comes until it is awake.
+/// The part of the ring that is full when a sleeper that can wait is woken: the rest holds the packets that
+/// come until it is awake.
 const WAKE_LEVEL: u32 = 4;
 
 /// The intake of a queue that receives from rings of cells.
@@ -37,7 +37,7 @@ pub(super) struct CellIntake {
     reader: Reader,
     /// How long a packet may lie in the ring before the program sees it; zero is at once.
     latency: Duration,
-    /// The program looks again and again, whatever that costs.
+    /// The program spins, whatever that costs.
     spinning: bool,
     /// No look before then.
     next_look: Instant,
@@ -56,7 +56,7 @@ impl CellIntake {
         &self.reader
     }
 
-    /// Gives back what the program has released and shows it what has come; see [`Reader::fill`].
+    /// Gives back released slots and fills others with new packets; see [`Reader::fill`].
     #[inline]
     pub(super) fn sync(&mut self, ring: &mut Ring, wall_ns: impl FnMut(u64) -> u64) -> u32 {
         self.reader.give_back(ring);
@@ -66,7 +66,7 @@ impl CellIntake {
         self.reader.fill(ring, wall_ns)
     }
 
-    /// Looks for packets, unless it is too early; true if it found some.
+    /// Looks for packets, unless it is too early. Returns true if there are some.
     #[inline]
     pub(super) fn finds_packets(&mut self) -> bool {
         let now = Instant::now();
@@ -85,7 +85,7 @@ impl CellIntake {
         there > 0
     }
 
-    /// The program begins to wait; whether it should spin first.
+    /// Begins a wait of the program. Returns true if it should spin first.
     pub(super) fn begin_wait(&mut self, wait: Wait) -> bool {
         let was_spinning = std::mem::replace(&mut self.spinning, wait == Wait::Spin);
         if self.spinning && !was_spinning {
@@ -94,7 +94,7 @@ impl CellIntake {
         self.spinning || self.latency.is_zero()
     }
 
-    /// Goes to sleep.
+    /// Puts the program to sleep. Returns the event that ends the sleep.
     pub(super) fn wake_source(&mut self) -> WakeSource<'_> {
         let pause = self.next_look.saturating_duration_since(Instant::now());
         let (level, limit) = match self.latency.is_zero() {
@@ -127,13 +127,13 @@ impl CellIntake {
         QueueStats { received: matched, dropped_ring_full: lost, ..QueueStats::default() }
     }
 
-    /// From now on the writers pass the rings by; packets that were written still come.
+    /// Stops the writers; packets that were written still come.
     pub(super) fn close(&mut self) {
         self.reader.close();
         self.closed.get_or_insert_with(Instant::now);
     }
 
-    /// When the intake was closed.
+    /// The time at which the intake was closed.
     pub(super) fn closed(&self) -> Option<Instant> {
         self.closed
     }

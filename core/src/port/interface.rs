@@ -11,10 +11,9 @@ use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET, Packet};
 pub(super) const HOST_MARK: i32 = 0x736c_6963;
 /// An Ethernet header and two VLAN tags: the bytes that a frame may have besides the MTU.
 pub(super) const MAX_HEADER_BYTES: u32 = (ETHERNET_BYTES + 2 * VLAN_TAG_BYTES) as u32;
-/// How many namespaces are searched for the sake of a better message.
+/// The number of namespaces that are searched for a better message.
 const MAX_NAMESPACES: usize = 64;
-/// The longest MTU that a frame is made for: what is longer would lie on more pages than the
-/// kernel lets a packet have (MAX_SKB_FRAGS, 17).
+/// The longest MTU that a frame is made for: the kernel limits the pages of a packet (MAX_SKB_FRAGS, 17).
 const MAX_MTU: usize = 1 << 16;
 
 /// Finds the interface that `name` means in the namespace `netns`, or in this thread's.
@@ -78,7 +77,7 @@ pub(super) struct LengthLimits {
     header_bytes: usize,
     /// The interface's MTU when it was last looked up.
     mtu: usize,
-    /// The most bytes whatever the MTU is: those of a frame.
+    /// The most bytes whatever the MTU is: the room in a frame.
     most_bytes: usize,
 }
 
@@ -93,17 +92,17 @@ impl LengthLimits {
         Self { header_bytes, mtu, most_bytes }
     }
 
-    /// The most bytes a packet may have, whatever becomes of the MTU.
+    /// The most bytes of a packet, even if the MTU grows.
     pub(super) fn most_bytes(&self) -> usize {
         self.most_bytes
     }
 
-    /// Sets the bytes that a frame has room for.
+    /// Sets the room in a frame.
     pub(super) fn set_room(&mut self, bytes: usize) {
         self.most_bytes = bytes.min(MAX_MTU + self.header_bytes + VLAN_TAG_BYTES);
     }
 
-    /// The interface has got this MTU.
+    /// Sets the MTU that the interface has now.
     pub(super) fn set_mtu(&mut self, mtu: usize) {
         self.mtu = mtu;
     }

@@ -7,8 +7,8 @@ use crate::file::write::FileAccess;
 use crate::xdp::Inspect;
 use sluicegate_base::memory::Pool;
 
-/// The [`latency`](OpenOptions::latency) of a program that shows or sends nothing on at once: while
-/// packets come it wakes 50 times a second, and when a quarter of a ring is full.
+/// The [`latency`](OpenOptions::latency) of a program that only records or counts: while packets come it
+/// wakes 50 times a second, and when a quarter of a ring is full.
 pub const RECORDING: Duration = Duration::from_millis(20);
 
 /// The directions that a port is opened for.
@@ -40,20 +40,19 @@ impl Use {
 pub struct OpenOptions {
     /// The directions in use.
     pub usage: Use,
-    /// The network namespace to open it in, as `ip netns` names it; this process's if none.
+    /// The network namespace to open the port in, as `ip netns` names it; by default this process's.
     pub netns: Option<String>,
-    /// Queues, where the name does not say; 0 leaves it to the port.
+    /// The number of queues if the name does not say; 0 leaves it to the port.
     pub queues: u32,
-    /// The pool to share with other ports, so that packets swap; one of its own if none.
+    /// The pool to share with other ports, so that packets swap; by default the port makes its own.
     pub pool: Option<Arc<Pool>>,
     /// The permissions of a capture file that is written.
     pub access: FileAccess,
-    /// How long a packet may lie where the kernel, or another process, has put it before a program
-    /// that sleeps sees it: a long time spares wake-ups, zero is at once. Where neither this nor the
-    /// name's `latency=` says, rings of copies wake at once and blocks of a packet socket within
-    /// [`RETIRE`](super::RETIRE). A program that only records or counts does well with [`RECORDING`].
+    /// How long a packet may wait for a program that sleeps: a long time saves wake-ups, zero wakes at once.
+    /// The name's `latency=` overrides it. By default rings of copies wake at once, and blocks of a packet
+    /// socket within [`RETIRE`](super::RETIRE). [`RECORDING`] suits programs that only record or count.
     pub latency: Option<Duration>,
-    /// Inspects the packets of a port that only counts them; other ports have none.
+    /// Inspects the packets of a port that only counts them; other ports ignore it.
     pub inspect: Option<Arc<dyn Inspect>>,
 }
 
@@ -64,14 +63,14 @@ pub struct Fallback {
     pub from: &'static str,
     /// The method in use.
     pub to: &'static str,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// The kernel's own answer, where the reason leaves it out.
+    /// The kernel's answer, if the reason does not include it.
     pub detail: Option<String>,
 }
 
 impl Fallback {
-    /// Makes a fallback whose reason says all.
+    /// Makes a fallback without details.
     pub fn new(from: &'static str, to: &'static str, reason: String) -> Self {
         Self { from, to, reason, detail: None }
     }

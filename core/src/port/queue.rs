@@ -13,28 +13,28 @@ use sluicegate_base::ring::{
     Interface, LINKTYPE_ETHERNET, Packets, Readiness, Ring, RingMut, Wait,
 };
 
-/// The kernel takes the last packets within this time, or not at all.
+/// The timeout of sending the last packets.
 const LAST_SENT: Duration = Duration::from_secs(1);
 
 /// An open port.
 #[derive(Debug)]
 pub struct Port {
-    /// Its name as the user wrote it.
+    /// The name as the user wrote it.
     pub name: PortName,
-    /// The method in use: "ring", "recvmmsg"; of a `packet:` port that only sends, the way it does:
-    /// "sendmmsg". Empty where there is but one.
+    /// The method in use: "ring", "recvmmsg"; if a `packet:` port only sends, the method of sending:
+    /// "sendmmsg". Empty if the kind has one method only.
     pub method: &'static str,
-    /// How packets come from the card: "native-zero-copy", "native-copy", "native", "skb"; of
-    /// `xdp:` and `mirror:` only. Of several queues the slowest one's.
+    /// How packets come from the card, of `xdp:` and `mirror:` only: "native-zero-copy", "native-copy",
+    /// "native", "skb". If the queues differ, the slowest mode.
     pub mode: Option<&'static str>,
-    /// Methods that were tried before it.
+    /// The methods that were tried before.
     pub fallbacks: Vec<Fallback>,
-    /// One for each thread that shall serve the port.
+    /// The queues, each for one thread.
     pub queues: Vec<Queue>,
 }
 
 impl Port {
-    /// An open port of a kind that works in one way only.
+    /// Makes an open port of a kind that has one method.
     pub(super) fn plain(name: &PortName, queues: Vec<Queue>) -> Self {
         Self { name: name.clone(), method: "", mode: None, fallbacks: Vec::new(), queues }
     }
@@ -93,7 +93,7 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// A queue may be handed from thread to thread.
+/// Checks that a queue can be sent to another thread.
 const _: () = {
     const fn is_send<T: Send>() {}
     is_send::<Queue>();
@@ -110,13 +110,13 @@ impl Queue {
         Self { number, rx, tx, backend: Box::new(backend), interfaces }
     }
 
-    /// Its number in the port.
+    /// The queue's number in the port.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The interfaces its packets belong to, by [`Meta::interface`](sluicegate_base::ring::Meta). A sync may add
-    /// some: a file names more as it is read, and `packet:any` meets more devices.
+    /// The interfaces of its packets, by [`Meta::interface`](sluicegate_base::ring::Meta). A sync may add some:
+    /// a file names more as it is read, and `packet:any` sees more devices.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
@@ -151,8 +151,8 @@ impl Queue {
         (RingMut::new(&mut self.rx), RingMut::new(&mut self.tx))
     }
 
-    /// Takes back the slots the program has released and fills the ring with what has
-    /// arrived. Never waits. Returns how many slots are new.
+    /// Takes back the slots that the program has released and fills the ring with packets that have arrived.
+    /// Never waits. Returns how many slots are new.
     ///
     /// # Errors
     /// The source failed or was removed; packets in the ring stay valid.
@@ -163,12 +163,11 @@ impl Queue {
         slots
     }
 
-    /// Sends the slots the program has released and takes back those that have left. Never
-    /// waits, except for a disk. Returns how many have left.
+    /// Sends the slots that the program has released. Never waits, except for a disk. Returns how many slots
+    /// are free again.
     ///
-    /// A packet leaves whole: one that goes on in a slot not yet released waits for it. A file
-    /// gets its packets in large pieces; when none has come for a moment, a sync hands on what
-    /// is held back.
+    /// A packet is sent whole: one that continues in a slot not yet released waits for it. A file gets its
+    /// packets in large pieces; when no packet has come for a moment, a sync writes the rest.
     ///
     /// # Errors
     /// The sink failed or was removed. The packets it did not take are counted as
@@ -185,8 +184,8 @@ impl Queue {
         self.backend.needs_sync_tx(&self.tx)
     }
 
-    /// Waits until there is something to receive, for `timeout` at most. Of several queues
-    /// [`wait_any`](super::wait_any) does it at once.
+    /// Waits until there is something to receive, for `timeout` at most. [`wait_any`](super::wait_any) waits
+    /// for several queues.
     ///
     /// # Errors
     /// The source was removed.
@@ -194,8 +193,8 @@ impl Queue {
         wait_for(&mut [self.backend()], wait, timeout).map(|(_, told)| told)
     }
 
-    /// Returns the packets that have come, for a program that needs no more than a loop over them. Waits
-    /// for the first, for `timeout` at most; after that the batch may be empty.
+    /// Returns the packets that have come, for a program that only loops over them. Waits for the first, for
+    /// `timeout` at most; the batch is empty if none came.
     ///
     /// # Errors
     /// As those of [`sync_rx`](Self::sync_rx) and [`wait_rx`](Self::wait_rx).
@@ -212,7 +211,7 @@ impl Queue {
         &mut *self.backend
     }
 
-    /// The flows that are left to the host: of a `host:` port with `flows=`.
+    /// The flows that are left to the host, of a `host:` port with `flows=`.
     pub fn host_flows(&self) -> Option<&HostFlows> {
         self.backend.host_flows()
     }
@@ -234,18 +233,18 @@ impl Queue {
         self.backend.take_notice()
     }
 
-    /// Packets that were counted in the kernel and never come into the ring, and their bytes on
-    /// the wire, since the last look: of an `xdp:` port that drops or passes what it counts.
+    /// Returns the packets counted in the kernel since the last call, and their bytes on the wire, of an
+    /// `xdp:` port that drops or passes them. They do not come into the ring.
     pub fn take_kernel_counters(&mut self) -> (u64, u64) {
         self.backend.take_kernel_counters()
     }
 
-    /// The source has ended, or its intake was closed and all that was in it has come out.
+    /// Returns true if the source has ended, or receiving was stopped and all packets have come out.
     pub fn is_finished(&mut self) -> bool {
         self.backend.is_finished()
     }
 
-    /// Lets nothing more in; what has arrived can still be received.
+    /// Stops receiving. Packets that have arrived can still be received.
     ///
     /// # Errors
     /// The kernel refused.
@@ -253,10 +252,10 @@ impl Queue {
         self.backend.stop_rx()
     }
 
-    /// Says whose packets will be sent here, by [`Meta::interface`](sluicegate_base::ring::Meta): the
-    /// [`interfaces`](Self::interfaces) of the queue they come from. Call it before the first of
-    /// them, and again when there are more; a file notes each once. Where nobody says, a file
-    /// takes all packets for Ethernet and refuses those of a second interface.
+    /// Describes the interfaces of packets that will be sent, by [`Meta::interface`](sluicegate_base::ring::Meta):
+    /// the [`interfaces`](Self::interfaces) of the queue they come from. Call it before the first packet, and
+    /// again when there are more interfaces; a file notes each once. Without a description a file takes all
+    /// packets for Ethernet and refuses those of a second interface.
     ///
     /// # Errors
     /// A file that cannot hold another link type, as pcap cannot.
@@ -264,10 +263,9 @@ impl Queue {
         self.backend.describe_sent(interfaces, &mut self.interfaces)
     }
 
-    /// Ends sending: syncs once more, and a file is completed and closed. [`stats`](Self::stats)
-    /// are final then. What a kernel's queue is too full for goes within a second, or is given up. A
-    /// queue that is dropped instead completes its file too, but without what was not synced, and
-    /// cannot say what went wrong.
+    /// Ends sending: syncs once more, and completes and closes a file. [`stats`](Self::stats) are final then.
+    /// Packets that a full kernel queue does not take within a second are given up. Dropping the queue
+    /// completes its file too, but without packets that were not synced, and without an error.
     ///
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).
@@ -279,10 +277,10 @@ impl Queue {
     ///
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).
-    pub fn close_tx_within(&mut self, patience: Duration) -> Result<()> {
+    pub fn close_tx_within(&mut self, timeout: Duration) -> Result<()> {
         let synced = self.sync_tx();
         // Ended in any case.
-        let closed = self.backend.close_tx(&mut self.tx, patience);
+        let closed = self.backend.close_tx(&mut self.tx, timeout);
         synced.and(closed)
     }
 
@@ -301,10 +299,9 @@ impl Queue {
     }
 }
 
-/// Waits until there is something to receive in one of the queues, for `timeout` at most. Says at
-/// which, by its index, and what; for [`Readiness::TimedOut`] the index means nothing. One poll(2)
-/// sleeps for all of them; a queue that nothing wakes is looked at now and then meanwhile. A signal
-/// ends the waiting as if the time were up.
+/// Waits until there is something to receive in one of the queues, for `timeout` at most. Returns the index
+/// of the queue and its state; the index of [`Readiness::TimedOut`] has no meaning. One poll(2) sleeps for
+/// all queues; queues without a descriptor are polled at intervals. A signal ends the wait like a timeout.
 ///
 /// ```
 /// use std::time::Duration;
@@ -313,8 +310,8 @@ impl Queue {
 ///
 /// let mut port = Port::open(&"null:/0-1".parse()?, &OpenOptions::default())?;
 /// let mut queues: Vec<_> = port.queues.iter_mut().collect();
-/// let (which, what) = wait_any(&mut queues, Wait::Sleep, Duration::from_secs(1))?;
-/// assert_eq!((which, what), (0, Readiness::Ready), "null: never runs dry");
+/// let (index, state) = wait_any(&mut queues, Wait::Sleep, Duration::from_secs(1))?;
+/// assert_eq!((index, state), (0, Readiness::Ready), "null: never runs dry");
 /// # Ok::<(), sluicegate::Error>(())
 /// ```
 ///

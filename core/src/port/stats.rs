@@ -5,31 +5,30 @@ use crate::xdp::RedirectCounts;
 /// The counts of a backend since the queue was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Packets that passed the filter and were the queue's to take, taken or lost.
+    /// Packets for this queue that passed the filter, lost ones included.
     pub received: u64,
     /// The part of these that was lost because the queue's buffer had no room.
     pub dropped_ring_full: u64,
-    /// The part of these that was longer than a frame of the buffer, whether it was full or not; of
-    /// `packet:` with `method=frames` only.
+    /// The part of these that was longer than a frame of the buffer; only `packet:` with `method=frames`.
     pub lost_long: u64,
-    /// How often the buffer ran full.
+    /// How many times the buffer ran full.
     pub ring_full_events: u64,
-    /// Packets sent; for a file, written; of live frames and forwarding in the kernel, handed to the
-    /// interface.
+    /// Packets sent: written to a file, or handed to the interface by live frames and by forwarding in the
+    /// kernel.
     pub sent: u64,
     /// The part of these that XDP redirected to an interface, and the known results.
     pub redirects: RedirectCounts,
     /// The part of these that XDP redirected while the kernel does not report failures: without
     /// CAP_PERFMON, or BTF.
     pub untraced: u64,
-    /// Attempts to send that the kernel answered with a drop, which the interface or its queue counted.
-    /// Most packets are tried again.
+    /// Attempts to send that ended in a drop, which the interface or its queue counted. Most packets are
+    /// tried again.
     pub rejected: u64,
-    /// Packets given to send that never will be: too long for the interface, a full disk.
+    /// Packets that will never be sent: too long for the interface, a full disk.
     pub refused: u64,
     /// The part of these that was longer than the port can send; not of `xdp:` and `tap:`.
     pub too_long: u64,
-    /// The part of these that was still not sent when sending ended.
+    /// The part of these that still waited when sending ended.
     pub unsent: u64,
     /// The part of these that a peer of `memif:` had not taken when it disconnected.
     pub disconnected: u64,

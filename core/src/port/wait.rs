@@ -14,13 +14,13 @@ use super::backend::{Backend, WakeSource};
 use crate::error::{Error, Result};
 use sluicegate_base::ring::{Readiness, Wait};
 
-/// Looks between two looks at the clock.
+/// Polls between two reads of the clock.
 const LOOKS: u32 = 64;
-/// No wait is longer.
+/// The longest wait.
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Waits until one of the backends has something to receive, for `timeout` at most. Returns its index and
-/// state; for [`Readiness::TimedOut`] the index means nothing.
+/// state; the index of [`Readiness::TimedOut`] has no meaning.
 pub(super) fn wait_for(
     backends: &mut [&mut dyn Backend],
     wait: Wait,
@@ -52,7 +52,7 @@ pub(super) fn wait_for(
         }
     }
     loop {
-        // Once at least: a descriptor may have an error to tell.
+        // Once at least: a descriptor may report an error.
         let left = end.saturating_duration_since(Instant::now());
         let awake = match sleep(backends, left) {
             Ok(awake) => awake,
@@ -84,7 +84,7 @@ pub(super) fn wait_for(
     Ok(told)
 }
 
-/// The first that has something to tell.
+/// Returns the first backend with packets or a change of state.
 #[inline]
 fn look(backends: &mut [&mut dyn Backend]) -> Result<Option<(usize, Readiness)>> {
     for (index, backend) in backends.iter_mut().enumerate() {
@@ -103,8 +103,8 @@ pub(super) fn is_readable(fd: BorrowedFd<'_>) -> nix::Result<bool> {
     }
 }
 
-/// Sleeps until a descriptor is ready, it is time for another look, or the time is up. Says whose
-/// descriptors are ready.
+/// Sleeps until a descriptor is ready, a backend wants to be polled, or the time is up. Returns the backends
+/// with ready descriptors.
 fn sleep(backends: &mut [&mut dyn Backend], mut left: Duration) -> nix::Result<Vec<usize>> {
     let mut fds = Vec::with_capacity(backends.len());
     let mut owners = Vec::with_capacity(backends.len());
@@ -135,11 +135,11 @@ mod tests {
     use super::*;
     use crate::port::stats::QueueStats;
 
-    /// Woken by a pipe, or looked at now and then, until it has been looked at so often.
+    /// A backend that a pipe wakes, or that has packets after a number of polls.
     #[derive(Debug, Default)]
     struct Mock {
         pipe: Option<PipeReader>,
-        looks_in_vain: Option<u32>,
+        polls_left: Option<u32>,
         down: bool,
         slept: Vec<bool>,
     }
@@ -150,19 +150,19 @@ mod tests {
         }
 
         fn look(&mut self) -> Result<Option<Readiness>> {
-            let Some(left) = &mut self.looks_in_vain else { return Ok(None) };
+            let Some(left) = &mut self.polls_left else { return Ok(None) };
             *left = left.saturating_sub(1);
             Ok((*left == 0).then_some(Readiness::Ready))
         }
 
         fn spins(&mut self, _wait: Wait) -> bool {
-            self.looks_in_vain.is_some()
+            self.polls_left.is_some()
         }
 
         fn wake_source(&mut self) -> WakeSource<'_> {
             match &self.pipe {
                 Some(pipe) => WakeSource::Descriptor(pipe.as_fd()),
-                None if self.looks_in_vain.is_some() => WakeSource::Nap(Duration::from_micros(10)),
+                None if self.polls_left.is_some() => WakeSource::Nap(Duration::from_micros(10)),
                 None => WakeSource::Never,
             }
         }
@@ -188,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_is_woken_is_told_of() {
+    fn the_backend_that_is_woken_is_returned() {
         for how in WAYS {
             let (quiet, _quiet_end) = pipe().unwrap();
             let (woken, mut end) = pipe().unwrap();
             end.write_all(b"!").unwrap();
             let mut mocks = [quiet, woken].map(|p| Mock { pipe: Some(p), ..Mock::default() });
-            // Pipes are not looked at: who only spins would never see them.
+            // Polling does not see a pipe: a waiter that only spins would never wake.
             let timeout = if how == Wait::Spin { SHORT } else { LONG };
             assert_eq!(wait(&mut mocks, how, timeout), (1, Readiness::Ready), "{how:?}");
             assert_eq!(mocks[1].slept, [true]);
@@ -202,19 +202,19 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_wakes_is_looked_at_among_those_that_sleep() {
+    fn a_backend_that_nothing_wakes_is_polled_among_those_that_sleep() {
         for how in WAYS {
             let (quiet, _end) = pipe().unwrap();
             let mut mocks = [
                 Mock { pipe: Some(quiet), ..Mock::default() },
-                Mock { looks_in_vain: Some(100), ..Mock::default() },
+                Mock { polls_left: Some(100), ..Mock::default() },
             ];
             assert_eq!(wait(&mut mocks, how, LONG), (1, Readiness::Ready), "{how:?}");
         }
     }
 
     #[test]
-    fn all_are_asked_who_have_waited_in_vain_and_one_that_went_down_is_told_of() {
+    fn every_backend_reports_after_a_timeout_and_one_that_went_down_is_returned() {
         for (how, down) in WAYS.into_iter().zip([false, true, true]) {
             let mut mocks = [false, down, false].map(|down| Mock { down, ..Mock::default() });
             let told = wait(&mut mocks, how, SHORT);

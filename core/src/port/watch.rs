@@ -1,9 +1,8 @@
-//! Follows changes of an interface whose receive queues a port has, and reports them.
+//! Follows changes of the interface of a port, and reports them.
 //!
-//! The kernel does not notify a program when the number of queues (`ethtool -L`) or the MTU
-//! changes. The first of a port's queues to come asks: twice a second while one waits and nothing
-//! comes, rarely while all have packets, because the kernel may wait for a lock (rtnl). The other
-//! queues go on with the last answer meanwhile.
+//! The kernel does not notify a program when the number of queues (`ethtool -L`) or the MTU changes. So one
+//! of the port's queues asks: twice a second while a queue is idle, rarely while all have packets, because
+//! the kernel may wait for a lock (rtnl). The other queues use the last answer meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -19,15 +18,15 @@ use crate::xdp::resident::QUEUES_MAX;
 
 /// Bytes of a frame besides the MTU: at least an Ethernet header.
 const HEADER_BYTES: u32 = 14;
-/// Between two questions, where a queue has nothing else to do.
+/// The interval of checks while a queue is idle.
 const CHECK: Duration = Duration::from_millis(500);
 /// The interval of checks while packets come.
 const CHECK_BUSY: Duration = Duration::from_secs(3);
 
-/// The load of the queue that looks.
+/// The load of the queue that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looker {
-    /// It has waited, and nothing came.
+    /// It has waited, and no packet came.
     Idle,
     Busy,
 }
@@ -43,8 +42,8 @@ pub(super) struct InterfaceWatch {
     /// The number of the interface's queues that it may send by.
     to_send: u32,
     direction: WatchedSide,
-    // What the last answer was. Each says all by itself, so no order is needed between them.
-    /// Queues there are, of the port's direction.
+    // The last answer. Each value is independent, so relaxed order is enough.
+    /// The number of queues of the port's direction.
     there: AtomicU32,
     up: AtomicBool,
     removed: AtomicBool,
@@ -53,11 +52,11 @@ pub(super) struct InterfaceWatch {
 
 #[derive(Debug)]
 struct WatchState {
-    /// Opened in the interface's namespace, for a process that gives its privileges up.
+    /// Opened in the interface's namespace, before the process drops privileges.
     ethtool: Ethtool,
     netlink: Netlink,
     asked: Instant,
-    /// Queues there were when the port was opened, and at most since.
+    /// The number of queues when the port was opened, and the most since.
     opened: u32,
     most: u32,
     notices: VecDeque<String>,
@@ -65,7 +64,7 @@ struct WatchState {
     /// The longest packet that the port takes whole, where there is a limit, and what becomes of
     /// longer ones.
     longest: Option<(u32, &'static str)>,
-    /// The MTU that was told to be beyond it.
+    /// The last MTU beyond it that was reported.
     said_mtu: u32,
 }
 
@@ -121,7 +120,7 @@ impl InterfaceWatch {
     /// before. To be called in the interface's network namespace.
     ///
     /// # Errors
-    /// The port names a queue that is not there, or none to send by.
+    /// The port names a queue that does not exist, or none to send by.
     pub(super) fn attached(&mut self, name: &PortName) -> Result<RangeInclusive<u32>> {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let before = state.opened;
@@ -170,16 +169,16 @@ impl InterfaceWatch {
         self.sends && number < self.to_send
     }
 
-    /// Packets of more bytes than these are not taken whole; `then` says what becomes of them. The
-    /// interface has that MTU now.
+    /// Sets the longest packet that is taken whole; `then` describes the fate of longer ones. `mtu` is the
+    /// interface's MTU now.
     pub(super) fn limit(&self, bytes: u32, then: &'static str, mtu: u32) {
         let mut state = self.state();
         state.longest = Some((bytes, then));
         self.compare(&mut state, mtu);
     }
 
-    /// Looks whether queue `number` is still there, and whether there are others that nobody
-    /// serves. It never waits for another queue that does so; now and then it asks the kernel.
+    /// Checks that queue `number` still exists, and that no new ones are unserved. Asks the kernel from time
+    /// to time; never waits for another queue that asks.
     pub(super) fn look(&self, number: u32, looker: Looker) -> Result<()> {
         let pause = match looker {
             Looker::Idle => CHECK,
@@ -189,7 +188,7 @@ impl InterfaceWatch {
             && state.asked.elapsed() >= pause
         {
             self.ask(&mut state);
-            // After the answer, however long it took.
+            // Taken after the answer, however long it took.
             state.asked = Instant::now();
         }
         let there = self.there.load(Relaxed);
@@ -218,7 +217,7 @@ impl InterfaceWatch {
         }
     }
 
-    /// The error of an interface that was removed, if that is behind `error`.
+    /// Returns the error of a removed interface if that is the cause of `error`, which is returned otherwise.
     pub(super) fn explain(&self, error: Error) -> Error {
         self.ask(&mut self.state());
         self.is_up().err().unwrap_or(error)
@@ -228,7 +227,7 @@ impl InterfaceWatch {
         let now = match state.netlink.again(&self.interface) {
             Ok(now) => now,
             Err(Error::Removed { .. }) => return self.removed.store(true, Relaxed),
-            // The next answer may tell.
+            // The next call may get an answer.
             Err(_) => return,
         };
         self.up.store(now.up, Relaxed);
@@ -248,7 +247,7 @@ impl InterfaceWatch {
         state.most = state.most.max(there);
     }
 
-    /// Says, of each MTU once, that packets may come which are too long.
+    /// Reports an MTU that lets in packets that are too long, each once.
     fn compare(&self, state: &mut WatchState, mtu: u32) {
         let Some((bytes, then)) = state.longest else { return };
         if mtu.saturating_add(HEADER_BYTES) <= bytes || mtu == state.said_mtu {
@@ -261,7 +260,7 @@ impl InterfaceWatch {
         ));
     }
 
-    /// Says once that busy polling does nothing.
+    /// Reports once that busy polling has no effect.
     pub(super) fn say_unpolled(&self) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.said_unpolled, true) {
@@ -273,12 +272,12 @@ impl InterfaceWatch {
         }
     }
 
-    /// The next that users should know; while a queue asks, it is that one's to take.
+    /// Returns the next notice for users. None while another queue asks the kernel.
     pub(super) fn take_notice(&self) -> Option<String> {
         self.free_state()?.notices.pop_front()
     }
 
-    /// The state, unless somebody has it.
+    /// Locks the state, unless another queue has it.
     fn free_state(&self) -> Option<MutexGuard<'_, WatchState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -293,7 +292,7 @@ impl InterfaceWatch {
     }
 }
 
-/// Which of an interface's queues a port is about.
+/// The queues of an interface that a port uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WatchedSide {
     Receive,
@@ -302,12 +301,12 @@ enum WatchedSide {
 }
 
 impl WatchedSide {
-    /// The queues an interface has now; none where its driver does not say.
+    /// Returns the number of queues now; none if the driver does not report it.
     fn queues(self, ethtool: &mut Ethtool, interface: &str) -> Option<u32> {
         self.of(&ethtool.channels(interface).ok()??)
     }
 
-    /// Combined queues are of both directions, and a driver may have others besides: ice has
+    /// Adds combined queues, which have both directions, and those of one direction: ice has both kinds
     /// (`struct ethtool_channels` of linux/ethtool.h).
     fn of(self, channels: &Channels) -> Option<u32> {
         let alone = match self {
@@ -318,7 +317,7 @@ impl WatchedSide {
         Some(there).filter(|&there| there > 0)
     }
 
-    /// Those it was made with.
+    /// Returns the number of queues that the interface was made with.
     fn made(self, interface: &link::Interface) -> u32 {
         match self {
             Self::Receive => interface.rx_queues,

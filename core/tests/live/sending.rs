@@ -108,7 +108,7 @@ fn what_is_still_there_at_a_sudden_end_is_counted() {
     queue.close_tx_within(Duration::ZERO).unwrap();
     let stats = queue.stats().unwrap();
     // None may be left: then the program has kept up with the writer. That those left are counted is a
-    // test of its own (core/src/port/live/queue.rs).
+    // test of its own (core/src/port/live_queue.rs).
     assert_eq!(stats.sent + stats.unsent, pushed, "{stats:?}");
     assert_eq!(stats.refused, stats.unsent, "{stats:?}");
     while came < stats.sent {

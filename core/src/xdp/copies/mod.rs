@@ -3,7 +3,7 @@
 //! 5.18, for `bpf_xdp_load_bytes`). The rings themselves are `cell_ring`'s.
 //!
 //! A ring has one writer at a time: one for each receive queue, which most drivers serve on one
-//! CPU at a time; in skb mode, and with drivers that do it otherwise (`port/mirror/mod.rs`),
+//! CPU at a time; in skb mode, and with drivers that do it otherwise (`port/copy_queue.rs`),
 //! one for each CPU, for there packets of one queue come on several. A reader of several rings
 //! brings their packets into the order of their times. What a CPU is still copying when the reader
 //! looks it gets at the next look, behind later packets of other CPUs; and where packets have no
