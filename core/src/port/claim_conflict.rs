@@ -7,10 +7,10 @@ use super::name::PortName;
 use crate::error::{Error, Result};
 use crate::xdp::resident::{Action, ClaimLock, Claimed, Owner, Resident, Stage, WHOLE};
 
-/// Takes the first of some places that nobody has, for a port.
+/// Takes the first free place in a range, for a port.
 ///
 /// # Errors
-/// As [`Stage::take`]; somebody has everything, and so would its owner.
+/// As [`Stage::take`]; another owner takes everything, and this one would, too.
 pub(super) fn take(
     name: &PortName,
     resident: &Arc<Resident>,
@@ -20,16 +20,16 @@ pub(super) fn take(
     if !is_whole(owner, places.start) {
         return Stage::take(resident, places, owner);
     }
-    // Until our entry stands among the owners, nobody else looks for it there.
+    // Held until our entry is among the owners.
     let _turn = ClaimLock::wait(resident)?;
     refuse_second(name, &resident.claims()?, owner, places.start)?;
     Stage::take(resident, places, owner)
 }
 
-/// Refuses what an owner wants, for a port, where another has it by now.
+/// Rejects an owner's claim on everything if another owner has it already.
 ///
 /// # Errors
-/// Both want everything, and share a queue.
+/// Both take everything, and share a queue.
 pub(super) fn refuse_second(
     name: &PortName,
     claims: &[Claimed],
@@ -43,8 +43,7 @@ pub(super) fn refuse_second(
     }
 }
 
-/// Returns true if an owner takes everything. One that only drops the rest, or only looks, does
-/// not.
+/// Returns true if an owner takes everything. One that only drops the rest, or only counts, does not.
 fn is_whole(owner: &Owner, place: u32) -> bool {
     let takes = matches!(owner.action, Action::Take | Action::Forward);
     owner.filter.is_empty() && (takes || WHOLE.contains(&place))

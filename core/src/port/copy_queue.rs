@@ -26,9 +26,9 @@ use crate::xdp::copies::{Copies, Geometry, Sharing, WallClock};
 use crate::xdp::resident::{Action, Owner, Resident, Stage, load_copying};
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
-/// A packet that is on its way through the program is in its ring within this time.
+/// The time that a packet takes through the program, at most.
 const SETTLE: Duration = Duration::from_millis(5);
-/// Between two looks at what has become of the interface.
+/// The interval of checks of the interface.
 const CHECK: Duration = Duration::from_millis(500);
 
 /// A number that no queue has: the kernel counts them in 16 bits.
@@ -57,12 +57,12 @@ pub(super) struct CopyJob<'a> {
     pub stamped: bool,
     /// See [`OpenOptions::latency`].
     pub latency: Option<Duration>,
-    /// Has the card take packets for others.
+    /// Makes the card take packets for other hosts.
     pub promiscuous: Option<Arc<Promiscuous>>,
 }
 
 impl CopyJob<'_> {
-    /// Makes the rings and has packets copied into them. To be called in the interface's network
+    /// Makes the rings and lets the program copy packets into them. To be called in the interface's network
     /// namespace.
     pub(super) fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {
         let geometry = self.geometry()?;
@@ -111,7 +111,7 @@ impl CopyJob<'_> {
         };
         let snaplen = match (self.snaplen, self.resident.mode()) {
             (Some(snaplen), Mode::Native) => snaplen.min(frame_bytes),
-            // The kernel may have put packets together before: they are longer than the MTU.
+            // The kernel may have merged packets before (GRO): they are longer than the MTU.
             (Some(snaplen), Mode::Skb) => snaplen,
             (None, _) => frame_bytes,
         };
@@ -127,8 +127,8 @@ impl CopyJob<'_> {
         Ok(Geometry { stamped: self.stamped, ..geometry })
     }
 
-    /// Which ring a packet goes to, so that each has one writer at a time, and the queues, as the
-    /// program sees them, whose packets come.
+    /// Chooses rings so that each has one writer at a time. Returns that, and the queues, as the program sees
+    /// them.
     fn sharing(&self) -> Result<(Sharing, RangeInclusive<u32>)> {
         let queues = self.queues.clone();
         let model = match self.resident.mode() {
@@ -155,19 +155,19 @@ impl CopyJob<'_> {
     }
 }
 
-/// The receive queues that the program sees (`rx_queue_index`), and the number of CPUs at a time.
+/// The model of the receive queues that the program sees (`rx_queue_index`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueModel {
-    /// The driver's own, each on one CPU at a time.
+    /// The driver's queues, each on one CPU at a time.
     PerCpu,
-    /// Its own, each on as many CPUs as there are processes that write to it.
+    /// The driver's queues, each on the CPUs of all processes that write to it.
     Shared,
-    /// Those of interfaces below it, each with numbers of its own from 0.
+    /// The queues of lower interfaces, each numbered from 0.
     Lower,
 }
 
 impl QueueModel {
-    /// In native mode. To be called in the interface's network namespace.
+    /// Returns the model in native mode. To be called in the interface's network namespace.
     pub(crate) fn of(interface: &link::Interface) -> Self {
         let driver = Ethtool::open(None).and_then(|mut it| it.driver(&interface.name));
         Self::by(&interface.kind, &driver.unwrap_or_default())
@@ -214,7 +214,7 @@ struct CopyQueue {
 }
 
 impl CopyQueue {
-    /// Returns true once if the interface is down. Asks the kernel now and then.
+    /// Returns true once if the interface is down. Asks the kernel at intervals.
     fn is_newly_down(&mut self) -> Result<bool> {
         if self.checked.elapsed() >= CHECK {
             self.checked = Instant::now();
@@ -248,7 +248,7 @@ impl Backend for CopyQueue {
         Ok(slots)
     }
 
-    /// Looks at what has changed around the rings.
+    /// Checks the program and the interface.
     fn check(&mut self) -> Result<()> {
         // As with sockets: packets prove that the program is attached.
         if !std::mem::replace(&mut self.came, false) {
@@ -261,14 +261,13 @@ impl Backend for CopyQueue {
         self.watch.take_notice()
     }
 
-    /// After the intake was closed: all that was copied has come out.
+    /// Returns true if receiving was stopped and all copies have come out.
     fn is_finished(&mut self) -> bool {
         let settled = self.cells.closed().is_some_and(|closed| closed.elapsed() >= SETTLE);
         settled && !self.cells.finds_packets()
     }
 
-    /// From now on nothing is let in. What other queues of the port have is not touched: the
-    /// program passes this one's rings by, and the last to close stops it.
+    /// Makes the program skip this queue's rings; the last queue of the port to stop stops the program.
     fn stop_rx(&mut self) -> Result<()> {
         if let Some(open) = self.open.take() {
             self.cells.close();
@@ -303,8 +302,8 @@ impl Backend for CopyQueue {
 
 impl Drop for CopyQueue {
     fn drop(&mut self) {
-        // Nobody reads these rings any more: what would come here is the next's, or the host's,
-        // although other queues of the port go on.
+        // Nobody reads these rings any more: their packets are for the next claim, or the host, although other
+        // queues of the port go on.
         let _ = self.stop_rx();
     }
 }

@@ -1,4 +1,4 @@
-//! The host's own flows: those that a program has decided it need not see any more.
+//! Flows that a program leaves to the host.
 
 use std::io;
 use std::sync::Arc;
@@ -10,10 +10,9 @@ use sluicegate_base::ring::Packet;
 /// The flows that a `host:` port with `flows=` leaves to the host: the kernel passes their packets in
 /// both directions, past the port and past `xdp:` ports on the interface, until they are taken back
 /// or the port ends. A flow is TCP or UDP between two addresses and ports, of IPv4 or IPv6, without
-/// VLAN tags. When there is no room for a new one, one that was not seen for long is forgotten: its
-/// packets come to the ports again.
+/// VLAN tags. A full table forgets a flow that was not seen for long: its packets come to the ports again.
 ///
-/// Copies are of the same flows, and any thread may have one.
+/// Clones share the flows, and any thread may have one.
 #[derive(Clone, Debug)]
 pub struct HostFlows {
     table: Arc<FlowTable>,
@@ -25,10 +24,10 @@ impl HostFlows {
         Self { table: Arc::clone(table), interface: interface.into() }
     }
 
-    /// Leaves a packet's flow to the host, both directions of it, from the next packet on. Which
-    /// side is the host's the packet's [`direction`](sluicegate_base::ring::Meta::direction) says: out for
-    /// what came from a `host:` port, anything else for what came from the wire. False: it is of no
-    /// flow that can be left, such as a fragment, and nothing has changed.
+    /// Leaves both directions of a packet's flow to the host, from the next packet on. The packet's
+    /// [`direction`](sluicegate_base::ring::Meta::direction) tells the host's side: out for a packet of a
+    /// `host:` port, anything else for one of the wire. Returns false if the packet has no flow, like a
+    /// fragment.
     ///
     /// Costs a system call: for one packet of a flow, not for each.
     ///
@@ -40,8 +39,8 @@ impl HostFlows {
         Ok(true)
     }
 
-    /// Takes a packet's flow back: both directions of it come to the ports again. False: it was not
-    /// the host's.
+    /// Takes a packet's flow back: both directions come to the ports again. Returns false if it was not left
+    /// to the host.
     ///
     /// # Errors
     /// The kernel refused.
@@ -58,7 +57,7 @@ impl HostFlows {
         self.table.clear().map_err(|error| self.failed("take all flows back from", error))
     }
 
-    /// How many packets have passed so since the port was opened.
+    /// Returns the packets of these flows since the port was opened.
     ///
     /// # Errors
     /// The kernel refused.

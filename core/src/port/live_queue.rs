@@ -13,9 +13,9 @@ use crate::link::{self, LinkState, may_pin};
 use crate::xdp::live::{Geometry, LiveSender, MAX_BYTES, MIN_BYTES};
 use sluicegate_base::ring::{LINKTYPE_ETHERNET, Ring};
 
-/// Packets of the program's ring where nothing is said: a short ring stays in the cache.
+/// The default size of the program's ring: a short ring stays in the cache.
 pub(super) const DEFAULT_RING: u32 = 2048;
-/// Packets that are handed over at once: the program begins while more are written.
+/// Packets of a hand-over: the program begins while more are written.
 const BATCH: u32 = 64;
 /// The interval of checks for the last packets to be sent.
 const CLOSE_INTERVAL: Duration = Duration::from_micros(50);
@@ -45,7 +45,7 @@ pub(super) fn open_sender(
     interface: &link::Interface,
     waits: bool,
 ) -> Result<LiveSender> {
-    // The thread would say it too, when it is too late to open the port otherwise.
+    // The thread would report it too, but too late to fail the open.
     cpu.map_or(Ok(()), may_pin)?;
     LiveSender::open(geometry(slots, interface), interface, cpu, waits)
 }
@@ -82,8 +82,7 @@ impl LiveQueue {
 }
 
 impl Backend for LiveQueue {
-    /// Writes what the program has released and there is room for. Returns how many slots are room
-    /// again.
+    /// Writes released packets while there is room. Returns how many slots are free again.
     #[inline]
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         if self.ended {
@@ -91,13 +90,13 @@ impl Backend for LiveQueue {
         }
         if self.sender.is_finished() {
             self.ended = true;
-            // It says why; what it was too late for is counted.
+            // The sender returns the reason; waiting packets are counted.
             let result = self.sender.end();
             self.progress.give_up(ring);
             return result.map(|()| 0);
         }
         match self.sender.mtu() {
-            // What would be written now would be sent when it is old.
+            // Packets that are written now would be sent late.
             0 => drop(self.presence.check_up()?),
             mtu => self.limits.set_mtu(mtu as usize),
         }
@@ -119,9 +118,9 @@ impl Backend for LiveQueue {
         self.presence.check_up().map(|_| ())
     }
 
-    /// Waits until all is sent, for so long at most, and ends.
-    fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
-        let end = Instant::now() + patience;
+    /// Waits until everything is sent, `timeout` at most, and ends.
+    fn close_tx(&mut self, ring: &mut Ring, timeout: Duration) -> Result<()> {
+        let end = Instant::now() + timeout;
         let mut result = Ok(());
         while !self.ended && Instant::now() < end {
             result = self.sync_tx(ring).map(|_| ());

@@ -1,5 +1,5 @@
 //! `monitor:NAME/PORT`, the packets that a port of a running switch or forwarder receives and sends, as
-//! copies. Nobody is held up: who reads too slowly loses, and learns how many.
+//! copies. The watched port never waits: a slow reader loses packets, and they are counted.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
@@ -10,11 +10,11 @@
 //! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
 //! | `slots` | slots in a queue's ring | 512 |
 //!
-//! `monitor:PORT` is of the switch that is called `switch`. What the port received has the direction
-//! [`Direction::In`](sluicegate_base::ring::Direction), what was given to it to send
+//! `monitor:PORT` is a port of the switch called `switch`. Packets that the port received have the direction
+//! [`Direction::In`](sluicegate_base::ring::Direction), packets to send
 //! [`Direction::Out`](sluicegate_base::ring::Direction). Each thread that has packets of the port copies them into
-//! a ring of its own, which is one queue here. Its owner and root may watch; no privilege is needed
-//! besides. The port ends when who is watched ends, or its port is taken out.
+//! a ring of its own, which is one queue here. The command's owner and root may watch, without other
+//! privileges. The port ends when the command exits or removes its port.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -36,7 +36,7 @@ use crate::error::{Error, Kind as Mends, Result};
 use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, WatchRequest, readers};
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
-/// The writer says within this time that it has ended.
+/// The timeout of the writer's notice that it has ended.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Commands that can be watched, by the folders of their sockets.
@@ -73,7 +73,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let pool = PoolRequirements::of_queues(readers.len() as u32, slots, buffer_bytes).pool()?;
     let rings = RingMaker { pool, usage: Use::Receive, slots };
     let client = Arc::new(client);
-    // A socket may be anybody's.
+    // The socket's path tells more than a name.
     let whose = name.option("socket").unwrap_or(whose);
     let queue = |(number, reader): (usize, Reader)| {
         let comment = format!("port {port} of '{whose}'; timestamps: software");
@@ -116,7 +116,7 @@ fn connect(name: &PortName, whose: &str) -> Result<Client> {
     }
 }
 
-/// Asks for rings.
+/// Requests the rings.
 fn begin(client: &mut Client, watch: &WatchRequest, name: &PortName) -> Result<Vec<Reader>> {
     let (answer, files) = client.ask(&watch.to_string())?;
     match files.is_empty() {
@@ -126,7 +126,7 @@ fn begin(client: &mut Client, watch: &WatchRequest, name: &PortName) -> Result<V
 }
 
 impl MonitorQueue {
-    /// Returns true if the copying process has exited, killed or not: it sends nothing unasked.
+    /// Returns true if the copying process has exited: the socket is readable, and no answer is due.
     fn is_alone(&mut self) -> bool {
         let Some(client) = &self.client else { return true };
         if matches!(is_readable(client.as_fd()), Ok(true)) {

@@ -19,7 +19,7 @@ use sluicegate_base::ring::{
     Direction, Interface, Meta, Readiness, Ring, TimestampSource, Wait, now_ns,
 };
 
-/// The longest frame: what an IP packet can have, an Ethernet header and two VLAN tags.
+/// The longest frame: the longest IP packet, an Ethernet header and two VLAN tags.
 const MAX_BYTES: usize = 65_535 + 14 + 8;
 
 /// Bytes of a frame at an MTU, with a header and a tag.
@@ -67,9 +67,9 @@ pub(super) struct TapQueue {
     received: u64,
     /// Packets lost before the queues: the device's first queue counts them for all.
     drops: Option<DeviceDrops>,
-    /// Packets that may still come after the intake was closed; none: it is open.
+    /// Packets that may still come after receiving was stopped; none while it goes on.
     left: Option<u32>,
-    /// As many packets wait at most.
+    /// The most packets that wait in the device.
     waiting: u32,
     down: bool,
 }
@@ -114,7 +114,7 @@ impl TapQueue {
 }
 
 impl Backend for TapQueue {
-    /// Takes in what the host has sent, as far as there is room for the longest frame.
+    /// Receives packets of the host, while there is room for the longest frame.
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         let most_slots = slots_for(MAX_BYTES, ring.buffer_bytes());
         let before = ring.tail();
@@ -126,7 +126,7 @@ impl Backend for TapQueue {
             match self.tap.read(&mut buffer[..first], &mut self.spill) {
                 Ok(bytes) => {
                     if meta.timestamp_ns == 0 {
-                        // The device tells no time.
+                        // The device has no timestamps.
                         meta.timestamp_ns = now_ns();
                         meta.timestamp_source = TimestampSource::Software;
                     }
@@ -139,7 +139,7 @@ impl Backend for TapQueue {
                     self.left = self.left.map(|_| 0);
                     break;
                 }
-                // What came before it comes out; the next call finds the same.
+                // Packets before the error come out; the next call finds the same error.
                 Err(_) if ring.tail() != before => break,
                 Err(error) => {
                     // A removed device has no packets waiting.
@@ -151,7 +151,7 @@ impl Backend for TapQueue {
         Ok(ring.distance(before, ring.tail()))
     }
 
-    /// Has the host receive what the program has released.
+    /// Gives the host the packets that the program has released.
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         let Self { tap, whole, progress, .. } = self;
         let before = progress.next;
@@ -176,7 +176,7 @@ impl Backend for TapQueue {
         failure.map_or(Ok(slots), |error| Err(self.failed("send to", error)))
     }
 
-    /// Counts what waits as refused, and unsent: sending has ended.
+    /// Counts waiting packets as refused, and unsent.
     fn close_tx(&mut self, ring: &mut Ring, _: Duration) -> Result<()> {
         self.progress.give_up(ring);
         Ok(())
@@ -187,12 +187,12 @@ impl Backend for TapQueue {
         self.presence.look().map(|_| ())
     }
 
-    /// After the intake was closed: all that waited has come out.
+    /// Returns true if all packets that waited when receiving was stopped have come out.
     fn is_finished(&mut self) -> bool {
         self.left == Some(0)
     }
 
-    /// From now on only what waits is received.
+    /// Receives only packets that wait already.
     fn stop_rx(&mut self) -> Result<()> {
         self.left.get_or_insert(self.waiting);
         Ok(())
@@ -238,13 +238,12 @@ fn slots_for(bytes: usize, buffer_bytes: u32) -> u32 {
     bytes.div_ceil(slot_bytes(buffer_bytes)) as u32
 }
 
-/// Bytes that a slot says it has at most, however long its buffer.
+/// The most bytes of a slot, however long its buffer.
 fn slot_bytes(buffer_bytes: u32) -> usize {
     buffer_bytes.min(u16::MAX.into()) as usize
 }
 
-/// Hands a frame over whose beginning is in the buffer at the ring's tail, and what that had no
-/// room for in `spill`.
+/// Publishes a frame that begins in the buffer at the ring's tail; the bytes beyond it are in `spill`.
 #[inline]
 fn place(ring: &mut Ring, bytes: usize, spill: &[u8], meta: Meta) {
     let in_slot = slot_bytes(ring.buffer_bytes());
@@ -270,7 +269,7 @@ fn is_nothing_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// The count of a device, all its queues together, from now on.
+/// Counts the drops of a device, of all its queues, from now on.
 #[derive(Debug)]
 pub(super) struct DeviceDrops {
     netlink: Netlink,
@@ -288,8 +287,8 @@ impl DeviceDrops {
         Ok(Self { netlink, device: device.to_owned(), before, since: 0 })
     }
 
-    /// Packets that the host sent and that found no room (drivers/net/tun.c, `tun_net_xmit`). A
-    /// removed device keeps its last count.
+    /// Returns the packets of the host that found no room (drivers/net/tun.c, `tun_net_xmit`). A removed
+    /// device keeps its last count.
     pub(super) fn count(&mut self) -> u64 {
         if let Ok(link) = self.netlink.link(&self.device) {
             self.since = link.stats.tx_dropped.saturating_sub(self.before);

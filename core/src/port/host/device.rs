@@ -1,8 +1,8 @@
-//! The device of a `host:` port: a TAP that nobody else uses. What the host sends out of the
-//! interface is redirected to it; what is written to it enters the interface.
+//! The device of a `host:` port: a TAP of its own. Packets that the host sends out of the interface are
+//! redirected to it; packets that are written to it enter the interface.
 //!
-//! Its name is made of the interface's number, so there is one at most: the kernel decides who has
-//! it, and takes it away when its owner ends.
+//! Its name contains the interface's number, so an interface has one device at most. The kernel removes it
+//! when its owner exits.
 
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use super::program::{self, lacking};
 use crate::error::{Error, Result};
 use crate::link::{FilterPlace, Interface, Making, Netlink, Side, Tap, Then, interface};
 
-/// The longest MTU a TAP can have: its interface's may become what it likes.
+/// The longest MTU of a TAP, because the interface's MTU may grow.
 const MTU: u32 = 65_521;
 
 /// The device of an interface: its name and number.
@@ -34,13 +34,13 @@ impl Device {
             Some(libc::EBUSY) => taken(&name, target),
             _ => error,
         })?;
-        // It speaks for itself neither by IPv6 nor, having no address, by ARP.
+        // The device itself sends nothing: no IPv6, and, without an address, no ARP.
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
         let mut netlink = Netlink::open(None)?;
         netlink.set_mtu(&name, MTU)?;
         netlink.set_queue_length(&name, ring)?;
         netlink.set_alias(&name, &alias(target))?;
-        // A frame for the interface is one for the host here, too.
+        // A frame to the interface's address is for the host on the device, too.
         if let Some(mac) = target.mac {
             netlink.set_mac(&name, mac)?;
         }
@@ -52,8 +52,8 @@ impl Device {
     }
 }
 
-/// Has what is written to the device enter the interface, and only what is redirected to the device
-/// leave by it.
+/// Makes packets that are written to the device enter the interface, and lets only redirected packets leave
+/// by the device.
 fn enter(netlink: &mut Netlink, device: u32, target: &Interface) -> io::Result<()> {
     netlink.add_clsact(device)?;
     let place =
@@ -95,20 +95,20 @@ fn taken(name: &str, target: &Interface) -> Error {
     ))
 }
 
-/// The kernel's count of it, of one device's queues together. What is redirected to an interface
-/// that is down the device's discipline drops (net/sched/act_mirred.c, net/core/dev.c); it drops
-/// nothing else, for the gate consumes what it holds back.
+/// The kernel's count of packets that did not enter the interface, of all queues of a device. The device's
+/// discipline drops packets that are redirected to an interface that is down (net/sched/act_mirred.c,
+/// net/core/dev.c), and no others, because the gate consumes those it stops.
 #[derive(Debug)]
 struct Refused {
     netlink: Netlink,
     device: u32,
-    /// The kernel's count, of 32 bits, when it was last asked.
+    /// The last count of the kernel, of 32 bits.
     seen: u32,
-    /// Of no queue yet.
+    /// The part that no queue has taken yet.
     unclaimed: u64,
 }
 
-/// The part of it that is one queue's.
+/// One queue's share of the count.
 #[derive(Debug)]
 pub(super) struct DeviceQueue {
     refused: Arc<Mutex<Refused>>,
@@ -116,7 +116,7 @@ pub(super) struct DeviceQueue {
 }
 
 impl DeviceQueue {
-    /// For each of a new device's queues, which is in this thread's network namespace.
+    /// Makes a share for each queue of a new device of this thread's network namespace.
     pub(super) fn of_each(device: u32, queues: usize) -> Result<Vec<Self>> {
         let refused = Refused { netlink: Netlink::open(None)?, device, seen: 0, unclaimed: 0 };
         let refused = Arc::new(Mutex::new(refused));

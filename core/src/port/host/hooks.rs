@@ -1,7 +1,7 @@
-//! The places where programs take what the host sends: tcx, or filters on `clsact`.
+//! Hooks for programs that take the packets of the host: tcx, or filters on `clsact`.
 //!
-//! A tcx program is held by a link, which closes with its owner. A filter stays: once its owner is
-//! dead it applies the fallback, until a process removes it. The filter's handle records the
+//! A link holds a tcx program, and closes when its owner exits. A filter stays: once its owner is dead
+//! it applies the fallback, until a process removes it. The filter's handle records the
 //! creator of the `clsact` discipline, so that the process that removes the filter knows whether to
 //! remove the discipline too. Filters of other programs stay as they are.
 
@@ -12,7 +12,7 @@ use super::program::NAME;
 use crate::link::{FilterPlace, Netlink, Side, Then};
 use crate::xdp::bpf::{self, TcxProgram};
 
-/// By which a program is attached.
+/// The kind of hook that a program is attached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     /// Linux 6.6.
@@ -30,11 +30,12 @@ impl Hook {
     }
 }
 
-/// Behind the filters of others. Two, so that a new one can be there before an old one goes.
+/// Priorities behind the filters of others. Two, so that a new filter can be added before an old one is
+/// removed.
 const PRIORITIES: [u16; 2] = [0xfff0, 0xfff1];
-/// A filter's handle if the discipline existed before,
+/// The handle of a filter on a discipline that existed before.
 const BESIDE_OTHERS: u32 = 1;
-/// and where it was made for it.
+/// The handle of a filter whose discipline was made for it.
 const ALONE: u32 = 2;
 
 /// Programs on an interface, until this is dropped.
@@ -75,7 +76,7 @@ impl Hooks {
         Ok(hooks)
     }
 
-    /// Filters of ours that are not this one's.
+    /// Returns filters of ours that another owner left.
     fn leftovers(&mut self) -> io::Result<Vec<FilterPlace>> {
         let mut found = filters(&mut self.netlink, self.interface)?;
         if let Held::Filters(ours) = &self.held {
@@ -109,13 +110,13 @@ impl Drop for Hooks {
 }
 
 /// Removes all our programs from an interface of this thread's network namespace, even those in
-/// use. False: it had none.
+/// use. Returns false if it had none.
 pub(super) fn clear(interface: u32) -> io::Result<bool> {
     let mut any = false;
     for side in [Side::Egress, Side::Ingress] {
         for found in bpf::tcx_programs(interface, side)? {
             match detach_ours(found) {
-                // It has ended by itself meanwhile.
+                // Its owner has exited meanwhile.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
                 other => any |= other?,
             }
@@ -133,7 +134,7 @@ pub(super) fn any_filters(interface: u32) -> io::Result<bool> {
     Ok(!filters(&mut netlink, interface)?.is_empty())
 }
 
-/// Takes a program off if it is one of ours that a link holds.
+/// Detaches a program if it is one of ours that a link holds.
 fn detach_ours(found: TcxProgram) -> io::Result<bool> {
     let Some(link) = found.link else { return Ok(false) };
     let program = bpf::program(found.program)?;
@@ -168,7 +169,7 @@ fn put_filters(
         })
     });
     if let Err(error) = added {
-        // The first error is the one to tell.
+        // The first error is the one to report.
         let _ = remove(netlink, interface, &places);
         if made {
             let _ = remove_discipline(netlink, interface);
@@ -178,7 +179,7 @@ fn put_filters(
     Ok(places)
 }
 
-/// The filters of ours on an interface.
+/// Returns our filters on an interface.
 fn filters(netlink: &mut Netlink, interface: u32) -> io::Result<Vec<FilterPlace>> {
     let mut found = netlink.filters(interface, Side::Egress)?;
     found.extend(netlink.filters(interface, Side::Ingress)?);
@@ -186,7 +187,7 @@ fn filters(netlink: &mut Netlink, interface: u32) -> io::Result<Vec<FilterPlace>
     Ok(found)
 }
 
-/// Takes filters of ours away, and with the last the discipline if it was made for them.
+/// Removes our filters, and with the last the discipline if it was made for them.
 fn remove(netlink: &mut Netlink, interface: u32, places: &[FilterPlace]) -> io::Result<()> {
     for place in places {
         match netlink.delete_filter(interface, place) {
@@ -201,7 +202,7 @@ fn remove(netlink: &mut Netlink, interface: u32, places: &[FilterPlace]) -> io::
     }
 }
 
-/// Takes the discipline away if nobody has a filter there.
+/// Removes the discipline if it has no filters.
 fn remove_discipline(netlink: &mut Netlink, interface: u32) -> io::Result<()> {
     for side in [Side::Ingress, Side::Egress] {
         if !netlink.filters(interface, side).is_ok_and(|found| found.is_empty()) {

@@ -25,9 +25,9 @@ use crate::xdp::live::SharedCounters;
 
 /// The name prefix of our programs on the interface.
 pub(super) const NAME: &str = "sluice_host";
-/// Where a map's key stands on the stack.
+/// The stack offset of a map's key.
 const KEY: i16 = -8;
-/// Where a flow and a key stand there.
+/// The stack offset of a flow and a key.
 const FLOW: i16 = KEY - 8 - Flow::BYTES as i16;
 
 /// The handling of packets once the owner is dead: the option `fallback`.
@@ -40,16 +40,16 @@ pub(super) enum DeadOwner {
 /// The sign of life of one port.
 #[derive(Debug)]
 pub(super) struct Life {
-    /// Its one entry exists as long as the port serves.
+    /// A map whose one entry exists as long as the port serves.
     pub alive: OwnedFd,
-    /// One word: not 0 from the moment the port has begun to serve until it has ended by itself; of
-    /// one that was killed it stays so. In memory, so that no privilege is needed to write it.
+    /// One word: not 0 while the port serves. A killed port leaves it so; one that ends clears it, which needs
+    /// no privilege because the word is in memory.
     pub begun: SharedCounters,
     token: OwnedFd,
 }
 
 impl Life {
-    /// Makes the mark of a port that does not serve yet.
+    /// Makes the sign of a port that does not serve yet.
     pub(super) fn new(interface: &str) -> Result<Self> {
         let failed = |error| lacking(error, "make a sign of life for the host: port of", interface);
         Ok(Self {
@@ -59,7 +59,7 @@ impl Life {
         })
     }
 
-    /// From now on it serves.
+    /// Begins to serve.
     pub(super) fn begin(&self) -> io::Result<()> {
         bpf::put(self.alive.as_fd(), 0, &self.token, Write::Any)?;
         self.begun.set(0, 1);
@@ -89,8 +89,8 @@ pub(super) fn lacking(error: io::Error, operation: &'static str, interface: &str
     }
 }
 
-/// The program for what the host sends out of the interface: it goes to the port's device, unless
-/// it comes from a port's own socket, or is of a flow that was left to the host.
+/// Loads the program for packets that the host sends out of the interface. It redirects them to the port's
+/// device, except those of a port's own socket and of flows that were left to the host.
 pub(super) fn leaving(
     life: &Life,
     device: u32,
@@ -119,8 +119,8 @@ pub(super) fn leaving(
     load(c"sluice_host_out", &asm)
 }
 
-/// The program for what enters the host's stack by the interface: it is let in, unless the owner is
-/// dead and the interface was to be cut off then.
+/// Loads the program for packets that enter the host's stack by the interface. It drops them once the owner
+/// is dead.
 pub(super) fn entering(life: &Life) -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
     let [dead, pass] = asm.labels();
@@ -133,8 +133,8 @@ pub(super) fn entering(life: &Life) -> io::Result<OwnedFd> {
     load(c"sluice_host_in", &asm)
 }
 
-/// The program for what is sent out of the port's device: only what was redirected to it. The rest it
-/// consumes, for what the device's discipline drops is what did not enter the interface.
+/// Loads the program for packets that are sent out of the port's device. It passes redirected packets and
+/// consumes others, because drops of the device's discipline count packets that did not enter the interface.
 pub(super) fn gate() -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
     let marked = asm.label();
@@ -146,14 +146,14 @@ pub(super) fn gate() -> io::Result<OwnedFd> {
     load(c"sluice_gate", &asm)
 }
 
-/// A program that says of every packet that it is meant.
+/// Loads a program that matches every packet.
 pub(super) fn every() -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
     answer(&mut asm, -1);
     load(c"sluice_every", &asm)
 }
 
-/// Goes on at `pass` with what is of a flow in the table. A tag beside the packet is one in it.
+/// Emits a jump to `pass` for packets of a flow in the table, which have no VLAN tag.
 fn pass_flows(asm: &mut Assembler, flows: &FlowTable, pass: Label) {
     let none = asm.label();
     asm.load(Size::W, R1, R6 + sk_buff::VLAN_PRESENT);
@@ -165,7 +165,7 @@ fn pass_flows(asm: &mut Assembler, flows: &FlowTable, pass: Label) {
     asm.place(none);
 }
 
-/// Goes on at `dead` unless the port's owner serves.
+/// Emits a jump to `dead` unless the port's owner serves.
 fn owner_is_alive(asm: &mut Assembler, life: &Life, dead: Label) {
     asm.store(Size::W, R10 + KEY, 0);
     asm.load_map(R1, &life.alive);

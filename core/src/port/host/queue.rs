@@ -1,4 +1,4 @@
-//! One queue of a `host:` port: a queue of its device, and the programs that lead packets there.
+//! One queue of a `host:` port: a queue of its device, and the programs that redirect packets to it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,21 +15,21 @@ use crate::port::tap_queue::TapQueue;
 use crate::xdp::resident::Stage;
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
-/// Between two looks at what has become of the interface.
+/// The interval of checks of the interface.
 const CHECK: Duration = Duration::from_millis(500);
 
-/// Leads packets to the device, until the last queue has closed its intake.
+/// Redirects packets to the device, until the last queue has stopped receiving.
 #[derive(Debug)]
 pub(super) struct HostRx {
     pub(super) hooks: Mutex<Hooks>,
-    /// Where there are flows: passes them from the wire.
+    /// Passes the flows of the host from the wire, if the port has flows.
     pub(super) stage: Option<Stage>,
     pub(super) life: Life,
 }
 
 impl HostRx {
     /// # Errors
-    /// [`Error::Removed`]: somebody took the programs off.
+    /// [`Error::Removed`]: another process detached the programs.
     fn check(&self, interface: &str) -> Result<()> {
         self.stage.as_ref().map_or(Ok(()), Stage::check_attached)?;
         let mut hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ impl HostRx {
 
 impl Drop for HostRx {
     fn drop(&mut self) {
-        // Before the programs go: should they have to stay, they let everything pass.
+        // Before the programs are removed: if that fails, they let everything pass.
         self.life.end();
     }
 }
@@ -65,7 +65,7 @@ impl DeviceAddress {
         Ok(Self { netlink: Netlink::open(None)?, mac: interface.mac, interface, device })
     }
 
-    /// Has the device follow the interface.
+    /// Gives the device the address that the interface has now.
     fn follow(&mut self) -> Result<()> {
         let now = self.netlink.again(&self.interface)?;
         if now.mac == self.mac {
@@ -82,12 +82,12 @@ impl DeviceAddress {
 /// A queue of a `host:` port.
 #[derive(Debug)]
 pub(super) struct HostQueue {
-    // Before the device: nothing is led there any more when it goes.
+    // Before the device: no packets are redirected to it when it is removed.
     pub(super) intake: Option<Arc<HostRx>>,
     pub(super) tap: TapQueue,
     pub(super) refused: DeviceQueue,
     pub(super) name: String,
-    /// The port's first queue sees to it.
+    /// Kept by the port's first queue only.
     pub(super) address: Option<DeviceAddress>,
     pub(super) flows: Option<HostFlows>,
     pub(super) checked: Instant,
@@ -116,15 +116,15 @@ impl Backend for HostQueue {
         self.tap.is_finished()
     }
 
-    /// Stops the intake. Once all queues of the port have done so, the host's packets leave by the
-    /// interface itself; packets that wait are received.
+    /// Once all queues of the port have stopped, the host's packets leave by the interface itself; packets
+    /// that wait are received.
     fn stop_rx(&mut self) -> Result<()> {
         self.intake = None;
         self.tap.stop_rx()
     }
 
-    fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
-        self.tap.close_tx(ring, patience)
+    fn close_tx(&mut self, ring: &mut Ring, timeout: Duration) -> Result<()> {
+        self.tap.close_tx(ring, timeout)
     }
 
     fn stats(&mut self) -> Result<QueueStats> {

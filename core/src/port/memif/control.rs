@@ -1,9 +1,8 @@
-//! The control socket of a port, on a thread of its own: connects, and connects again.
+//! The control socket of a port, on a thread of its own that connects and reconnects.
 //!
-//! Queues have nothing to do with it but for one number that changes when a connection begins or
-//! ends: they look at it once a batch, and it stays in their cache as long as nothing happens. A
-//! queue that sees it change takes its rings of the new peer: it sends there at once, and receives
-//! there when it has drained what the old one left.
+//! Queues read one number once a batch, which changes when a connection begins or ends, and stays in their
+//! cache otherwise. A queue that sees it change takes its rings of the new peer: it sends there at once, and
+//! receives there once it has drained the rings of the old peer.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +22,7 @@ use sluicegate_memif::{
     as_server, wait,
 };
 
-/// Between two tries to connect to a server that is not there.
+/// The interval of attempts to connect while no server listens.
 const RETRY: Duration = Duration::from_millis(100);
 /// The interval of attempts to connect to a peer that has refused.
 const RETRY_REFUSED: Duration = Duration::from_secs(1);
@@ -56,9 +55,9 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 struct ConnectionState {
     stop: bool,
-    /// Which connection there is, or was last.
+    /// The number of the current connection, or of the last.
     connection: u32,
-    /// There is one.
+    /// A peer is connected.
     connected: bool,
     /// Rings of the connection that queues have not taken.
     pairs: Vec<Option<Pair>>,
@@ -75,7 +74,7 @@ pub(super) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Begins to serve or to connect, for `settings.queues` queues; `name` is what messages call it.
+    /// Begins to serve or to connect, for `settings.queues` queues. `name` is for messages.
     pub(super) fn start(
         name: String,
         (address, netns): (Address, Option<String>),
@@ -142,7 +141,7 @@ impl ControlSocket {
         self.shared.nudges[queue].as_fd()
     }
 
-    /// A queue has seen what has changed.
+    /// Clears a queue's event, because the queue has seen the change.
     pub(super) fn nudged(&self, queue: usize) {
         let _ = self.shared.nudges[queue].read();
     }
@@ -180,8 +179,8 @@ impl Shared {
         state.pairs = pairs.into_iter().map(Some).collect();
         state.breach = None;
         self.changes.fetch_add(1, Ordering::Release);
-        // Under the lock, too: who takes the rings finds the nudge that goes with them, and none
-        // comes later that nobody would take.
+        // Under the lock, too: a queue that takes the rings clears the event that goes with them, and no later
+        // event stays.
         for nudge in &self.nudges {
             let _ = nudge.write(1);
         }
@@ -195,7 +194,7 @@ impl Shared {
     }
 }
 
-/// The thread.
+/// The control thread.
 struct ControlThread {
     name: String,
     address: Address,
@@ -226,7 +225,7 @@ impl ControlThread {
         self.shared.say(format!("{}: {text}", self.name));
     }
 
-    /// Says something unless it was the last thing said.
+    /// Reports something unless it was reported last.
     fn say_once(&mut self, text: String) {
         if self.said != text {
             self.say(&text);
@@ -234,7 +233,7 @@ impl ControlThread {
         }
     }
 
-    /// Why there is no connection, where people should know.
+    /// Reports why a connection failed, if users should know.
     fn refused(&mut self, ended: ChannelEnd) {
         let is_ours = matches!(ended, ChannelEnd::System(_));
         let text = match ended {
@@ -248,19 +247,19 @@ impl ControlThread {
             ChannelEnd::System(error) => format!("cannot connect: {error}"),
         };
         self.say_once(text);
-        // A server goes on with the next client, unless it is itself what is short of something:
-        // then the same client is still there.
+        // A server goes on with the next client at once, unless it lacks a resource itself: then the same
+        // client is still waiting.
         if is_ours || matches!(self.endpoint, Endpoint::Client { .. }) {
             self.rest(RETRY_REFUSED);
         }
     }
 
-    /// Waits, unless there is something else to do.
+    /// Waits until a queue or the port wakes the thread, or the time is up.
     fn rest(&self, time: Duration) {
         let _ = wait([self.shared.wake.as_fd()], time);
     }
 
-    /// A client that has come; none if there was something else to do.
+    /// Waits for a client and connects it; none if the thread was woken.
     fn serve(&self) -> Result<Option<(Channel, Connection)>, ChannelEnd> {
         let Endpoint::Server(listener) = &self.endpoint else { return Ok(None) };
         let wake = self.shared.wake.as_fd();
@@ -290,7 +289,7 @@ impl ControlThread {
         Ok(Some((channel, connection)))
     }
 
-    /// Looks after a connection until it ends.
+    /// Serves a connection until it ends.
     fn connected(&mut self, channel: &Channel, connection: Connection) {
         let Connection { peer, pairs } = connection;
         let there = pairs.iter().filter(|pair| pair.rx.is_some() || pair.tx.is_some()).count();
@@ -318,7 +317,7 @@ impl ControlThread {
         }
     }
 
-    /// Waits for the end of a connection: why it ended.
+    /// Waits for the end of a connection. Returns the reason.
     fn watch(&self, channel: &Channel) -> ChannelEnd {
         let wake = self.shared.wake.as_fd();
         let listener = match &self.endpoint {
@@ -350,10 +349,10 @@ impl ControlThread {
             }
             if called && let Endpoint::Server(listener) = &self.endpoint {
                 match listener.accept() {
-                    // It has the client it can have.
+                    // It has a client, and can have one only.
                     Ok(Some(other)) => other.disconnect("already connected"),
                     Ok(None) => {}
-                    // No file is left to accept it with, and it is still there.
+                    // No descriptor is left to accept it, and it still waits.
                     Err(_) => self.rest(RETRY),
                 }
             }

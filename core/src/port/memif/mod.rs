@@ -81,8 +81,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { method, ..Port::plain(name, queues.collect()) })
 }
 
-/// As long one waits for another who starts at the same moment to listen: that is a few microseconds,
-/// on a machine that has time for it.
+/// The timeout of waiting for a peer that starts at the same moment to listen, which takes microseconds on
+/// an idle machine.
 const SAME_MOMENT: Duration = Duration::from_secs(1);
 
 /// Takes the role that was asked for, or that is left.
@@ -97,7 +97,7 @@ fn meet(name: &PortName, config: &MemifConfig, address: &Address) -> Result<Endp
     }
 }
 
-/// None where another who has started at the same moment is about to listen.
+/// Takes a role; none if a peer that started at the same moment is about to listen.
 fn try_to_meet(
     name: &PortName,
     config: &MemifConfig,
@@ -123,7 +123,7 @@ fn try_to_meet(
             }
         }
         (_, Ok(channel)) => Ok(Endpoint::Client { first: Some(channel) }),
-        // Busy, or not there yet.
+        // Busy, or not listening yet.
         (_, Err(Errno::EAGAIN)) => Ok(Endpoint::Client { first: None }),
         (Some(MemifRole::Client), Err(Errno::ENOENT | Errno::ECONNREFUSED)) => {
             Ok(Endpoint::Client { first: None })
@@ -174,22 +174,22 @@ pub(super) fn requirements(name: &PortName, options: &OpenOptions) -> Result<Poo
     Ok(PoolRequirements::of_queues(queues.into(), directions * config.slots, buffer_bytes))
 }
 
-/// Entries of each ring, where nothing is said.
+/// The default number of entries of each ring.
 const DEFAULT_RING: u32 = 1024;
-/// Bytes of each buffer, where nothing is said: what others have, and a line of the cache. Buffers a
-/// power of two apart would all begin in the same few sets of it, and push each other out.
+/// The default size of each buffer: the usual one, and a cache line. Buffers a power of two apart would all
+/// begin in the same few sets of the cache, and evict each other.
 const DEFAULT_BUFFER: u32 = 2048 + 64;
 /// Most queues of a port.
 const MAX_QUEUES: u32 = 64;
 /// Most bytes of a secret.
 const SECRET_BYTES: usize = 24;
 
-/// Which end of the socket a port is.
+/// The role of a port at its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemifRole {
-    /// It has the socket.
+    /// Has the socket.
     Server,
-    /// It connects, and has the memory.
+    /// Connects, and has the memory.
     Client,
 }
 
@@ -200,7 +200,7 @@ struct MemifConfig {
     pub role: Option<MemifRole>,
     pub settings: Settings,
     pub slots: u32,
-    /// Sleepers are woken; else they look now and then.
+    /// Sleepers are woken; otherwise they poll.
     pub interrupts: bool,
 }
 

@@ -1,4 +1,4 @@
-//! One queue of a `memif:` port: its rings of the peer that is connected, if one is.
+//! One queue of a `memif:` port: its rings of the connected peer, if there is one.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,8 +12,7 @@ use crate::port::stats::QueueStats;
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 use sluicegate_memif::{Pair, ProtocolError, RingEnd, RxEnd};
 
-/// A sleeper looks again after this time: the peer may not have seen that it sleeps, or does not
-/// wake anybody.
+/// The interval of looks of a sleeper: the peer may not have seen that it sleeps, or may wake nobody.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The longest sleep without wake-ups.
 const NAP: Duration = Duration::from_micros(50);
@@ -33,24 +32,23 @@ pub(super) struct MemifQueue {
     number: usize,
     control: Arc<ControlSocket>,
     ways: Ways,
-    /// Up to which change the rings are those that there are.
+    /// The last change that the queue has seen.
     seen: u32,
     /// The connection of `tx`, and of `rx` unless the next one waits.
     connection: u32,
     rx: Option<RxEnd>,
-    /// Where packets of the next peer come, if it has a ring for that, while those of the old one are
-    /// not all received.
+    /// The next peer's ring, if it has one, while packets of the old peer are not all received.
     next_rx: Option<Option<RingEnd>>,
     tx: Option<RingEnd>,
-    /// Senders wake it, for it sleeps or did.
+    /// Senders wake the queue, because it sleeps or slept.
     asks: bool,
-    /// The sender of `rx` has broken the protocol: nothing more is taken from there.
+    /// The sender of `rx` has broken the protocol: no more packets are taken from it.
     broken: bool,
     progress: TxProgress,
     /// Pieces of packets still to be taken from `rx` after its sender disconnected or the intake
     /// was closed. Later writes there do not count.
     left: Option<u32>,
-    /// Nothing is taken of the next peers.
+    /// No packets are taken from later peers.
     closed: bool,
     received: u64,
     disconnected: u64,
@@ -104,8 +102,7 @@ impl MemifQueue {
         }
     }
 
-    /// The peer has changed: sends to the one that there is now, if there is one. Its packets are
-    /// received after the old one's.
+    /// Takes the rings of a new peer: sends there at once, and receives there after the old peer's packets.
     #[cold]
     fn adopt(&mut self) {
         self.end_sending();
@@ -125,7 +122,7 @@ impl MemifQueue {
         }
     }
 
-    /// Receives from the next peer, once what the old one has handed over is received.
+    /// Receives from the next peer, once the old peer's packets are received.
     #[cold]
     fn turn(&mut self) {
         if self.rx.is_none() || self.broken || self.left == Some(0) {
@@ -134,7 +131,7 @@ impl MemifQueue {
         }
     }
 
-    /// Gives up the ring to send to: what the peer has not taken, nobody will.
+    /// Drops the ring to send by, and counts the packets that the peer has not taken.
     fn end_sending(&mut self) {
         let lost = self.in_flight().min(self.progress.sent);
         self.tx = None;
@@ -146,7 +143,7 @@ impl MemifQueue {
     #[cold]
     fn break_off(&mut self, breach: ProtocolError) {
         match &mut self.next_rx {
-            // What is received is the old peer's.
+            // The packets that are received are the old peer's.
             Some(next) => *next = None,
             None => self.broken = true,
         }
@@ -167,17 +164,17 @@ impl MemifQueue {
         !self.broken && self.left != Some(0)
     }
 
-    /// Where packets come.
+    /// The ring that packets come by.
     fn rx_end(&self) -> Option<&RingEnd> {
         self.rx.as_ref().map(|rx| &rx.end)
     }
 
-    /// Packets that were sent and not taken, as far as known.
+    /// Returns the packets that were sent and not taken, as far as known.
     fn in_flight(&mut self) -> u64 {
         self.tx.as_mut().map_or(0, RingEnd::in_flight)
     }
 
-    /// Senders need not wake it any more.
+    /// Tells senders that the queue is awake.
     #[cold]
     fn disable_notifier(&mut self) {
         self.asks = false;
@@ -243,9 +240,9 @@ impl Backend for MemifQueue {
         Ok(())
     }
 
-    /// Waits until the peer has taken everything, for so long at most.
-    fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
-        let end = Instant::now() + patience;
+    /// Waits until the peer has taken everything, `timeout` at most.
+    fn close_tx(&mut self, ring: &mut Ring, timeout: Duration) -> Result<()> {
+        let end = Instant::now() + timeout;
         loop {
             self.sync_tx(ring)?;
             let in_flight = self.in_flight();
@@ -281,7 +278,7 @@ impl Backend for MemifQueue {
     fn wake_source(&mut self) -> WakeSource<'_> {
         if self.asks {
             self.disable_notifier();
-            // It rings still, behind `disable_notifier`: no reason to look at once, again and again.
+            // A wake-up came after `disable_notifier`: no reason to spin.
             if self.rx_end().is_some_and(RingEnd::rings) {
                 return WakeSource::Nap(NAP);
             }

@@ -195,8 +195,8 @@ impl Backend for PacketQueue {
 
     /// Sends what waits, however full the kernel's queue is; what does not go in time counts as
     /// refused, and unsent.
-    fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
-        let end = Instant::now() + patience;
+    fn close_tx(&mut self, ring: &mut Ring, timeout: Duration) -> Result<()> {
+        let end = Instant::now() + timeout;
         loop {
             let synced = self.sync_tx(ring);
             let Some(sender) = &mut self.sender else { return Ok(()) };

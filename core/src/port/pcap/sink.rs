@@ -1,8 +1,8 @@
 //! A capture file as a sink.
 //!
 //! A sync turns the packets of the transmit ring into records and hands them to the file in
-//! large pieces. What is not a full piece goes out when nothing has come for a moment, and when
-//! the queue is closed or dropped. A packet without a time gets that of its sync.
+//! large pieces. A partial piece is written when no packet has come for a moment, and when the queue is
+//! closed or dropped. A packet without a time gets the time of its sync.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use sluicegate_base::ring::{Direction, Interface, Meta, Packet, Ring, now_ns};
 
 /// The most bytes of a packet a file keeps, and every reader takes.
 const MAX_SNAPLEN: u32 = 262_144;
-/// How long a packet may be held back when no others follow.
+/// The longest time that a packet is held back when no others follow.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The state of a file's one queue.
@@ -29,7 +29,7 @@ pub(super) struct FileSink {
     recorder: Option<Recorder>,
     /// Packets written and lost, once the file is closed.
     summary: (u64, u64),
-    /// The slots that were taken, and the packets that cannot stand in the file.
+    /// The slots that were taken, and the packets that the file cannot hold.
     progress: TxProgress,
     snaplen: u32,
 }
@@ -83,7 +83,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 impl FileSink {
     fn finish(&mut self) -> Option<Error> {
         let Recorder { mut output, chunk, .. } = self.recorder.take()?;
-        // What fails here is in the summary too.
+        // The summary has the error, too.
         let _ = output.write(&chunk);
         let summary = output.finish();
         self.summary = (summary.packets, summary.lost);
@@ -100,8 +100,8 @@ impl FileSink {
 }
 
 impl Backend for FileSink {
-    /// Takes what the program has given, and hands on what has waited long enough. Packets the
-    /// file does not take are counted as refused; the ring is free again in any case.
+    /// Takes released packets, and flushes those that have waited long enough. Packets that the file does not
+    /// take count as refused; the ring is free again in any case.
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         let first = self.progress.next;
         let recorded = match &mut self.recorder {
@@ -118,13 +118,13 @@ impl Backend for FileSink {
         };
         let slots = self.progress.publish(ring, first);
         for i in 0..slots {
-            // What is left here must not pass for the next packet's.
+            // Old values must not be taken for the next packet's.
             *ring.meta_mut(ring.after(first, i)) = Meta::default();
         }
         recorded.map(|()| slots)
     }
 
-    /// Tells the file of interfaces it has not been told of; `known` are those it has.
+    /// Adds new interfaces to the file, and to `known`.
     fn describe_sent(
         &mut self,
         interfaces: &[Interface],
@@ -143,7 +143,7 @@ impl Backend for FileSink {
         Ok(())
     }
 
-    /// Completes the file and closes it. Once it is closed it takes nothing more.
+    /// Completes the file and closes it.
     fn close_tx(&mut self, ring: &mut Ring, _: Duration) -> Result<()> {
         let failure = self.finish();
         self.refuse_the_rest(ring);
@@ -182,8 +182,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Takes the packets from slot `first` on. Returns slots taken, packets refused, and what
-    /// went wrong; the file counts itself what it loses.
+    /// Takes the packets from slot `first` on. Returns slots taken, packets refused, and the error; the file
+    /// counts its losses itself.
     fn take(&mut self, ring: &Ring, first: u32, snaplen: u32) -> (u32, u64, Result<()>) {
         let (mut slots, mut refused, mut result) = (0, 0, Ok(()));
         let mut packets = ring.pending_tx(first).peekable();

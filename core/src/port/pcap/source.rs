@@ -1,7 +1,6 @@
 //! A capture file as a source.
 //!
-//! Slots point straight into the buffer the file is read into: looking at a packet copies
-//! nothing. The buffer is refilled when the program has given all slots back. A packet of more
+//! Slots point straight into the buffer that the file is read into: reading a packet copies nothing. The buffer is refilled when the program has given all slots back. A packet of more
 //! than 65535 bytes takes several slots, one after the other in memory.
 #![allow(unsafe_code)]
 
@@ -19,12 +18,13 @@ use crate::port::stats::QueueStats;
 use crate::port::wait::is_readable;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
-/// Holds any packet of an ordinary link type: 262144 bytes take five slots, one stays empty.
+/// The least slots, which hold any packet of an ordinary link type: 262144 bytes take five slots, and one
+/// stays empty.
 const MIN_SLOTS: u32 = 6;
 /// The greatest value of a slot's 16-bit length.
 const SLOT_BYTES: usize = u16::MAX as usize;
-/// The packets a sync examines for each slot of the ring before it returns: a file in which the
-/// filter finds nothing must not keep it.
+/// The packets that a sync examines for each slot of the ring before it returns, even if the filter matches
+/// none.
 const LOOKS_PER_SLOT: u32 = 16;
 
 /// The state of a file's one queue.
@@ -32,14 +32,14 @@ const LOOKS_PER_SLOT: u32 = 16;
 pub(super) struct FileSource {
     name: String,
     reader: Reader,
-    /// The filter's expression: what it refuses takes no slot.
+    /// The filter's expression; rejected packets take no slot.
     expression: Option<String>,
-    /// The filter compiled for each interface's link type, as far as they have been met.
+    /// The filter compiled for the link type of each interface so far.
     filters: Vec<Filter>,
     snaplen: usize,
     /// A packet that needs more slots than the ring had left.
     pending: Option<Placed>,
-    /// The error that ended the reading, kept back until the packets before it have come out.
+    /// The error that ended the reading, reported after the packets before it.
     failure: Option<Error>,
     /// The last sync found nothing to read.
     starved: bool,
@@ -123,7 +123,7 @@ impl FileSource {
         Ok(self.filters[interface].matches(bytes, placed.meta.wire_bytes))
     }
 
-    /// Compiles the filter for the interfaces that have been met since the last time.
+    /// Compiles the filter for new interfaces.
     fn compile_filters(&mut self) -> Result<()> {
         let Some(expression) = &self.expression else { return Ok(()) };
         for interface in &self.reader.interfaces()[self.filters.len()..] {
@@ -176,8 +176,7 @@ impl FileSource {
 }
 
 impl Backend for FileSource {
-    /// Fills the ring from the file. An error comes alone: in the sync after the one that
-    /// handed out the last packets before it.
+    /// Fills the ring from the file. The sync after the one that returned the last packets reports the error.
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         let mut new_slots = 0;
         if self.failure.is_none() {

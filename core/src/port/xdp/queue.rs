@@ -101,13 +101,13 @@ impl TxPath {
         }
     }
 
-    /// Sends what it can until `patience` is over, and nothing more.
-    fn close(&mut self, ring: &mut Ring, patience: Duration, socket: &XskSocket) -> Result<()> {
+    /// Sends what it can until `timeout` is over, and nothing more.
+    fn close(&mut self, ring: &mut Ring, timeout: Duration, socket: &XskSocket) -> Result<()> {
         let (sender, unsent) = match self {
             Self::Socket { sender, unsent } => (sender, unsent),
-            Self::Live(live) => return live.close_tx(ring, patience),
+            Self::Live(live) => return live.close_tx(ring, timeout),
         };
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         loop {
             let synced = sender.send(ring);
             *unsent = sender.unsent(ring);
@@ -260,9 +260,9 @@ impl Backend for XdpQueue {
         self.claimed(|claim| claim.leave(number))
     }
 
-    fn close_tx(&mut self, ring: &mut Ring, patience: Duration) -> Result<()> {
+    fn close_tx(&mut self, ring: &mut Ring, timeout: Duration) -> Result<()> {
         match &mut self.outlet {
-            Some(outlet) => outlet.close(ring, patience, &self.socket),
+            Some(outlet) => outlet.close(ring, timeout, &self.socket),
             None => Ok(()),
         }
     }
