@@ -10,9 +10,9 @@ use sluicegate_base::ring::{Meta, Packet, RingMut};
 /// The counts of one forwarding step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Slots that changed places.
+    /// Slots that were swapped.
     pub swapped_slots: u32,
-    /// Packets that moved so.
+    /// Packets that were swapped.
     pub swapped_packets: u32,
     /// Packets that were copied.
     pub copied_packets: u32,
@@ -31,7 +31,7 @@ impl Moved {
 }
 
 /// Moves packets, first to last, until `from` is empty or `to` has no room for the next. Sync
-/// `from` before and `to` after. What does not fit stays in `from`, unless it never would.
+/// `from` before and `to` after. A packet that does not fit stays in `from`, unless it can never fit.
 #[inline]
 pub fn forward(from: RingMut<'_>, to: RingMut<'_>) -> Moved {
     forward_some(from, to, u32::MAX)
@@ -81,20 +81,20 @@ pub fn forward_some(mut from: RingMut<'_>, mut to: RingMut<'_>, slots: u32) -> M
 pub enum Vlan {
     /// Adds a tag of this VLAN in front of all others.
     Push(u16),
-    /// Another VLAN, the same priority; packets without a tag stay so.
+    /// Changes the VLAN and keeps the priority; packets without a tag stay as they are.
     Set(u16),
-    /// None; packets without one stay so.
+    /// Removes the tag; packets without one stay as they are.
     Pop,
 }
 
 /// Forwards packets with another Ethernet header.
 #[derive(Clone, Debug, Default)]
 pub struct Rewriter {
-    /// Addresses that all get.
+    /// The addresses that all packets get.
     source: Option<[u8; 6]>,
     destination: Option<[u8; 6]>,
     vlan: Option<Vlan>,
-    /// Packets to be copied that get longer.
+    /// A packet that grows while it is copied.
     scratch: Vec<u8>,
 }
 
@@ -106,8 +106,7 @@ struct Front {
 }
 
 impl Rewriter {
-    /// All packets get this source and destination address, where there is one, and their VLAN tags
-    /// change so.
+    /// Makes a rewriter that sets the source and destination address, and changes VLAN tags, as given.
     pub fn new(source: Option<[u8; 6]>, destination: Option<[u8; 6]>, vlan: Option<Vlan>) -> Self {
         Self { source, destination, vlan, scratch: Vec::new() }
     }
@@ -122,7 +121,7 @@ impl Rewriter {
                 return moved;
             };
             let (slots, bytes) = (packet.slots(), packet.captured_bytes());
-            // Every changed packet has to leave now: a second change would be one too many.
+            // A changed packet has to leave now: a later call would change it again.
             let most = (bytes + VLAN_TAG_BYTES).div_ceil(to.buffer_bytes().max(1) as usize) as u32;
             if slots.max(most) > to.available() {
                 if slots.max(most) < to.num_slots() {
@@ -169,8 +168,8 @@ impl Rewriter {
             from.release(slots);
             return Some(bytes);
         }
-        // It gets longer, and lies where there is no room: put together elsewhere, where it is to be
-        // copied anyhow.
+        // It grows, and has no room in front: assembled in the scratch buffer, because an INDIRECT packet is
+        // copied anyway.
         if !from.slot(at).is_indirect() {
             return None;
         }
@@ -188,7 +187,7 @@ impl Rewriter {
         Some(self.scratch.len() as u64)
     }
 
-    /// Returns a packet's new first bytes; those it has if its headers are incomplete.
+    /// Returns a packet's new first bytes; the old ones if its header is incomplete.
     fn front(&self, bytes: &[u8]) -> Front {
         let mut front = Front { cut: 0, bytes: [0; MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES], len: 0 };
         let Some((header, _)) = bytes.split_first_chunk::<{ MAC_ADDRESSES_BYTES + 2 }>() else {

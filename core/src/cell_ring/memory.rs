@@ -1,4 +1,4 @@
-//! The memory of a ring, and what each side does with it.
+//! The memory of a ring, and the accesses of both sides.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +20,7 @@ const MAGIC: u64 = 0x736c_756d_6f6e_0002;
 #[derive(Clone, Debug)]
 pub(crate) struct CellRing {
     map: Arc<Mmap>,
-    /// Where the ring begins in the mapping.
+    /// The offset of the ring in the mapping.
     start: usize,
     geometry: CellGeometry,
     cell_bytes: usize,
@@ -98,7 +98,7 @@ impl CellRing {
         self.geometry
     }
 
-    /// One of the words of the ring's head, an index or a flag.
+    /// Returns a word of the ring's head, an index or a flag.
     #[inline]
     pub(crate) fn word(&self, at: i16) -> &AtomicU32 {
         // SAFETY: the word lies in the head of the ring, in the mapping, which `self` keeps, and is
@@ -106,7 +106,7 @@ impl CellRing {
         unsafe { self.part(at).cast().as_ref() }
     }
 
-    /// One of the ring's counters: exact, of some moment.
+    /// Returns a counter of the ring.
     pub(crate) fn counter(&self, at: i16) -> &AtomicU64 {
         // SAFETY: as in `word`, aligned to 8.
         unsafe { self.part(at).cast().as_ref() }
@@ -120,14 +120,14 @@ impl CellRing {
         self.map.at(self.start + at)
     }
 
-    /// Where the cell of an index begins.
+    /// Returns the start of the cell of an index.
     #[inline]
     fn cell(&self, index: u32) -> NonNull<u8> {
         let number = (index & (self.geometry.cells - 1)) as usize;
         self.map.at(self.start + at::CELLS as usize + number * self.cell_bytes)
     }
 
-    /// The header of a cell that is the reader's, with a length that the cell has.
+    /// Reads the header of a cell of the reader, its length cut to the cell.
     #[inline]
     pub(crate) fn header(&self, index: u32) -> CellHeader {
         // SAFETY: the cell is in the mapping and aligned to 8 (rings and cells have multiples of 64
@@ -138,20 +138,20 @@ impl CellRing {
         header
     }
 
-    /// The time in the header of a cell that is the reader's.
+    /// Reads the time in the header of a cell of the reader.
     #[inline]
     pub(crate) fn time_ns(&self, index: u32) -> u64 {
         // SAFETY: as in `header`; the time comes first.
         unsafe { self.cell(index).cast::<u64>().read_volatile() }
     }
 
-    /// Where a cell's packet begins: `snaplen` bytes of the mapping from there on are the cell's.
+    /// Returns the start of a cell's packet, which has room for `snaplen` bytes.
     #[inline]
     pub(crate) fn packet(&self, index: u32) -> NonNull<u8> {
         self.cell(index).map_addr(|cell| cell.saturating_add(cell::PACKET as usize))
     }
 
-    /// Writes a packet into a cell that is the writer's: as many of its bytes as are kept.
+    /// Writes a packet, cut to the snap length, into a cell of the writer.
     #[inline]
     pub(crate) fn write<'a>(
         &self,
@@ -175,7 +175,7 @@ impl CellRing {
         self.write_header(index, header);
     }
 
-    /// Writes the header of a cell that is the writer's.
+    /// Writes the header of a cell of the writer.
     #[inline]
     pub(crate) fn write_header(&self, index: u32, header: CellHeader) {
         // SAFETY: as in `write`; cells begin on 64 bytes.

@@ -15,16 +15,15 @@
 //! (`xdp/copies`), and a thread of a switch or forwarder that is watched ([`Writer`], `monitor`).
 //! The [`Reader`] is the same for both. It copies what a thread of another process writes.
 //!
-//! Each part has cache lines of its own. The two sides run on two CPUs, and each look at a word of
-//! the other side takes a line away from it, so both look rarely: the writer at `consumed` only when
-//! its own copy says that the ring is full, the reader at `produced` only when it has read all it
-//! knows of, and then after a pause (`port/cells.rs`).
+//! Each part has cache lines of its own. The two sides run on two CPUs, and a read of the other side's word
+//! takes the line away from its CPU, so reads are rare: the writer reads `consumed` only if the ring is full
+//! by its own copy, the reader reads `produced` only if it has no known packets, after a pause
+//! (`port/cells.rs`).
 //!
-//! Neither side believes the other: an index that is impossible is not taken over, a length is cut
-//! to the cell, and the writer masks its indices. A full ring loses packets and counts them; nothing
-//! else happens to the writer.
+//! Neither side trusts the other: it ignores an impossible index, cuts a length to the cell, and masks its
+//! indices. A full ring loses packets and counts them; the writer never waits.
 //!
-//! A reader that goes to sleep says so in the ring, and the writer wakes it (`wake`).
+//! A reader that goes to sleep sets a flag in the ring, and the writer wakes it (`wake`).
 
 mod memory;
 mod reader;

@@ -1,4 +1,4 @@
-//! How a sleeping reader is woken: a flag in the ring, and a file that becomes readable.
+//! Wakes a sleeping reader: a flag in the ring, and a file that becomes readable.
 //!
 //! ```text
 //!   writer                              reader
@@ -14,8 +14,8 @@
 //! With both fences one of the two sees what the other has stored. A thread that writes has its fence
 //! ([`SleepFlag::due`]). The XDP program has none on x86: for each packet it would wait until all the packet's
 //! bytes have reached the cache. So there a store of `PRODUCED` may become visible some 100 ns after the
-//! load of `ASLEEP`, and a reader that wants packets at once goes on looking for longer than that
-//! ([`SETTLE`]) before it sleeps. The limit of the sleep bounds what is left.
+//! load of `ASLEEP`, and a reader that wants packets at once polls for longer than that ([`SETTLE`]) before it
+//! sleeps. The limit of the sleep bounds the remaining delay.
 //!
 //! The file is the reader's end of a socket, where a thread writes, or a BPF ring buffer, where the
 //! XDP program does (BPF_RB_FORCE_WAKEUP, Linux 5.8). Neither lets the reader hold the writer up: a
@@ -112,8 +112,8 @@ impl<'a> SleepFlag<'a> {
         Self { asleep: ring.word(at::ASLEEP), wake_at: ring.word(at::WAKE_AT) }
     }
 
-    /// From now on the writer wakes the reader when its index reaches `wake_at`. The reader may sleep
-    /// if the index has not reached it yet after this, and after a [`fence`].
+    /// Asks the writer to wake the reader when its index reaches `wake_at`. The reader may sleep if the index
+    /// has not reached it after this and a [`fence`].
     pub(super) fn set(self, wake_at: u32) {
         self.wake_at.store(wake_at, Ordering::Relaxed);
         // Release: pairs with the writer's acquiring load in `due`; it sees this `wake_at`, not an old
@@ -121,7 +121,7 @@ impl<'a> SleepFlag<'a> {
         self.asleep.store(1, Ordering::Release);
     }
 
-    /// The reader is awake.
+    /// Tells the writer that the reader is awake.
     pub(super) fn clear(self) {
         self.asleep.store(0, Ordering::Relaxed);
     }

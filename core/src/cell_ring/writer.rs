@@ -1,4 +1,4 @@
-//! A writer that is a thread of this process. The other one is the XDP program
+//! The writer of a thread of this process. The other writer is the XDP program
 //! (`xdp/resident/program/copy.rs`).
 
 use std::os::fd::OwnedFd;
@@ -80,7 +80,7 @@ impl Writer {
         }
     }
 
-    /// Nothing more is written; the reader is told.
+    /// Ends writing, and tells the reader.
     fn end(&mut self) {
         self.closed = true;
         // Release: pairs with the reader's acquiring load, and publishes the last counts and index.

@@ -1,4 +1,4 @@
-//! The side that asks.
+//! The client of a control socket.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use nix::sys::time::TimeVal;
 use super::receive;
 use crate::error::{Error, Result};
 
-/// A command that lives answers within this time.
+/// The timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 const HANGS: &str = "it hangs: end it, and start it again";
 /// The longest answer.
@@ -31,7 +31,7 @@ impl Client {
     /// Connects to the socket of a command.
     ///
     /// # Errors
-    /// Nobody listens there, or not for everybody; who does has too much to do.
+    /// No command listens there, or not for this user; it is too busy to accept.
     pub fn connect(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::Usage(format!(
@@ -53,10 +53,10 @@ impl Client {
         Ok(Self { stream, path: path.to_owned() })
     }
 
-    /// Asks, and waits for the answer: a line, and the files that came along.
+    /// Sends a request and waits for the answer: a line, and the files that came along.
     ///
     /// # Errors
-    /// It does not answer, or goes.
+    /// The command does not answer, or exits.
     pub fn ask(&mut self, request: &str) -> Result<(String, Vec<OwnedFd>)> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::WouldBlock => {
@@ -85,7 +85,7 @@ impl Client {
     }
 }
 
-/// A connection, within a time: where too many wait to be accepted, that is what sending may take
+/// Connects, with a timeout: if too many clients wait to be accepted, the timeout of sending applies
 /// (net/unix/af_unix.c, `unix_stream_connect`).
 fn connected(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;

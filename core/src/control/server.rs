@@ -1,4 +1,4 @@
-//! The side that is asked.
+//! The server of a control socket.
 
 use std::fs::{DirBuilder, Permissions, set_permissions};
 use std::io::{self, ErrorKind, Read};
@@ -33,7 +33,7 @@ pub struct Answer {
     pub line: String,
     /// Files that go along, 253 at most.
     pub files: Vec<OwnedFd>,
-    /// The client may stay, however silent: until it goes.
+    /// Keeps a silent client connected until it disconnects.
     pub keep: bool,
 }
 
@@ -56,16 +56,16 @@ struct Connection {
     output: Vec<u8>,
     files: Vec<OwnedFd>,
     kept: bool,
-    /// Nothing more is heard; what is to be said is said.
+    /// No more requests are read; the rest of the answers is sent.
     closing: bool,
     active: Instant,
 }
 
 impl Server {
-    /// Listens at a path that nobody else listens at. Folders on the way are made.
+    /// Listens at a path. Makes missing folders.
     ///
     /// # Errors
-    /// Somebody does; no permission.
+    /// Another command listens there; no permission.
     pub fn bind(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| refused(path, error);
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -73,7 +73,7 @@ impl Server {
             if is_folder_of_one(path)
                 && folder.metadata().map_err(failed)?.uid() != geteuid().as_raw()
             {
-                // A command that ended as another user has left it.
+                // A command of another user has left it.
                 chown(folder, Some(geteuid().as_raw()), None).map_err(failed)?;
                 set_permissions(folder, Permissions::from_mode(0o755)).map_err(failed)?;
             }
@@ -82,12 +82,12 @@ impl Server {
         Ok(Self { listener, file, clients: Vec::new(), next: 0 })
     }
 
-    /// Where it listens.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Takes in what has come, answers what is complete, and sends what can be sent. Never waits.
+    /// Reads requests, answers complete ones, and sends answers. Never waits.
     pub fn serve(&mut self, service: &mut impl Service) {
         self.accept();
         let now = Instant::now();
@@ -106,7 +106,7 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        // An error is the end of what has come, or one that a later call meets again.
+        // An error ends the queue of clients, or comes again in a later call.
         while let Ok((stream, _)) = self.listener.accept() {
             if self.clients.len() >= MAX_CLIENTS || stream.set_nonblocking(true).is_err() {
                 continue;
@@ -126,7 +126,7 @@ impl Server {
     }
 }
 
-/// A socket whose file is its owner's from the first moment on.
+/// Makes a socket whose file only its owner can use, from the start.
 fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -152,7 +152,7 @@ fn refused(path: &Path, error: io::Error) -> Error {
 }
 
 impl Connection {
-    /// Takes in what has come, up to a request that is too long.
+    /// Reads what has come, up to a request that is too long.
     fn hear(&mut self, now: Instant) {
         let mut piece = [0; 4096];
         while !self.closing && self.input.len() <= MAX_LINE_BYTES {
@@ -209,7 +209,7 @@ impl Connection {
         }
     }
 
-    /// A client that closes its sending side still gets the answers to its requests.
+    /// Returns true if the client stays connected. One that closes its sending side still gets its answers.
     fn stays(&self, now: Instant) -> bool {
         let silent = now.saturating_duration_since(self.active) > PATIENCE;
         let waits = self.kept && self.output.is_empty();

@@ -1,5 +1,5 @@
-//! `live:`, an interface through live frames: packets are written into memory that a program in the
-//! kernel reads, which sends them from a thread of its own. It only sends.
+//! `live:`, an interface through live frames: the port writes packets into memory, and a program in the
+//! kernel, on a thread of its own, sends them. It only sends.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
@@ -7,16 +7,15 @@
 //! | `cpu` | the CPU of a queue's thread; of several queues the first one's, the others have those that follow | any but the sender's |
 //! | `slots` | slots in the queue's transmit ring, 2 to 16384 | 512 |
 //!
-//! The thread runs the program as long as there are packets, and a moment longer; then it sleeps, and
-//! the next sync wakes it. It takes a CPU meanwhile: with only one for both it works, and slower.
+//! The thread runs the program while there are packets, and a moment longer; then it sleeps until the next
+//! sync. It takes a CPU meanwhile; on a single CPU the port is slower.
 //!
-//! The queues are the port's own, as many as asked for, whatever the card has: the rings of all have
-//! 4 GiB at most. Packets of a queue
-//! leave in order. They have 14 bytes to the interface's MTU with its header, and 3368 at most, for a
-//! live frame has one page; what is longer is refused, and counted as `too_long`.
+//! The queues do not depend on the card's; the rings of all have 4 GiB at most. Packets of a queue leave in
+//! order. They have 14 bytes to the interface's MTU with its header, and 3368 at most, because a live frame
+//! has one page; longer packets are refused, and counted as `too_long`.
 //!
-//! Linux 5.18; CAP_BPF and CAP_NET_ADMIN, and faster with CAP_PERFMON and CAP_SYS_ADMIN. The driver takes packets that XDP redirects
-//! (`ndo_xdp_xmit`): a veth does when its other end has NAPI.
+//! Needs Linux 5.18, CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON and CAP_SYS_ADMIN make it faster. The driver must
+//! take packets that XDP redirects (`ndo_xdp_xmit`): a veth does if its other end has NAPI.
 
 use super::interface::{described, find_ethernet};
 use super::live_queue::{DEFAULT_RING, LiveQueue, geometry, open_sender};
@@ -28,7 +27,7 @@ use crate::error::Result;
 use crate::link::{self, netns};
 use crate::xdp::live::leaves_by;
 
-/// The most that the rings of a port may have, which is memory of the kernel's.
+/// The most bytes of kernel memory for the rings of a port.
 const MAX_BYTES_OF_RINGS: u64 = 4 << 30;
 
 /// Opens the port.
@@ -58,13 +57,13 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { method: "ring", ..Port::plain(name, queues) })
 }
 
-/// Packets of the program's ring of a queue.
+/// Returns the slots of the program's ring of a queue.
 fn ring_slots(name: &PortName) -> Result<u32> {
     let slots = name.count("ring_size", 64..=65_536)?.unwrap_or(DEFAULT_RING);
     Ok(slots.next_power_of_two())
 }
 
-/// Refuses rings that would take what the host needs for other things.
+/// Rejects rings that take too much of the host's memory.
 fn check_memory(
     name: &PortName,
     slots: u32,

@@ -1,6 +1,5 @@
-//! `mirror:`, copies of an interface's packets, made before the host has made anything of them;
-//! the host still gets its packet. Faster than `packet:`, and what comes in only: what the host
-//! sends is not seen.
+//! `mirror:`, copies of an interface's packets, made by XDP before the host's stack; the host still gets its
+//! packet. Faster than `packet:`, but without packets that the host sends.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
@@ -13,9 +12,9 @@
 //! | `timestamp` | `xdp`: taken when it is copied; `off` | `xdp` |
 //! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
 //!
-//! Each port has rings of its own (`xdp/copies`), so that a slow reader loses its own copies and
-//! nobody else's. In skb mode there is one queue, into which the rings of all CPUs come, and so it
-//! is where the driver runs the program for one queue on several CPUs: of bonds, hv_netvsc and TAP.
+//! Each port has rings of its own (`xdp/copies`), so a slow reader loses only its own copies. In skb mode one
+//! queue reads the rings of all CPUs. The same holds if the driver runs the program for one queue on several
+//! CPUs: bonds, hv_netvsc and TAP.
 //!
 //! Times are the kernel's, taken when the packet was copied (see `xdp/clock.rs` for their
 //! error). Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.18.
@@ -52,7 +51,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let promiscuous = name.switch("promisc")?.unwrap_or(true);
     let stamped = name.choice("timestamp", &[("xdp", true), ("off", false)])?.unwrap_or(true);
     netns::run_in(netns, || {
-        // As `xdp:` does: what killed processes have left on the interface is put right here.
+        // Like `xdp:`, restores settings that killed processes left on the interface.
         let _ = crate::nic::restore_interrupts(&interface);
         let promiscuous =
             promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;

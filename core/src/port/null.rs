@@ -1,4 +1,4 @@
-//! `null:`, an endless source and a bottomless sink: what remains is the framework's own cost.
+//! `null:`, an endless source and a bottomless sink, which shows the framework's own cost.
 //!
 //! `size=` bytes a packet (60). The bytes are whatever the buffers hold.
 
@@ -31,9 +31,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port::plain(name, rings.queues(&described("null", ""), backends)?))
 }
 
-/// There is always something.
 impl Backend for Null {
-    /// Every slot the program has given back holds a packet again.
+    /// Fills every released slot with a packet.
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         let room = if self.closed { 0 } else { ring.room() };
         self.received += u64::from(room);
@@ -47,7 +46,7 @@ impl Backend for Null {
         Ok(room)
     }
 
-    /// Every slot the program has given to send is room again.
+    /// Frees every slot with a packet to send.
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         let slots = ring.room();
         let mut at = ring.tail();

@@ -1,5 +1,5 @@
-//! `tap:`, a TAP device: an interface of the host's whose wire is this port. It receives what the
-//! host sends out of the interface, and the host receives what is sent to it.
+//! `tap:`, a TAP device: an interface of the host whose wire is this port. The port receives the packets that
+//! the host sends out of the interface, and the host receives the packets that are sent to the port.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
@@ -9,14 +9,12 @@
 //! | `ring_size` | packets that wait for each queue of the port before the next is lost, 1 to 65536 | as it is: 1000 |
 //! | `slots` | slots in each of a queue's rings | 512 |
 //!
-//! The device is made where there is none of that name, in the namespace the port is opened in. Of
-//! several queues the kernel gives each flow one. Frames come whole, as on a wire: the kernel cuts
-//! what the host handed over in one piece (GSO) and fills in checksums first. A VLAN tag stands in
-//! the frame.
+//! The port makes the device if none of that name exists in its namespace. The kernel assigns each flow to
+//! one queue. Frames are as on a wire: the kernel segments large packets (GSO) and fills in checksums first.
+//! A VLAN tag stands in the frame.
 //!
-//! Each packet takes a system call in either direction; the device has no other way. Times are of
-//! the moment a batch is read. What found no room is lost, and
-//! counted (`ring_full`), by the first queue for all.
+//! Each packet takes a system call in either direction; the device has no other way. Times are those of
+//! reading a batch. Packets without room are lost, and the first queue counts them for all (`ring_full`).
 //!
 //! Needs CAP_NET_ADMIN, and Linux 3.8 for several queues.
 

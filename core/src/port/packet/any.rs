@@ -1,4 +1,4 @@
-//! `packet:any`, the packets of all interfaces of a network namespace, those that come later too.
+//! `packet:any`, the packets of all interfaces of a network namespace, later ones included.
 //!
 //! One socket that is bound to no interface receives each packet with its own link-layer header and
 //! the number of its device. An interface of the port stands for each device, from its first packet
@@ -27,15 +27,14 @@ use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 
 /// The name of the port.
 pub(super) const ANY: &str = "any";
-/// Bytes of each packet that the kernel puts into the ring at least: more than any link-layer header has
-/// (LL_MAX_HEADER, linux/netdevice.h), behind which the network header begins.
+/// The least bytes of each packet that the kernel puts into the ring: more than any link-layer header
+/// (LL_MAX_HEADER, linux/netdevice.h).
 pub(super) const MIN_ADMITTED: u32 = 256;
 
-/// Devices that are interfaces of their own; packets of all further ones belong to one interface.
+/// The most devices that are interfaces of their own; all further ones share one interface.
 const MAX_DEVICES: usize = 4096;
 
-/// The devices that packets have come from, numbered as they appeared; all queues of a port have the
-/// same numbers.
+/// The devices that packets have come from, numbered in order. All queues of a port have the same numbers.
 #[derive(Debug)]
 pub(super) struct Devices {
     /// None where all packets belong to one interface, with cooked headers.
@@ -43,7 +42,7 @@ pub(super) struct Devices {
     /// The interfaces that this queue knows of.
     interfaces: Vec<Interface>,
     origins: HashMap<DeviceKey, DeviceOrigin>,
-    /// The device of the last packet: the next one is mostly of the same.
+    /// The device of the last packet, which mostly is that of the next.
     last: (DeviceKey, DeviceOrigin),
     /// An interface of the port, but for its name and link type.
     described: Interface,
@@ -71,7 +70,7 @@ pub(super) struct DeviceOrigin {
 }
 
 impl Devices {
-    /// No devices yet. Each interface is described so, but for its name and link type. Without `names`
+    /// Makes a list without devices. Interfaces differ from `described` in name and link type. Without `names`
     /// all packets belong to one interface, with cooked headers.
     pub(super) fn new(described: Interface, names: Option<LinkNames>) -> Self {
         let shared = |names| KnownDevices { devices: Vec::new(), numbers: HashMap::new(), names };
@@ -89,7 +88,7 @@ impl Devices {
         Self::of(self.described.clone(), self.shared.clone())
     }
 
-    /// The interfaces there are before the first packet.
+    /// Returns the interfaces before the first packet.
     pub(super) fn interfaces(&self) -> Vec<Interface> {
         match self.shared {
             None => vec![Interface { link_type: LINKTYPE_SLL2, ..self.described.clone() }],
@@ -97,8 +96,7 @@ impl Devices {
         }
     }
 
-    /// The interface of a packet that came with this address. The kernel is asked for the name of a new
-    /// device.
+    /// Returns the interface of a packet with this address. Asks the kernel for the name of a new device.
     #[inline]
     pub(super) fn origin(&mut self, address: &libc::sockaddr_ll, socket: &Socket) -> DeviceOrigin {
         let key = (address.sll_ifindex, address.sll_hatype);
@@ -113,7 +111,7 @@ impl Devices {
             return *origin;
         }
         let Some(shared) = &self.shared else { return DeviceOrigin { number: 0, cooked: true } };
-        // Where there is an interface for further devices, this queue knows all others.
+        // If the interface of further devices exists, this queue knows all others.
         if self.interfaces.len() <= MAX_DEVICES {
             let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
             if !shared.numbers.contains_key(&key) {
@@ -137,8 +135,7 @@ impl Devices {
         interfaces.extend(new.cloned());
     }
 
-    /// Notes the names of devices that have come or been removed, so that the kernel has room to name
-    /// more.
+    /// Reads the names of new and removed devices, so that the kernel has room for more messages.
     pub(super) fn note_names(&self) {
         if let Some(shared) = &self.shared {
             shared.lock().unwrap_or_else(PoisonError::into_inner).names.read();
@@ -147,7 +144,7 @@ impl Devices {
 }
 
 impl KnownDevices {
-    /// Adds a device, or the interface of all further ones where there are too many.
+    /// Adds a device, or the interface of all further ones.
     fn add(&mut self, (index, hardware): DeviceKey, socket: &Socket, described: &Interface) {
         let number = self.devices.len();
         if number > MAX_DEVICES {
@@ -157,7 +154,7 @@ impl KnownDevices {
             let interface = Interface { link_type: LINKTYPE_SLL2, ..described.clone() };
             return self.devices.push((None, interface));
         }
-        // It may be removed by now.
+        // It may have been removed.
         let name = socket
             .device_name(index)
             .or_else(|| self.names.get(index.cast_unsigned()).map(str::to_owned))
@@ -173,9 +170,9 @@ impl KnownDevices {
 const HARDWARE_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_HATYPE).cast_unsigned();
 const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
 
-/// The program of the sockets: the filter, for devices of all kinds; or for Ethernet alone, with the
-/// reason, where the filter is about Ethernet. A packet that the host sends to itself by a loopback
-/// device is seen as it is received only, as in libpcap.
+/// Returns the program of the sockets: the filter for devices of all kinds, or, if it is about Ethernet, for
+/// Ethernet alone, with the reason. Packets on a loopback device are seen only when they are received, as
+/// in libpcap.
 pub(super) fn program(filter: Option<&str>) -> Result<(Vec<Instruction>, Option<Fallback>)> {
     let everything = || vec![Op::Return(u32::MAX).encode()];
     let mut fallback = None;

@@ -8,10 +8,10 @@ use crate::port::options::OpenOptions;
 
 use super::fanout::{self, Fanout};
 
-/// After this time a `packet:` port's block is handed over though it is not full, where `block_timeout=`
-/// does not say another: so long a packet may lie there.
+/// The default of `block_timeout=`: the kernel hands over a partial block of a `packet:` port after this
+/// time.
 pub const RETIRE: Duration = Duration::from_millis(10);
-/// The shortest such time: the kernel counts it in milliseconds.
+/// The shortest such time, because the kernel counts in milliseconds.
 const MIN_RETIRE: Duration = Duration::from_millis(1);
 
 /// How packets come from the kernel, from the slowest to the fastest.
@@ -21,7 +21,7 @@ pub(super) enum PacketMethod {
     Recv,
     /// recvmmsg(2): one system call a batch.
     Recvmmsg,
-    /// TPACKET_V2: frames in memory shared with the kernel, each handed over by itself.
+    /// TPACKET_V2: frames in memory shared with the kernel, handed over one by one.
     Frames,
     /// TPACKET_V3: blocks of packets in memory shared with the kernel, no copy to user space.
     Ring,
@@ -77,7 +77,7 @@ pub(super) struct PacketConfig {
     /// Most bytes of a packet that are kept.
     pub snaplen: u32,
     pub promiscuous: bool,
-    /// True if copies of packets that the host sends are wanted.
+    /// True if packets that the host sends are received, too.
     pub outgoing: bool,
     pub clock: Clock,
     /// Microseconds to poll the driver's queue in a blocking call.
@@ -85,7 +85,7 @@ pub(super) struct PacketConfig {
     /// Ring: its blocks.
     pub blocks: u32,
     pub block_bytes: u32,
-    /// Ring: a block that is not full is handed over after this time.
+    /// Ring: the time after which a partial block is handed over.
     pub retire: Duration,
     /// recv and recvmmsg: the socket's buffer in bytes.
     pub buffer_bytes: u32,
@@ -153,7 +153,7 @@ impl PacketConfig {
         })
     }
 
-    /// Refuses options that need one interface, for a port of all.
+    /// Rejects options that need one interface, for a port of all.
     pub(super) fn check_any(&self, name: &PortName) -> Result<()> {
         if self.method != PacketMethod::Ring {
             return Err(name.error("all interfaces are received from by method=ring only"));

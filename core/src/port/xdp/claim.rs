@@ -13,11 +13,11 @@ use crate::xdp::resident::{
 };
 use crate::xdp::stamp::Stamp;
 
-/// Makes packets come to a port's sockets. When the port ends, or its process is killed, they are
-/// the host's again.
+/// Gives packets to a port's sockets. When the port ends, or its process is killed, the host gets them
+/// again.
 #[derive(Debug)]
 pub(super) struct Claim {
-    // Before the place: nothing is taken any more when that is free.
+    // Dropped before the stage: nothing is taken any more when its place is free.
     way: Way,
     stage: Stage,
     /// Queues whose packets come.
@@ -26,7 +26,7 @@ pub(super) struct Claim {
 
 #[derive(Debug)]
 enum Way {
-    /// Everything that nobody else takes, on the shortest way: no program of ours.
+    /// Everything that no other claim takes, without a program of ours: the shortest path.
     Direct(Direct),
     /// A program of ours takes the packets that the filter matches, or all packets with a time.
     Program { sockets: OwnedFd, program: OwnedFd },
@@ -55,7 +55,7 @@ impl Claim {
         Ok(Self { way: Way::Program { sockets, program }, stage, queues: Vec::new() })
     }
 
-    /// Takes packets from now on, of the queues that have joined.
+    /// Begins to take packets of the queues that have joined.
     pub(super) fn begin(&self) -> Result<()> {
         match &self.way {
             Way::Direct(_) => Ok(()),
@@ -76,8 +76,8 @@ impl Claim {
         Ok(())
     }
 
-    /// Takes a queue's packets no more. With the last queue the claim ends, by a mark in memory:
-    /// that needs no privilege.
+    /// Stops taking a queue's packets. The last queue ends the claim by a mark in memory, which needs no
+    /// privilege.
     pub(super) fn leave(&mut self, queue: u32) -> Result<()> {
         self.queues.retain(|&ours| ours != queue);
         if self.queues.is_empty() {

@@ -79,7 +79,7 @@ pub(super) fn take(
     builder.open()
 }
 
-/// A port on its way, for packets that come to it.
+/// The parts of a port while it is opened.
 struct ClaimBuilder<'a> {
     name: &'a PortName,
     config: &'a XdpConfig,
@@ -118,7 +118,7 @@ impl ClaimBuilder<'_> {
             };
             match self.by_copies(Some(fallback)) {
                 Ok(port) => return Ok(port),
-                // Before Linux 5.18, say: sockets may work.
+                // Sockets may work, as before Linux 5.18.
                 Err(error) => {
                     self.fallbacks.push(Fallback::new("copy ring", "af_xdp", error.to_string()));
                 }
@@ -143,7 +143,7 @@ impl ClaimBuilder<'_> {
         if by_live {
             leaves_by(interface, None)?;
         }
-        // As many as queues, before any socket: a sender that fails leaves nothing.
+        // One for each queue, before any socket: a sender that fails leaves nothing.
         let open = |_| LiveQueue::new(open_sender(DEFAULT_RING, None, interface, true)?, interface);
         let live = by_live.then(|| self.queues.clone().map(open).collect::<Result<Vec<_>>>());
         let mut live = live.transpose()?.map(Vec::into_iter);
@@ -192,7 +192,7 @@ impl ClaimBuilder<'_> {
                 fallbacks.push(Fallback { from, to, reason, detail });
             }
             let (rx, tx) = (rings.receive(receives)?, rings.transmit(sends)?);
-            // Busy polling drives the queue on by looking.
+            // Busy polling drives the queue by looking for packets.
             let latency = latency.filter(|_| config.busy_poll.is_none());
             let live = live.as_mut().and_then(Iterator::next).map(TxPath::Live);
             let queue = XdpQueue {
@@ -241,7 +241,7 @@ impl ClaimBuilder<'_> {
     /// Returns the other owners that take packets of our queues.
     ///
     /// # Errors
-    /// Another owner has all of them, and this port wants them all: nothing need be made for that.
+    /// Another owner has all packets, and this port wants all, too.
     fn others(&self) -> Result<Vec<Owner>> {
         let claims = self.resident.claims()?;
         if self.options.usage.receives() {
@@ -354,7 +354,7 @@ pub(super) fn requirements_of(
     PoolRequirements::of_queues(queues, frames + 64, buffer_bytes)
 }
 
-/// How the slowest of a port's queues gets its packets: what the port can be relied on for.
+/// Returns the mode of a port: that of its slowest queue.
 fn slowest(attached: Mode, binds: &[BindMode]) -> &'static str {
     match attached {
         Mode::Skb => "skb",

@@ -13,19 +13,19 @@ use crate::xdp::{BindMode, BusyPoll, Mode};
 pub(super) struct XdpConfig {
     pub action: Action,
     pub mode: ModeWish,
-    /// Zero-copy or copy, this one or none.
+    /// The mode of binding, if only one is wanted.
     pub bind: Option<BindMode>,
     pub method: Option<XdpMethod>,
     pub send: SendPath,
-    /// Packets for other hosts, too.
+    /// True if packets for other hosts are received, too.
     pub promiscuous: bool,
     /// The clock of packets' times, in XDP.
     pub stamp: Stamp,
-    /// Bytes that are kept of a packet, if not all.
+    /// The most bytes of a packet that are kept, if not all.
     pub snaplen: Option<u32>,
-    /// Buffers a queue has: in its ring's slots, and the rest at the kernel.
+    /// Buffers of a queue: in its ring's slots, and the rest at the kernel.
     pub frames: u32,
-    /// Cells of a ring of copies, if somebody says.
+    /// Cells of a ring of copies, if not the default.
     pub cells: Option<u32>,
     /// Slots in the ring.
     pub slots: u32,
@@ -95,7 +95,7 @@ impl XdpConfig {
     }
 }
 
-/// The kernel counts the time in microseconds, in an `int`.
+/// Parses `busy_poll=`: the kernel counts the time in microseconds, in an `int`.
 fn busy_poll(name: &PortName) -> Result<Option<BusyPoll>> {
     let Some(time) = name.duration("busy_poll")?.filter(|time| !time.is_zero()) else {
         return Ok(None);

@@ -1,5 +1,4 @@
-//! Counting in the kernel: packets are dropped or passed on where they come in, and what is
-//! read here are the counters.
+//! Counting in the kernel: the program drops, passes or forwards packets, and the port reads its counters.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,11 +26,11 @@ use crate::xdp::resident::{
 };
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET, Readiness, Ring};
 
-/// Between two looks at the counters.
+/// The interval of reads of the counters.
 const LOOK: Duration = Duration::from_millis(10);
-/// A packet that is on its way through the program is counted within this time.
+/// The time that a packet takes through the program, at most.
 const SETTLE: Duration = Duration::from_millis(2);
-/// Between two looks at whether the interface is still there.
+/// The interval of checks of the interface.
 const CHECK: Duration = Duration::from_millis(500);
 
 /// A queue whose packets stay in the kernel.
@@ -42,22 +41,22 @@ struct InKernel {
     /// The interface was up at the last check.
     up: bool,
     action: Action,
-    /// The place among the stages, until the intake is closed.
+    /// The stage, until receiving is stopped.
     stage: Option<Stage>,
-    /// The counts at the time the intake was closed.
+    /// The counts when receiving was stopped.
     last: Option<Counters>,
     taken: (u64, u64),
     taken_at: Instant,
     kept: Kept,
     checked: Instant,
-    /// The interface is down, and that was returned.
+    /// The interface is down, and a wait has reported it.
     down: bool,
 }
 
-/// Stays open as long as packets are forwarded in the kernel.
+/// Resources that are held as long as packets are forwarded in the kernel.
 #[derive(Debug, Default)]
 struct Kept {
-    /// The interface that they go out by, and the program there.
+    /// The interface that they leave by, and the program there.
     pub target: Option<(LinkState, Resident)>,
     /// Counts the results of redirects, if packets are redirected.
     pub redirects: Option<RedirectSender>,
@@ -65,7 +64,7 @@ struct Kept {
 }
 
 impl InKernel {
-    /// The counts of the stage, the last ones where the intake is closed.
+    /// Returns the counts of the stage, the last ones after receiving was stopped.
     fn tally(&self) -> Counters {
         match &self.stage {
             Some(stage) => stage.tally(),
@@ -73,7 +72,7 @@ impl InKernel {
         }
     }
 
-    /// Packets and bytes so far.
+    /// Returns packets and bytes so far.
     fn counted(&self) -> (u64, u64) {
         let tally = self.tally();
         match self.action {
@@ -83,11 +82,10 @@ impl InKernel {
     }
 }
 
-/// Waits until packets have been counted. The program writes the counters: constant reads would
-/// slow it down.
+/// Waits until packets have been counted. It reads the counters at intervals, because constant reads would
+/// slow down the program, which writes them.
 impl Backend for InKernel {
-    /// Looks whether the interface is still there, and the program on it; and the same of the interface
-    /// that packets go out by.
+    /// Checks the interface and the program on it, and those that packets leave by.
     fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
         self.up = self.presence.look()?.up;
@@ -111,7 +109,7 @@ impl Backend for InKernel {
         self.last.is_some() && self.counted() == self.taken
     }
 
-    /// From now on the packets are the host's.
+    /// Gives the packets to the host.
     fn stop_rx(&mut self) -> Result<()> {
         if let Some(stage) = self.stage.take() {
             stage.stop();
@@ -157,7 +155,7 @@ impl Backend for InKernel {
 const FOR_PACKETS: &[&str] =
     &["method", "send", "ring_size", "slots", "snaplen", "timestamp", "busy_poll"];
 
-/// Refuses what would do nothing where packets are only counted, so that nobody relies on it.
+/// Rejects options that have no effect where packets are only counted.
 pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
     let how = match name.option("action") {
         Some(action) => format!("action={action}"),
@@ -169,7 +167,7 @@ pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
              filter= which packets"
         )));
     }
-    // That no times are taken is the case.
+    // `timestamp=off` is what such a port does.
     let unused =
         |key: &str| name.option(key).is_some_and(|value| (key, value) != ("timestamp", "off"));
     match FOR_PACKETS.iter().find(|key| unused(key)) {
@@ -182,17 +180,17 @@ pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
 }
 
 impl Port {
-    /// A port whose packets go out by the interface of another, in the kernel: those that match
-    /// its filter, all unless it has one. Both names are of `xdp:` ports. Its one queue only counts
-    /// them ([`take_kernel_counters`](Queue::take_kernel_counters)); it is to be waited for, synced and closed like
-    /// others, and when it goes, or its process is killed, the packets are the host's again. What
-    /// the other interface does not send shows in its own counters. If it is removed the port fails.
+    /// Opens a port whose packets leave by the interface of another, in the kernel: those that match its
+    /// filter, or all. Both names are of `xdp:` ports. Its one queue only counts them
+    /// ([`take_kernel_counters`](Queue::take_kernel_counters)). Wait for it, sync it and close it like
+    /// others; when it is dropped, or its process is killed, the host gets the packets again. The other
+    /// interface's counters tell what it did not send. If it is removed the port fails.
     ///
-    /// Linux 5.10; a driver that sends what XDP redirects to it (`ndo_xdp_xmit`), with most only while
-    /// a program is attached: so one is.
+    /// Needs Linux 5.10 and a driver that sends packets that XDP redirects to it (`ndo_xdp_xmit`). Most
+    /// drivers do so only while a program is attached, so one is.
     ///
     /// # Errors
-    /// As [`open`](Self::open); somebody has all packets of the interface already.
+    /// As [`open`](Self::open); another owner has all packets of the interface already.
     pub fn redirect(from: &PortName, to: &PortName, options: &OpenOptions) -> Result<Self> {
         let config = XdpConfig::of(from)?;
         refuse_unused(from)?;
@@ -216,7 +214,7 @@ fn redirect(
     (to, target): (&PortName, link::Interface),
 ) -> Result<Port> {
     let filter = name.filter(LINKTYPE_ETHERNET)?;
-    // Everything the resident program forwards itself; a filter needs a program.
+    // The resident program itself forwards everything; a filter needs a program.
     let places = if filter.is_some() { FILTERED } else { FORWARD..FORWARD + 1 };
     let work = KernelWork { name, config, filter, action: Action::Forward, places };
     work.open("redirect", source, |work, resident, stage, source| {
@@ -242,7 +240,7 @@ pub(super) fn count(
     inspect: Option<&dyn Inspect>,
 ) -> Result<Port> {
     let (filter, action) = (name.filter(LINKTYPE_ETHERNET)?, config.action);
-    // A program that looks at all that comes stands before everybody who takes some of it.
+    // A program that inspects all packets stands before the claims that take some.
     let places = match (action, &filter, inspect) {
         (_, Some(_), _) => FILTERED,
         (Action::Drop, None, Some(_)) => WHOLE,
@@ -259,7 +257,7 @@ pub(super) fn count(
     })
 }
 
-/// Packets that stay in the kernel, and what becomes of them there.
+/// A task of the kernel with the packets of a port.
 struct KernelWork<'a> {
     name: &'a PortName,
     config: &'a XdpConfig,

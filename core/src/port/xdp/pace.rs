@@ -1,15 +1,16 @@
-//! When a socket's packets are looked at, where they may wait in its ring (`latency=`).
+//! The times of looks at a socket whose packets may wait in its ring (`latency=`).
 //!
-//! A socket wakes a sleeper with each packet that comes, so a reader that only records or counts does
-//! not sleep there while packets come, but for a time: as long as an eighth of the ring takes to fill
-//! at the rate that was seen. Where nothing comes any more it sleeps at the socket.
+//! A socket wakes a sleeper with each packet, so a reader that only records or counts does not sleep there
+//! while packets come. It naps: as long as an eighth of the ring takes to fill at the rate that was seen.
+//! While no packets come it sleeps at the socket.
 
 use std::time::{Duration, Instant};
 
-/// The shortest nap, for each packet that there is room for: the ring is full after 20 of them at a
-/// million packets a second. Where more come, the reader does not nap at all.
+/// The shortest nap, for each packet that the ring has room for: at a million packets a second the ring is
+/// full after 20 naps. At higher rates the reader does not nap at all.
 const MIN_NAP_A_PACKET: Duration = Duration::from_nanos(50);
-/// The longest: when packets suddenly come at two million a second, the ring is full when it ends.
+/// The longest nap, for each packet: the ring is full at its end if packets suddenly come at two million a
+/// second.
 const MAX_NAP_A_PACKET: Duration = Duration::from_nanos(500);
 /// The part of the ring that may fill during a nap.
 const SHARE: u32 = 8;
@@ -46,7 +47,7 @@ impl Pace {
             return;
         }
         if std::mem::take(&mut self.idle) {
-            // How fast they come is not known yet.
+            // The rate is not known yet.
             self.nap = self.shortest;
             return;
         }
@@ -54,23 +55,23 @@ impl Pace {
         self.nap = if bearable < self.shortest { Duration::ZERO } else { grown.min(bearable) };
     }
 
-    /// When there is to be another look.
+    /// Returns the time of the next look.
     pub(super) fn next_look(&self) -> Instant {
         self.looked + self.nap
     }
 
-    /// How long to nap from now on; none if the socket wakes the reader.
+    /// Returns the length of a nap from now on; none if the socket wakes the reader.
     pub(super) fn nap(&self, now: Instant) -> Option<Duration> {
         let naps = !self.idle && !self.nap.is_zero();
         naps.then(|| self.next_look().saturating_duration_since(now))
     }
 
-    /// Packets come so fast that looking again and again is right.
+    /// Returns true if packets come so fast that the reader should spin.
     pub(super) fn is_busy(&self) -> bool {
         self.nap.is_zero()
     }
 
-    /// The socket has woken the reader.
+    /// Records that the socket has woken the reader.
     pub(super) fn woken(&mut self, now: Instant) {
         self.looked = now;
         self.nap = Duration::ZERO;

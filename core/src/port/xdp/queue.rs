@@ -16,20 +16,20 @@ use crate::xdp::resident::Resident;
 use crate::xdp::{Receiver, Sender, State, XskSocket, XskStatistics};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
-/// Packets on their way to the socket when the intake was closed arrive within this time.
+/// The time that a packet takes to the socket, at most.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// When packets are looked for.
+/// The times of looks for packets.
 #[derive(Debug)]
 pub(super) enum RxPath {
-    /// Whenever the program asks.
+    /// At each sync and wait.
     AtOnce,
     /// At times that the reader sets itself.
     Paced {
         pace: Pace,
         /// Packets that the last look has found, and that were not taken yet.
         found: u32,
-        /// The program looks again and again, whatever that costs.
+        /// The program spins, whatever that costs.
         spinning: bool,
     },
 }
@@ -46,7 +46,7 @@ impl RxPath {
         }
     }
 
-    /// Looks for packets, unless it is too early; true if it found some.
+    /// Looks for packets, unless it is too early. Returns true if there are some.
     #[inline]
     fn finds_packets(&mut self, receiver: &mut Receiver, closed: bool) -> bool {
         match self {
@@ -67,7 +67,7 @@ impl RxPath {
     }
 }
 
-/// The way out of a queue.
+/// The path by which packets leave.
 #[derive(Debug)]
 pub(super) enum TxPath {
     /// The socket's transmit ring.
@@ -146,7 +146,7 @@ pub(super) struct XdpQueue {
     pub(super) number: u32,
     /// For messages: "xdp:eth0/0".
     pub(super) object: String,
-    // Before the socket: packets stop coming, and then it ends.
+    // Dropped before the socket: packets stop, and then the socket closes.
     pub(super) claim: Option<Arc<Mutex<Claim>>>,
     pub(super) receiver: Option<Receiver>,
     pub(super) outlet: Option<TxPath>,
@@ -157,7 +157,7 @@ pub(super) struct XdpQueue {
     pub(super) _promiscuous: Option<Arc<Promiscuous>>,
     /// The program that packets come by. With most drivers sending without copying takes one, too.
     pub(super) resident: Arc<Resident>,
-    /// A packet that comes tells whether the driver lets the queue be polled, which nobody has checked.
+    /// The next packet tells whether the driver lets the queue be polled.
     pub(super) checks_polling: bool,
     pub(super) intake: RxPath,
     /// Packets that had come at the last check.
@@ -190,7 +190,7 @@ impl XdpQueue {
         })
     }
 
-    /// Does something with the claim, where there is one.
+    /// Locks the claim, if there is one, for some work.
     fn claimed(&self, work: impl FnOnce(&mut Claim) -> Result<()>) -> Result<()> {
         match &self.claim {
             Some(claim) => work(&mut claim.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -212,7 +212,7 @@ impl Backend for XdpQueue {
         }
         let slots = receiver.receive(ring)?.slots;
         if let RxPath::Paced { found, .. } = &mut self.intake {
-            // Where nothing could be taken it is time for another look.
+            // If nothing could be taken, look again.
             *found = if slots == 0 { 0 } else { found.saturating_sub(slots) };
         }
         Ok(slots)
@@ -234,7 +234,7 @@ impl Backend for XdpQueue {
         self.outlet.as_mut().is_some_and(|outlet| outlet.needs_sync(ring))
     }
 
-    /// Looks at what has changed around the socket.
+    /// Checks the program and the interface.
     fn check(&mut self) -> Result<()> {
         // Packets prove that the program is attached, and a queue with packets need not wait for
         // the kernel, which may wait for a lock (rtnl).
@@ -253,7 +253,7 @@ impl Backend for XdpQueue {
         self.intake_closed.is_some_and(|closed| closed.elapsed() >= SETTLE)
     }
 
-    /// From now on the queue's packets are the host's.
+    /// Gives the queue's packets to the host.
     fn stop_rx(&mut self) -> Result<()> {
         self.intake_closed.get_or_insert_with(Instant::now);
         let number = self.number;
@@ -319,7 +319,7 @@ impl Backend for XdpQueue {
             }
             return Ok(Readiness::Ready);
         }
-        // poll(2) does not tell what became of the interface.
+        // poll(2) does not report the state of the interface.
         let was_down = std::mem::replace(&mut self.down, false);
         match self.socket.state()? {
             State::Up => {
@@ -337,8 +337,8 @@ impl Backend for XdpQueue {
 
 impl Drop for XdpQueue {
     fn drop(&mut self) {
-        // While the socket is open: afterwards the queue's entry may be another port's. What
-        // fails here the kernel does when the socket is closed.
+        // While the socket is open, because afterwards another port may have the queue's entry. If this fails,
+        // closing the socket has the same effect.
         let number = self.number;
         let _ = self.claimed(|claim| claim.leave(number));
     }
