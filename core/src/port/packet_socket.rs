@@ -1,4 +1,4 @@
-//! A packet socket and the options it is set up with: the system calls, and nothing else.
+//! A packet socket and its options: the system calls, and nothing else.
 //!
 //! Sources: packet(7), linux/if_packet.h, net/packet/af_packet.c.
 #![allow(unsafe_code)]
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::filter::{Instruction, cbpf};
 use sluicegate_base::memory::Mmap;
 
-/// A packet socket; closing it undoes all that was done to its interface.
+/// A packet socket; closing it restores its interface.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
@@ -22,7 +22,7 @@ pub(super) struct Socket {
     object: String,
 }
 
-/// Types made of integers only: any bytes are a value.
+/// A type of option values: integers only, so that any bytes are a value.
 ///
 /// # Safety
 /// Every bit pattern is valid for the type.
@@ -233,20 +233,20 @@ impl Socket {
         self.get(libc::SOL_PACKET, libc::PACKET_STATISTICS, "read the statistics of")
     }
 
-    /// The pending error of the socket, and clears it.
+    /// Returns the pending error of the socket and clears it.
     pub(super) fn take_error(&self) -> Result<i32> {
         self.get(libc::SOL_SOCKET, libc::SO_ERROR, "read the state of")
     }
 
-    /// Waits for packets or an error. True if there is anything.
+    /// Waits for packets or an error. Returns true if there are any.
     pub(super) fn poll(&self, timeout: Duration) -> Result<bool> {
         self.poll_for(PollFlags::POLLIN | PollFlags::POLLERR, timeout)
     }
 
-    /// Waits for one of these events, or an error. True if there is anything.
+    /// Waits for one of these events, or an error. Returns true if there is one.
     pub(super) fn poll_for(&self, events: PollFlags, timeout: Duration) -> Result<bool> {
         let mut fds = [PollFd::new(self.fd(), events)];
-        // Rounded up to milliseconds: a short wait is not none.
+        // Rounded up to milliseconds, so that a short wait is not zero.
         let timeout = timeout.checked_add(Duration::from_nanos(999_999)).unwrap_or(timeout);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         match nix::poll::poll(&mut fds, timeout) {

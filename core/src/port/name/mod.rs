@@ -20,7 +20,7 @@ const DEFAULT_SLOTS: u32 = 512;
 /// The longest time that `latency=` may be.
 const MAX_LATENCY: Duration = Duration::from_secs(1);
 
-/// The kinds of port, in the order documentation lists them.
+/// The kinds of port, in the order of the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An interface through packet sockets: a copy, the host keeps its packet.
@@ -50,7 +50,7 @@ struct KindSpec {
     prefix: &'static str,
     /// True if `/queues` may follow the name.
     queues: bool,
-    /// Their names, separated by blanks.
+    /// The names of its options, separated by blanks.
     options: &'static str,
 }
 
@@ -111,7 +111,7 @@ impl Kind {
     }
 
     fn spec(self) -> &'static KindSpec {
-        // Every kind has its row; a test walks them.
+        // Every kind has a row; a test checks that.
         KINDS.iter().find(|spec| spec.kind == self).unwrap_or(&KINDS[0])
     }
 }
@@ -127,7 +127,7 @@ pub struct PortName {
 }
 
 impl PortName {
-    /// Which backend.
+    /// The kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -181,8 +181,8 @@ impl PortName {
         self.options.iter().rev().find(|(k, _)| *k == key).map(|(_, value)| value.as_str())
     }
 
-    /// Sets an option that the name leaves open: how a command's flag becomes the port's option.
-    /// False if the name has it already, or this kind of port does not know it.
+    /// Sets an option that the name does not have, for a flag of a command. Returns false if the name has it
+    /// already, or this kind of port does not know it.
     pub fn set_default(&mut self, key: &str, value: &str) -> bool {
         match self.kind.spec().option(key) {
             Some(known) if self.option(key).is_none() => {
@@ -198,7 +198,7 @@ impl PortName {
         self.kind.spec().option(key).is_some()
     }
 
-    /// An option that is one of several words.
+    /// Parses an option that is one of several words.
     pub(super) fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
@@ -212,15 +212,15 @@ impl PortName {
         }
     }
 
-    /// An option that is on or off.
+    /// Parses an option that is on or off.
     pub(super) fn switch(&self, key: &str) -> Result<Option<bool>> {
         let words =
             [("on", true), ("off", false), ("1", true), ("0", false), ("yes", true), ("no", false)];
         self.choice(key, &words)
     }
 
-    /// An option that is a number of things within bounds. K, M and G are powers of 1024, as where
-    /// it is bytes; but they are no bytes: `64KB` is refused.
+    /// Parses an option that is a count within bounds. K, M and G are powers of 1024, as with bytes; `64KB`,
+    /// which is bytes, is refused.
     pub(super) fn count(&self, key: &str, bounds: RangeInclusive<u32>) -> Result<Option<u32>> {
         match self.option(key) {
             Some(value) if value.ends_with('B') => Err(self.out_of(key, value, &bounds)),
@@ -228,8 +228,8 @@ impl PortName {
         }
     }
 
-    /// An option that is a number of bytes within bounds, as [`units::bytes`] takes it: K, M and
-    /// G are powers of 1024.
+    /// Parses an option that is a number of bytes within bounds, by [`units::bytes`]: K, M and G are powers of
+    /// 1024.
     pub(super) fn number(&self, key: &str, bounds: RangeInclusive<u32>) -> Result<Option<u32>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
@@ -246,8 +246,8 @@ impl PortName {
         self.bad_option(key, value, &advice)
     }
 
-    /// An option that is a time: `10ms`, `50us`, `1s`. A number without a unit is refused: it
-    /// would be seconds, where milliseconds are common.
+    /// Parses an option that is a time: `10ms`, `50us`, `1s`. A number without a unit is refused, because
+    /// seconds and milliseconds are both common.
     pub fn duration(&self, key: &str) -> Result<Option<Duration>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
@@ -279,8 +279,8 @@ impl PortName {
         self.filter_text().map(|text| Filter::compile(text, link_type)).transpose()
     }
 
-    /// How long a packet may wait for a program that sleeps: the option `latency`, or what the program
-    /// has said at opening.
+    /// How long a packet may wait for a program that sleeps: the option `latency`, or that of
+    /// [`OpenOptions`].
     pub(super) fn latency(&self, options: &OpenOptions) -> Result<Option<Duration>> {
         match self.duration("latency")? {
             Some(latency) if latency > MAX_LATENCY => {
@@ -290,12 +290,12 @@ impl PortName {
         }
     }
 
-    /// The error for an option that makes no sense.
+    /// Makes the error for an invalid option.
     pub fn bad_option(&self, key: &str, value: &str, advice: &str) -> Error {
         self.error(format!("{key}={value}: {advice}"))
     }
 
-    /// An error about this port.
+    /// Makes an error about this port.
     pub fn error(&self, reason: impl Into<String>) -> Error {
         Error::Port { port: self.text.clone(), reason: reason.into() }
     }
@@ -342,7 +342,7 @@ impl FromStr for PortName {
     }
 }
 
-/// The kind before the first colon; a bare name is an interface through `packet:`.
+/// Splits the kind from an address; a bare name is an interface through `packet:`.
 fn split_kind(address: &str) -> Result<(&'static KindSpec, &str), String> {
     let Some((prefix, rest)) = address.split_once(':') else {
         return Ok((Kind::Packet.spec(), address));
@@ -362,7 +362,7 @@ fn parse_queues(text: &str) -> Option<RangeInclusive<u32>> {
     (first <= last && last < 4096).then_some(first..=last)
 }
 
-/// Options that had another name before: an error says the new one.
+/// Options that were renamed: the error for an old name shows the new one.
 const RENAMED: [(&str, &str); 5] = [
     ("cells", "ring_size"),
     ("frames", "ring_size"),

@@ -1,5 +1,5 @@
-//! The receive ring of frames shared with the kernel: TPACKET_V2 (Linux 2.6.27), for packets that
-//! are wanted at once.
+//! The receive ring of frames shared with the kernel: TPACKET_V2 (Linux 2.6.27), for programs that want
+//! packets at once.
 //!
 //! ```text
 //!   frame 0        frame 1        frame 2        frame 3
@@ -13,7 +13,7 @@
 //!
 //! The kernel hands over each packet by itself and wakes a sleeping reader. A ring of blocks
 //! (`block`) keeps a packet until its block is full or has waited for a millisecond at least.
-//! The price is a frame of fixed size for each packet: 2 KiB for one that a block has in 150 bytes.
+//! In return each packet takes a frame of fixed size: 2 KiB for one that takes 150 bytes of a block.
 //! A packet that is longer than the frame is lost.
 //!
 //! Source: net/packet/af_packet.c (tpacket_rcv), Documentation/networking/packet_mmap.rst.
@@ -36,9 +36,9 @@ use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::{Mmap, prefetch};
 use sluicegate_base::ring::{Meta, Ring};
 
-/// Where the link-layer address stands behind a frame's header: TPACKET_ALIGN(32).
+/// The offset of the link-layer address in a frame: TPACKET_ALIGN(32).
 const SLL_OFFSET: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);
-/// Where a packet begins in its frame at the latest: TPACKET_ALIGN(TPACKET2_HDRLEN + 16).
+/// The greatest offset of a packet in its frame: TPACKET_ALIGN(TPACKET2_HDRLEN + 16).
 const PACKET_OFFSET: u32 = 80;
 /// The shortest frame.
 const MIN_FRAME_BYTES: u32 = 2048;
@@ -56,7 +56,7 @@ pub(super) struct FrameRing {
     frames: u32,
     /// The next frame the kernel will hand over.
     next: u32,
-    /// The slots not given back of the frames before it that are in slots, oldest first.
+    /// The slots of each frame in use before it, oldest first.
     held: VecDeque<u32>,
     /// Packets lost before the next one.
     drops_before: u32,
@@ -136,7 +136,7 @@ impl FrameRing {
             let slots = match self.show(ring, &mut tail, room - filled.slots) {
                 Shown::InSlots(slots) => slots,
                 Shown::NoRoom => break,
-                // It waits for those before it, for frames are given back in order.
+                // It waits for those before it, because frames are given back in order.
                 Shown::Cut => {
                     filled.cut += 1;
                     self.drops_before += 1;
@@ -214,7 +214,7 @@ impl FrameRing {
         }
     }
 
-    /// Returns the frame that many places before the next one.
+    /// Returns the frame at a distance before the next one.
     #[inline]
     fn before_next(&self, frames: u32) -> u32 {
         if frames <= self.next { self.next - frames } else { self.next + self.frames - frames }

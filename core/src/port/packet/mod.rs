@@ -71,8 +71,8 @@ use crate::filter::cbpf::Op;
 use crate::link::{LinkNames, netns};
 use sluicegate_base::ring::Interface;
 
-/// Opens the port. All sockets are bound and joined before any lets a packet in, so that none
-/// sees unfiltered packets and each packet comes to one of them only.
+/// Opens the port. All sockets are bound and joined before any accepts a packet, so that none receives
+/// unfiltered packets, and each packet comes to one socket only.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let mut config = PacketConfig::of(name, options)?;
     let numbers = name.queue_numbers(options);
@@ -96,7 +96,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         }
         Some(interface) => {
             let link_type = link_type(interface)?;
-            // A packet on loopback is sent and received: one sight of it is enough (as in libpcap).
+            // A packet on loopback is sent and received: it is captured once, as in libpcap.
             config.outgoing &= !interface.loopback;
             if options.usage.receives()
                 && config.clock == Clock::Hardware
@@ -116,7 +116,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let pool = own.pool_of(options)?;
     let rings = RingMaker { pool, usage: options.usage, slots: config.slots };
 
-    // Before the sockets: it hears of every device that packets come from.
+    // Before the sockets, so that it sees every device that packets come from.
     let names = (interface.is_none() && !config.cooked).then(|| LinkNames::open(netns));
     let names = names.transpose()?;
     let opened = netns::run_in(netns, || {
@@ -175,8 +175,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { name: name.clone(), method, mode: None, fallbacks, queues })
 }
 
-/// Binds the sockets to the interface, joins them if there are several, and asks for what is
-/// meant for others too.
+/// Binds the sockets to the interface, joins them if there are several, and makes it promiscuous if wanted.
 fn receive_from<'a, I>(
     ifindex: u32,
     sockets: impl Fn() -> I,
@@ -218,8 +217,8 @@ where
     })
 }
 
-/// The program that lets in what the port wants: the filter's, and the snap length as the number
-/// of bytes it lets in. None if that is everything.
+/// Returns the program that accepts the port's packets: the filter's, with the snap length as the number of
+/// bytes it accepts. None if that is everything.
 fn admission(
     config: &PacketConfig,
     program: Option<Vec<Instruction>>,
@@ -240,7 +239,7 @@ fn admission(
     Some(program)
 }
 
-/// Opens the gate.
+/// Lets a socket accept packets.
 fn admit(socket: &Socket, program: Option<&[Instruction]>) -> Result<()> {
     match program {
         Some(program) => socket.attach_filter(program).map_err(|error| match error.errno() {

@@ -1,4 +1,4 @@
-//! One queue of a `packet:` port: a socket, its way of receiving, and what it has counted.
+//! One queue of a `packet:` port: a socket, its method of receiving, and its counts.
 
 use std::time::{Duration, Instant};
 
@@ -20,14 +20,12 @@ use crate::port::rings::RingMaker;
 use crate::port::stats::QueueStats;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
-/// Packets that were on their way through the old filter when the intake closed arrive within
-/// this time.
+/// The time that a packet takes behind the filter, at most.
 const SETTLE: Duration = Duration::from_millis(5);
-/// The kernel hands over the last block within its retire time and this.
+/// The time beyond its timeout until the kernel hands over the last block, at most.
 const LAST_BLOCK: Duration = Duration::from_secs(1);
 
-/// The kernel counts in 32 bits: after this many packets its counts are added up, even if nothing
-/// reads them.
+/// The packets after which the kernel's counts, of 32 bits, are read, even if nobody asks.
 const LOOK_AFTER: u32 = 1 << 30;
 
 /// One queue of a `packet:` port.
@@ -97,7 +95,7 @@ impl PacketQueue {
         Ok((queue, rx, tx))
     }
 
-    /// Receives from all devices, which are numbered so.
+    /// Receives from all devices, with these numbers.
     pub(super) fn receive_from(&mut self, devices: Devices) {
         self.devices = Some(devices);
     }
@@ -110,7 +108,7 @@ impl PacketQueue {
         self.method
     }
 
-    /// The name of the way it receives or, if it only sends, of the way it sends.
+    /// Returns the name of the method of receiving or, if it only sends, of sending.
     pub(super) fn method_name(&self) -> &'static str {
         let sending = || self.sender.as_ref().map_or("", SocketSender::name);
         self.method.map_or_else(sending, PacketMethod::name)
@@ -168,14 +166,13 @@ impl Backend for PacketQueue {
         }
     }
 
-    /// After the intake was closed: all that the kernel counted has come out, or nothing more
-    /// will.
     fn add_interfaces(&self, known: &mut Vec<Interface>) {
         if let Some(devices) = &self.devices {
             devices.add_to(known);
         }
     }
 
+    /// Returns true if receiving was stopped and all counted packets have come out, or none will.
     fn is_finished(&mut self) -> bool {
         let Some(closed) = self.intake_closed else { return false };
         if closed.elapsed() < SETTLE {
@@ -193,7 +190,7 @@ impl Backend for PacketQueue {
         self.socket.reject_all()
     }
 
-    /// Sends what waits, however full the kernel's queue is; what does not go in time counts as
+    /// Sends waiting packets, however full the kernel's queue is. Those that are not sent in time count as
     /// refused, and unsent.
     fn close_tx(&mut self, ring: &mut Ring, timeout: Duration) -> Result<()> {
         let end = Instant::now() + timeout;
@@ -263,8 +260,7 @@ impl Backend for PacketQueue {
             let errno = self.socket.take_error()?;
             return self.told(errno);
         }
-        // An interface goes down before it is removed, and of the two the kernel reports only the
-        // first.
+        // An interface goes down before it is removed, and the kernel reports only the first.
         self.removed = self.socket.bound_to()?.is_none();
         if self.removed { Err(self.socket.interface_removed()) } else { Ok(Readiness::TimedOut) }
     }
@@ -303,7 +299,7 @@ fn receive(
     Ok((method, Receive::Calls(Box::new(receiver)), ring))
 }
 
-/// Has the kernel write the card's times into a ring, where they are wanted.
+/// Asks the kernel for the card's times in a ring, if they are wanted.
 fn ask_for_times(socket: &Socket, config: &PacketConfig) -> Result<()> {
     if config.clock == Clock::Hardware {
         let flags = libc::SOF_TIMESTAMPING_RAW_HARDWARE.cast_signed();
@@ -313,7 +309,7 @@ fn ask_for_times(socket: &Socket, config: &PacketConfig) -> Result<()> {
     Ok(())
 }
 
-/// Adds what the kernel has counted since the last look. Its counts start again at each look.
+/// Adds the kernel's counts since the last call, which resets them. Returns the packets lost.
 fn accumulate(socket: &Socket, stats: &mut QueueStats) -> Result<u32> {
     let news = socket.take_statistics()?;
     stats.received += u64::from(news.tp_packets);
@@ -322,7 +318,7 @@ fn accumulate(socket: &Socket, stats: &mut QueueStats) -> Result<u32> {
     Ok(news.tp_drops)
 }
 
-/// Packets lost since the last look; 0 if the kernel does not say.
+/// Returns the packets lost since the last call; 0 if the kernel does not answer.
 fn lost_since(socket: &Socket, stats: &mut QueueStats) -> u32 {
     accumulate(socket, stats).unwrap_or(0)
 }

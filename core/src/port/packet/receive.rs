@@ -1,8 +1,7 @@
 //! Receiving by system call: recvmsg(2), one a packet, or recvmmsg(2), one a batch.
 //!
-//! The kernel copies each packet into the buffer of its slot. What does not fit there goes to
-//! the slot's spill: then the whole packet is put together in the spill and the slot points
-//! at it. A slot's length has 16 bits, so these methods keep at most 65,535 bytes of a packet.
+//! The kernel copies each packet into the buffer of its slot, and the rest of a long one into the slot's
+//! spill. Then the whole packet is assembled in the spill and the slot points at it. A slot's length has 16 bits, so these methods keep at most 65,535 bytes of a packet.
 //!
 //! ```text
 //!   slot's pool buffer            slot's spill
@@ -27,7 +26,7 @@ use sluicegate_base::ring::{Meta, Ring, TimestampSource, now_ns};
 
 /// Bytes of one slot's spill: 65,535 and the copy of what the pool buffer held.
 const SPILL_BYTES: usize = 1 << 16;
-/// Apart from the power of two, so that spills do not all fall on the same cache lines.
+/// No power of two, so that spills do not all share the same cache lines.
 const SPILL_STRIDE: usize = SPILL_BYTES + 4096 + 64;
 /// The most bytes kept of a packet.
 const LIMIT_BYTES: usize = u16::MAX as usize;
@@ -42,7 +41,7 @@ pub(super) struct BatchReceiver {
     vectors: Vec<[libc::iovec; 2]>,
     addresses: Vec<libc::sockaddr_ll>,
     controls: Vec<ControlMessages>,
-    /// A spill for each slot of the ring; memory comes into being when touched.
+    /// A spill for each slot of the ring; the kernel allocates memory on the first access.
     spills: Mmap,
     /// Bytes a packet may have in its pool buffer.
     in_pool: usize,
@@ -115,7 +114,7 @@ impl BatchReceiver {
         })
     }
 
-    /// Takes in what has arrived, up to a batch or the ring's room.
+    /// Receives packets that have arrived, up to a batch or the ring's room.
     pub(super) fn receive(&mut self, socket: &Socket, ring: &mut Ring) -> Result<Filled> {
         let room = self.messages.len().min(ring.room() as usize);
         self.prepare(ring, room);
@@ -177,12 +176,12 @@ impl BatchReceiver {
         usize::try_from(got).or_else(|_| self.nothing_more(socket, 0))
     }
 
-    /// The kernel has no more after `got` packets, or says what is wrong.
+    /// Returns `got` if the kernel has no more packets, or its error.
     fn nothing_more(&mut self, socket: &Socket, got: usize) -> Result<usize> {
         let error = std::io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(got),
-            // What came before the error comes out; the next wait reports the state.
+            // Packets before the error come out; the next wait reports the state.
             Some(errno @ (libc::ENETDOWN | libc::ENODEV | libc::ENXIO)) => {
                 self.noted = errno;
                 Ok(got)
@@ -229,7 +228,7 @@ impl BatchReceiver {
 
     fn finish_in_pool(&self, ring: &mut Ring, at: u32, kept: usize, meta: Meta) {
         let mut bytes = kept;
-        // What was cut within the addresses has no place for the tag.
+        // A packet cut within the addresses has no place for the tag.
         if meta.vlan_tpid != 0 && kept >= MAC_ADDRESSES_BYTES {
             bytes += VLAN_TAG_BYTES;
             // SAFETY: the slot at tail is the backend's.
@@ -240,8 +239,8 @@ impl BatchReceiver {
         ring.fill(at, bytes as u16, false, meta);
     }
 
-    /// Puts the packet together in its spill: the kernel wrote the rest behind a gap that fits
-    /// the first part and a tag.
+    /// Assembles the packet in its spill: the kernel wrote the rest behind a gap that fits the first part and a
+    /// tag.
     fn finish_in_spill(&self, ring: &mut Ring, at: u32, kept: usize, meta: Meta) {
         let gap = rest_at(self.in_pool);
         let start = self.spills.at(at as usize * SPILL_STRIDE);

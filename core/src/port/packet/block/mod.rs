@@ -42,10 +42,10 @@ use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::{Mmap, prefetch};
 use sluicegate_base::ring::{Meta, Ring};
 
-/// Where the link-layer address stands behind a packet's header: TPACKET_ALIGN(48).
+/// The offset of the link-layer address behind a packet's header: TPACKET_ALIGN(48).
 const SLL_OFFSET: usize = size_of::<tpacket3_hdr>().next_multiple_of(16);
-/// Bytes that are prefetched ahead where packets are short, because the kernel wrote them on another CPU; of
-/// long packets it is the next one's header.
+/// The least distance of the prefetch, which the kernel wrote on another CPU: some short packets ahead. Behind
+/// a long packet it is the next header.
 const AHEAD_BYTES: usize = 1024;
 /// The status word within a block, and the header around it.
 const HEADER_OFFSET: usize = offset_of!(tpacket_block_desc, hdr);
@@ -58,7 +58,7 @@ const _: () = {
     assert!(STATUS_OFFSET == 8);
 };
 
-/// A block whose packets stand in slots.
+/// A block whose packets are in slots.
 #[derive(Debug)]
 struct BlockInUse {
     block: u32,
@@ -66,7 +66,7 @@ struct BlockInUse {
     slots: u32,
 }
 
-/// How far the block at the end of `held` has been walked.
+/// The position in the block at the end of `held`.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
     /// Offset of the next packet's header in the region.
@@ -225,7 +225,7 @@ impl BlockRing {
 
     /// Takes the next block if the kernel has handed it over.
     fn open_next(&mut self, lost: &mut impl FnMut() -> u32) -> Option<Cursor> {
-        // All blocks held: the next one is the first of them, and USER for being ours.
+        // All blocks are ours: the next is the first of them, and its status is USER, too.
         if self.held.len() == self.blocks as usize {
             return None;
         }

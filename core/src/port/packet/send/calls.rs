@@ -11,7 +11,7 @@ use sluicegate_base::ring::Ring;
 
 /// Most slots of a packet: the vectors a message can have (UIO_MAXIOV, linux/uio.h).
 const MAX_SLOTS: usize = 1024;
-/// Packets that go one a call once the queue has dropped one.
+/// Packets that are sent one a call after the queue has dropped one.
 const SINGLE_CALLS: u32 = 32;
 
 /// The messages of one system call: one a packet, with one vector a slot.
@@ -19,7 +19,7 @@ const SINGLE_CALLS: u32 = 32;
 pub(super) struct Calls {
     /// Most messages of a call.
     batch: usize,
-    /// True if it is a call for one packet.
+    /// True if each call sends one packet.
     is_for_one: bool,
     /// The number of packets still to be sent one a call. sendmmsg does not report the packet at
     /// which it ended early, and a drop of the queue must be told from a full socket to be counted.
@@ -40,7 +40,7 @@ impl Calls {
         Self::of(batch as usize, false)
     }
 
-    /// By send or sendmsg.
+    /// Sends by send or sendmsg.
     pub(super) fn one_by_one() -> Self {
         Self::of(1, true)
     }

@@ -1,4 +1,4 @@
-//! Sending: each way takes what the program has released, in order, and goes on where it stopped.
+//! Sending: each method takes released packets in order, and goes on where it stopped.
 
 mod calls;
 mod frames;
@@ -20,13 +20,12 @@ use crate::port::rings::TxProgress;
 use crate::port::stats::QueueStats;
 use sluicegate_base::ring::Ring;
 
-/// How long a packet may be dropped by an interface with a carrier before it is given up, whatever
-/// the reason (the other end of a veth may have a smaller MTU): it would hold up all packets behind
-/// it.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// The most that counts of the time between two tries: a stalled thread does not try, and its next
-/// try may find room.
-const BETWEEN: Duration = Duration::from_millis(5);
+/// The time after which a packet that an interface with a carrier drops again and again is given up (the
+/// other end of a veth may have a smaller MTU), because it holds up all packets behind it.
+const DROP_TIMEOUT: Duration = Duration::from_millis(50);
+/// The most time that counts between two attempts: a stalled thread does not try, and its next attempt may
+/// find room.
+const MAX_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The sending side of a socket.
 #[derive(Debug)]
@@ -50,18 +49,18 @@ struct RingProgress {
     tx: TxProgress,
     /// Attempts that the queue or the driver answered with a drop.
     rejected: u64,
-    /// The drop by the interface, if it is still of the next packet.
+    /// The drops of the next packet by the interface, if there were any.
     dropped: Option<Dropped>,
 }
 
 /// A packet that was dropped again and again.
 #[derive(Debug)]
 struct Dropped {
-    /// How many had left or been left out before it.
+    /// The number of packets sent or skipped before it.
     at: u64,
     /// When it was dropped last.
     last: Instant,
-    /// For how long it has been dropped, of which no more than [`BETWEEN`] counts for each try.
+    /// The time for which it has been dropped; each attempt counts [`MAX_INTERVAL`] at most.
     time: Duration,
 }
 
@@ -74,8 +73,8 @@ impl SocketSender {
         usage: Use,
         fallbacks: &mut Vec<Fallback>,
     ) -> Result<Self> {
-        // Where it may not (CAP_NET_ADMIN; since Linux 5.17 CAP_NET_RAW is enough), nobody forwards
-        // from a host: port through this one, for that needs more.
+        // A process without the privilege (CAP_NET_ADMIN; since Linux 5.17 CAP_NET_RAW is enough) has no host:
+        // port to forward from, which needs more.
         let _ = socket.set(libc::SOL_SOCKET, libc::SO_MARK, HOST_MARK, "mark what is sent to");
         if config.bypass {
             let operation = "bypass the queueing discipline of";
@@ -119,8 +118,8 @@ impl SocketSender {
         QueueStats { rejected: self.progress.rejected, ..self.progress.tx.stats() }
     }
 
-    /// Sends the packets the program has released. Returns how many slots are room again. What
-    /// the kernel has no room for stays for the next call.
+    /// Sends released packets. Returns how many slots are free again. Packets without room in the kernel stay
+    /// for the next call.
     pub(super) fn send(&mut self, socket: &Socket, ring: &mut Ring) -> Result<u32> {
         let Self { method, progress, presence, .. } = self;
         let before = progress.tx.next;
@@ -161,8 +160,7 @@ fn ring(
     usage: Use,
 ) -> Result<Result<FrameRing, String>> {
     if usage == Use::Both {
-        // A second socket to send by would have the first receive what is sent: the kernel spares
-        // a packet socket its own packets only.
+        // The first socket would receive the packets of a second: the kernel withholds only a socket's own.
         return Ok(Err(ONE_SOCKET.into()));
     }
     if interface.loopback {
@@ -179,18 +177,18 @@ fn ring(
 }
 
 impl RingProgress {
-    /// The queue or the driver has dropped a packet just now. Whether the interface has a carrier.
+    /// Counts a drop by the queue or the driver. Returns true if the interface has a carrier.
     fn rejected(&mut self, target: &Target<'_>) -> Result<bool> {
         self.rejected += 1;
         Ok(target.presence.look()?.running)
     }
 
-    /// How long the next packet has been dropped, which it has just been again.
+    /// Counts another drop of the next packet. Returns for how long it has been dropped.
     fn dropped_for(&mut self, now: Instant) -> Duration {
         let at = self.tx.sent + self.tx.refused;
         let time = match &self.dropped {
             Some(dropped) if dropped.at == at => {
-                dropped.time + now.saturating_duration_since(dropped.last).min(BETWEEN)
+                dropped.time + now.saturating_duration_since(dropped.last).min(MAX_INTERVAL)
             }
             _ => Duration::ZERO,
         };
@@ -212,9 +210,9 @@ enum Failed {
     /// next sync. The kernel has dropped it if it took it at all, so sending it again sends it
     /// once (net/packet/af_packet.c, packet_xmit; net/core/dev.c, dev_direct_xmit).
     Wait,
-    /// The packet will never go: leave it out, go on with the next.
+    /// The packet will never be sent: skip it.
     LeaveOut { too_long: bool },
-    /// The answer may be about a time that is over: call again.
+    /// The error may be out of date: call again.
     Again,
 }
 
@@ -230,7 +228,7 @@ impl Failed {
         let socket = target.socket;
         match error.raw_os_error() {
             Some(libc::ENOBUFS) => match progress.rejected(target)? {
-                true if progress.dropped_for(Instant::now()) > PATIENCE => {
+                true if progress.dropped_for(Instant::now()) > DROP_TIMEOUT => {
                     Ok(Self::LeaveOut { too_long: false })
                 }
                 true => Ok(Self::Wait),
@@ -243,7 +241,7 @@ impl Failed {
             Some(libc::EAGAIN | libc::EINTR) => Ok(Self::Wait),
             Some(libc::EMSGSIZE) => Ok(Self::LeaveOut { too_long: true }),
             Some(libc::EINVAL) => Ok(Self::LeaveOut { too_long: false }),
-            // The socket says it once for a time when the interface was down.
+            // The socket reports once that the interface was down before.
             Some(libc::ENETDOWN) if !std::mem::replace(was_down, true) => Ok(Self::Again),
             Some(libc::ENETDOWN) => Err(target.presence.down()),
             Some(libc::ENXIO | libc::ENODEV) => Err(socket.interface_removed()),
@@ -261,7 +259,7 @@ mod tests {
         let ms = Duration::from_millis;
         for (after, counts, sentence) in [
             (ms(2), ms(2), "one that tries again and again"),
-            (ms(200), BETWEEN, "one that stood still"),
+            (ms(200), MAX_INTERVAL, "one that stood still"),
         ] {
             let (mut progress, start) = (RingProgress::default(), Instant::now());
             for tries in 0..3 {
