@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::wake::{SETTLE, SleepFlag, WakeSource, is_reached};
+use super::wake::{STORE_DELAY, SleepFlag, WakeSource, is_reached};
 use super::{CellHeader, CellRing, at};
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{Meta, Ring, TimestampSource, fence};
@@ -330,7 +330,7 @@ impl Reader {
             // A wake-up that is lost comes with the next packet; elsewhere the program has a fence.
             return true;
         }
-        let settled = Instant::now() + SETTLE;
+        let settled = Instant::now() + STORE_DELAY;
         while Instant::now() < settled {
             if self.is_due() {
                 return false;

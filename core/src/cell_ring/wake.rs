@@ -14,7 +14,7 @@
 //! With both fences one of the two sees what the other has stored. A thread that writes has its fence
 //! ([`SleepFlag::due`]). The XDP program has none on x86: for each packet it would wait until all the packet's
 //! bytes have reached the cache. So there a store of `PRODUCED` may become visible some 100 ns after the
-//! load of `ASLEEP`, and a reader that wants packets at once polls for longer than that ([`SETTLE`]) before it
+//! load of `ASLEEP`, and a reader that wants packets at once polls for longer than that ([`STORE_DELAY`]) before it
 //! sleeps. The limit of the sleep bounds the remaining delay.
 //!
 //! The file is the reader's end of a socket, where a thread writes, or a BPF ring buffer, where the
@@ -34,7 +34,7 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 use sluicegate_base::ring::{AtomicU32, Ordering, fence};
 
 /// A store of another CPU is visible within this time.
-pub(super) const SETTLE: Duration = Duration::from_micros(2);
+pub(super) const STORE_DELAY: Duration = Duration::from_micros(2);
 
 /// The file that a reader sleeps at.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use super::receive;
 use crate::error::{Error, Result};
 
 /// The timeout of an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const HANGS: &str = "it hangs: end it, and start it again";
 /// The longest answer.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -48,8 +48,8 @@ impl Client {
             }
             _ => Error::path("connect to", path, error),
         };
-        let stream = connected(path, PATIENCE).map_err(failed)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let stream = connected(path, ANSWER_TIMEOUT).map_err(failed)?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
         Ok(Self { stream, path: path.to_owned() })
     }
 

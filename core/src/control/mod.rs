@@ -3,7 +3,7 @@
 //!
 //! Only the owner and root may connect, by the socket's mode. A client can do no harm: a [`Server`] never
 //! waits, keeps at most [`MAX_LINE_BYTES`] of a request and one answer for each of [`MAX_CLIENTS`], and
-//! disconnects a client that sends and reads nothing for [`PATIENCE`].
+//! disconnects a client that sends and reads nothing for [`IDLE_TIMEOUT`].
 
 mod client;
 mod server;
@@ -27,7 +27,7 @@ pub const MAX_LINE_BYTES: usize = 16 << 10;
 pub const MAX_CLIENTS: usize = 64;
 /// A client that sends no request and reads no answer is disconnected after this time, unless it is to be
 /// kept.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most files with an answer: what the kernel takes (`SCM_MAX_FD`, include/net/scm.h).
 const MAX_FILES: usize = 253;

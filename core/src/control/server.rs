@@ -12,7 +12,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::geteuid;
 
-use super::{MAX_CLIENTS, MAX_LINE_BYTES, PATIENCE, send};
+use super::{IDLE_TIMEOUT, MAX_CLIENTS, MAX_LINE_BYTES, send};
 use crate::error::{Error, Result};
 use crate::socket_file::SocketFile;
 use crate::socket_file::is_folder_of_one;
@@ -211,7 +211,7 @@ impl Connection {
 
     /// Returns true if the client stays connected. One that closes its sending side still gets its answers.
     fn stays(&self, now: Instant) -> bool {
-        let silent = now.saturating_duration_since(self.active) > PATIENCE;
+        let silent = now.saturating_duration_since(self.active) > IDLE_TIMEOUT;
         let waits = self.kept && self.output.is_empty();
         let is_owed = !self.output.is_empty() || self.input.contains(&b'\n');
         if self.closing { is_owed && !silent } else { waits || !silent }

@@ -22,14 +22,14 @@ const BATCH: u32 = 256;
 /// The pause after a look that found packets, unless the program goes to sleep.
 const PAUSE: Duration = Duration::from_micros(50);
 /// Packets found by a look at a busy ring: the next look is after the pause in any case.
-const BUSY: u32 = 32;
+const BUSY_PACKETS: u32 = 32;
 /// The interval of looks of a sleeper that wants packets at once, in case a wake-up is lost.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The interval of looks of a sleeper that can wait, while no packets come.
-const LOOK_AGAIN_IDLE: Duration = Duration::from_millis(100);
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The part of the ring that is full when a sleeper that can wait is woken: the rest holds the packets that
 /// come until it is awake.
-const WAKE_LEVEL: u32 = 4;
+const WAKE_PART: u32 = 4;
 
 /// The intake of a queue that receives from rings of cells.
 #[derive(Debug)]
@@ -98,10 +98,12 @@ impl CellIntake {
     pub(super) fn wake_source(&mut self) -> WakeSource<'_> {
         let pause = self.next_look.saturating_duration_since(Instant::now());
         let (level, limit) = match self.latency.is_zero() {
-            true if self.found >= BUSY && !pause.is_zero() => return WakeSource::Nap(pause),
-            true => (1, LOOK_AGAIN),
-            false if self.found == 0 => (1, LOOK_AGAIN_IDLE),
-            false => (self.reader.cells() / WAKE_LEVEL, pause),
+            true if self.found >= BUSY_PACKETS && !pause.is_zero() => {
+                return WakeSource::Nap(pause);
+            }
+            true => (1, POLL_INTERVAL),
+            false if self.found == 0 => (1, IDLE_POLL_INTERVAL),
+            false => (self.reader.cells() / WAKE_PART, pause),
         };
         if !self.reader.go_to_sleep(level) {
             self.next_look = Instant::now();

@@ -27,9 +27,9 @@ use crate::xdp::resident::{Action, Owner, Resident, Stage, load_copying};
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// The time that a packet takes through the program, at most.
-const SETTLE: Duration = Duration::from_millis(5);
+const DRAIN_TIME: Duration = Duration::from_millis(5);
 /// The interval of checks of the interface.
-const CHECK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A number that no queue has: the kernel counts them in 16 bits.
 const ANY_QUEUE: u32 = u16::MAX as u32;
@@ -216,7 +216,7 @@ struct CopyQueue {
 impl CopyQueue {
     /// Returns true once if the interface is down. Asks the kernel at intervals.
     fn is_newly_down(&mut self) -> Result<bool> {
-        if self.checked.elapsed() >= CHECK {
+        if self.checked.elapsed() >= CHECK_INTERVAL {
             self.checked = Instant::now();
             self.check_attached()?;
             self.look_around(Looker::Idle)?;
@@ -263,7 +263,7 @@ impl Backend for CopyQueue {
 
     /// Returns true if receiving was stopped and all copies have come out.
     fn is_finished(&mut self) -> bool {
-        let settled = self.cells.closed().is_some_and(|closed| closed.elapsed() >= SETTLE);
+        let settled = self.cells.closed().is_some_and(|closed| closed.elapsed() >= DRAIN_TIME);
         settled && !self.cells.finds_packets()
     }
 

@@ -37,7 +37,7 @@ use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, WatchRequest, readers};
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// The timeout of the writer's notice that it has ended.
-const LAST_WORD: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Commands that can be watched, by the folders of their sockets.
 const WATCHED: [&str; 2] = ["switch", "forward"];
@@ -143,7 +143,7 @@ impl Backend for MonitorQueue {
 
     /// Returns true if no more packets will come and all that came are in the ring.
     fn is_finished(&mut self) -> bool {
-        let late = self.intake.closed().is_some_and(|closed| closed.elapsed() >= LAST_WORD);
+        let late = self.intake.closed().is_some_and(|closed| closed.elapsed() >= END_TIMEOUT);
         let over = self.intake.reader().has_ended() || late || self.is_alone();
         over && !self.intake.is_woken()
     }

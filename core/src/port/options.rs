@@ -50,7 +50,7 @@ pub struct OpenOptions {
     pub access: FileAccess,
     /// How long a packet may wait for a program that sleeps: a long time saves wake-ups, zero wakes at once.
     /// The name's `latency=` overrides it. By default rings of copies wake at once, and blocks of a packet
-    /// socket within [`RETIRE`](super::RETIRE). [`RECORDING`] suits programs that only record or count.
+    /// socket within [`BLOCK_TIMEOUT`](super::BLOCK_TIMEOUT). [`RECORDING`] suits programs that only record or count.
     pub latency: Option<Duration>,
     /// Inspects the packets of a port that only counts them; other ports ignore it.
     pub inspect: Option<Arc<dyn Inspect>>,

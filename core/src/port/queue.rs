@@ -14,7 +14,7 @@ use sluicegate_base::ring::{
 };
 
 /// The timeout of sending the last packets.
-const LAST_SENT: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An open port.
 #[derive(Debug)]
@@ -270,7 +270,7 @@ impl Queue {
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).
     pub fn close_tx(&mut self) -> Result<()> {
-        self.close_tx_within(LAST_SENT)
+        self.close_tx_within(CLOSE_TIMEOUT)
     }
 
     /// Closes like [`close_tx`](Self::close_tx), with a timeout.

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use sluicegate_base::ring::{Readiness, Wait};
 
 /// Polls between two reads of the clock.
-const LOOKS: u32 = 64;
+const POLLS: u32 = 64;
 /// The longest wait.
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -43,7 +43,7 @@ pub(super) fn wait_for(
     if !spin.is_zero() && spins {
         let spin_end = start + spin.min(DAY);
         while Instant::now() < spin_end {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 if let Some(told) = look(backends)? {
                     return Ok(told);
                 }

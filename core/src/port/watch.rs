@@ -19,9 +19,9 @@ use crate::xdp::resident::QUEUES_MAX;
 /// Bytes of a frame besides the MTU: at least an Ethernet header.
 const HEADER_BYTES: u32 = 14;
 /// The interval of checks while a queue is idle.
-const CHECK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The interval of checks while packets come.
-const CHECK_BUSY: Duration = Duration::from_secs(3);
+const BUSY_CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The load of the queue that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,8 +181,8 @@ impl InterfaceWatch {
     /// to time; never waits for another queue that asks.
     pub(super) fn look(&self, number: u32, looker: Looker) -> Result<()> {
         let pause = match looker {
-            Looker::Idle => CHECK,
-            Looker::Busy => CHECK_BUSY,
+            Looker::Idle => CHECK_INTERVAL,
+            Looker::Busy => BUSY_CHECK_INTERVAL,
         };
         if let Some(mut state) = self.free_state()
             && state.asked.elapsed() >= pause

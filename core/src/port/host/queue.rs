@@ -16,7 +16,7 @@ use crate::xdp::resident::Stage;
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// The interval of checks of the interface.
-const CHECK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Redirects packets to the device, until the last queue has stopped receiving.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ impl Backend for HostQueue {
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {
-        if !ready && self.checked.elapsed() >= CHECK {
+        if !ready && self.checked.elapsed() >= CHECK_INTERVAL {
             self.check()?;
         }
         self.tap.slept(ready)

@@ -23,9 +23,9 @@ use sluicegate_memif::{
 };
 
 /// The interval of attempts to connect while no server listens.
-const RETRY: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of attempts to connect to a peer that has refused.
-const RETRY_REFUSED: Duration = Duration::from_secs(1);
+const REFUSED_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of unread notices kept; later ones are dropped.
 const MAX_NOTICES: usize = 64;
 
@@ -250,7 +250,7 @@ impl ControlThread {
         // A server goes on with the next client at once, unless it lacks a resource itself: then the same
         // client is still waiting.
         if is_ours || matches!(self.endpoint, Endpoint::Client { .. }) {
-            self.rest(RETRY_REFUSED);
+            self.rest(REFUSED_RETRY_INTERVAL);
         }
     }
 
@@ -279,7 +279,7 @@ impl ControlThread {
                 Ok(Err(Errno::EACCES)) => return Err(ChannelEnd::System(Errno::EACCES)),
                 _ => {
                     self.say_once("nobody listens there; waiting for a server".into());
-                    self.rest(RETRY);
+                    self.rest(RETRY_INTERVAL);
                     return Ok(None);
                 }
             },
@@ -308,7 +308,7 @@ impl ControlThread {
             ChannelEnd::ProtocolError(breach) => {
                 let remedy = remedy(&breach);
                 self.say(&format!("{peer} broke the protocol and was cut off: {breach}{remedy}"));
-                self.rest(RETRY);
+                self.rest(RETRY_INTERVAL);
             }
             ChannelEnd::Told(reason) if !reason.is_empty() => {
                 self.say(&format!("{peer} disconnected: {reason}; waiting"));
@@ -353,7 +353,7 @@ impl ControlThread {
                     Ok(Some(other)) => other.disconnect("already connected"),
                     Ok(None) => {}
                     // No descriptor is left to accept it, and it still waits.
-                    Err(_) => self.rest(RETRY),
+                    Err(_) => self.rest(RETRY_INTERVAL),
                 }
             }
         }

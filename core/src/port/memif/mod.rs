@@ -83,11 +83,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 
 /// The timeout of waiting for a peer that starts at the same moment to listen, which takes microseconds on
 /// an idle machine.
-const SAME_MOMENT: Duration = Duration::from_secs(1);
+const START_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes the role that was asked for, or that is left.
 fn meet(name: &PortName, config: &MemifConfig, address: &Address) -> Result<Endpoint> {
-    let end = Instant::now() + SAME_MOMENT;
+    let end = Instant::now() + START_TIMEOUT;
     loop {
         match try_to_meet(name, config, address)? {
             Some(met) => return Ok(met),

@@ -13,9 +13,9 @@ use sluicegate_base::ring::{Readiness, Ring, Wait};
 use sluicegate_memif::{Pair, ProtocolError, RingEnd, RxEnd};
 
 /// The interval of looks of a sleeper: the peer may not have seen that it sleeps, or may wake nobody.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The longest sleep without wake-ups.
-const NAP: Duration = Duration::from_micros(50);
+const SLEEP_LIMIT: Duration = Duration::from_micros(50);
 
 /// The settings that do not change.
 #[derive(Clone, Copy, Debug)]
@@ -249,7 +249,7 @@ impl Backend for MemifQueue {
             if in_flight == 0 && !self.progress.is_waiting(ring) || Instant::now() >= end {
                 break;
             }
-            std::thread::sleep(NAP);
+            std::thread::sleep(SLEEP_LIMIT);
         }
         self.progress.give_up(ring);
         self.end_sending();
@@ -280,7 +280,7 @@ impl Backend for MemifQueue {
             self.disable_notifier();
             // A wake-up came after `disable_notifier`: no reason to spin.
             if self.rx_end().is_some_and(RingEnd::rings) {
-                return WakeSource::Nap(NAP);
+                return WakeSource::Nap(SLEEP_LIMIT);
             }
         }
         if let Some(end) = self.rx_end().filter(|_| self.ways.interrupts && self.listens()) {
@@ -292,8 +292,8 @@ impl Backend for MemifQueue {
         }
         let nudge = self.control.nudge(self.number);
         match self.rx_end().filter(|_| self.listens()) {
-            Some(end) if self.asks => WakeSource::Either([nudge, end.as_fd()], LOOK_AGAIN),
-            Some(_) => WakeSource::Nap(NAP),
+            Some(end) if self.asks => WakeSource::Either([nudge, end.as_fd()], POLL_INTERVAL),
+            Some(_) => WakeSource::Nap(SLEEP_LIMIT),
             None => WakeSource::Descriptor(nudge),
         }
     }

@@ -10,9 +10,9 @@ use super::fanout::{self, Fanout};
 
 /// The default of `block_timeout=`: the kernel hands over a partial block of a `packet:` port after this
 /// time.
-pub const RETIRE: Duration = Duration::from_millis(10);
+pub const BLOCK_TIMEOUT: Duration = Duration::from_millis(10);
 /// The shortest such time, because the kernel counts in milliseconds.
-const MIN_RETIRE: Duration = Duration::from_millis(1);
+const MIN_BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// How packets come from the kernel, from the slowest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +106,9 @@ impl PacketConfig {
         let methods =
             [PacketMethod::Ring, PacketMethod::Frames, PacketMethod::Recvmmsg, PacketMethod::Recv];
         let method = name.choice("method", &methods.map(|method| (method.name(), method)))?;
-        let latency = name.latency(options)?.unwrap_or(RETIRE);
+        let latency = name.latency(options)?.unwrap_or(BLOCK_TIMEOUT);
         let by_latency =
-            if latency < MIN_RETIRE { PacketMethod::Frames } else { PacketMethod::Ring };
+            if latency < MIN_BLOCK_TIMEOUT { PacketMethod::Frames } else { PacketMethod::Ring };
         let ways = [Sending::Sendmmsg, Sending::Sendto, Sending::Ring];
         let sending = name.choice("send", &ways.map(|way| (way.name(), way)))?;
         let clock = name
@@ -124,8 +124,10 @@ impl PacketConfig {
             let value = block_bytes.to_string();
             return Err(name.bad_option("block_size", &value, "use a multiple of 4096"));
         }
-        let retire = name.duration("block_timeout")?.unwrap_or(latency.clamp(MIN_RETIRE, RETIRE));
-        if retire < MIN_RETIRE || retire > Duration::from_secs(60) {
+        let retire = name
+            .duration("block_timeout")?
+            .unwrap_or(latency.clamp(MIN_BLOCK_TIMEOUT, BLOCK_TIMEOUT));
+        if retire < MIN_BLOCK_TIMEOUT || retire > Duration::from_secs(60) {
             return Err(name.bad_option("block_timeout", &format!("{retire:?}"), "use 1ms to 60s"));
         }
         let busy_poll = name.duration("busy_poll")?;

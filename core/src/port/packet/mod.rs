@@ -51,7 +51,7 @@ mod receive;
 mod send;
 mod tpacket;
 
-pub use config::RETIRE;
+pub use config::BLOCK_TIMEOUT;
 
 use any::{ANY, Devices};
 use config::{Clock, PacketConfig, PacketMethod};

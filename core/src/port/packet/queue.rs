@@ -21,12 +21,12 @@ use crate::port::stats::QueueStats;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// The time that a packet takes behind the filter, at most.
-const SETTLE: Duration = Duration::from_millis(5);
+const DRAIN_TIME: Duration = Duration::from_millis(5);
 /// The time beyond its timeout until the kernel hands over the last block, at most.
-const LAST_BLOCK: Duration = Duration::from_secs(1);
+const LAST_BLOCK_DELAY: Duration = Duration::from_secs(1);
 
 /// The packets after which the kernel's counts, of 32 bits, are read, even if nobody asks.
-const LOOK_AFTER: u32 = 1 << 30;
+const COUNT_AFTER: u32 = 1 << 30;
 
 /// One queue of a `packet:` port.
 #[derive(Debug)]
@@ -152,7 +152,7 @@ impl Backend for PacketQueue {
         self.stats.dropped_ring_full += u64::from(filled.cut);
         self.stats.lost_long += u64::from(filled.cut);
         self.unlooked += filled.packets;
-        if self.unlooked > LOOK_AFTER {
+        if self.unlooked > COUNT_AFTER {
             self.stats()?;
         }
         Ok(filled.slots)
@@ -175,14 +175,14 @@ impl Backend for PacketQueue {
     /// Returns true if receiving was stopped and all counted packets have come out, or none will.
     fn is_finished(&mut self) -> bool {
         let Some(closed) = self.intake_closed else { return false };
-        if closed.elapsed() < SETTLE {
+        if closed.elapsed() < DRAIN_TIME {
             return false;
         }
         let complete = match self.stats() {
             Ok(stats) => stats.received == self.delivered + stats.dropped_ring_full,
             Err(_) => false,
         };
-        complete || closed.elapsed() > self.retire + LAST_BLOCK
+        complete || closed.elapsed() > self.retire + LAST_BLOCK_DELAY
     }
 
     fn stop_rx(&mut self) -> Result<()> {

@@ -20,7 +20,7 @@ use sluicegate_base::ring::{Direction, Interface, Meta, Packet, Ring, now_ns};
 /// The most bytes of a packet a file keeps, and every reader takes.
 const MAX_SNAPLEN: u32 = 262_144;
 /// The longest time that a packet is held back when no others follow.
-const PATIENCE: Duration = Duration::from_millis(20);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The state of a file's one queue.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ impl Recorder {
 
     fn hand_on_when_idle(&mut self) -> Result<()> {
         match self.held_since {
-            Some(since) if since.elapsed() >= PATIENCE => {
+            Some(since) if since.elapsed() >= FLUSH_INTERVAL => {
                 self.held_since = None;
                 let written = self.output.write(&self.chunk);
                 self.chunk.clear();

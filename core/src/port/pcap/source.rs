@@ -25,7 +25,7 @@ const MIN_SLOTS: u32 = 6;
 const SLOT_BYTES: usize = u16::MAX as usize;
 /// The packets that a sync examines for each slot of the ring before it returns, even if the filter matches
 /// none.
-const LOOKS_PER_SLOT: u32 = 16;
+const EXAMINED_PER_SLOT: u32 = 16;
 
 /// The state of a file's one queue.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl FileSource {
         let room = ring.room();
         let all_given_back = ring.available() == 0;
         self.starved = false;
-        for _ in 0..LOOKS_PER_SLOT.saturating_mul(ring.num_slots()) {
+        for _ in 0..EXAMINED_PER_SLOT.saturating_mul(ring.num_slots()) {
             if *used == room {
                 break;
             }
@@ -308,6 +308,6 @@ mod tests {
             assert_eq!(source.look().unwrap(), Some(Readiness::Ready), "there is more to look at");
             syncs += 1;
         }
-        assert!(syncs > 1000 / (6 * LOOKS_PER_SLOT), "{syncs} syncs");
+        assert!(syncs > 1000 / (6 * EXAMINED_PER_SLOT), "{syncs} syncs");
     }
 }

@@ -27,11 +27,11 @@ use crate::xdp::resident::{
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET, Readiness, Ring};
 
 /// The interval of reads of the counters.
-const LOOK: Duration = Duration::from_millis(10);
+const COUNT_INTERVAL: Duration = Duration::from_millis(10);
 /// The time that a packet takes through the program, at most.
-const SETTLE: Duration = Duration::from_millis(2);
+const DRAIN_TIME: Duration = Duration::from_millis(2);
 /// The interval of checks of the interface.
-const CHECK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A queue whose packets stay in the kernel.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl Backend for InKernel {
     fn stop_rx(&mut self) -> Result<()> {
         if let Some(stage) = self.stage.take() {
             stage.stop();
-            std::thread::sleep(SETTLE);
+            std::thread::sleep(DRAIN_TIME);
             self.last = Some(stage.tally());
         }
         Ok(())
@@ -134,16 +134,16 @@ impl Backend for InKernel {
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {
-        let news = self.taken_at.elapsed() >= LOOK && self.counted() != self.taken;
+        let news = self.taken_at.elapsed() >= COUNT_INTERVAL && self.counted() != self.taken;
         Ok(news.then_some(Readiness::Ready))
     }
 
     fn wake_source(&mut self) -> WakeSource<'_> {
-        WakeSource::Nap(LOOK)
+        WakeSource::Nap(COUNT_INTERVAL)
     }
 
     fn slept(&mut self, _ready: bool) -> Result<Readiness> {
-        if self.checked.elapsed() >= CHECK {
+        if self.checked.elapsed() >= CHECK_INTERVAL {
             self.check()?;
         }
         let was_down = std::mem::replace(&mut self.down, !self.up);

@@ -17,7 +17,7 @@ use crate::xdp::{Receiver, Sender, State, XskSocket, XskStatistics};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// The time that a packet takes to the socket, at most.
-const SETTLE: Duration = Duration::from_millis(5);
+const DRAIN_TIME: Duration = Duration::from_millis(5);
 
 /// The times of looks for packets.
 #[derive(Debug)]
@@ -250,7 +250,7 @@ impl Backend for XdpQueue {
     }
 
     fn is_finished(&mut self) -> bool {
-        self.intake_closed.is_some_and(|closed| closed.elapsed() >= SETTLE)
+        self.intake_closed.is_some_and(|closed| closed.elapsed() >= DRAIN_TIME)
     }
 
     /// Gives the queue's packets to the host.
