@@ -288,7 +288,8 @@ impl Pool {
         let have = free.len();
         let Some(rest) = have.checked_sub(n) else {
             return Err(Error::Usage(format!(
-                "the pool has {have} buffers left, {n} are needed: make it larger"
+                "the pool has {have} buffers left, {n} are needed: open the ports with \
+                 Port::open_all, or set PoolConfig::buffers"
             )));
         };
         let mut taken = free.split_off(rest);

@@ -1,12 +1,14 @@
 //! A bridge of two ports: packets that come to one are sent out of the other, until ^C.
 //!
 //! ```text
-//! cargo run --release --example bridge -- xdp:eth1/0 xdp:eth2/0
+//! cargo run --release --example bridge -- xdp:eth1/0?promisc=on xdp:eth2/0?promisc=on
 //! ```
 //!
-//! Two `xdp:` ports swap buffers and copy nothing. `sluice forward` adds threads, signals, filters and a
+//! Two `xdp:` ports swap buffers and copy nothing. `packet:eth1?promisc=on&tx_copies=off&latency=0s` bridges
+//! with packet sockets: it leaves out what the host itself sends. `sluice forward` adds threads, signals, filters and a
 //! ledger.
 
+use std::thread::sleep;
 use std::time::Duration;
 
 use sluicegate::forward::forward;
@@ -24,8 +26,10 @@ fn main() -> sluicegate::Result<()> {
     };
     loop {
         let moved = pass(left, right)? + pass(right, left)?;
-        if moved == 0 {
-            // A packet without room on the other side is tried again then.
+        if left.rx().available() + right.rx().available() > 0 {
+            // The other side is full, and nothing tells when it has room.
+            sleep(Duration::from_micros(50));
+        } else if moved == 0 {
             wait_any(&mut [left, right], Wait::default(), Duration::from_millis(1))?;
         }
     }

@@ -1,11 +1,11 @@
-//! Counts the packets of a port by their transport protocol, until ^C or the end of a file.
+//! Counts the packets of a file, or of the first ten seconds of an interface, by transport protocol.
 //!
 //! ```text
 //! cargo run --release --example count_by_protocol -- pcap:trace.pcapng
 //! ```
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etherparse::{SlicedPacket, TransportSlice};
 use sluicegate::port::{Port, Use};
@@ -15,7 +15,8 @@ fn main() -> sluicegate::Result<()> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "packet:lo".into());
     let mut queue = Port::open_one(&name, Use::Receive)?;
     let (mut counts, mut scratch) = (BTreeMap::new(), Vec::new());
-    while !queue.is_finished() {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !queue.is_finished() && Instant::now() < end {
         let batch = queue.receive(Duration::from_secs(1))?;
         for packet in batch.packets() {
             *counts.entry(protocol(&packet, &mut scratch)).or_insert(0u64) += 1;

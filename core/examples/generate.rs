@@ -4,6 +4,9 @@
 //! cargo run --release --example generate -- packet:eth0
 //! ```
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use etherparse::PacketBuilder;
 use sluicegate::port::{Port, Use};
 use sluicegate::ring::{Meta, Packet};
@@ -27,7 +30,9 @@ fn main() -> sluicegate::Result<()> {
         while left > 0 && queue.tx_mut().push(&Packet::new(&meta, &bytes)) {
             left -= 1;
         }
-        queue.sync_tx()?;
+        if queue.sync_tx()? == 0 {
+            sleep(Duration::from_micros(50));
+        }
     }
     queue.close_tx()?;
     println!("{} sent", queue.stats()?.sent);

@@ -43,12 +43,11 @@
 //! use sluicegate::port::{Port, Use};
 //!
 //! let mut queue = Port::open_one("packet:eth0", Use::Receive)?;
-//! loop {
+//! while !queue.is_finished() {
 //!     for packet in queue.receive(Duration::from_secs(1))?.packets() {
 //!         println!("{} bytes", packet.meta().wire_bytes);
 //!     }
 //! }
-//! # #[allow(unreachable_code)]
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
 //!
@@ -56,14 +55,13 @@
 //!
 //! ```
 //! use sluicegate::forward::forward;
-//! use sluicegate::memory::{Pool, PoolConfig};
-//! use sluicegate::port::{OpenOptions, Port};
+//! use sluicegate::port::{OpenOptions, Port, Use};
 //!
-//! // Ports in one pool pass packets on without copying them.
-//! let pool = Pool::new(PoolConfig::default())?;
-//! let options = OpenOptions { pool: Some(pool), ..OpenOptions::default() };
-//! let mut from = Port::open(&"null:?size=1514".parse()?, &options)?.queues.remove(0);
-//! let mut to = Port::open(&"null:".parse()?, &options)?.queues.remove(0);
+//! // Ports opened together share a pool: packets pass without a copy.
+//! let ports = [("null:?size=1514".parse()?, Use::Receive), ("null:".parse()?, Use::Send)];
+//! let mut ports = Port::open_all(&ports, &OpenOptions::default())?;
+//! let mut to = ports.remove(1).queues.remove(0);
+//! let mut from = ports.remove(0).queues.remove(0);
 //!
 //! from.sync_rx()?; // what has arrived stands in the receive ring
 //! let bytes: usize = from.rx().packets().map(|packet| packet.captured_bytes()).sum();
@@ -77,7 +75,8 @@
 //!
 //! `packet:eth0` receives from an interface (Linux 3.2, CAP_NET_RAW). Programs that count slots use
 //! [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx). `core/examples` has whole
-//! programs: `receive`, `count_by_protocol`, `generate`, `bridge`, `claim`.
+//! programs: `receive`, `count_by_protocol`, `generate`, `bridge`, `claim`. They build and parse packets with
+//! the crate `etherparse`; [`headers`] only locates headers.
 //!
 //! Each floor below is a crate of its own, and knows only those under it (docs/design.md). This crate
 //! shows them under the names of its modules.

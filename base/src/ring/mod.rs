@@ -111,6 +111,12 @@ impl Ring {
         })
     }
 
+    /// Returns true for the ring of a direction that the queue does not have: it never holds a packet.
+    #[inline]
+    pub fn is_absent(&self) -> bool {
+        self.slots.len() == 1
+    }
+
     /// Slots in the ring; it holds one packet fewer.
     #[inline]
     pub fn num_slots(&self) -> u32 {
@@ -382,7 +388,7 @@ impl<'a> Iterator for Packets<'a> {
     }
 }
 
-/// How a thread waits for packets.
+/// How a thread waits for packets: by default it spins for 20 µs, then sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Never sleeps: least delay, a core to itself.
@@ -416,7 +422,8 @@ impl FromStr for Wait {
 /// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// A sync has something to do.
+    /// A sync has something to do. Some ports are ready as long as the program holds packets: a program
+    /// that keeps them because a target is full sleeps by itself.
     Ready,
     /// The time is up.
     TimedOut,

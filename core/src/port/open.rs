@@ -42,8 +42,11 @@ impl Port {
         match queues.len() {
             1 => Ok(queues.remove(0)),
             several => {
-                let remedy =
-                    format!("it has {several} queues: choose one, as in {}/0", name.short());
+                let one = name.short();
+                let remedy = format!(
+                    "it has {several} queues: open all with Port::open, a thread each, or choose \
+                     one and its packets, as in {one}/0"
+                );
                 Err(name.error(remedy))
             }
         }

@@ -11,7 +11,7 @@ use sluicegate_base::memory::Pool;
 /// wakes 50 times a second, and when a quarter of a ring is full.
 pub const RECORDING: Duration = Duration::from_millis(20);
 
-/// The directions that a port is opened for.
+/// The directions that a port is opened for. The ring of the other direction is absent: it has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Use {
     /// To receive.
@@ -38,7 +38,7 @@ impl Use {
 /// How to open a port, besides its name.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// The directions in use.
+    /// The directions in use; by default [`Use::Receive`].
     pub usage: Use,
     /// The network namespace to open the port in, as `ip netns` names it; by default this process's.
     pub netns: Option<String>,

@@ -8,10 +8,15 @@ use super::name::PortName;
 use super::options::Fallback;
 use super::stats::QueueStats;
 use super::wait::wait_for;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use sluicegate_base::ring::{
     Interface, LINKTYPE_ETHERNET, Packets, Readiness, Ring, RingMut, Wait,
 };
+
+#[cold]
+fn only_receives() -> Error {
+    Error::Usage("the port was opened to receive: open it with Use::Send or Use::Both".into())
+}
 
 /// The timeout of sending the last packets.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -169,11 +174,18 @@ impl Queue {
     /// A packet is sent whole: one that continues in a slot not yet released waits for it. A file gets its
     /// packets in large pieces; when no packet has come for a moment, a sync writes the rest.
     ///
+    /// While the transmit ring has no room and a sync frees none, nothing wakes the program: it sleeps for
+    /// some 50 µs and syncs again.
+    ///
     /// # Errors
-    /// The sink failed or was removed. The packets it did not take are counted as
-    /// [`refused`](QueueStats::refused) or stay in the ring.
+    /// The port was opened only to receive; the sink failed or was removed. The packets it did not take are
+    /// counted as [`refused`](QueueStats::refused) or stay in the ring. While an interface is down,
+    /// [`Error::errno`] is `ENETDOWN`: a later sync sends what stayed.
     #[inline]
     pub fn sync_tx(&mut self) -> Result<u32> {
+        if self.tx.is_absent() {
+            return Err(only_receives());
+        }
         self.backend.sync_tx(&mut self.tx)
     }
 
@@ -194,7 +206,8 @@ impl Queue {
     }
 
     /// Returns the packets that have come, for a program that only loops over them. Waits for the first, for
-    /// `timeout` at most; the batch is empty if none came.
+    /// `timeout` at most; the batch is empty if none came. When the source has ended, as a file does, it
+    /// returns an empty batch at once: loop until [`is_finished`](Self::is_finished).
     ///
     /// # Errors
     /// As those of [`sync_rx`](Self::sync_rx) and [`wait_rx`](Self::wait_rx).
@@ -278,7 +291,7 @@ impl Queue {
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).
     pub fn close_tx_within(&mut self, timeout: Duration) -> Result<()> {
-        let synced = self.sync_tx();
+        let synced = self.backend.sync_tx(&mut self.tx);
         // Ended in any case.
         let closed = self.backend.close_tx(&mut self.tx, timeout);
         synced.and(closed)
@@ -324,4 +337,29 @@ pub fn wait_any(
 ) -> Result<(usize, Readiness)> {
     let mut backends: Vec<_> = queues.iter_mut().map(|queue| queue.backend()).collect();
     wait_for(&mut backends, wait, timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_base::memory::{Pool, PoolConfig};
+
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Backend for Silent {
+        fn stats(&mut self) -> Result<QueueStats> {
+            Ok(QueueStats::default())
+        }
+    }
+
+    #[test]
+    fn a_queue_that_only_receives_refuses_to_send_and_still_closes() {
+        let pool = Pool::new(PoolConfig { buffers: 8, ..PoolConfig::default() }).unwrap();
+        let rx = Ring::receive(&pool, 4).unwrap();
+        let mut queue = Queue::new(0, rx, Ring::absent(&pool).unwrap(), Silent, Vec::new());
+        let error = queue.sync_tx().unwrap_err().to_string();
+        assert!(error.contains("Use::Both"), "{error}");
+        queue.close_tx().unwrap();
+    }
 }

@@ -221,7 +221,6 @@ fn word_without_waiting(queue: &mut Queue) -> String {
         queue.sync_rx().unwrap();
         let slots = queue.rx().available();
         queue.rx_mut().release(slots);
-        queue.sync_tx().unwrap();
         match queue.check() {
             Ok(()) => assert!(Instant::now() < deadline, "nothing is said"),
             Err(error @ Error::Removed { .. }) => return error.to_string(),
