@@ -155,6 +155,12 @@ impl Descriptor {
     }
 }
 
+impl From<Descriptor> for OwnedFd {
+    fn from(socket: Descriptor) -> Self {
+        socket.0
+    }
+}
+
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -48,7 +48,6 @@
 //! | `config`, `open`, `socket` | binding, in the best mode there is; a socket's life and end |
 
 pub(crate) mod bpf;
-mod btf;
 mod calls;
 mod clock;
 mod config;
@@ -57,7 +56,6 @@ pub(crate) mod flows;
 mod frame_size;
 pub mod live;
 mod open;
-mod prog_info;
 mod receive;
 pub(crate) mod redirects;
 pub mod resident;
@@ -73,13 +71,11 @@ mod mock;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use bpf::Mode;
+pub use bpf::{Mode, ProgInfo, ProgTestRun, RunStatistics};
 pub use clock::wall_ahead_ns;
 pub use config::Inspect;
 pub use config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 pub(crate) use frame_size::{HEADROOM_BYTES, buffer_bytes};
-pub use prog_info::ProgTestRun;
-pub use prog_info::{ProgInfo, RunStatistics};
 pub use receive::{Received, Receiver, ReceiverStats};
 pub use redirects::RedirectCounts;
 pub use send::{Sender, SenderStats};

@@ -20,8 +20,7 @@ use std::{fmt, fs, io};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput as Input};
 
-use super::bpf;
-use super::live::SharedCounters;
+use super::bpf::{self, SharedCounters};
 
 /// The compiled `bpf/redirects.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirects.bpf.o"));

@@ -108,7 +108,7 @@ impl Fanout {
     fn load_program(&self) -> Result<FanoutProgram> {
         let Some(path) = &self.program else { return Ok(FanoutProgram::Classic(both_ways())) };
         if let Ok(path) = CString::new(path.as_str())
-            && let Ok(program) = bpf::kept(&path)
+            && let Ok(program) = bpf::open_pinned(&path)
         {
             return Ok(FanoutProgram::Extended(program));
         }

@@ -1,5 +1,5 @@
-//! Links: which program an interface has, how it is attached, and whose it is to take off.
-#![allow(unsafe_code)]
+//! Attaching programs to interfaces: XDP, and tcx where packets enter and leave the host's stack
+//! (Linux 6.6).
 
 use std::io;
 use std::mem::size_of;
@@ -9,17 +9,19 @@ use std::os::unix::fs::MetadataExt;
 use nix::unistd::gettid;
 
 use super::map::{create_mapped_array, read_entry};
-use super::object::{checked, info, opened};
 use super::program::load_raw_tracepoint;
+use super::{checked, info, opened};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Insn, Size};
+use crate::link::Side;
 
-/// How a program is attached: `XDP_FLAGS_DRV_MODE` and `XDP_FLAGS_SKB_MODE` (linux/if_link.h).
+/// Attachment mode of an XDP program: `XDP_FLAGS_DRV_MODE` and `XDP_FLAGS_SKB_MODE`
+/// (linux/if_link.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By the driver, before the kernel has made anything of a packet.
+    /// In the driver, before the kernel builds an skb.
     Native,
-    /// By the kernel, on packets it has already taken in: works everywhere, and slowly.
+    /// In the kernel's generic receive path: works everywhere, and slowly.
     Skb,
 }
 
@@ -31,7 +33,7 @@ impl Mode {
         }
     }
 
-    /// As users write it.
+    /// Returns the mode's name in options and output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -40,16 +42,15 @@ impl Mode {
     }
 }
 
-/// The number of the XDP program on an interface of this thread's network namespace, and how
-/// it is attached.
+/// Returns the id and mode of the XDP program on an interface of this thread's network namespace.
 pub(crate) fn attached(interface: u32) -> io::Result<Option<(u32, Mode)>> {
     let mut answer = libbpf_sys::bpf_xdp_query_opts {
         sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as u64,
         ..Default::default()
     };
-    // SAFETY: `answer` is live and says its own size.
+    // SAFETY: `answer` is live and states its own size.
     checked(unsafe { libbpf_sys::bpf_xdp_query(interface.cast_signed(), 0, &raw mut answer) })?;
-    // A program in a card's own processor is a foreign one, whatever it is.
+    // A program offloaded to the card is always a foreign one.
     let found = [
         (answer.drv_prog_id, Mode::Native),
         (answer.skb_prog_id, Mode::Skb),
@@ -59,9 +60,9 @@ pub(crate) fn attached(interface: u32) -> io::Result<Option<(u32, Mode)>> {
     Ok(found.into_iter().find(|(id, _)| *id != 0))
 }
 
-/// Attaches a program to an interface of this thread's network namespace, in skb mode, as long as
-/// the interface is there.
-pub(crate) fn attach_for_good(program: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
+/// Attaches a program in skb mode to an interface of this thread's network namespace, without a link:
+/// it stays until the interface is removed.
+pub(crate) fn attach_permanently(program: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
     let (interface, flags) = (interface.cast_signed(), Mode::Skb.flags());
     // SAFETY: takes numbers only; no options.
     let status = unsafe {
@@ -70,34 +71,42 @@ pub(crate) fn attach_for_good(program: BorrowedFd<'_>, interface: u32) -> io::Re
     checked(status).map(|_| ())
 }
 
-/// Attaches a program to an interface of this thread's network namespace, as long as somebody
-/// holds what is returned. `EBUSY` or `EEXIST`: there is a program.
+/// Attaches an XDP program to an interface of this thread's network namespace until the last
+/// descriptor of the returned link is closed. `EBUSY` or `EEXIST`: the interface has a program.
 pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, mode: Mode) -> io::Result<OwnedFd> {
-    let options = libbpf_sys::bpf_link_create_opts {
-        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as u64,
-        flags: mode.flags(),
-        ..Default::default()
-    };
-    // SAFETY: `options` is live and says its own size.
-    opened(unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            interface.cast_signed(),
-            libbpf_sys::BPF_XDP,
-            &raw const options,
-        )
-    })
+    create_link(program, interface, libbpf_sys::BPF_XDP, mode.flags())
 }
 
-/// The link by which a program is attached; none if it is attached otherwise, or no more.
+fn create_link(
+    program: BorrowedFd<'_>,
+    interface: u32,
+    kind: libbpf_sys::bpf_attach_type,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as u64,
+        flags,
+        ..Default::default()
+    };
+    let (program, interface) = (program.as_raw_fd(), interface.cast_signed());
+    // SAFETY: `options` is live and states its own size.
+    opened(unsafe { libbpf_sys::bpf_link_create(program, interface, kind, &raw const options) })
+}
+
+/// Opens a link by its id.
+pub(crate) fn link(id: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only.
+    opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) })
+}
+
+/// Finds the link that attaches an XDP program; none if it is attached without one, or detached.
 pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
     let mut id = 0u32;
     // SAFETY: takes and writes a number.
     while unsafe { libbpf_sys::bpf_link_get_next_id(id, &raw mut id) } == 0 {
-        // SAFETY: takes numbers only.
-        let link = match opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) }) {
+        let link = match link(id) {
             Ok(link) => link,
-            // It ended between the two questions, or is being made just now.
+            // It ended between the two calls, or is being created.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EAGAIN)) => {
                 continue;
             }
@@ -110,38 +119,42 @@ pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
     Ok(None)
 }
 
-/// Takes a link's program off the interface, whoever else holds the link.
+/// Detaches a link's program from the interface, even if other processes hold the link.
 pub(crate) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes numbers only.
     checked(unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) }).map(|_| ())
 }
 
-/// Where a link is attached.
+/// The program and the interface of an XDP link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attachment {
     pub program: u32,
-    /// The interface's number; 0 when it was taken off, or the interface is gone.
+    /// The interface's index; 0 after the program was detached or the interface removed.
     pub interface: u32,
 }
 
-/// Where an XDP program's link is attached; none if it is a link of another kind.
+/// Returns the attachment of an XDP link; none for a link of another kind.
 pub(crate) fn attachment(link: BorrowedFd<'_>) -> io::Result<Option<Attachment>> {
-    // SAFETY: a structure of numbers; its pointers are null.
-    let info = unsafe { info(link, libbpf_sys::bpf_link_info::default()) }?;
+    let info = link_info(link)?;
     if info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
         return Ok(None);
     }
-    // SAFETY: of an XDP link the kernel fills in this part; it is a number in any case.
+    // SAFETY: the kernel fills in this member for an XDP link; any bits are a number.
     let interface = unsafe { info.__bindgen_anon_1.xdp.ifindex };
     Ok(Some(Attachment { program: info.prog_id, interface }))
 }
 
-/// Longer than any text of the kernel's (NETLINK_MAX_FMTMSG_LEN is 80).
-const TEXT_BYTES: usize = 256;
-/// `struct bpf_pidns_info`: the thread's number, then the process's.
-const NUMBERS: i16 = -8;
+fn link_info(link: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_link_info> {
+    // SAFETY: a structure of numbers; its pointers are null.
+    unsafe { info(link, libbpf_sys::bpf_link_info::default()) }
+}
 
-/// Listens for failures of this thread to attach an XDP program.
+/// Longer than any message of the kernel (NETLINK_MAX_FMTMSG_LEN is 80).
+const TEXT_BYTES: usize = 256;
+/// Stack offset of `struct bpf_pidns_info`: the thread's id, then the process's.
+const PIDNS_INFO: i16 = -8;
+
+/// Records the kernel's reason when this thread fails to attach an XDP program.
 #[derive(Debug)]
 pub(crate) struct AttachFailure {
     text: OwnedFd,
@@ -149,13 +162,13 @@ pub(crate) struct AttachFailure {
 }
 
 impl AttachFailure {
-    /// Begins to listen.
+    /// Starts recording.
     ///
     /// # Errors
     /// `ENOENT`: a kernel before 6.6; or a missing privilege (CAP_BPF and CAP_PERFMON).
     pub(crate) fn listen() -> io::Result<Self> {
         let text = create_mapped_array(c"sluice_failure", TEXT_BYTES as u32, 1)?;
-        let program = load_raw_tracepoint(c"sluice_failure", &program(&text)?)
+        let program = load_raw_tracepoint(c"sluice_failure", &failure_recorder(&text)?)
             .map_err(|refused| refused.error)?;
         let name = c"bpf_xdp_link_attach_failed";
         // SAFETY: `name` is terminated and outlives the call; the rest is a number.
@@ -165,7 +178,7 @@ impl AttachFailure {
         Ok(Self { text, _listening: listening })
     }
 
-    /// The text of the last failure; none where the kernel or the driver gave none.
+    /// Returns the reason of the last failure; none if neither kernel nor driver gave one.
     pub(crate) fn text(&self) -> Option<String> {
         let mut bytes = [0; TEXT_BYTES];
         read_entry(self.text.as_fd(), 0, &mut bytes).ok()?;
@@ -175,9 +188,10 @@ impl AttachFailure {
     }
 }
 
-/// Copies the tracepoint's one argument, a text, into the map, if this thread is the one that failed.
-fn program(text: &OwnedFd) -> io::Result<Vec<Insn>> {
-    // The thread's number is that of this process's namespace of processes, which a container has.
+/// Builds a program that copies the tracepoint's argument, a message, into the map if the failing
+/// thread is this one.
+fn failure_recorder(text: &OwnedFd) -> io::Result<Vec<Insn>> {
+    // The thread's id is one of this process's PID namespace, which in a container is not the first.
     let namespace = std::fs::metadata("/proc/self/ns/pid")?;
     let device =
         u64::from(libc::major(namespace.dev())) << 20 | u64::from(libc::minor(namespace.dev()));
@@ -187,11 +201,11 @@ fn program(text: &OwnedFd) -> io::Result<Vec<Insn>> {
     asm.load_constant(R1, device);
     asm.load_constant(R2, namespace.ino());
     asm.mov(R3, R10);
-    asm.add(R3, i32::from(NUMBERS));
+    asm.add(R3, i32::from(PIDNS_INFO));
     asm.mov(R4, 8);
     asm.call(Helper::NS_PID_TGID);
     asm.jne(R0, 0, done);
-    asm.load(Size::W, R1, R10 + NUMBERS);
+    asm.load(Size::W, R1, R10 + PIDNS_INFO);
     asm.jne(R1, gettid().as_raw(), done);
     asm.load_map_value(R1, text, 0);
     asm.mov(R2, TEXT_BYTES as i32);
@@ -201,4 +215,68 @@ fn program(text: &OwnedFd) -> io::Result<Vec<Insn>> {
     asm.mov(R0, 0);
     asm.exit();
     asm.finish().map_err(|fault| io::Error::other(fault.to_string()))
+}
+
+/// The kernel's limit of programs on one side of an interface (BPF_MPROG_MAX, linux/bpf_mprog.h).
+const MAX_TCX_PROGRAMS: usize = 64;
+
+fn tcx_type(side: Side) -> libbpf_sys::bpf_attach_type {
+    match side {
+        Side::Ingress => libbpf_sys::BPF_TCX_INGRESS,
+        Side::Egress => libbpf_sys::BPF_TCX_EGRESS,
+    }
+}
+
+/// Attaches a program behind all others to one side of an interface of this thread's network
+/// namespace, until the last descriptor of the returned link is closed. `EINVAL`: the kernel has no
+/// tcx.
+pub(crate) fn tcx_attach(
+    program: BorrowedFd<'_>,
+    interface: u32,
+    side: Side,
+) -> io::Result<OwnedFd> {
+    create_link(program, interface, tcx_type(side), 0)
+}
+
+/// Returns the interface of a tcx link; 0 after its program was detached or the interface removed.
+pub(crate) fn tcx_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
+    let info = link_info(link)?;
+    // SAFETY: the kernel fills in this member for a tcx link; any bits are a number.
+    Ok(unsafe { info.__bindgen_anon_1.tcx.ifindex })
+}
+
+/// Ids of an attached program and of its link, if it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TcxProgram {
+    pub program: u32,
+    pub link: Option<u32>,
+}
+
+/// Returns the programs on one side of an interface in the order in which they see packets; none if
+/// the kernel has no tcx.
+pub(crate) fn tcx_programs(interface: u32, side: Side) -> io::Result<Vec<TcxProgram>> {
+    let (mut programs, mut links) = ([0u32; MAX_TCX_PROGRAMS], [0u32; MAX_TCX_PROGRAMS]);
+    let mut options = libbpf_sys::bpf_prog_query_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as u64,
+        prog_ids: programs.as_mut_ptr(),
+        link_ids: links.as_mut_ptr(),
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.count = MAX_TCX_PROGRAMS as u32;
+    // SAFETY: `options` states its own size, and its pointers lead to as many numbers as it says.
+    let status = unsafe {
+        libbpf_sys::bpf_prog_query_opts(interface.cast_signed(), tcx_type(side), &raw mut options)
+    };
+    match checked(status) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Vec::new()),
+        other => other?,
+    };
+    // SAFETY: the kernel has written this field; any bits are a number.
+    let count = unsafe { options.__bindgen_anon_1.count } as usize;
+    let found = programs.iter().zip(&links).take(count);
+    let with_link = |(&program, &link): (&u32, &u32)| TcxProgram {
+        program,
+        link: Some(link).filter(|&link| link != 0),
+    };
+    Ok(found.map(with_link).collect())
 }

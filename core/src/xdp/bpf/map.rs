@@ -1,209 +1,89 @@
-//! Maps: making one, its entries, and the sign in a map of sockets that an owner lives.
-#![allow(unsafe_code)]
+//! Maps: creating them, their entries, and memory shared with programs.
 
 use std::ffi::CStr;
-use std::io;
-use std::mem::{size_of, size_of_val};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, io};
 
-use super::object::{checked, info, opened};
+use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
-/// Makes an empty map of sockets, XSKMAP, with `entries` places.
-pub(crate) fn create_socket_map(name: &CStr, entries: u32) -> io::Result<OwnedFd> {
-    // SAFETY: `name` is terminated and outlives the call; no options.
+use super::{checked, info, opened, privileged};
+use crate::error::Result;
+use crate::xdp::calls::Descriptor;
+
+/// Creates a map. `options` needs no size: it is set here.
+fn create(
+    kind: libbpf_sys::bpf_map_type,
+    name: &CStr,
+    (key_bytes, value_bytes): (u32, u32),
+    entries: u32,
+    options: libbpf_sys::bpf_map_create_opts,
+) -> io::Result<OwnedFd> {
+    let sz = size_of::<libbpf_sys::bpf_map_create_opts>() as u64;
+    let options = libbpf_sys::bpf_map_create_opts { sz, ..options };
+    // SAFETY: `name` is terminated; it and `options`, which states its own size, outlive the call.
     opened(unsafe {
         libbpf_sys::bpf_map_create(
-            libbpf_sys::BPF_MAP_TYPE_XSKMAP,
+            kind,
             name.as_ptr(),
-            4,
-            4,
+            key_bytes,
+            value_bytes,
             entries,
-            std::ptr::null(),
+            &raw const options,
         )
     })
 }
 
-/// Makes a map of one interface, DEVMAP, to redirect to: an interface of this thread's network
-/// namespace. The kernel takes it out when it is removed.
+/// Creates an empty map of AF_XDP sockets (XSKMAP).
+pub(crate) fn create_socket_map(name: &CStr, entries: u32) -> io::Result<OwnedFd> {
+    create(libbpf_sys::BPF_MAP_TYPE_XSKMAP, name, (4, 4), entries, Default::default())
+}
+
+/// Creates a map of one interface to redirect to (DEVMAP), an interface of this thread's network
+/// namespace. The kernel removes the entry together with the interface.
 pub(crate) fn create_interface_map(name: &CStr, interface: u32) -> io::Result<OwnedFd> {
-    // SAFETY: `name` is terminated and outlives the call; no options.
-    let map = opened(unsafe {
-        libbpf_sys::bpf_map_create(
-            libbpf_sys::BPF_MAP_TYPE_DEVMAP,
-            name.as_ptr(),
-            4,
-            4,
-            1,
-            std::ptr::null(),
-        )
-    })?;
+    let map = create(libbpf_sys::BPF_MAP_TYPE_DEVMAP, name, (4, 4), 1, Default::default())?;
     write_entry(map.as_fd(), 0, &interface.to_ne_bytes(), Write::Any)?;
     Ok(map)
 }
 
-/// Makes an array that can be mapped, of `entries` values of zeros. Linux 5.5; values of more
-/// than 4 MiB 5.15.
+/// Creates an array of `entries` zeroed values that can be mapped. Linux 5.5; values of more than
+/// 4 MiB 5.15.
 pub(crate) fn create_mapped_array(
     name: &CStr,
     value_bytes: u32,
     entries: u32,
 ) -> io::Result<OwnedFd> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
-        map_flags: libbpf_sys::BPF_F_MMAPABLE,
-        ..Default::default()
-    };
-    // SAFETY: `name` is terminated; it and `options`, which says its own size, outlive the call.
-    opened(unsafe {
-        libbpf_sys::bpf_map_create(
-            libbpf_sys::BPF_MAP_TYPE_ARRAY,
-            name.as_ptr(),
-            4,
-            value_bytes,
-            entries,
-            &raw const options,
-        )
-    })
+    let flags = libbpf_sys::BPF_F_MMAPABLE;
+    let options = libbpf_sys::bpf_map_create_opts { map_flags: flags, ..Default::default() };
+    create(libbpf_sys::BPF_MAP_TYPE_ARRAY, name, (4, value_bytes), entries, options)
 }
 
-/// Makes a ring buffer of so many bytes, a power of two of pages. Linux 5.8.
+/// Creates a BPF ring buffer of `bytes` bytes, a power-of-two number of pages. Linux 5.8.
 pub(crate) fn create_ring_buffer(name: &CStr, bytes: u32) -> io::Result<OwnedFd> {
-    // SAFETY: `name` is terminated and outlives the call; no options.
-    opened(unsafe {
-        libbpf_sys::bpf_map_create(
-            libbpf_sys::BPF_MAP_TYPE_RINGBUF,
-            name.as_ptr(),
-            0,
-            0,
-            bytes,
-            std::ptr::null(),
-        )
-    })
+    create(libbpf_sys::BPF_MAP_TYPE_RINGBUF, name, (0, 0), bytes, Default::default())
 }
 
-/// Makes an empty array of maps that are like `inner`, with `entries` places.
+/// Creates an empty array of maps with the type and sizes of `inner`.
 pub(crate) fn create_map_of_maps(
     name: &CStr,
     inner: BorrowedFd<'_>,
     entries: u32,
 ) -> io::Result<OwnedFd> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as u64,
-        inner_map_fd: inner.as_raw_fd().cast_unsigned(),
-        ..Default::default()
-    };
-    // SAFETY: `name` is terminated; it and `options`, which says its own size, outlive the call.
-    opened(unsafe {
-        libbpf_sys::bpf_map_create(
-            libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS,
-            name.as_ptr(),
-            4,
-            4,
-            entries,
-            &raw const options,
-        )
-    })
+    let inner_map_fd = inner.as_raw_fd().cast_unsigned();
+    let options = libbpf_sys::bpf_map_create_opts { inner_map_fd, ..Default::default() };
+    create(libbpf_sys::BPF_MAP_TYPE_ARRAY_OF_MAPS, name, (4, 4), entries, options)
 }
 
-/// Makes an array of one value for each CPU, zeros.
+/// Creates an array of one zeroed value per CPU.
 pub(crate) fn create_per_cpu_value(name: &CStr, value_bytes: u32) -> io::Result<OwnedFd> {
-    // SAFETY: `name` is terminated and outlives the call; no options.
-    opened(unsafe {
-        libbpf_sys::bpf_map_create(
-            libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY,
-            name.as_ptr(),
-            4,
-            value_bytes,
-            1,
-            std::ptr::null(),
-        )
-    })
+    let kind = libbpf_sys::BPF_MAP_TYPE_PERCPU_ARRAY;
+    create(kind, name, (4, value_bytes), 1, Default::default())
 }
 
-/// A hash table whose sizes are known, and that forgets what was not used for long when it is full.
-#[derive(Debug)]
-pub(crate) struct LruHash {
-    fd: OwnedFd,
-    key_bytes: usize,
-    value_bytes: usize,
-}
-
-impl LruHash {
-    /// Makes one with room for so many entries.
-    pub(crate) fn create(
-        name: &CStr,
-        key_bytes: u32,
-        value_bytes: u32,
-        entries: u32,
-    ) -> io::Result<Self> {
-        // SAFETY: `name` is terminated and outlives the call; no options.
-        let fd = opened(unsafe {
-            libbpf_sys::bpf_map_create(
-                libbpf_sys::BPF_MAP_TYPE_LRU_HASH,
-                name.as_ptr(),
-                key_bytes,
-                value_bytes,
-                entries,
-                std::ptr::null(),
-            )
-        })?;
-        Ok(Self { fd, key_bytes: key_bytes as usize, value_bytes: value_bytes as usize })
-    }
-
-    /// Writes an entry, whether or not it is there.
-    ///
-    /// # Panics
-    /// If key or value are not as long as the table's.
-    pub(crate) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
-        assert_eq!((key.len(), value.len()), (self.key_bytes, self.value_bytes));
-        let any = Write::Any as u64;
-        let (fd, key, value) = (self.fd.as_raw_fd(), key.as_ptr().cast(), value.as_ptr().cast());
-        // SAFETY: key and value are as long as the kernel reads them.
-        checked(unsafe { libbpf_sys::bpf_map_update_elem(fd, key, value, any) }).map(|_| ())
-    }
-
-    /// Takes an entry out; whether it was there.
-    ///
-    /// # Panics
-    /// If the key is not as long as the table's.
-    pub(crate) fn remove(&self, key: &[u8]) -> io::Result<bool> {
-        assert_eq!(key.len(), self.key_bytes);
-        let (fd, key) = (self.fd.as_raw_fd(), key.as_ptr().cast());
-        // SAFETY: the key is as long as the kernel reads it.
-        was_there(unsafe { libbpf_sys::bpf_map_delete_elem(fd, key) })
-    }
-
-    /// Takes all entries out that are there now.
-    pub(crate) fn clear(&self) -> io::Result<()> {
-        let (mut key, mut next) = (vec![0u8; self.key_bytes], vec![0u8; self.key_bytes]);
-        let mut there = self.key_after(None, &mut key)?;
-        while there {
-            // Before it goes: behind one that is not there the kernel begins anew.
-            there = self.key_after(Some(&key), &mut next)?;
-            self.remove(&key)?;
-            std::mem::swap(&mut key, &mut next);
-        }
-        Ok(())
-    }
-
-    /// Writes the key behind another to `next`, or the first; whether there is one.
-    fn key_after(&self, key: Option<&[u8]>, next: &mut [u8]) -> io::Result<bool> {
-        assert!(key.is_none_or(|key| key.len() == self.key_bytes) && next.len() == self.key_bytes);
-        let key = key.map_or(std::ptr::null(), <[u8]>::as_ptr).cast();
-        let (fd, next) = (self.fd.as_raw_fd(), next.as_mut_ptr().cast());
-        // SAFETY: both are as long as the kernel reads and writes; without a key it reads none.
-        was_there(unsafe { libbpf_sys::bpf_map_get_next_key(fd, key, next) })
-    }
-}
-
-impl AsFd for LruHash {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-/// Whether there was such an entry.
-fn was_there(status: i32) -> io::Result<bool> {
+/// Maps "no such entry" to false.
+fn existed(status: i32) -> io::Result<bool> {
     match checked(status) {
         Ok(_) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
@@ -211,16 +91,16 @@ fn was_there(status: i32) -> io::Result<bool> {
     }
 }
 
-/// How a map's entry is written.
+/// Condition for writing a map entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Write {
-    /// Whatever was there.
+    /// Replaces an existing entry.
     Any = libbpf_sys::BPF_ANY as isize,
-    /// Only where nothing is (`EEXIST` otherwise): the kernel decides who was first.
+    /// Fails with `EEXIST` if the entry exists: the kernel decides which of two writers is first.
     New = libbpf_sys::BPF_NOEXIST as isize,
 }
 
-/// Puts a program or a socket, by its descriptor, into a map of such.
+/// Writes the descriptor of a program, socket or map into a map of such objects.
 pub(crate) fn put(
     map: BorrowedFd<'_>,
     key: u32,
@@ -230,8 +110,8 @@ pub(crate) fn put(
     write_entry(map, key, &value.as_raw_fd().to_ne_bytes(), write)
 }
 
-/// Writes an entry of a map. `EINVAL` if its keys have not 4 bytes, its values not as many as
-/// `value`, or each CPU has values of its own.
+/// Writes an entry of a map. `EINVAL` if its keys do not have 4 bytes, its values not the length of
+/// `value`, or the map is per-CPU.
 pub(crate) fn write_entry(
     map: BorrowedFd<'_>,
     key: u32,
@@ -239,8 +119,8 @@ pub(crate) fn write_entry(
     write: Write,
 ) -> io::Result<()> {
     check_sizes(map, value.len())?;
-    // SAFETY: key and value are as long as the map's, which is what the kernel reads where there is
-    // one value for all CPUs.
+    // SAFETY: key and value are as long as the map's, which is what the kernel reads for maps
+    // that are not per-CPU.
     checked(unsafe {
         libbpf_sys::bpf_map_update_elem(
             map.as_raw_fd(),
@@ -252,11 +132,11 @@ pub(crate) fn write_entry(
     .map(|_| ())
 }
 
-/// Reads an entry of a map; none if there is none. `EINVAL` as in [`write_entry`].
+/// Reads an entry of a map; false if it does not exist. `EINVAL` as in [`write_entry`].
 pub(crate) fn read_entry(map: BorrowedFd<'_>, key: u32, value: &mut [u8]) -> io::Result<bool> {
     check_sizes(map, value.len())?;
     // SAFETY: key and value are as long as the map's, which is what the kernel reads and writes
-    // where there is one value for all CPUs.
+    // for maps that are not per-CPU.
     let status = unsafe {
         libbpf_sys::bpf_map_lookup_elem(
             map.as_raw_fd(),
@@ -264,11 +144,11 @@ pub(crate) fn read_entry(map: BorrowedFd<'_>, key: u32, value: &mut [u8]) -> io:
             value.as_mut_ptr().cast(),
         )
     };
-    was_there(status)
+    existed(status)
 }
 
-/// Whether a map's entries are read and written as a key of 4 bytes and a value of so many. Of a
-/// map with values for each CPU the kernel copies one for every CPU there can be.
+/// Rejects a map whose entries are not a key of 4 bytes and one value of `value_bytes`: for a
+/// per-CPU map the kernel would copy one value for every possible CPU.
 fn check_sizes(map: BorrowedFd<'_>, value_bytes: usize) -> io::Result<()> {
     let info = map_info(map)?;
     let per_cpu = matches!(
@@ -284,7 +164,7 @@ fn check_sizes(map: BorrowedFd<'_>, value_bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Takes an entry out of a map; that there is none is no error.
+/// Removes an entry of a map, if it exists.
 pub(crate) fn remove(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     if map_info(map)?.key_size != 4 {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -292,13 +172,12 @@ pub(crate) fn remove(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     // SAFETY: the key has 4 bytes, which is what the kernel reads.
     let status =
         unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const key).cast()) };
-    was_there(status).map(|_| ())
+    existed(status).map(|_| ())
 }
 
-/// Takes a socket out of a map of such, as [`remove`] does, for who may have given up its
-/// privileges since it put it in: kernels before 5.19 answer no bpf(2) without CAP_BPF where
-/// kernel.unprivileged_bpf_disabled is set (later ones ask for it where objects are made only).
-/// Then the socket stays there until it is closed.
+/// Removes a socket, also for a process that may have dropped its privileges: before 5.19,
+/// kernels with kernel.unprivileged_bpf_disabled refuse every bpf(2) without CAP_BPF. The socket
+/// then leaves the map when it is closed.
 pub(crate) fn remove_socket(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     match remove(map, key) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
@@ -306,40 +185,101 @@ pub(crate) fn remove_socket(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     }
 }
 
-/// A socket that receives nothing: a sign in a map that its owner lives.
+/// Opens a socket that receives nothing: its presence in a map shows that its owner lives.
 pub(crate) fn token() -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers only.
-    let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made this file descriptor for us.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // A ring of one entry: newer kernels (7.2 does, 6.18 does not) take no socket into a map
-    // that could not receive.
-    let entries = 1u32;
-    // SAFETY: the value is a live integer of the size that is said; the kernel only reads it.
-    let status = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_XDP,
-            libc::XDP_RX_RING,
-            (&raw const entries).cast(),
-            size_of_val(&entries) as libc::socklen_t,
-        )
-    };
-    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(fd) }
+    let socket = Descriptor::open()?;
+    // Newer kernels (7.2 does, 6.18 does not) accept only sockets with a receive ring into a map.
+    socket.set(libc::SOL_XDP, libc::XDP_RX_RING, 1u32)?;
+    Ok(socket.into())
 }
 
-/// A map's number.
+/// Returns a map's id.
 pub(crate) fn map_id(map: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(map_info(map)?.id)
 }
 
-/// A map's type, sizes and name.
+/// Returns a map's type, sizes and name.
 pub(super) fn map_info(map: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_map_info> {
     // SAFETY: a structure of numbers; its pointers are null.
     unsafe { info(map, libbpf_sys::bpf_map_info::default()) }
+}
+
+/// Counters of 64 bits that a program and this process share: the mapped value of an array map with
+/// one entry.
+pub struct SharedCounters {
+    map: OwnedFd,
+    memory: Mmap,
+    words: usize,
+}
+
+impl SharedCounters {
+    /// Creates counters with these initial values.
+    ///
+    /// # Errors
+    /// The kernel has no memory for it; a missing privilege.
+    pub fn new(words: &[u64]) -> Result<Self> {
+        let counters = Self::zeros(words.len(), "live frames")?;
+        for (index, &word) in words.iter().enumerate() {
+            counters.set(index, word);
+        }
+        Ok(counters)
+    }
+
+    /// Creates `words` zeroed counters; errors name `purpose`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn zeros(words: usize, purpose: &str) -> Result<Self> {
+        let failed =
+            |error| privileged(error, "CAP_BPF and CAP_NET_ADMIN", "make a map for", purpose);
+        let bytes = (words * 8).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
+        let map = create_mapped_array(c"sluice_live", bytes as u32, 1).map_err(failed)?;
+        Self::over(map, bytes / 8).map_err(failed)
+    }
+
+    /// Maps the first `words` counters of an existing array map, which has at least as many.
+    pub(crate) fn over(map: OwnedFd, words: usize) -> io::Result<Self> {
+        let bytes = (words * 8).next_multiple_of(PAGE_BYTES);
+        let memory = Mmap::shared(map.as_fd(), bytes)?;
+        Ok(Self { map, memory, words: bytes / 8 })
+    }
+
+    /// Reads a counter.
+    ///
+    /// # Panics
+    /// If the index is out of range.
+    pub fn get(&self, index: usize) -> u64 {
+        // Pairs with the program's plain stores: a counter has one writer and publishes nothing.
+        self.word(index).load(Ordering::Relaxed)
+    }
+
+    /// Writes a counter.
+    ///
+    /// # Panics
+    /// If the index is out of range.
+    pub fn set(&self, index: usize, number: u64) {
+        // Pairs with the program's plain loads, as above.
+        self.word(index).store(number, Ordering::Relaxed);
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.words, "word {index} of {}", self.words);
+        // SAFETY: the address is in the mapping, which lives as long as the answer, and aligned;
+        // this process accesses it atomically, and the program by whole words.
+        unsafe { AtomicU64::from_ptr(self.memory.at(index * 8).cast().as_ptr()) }
+    }
+}
+
+impl AsFd for SharedCounters {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+impl fmt::Debug for SharedCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedCounters").field("words", &self.words).finish_non_exhaustive()
+    }
 }
 
 #[cfg(all(test, not(loom)))]

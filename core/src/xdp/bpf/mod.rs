@@ -1,33 +1,106 @@
-//! What bpf(2) is asked here, each question a safe function.
+//! Safe functions over bpf(2): maps, programs and links.
 //!
-//! Errors are the kernel's own ([`io::Error`](std::io::Error)); the callers know what they were
-//! about.
-//!
-//! | file | what is asked for |
-//! | --- | --- |
-//! | `object` | what an object is, and that it be kept in a BPF file system |
-//! | `map` | maps, their entries; a socket that is a sign in a map |
-//! | `program` | loading and running programs; their names, numbers, maps and runs |
-//! | `link` | which XDP program an interface has; attaching and detaching, and why an attempt fails |
-//! | `tcx` | the same of programs where packets enter and leave the host's stack |
+//! Errors are the kernel's own ([`io::Error`]); callers add the operation and the object.
+#![allow(unsafe_code)]
 
 mod link;
 mod map;
-mod object;
 mod program;
-mod tcx;
 
-pub(crate) use link::AttachFailure;
+use std::ffi::{CStr, CString, c_void};
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Once;
+
 pub use link::Mode;
-pub(crate) use link::{Attachment, attach, attach_for_good, attached, attachment, detach, link_of};
+pub(crate) use link::{
+    AttachFailure, Attachment, TcxProgram, attach, attach_permanently, attached, attachment,
+    detach, link, link_of, tcx_attach, tcx_interface, tcx_programs,
+};
+pub use map::SharedCounters;
 pub(crate) use map::{
-    LruHash, Write, create_interface_map, create_map_of_maps, create_mapped_array,
-    create_per_cpu_value, create_ring_buffer, create_socket_map, map_id, put, read_entry, remove,
-    remove_socket, token, write_entry,
+    Write, create_interface_map, create_map_of_maps, create_mapped_array, create_per_cpu_value,
+    create_ring_buffer, create_socket_map, map_id, put, read_entry, remove, remove_socket, token,
+    write_entry,
 };
-pub(crate) use object::{kept, pin, silence_libbpf};
+pub use program::{ProgInfo, ProgTestRun, RunStatistics};
 pub(crate) use program::{
-    Map, count_runs, load, load_bound, load_tc, maps_of, program, program_id, program_info,
-    program_name, run, run_live, run_times, tie,
+    ProgramMap, bind_map, kernel_function, load, load_bound, load_tc, maps_of, program, program_id,
+    program_name, run, run_live,
 };
-pub(crate) use tcx::{TcxProgram, link, tcx_attach, tcx_interface, tcx_programs};
+
+use crate::error::Error;
+
+/// Turns a failed bpf(2) into an error for users, which names the capabilities if access is denied.
+pub(crate) fn privileged(
+    error: io::Error,
+    capability: &'static str,
+    operation: &'static str,
+    object: &str,
+) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Error::Privilege {
+            operation: format!("{operation} {object}"),
+            capability,
+            remedy: "run as root or with sudo".into(),
+        },
+        _ => Error::system(operation, object, error),
+    }
+}
+
+/// Keeps libbpf from printing to the user's terminal; its errors are returned as values.
+pub(crate) fn silence_libbpf() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        libbpf_rs::set_print(None);
+    });
+}
+
+/// Turns a negative status into the errno it stands for.
+fn checked(status: i32) -> io::Result<i32> {
+    if status < 0 { Err(io::Error::from_raw_os_error(-status)) } else { Ok(status) }
+}
+
+/// Takes a status that is a new file descriptor, or a negative errno.
+fn opened(status: i32) -> io::Result<OwnedFd> {
+    let fd = checked(status)?;
+    // SAFETY: the kernel just made this file descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Reads a name, which ends at the first NUL or fills its field.
+fn text(characters: &[libc::c_char]) -> String {
+    let bytes = characters.iter().map(|c| c.cast_unsigned()).take_while(|&byte| byte != 0);
+    String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned()
+}
+
+/// Returns the kernel's description of the object behind a file descriptor.
+///
+/// # Safety
+/// `T` is one of the kernel's info structures (linux/bpf.h); its pointers are null or point to
+/// live buffers of the sizes it states.
+unsafe fn info<T>(fd: BorrowedFd<'_>, mut info: T) -> io::Result<T> {
+    let mut bytes = size_of::<T>() as u32;
+    // SAFETY: the kernel writes at most `bytes`, and through pointers as the caller has proved.
+    let status = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(
+            fd.as_raw_fd(),
+            (&raw mut info).cast::<c_void>(),
+            &raw mut bytes,
+        )
+    };
+    checked(status).map(|_| info)
+}
+
+/// Opens an object pinned in a BPF file system.
+pub(crate) fn open_pinned(path: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: `path` is terminated and outlives the call.
+    opened(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
+}
+
+/// Pins an object in a BPF file system, where it outlives every process that uses it.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &CString) -> io::Result<()> {
+    // SAFETY: `path` is terminated and outlives the call.
+    checked(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) }).map(|_| ())
+}

@@ -13,9 +13,11 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapType};
+
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Memory, Reg, Size};
-use crate::xdp::bpf::{self, LruHash};
+use crate::xdp::bpf;
 use sluicegate_base::ring::Direction;
 
 /// An Ethernet header, a short IPv4 header, one of IPv6, and two ports.
@@ -131,7 +133,7 @@ pub struct FlowCounts {
 /// The table.
 #[derive(Debug)]
 pub(crate) struct FlowTable {
-    flows: LruHash,
+    flows: MapHandle,
     /// Two counts for each CPU, which alone writes them, in the order of [`Origin`].
     counts: OwnedFd,
     cpus: u32,
@@ -144,8 +146,18 @@ impl FlowTable {
     /// An empty table with room for so many flows.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let cpus = libbpf_rs::num_possible_cpus().map_err(io::Error::other)? as u32;
+        let sz = size_of::<libbpf_sys::bpf_map_create_opts>() as u64;
+        let options = libbpf_sys::bpf_map_create_opts { sz, ..Default::default() };
         Ok(Self {
-            flows: LruHash::create(c"sluice_flows", Flow::BYTES as u32, 4, entries)?,
+            flows: MapHandle::create(
+                MapType::LruHash,
+                Some("sluice_flows"),
+                Flow::BYTES as u32,
+                4,
+                entries,
+                &options,
+            )
+            .map_err(io::Error::other)?,
             counts: bpf::create_mapped_array(c"sluice_flow_n", COUNTS_BYTES, cpus)?,
             cpus,
         })
@@ -153,17 +165,20 @@ impl FlowTable {
 
     /// Puts a flow in, or leaves it there.
     pub(crate) fn insert(&self, flow: &Flow) -> io::Result<()> {
-        self.flows.insert(&flow.0, &[0; 4])
+        self.flows.update(&flow.0, &[0; 4], MapFlags::ANY).map_err(io::Error::other)
     }
 
     /// Takes a flow out; whether it was there.
     pub(crate) fn remove(&self, flow: &Flow) -> io::Result<bool> {
-        self.flows.remove(&flow.0)
+        remove(&self.flows, &flow.0)
     }
 
     /// Takes all flows out.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        self.flows.clear()
+        // `keys` hides errors, such as a missing privilege; a lookup reports them.
+        self.flows.lookup(&[0; Flow::BYTES], MapFlags::ANY).map_err(io::Error::other)?;
+        let flows: Vec<_> = self.flows.keys().collect();
+        flows.iter().try_for_each(|flow| remove(&self.flows, flow).map(|_| ()))
     }
 
     /// How many packets were passed so far.
@@ -201,6 +216,14 @@ impl FlowTable {
         asm.load(Size::DW, R1, count);
         asm.add(R1, 1);
         asm.store(Size::DW, count, R1);
+    }
+}
+
+/// Removes an entry; false if it did not exist.
+fn remove(flows: &MapHandle, flow: &[u8]) -> io::Result<bool> {
+    match flows.delete(flow) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        other => other.map(|()| true).map_err(io::Error::other),
     }
 }
 

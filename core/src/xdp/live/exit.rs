@@ -8,13 +8,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{SharedCounters, privileged};
+use super::privileged;
 use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::{R0, R1, R2, R3};
 use crate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
 use crate::link::{Interface, xdp_abilities};
+use crate::xdp::RedirectCounts;
+use crate::xdp::bpf::{self, SharedCounters};
 use crate::xdp::redirects::{RedirectSender, ThreadMark};
-use crate::xdp::{RedirectCounts, bpf};
 
 /// An interface that frames leave by, as one program knows it.
 #[derive(Debug)]

@@ -133,7 +133,7 @@ impl KnownProgram {
     /// A missing CAP_SYS_ADMIN: the program can do without, and its runs take longer to begin.
     pub(super) fn new(program: BorrowedFd<'_>) -> Result<Self> {
         let namespace = netns::private(|| {
-            bpf::attach_for_good(program, LOOPBACK)
+            bpf::attach_permanently(program, LOOPBACK)
                 .map_err(|error| Error::system("attach", "a program of live frames", error))
         })?;
         Ok(Self { _namespace: namespace })

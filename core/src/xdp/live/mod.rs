@@ -28,13 +28,13 @@ mod live_thread;
 mod program;
 mod ring;
 mod sender;
-mod shared_counters;
 mod signal;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::io;
 
+pub use super::bpf::SharedCounters;
 pub use exit::Exit;
 pub use exit::leaves_by;
 pub use live_program::{LiveProgram, RunEnd};
@@ -42,18 +42,11 @@ pub use live_thread::{LiveThread, LiveThreadConfig, Next};
 pub use ring::MAX_BYTES;
 pub(crate) use ring::{Geometry, MIN_BYTES};
 pub(crate) use sender::LiveSender;
-pub use shared_counters::SharedCounters;
 
+use super::bpf;
 use crate::error::Error;
 
 /// What the kernel refused, by name if it is a privilege.
 fn privileged(error: io::Error, operation: &'static str, object: &str) -> Error {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => Error::Privilege {
-            operation: format!("{operation} {object}"),
-            capability: "CAP_BPF and CAP_NET_ADMIN",
-            remedy: "run as root or with sudo".into(),
-        },
-        _ => Error::system(operation, object, error),
-    }
+    bpf::privileged(error, "CAP_BPF and CAP_NET_ADMIN", operation, object)
 }

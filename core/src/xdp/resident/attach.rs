@@ -11,7 +11,7 @@ use super::shared::{self, END, INGRESS, STAGES};
 use super::{ModeWish, Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::Interface;
-use crate::xdp::bpf::{self, Map, Mode, Write};
+use crate::xdp::bpf::{self, Mode, ProgramMap, Write};
 
 /// The resident program's name, by which it is known.
 pub(super) const PROGRAM: &str = "sluice_ingress";
@@ -75,7 +75,7 @@ pub(super) fn attach(
 }
 
 /// The number of a program, and its maps.
-fn parts(interface: &Interface, program: BorrowedFd<'_>) -> Result<(u32, Vec<Map>)> {
+fn parts(interface: &Interface, program: BorrowedFd<'_>) -> Result<(u32, Vec<ProgramMap>)> {
     let failed = |error| privileged(error, "look at the XDP program of", &interface.name);
     let id = bpf::program_id(program).map_err(failed)?;
     Ok((id, bpf::maps_of(program).map_err(failed)?))
@@ -88,7 +88,7 @@ fn reader(interface: &Interface, program: BorrowedFd<'_>) -> std::result::Result
     let frags = needs_frags(interface);
     let reader = metadata::load_reader(interface, frags, &maps)?;
     for map in &maps {
-        bpf::tie(reader.as_fd(), map.fd.as_fd()).map_err(failed)?;
+        bpf::bind_map(reader.as_fd(), map.fd.as_fd()).map_err(failed)?;
     }
     if let Some(stages) = maps.iter().find(|map| map.name == "sluice_stages") {
         bpf::put(stages.fd.as_fd(), INGRESS, &program.as_fd(), Write::Any).map_err(failed)?;
@@ -161,7 +161,7 @@ fn complete(object: &Object) -> io::Result<()> {
     };
     let ingress = program(object, PROGRAM).map_err(io::Error::other)?;
     for name in ["sluice_owned", "sluice_owners"] {
-        bpf::tie(ingress.as_fd(), find(name)?.as_fd())?;
+        bpf::bind_map(ingress.as_fd(), find(name)?.as_fd())?;
     }
     let last = program(object, LAST_STAGE).map_err(io::Error::other)?;
     bpf::put(find("sluice_stages")?.as_fd(), END, &last.as_fd(), Write::Any)

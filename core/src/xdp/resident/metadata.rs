@@ -20,12 +20,13 @@ use std::ffi::CStr;
 use std::mem::{offset_of, size_of};
 use std::os::fd::OwnedFd;
 
+use libbpf_rs::btf::Btf;
+
 use super::shared::{CLAIMS, INGRESS, PRESENT_AT};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Insn, KernelFunction, Size, xdp_action};
 use crate::link::{self, Interface, Metadata, XdpAbilities};
-use crate::xdp::bpf::{self, Map};
-use crate::xdp::btf::KernelTypes;
+use crate::xdp::bpf::{self, ProgramMap};
 
 /// The resident program's: who looks for that finds the reader.
 const NAME: &CStr = c"sluice_ingress";
@@ -62,18 +63,19 @@ const HASH_TYPE: i16 = -32;
 pub(super) fn load_reader(
     interface: &Interface,
     frags: bool,
-    maps: &[Map],
+    maps: &[ProgramMap],
 ) -> Result<OwnedFd, String> {
     if let Some(reason) = obstacle(interface) {
         return Err(reason);
     }
     let types =
-        KernelTypes::load().map_err(|error| format!("the kernel's BTF cannot be read: {error}"))?;
-    let function = |name: &CStr| {
-        types.function(name).ok_or("the kernel has no functions for it: Linux 6.16 does".to_owned())
+        Btf::from_vmlinux().map_err(|error| format!("the kernel's BTF cannot be read: {error}"))?;
+    let function = |name: &str| {
+        bpf::kernel_function(&types, name)
+            .ok_or("the kernel has no functions for it: Linux 6.16 does".to_owned())
     };
-    let time = function(c"bpf_xdp_metadata_rx_timestamp")?;
-    let hash = function(c"bpf_xdp_metadata_rx_hash")?;
+    let time = function("bpf_xdp_metadata_rx_timestamp")?;
+    let hash = function("bpf_xdp_metadata_rx_hash")?;
     let value = create_map().map_err(|error| format!("no map for it: {error}"))?;
     let insns = reader(maps, &value, |asm| ask(asm, time, hash))?;
     let load = |insns: &[Insn]| bpf::load_bound(interface.index, NAME, insns, frags);
@@ -129,7 +131,7 @@ fn create_map() -> std::io::Result<OwnedFd> {
 
 /// The program; `ask` puts time and hash on the stack, where 0 stands, with the context in R6.
 fn reader(
-    maps: &[Map],
+    maps: &[ProgramMap],
     value: &OwnedFd,
     ask: impl FnOnce(&mut Assembler),
 ) -> Result<Vec<Insn>, String> {
@@ -229,7 +231,7 @@ mod tests {
     use sluicegate_base::ring::{Meta, TimestampSource};
 
     /// The reader with a driver that gives these answers. It needs no driver to be tried.
-    fn answering(maps: &[Map], value: &OwnedFd, time_ns: u64, hash: u64) -> OwnedFd {
+    fn answering(maps: &[ProgramMap], value: &OwnedFd, time_ns: u64, hash: u64) -> OwnedFd {
         let answers = |asm: &mut Assembler| {
             for (at, answer) in [(TIME, time_ns), (HASH, hash)] {
                 asm.load_constant(R1, answer);

@@ -47,7 +47,7 @@ use std::time::Duration;
 
 use shared::{Control, END, Tallies};
 
-use super::bpf::{self, Map, Mode};
+use super::bpf::{self, Mode, ProgramMap};
 use crate::error::{Error, Result};
 use crate::link::Interface;
 
@@ -186,7 +186,7 @@ impl Resident {
         mode: Mode,
         program: u32,
         link: OwnedFd,
-        mut maps: Vec<Map>,
+        mut maps: Vec<ProgramMap>,
     ) -> Result<Self> {
         let mut take = |name: &str| {
             let name = &name[..name.len().min(15)];
@@ -289,14 +289,7 @@ fn not_found(error: io::Error, interface: &Interface) -> Error {
 
 /// What a failed bpf(2) means for the user.
 pub(super) fn privileged(error: io::Error, operation: &'static str, interface: &str) -> Error {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => Error::Privilege {
-            operation: format!("{operation} {interface}"),
-            capability: "CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN",
-            remedy: "run as root or with sudo".into(),
-        },
-        _ => Error::system(operation, interface, error),
-    }
+    bpf::privileged(error, "CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN", operation, interface)
 }
 
 fn foreign(interface: &Interface, id: u32, name: &str) -> Error {

@@ -62,7 +62,7 @@ impl Resident {
         let ours = Attachment { program: self.program, interface: interface.index };
         pins(interface)
             .and_then(|folder| {
-                let link = bpf::kept(&path_text(&folder.join(LINK)));
+                let link = bpf::open_pinned(&path_text(&folder.join(LINK)));
                 link.map_err(|error| self.failed("look for the pins of", error))
             })
             .is_ok_and(|link| bpf::attachment(link.as_fd()).is_ok_and(|it| it == Some(ours)))
@@ -177,7 +177,7 @@ pub(super) fn sweep_now() {
 fn sweep() {
     let folders = std::fs::read_dir(PINS).into_iter().flatten().flatten();
     for folder in folders.filter(|folder| is_ours(&folder.file_name().to_string_lossy())) {
-        let link = bpf::kept(&path_text(&folder.path().join(LINK)));
+        let link = bpf::open_pinned(&path_text(&folder.path().join(LINK)));
         let useless = match link.and_then(|link| bpf::attachment(link.as_fd())) {
             Ok(attachment) => matches!(attachment, Some(Attachment { interface: 0, .. })),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
