@@ -22,8 +22,9 @@ use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, Ethtool};
 use crate::xdp::Mode;
-use crate::xdp::copies::{Copies, Geometry, Sharing, WallClock};
+use crate::xdp::copies::{Copies, CopyConfig, Sharing};
 use crate::xdp::resident::{Action, Owner, Resident, Stage, load_copying};
+use crate::xdp::stamp::WallClock;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// The time that a packet takes through the program, at most.
@@ -102,7 +103,7 @@ impl CopyJob<'_> {
         Ok(queues)
     }
 
-    fn geometry(&self) -> Result<Geometry> {
+    fn geometry(&self) -> Result<CopyConfig> {
         let frame_bytes = self.interface.mtu.saturating_add(MAX_HEADER_BYTES).min(MAX_SNAPLEN);
         let (sharing, queues) = self.sharing()?;
         let rings = match sharing {
@@ -116,7 +117,7 @@ impl CopyJob<'_> {
             (None, _) => frame_bytes,
         };
         let cells = self.cells;
-        let fitting = Geometry::new(sharing, rings as u32, queues, snaplen, cells);
+        let fitting = CopyConfig::new(sharing, rings as u32, queues, snaplen, cells);
         let geometry = fitting.map_err(|too_large| {
             let remedy = match cells {
                 Some(_) => "use fewer ring_size=",
@@ -124,7 +125,7 @@ impl CopyJob<'_> {
             };
             self.name.error(format!("{too_large}: {remedy}"))
         })?;
-        Ok(Geometry { stamped: self.stamped, ..geometry })
+        Ok(CopyConfig { stamped: self.stamped, ..geometry })
     }
 
     /// Chooses rings so that each has one writer at a time. Returns that, and the queues, as the program sees
@@ -147,7 +148,7 @@ impl CopyJob<'_> {
         }
     }
 
-    fn described(&self, geometry: &Geometry) -> Interface {
+    fn described(&self, geometry: &CopyConfig) -> Interface {
         let comment =
             if geometry.stamped { "timestamps: software (kernel), taken in XDP" } else { "" };
         let snaplen = geometry.ring.snaplen;

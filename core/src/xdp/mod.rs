@@ -49,7 +49,6 @@
 
 pub(crate) mod bpf;
 mod calls;
-mod clock;
 mod config;
 pub(crate) mod copies;
 pub(crate) mod flows;
@@ -72,7 +71,6 @@ mod mock;
 mod tests;
 
 pub use bpf::{Mode, ProgInfo, ProgTestRun, RunStatistics};
-pub use clock::wall_ahead_ns;
 pub use config::Inspect;
 pub use config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 pub(crate) use frame_size::{HEADROOM_BYTES, buffer_bytes};
@@ -80,3 +78,4 @@ pub use receive::{Received, Receiver, ReceiverStats};
 pub use redirects::RedirectCounts;
 pub use send::{Sender, SenderStats};
 pub use socket::{State, XskSocket, XskStatistics};
+pub use stamp::wall_ahead_ns;

@@ -1,25 +1,24 @@
-//! When a packet came in: the claim's program writes the time in front of it.
+//! Timestamps of received packets: a claim's program writes the time in front of each packet.
 //!
 //! ```text
 //!   frame   headroom ... | hash, 8 bytes | mark, 8 bytes | time, 8 bytes | packet
-//!                        `- a driver's -'                                ^ data
+//!                        `- from drivers'                                ^ data
 //! ```
 //!
-//! The mark says whose time it is: the kernel's CLOCK_MONOTONIC (bpf_ktime_get_ns), which
-//! [`super::clock`] turns into the time of day, or the card's own, which is taken as it is.
+//! The mark tells the clock: the kernel's CLOCK_MONOTONIC (bpf_ktime_get_ns), which [`WallClock`]
+//! converts, or the card's own, whose times are used as they are.
 
-use nix::time::ClockId;
+use nix::time::{ClockId, clock_gettime};
 
-use super::clock::{WallClock, now_ns};
 use sluicegate_base::ring::{Meta, TimestampSource};
 
-/// Says that the kernel's time follows. No packet's bytes are there: it is written before each
-/// packet and taken away when it is read.
+/// Mark of a time of the kernel. It cannot be a packet's bytes: programs write it in front of every
+/// packet, and the reader clears it.
 pub(crate) const MARK: u64 = 0x5d1c_e57a_3b91_06f4;
-/// Says that the card's time follows.
+/// Mark of a time of the card.
 pub(crate) const CARD_MARK: u64 = MARK ^ 1;
 
-/// Stamp that a claim's program writes in front of a packet.
+/// The kind of timestamp that a claim's program writes in front of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stamp {
     /// Nothing.
@@ -27,12 +26,12 @@ pub(crate) enum Stamp {
     None,
     /// The kernel's time.
     Kernel,
-    /// The card's time, or the kernel's where the packet has none of the card's; and the hash.
+    /// The card's time, or the kernel's for a packet without one; and the hash.
     Driver,
 }
 
 impl Stamp {
-    /// Bytes in front of the packet: a multiple of 4, and 32 at most (xdp_metalen_invalid).
+    /// Returns its size: a multiple of 4, and 32 at most (xdp_metalen_invalid).
     #[inline]
     pub(crate) fn bytes(self) -> u16 {
         match self {
@@ -42,41 +41,38 @@ impl Stamp {
         }
     }
 
-    /// Where the mark is; the time is behind it, a driver's hash at the start.
+    /// Returns the mark's offset; the time follows it, a driver's hash is at the start.
     pub(crate) fn mark_at(self) -> i16 {
         self.bytes().saturating_sub(16).cast_signed()
     }
 }
 
-/// Gives packets their times.
+/// Reads the timestamps of received packets.
 #[derive(Debug)]
 pub(crate) struct Stamps {
     stamp: Stamp,
     clock: WallClock,
-    /// When the batch was received, if a packet without a stamp has asked already.
+    /// The time of receiving the batch, once a packet without a stamp needed it.
     batch_ns: Option<u64>,
 }
 
 impl Stamps {
-    /// For packets with such stamps in front.
     pub(crate) fn new(stamp: Stamp) -> Self {
         Self { stamp, clock: WallClock::new(), batch_ns: None }
     }
 
-    /// Bytes to look at in front of a packet.
     #[inline]
     pub(crate) fn bytes(&self) -> u16 {
         self.stamp.bytes()
     }
 
-    /// A new batch is received.
     #[inline]
     pub(crate) fn begin_batch(&mut self) {
         self.batch_ns = None;
     }
 
-    /// Fills in what the bytes in front of a packet say; where they say no time, the time at
-    /// which the batch was received.
+    /// Fills in time and hash from the bytes in front of a packet; without a stamp, the time at which
+    /// the batch was received.
     #[inline]
     pub(crate) fn read(&mut self, front: Option<&mut [u8]>, meta: &mut Meta) {
         let found = front.and_then(|bytes| take(self.stamp, bytes));
@@ -96,7 +92,7 @@ impl Stamps {
     }
 }
 
-/// What a stamp says.
+/// Contents of a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StampReading {
     time_ns: u64,
@@ -104,13 +100,13 @@ struct StampReading {
     hash: u32,
 }
 
-/// Takes a stamp out of its bytes; none if no program wrote one.
+/// Reads and clears a stamp; none if no program wrote one.
 #[inline]
 fn take(stamp: Stamp, bytes: &mut [u8]) -> Option<StampReading> {
     let (front, rest) = bytes.split_at_mut_checked(stamp.mark_at() as usize)?;
     let (mark, rest) = rest.split_first_chunk_mut::<8>()?;
     let time = rest.first_chunk::<8>()?;
-    // The frame comes back one day with another packet, perhaps without a stamp.
+    // Cleared: the frame's next packet may come without a stamp.
     let found = u64::from_ne_bytes(std::mem::take(mark));
     let hash = front.first_chunk().map_or(0, |hash| u64::from_ne_bytes(*hash)) as u32;
     let of_card = found == CARD_MARK;
@@ -121,11 +117,98 @@ fn take(stamp: Stamp, bytes: &mut [u8]) -> Option<StampReading> {
     })
 }
 
+// The time of day is CLOCK_MONOTONIC plus an offset that changes only when the clock is set: both are
+// slewed alike. The offset is measured by reading both clocks, with an error of half the time that
+// takes: below a microsecond unless the thread is interrupted. It is measured again after 10 ms of
+// packet time, and replaced if it differs by more than the errors: timestamps do not jitter, and after
+// the clock is set, packets of up to 10 ms still have the old time.
+
+/// Packet time after which the offset is measured again.
+const OFFSET_INTERVAL_NS: u64 = 10_000_000;
+/// Measurements, of which the fastest counts.
+const READINGS: usize = 3;
+
+/// Difference between the time of day and CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug)]
+struct Offset {
+    /// The time of day less CLOCK_MONOTONIC; modulo 2⁶⁴.
+    ns: u64,
+    error_ns: u64,
+    /// CLOCK_MONOTONIC at the measurement.
+    at_ns: u64,
+}
+
+impl Offset {
+    fn measure() -> Self {
+        let reading = || {
+            let before = now_ns(ClockId::CLOCK_MONOTONIC);
+            let wall = now_ns(ClockId::CLOCK_REALTIME);
+            let after = now_ns(ClockId::CLOCK_MONOTONIC);
+            let half = after.saturating_sub(before) / 2;
+            Self { ns: wall.wrapping_sub(before + half), error_ns: half + 1, at_ns: after }
+        };
+        let first = reading();
+        (1..READINGS)
+            .map(|_| reading())
+            .fold(first, |best, next| if next.error_ns < best.error_ns { next } else { best })
+    }
+
+    /// Combines it with a later measurement.
+    fn then(self, next: Self) -> Self {
+        let apart = (next.ns.wrapping_sub(self.ns) as i64).unsigned_abs();
+        if apart > self.error_ns + next.error_ns {
+            return next;
+        }
+        let (ns, error_ns) = match next.error_ns < self.error_ns {
+            true => (next.ns, next.error_ns),
+            false => (self.ns, self.error_ns),
+        };
+        Self { ns, error_ns, at_ns: next.at_ns }
+    }
+}
+
+/// Returns by how many ns the time of day is ahead of CLOCK_MONOTONIC, with an error below a
+/// microsecond even if the thread is interrupted meanwhile.
+pub fn wall_ahead_ns() -> i64 {
+    Offset::measure().ns.cast_signed()
+}
+
+fn now_ns(clock: ClockId) -> u64 {
+    // These clocks always exist.
+    clock_gettime(clock).map_or(0, |time| {
+        (time.tv_sec() as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec() as u64)
+    })
+}
+
+/// Converts times of CLOCK_MONOTONIC into ns since 1970 (UTC).
+#[derive(Debug)]
+pub(crate) struct WallClock(Offset);
+
+impl WallClock {
+    pub(crate) fn new() -> Self {
+        Self(Offset::measure())
+    }
+
+    /// Converts a packet's time.
+    #[inline]
+    pub(crate) fn wall_ns(&mut self, monotonic_ns: u64) -> u64 {
+        if monotonic_ns.saturating_sub(self.0.at_ns) > OFFSET_INTERVAL_NS {
+            self.measure_again();
+        }
+        monotonic_ns.wrapping_add(self.0.ns)
+    }
+
+    #[cold]
+    fn measure_again(&mut self) {
+        self.0 = self.0.then(Offset::measure());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a program writes.
+    /// Returns a stamp as a program writes it.
     fn written(mark: u64, hash: u64) -> Vec<u8> {
         [hash.to_ne_bytes(), mark.to_ne_bytes(), 77u64.to_ne_bytes()].concat()
     }
@@ -164,5 +247,38 @@ mod tests {
         assert!(meta.timestamp_ns > 77 + 1_000_000_000, "the time of day");
         stamps.read(None, &mut meta);
         assert_eq!((meta.timestamp_source, meta.hash), (TimestampSource::Software, 0));
+    }
+
+    #[test]
+    fn an_offset_stays_until_the_clock_is_set() {
+        let offset = |ns, error_ns, at_ns| Offset { ns, error_ns, at_ns };
+        let rows = [
+            ("within the errors of both it stays", (1000, 50), (1080, 40), (1080, 40)),
+            ("and of two the better one counts", (1000, 50), (1080, 60), (1000, 50)),
+            ("the clock was set forward", (1000, 50), (5000, 90), (5000, 90)),
+            ("the clock was set back, before 1970", (1000, 50), (u64::MAX, 1), (u64::MAX, 1)),
+            ("about zero", (3, 9), (u64::MAX - 3, 9), (3, 9)),
+        ];
+        for (sentence, old, new, expected) in rows {
+            let then = offset(old.0, old.1, 7).then(offset(new.0, new.1, 8));
+            assert_eq!(
+                (then.ns, then.error_ns, then.at_ns),
+                (expected.0, expected.1, 8),
+                "{sentence}"
+            );
+        }
+    }
+
+    #[test]
+    fn now_is_now() {
+        let mut clock = WallClock::new();
+        for _ in 0..3 {
+            let before = now_ns(ClockId::CLOCK_REALTIME);
+            let now = clock.wall_ns(now_ns(ClockId::CLOCK_MONOTONIC));
+            let after = now_ns(ClockId::CLOCK_REALTIME);
+            // Others may take the CPU in between, but not for a second.
+            assert!(before.abs_diff(now) < 1_000_000_000 && after.abs_diff(now) < 1_000_000_000);
+            clock.0.at_ns = 0;
+        }
     }
 }

@@ -1,23 +1,16 @@
-//! The rings into which the resident program copies packets: memory of a BPF array that can be
-//! mapped, and no socket. Their owner reads the packets where the program has put them (Linux
-//! 5.18, for `bpf_xdp_load_bytes`). The rings themselves are `cell_ring`'s.
+//! Rings into which the resident program copies packets: the mapped memory of a BPF array, without a
+//! socket (Linux 5.18, for `bpf_xdp_load_bytes`). The rings themselves are `cell_ring`'s.
 //!
-//! A ring has one writer at a time: one for each receive queue, which most drivers serve on one
-//! CPU at a time; in skb mode, and with drivers that do it otherwise (`port/copy_queue.rs`),
-//! one for each CPU, for there packets of one queue come on several. A reader of several rings
-//! brings their packets into the order of their times. What a CPU is still copying when the reader
-//! looks it gets at the next look, behind later packets of other CPUs; and where packets have no
-//! times, rings are read in turns.
-//! A ring that is full loses packets, and nothing else happens: neither the host nor another
-//! reader notices.
+//! A ring has one writer at a time. Most drivers serve a receive queue on one CPU at a time: one ring
+//! per queue. In skb mode, and with other drivers (`port/copy_queue.rs`), packets of one queue come on
+//! several CPUs: one ring per CPU, and the reader merges them by time. A packet that a CPU is still
+//! copying when the reader looks comes later, behind packets of other CPUs; packets without times are
+//! read round robin. A full ring loses packets, with no effect on the host or other readers.
 //!
-//! Each reader has a BPF ring buffer, by which the program wakes it. The program finds it by the
-//! number of the ring that it has written to.
+//! The program wakes each reader by a BPF ring buffer, found by the number of the ring it wrote to.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
-
-pub(crate) use super::clock::WallClock;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,46 +21,44 @@ use crate::cell_ring::{self, CellRing, MAX_RING_BYTES, MAX_SNAPLEN, Reader, Wake
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
-/// What a ring of long packets may take, and all rings together, where nobody says how many
-/// cells they have.
+/// Memory limits of a ring and of all rings together, if no number of cells is given.
 const RING_BYTES: u64 = 32 << 20;
 const ALL_RINGS_BYTES: u64 = 128 << 20;
 const DEFAULT_CELLS: u32 = 16_384;
-/// With fewer, the first burst is lost.
+/// Fewer cells lose the first burst.
 const MIN_CELLS: u32 = 16;
 
-/// Which ring a packet goes to.
+/// Assignment of packets to rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// The one of its receive queue.
+    /// One ring per receive queue.
     Queue,
-    /// The one of the CPU that deals with it.
+    /// One ring per CPU.
     Cpu,
 }
 
-/// What the rings of one owner look like.
+/// Configuration of one owner's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
-    /// How many rings.
+pub(crate) struct CopyConfig {
+    /// Number of rings.
     pub rings: u32,
-    /// Which of them a packet goes to.
     pub sharing: Sharing,
     /// The first of the receive queues whose packets are copied.
     pub first_queue: u32,
-    /// How many queues.
+    /// Number of queues.
     pub queues: u32,
-    /// The sizes of each ring.
+    /// Sizes of each ring.
     pub ring: cell_ring::CellGeometry,
-    /// Whether each packet's time is taken.
+    /// Each packet gets a timestamp.
     pub stamped: bool,
 }
 
-impl Geometry {
-    /// Rings for packets of at most `snaplen` bytes, with as many cells as one may have memory for
-    /// if nobody says how many.
+impl CopyConfig {
+    /// Sizes rings for packets of at most `snaplen` bytes, with `cells` cells or as many as the memory
+    /// limits allow.
     ///
     /// # Errors
-    /// That is more memory than they may take.
+    /// The rings need more memory than allowed.
     pub(crate) fn new(
         sharing: Sharing,
         rings: u32,
@@ -98,12 +89,12 @@ impl Geometry {
     }
 }
 
-/// Rings that would take more memory than they may.
+/// Memory of rings over the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLarge {
     pub bytes: u64,
     pub most: u64,
-    /// How many together take it.
+    /// Number of rings that need it together.
     pub rings: u32,
 }
 
@@ -118,29 +109,28 @@ impl fmt::Display for TooLarge {
     }
 }
 
-/// The rings of one owner: their memory, and the maps that the program knows them by.
+/// The rings of one owner, as the maps that the program uses.
 #[derive(Debug)]
 pub(crate) struct Copies {
-    geometry: Geometry,
+    config: CopyConfig,
     fd: OwnedFd,
-    /// For each ring the ring buffer by which its reader is woken.
+    /// For each ring the BPF ring buffer that wakes its reader.
     wakers: OwnedFd,
 }
 
 impl Copies {
-    /// Makes empty rings, and a reader for each queue, or one for all CPUs, by the first queue it
-    /// reads. `object` and `option` are for messages: what the rings are for, and the option that
-    /// says how many cells they have.
+    /// Creates empty rings, and a reader per queue, or one for all CPUs, each with the first queue it
+    /// reads. Errors name `object` and the `option` that sets the number of cells.
     ///
     /// # Errors
     /// The kernel has no memory for them.
     pub(crate) fn new(
-        geometry: Geometry,
+        config: CopyConfig,
         object: &str,
         option: &str,
     ) -> Result<(Self, Vec<(u32, Reader)>)> {
-        let Geometry { rings, sharing, first_queue, .. } = geometry;
-        let ring_bytes = geometry.ring.ring_bytes();
+        let CopyConfig { rings, sharing, first_queue, ring, stamped, .. } = config;
+        let ring_bytes = ring.ring_bytes();
         let failed = |error| {
             let mib = (ring_bytes * u64::from(rings)) >> 20;
             Error::system("make rings for", object, error)
@@ -162,26 +152,24 @@ impl Copies {
             let buffer = &buffers[ring as usize % buffers.len()];
             bpf::put(wakers.as_fd(), ring, buffer, bpf::Write::Any).map_err(failed)?;
         }
-        let ring = |number| CellRing::new(&map, number * ring_bytes as usize, geometry.ring);
-        let timed = geometry.stamped;
+        let ring_at = |number| CellRing::new(&map, number * ring_bytes as usize, ring);
         let readers = buffers.into_iter().enumerate().map(|(number, buffer)| {
             let wake = WakeSource::of_buffer(buffer).map_err(failed)?;
             let reader = match sharing {
-                Sharing::Queue => Reader::new([ring(number)], timed, wake),
-                Sharing::Cpu => Reader::new((0..rings as usize).map(ring), timed, wake),
+                Sharing::Queue => Reader::new([ring_at(number)], stamped, wake),
+                Sharing::Cpu => Reader::new((0..rings as usize).map(ring_at), stamped, wake),
             };
             Ok((first_queue + number as u32, reader))
         });
         let readers = readers.collect::<Result<_>>()?;
-        Ok((Self { geometry, fd, wakers }, readers))
+        Ok((Self { config, fd, wakers }, readers))
     }
 
-    /// What the rings look like.
-    pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
+    pub(crate) fn config(&self) -> &CopyConfig {
+        &self.config
     }
 
-    /// The map of ring buffers, by the numbers of rings.
+    /// Returns the map of BPF ring buffers, by ring number.
     pub(crate) fn wakers(&self) -> BorrowedFd<'_> {
         self.wakers.as_fd()
     }

@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn rings_are_as_large_as_memory_allows() {
     let of = |rings, snaplen, cells| {
-        Geometry::new(Sharing::Queue, rings, 0..=0, snaplen, cells)
+        CopyConfig::new(Sharing::Queue, rings, 0..=0, snaplen, cells)
             .map(|g| (g.ring.cells, g.ring.cell_bytes(), g.ring.snaplen))
             .map_err(|too_large| too_large.to_string())
     };

@@ -1,34 +1,34 @@
 //! Loading the resident program and attaching it.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{fmt, io};
 
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramHandle};
 
 use super::metadata;
-use super::refusal::{self, Refusal};
 use super::shared::{self, END, INGRESS, STAGES};
 use super::{ModeWish, Resident, privileged};
 use crate::error::{Error, Result};
-use crate::link::Interface;
-use crate::xdp::bpf::{self, Mode, ProgramMap, Write};
+use crate::link::{Channels, Ethtool, Interface};
+use crate::xdp::bpf::{self, AttachFailure, Mode, Write};
 
-/// The resident program's name, by which it is known.
+/// Name of the resident program, by which processes recognise it.
 pub(super) const PROGRAM: &str = "sluice_ingress";
 const LAST_STAGE: &str = "sluice_end";
 
 /// The compiled `bpf/ingress.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ingress.bpf.o"));
 
-/// A page holds headroom (256 bytes), the frame, and what an skb needs at its end: an MTU up to
-/// here fits one buffer everywhere.
-pub(super) const ONE_BUFFER_MTU: u32 = 3000;
+/// Largest MTU that fits one buffer everywhere: a page holds headroom (256 bytes), the frame, and an
+/// skb's data at its end.
+const ONE_BUFFER_MTU: u32 = 3000;
 
 /// `BPF_F_XDP_HAS_FRAGS` of linux/bpf.h, Linux 5.18.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// Attaches the program, after a reader of the driver's metadata if that is wanted and can be.
-/// None if another was there first; what comes second is why the mode is not native.
+/// Attaches the program; with `metadata`, and where possible, behind a reader of the driver's
+/// metadata. None if another program is attached meanwhile. The second value says why the mode is not
+/// native.
 pub(super) fn attach(
     interface: &Interface,
     wish: ModeWish,
@@ -42,16 +42,20 @@ pub(super) fn attach(
     };
     let mut reader = match (metadata, mode) {
         (false, _) => Err(metadata::not_at_attaching(interface)),
-        (true, Mode::Skb) => Err(metadata::not_in_skb_mode(interface)),
+        (true, Mode::Skb) => {
+            Err(format!("in skb mode {} is not asked: only its driver has them", interface.name))
+        }
         (true, Mode::Native) => reader(interface, program.as_fd()),
     };
     let mut reason = None;
     loop {
         let first = reader.as_ref().map_or(program.as_fd(), |reader| reader.as_fd());
-        // Before the link: a process that is killed closes its files from the last on, and the map
-        // of stages is emptied when nobody has it. So it never goes before the link.
-        let (id, maps) = parts(interface, first)?;
-        match refusal::attach(first, interface, mode) {
+        // The maps are opened before the link: a killed process closes its files from the last on, and
+        // the map of stages is emptied with its last descriptor, which thus outlives the link.
+        let look = || Ok((bpf::program_id(first)?, bpf::maps_of(first)?));
+        let (id, maps) = look()
+            .map_err(|error| privileged(error, "look at the XDP program of", &interface.name))?;
+        match try_attach(first, interface, mode) {
             Ok(Some(link)) => {
                 let no_metadata = reader.as_ref().err().cloned();
                 let mut resident = Resident::from_parts(interface, mode, id, link, maps)?;
@@ -59,7 +63,7 @@ pub(super) fn attach(
                 return Ok(Some((resident, reason)));
             }
             Ok(None) => return Ok(None),
-            // It may be the binding that the driver does not take: without, then.
+            // The driver may refuse only the bound reader: try without.
             Err(refusal) if reader.is_ok() && refusal.is_of_mode() => {
                 reader = Err(format!("the driver of {} refused it: {refusal}", interface.name));
             }
@@ -69,19 +73,22 @@ pub(super) fn attach(
                 reason = Some(format!("the driver of {} refused: {refusal}", interface.name));
                 mode = Mode::Skb;
             }
-            Err(refusal) => return Err(refused(refusal, interface, mode)),
+            Err(refusal) => {
+                let elsewhere = mode == Mode::Native && refusal.is_of_mode();
+                let skb = elsewhere.then(|| "mode=skb works everywhere, slowly".to_owned());
+                let remedy: Vec<String> = refusal.reason.into_iter().chain(skb).collect();
+                return Err(privileged(
+                    refusal.error,
+                    "attach the XDP program to",
+                    &interface.name,
+                )
+                .remedy(remedy.join("; ")));
+            }
         }
     }
 }
 
-/// The number of a program, and its maps.
-fn parts(interface: &Interface, program: BorrowedFd<'_>) -> Result<(u32, Vec<ProgramMap>)> {
-    let failed = |error| privileged(error, "look at the XDP program of", &interface.name);
-    let id = bpf::program_id(program).map_err(failed)?;
-    Ok((id, bpf::maps_of(program).map_err(failed)?))
-}
-
-/// A reader that goes on to `program`, under its name and with its maps; or why there is none.
+/// Loads a metadata reader that tail-calls `program`, with its name and maps; or says why it cannot.
 fn reader(interface: &Interface, program: BorrowedFd<'_>) -> std::result::Result<OwnedFd, String> {
     let failed = |error: io::Error| error.to_string();
     let maps = bpf::maps_of(program).map_err(failed)?;
@@ -96,15 +103,7 @@ fn reader(interface: &Interface, program: BorrowedFd<'_>) -> std::result::Result
     Ok(reader)
 }
 
-fn refused(refusal: Refusal, interface: &Interface, mode: Mode) -> Error {
-    let elsewhere = mode == Mode::Native && refusal.is_of_mode();
-    let mode = elsewhere.then(|| "mode=skb works everywhere, slowly".to_owned());
-    let remedy: Vec<String> = refusal.reason.into_iter().chain(mode).collect();
-    let error = privileged(refusal.error, "attach the XDP program to", &interface.name);
-    if remedy.is_empty() { error } else { error.remedy(remedy.join("; ")) }
-}
-
-/// Brings the program and its maps into the kernel, with the last stage in its place.
+/// Loads the program and its maps, with the last stage installed.
 fn load(interface: &Interface) -> Result<Object> {
     bpf::silence_libbpf();
     let failed = |error: libbpf_rs::Error| {
@@ -122,12 +121,12 @@ fn load(interface: &Interface) -> Result<Object> {
     Ok(object)
 }
 
-/// Whether frames may lie in several buffers.
+/// Returns true if frames may span several buffers.
 fn needs_frags(interface: &Interface) -> bool {
     interface.mtu > ONE_BUFFER_MTU
 }
 
-/// Sets what is known only now.
+/// Sets sizes and constants that are known only at run time.
 fn prepare(open: &mut OpenObject, frags: bool) -> libbpf_rs::Result<()> {
     let cpus = libbpf_rs::num_possible_cpus()? as u32;
     for mut map in open.maps_mut() {
@@ -152,8 +151,8 @@ fn prepare(open: &mut OpenObject, frags: bool) -> libbpf_rs::Result<()> {
     Ok(())
 }
 
-/// Puts the last stage in its place, and ties the maps that only users use to the program, for
-/// them to be found.
+/// Installs the last stage, and binds the maps that only users use to the program, so that other
+/// processes find them.
 fn complete(object: &Object) -> io::Result<()> {
     let find = |name: &str| {
         let map = object.maps().find(|map| map.name().to_string_lossy() == name);
@@ -172,4 +171,129 @@ fn program(object: &Object, name: &str) -> Result<ProgramHandle> {
     program
         .and_then(|program| ProgramHandle::try_from(&program).ok())
         .ok_or_else(|| Error::Usage(format!("bpf/ingress.bpf.c has no program {name}")))
+}
+
+/// A refused attachment.
+#[derive(Debug)]
+struct Refusal {
+    error: io::Error,
+    /// The kernel's reason, or the cause that the interface's settings suggest.
+    reason: Option<String>,
+}
+
+impl Refusal {
+    /// Returns true if another mode may succeed.
+    fn is_of_mode(&self) -> bool {
+        has_reason(&self.error) && self.error.raw_os_error() != Some(libc::EEXIST)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.reason {
+            Some(reason) => write!(f, "{}: {reason}", self.error),
+            None => self.error.fmt(f),
+        }
+    }
+}
+
+/// Attaches a program; none if the interface has one already. Call it in the interface's network
+/// namespace.
+fn try_attach(
+    program: BorrowedFd<'_>,
+    interface: &Interface,
+    mode: Mode,
+) -> Result<Option<OwnedFd>, Refusal> {
+    match bpf::attach(program, interface.index, mode) {
+        Ok(link) => return Ok(Some(link)),
+        Err(error) if is_taken(&error, interface) => return Ok(None),
+        Err(error) if !has_reason(&error) => return Err(Refusal { error, reason: None }),
+        Err(_) => {}
+    }
+    // Again, recording the reason: most attachments succeed and need no recorder.
+    let listener = AttachFailure::listen();
+    let error = match bpf::attach(program, interface.index, mode) {
+        Ok(link) => return Ok(Some(link)),
+        Err(error) if is_taken(&error, interface) => return Ok(None),
+        Err(error) => error,
+    };
+    let reason = listener.ok().and_then(|listener| listener.text());
+    let reason = reason.or_else(|| likely_cause(&error, interface));
+    Err(Refusal { error, reason })
+}
+
+/// Returns true if another program is, or was a moment ago, on the interface.
+fn is_taken(error: &io::Error, interface: &Interface) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => true,
+        // The kernel also returns it where a bridge or a bond above the interface has a program.
+        Some(libc::EEXIST) => bpf::attached(interface.index).is_ok_and(|found| found.is_some()),
+        _ => false,
+    }
+}
+
+/// Returns true if the interface or its driver may be the reason, not this process.
+fn has_reason(error: &io::Error) -> bool {
+    use libc::{EACCES, EINTR, EMFILE, ENFILE, ENODEV, ENXIO, EPERM};
+    let others = [EACCES, EINTR, EMFILE, ENFILE, ENODEV, ENXIO, EPERM];
+    error.raw_os_error().is_some_and(|errno| !others.contains(&errno))
+}
+
+/// Guesses the cause from the interface's settings.
+fn likely_cause(error: &io::Error, interface: &Interface) -> Option<String> {
+    let mut ethtool = Ethtool::open(None).ok()?;
+    let lro = ethtool.lro(&interface.name).unwrap_or(false);
+    let channels = ethtool.channels(&interface.name).ok().flatten();
+    cause(error.raw_os_error()?, &interface.name, interface.mtu, lro, channels)
+}
+
+fn cause(
+    errno: i32,
+    name: &str,
+    mtu: u32,
+    lro: bool,
+    channels: Option<Channels>,
+) -> Option<String> {
+    match errno {
+        libc::EEXIST => Some(format!("a bridge or a bond above {name} has an XDP program")),
+        _ if lro => Some(format!("large receive offload is on: `ethtool -K {name} lro off`")),
+        libc::ENOSPC => {
+            let counts = channels.map_or_else(String::new, |it| {
+                let (rx, tx) = (it.combined + it.rx, it.combined + it.tx);
+                format!(" ({rx} to receive by, {tx} to send by)")
+            });
+            Some(format!("{name} has too few queues for XDP{counts}: `ethtool -L` changes them"))
+        }
+        _ if mtu > ONE_BUFFER_MTU => Some(format!(
+            "the MTU of {name}, {mtu}, may be too large for XDP: `ip link set {name} mtu \
+             {ONE_BUFFER_MTU}`"
+        )),
+        libc::ERANGE => Some(format!("the MTU of {name} or of its other end is too large for XDP")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_settings_of_an_interface_suggest_the_cause() {
+        let queues = Channels { rx: 0, tx: 1, combined: 2, rx_max: 0, tx_max: 1, combined_max: 2 };
+        for (sentence, errno, mtu, lro, expected) in [
+            ("LRO", libc::EOPNOTSUPP, 9000, true, Some("large receive offload is on")),
+            ("queues", libc::ENOSPC, 1500, false, Some("queues for XDP (2 to receive by, 3 to")),
+            ("its own MTU", libc::EOPNOTSUPP, 9000, false, Some("ip link set eth0 mtu 3000")),
+            ("another's MTU", libc::ERANGE, 1500, false, Some("of its other end")),
+            ("a bond", libc::EEXIST, 1500, false, Some("a bond above eth0")),
+            ("nothing to see", libc::EOPNOTSUPP, 1500, false, None),
+        ] {
+            let found = cause(errno, "eth0", mtu, lro, Some(queues));
+            match (&found, expected) {
+                (Some(found), Some(expected)) if found.contains(expected) => {}
+                (None, None) => {}
+                _ => panic!("{sentence}: {found:?}"),
+            }
+        }
+    }
 }

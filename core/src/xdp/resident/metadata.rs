@@ -210,19 +210,14 @@ pub(super) fn not_at_attaching(interface: &Interface) -> String {
     )
 }
 
-/// Why there is no reader in skb mode.
-pub(super) fn not_in_skb_mode(interface: &Interface) -> String {
-    format!("in skb mode {} is not asked: only its driver has them", interface.name)
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::os::fd::AsFd;
     use std::sync::Arc;
 
     use super::super::program::{Sockets, load};
-    use super::super::shared::{Action, FILTERED};
-    use super::super::{ModeWish, Owner, Resident, Stage};
+    use super::super::shared::FILTERED;
+    use super::super::{Action, ModeWish, Owner, Resident, Stage};
     use super::*;
     use crate::link::{Lab, netns};
     use crate::tests;

@@ -1,4 +1,4 @@
-//! The resident program: one on an interface, held by all who use it, gone with the last.
+//! The resident program: one per interface, shared by all processes that use it.
 //!
 //! ```text
 //!   process A --+--> bpf_link --> program on eth0 --> maps
@@ -7,53 +7,49 @@
 //!               +--> maps (the same, found by id) -------+
 //! ```
 //!
-//! Nobody is its master. Who comes first attaches it; who comes later finds it by the number
-//! the kernel gives it and takes a hold of the same link and maps. The kernel takes it off when
-//! the last hold is gone, however the processes end. So there is nothing to clean up after a
-//! crash, and a port that is opened or closed beside others changes maps, not the attachment.
+//! The first process attaches it. Later ones find it by the kernel's id and hold the same link and
+//! maps. The kernel detaches it with the last holder, however the processes end: nothing needs
+//! cleaning up after a crash, and opening or closing a port changes maps, not the attachment.
 //!
-//! A stage, a place in the chain of programs (bpf/include/ingress.h), belongs to who could put
-//! a socket into `sluice_owned` where none was: the kernel decides who was first, and takes the
-//! socket out again when its owner ends. The stage acts from the moment the same socket is in
-//! `sluice_alive`. Counters go on from owner to owner: each notes what it found.
+//! A stage of the chain of programs (bpf/ingress.h) belongs to the process that inserted a socket
+//! into its empty entry of `sluice_owned`: the kernel decides which of two is first, and removes the
+//! socket when its owner ends. The stage acts from the moment the same socket is in `sluice_alive`.
+//! Counters continue from owner to owner: each notes what it found.
 //!
 //! Needs Linux 5.10 (bpf_link for XDP 5.9, tying maps to a program 5.10), CAP_NET_ADMIN, CAP_BPF,
 //! and CAP_SYS_ADMIN to find what another process has attached.
 
 mod attach;
 mod metadata;
-mod owner;
 mod pin;
-mod places;
 mod program;
-mod refusal;
 mod shared;
 mod stage;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(crate) use metadata::obstacle as metadata_obstacle;
-pub use owner::Owner;
 pub(crate) use program::{
     Sockets, load as load_program, load_copying, load_flows, load_forwarding,
 };
-pub use shared::{Action, Counters};
+pub use shared::Counters;
 pub(crate) use shared::{COUNTERS, DROP, FILTERED, FLOWS, FORWARD, MIRRORS, QUEUES_MAX, WHOLE};
+pub use stage::{Action, Owner};
 pub(crate) use stage::{ClaimLock, Direct, Stage};
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use shared::{Control, END, Tallies};
+use shared::{ControlPage, END, Tallies};
 
 use super::bpf::{self, Mode, ProgramMap};
 use crate::error::{Error, Result};
 use crate::link::Interface;
 
-/// Between two looks at an interface where others come and go.
+/// Pause between two attempts while other processes attach, detach or clean up.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// How often one looks.
+/// Number of attempts: a second in all.
 const LOOKS: usize = 100;
 
 /// The resident program of an interface, as one of its users holds it.
@@ -69,43 +65,43 @@ pub struct Resident {
     direct: OwnedFd,
     out: OwnedFd,
     owners: OwnedFd,
-    control: Control,
-    /// Its memory, for programs that count.
+    control: ControlPage,
+    /// The mapped counters' map, for programs that count.
     tallies_fd: OwnedFd,
     control_fd: OwnedFd,
     tallies: Tallies,
-    /// Where a reader leaves what the driver knows of a packet.
+    /// The map where a reader leaves a packet's driver metadata.
     metadata: Option<OwnedFd>,
-    /// Why there is none, where there is none.
+    /// Why there is no reader, if there is none.
     no_metadata: String,
 }
 
-/// A stage that somebody has.
+/// A stage with an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
-    /// Its place in the chain.
+    /// The stage's number in the chain.
     pub place: u32,
-    /// Who has it, and what for.
+    /// Its owner.
     pub owner: Owner,
-    /// What it has counted since its owner took it.
+    /// Its counters since the owner took it.
     pub tally: Counters,
 }
 
-/// How a program is to be attached.
+/// Requested attachment mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ModeWish {
-    /// Native where the driver can, skb mode otherwise.
+    /// Native if the driver supports it, skb mode otherwise.
     #[default]
     Best,
-    /// This one or none.
+    /// This mode only.
     Only(Mode),
 }
 
 impl Resident {
-    /// Joins the users of the interface's resident program, or attaches it. To be called in the
-    /// interface's network namespace. What owners that were killed have left is taken away, and so
-    /// are pins of programs whose interfaces were removed. The second value says why it is not native,
-    /// where it was to be if possible.
+    /// Joins the users of the interface's resident program, or attaches it. Call it in the
+    /// interface's network namespace. It also removes what killed owners have left, and pins of
+    /// programs whose interfaces were removed. The second value says why the mode is not native,
+    /// if native was possible to ask for.
     ///
     /// # Errors
     /// A foreign program on the interface, a missing privilege, a driver that cannot.
@@ -113,9 +109,9 @@ impl Resident {
         Self::join_for(interface, wish, false)
     }
 
-    /// The same; with `metadata`, a program that this call attaches also reads what the driver
-    /// knows of packets, the card's time and hash (Linux 6.16). Where that cannot be,
-    /// [`no_metadata`](Self::no_metadata) says why.
+    /// Joins as [`join`](Self::join) does; with `metadata`, a program that this call attaches also
+    /// reads the driver's metadata of packets, the card's time and hash (Linux 6.16). If that is not
+    /// possible, [`no_metadata`](Self::no_metadata) says why.
     ///
     /// # Errors
     /// As [`join`](Self::join).
@@ -125,37 +121,35 @@ impl Resident {
         metadata: bool,
     ) -> Result<(Self, Option<String>)> {
         pin::sweep_now();
-        // Whoever else comes or goes at this moment makes another look necessary, not many.
+        // A process that comes or goes at this moment makes another attempt necessary.
         for _ in 0..LOOKS {
             if let Some(resident) = Self::find(interface)? {
-                // What the dead left does no harm: if it cannot be cleaned up, it is the next's.
+                // What is left does no harm; if it cannot be removed, the next process tries.
                 let _ = resident.clean();
+                let wanted = match wish {
+                    ModeWish::Best => Mode::Native,
+                    ModeWish::Only(mode) => mode,
+                };
+                if resident.mode == wanted {
+                    return Ok((resident, None));
+                }
+                let reason = format!(
+                    "the resident program of {0} is attached in {1} mode already; its users have to \
+                     end (see `sluice claims {0}`; `sluice detach {0}` ends them and takes it off) \
+                     before it can be in {2} mode",
+                    interface.name,
+                    resident.mode.name(),
+                    wanted.name()
+                );
                 return match wish {
-                    ModeWish::Only(mode) if mode != resident.mode => Err(Error::Usage(format!(
-                        "{}: the resident program is attached in {} mode; its users have to end \
-                         (see `sluice claims {0}`; `sluice detach {0}` ends them and takes it off) \
-                         before it can be in {} mode",
-                        interface.name,
-                        resident.mode.name(),
-                        mode.name()
-                    ))),
-                    ModeWish::Best if resident.mode != Mode::Native => {
-                        let reason = format!(
-                            "the resident program of {} is attached in {} mode already; its users \
-                             have to end (see `sluice claims {0}`; `sluice detach {0}` ends them \
-                             and takes it off) before it can be in native mode",
-                            interface.name,
-                            resident.mode.name()
-                        );
-                        Ok((resident, Some(reason)))
-                    }
-                    _ => Ok((resident, None)),
+                    ModeWish::Best => Ok((resident, Some(reason))),
+                    ModeWish::Only(_) => Err(Error::Usage(reason)),
                 };
             }
             if let Some(attached) = attach::attach(interface, wish, metadata)? {
                 return Ok(attached);
             }
-            // Another is attaching it, which with some drivers takes its time.
+            // Another process is attaching it, which takes some drivers a while.
             std::thread::sleep(LOOK_AGAIN);
         }
         let busy = io::Error::from_raw_os_error(libc::EBUSY);
@@ -163,18 +157,18 @@ impl Resident {
             .remedy("other programs come and go there: try again"))
     }
 
-    /// The interface's resident program, if it has one. To be called in the interface's network
+    /// Returns the interface's resident program, if it has one. Call it in the interface's network
     /// namespace.
     ///
     /// # Errors
     /// A foreign program on the interface, a missing privilege.
     pub fn find(interface: &Interface) -> Result<Option<Self>> {
         let failed = |error| not_found(error, interface);
-        let Some((id, mode, program)) = look(interface)? else { return Ok(None) };
-        // In this order: whoever leaves lets the link go before the map of stages, which is
-        // emptied when nobody has it. So if there is still a link, that map was never let go.
+        let Some((id, mode, program)) = open_program(interface)? else { return Ok(None) };
+        // In this order: a process that ends closes the link before the map of stages, which is
+        // emptied with its last descriptor. So if a link still exists, that map was never emptied.
         let maps = match bpf::maps_of(program.as_fd()) {
-            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) if no_longer_exists(&error) => return Ok(None),
             other => other.map_err(failed)?,
         };
         let Some(link) = bpf::link_of(id).map_err(failed)? else { return Ok(None) };
@@ -195,7 +189,7 @@ impl Resident {
         };
         let failed = |error| privileged(error, "map the memory of", interface.name.as_str());
         let control_fd = take(".data.control")?.fd;
-        let control = Control::map(control_fd.as_fd()).map_err(failed)?;
+        let control = ControlPage::map(control_fd.as_fd()).map_err(failed)?;
         if control.version() != shared::VERSION {
             return Err(other_version(interface));
         }
@@ -221,38 +215,38 @@ impl Resident {
         })
     }
 
-    /// Why the card's times and hashes are not read; none if they are.
+    /// Says why the card's times and hashes are not read; none if they are.
     pub fn no_metadata(&self) -> Option<&str> {
         self.metadata().err()
     }
 
-    /// Where a reader leaves what the driver knows of a packet, or why there is none.
+    /// Returns the map where a reader leaves a packet's driver metadata, or why there is no reader.
     pub(crate) fn metadata(&self) -> std::result::Result<&OwnedFd, &str> {
         self.metadata.as_ref().ok_or(&self.no_metadata)
     }
 
-    /// How it is attached.
+    /// Returns the mode it is attached in.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The program's number, as `bpftool prog` shows it.
+    /// Returns the program's id, as `bpftool prog` shows it.
     pub fn program(&self) -> u32 {
         self.program
     }
 
-    /// Whether frames may lie in several buffers.
+    /// Returns true if frames may span several buffers.
     pub fn frags(&self) -> bool {
         self.control.frags()
     }
 
-    /// All packets that came to the interface since the program was attached; `dropped` of these
-    /// for who drops everything that others leave.
+    /// Returns the counters of all packets that came to the interface since the program was attached;
+    /// `dropped` are those of the owner that drops what the others leave.
     pub fn total(&self) -> Counters {
         self.tallies.of(END)
     }
 
-    /// What a stage has counted since the program was attached.
+    /// Returns the counters of a stage since the program was attached.
     pub fn tally(&self, stage: u32) -> Counters {
         self.tallies.of(stage)
     }
@@ -262,14 +256,14 @@ impl Resident {
     }
 }
 
-/// The interface's program, if it has one; an error if it is not ours, of whatever version.
-fn look(interface: &Interface) -> Result<Option<(u32, Mode, OwnedFd)>> {
+/// Opens the interface's program, if it has one; fails if it is not sluice's, of any version.
+fn open_program(interface: &Interface) -> Result<Option<(u32, Mode, OwnedFd)>> {
     let failed = |error| not_found(error, interface);
     let Some((id, mode)) = bpf::attached(interface.index).map_err(failed)? else {
         return Ok(None);
     };
     let program = match bpf::program(id) {
-        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) if no_longer_exists(&error) => return Ok(None),
         other => other.map_err(failed)?,
     };
     let name = bpf::program_name(program.as_fd()).map_err(failed)?;
@@ -279,7 +273,7 @@ fn look(interface: &Interface) -> Result<Option<(u32, Mode, OwnedFd)>> {
     }
 }
 
-fn is_gone(error: &io::Error) -> bool {
+fn no_longer_exists(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOENT)
 }
 
@@ -287,7 +281,7 @@ fn not_found(error: io::Error, interface: &Interface) -> Error {
     privileged(error, "look for the XDP program of", &interface.name)
 }
 
-/// What a failed bpf(2) means for the user.
+/// Turns a failed bpf(2) into an error for users.
 pub(super) fn privileged(error: io::Error, operation: &'static str, interface: &str) -> Error {
     bpf::privileged(error, "CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN", operation, interface)
 }

@@ -86,7 +86,7 @@ impl Resident {
     /// A foreign program on the interface, a missing privilege, somebody who holds the lock on what
     /// is kept.
     pub fn detach_any(interface: &Interface) -> Result<bool> {
-        let Some((program, ..)) = super::look(interface)? else { return Ok(false) };
+        let Some((program, ..)) = super::open_program(interface)? else { return Ok(false) };
         let link = bpf::link_of(program).map_err(|error| super::not_found(error, interface))?;
         let Some(link) = link else { return Ok(false) };
         take_off(interface, link.as_fd())?;

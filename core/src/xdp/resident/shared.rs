@@ -1,45 +1,46 @@
-//! What the resident program and its users share: `bpf/include/ingress.h`, from this side.
+//! Memory shared between the resident program and its users: bpf/ingress.h from this side.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem::{offset_of, size_of};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
-/// Users of another version keep away from each other.
+/// Version of the shared layout: users of different versions do not share a program.
 pub(super) const VERSION: u32 = 5;
-/// Places for programs that copy packets and pass them on.
-pub(crate) const MIRRORS: std::ops::Range<u32> = 0..8;
-/// The place of who leaves the host the flows that are its own.
-pub(crate) const FLOWS: std::ops::Range<u32> = 15..16;
-/// Places for programs that take packets; of these, those for all packets come last.
-pub(crate) const CLAIMS: std::ops::Range<u32> = 16..32;
-pub(crate) const FILTERED: std::ops::Range<u32> = 16..28;
-pub(crate) const WHOLE: std::ops::Range<u32> = 28..32;
-/// Neither program nor mark: owners that read what the end counts of all packets.
-pub(crate) const COUNTERS: std::ops::Range<u32> = 32..48;
-/// Neither program nor mark: whose turn it is to look who has everything, and to take a place.
+/// Stages that copy packets and pass them on.
+pub(crate) const MIRRORS: Range<u32> = 0..8;
+/// The stage that passes the host's own flows.
+pub(crate) const FLOWS: Range<u32> = 15..16;
+/// Stages that take packets: filtered claims first, then claims on all packets.
+pub(crate) const CLAIMS: Range<u32> = 16..32;
+pub(crate) const FILTERED: Range<u32> = 16..28;
+pub(crate) const WHOLE: Range<u32> = 28..32;
+/// Owners that read the end's counters of all packets: neither program nor mark.
+pub(crate) const COUNTERS: Range<u32> = 32..48;
+/// The lock of [`ClaimLock`](super::ClaimLock): neither program nor mark.
 pub(super) const TURN: u32 = 58;
-/// The resident program itself, for a reader that runs before it.
+/// The resident program itself, for a metadata reader that runs before it.
 pub(super) const INGRESS: u32 = 59;
-/// No program, only a mark: the end has everything go out by another interface.
+/// Mark: the end redirects everything to another interface.
 pub(crate) const FORWARD: u32 = 60;
-/// No program, only a mark: the end drops everything.
+/// Mark: the end drops everything.
 pub(crate) const DROP: u32 = 61;
-/// No program, only a mark: the end gives everything to the sockets of `sluice_direct`.
+/// Mark: the end redirects to the sockets of `sluice_direct`.
 pub(crate) const DIRECT: u32 = 62;
 /// The last program.
 pub(crate) const END: u32 = 63;
-/// Places in all.
+/// Number of stages.
 pub(crate) const STAGES: u32 = 64;
 /// Receive queues that a map of sockets has room for.
 pub(crate) const QUEUES_MAX: u32 = 256;
 
-/// Whether a place holds a program of its owner, not only a mark.
-pub(super) fn has_program(place: u32) -> bool {
-    place < TURN
+/// Returns true if a stage can hold a program of its owner, not only a mark.
+pub(super) fn has_program(stage: u32) -> bool {
+    stage < TURN
 }
 
 /// `struct sluice_control`.
@@ -53,31 +54,22 @@ pub(super) struct ControlLayout {
     direct: [AtomicU8; QUEUES_MAX as usize],
 }
 
-/// `struct sluice_tally`.
-#[repr(C, align(64))]
-struct TallyLayout {
-    packets: AtomicU64,
-    bytes: AtomicU64,
-    taken: AtomicU64,
-    missed: AtomicU64,
-    dropped: AtomicU64,
-    dropped_bytes: AtomicU64,
-    reserved: [u64; 2],
-}
-
-/// Where `present` is in the control value.
+/// Offset of `present` in the control value.
 pub(super) const PRESENT_AT: u32 = offset_of!(ControlLayout, present) as u32;
 
-/// Where the counters are in a tally.
-pub(super) mod tally {
-    use super::{TallyLayout, offset_of};
+/// Size of `struct sluice_tally`: a [`Counters`], and room up to a cache line.
+pub(super) const TALLY_BYTES: usize = 64;
 
-    pub(crate) const PACKETS: i16 = offset_of!(TallyLayout, packets) as i16;
-    pub(crate) const BYTES: i16 = offset_of!(TallyLayout, bytes) as i16;
-    pub(crate) const TAKEN: i16 = offset_of!(TallyLayout, taken) as i16;
-    pub(crate) const MISSED: i16 = offset_of!(TallyLayout, missed) as i16;
-    pub(crate) const DROPPED: i16 = offset_of!(TallyLayout, dropped) as i16;
-    pub(crate) const DROPPED_BYTES: i16 = offset_of!(TallyLayout, dropped_bytes) as i16;
+/// Offsets of the counters in a tally.
+pub(super) mod tally {
+    use super::{Counters, offset_of};
+
+    pub(crate) const PACKETS: i16 = offset_of!(Counters, packets) as i16;
+    pub(crate) const BYTES: i16 = offset_of!(Counters, bytes) as i16;
+    pub(crate) const TAKEN: i16 = offset_of!(Counters, taken) as i16;
+    pub(crate) const MISSED: i16 = offset_of!(Counters, missed) as i16;
+    pub(crate) const DROPPED: i16 = offset_of!(Counters, dropped) as i16;
+    pub(crate) const DROPPED_BYTES: i16 = offset_of!(Counters, dropped_bytes) as i16;
 }
 
 const _: () = {
@@ -85,16 +77,16 @@ const _: () = {
     assert!(offset_of!(ControlLayout, present) == 8);
     assert!(offset_of!(ControlLayout, detached) == 16);
     assert!(offset_of!(ControlLayout, direct) == 24);
-    // The end's marks stand behind all that has a program.
+    // The end's marks are above all stages that have a program.
     assert!(TURN < INGRESS && INGRESS < FORWARD && FORWARD < DROP && DROP < DIRECT && DIRECT < END);
-    // A place fits a byte, and 0 is none.
+    // A stage fits a byte of `direct`, where 0 stands for none.
     assert!(WHOLE.start > 0 && STAGES <= 256);
     assert!(WHOLE.end <= COUNTERS.start && COUNTERS.end <= TURN);
-    assert!(size_of::<TallyLayout>() == 64);
-    assert!(offset_of!(TallyLayout, dropped_bytes) == 40);
+    assert!(size_of::<Counters>() == 48);
+    assert!(tally::TAKEN == 16 && tally::DROPPED_BYTES == 40);
 };
 
-/// Writes into the control value, before the program is loaded, what never changes.
+/// Writes the control value's constants, before the program is loaded.
 pub(super) fn write_constants(value: &mut [u8], frags: bool) {
     let at = offset_of!(ControlLayout, frags);
     if let Some(field) = value.get_mut(at..at + 4) {
@@ -102,11 +94,11 @@ pub(super) fn write_constants(value: &mut [u8], frags: bool) {
     }
 }
 
-/// The value that all users of one resident program have in their memory.
+/// The control value, mapped by all users of one resident program.
 #[derive(Debug)]
-pub(super) struct Control(Mmap);
+pub(super) struct ControlPage(Mmap);
 
-impl Control {
+impl ControlPage {
     pub(super) fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         Mmap::shared(fd, PAGE_BYTES).map(Self)
     }
@@ -126,79 +118,76 @@ impl Control {
         self.layout().frags != 0
     }
 
-    /// Says to all users that the program is off.
+    /// Tells all users that the program is detached.
     pub(super) fn set_detached(&self) {
-        // A flag by itself: nothing is published through it.
+        // A flag by itself: it publishes nothing.
         self.layout().detached.store(1, Ordering::Relaxed);
     }
 
-    /// Whether somebody has said so.
     pub(super) fn is_detached(&self) -> bool {
         self.layout().detached.load(Ordering::Relaxed) != 0
     }
 
-    /// Lets a stage run, from the next packet on.
+    /// Makes a stage run from the next packet on.
     pub(super) fn set_present(&self, stage: u32) {
-        // The program reads it once a packet. What it then finds was written by system calls,
-        // and Release keeps them before.
+        // Release: the program reads it once a packet, and then finds what system calls wrote before.
         self.layout().present.fetch_or(1 << stage, Ordering::Release);
     }
 
-    /// Lets a stage run no more.
+    /// Stops a stage.
     pub(super) fn clear_present(&self, stage: u32) {
-        // AcqRel: it sees what a `set_present` before it published, such as another user of
-        // DIRECT.
+        // AcqRel: sees what an earlier `set_present` published, such as another user of DIRECT.
         self.layout().present.fetch_and(!(1 << stage), Ordering::AcqRel);
     }
 
-    /// Whether a stage is to run.
     pub(super) fn is_present(&self, stage: u32) -> bool {
         self.layout().present.load(Ordering::Relaxed) & (1 << stage) != 0
     }
 
-    /// From now on all packets of a queue are for who has this place among the claims.
-    pub(super) fn set_direct(&self, queue: u32, place: u32) {
+    /// Gives all packets of a queue to the owner of a claim stage.
+    pub(super) fn set_direct(&self, queue: u32, stage: u32) {
         let Some(entry) = self.layout().direct.get(queue as usize) else { return };
-        // The socket was put into its map by a system call; Release keeps it before.
-        entry.store(place as u8, Ordering::Release);
+        // Release: a system call put the socket into its map before.
+        entry.store(stage as u8, Ordering::Release);
         self.set_present(DIRECT);
     }
 
-    /// A queue's packets are no more for who has this place; those of another stay.
-    pub(super) fn clear_direct(&self, queue: u32, place: u32) {
+    /// Ends [`set_direct`](Self::set_direct), if the queue is this stage's.
+    pub(super) fn clear_direct(&self, queue: u32, stage: u32) {
         let Some(entry) = self.layout().direct.get(queue as usize) else { return };
-        // A byte by itself: nothing is published through its end.
-        let _ = entry.compare_exchange(place as u8, 0, Ordering::Relaxed, Ordering::Relaxed);
+        // A byte by itself: clearing it publishes nothing.
+        let _ = entry.compare_exchange(stage as u8, 0, Ordering::Relaxed, Ordering::Relaxed);
         if !self.has_direct() {
             self.clear_present(DIRECT);
-            // Somebody who came between the two has to find the mark set.
+            // A queue given away between the two calls needs the mark.
             if self.has_direct() {
                 self.set_present(DIRECT);
             }
         }
     }
 
-    /// No queue's packets are for who has this place any more.
-    pub(super) fn clear_direct_of(&self, place: u32) {
+    /// Ends [`set_direct`](Self::set_direct) for all queues of a stage.
+    pub(super) fn clear_direct_of(&self, stage: u32) {
         let entries = self.layout().direct.iter();
         for (queue, entry) in (0..).zip(entries) {
-            if entry.load(Ordering::Relaxed) == place as u8 {
-                self.clear_direct(queue, place);
+            if entry.load(Ordering::Relaxed) == stage as u8 {
+                self.clear_direct(queue, stage);
             }
         }
     }
 
-    /// Somebody has all packets of some queue.
+    /// Returns true if a claim has all packets of some queue.
     pub(super) fn has_direct(&self) -> bool {
-        // Acquire: pairs with the Release of `set_direct` of who came in between.
+        // Acquire: pairs with the Release of a concurrent `set_direct`.
         self.layout().direct.iter().any(|entry| entry.load(Ordering::Acquire) != 0)
     }
 }
 
-/// What a stage has counted, over all CPUs.
+/// Counters of a stage, summed over all CPUs: the first words of `struct sluice_tally`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Counters {
-    /// Packets: of the end, all that came; of another stage, those that it was to deal with.
+    /// Packets: for the end, all that came; for another stage, those that matched.
     pub packets: u64,
     /// Their bytes on the wire, without the frame check sequence.
     pub bytes: u64,
@@ -213,20 +202,24 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What has come since.
+    /// Returns the difference to an earlier reading.
     pub fn since(self, earlier: Self) -> Self {
+        self.zip(earlier, u64::wrapping_sub)
+    }
+
+    fn zip(self, other: Self, with: fn(u64, u64) -> u64) -> Self {
         Self {
-            packets: self.packets.wrapping_sub(earlier.packets),
-            bytes: self.bytes.wrapping_sub(earlier.bytes),
-            taken: self.taken.wrapping_sub(earlier.taken),
-            missed: self.missed.wrapping_sub(earlier.missed),
-            dropped: self.dropped.wrapping_sub(earlier.dropped),
-            dropped_bytes: self.dropped_bytes.wrapping_sub(earlier.dropped_bytes),
+            packets: with(self.packets, other.packets),
+            bytes: with(self.bytes, other.bytes),
+            taken: with(self.taken, other.taken),
+            missed: with(self.missed, other.missed),
+            dropped: with(self.dropped, other.dropped),
+            dropped_bytes: with(self.dropped_bytes, other.dropped_bytes),
         }
     }
 }
 
-/// The counters, mapped.
+/// The counters of all stages and CPUs, mapped.
 #[derive(Debug)]
 pub(super) struct Tallies {
     map: Mmap,
@@ -235,75 +228,46 @@ pub(super) struct Tallies {
 
 impl Tallies {
     pub(super) fn map(fd: BorrowedFd<'_>, entries: u32) -> io::Result<Self> {
-        let bytes = entries as usize * size_of::<TallyLayout>();
+        let bytes = entries as usize * TALLY_BYTES;
         let map = Mmap::shared(fd, bytes.next_multiple_of(PAGE_BYTES))?;
         Ok(Self { map, entries })
     }
 
-    /// What has been counted for who has a place.
-    pub(super) fn of_place(&self, place: u32) -> Counters {
-        match place {
-            // It has no program: the end counts for it, beside what is its own.
+    /// Returns the counters for the owner of a stage. The end counts for stages without a program.
+    pub(super) fn of_owner(&self, stage: u32) -> Counters {
+        let end = self.of(END);
+        match stage {
             DROP => {
-                let Counters { dropped, dropped_bytes, .. } = self.of(END);
+                let Counters { dropped, dropped_bytes, .. } = end;
                 let (packets, bytes) = (dropped, dropped_bytes);
                 Counters { packets, bytes, dropped, dropped_bytes, ..Counters::default() }
             }
-            // The end counts for all of them.
-            _ if COUNTERS.contains(&place) => {
-                let Counters { packets, bytes, .. } = self.of(END);
-                Counters { packets, bytes, ..Counters::default() }
+            _ if COUNTERS.contains(&stage) => {
+                Counters { packets: end.packets, bytes: end.bytes, ..Counters::default() }
             }
-            _ => self.of(place),
+            _ => self.of(stage),
         }
     }
 
-    /// What a stage has counted so far.
+    /// Returns a stage's own counters.
     pub(super) fn of(&self, stage: u32) -> Counters {
-        let mut sum = Counters::default();
-        for entry in (stage..self.entries).step_by(STAGES as usize) {
-            let at = self.map.at(entry as usize * size_of::<TallyLayout>());
-            // SAFETY: `entry` is below the map's number of entries, each 64 bytes, aligned and
-            // mapped as long as `self` lives; the fields are atomics.
-            let tally = unsafe { at.cast::<TallyLayout>().as_ref() };
-            // Counters of other CPUs, each exact, not of one moment.
-            sum.packets += tally.packets.load(Ordering::Relaxed);
-            sum.bytes += tally.bytes.load(Ordering::Relaxed);
-            sum.taken += tally.taken.load(Ordering::Relaxed);
-            sum.missed += tally.missed.load(Ordering::Relaxed);
-            sum.dropped += tally.dropped.load(Ordering::Relaxed);
-            sum.dropped_bytes += tally.dropped_bytes.load(Ordering::Relaxed);
-        }
-        sum
-    }
-}
-
-/// What an owner does with the packets of its stage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Action {
-    /// Takes them, to its sockets.
-    #[default]
-    Take = 1,
-    /// Drops them.
-    Drop = 2,
-    /// Counts them and passes them on.
-    Pass = 3,
-    /// Copies them.
-    Mirror = 4,
-    /// Has them go out by another interface.
-    Forward = 5,
-}
-
-impl Action {
-    /// As users write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Take => "take",
-            Self::Drop => "drop",
-            Self::Pass => "pass",
-            Self::Mirror => "mirror",
-            Self::Forward => "forward",
-        }
+        let cpus = (stage..self.entries).step_by(STAGES as usize).map(|entry| {
+            let word = |offset: i16| {
+                let at = self.map.at(entry as usize * TALLY_BYTES + offset as usize);
+                // SAFETY: `entry` is below the map's number of entries, each 64 bytes, aligned and
+                // mapped as long as `self` lives; this process accesses them as atomics only.
+                // Relaxed: each CPU's counter is exact, the sum is not of one moment.
+                unsafe { at.cast::<AtomicU64>().as_ref() }.load(Ordering::Relaxed)
+            };
+            Counters {
+                packets: word(tally::PACKETS),
+                bytes: word(tally::BYTES),
+                taken: word(tally::TAKEN),
+                missed: word(tally::MISSED),
+                dropped: word(tally::DROPPED),
+                dropped_bytes: word(tally::DROPPED_BYTES),
+            }
+        });
+        cpus.fold(Counters::default(), |sum, cpu| sum.zip(cpu, u64::wrapping_add))
     }
 }

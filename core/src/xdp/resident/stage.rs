@@ -1,87 +1,245 @@
-//! A stage: a place in the chain, held by one owner until it ends.
+//! Stages of the chain: taking one, its owner, and cleaning up after owners that were killed.
+//!
+//! The kernel takes a dead owner's sockets out of `sluice_owned` and `sluice_alive`, so its stage does
+//! nothing and is free. The next process that joins removes what the kernel leaves: the program and
+//! the memory it holds, the interface it forwards to, the mark and the entry in `sluice_owners`.
+#![allow(unsafe_code)]
 
 use std::io;
-use std::ops::Range;
+use std::mem::{offset_of, size_of};
+use std::ops::{Range, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::owner::{Owner, OwnerEntry};
-use super::shared::TURN;
-use super::{Counters, LOOK_AGAIN, LOOKS, Resident, privileged};
+use sluicegate_base::ring::now_ns;
+
+use super::shared::{
+    CLAIMS, COUNTERS, DROP, FLOWS, FORWARD, MIRRORS, TALLY_BYTES, TURN, has_program,
+};
+use super::{Claimed, Counters, LOOK_AGAIN, LOOKS, Resident, privileged};
 use crate::error::Result;
+use crate::filter::ebpf::Reg::*;
+use crate::filter::ebpf::{Assembler, Helper, Insn, Size, xdp_action, xdp_md};
 use crate::link::Interface;
 use crate::xdp::bpf::{self, Write};
 use crate::xdp::redirects::RedirectSender;
 
-/// A place in the chain that is ours.
+/// A packet to run a program on: longer than the 14 bytes that the kernel requires.
+const PACKET_BYTES: usize = 64;
+/// Stack offset of a map's key.
+const KEY: i16 = -8;
+
+/// What an owner does with the packets of its stage (`enum sluice_kind`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Action {
+    /// Takes them, to its sockets.
+    #[default]
+    Take = 1,
+    /// Drops them.
+    Drop = 2,
+    /// Counts them and passes them on.
+    Pass = 3,
+    /// Copies them.
+    Mirror = 4,
+    /// Redirects them to another interface.
+    Forward = 5,
+}
+
+impl Action {
+    const ALL: [Self; 5] = [Self::Take, Self::Drop, Self::Pass, Self::Mirror, Self::Forward];
+
+    /// Returns the action's name in options and output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Take => "take",
+            Self::Drop => "drop",
+            Self::Pass => "pass",
+            Self::Mirror => "mirror",
+            Self::Forward => "forward",
+        }
+    }
+}
+
+/// The owner of a stage, as `sluice_owners` describes it to people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// When it took the stage, in ns since 1970 (UTC).
+    pub since_ns: u64,
+    /// Its process id, in its own PID namespace.
+    pub pid: u32,
+    /// The command's name.
+    pub command: String,
+    /// The first of its queues.
+    pub first_queue: u32,
+    /// The number of its queues, from the first on.
+    pub queues: u32,
+    /// What it does.
+    pub action: Action,
+    /// Its filter; empty for everything. Truncated if it is very long.
+    pub filter: String,
+}
+
+/// Bytes of `struct sluice_owner`.
+pub(super) const OWNER_BYTES: usize = 512;
+
+/// `struct sluice_owner`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct OwnerLayout {
+    since_ns: u64,
+    pid: u32,
+    first_queue: u32,
+    queues: u32,
+    kind: u32,
+    command: [u8; 16],
+    reserved: [u64; 3],
+    before: Counters,
+    reserved_of_tally: [u64; 2],
+    filter: [u8; 384],
+}
+
+const _: () = {
+    assert!(size_of::<OwnerLayout>() == OWNER_BYTES);
+    assert!(offset_of!(OwnerLayout, kind) == 20);
+    assert!(offset_of!(OwnerLayout, before) == 64);
+    assert!(offset_of!(OwnerLayout, filter) == 64 + TALLY_BYTES);
+};
+
+impl Owner {
+    /// Describes this process as an owner from now on.
+    pub(crate) fn myself(action: Action, filter: &str, queues: RangeInclusive<u32>) -> Self {
+        let command = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+        Self {
+            since_ns: now_ns(),
+            pid: std::process::id(),
+            command: command.trim_end().to_owned(),
+            first_queue: *queues.start(),
+            queues: queues.end() - queues.start() + 1,
+            action,
+            filter: filter.to_owned(),
+        }
+    }
+
+    /// Returns its queues. The numbers come from another process and may be anything.
+    pub(crate) fn range(&self) -> RangeInclusive<u32> {
+        self.first_queue..=self.first_queue.saturating_add(self.queues.saturating_sub(1))
+    }
+
+    /// Encodes an entry of `sluice_owners`; `before` is what the stage had counted when it was taken.
+    fn to_bytes(&self, before: Counters) -> [u8; OWNER_BYTES] {
+        let mut layout = OwnerLayout {
+            since_ns: self.since_ns,
+            pid: self.pid,
+            first_queue: self.first_queue,
+            queues: self.queues,
+            kind: self.action as u32,
+            command: [0; 16],
+            reserved: [0; 3],
+            before,
+            reserved_of_tally: [0; 2],
+            filter: [0; 384],
+        };
+        put_text(&mut layout.command, &self.command);
+        put_text(&mut layout.filter, &self.filter);
+        // SAFETY: OwnerLayout is 512 bytes of numbers without padding (asserted above: the
+        // fields' sizes add up to it).
+        unsafe { std::mem::transmute::<OwnerLayout, [u8; OWNER_BYTES]>(layout) }
+    }
+
+    /// Decodes an entry of `sluice_owners`; none if the stage has no owner.
+    fn from_bytes(bytes: &[u8; OWNER_BYTES]) -> Option<(Self, Counters)> {
+        // SAFETY: the sizes are equal, and every bit pattern is an OwnerLayout.
+        let layout = unsafe { std::mem::transmute::<[u8; OWNER_BYTES], OwnerLayout>(*bytes) };
+        let owner = Self {
+            since_ns: layout.since_ns,
+            pid: layout.pid,
+            command: text(&layout.command),
+            first_queue: layout.first_queue,
+            queues: layout.queues,
+            action: Action::ALL.into_iter().find(|action| *action as u32 == layout.kind)?,
+            filter: text(&layout.filter),
+        };
+        Some((owner, layout.before))
+    }
+}
+
+/// Writes as much of a text as fits, with a NUL behind it.
+fn put_text(to: &mut [u8], text: &str) {
+    let bytes = text.floor_char_boundary((to.len() - 1).min(text.len()));
+    to[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
+}
+
+fn text(from: &[u8]) -> String {
+    let bytes = from.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A stage owned by this process, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Stage {
     resident: Arc<Resident>,
     number: u32,
     /// In `sluice_owned` and `sluice_alive` as long as it is open.
-    _token: OwnedFd,
-    /// What its place counted before it was ours.
+    token: OwnedFd,
+    /// The stage's counters when it was taken.
     before: Counters,
 }
 
 impl Stage {
-    /// Takes the first of some places that nobody has, whose owners are dead included. Its
-    /// number says what its program is to be; it acts when it is [complete](Self::complete).
+    /// Takes the first free stage of a range, also one of a dead owner. Build its program for its
+    /// [`number`](Self::number); it acts from [`complete`](Self::complete) on.
     pub(crate) fn take(
         resident: &Arc<Resident>,
-        places: Range<u32>,
+        stages: Range<u32>,
         owner: &Owner,
     ) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
         let token = bpf::token().map_err(failed)?;
-        let Some(number) = occupy(resident, places.clone(), &token).map_err(failed)? else {
-            let taken = failed(io::Error::other(match places.len() {
+        let Some(number) = occupy(resident, stages.clone(), &token).map_err(failed)? else {
+            let taken = failed(io::Error::other(match stages.len() {
                 1 => "somebody does the same there already",
                 _ => "all places for claims are taken",
             }));
             return Err(taken.remedy("`sluice claims` shows by whom"));
         };
-        // What a dead owner left does nothing any more, and makes room.
+        // A dead owner may have left a program and entries.
         resident.empty(number).map_err(failed)?;
-        let before = resident.tallies.of_place(number);
-        let entry = OwnerEntry { owner: owner.clone(), before };
-        bpf::write_entry(resident.owners.as_fd(), number, &entry.to_bytes(), Write::Any)
-            .map_err(failed)?;
-        Ok(Self { resident: Arc::clone(resident), number, _token: token, before })
+        let before = resident.tallies.of_owner(number);
+        let entry = owner.to_bytes(before);
+        bpf::write_entry(resident.owners.as_fd(), number, &entry, Write::Any).map_err(failed)?;
+        Ok(Self { resident: Arc::clone(resident), number, token, before })
     }
 
-    /// Its place.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Puts its program in, where it has one, and lets it act.
+    /// Installs the stage's program, if it has one, and activates the stage.
     pub(crate) fn complete(&self, program: Option<BorrowedFd<'_>>) -> Result<()> {
-        let resident = &self.resident;
-        let failed = |error| resident.failed("take packets from", error);
-        if let Some(program) = program {
-            bpf::put(resident.stages.as_fd(), self.number, &program, Write::Any).map_err(failed)?;
-        }
-        bpf::put(resident.alive.as_fd(), self.number, &self._token, Write::Any).map_err(failed)?;
-        resident.control.set_present(self.number);
+        let Self { resident, number, token, .. } = self;
+        let install = || {
+            if let Some(program) = program {
+                bpf::put(resident.stages.as_fd(), *number, &program, Write::Any)?;
+            }
+            bpf::put(resident.alive.as_fd(), *number, token, Write::Any)
+        };
+        install().map_err(|error| resident.failed("take packets from", error))?;
+        resident.control.set_present(*number);
         Ok(())
     }
 
-    /// Has what it forwards go out by an interface of this thread's network namespace; to be called
-    /// before it is [complete](Self::complete). The kernel takes an interface that is removed out of
-    /// the map; then the packets are the host's.
+    /// Sets the interface, one of this thread's network namespace, to which the stage forwards; call
+    /// it before [`complete`](Self::complete). When the interface is removed, the kernel empties the
+    /// entry, and the packets are the host's.
     pub(crate) fn forward_to(&self, interface: &Interface) -> Result<()> {
-        bpf::write_entry(
-            self.resident.out.as_fd(),
-            self.number,
-            &interface.index.to_ne_bytes(),
-            Write::Any,
-        )
-        .map_err(|error| privileged(error, "redirect to", &interface.name))
+        let (out, index) = (self.resident.out.as_fd(), interface.index.to_ne_bytes());
+        bpf::write_entry(out, self.number, &index, Write::Any)
+            .map_err(|error| privileged(error, "redirect to", &interface.name))
     }
 
-    /// Counts what becomes of the packets that it [forwards](Self::forward_to) from the interface of its
-    /// program to another; none without CAP_PERFMON or BTF.
+    /// Starts counting the fate of packets that the stage [forwards](Self::forward_to) between two
+    /// interfaces; none without CAP_PERFMON or BTF.
     pub(crate) fn count_redirects(
         &self,
         from: &Interface,
@@ -92,14 +250,14 @@ impl Stage {
         Some(sender)
     }
 
-    /// Lets it act no more. A packet that is on its way through may still be counted.
+    /// Deactivates the stage. It may still count a packet that is on its way through.
     pub(crate) fn stop(&self) {
         self.resident.control.clear_present(self.number);
-        // What fails here the kernel does when the token is closed.
+        // If this fails, the kernel removes the entry when the token is closed.
         let _ = bpf::remove(self.resident.alive.as_fd(), self.number);
     }
 
-    /// Whether the program that it is a stage of is still on the interface.
+    /// Fails if the resident program is no longer on the interface.
     ///
     /// # Errors
     /// As [`Resident::check_attached`].
@@ -107,14 +265,24 @@ impl Stage {
         self.resident.check_attached()
     }
 
-    /// What it has counted since it is ours.
+    /// Returns what the stage has counted since it was taken.
     pub(crate) fn tally(&self) -> Counters {
-        self.resident.tallies.of_place(self.number).since(self.before)
+        self.resident.tallies.of_owner(self.number).since(self.before)
     }
 }
 
-/// Ours is the turn to look who has what, and to take a place: who takes one by what stands there waits
-/// for it.
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let resident = &self.resident;
+        // In this order: the stage is another's as soon as it is not owned. If a call fails, the kernel
+        // does its work when the token is closed, or the next process that joins.
+        self.stop();
+        let _ = resident.empty(self.number);
+        let _ = bpf::remove(resident.owned.as_fd(), self.number);
+    }
+}
+
+/// Lock that serialises taking a stage depending on which others are taken.
 #[derive(Debug)]
 pub(crate) struct ClaimLock {
     /// In `sluice_owned` as long as it is open.
@@ -122,7 +290,7 @@ pub(crate) struct ClaimLock {
 }
 
 impl ClaimLock {
-    /// Waits for it, a second at most: who has it only looks and takes.
+    /// Waits for the lock, a second at most: a holder only looks and takes.
     pub(crate) fn wait(resident: &Resident) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
         let token = bpf::token().map_err(failed)?;
@@ -136,52 +304,39 @@ impl ClaimLock {
     }
 }
 
-/// Puts the token into the first of some places that nobody has; none if all have somebody, also
-/// after some time: who cleans up after the dead has a place for a moment, longer where its CPU is
-/// taken away from it.
-fn occupy(resident: &Resident, places: Range<u32>, token: &OwnedFd) -> io::Result<Option<u32>> {
+/// Puts the token into the first free stage of a range. Retries for a second before it returns none:
+/// a process that cleans up holds a stage for a moment, longer if it loses its CPU.
+fn occupy(resident: &Resident, stages: Range<u32>, token: &OwnedFd) -> io::Result<Option<u32>> {
     for look in 0..LOOKS {
         if look > 0 {
             std::thread::sleep(LOOK_AGAIN);
         }
-        for place in places.clone() {
-            match bpf::put(resident.owned.as_fd(), place, token, Write::New) {
+        for stage in stages.clone() {
+            match bpf::put(resident.owned.as_fd(), stage, token, Write::New) {
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-                other => return other.map(|()| Some(place)),
+                other => return other.map(|()| Some(stage)),
             }
         }
     }
     Ok(None)
 }
 
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let resident = &self.resident;
-        // In this order, for the place is another's as soon as it is not owned. What fails here
-        // the kernel does when the token is closed, or whoever joins next.
-        self.stop();
-        let _ = resident.empty(self.number);
-        let _ = bpf::remove(resident.owned.as_fd(), self.number);
-    }
-}
-
-/// Sockets in the map that gets everything nobody else took, one a queue.
+/// Sockets in `sluice_direct`, which get the packets that no other stage took, one per queue.
 #[derive(Debug)]
 pub(crate) struct Direct {
     resident: Arc<Resident>,
-    /// Where their packets are counted.
-    place: u32,
+    /// The stage that counts their packets.
+    stage: u32,
     queues: Vec<u32>,
 }
 
 impl Direct {
-    /// Will give the packets of queues to sockets, and count them at a stage that has no program.
+    /// Counts the sockets' packets at a stage, which has no program.
     pub(crate) fn new(stage: &Stage) -> Self {
-        let (resident, place) = (Arc::clone(&stage.resident), stage.number);
-        Self { resident, place, queues: Vec::new() }
+        Self { resident: Arc::clone(&stage.resident), stage: stage.number, queues: Vec::new() }
     }
 
-    /// Gives what comes to a queue to a socket bound to it.
+    /// Gives a queue's packets to a socket bound to it.
     pub(crate) fn add(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<()> {
         bpf::put(self.resident.direct.as_fd(), queue, socket, Write::New).map_err(|error| {
             let taken = error.raw_os_error() == Some(libc::EEXIST);
@@ -193,17 +348,17 @@ impl Direct {
             }
         })?;
         self.queues.push(queue);
-        self.resident.control.set_direct(queue, self.place);
+        self.resident.control.set_direct(queue, self.stage);
         Ok(())
     }
 
     /// Takes no more packets from a queue.
     pub(crate) fn remove(&mut self, queue: u32) -> Result<()> {
-        // Only what is ours: the entry may be another's by now.
+        // Only its own entry: another's may have replaced it.
         let Some(at) = self.queues.iter().position(|&ours| ours == queue) else { return Ok(()) };
         self.queues.swap_remove(at);
-        // Of itself enough for no more packets to come.
-        self.resident.control.clear_direct(queue, self.place);
+        // This alone stops the packets.
+        self.resident.control.clear_direct(queue, self.stage);
         bpf::remove_socket(self.resident.direct.as_fd(), queue)
             .map_err(|error| self.resident.failed("take no more packets from", error))
     }
@@ -211,9 +366,165 @@ impl Direct {
 
 impl Drop for Direct {
     fn drop(&mut self) {
-        // What fails here the kernel does when the sockets are closed.
+        // If this fails, the kernel removes the sockets when they are closed.
         while let Some(&queue) = self.queues.first() {
             let _ = self.remove(queue);
         }
+    }
+}
+
+/// All stages that can have an owner, in the order in which they see a packet. Claims on all packets
+/// are an exception: `sluice_direct` hands out their packets behind FORWARD.
+fn stages() -> impl Iterator<Item = u32> {
+    COUNTERS.chain(MIRRORS).chain(FLOWS).chain(CLAIMS).chain([FORWARD, DROP])
+}
+
+impl Resident {
+    /// Returns the stages that have a living owner, in the order in which they see a packet.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn claims(&self) -> Result<Vec<Claimed>> {
+        let held = self.held()?;
+        let mut claims = Vec::new();
+        for place in stages().filter(|&stage| held & 1 << stage != 0) {
+            // None: a process is taking or leaving it at this moment.
+            if let Some((owner, before)) = self.entry(place)? {
+                let tally = self.tallies.of_owner(place).since(before);
+                claims.push(Claimed { place, owner, tally });
+            }
+        }
+        Ok(claims)
+    }
+
+    /// Returns the owner of a stage. A killed owner stays until the next process joins.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn owner(&self, stage: u32) -> Result<Option<Owner>> {
+        Ok(self.entry(stage)?.map(|(owner, _)| owner))
+    }
+
+    fn entry(&self, stage: u32) -> Result<Option<(Owner, Counters)>> {
+        let mut bytes = [0; OWNER_BYTES];
+        let found = bpf::read_entry(self.owners.as_fd(), stage, &mut bytes)
+            .map_err(|error| self.failed("read who has a claim on", error))?;
+        Ok(if found { Owner::from_bytes(&bytes) } else { None })
+    }
+
+    /// Returns a bit for each stage with a living owner. bpf(2) reads no map of sockets; a program
+    /// can, and is run once.
+    fn held(&self) -> Result<u64> {
+        let failed = |error| self.failed("look for claims on", error);
+        let program = bpf::load(c"sluice_held", &self.held_program().map_err(failed)?, false)
+            .map_err(|refused| failed(refused.error))?;
+        let (_, packet) = bpf::run(program.as_fd(), &[0; PACKET_BYTES]).map_err(failed)?;
+        Ok(u64::from_ne_bytes(packet.first_chunk().copied().unwrap_or_default()))
+    }
+
+    /// Builds a program that overwrites its packet's first 8 bytes with a bit for each held stage.
+    fn held_program(&self) -> io::Result<Vec<Insn>> {
+        let mut asm = Assembler::new();
+        let none = asm.label();
+        asm.mov(R6, R1);
+        asm.mov(R7, 0);
+        for stage in stages() {
+            let free = asm.label();
+            asm.store(Size::W, R10 + KEY, stage.cast_signed());
+            asm.load_map(R1, &self.owned);
+            asm.mov(R2, R10);
+            asm.add(R2, i32::from(KEY));
+            asm.call(Helper::MAP_LOOKUP);
+            asm.jeq(R0, 0, free);
+            asm.load_constant(R1, 1 << stage);
+            asm.or(R7, R1);
+            asm.place(free);
+        }
+        asm.load(Size::W, R1, R6 + xdp_md::DATA);
+        asm.load(Size::W, R2, R6 + xdp_md::DATA_END);
+        asm.mov(R3, R1);
+        asm.add(R3, 8);
+        asm.jgt(R3, R2, none);
+        asm.store(Size::DW, R1 + 0, R7);
+        asm.place(none);
+        asm.mov(R0, xdp_action::PASS);
+        asm.exit();
+        asm.finish().map_err(|fault| io::Error::other(fault.to_string()))
+    }
+
+    /// Removes what killed owners have left.
+    pub(super) fn clean(&self) -> Result<()> {
+        let held = self.held()?;
+        for stage in stages().filter(|&stage| held & 1 << stage == 0) {
+            if self.control.is_present(stage) || self.entry(stage)?.is_some() {
+                self.clean_stage(stage)
+                    .map_err(|error| self.failed("clean up the claims on", error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Owns a stage while it empties it.
+    fn clean_stage(&self, stage: u32) -> io::Result<()> {
+        let token = bpf::token()?;
+        match bpf::put(self.owned.as_fd(), stage, &token, Write::New) {
+            // A new owner has emptied it.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(()),
+            other => other?,
+        }
+        self.empty(stage)?;
+        bpf::remove(self.owned.as_fd(), stage)
+    }
+
+    /// Removes a stage's program, mark and entries; only its owner may call it.
+    fn empty(&self, stage: u32) -> io::Result<()> {
+        self.control.clear_present(stage);
+        self.control.clear_direct_of(stage);
+        bpf::remove(self.alive.as_fd(), stage)?;
+        bpf::remove(self.out.as_fd(), stage)?;
+        if has_program(stage) {
+            bpf::remove(self.stages.as_fd(), stage)?;
+        }
+        bpf::write_entry(self.owners.as_fd(), stage, &[0; OWNER_BYTES], Write::Any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_read_as_it_was_written() {
+        let owner = Owner {
+            since_ns: 1 << 60,
+            pid: 4711,
+            command: "sluice".into(),
+            first_queue: 2,
+            queues: 3,
+            action: Action::Drop,
+            filter: "udp port 53".into(),
+        };
+        let before =
+            Counters { packets: 1, bytes: 2, taken: 3, missed: 4, dropped: 5, dropped_bytes: 6 };
+        let bytes = owner.to_bytes(before);
+        assert_eq!((bytes[64], bytes[104]), (1, 6), "as struct sluice_tally");
+        assert_eq!(Owner::from_bytes(&bytes), Some((owner, before)));
+        assert_eq!(Owner::from_bytes(&[0; OWNER_BYTES]), None, "no owner");
+    }
+
+    #[test]
+    fn a_long_filter_is_truncated_between_characters() {
+        let owner = Owner {
+            since_ns: 0,
+            pid: 1,
+            command: "a-command-of-more-than-15".into(),
+            first_queue: 0,
+            queues: 1,
+            action: Action::Take,
+            filter: "ü".repeat(300),
+        };
+        let (read, _) = Owner::from_bytes(&owner.to_bytes(Counters::default())).unwrap();
+        assert_eq!(read.filter, "ü".repeat(191));
+        assert_eq!(read.command, "a-command-of-mo");
     }
 }

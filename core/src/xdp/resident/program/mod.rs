@@ -1,11 +1,11 @@
-//! The programs of stages: made at run time, from a filter and what is to be done.
+//! Programs of stages, generated at run time from a filter and an action.
 //!
 //! ```text
 //!   entered by a tail call of the stage before
 //!     |
 //!   filter --no--------------------------------------.
 //!     | yes                                          |
-//!   somebody's look, where packets are only counted
+//!   inspection, where packets are only counted
 //!     |
 //!   act: redirect, drop, or nothing --no match-----. |
 //!     | done                                       v v
@@ -13,54 +13,41 @@
 //! ```
 
 mod copy;
-mod stamp;
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::shared::{Action, CLAIMS, END, FLOWS, FORWARD, MIRRORS, PRESENT_AT, STAGES, tally};
-use super::{Resident, Stage};
+use super::metadata::{HASH_AT, TIME_AT};
+use super::shared::{CLAIMS, END, FLOWS, FORWARD, MIRRORS, PRESENT_AT, STAGES, tally};
+use super::{Action, Resident, Stage};
 use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
-use crate::filter::ebpf::{Assembler, Helper, Label, RightSide, Size, xdp_action, xdp_md};
+use crate::filter::ebpf::{Assembler, Helper, Label, Reg, RightSide, Size, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
-use crate::xdp::stamp::Stamp;
+use crate::xdp::stamp::{CARD_MARK, MARK, Stamp};
 use crate::xdp::{Inspect, bpf};
 
 pub(crate) use copy::load_copying;
 
-/// Where a map's key stands on the stack, below what the filter uses.
+// Stack offsets, below what the filter uses: a map's key; a stamp; a flow to look up.
 const KEY: i16 = -Frame::STACK_BYTES - 8;
+const STAMP_TIME: i16 = KEY - 8;
+const STAMP_MARK: i16 = KEY - 16;
+const STAMP_HASH: i16 = KEY - 24;
+const FLOW: i16 = KEY - 8 - Flow::BYTES as i16;
 
-/// Where packets are taken to.
+/// Sockets to which a stage redirects packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sockets<'a> {
     /// A map of sockets, by receive queue.
     pub map: &'a OwnedFd,
-    /// The first of the queues that they are for,
     pub first_queue: u32,
-    /// and how many these are.
     pub queues: u32,
-    /// What is written in front of each packet.
+    /// Written in front of each packet.
     pub stamp: Stamp,
 }
 
-/// Makes the program of a stage that has packets go out by [its interface](Stage::forward_to).
-pub(crate) fn load_forwarding(
-    stage: &Stage,
-    resident: &Resident,
-    filter: &Filter,
-) -> Result<OwnedFd> {
-    let mut program = StageProgram::new(stage, resident);
-    let next = program.asm.label();
-    program.select(Some(filter), next)?;
-    program.forward(next);
-    program.asm.place(next);
-    program.go_on();
-    program.finish(Some(filter))
-}
-
-/// Makes the program of a stage; `sockets` if it is to take packets.
+/// Loads the program of a stage: it redirects to `sockets`, drops, or counts and passes on.
 pub(crate) fn load(
     stage: &Stage,
     resident: &Resident,
@@ -69,86 +56,97 @@ pub(crate) fn load(
     sockets: Option<Sockets<'_>>,
     inspect: Option<&dyn Inspect>,
 ) -> Result<OwnedFd> {
-    let mut program = StageProgram::new(stage, resident);
-    program.write(action, filter, sockets, inspect)?;
-    program.finish(filter)
+    build(stage, resident, filter, |program, next| match (action, sockets) {
+        (Action::Take, Some(sockets)) => program.take(sockets, next),
+        (Action::Drop, _) => {
+            program.owner_is_alive(next);
+            program.inspect(inspect);
+            program.count(&[tally::DROPPED], next);
+            program.answer(xdp_action::DROP);
+        }
+        _ => {
+            program.inspect(inspect);
+            program.count(&[], next);
+        }
+    })
 }
 
-fn refused(resident: &Resident, filter: Option<&Filter>, why: &dyn std::fmt::Display) -> Error {
-    let expression = filter.map_or("", Filter::expression);
-    Error::Unsupported {
-        feature: format!("the filter '{expression}' in XDP on {}", resident.interface),
+/// Loads the program of a stage that redirects packets to [its interface](Stage::forward_to).
+pub(crate) fn load_forwarding(
+    stage: &Stage,
+    resident: &Resident,
+    filter: &Filter,
+) -> Result<OwnedFd> {
+    build(stage, resident, Some(filter), |program, next| program.forward(next))
+}
+
+/// Loads the program of a stage that passes the packets of flows in the table.
+pub(crate) fn load_flows(stage: &Stage, resident: &Resident, table: &FlowTable) -> Result<OwnedFd> {
+    build(stage, resident, None, |program, next| {
+        let pass = program.asm.label();
+        program.owner_is_alive(next);
+        let place = FlowLookup { data: program.frame.data, end: program.frame.end, stack: FLOW };
+        table.write(&mut program.asm, place, Origin::Wire, next);
+        program.count(&[], pass);
+        program.asm.place(pass);
+        program.answer(xdp_action::PASS);
+    })
+}
+
+/// Loads a program of `body` for the packets that the filter matches, and a jump to the next stage
+/// (label `next`) for the others and behind the body.
+fn build(
+    stage: &Stage,
+    resident: &Resident,
+    filter: Option<&Filter>,
+    body: impl FnOnce(&mut StageProgram<'_>, Label),
+) -> Result<OwnedFd> {
+    let refused = |why: &dyn std::fmt::Display| Error::Unsupported {
+        feature: format!(
+            "the filter '{}' in XDP on {}",
+            filter.map_or("", Filter::expression),
+            resident.interface
+        ),
         remedy: format!("{why}; packet: takes every filter"),
+    };
+    let frame = Frame::new(resident.frags());
+    let mut program =
+        StageProgram { asm: Assembler::new(), frame, resident, stage: stage.number() };
+    let [matched, next] = program.asm.labels();
+    program.frame.enter(&mut program.asm);
+    if let Some(filter) = filter {
+        translate(filter.program(), &mut program.asm, &program.frame, matched, next)
+            .map_err(|reason| refused(&reason))?;
     }
+    program.asm.place(matched);
+    body(&mut program, next);
+    program.asm.place(next);
+    program.go_on();
+    let insns = program.asm.finish().map_err(|fault| refused(&fault))?;
+    bpf::load(c"sluice_claim", &insns, resident.frags()).map_err(|refusal| {
+        match refusal.error.raw_os_error() {
+            Some(libc::EPERM) => resident.failed("load a program for", refusal.error),
+            _ => refused(&format!("{}: {}", refusal.error, refusal.said)),
+        }
+    })
 }
 
 struct StageProgram<'a> {
     asm: Assembler,
     frame: Frame,
     resident: &'a Resident,
-    place: u32,
+    stage: u32,
 }
 
-impl<'a> StageProgram<'a> {
-    fn new(stage: &Stage, resident: &'a Resident) -> Self {
-        let frame = Frame::new(resident.frags());
-        Self { asm: Assembler::new(), frame, resident, place: stage.number() }
-    }
-
-    /// Brings it into the kernel.
-    fn finish(self, filter: Option<&Filter>) -> Result<OwnedFd> {
-        let resident = self.resident;
-        let insns = self.asm.finish().map_err(|fault| refused(resident, filter, &fault))?;
-        bpf::load(c"sluice_claim", &insns, resident.frags()).map_err(|error| {
-            match error.error.raw_os_error() {
-                Some(libc::EPERM) => resident.failed("load a program for", error.error),
-                _ => refused(resident, filter, &format!("{}: {}", error.error, error.said)),
-            }
-        })
-    }
-
-    /// Goes on at `next` with what the filter does not match.
-    fn select(&mut self, filter: Option<&Filter>, next: Label) -> Result<()> {
-        let matched = self.asm.label();
-        self.frame.enter(&mut self.asm);
-        if let Some(filter) = filter {
-            translate(filter.program(), &mut self.asm, &self.frame, matched, next)
-                .map_err(|reason| refused(self.resident, Some(filter), &reason))?;
-        }
-        self.asm.place(matched);
-        Ok(())
-    }
-
-    fn write(
-        &mut self,
-        action: Action,
-        filter: Option<&Filter>,
-        sockets: Option<Sockets<'_>>,
-        inspect: Option<&dyn Inspect>,
-    ) -> Result<()> {
-        let next = self.asm.label();
-        self.select(filter, next)?;
-        match (action, sockets) {
-            (Action::Take, Some(sockets)) => self.take(sockets, next),
-            (Action::Drop, _) => self.drop_it(inspect, next),
-            _ => {
-                self.inspect(inspect);
-                self.count(&[], next);
-            }
-        }
-        self.asm.place(next);
-        self.go_on();
-        Ok(())
-    }
-
-    /// Gives the packet to the queue's socket; where there is none, somebody else may have it.
-    /// What comes to other queues is not ours, and not counted.
+impl StageProgram<'_> {
+    /// Redirects the packet to the queue's socket; without a socket, a later stage may take it.
+    /// Packets of other queues are not counted.
     fn take(&mut self, sockets: Sockets<'_>, next: Label) {
         let (asm, ctx) = (&mut self.asm, self.frame.ctx);
         let missed = asm.label();
         asm.load(Size::W, R2, ctx + xdp_md::RX_QUEUE_INDEX);
         asm.mov32(R1, R2);
-        // A queue before the first becomes a very large number.
+        // A queue below the first wraps to a very large number.
         asm.sub32(R1, sockets.first_queue.cast_signed());
         asm.jge32(R1, sockets.queues.cast_signed(), next);
         asm.load_map(R1, sockets.map);
@@ -162,35 +160,25 @@ impl<'a> StageProgram<'a> {
         self.count(&[tally::MISSED], next);
     }
 
-    /// Lets somebody look at the packet.
     fn inspect(&mut self, inspect: Option<&dyn Inspect>) {
         if let Some(inspect) = inspect {
             inspect.write(&mut self.asm, &self.frame);
         }
     }
 
-    /// Does nothing for nobody, for a stage outlives an owner that was killed: on to `next` then.
+    /// Goes on at `next` if the owner was killed: its stage outlives it.
     fn owner_is_alive(&mut self, next: Label) {
-        let place = self.place.cast_signed();
-        self.asm.store(Size::W, R10 + KEY, place);
+        let stage = self.stage.cast_signed();
+        self.asm.store(Size::W, R10 + KEY, stage);
         self.look_up(&self.resident.alive, next);
     }
 
-    /// Drops the packet, as long as whoever wants that lives.
-    fn drop_it(&mut self, inspect: Option<&dyn Inspect>, next: Label) {
-        self.owner_is_alive(next);
-        self.inspect(inspect);
-        self.count(&[tally::DROPPED], next);
-        self.answer(xdp_action::DROP);
-    }
-
-    /// Has the packet go out by another interface, as long as that is there, and whoever wants it
-    /// lives.
+    /// Redirects the packet to another interface, while that and the owner exist.
     fn forward(&mut self, next: Label) {
         self.owner_is_alive(next);
-        let (asm, place) = (&mut self.asm, self.place.cast_signed());
+        let (asm, stage) = (&mut self.asm, self.stage.cast_signed());
         asm.load_map(R1, &self.resident.out);
-        asm.mov(R2, place);
+        asm.mov(R2, stage);
         asm.mov(R3, 0);
         asm.call(Helper::REDIRECT_MAP);
         asm.jne(R0, xdp_action::REDIRECT, next);
@@ -198,7 +186,7 @@ impl<'a> StageProgram<'a> {
         self.answer(xdp_action::REDIRECT);
     }
 
-    /// R0 = the value at the key on the stack; `none` if there is none.
+    /// R0 = the value at the key on the stack; goes on at `none` if there is none.
     fn look_up(&mut self, map: &impl AsFd, none: Label) {
         let asm = &mut self.asm;
         asm.load_map(R1, map);
@@ -208,22 +196,30 @@ impl<'a> StageProgram<'a> {
         asm.jeq(R0, 0, none);
     }
 
-    /// Counts the packet and its bytes, and what became of it.
-    fn count(&mut self, counters: &[i16], none: Label) {
+    /// `to` = the packet's length on the wire.
+    fn wire_bytes(&mut self, to: Reg) {
         let Frame { ctx, data, end, fragments, .. } = self.frame;
-        let place = self.place.cast_signed();
         let asm = &mut self.asm;
-        if fragments {
-            asm.mov(R1, ctx);
-            asm.call(Helper::XDP_BUFF_LEN);
-            asm.mov(R9, R0);
-        } else {
-            asm.mov(R9, end);
-            asm.sub(R9, data);
+        if !fragments {
+            asm.mov(to, end);
+            asm.sub(to, data);
+            return;
         }
+        asm.mov(R1, ctx);
+        asm.call(Helper::XDP_BUFF_LEN);
+        if to != R0 {
+            asm.mov(to, R0);
+        }
+    }
+
+    /// Counts the packet and its bytes, and `counters` of its fate.
+    fn count(&mut self, counters: &[i16], none: Label) {
+        self.wire_bytes(R9);
+        let stage = self.stage.cast_signed();
+        let asm = &mut self.asm;
         asm.call(Helper::CPU);
         asm.mul(R0, STAGES.cast_signed());
-        asm.add(R0, place);
+        asm.add(R0, stage);
         asm.store(Size::W, R10 + KEY, R0);
         self.look_up(&self.resident.tallies_fd, none);
         self.add(tally::PACKETS, 1.into());
@@ -248,25 +244,26 @@ impl<'a> StageProgram<'a> {
         self.asm.exit();
     }
 
-    /// To the next stage that is present, and at last to the end, if there is something to do.
+    /// Tail-calls the next present stage, or the end if it has a mark; passes the packet otherwise.
     fn go_on(&mut self) {
         self.asm.load_map_value(R1, &self.resident.control_fd, PRESENT_AT);
         self.asm.load(Size::DW, R9, R1 + 0);
-        let own = self.place;
+        let own = self.stage;
         let later: Vec<u32> =
-            MIRRORS.chain(FLOWS).chain(CLAIMS).filter(|&place| place > own).collect();
-        // In groups: most have nobody.
+            MIRRORS.chain(FLOWS).chain(CLAIMS).filter(|&stage| stage > own).collect();
+        // In groups: most are empty.
         for group in later.chunk_by(|a, b| a / 8 == b / 8) {
-            let [somebody, nobody] = self.asm.labels();
-            let mask = group.iter().fold(0u32, |mask, place| mask | 1 << place);
-            self.asm.jset32(R9, mask.cast_signed(), somebody);
-            self.asm.jump(nobody);
-            self.asm.place(somebody);
-            group.iter().for_each(|&place| self.tail_call_if_present(place));
-            self.asm.place(nobody);
+            let mask = group.iter().fold(0u32, |mask, stage| mask | 1 << stage);
+            let skip = self.skip_unless_present(mask);
+            for &stage in group {
+                let skip = self.skip_unless_present(1 << stage);
+                self.tail_call(stage);
+                self.asm.place(skip);
+            }
+            self.asm.place(skip);
         }
         let pass = self.asm.label();
-        // There the marks of what the end does begin.
+        // The marks of the end begin here.
         self.asm.rsh(R9, FORWARD.cast_signed());
         self.asm.jeq(R9, 0, pass);
         self.tail_call(END);
@@ -274,40 +271,79 @@ impl<'a> StageProgram<'a> {
         self.answer(xdp_action::PASS);
     }
 
-    /// R9 holds the stages that are present.
-    fn tail_call_if_present(&mut self, place: u32) {
-        let [present, absent] = self.asm.labels();
-        self.asm.jset32(R9, (1u32 << place).cast_signed(), present);
-        self.asm.jump(absent);
+    /// Jumps to the returned label if none of the stages in `mask` is among the present ones in R9.
+    fn skip_unless_present(&mut self, mask: u32) -> Label {
+        let [present, skip] = self.asm.labels();
+        self.asm.jset32(R9, mask.cast_signed(), present);
+        self.asm.jump(skip);
         self.asm.place(present);
-        self.tail_call(place);
-        self.asm.place(absent);
+        skip
     }
 
-    fn tail_call(&mut self, place: u32) {
+    fn tail_call(&mut self, stage: u32) {
         let ctx = self.frame.ctx;
         self.asm.mov(R1, ctx);
         self.asm.load_map(R2, &self.resident.stages);
-        self.asm.mov(R3, place.cast_signed());
+        self.asm.mov(R3, stage.cast_signed());
         self.asm.call(Helper::TAIL_CALL);
     }
-}
 
-/// Where the piece that asks keeps a flow on the stack, below a key.
-const FLOW: i16 = KEY - 8 - Flow::BYTES as i16;
+    /// Writes the [`Stamp`] in front of the packet if the driver leaves room. The registers that point
+    /// into the packet are lost.
+    fn stamp(&mut self, stamp: Stamp) {
+        if stamp == Stamp::None {
+            return;
+        }
+        let [known, done] = self.asm.labels();
+        if stamp == Stamp::Driver {
+            self.metadata(known);
+        }
+        self.asm.call(Helper::KTIME_NS);
+        self.asm.store(Size::DW, R10 + STAMP_TIME, R0);
+        self.asm.load_constant(R1, MARK);
+        self.asm.store(Size::DW, R10 + STAMP_MARK, R1);
+        self.asm.place(known);
+        self.write_stamp(stamp, done);
+        self.asm.place(done);
+    }
 
-/// Makes the program of a stage that passes the packets of flows in the table.
-pub(crate) fn load_flows(stage: &Stage, resident: &Resident, table: &FlowTable) -> Result<OwnedFd> {
-    let mut program = StageProgram::new(stage, resident);
-    let [next, pass] = program.asm.labels();
-    program.select(None, next)?;
-    program.owner_is_alive(next);
-    let place = FlowLookup { data: program.frame.data, end: program.frame.end, stack: FLOW };
-    table.write(&mut program.asm, place, Origin::Wire, next);
-    program.count(&[], pass);
-    program.asm.place(pass);
-    program.answer(xdp_action::PASS);
-    program.asm.place(next);
-    program.go_on();
-    program.finish(None)
+    /// Copies the driver's metadata to the stack, and goes on at `known` if it has a time.
+    fn metadata(&mut self, known: Label) {
+        self.asm.store(Size::DW, R10 + STAMP_HASH, 0);
+        let resident = self.resident;
+        let Ok(map) = resident.metadata() else { return };
+        let unknown = self.asm.label();
+        self.asm.store(Size::W, R10 + KEY, 0);
+        self.look_up(map, unknown);
+        let asm = &mut self.asm;
+        asm.load(Size::W, R1, R0 + HASH_AT);
+        asm.store(Size::DW, R10 + STAMP_HASH, R1);
+        asm.load(Size::DW, R1, R0 + TIME_AT);
+        asm.jeq(R1, 0, unknown);
+        asm.store(Size::DW, R10 + STAMP_TIME, R1);
+        asm.load_constant(R1, CARD_MARK);
+        asm.store(Size::DW, R10 + STAMP_MARK, R1);
+        asm.jump(known);
+        asm.place(unknown);
+    }
+
+    /// Copies the stamp from the stack to the headroom.
+    fn write_stamp(&mut self, stamp: Stamp, none: Label) {
+        let (asm, ctx) = (&mut self.asm, self.frame.ctx);
+        let (bytes, mark) = (i32::from(stamp.bytes()), stamp.mark_at());
+        asm.mov(R1, ctx);
+        asm.mov(R2, -bytes);
+        asm.call(Helper::XDP_ADJUST_META);
+        asm.jne(R0, 0, none);
+        asm.load(Size::W, R1, ctx + xdp_md::DATA_META);
+        asm.load(Size::W, R2, ctx + xdp_md::DATA);
+        asm.mov(R3, R1);
+        asm.add(R3, bytes);
+        asm.jgt(R3, R2, none);
+        let hash = (stamp == Stamp::Driver).then_some((STAMP_HASH, 0));
+        for (from, to) in hash.into_iter().chain([(STAMP_MARK, mark), (STAMP_TIME, mark + 8)]) {
+            asm.load(Size::DW, R2, R10 + from);
+            asm.store(Size::DW, R1 + to, R2);
+        }
+    }
 }
