@@ -10,7 +10,7 @@ use super::stats::QueueStats;
 use crate::error::Result;
 use crate::headers::VLAN_TAG_BYTES;
 use crate::link::{self, LinkState, may_pin};
-use crate::xdp::live::{Geometry, LiveSender, MAX_BYTES, MIN_BYTES};
+use crate::xdp::live::{LiveRingConfig, LiveSender, MAX_BYTES, MIN_BYTES};
 use sluicegate_base::ring::{LINKTYPE_ETHERNET, Ring};
 
 /// The default size of the program's ring: a short ring stays in the cache.
@@ -32,9 +32,9 @@ pub(super) struct LiveQueue {
 }
 
 /// The size of a program's ring of `slots` packets of an interface.
-pub(super) fn geometry(slots: u32, interface: &link::Interface) -> Geometry {
+pub(super) fn geometry(slots: u32, interface: &link::Interface) -> LiveRingConfig {
     let frame = interface.mtu.saturating_add(MIN_BYTES + VLAN_TAG_BYTES as u32);
-    Geometry { slots, most_bytes: frame.min(MAX_BYTES) }
+    LiveRingConfig { slots, max_bytes: frame.min(MAX_BYTES) }
 }
 
 /// Starts a sender by an interface of this thread's network namespace, on a CPU. While the interface is
@@ -54,7 +54,7 @@ impl LiveQueue {
     /// Makes the queue of a sender by an interface of this thread's network namespace.
     pub(super) fn new(sender: LiveSender, interface: &link::Interface) -> Result<Self> {
         let mut limits = LengthLimits::of(interface, LINKTYPE_ETHERNET);
-        limits.set_room(sender.geometry().most_bytes as usize);
+        limits.set_room(sender.config().max_bytes as usize);
         let presence = LinkState::of(interface)?;
         Ok(Self { sender, presence, limits, progress: TxProgress::default(), ended: false })
     }
@@ -169,8 +169,8 @@ mod tests {
         let Some(lab) = tests::lab() else { return };
         let netns = lab.netns("left");
         let left0 = link::interface(Some(&netns), "left0").unwrap();
-        let geometry = Geometry { slots: 64, most_bytes: 1518 };
-        let open = || LiveQueue::new(LiveSender::at_rest(geometry, &left0)?, &left0);
+        let config = LiveRingConfig { slots: 64, max_bytes: 1518 };
+        let open = || LiveQueue::new(LiveSender::at_rest(config, &left0)?, &left0);
         let mut queue = link::netns::run_in(Some(&netns), open).unwrap();
         let pool = Pool::new(PoolConfig { buffers: 512, ..PoolConfig::default() }).unwrap();
         let mut ring = Ring::transmit(&pool, 256).unwrap();

@@ -66,8 +66,6 @@ mod uapi;
 mod umem;
 
 #[cfg(all(test, not(loom)))]
-mod mock;
-#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use bpf::{Mode, ProgInfo, ProgTestRun, RunStatistics};

@@ -7,10 +7,6 @@ use libc::{
     xdp_umem_reg,
 };
 
-/// Bytes the kernel leaves free in front of a received packet: XDP_PACKET_HEADROOM, linux/bpf.h.
-#[cfg(all(test, not(loom)))]
-pub(super) const PACKET_HEADROOM: u64 = 256;
-
 /// How many packets a call sends where the kernel copies: linux/if_xdp.h, since 6.17. libc does not
 /// have it.
 pub(super) const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;

@@ -1,231 +1,215 @@
-//! The program that sends what is written into a ring.
-//!
-//! ```text
-//!   a packet by the copy of the tail? --no--> say how far, look at the tail --none--> drop
-//!     | yes
-//!   length --cannot be--> refused: drop
-//!     |
-//!   frame as long as that, packet copied into it -> count -> redirect
-//! ```
+//! A program that makes packets, its runs, and the interface by which its frames leave.
 
-use std::os::fd::AsFd;
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use super::exit::Exit;
-use super::ring::{Geometry, MIN_BYTES, PUBLISH, at, slot};
-use crate::filter::ebpf::Reg::*;
-use crate::filter::ebpf::{
-    Assembler, Fault, Helper, Insn, Label, Memory, Reg, Size, xdp_action, xdp_md,
-};
+use super::privileged;
+use crate::error::{Error, Result};
+use crate::filter::ebpf::Reg::{R0, R1, R2, R3};
+use crate::filter::ebpf::{Assembler, Helper, Insn, Size, xdp_action};
+use crate::link::{Interface, netns, xdp_abilities};
+use crate::xdp::RedirectCounts;
+use crate::xdp::bpf::{self, SharedCounters};
+use crate::xdp::redirects::{RedirectSender, ThreadMark};
 
-/// A packet of at most so many bytes is copied without a call,
-const SHORT: u32 = 128;
-/// in steps of so many: two words.
-const STEP: u32 = 16;
+/// Frames between two checks for a signal. 256 is possible, but no faster.
+const BATCH: u32 = 64;
+/// More than the kernel allows (`TEST_XDP_MAX_BATCH`).
+const TOO_MANY: u32 = 257;
+/// Loopback is the first interface of every namespace.
+const LOOPBACK: u32 = 1;
 
-// What helpers leave alone.
-const CONTEXT: Reg = R6;
-const RING: Reg = R7;
-const LENGTH: Reg = R8;
-const SLOT: Reg = R9;
+/// A program that makes packets.
+#[derive(Debug)]
+pub struct LiveProgram {
+    program: OwnedFd,
+    frame: Vec<u8>,
+    /// The namespace that makes the program known to the kernel.
+    known: Option<File>,
+}
 
-/// How the program gets at the bytes of a frame.
+/// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// By their addresses. To subtract two, or to add a number to one that it does not know, the
-    /// verifier wants CAP_PERFMON.
-    Direct,
-    /// By calls alone: slower.
-    Calls,
+pub enum RunEnd {
+    /// All packets were made.
+    Done,
+    /// A signal came.
+    Interrupted,
 }
 
-/// The program, whose packets leave by an exit.
-pub(super) fn program(
-    geometry: Geometry,
-    exit: &Exit,
-    access: Access,
-    map: impl AsFd,
-) -> Result<Vec<Insn>, Fault> {
-    let mut asm = Assembler::new();
-    let [found, look, refused, dropped] = asm.labels();
-    asm.mov(CONTEXT, R1);
-    asm.load_map_value(RING, map, 0);
-    // R1: the packet's index.
-    asm.load(Size::W, R1, RING + at::OWN_HEAD);
-    asm.load(Size::W, R2, RING + at::OWN_TAIL);
-    asm.jeq32(R1, R2, look);
-    asm.mov(R2, R1);
-    asm.and(R2, PUBLISH as i32 - 1);
-    asm.jne(R2, 0, found);
-    publish(&mut asm, R1);
-    asm.place(found);
-    take(&mut asm, geometry);
-    // Linux 6.1 learns a bound from "less" and "greater", not from "equal".
-    asm.jgt(LENGTH, geometry.most_bytes as i32, refused);
-    asm.jlt(LENGTH, MIN_BYTES as i32, refused);
-    set_length(&mut asm, access, refused);
-    copy(&mut asm, geometry, access, refused);
-    count(&mut asm, at::PACKETS);
-    exit.leave(&mut asm);
-    asm.place(look);
-    look_again(&mut asm, geometry, found, dropped);
-    asm.place(refused);
-    count(&mut asm, at::REFUSED);
-    asm.place(dropped);
-    asm.mov(R0, xdp_action::DROP);
-    asm.exit();
-    asm.finish()
-}
+impl LiveProgram {
+    /// Loads a program. `frame` is the content of the frames before its first run on them.
+    ///
+    /// # Errors
+    /// The kernel rejects the program, or a privilege is missing.
+    pub fn load(name: &CStr, instructions: &[Insn], frame: Vec<u8>) -> Result<Self> {
+        let program = bpf::load(name, instructions, false).map_err(|refused| {
+            match refused.said.as_str() {
+                "" => privileged(refused.error, "load a program for", "live frames"),
+                // The errno is the same as for a missing privilege.
+                said => Error::Unsupported {
+                    feature: "a program for these live frames".into(),
+                    remedy: format!("send by another method; the kernel's verifier says: {said}"),
+                },
+            }
+        })?;
+        // On x86 the kernel calls XDP programs through a dispatcher with a branch for each program in
+        // use. A run changes it at its begin and its end, each time waiting for all RCU readers: some
+        // 25 ms a run, and as long as runs on other CPUs take (net/bpf/test_run.c and
+        // kernel/bpf/dispatcher.c, `bpf_dispatcher_change_prog`). An attached program stays in it, so
+        // this one is attached where no packet comes: to the loopback interface, which is down, of a
+        // namespace of its own, until the descriptor is closed. Without CAP_SYS_ADMIN runs begin
+        // slowly, and are longer.
+        let known = netns::private(|| {
+            bpf::attach_permanently(program.as_fd(), LOOPBACK)
+                .map_err(|error| Error::system("attach", "a program of live frames", error))
+        })
+        .ok();
+        Ok(Self { program, frame, known })
+    }
 
-/// Takes the packet with the index R1: SLOT points to where it stands, LENGTH is what stands there.
-fn take(asm: &mut Assembler, geometry: Geometry) {
-    asm.mov(SLOT, R1);
-    // Whatever the index is, the slot is one of the ring's.
-    asm.and(SLOT, geometry.slots.cast_signed() - 1);
-    asm.mul(SLOT, geometry.slot_bytes().cast_signed());
-    asm.add(SLOT, at::SLOTS);
-    asm.add(SLOT, RING);
-    asm.add32(R1, 1);
-    asm.store(Size::W, RING + at::OWN_HEAD, R1);
-    asm.load(Size::W, LENGTH, SLOT + slot::LENGTH);
-}
+    /// Returns true if a run begins and ends at once.
+    pub(super) fn is_quick(&self) -> bool {
+        self.known.is_some()
+    }
 
-/// Makes the frame LENGTH bytes long, if it is not: that takes a call, and another reset of the frame
-/// when it is used again.
-fn set_length(asm: &mut Assembler, access: Access, refused: Label) {
-    let fits = asm.label();
-    match access {
-        Access::Direct => {
-            asm.load(Size::W, R1, CONTEXT + xdp_md::DATA);
-            asm.load(Size::W, R0, CONTEXT + xdp_md::DATA_END);
-            asm.sub(R0, R1);
-        }
-        Access::Calls => {
-            asm.mov(R1, CONTEXT);
-            asm.call(Helper::XDP_BUFF_LEN);
+    /// Makes the next packet, without sending it.
+    ///
+    /// # Errors
+    /// The program did not make one.
+    pub fn once(&self) -> Result<Vec<u8>> {
+        let failed = |error| Error::system("make", "a packet", error);
+        let (answer, packet) = bpf::run(self.program.as_fd(), &self.frame).map_err(failed)?;
+        match answer {
+            xdp_action::REDIRECT => Ok(packet),
+            _ => Err(failed(io::Error::other(format!("the program answered {answer}")))),
         }
     }
-    asm.mov(R2, LENGTH);
-    asm.sub(R2, R0);
-    asm.jeq(R2, 0, fits);
-    asm.mov(R1, CONTEXT);
-    asm.call(Helper::XDP_ADJUST_TAIL);
-    asm.jne(R0, 0, refused);
-    asm.place(fits);
-}
 
-/// Copies LENGTH bytes from SLOT into the frame: a short packet without a call, which takes longer than
-/// a few loads and stores.
-fn copy(asm: &mut Assembler, geometry: Geometry, access: Access, refused: Label) {
-    if access == Access::Direct {
-        let [long, done] = asm.labels();
-        copy_short(asm, geometry, [long, done, refused]);
-        asm.place(long);
-        copy_by_call(asm, refused);
-        asm.place(done);
-    } else {
-        copy_by_call(asm, refused);
+    /// Runs the program `times` times, or until this thread gets a signal.
+    ///
+    /// # Errors
+    /// The kernel does not support live frames, or none of this length.
+    pub fn run(&self, times: u32) -> Result<RunEnd> {
+        self.run_on(times, self.frame.len())
+    }
+
+    /// Runs as [`run`](Self::run), on frames of `bytes` bytes at most.
+    pub(super) fn run_on(&self, times: u32, bytes: usize) -> Result<RunEnd> {
+        let frame = &self.frame[..bytes.min(self.frame.len())];
+        match bpf::run_live(self.program.as_fd(), frame, times, BATCH) {
+            Ok(()) => Ok(RunEnd::Done),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(RunEnd::Interrupted),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Err(self.refused(error)),
+            Err(error) => Err(privileged(error, "send", "live frames")),
+        }
+    }
+
+    /// Explains EINVAL. A kernel with live frames rejects a too large batch before it checks the frame,
+    /// and by another errno (net/bpf/test_run.c, `bpf_prog_test_run_xdp`).
+    fn refused(&self, error: io::Error) -> Error {
+        let probe = bpf::run_live(self.program.as_fd(), &self.frame, 1, TOO_MANY);
+        match probe.map_err(|error| error.raw_os_error()) {
+            Err(Some(libc::E2BIG)) => Error::system("send", "live frames", error).remedy(
+                "they have an Ethernet header at least, and one page at most: send others, or by \
+                 another method",
+            ),
+            _ => Error::Unsupported {
+                feature: "sending live frames (Linux 5.18)".into(),
+                remedy: "send by another method".into(),
+            },
+        }
     }
 }
 
-/// Copies a short packet, and is done; on at `long` where it is none. The last step lies over the one
-/// before where the length is no multiple of a step.
-fn copy_short(asm: &mut Assembler, geometry: Geometry, [long, done, refused]: [Label; 3]) {
-    let last = asm.label();
-    let (step, steps) = (STEP as i16, (SHORT.min(geometry.most_bytes) / STEP) as i16);
-    asm.jlt(LENGTH, i32::from(step), long);
-    asm.jgt(LENGTH, i32::from(step * steps), long);
-    asm.load(Size::W, R1, CONTEXT + xdp_md::DATA);
-    asm.load(Size::W, R2, CONTEXT + xdp_md::DATA_END);
-    asm.mov(R3, R1);
-    for at in (0..steps).map(|number| number * step) {
-        asm.add(R3, i32::from(step));
-        asm.jgt(R3, R2, last);
-        copy_step(asm, SLOT + (slot::PACKET as i16 + at), R1 + at, [R4, R5]);
+/// The interface by which a program's frames leave, in a map of one entry (`DEVMAP`, Linux 4.14).
+///
+/// A redirect by index makes the kernel look up the interface for each frame, some 3 % of a frame's
+/// cost; one by a map does not (net/core/filter.c, `__xdp_do_redirect_frame`). The kernel removes the
+/// entry together with the interface.
+#[derive(Debug)]
+pub struct Exit {
+    interface: Interface,
+    map: OwnedFd,
+    /// One counter: frames that found the map empty.
+    removed: SharedCounters,
+    /// None without CAP_PERFMON or BTF.
+    redirects: Option<Arc<RedirectSender>>,
+}
+
+impl Exit {
+    /// Creates an exit by an interface of this thread's network namespace.
+    ///
+    /// # Errors
+    /// The interface does not exist; a missing privilege.
+    pub fn by(interface: &Interface) -> Result<Self> {
+        let failed = |error| privileged(error, "make a map for live frames to", &interface.name);
+        let map = bpf::create_interface_map(c"sluice_exit", interface.index).map_err(failed)?;
+        let redirects = RedirectSender::new(map.as_fd(), 0).ok().map(Arc::new);
+        let removed = SharedCounters::new(&[0])?;
+        Ok(Self { interface: interface.clone(), map, removed, redirects })
     }
-    asm.jump(done);
-    asm.place(last);
-    asm.mov(R0, LENGTH);
-    asm.sub(R0, i32::from(step));
-    asm.add(R1, R0);
-    asm.mov(R3, R1);
-    asm.add(R3, i32::from(step));
-    asm.jgt(R3, R2, refused);
-    asm.add(SLOT, R0);
-    copy_step(asm, SLOT + slot::PACKET as i16, R1 + 0, [R4, R5]);
-    asm.jump(done);
-}
 
-fn copy_by_call(asm: &mut Assembler, refused: Label) {
-    asm.mov(R1, CONTEXT);
-    asm.mov(R2, 0);
-    asm.mov(R3, SLOT);
-    asm.add(R3, slot::PACKET);
-    asm.mov(R4, LENGTH);
-    asm.call(Helper::XDP_STORE_BYTES);
-    asm.jne(R0, 0, refused);
-}
+    /// Returns the interface as it was when the exit was created.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
 
-/// Copies [`STEP`] bytes.
-fn copy_step(asm: &mut Assembler, from: Memory, to: Memory, [first, second]: [Reg; 2]) {
-    asm.load(Size::DW, first, from);
-    asm.load(Size::DW, second, from.base + (from.offset + 8));
-    asm.store(Size::DW, to, first);
-    asm.store(Size::DW, to.base + (to.offset + 8), second);
-}
+    /// Ends a program by redirecting the frame. Clobbers R1 to R3.
+    pub fn leave(&self, asm: &mut Assembler) {
+        let end = asm.label();
+        asm.load_map(R1, &self.map);
+        asm.mov(R2, 0);
+        // The verdict if the interface was removed.
+        asm.mov(R3, xdp_action::DROP);
+        asm.call(Helper::REDIRECT_MAP);
+        asm.jeq(R0, xdp_action::REDIRECT, end);
+        asm.load_map_value(R1, &self.removed, 0);
+        // No atomics: only the program writes it, on one CPU at a time.
+        asm.load(Size::DW, R2, R1 + 0);
+        asm.add(R2, 1);
+        asm.store(Size::DW, R1 + 0, R2);
+        asm.place(end);
+        asm.exit();
+    }
 
-/// All that is known of is taken: says so, and looks whether there is more. On at `found` with R1, the
-/// index, if there is.
-fn look_again(asm: &mut Assembler, geometry: Geometry, found: Label, none: Label) {
-    let [empty, fault] = asm.labels();
-    publish(asm, R1);
-    look(asm, R2);
-    asm.mov32(R3, R2);
-    asm.sub32(R3, R1);
-    asm.jeq(R3, 0, empty);
-    asm.jgt(R3, geometry.slots.cast_signed(), fault);
-    asm.store(Size::W, RING + at::OWN_TAIL, R2);
-    asm.store(Size::DW, RING + at::EMPTY, 0);
-    asm.jump(found);
-    asm.place(fault);
-    count(asm, at::FAULTS);
-    asm.jump(none);
-    asm.place(empty);
-    count(asm, at::EMPTY);
-    asm.jump(none);
-}
+    /// Returns the fate of the frames. Without CAP_PERFMON or BTF, only those are known that found the
+    /// interface removed.
+    pub fn counts(&self) -> RedirectCounts {
+        let traced = self.redirects.as_ref().map(|sender| sender.counts()).unwrap_or_default();
+        RedirectCounts { removed: self.removed.get(0), ..traced }
+    }
 
-/// `to` = the tail. What the writer wrote before it is to be seen from now on: pairs with
-/// `LiveWriter::publish`. On x86 no load is done before an earlier one; elsewhere an atomic operation
-/// that returns a value is a full barrier in the kernel's memory model.
-fn look(asm: &mut Assembler, to: Reg) {
-    if cfg!(target_arch = "x86_64") {
-        asm.load(Size::W, to, RING + at::TAIL);
-    } else {
-        asm.mov(to, 0);
-        asm.atomic_fetch_add(Size::W, RING + at::TAIL, to);
+    /// Counts the frames that the calling thread sends, until it drops the mark.
+    pub(super) fn mark_thread(&self) -> Option<ThreadMark> {
+        self.redirects.as_ref()?.mark_thread().ok()
     }
 }
 
-/// Says that all before the index `done` are dealt with, if that is news: what was read of their slots
-/// has been read before. Pairs with the writer's acquiring look at the head (`Cursor::look`).
-/// On x86 no store is done before an earlier load; elsewhere as in [`look`].
-fn publish(asm: &mut Assembler, done: Reg) {
-    let known = asm.label();
-    asm.load(Size::W, R2, RING + at::HEAD);
-    asm.jeq32(R2, done, known);
-    if cfg!(target_arch = "x86_64") {
-        asm.store(Size::W, RING + at::HEAD, done);
-    } else {
-        asm.mov32(R3, done);
-        asm.sub32(R3, R2);
-        asm.atomic_fetch_add(Size::W, RING + at::HEAD, R3);
+/// Checks that live frames can leave by an interface of the namespace `netns`, or of this thread's, as
+/// far as the kernel reports it (since 6.3).
+///
+/// # Errors
+/// The interface is down; its driver takes no packets that a program redirects to it.
+pub fn leaves_by(interface: &Interface, netns: Option<&str>) -> Result<()> {
+    let name = &interface.name;
+    if !interface.up {
+        return Err(Error::Usage(format!("{name} is down: ip link set {name} up")));
     }
-    asm.place(known);
-}
-
-/// The program is all that writes its counters, and it runs on one CPU at a time: no atomics.
-fn count(asm: &mut Assembler, counter: i16) {
-    asm.load(Size::DW, R1, RING + counter);
-    asm.add(R1, 1);
-    asm.store(Size::DW, RING + counter, R1);
+    match xdp_abilities(netns, interface)? {
+        Some(abilities) if !abilities.sends_redirected() => Err(Error::Unsupported {
+            feature: format!("sending live frames out of {name}"),
+            remedy: match interface.kind.as_str() {
+                "veth" => "the other end needs NAPI: ethtool -K OTHER_END gro on".into(),
+                _ => format!(
+                    "the driver takes no redirected packets; some do with a program attached: \
+                     sluice attach {name}"
+                ),
+            },
+        }),
+        _ => Ok(()),
+    }
 }

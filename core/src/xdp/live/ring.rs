@@ -1,5 +1,5 @@
-//! Packets that are written here and sent there: slots in the memory of a BPF array, which a
-//! program in the kernel copies into live frames.
+//! A ring of packets in the memory of a BPF array, which a program in the kernel copies into live
+//! frames, and its sender: a writer, and the thread that runs the program.
 //!
 //! ```text
 //!   the value of the array
@@ -8,185 +8,191 @@
 //!   | index     | index     | own: copies of   | length | length | ... | 2ⁿ - 1 |
 //!   |           |           | both, counters   | packet | packet |     |        |
 //!   +-----------+-----------+------------------+--------+--------+-----+--------+
-//!    we write    the program  the program reads  full: [head, tail)
-//!    it          writes it    and writes
+//!    the writer's  the program's  the program's      full: [head, tail)
 //! ```
 //!
-//! Both sides look rarely at what the other writes, for each look takes a line of the cache from one
-//! CPU to the other: the program at `tail` when its copy says that there is nothing more, we at
-//! `head` when ours says that there is no room; and the program says how far it has come once in
-//! [`PUBLISH`] packets and when it has found nothing more.
+//! Each read of the other side's index moves a cache line between CPUs, so both are rare: the program
+//! reads `tail` when its copy shows no packet, the writer reads `head` when its copy shows no room, and
+//! the program publishes `head` once in [`PUBLISH`] packets and when it finds no more.
 //!
-//! Neither believes the other. An index that cannot be is not taken over, and the program masks and
-//! bounds what it reads: whatever stands in this memory, it copies bytes of this memory into a frame
-//! that has room for them, or refuses to.
+//! Neither side trusts the other. An invalid index is ignored, and the program masks and bounds what it
+//! reads: whatever this memory contains, the program copies bytes of it into a frame with room for them,
+//! or refuses to.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
+
+use nix::sched::sched_getcpu;
 
 use super::privileged;
-use crate::error::Result;
+use super::program::{Exit, LiveProgram};
+use super::ring_program::{Access, program};
+use super::thread::{LiveThread, LiveThreadConfig, Next};
+use crate::error::{Error, Result};
+use crate::link::{Allowed, Interface};
+use crate::xdp::RedirectCounts;
 use crate::xdp::bpf;
 use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{AtomicU32, Ordering, Packet};
 
-/// Where the parts stand. Two lines each, for processors fetch lines in pairs.
+/// Offsets in the memory. Two cache lines each, because processors fetch lines in pairs.
 pub(super) mod at {
-    /// u32: packets written, ever.
+    /// u32: packets written.
     pub(crate) const TAIL: i16 = 0;
-    /// u32: packets sent or refused, ever, as far as the program has said.
+    /// u32: packets sent or refused, as the program has published.
     pub(crate) const HEAD: i16 = 128;
-    /// u32: `HEAD`, as the program knows it.
+    /// u32: the program's own `HEAD`.
     pub(crate) const OWN_HEAD: i16 = 256;
-    /// u32: `TAIL`, when the program last looked.
+    /// u32: the program's copy of `TAIL`.
     pub(crate) const OWN_TAIL: i16 = 260;
-    /// u64: times in a row that it looked and there was nothing.
+    /// u64: consecutive reads of `TAIL` without a new packet.
     pub(crate) const EMPTY: i16 = 264;
     /// u64: packets handed to the interface.
     pub(crate) const PACKETS: i16 = 272;
-    /// u64: packets that it refused: of a length that cannot be.
+    /// u64: packets of an invalid length, which it refused.
     pub(crate) const REFUSED: i16 = 280;
-    /// u64: looks at a `TAIL` that cannot be.
+    /// u64: reads of an invalid `TAIL`.
     pub(crate) const FAULTS: i16 = 288;
     /// The first slot.
     pub(crate) const SLOTS: i32 = 384;
 }
 
-/// Where the parts of a slot stand.
+/// Offsets in a slot.
 pub(super) mod slot {
-    /// u32: bytes of the packet.
+    /// u32: the packet's length.
     pub(crate) const LENGTH: i16 = 0;
-    /// The packet. With its length a packet of 60 bytes takes one line.
+    /// The packet. With its length, a packet of 60 bytes takes one cache line.
     pub(crate) const PACKET: i32 = 4;
 }
 
-/// Packets between two times that the program says how far it has come.
+/// Packets between two updates of `HEAD`.
 pub(super) const PUBLISH: u32 = 32;
-/// An Ethernet header: nothing shorter is a packet.
+/// An Ethernet header: the shortest packet.
 pub(crate) const MIN_BYTES: u32 = 14;
-/// The most that a live frame can have, on pages of 4 KiB and with the usual 17 fragments of a packet
-/// (CONFIG_MAX_SKB_FRAGS): of a page the kernel takes the headroom of 256 bytes, 320 for `skb_shared_info`
-/// behind, and for its own notes 112 to 152, the most on Linux 6.1 (net/bpf/test_run.c, `xdp_page_head`).
+/// The longest live frame on pages of 4 KiB and with the usual 17 fragments of a packet
+/// (CONFIG_MAX_SKB_FRAGS). The kernel reserves 256 bytes of headroom, 320 of `skb_shared_info`, and 112 to
+/// 152 of its own, most on Linux 6.1 (net/bpf/test_run.c, `xdp_page_head`).
 pub const MAX_BYTES: u32 = 3368;
-/// Slots begin on lines of their own.
+/// Slots begin on cache lines of their own.
 const LINE: u32 = 64;
+/// Reads of an empty ring, 30 to 80 ns each, before the thread goes to sleep.
+const IDLE_LOOKS: u64 = 1 << 13;
+/// Length of the first run after a sleep: more packets may follow at once.
+const FIRST_RUNS: u32 = 1 << 13;
+/// The writer's CPU is not known.
+const NO_CPU: usize = usize::MAX;
 
-/// What the slots look like.
+/// Sizes of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub(crate) struct LiveRingConfig {
     /// A power of two.
     pub slots: u32,
-    /// The most bytes of a packet.
-    pub most_bytes: u32,
+    /// Length of the longest packet.
+    pub max_bytes: u32,
 }
 
-impl Geometry {
-    /// Bytes of a slot: an odd number of lines, so that the beginnings of slots, which are all that
-    /// short packets take, spread over all sets of the cache.
+impl LiveRingConfig {
+    /// Returns the size of a slot: an odd number of lines, so that the first lines of slots, the only
+    /// ones that short packets use, spread over all sets of the cache.
     pub(crate) fn slot_bytes(self) -> u32 {
-        ((self.most_bytes + slot::PACKET as u32).div_ceil(LINE) | 1) * LINE
+        ((self.max_bytes + slot::PACKET as u32).div_ceil(LINE) | 1) * LINE
     }
 
-    /// Bytes of everything.
+    /// Returns the size of the memory.
     pub(crate) fn bytes(self) -> u32 {
         at::SLOTS as u32 + self.slots * self.slot_bytes()
     }
 }
 
-/// The memory, and the map that the program knows it by.
+/// The memory shared by writer, thread and program.
 #[derive(Debug)]
 pub(crate) struct LiveMemory {
-    geometry: Geometry,
+    config: LiveRingConfig,
     mapping: Mmap,
     map: OwnedFd,
+    /// The thread sleeps, or is about to.
+    asleep: AtomicBool,
+    /// The CPU on which the writer last ran; [`NO_CPU`] at first.
+    writer_cpu: AtomicUsize,
 }
 
 impl LiveMemory {
-    /// Makes an empty one whose indices stand at `start`.
+    /// Creates an empty ring whose indices begin at `start`.
     ///
     /// # Errors
     /// The kernel has no memory for it; a missing privilege.
-    pub(crate) fn new(geometry: Geometry, start: u32, object: &str) -> Result<Arc<Self>> {
+    pub(crate) fn new(config: LiveRingConfig, start: u32, object: &str) -> Result<Arc<Self>> {
         let failed = |error| {
             privileged(error, "make a ring for", object).remedy(format!(
                 "{} KiB are needed: use a smaller ring_size=",
-                geometry.bytes().div_ceil(1024)
+                config.bytes().div_ceil(1024)
             ))
         };
-        let bytes = (geometry.bytes() as usize).next_multiple_of(PAGE_BYTES);
+        let bytes = (config.bytes() as usize).next_multiple_of(PAGE_BYTES);
         let map = bpf::create_mapped_array(c"sluice_ring", bytes as u32, 1).map_err(failed)?;
         let mapping = Mmap::shared(map.as_fd(), bytes).map_err(failed)?;
-        let memory = Self { geometry, mapping, map };
+        let (asleep, writer_cpu) = (AtomicBool::new(false), AtomicUsize::new(NO_CPU));
+        let memory = Self { config, mapping, map, asleep, writer_cpu };
         for place in [at::TAIL, at::HEAD, at::OWN_HEAD, at::OWN_TAIL] {
-            // Nobody else has it yet.
+            // Relaxed: not shared yet.
             memory.index(place).store(start, Ordering::Relaxed);
         }
         Ok(Arc::new(memory))
     }
 
-    pub(crate) fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    /// One of the indices.
+    /// Returns one of the indices.
     #[inline]
     pub(super) fn index(&self, place: i16) -> &AtomicU32 {
-        // SAFETY: the word lies in the mapping, which `self` keeps, and is aligned to 4; both sides
-        // access it as a whole, and we as an atomic only.
+        // SAFETY: the word lies in the mapping, which `self` keeps, and is aligned to 4; the program
+        // accesses it as a whole, and this process as an atomic only.
         unsafe { self.mapping.at(place as usize).cast().as_ref() }
     }
 
-    /// What the program has counted: exact, of some moment.
+    /// Reads a counter of the program.
     pub(super) fn count(&self, place: i16) -> u64 {
         // SAFETY: as in `index`, aligned to 8.
         let counter: &AtomicU64 = unsafe { self.mapping.at(place as usize).cast().as_ref() };
-        // Pairs with the program's plain stores; nothing follows from it.
+        // Pairs with the program's plain stores, which publish nothing.
         counter.load(Ordering::Relaxed)
     }
 
-    /// Where a packet's slot begins, and there something.
+    /// Returns the address of a byte in a packet's slot.
     #[inline]
     pub(super) fn slot(&self, index: u32, offset: usize) -> NonNull<u8> {
-        let number = index & (self.geometry.slots - 1);
-        let before = number as usize * self.geometry.slot_bytes() as usize;
+        let number = index & (self.config.slots - 1);
+        let before = number as usize * self.config.slot_bytes() as usize;
         self.mapping.at(at::SLOTS as usize + before + offset)
     }
 
-    /// Packets that wait for the program, as the thread sees it that runs it, between two runs. 0
-    /// where the index cannot be.
+    /// Counts the packets that wait for the program; 0 if the index is invalid. Only for the thread
+    /// that runs the program, between two runs.
     pub(crate) fn waiting(&self) -> u32 {
-        // Acquire: pairs with `Writer::publish`, for who sleeps after it has seen none.
+        // Acquire: pairs with `LiveWriter::publish`; the thread sleeps if it sees no packet.
         let tail = self.index(at::TAIL).load(Ordering::Acquire);
-        // The program does not run, and it ran on this thread.
+        // Relaxed: the program runs on this thread.
         let waiting = tail.wrapping_sub(self.index(at::OWN_HEAD).load(Ordering::Relaxed));
-        if waiting <= self.geometry.slots { waiting } else { 0 }
+        if waiting <= self.config.slots { waiting } else { 0 }
     }
 
-    /// The length of the longest of the first few packets that wait for the program, as the thread
-    /// sees it that runs it, between two runs.
+    /// Returns the length of the longest of the first few waiting packets. Only for the thread that
+    /// runs the program, between two runs.
     pub(crate) fn longest_waiting(&self) -> Option<usize> {
         const FEW: u32 = 32;
         let first = self.index(at::OWN_HEAD).load(Ordering::Relaxed);
         let lengths = (0..self.waiting().min(FEW)).map(|i| {
             let place = self.slot(first.wrapping_add(i), slot::LENGTH as usize);
-            // SAFETY: in the mapping, aligned to a line; the packet is handed over, so nobody writes
-            // it until the program has sent it, which runs on this thread.
+            // SAFETY: in the mapping, aligned to a line; the packet is published, so the writer leaves
+            // it alone until the program, which runs on this thread, has sent it.
             unsafe { place.cast::<u32>().read() }
         });
-        let longest = lengths.max()?.clamp(MIN_BYTES, self.geometry.most_bytes);
+        let longest = lengths.max()?.clamp(MIN_BYTES, self.config.max_bytes);
         Some(longest as usize)
     }
 
-    /// How often in a row the program has found nothing.
-    pub(crate) fn empty_looks(&self) -> u64 {
-        self.count(at::EMPTY)
-    }
-
-    /// What has become of packets.
     pub(crate) fn counts(&self) -> LiveCounts {
         LiveCounts { sent: self.count(at::PACKETS), refused: self.count(at::REFUSED) }
     }
@@ -198,16 +204,16 @@ impl AsFd for LiveMemory {
     }
 }
 
-/// What the program has counted.
+/// Packets that the program has processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LiveCounts {
     /// Packets handed to the interface.
     pub sent: u64,
-    /// Packets whose length could not be.
+    /// Packets of an invalid length.
     pub refused: u64,
 }
 
-/// Who writes packets: there is one.
+/// The ring's only writer.
 #[derive(Debug)]
 pub(crate) struct LiveWriter {
     memory: Arc<LiveMemory>,
@@ -217,32 +223,32 @@ pub(crate) struct LiveWriter {
 }
 
 impl LiveWriter {
-    /// The writer of a new one whose indices stand at `start`.
+    /// Creates the writer of an empty ring whose indices begin at `start`.
     pub(crate) fn new(memory: &Arc<LiveMemory>, start: u32) -> Self {
-        let cursor = Cursor::producing(memory.geometry.slots, start);
+        let cursor = Cursor::producing(memory.config.slots, start);
         Self { memory: Arc::clone(memory), cursor, written: 0 }
     }
 
-    /// For how many of `wanted` packets there is room.
+    /// Returns for how many of `wanted` packets the ring has room.
     #[inline]
     pub(crate) fn room(&mut self, wanted: u32) -> u32 {
         let head = self.memory.index(at::HEAD);
         self.cursor.look(head, wanted + self.written) - self.written
     }
 
-    /// Writes a packet, for which there is [`room`](Self::room), and whose length is one of
-    /// [`MIN_BYTES`] to the most that a slot holds.
+    /// Writes a packet, for which the ring must have [`room`](Self::room). Its length must be from
+    /// [`MIN_BYTES`] to the ring's `max_bytes`.
     #[inline]
     pub(crate) fn write(&mut self, packet: &Packet<'_>) {
         let bytes = packet.captured_bytes();
-        let most = self.memory.geometry.most_bytes as usize;
-        assert!(self.written < self.cursor.known() && bytes <= most, "no room for {bytes} bytes");
+        let max = self.memory.config.max_bytes as usize;
+        assert!(self.written < self.cursor.known() && bytes <= max, "no room for {bytes} bytes");
         let index = self.cursor.index(self.written);
         let mut to = self.memory.slot(index, slot::PACKET as usize);
         for segment in packet.segments() {
-            // SAFETY: the slot has room for `most` bytes, and the segments have no more together;
-            // it is ours until it is published, for the program has said that it is done with what
-            // was there. A program that says so and is not only sends what it should not.
+            // SAFETY: the slot has room for `max` bytes, and the segments have no more together; it is
+            // the writer's until it is published, because the program has released it. A program that
+            // releases it too early sends wrong bytes and nothing worse.
             unsafe {
                 to.copy_from_nonoverlapping(NonNull::from(segment).cast(), segment.len());
                 to = to.add(segment.len());
@@ -254,7 +260,7 @@ impl LiveWriter {
         self.written += 1;
     }
 
-    /// Hands over what is written. Release: pairs with the program's look at the tail.
+    /// Publishes the written packets. Release: pairs with the program's read of the tail.
     #[inline]
     pub(crate) fn publish(&mut self) {
         if self.written > 0 {
@@ -262,8 +268,216 @@ impl LiveWriter {
         }
     }
 
-    /// Packets that the program has not said it is done with.
+    /// Counts the published packets that the program has not released.
     pub(crate) fn waiting(&mut self) -> u32 {
         self.cursor.others(self.memory.index(at::HEAD))
+    }
+}
+
+/// Sends the packets written into a ring, by a thread that runs its program while there are any.
+#[derive(Debug)]
+pub(crate) struct LiveSender {
+    writer: LiveWriter,
+    memory: Arc<LiveMemory>,
+    thread: LiveThread,
+    /// Writer and thread share the only CPU.
+    alone: bool,
+}
+
+impl LiveSender {
+    /// Creates a sender to an interface of this thread's network namespace, its thread asleep, and
+    /// pinned to `cpu` if given. While the interface is down, it `waits` or ends.
+    ///
+    /// # Errors
+    /// A missing privilege; the kernel has no memory, no thread, or no live frames.
+    pub(crate) fn open(
+        config: LiveRingConfig,
+        interface: &Interface,
+        cpu: Option<usize>,
+        waits: bool,
+    ) -> Result<Self> {
+        let exit = Arc::new(Exit::by(interface)?);
+        Self::start(0, config, &LiveThreadConfig { exit, cpu, first_runs: FIRST_RUNS, waits })
+    }
+
+    /// Creates a sender whose indices begin at `start`.
+    pub(super) fn start(
+        start: u32,
+        config: LiveRingConfig,
+        thread: &LiveThreadConfig,
+    ) -> Result<Self> {
+        let LiveThreadConfig { exit, cpu, .. } = thread;
+        let memory = LiveMemory::new(config, start, &exit.interface().name)?;
+        let program = load(&memory, exit, Access::Direct).or_else(|error| match error {
+            // Without CAP_PERFMON: slower.
+            Error::Unsupported { .. } => load(&memory, exit, Access::Calls),
+            error => Err(error),
+        })?;
+        let allowed = Allowed::here()?;
+        let alone = cpu.is_none() && allowed.count() == 1;
+        let mut feed = Feed {
+            memory: Arc::clone(&memory),
+            allowed: Some(allowed).filter(|_| cpu.is_none() && !alone),
+            avoided: NO_CPU,
+            alone,
+            bytes: config.max_bytes as usize,
+        };
+        let thread = LiveThread::start(program, thread, move || feed.next())?;
+        Ok(Self { writer: LiveWriter::new(&memory, start), memory, thread, alone })
+    }
+
+    pub(crate) fn config(&self) -> LiveRingConfig {
+        self.memory.config
+    }
+
+    /// Returns the ring's writer. Call [`publish`](Self::publish) after writing.
+    #[inline]
+    pub(crate) fn writer(&mut self) -> &mut LiveWriter {
+        &mut self.writer
+    }
+
+    /// Publishes the written packets, and wakes the thread if it sleeps.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        self.writer.publish();
+        // Pairs with the fence in `Feed::next`: either the thread sees the packets, or this side sees
+        // that it is about to sleep.
+        fence(Ordering::SeqCst);
+        let asleep = &self.memory.asleep;
+        if asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed) {
+            self.say_where();
+            self.thread.wake();
+        }
+    }
+
+    /// Tells the thread the writer's CPU, which it avoids. A writer that waits for room calls it now
+    /// and then.
+    #[inline]
+    pub(crate) fn say_where(&self) {
+        if let Ok(cpu) = sched_getcpu() {
+            // Pairs with the load in `Feed::avoid_writer`: a number that publishes nothing.
+            self.memory.writer_cpu.store(cpu, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if writer and thread share the only CPU.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// Returns true if the thread has ended: the interface is down or removed.
+    #[inline]
+    pub(crate) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Returns the interface's MTU at the last check; 0 while the thread waits for it to be up.
+    #[inline]
+    pub(crate) fn mtu(&self) -> u32 {
+        self.thread.mtu()
+    }
+
+    /// Counts the published packets that the program has not released: exact after
+    /// [`end`](Self::end).
+    pub(crate) fn waiting(&mut self) -> u32 {
+        match self.thread.is_finished() {
+            true => self.memory.waiting(),
+            false => self.writer.waiting(),
+        }
+    }
+
+    /// Counts the packets handed to the interface, and those refused.
+    pub(crate) fn counts(&self) -> LiveCounts {
+        self.memory.counts()
+    }
+
+    /// Returns the fate of the packets handed to the interface: exact after [`end`](Self::end).
+    pub(crate) fn redirects(&self) -> RedirectCounts {
+        self.thread.redirects()
+    }
+
+    /// Ends the thread at once.
+    ///
+    /// # Errors
+    /// The reason if the thread had failed.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.thread.end()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl LiveSender {
+    /// Creates a sender whose thread never runs the program.
+    pub(crate) fn at_rest(config: LiveRingConfig, interface: &Interface) -> Result<Self> {
+        let memory = LiveMemory::new(config, 0, &interface.name)?;
+        let exit = Arc::new(Exit::by(interface)?);
+        let program = load(&memory, &exit, Access::Calls)?;
+        let thread = LiveThreadConfig { exit, cpu: None, first_runs: FIRST_RUNS, waits: false };
+        let thread = LiveThread::start(program, &thread, || Next::Sleep)?;
+        Ok(Self { writer: LiveWriter::new(&memory, 0), memory, thread, alone: false })
+    }
+
+    pub(super) fn memory(&self) -> &LiveMemory {
+        &self.memory
+    }
+}
+
+/// Loads the ring's program.
+pub(super) fn load(memory: &LiveMemory, exit: &Exit, access: Access) -> Result<LiveProgram> {
+    let config = memory.config;
+    let instructions = program(config, exit, access, memory).map_err(|fault| {
+        Error::Usage(format!("a ring of this size has no program: use a smaller one: {fault}"))
+    })?;
+    LiveProgram::load(c"sluice_ring", &instructions, vec![0; config.max_bytes as usize])
+}
+
+/// Decides the thread's next action.
+struct Feed {
+    memory: Arc<LiveMemory>,
+    /// The CPUs to choose from; none if the thread is pinned, or there is one CPU.
+    allowed: Option<Allowed>,
+    /// The writer's CPU, which the thread avoids.
+    avoided: usize,
+    /// Writer and thread share the only CPU.
+    alone: bool,
+    /// The frames' length in the last run.
+    bytes: usize,
+}
+
+impl Feed {
+    /// Returns the next action: sleep after the program has found nothing for a while. On one CPU with
+    /// the writer at once, because no packet comes while the thread looks.
+    fn next(&mut self) -> Next {
+        let Self { memory, alone, .. } = self;
+        let waiting = memory.waiting();
+        if waiting == 0 && (*alone || memory.count(at::EMPTY) >= IDLE_LOOKS) {
+            memory.asleep.store(true, Ordering::Relaxed);
+            // Pairs with the fence in `publish`.
+            fence(Ordering::SeqCst);
+            if memory.waiting() == 0 {
+                return Next::Sleep;
+            }
+            memory.asleep.store(false, Ordering::Relaxed);
+        }
+        // A frame of the packet's length saves the program a call, and shortening a frame is cheaper
+        // than extending it.
+        self.bytes = memory.longest_waiting().unwrap_or(self.bytes);
+        if *alone {
+            return Next::RunOn(memory.waiting().into(), self.bytes);
+        }
+        self.avoid_writer();
+        Next::RunOn(u64::MAX, self.bytes)
+    }
+
+    /// Moves off the writer's CPU. The thread does it itself, between two runs: the kernel cannot move
+    /// it during one, and the caller would wait.
+    fn avoid_writer(&mut self) {
+        // Pairs with the store of `say_where`.
+        let writer = self.memory.writer_cpu.load(Ordering::Relaxed);
+        if let Some(allowed) = &self.allowed
+            && std::mem::replace(&mut self.avoided, writer) != writer
+        {
+            allowed.but(writer);
+        }
     }
 }

@@ -1,14 +1,13 @@
-//! The ring between a writer and the program: where indices wrap, and where what stands in the shared
-//! memory cannot be.
+//! The ring between a writer and the program: indices that wrap, and invalid contents of the shared
+//! memory.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use super::program::Access;
-use super::ring::{LiveCounts, LiveMemory, LiveWriter, at, slot};
-use super::sender::load;
+use super::ring::{LiveCounts, LiveMemory, LiveWriter, at, load, slot};
+use super::ring_program::Access;
 use super::*;
 use crate::filter::ebpf::{Assembler, Reg, xdp_action};
 use crate::link::{self, Lab, netns};
@@ -17,9 +16,9 @@ use crate::tests;
 use sluicegate_base::ring::{Meta, Ordering, Packet};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const GEOMETRY: Geometry = Geometry { slots: 64, most_bytes: 1518 };
+const CONFIG: LiveRingConfig = LiveRingConfig { slots: 64, max_bytes: 1518 };
 
-/// A lab, what receives on its right side, and a sender on its left.
+/// A lab with a receiver on its right side and a sender on its left.
 struct Bench {
     _lab: Lab,
     receiver: Port,
@@ -35,7 +34,7 @@ impl Bench {
         let open = || {
             let exit = Arc::new(Exit::by(&interface)?);
             let config = LiveThreadConfig { exit, cpu: None, first_runs: 1 << 13, waits: false };
-            LiveSender::starting_at(start, GEOMETRY, config)
+            LiveSender::start(start, CONFIG, &config)
         };
         let sender = match netns::run_in(Some(&left), open) {
             Err(error) if error.to_string().contains("Linux 5.18") => {
@@ -47,7 +46,7 @@ impl Bench {
         Some(Self { _lab: lab, receiver, sender })
     }
 
-    /// Hands over frames with these numbers, as far as there is room.
+    /// Publishes frames with these numbers.
     fn send(&mut self, numbers: impl IntoIterator<Item = u8>) {
         write(self.sender.writer(), numbers);
         self.sender.publish();
@@ -57,7 +56,7 @@ impl Bench {
         receive(&mut self.receiver, n)
     }
 
-    /// Waits until the program has counted so many refused and sent packets.
+    /// Waits until the program has counted this many packets.
     fn wait_for(&self, wanted: LiveCounts) {
         let deadline = Instant::now() + PATIENCE;
         while self.sender.counts() != wanted {
@@ -70,13 +69,13 @@ impl Bench {
     }
 }
 
-/// What receives on the right side.
+/// Opens a receiver on the right side.
 fn receiver(lab: &Lab) -> Port {
     let options = OpenOptions { netns: Some(lab.netns("right")), ..OpenOptions::default() };
     Port::open(&"packet:right0".parse().unwrap(), &options).unwrap()
 }
 
-/// The numbers of so many frames that come, and of those that come at once besides.
+/// Receives `n` frames or more, and returns their numbers.
 fn receive(receiver: &mut Port, n: usize) -> Vec<u8> {
     let queue = &mut receiver.queues[0];
     let (mut got, deadline) = (Vec::new(), Instant::now() + PATIENCE);
@@ -112,7 +111,7 @@ fn frame(number: u8) -> Vec<u8> {
     frame
 }
 
-/// A program whose program drops frames of so many bytes.
+/// Loads a program that drops frames of `bytes` bytes.
 fn dropping(bytes: usize) -> LiveProgram {
     let mut asm = Assembler::new();
     asm.mov(Reg::R0, xdp_action::DROP);
@@ -121,7 +120,7 @@ fn dropping(bytes: usize) -> LiveProgram {
 }
 
 #[test]
-fn a_kernel_that_has_live_frames_is_not_too_old_for_those_that_cannot_be() {
+fn an_invalid_frame_is_not_reported_as_a_kernel_without_live_frames() {
     if !tests::is_root() {
         return;
     }
@@ -136,14 +135,14 @@ fn a_kernel_that_has_live_frames_is_not_too_old_for_those_that_cannot_be() {
     }
 }
 
-/// Who waits for readers of RCU would wait for the end of a run that never ends.
+/// A run without an end would block all that wait for RCU readers.
 #[test]
-fn a_run_ends_by_itself_though_more_is_to_be_done() {
+fn a_run_ends_by_itself_while_more_is_to_be_sent() {
     if !tests::is_root() {
         return;
     }
     let program = dropping(60);
-    // It drops all: nothing is sent to it.
+    // It drops all: nothing is sent.
     let exit = Arc::new(Exit::by(&link::interface(None, "lo").unwrap()).unwrap());
     let asked = Arc::<AtomicU64>::default();
     let asked_there = Arc::clone(&asked);
@@ -186,7 +185,7 @@ fn a_length_that_no_packet_has_is_refused_and_the_next_packet_sent() {
         let index = bench.memory().index(at::TAIL).load(Ordering::Relaxed);
         bench.sender.writer().write(&Packet::new(&Meta::default(), &before));
         let place = bench.memory().slot(index, slot::LENGTH as usize);
-        // SAFETY: the length of a slot that is not handed over.
+        // SAFETY: the length of a slot that is not published.
         unsafe { place.cast::<u32>().write(length) };
         bench.sender.publish();
         bench.send([100 + number]);
@@ -196,17 +195,17 @@ fn a_length_that_no_packet_has_is_refused_and_the_next_packet_sent() {
 }
 
 #[test]
-fn a_tail_that_cannot_be_is_not_taken_over() {
+fn an_invalid_tail_is_ignored() {
     for access in [Access::Direct, Access::Calls] {
         let Some(lab) = tests::lab() else { return };
         let mut receiver = receiver(&lab);
-        let memory = LiveMemory::new(GEOMETRY, 7, "a test").unwrap();
+        let memory = LiveMemory::new(CONFIG, 7, "a test").unwrap();
         let left = lab.netns("left");
         let interface = link::interface(Some(&left), "left0").unwrap();
         let load = || load(&memory, &Exit::by(&interface)?, access);
         let program = netns::run_in(Some(&left), load).unwrap();
         let mut writer = LiveWriter::new(&memory, 7);
-        // Here the program runs when it is told to, and as often.
+        // Without a thread: the test runs the program.
         let run = |times| program.run(times).map(|ended| assert_eq!(ended, RunEnd::Done));
         hand_over(&mut writer, 0..10);
         match run(10) {
@@ -233,11 +232,11 @@ fn a_tail_that_cannot_be_is_not_taken_over() {
 }
 
 #[test]
-fn a_head_that_cannot_be_makes_no_room() {
+fn an_invalid_head_makes_no_room() {
     if !tests::is_root() {
         return;
     }
-    let memory = LiveMemory::new(GEOMETRY, 5, "a test").unwrap();
+    let memory = LiveMemory::new(CONFIG, 5, "a test").unwrap();
     let mut writer = LiveWriter::new(&memory, 5);
     let frame = frame(0);
     for _ in 0..64 {

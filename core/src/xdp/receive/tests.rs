@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
-use crate::xdp::mock::{Deliverer, consumer, producer};
+use crate::xdp::tests::mock::{Deliverer, consumer, producer};
 use sluicegate_base::memory::{Pool, PoolConfig};
 
 const BUFFERS: u32 = 64;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::*;
-use crate::xdp::mock::{consumer, producer};
+use crate::xdp::tests::mock::{consumer, producer};
 
 const SIZE: u32 = 8;
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::xdp::mock::{Theirs, bytes_at, consumer, producer};
+use crate::xdp::tests::mock::{Theirs, bytes_at, consumer, producer};
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::{Meta, Packet, RingMut};
 

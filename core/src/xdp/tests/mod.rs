@@ -1,5 +1,6 @@
 //! AF_XDP sockets in a lab: both modes of attachment, both directions, sharing, ends.
 
+pub(super) mod mock;
 mod program;
 
 use std::sync::Arc;

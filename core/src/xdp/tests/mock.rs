@@ -9,17 +9,18 @@ use std::sync::Arc;
 
 use libc::{xdp_desc, xdp_ring_offset};
 
-use super::ring::{Consumer, Entry, Producer};
-use super::uapi::PACKET_HEADROOM;
+use crate::xdp::ring::{Consumer, Entry, Producer};
 use sluicegate_base::memory::{Mmap, Pool};
 use sluicegate_base::ring::{AtomicU32, Ordering};
 
+/// Bytes the kernel leaves free in front of a received packet: XDP_PACKET_HEADROOM, linux/bpf.h.
+const PACKET_HEADROOM: u64 = 256;
 /// As the kernel lays them out: each index in a cache line of its own.
 const OFFSETS: xdp_ring_offset =
     xdp_ring_offset { producer: 0, consumer: 64, flags: 128, desc: 192 };
 
 /// The other side of one ring.
-pub(super) struct Theirs<T> {
+pub(in crate::xdp) struct Theirs<T> {
     map: Mmap,
     pub entries: u32,
     /// The next index to consume or to produce.
@@ -44,24 +45,24 @@ impl<T: Entry> Theirs<T> {
         unsafe { self.map.at(offset as usize).cast::<AtomicU32>().as_ref() }
     }
 
-    pub(super) fn say_produced(&self, index: u32) {
+    pub(in crate::xdp) fn say_produced(&self, index: u32) {
         self.word(OFFSETS.producer).store(index, Ordering::Release);
     }
 
-    pub(super) fn say_consumed(&self, index: u32) {
+    pub(in crate::xdp) fn say_consumed(&self, index: u32) {
         self.word(OFFSETS.consumer).store(index, Ordering::Release);
     }
 
-    pub(super) fn ask_for_wakeup(&self, asks: bool) {
+    pub(in crate::xdp) fn ask_for_wakeup(&self, asks: bool) {
         let flags = if asks { libc::XDP_RING_NEED_WAKEUP } else { 0 };
         self.word(OFFSETS.flags).store(flags, Ordering::Relaxed);
     }
 
-    pub(super) fn produced(&self) -> u32 {
+    pub(in crate::xdp) fn produced(&self) -> u32 {
         self.word(OFFSETS.producer).load(Ordering::Acquire)
     }
 
-    pub(super) fn consumed(&self) -> u32 {
+    pub(in crate::xdp) fn consumed(&self) -> u32 {
         self.word(OFFSETS.consumer).load(Ordering::Acquire)
     }
 
@@ -71,7 +72,7 @@ impl<T: Entry> Theirs<T> {
     }
 
     /// Consumes one entry, and does not say so.
-    pub(super) fn take(&mut self) -> Option<T> {
+    pub(in crate::xdp) fn take(&mut self) -> Option<T> {
         if self.next == self.produced() {
             return None;
         }
@@ -82,14 +83,14 @@ impl<T: Entry> Theirs<T> {
     }
 
     /// Consumes what there is, and says so.
-    pub(super) fn take_all(&mut self) -> Vec<T> {
+    pub(in crate::xdp) fn take_all(&mut self) -> Vec<T> {
         let all = std::iter::from_fn(|| self.take()).collect();
         self.say_consumed(self.next);
         all
     }
 
     /// Produces one entry and says so. False if there is no room.
-    pub(super) fn put(&mut self, entry: T) -> bool {
+    pub(in crate::xdp) fn put(&mut self, entry: T) -> bool {
         let has_room = self.next.wrapping_sub(self.consumed()) < self.entries;
         if has_room {
             // SAFETY: the entry lies in the mapping, and the other side has given it back.
@@ -102,19 +103,19 @@ impl<T: Entry> Theirs<T> {
 }
 
 /// A ring that we produce, and its other side.
-pub(super) fn producer<T: Entry>(entries: u32, start: u32) -> (Producer<T>, Theirs<T>) {
+pub(in crate::xdp) fn producer<T: Entry>(entries: u32, start: u32) -> (Producer<T>, Theirs<T>) {
     let (map, theirs) = Theirs::new(entries, start);
     (Producer::new(map, &OFFSETS, entries).unwrap(), theirs)
 }
 
 /// A ring that we consume, and its other side.
-pub(super) fn consumer<T: Entry>(entries: u32, start: u32) -> (Consumer<T>, Theirs<T>) {
+pub(in crate::xdp) fn consumer<T: Entry>(entries: u32, start: u32) -> (Consumer<T>, Theirs<T>) {
     let (map, theirs) = Theirs::new(entries, start);
     (Consumer::new(map, &OFFSETS, entries).unwrap(), theirs)
 }
 
 /// The kernel's receiving side.
-pub(super) struct Deliverer {
+pub(in crate::xdp) struct Deliverer {
     pub pool: Arc<Pool>,
     pub fill: Theirs<u64>,
     pub rx: Theirs<xdp_desc>,
@@ -125,7 +126,7 @@ pub(super) struct Deliverer {
 impl Deliverer {
     /// Puts a packet into frames, as many as `pieces` says, and shows them in the receive ring.
     /// False if there are too few frames; nothing has happened then.
-    pub(super) fn deliver(&mut self, pieces: &[&[u8]]) -> bool {
+    pub(in crate::xdp) fn deliver(&mut self, pieces: &[&[u8]]) -> bool {
         self.free.extend(self.fill.take_all());
         if self.free.len() < pieces.len() {
             return false;
@@ -151,7 +152,7 @@ impl Deliverer {
 }
 
 /// What of a packet lies in a frame that was given to us to send.
-pub(super) fn bytes_at(pool: &Pool, descriptor: &xdp_desc) -> Vec<u8> {
+pub(in crate::xdp) fn bytes_at(pool: &Pool, descriptor: &xdp_desc) -> Vec<u8> {
     let frame_bytes = u64::from(pool.buffer_bytes());
     let frame = pool.address((descriptor.addr / frame_bytes) as u32).as_ptr();
     // SAFETY: the frame was given to us by the transmit ring, and the packet ends in it.

@@ -1,0 +1,348 @@
+//! A thread that runs a program of live frames again and again, and the signal that ends a run.
+#![allow(unsafe_code)]
+
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::pthread::pthread_kill;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+use super::program::{Exit, LiveProgram, RunEnd};
+use crate::error::{Error, Result};
+use crate::file::without_signals;
+use crate::link::{LinkState, ThreadCpuUsage, pin_thread};
+use crate::xdp::RedirectCounts;
+
+/// Pause between two checks of an interface that is down.
+const DOWN_INTERVAL: Duration = Duration::from_millis(50);
+/// Pause between two signals to a thread that is to end: it may be about to begin a run.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(1);
+/// Time between two checks of the interface.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The next action of a [`LiveThread`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Runs the program this many times at most, fewer if that would take long or a signal comes.
+    Run(u64),
+    /// Runs as `Run`, on frames of this many bytes at most.
+    RunOn(u64, usize),
+    /// Sleeps until it is [woken](LiveThread::wake).
+    Sleep,
+    /// Ends the thread.
+    End,
+}
+
+/// Configuration of a [`LiveThread`].
+#[derive(Clone, Debug)]
+pub struct LiveThreadConfig {
+    /// Its interface is one of this thread's network namespace. When it goes down or is removed, the
+    /// thread ends with an error: the program does not notice.
+    pub exit: Arc<Exit>,
+    /// The CPU to pin the thread to.
+    pub cpu: Option<usize>,
+    /// Length of the first run after the start and each waking: a compromise between much to send and
+    /// nothing.
+    pub first_runs: u32,
+    /// Waits for an interface that is down, in place of ending.
+    pub waits: bool,
+}
+
+/// A thread that runs a program until it is told to end, or has nothing more to do.
+#[derive(Debug)]
+pub struct LiveThread {
+    /// None once it is joined. Returns its result, its CPU share, and the program.
+    thread: Option<JoinHandle<(Result<()>, f64, LiveProgram)>>,
+    /// The share of its time that it was on a CPU, once it is joined.
+    busy: f64,
+    /// The program, once the thread is joined. It is dropped with the others at the end: forgetting a
+    /// program delays the runs of others, and interface queries, in the kernel.
+    _program: Option<LiveProgram>,
+    state: Arc<ThreadState>,
+    exit: Arc<Exit>,
+}
+
+/// Shared by a [`LiveThread`] and its thread.
+#[derive(Debug)]
+struct ThreadState {
+    ends: AtomicBool,
+    /// The interface's MTU; 0 while it is down.
+    mtu: AtomicU32,
+}
+
+impl LiveThread {
+    /// Starts the thread. It calls `next` before each run.
+    ///
+    /// # Errors
+    /// The system has no thread or no socket left.
+    pub fn start(
+        program: LiveProgram,
+        config: &LiveThreadConfig,
+        mut next: impl FnMut() -> Next + Send + 'static,
+    ) -> Result<Self> {
+        let failed = |error| Error::system("start", "a thread for live frames", error);
+        install_handler().map_err(|error| failed(error.into()))?;
+        let mtu = AtomicU32::new(config.exit.interface().mtu);
+        let state = Arc::new(ThreadState { ends: AtomicBool::new(false), mtu });
+        let quick = program.is_quick();
+        let mut runs = Runs {
+            program,
+            link_state: LinkState::of(config.exit.interface())?,
+            looked: Instant::now(),
+            length: RunLength::new(config.first_runs, quick),
+            waits: config.waits,
+            state: Arc::clone(&state),
+        };
+        let (cpu, exit) = (config.cpu, Arc::clone(&config.exit));
+        let name = std::thread::Builder::new().name("live".into());
+        let work = move || {
+            let clocks = ThreadCpuUsage::begin();
+            let _mark = exit.mark_thread();
+            let ran = unblock_signal()
+                .map_err(|error| Error::system("unblock", "a signal", error))
+                .and_then(|()| cpu.map_or(Ok(()), pin_thread))
+                .and_then(|()| runs.go_on(&mut next));
+            (ran, clocks.share(), runs.program)
+        };
+        let thread = without_signals(|| name.spawn(work));
+        let thread = Some(thread.map_err(failed)?);
+        Ok(Self { thread, busy: 0.0, _program: None, state, exit: Arc::clone(&config.exit) })
+    }
+
+    /// Returns true if the thread has ended, for any reason.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Wakes the thread if it sleeps.
+    pub fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Returns the interface's MTU at the last check; 0 while the thread waits for it to be up.
+    #[inline]
+    pub(crate) fn mtu(&self) -> u32 {
+        // Pairs with the thread's store: a number that publishes nothing.
+        self.state.mtu.load(Ordering::Relaxed)
+    }
+
+    /// Tells the thread to end, without waiting: to end several, tell all of them first.
+    pub fn tell(&self) {
+        // Pairs with the thread's load; the signal or the waking orders the two.
+        self.state.ends.store(true, Ordering::Release);
+        if let Some(thread) = &self.thread {
+            send_signal(thread);
+            thread.thread().unpark();
+        }
+    }
+
+    /// Ends the thread and waits for it: a millisecond or two.
+    ///
+    /// # Errors
+    /// The reason if the thread had failed; reported once.
+    pub fn end(&mut self) -> Result<()> {
+        self.tell();
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        while !thread.is_finished() {
+            std::thread::sleep(SIGNAL_INTERVAL);
+            // It may have been about to begin a run when it was told.
+            send_signal(&thread);
+        }
+        let (ran, busy, program) =
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (self.busy, self._program) = (busy, Some(program));
+        ran
+    }
+
+    /// Returns the fate of its frames: exact after [`end`](Self::end).
+    pub fn redirects(&self) -> RedirectCounts {
+        self.exit.counts()
+    }
+
+    /// Returns the share of its time that it was on a CPU; known after [`end`](Self::end).
+    pub fn busy(&self) -> f64 {
+        self.busy
+    }
+}
+
+impl Drop for LiveThread {
+    fn drop(&mut self) {
+        // An error is of no interest to a caller that drops it.
+        let _ = self.end();
+    }
+}
+
+/// The state of the running thread.
+struct Runs {
+    program: LiveProgram,
+    link_state: LinkState,
+    /// Time of the last check of the interface.
+    looked: Instant,
+    length: RunLength,
+    waits: bool,
+    state: Arc<ThreadState>,
+}
+
+impl Runs {
+    fn go_on(&mut self, next: &mut impl FnMut() -> Next) -> Result<()> {
+        // Pairs with the store of `tell`.
+        while !self.state.ends.load(Ordering::Acquire) {
+            match next() {
+                Next::Run(times) => self.run(times, usize::MAX)?,
+                Next::RunOn(times, bytes) => self.run(times, bytes)?,
+                Next::Sleep => {
+                    std::thread::park();
+                    self.length.begin_anew();
+                }
+                Next::End => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, times: u64, bytes: usize) -> Result<()> {
+        let start = Instant::now();
+        if start.duration_since(self.looked) >= CHECK_INTERVAL {
+            self.looked = start;
+            let state = match self.waits {
+                true => self.link_state.look()?,
+                false => self.link_state.check_up()?,
+            };
+            if !state.up {
+                // Pairs with the load of `mtu`, as below.
+                self.state.mtu.store(0, Ordering::Relaxed);
+                self.looked = start - CHECK_INTERVAL;
+                std::thread::park_timeout(DOWN_INTERVAL);
+                return Ok(());
+            }
+            // Pairs with the load of `mtu`.
+            self.state.mtu.store(state.mtu, Ordering::Relaxed);
+        }
+        let times = self.length.at_most(times);
+        match self.program.run_on(times, bytes)? {
+            RunEnd::Done => self.length.took(times, start.elapsed()),
+            RunEnd::Interrupted => {}
+        }
+        Ok(())
+    }
+}
+
+/// Duration of a run that begins quickly.
+const RUN_TIME: Duration = Duration::from_millis(10);
+/// Duration of a run that takes long to set up.
+const LONG_RUN_TIME: Duration = Duration::from_millis(500);
+/// Runs that take longer than their setup, however short the packets.
+const MIN_RUNS: u32 = 1 << 12;
+
+/// How often the program runs in one call of the kernel.
+///
+/// During a call the kernel holds the RCU read lock, except when it lets another thread run
+/// (net/bpf/test_run.c, `bpf_test_timer_continue`): on a CPU of its own, never. A change of any XDP
+/// program waits for all readers, and so for the end of the call. Therefore a call ends after a while,
+/// and the next begins at once. Its setup takes some 20 µs, or 25 ms for a program that the kernel does
+/// not know before.
+#[derive(Debug)]
+struct RunLength {
+    first: u32,
+    times: u32,
+    time: Duration,
+}
+
+impl RunLength {
+    /// `quick`: calls begin and end at once.
+    fn new(first: u32, quick: bool) -> Self {
+        Self { first, times: first, time: if quick { RUN_TIME } else { LONG_RUN_TIME } }
+    }
+
+    /// Starts over with the first length.
+    fn begin_anew(&mut self) {
+        self.times = self.first;
+    }
+
+    /// Limits `times` to the length of one call.
+    fn at_most(&self, times: u64) -> u32 {
+        u32::try_from(times).map_or(self.times, |times| times.min(self.times))
+    }
+
+    /// Adapts the length to the duration of a call, by a factor of two at most.
+    fn took(&mut self, times: u32, time: Duration) {
+        if times < self.times {
+            return;
+        }
+        let wanted = u128::from(times) * self.time.as_nanos() / time.as_nanos().max(1);
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        self.times = wanted.clamp(times / 2, times.saturating_mul(2)).max(MIN_RUNS);
+    }
+}
+
+/// Interrupts a run. Without a handler it is ignored, and few programs have one.
+const SIGNAL: Signal = Signal::SIGURG;
+
+/// Makes the signal interrupt system calls and do nothing else.
+fn install_handler() -> nix::Result<()> {
+    extern "C" fn ignore(_: libc::c_int) {}
+    static ONCE: Mutex<bool> = Mutex::new(false);
+    let mut done = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*done {
+        // No SA_RESTART: the call must end.
+        let action = SigAction::new(SigHandler::Handler(ignore), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing, which a signal handler may do.
+        unsafe { sigaction(SIGNAL, &action) }?;
+        *done = true;
+    }
+    Ok(())
+}
+
+/// Unblocks the signal in this thread, which starts with all blocked: the program's own threads take
+/// those that are meant for the process.
+fn unblock_signal() -> nix::Result<()> {
+    SigSet::from(SIGNAL).thread_unblock()
+}
+
+/// Sends the signal to a thread.
+fn send_signal<T>(thread: &JoinHandle<T>) {
+    // The thread is not joined, so its id is still its own; an error means that it has ended.
+    let _ = pthread_kill(thread.as_pthread_t(), SIGNAL);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the duration of a call after many, if a packet takes `each`.
+    fn after(length: &mut RunLength, each: Duration) -> Duration {
+        for _ in 0..40 {
+            let times = length.at_most(u64::MAX);
+            length.took(times, each * times);
+        }
+        each * length.at_most(u64::MAX)
+    }
+
+    #[test]
+    fn runs_come_to_take_a_while_and_no_longer() {
+        for (quick, wanted) in [(true, RUN_TIME), (false, LONG_RUN_TIME)] {
+            let mut length = RunLength::new(1 << 15, quick);
+            for each in [30, 50, 2000, 120].map(Duration::from_nanos) {
+                let time = after(&mut length, each);
+                assert!((wanted / 2..=wanted * 2).contains(&time), "{each:?} each: {time:?}");
+            }
+            length.begin_anew();
+            assert_eq!(length.at_most(u64::MAX), 1 << 15);
+        }
+    }
+
+    #[test]
+    fn a_run_is_never_longer_than_requested_and_a_short_one_changes_nothing() {
+        let mut length = RunLength::new(1000, true);
+        assert_eq!([length.at_most(7), length.at_most(1 << 40)], [7, 1000]);
+        length.took(7, Duration::from_secs(1));
+        assert_eq!(length.at_most(u64::MAX), 1000);
+        length.took(1000, Duration::ZERO);
+        assert_eq!(length.at_most(u64::MAX), MIN_RUNS);
+    }
+}
