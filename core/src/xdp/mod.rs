@@ -48,11 +48,9 @@
 //! | `config`, `open`, `socket` | binding, in the best mode there is; a socket's life and end |
 
 pub(crate) mod bpf;
-mod calls;
-mod config;
 pub(crate) mod copies;
+mod descriptor;
 pub(crate) mod flows;
-mod frame_size;
 pub mod live;
 mod open;
 mod receive;
@@ -62,18 +60,17 @@ mod ring;
 mod send;
 mod socket;
 pub(crate) mod stamp;
-mod uapi;
 mod umem;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use bpf::{Mode, ProgInfo, ProgTestRun, RunStatistics};
-pub use config::Inspect;
-pub use config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
-pub(crate) use frame_size::{HEADROOM_BYTES, buffer_bytes};
-pub use receive::{Received, Receiver, ReceiverStats};
+pub use open::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
+pub use receive::{Received, ReceiverStats, XskReceiver};
 pub use redirects::RedirectCounts;
-pub use send::{Sender, SenderStats};
+pub use resident::Inspect;
+pub use send::{SenderStats, XskSender};
 pub use socket::{State, XskSocket, XskStatistics};
 pub use stamp::wall_ahead_ns;
+pub(crate) use umem::{HEADROOM_BYTES, buffer_bytes};

@@ -1,45 +1,180 @@
-//! Opening: socket, UMEM or a share in one, rings, frames in the fill ring, and only then the
-//! binding, for a driver that works without copying takes its first frames there.
+//! Opening an AF_XDP socket: its configuration, the modes to try, and the steps up to the binding.
+//!
+//! The binding comes last, after the fill ring has its frames: a driver takes its first frames for
+//! zero-copy there.
 
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::calls::{Descriptor, raise_memory_lock};
-use super::config::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
-use super::frame_size::{self, HEADER_BYTES};
-use super::receive::{Receiver, RxRings};
-use super::ring::{Rings, Sizes};
-use super::send::{Limits, Sender, TxPath};
-use super::socket::{Binding, LET_GO, LOOK_AGAIN, XskSocket};
-use super::uapi;
-use super::umem::{self, Traits, Umem};
+use sluicegate_base::memory::Pool;
+
+use super::descriptor::{Descriptor, TX_SKB_BUDGET, XDP_MAX_TX_SKB_BUDGET, raise_memory_lock};
+use super::receive::{RxRings, XskReceiver};
+use super::ring::{RingSizes, Rings};
+use super::send::{TxLimits, TxPath, XskSender};
+use super::socket::{Probe, RELEASE_TIMEOUT, RETRY_INTERVAL, XskSocket};
+use super::umem::{self, HEADER_BYTES, Traits, Umem};
 use crate::error::{Error, Result};
 use crate::link::{self, netns};
 
-/// Pieces of a packet that the kernel can send where it copies: MAX_SKB_FRAGS (17), and one
+/// Limit on the entries of a ring: far beyond use, far below overflow.
+const MAX_ENTRIES: u32 = 1 << 20;
+/// Pieces of a packet that the kernel can send in copy mode: MAX_SKB_FRAGS (17), and one
 /// (net/xdp/xsk.c, xsk_build_skb).
 const COPIED_PIECES: u32 = 18;
-/// Frames that a socket gets which only sends, without copying.
+/// Frames for the fill ring of a zero-copy socket that only sends.
 const SEND_ONLY_FRAMES: u32 = 64;
-/// What the kernel spends on a packet besides its bytes, generously.
+/// A generous estimate of the kernel's memory per packet besides its bytes.
 const SKB_BYTES: u32 = 1024;
 
-/// What to do where zero-copy cannot be had.
+/// Remedy where zero-copy is not possible.
 const USE_COPY: &str = ": use copy mode";
 
-/// What locking memory takes.
+/// The capability for locking memory.
 const LOCK: &str = "CAP_IPC_LOCK or a higher limit of locked memory";
 
-/// What one try has met.
+/// Transfer of packets between driver and frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindMode {
+    /// The card reads and writes the frames.
+    ZeroCopy,
+    /// The kernel copies each packet; works with every driver.
+    Copy,
+}
+
+impl BindMode {
+    /// "zero-copy", "copy".
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ZeroCopy => "zero-copy",
+            Self::Copy => "copy",
+        }
+    }
+}
+
+/// Busy polling of the driver's queue by this side's calls in place of interrupts (Linux 5.11). It needs
+/// `napi_defer_hard_irqs` and `gro_flush_timeout` on the interface: a port sets them, a socket does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// SO_BUSY_POLL: microseconds that a call polls for.
+    pub time_us: u32,
+    /// SO_BUSY_POLL_BUDGET: packets that a call takes at most.
+    pub budget_packets: u32,
+}
+
+/// Configuration of an AF_XDP socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XskConfig {
+    /// Name of the interface.
+    pub interface: String,
+    /// Its network namespace's name (`ip netns`); this thread's if none.
+    pub netns: Option<String>,
+    /// Number of the queue, from 0.
+    pub queue: u32,
+    /// Frames of the pool to lend to the kernel for receiving; 0 not to receive.
+    pub receive_frames: u32,
+    /// Slots of the transmit ring to serve; 0 not to send.
+    pub send_slots: u32,
+    /// The only mode to try; zero-copy, then copy, if none.
+    pub mode: Option<BindMode>,
+    /// Makes the driver ask for calls in place of polling by itself (Linux 5.4).
+    pub need_wakeup: bool,
+    /// Packets may span several frames (Linux 6.6, and a program that supports it).
+    pub multi_buffer: bool,
+    /// Limit on the pieces of a packet sent in zero-copy mode; the driver's (`xdp-zc-max-segs`) if none.
+    pub zero_copy_pieces: Option<u32>,
+    /// Busy polling, if wanted.
+    pub busy_poll: Option<BusyPoll>,
+    /// How long to retry while another socket has the queue. A closed socket keeps its queue for a
+    /// moment, nearly always less than the default of a second.
+    pub busy_timeout: Duration,
+}
+
+impl Default for XskConfig {
+    fn default() -> Self {
+        Self {
+            interface: String::new(),
+            netns: None,
+            queue: 0,
+            receive_frames: 2048,
+            send_slots: 0,
+            mode: None,
+            need_wakeup: true,
+            multi_buffer: false,
+            zero_copy_pieces: None,
+            busy_poll: None,
+            busy_timeout: RELEASE_TIMEOUT,
+        }
+    }
+}
+
+/// A fallback from zero-copy to copy, for the user to see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModeFallback {
+    /// The mode that failed.
+    pub from: BindMode,
+    /// The mode in use.
+    pub to: BindMode,
+    /// Why.
+    pub reason: String,
+    /// The kernel's error, if the reason leaves it out.
+    pub detail: Option<String>,
+}
+
+/// An open socket and its two sides.
+#[derive(Debug)]
+pub struct Xsk {
+    /// The socket itself.
+    pub socket: Arc<XskSocket>,
+    /// The receiving side, if it receives.
+    pub receiver: Option<XskReceiver>,
+    /// The sending side, if it sends.
+    pub sender: Option<XskSender>,
+    /// The mode in use.
+    pub mode: BindMode,
+    /// The fallback to that mode, if another was tried first.
+    pub fallback: Option<ModeFallback>,
+}
+
+impl XskConfig {
+    /// Opens the socket with frames of `pool`.
+    ///
+    /// # Errors
+    /// A missing CAP_NET_RAW, no such interface or queue, a queue that another socket has, too
+    /// few free buffers, an unsupported mode.
+    pub fn open(&self, pool: &Arc<Pool>) -> Result<Xsk> {
+        if !(1..=MAX_ENTRIES).contains(&self.receive_frames.max(self.send_slots)) {
+            return Err(Error::Usage(format!(
+                "an AF_XDP socket with {} frames to receive and {} slots to send: use 1 to \
+                 {MAX_ENTRIES} of one or both",
+                self.receive_frames, self.send_slots
+            )));
+        }
+        let umem = Umem::new(pool)?;
+        let interface = link::interface(self.netns.as_deref(), &self.interface)?;
+        let queues = interface.rx_queues.max(interface.tx_queues);
+        if queues > 0 && self.queue >= queues {
+            return Err(Error::Usage(format!(
+                "{} has no queue {}: they are numbered from 0 to {}",
+                self.interface,
+                self.queue,
+                queues - 1
+            )));
+        }
+        Opening { config: self, umem, interface }.run()
+    }
+}
+
+/// Failure of one attempt.
 #[derive(Debug)]
 enum OpenFailure {
     /// The binding was refused.
     Bind(io::Error),
-    /// It would not be refused, but the card would cut packets into pieces.
+    /// The card would cut packets into pieces; the text is the remedy.
     TooSmall(String),
-    /// Something before it failed.
+    /// A step before the binding failed.
     Other(Error),
 }
 
@@ -50,20 +185,14 @@ impl From<Error> for OpenFailure {
 }
 
 impl OpenFailure {
-    /// Whether it is the mode that cannot be.
+    /// Returns true if another mode may succeed. With the next mode there may be a UMEM to share, which
+    /// locks no more memory.
     fn is_of_mode(&self) -> bool {
-        matches!(self, Self::Bind(_) | Self::TooSmall(_))
-    }
-
-    fn is_limit(&self) -> bool {
-        matches!(self, Self::Other(Error::Privilege { capability, .. }) if *capability == LOCK)
-    }
-
-    /// The kernel's answer to the binding.
-    fn answer(&self) -> Option<String> {
         match self {
-            Self::Bind(error) => Some(format!("bind: {error}")),
-            Self::TooSmall(_) | Self::Other(_) => None,
+            Self::Bind(_) | Self::TooSmall(_) => true,
+            Self::Other(error) => {
+                matches!(error, Error::Privilege { capability, .. } if *capability == LOCK)
+            }
         }
     }
 
@@ -72,96 +201,44 @@ impl OpenFailure {
     }
 }
 
-/// A socket on its way: its rings are filled, and it is bound if all goes well.
+/// A bound socket before it has its sides.
 struct Bound {
-    intake: Option<RxRings>,
-    outlet: Option<TxPath>,
-    /// Frames in the fill ring of a socket that does not receive.
-    fed: Vec<u32>,
     fd: Descriptor,
     probe: Option<Descriptor>,
+    rx: Option<RxRings>,
+    tx: Option<TxPath>,
+    /// Frames in the fill ring of a socket that does not receive.
+    fed: Vec<u32>,
 }
 
-impl Bound {
-    /// Puts the frames into the fill ring; the caller holds them, and nobody else.
-    fn new(
-        umem: &Umem,
-        rings: Rings,
-        frames: Vec<u32>,
-        limits: Limits,
-        fd: Descriptor,
-        probe: Option<Descriptor>,
-    ) -> Self {
-        let Rings { mut fill, receive, transmit, completion } = rings;
-        let outlet = transmit
-            .zip(completion)
-            .map(|(transmit, completion)| TxPath::new(umem, transmit, completion, limits));
-        match (receive, fill.take()) {
-            (Some(receive), Some(fill)) => {
-                let intake = Some(RxRings::new(umem, receive, fill, frames));
-                Self { intake, outlet, fed: Vec::new(), fd, probe }
-            }
-            (_, Some(mut fill)) => {
-                let n = fill.reserve(frames.len() as u32);
-                (0..n).zip(&frames).for_each(|(i, &it)| fill.write(i, umem.address(it, 0)));
-                fill.submit(n);
-                Self { intake: None, outlet, fed: frames, fd, probe }
-            }
-            (_, None) => Self { intake: None, outlet, fed: frames, fd, probe },
-        }
-    }
-
-    fn take_frames(&mut self) -> Vec<u32> {
-        let mut frames = self.intake.as_mut().map(RxRings::take_frames).unwrap_or_default();
-        frames.append(&mut self.fed);
-        frames
-    }
-}
-
-/// Has the kernel take up to 256 packets a call where it copies, in place of 32. Kernels before 6.17
-/// do not know of it, and drivers that send without copying have no use for it: either is right.
-fn take_more_a_call(fd: &Descriptor, send_slots: u32) {
-    let most = send_slots.next_power_of_two().min(uapi::COPIED_A_CALL);
-    let _ = fd.set(libc::SOL_XDP, uapi::XDP_MAX_TX_SKB_BUDGET, most);
-}
-
-/// What is to be opened, and on what.
-pub(super) struct Opening<'a> {
+/// A configuration to be opened.
+struct Opening<'a> {
     config: &'a XskConfig,
     umem: Umem,
     interface: link::Interface,
 }
 
-impl<'a> Opening<'a> {
-    pub(super) fn new(config: &'a XskConfig, umem: Umem, interface: link::Interface) -> Self {
-        Self { config, umem, interface }
-    }
-
-    pub(super) fn run(&self) -> Result<Xsk> {
-        match self.config.mode {
-            Some(mode) => self
-                .in_mode(mode, self.config.patience)
-                .map_err(|failure| self.explain(mode, failure)),
-            None => self.in_best_mode(),
+impl Opening<'_> {
+    fn run(&self) -> Result<Xsk> {
+        let timeout = self.config.busy_timeout;
+        if let Some(mode) = self.config.mode {
+            return self.in_mode(mode, timeout).map_err(|failure| self.explain(mode, failure));
         }
-    }
-
-    fn in_best_mode(&self) -> Result<Xsk> {
         let (best, next) = (BindMode::ZeroCopy, BindMode::Copy);
-        let patience = self.config.patience;
-        let failure = match self.in_mode(best, patience) {
+        let failure = match self.in_mode(best, timeout) {
             Ok(xsk) => return Ok(xsk),
-            // In the next mode there may be a UMEM to share, which locks no more memory.
-            Err(failure) if failure.is_of_mode() || failure.is_limit() => failure,
+            Err(failure) if failure.is_of_mode() => failure,
             Err(failure) => return Err(self.explain(best, failure)),
         };
-        // Whoever has waited for a busy queue need not wait again.
-        let mut xsk = self
-            .in_mode(next, if failure.is_busy() { Duration::ZERO } else { patience })
-            .map_err(|failure| self.explain(next, failure))?;
-        let detail = failure.answer();
+        // A busy queue has been waited for already.
+        let timeout = if failure.is_busy() { Duration::ZERO } else { timeout };
+        let mut xsk = self.in_mode(next, timeout).map_err(|failure| self.explain(next, failure))?;
+        let detail = match &failure {
+            OpenFailure::Bind(error) => Some(format!("bind: {error}")),
+            _ => None,
+        };
         let (reason, detail) = match self.explain(best, failure) {
-            // Most drivers have no zero-copy: the answer's number says no more.
+            // Most drivers have no zero-copy: the errno says no more than that.
             Error::Unsupported { remedy, .. } => {
                 (remedy.strip_suffix(USE_COPY).unwrap_or(&remedy).to_owned(), detail)
             }
@@ -171,133 +248,146 @@ impl<'a> Opening<'a> {
         Ok(xsk)
     }
 
-    /// Binds in one mode. A busy queue is tried again for so long.
-    fn in_mode(&self, mode: BindMode, patience: Duration) -> Result<Xsk, OpenFailure> {
-        let end = Instant::now() + patience;
+    /// Opens in one mode, and retries a busy queue until the timeout.
+    fn in_mode(&self, mode: BindMode, timeout: Duration) -> Result<Xsk, OpenFailure> {
+        let end = Instant::now() + timeout;
         if mode == BindMode::ZeroCopy && self.config.receive_frames > 0 {
             let (netns, bytes) = (self.config.netns.as_deref(), self.umem.pool().buffer_bytes());
-            let reason =
-                frame_size::too_small(bytes, netns, &self.interface.name, self.interface.mtu);
+            let reason = umem::too_small(bytes, netns, &self.interface.name, self.interface.mtu);
             reason.map_or(Ok(()), |reason| Err(OpenFailure::TooSmall(reason)))?;
         }
         loop {
-            match self.once(mode) {
+            match self.attempt(mode) {
                 Err(failure) if failure.is_busy() && Instant::now() < end => {
-                    std::thread::sleep(LOOK_AGAIN);
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
                 result => return result,
             }
         }
     }
 
-    /// One try: with the UMEM of a socket of this pool that works the same way, or a new one.
-    fn once(&self, mode: BindMode) -> Result<Xsk, OpenFailure> {
+    /// Makes one attempt: with the UMEM of a socket of this pool with the same traits, or a new one.
+    fn attempt(&self, mode: BindMode) -> Result<Xsk, OpenFailure> {
         let traits = Traits {
             zero_copy: mode == BindMode::ZeroCopy,
             need_wakeup: self.config.need_wakeup,
             multi_buffer: self.config.multi_buffer,
         };
         let shared =
-            umem::with_donor(self.umem.pool(), traits, |donor| self.bound(traits, Some(donor)));
-        let bound = match shared {
+            umem::with_donor(self.umem.pool(), traits, |donor| self.bind(traits, Some(donor)));
+        let Bound { fd, probe, rx, tx, fed } = match shared {
             Some(Ok(bound)) => bound,
             Some(Err(failure @ OpenFailure::Other(_))) => return Err(failure),
-            // What one UMEM cannot do another may: the donor's interface may be gone.
-            Some(Err(_)) | None => self.bound(traits, None)?,
+            // A new UMEM may succeed: the donor's interface may have been removed.
+            Some(Err(_)) | None => self.bind(traits, None)?,
         };
-        Ok(self.assemble(mode, traits, bound))
+        // From here nothing fails: the kernel has frames.
+        let zero_copy = match fd.get::<libc::xdp_options>(libc::SOL_XDP, libc::XDP_OPTIONS) {
+            Ok((options, _)) => options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0,
+            // A socket binds in the requested mode or not at all.
+            Err(_) => traits.zero_copy,
+        };
+        let traits = Traits { zero_copy, ..traits };
+        let (ifindex, queue) = (self.interface.index, self.config.queue);
+        let probe = probe.map(|fd| Probe { fd, ifindex, queue });
+        let busy_poll = self.config.busy_poll.is_some();
+        let socket = XskSocket::new(fd, self.umem.pool(), traits, probe, busy_poll, self.object());
+        socket.keep(fed);
+        let receiver = rx.map(|rx| XskReceiver::new(rx, &socket));
+        let sender = tx.map(|tx| XskSender::new(tx, &socket));
+        Ok(Xsk { socket, receiver, sender, mode, fallback: None })
     }
 
-    /// A bound socket with its rings. The binding comes last: whatever fails before it, the
-    /// kernel has no frame of ours.
-    fn bound(&self, traits: Traits, donor: Option<RawFd>) -> Result<Bound, OpenFailure> {
+    /// Binds a socket with its rings. The binding comes last: if a step before it fails, the kernel has
+    /// no frames.
+    fn bind(&self, traits: Traits, donor: Option<RawFd>) -> Result<Bound, OpenFailure> {
         let fd = self.socket()?;
         let probe = if traits.zero_copy { Some(self.socket()?) } else { None };
         if donor.is_none() {
             self.register(&fd)?;
         }
         let XskConfig { receive_frames, send_slots, .. } = *self.config;
-        // Some drivers send nothing without copying unless they have frames to receive into.
+        // Some drivers send with zero-copy only if they have frames to receive into.
         let fill_frames = match receive_frames {
             0 if traits.zero_copy => SEND_ONLY_FRAMES,
             frames => frames,
         };
-        let rings =
-            Rings::make(&fd, Sizes { fill_frames, receive_frames, send_slots }, &self.object())?;
+        let sizes = RingSizes { fill_frames, receive_frames, send_slots };
+        let Rings { fill, receive, transmit, completion } =
+            Rings::create(&fd, sizes, &self.object())?;
         if send_slots > 0 {
             self.make_room_to_send(&fd);
-            take_more_a_call(&fd, send_slots);
         }
-        let frames = self.umem.pool().take(fill_frames as usize)?;
-        let mut bound = Bound::new(&self.umem, rings, frames, self.limits(traits), fd, probe);
-        let flags = match donor {
-            // The kernel takes them over from the donor, and wants no others.
-            Some(_) => libc::XDP_SHARED_UMEM,
-            None => flags(traits),
-        };
-        let (ifindex, queue) = (self.interface.index, self.config.queue);
-        match bound.fd.bind(ifindex, queue, flags, donor) {
-            Ok(()) => Ok(bound),
-            Err(error) => {
-                // SAFETY: just taken; a socket that is not bound writes to none.
-                #[allow(unsafe_code, reason = "buffers change hands by number")]
-                unsafe {
-                    self.umem.pool().give(bound.take_frames())
-                };
-                Err(OpenFailure::Bind(error))
+        let limits = self.limits(traits);
+        let tx = transmit
+            .zip(completion)
+            .map(|(transmit, completion)| TxPath::new(&self.umem, transmit, completion, limits));
+        let mut fed = self.umem.pool().take(fill_frames as usize)?;
+        let mut rx = None;
+        match (receive, fill) {
+            (Some(receive), Some(fill)) => {
+                rx = Some(RxRings::new(&self.umem, receive, fill, std::mem::take(&mut fed)));
             }
+            (_, Some(mut fill)) => {
+                let n = fill.reserve(fed.len() as u32);
+                (0..n).zip(&fed).for_each(|(i, &it)| fill.write(i, self.umem.address(it, 0)));
+                fill.submit(n);
+            }
+            (_, None) => {}
         }
+        // A shared UMEM's other flags are the donor's, and the kernel rejects any here.
+        let flags = if donor.is_some() { libc::XDP_SHARED_UMEM } else { flags(traits) };
+        if let Err(error) = fd.bind(self.interface.index, self.config.queue, flags, donor) {
+            fed.extend(rx.iter_mut().flat_map(RxRings::take_frames));
+            // SAFETY: taken above, and the kernel writes to no frame of a socket that is not bound.
+            #[allow(unsafe_code, reason = "buffers change hands by number")]
+            unsafe {
+                self.umem.pool().give(fed)
+            };
+            return Err(OpenFailure::Bind(error));
+        }
+        Ok(Bound { fd, probe, rx, tx, fed })
     }
 
-    /// Nothing can fail here any more: the kernel has frames now.
-    fn assemble(&self, mode: BindMode, traits: Traits, bound: Bound) -> Xsk {
-        let Bound { fd, probe, intake, outlet, fed } = bound;
-        let zero_copy = match fd.get::<libc::xdp_options>(libc::XDP_OPTIONS) {
-            Ok((options, _)) => options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0,
-            // It got the mode it asked for, or none at all.
-            Err(_) => traits.zero_copy,
-        };
-        let binding = Binding {
-            pool: Arc::clone(self.umem.pool()),
-            traits: Traits { zero_copy, ..traits },
-            ifindex: self.interface.index,
-            queue: self.config.queue,
-            busy_poll: self.config.busy_poll.is_some(),
-            object: self.object(),
-        };
-        let socket = XskSocket::new(fd, binding, probe);
-        socket.keep(fed);
-        let receiver = intake.map(|intake| Receiver::new(intake, &socket));
-        let sender = outlet.map(|outlet| Sender::new(outlet, &socket));
-        Xsk { socket, receiver, sender, mode, fallback: None }
-    }
-
-    fn limits(&self, traits: Traits) -> Limits {
+    fn limits(&self, traits: Traits) -> TxLimits {
         let slots = match (traits.multi_buffer, traits.zero_copy) {
             (false, _) => 1,
             (true, true) => self.config.zero_copy_pieces.unwrap_or_else(|| {
-                // One piece goes everywhere.
+                // Every driver takes one piece.
                 self.abilities().and_then(|it| it.zero_copy_pieces).unwrap_or(1)
             }),
             (true, false) => COPIED_PIECES,
         };
-        Limits { bytes: self.interface.mtu.saturating_add(HEADER_BYTES), slots }
+        TxLimits { bytes: self.interface.mtu.saturating_add(HEADER_BYTES), slots }
     }
 
-    /// Where the kernel copies, packets on their way count against the socket's send buffer: it
-    /// shall be no tighter than the ring. If the kernel says no, sending goes on with what there
-    /// is, in smaller pieces.
+    /// Enlarges the send buffer, against which packets count in copy mode, to the ring's size, and makes
+    /// the kernel send up to 256 packets a call in place of 32. Both are optional: kernels before 6.17
+    /// lack the second option, and zero-copy drivers have no use for it.
     fn make_room_to_send(&self, fd: &Descriptor) {
         let each = self.umem.pool().buffer_bytes() + SKB_BYTES;
         let bytes = self.config.send_slots.saturating_mul(each).min(i32::MAX as u32 / 2);
         let forced = fd.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes);
         let _ = forced.or_else(|_| fd.set(libc::SOL_SOCKET, libc::SO_SNDBUF, bytes));
+        let budget = self.config.send_slots.next_power_of_two().min(TX_SKB_BUDGET);
+        let _ = fd.set(libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, budget);
     }
 
-    /// A new socket in the interface's namespace, with its options.
+    /// Opens a socket in the interface's namespace, with its options.
     fn socket(&self) -> Result<Descriptor> {
         let fd = netns::run_in(self.config.netns.as_deref(), || {
-            Descriptor::open().map_err(|error| self.refused(error))
+            Descriptor::open().map_err(|error| match error.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => Error::Privilege {
+                    operation: format!("opening an AF_XDP socket on {}", self.object()),
+                    capability: "CAP_NET_RAW",
+                    remedy: "run it with sudo, or use a packet: port".into(),
+                },
+                Some(libc::EAFNOSUPPORT) => Error::Unsupported {
+                    feature: "AF_XDP".into(),
+                    remedy: "use a kernel with CONFIG_XDP_SOCKETS, or a packet: port".into(),
+                },
+                _ => self.system("open", error),
+            })
         })?;
         if let Some(BusyPoll { time_us, budget_packets }) = self.config.busy_poll {
             for (option, value) in [
@@ -314,24 +404,8 @@ impl<'a> Opening<'a> {
         Ok(fd)
     }
 
-    fn refused(&self, error: io::Error) -> Error {
-        match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => Error::Privilege {
-                operation: format!("opening an AF_XDP socket on {}", self.object()),
-                capability: "CAP_NET_RAW",
-                remedy: "run it with sudo, or use a packet: port".into(),
-            },
-            Some(libc::EAFNOSUPPORT) => Error::Unsupported {
-                feature: "AF_XDP".into(),
-                remedy: "use a kernel with CONFIG_XDP_SOCKETS, or a packet: port".into(),
-            },
-            _ => self.system("open", error),
-        }
-    }
-
-    /// Tells the kernel of the pool. The pages count as locked memory. Where the limit is too low
-    /// it is raised, if it may be; and a UMEM that has ended, the last try's for one, counts for
-    /// a moment longer.
+    /// Registers the pool as UMEM. The pages count as locked memory: a low limit is raised if allowed,
+    /// and a UMEM that has ended, such as the last attempt's, counts for a moment longer.
     fn register(&self, fd: &Descriptor) -> Result<()> {
         let register = || fd.set(libc::SOL_XDP, libc::XDP_UMEM_REG, self.umem.registration());
         let mut result = register();
@@ -339,9 +413,9 @@ impl<'a> Opening<'a> {
             raise_memory_lock();
             result = register();
         }
-        let end = Instant::now() + LET_GO;
+        let end = Instant::now() + RELEASE_TIMEOUT;
         while result.as_ref().is_err_and(is_limit) && Instant::now() < end {
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
             result = register();
         }
         result.map_err(|error| match is_limit(&error) {
@@ -361,7 +435,7 @@ impl<'a> Opening<'a> {
         })
     }
 
-    /// Why a binding was refused, and what to do.
+    /// Turns a failure into an error with its cause and a remedy.
     fn explain(&self, mode: BindMode, failure: OpenFailure) -> Error {
         let lacks = |remedy| {
             let feature = format!("{} mode on {}", mode.name(), self.object());
@@ -413,7 +487,7 @@ impl<'a> Opening<'a> {
             .remedy(remedy)
     }
 
-    /// What the driver can do, where the kernel says.
+    /// Returns the driver's abilities, if the kernel reports them.
     fn abilities(&self) -> Option<link::XdpAbilities> {
         link::xdp_abilities(self.config.netns.as_deref(), &self.interface).ok().flatten()
     }
@@ -427,7 +501,7 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Why there is no zero-copy; `pieces` is how many the driver takes of a packet then.
+/// Says why zero-copy failed; `pieces` is the driver's limit on the pieces of a packet.
 fn no_zero_copy(multi_buffer: bool, pieces: Option<u32>, mtu: u32) -> String {
     match pieces {
         Some(1) if multi_buffer => format!(
@@ -438,7 +512,7 @@ fn no_zero_copy(multi_buffer: bool, pieces: Option<u32>, mtu: u32) -> String {
     }
 }
 
-/// Whether the kernel has refused to lock so much memory.
+/// Returns true if the kernel refused to lock more memory.
 fn is_limit(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM))
 }
@@ -455,7 +529,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_there_is_no_zero_copy_is_what_the_driver_says() {
+    fn the_reason_for_no_zero_copy_follows_from_the_drivers_abilities() {
         let rows = [
             (false, None, "has no zero-copy", "veth"),
             (true, None, "has no zero-copy", "veth with jumbo frames"),

@@ -6,11 +6,10 @@
 //!   address            0          c          2c         3c                  nc     c = 2048, 4096
 //! ```
 //!
-//! A frame is a buffer as the kernel sees it, and its address counts from the start of buffer 0,
-//! so that number and address tell each other. What the kernel says in an address is believed
-//! after it was checked only: it lies in the pool, the packet ends in the frame it begins in, and
-//! the frame is one that was lent and has not come back. So no word of the kernel's can give one
-//! buffer two holders.
+//! A frame is a buffer as the kernel sees it. Its address counts from the start of buffer 0, so a
+//! buffer number and an address determine each other. An address from the kernel is validated before
+//! use: it lies in the pool, the packet ends in the frame it begins in, and the frame was lent and has
+//! not come back. So no value from the kernel can give one buffer two holders.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,8 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sluicegate_base::memory::Pool;
 
 use crate::error::{Error, Result};
+use crate::link::Ethtool;
 
-/// The frames that the kernel takes: 2048 bytes at least, a page at most, a power of two.
+/// Frame sizes that the kernel accepts: 2048 bytes at least, a page at most, a power of two.
 const FRAME_BYTES: [u32; 2] = [2048, 4096];
 
 /// A pool whose buffers are frames.
@@ -27,12 +27,12 @@ const FRAME_BYTES: [u32; 2] = [2048, 4096];
 pub(super) struct Umem {
     pool: Arc<Pool>,
     frames: u32,
-    /// A frame has 2 to the power of this many bytes: an address is taken apart by shifts, four
-    /// times a packet that is forwarded, where a division would be what takes longest.
+    /// Binary logarithm of the frame size: an address is split by shifts, four times per forwarded
+    /// packet, because divisions would dominate.
     frame_bits: u32,
 }
 
-/// Where a packet lies, or a part of one.
+/// Location of a packet or a piece of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameAddress {
     pub(super) buffer: u32,
@@ -57,8 +57,8 @@ impl Umem {
         &self.pool
     }
 
-    /// What XDP_UMEM_REG wants to know: all buffers, the two reserved ones too, which are never
-    /// lent.
+    /// Returns the argument of XDP_UMEM_REG: all buffers, including the two reserved ones, which are
+    /// never lent.
     pub(super) fn registration(&self) -> libc::xdp_umem_reg {
         libc::xdp_umem_reg {
             addr: self.pool.address(0).as_ptr().expose_provenance() as u64,
@@ -70,38 +70,38 @@ impl Umem {
         }
     }
 
-    /// Bytes of all frames.
+    /// Returns the size of all frames.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.frames) << self.frame_bits
     }
 
-    /// The address of a byte in a buffer.
+    /// Returns the address of a byte in a buffer.
     #[inline]
     pub(super) fn address(&self, buffer: u32, offset: u16) -> u64 {
         (u64::from(buffer) << self.frame_bits) + u64::from(offset)
     }
 
-    /// Where a packet lies in memory.
+    /// Returns the memory address of a byte in a buffer.
     #[inline]
     pub(super) fn first_byte(&self, buffer: u32, offset: u16) -> *const u8 {
         self.pool.address(buffer).as_ptr().wrapping_add(offset.into())
     }
 
-    /// The buffer that an address lies in; None if it lies in none.
+    /// Returns the buffer that contains an address, if one does.
     #[inline]
     pub(super) fn frame_of(&self, address: u64) -> Option<u32> {
         let buffer = address >> self.frame_bits;
         (buffer < u64::from(self.frames)).then_some(buffer as u32)
     }
 
-    /// Whether a buffer has these bytes, and may be lent.
+    /// Returns true if a buffer has these bytes and may be lent.
     #[inline]
     pub(super) fn has(&self, buffer: u32, offset: u16, bytes: u16) -> bool {
         let end = u32::from(offset) + u32::from(bytes);
         (1..self.frames).contains(&buffer) && end <= 1 << self.frame_bits
     }
 
-    /// Which bytes of which buffer an address and a length mean; None if they are not in one.
+    /// Locates a packet by address and length; none if it is not within one buffer.
     #[inline]
     pub(super) fn locate(&self, address: u64, bytes: u32) -> Option<FrameAddress> {
         let buffer = self.frame_of(address)?;
@@ -112,13 +112,13 @@ impl Umem {
         (end <= frame_bytes).then_some(FrameAddress { buffer, offset, bytes })
     }
 
-    /// No frame lent.
+    /// Returns an empty set of lent frames.
     pub(super) fn no_frames(&self) -> Frames {
         Frames { lent: vec![Lent::No; self.frames as usize], count: 0 }
     }
 }
 
-/// Which frames are lent to the kernel through one ring.
+/// The set of frames lent to the kernel through one ring.
 #[derive(Debug)]
 pub(super) struct Frames {
     lent: Vec<Lent>,
@@ -129,13 +129,13 @@ pub(super) struct Frames {
 enum Lent {
     No,
     Yes,
-    /// With the end of a packet in it.
+    /// A packet ends in it.
     End,
 }
 
 impl Frames {
-    /// Lends a frame; whether a packet ends in it comes back with it. False if it is lent already,
-    /// or is none of the pool's.
+    /// Lends a frame, and notes whether a packet ends in it. False if it is lent already, or not of the
+    /// pool.
     #[inline]
     pub(super) fn lend(&mut self, buffer: u32, ends: bool) -> bool {
         match self.lent.get_mut(buffer as usize) {
@@ -148,7 +148,7 @@ impl Frames {
         }
     }
 
-    /// Takes a frame back, and says whether a packet ended in it. None if it was not lent.
+    /// Takes a frame back, and returns whether a packet ended in it. None if it was not lent.
     #[inline]
     pub(super) fn take_back(&mut self, buffer: u32) -> Option<bool> {
         let lent = self.lent.get_mut(buffer as usize).filter(|lent| **lent != Lent::No)?;
@@ -156,13 +156,13 @@ impl Frames {
         Some(std::mem::replace(lent, Lent::No) == Lent::End)
     }
 
-    /// How many are lent.
+    /// Returns the number of lent frames.
     #[inline]
     pub(super) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Takes all back.
+    /// Takes all frames back.
     pub(super) fn drain(&mut self) -> Vec<u32> {
         let lent = (0..).zip(&self.lent).filter(|(_, lent)| **lent != Lent::No);
         let frames = lent.map(|(buffer, _)| buffer).collect();
@@ -172,15 +172,60 @@ impl Frames {
     }
 }
 
-// Which sockets of which pool are bound: a further socket shares the UMEM of one of them.
-//
-// The kernel shares a UMEM by the descriptor of a socket that is bound to it, any one, and gives
-// the new socket that one's way of working: zero-copy or not, wake-ups, multi-buffer. So a
-// socket that works otherwise is no help, and where there is none the pool is registered anew.
-// Two registrations of one pool do no harm but to cost twice: each socket knows the frames that
-// it has lent.
+/// Bytes the kernel leaves free in front of a packet: XDP_PACKET_HEADROOM of linux/bpf.h.
+pub(crate) const HEADROOM_BYTES: u32 = 256;
+/// An Ethernet header and one VLAN tag, which a packet may have in addition to the MTU.
+pub(super) const HEADER_BYTES: u32 = 18;
 
-/// What a socket that shares a UMEM takes over.
+/// Drivers that round a frame's room for zero-copy down to whole KiB (SRRCTL.BSIZEPKT), 1024 of 2048
+/// bytes, and deliver longer packets in pieces, each as a packet of its own. igb: seen with Linux 7.2;
+/// igc_configure_rx_ring does the same.
+const WHOLE_KIB: &[&str] = &["igb", "igc"];
+
+/// Returns the buffer size for packets of an interface: 2048, or 4096 if its driver needs it.
+pub(crate) fn buffer_bytes(netns: Option<&str>, interface: &str, mtu: u32) -> u32 {
+    if holds(2048, &driver(netns, interface), mtu) { 2048 } else { 4096 }
+}
+
+/// Says why frames of a size do not hold the interface's packets, if they do not.
+pub(super) fn too_small(
+    frame_bytes: u32,
+    netns: Option<&str>,
+    interface: &str,
+    mtu: u32,
+) -> Option<String> {
+    let driver = driver(netns, interface);
+    (!holds(frame_bytes, &driver, mtu)).then(|| {
+        format!(
+            "{driver} uses {} of a buffer's {frame_bytes} bytes and would cut longer packets into \
+             pieces: use buffers of 4096 bytes, an MTU below {}, or copy mode",
+            room(frame_bytes),
+            (room(frame_bytes) - HEADER_BYTES + 1)
+        )
+    })
+}
+
+fn holds(frame_bytes: u32, driver: &str, mtu: u32) -> bool {
+    !WHOLE_KIB.contains(&driver) || mtu.saturating_add(HEADER_BYTES) <= room(frame_bytes)
+}
+
+fn room(frame_bytes: u32) -> u32 {
+    (frame_bytes - HEADROOM_BYTES) / 1024 * 1024
+}
+
+/// Returns the name of an interface's driver; empty if unknown.
+fn driver(netns: Option<&str>, interface: &str) -> String {
+    let driver = Ethtool::open(netns).and_then(|mut it| it.driver(interface));
+    driver.unwrap_or_default()
+}
+
+// The list of bound sockets, whose UMEM a further socket can share.
+//
+// The kernel shares a UMEM by the descriptor of any socket bound to it, and gives the new socket that
+// one's traits. So a socket with other traits is no donor; without a donor the pool is registered
+// again. A second registration does no harm, it only costs twice: each socket knows its lent frames.
+
+/// Properties that a socket inherits with a shared UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traits {
     pub(super) zero_copy: bool,
@@ -195,17 +240,16 @@ struct Bound {
     traits: Traits,
 }
 
-/// The sockets that are bound. A descriptor stands here only while it is open: it is entered
-/// after its binding and taken out before its end.
+/// The bound sockets. A descriptor is listed only while it is open: it is added after its binding and
+/// removed before it is closed.
 static BOUND: Mutex<Vec<Bound>> = Mutex::new(Vec::new());
 
 fn bound() -> MutexGuard<'static, Vec<Bound>> {
-    // The list is whole between any two statements that can panic.
+    // The list is consistent at every point that can panic.
     BOUND.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does `work` with a bound socket of the pool; None if there is none. Until the work is done
-/// that socket stays open.
+/// Calls `work` with a bound socket of the pool, which stays open meanwhile; none if there is none.
 pub(super) fn with_donor<T>(
     pool: &Arc<Pool>,
     traits: Traits,
@@ -217,7 +261,7 @@ pub(super) fn with_donor<T>(
     Some(work(donor))
 }
 
-/// A bound socket's entry in the list; drop it before the descriptor is closed.
+/// A bound socket's entry in the list; drop it before closing the descriptor.
 #[derive(Debug)]
 pub(super) struct BoundSocket(RawFd);
 
@@ -256,8 +300,8 @@ mod tests {
             (2 * 2048 + 2047, 0, place(2, 2047, 0), "nothing, at a frame's last byte"),
             (99 * 2048, 2048, place(99, 0, 2048), "the last frame"),
             (100 * 2048, 0, None, "the frame after it"),
-            (2 * 2048, u32::MAX, None, "a length that cannot be"),
-            (u64::MAX, 1, None, "an address that cannot be"),
+            (2 * 2048, u32::MAX, None, "an invalid length"),
+            (u64::MAX, 1, None, "an invalid address"),
             (u64::MAX - 2047, u32::MAX, None, "both"),
             (1 << 48 | 4096, 60, None, "an offset in the upper bits, as unaligned frames have"),
         ];
@@ -285,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn only_frames_that_the_kernel_takes_can_be() {
+    fn only_frame_sizes_that_the_kernel_accepts_are_accepted() {
         for (bytes, fits) in [(1024, false), (2048, true), (4096, true), (8192, false)] {
             let umem = umem(bytes);
             assert_eq!(umem.is_ok(), fits, "{bytes} bytes");
@@ -316,7 +360,7 @@ mod tests {
         let pool = || Pool::new(PoolConfig { buffers: 2, ..PoolConfig::default() }).unwrap();
         let (ours, other) = (pool(), pool());
         let traits = Traits { zero_copy: false, need_wakeup: true, multi_buffer: false };
-        // No descriptors of this process: nobody looks behind the numbers here.
+        // Not descriptors of this process: nothing uses the numbers.
         let first = BoundSocket::new(&ours, -11, traits);
         let second = BoundSocket::new(&ours, -12, traits);
         let found = |pool, traits| with_donor(pool, traits, |fd| fd);
@@ -327,5 +371,20 @@ mod tests {
         assert_eq!(found(&ours, traits), Some(-12), "any that is left will do");
         drop(second);
         assert_eq!(found(&ours, traits), None, "none is left");
+    }
+
+    #[test]
+    fn what_a_frame_holds_depends_on_the_driver() {
+        for (frame_bytes, driver, mtu, expected, why) in [
+            (2048, "igb", 1500, false, "1024 bytes of it are used"),
+            (2048, "igb", 1006, true, "a header and a tag besides"),
+            (2048, "igb", 1007, false, "one byte more"),
+            (4096, "igb", 1500, true, "3072 bytes of it are used"),
+            (4096, "igc", 3055, false, "one byte too many"),
+            (2048, "ice", 1500, true, "knows its room to the byte"),
+            (2048, "", 9000, true, "for the kernel to refuse"),
+        ] {
+            assert_eq!(holds(frame_bytes, driver, mtu), expected, "{driver} {mtu}: {why}");
+        }
     }
 }

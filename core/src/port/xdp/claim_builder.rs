@@ -176,7 +176,7 @@ impl ClaimBuilder<'_> {
                 },
                 multi_buffer: resident.frags(),
                 busy_poll: config.busy_poll,
-                patience: timeout,
+                busy_timeout: timeout,
                 ..XskConfig::default()
             };
             let Xsk { socket, mut receiver, sender, mode, fallback, .. } = xsk.open(&rings.pool)?;

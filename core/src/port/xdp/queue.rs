@@ -13,7 +13,7 @@ use crate::port::packet_socket::Promiscuous;
 use crate::port::stats::QueueStats;
 use crate::port::watch::{InterfaceWatch, Looker};
 use crate::xdp::resident::Resident;
-use crate::xdp::{Receiver, Sender, State, XskSocket, XskStatistics};
+use crate::xdp::{State, XskReceiver, XskSender, XskSocket, XskStatistics};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// The time that a packet takes to the socket, at most.
@@ -48,7 +48,7 @@ impl RxPath {
 
     /// Looks for packets, unless it is too early. Returns true if there are some.
     #[inline]
-    fn finds_packets(&mut self, receiver: &mut Receiver, closed: bool) -> bool {
+    fn finds_packets(&mut self, receiver: &mut XskReceiver, closed: bool) -> bool {
         match self {
             Self::Paced { pace, found, spinning: false } if !closed => {
                 if *found > 0 {
@@ -72,7 +72,7 @@ impl RxPath {
 pub(super) enum TxPath {
     /// The socket's transmit ring.
     Socket {
-        sender: Sender,
+        sender: XskSender,
         /// Packets that were still to be sent, or at the kernel, when sending was ended.
         unsent: u64,
     },
@@ -81,7 +81,7 @@ pub(super) enum TxPath {
 }
 
 impl TxPath {
-    pub(super) fn by_socket(sender: Sender) -> Self {
+    pub(super) fn by_socket(sender: XskSender) -> Self {
         Self::Socket { sender, unsent: 0 }
     }
 
@@ -148,7 +148,7 @@ pub(super) struct XdpQueue {
     pub(super) object: String,
     // Dropped before the socket: packets stop, and then the socket closes.
     pub(super) claim: Option<Arc<Mutex<Claim>>>,
-    pub(super) receiver: Option<Receiver>,
+    pub(super) receiver: Option<XskReceiver>,
     pub(super) outlet: Option<TxPath>,
     pub(super) socket: Arc<XskSocket>,
     pub(super) watch: Arc<InterfaceWatch>,
@@ -275,7 +275,7 @@ impl Backend for XdpQueue {
     fn stats(&mut self) -> Result<QueueStats> {
         let XskStatistics { rx_dropped, rx_ring_full, rx_fill_ring_empty_descs, .. } =
             self.socket.statistics()?;
-        let received = self.receiver.as_ref().map(Receiver::stats).unwrap_or_default();
+        let received = self.receiver.as_ref().map(XskReceiver::stats).unwrap_or_default();
         let sent = self.outlet.as_mut().map(TxPath::stats).transpose()?.unwrap_or_default();
         let lost = rx_dropped + rx_ring_full + received.refused + received.too_long;
         Ok(QueueStats {

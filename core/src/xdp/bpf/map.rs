@@ -10,7 +10,7 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 use super::{checked, info, opened, privileged};
 use crate::error::Result;
-use crate::xdp::calls::Descriptor;
+use crate::xdp::descriptor::Descriptor;
 
 /// Creates a map. `options` needs no size: it is set here.
 fn create(

@@ -1,9 +1,9 @@
 //! Receiving: frames that come back full from the receive ring, and go out empty to the fill
 //! ring.
 //!
-//! For each packet the slot takes the frame it came in, and the buffer the slot held before goes
-//! to the kernel in exchange: ring and kernel always have the same number of buffers each, and
-//! not a byte is copied. Where the fill ring has no room the buffer waits for the next call.
+//! For each packet, the slot takes the packet's frame, and the slot's previous buffer goes to the
+//! kernel in exchange: ring and kernel each keep their number of buffers, and nothing is copied. If
+//! the fill ring has no room, the buffer waits for the next call.
 
 use std::sync::Arc;
 
@@ -18,101 +18,101 @@ use sluicegate_base::ring::{Direction, Meta, Ring};
 
 /// The receiving side of an AF_XDP socket.
 #[derive(Debug)]
-pub struct Receiver {
-    intake: RxRings,
-    // Last: the rings are unmapped before the socket ends.
+pub struct XskReceiver {
+    rings: RxRings,
+    // Last: the rings are unmapped before the socket is closed.
     socket: Arc<XskSocket>,
 }
 
-/// What one call has received.
+/// Result of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Packets.
     pub packets: u32,
-    /// Slots they take.
+    /// Slots that they occupy.
     pub slots: u32,
 }
 
-/// What a receiver has seen since it was opened.
+/// Counters of a receiver since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverStats {
     /// Packets put into slots.
     pub received: u64,
     /// Packets of more slots than the ring has.
     pub too_long: u64,
-    /// Packets of which a part was not where it could be: not in the pool, in a frame the kernel
-    /// did not have, beyond its frame's end.
+    /// Packets with an invalid piece: outside the pool, in a frame that was not lent, or beyond its
+    /// frame's end.
     pub refused: u64,
-    /// Looks at which one of the kernel's indices made no sense.
+    /// Reads of an invalid kernel index.
     pub index_faults: u64,
 }
 
-impl Receiver {
-    pub(super) fn new(intake: RxRings, socket: &Arc<XskSocket>) -> Self {
-        Self { intake, socket: Arc::clone(socket) }
+impl XskReceiver {
+    pub(super) fn new(rings: RxRings, socket: &Arc<XskSocket>) -> Self {
+        Self { rings, socket: Arc::clone(socket) }
     }
 
-    /// Puts the packets that have arrived into the slots that the program has given back, and
-    /// gives the kernel empty frames. Never waits. A packet is shown whole, however many slots
-    /// it takes. The ring is always the same one.
+    /// Moves arrived packets into the slots that the program has released, and gives the kernel empty
+    /// frames. Never waits. A packet becomes available as a whole, however many slots it takes. Pass
+    /// the same ring in each call.
     ///
     /// # Errors
-    /// The interface is gone; packets in the ring stay valid.
+    /// The interface was removed; packets in the ring stay valid.
     ///
     /// # Panics
-    /// If the ring's buffers are not of the pool that the socket was opened with.
+    /// If the ring's buffers are not of the socket's pool.
     #[inline]
     pub fn receive(&mut self, ring: &mut Ring) -> Result<Received> {
-        if let Some(stamps) = &mut self.intake.stamps {
+        if let Some(stamps) = &mut self.rings.stamps {
             stamps.begin_batch();
         }
-        let received = self.intake.receive(ring);
-        // In every call, not only after frames were given: the kernel may have asked later.
-        self.socket.drive_rx(self.intake.fill.needs_wakeup(), received.packets == 0)?;
+        let received = self.rings.receive(ring);
+        // In every call, not only after a refill: the kernel may ask later.
+        self.socket.drive_rx(self.rings.fill.needs_wakeup(), received.packets == 0)?;
         Ok(received)
     }
 
-    /// Whether packets have arrived that are not in slots yet.
+    /// Returns true if packets have arrived that are not in slots yet.
     #[inline]
     pub fn has_packets(&mut self) -> bool {
-        self.intake.rx.peek() > 0
+        self.rings.rx.peek() > 0
     }
 
-    /// How many packets, or pieces of packets, have arrived that are not in slots yet.
+    /// Counts the packets, or pieces of packets, that have arrived and are not in slots yet.
     #[inline]
     pub(crate) fn available(&mut self) -> u32 {
-        self.intake.rx.peek()
+        self.rings.rx.peek()
     }
 
-    /// Gives each packet the time that the claim's program has written in front of it.
+    /// Reads each packet's time from the stamp in front of it.
     pub(crate) fn read_stamps(&mut self, stamp: Stamp) {
-        self.intake.stamps = (stamp != Stamp::None).then(|| Stamps::new(stamp));
+        self.rings.stamps = (stamp != Stamp::None).then(|| Stamps::new(stamp));
     }
 
-    /// Shows at most so many bytes of each packet, 1 at least; its metadata says how many it had.
+    /// Limits the bytes shown of each packet, 1 at least; its metadata has the full length.
     pub fn set_snaplen(&mut self, bytes: u32) {
-        self.intake.snaplen = bytes.max(1);
+        self.rings.snaplen = bytes.max(1);
     }
 
-    /// What the metadata of each packet starts from; its length and direction are filled in.
+    /// Sets the metadata that each packet starts from; its length and direction are filled in.
     pub fn set_meta(&mut self, meta: Meta) {
-        self.intake.meta = meta;
+        self.rings.meta = meta;
     }
 
-    /// The socket, for an XSKMAP, its statistics and waiting.
+    /// Returns the socket, for an XSKMAP, its statistics and waiting.
     pub fn socket(&self) -> &Arc<XskSocket> {
         &self.socket
     }
 
-    /// Counts since it was opened. What the kernel has counted is the socket's to say.
+    /// Returns the counters since it was opened. The socket has the kernel's.
     pub fn stats(&self) -> ReceiverStats {
-        self.intake.stats()
+        self.rings.stats()
     }
 }
 
-impl Drop for Receiver {
+impl Drop for XskReceiver {
     fn drop(&mut self) {
-        self.socket.keep(self.intake.take_frames());
+        self.socket.keep(self.rings.take_frames());
     }
 }
 
@@ -122,19 +122,18 @@ pub(super) struct RxRings {
     umem: Umem,
     rx: Consumer<xdp_desc>,
     fill: Producer<u64>,
-    /// Frames that the kernel has.
+    /// Frames lent to the kernel.
     lent: Frames,
-    /// Buffers that wait for room in the fill ring. With the lent ones they are always as many
-    /// as at the start, so it never grows beyond the room it was made with.
+    /// Buffers that wait for room in the fill ring. Their number and that of the lent ones add up to a
+    /// constant, so the vector never grows.
     spare: Vec<u32>,
-    /// The packet that is not whole yet: its slots, behind the ring's tail, and their bytes.
+    /// The packet whose end has not arrived: its slots, behind the ring's tail, and their bytes.
     unfinished: Unfinished,
-    /// The rest of the packet that is coming is to be left out.
+    /// The rest of the arriving packet is discarded.
     discarding: bool,
-    /// Bytes that are shown of a packet.
     snaplen: u32,
     meta: Meta,
-    /// Where packets have a time in front of them.
+    /// Reads the times in front of packets, if they have one.
     stamps: Option<Stamps>,
     stats: ReceiverStats,
 }
@@ -146,14 +145,14 @@ struct Unfinished {
 }
 
 impl RxRings {
-    /// Lends `frames` to the kernel: the caller holds them, and nobody else.
+    /// Lends `frames` to the kernel; the caller must be their only holder.
     pub(super) fn new(
         umem: &Umem,
         rx: Consumer<xdp_desc>,
         fill: Producer<u64>,
         frames: Vec<u32>,
     ) -> Self {
-        let mut intake = Self {
+        let mut rings = Self {
             umem: umem.clone(),
             rx,
             fill,
@@ -166,8 +165,8 @@ impl RxRings {
             stamps: None,
             stats: ReceiverStats::default(),
         };
-        intake.refill();
-        intake
+        rings.refill();
+        rings
     }
 
     #[inline]
@@ -192,8 +191,8 @@ impl RxRings {
         received
     }
 
-    /// Whether the next piece has a place to go. One of a packet that has filled the whole ring
-    /// and still goes on has none ever, and is let go.
+    /// Returns true if the next piece has a slot or needs none. A packet that fills the whole ring and
+    /// still continues is discarded.
     #[inline]
     fn has_slot(&mut self, ring: &Ring) -> bool {
         let left_out = self.discarding || self.unfinished.bytes >= self.snaplen;
@@ -203,20 +202,19 @@ impl RxRings {
         let endless = self.unfinished.slots == ring.num_slots() - 1;
         if endless {
             self.stats.too_long += 1;
-            self.leave_out();
+            self.discard();
         }
         endless
     }
 
-    /// Takes one piece of a packet. Where that makes it whole, shows it and says how many slots
-    /// it has.
+    /// Takes one piece of a packet. If it is the last, publishes the packet and returns its slots.
     #[inline]
     fn take(&mut self, descriptor: xdp_desc, ring: &mut Ring) -> Option<u32> {
         let continues = descriptor.options & libc::XDP_PKT_CONTD != 0;
         match self.admit(descriptor) {
             Some(place) if self.discarding => self.spare.push(place.buffer),
             Some(FrameAddress { buffer, offset, bytes }) => {
-                // As long as some are, all pieces before are whole.
+                // While bytes are left, all pieces before were shown whole.
                 let left = self.snaplen.saturating_sub(self.unfinished.bytes);
                 if left == 0 {
                     self.spare.push(buffer);
@@ -224,7 +222,7 @@ impl RxRings {
                     let shown = u32::from(bytes).min(left);
                     let goes_on = continues && shown < left;
                     let at = ring.after(ring.tail(), self.unfinished.slots);
-                    // SAFETY: the kernel has given the frame back, which `admit` has checked; `held` goes to
+                    // SAFETY: the kernel has returned the frame, as `admit` has checked; `held` goes to
                     // `spare`.
                     #[allow(unsafe_code, reason = "buffers change hands by number")]
                     let held = unsafe { ring.fill_at(at, buffer, offset, shown as u16, goes_on) };
@@ -238,7 +236,7 @@ impl RxRings {
             None if self.discarding => {}
             None => {
                 self.stats.refused += 1;
-                self.leave_out();
+                self.discard();
             }
         }
         if continues {
@@ -258,8 +256,8 @@ impl RxRings {
         Some(slots)
     }
 
-    /// Where a piece lies, if it can lie there; its frame is ours from then on. A frame that has
-    /// come back with a length that cannot be is ours, too.
+    /// Validates a piece and takes its frame back; none if it is invalid. A lent frame with an invalid
+    /// length is taken back, too.
     #[inline]
     fn admit(&mut self, descriptor: xdp_desc) -> Option<FrameAddress> {
         let buffer = self.umem.frame_of(descriptor.addr)?;
@@ -271,15 +269,14 @@ impl RxRings {
         place
     }
 
-    /// Leaves the packet that is coming out, up to its end. Its slots keep the frames they have
-    /// taken: one is as good as another.
-    fn leave_out(&mut self) {
+    /// Discards the arriving packet up to its end. Its slots keep the frames they have taken.
+    fn discard(&mut self) {
         self.unfinished = Unfinished::default();
         self.discarding = true;
     }
 
-    /// Gives the kernel as many empty frames as the fill ring has room for, the last one used
-    /// first: it is still in the cache.
+    /// Gives the kernel as many empty frames as the fill ring has room for, most recently used first:
+    /// they are still in the cache.
     #[inline]
     fn refill(&mut self) {
         let n = self.fill.reserve(self.spare.len() as u32);
@@ -299,7 +296,7 @@ impl RxRings {
         ReceiverStats { index_faults: self.rx.faults() + self.fill.faults(), ..self.stats }
     }
 
-    /// All frames that are not in slots. Some are the kernel's until the socket has ended.
+    /// Takes all frames that are not in slots. The kernel may use them until the socket has ended.
     pub(super) fn take_frames(&mut self) -> Vec<u32> {
         let mut frames = self.lent.drain();
         frames.append(&mut self.spare);

@@ -29,6 +29,7 @@ mod stage;
 mod tests;
 
 pub(crate) use metadata::obstacle as metadata_obstacle;
+pub use program::Inspect;
 pub(crate) use program::{
     Sockets, load as load_program, load_copying, load_flows, load_forwarding,
 };

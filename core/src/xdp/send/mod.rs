@@ -10,152 +10,146 @@
 //!                  kernel       sent
 //! ```
 //!
-//! A slot whose frame is at the kernel has no buffer. Each frame that comes back goes to the
-//! first such slot, whichever slot it came from, and that slot is room again: so the order in
-//! which the kernel is done does not matter. It keeps to no order where it sends without copying.
+//! A slot whose frame is at the kernel has no buffer. Each returned frame goes to the first such slot,
+//! whichever slot it came from, and makes room there. So frames may return in any order, as they do in
+//! zero-copy mode.
 
 use std::sync::Arc;
 
 use libc::xdp_desc;
 
-use super::calls::Woken;
+use super::descriptor::{TX_SKB_BUDGET, Woken};
 use super::ring::{Consumer, Producer};
 use super::socket::XskSocket;
-use super::uapi::COPIED_A_CALL;
 use super::umem::{Frames, Umem};
 use crate::error::Result;
 use sluicegate_base::memory::prefetch;
 use sluicegate_base::ring::Ring;
 
-/// An Ethernet header: nothing shorter is a packet, and some drivers choke on it.
+/// An Ethernet header: the shortest packet; some drivers fail on shorter ones.
 const MIN_BYTES: u32 = 14;
 
 /// The sending side of an AF_XDP socket.
 #[derive(Debug)]
-pub struct Sender {
-    outlet: TxPath,
-    // Last: the rings are unmapped before the socket ends.
+pub struct XskSender {
+    path: TxPath,
+    // Last: the rings are unmapped before the socket is closed.
     socket: Arc<XskSocket>,
 }
 
 /// Counters of a sender since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderStats {
-    /// Packets that the kernel says it is done with.
+    /// Packets that the kernel has completed.
     pub sent: u64,
-    /// Of these, packets that the device dropped on the way (known in copy mode only).
+    /// Completed packets that the device dropped (known in copy mode only).
     pub dropped: u64,
-    /// Packets that could not be sent and were not given to the kernel: too short or too long,
-    /// in more pieces than can be.
+    /// Packets that the kernel would not send: too short or too long, or in too many pieces.
     pub refused: u64,
-    /// Frames that came back without having been sent.
+    /// Frames that came back without having been lent.
     pub strays: u64,
-    /// Looks at which one of the kernel's indices made no sense.
+    /// Reads of an invalid kernel index.
     pub index_faults: u64,
 }
 
-/// What a packet must keep to for the kernel to take it. One that does not would be skipped, and
-/// its frames would never come back.
+/// The kernel's limits on a packet. It would skip a packet beyond them and never return its frames.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Most bytes of a packet.
+pub(super) struct TxLimits {
     pub(super) bytes: u32,
-    /// Most slots of a packet.
     pub(super) slots: u32,
 }
 
-/// A packet that is to be sent.
+/// A packet to be sent.
 #[derive(Clone, Copy, Debug)]
-struct Ahead {
+struct NextPacket {
     slots: u32,
     bytes: u32,
     /// All its pieces are bytes of frames, and the last one ends it.
     is_sound: bool,
 }
 
-impl Ahead {
-    /// Whether the kernel would take it (net/xdp/xsk_queue.h, xp_aligned_validate_desc).
+impl NextPacket {
+    /// Returns true if the kernel would take it (net/xdp/xsk_queue.h, xp_aligned_validate_desc).
     #[inline]
-    fn keeps_to(&self, limits: Limits) -> bool {
+    fn keeps_to(&self, limits: TxLimits) -> bool {
         let fits = (MIN_BYTES..=limits.bytes).contains(&self.bytes);
         self.is_sound && fits && self.slots <= limits.slots
     }
 }
 
-impl Sender {
-    pub(super) fn new(mut outlet: TxPath, socket: &Arc<XskSocket>) -> Self {
-        outlet.copied = socket.copies();
-        Self { outlet, socket: Arc::clone(socket) }
+impl XskSender {
+    pub(super) fn new(mut path: TxPath, socket: &Arc<XskSocket>) -> Self {
+        path.copied = !socket.is_zero_copy();
+        Self { path, socket: Arc::clone(socket) }
     }
 
-    /// Sends the packets that the program has released, and gives back the slots of those the
-    /// kernel is done with. Never waits. Returns how many slots are room again. What the kernel
-    /// has no room for stays for the next call. The ring is always the same one.
+    /// Sends the packets that the program has released, and frees the slots of those the kernel has
+    /// completed. Never waits. Returns the number of freed slots. Packets for which the kernel has no
+    /// room stay for the next call. Pass the same ring in each call.
     ///
     /// # Errors
-    /// The interface is down or removed; what was not sent stays in the ring.
+    /// The interface is down or removed; unsent packets stay in the ring.
     ///
     /// # Panics
-    /// If the ring's buffers are not of the pool that the socket was opened with.
+    /// If the ring's buffers are not of the socket's pool.
     #[inline]
     pub fn send(&mut self, ring: &mut Ring) -> Result<u32> {
         let mut slots = 0;
         loop {
-            let before = self.outlet.next;
-            slots += self.outlet.send(ring);
+            let before = self.path.next;
+            slots += self.path.send(ring);
             let driven = self.drive();
-            let TxPath { copied, next, tx, .. } = &mut self.outlet;
+            let TxPath { copied, next, tx, .. } = &mut self.path;
             let more = *copied && *next != before && *next != ring.head();
             if driven.is_err() || !more || tx.waiting() > 0 {
-                slots += self.outlet.reap(ring);
+                slots += self.path.reap(ring);
                 return driven.map(|()| slots);
             }
         }
     }
 
-    /// Slots whose frames are at the kernel.
+    /// Counts the slots whose frames are at the kernel.
     pub fn outstanding(&self) -> u32 {
-        self.outlet.lent.count()
+        self.path.lent.count()
     }
 
-    /// Packets that were released and that the kernel has not said it is done with.
+    /// Counts the released packets that the kernel has not completed.
     pub fn unsent(&self, ring: &Ring) -> u64 {
-        self.outlet.unsent(ring)
+        self.path.unsent(ring)
     }
 
-    /// Whether packets wait for another [`send`](Self::send): the transmit ring has no room for them, or
-    /// the kernel has to be called again.
+    /// Returns true if packets wait for another [`send`](Self::send): the transmit ring has no room for
+    /// them, or the kernel needs another call.
     pub(crate) fn needs_send(&mut self, ring: &Ring) -> bool {
-        let TxPath { next, tx, .. } = &mut self.outlet;
+        let TxPath { next, tx, .. } = &mut self.path;
         let called = tx.needs_wakeup() || self.socket.wakes_always();
         *next != ring.head() || called && tx.waiting() > 0
     }
 
-    /// The socket, for its statistics and waiting.
+    /// Returns the socket, for its statistics and waiting.
     pub fn socket(&self) -> &Arc<XskSocket> {
         &self.socket
     }
 
-    /// Counts since it was opened. What the kernel has counted is the socket's to say.
+    /// Returns the counters since it was opened. The socket has the kernel's.
     pub fn stats(&self) -> SenderStats {
-        self.outlet.stats()
+        self.path.stats()
     }
 
-    /// Calls the kernel until it has taken what is in the transmit ring, or takes no more: in
-    /// copy mode it sends 32 packets a call, 256 since Linux 6.17, and only when called. Looked at in
-    /// each sync as long as there is anything, not only after something was added: the kernel may
-    /// have asked later.
+    /// Calls the kernel until it has emptied the transmit ring, or takes no more: in copy mode it sends
+    /// 32 packets a call, 256 since Linux 6.17, and only when called. Each sync checks, not only one that
+    /// has added packets: the kernel may ask later.
     fn drive(&mut self) -> Result<()> {
-        let TxPath { tx, stats, .. } = &mut self.outlet;
+        let TxPath { tx, stats, copied, .. } = &mut self.path;
         let mut waiting = tx.waiting();
-        // Each call moves at least one packet on; this bounds them if one should not.
+        // Each call consumes at least one packet; the bound holds if one does not.
         let mut calls = waiting;
         while waiting > 0 && calls > 0 && (tx.needs_wakeup() || self.socket.wakes_always()) {
             let woken = self.socket.drive_tx()?;
             let left = tx.waiting();
             match woken {
-                // The index that says how far it has come may lag behind the packet dropped.
-                Woken::Dropped if self.socket.copies() => stats.dropped += 1,
+                // The kernel's index may lag behind the dropped packet.
+                Woken::Dropped if *copied => stats.dropped += 1,
                 _ if left == waiting => return Ok(()),
                 _ => {}
             }
@@ -166,9 +160,9 @@ impl Sender {
     }
 }
 
-impl Drop for Sender {
+impl Drop for XskSender {
     fn drop(&mut self) {
-        self.socket.keep(self.outlet.take_frames());
+        self.socket.keep(self.path.take_frames());
     }
 }
 
@@ -178,15 +172,15 @@ pub(super) struct TxPath {
     umem: Umem,
     tx: Producer<xdp_desc>,
     completion: Consumer<u64>,
-    limits: Limits,
-    /// The kernel copies each packet when it is called: frames go to it a call's worth at a time, and
-    /// stay in the cache until they are copied.
+    limits: TxLimits,
+    /// Copy mode: the kernel gets one call's worth of frames at a time, which stay in the cache until
+    /// they are copied.
     copied: bool,
     /// The first slot whose frame is at the kernel; `next` if there is none.
     done: u32,
     /// The next slot to send.
     next: u32,
-    /// Frames that the kernel has; as many as there are slots from `done` to `next`.
+    /// Frames lent to the kernel: as many as the slots from `done` to `next`.
     lent: Frames,
     /// The packets in them.
     packets: u32,
@@ -198,7 +192,7 @@ impl TxPath {
         umem: &Umem,
         tx: Producer<xdp_desc>,
         completion: Consumer<u64>,
-        limits: Limits,
+        limits: TxLimits,
     ) -> Self {
         Self {
             umem: umem.clone(),
@@ -214,12 +208,12 @@ impl TxPath {
         }
     }
 
-    /// Puts into the transmit ring what it has room for. Returns how many slots are room again.
+    /// Fills the transmit ring as far as it has room. Returns the number of freed slots.
     #[inline]
     pub(super) fn send(&mut self, ring: &mut Ring) -> u32 {
         assert!(ring.uses_pool(self.umem.pool()), "the ring is of another pool");
         let mut freed = self.reap(ring);
-        let most = if self.copied { COPIED_A_CALL } else { u32::MAX };
+        let most = if self.copied { TX_SKB_BUDGET } else { u32::MAX };
         let room = self.tx.reserve(ring.distance(self.next, ring.head())).min(most);
         let mut written = 0;
         while let Some(packet) = self.next_packet(ring) {
@@ -243,7 +237,7 @@ impl TxPath {
         freed
     }
 
-    /// Takes back what the kernel is done with. Returns how many slots are room again.
+    /// Takes back the frames of completed packets. Returns the number of freed slots.
     #[inline]
     pub(super) fn reap(&mut self, ring: &mut Ring) -> u32 {
         let found = self.completion.peek();
@@ -264,22 +258,22 @@ impl TxPath {
             self.completion.release(found);
         }
         if freed > 0 {
-            // One slot stays with the backend: room ends before the first slot without a buffer.
+            // One slot stays with the backend: free slots end before the first one without a buffer.
             ring.publish(ring.before(self.done));
         }
         freed
     }
 
-    /// Packets at the kernel, and those that wait for room there.
+    /// Counts the packets at the kernel and those that wait for room.
     fn unsent(&self, ring: &Ring) -> u64 {
         u64::from(self.packets) + ring.pending_tx(self.next).count() as u64
     }
 
-    /// The next packet; None if there is none, or its end has not come.
+    /// Returns the next packet; none if there is none, or its end is not released.
     #[inline]
-    fn next_packet(&self, ring: &Ring) -> Option<Ahead> {
+    fn next_packet(&self, ring: &Ring) -> Option<NextPacket> {
         let released = ring.distance(self.next, ring.head());
-        let mut packet = Ahead { slots: 0, bytes: 0, is_sound: true };
+        let mut packet = NextPacket { slots: 0, bytes: 0, is_sound: true };
         let mut at = self.next;
         while packet.slots < released {
             let slot = ring.slot(at);
@@ -293,9 +287,9 @@ impl TxPath {
             }
             at = ring.next(at);
         }
-        // It has all the slots there are, and will never end.
+        // It fills the whole ring and can never end.
         let is_endless = released > 0 && released == ring.num_slots() - 1;
-        is_endless.then_some(Ahead { is_sound: false, ..packet })
+        is_endless.then_some(NextPacket { is_sound: false, ..packet })
     }
 
     /// Lends the next slot's frame to the kernel, as the `i`th entry of the batch.
@@ -304,7 +298,7 @@ impl TxPath {
         let slot = ring.take(self.next);
         let (buffer, offset) = (slot.buffer(), slot.offset());
         if self.copied {
-            // What came in on another CPU, for all at once in place of one by one.
+            // Fetches packets received on another CPU in parallel in place of one by one.
             prefetch(self.umem.first_byte(buffer, offset));
         }
         let descriptor = xdp_desc {
@@ -319,7 +313,7 @@ impl TxPath {
         self.next = ring.next(self.next);
     }
 
-    /// Leaves the next packet out: its slots are room again as soon as those before it are.
+    /// Skips the next packet: its slots become free with those before it.
     fn refuse(&mut self, ring: &mut Ring, slots: u32) -> u32 {
         self.stats.refused += 1;
         for _ in 0..slots {
@@ -330,10 +324,10 @@ impl TxPath {
         slots
     }
 
-    /// Gives a buffer to the first slot that has none.
+    /// Gives a buffer to the first slot without one.
     #[inline]
     fn put_back(&mut self, ring: &mut Ring, buffer: u32) {
-        // SAFETY: the buffer came out of a slot of this ring, and the kernel has given it back.
+        // SAFETY: the buffer came out of a slot of this ring, and the kernel has returned it.
         #[allow(unsafe_code, reason = "buffers change hands by number")]
         let held = unsafe { ring.fill_at(self.done, buffer, 0, 0, false) };
         debug_assert!(held == 0, "slot {} had buffer {held}", self.done);
@@ -345,7 +339,7 @@ impl TxPath {
         SenderStats { index_faults, ..self.stats }
     }
 
-    /// All frames that are not in slots. They are the kernel's until the socket has ended.
+    /// Takes all frames that are not in slots. The kernel may use them until the socket has ended.
     pub(super) fn take_frames(&mut self) -> Vec<u32> {
         self.lent.drain()
     }

@@ -25,7 +25,7 @@ fn scene(pieces: u32) -> Scene {
     let ring = Ring::transmit(&pool, SLOTS).unwrap();
     let (ours, tx) = producer(SLOTS, START);
     let (completions, completion) = consumer(SLOTS, START);
-    let limits = Limits { bytes: 6000, slots: pieces };
+    let limits = TxLimits { bytes: 6000, slots: pieces };
     let outlet = TxPath::new(&Umem::new(&pool).unwrap(), ours, completions, limits);
     Scene { pool, ring, outlet, tx, completion }
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use libc::{xdp_desc, xdp_ring_offset};
 
-use crate::xdp::ring::{Consumer, Entry, Producer};
+use crate::xdp::descriptor::Pod;
+use crate::xdp::ring::{Consumer, Producer};
 use sluicegate_base::memory::{Mmap, Pool};
 use sluicegate_base::ring::{AtomicU32, Ordering};
 
@@ -28,7 +29,7 @@ pub(in crate::xdp) struct Theirs<T> {
     _entries: std::marker::PhantomData<T>,
 }
 
-impl<T: Entry> Theirs<T> {
+impl<T: Pod> Theirs<T> {
     /// A ring with both indices at `start`: our mapping of it, and theirs.
     fn new(entries: u32, start: u32) -> (Mmap, Self) {
         let bytes = OFFSETS.desc as usize + entries as usize * size_of::<T>();
@@ -103,13 +104,13 @@ impl<T: Entry> Theirs<T> {
 }
 
 /// A ring that we produce, and its other side.
-pub(in crate::xdp) fn producer<T: Entry>(entries: u32, start: u32) -> (Producer<T>, Theirs<T>) {
+pub(in crate::xdp) fn producer<T: Pod>(entries: u32, start: u32) -> (Producer<T>, Theirs<T>) {
     let (map, theirs) = Theirs::new(entries, start);
     (Producer::new(map, &OFFSETS, entries).unwrap(), theirs)
 }
 
 /// A ring that we consume, and its other side.
-pub(in crate::xdp) fn consumer<T: Entry>(entries: u32, start: u32) -> (Consumer<T>, Theirs<T>) {
+pub(in crate::xdp) fn consumer<T: Pod>(entries: u32, start: u32) -> (Consumer<T>, Theirs<T>) {
     let (map, theirs) = Theirs::new(entries, start);
     (Consumer::new(map, &OFFSETS, entries).unwrap(), theirs)
 }

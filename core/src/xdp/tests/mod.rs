@@ -26,7 +26,7 @@ const OURS: [u8; 2] = [0x88, 0xb5];
 /// A lab for one test, or the reason why there is none.
 fn lab() -> Option<Lab> {
     let lab = tests::lab()?;
-    if let Err(error) = calls::Descriptor::open() {
+    if let Err(error) = descriptor::Descriptor::open() {
         println!("skipped: needs AF_XDP sockets ({error}); get it by CONFIG_XDP_SOCKETS");
         return None;
     }
@@ -277,10 +277,14 @@ fn a_queue_that_is_taken_is_said_to_be_and_is_free_when_its_socket_has_ended() {
     }
     let netns = lab.netns("right");
     let index = link::interface(Some(&netns), "right0").unwrap().index;
-    let probe = || link::netns::run_in(Some(&netns), || Ok(calls::Descriptor::open().unwrap()));
-    assert!(!XskSocket::sees_it_free(probe().unwrap(), index, 0), "it is taken");
+    let probe = || {
+        let open = || Ok(descriptor::Descriptor::open().unwrap());
+        let fd = link::netns::run_in(Some(&netns), open).unwrap();
+        socket::Probe { fd, ifindex: index, queue: 0 }
+    };
+    assert!(!probe().sees_it_free(), "it is taken");
     drop(first);
-    assert!(XskSocket::sees_it_free(probe().unwrap(), index, 0), "it is free");
+    assert!(probe().sees_it_free(), "it is free");
     let again = config.open(&theirs).unwrap();
     drop(again);
     assert_eq!(theirs.free_buffers(), BUFFERS as usize);

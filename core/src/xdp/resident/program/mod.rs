@@ -23,9 +23,9 @@ use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Reg, RightSide, Size, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
+use crate::xdp::bpf;
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
 use crate::xdp::stamp::{CARD_MARK, MARK, Stamp};
-use crate::xdp::{Inspect, bpf};
 
 pub(crate) use copy::load_copying;
 
@@ -45,6 +45,14 @@ pub(crate) struct Sockets<'a> {
     pub queues: u32,
     /// Written in front of each packet.
     pub stamp: Stamp,
+}
+
+/// A piece of program that inspects each packet of a port that only counts them (`xdp:` with
+/// `action=drop` or `action=pass`), before it is counted. It leaves its results in maps of its own.
+pub trait Inspect: std::fmt::Debug + Send + Sync {
+    /// Writes the piece. It must preserve the registers of `frame`; all others and the whole stack are
+    /// free. Control continues behind it.
+    fn write(&self, asm: &mut Assembler, frame: &Frame);
 }
 
 /// Loads the program of a stage: it redirects to `sockets`, drops, or counts and passes on.

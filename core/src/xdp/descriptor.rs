@@ -1,44 +1,86 @@
-//! The system calls of an AF_XDP socket, and nothing else.
+//! System calls of an AF_XDP socket, and checks of the layouts they use.
 //!
 //! Sources: linux/if_xdp.h, Documentation/networking/af_xdp.rst, net/xdp/xsk.c.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::{MaybeUninit, offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use libc::{c_int, socklen_t};
+use libc::{
+    c_int, sockaddr_xdp, socklen_t, xdp_desc, xdp_mmap_offsets, xdp_options, xdp_ring_offset,
+    xdp_statistics, xdp_umem_reg,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 
-use sluicegate_base::memory::Mmap;
+/// Option for the number of packets a call sends in copy mode: linux/if_xdp.h, since 6.17. Not in libc.
+pub(super) const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
+/// Its value. Larger calls save nothing more, and hold the CPU.
+pub(super) const TX_SKB_BUDGET: u32 = 256;
+
+const _: () = {
+    assert!(size_of::<sockaddr_xdp>() == 16);
+    assert!(offset_of!(sockaddr_xdp, sxdp_ifindex) == 4);
+    assert!(offset_of!(sockaddr_xdp, sxdp_queue_id) == 8);
+    assert!(offset_of!(sockaddr_xdp, sxdp_shared_umem_fd) == 12);
+
+    assert!(size_of::<xdp_ring_offset>() == 32);
+    assert!(offset_of!(xdp_ring_offset, consumer) == 8);
+    assert!(offset_of!(xdp_ring_offset, desc) == 16);
+    assert!(offset_of!(xdp_ring_offset, flags) == 24);
+    assert!(size_of::<xdp_mmap_offsets>() == 128);
+    assert!(offset_of!(xdp_mmap_offsets, tx) == 32);
+    assert!(offset_of!(xdp_mmap_offsets, fr) == 64);
+    assert!(offset_of!(xdp_mmap_offsets, cr) == 96);
+
+    // Kernels before 6.8 know all but the last field, and read the same 32 bytes.
+    assert!(size_of::<xdp_umem_reg>() == 32);
+    assert!(offset_of!(xdp_umem_reg, chunk_size) == 16);
+    assert!(offset_of!(xdp_umem_reg, headroom) == 20);
+    assert!(offset_of!(xdp_umem_reg, flags) == 24);
+
+    // Kernels before 5.9 fill in the first three.
+    assert!(size_of::<xdp_statistics>() == 48);
+    assert!(offset_of!(xdp_statistics, tx_invalid_descs) == 16);
+    assert!(offset_of!(xdp_statistics, tx_ring_empty_descs) == 40);
+    assert!(size_of::<xdp_options>() == 4);
+
+    assert!(size_of::<xdp_desc>() == 16);
+    assert!(offset_of!(xdp_desc, len) == 8);
+    assert!(offset_of!(xdp_desc, options) == 12);
+};
+
+/// Plain old data: socket options' values and entries of rings.
+///
+/// # Safety
+/// Every bit pattern is valid for the type, and it has no padding.
+pub(super) unsafe trait Pod: Copy {}
+// SAFETY: an integer.
+unsafe impl Pod for u32 {}
+// SAFETY: an integer.
+unsafe impl Pod for u64 {}
+// SAFETY: a C struct of integers; its 32 bytes are all fields (checked above).
+unsafe impl Pod for xdp_umem_reg {}
+// SAFETY: as above, 128 bytes.
+unsafe impl Pod for xdp_mmap_offsets {}
+// SAFETY: as above, 48 bytes.
+unsafe impl Pod for xdp_statistics {}
+// SAFETY: as above, 4 bytes.
+unsafe impl Pod for xdp_options {}
+// SAFETY: as above, 16 bytes.
+unsafe impl Pod for xdp_desc {}
 
 /// An AF_XDP socket's descriptor.
 #[derive(Debug)]
 pub(super) struct Descriptor(OwnedFd);
 
-/// Options' values: made of integers only.
-///
-/// # Safety
-/// Every bit pattern is valid for the type, and it has no padding.
-pub(super) unsafe trait Plain: Copy {}
-// SAFETY: an integer.
-unsafe impl Plain for u32 {}
-// SAFETY: a C struct of integers; its 32 bytes are all fields (checked in `uapi`).
-unsafe impl Plain for libc::xdp_umem_reg {}
-// SAFETY: as above, 128 bytes.
-unsafe impl Plain for libc::xdp_mmap_offsets {}
-// SAFETY: as above, 48 bytes.
-unsafe impl Plain for libc::xdp_statistics {}
-// SAFETY: as above, 4 bytes.
-unsafe impl Plain for libc::xdp_options {}
-
-/// How the kernel answered a call that drives it on.
+/// Result of a call that drives the kernel's transmit side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// It did what there was to do.
+    /// The kernel did all there was to do.
     Done,
-    /// It did a part and wants to be called again, or cannot go on for the moment.
+    /// The kernel did a part and wants another call, or cannot continue at the moment.
     Again,
     /// As `Again`, and the device has dropped a packet (copy mode).
     Dropped,
@@ -50,39 +92,29 @@ impl Descriptor {
         // SAFETY: socket(2) takes plain integers.
         let fd = unsafe { libc::socket(libc::AF_XDP, kind, 0) };
         check(fd)?;
-        // SAFETY: the descriptor is new and belongs to nobody else.
+        // SAFETY: the kernel just made this descriptor for us.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    pub(super) fn set<T: Plain>(&self, level: c_int, option: c_int, value: T) -> io::Result<()> {
+    pub(super) fn set<T: Pod>(&self, level: c_int, option: c_int, value: T) -> io::Result<()> {
         let size = size_of::<T>() as socklen_t;
         let value = (&raw const value).cast();
         // SAFETY: `value` points at `size` initialised bytes of a live local.
         check(unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, value, size) })
     }
 
-    /// An AF_XDP option's value, and how many bytes of it the kernel knows; the rest is 0.
-    pub(super) fn get<T: Plain>(&self, option: c_int) -> io::Result<(T, usize)> {
-        self.get_from(libc::SOL_XDP, option)
-    }
-
-    /// The same of any level's option.
-    pub(super) fn get_from<T: Plain>(&self, level: c_int, option: c_int) -> io::Result<(T, usize)> {
+    /// Returns an option's value, and how many bytes of it the kernel wrote; the rest is 0.
+    pub(super) fn get<T: Pod>(&self, level: c_int, option: c_int) -> io::Result<(T, usize)> {
         let mut value = MaybeUninit::<T>::zeroed();
         let mut size = size_of::<T>() as socklen_t;
         let (fd, at) = (self.0.as_raw_fd(), value.as_mut_ptr().cast());
         // SAFETY: the kernel writes at most `size` bytes, which is T's size.
         check(unsafe { libc::getsockopt(fd, level, option, at, &mut size) })?;
-        // SAFETY: all bytes are initialised (zeroed at least), and T is Plain.
+        // SAFETY: all bytes are initialised (zeroed at least), and T is Pod.
         Ok((unsafe { value.assume_init() }, size as usize))
     }
 
-    /// One of the socket's rings, up to and with its last entry.
-    pub(super) fn map_ring(&self, ring: u64, bytes: usize) -> io::Result<Mmap> {
-        Mmap::shared_at(self.0.as_fd(), ring, bytes)
-    }
-
-    /// Binds to a queue; `donor` is the socket whose UMEM is shared, if any.
+    /// Binds to a queue, sharing the UMEM of the socket `donor` if given.
     pub(super) fn bind(
         &self,
         ifindex: u32,
@@ -90,20 +122,20 @@ impl Descriptor {
         flags: u16,
         donor: Option<RawFd>,
     ) -> io::Result<()> {
-        let address = libc::sockaddr_xdp {
+        let address = sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
             sxdp_flags: flags,
             sxdp_ifindex: ifindex,
             sxdp_queue_id: queue,
             sxdp_shared_umem_fd: donor.map_or(0, RawFd::cast_unsigned),
         };
-        let size = size_of::<libc::sockaddr_xdp>() as socklen_t;
+        let size = size_of::<sockaddr_xdp>() as socklen_t;
         // SAFETY: `address` is a live sockaddr_xdp of `size` bytes.
         check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), size) })
     }
 
-    /// Has the kernel send what is in the transmit ring: in copy mode 32 packets a call, or as many
-    /// as `XDP_MAX_TX_SKB_BUDGET` says.
+    /// Makes the kernel send from the transmit ring: in copy mode 32 packets a call, or as many as
+    /// `XDP_MAX_TX_SKB_BUDGET` says.
     #[inline]
     pub(super) fn wake_tx(&self) -> io::Result<Woken> {
         let (fd, none) = (self.0.as_raw_fd(), std::ptr::null());
@@ -120,8 +152,7 @@ impl Descriptor {
         }
     }
 
-    /// Polls the driver's queue, where busy polling is on, and says in what state the socket is
-    /// (Linux 5.11).
+    /// Polls the driver's queue if busy polling is on, and reports the socket's state (Linux 5.11).
     #[inline]
     pub(super) fn wake_rx(&self) -> io::Result<()> {
         let (fd, none) = (self.0.as_raw_fd(), std::ptr::null_mut());
@@ -139,12 +170,11 @@ impl Descriptor {
         }
     }
 
-    /// Waits for one of these events. True if there is one. It also wakes the driver, where that
-    /// wants to be woken.
+    /// Waits for one of these events; true if one occurs. It also wakes a driver that asks for it.
     #[inline]
     pub(super) fn poll(&self, events: PollFlags, timeout: Duration) -> io::Result<bool> {
         let mut fds = [PollFd::new(self.0.as_fd(), events)];
-        // Rounded up to milliseconds: a short wait is not none.
+        // Rounded up to milliseconds, so that a short wait is not zero.
         let timeout = timeout.checked_add(Duration::from_nanos(999_999)).unwrap_or(timeout);
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         match nix::poll::poll(&mut fds, timeout) {
@@ -167,7 +197,7 @@ impl AsFd for Descriptor {
     }
 }
 
-/// Raises this process's limit on locked memory as far as it may.
+/// Raises this process's limit on locked memory as far as allowed.
 pub(super) fn raise_memory_lock() {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `now` is a live rlimit.
@@ -176,8 +206,7 @@ pub(super) fn raise_memory_lock() {
     }
     let endless = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     let most = libc::rlimit { rlim_cur: now.rlim_max, rlim_max: now.rlim_max };
-    // Above its own maximum a process goes only with CAP_SYS_RESOURCE. Who may do neither will
-    // hear of it when the memory is locked.
+    // Raising the maximum needs CAP_SYS_RESOURCE. If neither succeeds, locking memory will fail.
     let _ = [endless, most].iter().any(|limit| {
         // SAFETY: `limit` is a live rlimit.
         limit.rlim_cur > now.rlim_cur
