@@ -28,7 +28,7 @@ fn compile(name: &str) -> Result<(), String> {
         "-Wall -Werror -target bpf -mcpu=v3 -O2 -g -ffile-compilation-dir=. -fno-stack-protector";
     let clang = Command::new("clang")
         .args(options.split(' '))
-        .args(["-I", &headers, "-I", &variable("DEP_BPF_INCLUDE"), "-I", "bpf/include"])
+        .args(["-I", &headers, "-I", &variable("DEP_BPF_INCLUDE")])
         .args(["-c", &format!("{BPF}/{name}.bpf.c"), "-o"])
         .arg(object)
         .output()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * The resident program: one on an interface, whoever and how many use it.
+ * The resident program: one per interface, shared by all processes that use it.
  *
  *	packet -> count -> mirrors -> scrubber -> flows -> claims -> end -> the host
  *	                   `------------- `stages`, tail calls ---------'
@@ -15,7 +15,7 @@
 
 #include "ingress.h"
 
-/* Programs of the stages; key: enum sluice_stage. Emptied when the last user has gone. */
+/* Programs of the stages; key: enum sluice_stage. Emptied with its last descriptor. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, SLUICE_STAGES);
@@ -23,7 +23,7 @@ struct {
 	__type(value, __u32);
 } sluice_stages SEC(".maps");
 
-/* Who has a stage: a socket that nothing is sent to. Key: stage. */
+/* A socket of each stage's owner, to which nothing is sent. Key: stage. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, SLUICE_STAGES);
@@ -31,7 +31,7 @@ struct {
 	__type(value, __u32);
 } sluice_owned SEC(".maps");
 
-/* The same, put in when the stage is complete: from then on it acts. Key: stage. */
+/* The same socket, inserted when the stage is complete and begins to act. Key: stage. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, SLUICE_STAGES);
@@ -39,7 +39,7 @@ struct {
 	__type(value, __u32);
 } sluice_alive SEC(".maps");
 
-/* Sockets of those who take all packets. Key: receive queue. */
+/* Sockets of claims on all packets. Key: receive queue. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, SLUICE_QUEUES_MAX);
@@ -47,7 +47,7 @@ struct {
 	__type(value, __u32);
 } sluice_direct SEC(".maps");
 
-/* Where those who forward have packets go out; gone with the interface. Key: stage. */
+/* Interfaces of stages that forward; an entry is removed with its interface. Key: stage. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(max_entries, SLUICE_STAGES);
@@ -55,7 +55,7 @@ struct {
 	__type(value, __u32);
 } sluice_out SEC(".maps");
 
-/* Counters; room for all CPUs is made when it is loaded. Key: cpu * SLUICE_STAGES + stage. */
+/* Counters; resized for all CPUs when loaded. Key: cpu * SLUICE_STAGES + stage. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -64,7 +64,7 @@ struct {
 	__type(value, struct sluice_tally);
 } sluice_tallies SEC(".maps");
 
-/* Key: stage. Only its owner writes. */
+/* Descriptions of owners. Key: stage. Only its owner writes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SLUICE_STAGES);
@@ -76,7 +76,7 @@ struct sluice_control control SEC(".data.control") = {
 	.version = SLUICE_VERSION,
 };
 
-/* The interface's frames may lie in several buffers. */
+/* Frames may span several buffers. */
 const volatile __u32 frags = 0;
 
 static __always_inline __u64 wire_bytes(struct xdp_md *ctx)
@@ -91,13 +91,13 @@ static __always_inline struct sluice_tally *tally_of(__u32 stage)
 	return bpf_map_lookup_elem(&sluice_tallies, &key);
 }
 
-/* Whether a stage's owner lives, and has completed it. */
+/* Returns true if a stage is complete and its owner lives. */
 static __always_inline int is_alive(__u32 stage)
 {
 	return bpf_map_lookup_elem(&sluice_alive, &stage) != 0;
 }
 
-/* Has a packet go out by the interface of who forwards everything, and counts it there. */
+/* Redirects a packet to the interface of SLUICE_FORWARD, and counts it there. */
 static __always_inline int to_interface(struct xdp_md *ctx)
 {
 	struct sluice_tally *tally;
@@ -115,24 +115,24 @@ static __always_inline int to_interface(struct xdp_md *ctx)
 	return XDP_REDIRECT;
 }
 
-/* The place of who gets all packets of a queue; 0 if nobody does. */
-static __always_inline __u32 direct_place(__u32 queue)
+/* Returns the stage of the claim on all packets of a queue; 0 without one. */
+static __always_inline __u32 direct_stage(__u32 queue)
 {
 	if (queue >= SLUICE_QUEUES_MAX)
 		return 0;
 	return *(volatile __u8 *)&control.direct[queue];
 }
 
-/* Gives a packet to who gets all of its queue, and counts it there. */
+/* Redirects a packet to the claim on all packets of its queue, and counts it there. */
 static __always_inline int to_direct(struct xdp_md *ctx)
 {
 	__u32 queue = ctx->rx_queue_index;
-	__u32 place = direct_place(queue);
+	__u32 stage = direct_stage(queue);
 	struct sluice_tally *tally;
 
-	if (!place)
+	if (!stage)
 		return XDP_PASS;
-	tally = tally_of(place);
+	tally = tally_of(stage);
 	if (!tally)
 		return XDP_PASS;
 	tally->packets++;
@@ -145,7 +145,7 @@ static __always_inline int to_direct(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* What becomes of a packet that no stage took. */
+/* Handles a packet that no stage took. */
 static __always_inline int at_the_end(struct xdp_md *ctx, __u64 present, struct sluice_tally *tally)
 {
 	if (present & 1ULL << SLUICE_FORWARD && to_interface(ctx) == XDP_REDIRECT)
@@ -160,7 +160,7 @@ static __always_inline int at_the_end(struct xdp_md *ctx, __u64 present, struct 
 	return XDP_PASS;
 }
 
-/* The last stage; the others come here when they are done. */
+/* The last stage, tail-called by the others. */
 SEC("xdp")
 int sluice_end(struct xdp_md *ctx)
 {
@@ -171,7 +171,7 @@ int sluice_end(struct xdp_md *ctx)
 	return at_the_end(ctx, control.present, tally);
 }
 
-/* Stages are looked at in groups: most have nobody. All that have programs are below bit 32. */
+/* Stages are checked in groups, because most are empty. All with programs are below bit 32. */
 #define PROGRAMS 0xffffffffULL
 _Static_assert(SLUICE_CLAIMS + SLUICE_CLAIMS_MAX <= 32, "a claim is not in PROGRAMS");
 #define GROUP(first) (0xffULL << (first))

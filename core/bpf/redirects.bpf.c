@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Counts what the kernel did with frames that XDP redirected, for each sender of one process.
- * An interface's own counters cannot tell: they contain everybody's packets, and miss the frames
- * that never reached the driver.
+ * Counts the fate of frames that XDP redirected, for each sender of one process. An interface's own
+ * counters cannot: they contain all packets, and miss the frames that never reached the driver.
+ * core/src/xdp/redirects.rs reads the counters by their order here.
  *
  *	frame -> bpf_redirect_map --error--> xdp_redirect_err: one frame
  *			|
  *			`-> bulk of at most 16 -> driver -> xdp_devmap_xmit: sent, drops, err
  *
  * A bulk belongs to a sender of live frames if the current thread is marked as one and the frames
- * come from the loopback interface: live frames do (net/bpf/test_run.c), and no other frame that
- * reaches a driver by this way does, also not in a softirq that interrupts the thread. A bulk belongs
- * to a forwarder by its two interfaces.
+ * come from the loopback interface: among the redirected frames only live ones do (net/bpf/test_run.c),
+ * also in a softirq that interrupts the thread. A bulk belongs to a forwarder by its two interfaces.
  *
  * Sources: include/trace/events/xdp.h, kernel/bpf/devmap.c (bq_xmit_all). Linux 5.13.
  */
@@ -19,10 +18,35 @@
 #include <linux/errno.h>
 #include <bpf/bpf_helpers.h>
 
-#include "redirects.h"
-
 /* The first interface of every namespace (include/linux/netdevice.h). */
 #define LOOPBACK_IFINDEX 1
+
+/* Senders of one process. */
+#define SLUICE_SENDERS_MAX 4096
+
+/* Fate of the frames that one sender redirected. */
+struct sluice_redirects {
+	__u64 sent;		/* the driver accepted it */
+	__u64 dropped;		/* the driver had no room */
+	__u64 too_long;		/* longer than the MTU: EMSGSIZE */
+	__u64 down;		/* the interface was down: ENETDOWN */
+	__u64 unsupported;	/* the driver takes no redirected frames: ENXIO, EOPNOTSUPP */
+	__u64 failed;		/* any other error */
+	__u64 reserved[2];	/* a cache line for each sender */
+};
+
+/* A forwarder's two interfaces, of one network namespace. */
+struct sluice_path {
+	__u32 netns;		/* inode number of the namespace */
+	__u32 from;		/* interface indices */
+	__u32 to;
+};
+
+/* An entry of a map of interfaces. */
+struct sluice_exit {
+	__u32 map;		/* id of the map */
+	__u32 key;
+};
 
 #define KERNEL __attribute__((preserve_access_index))
 
@@ -68,7 +92,7 @@ struct {
 	__type(value, __u32);
 } sluice_paths SEC(".maps");
 
-/* Entries of maps of interfaces, by which senders redirect; value: the sender's number. */
+/* Entries of maps of interfaces that senders use; value: the sender's number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SLUICE_SENDERS_MAX);
@@ -93,7 +117,7 @@ static __always_inline __u64 *counter_of(struct sluice_redirects *counts, int er
 	}
 }
 
-/* Marks the calling thread as sender args[0], or unmarks it if there is no such number. To be run by
+/* Marks the calling thread as sender args[0], or unmarks it if the number is too large. Run it by
  * BPF_PROG_RUN on that thread, which need not know its thread id outside its PID namespace. */
 SEC("raw_tp")
 int sluice_mark(struct bpf_raw_tracepoint_args *ctx)

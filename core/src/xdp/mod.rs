@@ -1,5 +1,5 @@
 //! AF_XDP: packets from a card's queue straight into the pool, and out of it (Linux 5.10,
-//! CAP_NET_RAW; what the kernel does not have is said by name).
+//! CAP_NET_RAW).
 //!
 //! ```text
 //!   a slot of the receive ring                         a slot of the transmit ring
@@ -15,37 +15,34 @@
 //!   +-----------------------------------------------------------------------+
 //! ```
 //!
-//! What moves are numbers. The pool is the UMEM: the kernel knows all its buffers as frames, and
-//! packets lie in them from the card to the program and on to another card. At each moment a
-//! frame has one holder:
+//! Only numbers move. The pool is the UMEM: the kernel knows all its buffers as frames, and packets stay
+//! in them from the card to the program and on to another card. At each moment a frame has one holder:
 //!
 //! | holder | from | to |
 //! | --- | --- | --- |
-//! | the pool's free list | the socket has ended | a socket or a ring is made |
-//! | the kernel, empty | it was put into the fill ring | a packet in it is in the receive ring |
-//! | a slot | its packet was received; or it was sent | it was exchanged; or given to send |
+//! | the pool's free list | its socket has ended | a socket or a ring is created |
+//! | the kernel, empty | it was put into the fill ring | its packet is in the receive ring |
+//! | a slot | its packet was received, or sent | it was exchanged, or submitted to send |
 //! | the kernel, full | it was put into the transmit ring | it is in the completion ring |
 //!
-//! A slot that takes a frame gives the buffer it had for it, so that ring and kernel keep as many
-//! as they had. Both sides of a socket remember which frames they have lent: one that comes back
-//! twice, or was never lent, is refused and counted, so that a buffer never has two holders
-//! whatever the other side says. When a socket ends its frames go home, but not before the
-//! kernel has stopped writing to them.
+//! A slot that takes a frame gives its previous buffer in exchange, so ring and kernel keep their
+//! numbers of buffers. Both sides of a socket track the frames they have lent: a frame that comes back
+//! twice, or was never lent, is rejected and counted. So a buffer never has two holders, whatever the
+//! kernel says. A socket's frames return to the pool when it ends and the kernel has stopped writing.
 //!
-//! | file | what it knows |
+//! | module | contents |
 //! | --- | --- |
-//! | `uapi`, `calls` | the kernel's structs; the system calls |
-//! | `ring`, `rings` | one ring, and its indices; the four of a socket |
-//! | `umem`, `share`, `room` | frames and addresses; which sockets share a UMEM; what a card puts into a frame |
+//! | `open`, `socket`, `descriptor` | opening in the best mode; a bound socket; its system calls |
+//! | `ring` | the four rings of a socket |
+//! | `umem` | frames and addresses; sockets that share a UMEM |
 //! | `receive`, `send` | exchanging frames with a [`Ring`](sluicegate_base::ring::Ring) |
-//! | `copies` | without a socket: rings into which that program copies packets |
-//! | `flows` | the host's own flows: a table that programs ask |
-//! | `clock`, `stamp` | the time that a program wrote in front of a packet |
-//! | [`resident`], `bpf`, `btf` | the program on an interface, and who takes which packets; bpf(2); the kernel's functions |
-//! | `trial`, `loaded` | trying a program on packets from nowhere; how long programs are, and how often they ran |
+//! | [`resident`] | the program on an interface, its stages and their owners |
+//! | `copies` | rings into which that program copies packets, without a socket |
+//! | `flows` | the table of the host's own flows |
+//! | `stamp` | times that a program writes in front of packets |
 //! | [`live`] | sending without a socket: packets that a program makes |
-//! | `redirects` | what the kernel did with frames that were redirected |
-//! | `config`, `open`, `socket` | binding, in the best mode there is; a socket's life and end |
+//! | `redirects` | the fate of redirected frames |
+//! | `bpf` | bpf(2): maps, programs, links |
 
 pub(crate) mod bpf;
 pub(crate) mod copies;

@@ -1,9 +1,9 @@
-//! Counts what the kernel did with the frames that XDP redirected for this process.
+//! Counts the fate of the frames that XDP redirected for this process.
 //!
-//! A program that redirects a frame does not learn what becomes of it, and an interface's counters
-//! contain everybody's packets. The kernel's tracepoints tell it, once a bulk of at most 16 frames, to
-//! the programs of `bpf/redirects.bpf.c`: they are attached as long as this process
-//! has a [`RedirectSender`], which reads its own counters.
+//! A program that redirects a frame does not learn its fate, and an interface's counters contain all
+//! packets. The kernel's tracepoints report it, once per bulk of at most 16 frames, to the programs of
+//! `bpf/redirects.bpf.c`. They are attached while this process has a [`RedirectSender`], which reads
+//! its own counters.
 //!
 //! ```text
 //!   live frames: thread --mark--> sluice_threads --+
@@ -25,16 +25,16 @@ use super::bpf::{self, SharedCounters};
 /// The compiled `bpf/redirects.bpf.c`.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirects.bpf.o"));
 
-// As in bpf/include/redirects.h.
+// As in bpf/redirects.bpf.c.
 const MAX_SENDERS: u32 = 4096;
 const WORDS: usize = 8;
-/// The program that marks a thread: the only one that is not attached.
+/// The program that marks a thread, the only one that is not attached.
 const MARK: &str = "sluice_mark";
 
 /// Redirected frames by their fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedirectCounts {
-    /// The driver took them to send.
+    /// The driver accepted them.
     pub sent: u64,
     /// The driver had no room for them.
     pub dropped: u64,
@@ -42,27 +42,27 @@ pub struct RedirectCounts {
     pub too_long: u64,
     /// The interface was down (ENETDOWN).
     pub down: u64,
-    /// The driver takes no redirected frames, or not at present (ENXIO, EOPNOTSUPP): a veth whose far
-    /// end has no NAPI, a TAP device that nobody has open, a card without an XDP program.
+    /// The driver takes no redirected frames at present (ENXIO, EOPNOTSUPP): a veth whose far end has no
+    /// NAPI, a closed TAP device, a card without an XDP program.
     pub unsupported: u64,
     /// The kernel or the driver refused them for another reason.
     pub failed: u64,
-    /// The interface was removed before.
+    /// The interface had been removed.
     pub removed: u64,
 }
 
 impl RedirectCounts {
-    /// All frames whose fate is known.
+    /// Returns the number of frames whose fate is known.
     pub fn total(&self) -> u64 {
         self.sent + self.lost()
     }
 
-    /// Frames that were not sent.
+    /// Returns the number of frames that were not sent.
     pub fn lost(&self) -> u64 {
         self.dropped + self.too_long + self.down + self.unsupported + self.failed + self.removed
     }
 
-    /// The sum of two.
+    /// Returns the sum.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Redirects {
         };
         let counts = map("sluice_counts")?;
         if counts.value_size() as usize != WORDS * 8 || counts.max_entries() != MAX_SENDERS {
-            return Err(io::Error::other("bpf/include/redirects.h has another layout"));
+            return Err(io::Error::other("bpf/redirects.bpf.c has another layout"));
         }
         let counts = counts.as_fd().try_clone_to_owned()?;
         Ok(Self {
@@ -126,7 +126,7 @@ impl Redirects {
         })
     }
 
-    /// Marks the calling thread as a sender's, or as nobody's.
+    /// Marks the calling thread as a sender's, or removes its mark.
     fn mark(&self, sender: Option<u32>) -> io::Result<()> {
         let program = self.object.progs_mut().find(|program| program.name() == MARK);
         let program = program.ok_or_else(|| io::Error::other("no program to mark a thread"))?;
@@ -146,7 +146,7 @@ impl fmt::Debug for Redirects {
     }
 }
 
-/// A sender that redirects frames, and its counters.
+/// A sender of redirected frames, and its counters.
 #[derive(Debug)]
 pub(crate) struct RedirectSender {
     redirects: Arc<Redirects>,
@@ -156,7 +156,7 @@ pub(crate) struct RedirectSender {
 }
 
 impl RedirectSender {
-    /// A sender that redirects by an entry of a map of interfaces.
+    /// Creates a sender that redirects by an entry of a map of interfaces.
     ///
     /// # Errors
     /// A missing capability; a kernel without BTF or with other tracepoints; 4096 senders exist.
@@ -167,7 +167,7 @@ impl RedirectSender {
             let mut free = redirects.free.lock().unwrap_or_else(PoisonError::into_inner);
             free.pop().ok_or_else(|| io::Error::other("4096 senders exist already"))?
         };
-        // From here on its end returns the number.
+        // From here on dropping it returns the number.
         let sender = Self { redirects, number, exit, path: None };
         for word in 0..WORDS {
             sender.redirects.counts.set(sender.word(word), 0);
@@ -176,10 +176,10 @@ impl RedirectSender {
         added.map(|()| sender).map_err(io::Error::other)
     }
 
-    /// Counts what passes from one interface to another, both of this thread's network namespace.
+    /// Counts frames forwarded between two interfaces of this thread's network namespace.
     ///
     /// # Errors
-    /// Another sender of this process forwards between these two already.
+    /// Another sender of this process already forwards between the two.
     pub(crate) fn forwards(&mut self, from: u32, to: u32) -> io::Result<()> {
         let netns = fs::metadata("/proc/thread-self/ns/net")?.ino() as u32;
         let path = bytes([netns, from, to]);
@@ -192,7 +192,7 @@ impl RedirectSender {
         Ok(())
     }
 
-    /// Counts the live frames of the calling thread until the answer is dropped, which that thread does.
+    /// Counts the live frames of the calling thread until that thread drops the mark.
     ///
     /// # Errors
     /// A missing capability.
@@ -201,7 +201,7 @@ impl RedirectSender {
         Ok(ThreadMark(Arc::clone(self)))
     }
 
-    /// What the kernel did with the sender's frames so far.
+    /// Returns the fate of the sender's frames.
     pub(crate) fn counts(&self) -> RedirectCounts {
         let [sent, dropped, too_long, down, unsupported, failed] =
             [0, 1, 2, 3, 4, 5].map(|word| self.redirects.counts.get(self.word(word)));
@@ -216,7 +216,7 @@ impl RedirectSender {
 impl Drop for RedirectSender {
     fn drop(&mut self) {
         let Self { redirects, number, exit, path } = self;
-        // Without privileges the entries stay until the process ends: nobody else gets the number.
+        // Without privileges the entries stay until the process ends; the number is not reused.
         let removed = redirects.exits.delete(exit).is_ok();
         let removed = removed && path.is_none_or(|path| redirects.paths.delete(&path).is_ok());
         if removed {
@@ -231,7 +231,7 @@ pub(crate) struct ThreadMark(Arc<RedirectSender>);
 
 impl Drop for ThreadMark {
     fn drop(&mut self) {
-        // A mark that stays counts nothing more: the thread ends.
+        // A mark that stays does no harm: the thread ends.
         let _ = self.0.redirects.mark(None);
     }
 }

@@ -1,14 +1,13 @@
-//! Flows that are the host's: a table which the programs between the wire and the host ask of each
-//! packet, and pass what they find there.
+//! The host's own flows: a table in which programs between wire and host look up each packet, to pass
+//! what they find.
 //!
-//! A flow is TCP or UDP between two addresses and two ports. It stands in the table once, as the
-//! host sees it: what is local and what is remote. The program that sees what comes from the wire
-//! takes a packet's destination for local, that which sees what the host sends its source. When the
-//! table is full the kernel makes room by forgetting one that was not seen for long (LRU).
+//! A flow is TCP or UDP between two addresses and two ports. The table has it once, with a local and
+//! a remote end: for packets from the wire the destination is local, for packets of the host the
+//! source. A full table forgets a flow that was not seen for long (LRU).
 //!
-//! Whatever has no ports where a flow's are is no flow's: fragments, the first included, for the
-//! others have none; IPv6 with extension headers; other protocols; and tagged frames, whose
-//! addresses are those of another network.
+//! These packets belong to no flow: fragments, the first included, because the others have no ports;
+//! IPv6 with extension headers; other protocols; and tagged frames, whose addresses are those of
+//! another network.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,40 +19,41 @@ use crate::filter::ebpf::{Assembler, Helper, Label, Memory, Reg, Size};
 use crate::xdp::bpf;
 use sluicegate_base::ring::Direction;
 
-/// An Ethernet header, a short IPv4 header, one of IPv6, and two ports.
+// Lengths of headers; of IPv4 without options.
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 const PORTS: usize = 4;
-/// EtherTypes.
 const TYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const TYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 /// IPv4: more fragments follow, or this is not the first (RFC 791).
 const FRAGMENT: [u8; 2] = [0x3f, 0xff];
-/// Protocols with ports where a flow's are.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// A flow, as the table has it: remote and local address, remote and local port, protocol, version
-/// of IP, and zeros. Addresses of IPv4 have zeros behind them.
+/// A flow as a key of the table: remote and local address, remote and local port, protocol, IP
+/// version, and zeros. IPv4 addresses are padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flow([u8; Self::BYTES]);
 
-/// Where the parts of a flow stand.
-mod at {
-    pub(super) const REMOTE: i16 = 0;
-    pub(super) const LOCAL: i16 = 16;
-    pub(super) const REMOTE_PORT: i16 = 32;
-    pub(super) const LOCAL_PORT: i16 = 34;
-    pub(super) const PROTOCOL: i16 = 36;
-    pub(super) const VERSION: i16 = 37;
+// Offsets in a flow.
+const REMOTE: FlowEnd = FlowEnd { address: 0, port: 32 };
+const LOCAL: FlowEnd = FlowEnd { address: 16, port: 34 };
+const PROTOCOL: i16 = 36;
+const VERSION: i16 = 37;
+
+/// Offsets of an end's address and port in a flow.
+#[derive(Clone, Copy)]
+struct FlowEnd {
+    address: i16,
+    port: i16,
 }
 
 impl Flow {
     pub(crate) const BYTES: usize = 40;
 
-    /// The flow that a packet is of: one that the host has sent where it says so, or else one that
-    /// comes from the wire. None if it is of no flow.
+    /// Returns a packet's flow, if it has one. The host has sent packets of `Direction::Out`; all others
+    /// come from the wire.
     pub(crate) fn of(packet: &[u8], direction: Direction) -> Option<Self> {
         let ip = packet.get(ETHERNET..)?;
         let (version, protocol, header, source, destination) = match packet.get(12..ETHERNET)? {
@@ -80,48 +80,48 @@ impl Flow {
             return None;
         }
         let mut flow = [0; Self::BYTES];
-        let (remote, local) = match direction {
-            Direction::Out => (at::LOCAL, at::REMOTE),
-            Direction::In | Direction::Unknown => (at::REMOTE, at::LOCAL),
+        let from = if direction == Direction::Out { Origin::Host } else { Origin::Wire };
+        let [from, to] = from.ends();
+        let mut put = |offset: i16, bytes: &[u8]| {
+            flow[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         };
-        let (remote_port, local_port) = (port_of(remote), port_of(local));
-        let mut put = |place: i16, bytes: &[u8]| {
-            flow[place as usize..][..bytes.len()].copy_from_slice(bytes);
-        };
-        put(remote, source);
-        put(local, destination);
-        put(remote_port, &ports[..2]);
-        put(local_port, &ports[2..]);
-        put(at::PROTOCOL, &[protocol, version]);
+        put(from.address, source);
+        put(from.port, &ports[..2]);
+        put(to.address, destination);
+        put(to.port, &ports[2..]);
+        put(PROTOCOL, &[protocol, version]);
         Some(Self(flow))
     }
 }
 
-/// Where the port that belongs to an address stands.
-fn port_of(address: i16) -> i16 {
-    if address == at::REMOTE { at::REMOTE_PORT } else { at::LOCAL_PORT }
-}
-
-/// Which packets a program sees.
+/// Origin of the packets that a program sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Those from the wire: they go to a local address.
     Wire,
-    /// Those that the host sends.
     Host,
 }
 
-/// Where a packet is, and what of the stack is free, for the piece of a program that asks.
+impl Origin {
+    /// Returns the ends of a flow that are its packets' source and destination.
+    fn ends(self) -> [FlowEnd; 2] {
+        match self {
+            Self::Wire => [REMOTE, LOCAL],
+            Self::Host => [LOCAL, REMOTE],
+        }
+    }
+}
+
+/// Registers and stack for a piece of program that looks up a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlowLookup {
-    /// Hold the packet's begin and end; they survive calls.
+    /// The packet's begin and end, in registers that calls preserve.
     pub data: Reg,
     pub end: Reg,
-    /// Where [`Flow::BYTES`] and 8 more begin that are the piece's, from the frame pointer.
+    /// Stack offset of [`Flow::BYTES`] and 8 more for the piece.
     pub stack: i16,
 }
 
-/// Packets that were passed because their flow is the host's.
+/// Packets passed because their flow is the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounts {
     /// From the wire to the host.
@@ -130,20 +130,20 @@ pub struct FlowCounts {
     pub from_host: u64,
 }
 
-/// The table.
+/// The table of flows.
 #[derive(Debug)]
 pub(crate) struct FlowTable {
     flows: MapHandle,
-    /// Two counts for each CPU, which alone writes them, in the order of [`Origin`].
+    /// Two counters per CPU, each written by that CPU only, in the order of [`Origin`].
     counts: OwnedFd,
     cpus: u32,
 }
 
-/// Bytes of a CPU's counts: a line of the cache.
+/// Bytes of a CPU's counters: a cache line.
 const COUNTS_BYTES: u32 = 64;
 
 impl FlowTable {
-    /// An empty table with room for so many flows.
+    /// Creates an empty table for `entries` flows.
     pub(crate) fn new(entries: u32) -> io::Result<Self> {
         let cpus = libbpf_rs::num_possible_cpus().map_err(io::Error::other)? as u32;
         let sz = size_of::<libbpf_sys::bpf_map_create_opts>() as u64;
@@ -163,17 +163,17 @@ impl FlowTable {
         })
     }
 
-    /// Puts a flow in, or leaves it there.
+    /// Adds a flow, if it is not in the table.
     pub(crate) fn insert(&self, flow: &Flow) -> io::Result<()> {
         self.flows.update(&flow.0, &[0; 4], MapFlags::ANY).map_err(io::Error::other)
     }
 
-    /// Takes a flow out; whether it was there.
+    /// Removes a flow; false if it was not in the table.
     pub(crate) fn remove(&self, flow: &Flow) -> io::Result<bool> {
         remove(&self.flows, &flow.0)
     }
 
-    /// Takes all flows out.
+    /// Removes all flows.
     pub(crate) fn clear(&self) -> io::Result<()> {
         // `keys` hides errors, such as a missing privilege; a lookup reports them.
         self.flows.lookup(&[0; Flow::BYTES], MapFlags::ANY).map_err(io::Error::other)?;
@@ -181,7 +181,7 @@ impl FlowTable {
         flows.iter().try_for_each(|flow| remove(&self.flows, flow).map(|_| ()))
     }
 
-    /// How many packets were passed so far.
+    /// Returns how many packets were passed.
     pub(crate) fn counts(&self) -> io::Result<FlowCounts> {
         let mut sum = FlowCounts::default();
         for cpu in 0..self.cpus {
@@ -195,23 +195,15 @@ impl FlowTable {
         Ok(sum)
     }
 
-    /// Writes a piece of program that goes on behind itself with a packet of a flow in the table, and
-    /// counts it, and at `miss` with any other. R0 to R5 are lost.
+    /// Writes a piece of program that counts a packet of a flow in the table and continues behind
+    /// itself, and goes on at `miss` with any other. Clobbers R0 to R5.
     pub(crate) fn write(&self, asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) {
         write_key(asm, place, from, miss);
-        asm.load_map(R1, &self.flows);
-        asm.mov(R2, R10);
-        asm.add(R2, i32::from(place.stack));
-        asm.call(Helper::MAP_LOOKUP);
-        asm.jeq(R0, 0, miss);
+        bpf::write_lookup(asm, &self.flows, place.stack, miss);
         let number = place.stack + Flow::BYTES as i16;
         asm.call(Helper::CPU);
         asm.store(Size::W, R10 + number, R0);
-        asm.load_map(R1, &self.counts);
-        asm.mov(R2, R10);
-        asm.add(R2, i32::from(number));
-        asm.call(Helper::MAP_LOOKUP);
-        asm.jeq(R0, 0, miss);
+        bpf::write_lookup(asm, &self.counts, number, miss);
         let count = R0 + if from == Origin::Wire { 0 } else { 8 };
         asm.load(Size::DW, R1, count);
         asm.add(R1, 1);
@@ -227,7 +219,7 @@ fn remove(flows: &MapHandle, flow: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Writes the packet's flow to the stack, as [`Flow::of`] has it; on to `miss` with what is of none.
+/// Writes the packet's flow to the stack, as [`Flow::of`] returns it; goes on at `miss` without one.
 fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) {
     let FlowLookup { data, end, stack } = place;
     let [ipv6, ports] = asm.labels();
@@ -235,10 +227,7 @@ fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) 
     for word in 0..Flow::BYTES as i16 / 8 {
         asm.store(Size::DW, key(word * 8), 0);
     }
-    let (source, destination) = match from {
-        Origin::Wire => (at::REMOTE, at::LOCAL),
-        Origin::Host => (at::LOCAL, at::REMOTE),
-    };
+    let [source, destination] = from.ends();
     let ip = ETHERNET as i16;
     reach(asm, place, ETHERNET + IPV4, miss);
     asm.load(Size::H, R1, data + (ip - 2));
@@ -246,12 +235,12 @@ fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) 
     asm.jne32(R1, as_loaded(TYPE_IPV4), miss);
 
     asm.load(Size::B, R4, data + ip);
-    version(asm, R4, 4, key(at::VERSION), miss);
+    version(asm, R4, 4, key(VERSION), miss);
     asm.load(Size::H, R1, data + (ip + 6));
     asm.jset32(R1, as_loaded(FRAGMENT), miss);
     asm.load(Size::B, R5, data + (ip + 9));
-    copy(asm, Size::W, data + (ip + 12), key(source));
-    copy(asm, Size::W, data + (ip + 16), key(destination));
+    copy(asm, Size::W, data + (ip + 12), key(source.address));
+    copy(asm, Size::W, data + (ip + 16), key(destination.address));
     // R4 = bytes of the header, with options.
     asm.and32(R4, 0xf);
     asm.lsh32(R4, 2);
@@ -261,11 +250,11 @@ fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) 
     asm.place(ipv6);
     reach(asm, place, ETHERNET + IPV6, miss);
     asm.load(Size::B, R4, data + ip);
-    version(asm, R4, 6, key(at::VERSION), miss);
+    version(asm, R4, 6, key(VERSION), miss);
     asm.load(Size::B, R5, data + (ip + 6));
     for half in [0, 8] {
-        copy(asm, Size::DW, data + (ip + 8 + half), key(source + half));
-        copy(asm, Size::DW, data + (ip + 24 + half), key(destination + half));
+        copy(asm, Size::DW, data + (ip + 8 + half), key(source.address + half));
+        copy(asm, Size::DW, data + (ip + 24 + half), key(destination.address + half));
     }
     asm.mov(R4, IPV6 as i32);
 
@@ -274,13 +263,13 @@ fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) 
     asm.jeq32(R5, i32::from(TCP), has_ports);
     asm.jne32(R5, i32::from(UDP), miss);
     asm.place(has_ports);
-    asm.store(Size::B, key(at::PROTOCOL), R5);
+    asm.store(Size::B, key(PROTOCOL), R5);
     asm.add(R4, data);
     asm.mov(R1, R4);
     asm.add(R1, (ETHERNET + PORTS) as i32);
     asm.jgt(R1, end, miss);
-    copy(asm, Size::H, R4 + ip, key(port_of(source)));
-    copy(asm, Size::H, R4 + (ip + 2), key(port_of(destination)));
+    copy(asm, Size::H, R4 + ip, key(source.port));
+    copy(asm, Size::H, R4 + (ip + 2), key(destination.port));
 }
 
 /// Goes on at `miss` if the packet has fewer bytes.
@@ -290,7 +279,7 @@ fn reach(asm: &mut Assembler, place: FlowLookup, bytes: usize, miss: Label) {
     asm.jgt(R1, place.end, miss);
 }
 
-/// Goes on at `miss` unless a header's first byte is one of this version, which is noted.
+/// Writes the IP version to `note`; goes on at `miss` if a header's first byte has another one.
 fn version(asm: &mut Assembler, first: Reg, version: i32, note: Memory, miss: Label) {
     asm.mov32(R1, first);
     asm.rsh32(R1, 4);
@@ -303,7 +292,7 @@ fn copy(asm: &mut Assembler, size: Size, from: Memory, to: Memory) {
     asm.store(size, to, R1);
 }
 
-/// Two bytes of a packet as a load has them.
+/// Returns two bytes of a packet as a load reads them.
 fn as_loaded(bytes: [u8; 2]) -> i32 {
     u16::from_ne_bytes(bytes).into()
 }

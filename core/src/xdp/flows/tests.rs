@@ -1,4 +1,4 @@
-//! The program knows the flows that the library knows: compared on packets of many kinds.
+//! Program and library find the same flows, compared on packets of many kinds.
 
 use std::os::fd::AsFd;
 
@@ -9,7 +9,7 @@ use crate::filter::Frame;
 use crate::filter::ebpf::xdp_action;
 use crate::tests;
 
-/// A UDP or other packet over IPv4, with options and bits of the fragment field as given.
+/// Builds an IPv4 packet with the given options and bits of the fragment field.
 fn ipv4(protocol: u8, fragment: u16, options: usize, ports: [u16; 2]) -> Vec<u8> {
     let mut packet = vec![2; 12];
     packet.extend(TYPE_IPV4);
@@ -34,7 +34,7 @@ fn ipv6(next: u8, ports: [u16; 2]) -> Vec<u8> {
 }
 
 #[test]
-fn what_has_ports_where_they_are_to_be_is_of_a_flow_and_nothing_else() {
+fn only_a_packet_with_ports_at_their_usual_place_has_a_flow() {
     let ports = [5000, 53];
     let mut tagged = ipv4(UDP, 0, 0, ports);
     tagged.splice(12..12, [0x81, 0x00, 0, 5]);
@@ -77,8 +77,8 @@ fn both_directions_of_a_conversation_are_one_flow() {
     assert_ne!(Flow::of(&there, Direction::In), Flow::of(&back, Direction::In));
 }
 
-/// A program that says PASS for what is in the table, and DROP for what is not.
-fn asking(table: &FlowTable, from: Origin) -> OwnedFd {
+/// Loads a program that passes packets of flows in the table, and drops others.
+fn lookup_program(table: &FlowTable, from: Origin) -> OwnedFd {
     let mut asm = Assembler::new();
     let miss = asm.label();
     let frame = Frame::default();
@@ -97,29 +97,33 @@ fn table(entries: u32) -> Option<FlowTable> {
     tests::is_root().then(|| FlowTable::new(entries).unwrap())
 }
 
-fn says(program: &OwnedFd, packet: &[u8]) -> i32 {
+fn verdict(program: &OwnedFd, packet: &[u8]) -> i32 {
     bpf::run(program.as_fd(), packet).unwrap().0
 }
 
 #[test]
-fn the_program_finds_what_was_put_in() {
+fn the_program_finds_inserted_flows_only() {
     let Some(table) = table(64) else { return };
-    let (wire, host) = (asking(&table, Origin::Wire), asking(&table, Origin::Host));
+    let (wire, host) = (lookup_program(&table, Origin::Wire), lookup_program(&table, Origin::Host));
     for packet in [ipv4(UDP, 0, 0, [5000, 53]), ipv4(TCP, 0, 10, [1, 2]), ipv6(TCP, [7, 9])] {
         let flow = Flow::of(&packet, Direction::In).unwrap();
-        assert_eq!(says(&wire, &packet), xdp_action::DROP);
+        assert_eq!(verdict(&wire, &packet), xdp_action::DROP);
         table.insert(&flow).unwrap();
         table.insert(&flow).unwrap();
-        assert_eq!(says(&wire, &packet), xdp_action::PASS);
-        assert_eq!(says(&host, &packet), xdp_action::DROP, "it is the answer that the host sends");
+        assert_eq!(verdict(&wire, &packet), xdp_action::PASS);
+        assert_eq!(
+            verdict(&host, &packet),
+            xdp_action::DROP,
+            "it is the answer that the host sends"
+        );
         assert!(table.remove(&flow).unwrap());
         assert!(!table.remove(&flow).unwrap());
-        assert_eq!(says(&wire, &packet), xdp_action::DROP);
+        assert_eq!(verdict(&wire, &packet), xdp_action::DROP);
 
         table.insert(&Flow::of(&packet, Direction::Out).unwrap()).unwrap();
-        assert_eq!(says(&host, &packet), xdp_action::PASS);
+        assert_eq!(verdict(&host, &packet), xdp_action::PASS);
         table.clear().unwrap();
-        assert_eq!(says(&host, &packet), xdp_action::DROP);
+        assert_eq!(verdict(&host, &packet), xdp_action::DROP);
     }
     assert_eq!(table.counts().unwrap(), FlowCounts { from_wire: 3, from_host: 3 });
 }
@@ -127,22 +131,22 @@ fn the_program_finds_what_was_put_in() {
 #[test]
 fn a_full_table_forgets_some_and_takes_all() {
     let Some(table) = table(128) else { return };
-    let wire = asking(&table, Origin::Wire);
+    let wire = lookup_program(&table, Origin::Wire);
     let packets: Vec<Vec<u8>> = (0..2000).map(|port| ipv4(UDP, 0, 0, [port, 53])).collect();
     for packet in &packets {
         table.insert(&Flow::of(packet, Direction::In).unwrap()).unwrap();
-        assert_eq!(says(&wire, packet), xdp_action::PASS, "the last is there");
+        assert_eq!(verdict(&wire, packet), xdp_action::PASS, "the last one is found");
     }
-    let known = packets.iter().filter(|it| says(&wire, it) == xdp_action::PASS).count();
+    let known = packets.iter().filter(|it| verdict(&wire, it) == xdp_action::PASS).count();
     assert!((1..2000).contains(&known), "{known}");
     table.clear().unwrap();
-    assert!(packets.iter().all(|it| says(&wire, it) == xdp_action::DROP), "all were taken out");
+    assert!(packets.iter().all(|it| verdict(&wire, it) == xdp_action::DROP), "all were removed");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Packets that are nearly of a flow, and the program in the kernel.
+    /// Runs the program on packets that almost belong to a flow.
     #[test]
     fn the_program_and_the_library_agree(
         changes in prop::collection::vec((0usize..8, 12usize..60, any::<u8>()), 60),
@@ -150,7 +154,7 @@ proptest! {
     ) {
         let Some(table) = table(64) else { return Ok(()) };
         let programs = [(Origin::Wire, Direction::In), (Origin::Host, Direction::Out)]
-            .map(|(from, direction)| (asking(&table, from), direction));
+            .map(|(from, direction)| (lookup_program(&table, from), direction));
         for (kind, at, byte) in changes {
             let mut packet = match kind {
                 0 => ipv6(TCP, [1, 2]),
@@ -161,10 +165,10 @@ proptest! {
             packet.truncate(cut);
             for (program, direction) in &programs {
                 let flow = Flow::of(&packet, *direction);
-                prop_assert_eq!(says(program, &packet), xdp_action::DROP);
+                prop_assert_eq!(verdict(program, &packet), xdp_action::DROP);
                 if let Some(flow) = flow {
                     table.insert(&flow).unwrap();
-                    prop_assert_eq!(says(program, &packet), xdp_action::PASS);
+                    prop_assert_eq!(verdict(program, &packet), xdp_action::PASS);
                     table.remove(&flow).unwrap();
                 }
             }

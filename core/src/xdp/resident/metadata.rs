@@ -1,4 +1,4 @@
-//! What a driver knows of a packet, the card's time and hash, read for the stages' programs.
+//! The metadata reader: gets a packet's time and hash from the driver for the stages' programs.
 //!
 //! ```text
 //!   driver ---> reader, bound to the interface ---> resident program ---> stages
@@ -6,15 +6,15 @@
 //!                 `---> sluice_metadata: a value for each CPU -------------'
 //! ```
 //!
-//! The kernel lets a program ask a driver (bpf_xdp_metadata_rx_timestamp, _hash; Linux 6.3) that
-//! was loaded for this one interface, and keeps such programs out of maps of programs
-//! (bpf_prog_map_compatible): the stages' cannot ask. So one program before all others asks, the
-//! reader, and goes on to the resident program by a tail call. From a bound program to one that is
-//! not, that goes since Linux 6.16, and in 6.12.34 (bpf_check_tail_call).
+//! Only a program loaded for one interface may call its driver (bpf_xdp_metadata_rx_timestamp, _hash;
+//! Linux 6.3), and such programs cannot be in maps of programs (bpf_prog_map_compatible), as the
+//! stages' are. So the reader runs before all others, calls the driver, and tail-calls the resident
+//! program. A bound program can tail-call an unbound one since Linux 6.16, and in 6.12.34
+//! (bpf_check_tail_call).
 //!
-//! The reader has the resident program's name and maps, so that who comes later finds the same
-//! things behind either. It asks only while there are claims. A packet's way through reader and
-//! stages is one run on one CPU, so the value is that packet's.
+//! The reader has the resident program's name and maps, so that other processes find either the same
+//! way. It calls the driver only while claims exist. Reader and stages run on one CPU for a packet, so
+//! the value is that packet's.
 
 use std::ffi::CStr;
 use std::mem::{offset_of, size_of};
@@ -28,18 +28,18 @@ use crate::filter::ebpf::{Assembler, Helper, Insn, KernelFunction, Size, xdp_act
 use crate::link::{self, Interface, Metadata, XdpAbilities};
 use crate::xdp::bpf::{self, ProgramMap};
 
-/// The resident program's: who looks for that finds the reader.
+/// The resident program's name, so that processes looking for it find the reader.
 const NAME: &CStr = c"sluice_ingress";
 
-/// The map's name.
+/// Name of the map.
 pub(super) const MAP: &str = "sluice_metadata";
 
-/// The value of the map: what was told of the packet that is on its way on this CPU.
+/// The map's value: the driver's metadata of the packet that this CPU processes.
 #[repr(C)]
 struct Value {
-    /// The card's clock, in ns; 0 where the packet has no time.
+    /// The card's clock in ns; 0 without a time.
     time_ns: u64,
-    /// 0 where the packet has no hash.
+    /// 0 without a hash.
     hash: u32,
     reserved: u32,
 }
@@ -47,19 +47,19 @@ struct Value {
 const _: () = assert!(size_of::<Value>() == VALUE_BYTES as usize);
 const VALUE_BYTES: u32 = 16;
 
-/// Where the time is in a value.
+/// Offset of the time in a value.
 pub(super) const TIME_AT: i16 = offset_of!(Value, time_ns) as i16;
-/// Where the hash is.
+/// Offset of the hash in a value.
 pub(super) const HASH_AT: i16 = offset_of!(Value, hash) as i16;
 
-// Places on the reader's stack.
+// Offsets on the reader's stack.
 const KEY: i16 = -8;
 const TIME: i16 = -16;
 const HASH: i16 = -24;
 const HASH_TYPE: i16 = -32;
 
-/// Makes a reader for one interface of this thread's network namespace, which goes on to the
-/// resident program whose maps these are. The error says why there is none.
+/// Loads a reader for one interface of this thread's network namespace, which tail-calls the resident
+/// program that uses `maps`. The error says why there is none.
 pub(super) fn load_reader(
     interface: &Interface,
     frags: bool,
@@ -76,12 +76,13 @@ pub(super) fn load_reader(
     };
     let time = function("bpf_xdp_metadata_rx_timestamp")?;
     let hash = function("bpf_xdp_metadata_rx_hash")?;
-    let value = create_map().map_err(|error| format!("no map for it: {error}"))?;
+    let value = bpf::create_per_cpu_value(c"sluice_metadata", VALUE_BYTES)
+        .map_err(|error| format!("no map for it: {error}"))?;
     let insns = reader(maps, &value, |asm| ask(asm, time, hash))?;
     let load = |insns: &[Insn]| bpf::load_bound(interface.index, NAME, insns, frags);
     load(&insns).map_err(|refused| {
-        let only_asking = only_asking(time, hash).is_some_and(|insns| load(&insns).is_ok());
-        if only_asking {
+        let can_call = call_only(time, hash).is_some_and(|insns| load(&insns).is_ok());
+        if can_call {
             format!(
                 "the kernel lets no program that asks a driver run others: Linux 6.16 and \
                  6.12.34 do ({})",
@@ -93,8 +94,8 @@ pub(super) fn load_reader(
     })
 }
 
-/// Why the driver of an interface of this thread's network namespace tells no times of packets;
-/// none if it does, of those that have one.
+/// Says why the driver of an interface of this thread's network namespace reports no packet times; none
+/// if it does.
 pub(crate) fn obstacle(interface: &Interface) -> Option<String> {
     match link::xdp_abilities(None, interface) {
         Ok(abilities) => nothing_told(&interface.name, abilities),
@@ -114,8 +115,8 @@ fn nothing_told(interface: &str, abilities: Option<XdpAbilities>) -> Option<Stri
     }
 }
 
-/// A program that asks, and does nothing with the answers.
-fn only_asking(time: KernelFunction, hash: KernelFunction) -> Option<Vec<Insn>> {
+/// Builds a program that calls the driver and ignores the results.
+fn call_only(time: KernelFunction, hash: KernelFunction) -> Option<Vec<Insn>> {
     let mut asm = Assembler::new();
     asm.mov(R6, R1);
     clear_stack(&mut asm);
@@ -125,11 +126,7 @@ fn only_asking(time: KernelFunction, hash: KernelFunction) -> Option<Vec<Insn>> 
     asm.finish().ok()
 }
 
-fn create_map() -> std::io::Result<OwnedFd> {
-    bpf::create_per_cpu_value(c"sluice_metadata", VALUE_BYTES)
-}
-
-/// The program; `ask` puts time and hash on the stack, where 0 stands, with the context in R6.
+/// Builds the reader; `ask` writes time and hash to the zeroed stack, with the context in R6.
 fn reader(
     maps: &[ProgramMap],
     value: &OwnedFd,
@@ -148,16 +145,12 @@ fn reader(
     asm.load_map_value(R1, control, PRESENT_AT);
     asm.load(Size::DW, R1, R1 + 0);
     asm.jset32(R1, claims.cast_signed(), wanted);
-    // A claim that comes just now finds nothing, rather than what was told of another packet.
+    // A claim taken just now finds zeros in place of another packet's metadata.
     asm.jump(tell);
     asm.place(wanted);
     ask(&mut asm);
     asm.place(tell);
-    asm.load_map(R1, value);
-    asm.mov(R2, R10);
-    asm.add(R2, i32::from(KEY));
-    asm.call(Helper::MAP_LOOKUP);
-    asm.jeq(R0, 0, go_on);
+    bpf::write_lookup(&mut asm, value, KEY, go_on);
     asm.load(Size::DW, R1, R10 + TIME);
     asm.store(Size::DW, R0 + TIME_AT, R1);
     asm.load(Size::W, R1, R10 + HASH);
@@ -178,14 +171,14 @@ fn clear_stack(asm: &mut Assembler) {
     }
 }
 
-/// Asks the driver for what it knows of the packet.
+/// Gets time and hash from the driver.
 fn ask(asm: &mut Assembler, time: KernelFunction, hash: KernelFunction) {
     ask_for(asm, time, &[TIME]);
     ask_for(asm, hash, &[HASH, HASH_TYPE]);
 }
 
-/// Has the driver write to places on the stack. The answer is an errno, ENODATA or EOPNOTSUPP,
-/// where there is nothing; then 0 stands at the first place.
+/// Calls a driver function that writes to stack offsets. On an errno (ENODATA or EOPNOTSUPP without a
+/// value) the first offset is zeroed.
 fn ask_for(asm: &mut Assembler, function: KernelFunction, to: &[i16]) {
     let answered = asm.label();
     asm.mov(R1, R6);
@@ -195,12 +188,12 @@ fn ask_for(asm: &mut Assembler, function: KernelFunction, to: &[i16]) {
     }
     asm.call_kernel(function);
     asm.jeq32(R0, 0, answered);
-    // Nobody has promised to leave it alone when it fails.
+    // The function may have written to it before it failed.
     asm.store(Size::DW, R10 + to[0], 0);
     asm.place(answered);
 }
 
-/// Why a program that was attached already does not do.
+/// Says why a program that was attached before has no reader.
 pub(super) fn not_at_attaching(interface: &Interface) -> String {
     format!(
         "the XDP program on {0} was attached without reading the card's times: end its users \
@@ -225,7 +218,7 @@ mod tests {
     use crate::xdp::stamp::{Stamp, Stamps};
     use sluicegate_base::ring::{Meta, TimestampSource};
 
-    /// The reader with a driver that gives these answers. It needs no driver to be tried.
+    /// Loads a reader with fixed metadata in place of the driver's.
     fn answering(maps: &[ProgramMap], value: &OwnedFd, time_ns: u64, hash: u64) -> OwnedFd {
         let answers = |asm: &mut Assembler| {
             for (at, answer) in [(TIME, time_ns), (HASH, hash)] {
@@ -237,7 +230,7 @@ mod tests {
         bpf::load(c"test", &insns, false).unwrap()
     }
 
-    /// right0's resident program, with a reader; or the reason why there is none.
+    /// Attaches a resident program with a reader to right0, or prints why it cannot.
     fn asking(lab: &Lab) -> Option<(link::Interface, Resident)> {
         let netns = lab.netns("right");
         let right0 = link::interface(Some(&netns), "right0").unwrap();
@@ -254,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_times_is_not_asked() {
+    fn a_driver_without_times_gets_no_reader() {
         let metadata = |timestamp| {
             let metadata = Some(Metadata { timestamp, hash: true, vlan_tag: false });
             Some(XdpAbilities { metadata, ..XdpAbilities::default() })
@@ -277,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_let_it_go_on_is_known() {
+    fn a_kernel_that_refuses_the_tail_call_is_reported() {
         let Some(lab) = tests::lab() else { return };
         let Some((right0, resident)) = asking(&lab) else { return };
         let attached = bpf::program(resident.program()).unwrap();
@@ -286,14 +279,14 @@ mod tests {
             netns::run_in(Some(&lab.netns("right")), || Ok(load_reader(&right0, frags, &maps)))
         };
         assert!(load(false).unwrap().is_ok());
-        // Programs for frames of one buffer and of several do not go together either, which
-        // the kernel says in the same way.
+        // Programs for frames of one buffer and of several cannot tail-call each other either, with
+        // the same error.
         let reason = load(true).unwrap().unwrap_err();
         assert!(reason.contains("6.12.34"), "{reason}");
     }
 
     #[test]
-    fn what_the_driver_told_stands_in_front_of_the_packet() {
+    fn driver_metadata_is_written_in_front_of_the_packet() {
         let Some(lab) = tests::lab() else { return };
         let Some((_, resident)) = asking(&lab) else { return };
         let resident = Arc::new(resident);

@@ -19,7 +19,7 @@ use super::shared::{
 use super::{Claimed, Counters, LOOK_AGAIN, LOOKS, Resident, privileged};
 use crate::error::Result;
 use crate::filter::ebpf::Reg::*;
-use crate::filter::ebpf::{Assembler, Helper, Insn, Size, xdp_action, xdp_md};
+use crate::filter::ebpf::{Assembler, Insn, Size, xdp_action, xdp_md};
 use crate::link::Interface;
 use crate::xdp::bpf::{self, Write};
 use crate::xdp::redirects::RedirectSender;
@@ -29,7 +29,7 @@ const PACKET_BYTES: usize = 64;
 /// Stack offset of a map's key.
 const KEY: i16 = -8;
 
-/// What an owner does with the packets of its stage (`enum sluice_kind`).
+/// An owner's action on the packets of its stage (`enum sluice_kind`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Action {
@@ -74,7 +74,7 @@ pub struct Owner {
     pub first_queue: u32,
     /// The number of its queues, from the first on.
     pub queues: u32,
-    /// What it does.
+    /// Its action on packets.
     pub action: Action,
     /// Its filter; empty for everything. Truncated if it is very long.
     pub filter: String,
@@ -431,11 +431,7 @@ impl Resident {
         for stage in stages() {
             let free = asm.label();
             asm.store(Size::W, R10 + KEY, stage.cast_signed());
-            asm.load_map(R1, &self.owned);
-            asm.mov(R2, R10);
-            asm.add(R2, i32::from(KEY));
-            asm.call(Helper::MAP_LOOKUP);
-            asm.jeq(R0, 0, free);
+            bpf::write_lookup(&mut asm, &self.owned, KEY, free);
             asm.load_constant(R1, 1 << stage);
             asm.or(R7, R1);
             asm.place(free);

@@ -1,4 +1,4 @@
-//! Places that change hands, on the interface of a lab.
+//! Stages that change owners, on the interface of a lab.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::*;
 use crate::link::{self, Lab, netns};
 use crate::tests;
 
-/// A lab for one test and what its interface is, or the reason why there is none.
+/// Returns a lab and its interface, or prints why there is none.
 fn lab() -> Option<(Lab, Interface)> {
     let lab = tests::lab()?;
     let interface = link::interface(Some(&lab.netns("right")), "right0").unwrap();
@@ -27,7 +27,7 @@ fn owner() -> Owner {
     Owner::myself(Action::Drop, "", 0..=0)
 }
 
-/// A claim that drops everything, complete, with a program where its place has one.
+/// Takes and completes a claim that drops everything.
 fn take(resident: &Arc<Resident>, places: std::ops::Range<u32>) -> Stage {
     let stage = Stage::take(resident, places, &owner()).unwrap();
     let program = has_program(stage.number())
@@ -36,7 +36,7 @@ fn take(resident: &Arc<Resident>, places: std::ops::Range<u32>) -> Stage {
     stage
 }
 
-/// Does with an owner what the kernel does when its process is killed, and no more.
+/// Does only what the kernel does when an owner is killed.
 fn kill(resident: &Resident, stage: Stage) {
     for map in [&resident.owned, &resident.alive] {
         bpf::remove(map.as_fd(), stage.number()).unwrap();
@@ -45,7 +45,7 @@ fn kill(resident: &Resident, stage: Stage) {
 }
 
 #[test]
-fn whoever_joins_takes_away_what_the_killed_have_left() {
+fn joining_cleans_up_after_killed_owners() {
     let Some((lab, interface)) = lab() else { return };
     let resident = join(&lab, &interface);
     let program_in = |place: u32| {
@@ -83,17 +83,22 @@ fn whoever_joins_takes_away_what_the_killed_have_left() {
         assert_eq!(again.number(), place, "{places:?}: and free");
     }
     let place = living.number();
-    assert!(program_in(place) && resident.control.is_present(place), "who lives keeps all");
+    assert!(
+        program_in(place) && resident.control.is_present(place),
+        "a living owner keeps everything"
+    );
     assert_eq!(resident.claims().unwrap().len(), 1);
 }
 
 #[test]
-fn a_program_that_was_taken_off_is_known_by_the_link_or_by_the_mark() {
+fn a_detached_program_is_noticed_by_the_link_or_by_the_mark() {
     let Some((lab, interface)) = lab() else { return };
     type Take = fn(&Resident);
     let ways: [(&str, Take); 2] = [
-        ("another tool took it off", |it| bpf::detach(it.link.as_fd()).unwrap()),
-        ("the kernel does not tell, but who took it off does", |it| it.control.set_detached()),
+        ("another tool detached it", |it| bpf::detach(it.link.as_fd()).unwrap()),
+        ("the kernel does not answer, but the detaching process set the mark", |it| {
+            it.control.set_detached()
+        }),
     ];
     for (what, take_off) in ways {
         let resident = join(&lab, &interface);
@@ -105,7 +110,7 @@ fn a_program_that_was_taken_off_is_known_by_the_link_or_by_the_mark() {
 }
 
 #[test]
-fn a_program_of_another_version_can_be_taken_off() {
+fn a_program_of_another_version_can_be_detached() {
     let Some((lab, interface)) = lab() else { return };
     let within =
         |work: &(dyn Fn() -> Result<bool> + Sync)| netns::run_in(Some(&lab.netns("right")), work);
@@ -116,22 +121,22 @@ fn a_program_of_another_version_can_be_taken_off() {
     bpf::write_entry(resident.control_fd.as_fd(), 0, &control, bpf::Write::Any).unwrap();
     let error = within(&|| Resident::find(&interface).map(|it| it.is_some())).unwrap_err();
     assert!(error.to_string().contains("another version of sluice attached it"), "{error}");
-    assert!(within(&|| Resident::detach_any(&interface)).unwrap(), "nothing is asked of it");
-    assert!(!within(&|| Resident::detach_any(&interface)).unwrap(), "it is off");
+    assert!(within(&|| Resident::detach_any(&interface)).unwrap(), "whatever its layout");
+    assert!(!within(&|| Resident::detach_any(&interface)).unwrap(), "it is detached");
     assert!(!within(&|| Resident::find(&interface).map(|it| it.is_some())).unwrap());
-    resident.check_attached().expect_err("its users are told by the link");
+    resident.check_attached().expect_err("its users notice by the link");
 }
 
 #[test]
-fn what_was_kept_of_interfaces_that_are_gone_is_swept_away() {
-    let (Some((gone, before)), Some((lab, interface))) = (lab(), lab()) else { return };
+fn pins_of_removed_interfaces_are_swept() {
+    let (Some((old, before)), Some((lab, interface))) = (lab(), lab()) else { return };
     let keep = |lab: &Lab, interface: &Interface| {
         let resident = join(lab, interface);
         netns::run_in(Some(&lab.netns("right")), || {
             resident.keep(interface).and_then(|()| pin::pins(interface))
         })
     };
-    let folder = match keep(&gone, &before) {
+    let folder = match keep(&old, &before) {
         Ok(folder) => folder,
         Err(error) => {
             return println!(
@@ -139,26 +144,26 @@ fn what_was_kept_of_interfaces_that_are_gone_is_swept_away() {
             );
         }
     };
-    // Before the other interface goes: who keeps something sweeps, too.
+    // Before the other interface is removed, because `keep` sweeps, too.
     let ours = keep(&lab, &interface).unwrap();
-    drop(gone);
-    // Namespaces go a moment after their last name.
+    drop(old);
+    // A namespace ends a moment after its last name.
     let swept = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         let swept = netns::run_in(Some(&lab.netns("right")), || {
             let (resident, _) = Resident::join(&interface, ModeWish::Best)?;
-            assert!(resident.is_pinned(&interface), "what is in use stays");
+            assert!(resident.is_pinned(&interface), "pins in use stay");
             Ok(!folder.exists())
         });
         swept.unwrap()
     });
     netns::run_in(Some(&lab.netns("right")), || Resident::detach_any(&interface)).unwrap();
-    assert!(swept, "{} is there still", folder.display());
-    assert!(!ours.exists(), "gone with its program");
+    assert!(swept, "{} still exists", folder.display());
+    assert!(!ours.exists(), "removed with its program");
 }
 
 #[test]
-fn who_joins_while_another_cleans_up_gets_a_place() {
+fn joining_while_another_cleans_up_gets_a_stage() {
     let Some((lab, interface)) = lab() else { return };
     let resident = join(&lab, &interface);
     let over = AtomicBool::new(false);
@@ -171,7 +176,7 @@ fn who_joins_while_another_cleans_up_gets_a_place() {
         let mut lost = Vec::new();
         for round in 0..300 {
             let stage = take(&resident, DROP..DROP + 1);
-            // Nothing that was cleaned up was ours.
+            // The other must not clean up what this one has taken.
             let whole =
                 resident.control.is_present(DROP) && resident.owner(DROP).unwrap().is_some();
             if !whole {
@@ -185,7 +190,7 @@ fn who_joins_while_another_cleans_up_gets_a_place() {
 }
 
 #[test]
-fn who_looks_at_claims_is_in_nobodys_way_and_sees_no_ghosts() {
+fn reading_claims_blocks_no_owner_and_shows_no_dead_ones() {
     let Some((lab, interface)) = lab() else { return };
     let resident = join(&lab, &interface);
     kill(&resident, take(&resident, FILTERED));
@@ -204,13 +209,13 @@ fn who_looks_at_claims_is_in_nobodys_way_and_sees_no_ghosts() {
         let taken = (0..1000).filter(take).count();
         over.store(true, Ordering::Relaxed);
         let ghosts = watchers.map(|watcher| watcher.join().unwrap());
-        assert_eq!(taken, 1000, "a place that is only looked at can be had");
-        assert_eq!(ghosts, [0, 0], "the dead are not shown because somebody else looks");
+        assert_eq!(taken, 1000, "a stage that is only read can be taken");
+        assert_eq!(ghosts, [0, 0], "another reader does not make dead owners appear");
     });
 }
 
 #[test]
-fn who_has_the_turn_lets_the_others_wait_and_no_longer() {
+fn the_claim_lock_makes_others_wait_while_it_is_held() {
     let Some((lab, interface)) = lab() else { return };
     let resident = join(&lab, &interface);
     let turn = ClaimLock::wait(&resident).unwrap();

@@ -1,4 +1,4 @@
-//! The rings against a queue, from indices that are about to wrap, and against one who lies.
+//! The rings compared with a VecDeque, from indices that are about to wrap, and with an invalid other side.
 
 use std::collections::VecDeque;
 
@@ -11,9 +11,9 @@ const SIZE: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Our side: as many entries.
+    /// This side handles this many entries.
     Ours(u32),
-    /// The other side: as many entries, and whether it says so.
+    /// The other side handles this many entries, and perhaps publishes it.
     Theirs(u32, bool),
 }
 
@@ -32,7 +32,7 @@ proptest! {
     fn what_we_produce_comes_out_as_from_a_queue(start in start(), steps in steps()) {
         let (mut ours, mut theirs) = producer::<u64>(SIZE, start);
         let mut model = VecDeque::new();
-        // Taken, but the other side has not said so: room only when it does.
+        // Entries taken but not published by the other side: no room yet.
         let mut held = 0;
         let mut number = 0;
         for step in steps {

@@ -198,7 +198,7 @@ fn a_packet_whose_end_has_not_come_waits_and_one_without_an_end_is_refused() {
 #[test]
 fn a_frame_that_was_not_sent_does_not_come_back() {
     let rows: [(&[u64], u64, &str); 5] = [
-        (&[u64::MAX], 1, "an address that cannot be"),
+        (&[u64::MAX], 1, "an invalid address"),
         (&[0, 2048], 2, "the reserved buffers"),
         (&[5 * 2048], 1, "the buffer of a slot that was not sent"),
         (&[40 * 2048], 1, "a free buffer"),
@@ -226,7 +226,7 @@ fn a_frame_that_was_not_sent_does_not_come_back() {
 enum Step {
     Push(usize),
     Send,
-    /// The kernel takes so many and says so.
+    /// The kernel takes this many and publishes it.
     Take(usize),
     /// It gives one back that it has, by this number among them.
     Complete(usize),

@@ -1,5 +1,5 @@
-//! Plays the kernel: the other side of all four rings, on memory mapped a second time. It can
-//! do as net/xdp/xsk.c does, and it can lie.
+//! A mock kernel: the other side of all four rings, on memory mapped a second time. It can act as
+//! net/xdp/xsk.c does, or break the protocol.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ pub(in crate::xdp) struct Theirs<T> {
 }
 
 impl<T: Pod> Theirs<T> {
-    /// A ring with both indices at `start`: our mapping of it, and theirs.
+    /// Creates a ring with both indices at `start`, mapped twice: for this side and the kernel.
     fn new(entries: u32, start: u32) -> (Mmap, Self) {
         let bytes = OFFSETS.desc as usize + entries as usize * size_of::<T>();
         let (fd, map) = Mmap::memfd(c"mock-ring", bytes, false).unwrap();
@@ -72,7 +72,7 @@ impl<T: Pod> Theirs<T> {
         self.map.at(OFFSETS.desc as usize + at).cast().as_ptr()
     }
 
-    /// Consumes one entry, and does not say so.
+    /// Consumes one entry without publishing it.
     pub(in crate::xdp) fn take(&mut self) -> Option<T> {
         if self.next == self.produced() {
             return None;
@@ -83,14 +83,14 @@ impl<T: Pod> Theirs<T> {
         Some(entry)
     }
 
-    /// Consumes what there is, and says so.
+    /// Consumes all entries and publishes it.
     pub(in crate::xdp) fn take_all(&mut self) -> Vec<T> {
         let all = std::iter::from_fn(|| self.take()).collect();
         self.say_consumed(self.next);
         all
     }
 
-    /// Produces one entry and says so. False if there is no room.
+    /// Produces one entry and publishes it; false without room.
     pub(in crate::xdp) fn put(&mut self, entry: T) -> bool {
         let has_room = self.next.wrapping_sub(self.consumed()) < self.entries;
         if has_room {
@@ -103,13 +103,13 @@ impl<T: Pod> Theirs<T> {
     }
 }
 
-/// A ring that we produce, and its other side.
+/// Creates a ring that this side produces, and its other side.
 pub(in crate::xdp) fn producer<T: Pod>(entries: u32, start: u32) -> (Producer<T>, Theirs<T>) {
     let (map, theirs) = Theirs::new(entries, start);
     (Producer::new(map, &OFFSETS, entries).unwrap(), theirs)
 }
 
-/// A ring that we consume, and its other side.
+/// Creates a ring that this side consumes, and its other side.
 pub(in crate::xdp) fn consumer<T: Pod>(entries: u32, start: u32) -> (Consumer<T>, Theirs<T>) {
     let (map, theirs) = Theirs::new(entries, start);
     (Consumer::new(map, &OFFSETS, entries).unwrap(), theirs)
@@ -125,8 +125,8 @@ pub(in crate::xdp) struct Deliverer {
 }
 
 impl Deliverer {
-    /// Puts a packet into frames, as many as `pieces` says, and shows them in the receive ring.
-    /// False if there are too few frames; nothing has happened then.
+    /// Delivers a packet of some pieces, a frame each, to the receive ring. False, without effect, if
+    /// there are too few frames.
     pub(in crate::xdp) fn deliver(&mut self, pieces: &[&[u8]]) -> bool {
         self.free.extend(self.fill.take_all());
         if self.free.len() < pieces.len() {
@@ -144,7 +144,7 @@ impl Deliverer {
     fn write(&self, addr: u64, bytes: &[u8]) {
         let frame_bytes = u64::from(self.pool.buffer_bytes());
         let frame = self.pool.address((addr / frame_bytes) as u32).as_ptr();
-        // SAFETY: the frame was given to us by the fill ring, and the bytes end in it.
+        // SAFETY: the fill ring lent the frame, and the bytes end in it.
         unsafe {
             let to = frame.add((addr % frame_bytes) as usize);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
@@ -152,11 +152,11 @@ impl Deliverer {
     }
 }
 
-/// What of a packet lies in a frame that was given to us to send.
+/// Returns the bytes of a packet, or of a piece, in a frame that was submitted to send.
 pub(in crate::xdp) fn bytes_at(pool: &Pool, descriptor: &xdp_desc) -> Vec<u8> {
     let frame_bytes = u64::from(pool.buffer_bytes());
     let frame = pool.address((descriptor.addr / frame_bytes) as u32).as_ptr();
-    // SAFETY: the frame was given to us by the transmit ring, and the packet ends in it.
+    // SAFETY: the transmit ring lent the frame, and the packet ends in it.
     unsafe {
         let from = frame.add((descriptor.addr % frame_bytes) as usize);
         std::slice::from_raw_parts(from, descriptor.len as usize).to_vec()

@@ -16,14 +16,14 @@ use crate::tests;
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::{Meta, Packet, Ring, RingMut, Wait};
 
-/// How long a test waits for what must come.
+/// How long a test waits for packets that must come.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOTS: u32 = 256;
 const BUFFERS: u32 = 3000;
-/// The experimental ethertype, which nobody else speaks.
+/// The experimental ethertype, which nothing else uses.
 const OURS: [u8; 2] = [0x88, 0xb5];
 
-/// A lab for one test, or the reason why there is none.
+/// Creates a lab for one test, or prints why it cannot.
 fn lab() -> Option<Lab> {
     let lab = tests::lab()?;
     if let Err(error) = descriptor::Descriptor::open() {
@@ -37,7 +37,7 @@ fn pool() -> Arc<Pool> {
     Pool::new(PoolConfig { buffers: BUFFERS, ..PoolConfig::default() }).unwrap()
 }
 
-/// What to open on a host of the pair.
+/// Returns the configuration of a socket on a host of the pair.
 fn config(lab: &Lab, host: &str) -> XskConfig {
     XskConfig {
         interface: format!("{host}0"),
@@ -76,7 +76,7 @@ impl End {
         self.xsk.sender.as_mut().unwrap().send(&mut self.tx).unwrap()
     }
 
-    /// Ours among the packets received, until there are `n`; gives their slots back.
+    /// Receives until `got` has `n` packets of the test.
     fn collect(&mut self, n: usize, got: &mut Vec<Vec<u8>>) {
         let deadline = Instant::now() + PATIENCE;
         let mut scratch = Vec::new();
@@ -100,7 +100,7 @@ fn is_ours(bytes: &[u8]) -> bool {
     bytes.get(12..14) == Some(&OURS)
 }
 
-/// A broadcast frame with a number in it, and bytes that follow from it.
+/// Builds a broadcast frame with a number and bytes derived from it.
 fn frame(number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1]);
@@ -119,7 +119,7 @@ fn packet_port(lab: &Lab, host: &str, usage: Use) -> Queue {
     Port::open(&format!("packet:{host}0").parse().unwrap(), &options).unwrap().queues.remove(0)
 }
 
-/// Sends through a packet: port, as many as there is room for.
+/// Sends through a packet: port.
 fn push(queue: &mut Queue, frames: &[Vec<u8>]) {
     for frame in frames {
         while !queue.tx_mut().push(&Packet::new(&Meta::default(), frame)) {
@@ -155,7 +155,7 @@ fn what_a_host_sends_arrives_in_order_and_byte_for_byte() {
 }
 
 #[test]
-fn what_is_sent_arrives_at_the_other_host_and_what_cannot_be_is_refused() {
+fn valid_packets_arrive_at_the_other_host_and_others_are_refused() {
     let Some(lab) = lab() else { return };
     let pool = pool();
     let only_send = XskConfig { receive_frames: 0, ..config(&lab, "left") };
@@ -202,7 +202,7 @@ fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
     let pool = pool();
     let [left, right] = ["left", "right"].map(|host| config(&lab, host));
     let mut right = End::open(&lab, "right", &pool, Mode::Native, &right);
-    // The first has the UMEM, the second shares it, over the border of a namespace.
+    // The first has the UMEM; the second, in another namespace, shares it.
     let mut left = End::open(&lab, "left", &pool, Mode::Native, &left);
     let (sent, mut got) = (frames(600), Vec::new());
     for batch in sent.chunks(50) {
@@ -226,7 +226,7 @@ fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
     assert!(got == sent, "{} of {}", got.len(), sent.len());
     assert_eq!(right.xsk.sender.as_ref().unwrap().stats().sent, 600);
     drop(right);
-    // The one that is left goes on, and the next one shares with it.
+    // The remaining socket continues, and the next one shares its UMEM.
     let mut again = End::open(&lab, "right", &pool, Mode::Skb, &config(&lab, "right"));
     assert!(RingMut::new(&mut left.tx).push(&Packet::new(&Meta::default(), &frame(9, 60))));
     left.send();
@@ -265,7 +265,7 @@ fn packets_of_several_frames_are_received_and_sent_whole() {
 }
 
 #[test]
-fn a_queue_that_is_taken_is_said_to_be_and_is_free_when_its_socket_has_ended() {
+fn a_taken_queue_is_reported_and_is_free_when_its_socket_has_ended() {
     let Some(lab) = lab() else { return };
     let (ours, theirs) = (pool(), pool());
     let config = config(&lab, "right");
@@ -292,7 +292,7 @@ fn a_queue_that_is_taken_is_said_to_be_and_is_free_when_its_socket_has_ended() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn a_failed_opening_says_why() {
     let Some(lab) = lab() else { return };
     let good = config(&lab, "right");
     let rows = [
@@ -315,7 +315,7 @@ fn what_cannot_be_opened_says_why() {
 }
 
 #[test]
-fn an_interface_that_is_down_or_gone_is_said_to_be() {
+fn an_interface_that_is_down_or_removed_is_reported() {
     let Some(lab) = lab() else { return };
     let pool = pool();
     let mut end = End::open(&lab, "right", &pool, Mode::Skb, &config(&lab, "right"));

@@ -1,5 +1,5 @@
-//! The smallest program that hands packets to sockets: redirect to the XSKMAP's entry of the
-//! queue, pass on what has none. So these tests need nothing of the resident program.
+//! The smallest program that redirects packets to the XSKMAP's entry of their queue, so that these tests
+//! do not need the resident program.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -10,7 +10,7 @@ use crate::link::netns;
 use crate::xdp::Mode;
 use crate::xdp::bpf::{self, Write};
 
-/// A program on an interface, and its map; it goes when this is dropped.
+/// A program on an interface, and its map; dropping it detaches the program.
 pub(super) struct Redirect {
     map: OwnedFd,
     _link: OwnedFd,
@@ -22,14 +22,14 @@ impl Redirect {
         let map = bpf::create_socket_map(c"test", 64).map_err(failed("a map"))?;
         let program = bpf::load(c"test", &redirect(&map), true)
             .map_err(|refused| failed("a program")(refused.error))?;
-        // The interface's number is one of that namespace.
+        // The index is one of that namespace.
         let link = netns::run_in(Some(namespace), || {
             bpf::attach(program.as_fd(), ifindex, mode).map_err(failed("a link"))
         })?;
         Ok(Self { map, _link: link })
     }
 
-    /// Hands the packets of a queue to a socket.
+    /// Redirects the packets of a queue to a socket.
     pub(super) fn serve(&self, queue: u32, socket: &impl AsRawFd) {
         bpf::put(self.map.as_fd(), queue, socket, Write::Any).unwrap();
     }

@@ -196,12 +196,7 @@ impl StageProgram<'_> {
 
     /// R0 = the value at the key on the stack; goes on at `none` if there is none.
     fn look_up(&mut self, map: &impl AsFd, none: Label) {
-        let asm = &mut self.asm;
-        asm.load_map(R1, map);
-        asm.mov(R2, R10);
-        asm.add(R2, i32::from(KEY));
-        asm.call(Helper::MAP_LOOKUP);
-        asm.jeq(R0, 0, none);
+        bpf::write_lookup(&mut self.asm, map, KEY, none);
     }
 
     /// `to` = the packet's length on the wire.
