@@ -97,46 +97,41 @@ static __always_inline int is_alive(__u32 stage)
 	return bpf_map_lookup_elem(&sluice_alive, &stage) != 0;
 }
 
+static __always_inline void count(struct xdp_md *ctx, struct sluice_tally *tally)
+{
+	tally->packets++;
+	tally->bytes += wire_bytes(ctx);
+}
+
 /* Redirects a packet to the interface of SLUICE_FORWARD, and counts it there. */
 static __always_inline int to_interface(struct xdp_md *ctx)
 {
-	struct sluice_tally *tally;
+	struct sluice_tally *tally = tally_of(SLUICE_FORWARD);
 
-	if (!is_alive(SLUICE_FORWARD))
+	if (!is_alive(SLUICE_FORWARD) || !tally ||
+	    bpf_redirect_map(&sluice_out, SLUICE_FORWARD, 0) != XDP_REDIRECT)
 		return XDP_PASS;
-	tally = tally_of(SLUICE_FORWARD);
-	if (!tally)
-		return XDP_PASS;
-	if (bpf_redirect_map(&sluice_out, SLUICE_FORWARD, 0) != XDP_REDIRECT)
-		return XDP_PASS;
-	tally->packets++;
-	tally->bytes += wire_bytes(ctx);
+	count(ctx, tally);
 	tally->taken++;
 	return XDP_REDIRECT;
-}
-
-/* Returns the stage of the claim on all packets of a queue; 0 without one. */
-static __always_inline __u32 direct_stage(__u32 queue)
-{
-	if (queue >= SLUICE_QUEUES_MAX)
-		return 0;
-	return *(volatile __u8 *)&control.direct[queue];
 }
 
 /* Redirects a packet to the claim on all packets of its queue, and counts it there. */
 static __always_inline int to_direct(struct xdp_md *ctx)
 {
 	__u32 queue = ctx->rx_queue_index;
-	__u32 stage = direct_stage(queue);
 	struct sluice_tally *tally;
+	__u8 stage;
 
+	if (queue >= SLUICE_QUEUES_MAX)
+		return XDP_PASS;
+	stage = *(volatile __u8 *)&control.direct[queue];
 	if (!stage)
 		return XDP_PASS;
 	tally = tally_of(stage);
 	if (!tally)
 		return XDP_PASS;
-	tally->packets++;
-	tally->bytes += wire_bytes(ctx);
+	count(ctx, tally);
 	if (bpf_redirect_map(&sluice_direct, queue, 0) == XDP_REDIRECT) {
 		tally->taken++;
 		return XDP_REDIRECT;
@@ -188,8 +183,7 @@ int sluice_ingress(struct xdp_md *ctx)
 
 	if (!tally)
 		return XDP_PASS;
-	tally->packets++;
-	tally->bytes += wire_bytes(ctx);
+	count(ctx, tally);
 	if (present & PROGRAMS) {
 		if (present & GROUP(0)) {
 			RUN(0) RUN(1) RUN(2) RUN(3) RUN(4) RUN(5) RUN(6) RUN(7)

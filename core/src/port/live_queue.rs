@@ -54,7 +54,7 @@ impl LiveQueue {
     /// Makes the queue of a sender by an interface of this thread's network namespace.
     pub(super) fn new(sender: LiveSender, interface: &link::Interface) -> Result<Self> {
         let mut limits = LengthLimits::of(interface, LINKTYPE_ETHERNET);
-        limits.set_room(sender.config().max_bytes as usize);
+        limits.set_room(sender.memory.config.max_bytes as usize);
         let presence = LinkState::of(interface)?;
         Ok(Self { sender, presence, limits, progress: TxProgress::default(), ended: false })
     }
@@ -67,10 +67,10 @@ impl LiveQueue {
                 progress.refuse(ring, packet.slots(), limits.is_too_long(&packet));
                 continue;
             }
-            if sender.writer().room(1) == 0 {
+            if sender.writer.room(1) == 0 {
                 break;
             }
-            sender.writer().write(&packet);
+            sender.writer.write(&packet);
             written += 1;
             if written % BATCH == 0 {
                 sender.publish();
@@ -88,14 +88,14 @@ impl Backend for LiveQueue {
         if self.ended {
             return Ok(self.progress.give_up(ring));
         }
-        if self.sender.is_finished() {
+        if self.sender.thread.is_finished() {
             self.ended = true;
             // The sender returns the reason; waiting packets are counted.
-            let result = self.sender.end();
+            let result = self.sender.thread.end();
             self.progress.give_up(ring);
             return result.map(|()| 0);
         }
-        match self.sender.mtu() {
+        match self.sender.thread.mtu() {
             // Packets that are written now would be sent late.
             0 => drop(self.presence.check_up()?),
             mtu => self.limits.set_mtu(mtu as usize),
@@ -104,8 +104,8 @@ impl Backend for LiveQueue {
         self.write(ring);
         let taken = self.progress.publish(ring, before);
         if taken == 0 {
-            match self.sender.is_alone() {
-                // The sending thread waits for the same CPU.
+            match self.sender.alone {
+                // The sending thread needs this CPU. The call returns at once if that sleeps.
                 true => std::thread::yield_now(),
                 false => self.sender.say_where(),
             }
@@ -131,7 +131,7 @@ impl Backend for LiveQueue {
         }
         if !self.ended {
             self.ended = true;
-            result = result.and(self.sender.end());
+            result = result.and(self.sender.thread.end());
         }
         self.progress.give_up(ring);
         result
@@ -143,8 +143,8 @@ impl Backend for LiveQueue {
 
     fn stats(&mut self) -> Result<QueueStats> {
         // The fate of a packet is counted after it was handed over.
-        let redirects = self.sender.redirects();
-        let counts = self.sender.counts();
+        let redirects = self.sender.thread.redirects();
+        let counts = self.sender.memory.counts();
         let left = if self.ended { u64::from(self.sender.waiting()) } else { 0 };
         Ok(QueueStats {
             sent: counts.sent,

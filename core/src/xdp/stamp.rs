@@ -78,12 +78,8 @@ impl Stamps {
         let found = front.and_then(|bytes| take(self.stamp, bytes));
         meta.hash = found.map_or(0, |found| found.hash);
         (meta.timestamp_ns, meta.timestamp_source) = match found {
-            Some(StampReading { of_card: true, time_ns, .. }) => {
-                (time_ns, TimestampSource::Hardware)
-            }
-            Some(StampReading { time_ns, .. }) => {
-                (self.clock.wall_ns(time_ns), TimestampSource::Software)
-            }
+            Some(found) if found.of_card => (found.time_ns, TimestampSource::Hardware),
+            Some(found) => (self.clock.wall_ns(found.time_ns), TimestampSource::Software),
             None => {
                 let now = || now_ns(ClockId::CLOCK_REALTIME);
                 (*self.batch_ns.get_or_insert_with(now), TimestampSource::Software)

@@ -10,8 +10,6 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 use super::{checked, info, opened, privileged};
 use crate::error::Result;
-use crate::filter::ebpf::Reg::{R0, R1, R2, R10};
-use crate::filter::ebpf::{Assembler, Helper, Label};
 use crate::xdp::descriptor::Descriptor;
 
 /// Creates a map. `options` needs no size: it is set here.
@@ -185,16 +183,6 @@ pub(crate) fn remove_socket(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
         other => other,
     }
-}
-
-/// Writes a lookup in a map of the key at a stack offset: R0 = the value's address; goes on at `none` if
-/// there is no entry. Clobbers R1 to R5.
-pub(crate) fn write_lookup(asm: &mut Assembler, map: &impl AsFd, key: i16, none: Label) {
-    asm.load_map(R1, map);
-    asm.mov(R2, R10);
-    asm.add(R2, i32::from(key));
-    asm.call(Helper::MAP_LOOKUP);
-    asm.jeq(R0, 0, none);
 }
 
 /// Opens a socket that receives nothing: its presence in a map shows that its owner lives.

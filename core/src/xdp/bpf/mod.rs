@@ -3,6 +3,7 @@
 //! Errors are the kernel's own ([`io::Error`]); callers add the operation and the object.
 #![allow(unsafe_code)]
 
+mod emit;
 mod link;
 mod map;
 mod program;
@@ -13,6 +14,7 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Once;
 
+pub(crate) use emit::{ShortCopy, write_add, write_lookup, write_short_copy};
 pub use link::Mode;
 pub(crate) use link::{
     AttachFailure, Attachment, TcxProgram, attach, attach_permanently, attached, attachment,
@@ -22,7 +24,7 @@ pub use map::SharedCounters;
 pub(crate) use map::{
     Write, create_interface_map, create_map_of_maps, create_mapped_array, create_per_cpu_value,
     create_ring_buffer, create_socket_map, map_id, put, read_entry, remove, remove_socket, token,
-    write_entry, write_lookup,
+    write_entry,
 };
 pub use program::{ProgInfo, ProgTestRun, RunStatistics};
 pub(crate) use program::{

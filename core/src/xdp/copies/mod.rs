@@ -12,7 +12,6 @@
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -58,14 +57,14 @@ impl CopyConfig {
     /// limits allow.
     ///
     /// # Errors
-    /// The rings need more memory than allowed.
+    /// The rings need more memory than allowed: the text says how much.
     pub(crate) fn new(
         sharing: Sharing,
         rings: u32,
         queues: std::ops::RangeInclusive<u32>,
         snaplen: u32,
         cells: Option<u32>,
-    ) -> Result<Self, TooLarge> {
+    ) -> Result<Self, String> {
         let (first_queue, queues) = (*queues.start(), queues.end() - queues.start() + 1);
         let snaplen = snaplen.clamp(1, MAX_SNAPLEN);
         let ring = cell_ring::CellGeometry { cells: 1, snaplen };
@@ -76,37 +75,24 @@ impl CopyConfig {
             Some(cells) => u64::from(cells).next_power_of_two(),
             None => (1 << affordable.ilog2()).clamp(MIN_CELLS, DEFAULT_CELLS).into(),
         };
-        let of_one = TooLarge { bytes: cell_bytes * cells_of_one, most: MAX_RING_BYTES, rings: 1 };
-        if of_one.bytes > of_one.most {
-            return Err(of_one);
+        let ring_bytes = cell_bytes * cells_of_one;
+        if ring_bytes > MAX_RING_BYTES {
+            return Err(too_large(1, ring_bytes, MAX_RING_BYTES));
         }
-        let bytes = of_one.bytes * u64::from(rings);
+        let bytes = ring_bytes * u64::from(rings);
         if cells.is_none() && bytes > ALL_RINGS_BYTES {
-            return Err(TooLarge { bytes, most: ALL_RINGS_BYTES, rings });
+            return Err(too_large(rings, bytes, ALL_RINGS_BYTES));
         }
         let ring = cell_ring::CellGeometry { cells: cells_of_one as u32, ..ring };
         Ok(Self { rings, sharing, first_queue, queues, ring, stamped: true })
     }
 }
 
-/// Memory of rings over the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooLarge {
-    pub bytes: u64,
-    pub most: u64,
-    /// Number of rings that need it together.
-    pub rings: u32,
-}
-
-impl fmt::Display for TooLarge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [bytes, most] = [self.bytes, self.most].map(|bytes| bytes.div_ceil(1 << 20));
-        let rings = match self.rings {
-            1 => "a ring".into(),
-            rings => format!("{rings} rings"),
-        };
-        write!(f, "{rings} of copies would take {bytes} MiB, and {most} MiB is the most")
-    }
+/// Says that rings need more memory than allowed.
+fn too_large(rings: u32, bytes: u64, max: u64) -> String {
+    let [bytes, max] = [bytes, max].map(|bytes| bytes.div_ceil(1 << 20));
+    let rings = if rings == 1 { "a ring".into() } else { format!("{rings} rings") };
+    format!("{rings} of copies would take {bytes} MiB, and {max} MiB is the most")
 }
 
 /// The rings of one owner, as the maps that the program uses.

@@ -205,9 +205,7 @@ impl FlowTable {
         asm.store(Size::W, R10 + number, R0);
         bpf::write_lookup(asm, &self.counts, number, miss);
         let count = R0 + if from == Origin::Wire { 0 } else { 8 };
-        asm.load(Size::DW, R1, count);
-        asm.add(R1, 1);
-        asm.store(Size::DW, count, R1);
+        bpf::write_add(asm, count, 1);
     }
 }
 

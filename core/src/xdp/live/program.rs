@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::privileged;
 use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::{R0, R1, R2, R3};
-use crate::filter::ebpf::{Assembler, Helper, Insn, Size, xdp_action};
+use crate::filter::ebpf::{Assembler, Helper, Insn, xdp_action};
 use crate::link::{Interface, netns, xdp_abilities};
 use crate::xdp::RedirectCounts;
 use crate::xdp::bpf::{self, SharedCounters};
@@ -167,11 +167,8 @@ impl Exit {
         asm.mov(R3, xdp_action::DROP);
         asm.call(Helper::REDIRECT_MAP);
         asm.jeq(R0, xdp_action::REDIRECT, end);
-        asm.load_map_value(R1, &self.removed, 0);
-        // No atomics: only the program writes it, on one CPU at a time.
-        asm.load(Size::DW, R2, R1 + 0);
-        asm.add(R2, 1);
-        asm.store(Size::DW, R1 + 0, R2);
+        asm.load_map_value(R2, &self.removed, 0);
+        bpf::write_add(asm, R2 + 0, 1);
         asm.place(end);
         asm.exit();
     }

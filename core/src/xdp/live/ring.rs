@@ -33,7 +33,6 @@ use super::ring_program::{Access, program};
 use super::thread::{LiveThread, LiveThreadConfig, Next};
 use crate::error::{Error, Result};
 use crate::link::{Allowed, Interface};
-use crate::xdp::RedirectCounts;
 use crate::xdp::bpf;
 use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 use sluicegate_base::ring::cursor::Cursor;
@@ -111,7 +110,7 @@ impl LiveRingConfig {
 /// The memory shared by writer, thread and program.
 #[derive(Debug)]
 pub(crate) struct LiveMemory {
-    config: LiveRingConfig,
+    pub config: LiveRingConfig,
     mapping: Mmap,
     map: OwnedFd,
     /// The thread sleeps, or is about to.
@@ -277,11 +276,12 @@ impl LiveWriter {
 /// Sends the packets written into a ring, by a thread that runs its program while there are any.
 #[derive(Debug)]
 pub(crate) struct LiveSender {
-    writer: LiveWriter,
-    memory: Arc<LiveMemory>,
-    thread: LiveThread,
+    /// Call [`publish`](Self::publish) after writing.
+    pub writer: LiveWriter,
+    pub memory: Arc<LiveMemory>,
+    pub thread: LiveThread,
     /// Writer and thread share the only CPU.
-    alone: bool,
+    pub alone: bool,
 }
 
 impl LiveSender {
@@ -326,16 +326,6 @@ impl LiveSender {
         Ok(Self { writer: LiveWriter::new(&memory, start), memory, thread, alone })
     }
 
-    pub(crate) fn config(&self) -> LiveRingConfig {
-        self.memory.config
-    }
-
-    /// Returns the ring's writer. Call [`publish`](Self::publish) after writing.
-    #[inline]
-    pub(crate) fn writer(&mut self) -> &mut LiveWriter {
-        &mut self.writer
-    }
-
     /// Publishes the written packets, and wakes the thread if it sleeps.
     #[inline]
     pub(crate) fn publish(&mut self) {
@@ -360,48 +350,13 @@ impl LiveSender {
         }
     }
 
-    /// Returns true if writer and thread share the only CPU.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.alone
-    }
-
-    /// Returns true if the thread has ended: the interface is down or removed.
-    #[inline]
-    pub(crate) fn is_finished(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    /// Returns the interface's MTU at the last check; 0 while the thread waits for it to be up.
-    #[inline]
-    pub(crate) fn mtu(&self) -> u32 {
-        self.thread.mtu()
-    }
-
     /// Counts the published packets that the program has not released: exact after
-    /// [`end`](Self::end).
+    /// the thread's [`end`](LiveThread::end).
     pub(crate) fn waiting(&mut self) -> u32 {
         match self.thread.is_finished() {
             true => self.memory.waiting(),
             false => self.writer.waiting(),
         }
-    }
-
-    /// Counts the packets handed to the interface, and those refused.
-    pub(crate) fn counts(&self) -> LiveCounts {
-        self.memory.counts()
-    }
-
-    /// Returns the fate of the packets handed to the interface: exact after [`end`](Self::end).
-    pub(crate) fn redirects(&self) -> RedirectCounts {
-        self.thread.redirects()
-    }
-
-    /// Ends the thread at once.
-    ///
-    /// # Errors
-    /// The reason if the thread had failed.
-    pub(crate) fn end(&mut self) -> Result<()> {
-        self.thread.end()
     }
 }
 
@@ -415,10 +370,6 @@ impl LiveSender {
         let thread = LiveThreadConfig { exit, cpu: None, first_runs: FIRST_RUNS, waits: false };
         let thread = LiveThread::start(program, &thread, || Next::Sleep)?;
         Ok(Self { writer: LiveWriter::new(&memory, 0), memory, thread, alone: false })
-    }
-
-    pub(super) fn memory(&self) -> &LiveMemory {
-        &self.memory
     }
 }
 

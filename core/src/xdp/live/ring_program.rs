@@ -13,14 +13,8 @@ use std::os::fd::AsFd;
 use super::program::Exit;
 use super::ring::{LiveRingConfig, MIN_BYTES, PUBLISH, at, slot};
 use crate::filter::ebpf::Reg::*;
-use crate::filter::ebpf::{
-    Assembler, Fault, Helper, Insn, Label, Memory, Reg, Size, xdp_action, xdp_md,
-};
-
-/// Longest packet that is copied without a helper call.
-const SHORT: u32 = 128;
-/// Bytes of one copy step: two words.
-const STEP: u32 = 16;
+use crate::filter::ebpf::{Assembler, Fault, Helper, Insn, Label, Reg, Size, xdp_action, xdp_md};
+use crate::xdp::bpf::{ShortCopy, write_add, write_short_copy};
 
 // Registers that helper calls preserve.
 const CONTEXT: Reg = R6;
@@ -63,12 +57,12 @@ pub(super) fn program(
     asm.jlt(LENGTH, MIN_BYTES as i32, refused);
     set_length(&mut asm, access, refused);
     copy(&mut asm, config, access, refused);
-    count(&mut asm, at::PACKETS);
+    write_add(&mut asm, RING + at::PACKETS, 1);
     exit.leave(&mut asm);
     asm.place(look);
     look_again(&mut asm, config, found, dropped);
     asm.place(refused);
-    count(&mut asm, at::REFUSED);
+    write_add(&mut asm, RING + at::REFUSED, 1);
     asm.place(dropped);
     asm.mov(R0, xdp_action::DROP);
     asm.exit();
@@ -112,49 +106,21 @@ fn set_length(asm: &mut Assembler, access: Access, refused: Label) {
     asm.place(fits);
 }
 
-/// Copies LENGTH bytes from SLOT into the frame: a short packet by a few loads and stores, which are
-/// faster than a call.
+/// Copies LENGTH bytes from SLOT into the frame.
 fn copy(asm: &mut Assembler, config: LiveRingConfig, access: Access, refused: Label) {
+    let done = asm.label();
     if access == Access::Direct {
-        let [long, done] = asm.labels();
-        copy_short(asm, config, [long, done, refused]);
+        let long = asm.label();
+        let (memory, max_bytes) = (SLOT + slot::PACKET as i16, config.max_bytes);
+        let copy =
+            ShortCopy { length: LENGTH, data: R2, end: R3, memory, to_packet: true, max_bytes };
+        let begin = |asm: &mut Assembler| {
+            asm.load(Size::W, R2, CONTEXT + xdp_md::DATA);
+            asm.load(Size::W, R3, CONTEXT + xdp_md::DATA_END);
+        };
+        write_short_copy(asm, &copy, begin, [long, done, refused]);
         asm.place(long);
-        copy_by_call(asm, refused);
-        asm.place(done);
-    } else {
-        copy_by_call(asm, refused);
     }
-}
-
-/// Copies a short packet and goes on at `done`, or at `long` with another. The last step overlaps the one
-/// before if the length is no multiple of a step.
-fn copy_short(asm: &mut Assembler, config: LiveRingConfig, [long, done, refused]: [Label; 3]) {
-    let last = asm.label();
-    let (step, steps) = (STEP as i16, (SHORT.min(config.max_bytes) / STEP) as i16);
-    asm.jlt(LENGTH, i32::from(step), long);
-    asm.jgt(LENGTH, i32::from(step * steps), long);
-    asm.load(Size::W, R1, CONTEXT + xdp_md::DATA);
-    asm.load(Size::W, R2, CONTEXT + xdp_md::DATA_END);
-    asm.mov(R3, R1);
-    for at in (0..steps).map(|number| number * step) {
-        asm.add(R3, i32::from(step));
-        asm.jgt(R3, R2, last);
-        copy_step(asm, SLOT + (slot::PACKET as i16 + at), R1 + at, [R4, R5]);
-    }
-    asm.jump(done);
-    asm.place(last);
-    asm.mov(R0, LENGTH);
-    asm.sub(R0, i32::from(step));
-    asm.add(R1, R0);
-    asm.mov(R3, R1);
-    asm.add(R3, i32::from(step));
-    asm.jgt(R3, R2, refused);
-    asm.add(SLOT, R0);
-    copy_step(asm, SLOT + slot::PACKET as i16, R1 + 0, [R4, R5]);
-    asm.jump(done);
-}
-
-fn copy_by_call(asm: &mut Assembler, refused: Label) {
     asm.mov(R1, CONTEXT);
     asm.mov(R2, 0);
     asm.mov(R3, SLOT);
@@ -162,14 +128,7 @@ fn copy_by_call(asm: &mut Assembler, refused: Label) {
     asm.mov(R4, LENGTH);
     asm.call(Helper::XDP_STORE_BYTES);
     asm.jne(R0, 0, refused);
-}
-
-/// Copies [`STEP`] bytes.
-fn copy_step(asm: &mut Assembler, from: Memory, to: Memory, [first, second]: [Reg; 2]) {
-    asm.load(Size::DW, first, from);
-    asm.load(Size::DW, second, from.base + (from.offset + 8));
-    asm.store(Size::DW, to, first);
-    asm.store(Size::DW, to.base + (to.offset + 8), second);
+    asm.place(done);
 }
 
 /// Publishes the head and reads the tail. Goes on at `found`, with the index in R1, if there is a packet,
@@ -186,10 +145,10 @@ fn look_again(asm: &mut Assembler, config: LiveRingConfig, found: Label, none: L
     asm.store(Size::DW, RING + at::EMPTY, 0);
     asm.jump(found);
     asm.place(fault);
-    count(asm, at::FAULTS);
+    write_add(asm, RING + at::FAULTS, 1);
     asm.jump(none);
     asm.place(empty);
-    count(asm, at::EMPTY);
+    write_add(asm, RING + at::EMPTY, 1);
     asm.jump(none);
 }
 
@@ -218,11 +177,4 @@ fn publish(asm: &mut Assembler, done: Reg) {
         asm.atomic_fetch_add(Size::W, RING + at::HEAD, R3);
     }
     asm.place(known);
-}
-
-/// Increments a counter. No atomics: only the program writes it, on one CPU at a time.
-fn count(asm: &mut Assembler, counter: i16) {
-    asm.load(Size::DW, R1, RING + counter);
-    asm.add(R1, 1);
-    asm.store(Size::DW, RING + counter, R1);
 }

@@ -48,7 +48,7 @@ impl Bench {
 
     /// Publishes frames with these numbers.
     fn send(&mut self, numbers: impl IntoIterator<Item = u8>) {
-        write(self.sender.writer(), numbers);
+        write(&mut self.sender.writer, numbers);
         self.sender.publish();
     }
 
@@ -59,13 +59,13 @@ impl Bench {
     /// Waits until the program has counted this many packets.
     fn wait_for(&self, wanted: LiveCounts) {
         let deadline = Instant::now() + PATIENCE;
-        while self.sender.counts() != wanted {
-            assert!(Instant::now() < deadline, "{:?}, not {wanted:?}", self.sender.counts());
+        while self.sender.memory.counts() != wanted {
+            assert!(Instant::now() < deadline, "{:?}, not {wanted:?}", self.sender.memory.counts());
         }
     }
 
     fn memory(&self) -> &LiveMemory {
-        self.sender.memory()
+        &self.sender.memory
     }
 }
 
@@ -183,7 +183,7 @@ fn a_length_that_no_packet_has_is_refused_and_the_next_packet_sent() {
         let number = i as u8;
         let before = frame(number);
         let index = bench.memory().index(at::TAIL).load(Ordering::Relaxed);
-        bench.sender.writer().write(&Packet::new(&Meta::default(), &before));
+        bench.sender.writer.write(&Packet::new(&Meta::default(), &before));
         let place = bench.memory().slot(index, slot::LENGTH as usize);
         // SAFETY: the length of a slot that is not published.
         unsafe { place.cast::<u32>().write(length) };

@@ -3,7 +3,7 @@
 
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -286,16 +286,12 @@ const SIGNAL: Signal = Signal::SIGURG;
 /// Makes the signal interrupt system calls and do nothing else.
 fn install_handler() -> nix::Result<()> {
     extern "C" fn ignore(_: libc::c_int) {}
-    static ONCE: Mutex<bool> = Mutex::new(false);
-    let mut done = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !*done {
-        // No SA_RESTART: the call must end.
-        let action = SigAction::new(SigHandler::Handler(ignore), SaFlags::empty(), SigSet::empty());
-        // SAFETY: the handler does nothing, which a signal handler may do.
-        unsafe { sigaction(SIGNAL, &action) }?;
-        *done = true;
-    }
-    Ok(())
+    static INSTALLED: OnceLock<nix::Result<SigAction>> = OnceLock::new();
+    // No SA_RESTART: the call must end.
+    let action = SigAction::new(SigHandler::Handler(ignore), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler does nothing, which a signal handler may do.
+    let install = || unsafe { sigaction(SIGNAL, &action) };
+    INSTALLED.get_or_init(install).map(|_| ())
 }
 
 /// Unblocks the signal in this thread, which starts with all blocked: the program's own threads take

@@ -23,17 +23,13 @@ use crate::error::Result;
 use crate::filter::Filter;
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{
-    Assembler, Helper, Label, RING_BUFFER_FORCE_WAKEUP, Reg, Size, xdp_action, xdp_md,
+    Assembler, Helper, Label, RING_BUFFER_FORCE_WAKEUP, Size, xdp_action, xdp_md,
 };
+use crate::xdp::bpf::{ShortCopy, write_add, write_short_copy};
 use crate::xdp::copies::{Copies, CopyConfig, Sharing};
 
 /// Stack offset of the cell's address.
 const CELL: i16 = KEY - 8;
-
-/// Longest packet that is copied without a helper call.
-const SHORT: u32 = 128;
-/// Bytes of one copy step: two words.
-const STEP: u32 = 16;
 
 /// Loads the program of a stage that copies what the filter matches, and passes it on
 /// (`Action::Mirror`) or takes it from the host (any other action).
@@ -54,7 +50,7 @@ pub(crate) fn load_copying(
         program.wake_reader(copies);
         program.end_copying(action, tally::TAKEN, next);
         program.asm.place(lost);
-        program.add_to_ring(at::LOST);
+        write_add(&mut program.asm, R9 + at::LOST, 1);
         program.end_copying(action, tally::MISSED, next);
     })
 }
@@ -78,7 +74,7 @@ impl StageProgram<'_> {
         self.asm.mov(R9, R0);
         self.asm.load(Size::W, R1, R9 + at::CLOSED);
         self.asm.jne(R1, 0, next);
-        self.add_to_ring(at::MATCHED);
+        write_add(&mut self.asm, R9 + at::MATCHED, 1);
     }
 
     /// Puts the address of the next cell on the stack. Goes on at `lost` if the ring is full.
@@ -130,38 +126,18 @@ impl StageProgram<'_> {
         self.asm.place(done);
     }
 
-    /// Copies a short packet of R0 bytes to the cell at R3, and goes on at `done`: a helper call takes
-    /// longer than these few loads and stores. The last step overlaps the one before if the length
-    /// is no multiple of a step.
+    /// Copies a short packet of R0 bytes to the cell at R3, and goes on at `done`.
     fn copy_short(&mut self, snaplen: u32, done: Label, lost: Label) {
         let super::Frame { data, end, fragments, .. } = self.frame;
-        let steps = (SHORT.min(snaplen) / STEP) as i16;
-        if fragments || steps == 0 {
+        if fragments {
             return;
         }
-        let (step, asm) = (STEP as i16, &mut self.asm);
-        let [last, long] = asm.labels();
-        asm.jlt(R0, i32::from(step), long);
-        asm.jgt(R0, i32::from(step * steps), long);
-        asm.store(Size::W, R3 + cell::CAPTURED_BYTES, R0);
-        asm.mov(R1, data);
-        for number in 0..steps {
-            asm.add(R1, i32::from(step));
-            asm.jgt(R1, end, last);
-            copy_step(asm, data, step * number, R3, cell::PACKET as i16 + step * number);
-        }
-        asm.jump(done);
-        asm.place(last);
-        asm.sub(R0, i32::from(step));
-        asm.mov(R1, data);
-        asm.add(R1, R0);
-        asm.mov(R2, R1);
-        asm.add(R2, i32::from(step));
-        asm.jgt(R2, end, lost);
-        asm.add(R3, R0);
-        copy_step(asm, R1, 0, R3, cell::PACKET as i16);
-        asm.jump(done);
-        asm.place(long);
+        let (long, memory) = (self.asm.label(), R3 + cell::PACKET as i16);
+        let copy =
+            ShortCopy { length: R0, data, end, memory, to_packet: false, max_bytes: snaplen };
+        let begin = |asm: &mut Assembler| asm.store(Size::W, R3 + cell::CAPTURED_BYTES, R0);
+        write_short_copy(&mut self.asm, &copy, begin, [long, done, lost]);
+        self.asm.place(long);
     }
 
     /// Copies up to `snaplen` of a packet's R0 bytes to the cell at R3, from one buffer or several.
@@ -223,13 +199,6 @@ impl StageProgram<'_> {
         asm.place(done);
     }
 
-    /// Increments a counter of the ring that only this program writes.
-    fn add_to_ring(&mut self, counter: i16) {
-        self.asm.load(Size::DW, R1, R9 + counter);
-        self.asm.add(R1, 1);
-        self.asm.store(Size::DW, R9 + counter, R1);
-    }
-
     /// Passes on a mirrored packet, or drops a taken one, whether or not it was copied.
     fn end_copying(&mut self, action: Action, counter: i16, next: Label) {
         if action == Action::Mirror {
@@ -242,12 +211,4 @@ impl StageProgram<'_> {
             self.answer(xdp_action::DROP);
         }
     }
-}
-
-/// Copies [`STEP`] bytes through R4 and R5.
-fn copy_step(asm: &mut Assembler, from: Reg, at: i16, to: Reg, to_at: i16) {
-    asm.load(Size::DW, R4, from + at);
-    asm.load(Size::DW, R5, from + (at + 8));
-    asm.store(Size::DW, to + to_at, R4);
-    asm.store(Size::DW, to + (to_at + 8), R5);
 }

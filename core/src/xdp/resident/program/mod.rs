@@ -21,7 +21,7 @@ use super::shared::{CLAIMS, END, FLOWS, FORWARD, MIRRORS, PRESENT_AT, STAGES, ta
 use super::{Action, Resident, Stage};
 use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
-use crate::filter::ebpf::{Assembler, Helper, Label, Reg, RightSide, Size, xdp_action, xdp_md};
+use crate::filter::ebpf::{Assembler, Helper, Label, Reg, Size, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
 use crate::xdp::bpf;
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
@@ -225,21 +225,16 @@ impl StageProgram<'_> {
         asm.add(R0, stage);
         asm.store(Size::W, R10 + KEY, R0);
         self.look_up(&self.resident.tallies_fd, none);
-        self.add(tally::PACKETS, 1.into());
-        self.add(tally::BYTES, R9.into());
+        // Each CPU has counters of its own.
+        let asm = &mut self.asm;
+        bpf::write_add(asm, R0 + tally::PACKETS, 1);
+        bpf::write_add(asm, R0 + tally::BYTES, R9);
         for &counter in counters {
-            self.add(counter, 1.into());
+            bpf::write_add(asm, R0 + counter, 1);
             if counter == tally::DROPPED {
-                self.add(tally::DROPPED_BYTES, R9.into());
+                bpf::write_add(asm, R0 + tally::DROPPED_BYTES, R9);
             }
         }
-    }
-
-    /// Adds to a counter that only this CPU writes.
-    fn add(&mut self, counter: i16, n: RightSide) {
-        self.asm.load(Size::DW, R1, R0 + counter);
-        self.asm.add(R1, n);
-        self.asm.store(Size::DW, R0 + counter, R1);
     }
 
     fn answer(&mut self, action: i32) {
