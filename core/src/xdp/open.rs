@@ -204,7 +204,7 @@ impl OpenFailure {
 /// A bound socket before it has its sides.
 struct Bound {
     fd: Descriptor,
-    probe: Option<Descriptor>,
+    probe: Option<Probe>,
     rx: Option<RxRings>,
     tx: Option<TxPath>,
     /// Frames in the fill ring of a socket that does not receive.
@@ -288,8 +288,6 @@ impl Opening<'_> {
             Err(_) => traits.zero_copy,
         };
         let traits = Traits { zero_copy, ..traits };
-        let (ifindex, queue) = (self.interface.index, self.config.queue);
-        let probe = probe.map(|fd| Probe { fd, ifindex, queue });
         let busy_poll = self.config.busy_poll.is_some();
         let socket = XskSocket::new(fd, self.umem.pool(), traits, probe, busy_poll, self.object());
         socket.keep(fed);
@@ -302,7 +300,11 @@ impl Opening<'_> {
     /// no frames.
     fn bind(&self, traits: Traits, donor: Option<RawFd>) -> Result<Bound, OpenFailure> {
         let fd = self.socket()?;
-        let probe = if traits.zero_copy { Some(self.socket()?) } else { None };
+        let (ifindex, queue) = (self.interface.index, self.config.queue);
+        let probe = match traits.zero_copy {
+            true => Some(Probe { fd: self.socket()?, ifindex, queue }),
+            false => None,
+        };
         if donor.is_none() {
             self.register(&fd)?;
         }
@@ -337,7 +339,7 @@ impl Opening<'_> {
         }
         // A shared UMEM's other flags are the donor's, and the kernel rejects any here.
         let flags = if donor.is_some() { libc::XDP_SHARED_UMEM } else { flags(traits) };
-        if let Err(error) = fd.bind(self.interface.index, self.config.queue, flags, donor) {
+        if let Err(error) = fd.bind(ifindex, queue, flags, donor) {
             fed.extend(rx.iter_mut().flat_map(RxRings::take_frames));
             // SAFETY: taken above, and the kernel writes to no frame of a socket that is not bound.
             #[allow(unsafe_code, reason = "buffers change hands by number")]

@@ -98,11 +98,6 @@ impl XskSocket {
         self.traits.zero_copy
     }
 
-    /// Returns true if packets may span several frames.
-    pub fn is_multi_buffer(&self) -> bool {
-        self.traits.multi_buffer
-    }
-
     /// Returns the id of the NAPI that busy polling drives for this socket; 0 until a packet has come, and
     /// always if the driver does not report it. None if the kernel does not support the option.
     pub fn polled_napi(&self) -> Option<u32> {

@@ -114,7 +114,7 @@ impl Umem {
 
     /// Returns an empty set of lent frames.
     pub(super) fn no_frames(&self) -> Frames {
-        Frames { lent: vec![Lent::No; self.frames as usize], count: 0 }
+        Frames { lent: vec![Lent::No; self.frames as usize] }
     }
 }
 
@@ -122,7 +122,6 @@ impl Umem {
 #[derive(Debug)]
 pub(super) struct Frames {
     lent: Vec<Lent>,
-    count: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +140,6 @@ impl Frames {
         match self.lent.get_mut(buffer as usize) {
             Some(lent) if *lent == Lent::No => {
                 *lent = if ends { Lent::End } else { Lent::Yes };
-                self.count += 1;
                 true
             }
             _ => false,
@@ -152,14 +150,7 @@ impl Frames {
     #[inline]
     pub(super) fn take_back(&mut self, buffer: u32) -> Option<bool> {
         let lent = self.lent.get_mut(buffer as usize).filter(|lent| **lent != Lent::No)?;
-        self.count -= 1;
         Some(std::mem::replace(lent, Lent::No) == Lent::End)
-    }
-
-    /// Returns the number of lent frames.
-    #[inline]
-    pub(super) fn count(&self) -> u32 {
-        self.count
     }
 
     /// Takes all frames back.
@@ -167,7 +158,6 @@ impl Frames {
         let lent = (0..).zip(&self.lent).filter(|(_, lent)| **lent != Lent::No);
         let frames = lent.map(|(buffer, _)| buffer).collect();
         self.lent.fill(Lent::No);
-        self.count = 0;
         frames
     }
 }
@@ -275,6 +265,13 @@ impl BoundSocket {
 impl Drop for BoundSocket {
     fn drop(&mut self) {
         bound().retain(|it| it.fd != self.0);
+    }
+}
+
+#[cfg(test)]
+impl Frames {
+    pub(super) fn count(&self) -> usize {
+        self.lent.iter().filter(|lent| **lent != Lent::No).count()
     }
 }
 

@@ -62,7 +62,7 @@ impl RxPath {
                 pace.found(*found, now);
                 *found > 0
             }
-            Self::AtOnce | Self::Paced { .. } => receiver.has_packets(),
+            Self::AtOnce | Self::Paced { .. } => receiver.available() > 0,
         }
     }
 }

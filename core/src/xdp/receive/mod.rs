@@ -72,15 +72,9 @@ impl XskReceiver {
         Ok(received)
     }
 
-    /// Returns true if packets have arrived that are not in slots yet.
-    #[inline]
-    pub fn has_packets(&mut self) -> bool {
-        self.rings.rx.peek() > 0
-    }
-
     /// Counts the packets, or pieces of packets, that have arrived and are not in slots yet.
     #[inline]
-    pub(crate) fn available(&mut self) -> u32 {
+    pub fn available(&mut self) -> u32 {
         self.rings.rx.peek()
     }
 
@@ -92,11 +86,6 @@ impl XskReceiver {
     /// Limits the bytes shown of each packet, 1 at least; its metadata has the full length.
     pub fn set_snaplen(&mut self, bytes: u32) {
         self.rings.snaplen = bytes.max(1);
-    }
-
-    /// Sets the metadata that each packet starts from; its length and direction are filled in.
-    pub fn set_meta(&mut self, meta: Meta) {
-        self.rings.meta = meta;
     }
 
     /// Returns the socket, for an XSKMAP, its statistics and waiting.
@@ -132,7 +121,6 @@ pub(super) struct RxRings {
     /// The rest of the arriving packet is discarded.
     discarding: bool,
     snaplen: u32,
-    meta: Meta,
     /// Reads the times in front of packets, if they have one.
     stamps: Option<Stamps>,
     stats: ReceiverStats,
@@ -161,7 +149,6 @@ impl RxRings {
             unfinished: Unfinished::default(),
             discarding: false,
             snaplen: u32::MAX,
-            meta: Meta::default(),
             stamps: None,
             stats: ReceiverStats::default(),
         };
@@ -247,7 +234,7 @@ impl RxRings {
         }
         let Unfinished { slots, bytes } = std::mem::take(&mut self.unfinished);
         let first = ring.tail();
-        let mut meta = Meta { wire_bytes: bytes, direction: Direction::In, ..self.meta };
+        let mut meta = Meta { wire_bytes: bytes, direction: Direction::In, ..Meta::default() };
         if let Some(stamps) = &mut self.stamps {
             stamps.read(ring.headroom_mut(first, stamps.bytes()), &mut meta);
         }

@@ -36,10 +36,7 @@ pub(super) fn attach(
 ) -> Result<Option<(Resident, Option<String>)>> {
     let object = load(interface)?;
     let program = program(&object, PROGRAM)?;
-    let mut mode = match wish {
-        ModeWish::Best => Mode::Native,
-        ModeWish::Only(mode) => mode,
-    };
+    let mut mode = wish.preferred();
     let mut reader = match (metadata, mode) {
         (false, _) => Err(metadata::not_at_attaching(interface)),
         (true, Mode::Skb) => {

@@ -98,6 +98,15 @@ pub enum ModeWish {
     Only(Mode),
 }
 
+impl ModeWish {
+    fn preferred(self) -> Mode {
+        match self {
+            Self::Best => Mode::Native,
+            Self::Only(mode) => mode,
+        }
+    }
+}
+
 impl Resident {
     /// Joins the users of the interface's resident program, or attaches it. Call it in the
     /// interface's network namespace. It also removes what killed owners have left, and pins of
@@ -127,10 +136,7 @@ impl Resident {
             if let Some(resident) = Self::find(interface)? {
                 // What is left does no harm; if it cannot be removed, the next process tries.
                 let _ = resident.clean();
-                let wanted = match wish {
-                    ModeWish::Best => Mode::Native,
-                    ModeWish::Only(mode) => mode,
-                };
+                let wanted = wish.preferred();
                 if resident.mode == wanted {
                     return Ok((resident, None));
                 }

@@ -208,14 +208,18 @@ impl Counters {
     }
 
     fn zip(self, other: Self, with: fn(u64, u64) -> u64) -> Self {
-        Self {
-            packets: with(self.packets, other.packets),
-            bytes: with(self.bytes, other.bytes),
-            taken: with(self.taken, other.taken),
-            missed: with(self.missed, other.missed),
-            dropped: with(self.dropped, other.dropped),
-            dropped_bytes: with(self.dropped_bytes, other.dropped_bytes),
-        }
+        let (a, b) = (self.words(), other.words());
+        Self::from_words(std::array::from_fn(|i| with(a[i], b[i])))
+    }
+
+    fn words(self) -> [u64; 6] {
+        // SAFETY: Counters is repr(C), with six fields of this type (size asserted above).
+        unsafe { std::mem::transmute(self) }
+    }
+
+    fn from_words(words: [u64; 6]) -> Self {
+        // SAFETY: as in `words`.
+        unsafe { std::mem::transmute(words) }
     }
 }
 
@@ -252,21 +256,13 @@ impl Tallies {
     /// Returns a stage's own counters.
     pub(super) fn of(&self, stage: u32) -> Counters {
         let cpus = (stage..self.entries).step_by(STAGES as usize).map(|entry| {
-            let word = |offset: i16| {
-                let at = self.map.at(entry as usize * TALLY_BYTES + offset as usize);
+            Counters::from_words(std::array::from_fn(|word| {
+                let at = self.map.at(entry as usize * TALLY_BYTES + word * 8);
                 // SAFETY: `entry` is below the map's number of entries, each 64 bytes, aligned and
                 // mapped as long as `self` lives; this process accesses them as atomics only.
                 // Relaxed: each CPU's counter is exact, the sum is not of one moment.
                 unsafe { at.cast::<AtomicU64>().as_ref() }.load(Ordering::Relaxed)
-            };
-            Counters {
-                packets: word(tally::PACKETS),
-                bytes: word(tally::BYTES),
-                taken: word(tally::TAKEN),
-                missed: word(tally::MISSED),
-                dropped: word(tally::DROPPED),
-                dropped_bytes: word(tally::DROPPED_BYTES),
-            }
+            }))
         });
         cpus.fold(Counters::default(), |sum, cpu| sum.zip(cpu, u64::wrapping_add))
     }

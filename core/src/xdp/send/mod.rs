@@ -108,11 +108,6 @@ impl XskSender {
         }
     }
 
-    /// Counts the slots whose frames are at the kernel.
-    pub fn outstanding(&self) -> u32 {
-        self.path.lent.count()
-    }
-
     /// Counts the released packets that the kernel has not completed.
     pub fn unsent(&self, ring: &Ring) -> u64 {
         self.path.unsent(ring)

@@ -175,7 +175,7 @@ fn valid_packets_arrive_at_the_other_host_and_others_are_refused() {
             }
         }
     }
-    while (sender.outstanding() > 0 || tx.available() < SLOTS - 1) && Instant::now() < deadline {
+    while (sender.unsent(&tx) > 0 || tx.available() < SLOTS - 1) && Instant::now() < deadline {
         sender.send(&mut tx).unwrap();
     }
     let stats = sender.stats();
