@@ -79,12 +79,8 @@ pub struct XskConfig {
     pub send_slots: u32,
     /// The only mode to try; zero-copy, then copy, if none.
     pub mode: Option<BindMode>,
-    /// Makes the driver ask for calls in place of polling by itself (Linux 5.4).
-    pub need_wakeup: bool,
     /// Packets may span several frames (Linux 6.6, and a program that supports it).
     pub multi_buffer: bool,
-    /// Limit on the pieces of a packet sent in zero-copy mode; the driver's (`xdp-zc-max-segs`) if none.
-    pub zero_copy_pieces: Option<u32>,
     /// Busy polling, if wanted.
     pub busy_poll: Option<BusyPoll>,
     /// How long to retry while another socket has the queue. A closed socket keeps its queue for a
@@ -101,9 +97,7 @@ impl Default for XskConfig {
             receive_frames: 2048,
             send_slots: 0,
             mode: None,
-            need_wakeup: true,
             multi_buffer: false,
-            zero_copy_pieces: None,
             busy_poll: None,
             busy_timeout: RELEASE_TIMEOUT,
         }
@@ -270,7 +264,6 @@ impl Opening<'_> {
     fn attempt(&self, mode: BindMode) -> Result<Xsk, OpenFailure> {
         let traits = Traits {
             zero_copy: mode == BindMode::ZeroCopy,
-            need_wakeup: self.config.need_wakeup,
             multi_buffer: self.config.multi_buffer,
         };
         let shared =
@@ -354,10 +347,8 @@ impl Opening<'_> {
     fn limits(&self, traits: Traits) -> TxLimits {
         let slots = match (traits.multi_buffer, traits.zero_copy) {
             (false, _) => 1,
-            (true, true) => self.config.zero_copy_pieces.unwrap_or_else(|| {
-                // Every driver takes one piece.
-                self.abilities().and_then(|it| it.zero_copy_pieces).unwrap_or(1)
-            }),
+            // Every driver takes one piece.
+            (true, true) => self.abilities().and_then(|it| it.zero_copy_pieces).unwrap_or(1),
             (true, false) => COPIED_PIECES,
         };
         TxLimits { bytes: self.interface.mtu.saturating_add(HEADER_BYTES), slots }
@@ -521,9 +512,9 @@ fn is_limit(error: &io::Error) -> bool {
 
 fn flags(traits: Traits) -> u16 {
     let mode = if traits.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
-    let wakeup = if traits.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
     let several = if traits.multi_buffer { libc::XDP_USE_SG } else { 0 };
-    mode | wakeup | several
+    // Drivers ask for calls in place of polling by themselves (Linux 5.4).
+    mode | several | libc::XDP_USE_NEED_WAKEUP
 }
 
 #[cfg(test)]

@@ -157,9 +157,9 @@ impl XskSocket {
         self.fd.wake_tx().map_err(|error| self.failure(error))
     }
 
-    /// Returns true if the driver needs calls without asking for each.
-    pub(super) fn wakes_always(&self) -> bool {
-        !self.traits.need_wakeup || self.busy_poll
+    /// Returns true if busy polling is on: the driver needs calls without asking for each.
+    pub(super) fn busy_polls(&self) -> bool {
+        self.busy_poll
     }
 
     /// Keeps frames that the kernel may use until the socket has ended.

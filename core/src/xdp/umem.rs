@@ -219,7 +219,6 @@ fn driver(netns: Option<&str>, interface: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traits {
     pub(super) zero_copy: bool,
-    pub(super) need_wakeup: bool,
     pub(super) multi_buffer: bool,
 }
 
@@ -356,7 +355,7 @@ mod tests {
     fn a_donor_is_of_the_same_pool_and_works_the_same_way() {
         let pool = || Pool::new(PoolConfig { buffers: 2, ..PoolConfig::default() }).unwrap();
         let (ours, other) = (pool(), pool());
-        let traits = Traits { zero_copy: false, need_wakeup: true, multi_buffer: false };
+        let traits = Traits { zero_copy: false, multi_buffer: false };
         // Not descriptors of this process: nothing uses the numbers.
         let first = BoundSocket::new(&ours, -11, traits);
         let second = BoundSocket::new(&ours, -12, traits);

@@ -397,15 +397,9 @@ impl Resident {
         Ok(claims)
     }
 
-    /// Returns the owner of a stage. A killed owner stays until the next process joins.
-    ///
-    /// # Errors
-    /// The kernel refused.
-    pub fn owner(&self, stage: u32) -> Result<Option<Owner>> {
-        Ok(self.entry(stage)?.map(|(owner, _)| owner))
-    }
-
-    fn entry(&self, stage: u32) -> Result<Option<(Owner, Counters)>> {
+    /// Returns the owner of a stage, and the stage's counters when it was taken. A killed owner stays
+    /// until the next process joins.
+    pub(super) fn entry(&self, stage: u32) -> Result<Option<(Owner, Counters)>> {
         let mut bytes = [0; OWNER_BYTES];
         let found = bpf::read_entry(self.owners.as_fd(), stage, &mut bytes)
             .map_err(|error| self.failed("read who has a claim on", error))?;

@@ -58,7 +58,7 @@ fn joining_cleans_up_after_killed_owners() {
     };
     let left_in = |place: u32| {
         let direct = resident.control.has_direct();
-        (program_in(place), resident.owner(place).unwrap().is_some(), direct, goes_out(place))
+        (program_in(place), resident.entry(place).unwrap().is_some(), direct, goes_out(place))
     };
     let living = take(&resident, FILTERED);
     for places in [MIRRORS, FILTERED, WHOLE, FORWARD..FORWARD + 1, DROP..DROP + 1] {
@@ -178,7 +178,7 @@ fn joining_while_another_cleans_up_gets_a_stage() {
             let stage = take(&resident, DROP..DROP + 1);
             // The other must not clean up what this one has taken.
             let whole =
-                resident.control.is_present(DROP) && resident.owner(DROP).unwrap().is_some();
+                resident.control.is_present(DROP) && resident.entry(DROP).unwrap().is_some();
             if !whole {
                 lost.push(round);
             }

@@ -117,7 +117,7 @@ impl XskSender {
     /// them, or the kernel needs another call.
     pub(crate) fn needs_send(&mut self, ring: &Ring) -> bool {
         let TxPath { next, tx, .. } = &mut self.path;
-        let called = tx.needs_wakeup() || self.socket.wakes_always();
+        let called = tx.needs_wakeup() || self.socket.busy_polls();
         *next != ring.head() || called && tx.waiting() > 0
     }
 
@@ -139,7 +139,7 @@ impl XskSender {
         let mut waiting = tx.waiting();
         // Each call consumes at least one packet; the bound holds if one does not.
         let mut calls = waiting;
-        while waiting > 0 && calls > 0 && (tx.needs_wakeup() || self.socket.wakes_always()) {
+        while waiting > 0 && calls > 0 && (tx.needs_wakeup() || self.socket.busy_polls()) {
             let woken = self.socket.drive_tx()?;
             let left = tx.waiting();
             match woken {
