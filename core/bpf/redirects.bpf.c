@@ -117,6 +117,14 @@ static __always_inline __u64 *counter_of(struct sluice_redirects *counts, int er
 	}
 }
 
+/* Returns the counters of the sender that a map has for a key, if any. */
+static __always_inline struct sluice_redirects *counts_of(void *senders, const void *key)
+{
+	__u32 *sender = bpf_map_lookup_elem(senders, key);
+
+	return sender ? bpf_map_lookup_elem(&sluice_counts, sender) : 0;
+}
+
 /* Marks the calling thread as sender args[0], or unmarks it if the number is too large. Run it by
  * BPF_PROG_RUN on that thread, which need not know its thread id outside its PID namespace. */
 SEC("raw_tp")
@@ -139,12 +147,11 @@ int sluice_devmap_xmit(__u64 *ctx)
 	const struct net_device *to = (void *)ctx[1];
 	int sent = ctx[2], drops = ctx[3], err = ctx[4];
 	struct sluice_redirects *counts;
-	__u32 *sender;
 
 	if (from->ifindex == LOOPBACK_IFINDEX) {
 		__u32 thread = bpf_get_current_pid_tgid();
 
-		sender = bpf_map_lookup_elem(&sluice_threads, &thread);
+		counts = counts_of(&sluice_threads, &thread);
 	} else {
 		struct sluice_path path = {
 			.netns = to->nd_net.net->ns.inum,
@@ -152,11 +159,8 @@ int sluice_devmap_xmit(__u64 *ctx)
 			.to = to->ifindex,
 		};
 
-		sender = bpf_map_lookup_elem(&sluice_paths, &path);
+		counts = counts_of(&sluice_paths, &path);
 	}
-	if (!sender)
-		return 0;
-	counts = bpf_map_lookup_elem(&sluice_counts, sender);
 	if (!counts)
 		return 0;
 	if (sent > 0)
@@ -171,12 +175,8 @@ SEC("tp_btf/xdp_redirect_err")
 int sluice_redirect_err(__u64 *ctx)
 {
 	struct sluice_exit exit = { .map = ctx[5], .key = ctx[6] };
-	struct sluice_redirects *counts;
-	__u32 *sender = bpf_map_lookup_elem(&sluice_exits, &exit);
+	struct sluice_redirects *counts = counts_of(&sluice_exits, &exit);
 
-	if (!sender)
-		return 0;
-	counts = bpf_map_lookup_elem(&sluice_counts, sender);
 	if (!counts)
 		return 0;
 	__sync_fetch_and_add(counter_of(counts, ctx[3]), 1);

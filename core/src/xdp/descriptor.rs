@@ -12,7 +12,10 @@ use libc::{
     c_int, sockaddr_xdp, socklen_t, xdp_desc, xdp_mmap_offsets, xdp_options, xdp_ring_offset,
     xdp_statistics, xdp_umem_reg,
 };
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
+use nix::sys::socket::{self, MsgFlags};
 
 /// Option for the number of packets a call sends in copy mode: linux/if_xdp.h, since 6.17. Not in libc.
 pub(super) const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
@@ -138,35 +141,23 @@ impl Descriptor {
     /// `XDP_MAX_TX_SKB_BUDGET` says.
     #[inline]
     pub(super) fn wake_tx(&self) -> io::Result<Woken> {
-        let (fd, none) = (self.0.as_raw_fd(), std::ptr::null());
-        // SAFETY: no bytes, no address: the kernel reads nothing of ours.
-        let sent = unsafe { libc::sendto(fd, none, 0, libc::MSG_DONTWAIT, none.cast(), 0) };
-        if sent >= 0 {
-            return Ok(Woken::Done);
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => Ok(Woken::Again),
-            Some(libc::EBUSY) => Ok(Woken::Dropped),
-            _ => Err(error),
+        match socket::send(self.0.as_raw_fd(), &[], MsgFlags::MSG_DONTWAIT) {
+            Ok(_) => Ok(Woken::Done),
+            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) => Ok(Woken::Again),
+            Err(Errno::EBUSY) => Ok(Woken::Dropped),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// Polls the driver's queue if busy polling is on, and reports the socket's state (Linux 5.11).
     #[inline]
     pub(super) fn wake_rx(&self) -> io::Result<()> {
-        let (fd, none) = (self.0.as_raw_fd(), std::ptr::null_mut());
-        let nobody = std::ptr::null_mut();
-        // SAFETY: no bytes, no address: the kernel writes nothing of ours.
-        let got = unsafe { libc::recvfrom(fd, none, 0, libc::MSG_DONTWAIT, none.cast(), nobody) };
-        if got >= 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
+        match socket::recv(self.0.as_raw_fd(), &mut [], MsgFlags::MSG_DONTWAIT) {
             // EOPNOTSUPP: an older kernel. ENOBUFS: the socket does not receive.
-            Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::EOPNOTSUPP) => Ok(()),
-            _ => Err(error),
+            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS | Errno::EOPNOTSUPP) => {
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -179,7 +170,7 @@ impl Descriptor {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         match nix::poll::poll(&mut fds, timeout) {
             Ok(ready) => Ok(ready > 0),
-            Err(nix::errno::Errno::EINTR) => Ok(false),
+            Err(Errno::EINTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -199,19 +190,10 @@ impl AsFd for Descriptor {
 
 /// Raises this process's limit on locked memory as far as allowed.
 pub(super) fn raise_memory_lock() {
-    let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `now` is a live rlimit.
-    if unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut now) } != 0 {
-        return;
-    }
-    let endless = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    let most = libc::rlimit { rlim_cur: now.rlim_max, rlim_max: now.rlim_max };
+    let lock = Resource::RLIMIT_MEMLOCK;
     // Raising the maximum needs CAP_SYS_RESOURCE. If neither succeeds, locking memory will fail.
-    let _ = [endless, most].iter().any(|limit| {
-        // SAFETY: `limit` is a live rlimit.
-        limit.rlim_cur > now.rlim_cur
-            && unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, limit) } == 0
-    });
+    let _ = setrlimit(lock, RLIM_INFINITY, RLIM_INFINITY)
+        .or_else(|_| getrlimit(lock).and_then(|(_, max)| setrlimit(lock, max, max)));
 }
 
 fn check(status: c_int) -> io::Result<()> {

@@ -166,8 +166,6 @@ impl XskConfig {
 enum OpenFailure {
     /// The binding was refused.
     Bind(io::Error),
-    /// The card would cut packets into pieces; the text is the remedy.
-    TooSmall(String),
     /// A step before the binding failed.
     Other(Error),
 }
@@ -183,10 +181,9 @@ impl OpenFailure {
     /// locks no more memory.
     fn is_of_mode(&self) -> bool {
         match self {
-            Self::Bind(_) | Self::TooSmall(_) => true,
-            Self::Other(error) => {
-                matches!(error, Error::Privilege { capability, .. } if *capability == LOCK)
-            }
+            Self::Bind(_) | Self::Other(Error::Unsupported { .. }) => true,
+            Self::Other(Error::Privilege { capability, .. }) => *capability == LOCK,
+            Self::Other(_) => false,
         }
     }
 
@@ -229,7 +226,7 @@ impl Opening<'_> {
         let mut xsk = self.in_mode(next, timeout).map_err(|failure| self.explain(next, failure))?;
         let detail = match &failure {
             OpenFailure::Bind(error) => Some(format!("bind: {error}")),
-            _ => None,
+            OpenFailure::Other(_) => None,
         };
         let (reason, detail) = match self.explain(best, failure) {
             // Most drivers have no zero-copy: the errno says no more than that.
@@ -247,8 +244,11 @@ impl Opening<'_> {
         let end = Instant::now() + timeout;
         if mode == BindMode::ZeroCopy && self.config.receive_frames > 0 {
             let (netns, bytes) = (self.config.netns.as_deref(), self.umem.pool().buffer_bytes());
-            let reason = umem::too_small(bytes, netns, &self.interface.name, self.interface.mtu);
-            reason.map_or(Ok(()), |reason| Err(OpenFailure::TooSmall(reason)))?;
+            if let Some(remedy) =
+                umem::too_small(bytes, netns, &self.interface.name, self.interface.mtu)
+            {
+                return Err(self.lacks(mode, remedy).into());
+            }
         }
         loop {
             match self.attempt(mode) {
@@ -430,13 +430,8 @@ impl Opening<'_> {
 
     /// Turns a failure into an error with its cause and a remedy.
     fn explain(&self, mode: BindMode, failure: OpenFailure) -> Error {
-        let lacks = |remedy| {
-            let feature = format!("{} mode on {}", mode.name(), self.object());
-            Error::Unsupported { feature, remedy }
-        };
         let error = match failure {
             OpenFailure::Bind(error) => error,
-            OpenFailure::TooSmall(remedy) => return lacks(remedy),
             OpenFailure::Other(error) => return error,
         };
         let Self { config, interface, .. } = self;
@@ -449,17 +444,18 @@ impl Opening<'_> {
             ),
             Some(libc::EOPNOTSUPP) => {
                 let pieces = self.abilities().and_then(|it| it.zero_copy_pieces);
-                return lacks(no_zero_copy(config.multi_buffer, pieces, interface.mtu));
+                return self.lacks(mode, no_zero_copy(config.multi_buffer, pieces, interface.mtu));
             }
             Some(libc::EINVAL) if zero_copy => {
-                return lacks(format!(
+                return self.lacks(mode, format!(
                     "the driver refuses zero-copy, because an MTU of {} is too much for one buffer, the \
                      queue is not in use (ethtool -l), or it has no room for queues of its own{USE_COPY}",
                     interface.mtu
                 ));
             }
             Some(libc::EINVAL) if config.multi_buffer => {
-                return lacks(
+                return self.lacks(
+                    mode,
                     "packets of several buffers need Linux 6.6; or the queue is not in use \
                      (ethtool -l)"
                         .into(),
@@ -478,6 +474,11 @@ impl Opening<'_> {
         };
         Error::system("bind", format!("{} in {} mode", self.object(), mode.name()), error)
             .remedy(remedy)
+    }
+
+    fn lacks(&self, mode: BindMode, remedy: String) -> Error {
+        let feature = format!("{} mode on {}", mode.name(), self.object());
+        Error::Unsupported { feature, remedy }
     }
 
     /// Returns the driver's abilities, if the kernel reports them.

@@ -106,12 +106,7 @@ impl Redirects {
         let object = object.load().map_err(io::Error::other)?;
         let traced = object.progs_mut().filter(|program| program.name() != MARK);
         let links = traced.map(|program| program.attach()).collect::<Result<_, _>>();
-        let map = |name: &str| {
-            let map = object.maps().find(|map| map.name() == name);
-            let map = map.ok_or_else(|| io::Error::other(format!("no map {name}")))?;
-            MapHandle::try_from(&map).map_err(io::Error::other)
-        };
-        let counts = map("sluice_counts")?;
+        let counts = bpf::map_in(&object, "sluice_counts")?;
         if counts.value_size() as usize != WORDS * 8 || counts.max_entries() != MAX_SENDERS {
             return Err(io::Error::other("bpf/redirects.bpf.c has another layout"));
         }
@@ -119,8 +114,8 @@ impl Redirects {
         Ok(Self {
             _links: links.map_err(io::Error::other)?,
             counts: SharedCounters::over(counts, MAX_SENDERS as usize * WORDS)?,
-            paths: map("sluice_paths")?,
-            exits: map("sluice_exits")?,
+            paths: bpf::map_in(&object, "sluice_paths")?,
+            exits: bpf::map_in(&object, "sluice_exits")?,
             object,
             free: Mutex::new((0..MAX_SENDERS).rev().collect()),
         })

@@ -14,6 +14,8 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Once;
 
+use libbpf_rs::{MapCore, MapHandle, Object};
+
 pub(crate) use emit::{ShortCopy, write_add, write_lookup, write_short_copy};
 pub use link::Mode;
 pub(crate) use link::{
@@ -57,6 +59,13 @@ pub(crate) fn silence_libbpf() {
     ONCE.call_once(|| {
         libbpf_rs::set_print(None);
     });
+}
+
+/// Finds a map of a loaded object file.
+pub(crate) fn map_in(object: &Object, name: &str) -> io::Result<MapHandle> {
+    let map = object.maps().find(|map| map.name() == name);
+    let map = map.ok_or_else(|| io::Error::other(format!("no map {name}")))?;
+    MapHandle::try_from(&map).map_err(io::Error::other)
 }
 
 /// Turns a negative status into the errno it stands for.

@@ -266,20 +266,20 @@ impl ProgInfo {
         for held in ids.clone() {
             ids.extend(reached_from(held)?);
         }
-        let existing = ids.into_iter().map(|id| Ok(existing(id)?.map(|program| (id, program))));
-        let described = existing.filter_map(io::Result::transpose).map(|found| {
-            let (id, program) = found?;
+        let mut programs = Vec::new();
+        for id in ids {
+            let Some(program) = existing(id)? else { continue };
             let info = program_info(program.as_fd())?;
-            Ok(Self {
+            programs.push(Self {
                 id,
                 name: text(&info.name),
                 instructions: info.xlated_prog_len / size_of::<Insn>() as u32,
                 bytes: info.jited_prog_len,
                 runs: info.run_cnt,
                 run_ns: info.run_time_ns,
-            })
-        });
-        described.collect()
+            });
+        }
+        Ok(programs)
     }
 }
 

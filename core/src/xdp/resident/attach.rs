@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::{fmt, io};
 
-use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, ProgramHandle};
+use libbpf_rs::{Object, ObjectBuilder, OpenObject, ProgramHandle};
 
 use super::metadata;
 use super::shared::{self, END, INGRESS, STAGES};
@@ -151,20 +151,17 @@ fn prepare(open: &mut OpenObject, frags: bool) -> libbpf_rs::Result<()> {
 /// Installs the last stage, and binds the maps that only users use to the program, so that other
 /// processes find them.
 fn complete(object: &Object) -> io::Result<()> {
-    let find = |name: &str| {
-        let map = object.maps().find(|map| map.name().to_string_lossy() == name);
-        map.ok_or_else(|| io::Error::other(format!("no map {name}")))
-    };
     let ingress = program(object, PROGRAM).map_err(io::Error::other)?;
     for name in ["sluice_owned", "sluice_owners"] {
-        bpf::bind_map(ingress.as_fd(), find(name)?.as_fd())?;
+        bpf::bind_map(ingress.as_fd(), bpf::map_in(object, name)?.as_fd())?;
     }
     let last = program(object, LAST_STAGE).map_err(io::Error::other)?;
-    bpf::put(find("sluice_stages")?.as_fd(), END, &last.as_fd(), Write::Any)
+    let stages = bpf::map_in(object, "sluice_stages")?;
+    bpf::put(stages.as_fd(), END, &last.as_fd(), Write::Any)
 }
 
 fn program(object: &Object, name: &str) -> Result<ProgramHandle> {
-    let program = object.progs_mut().find(|program| program.name().to_string_lossy() == name);
+    let program = object.progs_mut().find(|program| program.name() == name);
     program
         .and_then(|program| ProgramHandle::try_from(&program).ok())
         .ok_or_else(|| Error::Usage(format!("bpf/ingress.bpf.c has no program {name}")))
