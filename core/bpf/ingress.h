@@ -18,7 +18,7 @@
  *	15	flows		of the host: passed, before the claims
  *	16..31	claims		take matching packets
  *	32..47	counters	read the end's counters: only an owner
- *	58	turn		lock for taking a stage that depends on others: only an owner
+ *	58	claim lock	for taking a stage that depends on others: only an owner
  *	59	ingress		the resident program, called by a metadata reader before it
  *	60	forward		mark: the end redirects everything to another interface
  *	61	drop		mark: the end drops everything
@@ -35,7 +35,7 @@ enum sluice_stage {
 	SLUICE_CLAIMS_MAX = 16,
 	SLUICE_COUNTERS = 32,
 	SLUICE_COUNTERS_MAX = 16,
-	SLUICE_TURN = 58,
+	SLUICE_CLAIM_LOCK = 58,
 	SLUICE_INGRESS = 59,
 	SLUICE_FORWARD = 60,
 	SLUICE_DROP = 61,

@@ -168,9 +168,8 @@ impl Queue {
         slots
     }
 
-    /// Sends the slots the program has released and takes back those that have left. Never
-    /// waits, except for a disk; a `live:` port without room on a host with one CPU yields it to its
-    /// sending thread. Returns how many have left.
+    /// Sends the slots that the program has released. Never waits, except for a disk; a `live:` port without
+    /// room on a host with one CPU yields it to its sending thread. Returns how many slots are free again.
     ///
     /// A packet is sent whole: one that continues in a slot not yet released waits for it. A file gets its
     /// packets in large pieces; when no packet has come for a moment, a sync writes the rest.

@@ -213,7 +213,7 @@ mod tests {
     fn a_stamp_is_read_once() {
         let found = |of_card, hash| Some(StampReading { time_ns: 77, of_card, hash });
         let rows = [
-            ("nobody wrote one", Stamp::Driver, vec![0; 24], None),
+            ("no stamp", Stamp::Driver, vec![0; 24], None),
             (
                 "the kernel's time alone",
                 Stamp::Kernel,

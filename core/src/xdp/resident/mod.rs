@@ -297,8 +297,8 @@ fn foreign(interface: &Interface, id: u32, name: &str) -> Error {
     Error::Unsupported {
         feature: format!("XDP on {}", interface.name),
         remedy: format!(
-            "another program is attached there, '{name}' (id {id}): end who uses it, or take it \
-             off by `ip link set {} xdp off` (`bpftool net`, `bpftool prog show id {id}` say \
+            "another program is attached there, '{name}' (id {id}): end its user, or detach it \
+             by `ip link set {} xdp off` (`bpftool net`, `bpftool prog show id {id}` say \
              more); packet:{0} works beside it",
             interface.name
         ),

@@ -102,9 +102,8 @@ impl Resident {
         if off || self.control.is_detached() {
             return Err(Error::Removed {
                 object: format!("the XDP program of {}", self.interface),
-                remedy:
-                    "somebody took it off (`sluice detach` does): start again to attach it anew"
-                        .into(),
+                remedy: "it was detached, as by `sluice detach`: start again to attach it anew"
+                    .into(),
             });
         }
         Ok(())

@@ -22,7 +22,7 @@ pub(crate) const WHOLE: Range<u32> = 28..32;
 /// Owners that read the end's counters of all packets: neither program nor mark.
 pub(crate) const COUNTERS: Range<u32> = 32..48;
 /// The lock of [`ClaimLock`](super::ClaimLock): neither program nor mark.
-pub(super) const TURN: u32 = 58;
+pub(super) const CLAIM_LOCK: u32 = 58;
 /// The resident program itself, for a metadata reader that runs before it.
 pub(super) const INGRESS: u32 = 59;
 /// Mark: the end redirects everything to another interface.
@@ -40,7 +40,7 @@ pub(crate) const QUEUES_MAX: u32 = 256;
 
 /// Returns true if a stage can hold a program of its owner, not only a mark.
 pub(super) fn has_program(stage: u32) -> bool {
-    stage < TURN
+    stage < CLAIM_LOCK
 }
 
 /// `struct sluice_control`.
@@ -78,10 +78,16 @@ const _: () = {
     assert!(offset_of!(ControlLayout, detached) == 16);
     assert!(offset_of!(ControlLayout, direct) == 24);
     // The end's marks are above all stages that have a program.
-    assert!(TURN < INGRESS && INGRESS < FORWARD && FORWARD < DROP && DROP < DIRECT && DIRECT < END);
+    assert!(
+        CLAIM_LOCK < INGRESS
+            && INGRESS < FORWARD
+            && FORWARD < DROP
+            && DROP < DIRECT
+            && DIRECT < END
+    );
     // A stage fits a byte of `direct`, where 0 stands for none.
     assert!(WHOLE.start > 0 && STAGES <= 256);
-    assert!(WHOLE.end <= COUNTERS.start && COUNTERS.end <= TURN);
+    assert!(WHOLE.end <= COUNTERS.start && COUNTERS.end <= CLAIM_LOCK);
     assert!(size_of::<Counters>() == 48);
     assert!(tally::TAKEN == 16 && tally::DROPPED_BYTES == 40);
 };

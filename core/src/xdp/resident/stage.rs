@@ -14,7 +14,7 @@ use std::sync::Arc;
 use sluicegate_base::ring::now_ns;
 
 use super::shared::{
-    CLAIMS, COUNTERS, DROP, FLOWS, FORWARD, MIRRORS, TALLY_BYTES, TURN, has_program,
+    CLAIM_LOCK, CLAIMS, COUNTERS, DROP, FLOWS, FORWARD, MIRRORS, TALLY_BYTES, has_program,
 };
 use super::{Claimed, Counters, LOOK_AGAIN, LOOKS, Resident, privileged};
 use crate::error::Result;
@@ -198,7 +198,7 @@ impl Stage {
         let token = bpf::token().map_err(failed)?;
         let Some(number) = occupy(resident, stages.clone(), &token).map_err(failed)? else {
             let taken = failed(io::Error::other(match stages.len() {
-                1 => "somebody does the same there already",
+                1 => "another process already does the same there",
                 _ => "all places for claims are taken",
             }));
             return Err(taken.remedy("`sluice claims` shows by whom"));
@@ -294,10 +294,10 @@ impl ClaimLock {
     pub(crate) fn wait(resident: &Resident) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
         let token = bpf::token().map_err(failed)?;
-        match occupy(resident, TURN..TURN + 1, &token).map_err(failed)? {
+        match occupy(resident, CLAIM_LOCK..CLAIM_LOCK + 1, &token).map_err(failed)? {
             Some(_) => Ok(Self { _token: token }),
             None => {
-                Err(failed(io::Error::other("another process has begun to, and does not go on"))
+                Err(failed(io::Error::other("another process holds the lock for taking claims"))
                     .remedy("if one is stopped (state T in `ps`), let it go on or end it"))
             }
         }

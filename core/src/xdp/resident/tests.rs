@@ -232,5 +232,5 @@ fn the_claim_lock_makes_others_wait_while_it_is_held() {
     });
     let _turn = ClaimLock::wait(&resident).unwrap();
     let error = ClaimLock::wait(&resident).unwrap_err().to_string();
-    assert!(error.contains("another process has begun to"), "{error}");
+    assert!(error.contains("another process holds the lock"), "{error}");
 }
