@@ -4,7 +4,7 @@
 //! zero-copy there.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use super::descriptor::{Descriptor, TX_SKB_BUDGET, XDP_MAX_TX_SKB_BUDGET, raise_
 use super::receive::{RxRings, XskReceiver};
 use super::ring::{RingSizes, Rings};
 use super::send::{TxLimits, TxPath, XskSender};
-use super::socket::{Probe, RELEASE_TIMEOUT, RETRY_INTERVAL, XskSocket};
-use super::umem::{self, HEADER_BYTES, Traits, Umem};
+use super::socket::{Probe, RELEASE_TIMEOUT, RETRY_INTERVAL, Traits, XskSocket};
+use super::umem::{self, HEADER_BYTES, Umem};
 use crate::error::{Error, Result};
 use crate::link::{self, netns};
 
@@ -266,8 +266,9 @@ impl Opening<'_> {
             zero_copy: mode == BindMode::ZeroCopy,
             multi_buffer: self.config.multi_buffer,
         };
-        let shared =
-            umem::with_donor(self.umem.pool(), traits, |donor| self.bind(traits, Some(donor)));
+        // The donor stays open until the new socket is bound.
+        let donor = XskSocket::donor(self.umem.pool(), traits);
+        let shared = donor.map(|donor| self.bind(traits, Some(donor.as_raw_fd())));
         let Bound { fd, probe, rx, tx, fed } = match shared {
             Some(Ok(bound)) => bound,
             Some(Err(failure @ OpenFailure::Other(_))) => return Err(failure),

@@ -2,13 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
 use super::descriptor::{Descriptor, Woken};
-use super::umem::{BoundSocket, Traits};
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, PAGE_BYTES, Pool};
 
@@ -46,11 +45,20 @@ pub enum State {
     Gone,
 }
 
+/// Properties that a socket inherits with a shared UMEM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Traits {
+    pub(super) zero_copy: bool,
+    pub(super) multi_buffer: bool,
+}
+
+/// The bound sockets of this process.
+static BOUND: Mutex<Vec<Weak<XskSocket>>> = Mutex::new(Vec::new());
+
 /// A bound AF_XDP socket. Its frames return to the pool when it is dropped.
 #[derive(Debug)]
 pub struct XskSocket {
-    // Drop order: leave the list of bound sockets, close, and only then return the frames.
-    _entry: BoundSocket,
+    // Drop order: close, and only then return the frames.
     fd: Descriptor,
     frames: SocketFrames,
     traits: Traits,
@@ -69,9 +77,23 @@ impl XskSocket {
         busy_poll: bool,
         object: String,
     ) -> Arc<Self> {
-        let entry = BoundSocket::new(pool, fd.as_fd().as_raw_fd(), traits);
         let frames = SocketFrames { pool: Arc::clone(pool), frames: Mutex::default(), probe };
-        Arc::new(Self { _entry: entry, fd, frames, traits, busy_poll, object })
+        let socket = Arc::new(Self { fd, frames, traits, busy_poll, object });
+        let mut bound = BOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        bound.retain(|it| it.strong_count() > 0);
+        bound.push(Arc::downgrade(&socket));
+        socket
+    }
+
+    /// Returns a bound socket of the pool whose UMEM a new one with these traits can share.
+    ///
+    /// The kernel shares a UMEM by the descriptor of any socket bound to it, and gives the new socket
+    /// that one's traits. So a socket with other traits is no donor; without a donor the pool is
+    /// registered again. That does no harm, it only costs twice: each socket knows its lent frames.
+    pub(super) fn donor(pool: &Arc<Pool>, traits: Traits) -> Option<Arc<Self>> {
+        let bound = BOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |it: &Arc<Self>| it.traits == traits && Arc::ptr_eq(&it.frames.pool, pool);
+        bound.iter().filter_map(Weak::upgrade).find(fits)
     }
 
     /// Returns the kernel's counters.

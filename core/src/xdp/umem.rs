@@ -11,8 +11,7 @@
 //! use: it lies in the pool, the packet ends in the frame it begins in, and the frame was lent and has
 //! not come back. So no value from the kernel can give one buffer two holders.
 
-use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 
 use sluicegate_base::memory::Pool;
 
@@ -209,64 +208,6 @@ fn driver(netns: Option<&str>, interface: &str) -> String {
     driver.unwrap_or_default()
 }
 
-// The list of bound sockets, whose UMEM a further socket can share.
-//
-// The kernel shares a UMEM by the descriptor of any socket bound to it, and gives the new socket that
-// one's traits. So a socket with other traits is no donor; without a donor the pool is registered
-// again. A second registration does no harm, it only costs twice: each socket knows its lent frames.
-
-/// Properties that a socket inherits with a shared UMEM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Traits {
-    pub(super) zero_copy: bool,
-    pub(super) multi_buffer: bool,
-}
-
-#[derive(Debug)]
-struct Bound {
-    pool: Weak<Pool>,
-    fd: RawFd,
-    traits: Traits,
-}
-
-/// The bound sockets. A descriptor is listed only while it is open: it is added after its binding and
-/// removed before it is closed.
-static BOUND: Mutex<Vec<Bound>> = Mutex::new(Vec::new());
-
-fn bound() -> MutexGuard<'static, Vec<Bound>> {
-    // The list is consistent at every point that can panic.
-    BOUND.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Calls `work` with a bound socket of the pool, which stays open meanwhile; none if there is none.
-pub(super) fn with_donor<T>(
-    pool: &Arc<Pool>,
-    traits: Traits,
-    work: impl FnOnce(RawFd) -> T,
-) -> Option<T> {
-    let bound = bound();
-    let fits = |it: &&Bound| it.traits == traits && std::ptr::eq(it.pool.as_ptr(), &**pool);
-    let donor = bound.iter().find(fits)?.fd;
-    Some(work(donor))
-}
-
-/// A bound socket's entry in the list; drop it before closing the descriptor.
-#[derive(Debug)]
-pub(super) struct BoundSocket(RawFd);
-
-impl BoundSocket {
-    pub(super) fn new(pool: &Arc<Pool>, fd: RawFd, traits: Traits) -> Self {
-        bound().push(Bound { pool: Arc::downgrade(pool), fd, traits });
-        Self(fd)
-    }
-}
-
-impl Drop for BoundSocket {
-    fn drop(&mut self) {
-        bound().retain(|it| it.fd != self.0);
-    }
-}
-
 #[cfg(test)]
 impl Frames {
     pub(super) fn count(&self) -> usize {
@@ -349,24 +290,6 @@ mod tests {
         assert_eq!(lent.count(), 2);
         assert_eq!(lent.drain(), [64, 99]);
         assert_eq!((lent.count(), lent.take_back(64)), (0, None));
-    }
-
-    #[test]
-    fn a_donor_is_of_the_same_pool_and_works_the_same_way() {
-        let pool = || Pool::new(PoolConfig { buffers: 2, ..PoolConfig::default() }).unwrap();
-        let (ours, other) = (pool(), pool());
-        let traits = Traits { zero_copy: false, multi_buffer: false };
-        // Not descriptors of this process: nothing uses the numbers.
-        let first = BoundSocket::new(&ours, -11, traits);
-        let second = BoundSocket::new(&ours, -12, traits);
-        let found = |pool, traits| with_donor(pool, traits, |fd| fd);
-        assert_eq!(found(&ours, traits), Some(-11));
-        assert_eq!(found(&ours, Traits { zero_copy: true, ..traits }), None, "another mode");
-        assert_eq!(found(&other, traits), None, "another pool");
-        drop(first);
-        assert_eq!(found(&ours, traits), Some(-12), "any that is left will do");
-        drop(second);
-        assert_eq!(found(&ours, traits), None, "none is left");
     }
 
     #[test]
