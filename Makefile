@@ -1,12 +1,13 @@
-# make demo    see it work: a lab, traffic, rates by method, a ledger
-# make test    all tests; those that need root run in namespaces of their own
-# make test-fast  those that need neither root nor a lab, in a minute
-# make lint    formatting, clippy, documentation, scripts
-# make bench   ten minutes: the bars, what moved since docs/bench.json: ROUNDS=5 BASE=other.json
-# make bench-record  writes that file anew, from a run of the same kind
-# make readme  the tables and the chart of README.md and docs/bench.md, of that file; bench-record does it, too
-# make vm-test other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
-# make install the command, into PREFIX/bin
+# make               the command and the examples, in release mode
+# make demo          see it work: a lab, traffic, rates by method, a ledger
+# make test          all tests; those that need root run in namespaces of their own
+# make test-fast     tests that need neither root nor a lab, in a minute
+# make lint          formatting, clippy, documentation, scripts
+# make bench         ten minutes: thresholds, and changes since docs/bench.json: ROUNDS=5 BASE=other.json
+# make bench-record  writes docs/bench.json from such a run, then `make readme`
+# make readme        writes the tables and the chart of README.md and docs/bench.md from docs/bench.json
+# make vm-test       other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
+# make install       installs the command into PREFIX/bin
 
 PREFIX ?= /usr/local
 CARGO ?= cargo
@@ -15,7 +16,7 @@ CARGO ?= cargo
 RELEASE := $(CARGO) build --release --workspace --bins --examples
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SLUICE := $(TARGET)/release/sluice
-# What is measured to be compared, and with what.
+# The run that `make bench` compares, and the result that it compares with.
 ROUNDS ?= 5
 SHORT := bench all --peers --rounds $(ROUNDS) --seconds 300ms --rules 1,100 --no-causes --json
 BASE ?= docs/bench.json
@@ -46,7 +47,7 @@ bench: bench-run
 	$(SLUICE) bench check $(TARGET)/bench.json --compare $(BASE)
 
 bench-record: bench-run
-	@grep -q '"complete":true' $(TARGET)/bench.json || { echo "the run was stopped: $(BASE) stays" >&2; exit 1; }
+	@grep -q '"complete":true' $(TARGET)/bench.json || { echo "the run was stopped: $(BASE) is unchanged" >&2; exit 1; }
 	cp $(TARGET)/bench.json $(BASE)
 	$(MAKE) readme
 

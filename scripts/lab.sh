@@ -89,8 +89,8 @@ trafgen_config() {
 END
 }
 
-# Sends in the background for so many seconds, from one CPU, each packet from the next source port;
-# `sender_pid` is its number. What it says goes to $scratch/sent.
+# send SECONDS: sends in the background, from one CPU, each packet from the next source port. Sets
+# `sender_pid`; the sender's output goes to $scratch/sent.
 send() {
     case $sender in
     generate) set -- "$sluice" generate left0 --method live --duration "$1" --json \

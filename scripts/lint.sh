@@ -7,9 +7,7 @@ cargo fmt --all --check
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
 scripts/floors.sh
-# The folders whose wording is mended; the rest of core and the tests follow.
-scripts/language.sh base filter pcap link nic memif netmap traffic switch bench cli/src core/src/port core/src/forward \
-    core/src/lib.rs core/examples fuzz docs README.md CONTRIBUTING.md
+scripts/language.sh
 shellcheck -x scripts/*.sh scripts/vm/*.sh scripts/vm/init .ci/run
 if cargo deny --version >/dev/null 2>&1; then
     cargo deny --offline check bans licenses sources

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the system packages that building, testing and the demo need, by name.
-# Debian 12 and later, Ubuntu 22.04 and later. Does nothing if all are there. With --bench also
-# the peers that only benches compare with, with --vm what only `make vm-test` boots.
+# Debian 12 and later, Ubuntu 22.04 and later. Does nothing if all are installed.
+# --bench adds the peers that only benches compare with, --vm the tools of `make vm-test`.
 set -eu
 
 # clang compiles the XDP programs; libbpf is built from its crate, with libelf and zlib

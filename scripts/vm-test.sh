@@ -1,16 +1,15 @@
 #!/bin/sh
-# Runs the conformance suite and the tests of XDP on drivers in QEMU, on other kernels and with
-# the drivers of cards that it emulates, and on veth those of programs that are made at run time and
-# of ports on the host's side:
-# several guests side by side, without a network of the host's. The result is target/vm/table.md,
-# of all guests that have run; KEEP=1 puts its first table, the modes, into docs/vm.md.
+# Runs the conformance suite and the tests of XDP on drivers in QEMU: on other kernels, with the drivers of
+# emulated cards, and on veth, which also has the tests of generated programs and of ports on the host's
+# side. Several guests run side by side, without a network of the host's. Writes target/vm/table.md, of
+# all guests that have run; KEEP=1 puts its first table, the modes, into docs/vm.md.
 #
 #     KERNELS="6.1 6.12 7.2"  DRIVERS="igb e1000e vmxnet3 virtio_net virtio_net:2 virtio_net:4
 #     veth"  TESTS=REGEX  JOBS=GUESTS_AT_ONCE
 #
-# virtio_net:2 and virtio_net:4 have so many queue pairs. Two are in use, as there are two CPUs; with
-# four there is one for each CPU besides, and native XDP uses these too. The wire of these and of
-# virtio_net is of TAP devices, which take root, or user namespaces.
+# virtio_net:2 and virtio_net:4 have two and four queue pairs. Linux uses two, one for each CPU; native XDP
+# uses the other two as well. The wire of virtio_net consists of TAP devices, which need root or user
+# namespaces.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -39,13 +38,13 @@ export KERNELS
 scripts/setup.sh --vm
 vm=$(cd "${CARGO_TARGET_DIR:-target}/vm" && pwd)
 logs=$vm/logs
-# What one guest has for itself lies in runs/KERNEL-DRIVER.
+# Each guest's own files lie in runs/KERNEL-DRIVER.
 runs=$vm/runs
 rm -rf "$vm/tests" "$runs"
 mkdir -p "$logs" "$vm/tests" "$runs"
 
-# The tests are built here and run there: the guests see this machine's files. Copies, for who
-# builds meanwhile would change them under a guest.
+# The tests are built here and run in the guests, which see this machine's files. They are copied, because
+# another build would change them under a guest.
 programs=
 cargo test --package sluicegate --test wire --test xdp --test live --test host --test tap \
     --package sluicegate-traffic --test spec --test analyse --no-run \
@@ -94,7 +93,7 @@ hangs() {
         scripts/vm/faults
 }
 
-# comes_up CONSOLE: whether the guest gets as far as its tests; one that has ended is not waited for.
+# comes_up CONSOLE: succeeds once the guest has reached its tests, or has ended.
 comes_up() {
     for _ in $(seq "$BOOT_SECONDS"); do
         ! grep -aq "vm: kernel" "$1" || return 0
@@ -117,9 +116,9 @@ END
     wire=
     [ -z "$(pairs "$2")" ] || wire="scripts/vm/wire.sh $(pairs "$2")"
     for _ in first second; do
-        # There before the guest is, for who looks at it.
+        # The file exists before the guest writes to it: comes_up reads it.
         : >"$run/raw"
-        # In the background, for a shell that waits for what is in front hears no signal.
+        # In the background, because a shell that waits for a foreground process hears no signal.
         # shellcheck disable=SC2046,SC2086 # words, or none
         timeout "$GUEST_SECONDS" nice $wire qemu-system-x86_64 \
             -machine q35 -accel tcg -cpu max -smp 2 -m 3G \

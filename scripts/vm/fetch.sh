@@ -2,7 +2,7 @@
 # Fetches what `make vm-test` boots: kernels and a static busybox, as Debian packages, unpacked
 # below target/vm, and installs QEMU where there is none that emulates igb (8.0 and later do).
 # The system's package sources stay as they are; their mirror is used, or DEBIAN_MIRROR.
-# KERNELS: which series, "6.1 6.12 7.2". What is there already is left alone.
+# KERNELS: the series, "6.1 6.12 7.2". Existing files are left alone.
 set -eu
 cd "$(dirname "$0")/../.."
 

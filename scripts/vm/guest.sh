@@ -1,7 +1,6 @@
 #!/bin/sh
-# Runs tests in a guest: those of the programs that $vm_job lists, each test in a process of its
-# own, so that one that hangs or dies does not take the others along. What is to be read by the
-# host goes to the console, in lines that begin with "vm:".
+# Runs the tests of the programs that $vm_job lists in a guest, each in its own process, so that a test
+# that hangs or dies does not affect others. The host reads lines of the console that begin with "vm:".
 set -u
 # The kernel's command line names it; scripts/vm-test.sh has written it: $driver, $programs, which
 # $tests, how many $seconds for one.

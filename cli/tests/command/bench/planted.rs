@@ -12,7 +12,7 @@ use crate::support::*;
 
 /// How often a run is made in all whose figures are in doubt: another program had the CPUs, too.
 const TRIES: usize = 5;
-/// What is said where packets all come to the one that sends them.
+/// The advice when the CPU that sends also receives all packets.
 const ALONE: &str = "CPU 0 alone receives packets, ";
 
 /// Makes a run until what it advises is `right` in each step, by the step's name ("recv, 2 queues"), these
