@@ -1,4 +1,4 @@
-# make               the command and the examples, in release mode
+# make               the command, in release mode
 # make demo          see it work: a lab, traffic, rates by method, a ledger
 # make test          all tests; those that need root run in namespaces of their own
 # make test-fast     tests that need neither root nor a lab, in a minute
@@ -11,9 +11,9 @@
 
 PREFIX ?= /usr/local
 CARGO ?= cargo
-# One command for all that uses it: with other targets cargo would choose other features of the
-# dependencies (a test's tempfile needs more of rustix) and build them anew.
-RELEASE := $(CARGO) build --release --workspace --bins --examples
+# All targets use this command: with examples, cargo would also build what only tests depend on, choose more
+# features of dependencies, and optimize each example as a whole program.
+RELEASE := $(CARGO) build --release --workspace --bins
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SLUICE := $(TARGET)/release/sluice
 # The run that `make bench` compares, and the result that it compares with.
