@@ -25,12 +25,12 @@ pub enum Use {
 
 impl Use {
     /// Returns true if a port for this use receives.
-    pub fn receives(self) -> bool {
+    pub(crate) fn receives(self) -> bool {
         self != Self::Send
     }
 
     /// Returns true if a port for this use sends.
-    pub fn sends(self) -> bool {
+    pub(crate) fn sends(self) -> bool {
         self != Self::Receive
     }
 }
