@@ -87,15 +87,16 @@ fn what_the_interface_drops_that_sends_is_named_and_holds_nobody_up() {
     ] {
         let running = forward(&lab, &["packet:middle0", to, "--one-way", "-f", "udp port 9"]);
         let before = come();
-        for (size, count) in [("1000", "4"), ("500", "300")] {
+        // All fit into the 256 entries of a veth's ring, even if a busy machine does not empty it meanwhile.
+        for (size, count) in [("1000", "4"), ("500", "200")] {
             let frames = ["--size", size, "--count", count];
             let how = ["--method", "sendto", "--rate", "10kpps"];
             ended(&mut generate(&lab, &[&frames[..], &how].concat())).good();
         }
-        eventually(&format!("{to}: those behind them come"), || come() >= before + 300);
+        eventually(&format!("{to}: the short packets arrive"), || come() >= before + 200);
         let report = running.stop().good();
-        assert_eq!(report["ledger"]["in"], 304, "{to}: {report}");
-        assert_eq!(report["ledger"]["out"], 300, "{to}: {report}");
+        assert_eq!(report["ledger"]["in"], 204, "{to}: {report}");
+        assert_eq!(report["ledger"]["out"], 200, "{to}: {report}");
         let losses = serde_json::json!({ name: 4 });
         assert_eq!(report["ledger"]["losses"], losses, "{to}: {why}: {report}");
     }
