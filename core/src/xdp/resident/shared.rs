@@ -13,6 +13,8 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 pub(super) const VERSION: u32 = 5;
 /// Stages that copy packets and pass them on.
 pub(crate) const MIRRORS: Range<u32> = 0..8;
+/// The stage of a scrubber, between copies and everything that takes packets. It has no owner yet.
+pub(super) const SCRUB: Range<u32> = 8..9;
 /// The stage that passes the host's own flows.
 pub(crate) const FLOWS: Range<u32> = 15..16;
 /// Stages that take packets: filtered claims first, then claims on all packets.

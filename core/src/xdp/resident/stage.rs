@@ -14,7 +14,7 @@ use std::sync::Arc;
 use sluicegate_base::ring::now_ns;
 
 use super::shared::{
-    CLAIM_LOCK, CLAIMS, COUNTERS, DROP, FLOWS, FORWARD, MIRRORS, TALLY_BYTES, has_program,
+    CLAIM_LOCK, CLAIMS, COUNTERS, DROP, FLOWS, FORWARD, MIRRORS, SCRUB, TALLY_BYTES, has_program,
 };
 use super::{Claimed, Counters, LOOK_AGAIN, LOOKS, Resident, privileged};
 use crate::error::Result;
@@ -376,7 +376,7 @@ impl Drop for Direct {
 /// All stages that can have an owner, in the order in which they see a packet. Claims on all packets
 /// are an exception: `sluice_direct` hands out their packets behind FORWARD.
 fn stages() -> impl Iterator<Item = u32> {
-    COUNTERS.chain(MIRRORS).chain(FLOWS).chain(CLAIMS).chain([FORWARD, DROP])
+    COUNTERS.chain(MIRRORS).chain(SCRUB).chain(FLOWS).chain(CLAIMS).chain([FORWARD, DROP])
 }
 
 impl Resident {

@@ -17,7 +17,7 @@ mod copy;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::metadata::{HASH_AT, TIME_AT};
-use super::shared::{CLAIMS, END, FLOWS, FORWARD, MIRRORS, PRESENT_AT, STAGES, tally};
+use super::shared::{CLAIMS, END, FLOWS, FORWARD, MIRRORS, PRESENT_AT, SCRUB, STAGES, tally};
 use super::{Action, Resident, Stage};
 use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
@@ -248,7 +248,7 @@ impl StageProgram<'_> {
         self.asm.load(Size::DW, R9, R1 + 0);
         let own = self.stage;
         let later: Vec<u32> =
-            MIRRORS.chain(FLOWS).chain(CLAIMS).filter(|&stage| stage > own).collect();
+            MIRRORS.chain(SCRUB).chain(FLOWS).chain(CLAIMS).filter(|&stage| stage > own).collect();
         // In groups: most are empty.
         for group in later.chunk_by(|a, b| a / 8 == b / 8) {
             let mask = group.iter().fold(0u32, |mask, stage| mask | 1 << stage);
