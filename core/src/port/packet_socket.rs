@@ -52,9 +52,11 @@ impl Socket {
                 Some(libc::EPERM) => Error::Privilege {
                     operation: format!("opening {object}"),
                     capability: "CAP_NET_RAW",
-                    remedy: "run it with sudo, or give the program the capability: \
-                             setcap cap_net_raw+ep $(command -v sluice)"
-                        .into(),
+                    remedy: format!(
+                        "run it with sudo, or give the program the capability: \
+                         sudo setcap cap_net_raw+ep {}",
+                        std::env::current_exe().unwrap_or_default().display()
+                    ),
                 },
                 Some(libc::EAFNOSUPPORT) => Error::Unsupported {
                     feature: "AF_PACKET".into(),
