@@ -7,29 +7,15 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use netlink_packet_core::{NlasIterator, Parseable, ParseableParametrized};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{
-    LinkAttribute, LinkFlags, LinkHeader, LinkInfo, LinkMessage, LinkXdp, Stats64,
-};
-
 use super::Netlink;
-use super::netlink::attribute;
+use super::netlink::{Body, attribute, attributes, half, ip, text, word};
 use sluicegate_base::error::{Error, Result};
 
-// The attributes of a link that are read here: linux/if_link.h.
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_IFALIAS: u16 = 20;
-const IFLA_STATS64: u16 = 23;
-const IFLA_NUM_TX_QUEUES: u16 = 31;
-const IFLA_NUM_RX_QUEUES: u16 = 32;
-const IFLA_XDP: u16 = 43;
-
+/// Bytes of a `struct ifinfomsg`, and of a `struct ifaddrmsg`.
 const LINK_HEADER_BYTES: usize = 16;
+const ADDRESS_HEADER_BYTES: usize = 8;
+/// In `IFLA_XDP`, the program that the driver runs (linux/if_link.h).
+const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 
 /// An interface at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -165,21 +151,24 @@ pub struct LinkStats {
     pub tx_fifo: u64,
 }
 
-impl From<Stats64> for LinkStats {
-    fn from(stats: Stats64) -> Self {
+impl LinkStats {
+    /// Parses a `struct rtnl_link_stats64`. A word that an older kernel lacks is zero.
+    fn parse(value: &[u8]) -> Self {
+        let words = value.as_chunks().0;
+        let at = |index: usize| words.get(index).map_or(0, |word| u64::from_ne_bytes(*word));
         Self {
-            rx_packets: stats.rx_packets,
-            rx_bytes: stats.rx_bytes,
-            rx_errors: stats.rx_errors,
-            rx_dropped: stats.rx_dropped,
-            rx_missed: stats.rx_missed_errors,
-            rx_fifo: stats.rx_fifo_errors,
-            rx_nohandler: stats.rx_nohandler,
-            tx_packets: stats.tx_packets,
-            tx_bytes: stats.tx_bytes,
-            tx_errors: stats.tx_errors,
-            tx_dropped: stats.tx_dropped,
-            tx_fifo: stats.tx_fifo_errors,
+            rx_packets: at(0),
+            tx_packets: at(1),
+            rx_bytes: at(2),
+            tx_bytes: at(3),
+            rx_errors: at(4),
+            tx_errors: at(5),
+            rx_dropped: at(6),
+            tx_dropped: at(7),
+            rx_fifo: at(14),
+            rx_missed: at(15),
+            tx_fifo: at(18),
+            rx_nohandler: at(23),
         }
     }
 }
@@ -204,8 +193,8 @@ impl Netlink {
     /// # Errors
     /// The kernel does not answer.
     pub fn links(&mut self) -> Result<Vec<Interface>> {
-        let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
-        self.dump(&request, parse_link).map_err(|e| Error::system("list", "interfaces", e))
+        let links = self.dump(libc::RTM_GETLINK, &link(0), parse_link);
+        links.map_err(|e| Error::system("list", "interfaces", e))
     }
 
     /// One interface by name.
@@ -230,7 +219,7 @@ impl Netlink {
     /// # Errors
     /// As [`interface`](Self::interface).
     pub fn link(&mut self, name: &str) -> Result<Interface> {
-        match self.get(by_name(name), parse_link) {
+        match self.get(libc::RTM_GETLINK, &by_name(name), parse_link) {
             Ok(link) => link.ok_or_else(|| removed(name)),
             Err(e) => match e.raw_os_error() {
                 // EINVAL, ERANGE: longer than a name can be.
@@ -245,11 +234,10 @@ impl Netlink {
     /// # Errors
     /// No such interface.
     pub fn alias(&mut self, name: &str) -> Result<Option<String>> {
-        let parse = |body: &[u8]| {
-            let text = attribute(body.get(LINK_HEADER_BYTES..)?, IFLA_IFALIAS)?;
-            Some(String::from_utf8_lossy(&text).trim_end_matches('\0').to_owned())
-        };
-        self.get(by_name(name), parse).map_err(|e| Error::system("look up", name, e))
+        let parse =
+            |body: &[u8]| attribute(body.get(LINK_HEADER_BYTES..)?, libc::IFLA_IFALIAS).map(text);
+        let alias = self.get(libc::RTM_GETLINK, &by_name(name), parse);
+        alias.map_err(|e| Error::system("look up", name, e))
     }
 
     /// An interface in use as it is now, without its addresses. It is known by its index: a new name
@@ -259,9 +247,7 @@ impl Netlink {
     /// [`Error::Removed`] if it was removed; any other where the kernel does not answer, and the next
     /// question may tell.
     pub fn again(&mut self, interface: &Interface) -> Result<Interface> {
-        let mut message = LinkMessage::default();
-        message.header.index = interface.index;
-        match self.get(RouteNetlinkMessage::GetLink(message), parse_link) {
+        match self.get(libc::RTM_GETLINK, &link(interface.index), parse_link) {
             Ok(now) => now.ok_or_else(|| Error::removed(&interface.name)),
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
                 Err(Error::removed(&interface.name))
@@ -277,8 +263,8 @@ impl Netlink {
     }
 
     fn addresses(&mut self) -> Result<Vec<(u32, Address)>> {
-        let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-        self.dump(&request, parse_address).map_err(|e| Error::system("list", "addresses", e))
+        let addresses = self.dump(libc::RTM_GETADDR, &Body::of(&[0, 0]), parse_address);
+        addresses.map_err(|e| Error::system("list", "addresses", e))
     }
 }
 
@@ -289,52 +275,41 @@ fn removed(name: &str) -> Error {
     }
 }
 
-fn by_name(name: &str) -> RouteNetlinkMessage {
-    let mut message = LinkMessage::default();
-    message.attributes.push(LinkAttribute::IfName(name.to_owned()));
-    RouteNetlinkMessage::GetLink(message)
+/// A `struct ifinfomsg` with an interface's number; 0 for all, or one that an attribute names.
+pub(super) fn link(index: u32) -> Body {
+    Body::of(&[0, index, 0, 0])
+}
+
+fn by_name(name: &str) -> Body {
+    link(0).with_text(libc::IFLA_IFNAME, name)
 }
 
 pub(super) fn parse_link(body: &[u8]) -> Option<Interface> {
-    let header = LinkHeader::parse(body).ok()?;
-    let flags = header.flags;
+    let flags = word(body, 8)?.cast_signed();
+    let has = |flag: i32| flags & flag != 0;
     let mut link = Interface {
-        index: header.index,
-        hardware: header.link_layer_type.into(),
-        up: flags.contains(LinkFlags::Up),
-        running: flags.contains(LinkFlags::Up) && flags.contains(LinkFlags::Running),
-        loopback: flags.contains(LinkFlags::Loopback),
+        hardware: half(body, 2)?,
+        index: word(body, 4)?,
+        up: has(libc::IFF_UP),
+        running: has(libc::IFF_UP) && has(libc::IFF_RUNNING),
+        loopback: has(libc::IFF_LOOPBACK),
         ..Interface::default()
     };
-    for nla in NlasIterator::new(body.get(LINK_HEADER_BYTES..)?) {
-        let Ok(nla) = nla else { break };
-        let wanted = matches!(
-            nla.kind(),
-            IFLA_ADDRESS
-                | IFLA_IFNAME
-                | IFLA_MTU
-                | IFLA_LINKINFO
-                | IFLA_STATS64
-                | IFLA_NUM_TX_QUEUES
-                | IFLA_NUM_RX_QUEUES
-                | IFLA_XDP
-        );
-        if !wanted {
-            continue;
-        }
-        match LinkAttribute::parse_with_param(&nla, header.interface_family) {
-            Ok(LinkAttribute::Address(bytes)) => link.mac = bytes.try_into().ok().map(Mac),
-            Ok(LinkAttribute::IfName(name)) => link.name = name,
-            Ok(LinkAttribute::Mtu(mtu)) => link.mtu = mtu,
-            Ok(LinkAttribute::Stats64(stats)) => link.stats = stats.into(),
-            Ok(LinkAttribute::NumTxQueues(queues)) => link.tx_queues = queues,
-            Ok(LinkAttribute::NumRxQueues(queues)) => link.rx_queues = queues,
-            Ok(LinkAttribute::Xdp(told)) => {
-                link.native_xdp =
-                    told.iter().any(|x| matches!(x, LinkXdp::DrvProgId(id) if *id > 0));
+    for (kind, value) in attributes(body.get(LINK_HEADER_BYTES..)?) {
+        let number = || word(value, 0).unwrap_or_default();
+        match kind {
+            libc::IFLA_ADDRESS => link.mac = value.try_into().ok().map(Mac),
+            libc::IFLA_IFNAME => link.name = text(value),
+            libc::IFLA_MTU => link.mtu = number(),
+            libc::IFLA_STATS64 => link.stats = LinkStats::parse(value),
+            libc::IFLA_NUM_TX_QUEUES => link.tx_queues = number(),
+            libc::IFLA_NUM_RX_QUEUES => link.rx_queues = number(),
+            libc::IFLA_XDP => {
+                let program = attribute(value, IFLA_XDP_DRV_PROG_ID).and_then(|id| word(id, 0));
+                link.native_xdp = program.is_some_and(|id| id > 0);
             }
-            Ok(LinkAttribute::LinkInfo(infos)) => {
-                link.kind = infos.iter().find_map(kind_of).unwrap_or_default();
+            libc::IFLA_LINKINFO => {
+                link.kind = attribute(value, libc::IFLA_INFO_KIND).map(text).unwrap_or_default();
             }
             _ => {}
         }
@@ -342,29 +317,14 @@ pub(super) fn parse_link(body: &[u8]) -> Option<Interface> {
     (!link.name.is_empty()).then_some(link)
 }
 
-fn kind_of(info: &LinkInfo) -> Option<String> {
-    match info {
-        LinkInfo::Kind(kind) => Some(kind.to_string()),
-        _ => None,
-    }
-}
-
 fn parse_address(body: &[u8]) -> Option<(u32, Address)> {
-    let message = AddressMessage::parse(body).ok()?;
+    let (prefix, index) = (*body.get(1)?, word(body, 4)?);
+    let attributes = body.get(ADDRESS_HEADER_BYTES..)?;
     // On a point-to-point link IFA_ADDRESS is the peer's and IFA_LOCAL ours; IPv6 has only the
     // former where there is no peer.
-    let local = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Local(ip) => Some(*ip),
-        _ => None,
-    });
-    let ip = local.or_else(|| {
-        message.attributes.iter().find_map(|attribute| match attribute {
-            AddressAttribute::Address(ip) => Some(*ip),
-            _ => None,
-        })
-    })?;
-    let prefix = message.header.prefix_len;
-    Some((message.header.index, Address { ip, prefix }))
+    let local = attribute(attributes, libc::IFA_LOCAL);
+    let ip = ip(local.or_else(|| attribute(attributes, libc::IFA_ADDRESS))?)?;
+    Some((index, Address { ip, prefix }))
 }
 
 #[cfg(test)]
@@ -421,8 +381,8 @@ mod tests {
 
     #[test]
     fn broken_messages_are_passed_over() {
-        let name = [8, 0, IFLA_IFNAME as u8, 0, b'a', b'b', 0, 0];
-        let cut = [200, 0, IFLA_MTU as u8, 0, 1, 2];
+        let name = [8, 0, libc::IFLA_IFNAME as u8, 0, b'a', b'b', 0, 0];
+        let cut = [200, 0, libc::IFLA_MTU as u8, 0, 1, 2];
         let mut stub = vec![0; LINK_HEADER_BYTES];
         for (sentence, body, found) in [
             ("a short header", &[0; 7][..], false),

@@ -16,7 +16,7 @@ use netlink_sys::Socket;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::interface::parse_link;
-use super::netlink::{BUFFER_BYTES, RTMGRP_LINK, attribute, messages, subscribe};
+use super::netlink::{BUFFER_BYTES, messages, subscribe};
 use super::{Interface, Netlink};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_filter::Instruction;
@@ -179,7 +179,7 @@ impl LinkRemoval {
     /// As [`subscribe`].
     pub(crate) fn open(netns: Option<&str>, index: u32) -> Result<Self> {
         let attach = |socket: &Socket| cbpf::attach_to_socket(socket.as_fd(), &filter(index));
-        Ok(Self { socket: subscribe(netns, RTMGRP_LINK, attach)? })
+        Ok(Self { socket: subscribe(netns, libc::RTMGRP_LINK, attach)? })
     }
 
     /// Returns the last state of the interface if it was removed.
@@ -193,7 +193,7 @@ impl LinkRemoval {
             }
         };
         let message = messages(buffer.get(..bytes)?).next()?.ok()?;
-        parse_link(message.payload())
+        parse_link(message.body)
     }
 }
 
@@ -215,10 +215,6 @@ fn filter(index: u32) -> Vec<Instruction> {
     checks.chain([Op::Return(u32::MAX), Op::Return(0)]).map(Op::encode).collect()
 }
 
-// linux/rtnetlink.h, linux/if_link.h
-const LINK_HEADER_BYTES: usize = 16;
-const IFLA_IFNAME: u16 = 3;
-
 /// Names that are remembered at most; those of the lowest indices, which are the oldest, go first.
 const MAX_NAMES: usize = 4096;
 
@@ -236,7 +232,7 @@ impl LinkNames {
     /// # Errors
     /// No such namespace, no privilege to enter it, or no socket.
     pub fn open(netns: Option<&str>) -> Result<Self> {
-        let socket = subscribe(netns, RTMGRP_LINK, |_| Ok(()))?;
+        let socket = subscribe(netns, libc::RTMGRP_LINK, |_| Ok(()))?;
         Ok(Self { socket, buffer: vec![0; BUFFER_BYTES], names: BTreeMap::new() })
     }
 
@@ -258,10 +254,10 @@ impl LinkNames {
             };
             let received = self.buffer.get(..bytes).unwrap_or_default();
             for message in messages(received).map_while(io::Result::ok) {
-                if matches!(message.message_type(), libc::RTM_NEWLINK | libc::RTM_DELLINK)
-                    && let Some((index, name)) = index_and_name(message.payload())
+                if matches!(message.kind, libc::RTM_NEWLINK | libc::RTM_DELLINK)
+                    && let Some(link) = parse_link(message.body)
                 {
-                    self.names.insert(index, name);
+                    self.names.insert(link.index, link.name);
                     if self.names.len() > MAX_NAMES {
                         self.names.pop_first();
                     }
@@ -269,15 +265,6 @@ impl LinkNames {
             }
         }
     }
-}
-
-/// The index and the name in the body of a message about a device (struct ifinfomsg, attributes).
-fn index_and_name(body: &[u8]) -> Option<(u32, String)> {
-    let (header, attributes) = body.split_at_checked(LINK_HEADER_BYTES)?;
-    let index = header[4..8].first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))?;
-    let name = attribute(attributes, IFLA_IFNAME)?;
-    let name = name.strip_suffix(&[0]).unwrap_or(&name);
-    Some((index, String::from_utf8_lossy(name).into_owned()))
 }
 
 #[cfg(test)]
@@ -293,20 +280,5 @@ mod tests {
         let nobody = Interface { index: 1 << 30, name: "nobody0".into(), ..lo };
         let error = LinkState::of(&nobody).unwrap().look().unwrap_err();
         assert!(matches!(error, Error::Removed { .. }), "{error}");
-    }
-
-    #[test]
-    fn a_body_gives_the_index_and_the_name() {
-        let mut body = vec![0; LINK_HEADER_BYTES];
-        body[4..8].copy_from_slice(&42u32.to_ne_bytes());
-        let length = |bytes: u16| bytes.to_ne_bytes();
-        let name = [&length(9)[..], &IFLA_IFNAME.to_ne_bytes(), b"eth7\0\0\0\0"].concat();
-        for (sentence, bytes, found) in [
-            ("a name ends at its zero", [&body[..], &name].concat(), Some((42, "eth7".into()))),
-            ("a body without a name gives none", body.clone(), None),
-            ("a body that is cut short gives none", body[..15].to_vec(), None),
-        ] {
-            assert_eq!(index_and_name(&bytes), found, "{sentence}");
-        }
     }
 }

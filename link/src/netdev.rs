@@ -6,10 +6,10 @@
 use std::fs;
 use std::os::fd::AsRawFd;
 
-use netlink_packet_core::{DefaultNla, Emitable, NetlinkSerializable, NlasIterator};
 use netlink_sys::protocols::NETLINK_GENERIC;
 use sluicegate_base::error::{Error, Result};
 
+use super::netlink::{Body, attribute, half, word};
 use super::{Interface, Netlink, netns};
 
 // linux/genetlink.h
@@ -20,7 +20,7 @@ const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 const GENL_HEADER_BYTES: usize = 4;
 
 // linux/netdev.h
-const NETDEV_FAMILY_NAME: &[u8] = b"netdev\0";
+const NETDEV_FAMILY_NAME: &str = "netdev";
 const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
@@ -77,16 +77,17 @@ pub fn xdp_abilities(netns: Option<&str>, interface: &Interface) -> Result<Optio
     let failed =
         |error| Error::system("ask for the XDP abilities of", interface.name.as_str(), error);
     let mut netlink = Netlink::open_to(netns, NETLINK_GENERIC)?;
-    let name = DefaultNla::new(CTRL_ATTR_FAMILY_NAME, NETDEV_FAMILY_NAME.into());
-    let question = Question { family: GENL_ID_CTRL, command: CTRL_CMD_GETFAMILY, attribute: name };
-    let family = match netlink.get(question, |body| number(body, CTRL_ATTR_FAMILY_ID)) {
+    // Of the families asked here all versions take the first one's requests.
+    let request = |command| Body::begin([command, 1, 0, 0], &[]);
+    let by_name = request(CTRL_CMD_GETFAMILY).with_text(CTRL_ATTR_FAMILY_NAME, NETDEV_FAMILY_NAME);
+    let id = |body: &[u8]| number(body, CTRL_ATTR_FAMILY_ID);
+    let family = match netlink.get(GENL_ID_CTRL, &by_name, id) {
         Ok(Some(family)) => family as u16,
         Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(failed(error)),
         _ => return Ok(None),
     };
-    let index = DefaultNla::new(NETDEV_A_DEV_IFINDEX, interface.index.to_ne_bytes().into());
-    let question = Question { family, command: NETDEV_CMD_DEV_GET, attribute: index };
-    netlink.get(question, |body| Some(abilities(body))).map_err(failed)
+    let device = request(NETDEV_CMD_DEV_GET).with_number(NETDEV_A_DEV_IFINDEX, interface.index);
+    netlink.get(family, &device, |body| Some(abilities(body))).map_err(failed)
 }
 
 fn abilities(body: &[u8]) -> XdpAbilities {
@@ -102,37 +103,13 @@ fn abilities(body: &[u8]) -> XdpAbilities {
     }
 }
 
-/// A request with one attribute.
-struct Question {
-    family: u16,
-    command: u8,
-    attribute: DefaultNla,
-}
-
-impl NetlinkSerializable for Question {
-    fn message_type(&self) -> u16 {
-        self.family
-    }
-
-    fn buffer_len(&self) -> usize {
-        GENL_HEADER_BYTES + self.attribute.buffer_len()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        // Of the families asked here all versions take the first one's requests.
-        buffer[..GENL_HEADER_BYTES].copy_from_slice(&[self.command, 1, 0, 0]);
-        self.attribute.emit(&mut buffer[GENL_HEADER_BYTES..]);
-    }
-}
-
 /// The number in an answer's attribute, of two, four or eight bytes.
 fn number(body: &[u8], kind: u16) -> Option<u64> {
-    let mut attributes = NlasIterator::new(body.get(GENL_HEADER_BYTES..)?);
-    let found = attributes.find_map(|it| it.ok().filter(|it| it.kind() == kind))?;
-    match *found.value() {
-        [a, b] => Some(u16::from_ne_bytes([a, b]).into()),
-        [a, b, c, d] => Some(u32::from_ne_bytes([a, b, c, d]).into()),
-        ref bytes => Some(u64::from_ne_bytes(bytes.try_into().ok()?)),
+    let value = attribute(body.get(GENL_HEADER_BYTES..)?, kind)?;
+    match value.len() {
+        2 => half(value, 0).map(u64::from),
+        4 => word(value, 0).map(u64::from),
+        _ => value.try_into().ok().map(u64::from_ne_bytes),
     }
 }
 
@@ -158,10 +135,7 @@ mod tests {
 
     /// An attribute as it lies in a message.
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let attribute = DefaultNla::new(kind, value.to_vec());
-        let mut bytes = vec![0; attribute.buffer_len()];
-        attribute.emit(&mut bytes);
-        bytes
+        Body::default().with(kind, value).as_ref().to_vec()
     }
 
     #[test]

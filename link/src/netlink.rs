@@ -4,24 +4,22 @@
 //! needs `CAP_NET_ADMIN` in the namespace the socket was opened in.
 
 use std::io;
+use std::net::IpAddr;
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ECHO, NLM_F_REQUEST, NetlinkBuffer,
-    NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable, NlasIterator,
-};
-use netlink_packet_route::RouteNetlinkMessage;
+use libc::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_ECHO, NLM_F_REQUEST};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::netns;
 use sluicegate_base::error::{Error, Result};
 
-// linux/netlink.h
-const NLMSG_NOOP: u16 = 1;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLMSG_ALIGN: usize = 4;
-// linux/rtnetlink.h
-pub(super) const RTMGRP_LINK: u32 = 1;
+/// Bytes of a `struct nlmsghdr`, and of a `struct nlattr` (linux/netlink.h).
+const HEADER_BYTES: usize = 16;
+const ATTRIBUTE_HEADER_BYTES: usize = 4;
+/// Messages and attributes begin at multiples of this.
+const ALIGN: usize = 4;
+const NOOP: u16 = libc::NLMSG_NOOP as u16;
+const ERROR: u16 = libc::NLMSG_ERROR as u16;
+const DONE: u16 = libc::NLMSG_DONE as u16;
 
 /// Larger than the 32 KiB the kernel fills at most in one go of a dump.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
@@ -62,16 +60,17 @@ impl Netlink {
     /// answer; what it can make nothing of is passed over.
     pub(super) fn dump<T>(
         &mut self,
-        request: &RouteNetlinkMessage,
+        kind: u16,
+        request: &Body,
         mut each: impl FnMut(&[u8]) -> Option<T>,
     ) -> io::Result<Vec<T>> {
         let mut found = Vec::new();
         for _ in 0..DUMP_TRIES {
             found.clear();
-            let sequence = self.send(request.clone(), NLM_F_DUMP)?;
+            let sequence = self.send(kind, request, NLM_F_DUMP)?;
             let mut disturbed = false;
             self.answers(sequence, |flags, body| {
-                disturbed |= flags & NLM_F_DUMP_INTR != 0;
+                disturbed |= i32::from(flags) & NLM_F_DUMP_INTR != 0;
                 found.extend(each(body));
             })?;
             if !disturbed {
@@ -85,31 +84,30 @@ impl Netlink {
     /// Asks for one thing.
     pub(super) fn get<T>(
         &mut self,
-        request: impl NetlinkSerializable,
+        kind: u16,
+        request: &Body,
         mut each: impl FnMut(&[u8]) -> Option<T>,
     ) -> io::Result<Option<T>> {
         // Of queueing disciplines the kernel tells those who want an echo only (net/sched/sch_api.c).
-        let sequence = self.send(request, NLM_F_ACK | NLM_F_ECHO)?;
+        let sequence = self.send(kind, request, NLM_F_ACK | NLM_F_ECHO)?;
         let mut found = None;
         self.answers(sequence, |_, body| found = each(body))?;
         Ok(found)
     }
 
     /// Asks for a change and waits until it is done.
-    pub(super) fn change(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-        let sequence = self.send(request, flags | NLM_F_ACK)?;
+    pub(super) fn change(&mut self, kind: u16, request: &Body, flags: i32) -> io::Result<()> {
+        let sequence = self.send(kind, request, flags | NLM_F_ACK)?;
         self.answers(sequence, |_, _| ())
     }
 
-    fn send(&mut self, request: impl NetlinkSerializable, flags: u16) -> io::Result<u32> {
+    fn send(&mut self, kind: u16, Body(body): &Body, flags: i32) -> io::Result<u32> {
         self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
+        let flags = (NLM_F_REQUEST | flags) as u16;
+        let mut bytes = ((HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
+        bytes.extend([kind.to_ne_bytes(), flags.to_ne_bytes()].as_flattened());
+        bytes.extend([self.sequence.to_ne_bytes(), [0; 4]].as_flattened());
+        bytes.extend(body);
         self.socket.send(&bytes, 0)?;
         Ok(self.sequence)
     }
@@ -128,11 +126,11 @@ impl Netlink {
                 .ok_or_else(|| malformed("an answer larger than 64 KiB"))?;
             for message in messages(answer) {
                 let message = message?;
-                if message.sequence_number() == sequence {
-                    match message.message_type() {
-                        NLMSG_NOOP => {}
-                        NLMSG_DONE | NLMSG_ERROR => return status(message.payload()),
-                        _ => each(message.flags(), message.payload()),
+                if message.sequence == sequence {
+                    match message.kind {
+                        NOOP => {}
+                        DONE | ERROR => return status(message.body),
+                        _ => each(message.flags, message.body),
                     }
                 }
             }
@@ -140,20 +138,136 @@ impl Netlink {
     }
 }
 
+/// A message from the kernel.
+pub(super) struct Message<'a> {
+    pub(super) kind: u16,
+    flags: u16,
+    sequence: u32,
+    pub(super) body: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// The message that bytes begin with, and the bytes behind it; none if it is cut short.
+    fn first(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let length = word(bytes, 0)? as usize;
+        let (kind, flags, sequence) = (half(bytes, 4)?, half(bytes, 6)?, word(bytes, 8)?);
+        let body = bytes.get(HEADER_BYTES..length)?;
+        let rest = bytes.get(length.next_multiple_of(ALIGN)..).unwrap_or_default();
+        Some((Self { kind, flags, sequence, body }, rest))
+    }
+}
+
 /// The messages in what one call received. A malformed one is the last.
-pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = io::Result<NetlinkBuffer<&[u8]>>> {
+pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = io::Result<Message<'_>>> {
     std::iter::from_fn(move || {
-        let current = std::mem::take(&mut rest);
-        if current.is_empty() {
+        let bytes = std::mem::take(&mut rest);
+        if bytes.is_empty() {
             return None;
         }
-        let message = NetlinkBuffer::new_checked(current);
-        if let Ok(message) = &message {
-            let length = (message.length() as usize).next_multiple_of(NLMSG_ALIGN);
-            rest = current.get(length..).unwrap_or_default();
-        }
-        Some(message.map_err(|error| malformed(&error.to_string())))
+        let Some((message, behind)) = Message::first(bytes) else {
+            return Some(Err(malformed("a message cut short")));
+        };
+        rest = behind;
+        Some(Ok(message))
     })
+}
+
+/// The body of a message, or the value of an attribute that holds attributes: a structure of the kernel's,
+/// if it has one, then attributes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Body(Vec<u8>);
+
+impl Body {
+    /// A structure, by its words of 32 bits.
+    pub(super) fn of(words: &[u32]) -> Self {
+        Self(words.iter().flat_map(|word| word.to_ne_bytes()).collect())
+    }
+
+    /// A structure that begins with four bytes: often the address family comes first.
+    pub(super) fn begin(bytes: [u8; 4], words: &[u32]) -> Self {
+        let first = u32::from_ne_bytes(bytes);
+        Self::of(&[&[first], words].concat())
+    }
+
+    /// Adds an attribute.
+    pub(super) fn with(mut self, kind: u16, value: impl AsRef<[u8]>) -> Self {
+        let value = value.as_ref();
+        let bytes = (ATTRIBUTE_HEADER_BYTES + value.len()) as u16;
+        self.0.extend([bytes.to_ne_bytes(), kind.to_ne_bytes()].as_flattened());
+        self.0.extend(value);
+        self.0.resize(self.0.len().next_multiple_of(ALIGN), 0);
+        self
+    }
+
+    /// Adds an attribute with a number.
+    pub(super) fn with_number(self, kind: u16, number: u32) -> Self {
+        self.with(kind, number.to_ne_bytes())
+    }
+
+    /// Adds an attribute with a text, which ends with a zero.
+    pub(super) fn with_text(self, kind: u16, text: &str) -> Self {
+        self.with(kind, [text.as_bytes(), &[0]].concat())
+    }
+
+    /// Adds an attribute with an IP address.
+    pub(super) fn with_ip(self, kind: u16, ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(ip) => self.with(kind, ip.octets()),
+            IpAddr::V6(ip) => self.with(kind, ip.octets()),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Body {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// The attributes in these bytes, by kind; up to the first that is cut short.
+pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let bytes = usize::from(half(rest, 0)?);
+        let kind = half(rest, 2)? & libc::NLA_TYPE_MASK as u16;
+        let value = rest.get(ATTRIBUTE_HEADER_BYTES..bytes)?;
+        rest = rest.get(bytes.next_multiple_of(ALIGN)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// The value of the first attribute of a kind.
+pub(super) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(it, _)| *it == kind).map(|(_, value)| value)
+}
+
+/// The 32-bit number at an offset.
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
+}
+
+/// The 16-bit number at an offset.
+pub(super) fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().copied().map(u16::from_ne_bytes)
+}
+
+/// A text, up to its zero.
+pub(super) fn text(value: &[u8]) -> String {
+    let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// The IP address that a value is.
+pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
+    match value.len() {
+        4 => value.first_chunk::<4>().map(|bytes| (*bytes).into()),
+        16 => value.first_chunk::<16>().map(|bytes| (*bytes).into()),
+        _ => None,
+    }
+}
+
+/// The number of an IP address's family.
+pub(super) fn family(ip: IpAddr) -> u8 {
+    (if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
 /// Opens a socket for the messages of multicast groups (`RTMGRP_` bits) of a namespace, or of this
@@ -164,13 +278,13 @@ pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = io::Result<Netli
 /// As [`netns::run_in`], or the kernel gives no socket.
 pub(super) fn subscribe(
     netns: Option<&str>,
-    groups: u32,
+    groups: i32,
     prepare: impl FnOnce(&Socket) -> io::Result<()> + Send,
 ) -> Result<Socket> {
     netns::run_in(netns, || {
         let socket = Socket::new(NETLINK_ROUTE).and_then(|mut socket| {
             prepare(&socket)?;
-            socket.bind(&SocketAddr::new(0, groups))?;
+            socket.bind(&SocketAddr::new(0, groups.cast_unsigned()))?;
             socket.set_non_blocking(true)?;
             Ok(socket)
         });
@@ -185,12 +299,6 @@ fn status(body: &[u8]) -> io::Result<()> {
         None | Some(0) => Ok(()),
         Some(code) => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
     }
-}
-
-/// The value of the first attribute of a kind.
-pub(super) fn attribute(bytes: &[u8], kind: u16) -> Option<Vec<u8>> {
-    let found = NlasIterator::new(bytes).map_while(|nla| nla.ok()).find(|nla| nla.kind() == kind);
-    found.map(|nla| nla.value().to_vec())
 }
 
 fn malformed(what: &str) -> io::Error {
@@ -211,6 +319,46 @@ mod tests {
         ] {
             let found = status(body).err().and_then(|e| e.raw_os_error());
             assert_eq!(found, errno, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_message_cut_short_is_the_last() {
+        let body = Body::of(&[7]).with_text(3, "eth0").with(4, [1]);
+        let bytes = [&(16 + body.0.len() as u32).to_ne_bytes()[..], &[16, 0, 2, 0], &[9; 8]];
+        let message = [bytes.concat(), body.0].concat();
+        for (sentence, bytes, whole, broken) in [
+            ("nothing", &[][..], 0, 0),
+            ("one", &message[..], 1, 0),
+            ("two", &message.repeat(2)[..], 2, 0),
+            ("one and a half", &message.repeat(2)[..60], 1, 1),
+            ("a length of nothing", &[0; 32][..], 0, 1),
+        ] {
+            let found: Vec<_> = messages(bytes).collect();
+            let is_whole = |it: &&io::Result<Message<'_>>| it.is_ok();
+            assert_eq!(found.iter().filter(is_whole).count(), whole, "{sentence}");
+            assert_eq!(found.len(), whole + broken, "{sentence}");
+            for message in found.iter().flatten() {
+                assert_eq!(word(message.body, 0), Some(7), "{sentence}");
+                assert_eq!(attribute(&message.body[4..], 3).map(text), Some("eth0".into()));
+                assert_eq!(attribute(&message.body[4..], 4), Some(&[1][..]), "{sentence}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_attribute_cut_short_ends_the_list() {
+        let list = Body::default().with_number(1, 2).with(0x8000 | 2, [3; 5]);
+        for bytes in 0..list.0.len() {
+            let found: Vec<_> = attributes(&list.0[..bytes]).map(|(kind, _)| kind).collect();
+            let expected = if bytes < 8 {
+                &[][..]
+            } else if bytes < 17 {
+                &[1][..]
+            } else {
+                &[1, 2]
+            };
+            assert_eq!(found, expected, "{bytes} bytes");
         }
     }
 }

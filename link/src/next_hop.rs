@@ -18,19 +18,12 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use netlink_packet_core::Parseable;
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType, RouteVia,
-};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use libc::{NUD_DELAY, NUD_NOARP, NUD_PERMANENT, NUD_PROBE, NUD_REACHABLE, NUD_STALE};
 use netlink_sys::Socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::netlink::subscribe;
+use super::netlink::{Body, attribute, family, half, ip, subscribe, word};
 use super::{Interface, Mac, Netlink, netns};
 use sluicegate_base::error::{Error, Result};
 
@@ -38,12 +31,12 @@ use sluicegate_base::error::{Error, Result};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The discard service: no program answers.
 const DISCARD: u16 = 9;
-/// The multicast group of changes to neighbours (`RTMGRP_NEIGH`, linux/rtnetlink.h).
-const NEIGHBOURS: u32 = 4;
+/// Bytes of a `struct rtmsg`, and of a `struct ndmsg` (linux/rtnetlink.h, linux/neighbour.h).
+const HEADER_BYTES: usize = 12;
 
-/// The states in which an entry's address is used (include/net/neighbour.h): PERMANENT, NOARP,
-/// REACHABLE, PROBE, STALE, DELAY.
-const NUD_VALID: u16 = 0x80 | 0x40 | 0x02 | 0x10 | 0x04 | 0x08;
+/// The states in which an entry's address is used (include/net/neighbour.h).
+const NUD_VALID: u16 =
+    NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE | NUD_PROBE | NUD_STALE | NUD_DELAY;
 
 /// The receiver of packets on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +83,7 @@ impl NextHops {
         }
         let route = match self.route(destination, None)? {
             Some(route) if route.leaves_by(&self.interface) => route,
-            Some(route) if route.kind == RouteType::Local => {
+            Some(route) if route.kind == libc::RTN_LOCAL => {
                 return Err(self.unresolved(destination, "it is an address of this host"));
             }
             other => match self.equal_route(destination)? {
@@ -99,7 +92,7 @@ impl NextHops {
             },
         };
         Ok(match route.kind {
-            RouteType::Broadcast => NextHop::Mac(Mac([0xff; 6])),
+            libc::RTN_BROADCAST => NextHop::Mac(Mac([0xff; 6])),
             _ => NextHop::Neighbour(route.gateway.unwrap_or(destination)),
         })
     }
@@ -141,7 +134,7 @@ impl NextHops {
     /// Makes the kernel ask for a neighbour, and waits until it has an answer or has given up.
     fn ask(&mut self, address: IpAddr) -> Result<Option<Mac>> {
         // Before the request: what changes meanwhile wakes the wait.
-        let changes = subscribe(self.netns.as_deref(), NEIGHBOURS, |_| Ok(()))?;
+        let changes = subscribe(self.netns.as_deref(), libc::RTMGRP_NEIGH, |_| Ok(()))?;
         let name = &self.interface.name;
         let sent = netns::run_in(self.netns.as_deref(), || Ok(probe(&self.interface, address)))?;
         sent.map_err(|e| Error::system("ask for neighbour", format!("{address} on {name}"), e))?;
@@ -160,11 +153,10 @@ impl NextHops {
 
     /// The entry of an address in the interface's neighbour table.
     fn neighbour(&mut self, address: IpAddr) -> Result<Option<Neighbour>> {
-        let mut message = NeighbourMessage::default();
-        message.header.family = family(address);
         let index = self.interface.index;
         let parse = |body: &[u8]| Neighbour::parse(body, index, address);
-        let found = self.netlink.dump(&RouteNetlinkMessage::GetNeighbour(message), parse);
+        let request = neighbour(address, 0, libc::NUD_NONE);
+        let found = self.netlink.dump(libc::RTM_GETNEIGH, &request, parse);
         let found = found.map_err(|e| Error::system("list", "neighbours", e))?;
         Ok(found.into_iter().next())
     }
@@ -172,7 +164,7 @@ impl NextHops {
     /// The route that the kernel takes to an address; of those out of one interface, if it is named.
     /// None if there is none, or it refuses.
     fn route(&mut self, to: IpAddr, out_of: Option<u32>) -> Result<Option<Route>> {
-        self.get_route(to, out_of, RouteFlags::empty(), Route::parse)
+        self.get_route(to, out_of, 0, Route::parse)
     }
 
     /// A route to an address out of the interface that is as specific as the one that the kernel
@@ -180,12 +172,9 @@ impl NextHops {
     fn equal_route(&mut self, to: IpAddr) -> Result<Option<Route>> {
         let index = Some(self.interface.index);
         // Asked for so, the kernel invents no route where an interface is named.
-        let bits = |body: &[u8]| {
-            let header = RouteMessage::parse(body).ok()?.header;
-            Some(header.destination_prefix_length)
-        };
-        let taken = self.get_route(to, None, RouteFlags::FibMatch, bits)?;
-        let ours = self.get_route(to, index, RouteFlags::FibMatch, bits)?;
+        let bits = |body: &[u8]| body.get(1).copied();
+        let taken = self.get_route(to, None, libc::RTM_F_FIB_MATCH, bits)?;
+        let ours = self.get_route(to, index, libc::RTM_F_FIB_MATCH, bits)?;
         if taken.is_none() || taken != ours {
             return Ok(None);
         }
@@ -197,16 +186,16 @@ impl NextHops {
         &mut self,
         to: IpAddr,
         out_of: Option<u32>,
-        flags: RouteFlags,
+        flags: u32,
         parse: impl FnMut(&[u8]) -> Option<T>,
     ) -> Result<Option<T>> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(to);
-        message.header.destination_prefix_length = if to.is_ipv4() { 32 } else { 128 };
-        message.header.flags = flags;
-        message.attributes = vec![RouteAttribute::Destination(to.into())];
-        message.attributes.extend(out_of.map(RouteAttribute::Oif));
-        match self.netlink.get(RouteNetlinkMessage::GetRoute(message), parse) {
+        let bits = if to.is_ipv4() { 32 } else { 128 };
+        let mut request = Body::begin([family(to), bits, 0, 0], &[0, flags]);
+        request = request.with_ip(libc::RTA_DST, to);
+        if let Some(index) = out_of {
+            request = request.with_number(libc::RTA_OIF, index);
+        }
+        match self.netlink.get(libc::RTM_GETROUTE, &request, parse) {
             Ok(route) => Ok(route),
             Err(error) => match error.raw_os_error() {
                 // No route; one of the types unreachable, prohibit and blackhole; an interface
@@ -254,7 +243,8 @@ impl NextHops {
 /// A route, as the kernel resolves it for one address.
 #[derive(Debug)]
 struct Route {
-    kind: RouteType,
+    /// `RTN_` number.
+    kind: u8,
     /// The index of the interface it leaves by.
     out: u32,
     gateway: Option<IpAddr>,
@@ -262,28 +252,16 @@ struct Route {
 
 impl Route {
     fn parse(body: &[u8]) -> Option<Self> {
-        let message = RouteMessage::parse(body).ok()?;
-        let mut route = Self { kind: message.header.kind, out: 0, gateway: None };
-        for attribute in message.attributes {
-            match attribute {
-                RouteAttribute::Oif(index) => route.out = index,
-                RouteAttribute::Gateway(RouteAddress::Inet(address))
-                | RouteAttribute::Via(RouteVia::Inet(address)) => {
-                    route.gateway = Some(address.into());
-                }
-                // An IPv4 route may have an IPv6 gateway (RFC 5549).
-                RouteAttribute::Gateway(RouteAddress::Inet6(address))
-                | RouteAttribute::Via(RouteVia::Inet6(address)) => {
-                    route.gateway = Some(address.into());
-                }
-                _ => {}
-            }
-        }
-        Some(route)
+        let (kind, attributes) = (*body.get(7)?, body.get(HEADER_BYTES..)?);
+        let out = attribute(attributes, libc::RTA_OIF).and_then(|index| word(index, 0));
+        // An IPv4 route may have an IPv6 gateway (RFC 5549): a `struct rtvia`, the family before it.
+        let via = || attribute(attributes, libc::RTA_VIA)?.get(2..);
+        let gateway = attribute(attributes, libc::RTA_GATEWAY).or_else(via).and_then(ip);
+        Some(Self { kind, out: out.unwrap_or_default(), gateway })
     }
 
     fn leaves_by(&self, interface: &Interface) -> bool {
-        self.out == interface.index && self.kind != RouteType::Local
+        self.out == interface.index && self.kind != libc::RTN_LOCAL
     }
 }
 
@@ -298,29 +276,22 @@ struct Neighbour {
 
 impl Neighbour {
     fn parse(body: &[u8], index: u32, address: IpAddr) -> Option<Self> {
-        let message = NeighbourMessage::parse(body).ok()?;
-        let mut is_of = None;
-        let mut mac = None;
-        for attribute in message.attributes {
-            match attribute {
-                NeighbourAttribute::Destination(NeighbourAddress::Inet(of)) => {
-                    is_of = Some(IpAddr::V4(of));
-                }
-                NeighbourAttribute::Destination(NeighbourAddress::Inet6(of)) => {
-                    is_of = Some(IpAddr::V6(of));
-                }
-                NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.try_into().ok().map(Mac),
-                _ => {}
-            }
-        }
-        if message.header.ifindex != index || is_of != Some(address) {
+        let (of, state) = (word(body, 4)?, half(body, 8)?);
+        let attributes = body.get(HEADER_BYTES..)?;
+        if of != index || attribute(attributes, libc::NDA_DST).and_then(ip) != Some(address) {
             return None;
         }
+        let mac = attribute(attributes, libc::NDA_LLADDR).and_then(|mac| mac.try_into().ok());
         // An address that is being confirmed is still used.
-        let valid = u16::from(message.header.state) & NUD_VALID != 0;
-        let failed = message.header.state == NeighbourState::Failed;
-        Some(Self { mac: mac.filter(|_| valid), failed })
+        let mac = mac.filter(|_| state & NUD_VALID != 0).map(Mac);
+        Some(Self { mac, failed: state == libc::NUD_FAILED })
     }
+}
+
+/// A `struct ndmsg`: an entry for an address, in a state.
+pub(super) fn neighbour(ip: IpAddr, index: u32, state: u16) -> Body {
+    let [low, high] = state.to_ne_bytes();
+    Body::begin([family(ip), 0, 0, 0], &[index, u32::from_ne_bytes([low, high, 0, 0])])
 }
 
 /// Sends a neighbour an empty datagram, which leaves by the interface and crosses no router.
@@ -352,13 +323,6 @@ fn group(address: IpAddr) -> Option<Mac> {
             Some(Mac([0x33, 0x33, a, b, c, d]))
         }
         _ => None,
-    }
-}
-
-pub(super) fn family(ip: IpAddr) -> AddressFamily {
-    match ip {
-        IpAddr::V4(_) => AddressFamily::Inet,
-        IpAddr::V6(_) => AddressFamily::Inet6,
     }
 }
 

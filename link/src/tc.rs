@@ -9,32 +9,39 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use netlink_packet_core::{DefaultNla, Emitable, NLM_F_CREATE, NLM_F_EXCL};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::tc::{
-    TcAction, TcActionAttribute, TcActionMirror, TcActionMirrorOption, TcActionOption,
-    TcActionType, TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcHeader,
-    TcMessage, TcMirror, TcMirrorActionType, TcOption,
-};
+use libc::{NLM_F_CREATE, NLM_F_EXCL, TCA_KIND, TCA_OPTIONS, TCA_STATS2};
 
-use super::netlink::attribute;
+use super::netlink::{Body, attribute, text, word};
 use super::{Interface, Netlink};
 use sluicegate_base::error::{Error, Result};
 
-/// A message before its attributes.
+/// Bytes of a `struct tcmsg` (linux/rtnetlink.h).
 const HEADER_BYTES: usize = 20;
-// linux/rtnetlink.h, linux/pkt_cls.h
-const TCA_KIND: u16 = 1;
-const TCA_OPTIONS: u16 = 2;
-const TCA_STATS2: u16 = 7;
+// linux/pkt_sched.h
+const TC_H_ROOT: u32 = u32::MAX;
+const TC_H_CLSACT: u32 = 0xffff_fff1;
+const TC_H_MIN_INGRESS: u32 = 0xfff2;
+const TC_H_MIN_EGRESS: u32 = 0xfff3;
+const TC_H_MAJ_MASK: u32 = 0xffff_0000;
+// linux/pkt_cls.h
 const TCA_BPF_ACT: u16 = 1;
+const TCA_BPF_FD: u16 = 6;
 const TCA_BPF_NAME: u16 = 7;
+const TCA_BPF_FLAGS: u16 = 8;
+const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
+const TCA_ACT_KIND: u16 = 1;
+const TCA_ACT_OPTIONS: u16 = 2;
+const TC_ACT_STOLEN: u32 = 4;
+// linux/tc_act/tc_mirred.h
+const TCA_MIRRED_PARMS: u16 = 2;
+const TCA_INGRESS_REDIR: u32 = 3;
 // linux/gen_stats.h
 const TCA_STATS_QUEUE: u16 = 3;
 /// The words of a `struct gnet_stats_queue`.
 const QLEN: usize = 0;
 const DROPS: usize = 2;
 const CLSACT: &str = "clsact";
+const BPF: &str = "bpf";
 
 /// Which packets a filter sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +53,12 @@ pub enum Side {
 }
 
 impl Side {
-    fn parent(self) -> TcHandle {
+    fn parent(self) -> u32 {
         let minor = match self {
-            Self::Ingress => TcHandle::MIN_INGRESS,
-            Self::Egress => TcHandle::MIN_EGRESS,
+            Self::Ingress => TC_H_MIN_INGRESS,
+            Self::Egress => TC_H_MIN_EGRESS,
         };
-        TcHandle { minor, ..TcHandle::CLSACT }
+        TC_H_CLSACT & TC_H_MAJ_MASK | minor
     }
 }
 
@@ -82,8 +89,7 @@ pub enum Then {
 impl Netlink {
     /// Gives an interface room for filters; false if it has it already.
     pub fn add_clsact(&mut self, interface: u32) -> io::Result<bool> {
-        let request = RouteNetlinkMessage::NewQueueDiscipline(clsact(interface));
-        match self.change(request, NLM_F_CREATE | NLM_F_EXCL) {
+        match self.change(libc::RTM_NEWQDISC, &clsact(interface), NLM_F_CREATE | NLM_F_EXCL) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
             other => other.map(|()| true),
         }
@@ -91,13 +97,13 @@ impl Netlink {
 
     /// Takes that room away, with all filters.
     pub fn delete_clsact(&mut self, interface: u32) -> io::Result<()> {
-        self.change(RouteNetlinkMessage::DelQueueDiscipline(clsact(interface)), 0)
+        self.change(libc::RTM_DELQDISC, &clsact(interface), 0)
     }
 
     /// How many packets filters of an interface have dropped, both sides together, if it has room
     /// for filters. Counted in 32 bits.
     pub fn clsact_drops(&mut self, interface: u32) -> io::Result<Option<u32>> {
-        self.get(RouteNetlinkMessage::GetQueueDiscipline(clsact(interface)), |body| {
+        self.get(libc::RTM_GETQDISC, &clsact(interface), |body| {
             queue_statistic(body.get(HEADER_BYTES..)?, DROPS)
         })
     }
@@ -110,94 +116,66 @@ impl Netlink {
         program: BorrowedFd<'_>,
         then: Then,
     ) -> io::Result<()> {
-        let mut options = vec![
-            TcFilterBpfOption::ProgFd(program.as_raw_fd().cast_unsigned()),
-            TcFilterBpfOption::ProgName(place.name.clone()),
-        ];
-        options.push(match then {
-            Then::AsProgramSays => TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
-            Then::Enter(target) => {
-                TcFilterBpfOption::Other(DefaultNla::new(TCA_BPF_ACT, entering(target)))
-            }
-        });
-        let mut message = filter(interface, place);
-        let options = options.into_iter().map(TcOption::Bpf).collect();
-        message.attributes.push(TcAttribute::Options(options));
-        let request = RouteNetlinkMessage::NewTrafficFilter(message);
-        self.change(request, NLM_F_CREATE | NLM_F_EXCL)
+        let options = Body::default()
+            .with_number(TCA_BPF_FD, program.as_raw_fd().cast_unsigned())
+            .with_text(TCA_BPF_NAME, &place.name);
+        let options = match then {
+            Then::AsProgramSays => options.with_number(TCA_BPF_FLAGS, TCA_BPF_FLAG_ACT_DIRECT),
+            Then::Enter(target) => options.with(TCA_BPF_ACT, entering(target)),
+        };
+        let request = filter(interface, place).with(TCA_OPTIONS, options);
+        self.change(libc::RTM_NEWTFILTER, &request, NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Takes a filter away.
     pub fn delete_filter(&mut self, interface: u32, place: &FilterPlace) -> io::Result<()> {
-        self.change(RouteNetlinkMessage::DelTrafficFilter(filter(interface, place)), 0)
+        self.change(libc::RTM_DELTFILTER, &filter(interface, place), 0)
     }
 
     /// The filters of one side of an interface; none where it has no room for them. Those of other
     /// kinds have no name.
     pub fn filters(&mut self, interface: u32, side: Side) -> io::Result<Vec<FilterPlace>> {
-        let mut message = TcMessage::with_index(interface.cast_signed());
-        message.header.parent = side.parent();
-        let question = RouteNetlinkMessage::GetTrafficFilter(message);
-        match self.dump(&question, |body| found(body, interface, side)) {
+        let request = Body::of(&[0, interface, 0, side.parent(), 0]);
+        match self.dump(libc::RTM_GETTFILTER, &request, |body| found(body, interface, side)) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(Vec::new()),
             other => other,
         }
     }
 }
 
-fn clsact(interface: u32) -> TcMessage {
-    let mut message = TcMessage::with_index(interface.cast_signed());
-    message.header.parent = TcHandle::CLSACT;
-    message.header.handle = TcHandle { major: u16::MAX, minor: 0 };
-    message.attributes = vec![TcAttribute::Kind(CLSACT.to_owned())];
-    message
+fn clsact(interface: u32) -> Body {
+    let handle = TC_H_CLSACT & TC_H_MAJ_MASK;
+    Body::of(&[0, interface, handle, TC_H_CLSACT, 0]).with_text(TCA_KIND, CLSACT)
 }
 
-fn filter(interface: u32, place: &FilterPlace) -> TcMessage {
-    let mut message = TcMessage::with_index(interface.cast_signed());
-    message.header.parent = place.side.parent();
-    message.header.handle = place.handle.into();
+fn filter(interface: u32, place: &FilterPlace) -> Body {
     let protocol = (libc::ETH_P_ALL as u16).to_be();
-    message.header.info = u32::from(place.priority) << 16 | u32::from(protocol);
-    message.attributes = vec![TcAttribute::Kind(TcFilterBpf::KIND.to_owned())];
-    message
+    let info = u32::from(place.priority) << 16 | u32::from(protocol);
+    let header = [0, interface, place.handle, place.side.parent(), info];
+    Body::of(&header).with_text(TCA_KIND, BPF)
 }
 
-/// The attribute of a filter that makes packets enter an interface.
-fn entering(interface: u32) -> Vec<u8> {
-    let mut mirror = TcMirror::default();
-    mirror.generic.action = TcActionType::Stolen;
-    mirror.eaction = TcMirrorActionType::IngressRedir;
-    mirror.ifindex = interface;
-    let mut action = TcAction::default();
-    action.attributes = vec![
-        TcActionAttribute::Kind(TcActionMirror::KIND.to_owned()),
-        TcActionAttribute::Options(vec![TcActionOption::Mirror(TcActionMirrorOption::Parms(
-            mirror,
-        ))]),
-    ];
-    let actions = [action];
-    let mut bytes = vec![0; actions.as_slice().buffer_len()];
-    actions.as_slice().emit(&mut bytes);
-    bytes
+/// A list of one action, which makes packets enter an interface.
+fn entering(interface: u32) -> Body {
+    // struct tc_mirred: index, capabilities, action, two counts; what to do, and where to.
+    let mirred = [0, 0, TC_ACT_STOLEN, 0, 0, TCA_INGRESS_REDIR, interface];
+    let options = Body::default().with(TCA_MIRRED_PARMS, Body::of(&mirred));
+    let action = Body::default().with_text(TCA_ACT_KIND, "mirred").with(TCA_ACT_OPTIONS, options);
+    Body::default().with(1, action)
 }
 
 /// The filter that a message tells of, if it is on this interface.
 fn found(body: &[u8], interface: u32, side: Side) -> Option<FilterPlace> {
-    let header = TcHeader::parse(body).ok()?;
+    let (index, handle, info) = (word(body, 4)?, word(body, 8)?, word(body, 16)?);
     let attributes = body.get(HEADER_BYTES..)?;
-    let handle = u32::from(header.handle);
     // Each priority is told of by itself, too, without a handle.
-    if header.index != interface.cast_signed() || handle == 0 {
+    if index != interface || handle == 0 {
         return None;
     }
-    let kind = attribute(attributes, TCA_KIND)?;
-    let is_bpf = kind.strip_suffix(&[0]) == Some(TcFilterBpf::KIND.as_bytes());
-    let name = attribute(attributes, TCA_OPTIONS)
-        .filter(|_| is_bpf)
-        .and_then(|options| attribute(&options, TCA_BPF_NAME))
-        .map(|name| String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned());
-    let priority = (header.info >> 16) as u16;
+    let is_bpf = text(attribute(attributes, TCA_KIND)?) == BPF;
+    let options = attribute(attributes, TCA_OPTIONS).filter(|_| is_bpf);
+    let name = options.and_then(|options| attribute(options, TCA_BPF_NAME)).map(text);
+    let priority = (info >> 16) as u16;
     Some(FilterPlace { side, priority, handle, name: name.unwrap_or_default() })
 }
 
@@ -209,7 +187,7 @@ const NO_QUEUE: &[u8] = b"noqueue\0";
 pub struct Backlog {
     netlink: Netlink,
     name: String,
-    index: i32,
+    index: u32,
 }
 
 /// The state of a queueing discipline, of all senders together.
@@ -229,7 +207,7 @@ impl Backlog {
     /// # Errors
     /// No such namespace, or the kernel gives no socket.
     pub fn open(netns: Option<&str>, interface: &Interface) -> Result<Self> {
-        let (name, index) = (interface.name.clone(), interface.index.cast_signed());
+        let (name, index) = (interface.name.clone(), interface.index);
         Ok(Self { netlink: Netlink::open(netns)?, name, index })
     }
 
@@ -239,8 +217,8 @@ impl Backlog {
     /// The kernel refused.
     pub fn read(&mut self) -> Result<Backlogged> {
         let index = self.index;
-        let question = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::with_index(index));
-        let found = self.netlink.dump(&question, |body| root_queue(body, index));
+        let request = Body::of(&[0, index, 0, 0, 0]);
+        let found = self.netlink.dump(libc::RTM_GETQDISC, &request, |body| root_queue(body, index));
         let found = found.map_err(|e| Error::system("ask for the queue of", &*self.name, e))?;
         Ok(found.into_iter().next().unwrap_or_default())
     }
@@ -248,19 +226,17 @@ impl Backlog {
 
 /// The discipline in a message, if it is the root of this interface: its counts contain those of all
 /// below it.
-fn root_queue(body: &[u8], index: i32) -> Option<Backlogged> {
-    let header = TcHeader::parse(body).ok()?;
-    if header.index != index || header.parent != TcHandle::ROOT {
+fn root_queue(body: &[u8], index: u32) -> Option<Backlogged> {
+    if word(body, 4)? != index || word(body, 12)? != TC_H_ROOT {
         return None;
     }
     let attributes = body.get(HEADER_BYTES..)?;
     let exists = attribute(attributes, TCA_KIND)? != NO_QUEUE;
-    let word = |word| queue_statistic(attributes, word);
-    Some(Backlogged { exists, waiting: word(QLEN)?, dropped: word(DROPS)? })
+    let statistic = |word| queue_statistic(attributes, word);
+    Some(Backlogged { exists, waiting: statistic(QLEN)?, dropped: statistic(DROPS)? })
 }
 
 /// One word of a discipline's `struct gnet_stats_queue`.
-fn queue_statistic(attributes: &[u8], word: usize) -> Option<u32> {
-    let queue = attribute(&attribute(attributes, TCA_STATS2)?, TCA_STATS_QUEUE)?;
-    queue.get(word * 4..)?.first_chunk().copied().map(u32::from_ne_bytes)
+fn queue_statistic(attributes: &[u8], number: usize) -> Option<u32> {
+    word(attribute(attribute(attributes, TCA_STATS2)?, TCA_STATS_QUEUE)?, number * 4)
 }

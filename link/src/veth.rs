@@ -6,24 +6,17 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
-};
-use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
-};
-use netlink_packet_route::route::{
-    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
-};
+use libc::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 
-use super::next_hop::family;
+use super::interface::link;
+use super::netlink::{Body, family};
+use super::next_hop::neighbour;
 use super::{Address, Mac, Netlink, netns, refused};
 use sluicegate_base::error::Result;
 
 const ADMIN: &str = "CAP_NET_ADMIN";
+/// In the data of a veth, its other end (linux/veth.h).
+const VETH_INFO_PEER: u16 = 1;
 
 /// One end of a veth pair to be made.
 #[derive(Clone, Debug)]
@@ -46,13 +39,12 @@ impl Netlink {
         // The kernel takes the namespaces by descriptor: both stay open until it has answered.
         let left_netns = left.netns.map(netns::open).transpose()?;
         let right_netns = right.netns.map(netns::open).transpose()?;
-        let peer = end_message(right, right_netns.as_ref(), queues);
-        let mut message = end_message(left, left_netns.as_ref(), queues);
-        message.attributes.push(LinkAttribute::LinkInfo(vec![
-            LinkInfo::Kind(InfoKind::Veth),
-            LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer))),
-        ]));
-        self.change(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
+        let peer = end_link(right, right_netns.as_ref(), queues);
+        let data = Body::default().with(VETH_INFO_PEER, peer);
+        let info = Body::default().with_text(libc::IFLA_INFO_KIND, "veth");
+        let info = info.with(libc::IFLA_INFO_DATA, data);
+        let pair = end_link(left, left_netns.as_ref(), queues).with(libc::IFLA_LINKINFO, info);
+        self.change(libc::RTM_NEWLINK, &pair, NLM_F_CREATE | NLM_F_EXCL)
             .map_err(|e| refused("create veth pair", object, ADMIN, e))
     }
 
@@ -61,10 +53,8 @@ impl Netlink {
     /// # Errors
     /// No such interface, one that cannot be removed, a missing `CAP_NET_ADMIN`.
     pub fn delete(&mut self, name: &str) -> Result<()> {
-        let mut message = LinkMessage::default();
-        message.header.index = self.index(name)?;
-        self.change(RouteNetlinkMessage::DelLink(message), 0)
-            .map_err(|e| refused("delete", name, ADMIN, e))
+        let link = link(self.index(name)?);
+        self.change(libc::RTM_DELLINK, &link, 0).map_err(|e| refused("delete", name, ADMIN, e))
     }
 
     /// Switches an interface on or off.
@@ -73,10 +63,9 @@ impl Netlink {
     /// No such interface, a missing `CAP_NET_ADMIN`.
     pub fn set_up(&mut self, name: &str, up: bool) -> Result<()> {
         let operation = if up { "switch on" } else { "switch off" };
-        self.set(name, operation, |message| {
-            message.header.change_mask = LinkFlags::Up;
-            message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
-        })
+        let flag = libc::IFF_UP.cast_unsigned();
+        let flags = if up { flag } else { 0 };
+        self.set(name, operation, |index| Body::of(&[0, index, flags, flag]))
     }
 
     /// Sets the most bytes that a packet may have after its link-layer header.
@@ -84,9 +73,7 @@ impl Netlink {
     /// # Errors
     /// No such interface, an MTU that it cannot have, a missing `CAP_NET_ADMIN`.
     pub fn set_mtu(&mut self, name: &str, mtu: u32) -> Result<()> {
-        self.set(name, "set the MTU of", |message| {
-            message.attributes = vec![LinkAttribute::Mtu(mtu)]
-        })
+        self.set(name, "set the MTU of", |it| link(it).with_number(libc::IFLA_MTU, mtu))
     }
 
     /// Sets how many packets may wait to be sent.
@@ -94,9 +81,8 @@ impl Netlink {
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
     pub fn set_queue_length(&mut self, name: &str, packets: u32) -> Result<()> {
-        self.set(name, "set the queue length of", |message| {
-            message.attributes = vec![LinkAttribute::TxQueueLen(packets)]
-        })
+        let length = |it| link(it).with_number(libc::IFLA_TXQLEN, packets);
+        self.set(name, "set the queue length of", length)
     }
 
     /// Gives an interface another Ethernet address.
@@ -104,9 +90,7 @@ impl Netlink {
     /// # Errors
     /// No such interface, one that keeps its address, a missing `CAP_NET_ADMIN`.
     pub fn set_mac(&mut self, name: &str, mac: Mac) -> Result<()> {
-        self.set(name, "set the address of", |message| {
-            message.attributes = vec![LinkAttribute::Address(mac.0.to_vec())]
-        })
+        self.set(name, "set the address of", |it| link(it).with(libc::IFLA_ADDRESS, mac.0))
     }
 
     /// Writes what an interface is for, where `ip link` shows it.
@@ -114,22 +98,17 @@ impl Netlink {
     /// # Errors
     /// No such interface, a text of more than 255 bytes, a missing `CAP_NET_ADMIN`.
     pub fn set_alias(&mut self, name: &str, text: &str) -> Result<()> {
-        self.set(name, "set the alias of", |message| {
-            message.attributes = vec![LinkAttribute::IfAlias(text.to_owned())]
-        })
+        self.set(name, "set the alias of", |it| link(it).with_text(libc::IFLA_IFALIAS, text))
     }
 
     fn set(
         &mut self,
         name: &str,
         operation: &'static str,
-        change: impl FnOnce(&mut LinkMessage),
+        change: impl FnOnce(u32) -> Body,
     ) -> Result<()> {
-        let mut message = LinkMessage::default();
-        message.header.index = self.index(name)?;
-        change(&mut message);
-        self.change(RouteNetlinkMessage::SetLink(message), 0)
-            .map_err(|e| refused(operation, name, ADMIN, e))
+        let change = change(self.index(name)?);
+        self.change(libc::RTM_SETLINK, &change, 0).map_err(|e| refused(operation, name, ADMIN, e))
     }
 
     /// Gives an interface an address, without duplicate address detection: it is usable at once.
@@ -137,16 +116,12 @@ impl Netlink {
     /// # Errors
     /// No such interface, an address it has already, a missing `CAP_NET_ADMIN`.
     pub fn add_address(&mut self, name: &str, address: Address) -> Result<()> {
-        let mut message = AddressMessage::default();
-        message.header.family = family(address.ip);
-        message.header.prefix_len = address.prefix;
-        message.header.index = self.index(name)?;
-        message.attributes =
-            vec![AddressAttribute::Local(address.ip), AddressAttribute::Address(address.ip)];
-        if address.ip.is_ipv6() {
-            message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-        }
-        self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+        let flags = if address.ip.is_ipv6() { libc::IFA_F_NODAD as u8 } else { 0 };
+        let begin = [family(address.ip), address.prefix, flags, 0];
+        let request = Body::begin(begin, &[self.index(name)?])
+            .with_ip(libc::IFA_LOCAL, address.ip)
+            .with_ip(libc::IFA_ADDRESS, address.ip);
+        self.change(libc::RTM_NEWADDR, &request, NLM_F_CREATE | NLM_F_EXCL)
             .map_err(|e| refused("add address", format!("{address} to {name}"), ADMIN, e))
     }
 
@@ -156,18 +131,13 @@ impl Netlink {
     /// No such interface, or one that is off; a gateway that is not on its link; a missing
     /// `CAP_NET_ADMIN`.
     pub fn add_route(&mut self, name: &str, prefix: Address, gateway: IpAddr) -> Result<()> {
-        let mut message = RouteMessage::default();
-        message.header.address_family = family(prefix.ip);
-        message.header.destination_prefix_length = prefix.prefix;
-        message.header.table = RouteHeader::RT_TABLE_MAIN;
-        message.header.protocol = RouteProtocol::Static;
-        message.header.kind = RouteType::Unicast;
-        message.attributes = vec![
-            RouteAttribute::Destination(prefix.ip.into()),
-            RouteAttribute::Gateway(gateway.into()),
-            RouteAttribute::Oif(self.index(name)?),
-        ];
-        self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+        let [table, protocol, kind] = [libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, libc::RTN_UNICAST];
+        let rest = u32::from_ne_bytes([table, protocol, libc::RT_SCOPE_UNIVERSE, kind]);
+        let request = Body::begin([family(prefix.ip), prefix.prefix, 0, 0], &[rest, 0])
+            .with_ip(libc::RTA_DST, prefix.ip)
+            .with_ip(libc::RTA_GATEWAY, gateway)
+            .with_number(libc::RTA_OIF, self.index(name)?);
+        self.change(libc::RTM_NEWROUTE, &request, NLM_F_CREATE | NLM_F_EXCL)
             .map_err(|e| refused("add route", format!("{prefix} via {gateway}"), ADMIN, e))
     }
 
@@ -176,35 +146,23 @@ impl Netlink {
     /// # Errors
     /// No such interface, or one that is off; a missing `CAP_NET_ADMIN`.
     pub fn add_neighbour(&mut self, name: &str, ip: IpAddr, mac: Mac) -> Result<()> {
-        let mut message = NeighbourMessage::default();
-        message.header.family = family(ip);
-        message.header.ifindex = self.index(name)?;
-        message.header.state = NeighbourState::Permanent;
-        let destination = match ip {
-            IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
-            IpAddr::V6(ip) => NeighbourAddress::Inet6(ip),
-        };
-        message.attributes = vec![
-            NeighbourAttribute::Destination(destination),
-            NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()),
-        ];
-        self.change(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+        let permanent = neighbour(ip, self.index(name)?, libc::NUD_PERMANENT);
+        let request = permanent.with_ip(libc::NDA_DST, ip).with(libc::NDA_LLADDR, mac.0);
+        self.change(libc::RTM_NEWNEIGH, &request, NLM_F_CREATE | NLM_F_REPLACE)
             .map_err(|e| refused("add neighbour", format!("{ip} to {name}"), ADMIN, e))
     }
 }
 
-fn end_message(end: &VethEnd<'_>, netns: Option<&File>, queues: u32) -> LinkMessage {
-    let mut message = LinkMessage::default();
-    message.attributes = vec![
-        LinkAttribute::IfName(end.name.to_owned()),
-        LinkAttribute::NumTxQueues(queues),
-        LinkAttribute::NumRxQueues(queues),
-    ];
+fn end_link(end: &VethEnd<'_>, netns: Option<&File>, queues: u32) -> Body {
+    let mut request = link(0)
+        .with_text(libc::IFLA_IFNAME, end.name)
+        .with_number(libc::IFLA_NUM_TX_QUEUES, queues)
+        .with_number(libc::IFLA_NUM_RX_QUEUES, queues);
     if let Some(netns) = netns {
-        message.attributes.push(LinkAttribute::NetNsFd(netns.as_raw_fd()));
+        request = request.with_number(libc::IFLA_NET_NS_FD, netns.as_raw_fd().cast_unsigned());
     }
-    if let Some(mac) = end.mac {
-        message.attributes.push(LinkAttribute::Address(mac.0.to_vec()));
+    match end.mac {
+        Some(mac) => request.with(libc::IFLA_ADDRESS, mac.0),
+        None => request,
     }
-    message
 }
