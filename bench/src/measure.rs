@@ -3,15 +3,14 @@
 use std::time::{Duration, Instant};
 
 use sluicegate::link::netns::run_in;
-use sluicegate::link::{Rates, Sample};
 use sluicegate::xdp::live;
 use sluicegate::xdp::resident::Resident;
 
 use crate::cpu_distance;
-use crate::measurement::{CpuShare, Explanation, Figures, Measurement, Spread};
+use crate::measurement::{Figures, Measurement, Spread};
 use crate::observer::{BenchObserver, Failure};
 use crate::process::{COUNTING, Count, LabHost, Program, Running};
-use crate::profile::{Achieved, Participants, Profile, Profiler, Recorded, counters};
+use crate::profile::{Participants, Profiler, Recorded};
 use crate::step::{Counter, Destination, Method, Pipe, Reception, Step};
 use crate::testbed::{NOBODY, Testbed};
 
@@ -55,6 +54,12 @@ impl TurnContext<'_> {
         }
     }
 
+    /// Starts to measure the CPUs.
+    fn profiler(self) -> Result<Profiler, Failure> {
+        // The bench has tried to sample before; if that fails now there are no causes.
+        Ok(Profiler::start(self.causes).or_else(|_| Profiler::start(false))?)
+    }
+
     /// Sends packets to the right end as fast as possible.
     fn receive(self, step: &Step, reception: &Reception) -> Result<Measurement, Failure> {
         let Self { testbed, time, watch, .. } = self;
@@ -64,10 +69,10 @@ impl TurnContext<'_> {
         let mut program = reception.program.as_ref().map(start).transpose()?;
         let before = self.arrived(reception.counter.as_ref())?;
         let cpu_before = program.as_ref().map(Running::cpu_ns);
-        let load = Load::begin(self.causes)?;
+        let profiler = self.profiler()?;
         let mut sender = testbed.start(&self.sender(step, reception.to)?)?;
         sender.over(time, watch)?;
-        let loaded = load.end()?;
+        let recorded = profiler.stop()?;
         watch.pause(DRAIN)?;
         // The counts of a program that has exited are no rate.
         program.as_mut().map_or(Ok(()), Running::still_runs)?;
@@ -79,7 +84,7 @@ impl TurnContext<'_> {
         let accepted = Count::At("/accepted").of(&said);
         let sent = accepted.or_else(|| Count::SENT.of(&said)).ok_or_else(complaint)?;
         let participants = Participants {
-            measured: Some(program.iter().map(Running::pid).collect()),
+            measured: program.iter().map(Running::pid).collect(),
             sender: vec![sender.pid()],
             live_frames_send: true,
         };
@@ -106,7 +111,7 @@ impl TurnContext<'_> {
             lost: Some(lost(sent, arrived)),
             cpu_ns: cpu_ns.map(|ns| per_packet(ns, arrived)),
         };
-        Ok(loaded.explain(&participants, sent, figures))
+        Ok(measurement(&recorded, &participants, sent, figures))
     }
 
     /// The fastest sender, by a CPU for each queue.
@@ -172,14 +177,13 @@ impl TurnContext<'_> {
         watch.pause(SETTLE)?;
 
         let (from, before) = (Instant::now(), self.seen_in_xdp()?);
-        let (load, cpu_before) = (Load::begin(self.causes)?, sender.cpu_ns());
+        let (profiler, cpu_before) = (self.profiler()?, sender.cpu_ns());
         watch.pause(time)?;
         let (elapsed, after) = (from.elapsed(), self.seen_in_xdp()?);
         let cpu_ns = sender.cpu_ns().saturating_sub(cpu_before);
         let packets = after.saturating_sub(before);
-        let loaded = load.end()?;
-        let participants =
-            Participants { measured: Some(vec![sender.pid()]), ..Participants::default() };
+        let recorded = profiler.stop()?;
+        let participants = Participants { measured: vec![sender.pid()], ..Participants::default() };
         sender.still_runs()?;
 
         let said = sender.end()?;
@@ -193,7 +197,7 @@ impl TurnContext<'_> {
             lost: sent.map(|sent| lost(sent, all)),
             cpu_ns: Some(per_packet(cpu_ns, packets)),
         };
-        Ok(loaded.explain(&participants, packets, figures))
+        Ok(measurement(&recorded, &participants, packets, figures))
     }
 
     /// Reads the rates that the receiver of a pipe reports. The programs are killed afterwards: one that loses
@@ -216,22 +220,21 @@ impl TurnContext<'_> {
         let looks = cpu_distance::looks(self.time);
         let apart_before = cpu_distance::wait_until(self.near, looks, self.watch, apart)?;
         let rates = self.rates(&mut programs, receiver, pipe, 1)?;
-        let (from, cpu_before, load) =
-            (Instant::now(), cpu_ns(&programs), Load::begin(self.causes)?);
+        let (from, cpu_before, profiler) = (Instant::now(), cpu_ns(&programs), self.profiler()?);
         self.watch.pause(self.time)?;
         let first = rates.len() + 1;
         let rates = self.rates(&mut programs, receiver, pipe, first + 1)?;
         let (elapsed, cpu_ns) = (from.elapsed(), cpu_ns(&programs).saturating_sub(cpu_before));
-        let loaded = load.end()?;
+        let recorded = profiler.stop()?;
         let apart_ns = apart_before.max(apart()).map(|apart| apart.as_nanos() as u64);
         let pps = Spread::of(rates[first..].iter().map(|&pps| pps as f64));
         let pps = pps.map_or(0.0, |rates| rates.median);
         let packets = (pps * elapsed.as_secs_f64()) as u64;
         let cpu_ns = Some(per_packet(cpu_ns, packets));
         let figures = Figures { mpps: pps / 1e6, cpu_ns, ..Figures::default() };
-        let measured = Some(programs.iter().map(Running::pid).collect());
+        let measured = programs.iter().map(Running::pid).collect();
         let participants = Participants { measured, ..Participants::default() };
-        Ok(Measurement { apart_ns, ..loaded.explain(&participants, packets, figures) })
+        Ok(Measurement { apart_ns, ..measurement(&recorded, &participants, packets, figures) })
     }
 
     /// Waits until the receiver has reported at least `n` rates above zero, and returns all.
@@ -288,50 +291,15 @@ impl Drop for Prepared<'_> {
     }
 }
 
-/// A running measurement of all CPUs.
-struct Load {
-    before: Sample,
-    profiler: Option<Profiler>,
-}
-
-/// A finished measurement of all CPUs.
-struct Loaded {
-    rates: Rates,
-    recorded: Option<Recorded>,
-}
-
-impl Load {
-    fn begin(causes: bool) -> Result<Self, Failure> {
-        // The bench has tried it before; if it fails now there are no causes.
-        let profiler = causes.then(|| Profiler::start().ok()).flatten();
-        Ok(Self { before: counters()?, profiler })
-    }
-
-    /// Ends it, before the measured programs exit.
-    fn end(self) -> Result<Loaded, Failure> {
-        let rates = Rates::between(&self.before, &counters()?);
-        Ok(Loaded { rates, recorded: self.profiler.and_then(|it| it.stop().ok()) })
-    }
-}
-
-impl Loaded {
-    /// Adds the work of the CPUs and its causes to the figures of `packets` packets.
-    fn explain(
-        &self,
-        participants: &Participants,
-        packets: u64,
-        figures: Figures<f64>,
-    ) -> Measurement {
-        let cpus = self.rates.cpus.iter().map(|cpu| {
-            let ns = cpu.busy * self.rates.seconds * 1e9 / packets.max(1) as f64;
-            CpuShare { cpu: cpu.cpu, busy: cpu.busy, ns }
-        });
-        let achieved = Achieved { packets, lost: figures.lost.unwrap_or(0.0) };
-        let profile = self.recorded.as_ref().map(|it| it.explain(participants, achieved));
-        let Profile { causes, advice, doubt, .. } = profile.unwrap_or_default();
-        let explanation = Explanation { cpus: cpus.collect(), causes, advice, doubt };
-        Measurement { figures, explanation, apart_ns: None }
-    }
+/// The figures of a turn of `packets` packets, with the work of the CPUs.
+fn measurement(
+    recorded: &Recorded,
+    participants: &Participants,
+    packets: u64,
+    figures: Figures<f64>,
+) -> Measurement {
+    let explanation = recorded.explain(participants, packets, figures.lost.unwrap_or(0.0));
+    Measurement { figures, explanation, apart_ns: None }
 }
 
 fn per_packet(ns: u64, packets: u64) -> f64 {

@@ -284,7 +284,11 @@ pub(crate) mod tests {
 
     fn measured(name: &str, rates: &[(u32, f64)]) -> (Step, Outcomes) {
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
-        let method = Method::Receive(Reception::counted(Counter::Xdp, Destination::Host));
+        let method = Method::Receive(Reception {
+            program: None,
+            counter: Some(Counter::Xdp),
+            to: Destination::Host,
+        });
         let turn = |&(round, mpps)| (round, Ok(measurement(mpps)));
         let turns = rates.iter().map(turn).collect();
         (Step::new("linux", name, setting, method), turns)

@@ -62,7 +62,9 @@ impl Bench {
         }
         let mut notes = Vec::new();
         let causes = self.causes
-            && Profiler::start().map_err(|error| notes.push(format!("no causes: {error}"))).is_ok();
+            && Profiler::start(true)
+                .map_err(|error| notes.push(format!("no causes: {error}")))
+                .is_ok();
         let mut distance = CpuDistance::of(&cpus, self.time);
         let steps: usize = suites.iter().map(|(_, steps)| steps.len()).sum();
         let (mut done, turns) = (0, steps * self.rounds as usize);

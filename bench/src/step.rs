@@ -188,24 +188,6 @@ pub struct Reception {
     pub to: Destination,
 }
 
-impl Reception {
-    /// A program at the right that counts its packets.
-    pub fn of(program: Program, to: Destination) -> Self {
-        Self { program: Some(program.at(LabHost::Right)), counter: None, to }
-    }
-
-    /// The kernel alone.
-    pub fn counted(counter: Counter, to: Destination) -> Self {
-        Self { program: None, counter: Some(counter), to }
-    }
-
-    /// A program in the middle, or the kernel alone, that forwards packets to the right.
-    pub fn relayed(program: Option<Program>, to: Destination) -> Self {
-        let program = program.map(|it| it.at(LabHost::Middle));
-        Self { program, counter: Some(Counter::Xdp), to }
-    }
-}
-
 /// The host that packets are sent to, on Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
@@ -253,7 +235,11 @@ mod tests {
         let step = Step::new("sluice", "pipe", Setting::default(), method);
         assert_eq!(step.command(), "receive & send");
         assert_eq!(step.with(program("make"), program("rm")).command(), "make; receive & send");
-        let method = Method::Receive(Reception::counted(Counter::Xdp, Destination::Host));
+        let method = Method::Receive(Reception {
+            program: None,
+            counter: Some(Counter::Xdp),
+            to: Destination::Host,
+        });
         let step = Step::new("linux", "bridge", Setting::default(), method);
         assert_eq!(step.with(program("make"), program("rm")).command(), "make");
     }
@@ -261,7 +247,11 @@ mod tests {
     #[test]
     fn a_missing_program_is_reported_with_its_remedy() {
         let program = |name| Program::tool(name, [""; 0]);
-        let method = Method::Receive(Reception::counted(Counter::Xdp, Destination::Host));
+        let method = Method::Receive(Reception {
+            program: None,
+            counter: Some(Counter::Xdp),
+            to: Destination::Host,
+        });
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
         let step = Step::new("linux", "a step", setting, method);
         assert_eq!(step.missing(), None);

@@ -87,13 +87,13 @@ pub fn named(
 
 /// Assigns a sample to a part. A softirq interrupts any process; its work counts as measured.
 fn part(process: u32, chain: &[String], participants: &Participants) -> Part {
-    let is_measured = |list: &Vec<u32>| process == 0 || list.contains(&process);
+    let is_measured = process == 0 || participants.measured.contains(&process);
     match causes::stage(chain) {
         Some(Stage::Receive) => Part::Measured,
         Some(Stage::LiveFrames) if participants.live_frames_send => Part::Sender,
         _ if process == std::process::id() => Part::Sampling,
         _ if participants.sender.contains(&process) => Part::Sender,
-        _ if participants.measured.as_ref().is_none_or(is_measured) => Part::Measured,
+        _ if is_measured => Part::Measured,
         _ => Part::Other,
     }
 }
@@ -417,9 +417,7 @@ pub mod tests {
         let (idle, job, sender, rustc) = (0, 7, 8, 9);
         let parts =
             |measured| Participants { measured, sender: vec![sender], live_frames_send: true };
-        let of_a_job = parts(Some(vec![job]));
-        let of_the_kernel = parts(Some(vec![]));
-        let of_all = parts(None);
+        let (of_a_job, of_the_kernel) = (parts(vec![job]), parts(vec![]));
         let softirq = ["net_rx_action".to_owned()];
         let rows: &[(&str, u32, &[String], &Participants, Part)] = &[
             ("the job", job, &[], &of_a_job, Part::Measured),
@@ -431,11 +429,10 @@ pub mod tests {
                 &of_the_kernel,
                 Part::Other,
             ),
-            ("another, where all are", rustc, &[], &of_all, Part::Measured),
             ("a softirq that interrupts it", rustc, &softirq, &of_the_kernel, Part::Measured),
-            ("the sender", sender, &[], &of_all, Part::Sender),
+            ("the sender", sender, &[], &of_a_job, Part::Sender),
             ("an idle CPU", idle, &[], &of_the_kernel, Part::Measured),
-            ("this process", std::process::id(), &[], &of_all, Part::Sampling),
+            ("this process", std::process::id(), &[], &of_a_job, Part::Sampling),
         ];
         for (sentence, process, chain, participants, expected) in rows {
             assert_eq!(part(*process, chain, participants), *expected, "{sentence}");

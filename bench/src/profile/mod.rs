@@ -19,15 +19,15 @@ mod symbols;
 use sluicegate::error::Result;
 use sluicegate::link::{Rates, Sample, Sampler};
 
-use crate::measurement::Cause;
+use crate::measurement::{CpuShare, Explanation};
 use findings::{Cpu, Findings};
 use sampler::{Recording, Sampling};
 
 /// Processes by their part in a step.
 #[derive(Clone, Debug, Default)]
 pub struct Participants {
-    /// The measured processes; empty if the kernel alone is measured. Absent: all but the others named here.
-    pub measured: Option<Vec<u32>>,
+    /// The measured processes; empty if the kernel alone is measured.
+    pub measured: Vec<u32>,
     /// The processes that make packets for them. Softirqs that interrupt a process to receive packets count
     /// as measured work.
     pub sender: Vec<u32>,
@@ -35,73 +35,69 @@ pub struct Participants {
     pub live_frames_send: bool,
 }
 
-/// Result of a step while it was sampled.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Achieved {
-    /// Packets handled.
-    pub packets: u64,
-    /// The share that was lost, from 0 to 1; 0 if that is unknown.
-    pub lost: f64,
-}
-
-/// The causes of the time, and advice.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Profile {
-    /// The largest share first.
-    pub causes: Vec<Cause>,
-    /// Sleeps for a time, a second, of each measured process; the most frequent sleeper first.
-    pub sleeps: Vec<(String, f64)>,
-    /// Advice; none if no rule applies.
-    pub advice: Option<String>,
-    /// Why these figures are doubtful; none if they are not.
-    pub doubt: Option<String>,
-}
-
-/// A running profile of all CPUs.
+/// A running measurement of all CPUs: their counters, and samples of what they run.
 #[derive(Debug)]
 pub struct Profiler {
-    sampling: Sampling,
+    /// None if no causes are wanted.
+    sampling: Option<Sampling>,
     before: Sample,
 }
 
 impl Profiler {
-    /// Starts to sample all CPUs.
+    /// Starts to measure all CPUs, and with `causes` to sample them.
     ///
     /// # Errors
-    /// `CAP_PERFMON` is missing, or the kernel hides its names, or has no perf events; the error
-    /// has the remedy.
-    pub fn start() -> Result<Self> {
-        let sampling = Sampling::start()?;
+    /// The kernel's counters cannot be read. With `causes`: `CAP_PERFMON` is missing, or the kernel hides its
+    /// names, or has no perf events; the error has the remedy.
+    pub fn start(causes: bool) -> Result<Self> {
+        let sampling = causes.then(Sampling::start).transpose()?;
         Ok(Self { sampling, before: counters()? })
     }
 
-    /// Stops. The processes must not have exited before, so that their functions have names.
+    /// Stops. The processes must not have exited before, so that their functions have names. Without
+    /// samples if they cannot be collected.
     ///
     /// # Errors
     /// The kernel's counters cannot be read.
     pub fn stop(self) -> Result<Recorded> {
-        let after = counters()?;
-        let recording = self.sampling.stop()?;
-        Ok(Recorded { recording, before: self.before, after })
+        let rates = Rates::between(&self.before, &counters()?);
+        let recording = self.sampling.and_then(|sampling| sampling.stop().ok());
+        Ok(Recorded { rates, recording })
     }
 }
 
-/// Finished samples, to be explained once the step's result is known.
+/// A finished measurement, to be explained once the step's result is known.
 #[derive(Debug)]
 pub struct Recorded {
-    recording: Recording,
-    before: Sample,
-    after: Sample,
+    rates: Rates,
+    recording: Option<Recording>,
 }
 
 impl Recorded {
-    /// Finds the causes of the time, and advice.
-    pub fn explain(&self, participants: &Participants, achieved: Achieved) -> Profile {
-        let Self { recording, before, after } = self;
-        let rates = Rates::between(before, after);
-        let seconds = rates.seconds;
+    /// The load of the CPUs while they handled `packets` packets and lost the share `lost`; with samples also
+    /// its causes, and advice.
+    pub fn explain(&self, participants: &Participants, packets: u64, lost: f64) -> Explanation {
+        let cpus = self.rates.cpus.iter().map(|cpu| {
+            let ns = cpu.busy * self.rates.seconds * 1e9 / packets.max(1) as f64;
+            CpuShare { cpu: cpu.cpu, busy: cpu.busy, ns }
+        });
+        let cpus = cpus.collect();
+        let Some(recording) = &self.recording else {
+            return Explanation { cpus, ..Explanation::default() };
+        };
+        let findings = Findings { packets, lost, ..self.findings(recording, participants) };
+        Explanation {
+            cpus,
+            causes: findings.report(),
+            advice: advice::advice(&findings),
+            doubt: advice::doubt(&findings),
+        }
+    }
+
+    fn findings(&self, recording: &Recording, participants: &Participants) -> Findings {
+        let Rates { seconds, ref cpus, .. } = self.rates;
         let count = |rate: f64| (rate * seconds).round() as u64;
-        let cpus = rates.cpus.iter().map(|cpu| Cpu {
+        let counters = cpus.iter().map(|cpu| Cpu {
             cpu: cpu.cpu,
             processed: count(cpu.processed),
             dropped: count(cpu.dropped),
@@ -109,26 +105,16 @@ impl Recorded {
             switches: recording.switches.get(&cpu.cpu).copied().unwrap_or(0),
             ..Cpu::default()
         });
-        let busy_ns = rates.cpus.iter().map(|cpu| (cpu.cpu, cpu.busy * seconds * 1e9)).collect();
+        let busy_ns = cpus.iter().map(|cpu| (cpu.cpu, cpu.busy * seconds * 1e9)).collect();
         let stacks = findings::named(recording, participants, &busy_ns);
         let records = recording.samples + recording.lost;
-        let findings = Findings {
-            packets: achieved.packets,
-            lost: achieved.lost,
-            lost_samples: recording.lost as f64 / records.max(1) as f64,
-            ..Findings::of(&stacks, cpus.collect(), seconds)
-        };
-        Profile {
-            causes: findings.report(),
-            advice: advice::advice(&findings),
-            doubt: advice::doubt(&findings),
-            sleeps: findings.sleeps,
-        }
+        let lost_samples = recording.lost as f64 / records.max(1) as f64;
+        Findings { lost_samples, ..Findings::of(&stacks, counters.collect(), seconds) }
     }
 }
 
 /// The kernel's counters of all CPUs now.
-pub(crate) fn counters() -> Result<Sample> {
+fn counters() -> Result<Sample> {
     // Every sample has the counters of all CPUs, whatever the interface.
     Sampler::open(None, &["lo".into()])?.sample()
 }

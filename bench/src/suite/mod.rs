@@ -241,14 +241,16 @@ impl StepContext<'_> {
         to: Destination,
         program: Program,
     ) -> Step {
-        Step::new(by, name, self.plain(), Method::Receive(Reception::of(program, to)))
+        let program = Some(program.at(LabHost::Right));
+        let reception = Reception { program, counter: None, to };
+        Step::new(by, name, self.plain(), Method::Receive(reception))
     }
 
     /// A step in which the kernel drops packets by rules, and a program prints how many.
     pub fn drops(&self, by: &'static str, name: &str, counter: Program) -> Step {
-        let counter = Counter::Program(counter.at(LabHost::Right).into());
-        let method = Method::Receive(Reception::counted(counter, Destination::Host));
-        Step::new(by, name, self.plain(), method)
+        let counter = Some(Counter::Program(counter.at(LabHost::Right).into()));
+        let reception = Reception { program: None, counter, to: Destination::Host };
+        Step::new(by, name, self.plain(), Method::Receive(reception))
     }
 
     /// A step in which the host in the middle forwards packets, by a program or by the kernel alone.
@@ -259,7 +261,9 @@ impl StepContext<'_> {
         to: Destination,
         program: Option<Program>,
     ) -> Step {
-        Step::new(by, name, self.plain(), Method::Receive(Reception::relayed(program, to)))
+        let program = program.map(|it| it.at(LabHost::Middle));
+        let reception = Reception { program, counter: Some(Counter::Xdp), to };
+        Step::new(by, name, self.plain(), Method::Receive(reception))
     }
 }
 
