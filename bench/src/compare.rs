@@ -1,6 +1,6 @@
 //! Changes from one report to another that are larger than the spreads.
 
-use crate::instructions::{HotLoop, Unit};
+use crate::instructions::{HotLoop, LoopUnit};
 use crate::measurement::Spread;
 use crate::process::SLUICE;
 use crate::report::{Report, StepReport, Suite};
@@ -94,7 +94,7 @@ fn moved(suite: &Suite, before: &Suite, step: &StepReport) -> Option<Moved> {
 
 fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<Moved> {
     // Each kernel translates a program in its own way.
-    if it.of == Unit::Program && before.machine.kernel != now.machine.kernel {
+    if it.of == LoopUnit::Program && before.machine.kernel != now.machine.kernel {
         return None;
     }
     let old = before.loops.iter().find(|old| old.name == it.name && old.of == it.of)?;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moved_by_more_than_its_spread_is_named_the_largest_first() {
+    fn changes_beyond_the_spreads_are_listed_largest_first() {
         let before = report(&[("sendmmsg", 1.0, 1.0), ("AF_XDP", 2.0, 2.0), ("TX ring", 1.0, 1.0)]);
         let now = report(&[("sendmmsg", 0.5, 1.0), ("AF_XDP", 1.0, 2.1), ("TX ring", 0.1, 0.2)]);
         let moved = compare(&before, &now);
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn a_hot_loop_that_has_become_longer_is_worse() {
-        let of = |loops: &[(&str, Unit, f64)], kernel: &str| {
-            let it = |&(name, of, instructions): &(&str, Unit, f64)| HotLoop {
+        let of = |loops: &[(&str, LoopUnit, f64)], kernel: &str| {
+            let it = |&(name, of, instructions): &(&str, LoopUnit, f64)| HotLoop {
                 name: name.into(),
                 command: String::new(),
                 of,
@@ -193,14 +193,14 @@ mod tests {
             report.loops = loops.iter().map(it).collect();
             report
         };
-        let before = [("receive", Unit::Packet, 50.0), ("claim", Unit::Program, 100.0)];
+        let before = [("receive", LoopUnit::Packet, 50.0), ("claim", LoopUnit::Program, 100.0)];
         for (sentence, receive, claim, kernel, named) in [
             ("a timer's share", 50.9, 100.0, "6.18", &[][..]),
             ("longer", 52.0, 120.0, "6.18", &[("claim", true), ("receive", true)]),
             ("shorter", 40.0, 100.0, "6.18", &[("receive", false)]),
             ("another kernel's programs are its own", 52.0, 120.0, "6.1", &[("receive", true)]),
         ] {
-            let now = [("receive", Unit::Packet, receive), ("claim", Unit::Program, claim)];
+            let now = [("receive", LoopUnit::Packet, receive), ("claim", LoopUnit::Program, claim)];
             let moved = compare(&of(&before, "6.18"), &of(&now, kernel));
             let found: Vec<_> = moved.iter().map(|it| (it.name.as_str(), it.is_worse())).collect();
             assert_eq!(found, named, "{sentence}");

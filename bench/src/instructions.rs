@@ -36,7 +36,7 @@ pub struct HotLoop {
     /// The command that runs it.
     pub command: String,
     /// The unit of the count.
-    pub of: Unit,
+    pub of: LoopUnit,
     /// Its length; absent if it could not be counted.
     #[serde(flatten)]
     pub length: Option<Length>,
@@ -48,7 +48,7 @@ pub struct HotLoop {
 /// The unit that instructions are counted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Unit {
+pub enum LoopUnit {
     /// A packet: instructions that are run for it in user space.
     Packet,
     /// A program in the kernel: all its instructions, of which a packet meets some.
@@ -76,8 +76,8 @@ impl HotLoop {
             return self.failed.clone().unwrap_or_else(|| "not counted".into());
         };
         let mut words = match self.of {
-            Unit::Packet => format!("{instructions:.2} a packet"),
-            Unit::Program => format!("{instructions} in all"),
+            LoopUnit::Packet => format!("{instructions:.2} a packet"),
+            LoopUnit::Program => format!("{instructions} in all"),
         };
         words.extend(bytes.map(|bytes| format!(", {bytes} bytes")));
         words.extend(ns.map(|ns| format!(", {ns} ns a run")));
@@ -157,8 +157,8 @@ pub fn count(watch: &dyn BenchObserver) -> Result<Counted, Failure> {
             Err(Failure::Step { reason, .. }) => (None, Some(reason)),
         };
         let of = match kind {
-            OwnPackets(..) | Receiver(..) => Unit::Packet,
-            CountProgram(..) | GenerateProgram(..) => Unit::Program,
+            OwnPackets(..) | Receiver(..) => LoopUnit::Packet,
+            CountProgram(..) | GenerateProgram(..) => LoopUnit::Program,
         };
         let command = kind.command(&context).shown();
         counted.loops.push(HotLoop { name: (*name).into(), command, of, length, failed });
@@ -289,7 +289,7 @@ mod tests {
             (None, Some("no valgrind".to_owned()), r#""failed":"no valgrind"#, "no valgrind"),
         ] {
             let (name, command) = ("forward".into(), "sluice forward".into());
-            let it = HotLoop { name, command, of: Unit::Packet, length, failed };
+            let it = HotLoop { name, command, of: LoopUnit::Packet, length, failed };
             let written = serde_json::to_string(&it).unwrap();
             assert!(written.contains(text), "{written}");
             assert_eq!(serde_json::from_str::<HotLoop>(&written).unwrap(), it);

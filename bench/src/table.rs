@@ -159,7 +159,7 @@ impl Display for MarkdownText<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instructions::{HotLoop, Length, Unit};
+    use crate::instructions::{HotLoop, Length, LoopUnit};
     use crate::report::tests::report;
     use crate::suite::SuiteKind;
 
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_has_no_number() {
+    fn a_missing_measurement_has_no_number() {
         let text = of_thresholds(&report(SuiteKind::Rx, &[("TPACKET_V3 ring", 3.0)]));
         assert!(
             text.contains("| TPACKET_V3 ring | 3.00 (3.00–3.00) | tcpdump -w /dev/null | – | – |"),
@@ -226,7 +226,7 @@ mod tests {
         report.loops = vec![HotLoop {
             name: "receive: ring".into(),
             command: "sluice count".into(),
-            of: Unit::Packet,
+            of: LoopUnit::Packet,
             length,
             failed: None,
         }];

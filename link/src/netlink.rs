@@ -139,14 +139,14 @@ impl Netlink {
 }
 
 /// A message from the kernel.
-pub(super) struct Message<'a> {
+pub(super) struct NetlinkMessage<'a> {
     pub(super) kind: u16,
     flags: u16,
     sequence: u32,
     pub(super) body: &'a [u8],
 }
 
-impl<'a> Message<'a> {
+impl<'a> NetlinkMessage<'a> {
     /// The message that bytes begin with, and the bytes behind it; none if it is cut short.
     fn first(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let length = word(bytes, 0)? as usize;
@@ -158,13 +158,13 @@ impl<'a> Message<'a> {
 }
 
 /// The messages in what one call received. A malformed one is the last.
-pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = io::Result<Message<'_>>> {
+pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<'_>>> {
     std::iter::from_fn(move || {
         let bytes = std::mem::take(&mut rest);
         if bytes.is_empty() {
             return None;
         }
-        let Some((message, behind)) = Message::first(bytes) else {
+        let Some((message, behind)) = NetlinkMessage::first(bytes) else {
             return Some(Err(malformed("a message cut short")));
         };
         rest = behind;
@@ -335,7 +335,7 @@ mod tests {
             ("a length of nothing", &[0; 32][..], 0, 1),
         ] {
             let found: Vec<_> = messages(bytes).collect();
-            let is_whole = |it: &&io::Result<Message<'_>>| it.is_ok();
+            let is_whole = |it: &&io::Result<NetlinkMessage<'_>>| it.is_ok();
             assert_eq!(found.iter().filter(is_whole).count(), whole, "{sentence}");
             assert_eq!(found.len(), whole + broken, "{sentence}");
             for message in found.iter().flatten() {

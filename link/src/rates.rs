@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_or_began_again_has_no_rate_yet() {
+    fn a_new_or_reset_interface_has_no_rate() {
         let start = Instant::now();
         let later = start + Duration::from_secs(1);
         for (sentence, before, now) in [

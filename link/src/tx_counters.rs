@@ -185,7 +185,7 @@ left0:18446744073709551615 7 0 1 0 0 0 0 900 18446744073709551615 5 12 0 0 0 0
     }
 
     #[test]
-    fn what_an_interface_had_dropped_is_known_after_many_other_changes() {
+    fn drops_of_a_removed_interface_survive_other_changes() {
         let Some(lab) = lab() else { return };
         let netns = lab.netns("left");
         let mut netlink = Netlink::open(Some(&netns)).unwrap();

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use super::message::ProtocolError;
 use super::notifier::Notifier;
-use super::ring::{Descriptor, Memory, NEXT};
+use super::ring::{Descriptor, NEXT, RingMemory};
 use sluicegate_base::memory::{prefetch, prefetch_to_write};
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{AtomicU16, Ordering};
@@ -17,7 +17,7 @@ pub(super) const BATCH: u32 = 8;
 /// One end of a ring in either direction.
 #[derive(Debug)]
 pub struct RingEnd {
-    memory: Memory,
+    memory: RingMemory,
     notifier: Notifier,
     cursor: Cursor<AtomicU16>,
     /// At a client, which owns the memory: an entry always has the same buffer, wherever the peer says it
@@ -46,13 +46,13 @@ pub(super) struct Buffer {
 
 impl RingEnd {
     /// The client's end of a new ring.
-    pub(super) fn of_client(memory: Memory, notifier: Notifier, own: OwnBuffers) -> Self {
+    pub(super) fn of_client(memory: RingMemory, notifier: Notifier, own: OwnBuffers) -> Self {
         let cursor = Cursor::producing(memory.entries(), 0);
         Self::new(memory, notifier, cursor, Some(own))
     }
 
     /// The server's end of a ring that a client has made.
-    pub(super) fn of_server(memory: Memory, notifier: Notifier) -> Self {
+    pub(super) fn of_server(memory: RingMemory, notifier: Notifier) -> Self {
         // Relaxed: our own index, which nobody else stores.
         let start = memory.tail().load(Ordering::Relaxed).into();
         let cursor = Cursor::consuming(memory.entries(), start);
@@ -60,7 +60,7 @@ impl RingEnd {
     }
 
     fn new(
-        memory: Memory,
+        memory: RingMemory,
         notifier: Notifier,
         cursor: Cursor<AtomicU16>,
         own: Option<OwnBuffers>,

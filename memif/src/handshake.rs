@@ -18,7 +18,7 @@ use super::channel::{Channel, ChannelEnd};
 use super::end::{OwnBuffers, RingEnd};
 use super::message::{AddRing, Hello, Init, Message, ProtocolError, SECRET_BYTES, VERSION};
 use super::notifier::Notifier;
-use super::ring::{MAX_LOG2_ENTRIES, Memory, ring_bytes};
+use super::ring::{MAX_LOG2_ENTRIES, RingMemory, ring_bytes};
 use super::ring::{MAX_REGIONS, Regions};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::PAGE_BYTES;
@@ -203,7 +203,7 @@ pub fn as_client(
             let offset = layout.ring_at(number as u32) as u32;
             let at = layout.buffers_at(number as u32) as u32;
             let notifier = Notifier::new().map_err(failed)?;
-            let memory = Memory::create(&regions, offset, log2_entries);
+            let memory = RingMemory::create(&regions, offset, log2_entries);
             let ring =
                 AddRing { to_server, index, region: 0, offset, log2_entries, private_header: 0 };
             talk.tell(&Message::AddRing(ring), Some(notifier.as_fd()))?;
@@ -281,7 +281,7 @@ pub fn as_server(
         let regions = Arc::new(regions);
         let end = |(ring, notifier): (AddRing, Notifier)| -> Result<RingEnd, ProtocolError> {
             let AddRing { region, offset, log2_entries, .. } = ring;
-            let memory = Memory::of_peer(&regions, region, offset, log2_entries)?;
+            let memory = RingMemory::of_peer(&regions, region, offset, log2_entries)?;
             Ok(RingEnd::of_server(memory, notifier))
         };
         let mut pairs: Vec<Pair> = (0..settings.queues).map(|_| Pair::default()).collect();

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_messages_are_decoded() {
         for message in every_kind() {
             assert_eq!(Message::decode(&message.encode()).as_ref(), Ok(&message));
         }

@@ -21,7 +21,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::unistd::write;
 
 use super::message::ProtocolError;
-use super::ring::Memory;
+use super::ring::RingMemory;
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::{Ordering, fence};
 
@@ -51,7 +51,7 @@ impl Notifier {
 
     /// Wakes the receiver, if it sleeps. After the index was stored.
     #[inline]
-    pub(super) fn ring(&self, ring: &Memory) {
+    pub(super) fn ring(&self, ring: &RingMemory) {
         // Pairs with the fence in `enable`.
         fence(Ordering::SeqCst);
         if ring.wants_wakeup() {
@@ -71,14 +71,14 @@ impl Notifier {
     }
 
     /// From now on senders wake the receiver. It may sleep only if it finds nothing after this.
-    pub(crate) fn enable(&self, ring: &Memory) {
+    pub(crate) fn enable(&self, ring: &RingMemory) {
         ring.ask_for_wakeup(true);
         // Pairs with the fence in `ring`.
         fence(Ordering::SeqCst);
     }
 
     /// The receiver is awake, and forgets what woke it.
-    pub(crate) fn disable(&self, ring: &Memory) {
+    pub(crate) fn disable(&self, ring: &RingMemory) {
         ring.ask_for_wakeup(false);
         forget(self.0.as_fd());
     }
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn only_a_sleeper_is_woken() {
         let (_, regions) = Regions::own(4096).unwrap();
-        let ring = Memory::create(&Arc::new(regions), 0, 3);
+        let ring = RingMemory::create(&Arc::new(regions), 0, 3);
         let notifier = Notifier::new().unwrap();
         notifier.ring(&ring);
         assert!(!notifier.rings(), "awake");
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_peer_that_keeps_ringing_is_noticed() {
         let (_, regions) = Regions::own(4096).unwrap();
-        let ring = Memory::create(&Arc::new(regions), 0, 3);
+        let ring = RingMemory::create(&Arc::new(regions), 0, 3);
         let event = EventFd::from_value_and_flags(2, EfdFlags::EFD_SEMAPHORE).unwrap();
         let notifier = Notifier::of_peer(event.into()).unwrap();
         notifier.disable(&ring);

@@ -144,7 +144,7 @@ pub(super) struct Descriptor {
 
 /// A ring's memory, as one end has it.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct RingMemory {
     /// The memory of the ring and of its buffers, which this keeps mapped.
     regions: Arc<Regions>,
     base: NonNull<u8>,
@@ -152,14 +152,14 @@ pub(crate) struct Memory {
 }
 
 // SAFETY: the address leads into memory that `regions` keeps mapped and that belongs to no thread.
-unsafe impl Send for Memory {}
+unsafe impl Send for RingMemory {}
 
 /// Bytes of a ring.
 pub(super) fn ring_bytes(log2_entries: u8) -> u32 {
     (DESCRIPTORS_AT + (DESCRIPTOR_BYTES << log2_entries)) as u32
 }
 
-impl Memory {
+impl RingMemory {
     /// Creates an empty ring in the region of our own.
     pub(super) fn create(regions: &Arc<Regions>, offset: u32, log2_entries: u8) -> Self {
         let start = regions.locate(0, offset, ring_bytes(log2_entries));
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn a_ring_lies_in_memory_as_others_have_it() {
         let (file, regions) = Regions::own(ring_bytes(3) as usize).unwrap();
-        let ring = Memory::create(&Arc::new(regions), 0, 3);
+        let ring = RingMemory::create(&Arc::new(regions), 0, 3);
         ring.head().store(0x0102, Ordering::Relaxed);
         ring.tail().store(0x0304, Ordering::Relaxed);
         ring.ask_for_wakeup(true);
@@ -379,7 +379,7 @@ mod tests {
     fn a_ring_that_is_none_is_refused() {
         let (_, regions) = Regions::own(8192).unwrap();
         let regions = Arc::new(regions);
-        drop(Memory::create(&regions, 1024, 4));
+        drop(RingMemory::create(&regions, 1024, 4));
         for (region, offset, log2, part) in [
             (0, 1024, 4, ""),
             (0, 0, 4, "cookie"),
@@ -389,7 +389,7 @@ mod tests {
             (0, 1024, 9, "not in a region"),
             (1, 1024, 4, "not in a region"),
         ] {
-            let made = Memory::of_peer(&regions, region, offset, log2);
+            let made = RingMemory::of_peer(&regions, region, offset, log2);
             match made {
                 Ok(_) => assert!(part.is_empty()),
                 Err(ProtocolError(said)) => {

@@ -111,7 +111,7 @@ impl NdrResults {
 mod tests {
     use std::time::Duration;
 
-    use super::trial::mock::{Lab, MockDevice};
+    use super::trial::mock::{MockDevice, MockLab};
     use super::trial::{Latency, Offer, TrialOutcome};
     use super::*;
 
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn every_size_is_measured() {
-        let mut lab = Lab::new(MockDevice::Buffer { pps: 1e6, buffer: 1000.0 }, 4e6);
+        let mut lab = MockLab::new(MockDevice::Buffer { pps: 1e6, buffer: 1000.0 }, 4e6);
         let findings = run(&mut lab, GOAL, &SIZES).unwrap();
         assert!(findings.complete && findings.sizes.len() == 2);
         let first = &findings.sizes[0];
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn results_before_a_stop_remain() {
-        struct Stops(Lab, u32);
+        struct Stops(MockLab, u32);
         impl Trial for Stops {
             fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
                 self.1 = self.1.checked_sub(1).ok_or(Failure::Stopped)?;
@@ -140,7 +140,7 @@ mod tests {
             }
         }
         for trials in 0..9 {
-            let lab = Lab::new(MockDevice::Limit { pps: 9e6 }, 4e6);
+            let lab = MockLab::new(MockDevice::Limit { pps: 9e6 }, 4e6);
             let findings = run(&mut Stops(lab, trials), GOAL, &SIZES).unwrap();
             assert!(!findings.complete);
             assert_eq!(findings.are_none(), trials == 0);

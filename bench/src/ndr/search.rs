@@ -75,7 +75,7 @@ const FULL_SPEED: f64 = f64::INFINITY;
 
 /// A rate that a device sustained.
 #[derive(Clone, Copy)]
-struct Passed {
+struct PassedRate {
     /// The requested rate.
     target_pps: f64,
     /// The offered rate.
@@ -86,7 +86,7 @@ struct Passed {
 }
 
 /// The start of a search: no rate has passed.
-const NOTHING: Passed = Passed { target_pps: 0.0, pps: 0.0, lost: 0.0, kept: true };
+const NOTHING: PassedRate = PassedRate { target_pps: 0.0, pps: 0.0, lost: 0.0, kept: true };
 
 /// A rate that is too high.
 #[derive(Clone, Copy)]
@@ -110,10 +110,10 @@ impl Search<'_> {
     /// the highest that passed, and the lowest that did not.
     fn halve(
         &mut self,
-        mut passed: Passed,
+        mut passed: PassedRate,
         mut above: Above,
         time: Duration,
-    ) -> Result<(Passed, Above), Failure> {
+    ) -> Result<(PassedRate, Above), Failure> {
         while above.pps - passed.target_pps > self.near() * above.pps {
             let rate = (passed.target_pps + above.pps) / 2.0;
             if rate < self.least() {
@@ -135,7 +135,11 @@ impl Search<'_> {
 
     /// Confirms a rate by a longer trial. If it fails, tries lower rates in growing steps, and searches upwards
     /// from the first that passes.
-    fn confirm(&mut self, passed: Passed, mut above: Above) -> Result<Option<Throughput>, Failure> {
+    fn confirm(
+        &mut self,
+        passed: PassedRate,
+        mut above: Above,
+    ) -> Result<Option<Throughput>, Failure> {
         let time = self.goal.confirm;
         self.tries = MAX_TRIES;
         let (mut rate, mut step) = (passed.target_pps, self.goal.resolution);
@@ -147,7 +151,7 @@ impl Search<'_> {
                 if upwards {
                     (passed, above) = self.halve(passed, above, time)?;
                 }
-                let Passed { pps, lost, kept, .. } = passed;
+                let PassedRate { pps, lost, kept, .. } = passed;
                 let sender_limits = above.by_sender || !kept;
                 return Ok(Some(Throughput { pps, lost, sender_limits }));
             }
@@ -173,10 +177,10 @@ impl Search<'_> {
         outcome.lost() > self.goal.loss
     }
 
-    fn passed(&self, target_pps: f64, outcome: &TrialOutcome) -> Passed {
+    fn passed(&self, target_pps: f64, outcome: &TrialOutcome) -> PassedRate {
         let (pps, lost) = (outcome.offered_pps(), outcome.lost());
         let kept = target_pps == FULL_SPEED || pps >= target_pps * (1.0 - self.near());
-        Passed { target_pps, pps, lost, kept }
+        PassedRate { target_pps, pps, lost, kept }
     }
 
     /// Offers a rate, again if the sender did not keep to it and the device lost nothing: that says nothing of the
@@ -212,7 +216,7 @@ impl Search<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::trial::mock::{Lab, MockDevice};
+    use super::super::trial::mock::{MockDevice, MockLab};
     use super::*;
 
     const GOAL: Goal = Goal {
@@ -223,10 +227,10 @@ mod tests {
     };
 
     fn search(device: MockDevice, goal: &Goal) -> SearchResult {
-        search_by(&mut Lab::new(device, 5e6), goal)
+        search_by(&mut MockLab::new(device, 5e6), goal)
     }
 
-    fn search_by(lab: &mut Lab, goal: &Goal) -> SearchResult {
+    fn search_by(lab: &mut MockLab, goal: &Goal) -> SearchResult {
         let mut found = SearchResult::default();
         throughput(lab, 60, goal, &mut found).unwrap();
         found
@@ -244,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn what_a_buffer_holds_is_no_throughput(pps in 50e3..4e6, buffer in 1.0..20e3) {
+        fn a_buffer_does_not_raise_the_throughput(pps in 50e3..4e6, buffer in 1.0..20e3) {
             let found = search(MockDevice::Buffer { pps, buffer }, &GOAL);
             let kept_up = found.throughput.unwrap().pps;
             prop_assert!(kept_up <= pps + buffer / 5.0 + 1.0, "{kept_up}");
@@ -252,7 +256,7 @@ mod tests {
         }
 
         #[test]
-        fn of_a_limit_that_drifts_something_that_was_kept_up_is_found(
+        fn a_drifting_limit_gives_a_sustained_rate(
             pps in 50e3..4e6, drift in 0.0..0.1,
         ) {
             let kept_up = search(MockDevice::Drift { pps, drift }, &GOAL).throughput.unwrap().pps;
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_the_sender_did_not_keep_to_is_asked_for_again() {
-        let mut lab = Lab::new(MockDevice::Limit { pps: 1e6 }, 5e6).late(3);
+        let mut lab = MockLab::new(MockDevice::Limit { pps: 1e6 }, 5e6).late(3);
         let throughput = search_by(&mut lab, &GOAL).throughput.unwrap();
         assert!((0.995e6..=1e6).contains(&throughput.pps), "{throughput:?}");
         assert!(!throughput.sender_limits);
@@ -281,7 +285,7 @@ mod tests {
     #[test]
     fn a_sender_that_never_keeps_to_a_rate_is_said_to_be_the_limit_and_finds_no_more_than_there_is()
     {
-        let mut lab = Lab::new(MockDevice::Limit { pps: 1e6 }, 5e6).late(u32::MAX);
+        let mut lab = MockLab::new(MockDevice::Limit { pps: 1e6 }, 5e6).late(u32::MAX);
         let throughput = search_by(&mut lab, &GOAL).throughput.unwrap();
         assert!(throughput.sender_limits && throughput.pps <= 1e6, "{throughput:?}");
         assert!(throughput.pps >= 0.99e6, "{throughput:?}");

@@ -244,7 +244,7 @@ pub(crate) mod mock {
 
     /// A device, and a sender with a limit of its own, in packets a second.
     #[derive(Debug)]
-    pub struct Lab {
+    pub struct MockLab {
         device: MockDevice,
         sender_pps: f64,
         trials: u32,
@@ -252,7 +252,7 @@ pub(crate) mod mock {
         late: u32,
     }
 
-    impl Lab {
+    impl MockLab {
         pub fn new(device: MockDevice, sender_pps: f64) -> Self {
             Self { device, sender_pps, trials: 0, late: 0 }
         }
@@ -263,7 +263,7 @@ pub(crate) mod mock {
         }
     }
 
-    impl Trial for Lab {
+    impl Trial for MockLab {
         fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
             self.trials += 1;
             let late = self.late > 0 && !self.trials.is_multiple_of(self.late);
@@ -292,7 +292,7 @@ pub(crate) mod mock {
 
 #[cfg(test)]
 mod tests {
-    use super::mock::{Lab, MockDevice};
+    use super::mock::{MockDevice, MockLab};
     use super::*;
 
     fn goal(confirm: Duration) -> Goal {
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn the_burst_is_what_a_buffer_takes_above_the_limit() {
         for buffer in [0.0, 1.0, 500.0, 70e3] {
-            let mut lab = Lab::new(MockDevice::Buffer { pps: 0.5e6, buffer }, 1e6);
+            let mut lab = MockLab::new(MockDevice::Buffer { pps: 0.5e6, buffer }, 1e6);
             let found = back_to_back(&mut lab, 60, 1e6, &goal(MAX_TIME)).unwrap();
             // Half of what comes leaves meanwhile, so the burst is twice the buffer.
             let expected = 2.0 * buffer;
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_device_that_keeps_up_takes_the_longest() {
-        let mut lab = Lab::new(MockDevice::Limit { pps: 1e6 }, 1e6);
+        let mut lab = MockLab::new(MockDevice::Limit { pps: 1e6 }, 1e6);
         for (ms, packets) in [(300, 300_000), (2000, 2_000_000), (3000, 2_000_000)] {
             let time = Duration::from_millis(ms);
             let found = back_to_back(&mut lab, 60, 1e6, &goal(time)).unwrap();
@@ -323,7 +323,7 @@ mod tests {
 
     fn points(device: MockDevice) -> Vec<LossAt> {
         let mut points = Vec::new();
-        loss(&mut Lab::new(device, 1e6), 60, 1e6, Duration::from_secs(1), &mut points).unwrap();
+        loss(&mut MockLab::new(device, 1e6), 60, 1e6, Duration::from_secs(1), &mut points).unwrap();
         points
     }
 

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_opened_is_closed() {
+    fn every_tag_is_closed() {
         let page = page(&report());
         for name in ["div", "p", "span", "svg", "details", "summary", "h2", "h3", "body", "style"] {
             let opened = page.matches(&format!("<{name}>")).count()

@@ -45,7 +45,7 @@ pub struct Program {
     /// The file, if it is not found by its name.
     file: Option<PathBuf>,
     /// Content of its standard input.
-    input: Option<Input>,
+    input: Option<StdinText>,
     /// Another program that it needs, if it is a script.
     needs: Option<&'static str>,
     /// The host it runs on.
@@ -116,7 +116,7 @@ impl Program {
 
     /// Sets its standard input.
     #[must_use]
-    pub fn reading(self, input: impl Into<Input>) -> Self {
+    pub fn reading(self, input: impl Into<StdinText>) -> Self {
         Self { input: Some(input.into()), ..self }
     }
 
@@ -167,7 +167,7 @@ impl Program {
         let (out, err) = (scratch()?, scratch()?);
         let stdin = match &self.input {
             None => Stdio::null(),
-            Some(Input { text, .. }) => {
+            Some(StdinText { text, .. }) => {
                 let file = scratch()?;
                 file.write_all_at(text.as_bytes(), 0).map_err(failed)?;
                 file.into()
@@ -198,14 +198,14 @@ impl Program {
 
 /// A text, and the shell command that writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Input {
+pub struct StdinText {
     /// The text.
     pub text: String,
     /// The command.
     pub shell: String,
 }
 
-impl From<String> for Input {
+impl From<String> for StdinText {
     fn from(text: String) -> Self {
         let shell = format!("printf %s {}", quoted(&text));
         Self { text, shell }

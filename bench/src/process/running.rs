@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_lines_the_one_with_the_error_counts() {
+    fn the_line_with_the_error_is_reported() {
         let nft = "/dev/stdin:3:4-4: Error: syntax error\n } }\n   ^\n";
         assert_eq!(complaint(nft), Some("/dev/stdin:3:4-4: Error: syntax error"));
         assert_eq!(complaint("starting\nno such device\n\n"), Some("no such device"));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_leaves_behind_ends_with_it() {
+    fn children_end_with_their_program() {
         let program = Program::tool("sh", ["-c", "sleep 60 & echo $!"]);
         let left = program.run(None).unwrap().trim().parse::<u32>().unwrap();
         // Another process reaps an orphan; that takes a moment.
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_mend_it_is_known_of_our_own_command() {
+    fn the_exit_status_of_sluice_classifies_a_failure() {
         let script = ["-c", "echo needs CAP_NET_RAW; exit 3"];
         let kind = |name| {
             let mut running = Program::tool("sh", script).start(None).unwrap();

@@ -90,14 +90,14 @@ fn id_of(fd: &OwnedFd) -> io::Result<u64> {
 /// `data_tail` on. Between the two the bytes are the reader's, for the mapping is writable, and
 /// then the kernel overwrites nothing that has not been read but counts it as lost.
 #[derive(Debug)]
-pub struct Ring {
+pub struct PerfRing {
     map: Mmap,
     data: usize,
     /// A power of two.
     data_bytes: u64,
 }
 
-impl Ring {
+impl PerfRing {
     /// Maps an event's ring, of `pages` pages of data, a power of two.
     pub fn map(event: &Event, pages: usize) -> io::Result<Self> {
         let bytes = (pages + 1) * PAGE_BYTES;

@@ -18,8 +18,8 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::units;
 
-use super::perf_event::{self as event, Attr, Event, Ring, flag};
-use super::symbols::{self, Kernel, Mapping};
+use super::perf_event::{self as event, Attr, Event, PerfRing, flag};
+use super::symbols::{self, KernelSymbols, Mapping};
 
 /// Samples a second and CPU. A round number might keep step with periodic work.
 const PER_SECOND: u32 = 997;
@@ -69,7 +69,7 @@ pub struct Recording {
     /// The time of each stack, or how often a thread left its CPU there.
     pub stacks: HashMap<Stack, u64>,
     pub processes: HashMap<u32, Process>,
-    pub kernel: Kernel,
+    pub kernel: KernelSymbols,
     /// Samples that were read.
     pub samples: u64,
     /// Records that found a ring full.
@@ -128,7 +128,7 @@ impl Sampling {
     /// # Errors
     /// A missing privilege, or a kernel without the events; the error has the remedy.
     pub fn start() -> Result<Self> {
-        let kernel = Kernel::read()?;
+        let kernel = KernelSymbols::read()?;
         let in_cycles = CpuEvents::open(0, true).is_ok();
         let open = |cpu| CpuEvents::open(cpu, in_cycles).map_err(refused);
         let mut cpus = online()?.into_iter().map(open).collect::<Result<Vec<_>>>()?;
@@ -186,7 +186,7 @@ struct CpuEvents {
     cpu: u32,
     time: Event,
     switches: Event,
-    ring: Ring,
+    ring: PerfRing,
 }
 
 impl CpuEvents {
@@ -215,7 +215,7 @@ impl CpuEvents {
         };
         let time = Event::open(&time, cpu)?;
         let switches = Event::open(&switches, cpu)?;
-        let ring = Ring::map(&time, RING_PAGES)?;
+        let ring = PerfRing::map(&time, RING_PAGES)?;
         switches.write_to(&time)?;
         Ok(Self { cpu, time, switches, ring })
     }

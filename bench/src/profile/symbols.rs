@@ -46,13 +46,13 @@ pub fn without_suffix(name: &str) -> &str {
 
 /// The kernel's functions.
 #[derive(Clone, Debug, Default)]
-pub struct Kernel {
+pub struct KernelSymbols {
     functions: Symbols,
     /// BPF programs that were loaded during sampling.
     later: Symbols,
 }
 
-impl Kernel {
+impl KernelSymbols {
     /// Reads all functions of the running kernel.
     ///
     /// # Errors
@@ -249,7 +249,7 @@ garbage
 
     #[test]
     fn an_address_belongs_to_the_function_that_begins_before_it() {
-        let mut kernel = Kernel::parse(TEXT);
+        let mut kernel = KernelSymbols::parse(TEXT);
         kernel.add(0xffff_ffff_8100_0110, 0x10, "later".into());
         for (address, name) in [
             (0xffff_ffff_8100_0050, Some("_text")),

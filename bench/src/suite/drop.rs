@@ -1,7 +1,7 @@
 //! Dropping: where on its way an unwanted packet is dropped, and the cost of that.
 
 use super::StepContext;
-use crate::process::{Count, Input, LabHost, Program, Ready, quoted};
+use crate::process::{Count, LabHost, Program, Ready, StdinText, quoted};
 use crate::step::{Destination, Setting, Step};
 
 /// The most alternatives of a filter, which is one program without loops.
@@ -30,13 +30,13 @@ pub fn ports(rules: u32) -> impl Iterator<Item = u32> {
 }
 
 /// Lists rules between two texts: a line each, in which `%s` is the port.
-fn listed(rules: u32, before: &str, line: &str, after: &str) -> Input {
+fn listed(rules: u32, before: &str, line: &str, after: &str) -> StdinText {
     let lines = ports(rules).map(|port| line.replace("%s", &port.to_string()) + "\n");
     let text = [before.to_owned()].into_iter().chain(lines).chain([after.to_owned()]).collect();
     let (before, after, line) = (quoted(before), quoted(after), quoted(&format!(r"{line}\n")));
     let ports = format!("$(seq {FIRST} {}) {LAST}", FIRST - 2 + rules);
     let shell = format!("{{ printf %s {before}; printf -- {line} {ports}; printf %s {after}; }}");
-    Input { text, shell }
+    StdinText { text, shell }
 }
 
 /// The requested number of rules.
@@ -166,7 +166,7 @@ fn clsact(context: &StepContext<'_>) -> String {
 }
 
 /// Rules of tc at the interface's ingress: a batch of commands that begins with [`clsact`].
-fn tc(context: &StepContext<'_>, name: &str, batch: impl Into<Input>) -> Step {
+fn tc(context: &StepContext<'_>, name: &str, batch: impl Into<StdinText>) -> Step {
     let device = context.right();
     let counter = Program::tool("tc", ["-s", "qdisc", "show", "dev", device, "clsact"])
         .counting(Count::After("(dropped"));
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_shell_lists_the_same_rules() {
         for rules in [1, 2, 100] {
-            let Input { text, shell } = listed(rules, "-a 'b'\n", "- port %s { drop }", "}\n");
+            let StdinText { text, shell } = listed(rules, "-a 'b'\n", "- port %s { drop }", "}\n");
             let shell = std::process::Command::new("sh").args(["-c", &shell]).output().unwrap();
             assert_eq!(String::from_utf8(shell.stdout).unwrap(), text, "{rules}");
             assert_eq!(text.lines().count(), 2 + rules as usize);

@@ -19,7 +19,7 @@ use sluicegate_bench::suite::SuiteKind;
 use crate::signals::Signals;
 
 use options::{Options, OutputOptions};
-use output::{Output, read};
+use output::{ReportOutput, read};
 use progress::Watcher;
 
 const EXAMPLES: &str = "\
@@ -114,7 +114,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 /// Runs suites, and counts the hot loops if requested and in a lab.
 fn measure(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow::Result<()> {
     let bench = options.bench(kinds)?;
-    let output = Output::prepare(&options.shown)?;
+    let output = ReportOutput::prepare(&options.shown)?;
     let watcher = Watcher::new(Signals::catch()?);
     let mut report = bench.run(&watcher, now())?;
     if with_loops && report.complete && bench.between.is_none() {
@@ -129,7 +129,7 @@ fn measure(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow
 
 /// Counts the hot loops alone.
 fn count(shown: &OutputOptions) -> anyhow::Result<()> {
-    let output = Output::prepare(shown)?;
+    let output = ReportOutput::prepare(shown)?;
     let mut report = Report::empty(now());
     report.add(instructions::count(&Watcher::new(Signals::catch()?))?);
     output.write(&report)
@@ -142,5 +142,5 @@ fn now() -> String {
 
 fn show(args: &ShowArgs) -> anyhow::Result<()> {
     let report = read(&args.file)?;
-    Output::prepare(&args.shown)?.write(&report)
+    ReportOutput::prepare(&args.shown)?.write(&report)
 }

@@ -17,7 +17,7 @@ use sluicegate_bench::table::Document;
 use super::options::OutputOptions;
 
 /// The destinations of a result.
-pub struct Output<'a> {
+pub struct ReportOutput<'a> {
     json: bool,
     /// An earlier result, to compare with.
     before: Option<Report>,
@@ -27,7 +27,7 @@ pub struct Output<'a> {
 /// Writes a report as the text of a file.
 type Render = Box<dyn Fn(&Report) -> String>;
 
-impl<'a> Output<'a> {
+impl<'a> ReportOutput<'a> {
     /// Opens all files before the bench starts, so that an error is reported at once. They stay unchanged
     /// until the result is written.
     pub fn prepare(options: &'a OutputOptions) -> anyhow::Result<Self> {

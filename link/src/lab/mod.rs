@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_none() {
+    fn an_invalid_record_is_none() {
         for (sentence, name, text) in [
             ("an unknown shape", "lab", "shape ring\n"),
             ("an unknown line", "lab", "shape pair\ncolour red\n"),

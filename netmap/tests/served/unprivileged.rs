@@ -153,7 +153,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_ends_that_queue_and_nothing_else() {
+fn an_invalid_value_ends_its_queue_alone() {
     for (role, ring) in [("corrupt-rx", "receive ring"), ("corrupt-tx", "transmit ring")] {
         for (number, row) in rows().iter().enumerate() {
             let (region, mut queues) = null();
@@ -214,7 +214,7 @@ fn a_number_given_back_counts_once() {
 }
 
 #[test]
-fn what_the_server_does_not_look_at_harms_nobody() {
+fn fields_that_the_server_ignores_are_harmless() {
     let (region, mut queues) = null();
     let memory = Memory::map(region.fd(), region.bytes());
     let (rx, tx) = (memory.ring(queues[0].rx_offset()), memory.ring(queues[0].tx_offset()));

@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use options::{Options, text};
+use options::{BlockOptions, text};
 use pcap::Pcap;
 use pcapng::PcapNg;
 use pseudo::to_host;
@@ -77,7 +77,7 @@ impl Format {
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
     packet: Packet<'a>,
-    options: Options<'a>,
+    options: BlockOptions<'a>,
 }
 
 impl<'a> Record<'a> {
@@ -221,7 +221,7 @@ impl Reader {
         let order = self.format.order();
         Ok(Some(Record {
             packet: Packet::new(&self.meta, self.buffer.bytes(placed.data)),
-            options: Options::new(self.buffer.bytes(placed.options), order),
+            options: BlockOptions::new(self.buffer.bytes(placed.options), order),
         }))
     }
 

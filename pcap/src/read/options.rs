@@ -12,12 +12,12 @@ const MAX_TEXT_BYTES: usize = 1024;
 
 /// A list of options, read up to its end or to the first that is cut short.
 #[derive(Clone, Debug)]
-pub(super) struct Options<'a> {
+pub(super) struct BlockOptions<'a> {
     fields: Fields<'a>,
     order: ByteOrder,
 }
 
-impl<'a> Options<'a> {
+impl<'a> BlockOptions<'a> {
     pub(super) fn new(bytes: &'a [u8], order: ByteOrder) -> Self {
         Self { fields: Fields::new(bytes, order), order }
     }
@@ -63,7 +63,7 @@ impl<'a> Options<'a> {
 }
 
 /// Code and value.
-impl<'a> Iterator for Options<'a> {
+impl<'a> Iterator for BlockOptions<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<(u16, &'a [u8])> {
@@ -78,7 +78,10 @@ impl<'a> Iterator for Options<'a> {
 
 /// Fills in an interface from its description's options and returns its clock. Damaged options
 /// are an error: without its clock, an interface's times mean nothing.
-pub(super) fn describe(mut options: Options<'_>, to: &mut Interface) -> Result<Resolution, String> {
+pub(super) fn describe(
+    mut options: BlockOptions<'_>,
+    to: &mut Interface,
+) -> Result<Resolution, String> {
     let order = options.order;
     let mut clock = Resolution::default();
     let (mut resolution_seen, mut offset_seen) = (false, false);
@@ -217,7 +220,7 @@ mod tests {
     fn described(bytes: &[u8]) -> Result<(Interface, Resolution), String> {
         let mut interface =
             Interface { name: String::new(), link_type: 1, snaplen: 0, comment: String::new() };
-        let clock = describe(Options::new(bytes, ByteOrder::Little), &mut interface)?;
+        let clock = describe(BlockOptions::new(bytes, ByteOrder::Little), &mut interface)?;
         Ok((interface, clock))
     }
 
@@ -250,7 +253,7 @@ mod tests {
     fn a_packet_says_where_it_went_and_what_was_lost_before_it() {
         let bytes = b"\x02\0\x04\0\x02\0\0\0\x04\0\x08\0\x05\0\0\0\0\0\0\0\
             \x06\0\x04\0\x03\0\0\0\x01\0\x02\0hi\0\0\x01\0\x03\0you\0\0\0\0\0\x01\0\x02\0no\0\0";
-        let options = Options::new(bytes, ByteOrder::Little);
+        let options = BlockOptions::new(bytes, ByteOrder::Little);
         let mut meta = Meta::default();
         options.clone().annotate(&mut meta);
         assert_eq!((meta.direction, meta.drops_before), (Direction::Out, 5));

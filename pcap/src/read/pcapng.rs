@@ -1,7 +1,7 @@
 //! The pcapng format (draft-ietf-opsawg-pcapng): sections of blocks.
 
 use super::options::Resolution;
-use super::options::{Options, describe};
+use super::options::{BlockOptions, describe};
 use super::source::{ByteOrder, Fields};
 use super::{Parsed, Placed, packet_limit, snapshot_limit};
 use crate::codes::{EPB, IDB, OBSOLETE_PACKET, SHB, SPB};
@@ -161,7 +161,7 @@ impl PcapNg {
         let ((link_type, _), snaplen) = fixed.ok_or("an interface description is too short")?;
         let mut interface =
             Interface { name: String::new(), link_type, snaplen, comment: String::new() };
-        let clock = describe(Options::new(body.rest(), self.order), &mut interface)?;
+        let clock = describe(BlockOptions::new(body.rest(), self.order), &mut interface)?;
         self.sources.push(InterfaceFormat { clock, snapshot: snapshot_limit(link_type, snaplen) });
         interfaces.push(interface);
         let room_for_packet = packet_limit(link_type) + BESIDES_PACKET_LIMIT;
@@ -222,7 +222,7 @@ impl PcapNg {
         let options_at = data_at + data_bytes.next_multiple_of(4);
         let options = options_at..options_at + body.rest().len();
         if !body.rest().is_empty() {
-            Options::new(body.rest(), self.order).annotate(&mut meta);
+            BlockOptions::new(body.rest(), self.order).annotate(&mut meta);
         }
         Ok(Placed { meta, data, options })
     }

@@ -283,18 +283,18 @@ mod tests {
     }
 
     #[derive(Clone, Copy)]
-    enum Step {
+    enum MergeStep {
         Push(usize, &'static [u64]),
         Advance(usize, u64),
         Close(usize),
         /// At this moment these go out. What is pushed next comes then; the first at 0.
         Drain(u64, &'static [u64]),
     }
-    use Step::{Advance, Close, Drain, Push};
+    use MergeStep::{Advance, Close, Drain, Push};
 
     #[test]
     fn a_record_goes_when_nothing_earlier_can_come() {
-        let rows: &[(&str, &[Step], u64)] = &[
+        let rows: &[(&str, &[MergeStep], u64)] = &[
             ("a silent source holds the others up", &[Push(0, &[10, 20]), Drain(30, &[])], 0),
             (
                 "a later record of the other lets go",
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_before_a_record_that_has_waited_goes_with_it() {
+    fn earlier_records_leave_with_one_that_has_waited() {
         let mut merger = Merger::with_window(3, Duration::from_nanos(100));
         let start = Instant::now();
         let now = start + Duration::from_nanos(100);

@@ -13,7 +13,7 @@ use super::chunk::{Chunk, Piece};
 use super::config::{OutputConfig, Summary};
 use super::pack::{FileOffset, Packer, epilogue};
 use super::rotate::{Name, Schedule, now_ns};
-use super::target::{Failure, OutputCounts, Target, check_directory, lock, open_directory};
+use super::target::{Failure, OutputCounts, OutputFile, check_directory, lock, open_directory};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::Interface;
 
@@ -32,7 +32,7 @@ pub struct Output {
     /// Blocks that go into the file before the next record.
     pending: Vec<u8>,
     current: Option<Current>,
-    kept: VecDeque<Arc<Mutex<Target>>>,
+    kept: VecDeque<Arc<Mutex<OutputFile>>>,
     schedule: Schedule,
     packer: Option<Packer>,
     progress: Arc<OutputCounts>,
@@ -52,7 +52,7 @@ struct Described {
 /// The file being written.
 #[derive(Debug)]
 struct Current {
-    target: Arc<Mutex<Target>>,
+    target: Arc<Mutex<OutputFile>>,
     /// Its head has been written.
     begun: bool,
     /// Handed over for it, before compression.
@@ -270,14 +270,14 @@ impl Output {
         }
         let created = match &self.name {
             Some(name) => match name.at(first_ns, self.summary.files + 1) {
-                Ok(path) => Target::create(&path, self.config.access),
+                Ok(path) => OutputFile::create(&path, self.config.access),
                 // A time that no name can hold.
                 Err(error) => {
                     let error = io::Error::other(error.to_string());
                     Err(Failure::new("name", &self.config.path, error))
                 }
             },
-            None => Target::standard_output(),
+            None => OutputFile::standard_output(),
         };
         let created = match &self.synced {
             Some(directory) => created.and_then(|target| target.synced(directory)),
@@ -299,7 +299,7 @@ impl Output {
         Ok(())
     }
 
-    fn keep_newest(&mut self, newest: &Arc<Mutex<Target>>) {
+    fn keep_newest(&mut self, newest: &Arc<Mutex<OutputFile>>) {
         let Some(most) = self.config.rotation.files else {
             return;
         };

@@ -25,7 +25,7 @@ use zstd::zstd_safe::{CParameter, compress_bound};
 use super::super::Compression;
 use super::chunk::Piece;
 use super::config::OutputConfig;
-use super::target::{Failure, OutputCounts, Target, lock};
+use super::target::{Failure, OutputCounts, OutputFile, lock};
 use crate::without_signals;
 use sluicegate_base::error::{Error, Result};
 
@@ -35,7 +35,7 @@ const QUEUE: usize = 2;
 /// A chunk on its way.
 struct PackJob {
     progress: Arc<OutputCounts>,
-    target: Arc<Mutex<Target>>,
+    target: Arc<Mutex<OutputFile>>,
     bytes: Vec<u8>,
     packets: u64,
     place: FileOffset,
@@ -111,7 +111,7 @@ impl Packer {
     /// Hands a copy of a piece on; waits while the queue is full.
     pub(super) fn submit(
         &mut self,
-        target: &Arc<Mutex<Target>>,
+        target: &Arc<Mutex<OutputFile>>,
         piece: &Piece<'_>,
         place: FileOffset,
     ) {

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_keeps_its_length_on_the_wire() {
+    fn a_cut_packet_keeps_its_wire_length() {
         let config = EncoderConfig { snaplen: 64, ..EncoderConfig::default() };
         let chunk = encode(&config, &[(meta(1514), vec![3; 1514]), (meta(60), vec![4; 60])]);
         let lengths: Vec<usize> = chunk.records().map(|record| record.bytes.len()).collect();

@@ -67,7 +67,7 @@ impl Failure {
 
 /// One open file, or standard output.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct OutputFile {
     /// `None` once it is closed.
     file: Option<File>,
     path: PathBuf,
@@ -83,7 +83,7 @@ pub(super) struct Target {
     directory: Option<File>,
 }
 
-impl Target {
+impl OutputFile {
     /// Creates a file, or truncates an existing one.
     pub(super) fn create(path: &Path, access: FileAccess) -> Result<Self, Failure> {
         let mut options = File::options();
@@ -384,7 +384,7 @@ pub struct OutputCounts {
 
 impl OutputCounts {
     /// Writes a piece, unless something has failed before.
-    pub(super) fn write(&self, target: &Mutex<Target>, piece: &Piece<'_>) {
+    pub(super) fn write(&self, target: &Mutex<OutputFile>, piece: &Piece<'_>) {
         if self.check().is_err() {
             return self.lose(piece.packets);
         }
@@ -398,7 +398,7 @@ impl OutputCounts {
     }
 
     /// Closes a file.
-    pub(super) fn close(&self, target: &Mutex<Target>) {
+    pub(super) fn close(&self, target: &Mutex<OutputFile>) {
         let (bytes, failure) = lock(target).close();
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if let Some(failure) = failure {
