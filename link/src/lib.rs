@@ -39,6 +39,7 @@ mod netdev;
 mod netlink;
 pub mod netns;
 mod next_hop;
+mod queue_counters;
 mod rates;
 pub mod records;
 mod tap;
@@ -59,9 +60,9 @@ pub use netdev::{Metadata, XdpAbilities, transmit_queues, xdp_abilities};
 pub use netlink::Netlink;
 pub use netns::live_namespaces;
 pub use next_hop::{NextHop, NextHops, carries_default_route};
+pub use queue_counters::{Direction, QueueCounters};
 pub use rates::{
-    Counter, CpuRates, Direction, DirectionRates, InterfaceRates, InterfaceSample, QueueCounters,
-    QueueRates, Rates, Sample, Sampler,
+    CpuRates, DirectionRates, InterfaceRates, InterfaceSample, QueueRates, Rates, Sample, Sampler,
 };
 pub use tap::{Making, Tap};
 pub use tc::{Backlog, Backlogged, FilterPlace, Side, Then};

@@ -1,10 +1,11 @@
 //! Samples of all counters, and the rates between two of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Instant;
 
 use sluicegate_base::error::Result;
 
+use super::queue_counters::{Direction, QueueCounters, QueueMap};
 use super::{CpuCounters, Ethtool, Interface, LinkStats, Netlink, cpu};
 
 /// Rates per second between two samples.
@@ -149,7 +150,7 @@ fn restarted(old: &LinkStats, new: &LinkStats) -> bool {
         (old.tx_bytes, new.tx_bytes),
     ]
     .iter()
-    .any(|(old, new)| Counter::between(*old, *new) == Counter::Restarted)
+    .any(|(old, new)| advance(*old, *new).is_none())
 }
 
 fn both_directions(
@@ -157,8 +158,7 @@ fn both_directions(
     new: &LinkStats,
     seconds: f64,
 ) -> (DirectionRates, DirectionRates) {
-    let rate =
-        |count: fn(&LinkStats) -> u64| Counter::between(count(old), count(new)).per_second(seconds);
+    let rate = |count: fn(&LinkStats) -> u64| per_second(count(old), count(new), seconds);
     let rx = DirectionRates {
         packets: rate(|s| s.rx_packets),
         bits_l2: rate(|s| s.rx_bytes) * 8.0,
@@ -184,7 +184,7 @@ fn queue_rates(old: &QueueCounters, new: &QueueCounters, seconds: f64) -> QueueR
         // A count that has just appeared has no rate yet.
         let now = count(new)?;
         let before = count(old).unwrap_or(now);
-        Some(Counter::between(before, now).per_second(seconds))
+        Some(per_second(before, now, seconds))
     };
     QueueRates {
         direction: new.direction,
@@ -197,9 +197,7 @@ fn queue_rates(old: &QueueCounters, new: &QueueCounters, seconds: f64) -> QueueR
 }
 
 fn cpu_rates(old: &CpuCounters, new: &CpuCounters, seconds: f64) -> CpuRates {
-    let rate = |count: fn(&CpuCounters) -> u64| {
-        Counter::between(count(old), count(new)).per_second(seconds)
-    };
+    let rate = |count: fn(&CpuCounters) -> u64| per_second(count(old), count(new), seconds);
     let total = new.total_ticks.saturating_sub(old.total_ticks);
     let idle = new.idle_ticks.saturating_sub(old.idle_ticks);
     let share = |ticks: u64| {
@@ -217,39 +215,24 @@ fn cpu_rates(old: &CpuCounters, new: &CpuCounters, seconds: f64) -> CpuRates {
     }
 }
 
-/// A counter's advance since the reading before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counter {
-    /// It has grown by this much.
-    Advanced(u64),
-    /// It went back: its owner was made anew or reset. What passed in between is unknown.
-    Restarted,
+/// A counter's advance since the reading before; none if it went back, because its owner was made anew or
+/// reset.
+///
+/// Some drivers count in 32 bits. A counter that fell from within 32 bits is taken to have wrapped where
+/// the way round is less than half of them, and to have restarted otherwise.
+fn advance(before: u64, now: u64) -> Option<u64> {
+    if now >= before {
+        return Some(now - before);
+    }
+    let (before, now) = (u32::try_from(before).ok()?, u32::try_from(now).ok()?);
+    let by = now.wrapping_sub(before);
+    (by < 1 << 31).then_some(by.into())
 }
 
-impl Counter {
-    /// The way from one reading to the next.
-    ///
-    /// Some drivers count in 32 bits. A counter that fell from within 32 bits is taken to have
-    /// wrapped where the way round is less than half of them, and to have restarted otherwise.
-    pub fn between(before: u64, now: u64) -> Self {
-        if now >= before {
-            return Self::Advanced(now - before);
-        }
-        match (u32::try_from(before), u32::try_from(now)) {
-            (Ok(before), Ok(now)) if now.wrapping_sub(before) < 1 << 31 => {
-                Self::Advanced(now.wrapping_sub(before).into())
-            }
-            _ => Self::Restarted,
-        }
-    }
-
-    /// The advance per second; zero where the counter restarted.
-    pub fn per_second(self, seconds: f64) -> f64 {
-        match self {
-            Self::Advanced(by) if seconds > 0.0 => by as f64 / seconds,
-            _ => 0.0,
-        }
-    }
+/// The advance per second; zero where the counter restarted.
+fn per_second(before: u64, now: u64, seconds: f64) -> f64 {
+    let by = advance(before, now).filter(|_| seconds > 0.0);
+    by.map_or(0.0, |by| by as f64 / seconds)
 }
 
 /// All counters at one moment.
@@ -338,160 +321,6 @@ impl Sampler {
     }
 }
 
-/// Which way packets go, seen from the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
-    /// Received.
-    Rx,
-    /// Sent.
-    Tx,
-}
-
-use Direction::{Rx, Tx};
-
-/// Counters of one queue; absent where its driver does not count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueCounters {
-    /// Receive or transmit queue.
-    pub direction: Direction,
-    /// Its number.
-    pub queue: u32,
-    /// Packets that passed it. A driver that counts only those that its XDP path handled (veth)
-    /// counts all that it receives while it runs an XDP program; otherwise this is absent.
-    pub packets: Option<u64>,
-    /// Bytes of those packets.
-    pub bytes: Option<u64>,
-    /// Packets lost there: no buffer, no room.
-    pub drops: Option<u64>,
-    /// Packets an XDP program dropped on purpose.
-    pub xdp_drops: Option<u64>,
-}
-
-/// The kinds of statistics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Count {
-    Packets,
-    Bytes,
-    Drops,
-    XdpPackets,
-    XdpBytes,
-    XdpDrops,
-}
-
-/// One statistic of one queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Statistic {
-    direction: Direction,
-    queue: u32,
-    count: Count,
-}
-
-/// How drivers write direction and number in the strings of `ethtool -S` (`*_ethtool.c`, Linux 6.x): what stands before the number and after it.
-const FORMS: &[(&str, &str, Direction)] = &[
-    ("rx_queue_", "_", Rx), // ixgbe, igb, ice, veth, older virtio_net
-    ("tx_queue_", "_", Tx),
-    ("rx-", ".", Rx), // i40e
-    ("tx-", ".", Tx),
-    ("rx", "_", Rx), // mlx5, newer virtio_net
-    ("tx", "_", Tx),
-    ("queue_", "_rx_", Rx), // ena
-    ("queue_", "_tx_", Tx),
-    ("[", "]: rx_", Rx), // bnxt
-    ("[", "]: tx_", Tx),
-];
-
-/// Drivers' names of statistics. Several with the same meaning are added up.
-const COUNTS: &[(&str, Count)] = &[
-    ("packets", Count::Packets),
-    ("cnt", Count::Packets),        // ena
-    ("rx_packets", Count::Packets), // older i40e
-    ("tx_packets", Count::Packets),
-    ("ucast_packets", Count::Packets), // bnxt
-    ("mcast_packets", Count::Packets),
-    ("bcast_packets", Count::Packets),
-    ("bytes", Count::Bytes),
-    ("rx_bytes", Count::Bytes),
-    ("tx_bytes", Count::Bytes),
-    ("ucast_bytes", Count::Bytes),
-    ("mcast_bytes", Count::Bytes),
-    ("bcast_bytes", Count::Bytes),
-    ("drops", Count::Drops),          // igb, veth, virtio_net
-    ("dropped", Count::Drops),        // mlx5
-    ("discards", Count::Drops),       // bnxt
-    ("buff_alloc_err", Count::Drops), // mlx5
-    ("wqe_err", Count::Drops),
-    ("oversize_pkts_sw_drop", Count::Drops),
-    ("alloc_failed", Count::Drops), // igb
-    ("xdp_packets", Count::XdpPackets),
-    ("xdp_xmit", Count::XdpPackets), // veth, sending
-    ("xdp_bytes", Count::XdpBytes),
-    ("xdp_drop", Count::XdpDrops),  // mlx5, ena
-    ("xdp_drops", Count::XdpDrops), // veth, virtio_net
-];
-
-/// Where each queue's counts stand among a driver's statistics; worked out once per list of
-/// names.
-#[derive(Clone, Debug, Default)]
-struct QueueMap {
-    /// How many names it was made from.
-    names: usize,
-    places: Vec<(usize, Statistic)>,
-}
-
-impl QueueMap {
-    /// Finds the queues in the names of a driver's statistics.
-    fn new(names: &[String]) -> Self {
-        let found = names.iter().enumerate();
-        Self {
-            names: names.len(),
-            places: found.filter_map(|(at, name)| Some((at, parse(name)?))).collect(),
-        }
-    }
-
-    /// True if the driver has no counters of single queues.
-    fn is_empty(&self) -> bool {
-        self.places.is_empty()
-    }
-
-    /// Each queue's counts from the values that belong to the names, by direction and number.
-    /// With `native_xdp` all that is received takes the way of XDP.
-    fn read(&self, values: &[u64], native_xdp: bool) -> Vec<QueueCounters> {
-        let mut queues: BTreeMap<(Direction, u32), [Option<u64>; 6]> = BTreeMap::new();
-        for (at, statistic) in &self.places {
-            let Some(value) = values.get(*at) else {
-                continue;
-            };
-            let sums = queues.entry((statistic.direction, statistic.queue)).or_default();
-            let sum = &mut sums[statistic.count as usize];
-            *sum = Some(sum.unwrap_or(0).wrapping_add(*value));
-        }
-        let counters = queues.into_iter().map(|((direction, queue), sums)| {
-            let sum = |count: Count| sums[count as usize];
-            let all_by_xdp = |count| sum(count).filter(|_| native_xdp && direction == Rx);
-            QueueCounters {
-                direction,
-                queue,
-                packets: sum(Count::Packets).or_else(|| all_by_xdp(Count::XdpPackets)),
-                bytes: sum(Count::Bytes).or_else(|| all_by_xdp(Count::XdpBytes)),
-                drops: sum(Count::Drops),
-                xdp_drops: sum(Count::XdpDrops),
-            }
-        });
-        counters.collect()
-    }
-}
-
-fn parse(name: &str) -> Option<Statistic> {
-    FORMS.iter().find_map(|(before, after, direction)| {
-        let rest = name.strip_prefix(before)?;
-        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
-        let (number, rest) = rest.split_at(digits);
-        let counted = rest.strip_prefix(after)?;
-        let (_, count) = COUNTS.iter().find(|(name, _)| *name == counted)?;
-        Some(Statistic { direction: *direction, queue: number.parse().ok()?, count: *count })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
@@ -578,144 +407,26 @@ mod tests {
 
     #[test]
     fn a_counter_advances_wraps_or_restarts() {
-        use Counter::{Advanced, Restarted};
         const WRAP: u64 = u32::MAX as u64;
-        for (sentence, before, now, counter) in [
-            ("still", 7, 7, Advanced(0)),
-            ("forward", 7, 9, Advanced(2)),
-            ("forward beyond 32 bits", WRAP, WRAP + 5, Advanced(5)),
-            ("a 32-bit counter wraps", WRAP - 9, 10, Advanced(20)),
-            ("a small counter that goes back restarted", 5000, 0, Restarted),
-            ("a wrap of half of 32 bits is no wrap", 1 << 31, 0, Restarted),
-            ("a 64-bit counter that goes back restarted", WRAP + 2, 0, Restarted),
-            ("a 64-bit counter that jitters back", 1 << 40, (1 << 40) - 1, Restarted),
-            ("the largest", 0, u64::MAX, Advanced(u64::MAX)),
+        for (sentence, before, now, by) in [
+            ("still", 7, 7, Some(0)),
+            ("forward", 7, 9, Some(2)),
+            ("forward beyond 32 bits", WRAP, WRAP + 5, Some(5)),
+            ("a 32-bit counter wraps", WRAP - 9, 10, Some(20)),
+            ("a small counter that goes back restarted", 5000, 0, None),
+            ("a wrap of half of 32 bits is no wrap", 1 << 31, 0, None),
+            ("a 64-bit counter that goes back restarted", WRAP + 2, 0, None),
+            ("a 64-bit counter that jitters back", 1 << 40, (1 << 40) - 1, None),
+            ("the largest", 0, u64::MAX, Some(u64::MAX)),
         ] {
-            assert_eq!(Counter::between(before, now), counter, "{sentence}");
+            assert_eq!(advance(before, now), by, "{sentence}");
         }
     }
 
     #[test]
     fn a_rate_over_no_time_is_zero() {
-        assert_eq!(Counter::Advanced(5).per_second(0.0), 0.0);
-        assert_eq!(Counter::Advanced(5).per_second(0.5), 10.0);
-        assert_eq!(Counter::Restarted.per_second(1.0), 0.0);
-    }
-
-    #[test]
-    fn names_of_real_drivers_are_read() {
-        use Count::{Bytes, Drops, Packets, XdpDrops, XdpPackets};
-        for (driver, name, expected) in [
-            ("ixgbe", "rx_queue_0_packets", Some((Rx, 0, Packets))),
-            ("ixgbe", "tx_queue_63_bytes", Some((Tx, 63, Bytes))),
-            ("ixgbe", "rx_pb_0_pxon", None),
-            ("ixgbe", "rx_packets", None),
-            ("ixgbe", "fdir_match", None),
-            ("igb", "rx_queue_3_drops", Some((Rx, 3, Drops))),
-            ("igb", "rx_queue_0_alloc_failed", Some((Rx, 0, Drops))),
-            ("igb", "rx_queue_0_csum_err", None),
-            ("igb", "tx_queue_0_restart", None),
-            ("igb", "dropped_smbus", None),
-            ("i40e", "rx-12.packets", Some((Rx, 12, Packets))),
-            ("i40e", "tx-0.bytes", Some((Tx, 0, Bytes))),
-            ("older i40e", "tx-7.tx_packets", Some((Tx, 7, Packets))),
-            ("i40e", "veb.tc_0_tx_packets", None),
-            ("i40e", "port.rx_dropped", None),
-            ("ice", "tx_queue_127_packets", Some((Tx, 127, Packets))),
-            ("ice", "rx_dropped.nic", None),
-            ("mlx5", "rx31_packets", Some((Rx, 31, Packets))),
-            ("mlx5", "rx0_buff_alloc_err", Some((Rx, 0, Drops))),
-            ("mlx5", "tx4_dropped", Some((Tx, 4, Drops))),
-            ("mlx5", "rx0_xdp_drop", Some((Rx, 0, XdpDrops))),
-            ("mlx5", "rx0_cqe_compress_blks", None),
-            ("mlx5", "tx_prio0_packets", None),
-            ("mlx5", "ch0_events", None),
-            ("mlx5", "rx_out_of_buffer", None),
-            ("older virtio_net", "rx_queue_0_drops", Some((Rx, 0, Drops))),
-            ("older virtio_net", "rx_queue_0_kicks", None),
-            ("newer virtio_net", "rx0_xdp_drops", Some((Rx, 0, XdpDrops))),
-            ("newer virtio_net", "tx0_xdp_tx", None),
-            ("newer virtio_net", "rx_xdp_packets", None),
-            ("veth", "rx_queue_0_xdp_packets", Some((Rx, 0, XdpPackets))),
-            ("veth", "rx_queue_1_drops", Some((Rx, 1, Drops))),
-            ("veth", "rx_queue_0_xdp_drops", Some((Rx, 0, XdpDrops))),
-            ("veth", "tx_queue_0_xdp_xmit", Some((Tx, 0, XdpPackets))),
-            ("veth", "tx_queue_0_xdp_xmit_errors", None),
-            ("veth", "peer_ifindex", None),
-            ("ena", "queue_0_rx_cnt", Some((Rx, 0, Packets))),
-            ("ena", "queue_31_tx_bytes", Some((Tx, 31, Bytes))),
-            ("ena", "queue_0_rx_xdp_drop", Some((Rx, 0, XdpDrops))),
-            ("ena", "queue_0_tx_napi_comp", None),
-            ("bnxt", "[3]: rx_ucast_packets", Some((Rx, 3, Packets))),
-            ("bnxt", "[0]: tx_discards", Some((Tx, 0, Drops))),
-            ("nobody", "", None),
-            ("nobody", "rx_queue__packets", None),
-            ("nobody", "rx_queue_99999999999_packets", None),
-            ("nobody", "rx_queue_0_", None),
-            ("nobody", "rx_queue_0", None),
-        ] {
-            let expected =
-                expected.map(|(direction, queue, count)| Statistic { direction, queue, count });
-            assert_eq!(parse(name), expected, "{driver}: {name}");
-        }
-    }
-
-    fn read(statistics: &[(&str, u64)]) -> Vec<QueueCounters> {
-        read_with(statistics, false)
-    }
-
-    fn read_with(statistics: &[(&str, u64)], native_xdp: bool) -> Vec<QueueCounters> {
-        let names: Vec<String> = statistics.iter().map(|(name, _)| (*name).into()).collect();
-        let values: Vec<u64> = statistics.iter().map(|(_, value)| *value).collect();
-        QueueMap::new(&names).read(&values, native_xdp)
-    }
-
-    #[test]
-    fn a_queues_statistics_come_together_whatever_their_order() {
-        let queues = read(&[
-            ("tx_queue_0_packets", 5),
-            ("rx_queue_10_packets", 3),
-            ("rx_packets", 99),
-            ("rx_queue_2_packets", 1),
-            ("rx_queue_2_bytes", 60),
-            ("rx_queue_2_drops", 7),
-        ]);
-        let order: Vec<_> = queues.iter().map(|q| (q.direction, q.queue)).collect();
-        assert_eq!(order, [(Rx, 2), (Rx, 10), (Tx, 0)]);
-        assert_eq!(queues[0].packets, Some(1));
-        assert_eq!(queues[0].bytes, Some(60));
-        assert_eq!(queues[0].drops, Some(7));
-        assert_eq!(queues[1].drops, None, "what is not counted is not zero");
-    }
-
-    #[test]
-    fn xdp_packets_stand_in_only_where_they_are_all_there_is() {
-        let veth = [("rx_queue_0_xdp_packets", 4), ("rx_queue_0_xdp_bytes", 240)];
-        let sent = [("tx_queue_0_xdp_xmit", 4)];
-        let virtio = [("rx_queue_0_xdp_packets", 4), ("rx_queue_0_packets", 9)];
-        for (sentence, statistics, native_xdp, packets, bytes) in [
-            ("a part of what came is no count", &veth[..], false, None, None),
-            ("a program has all that comes", &veth, true, Some(4), Some(240)),
-            ("but not all that is sent", &sent, true, None, None),
-            ("all are counted beside them", &virtio, false, Some(9), None),
-            ("also with a program", &virtio, true, Some(9), None),
-        ] {
-            let queue = read_with(statistics, native_xdp)[0];
-            assert_eq!((queue.packets, queue.bytes), (packets, bytes), "{sentence}");
-        }
-    }
-
-    #[test]
-    fn several_causes_and_kinds_are_added_up() {
-        let mlx5 = read(&[("rx0_buff_alloc_err", 2), ("rx0_wqe_err", 3)]);
-        assert_eq!(mlx5[0].drops, Some(5));
-        let bnxt = read(&[("[0]: rx_ucast_packets", 2), ("[0]: rx_mcast_packets", 3)]);
-        assert_eq!(bnxt[0].packets, Some(5));
-    }
-
-    #[test]
-    fn fewer_values_than_names_lose_only_what_is_missing() {
-        let names = ["rx0_packets".to_owned(), "rx1_packets".to_owned()];
-        assert_eq!(QueueMap::new(&names).read(&[6], false).len(), 1);
+        assert_eq!(per_second(0, 5, 0.0), 0.0);
+        assert_eq!(per_second(0, 5, 0.5), 10.0);
+        assert_eq!(per_second(5000, 0, 1.0), 0.0, "it restarted");
     }
 }
