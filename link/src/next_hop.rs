@@ -10,13 +10,12 @@
 //! not in them gets an empty datagram, which makes the kernel ask for it. `NTF_USE` would do that
 //! without a datagram, but needs `CAP_NET_ADMIN`, and for IPv6 a link-local address: the request's
 //! source is the datagram's or that one (net/ipv6/ndisc.c, `ndisc_solicit`, Linux 6.18).
-//! Sources: rtnetlink(7), arp(7), net/ipv4/route.c (`inet_rtm_getroute`), net/ipv4/fib_trie.c
-//! (`fib_route_seq_show`), net/ipv6/route.c (`rt6_info_route`).
+//! Sources: rtnetlink(7), arp(7), net/ipv4/route.c (`inet_rtm_getroute`).
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
 use libc::{NUD_DELAY, NUD_NOARP, NUD_PERMANENT, NUD_PROBE, NUD_REACHABLE, NUD_STALE};
 use netlink_sys::Socket;
@@ -344,43 +343,35 @@ fn wait(changes: &Socket, end: Instant) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The flag of a route that refuses (`RTF_REJECT`, linux/route.h).
-const REFUSES: u32 = 0x0200;
-
 /// True if a default route of the host leads out of this interface.
 ///
 /// # Errors
-/// The routes cannot be read.
+/// No such interface; the kernel does not answer.
 pub fn carries_default_route(netns: Option<&str>, interface: &str) -> Result<bool> {
-    netns::run_in(netns, || {
-        let four = read("/proc/thread-self/net/route")?;
-        // A kernel without IPv6 has no such file.
-        let six = read("/proc/thread-self/net/ipv6_route").unwrap_or_default();
-        Ok(default_of_four(&four, interface) || default_of_six(&six, interface))
-    })
+    let mut netlink = Netlink::open(netns)?;
+    let index = netlink.index(interface)?;
+    let all = Body::begin([0; 4], &[0, 0]);
+    let routes = netlink.dump(libc::RTM_GETROUTE, &all, |body| default_route(body, index));
+    Ok(!routes.map_err(|e| Error::system("list", "routes", e))?.is_empty())
 }
 
-fn read(path: &str) -> Result<String> {
-    fs::read_to_string(path).map_err(|error| Error::system("read", path, error))
-}
-
-/// Columns: interface, destination, gateway, flags, references, use, metric, mask.
-fn default_of_four(table: &str, interface: &str) -> bool {
-    table.lines().skip(1).any(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        matches!(words[..], [name, "00000000", _, _, _, _, _, "00000000", ..] if name == interface)
-    })
-}
-
-/// Columns: destination, its length, source, its length, gateway, metric, references, use, flags,
-/// interface. The kernel has a route of its own on `lo` that refuses everything.
-fn default_of_six(table: &str, interface: &str) -> bool {
-    table.lines().any(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, "00", _, _, _, _, _, _, flags, name] = words[..] else { return false };
-        let flags = u32::from_str_radix(flags, 16).unwrap_or(0);
-        name == interface && flags & REFUSES == 0
-    })
+/// Some if a message is about a default route, one of whose next hops leaves by an interface.
+fn default_route(body: &[u8], index: u32) -> Option<()> {
+    const NEXT_HOP_BYTES: usize = 8;
+    let (bits, kind) = (*body.get(1)?, *body.get(7)?);
+    let attributes = body.get(HEADER_BYTES..)?;
+    let one = attribute(attributes, libc::RTA_OIF).and_then(|index| word(index, 0));
+    // Each a `struct rtnexthop`, which begins with its length and has the interface in its second word.
+    let mut rest = attribute(attributes, libc::RTA_MULTIPATH).unwrap_or_default();
+    let several = std::iter::from_fn(|| {
+        let out = word(rest, 4)?;
+        let bytes = usize::from(half(rest, 0)?).max(NEXT_HOP_BYTES).next_multiple_of(4);
+        rest = rest.get(bytes..).unwrap_or_default();
+        Some(out)
+    });
+    let leaves = one.into_iter().chain(several).any(|out| out == index);
+    let is_default = bits == 0 && kind == libc::RTN_UNICAST;
+    (is_default && leaves).then_some(())
 }
 
 #[cfg(test)]
@@ -411,21 +402,45 @@ mod tests {
     }
 
     #[test]
-    fn default_routes_are_found() {
-        let four = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
-            eth0\t00000000\t0100A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
-            eth1\t000012C6\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
-        let zeros = "0".repeat(32);
-        let six = format!(
-            "{zeros} 00 {zeros} 00 fe800000000000000000000000000001 00000400 00000001 00000000 \
-             00000003     eth2\n{zeros} 00 {zeros} 00 {zeros} ffffffff 00000001 00000000 00200200 \
-             lo\n20010db8{} 40 {zeros} 00 {zeros} 00000100 00000001 00000000 00000001 eth1\n",
-            "0".repeat(24)
-        );
-        let found = |name| (default_of_four(four, name), default_of_six(&six, name));
-        assert_eq!(found("eth0"), (true, false));
-        assert_eq!(found("eth1"), (false, false));
-        assert_eq!(found("eth2"), (false, true));
-        assert_eq!(found("lo"), (false, false), "refuses everything");
+    fn a_default_route_is_found_by_its_next_hops() {
+        let route = |bits, kind| {
+            let rest = u32::from_ne_bytes([libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, 0, kind]);
+            Body::begin([libc::AF_INET as u8, bits, 0, 0], &[rest, 0])
+        };
+        let hop = |index| Body::begin([8, 0, 0, 0], &[index]).as_ref().to_vec();
+        let hops = [hop(3), hop(7)].concat();
+        for (sentence, route, found) in [
+            ("one hop", route(0, libc::RTN_UNICAST).with_number(libc::RTA_OIF, 7), true),
+            ("another interface", route(0, libc::RTN_UNICAST).with_number(libc::RTA_OIF, 3), false),
+            ("several", route(0, libc::RTN_UNICAST).with(libc::RTA_MULTIPATH, &hops), true),
+            (
+                "cut short",
+                route(0, libc::RTN_UNICAST).with(libc::RTA_MULTIPATH, &hops[..11]),
+                false,
+            ),
+            ("a network", route(24, libc::RTN_UNICAST).with_number(libc::RTA_OIF, 7), false),
+            ("refuses", route(0, libc::RTN_UNREACHABLE).with_number(libc::RTA_OIF, 7), false),
+        ] {
+            assert_eq!(default_route(route.as_ref(), 7).is_some(), found, "{sentence}");
+        }
+        assert_eq!(default_route(&[2, 0, 0], 7), None);
+    }
+
+    #[test]
+    fn a_host_has_the_default_route_that_it_was_given() {
+        let Some(lab) = crate::for_tests::lab() else { return };
+        let left = lab.netns("left");
+        for (prefix, gateway) in [("0.0.0.0", "198.18.0.2"), ("::", "2001:db8:18::2")] {
+            let ip = prefix.parse().unwrap();
+            let carries = || carries_default_route(Some(&left), "left0").unwrap();
+            if ip == IpAddr::from(Ipv4Addr::UNSPECIFIED) {
+                assert!(!carries(), "before");
+            }
+            let mut netlink = Netlink::open(Some(&left)).unwrap();
+            let prefix = super::super::Address { ip, prefix: 0 };
+            netlink.add_route("left0", prefix, gateway.parse().unwrap()).unwrap();
+            assert!(carries(), "{prefix}");
+        }
+        assert!(!carries_default_route(Some(&left), "lo").unwrap());
     }
 }
