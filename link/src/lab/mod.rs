@@ -79,57 +79,11 @@ const LABS: RecordDir = RecordDir {
     capability: "CAP_DAC_OVERRIDE, CAP_SYS_ADMIN and CAP_NET_ADMIN",
 };
 
-/// The record of a lab.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct LabRecord {
-    config: LabConfig,
-    /// The process a scratch lab belongs to.
-    owner: Option<Process>,
-}
-
-impl LabRecord {
-    /// The record of the lab of that name. A file that is no record is passed over.
-    fn load(records: &Records, name: &str) -> Option<Self> {
-        Self::parse(name, &records.get(name)?)
-    }
-
-    /// All records, by name.
-    fn list(records: &Records) -> Vec<Self> {
-        records.names().iter().filter_map(|name| Self::load(records, name)).collect()
-    }
-
-    fn to_text(&self) -> String {
-        let mut text = format!("shape {}\nqueues {}\n", self.config.shape, self.config.queues);
-        if let Some(owner) = self.owner {
-            text += &format!("owner {} {}\n", owner.pid, owner.started);
-        }
-        text
-    }
-
-    fn parse(name: &str, text: &str) -> Option<Self> {
-        let mut config = LabConfig { name: name.into(), ..LabConfig::default() };
-        let mut owner = None;
-        for line in text.lines() {
-            let words: Vec<&str> = line.split(' ').collect();
-            match words[..] {
-                ["shape", shape] => config.shape = shape.parse().ok()?,
-                ["queues", queues] => config.queues = queues.parse().ok()?,
-                ["owner", pid, started] => {
-                    let (pid, started) = (pid.parse().ok()?, started.parse().ok()?);
-                    owner = Some(Process { pid, started });
-                }
-                _ => return None,
-            }
-        }
-        config.check().ok()?;
-        Some(Self { config, owner })
-    }
-}
-
 /// A lab that is up.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Lab {
     config: LabConfig,
+    /// The process a scratch lab belongs to.
     owner: Option<Process>,
     /// True if dropping this value removes the lab: only if this value made it for a test.
     scratch: bool,
@@ -153,7 +107,7 @@ impl Lab {
     pub fn up(config: &LabConfig) -> Result<Self> {
         config.check()?;
         let records = Records::lock(&LABS)?;
-        if let Some(there) = LabRecord::load(&records, &config.name) {
+        if let Some(there) = Self::load(&records, &config.name) {
             if there.config != *config {
                 return Err(Error::Usage(format!(
                     "lab '{0}' is up as {1} with {2}, not as {3} with {4}: take another --name, \
@@ -166,7 +120,7 @@ impl Lab {
                 )));
             }
             if build::is_whole(config) {
-                return Ok(Self::of(there));
+                return Ok(there);
             }
             remove(&records, &there.config)?;
         }
@@ -198,9 +152,9 @@ impl Lab {
         };
         config.check()?;
         let records = Records::lock(&LABS)?;
-        for record in LabRecord::list(&records) {
-            if record.owner.is_some_and(|owner| !owner.lives()) {
-                remove(&records, &record.config)?;
+        for lab in Self::recorded(&records) {
+            if lab.owner.is_some_and(|owner| !owner.lives()) {
+                remove(&records, &lab.config)?;
             }
         }
         let mut lab = Self::make(&records, config, Some(owner))?;
@@ -223,7 +177,7 @@ impl Lab {
 
     /// The labs that are up, by name; needs no privilege.
     pub fn list() -> Vec<Self> {
-        LabRecord::list(&Records::read(&LABS)).into_iter().map(Self::of).collect()
+        Self::recorded(&Records::read(&LABS))
     }
 
     /// The lab of that name; needs no privilege.
@@ -231,7 +185,7 @@ impl Lab {
     /// # Errors
     /// No lab of that name (the error lists those there are).
     pub fn find(name: &str) -> Result<Self> {
-        LabRecord::load(&Records::read(&LABS), name).map(Self::of).ok_or_else(|| {
+        Self::load(&Records::read(&LABS), name).ok_or_else(|| {
             let labs = Self::list();
             let names: Vec<&str> = labs.iter().map(Self::name).collect();
             Error::Usage(if names.is_empty() {
@@ -313,21 +267,55 @@ impl Lab {
         )))
     }
 
-    fn of(record: LabRecord) -> Self {
-        Self { config: record.config, owner: record.owner, scratch: false }
+    /// The lab of that name. A file that is no record is passed over.
+    fn load(records: &Records, name: &str) -> Option<Self> {
+        Self::parse(name, &records.get(name)?)
+    }
+
+    /// All labs, by name.
+    fn recorded(records: &Records) -> Vec<Self> {
+        records.names().iter().filter_map(|name| Self::load(records, name)).collect()
+    }
+
+    /// Its record.
+    fn to_text(&self) -> String {
+        let mut text = format!("shape {}\nqueues {}\n", self.config.shape, self.config.queues);
+        if let Some(owner) = self.owner {
+            text += &format!("owner {} {}\n", owner.pid, owner.started);
+        }
+        text
+    }
+
+    fn parse(name: &str, text: &str) -> Option<Self> {
+        let mut config = LabConfig { name: name.into(), ..LabConfig::default() };
+        let mut owner = None;
+        for line in text.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["shape", shape] => config.shape = shape.parse().ok()?,
+                ["queues", queues] => config.queues = queues.parse().ok()?,
+                ["owner", pid, started] => {
+                    let (pid, started) = (pid.parse().ok()?, started.parse().ok()?);
+                    owner = Some(Process { pid, started });
+                }
+                _ => return None,
+            }
+        }
+        config.check().ok()?;
+        Some(Self { config, owner, scratch: false })
     }
 
     fn make(records: &Records, config: LabConfig, owner: Option<Process>) -> Result<Self> {
         build::refuse_foreign(&config)?;
         // Recorded first, so that the lab can be found and removed whatever happens from here on.
-        let record = LabRecord { config, owner };
-        records.put(&record.config.name, &record.to_text())?;
-        if let Err(error) = build::build(&record.config) {
+        let lab = Self { config, owner, scratch: false };
+        records.put(&lab.config.name, &lab.to_text())?;
+        if let Err(error) = build::build(&lab.config) {
             // The reason it could not be built matters more than that of the clearing up.
-            let _ = remove(records, &record.config);
+            let _ = remove(records, &lab.config);
             return Err(error);
         }
-        Ok(Self::of(record))
+        Ok(lab)
     }
 }
 
@@ -401,8 +389,8 @@ mod tests {
         {
             let name = "lab".to_owned();
             let config = LabConfig { name, shape, queues };
-            let record = LabRecord { config, owner };
-            assert_eq!(LabRecord::parse("lab", &record.to_text()), Some(record));
+            let lab = Lab { config, owner, scratch: false };
+            assert_eq!(Lab::parse("lab", &lab.to_text()), Some(lab));
         }
     }
 
@@ -416,7 +404,7 @@ mod tests {
             ("half an owner", "lab", "owner 7\n"),
             ("a name that is none", "../lab", "shape pair\n"),
         ] {
-            assert_eq!(LabRecord::parse(name, text), None, "{sentence}");
+            assert_eq!(Lab::parse(name, text), None, "{sentence}");
         }
     }
 }
