@@ -13,7 +13,7 @@ use crate::observer::{BenchObserver, Failure, Progress};
 use crate::process::{BEGUN, Count, Program, Ready};
 use crate::step::{Destination, Setting, Step};
 use crate::suite::StepContext;
-use crate::suite::forward::{bridge, no_bridge};
+use crate::suite::forward::bridge;
 use crate::suite::peers::{dumpcap, tcpdump};
 use crate::testbed::{ADDRESS, NOBODY, Testbed, TestbedConfig, list};
 
@@ -246,9 +246,9 @@ fn forwarders(context: &StepContext<'_>) -> Vec<Step> {
     let [left, right] = xdp();
     let relay = Program::sluice(["bench", "relay", &left, &right, "--cpu", &cpus])
         .ready(Ready::Says(RELAYING));
-    let bridging = step("linux", "kernel bridge", None);
+    let [make, remove] = bridge(middle);
     vec![
-        Step { prepare: bridge(middle), tidy: vec![no_bridge()], ..bridging },
+        step("linux", "kernel bridge", None).with(make, remove),
         step("sluice", "minimal relay over AF_XDP, in poll(2)", Some(relay)),
         sluice("AF_XDP swap", xdp()),
         sluice("AF_XDP and live frames", xdp().map(|port| port + "?send=live")),

@@ -31,8 +31,9 @@ pub fn steps(context: &StepContext<'_>) -> Vec<Step> {
     let ports = |driver: &str| [format!("{driver}:{from}"), format!("{driver}:{to}")];
     let mut steps = vec![batched("packet sockets", ports("packet"), &[])];
     steps.extend(routing(context, middle));
+    let [make, remove] = bridge(middle);
     let bridging = context.forwards("linux", "kernel bridge", Destination::Host, None);
-    steps.push(Step { prepare: bridge(middle), tidy: vec![no_bridge()], ..bridging });
+    steps.push(bridging.with(make, remove));
     steps.push(batched("AF_XDP swap, adaptive", ports("xdp"), &[]));
     steps.push(batched("AF_XDP swap, spin", ports("xdp"), &["--wait", "spin"]));
     if context.setting.size <= live::MAX_BYTES {
@@ -47,8 +48,9 @@ pub fn steps(context: &StepContext<'_>) -> Vec<Step> {
 /// The kernel's routing; none if the next hop's address is unknown.
 fn routing(context: &StepContext<'_>, middle: &[Side; 2]) -> Option<Step> {
     let mac = context.testbed.right.mac().ok()?.to_string();
+    let [make, remove] = router(middle, &mac);
     let step = context.forwards("linux", "kernel routing", Destination::Router, None);
-    Some(Step { prepare: router(middle, &mac), tidy: no_router(middle).into(), ..step })
+    Some(step.with(make, remove))
 }
 
 /// Starts `sluice forward` in the middle of a testbed. The device runs until the value is dropped.
@@ -70,7 +72,8 @@ pub fn start_forwarder(testbed: &Testbed, watch: &dyn BenchObserver) -> Result<R
 /// # Errors
 /// `ip` is not installed.
 pub fn make_bridge(testbed: &Testbed) -> Result<(), Failure> {
-    bridge(middle(testbed)?).iter().try_for_each(|program| testbed.run(program).map(drop))
+    let [make, _] = bridge(middle(testbed)?);
+    testbed.run(&make).map(drop)
 }
 
 fn middle(testbed: &Testbed) -> Result<&[Side; 2], Error> {
@@ -78,47 +81,32 @@ fn middle(testbed: &Testbed) -> Result<&[Side; 2], Error> {
     testbed.middle.as_ref().ok_or_else(none)
 }
 
-/// Commands that make the host in the middle a bridge.
-pub fn bridge(middle: &[Side; 2]) -> Vec<Program> {
+/// The command that makes the host in the middle a bridge, and the one that removes the bridge.
+pub fn bridge(middle: &[Side; 2]) -> [Program; 2] {
     let [from, to] = middle.each_ref().map(|side| &side.interface);
-    vec![
-        ip("link add bridge type bridge"),
-        ip(&format!("link set {from} master bridge")),
-        ip(&format!("link set {to} master bridge")),
-        ip("link set bridge up"),
-    ]
+    let make = format!(
+        "ip link add bridge type bridge && ip link set {from} master bridge && \
+         ip link set {to} master bridge && ip link set bridge up"
+    );
+    [ip(make), ip("ip link del bridge".into())]
 }
 
-/// The command that removes the bridge.
-pub fn no_bridge() -> Program {
-    ip("link del bridge")
-}
-
-/// Commands that make the host in the middle route packets to [`ADDRESS`]; the neighbour there has `mac`.
-pub fn router([_, out]: &[Side; 2], mac: &str) -> Vec<Program> {
+/// The command that makes the host in the middle route packets to [`ADDRESS`], whose neighbour entry gets
+/// `mac`, and the one that undoes it.
+fn router([_, out]: &[Side; 2], mac: &str) -> [Program; 2] {
+    const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
     let out = &out.interface;
-    vec![
-        ip(&format!("route add {ADDRESS}/32 dev {out}")),
-        ip(&format!("neigh replace {ADDRESS} lladdr {mac} dev {out} nud permanent")),
-        forwarding("1"),
-    ]
+    let make = format!(
+        "ip route add {ADDRESS}/32 dev {out} && \
+         ip neigh replace {ADDRESS} lladdr {mac} dev {out} nud permanent && echo 1 > {FORWARDING}"
+    );
+    let remove = format!(
+        "echo 0 > {FORWARDING}; ip neigh del {ADDRESS} dev {out}; ip route del {ADDRESS}/32 dev {out}"
+    );
+    [ip(make), ip(remove)]
 }
 
-/// Commands that undo [`router`].
-pub fn no_router([_, out]: &[Side; 2]) -> [Program; 3] {
-    let out = &out.interface;
-    [
-        forwarding("0"),
-        ip(&format!("neigh del {ADDRESS} dev {out}")),
-        ip(&format!("route del {ADDRESS}/32 dev {out}")),
-    ]
-}
-
-fn ip(command: &str) -> Program {
-    Program::tool("ip", command.split(' ')).at(LabHost::Middle)
-}
-
-fn forwarding(on: &str) -> Program {
-    let program = Program::tool("tee", ["/proc/sys/net/ipv4/ip_forward"]);
-    program.reading(format!("{on}\n")).at(LabHost::Middle)
+/// A script of `ip` commands for the host in the middle.
+fn ip(script: String) -> Program {
+    Program::script("ip", script).at(LabHost::Middle)
 }
