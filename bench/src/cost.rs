@@ -40,7 +40,7 @@ pub struct CostSettings {
 }
 
 /// The results of a run.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct CostResults {
     /// How long each receiver was measured at a rate.
     pub seconds: f64,
@@ -120,9 +120,8 @@ pub struct RoundTrips {
 /// A missing privilege; it was stopped before anything was measured. A program that fails is noted in its
 /// row.
 pub fn run(settings: &CostSettings, watch: &dyn BenchObserver) -> Result<CostResults, Failure> {
-    let seconds = settings.time.as_secs_f64();
     let mut results =
-        CostResults { seconds, receiving: vec![], forwarding: vec![], complete: false };
+        CostResults { seconds: settings.time.as_secs_f64(), ..CostResults::default() };
     match measure(settings, watch, &mut results) {
         Ok(()) => results.complete = true,
         Err(Failure::Stopped) if !results.receiving.is_empty() => {}

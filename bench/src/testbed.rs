@@ -12,10 +12,8 @@
 //! One CPU sends for each queue. On a veth it also runs the softirq that receives what it sends, on the queue
 //! of its number: several queues get packets if several CPUs send.
 
-use nix::sched::{CpuSet, sched_getaffinity};
-use nix::unistd::Pid;
 use sluicegate::error::{Error, Result};
-use sluicegate::link::{Interface, Lab, LabConfig, Mac, Shape, interface};
+use sluicegate::link::{Allowed, Interface, Lab, LabConfig, Mac, Shape, interface};
 use tempfile::TempDir;
 
 use crate::observer::{BenchObserver, Failure};
@@ -206,9 +204,7 @@ impl Cpus {
     /// # Errors
     /// The kernel does not report them.
     pub fn allowed() -> Result<Self> {
-        let set = sched_getaffinity(Pid::from_raw(0))
-            .map_err(|error| Error::system("look up the CPUs of", "this process", error))?;
-        Ok(Self((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect()))
+        Ok(Self(Allowed::here()?.cpus().collect()))
     }
 
     /// Number of CPUs.

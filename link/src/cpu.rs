@@ -218,9 +218,14 @@ impl Allowed {
         set.map(Self).map_err(|error| Error::system("look up the CPUs of", "this thread", error))
     }
 
+    /// Their numbers.
+    pub fn cpus(&self) -> impl Iterator<Item = usize> {
+        (0..CpuSet::count()).filter(|&cpu| self.0.is_set(cpu).unwrap_or(false))
+    }
+
     /// How many.
     pub fn count(&self) -> usize {
-        (0..CpuSet::count()).filter(|&cpu| self.has(cpu)).count()
+        self.cpus().count()
     }
 
     /// Makes this thread run on all of these CPUs but one. If that leaves none, or the kernel refuses,
@@ -230,10 +235,6 @@ impl Allowed {
         if self.count() > 1 && set.unset(cpu).is_ok() {
             let _ = sched_setaffinity(Pid::from_raw(0), &set);
         }
-    }
-
-    fn has(&self, cpu: usize) -> bool {
-        self.0.is_set(cpu).unwrap_or(false)
     }
 }
 

@@ -220,7 +220,7 @@ impl Netlink {
     /// As [`interface`](Self::interface).
     pub fn link(&mut self, name: &str) -> Result<Interface> {
         match self.get(libc::RTM_GETLINK, &by_name(name), parse_link) {
-            Ok(link) => link.ok_or_else(|| removed(name)),
+            Ok(link) => link.ok_or_else(|| Error::removed(format!("interface '{name}'"))),
             Err(e) => match e.raw_os_error() {
                 // EINVAL, ERANGE: longer than a name can be.
                 Some(libc::ENODEV | libc::EINVAL | libc::ERANGE) => Err(self.unknown(name)),
@@ -265,13 +265,6 @@ impl Netlink {
     fn addresses(&mut self) -> Result<Vec<(u32, Address)>> {
         let addresses = self.dump(libc::RTM_GETADDR, &Body::of(&[0, 0]), parse_address);
         addresses.map_err(|e| Error::system("list", "addresses", e))
-    }
-}
-
-fn removed(name: &str) -> Error {
-    Error::Removed {
-        object: format!("interface '{name}'"),
-        remedy: "it was removed just now: try again".into(),
     }
 }
 

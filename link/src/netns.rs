@@ -24,6 +24,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use sluicegate_base::error::{Error, Result};
 
+use super::records::names_in;
 use super::refused;
 
 const FOLDER: &str = "/run/netns";
@@ -75,13 +76,7 @@ pub fn private(work: impl FnOnce() -> Result<()> + Send) -> Result<File> {
 
 /// The names of the namespaces there are, sorted.
 pub fn list() -> Vec<String> {
-    let Ok(entries) = fs::read_dir(FOLDER) else {
-        return Vec::new();
-    };
-    let mut names: Vec<String> =
-        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    names.sort_unstable();
-    names
+    names_in(Path::new(FOLDER))
 }
 
 /// True if a namespace of that name, path or PID exists.

@@ -62,13 +62,7 @@ impl Records {
 
     /// The names of the records there are, sorted.
     pub fn names(&self) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(self.folder) else {
-            return Vec::new();
-        };
-        let mut names: Vec<String> =
-            entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-        names.sort_unstable();
-        names
+        names_in(self.folder)
     }
 
     /// A record's text.
@@ -96,6 +90,15 @@ impl Records {
     }
 }
 
+/// The names of the files in a folder, sorted; none if it cannot be read.
+pub(crate) fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    names
+}
+
 fn unwritable(operation: &'static str, path: &Path, error: io::Error) -> Error {
     match error.raw_os_error() {
         // No other process would find a record elsewhere.
@@ -121,11 +124,8 @@ impl Process {
     /// No /proc.
     pub fn this() -> Result<Self> {
         let pid = std::process::id();
-        Self::of(pid).map_err(|e| Error::path("read", Path::new("/proc/self/stat"), e))
-    }
-
-    fn of(pid: u32) -> io::Result<Self> {
-        Ok(Self { pid, started: stat(pid)?.0 })
+        let stat = stat(pid).map_err(|e| Error::path("read", Path::new("/proc/self/stat"), e));
+        Ok(Self { pid, started: stat?.0 })
     }
 
     /// True if it runs. A zombie has exited: it holds nothing but its number.
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_process_that_nobody_has_waited_for_does_not_live() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let process = Process::of(child.id()).unwrap();
+        let process = Process { pid: child.id(), started: stat(child.id()).unwrap().0 };
         assert!(process.lives());
         // It ends with its input.
         drop(child.stdin.take());

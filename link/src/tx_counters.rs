@@ -6,7 +6,7 @@
 //! last message about it (RTM_DELLINK) has what it dropped; a veth has forgotten by then what it sent.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::{Read, Seek};
 
 use super::link_state::LinkRemoval;
 use super::{Interface, LinkState, LinkStats, netns};
@@ -110,13 +110,10 @@ impl TxCounters {
 
     fn text(&self) -> Option<String> {
         let mut text = Vec::new();
-        let mut piece = [0; 4096];
-        loop {
-            match self.file.read_at(&mut piece, text.len() as u64).ok()? {
-                0 => return Some(String::from_utf8_lossy(&text).into_owned()),
-                bytes => text.extend_from_slice(&piece[..bytes]),
-            }
-        }
+        let mut file = &self.file;
+        file.rewind().ok()?;
+        file.read_to_end(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
     }
 }
 

@@ -144,11 +144,8 @@ pub(super) fn section_header(to: &mut Vec<u8>, comments: &[String]) {
 
 fn hardware() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpuinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
-        .map_or(std::env::consts::ARCH, |(_, model)| model.trim());
-    model.to_owned()
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    model.map_or(std::env::consts::ARCH, |(_, model)| model.trim()).to_owned()
 }
 
 fn operating_system() -> String {
@@ -205,22 +202,19 @@ pub(super) fn interface_statistics(to: &mut Vec<u8>, id: u32, stats: &InterfaceS
             let word = if *packets == 1 { "packet" } else { "packets" };
             push_text(block, option::COMMENT, &format!("{packets} {word} lost: {cause}"));
         }
-        let times = [(option::ISB_STARTTIME, stats.start_ns), (option::ISB_ENDTIME, stats.end_ns)];
-        for (code, at_ns) in times {
-            if let Some(at_ns) = at_ns {
-                push_option(block, code, &time(at_ns));
-            }
-        }
-        let counts = [
-            (option::ISB_IFRECV, stats.received),
-            (option::ISB_IFDROP, stats.dropped),
-            (option::ISB_FILTERACCEPT, stats.filter_accepted),
-            (option::ISB_OSDROP, stats.os_dropped),
-            (option::ISB_USRDELIV, stats.delivered),
+        let count = |packets: Option<u64>| packets.map(u64::to_le_bytes);
+        let options = [
+            (option::ISB_STARTTIME, stats.start_ns.map(time)),
+            (option::ISB_ENDTIME, stats.end_ns.map(time)),
+            (option::ISB_IFRECV, count(stats.received)),
+            (option::ISB_IFDROP, count(stats.dropped)),
+            (option::ISB_FILTERACCEPT, count(stats.filter_accepted)),
+            (option::ISB_OSDROP, count(stats.os_dropped)),
+            (option::ISB_USRDELIV, count(stats.delivered)),
         ];
-        for (code, packets) in counts {
-            if let Some(packets) = packets {
-                push_option(block, code, &packets.to_le_bytes());
+        for (code, value) in options {
+            if let Some(value) = value {
+                push_option(block, code, &value);
             }
         }
     });
@@ -228,10 +222,7 @@ pub(super) fn interface_statistics(to: &mut Vec<u8>, id: u32, stats: &InterfaceS
 
 /// A time as pcapng blocks have it: the upper word first.
 fn time(at_ns: u64) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&((at_ns >> 32) as u32).to_le_bytes());
-    bytes[4..].copy_from_slice(&(at_ns as u32).to_le_bytes());
-    bytes
+    at_ns.rotate_left(32).to_le_bytes()
 }
 
 #[cfg(test)]
