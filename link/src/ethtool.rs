@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
+use super::netlink::{self, word};
 use super::{netns, refused};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, PAGE_BYTES};
@@ -34,65 +35,16 @@ const ETH_GSTRING_LEN: usize = 32;
 /// when touched.
 const AREA_BYTES: usize = 4 << 20;
 
-/// A request that is answered in its own place, one of the kernel's structures.
-///
-/// # Safety
-/// `repr(C)` like the kernel's, with integers only, so that any bytes are a value of it.
-unsafe trait Request: Copy {
-    /// A request with its command and zeros.
-    fn zeroed(command: u32) -> Self {
-        // SAFETY: a Request is integers only, for which zeros are a value.
-        let mut request = unsafe { std::mem::zeroed::<Self>() };
-        // SAFETY: each Request begins with a 32-bit integer, the command in those of ethtool,
-        // and `request` is exclusively ours.
-        unsafe { (&raw mut request).cast::<u32>().write(command) };
-        request
-    }
-}
+/// Bytes of a `struct ethtool_gstrings`, and of a `struct ethtool_stats`, before their entries.
+const STRINGS_BYTES: usize = 12;
+const STATISTICS_BYTES: usize = 8;
 
-/// Declares the kernel's structures, their sizes checked against linux/ethtool.h.
-macro_rules! requests {
-    ($($name:ident $size:literal { $($field:ident: $type:ty),* $(,)? })*) => {$(
-        #[repr(C)]
-        #[derive(Clone, Copy)]
-        struct $name { $($field: $type),* }
-        const _: () = assert!(size_of::<$name>() == $size);
-        // SAFETY: repr(C), its fields are integers and arrays of them, and its size is the
-        // sum of theirs' in the header.
-        unsafe impl Request for $name {}
-    )*};
-}
-
-requests! {
-    DriverInfo 196 { cmd: u32, name: [u8; 32], rest: [u32; 40] }
-    Value 8 { cmd: u32, data: u32 }
-    StringSet 24 { cmd: u32, reserved: u32, mask: u64, count: u32, padding: u32 }
-    Strings 12 { cmd: u32, set: u32, count: u32 }
-    Statistics 8 { cmd: u32, count: u32 }
-    ChannelCounts 36 {
-        cmd: u32,
-        rx_max: u32, tx_max: u32, other_max: u32, combined_max: u32,
-        rx: u32, tx: u32, other: u32, combined: u32,
-    }
-    LinkSettings 48 {
-        cmd: u32,
-        speed: u32,
-        duplex: u8, port: u8, phy: u8, autoneg: u8,
-        mdio: u8, crossover: u8, crossover_control: u8,
-        mode_words: i8,
-        transceiver: u8, master_slave: u8, master_slave_state: u8, rate_matching: u8,
-        reserved: [u32; 7],
-    }
-    TimestampInfo 44 {
-        cmd: u32,
-        so_timestamping: u32,
-        clock: i32,
-        tx_types: u32,
-        tx_reserved: [u32; 3],
-        rx_filters: u32,
-        rx_reserved: [u32; 3],
-    }
-    HardwareTimestamps 12 { flags: i32, tx: i32, rx: i32 }
+/// A structure of the kernel's with `N` words of 32 bits, of which the first is a command: a request, and the
+/// answer in its place.
+fn request<const N: usize>(command: u32) -> [u32; N] {
+    let mut words = [0; N];
+    words[0] = command;
+    words
 }
 
 /// Queues in use and the most there can be. `combined` ones have an interrupt that serves a
@@ -164,8 +116,9 @@ impl Ethtool {
     /// # Errors
     /// No such interface; one without a driver to ask.
     pub fn driver(&mut self, interface: &str) -> Result<String> {
-        let info = self.ask(interface, "driver", DriverInfo::zeroed(ETHTOOL_GDRVINFO))?;
-        Ok(text(&info.name))
+        // struct ethtool_drvinfo
+        let info = self.ask(interface, "driver", request::<49>(ETHTOOL_GDRVINFO))?;
+        Ok(text(info.map(u32::to_ne_bytes)[1..9].as_flattened()))
     }
 
     /// The names of the driver's statistics; none where it has none.
@@ -173,23 +126,24 @@ impl Ethtool {
     /// # Errors
     /// No such interface; more names than 131,071.
     pub fn statistics_names(&mut self, interface: &str) -> Result<Vec<String>> {
-        let mut set = StringSet::zeroed(ETHTOOL_GSSET_INFO);
-        set.mask = 1 << ETH_SS_STATS;
-        let Some(set) = supported(self.ask(interface, "statistics", set))? else {
-            return Ok(Vec::new());
-        };
-        if set.mask == 0 || set.count == 0 {
+        // struct ethtool_sset_info: a mask of 64 bits, and the count of the one set in it.
+        let mask = (1u64 << ETH_SS_STATS).to_ne_bytes();
+        let [first, second] = [0, 4].map(|at| word(&mask, at).unwrap_or_default());
+        let set = [ETHTOOL_GSSET_INFO, 0, first, second, 0, 0];
+        let set = supported(self.ask(interface, "statistics", set))?;
+        let count = set.map_or(
+            0,
+            |[_, _, first, second, count, _]| {
+                if first | second == 0 { 0 } else { count }
+            },
+        );
+        if count == 0 {
             return Ok(Vec::new());
         }
-        let mut request = Strings::zeroed(ETHTOOL_GSTRINGS);
-        request.set = ETH_SS_STATS;
-        request.count = set.count;
-        let answer = self.ask(interface, "statistics", request)?;
-        Ok(self
-            .rest(size_of::<Strings>(), answer.count, ETH_GSTRING_LEN)?
-            .chunks_exact(ETH_GSTRING_LEN)
-            .map(text)
-            .collect())
+        let strings = [ETHTOOL_GSTRINGS, ETH_SS_STATS, count];
+        let [_, _, count] = self.ask(interface, "statistics", strings)?;
+        let names = self.rest(STRINGS_BYTES, count, ETH_GSTRING_LEN)?;
+        Ok(names.chunks_exact(ETH_GSTRING_LEN).map(text).collect())
     }
 
     /// The driver's statistics, in the order of their names. Their number changes with that of
@@ -198,11 +152,9 @@ impl Ethtool {
     /// # Errors
     /// No such interface.
     pub fn statistics_values(&mut self, interface: &str) -> Result<Vec<u64>> {
-        let request = Statistics::zeroed(ETHTOOL_GSTATS);
-        let Some(answer) = supported(self.ask(interface, "statistics", request))? else {
-            return Ok(Vec::new());
-        };
-        let bytes = self.rest(size_of::<Statistics>(), answer.count, size_of::<u64>())?;
+        let answer = supported(self.ask(interface, "statistics", [ETHTOOL_GSTATS, 0]))?;
+        let Some([_, count]) = answer else { return Ok(Vec::new()) };
+        let bytes = self.rest(STATISTICS_BYTES, count, size_of::<u64>())?;
         let (words, _) = bytes.as_chunks();
         Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
     }
@@ -212,15 +164,15 @@ impl Ethtool {
     /// # Errors
     /// No such interface.
     pub fn channels(&mut self, interface: &str) -> Result<Option<Channels>> {
-        let request = ChannelCounts::zeroed(ETHTOOL_GCHANNELS);
-        let counts = supported(self.ask(interface, "queues", request))?;
-        Ok(counts.map(|counts| Channels {
-            rx: counts.rx,
-            tx: counts.tx,
-            combined: counts.combined,
-            rx_max: counts.rx_max,
-            tx_max: counts.tx_max,
-            combined_max: counts.combined_max,
+        // struct ethtool_channels
+        let counts = supported(self.ask(interface, "queues", request(ETHTOOL_GCHANNELS)))?;
+        Ok(counts.map(|[_, rx_max, tx_max, _, combined_max, rx, tx, _, combined]| Channels {
+            rx,
+            tx,
+            combined,
+            rx_max,
+            tx_max,
+            combined_max,
         }))
     }
 
@@ -231,15 +183,17 @@ impl Ethtool {
     pub fn speed(&mut self, interface: &str) -> Result<Option<u32>> {
         // The first answer says how many words the sets of modes have, which come with the second
         // (linux/ethtool.h): as a number below zero.
-        let mut request = LinkSettings::zeroed(ETHTOOL_GLINKSETTINGS);
-        let Some(asked) = supported(self.ask(interface, "speed", request))? else {
+        // The number is the last byte of the fourth word of the structure.
+        let mut settings = request::<12>(ETHTOOL_GLINKSETTINGS);
+        let Some(asked) = supported(self.ask(interface, "speed", settings))? else {
             return Ok(None);
         };
-        request.mode_words = asked.mode_words.saturating_neg();
-        let settings = supported(self.ask(interface, "speed", request))?;
+        let [.., mode_words] = asked[3].to_ne_bytes();
+        settings[3] = u32::from_ne_bytes([0, 0, 0, mode_words.wrapping_neg()]);
+        let settings = supported(self.ask(interface, "speed", settings))?;
         // SPEED_UNKNOWN is -1.
         let known = |speed: &u32| *speed != 0 && *speed != u32::MAX;
-        Ok(settings.map(|settings| settings.speed).filter(known))
+        Ok(settings.map(|[_, speed, ..]| speed).filter(known))
     }
 
     /// True if received packets are merged (generic receive offload).
@@ -247,7 +201,8 @@ impl Ethtool {
     /// # Errors
     /// No such interface.
     pub fn gro(&mut self, interface: &str) -> Result<bool> {
-        Ok(self.ask(interface, "GRO", Value::zeroed(ETHTOOL_GGRO))?.data != 0)
+        let [_, on] = self.ask(interface, "GRO", [ETHTOOL_GGRO, 0])?;
+        Ok(on != 0)
     }
 
     /// True if the card merges received packets (large receive offload).
@@ -255,7 +210,7 @@ impl Ethtool {
     /// # Errors
     /// No such interface.
     pub fn lro(&mut self, interface: &str) -> Result<bool> {
-        let flags = self.ask(interface, "LRO", Value::zeroed(ETHTOOL_GFLAGS))?.data;
+        let [_, flags] = self.ask(interface, "LRO", [ETHTOOL_GFLAGS, 0])?;
         Ok(flags & ETH_FLAG_LRO != 0)
     }
 
@@ -265,7 +220,7 @@ impl Ethtool {
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
     pub fn set_gro(&mut self, interface: &str, on: bool) -> Result<()> {
-        self.switch(interface, "set GRO of", ETHTOOL_SGRO, on)
+        self.ask(interface, "set GRO of", [ETHTOOL_SGRO, on.into()]).map(drop)
     }
 
     /// Makes the interface fill in checksums of the host's packets, or makes the host do it; then the host
@@ -274,18 +229,8 @@ impl Ethtool {
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
     pub fn set_transmit_checksums(&mut self, interface: &str, on: bool) -> Result<()> {
-        self.switch(interface, "set transmit checksums of", ETHTOOL_STXCSUM, on)
-    }
-
-    fn switch(
-        &mut self,
-        interface: &str,
-        what: &'static str,
-        command: u32,
-        on: bool,
-    ) -> Result<()> {
-        let request = Value { cmd: command, data: on.into() };
-        self.ask(interface, what, request).map(drop)
+        let request = [ETHTOOL_STXCSUM, on.into()];
+        self.ask(interface, "set transmit checksums of", request).map(drop)
     }
 
     /// The timestamps the interface can make; none where the driver does not say.
@@ -293,13 +238,13 @@ impl Ethtool {
     /// # Errors
     /// No such interface.
     pub fn timestamping(&mut self, interface: &str) -> Result<Option<Timestamping>> {
-        let request = TimestampInfo::zeroed(ETHTOOL_GET_TS_INFO);
-        let info = supported(self.ask(interface, "timestamps", request))?;
-        Ok(info.map(|info| Timestamping {
-            flags: info.so_timestamping,
-            clock: info.clock.try_into().ok(),
-            tx_types: info.tx_types,
-            rx_filters: info.rx_filters,
+        // struct ethtool_ts_info; a clock below zero is none.
+        let info = supported(self.ask(interface, "timestamps", request(ETHTOOL_GET_TS_INFO)))?;
+        Ok(info.map(|[_, flags, clock, tx_types, _, _, _, rx_filters, _, _, _]| Timestamping {
+            flags,
+            clock: clock.cast_signed().try_into().ok(),
+            tx_types,
+            rx_filters,
         }))
     }
 
@@ -308,19 +253,28 @@ impl Ethtool {
     /// # Errors
     /// No such interface.
     pub fn hardware_stamps(&mut self, interface: &str) -> Result<Option<HardwareStamps>> {
-        let request = HardwareTimestamps { flags: 0, tx: 0, rx: 0 };
-        let answer = self
-            .call(interface, libc::SIOCGHWTSTAMP, request)
-            .map_err(|e| failed("timestamps", interface, e));
-        Ok(supported(answer)?.map(|now| HardwareStamps { tx: now.tx, rx: now.rx }))
+        // struct hwtstamp_config, whose first word is flags.
+        let answer = self.call(interface, libc::SIOCGHWTSTAMP, [0; 3]);
+        let answer = supported(answer.map_err(|e| failed("timestamps", interface, e)))?;
+        Ok(answer.map(|now| now.map(u32::cast_signed)).map(|[_, tx, rx]| HardwareStamps { tx, rx }))
     }
 
-    fn ask<T: Request>(&mut self, interface: &str, what: &'static str, request: T) -> Result<T> {
+    fn ask<const N: usize>(
+        &mut self,
+        interface: &str,
+        what: &'static str,
+        request: [u32; N],
+    ) -> Result<[u32; N]> {
         self.call(interface, libc::SIOCETHTOOL, request).map_err(|e| failed(what, interface, e))
     }
 
     /// Lays the request at the area's start, calls the kernel, and reads it back.
-    fn call<T: Request>(&mut self, interface: &str, number: u64, request: T) -> io::Result<T> {
+    fn call<const N: usize>(
+        &mut self,
+        interface: &str,
+        number: u64,
+        request: [u32; N],
+    ) -> io::Result<[u32; N]> {
         let mut name: [c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
         // The last byte stays zero: a longer name cannot be one.
         if interface.len() >= name.len() {
@@ -329,23 +283,24 @@ impl Ethtool {
         for (to, from) in name.iter_mut().zip(interface.bytes()) {
             *to = from as c_char;
         }
+        const { assert!(size_of::<[u32; N]>() <= AREA_BYTES) };
         let area = self.area.base().as_ptr();
         let mut ifreq = libc::ifreq {
             ifr_name: name,
             ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: area.cast() },
         };
-        // SAFETY: the area is page-aligned, larger than any Request, and reached by nobody else
+        // SAFETY: the area is page-aligned, larger than any request, and reached by nobody else
         // while `self` is borrowed mutably. The ioctl reads and writes the ifreq, which lives
         // on this stack, and memory from `area` on: as far as the request says, or for
         // statistics as far as the driver's number of queues at that moment wants; where that
         // is beyond the area it meets the page without access and fails with EFAULT.
-        // What is read back was written above; any bytes are a valid T.
+        // What is read back was written above; any bytes are words.
         unsafe {
-            area.cast::<T>().write(request);
+            area.cast::<[u32; N]>().write(request);
             if libc::ioctl(self.socket.as_raw_fd(), number, &raw mut ifreq) < 0 {
                 return Err(io::Error::last_os_error());
             }
-            Ok(area.cast::<T>().read())
+            Ok(area.cast::<[u32; N]>().read())
         }
     }
 
@@ -397,8 +352,7 @@ fn supported<T>(answer: Result<T>) -> Result<Option<T>> {
 }
 
 fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
+    netlink::text(bytes).trim().to_owned()
 }
 
 #[cfg(test)]
@@ -445,5 +399,22 @@ mod tests {
             let rest = ethtool.rest(12, count, entry_bytes);
             assert_eq!(rest.is_ok(), fits, "{count} entries of {entry_bytes} bytes");
         }
+    }
+
+    #[test]
+    fn a_veth_answers_every_question() {
+        let Some(lab) = crate::for_tests::lab_with(4) else { return };
+        let mut ethtool = Ethtool::open(Some(&lab.netns("left"))).unwrap();
+        assert_eq!(ethtool.driver("left0").unwrap(), "veth");
+        assert_eq!(ethtool.speed("left0").unwrap(), Some(10_000));
+        let channels = ethtool.channels("left0").unwrap().unwrap();
+        assert_eq!((channels.rx, channels.tx, channels.rx_max, channels.tx_max), (4, 4, 4, 4));
+        assert_eq!((channels.combined, channels.combined_max), (0, 0));
+        assert!(ethtool.gro("left0").unwrap() && !ethtool.lro("left0").unwrap());
+        let names = ethtool.statistics_names("left0").unwrap();
+        assert!(names.iter().any(|name| name == "rx_queue_3_xdp_packets"), "{names:?}");
+        assert_eq!(ethtool.statistics_values("left0").unwrap().len(), names.len());
+        let stamps = ethtool.timestamping("left0").unwrap().unwrap();
+        assert!(stamps.flags != 0 && stamps.clock.is_none(), "{stamps:?}");
     }
 }

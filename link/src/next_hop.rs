@@ -355,7 +355,7 @@ pub fn carries_default_route(netns: Option<&str>, interface: &str) -> Result<boo
     Ok(!routes.map_err(|e| Error::system("list", "routes", e))?.is_empty())
 }
 
-/// Some if a message is about a default route, one of whose next hops leaves by an interface.
+/// Parses a message; some for a default route with a next hop that leaves by this interface.
 fn default_route(body: &[u8], index: u32) -> Option<()> {
     const NEXT_HOP_BYTES: usize = 8;
     let (bits, kind) = (*body.get(1)?, *body.get(7)?);
