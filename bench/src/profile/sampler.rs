@@ -265,13 +265,13 @@ fn records(mut bytes: &[u8]) -> impl Iterator<Item = PerfRecord> {
     std::iter::from_fn(move || {
         loop {
             // struct perf_event_header: type, misc, size.
-            let kind = u32_at(bytes, 0)?;
-            let (misc, size) = (u16_at(bytes, 4)?, u16_at(bytes, 6)?);
+            let [a, b, c, d, misc @ .., e, f] = *bytes.first_chunk::<8>()?;
+            let (kind, size) = (u32::from_ne_bytes([a, b, c, d]), u16::from_ne_bytes([e, f]));
             let body = bytes.get(8..size.into())?;
             bytes = &bytes[size.into()..];
             let record = match kind {
-                event::record::SAMPLE => sample(body, misc),
-                event::record::LOST => u64_at(body, 8).map(PerfRecord::Lost),
+                event::record::SAMPLE => sample(body, u16::from_ne_bytes(misc)),
+                event::record::LOST => words(body).nth(1).map(PerfRecord::Lost),
                 event::record::KERNEL_SYMBOL => symbol(body),
                 _ => None,
             };
@@ -282,13 +282,18 @@ fn records(mut bytes: &[u8]) -> impl Iterator<Item = PerfRecord> {
     })
 }
 
+/// The whole words of 64 bits in a record.
+fn words(body: &[u8]) -> impl Iterator<Item = u64> {
+    body.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word))
+}
+
 /// Identifier, address, process and thread, CPU, weight, length of the chain, the chain.
 fn sample(body: &[u8], misc: u16) -> Option<PerfRecord> {
-    let (id, address, weight) = (u64_at(body, 0)?, u64_at(body, 8)?, u64_at(body, 32)?);
+    let words: Vec<u64> = words(body).collect();
+    let [id, address, process, cpu, weight, length, ref rest @ ..] = words[..] else { return None };
     let mut chain = Vec::new();
     let mut in_kernel = false;
-    for n in 0..usize::try_from(u64_at(body, 40)?).ok()? {
-        let address = u64_at(body, 8usize.checked_mul(n)?.checked_add(48)?)?;
+    for &address in rest.get(..usize::try_from(length).ok()?)? {
         if address >= event::CHAIN_MARKS {
             in_kernel = address == event::CHAIN_KERNEL;
         } else if in_kernel {
@@ -299,34 +304,27 @@ fn sample(body: &[u8], misc: u16) -> Option<PerfRecord> {
         chain.insert(0, address);
     }
     let kernel = misc & event::MISC_CPU_MODE == event::MISC_KERNEL;
-    let (process, cpu) = (u32_at(body, 16)?, u32_at(body, 24)?);
+    let (process, cpu) = (first_half(process), first_half(cpu));
     let stack = Stack { event: EventKind::Time, cpu, process, kernel, chain };
     Some(PerfRecord::Sample(id, weight, stack))
+}
+
+/// The 32 bits that come first in a word.
+fn first_half(word: u64) -> u32 {
+    let [a, b, c, d, ..] = word.to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
 }
 
 /// Address, length, type, flags, name.
 fn symbol(body: &[u8]) -> Option<PerfRecord> {
     const UNREGISTERED: u16 = 1;
-    let is_loaded = u16_at(body, 14)? & UNREGISTERED == 0;
+    let mut words = words(body);
+    let (address, second) = (words.next()?, words.next()?);
+    let [.., low, high] = second.to_ne_bytes();
+    let is_loaded = u16::from_ne_bytes([low, high]) & UNREGISTERED == 0;
     let name = body.get(16..)?.split(|byte| *byte == 0).next()?;
     let name = String::from_utf8_lossy(name).into_owned();
-    is_loaded.then_some(PerfRecord::Symbol(u64_at(body, 0)?, u32_at(body, 8)?, name))
-}
-
-fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
-    bytes.get(at..)?.first_chunk().copied()
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    array_at(bytes, at).map(u16::from_ne_bytes)
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    array_at(bytes, at).map(u32::from_ne_bytes)
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    array_at(bytes, at).map(u64::from_ne_bytes)
+    is_loaded.then_some(PerfRecord::Symbol(address, first_half(second), name))
 }
 
 #[cfg(test)]
