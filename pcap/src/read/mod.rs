@@ -56,8 +56,6 @@ pub struct Reader {
 
 #[derive(Debug)]
 enum Format {
-    /// pcap, before its header.
-    PcapHeader,
     Pcap(Pcap),
     PcapNg(PcapNg),
 }
@@ -66,7 +64,6 @@ impl Format {
     /// The byte order of the host that wrote what is being read.
     fn order(&self) -> ByteOrder {
         match self {
-            Self::PcapHeader => ByteOrder::Little,
             Self::Pcap(format) => format.order(),
             Self::PcapNg(format) => format.order(),
         }
@@ -149,24 +146,28 @@ impl Reader {
             },
             source: ByteSource::open(path)?,
             buffer: Buffer::new()?,
-            format: Format::PcapHeader,
+            format: Format::PcapNg(PcapNg::new()),
             interfaces: Vec::new(),
             offset: 0,
             finished: false,
             meta: Meta::default(),
         };
-        let mut magic = reader.magic()?;
+        let mut magic = reader.head()?;
         let compression = source::compression(magic);
         if compression != Compression::None {
             let begun = reader.buffer.unread().to_vec();
             reader.buffer.consume(begun.len());
             let decompressed = reader.source.decompress(compression, begun);
             decompressed.map_err(|e| Error::path("decompress", &reader.path, e))?;
-            magic = reader.magic()?;
+            magic = reader.head()?;
         }
-        if PcapNg::recognises(magic) {
-            reader.format = Format::PcapNg(PcapNg::new());
-        } else if !Pcap::recognises(magic) {
+        if Pcap::recognises(magic) {
+            let (format, interface) =
+                Pcap::new(reader.head()?).map_err(|reason| reader.broken(reason))?;
+            reader.consume(pcap::HEADER_BYTES);
+            reader.interfaces.push(interface);
+            reader.format = Format::Pcap(format);
+        } else if !PcapNg::recognises(magic) {
             return Err(reader.broken(unknown_format(magic)));
         }
         while reader.interfaces.is_empty() {
@@ -178,14 +179,17 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Waits for the first four bytes of the file, compressed or not.
-    fn magic(&mut self) -> Result<[u8; 4]> {
+    /// Waits for the first bytes of the file, compressed or not.
+    fn head<const N: usize>(&mut self) -> Result<[u8; N]> {
         loop {
-            if let Some(magic) = self.buffer.unread().first_chunk() {
-                return Ok(*magic);
+            if let Some(head) = self.buffer.unread().first_chunk() {
+                return Ok(*head);
             }
-            if let Some(Outcome::End) = self.refill(4, true, true)? {
-                return Err(self.broken("the file is too short to be a capture file".into()));
+            if let Some(Outcome::End) = self.refill(N, true, true)? {
+                return Err(match self.buffer.unread().len() {
+                    ..4 => self.broken("the file is too short to be a capture file".into()),
+                    _ => self.cut_short(N),
+                });
             }
         }
     }
@@ -193,7 +197,7 @@ impl Reader {
     /// The file's format. One that is pcap has one interface; pcapng may name more as it goes on.
     pub fn format(&self) -> crate::Format {
         match self.format {
-            Format::PcapHeader | Format::Pcap(_) => crate::Format::Pcap,
+            Format::Pcap(_) => crate::Format::Pcap,
             Format::PcapNg(_) => crate::Format::Pcapng,
         }
     }
@@ -284,15 +288,6 @@ impl Reader {
     fn step(&mut self) -> Result<Parsed, String> {
         let unread = self.buffer.unread();
         match &mut self.format {
-            Format::PcapHeader => {
-                let Some(header) = unread.get(..pcap::HEADER_BYTES) else {
-                    return Ok(Parsed::Need(pcap::HEADER_BYTES));
-                };
-                let (format, interface) = Pcap::new(header)?;
-                self.interfaces.push(interface);
-                self.format = Format::Pcap(format);
-                Ok(Parsed::Skip(pcap::HEADER_BYTES))
-            }
             Format::Pcap(format) => format.step(unread),
             Format::PcapNg(format) => format.step(unread, &mut self.interfaces),
         }

@@ -40,16 +40,15 @@ impl Pcap {
         variant(magic).is_some()
     }
 
-    /// Reads a file's header of [`HEADER_BYTES`].
-    pub(super) fn new(header: &[u8]) -> Result<(Self, Interface), String> {
-        let cut = || "the file's header is cut short".to_owned();
-        let magic = *header.first_chunk().ok_or_else(cut)?;
-        let (order, variant) = variant(magic).ok_or("no pcap file")?;
-        let mut fields = Fields::new(&header[4..], order);
-        let version = fields.u16().zip(fields.u16()).ok_or_else(cut)?;
+    /// Reads a file's header.
+    pub(super) fn new(header: [u8; HEADER_BYTES]) -> Result<(Self, Interface), String> {
+        let [a, b, c, d, rest @ ..] = header;
+        let (order, variant) = variant([a, b, c, d]).ok_or("no pcap file")?;
+        let mut fields = Fields::new(&rest, order);
+        let version = (fields.u16().unwrap_or_default(), fields.u16().unwrap_or_default());
         // Time zone and accuracy, which no program fills in.
         fields.take(8);
-        let (snaplen, link) = fields.u32().zip(fields.u32()).ok_or_else(cut)?;
+        let (snaplen, link) = fields.u32().zip(fields.u32()).unwrap_or_default();
 
         let lengths = match version {
             (2, 0..=2) | (543, 0) => Lengths::CapturedLast,
