@@ -1,31 +1,31 @@
-//! Measures the cost of each way of receiving, sending, dropping and forwarding packets, and explains it.
+//! Measures what each method of receiving, sending, dropping and forwarding packets costs, and explains it.
 //!
 //! ```text
-//!   suites, peers --> steps --> rounds: every step has its turn
-//!                                   |
-//!                      sender --> the testbed --> receiver
-//!                                   |
-//!                       measurements, causes --> spreads, ratios, advice --> a report
+//!   suite, peers --> step --> rounds: each step has one turn in each round
+//!                               |
+//!                     sender --> testbed --> receiver
+//!                               |
+//!                  measurement, profile --> report --> table, page, check, compare
 //! ```
 //!
 //! | module | content |
 //! | --- | --- |
 //! | [`suite`] | the steps of Sluice and of other programs (peers), and their settings |
-//! | [`step`] | the programs of a step, and how its packets are counted |
-//! | [`rounds`] | the turns, and their progress |
-//! | [`observer`] | the observer of a bench, which can stop it, and failures |
+//! | [`step`] | the programs of a step, and the counter of its packets |
+//! | [`rounds`] | runs the turns of all steps |
+//! | [`observer`] | progress, stopping a bench, and failures |
 //! | [`testbed`] | a pair of connected interfaces, and the CPUs of both sides |
-//! | [`process`] | programs: started, waited for, measured, ended; the counts in their output |
-//! | [`measure`] | one turn of one step |
-//! | [`measurement`] | its result; medians, spreads, ratios round by round |
+//! | [`process`] | starts, watches and ends programs; reads counts in their output |
+//! | [`measure`] | runs one turn of one step |
+//! | [`measurement`] | the result of a turn; medians, spreads, ratios within a round |
 //! | [`cost`] | the cost of waiting: CPU time at modest rates, round trips |
 //! | [`ndr`] | RFC 2544: the throughput of a device between two interfaces |
-//! | [`profile`] | the CPU time by cause, and advice |
+//! | [`profile`] | samples CPU time, groups it by cause, and gives advice |
 //! | [`report`] | all results, as JSON |
-//! | [`page`] | all results for a browser, or as a chart |
-//! | [`table`] | all results as tables in Markdown |
-//! | [`check`] | ratios and their thresholds |
-//! | [`instructions`] | the length of the hot loops, which does not depend on the load |
+//! | [`page`] | a report as an HTML page, or as a chart |
+//! | [`table`] | a report as Markdown tables |
+//! | [`check`] | ratios of steps, and their thresholds |
+//! | [`instructions`] | instruction counts of hot loops |
 //! | [`compare`] | changes from one report to another |
 #![deny(unsafe_code)]
 
