@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sluicegate_bench::check::{Checked, THRESHOLDS, Verdict, check, is_needed, sweep};
+use sluicegate_bench::check::{Checked, Verdict, check, is_needed, sweep};
 use sluicegate_bench::compare::compare;
 use sluicegate_bench::measurement::short;
 use sluicegate_bench::report::Report;
@@ -68,10 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// Measures the steps of thresholds and the references alone.
 fn measure(args: &Args) -> anyhow::Result<Report> {
     let bench = Bench {
-        kinds: SuiteKind::ALL
-            .into_iter()
-            .filter(|kind| THRESHOLDS.iter().any(|b| b.suite == *kind))
-            .collect(),
+        kinds: SuiteKind::ALL.into(),
         only: Some(is_needed),
         with_peers: true,
         rounds: args.rounds,
