@@ -9,7 +9,7 @@ use sluicegate::xdp::resident::Resident;
 use crate::cpu_distance;
 use crate::measurement::{Figures, Measurement, Spread};
 use crate::observer::{BenchObserver, Failure};
-use crate::process::{COUNTING, Count, LabHost, Program, Running};
+use crate::process::{Count, LabHost, Program, Running};
 use crate::profile::{Participants, Profiler, Recorded};
 use crate::step::{Counter, Destination, Method, Pipe, Reception, Step};
 use crate::testbed::{NOBODY, Testbed};
@@ -128,12 +128,9 @@ impl TurnContext<'_> {
         Ok(program.and(["--method", method, "--duration", &time.as_secs_f64().to_string()]))
     }
 
-    /// Starts a program that counts and drops all packets at the right in XDP.
+    /// Starts the counter at the right.
     fn count_in_xdp(self) -> Result<Running, Failure> {
-        let port = format!("xdp:{}?action=drop", self.testbed.right.interface);
-        let program = Program::sluice(["count", &port, "--json", "--interval", "100ms"]);
-        let program = program.at(LabHost::Right).ready(COUNTING);
-        self.testbed.start_ready(&program, self.watch)
+        self.testbed.start_ready(&self.testbed.counter(), self.watch)
     }
 
     /// Reads a counter of arrived packets.

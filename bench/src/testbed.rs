@@ -17,7 +17,7 @@ use sluicegate::link::{Allowed, Interface, Lab, LabConfig, Mac, Shape, interface
 use tempfile::TempDir;
 
 use crate::observer::{BenchObserver, Failure};
-use crate::process::{Count, LabHost, Program, Running};
+use crate::process::{COUNTING, Count, LabHost, Program, Running};
 
 /// An MTU for frames of up to 9000 bytes.
 const JUMBO_MTU: &str = "9000";
@@ -191,6 +191,13 @@ impl Testbed {
         let threads = cpus.len().to_string();
         let flags = ["--sport", "1..65535", "--threads", &threads, "--cpus", &list(cpus)];
         generate(&self.left.interface, bytes, dmac).and(flags)
+    }
+
+    /// A program that counts and drops all packets at the right in XDP.
+    pub fn counter(&self) -> Program {
+        let port = format!("xdp:{}?action=drop", self.right.interface);
+        let program = Program::sluice(["count", &port, "--json", "--interval", "100ms"]);
+        program.at(LabHost::Right).ready(COUNTING)
     }
 }
 

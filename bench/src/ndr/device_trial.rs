@@ -10,7 +10,7 @@ use sluicegate::link::Mac;
 
 use super::trial::{Offer, Trial, TrialOutcome, Until};
 use crate::observer::{BenchObserver, Failure};
-use crate::process::{COUNTING, LabHost, ProcessOutput, Program, Running};
+use crate::process::{ProcessOutput, Program, Running};
 use crate::testbed::Testbed;
 
 /// Longest delay that a late sender makes up for, at full speed: a burst that a device with a buffer
@@ -53,11 +53,7 @@ impl Trial for DeviceTrial<'_> {
 impl DeviceTrial<'_> {
     fn once(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
         (self.begins)(offer);
-        let port = format!("xdp:{}?action=drop", self.testbed.right.interface);
-        let counter =
-            Program::sluice(["count", &port, "--analyze", "--json", "--interval", "100ms"])
-                .at(LabHost::Right)
-                .ready(COUNTING);
+        let counter = self.testbed.counter().and(["--analyze"]);
         let counter = self.testbed.start_ready(&counter, self.watch)?;
         let mut sender = self.testbed.start(&self.sender(offer))?;
         sender.over(longest(offer), self.watch)?;
