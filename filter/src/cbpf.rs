@@ -7,6 +7,16 @@ use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// What a load takes, in network byte order, and calculations have the same numbers as in eBPF.
+pub use crate::ebpf::{Alu, Size};
+
+/// The loads and calculations that classic BPF has.
+const LOADS: [Size; 3] = [Size::B, Size::H, Size::W];
+const CALCULATIONS: [Alu; 10] = {
+    use Alu::*;
+    [Add, Sub, Mul, Div, Or, And, Lsh, Rsh, Rem, Xor]
+};
+
 /// How many scratch cells a program has: `M[0]` to `M[15]` (`BPF_MEMWORDS`).
 pub const CELLS: usize = libc::BPF_MEMWORDS as usize;
 
@@ -32,28 +42,6 @@ const _: () = {
     assert!(offset_of!(Instruction, k) == offset_of!(libc::sock_filter, k));
 };
 
-/// How much a load takes, in network byte order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Width {
-    /// One byte.
-    Byte,
-    /// Two bytes.
-    Half,
-    /// Four bytes.
-    Word,
-}
-
-impl Width {
-    /// Bytes it takes.
-    pub fn bytes(self) -> u32 {
-        match self {
-            Self::Byte => 1,
-            Self::Half => 2,
-            Self::Word => 4,
-        }
-    }
-}
-
 /// The other side of a calculation or a comparison with A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
@@ -61,47 +49,6 @@ pub enum Operand {
     K(u32),
     /// The index register.
     X,
-}
-
-/// Calculations on A, wrapping at 32 bits.
-#[repr(u16)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alu {
-    /// A + operand.
-    Add = libc::BPF_ADD as u16,
-    /// A - operand.
-    Sub = libc::BPF_SUB as u16,
-    /// A × operand.
-    Mul = libc::BPF_MUL as u16,
-    /// A / operand; by X = 0 the packet is rejected.
-    Div = libc::BPF_DIV as u16,
-    /// A | operand.
-    Or = libc::BPF_OR as u16,
-    /// A & operand.
-    And = libc::BPF_AND as u16,
-    /// A << operand; 0 from 32 on.
-    Lsh = libc::BPF_LSH as u16,
-    /// A >> operand; 0 from 32 on.
-    Rsh = libc::BPF_RSH as u16,
-    /// A mod operand; by X = 0 the packet is rejected.
-    Mod = libc::BPF_MOD as u16,
-    /// A ^ operand.
-    Xor = libc::BPF_XOR as u16,
-}
-
-impl Alu {
-    const ALL: [Self; 10] = [
-        Self::Add,
-        Self::Sub,
-        Self::Mul,
-        Self::Div,
-        Self::Or,
-        Self::And,
-        Self::Lsh,
-        Self::Rsh,
-        Self::Mod,
-        Self::Xor,
-    ];
 }
 
 /// Comparisons of A, without sign.
@@ -126,9 +73,9 @@ impl Condition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A = the packet at k.
-    Load(Width, u32),
+    Load(Size, u32),
     /// A = the packet at X + k.
-    LoadIndirect(Width, u32),
+    LoadIndirect(Size, u32),
     /// A = bytes on the wire.
     LoadLength,
     /// A = k.
@@ -147,7 +94,8 @@ pub enum Op {
     Store(u32),
     /// `M[k]` = X.
     StoreX(u32),
-    /// A = A, calculated with the operand.
+    /// A = A, calculated with the operand, on 32 bits. To divide by X = 0 rejects the packet; a shift by 32
+    /// and more leaves 0.
     Calculate(Alu, Operand),
     /// A = -A.
     Negate,
@@ -169,10 +117,10 @@ impl Op {
     /// Decodes an instruction; none if no kernel knows its code.
     pub fn decode(instruction: Instruction) -> Option<Self> {
         let Instruction { code, jt, jf, k } = instruction;
-        let widths = [Width::Byte, Width::Half, Width::Word].into_iter();
-        let loads = widths.flat_map(|width| [Self::Load(width, k), Self::LoadIndirect(width, k)]);
+        let loads =
+            LOADS.iter().flat_map(|&size| [Self::Load(size, k), Self::LoadIndirect(size, k)]);
         let with_operand = [Operand::K(k), Operand::X].into_iter().flat_map(|operand| {
-            let calculations = Alu::ALL.map(|alu| Self::Calculate(alu, operand));
+            let calculations = CALCULATIONS.map(|alu| Self::Calculate(alu, operand));
             let branches = Condition::ALL.map(|is| Self::Branch(is, operand, jt, jf));
             calculations.into_iter().chain(branches)
         });
@@ -204,8 +152,8 @@ impl Op {
             BPF_TXA, BPF_W,
         };
         let (code, jt, jf, k) = match self {
-            Self::Load(width, k) => (BPF_LD | BPF_ABS | size(width), 0, 0, k),
-            Self::LoadIndirect(width, k) => (BPF_LD | BPF_IND | size(width), 0, 0, k),
+            Self::Load(width, k) => (BPF_LD | BPF_ABS | width as u32, 0, 0, k),
+            Self::LoadIndirect(width, k) => (BPF_LD | BPF_IND | width as u32, 0, 0, k),
             Self::LoadLength => (BPF_LD | BPF_LEN | BPF_W, 0, 0, 0),
             Self::LoadConstant(k) => (BPF_LD | BPF_IMM, 0, 0, k),
             Self::LoadCell(k) => (BPF_LD | BPF_MEM, 0, 0, k),
@@ -231,14 +179,6 @@ impl Op {
             Self::CopyToA => (BPF_MISC | BPF_TXA, 0, 0, 0),
         };
         Instruction { code: code as u16, jt, jf, k }
-    }
-}
-
-fn size(width: Width) -> u32 {
-    match width {
-        Width::Byte => libc::BPF_B,
-        Width::Half => libc::BPF_H,
-        Width::Word => libc::BPF_W,
     }
 }
 

@@ -3,7 +3,7 @@
 //! A [`Program`] ends, whatever the packet holds: its jumps stay inside and lead forward, or, in
 //! the loops libpcap makes of `protochain`, go back at most once for each byte of the packet.
 
-use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Width};
+use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Size};
 use super::vlan;
 use sluicegate_base::error::{Error, Result};
 
@@ -96,7 +96,7 @@ impl Program {
                 Op::LoadLength => a = wire_bytes,
                 Op::LoadConstant(k) => a = k,
                 Op::LoadCell(k) => a = cells[k as usize],
-                Op::LoadXHeader(k) => x = (load(bytes, Width::Byte, k)? & 0xf) * 4,
+                Op::LoadXHeader(k) => x = (load(bytes, Size::B, k)? & 0xf) * 4,
                 Op::LoadXLength => x = wire_bytes,
                 Op::LoadXConstant(k) => x = k,
                 Op::LoadXCell(k) => x = cells[k as usize],
@@ -137,7 +137,7 @@ fn check(op: Op, at: usize, len: usize) -> Result<(), &'static str> {
         {
             Err("no such scratch cell")
         }
-        Op::Calculate(Alu::Div | Alu::Mod, Operand::K(0)) => Err("division by zero"),
+        Op::Calculate(Alu::Div | Alu::Rem, Operand::K(0)) => Err("division by zero"),
         Op::Jump(by) if !inside(by.into()) => Err("jump out of the program"),
         Op::Branch(_, _, jt, jf) if !inside(jt.into()) || !inside(jf.into()) => {
             Err("jump out of the program")
@@ -171,23 +171,27 @@ fn calculate(alu: Alu, a: u32, b: u32) -> Option<u32> {
         Alu::Sub => a.wrapping_sub(b),
         Alu::Mul => a.wrapping_mul(b),
         Alu::Div => a.checked_div(b)?,
-        Alu::Mod => a.checked_rem(b)?,
+        Alu::Rem => a.checked_rem(b)?,
         Alu::Or => a | b,
         Alu::And => a & b,
         Alu::Xor => a ^ b,
         Alu::Lsh => a.checked_shl(b).unwrap_or(0),
         Alu::Rsh => a.checked_shr(b).unwrap_or(0),
+        // Classic BPF has none, so no operation decodes to it.
+        Alu::Arsh => return None,
     })
 }
 
 /// Bytes at an offset, as a number in network byte order; none outside of them.
 #[inline]
-fn load(bytes: &[u8], width: Width, at: u32) -> Option<u32> {
+fn load(bytes: &[u8], width: Size, at: u32) -> Option<u32> {
     let rest = bytes.get(at as usize..)?;
     match width {
-        Width::Byte => rest.first().map(|byte| u32::from(*byte)),
-        Width::Half => rest.first_chunk().map(|b| u32::from(u16::from_be_bytes(*b))),
-        Width::Word => rest.first_chunk().map(|b| u32::from_be_bytes(*b)),
+        Size::B => rest.first().map(|byte| u32::from(*byte)),
+        Size::H => rest.first_chunk().map(|b| u32::from(u16::from_be_bytes(*b))),
+        Size::W => rest.first_chunk().map(|b| u32::from_be_bytes(*b)),
+        // Classic BPF has none, so no operation decodes to it.
+        Size::DW => None,
     }
 }
 
@@ -217,16 +221,16 @@ mod tests {
         let k = Operand::K;
         let big = LoadConstant(0xffff_fff0);
         let rows: &[(&str, &[Op], u32)] = &[
-            ("a byte", &[Load(Width::Byte, 5)], 0xee),
-            ("a half, big-endian", &[Load(Width::Half, 2)], 0x0102),
-            ("a word, big-endian", &[Load(Width::Word, 1)], 0x0001_02ff),
-            ("a word that reaches past the end rejects", &[Load(Width::Word, 3), big], 0),
-            ("a byte past the end rejects", &[Load(Width::Byte, 6), big], 0),
-            ("an offset at the top of the numbers rejects", &[Load(Width::Word, u32::MAX), big], 0),
-            ("indirect adds X", &[LoadXConstant(2), LoadIndirect(Width::Half, 1)], 0x02ff),
+            ("a byte", &[Load(Size::B, 5)], 0xee),
+            ("a half, big-endian", &[Load(Size::H, 2)], 0x0102),
+            ("a word, big-endian", &[Load(Size::W, 1)], 0x0001_02ff),
+            ("a word that reaches past the end rejects", &[Load(Size::W, 3), big], 0),
+            ("a byte past the end rejects", &[Load(Size::B, 6), big], 0),
+            ("an offset at the top of the numbers rejects", &[Load(Size::W, u32::MAX), big], 0),
+            ("indirect adds X", &[LoadXConstant(2), LoadIndirect(Size::H, 1)], 0x02ff),
             (
                 "indirect never wraps around",
-                &[LoadXConstant(u32::MAX), LoadIndirect(Width::Byte, 1), big],
+                &[LoadXConstant(u32::MAX), LoadIndirect(Size::B, 1), big],
                 0,
             ),
             ("length is the wire's, not what was captured", &[LoadLength], 1500),
@@ -242,8 +246,8 @@ mod tests {
             ("products wrap", &[big, Calculate(Alu::Mul, k(3))], 0xffff_ffd0),
             ("division has no sign", &[big, Calculate(Alu::Div, k(2))], 0x7fff_fff8),
             ("division by X = 0 rejects", &[big, Calculate(Alu::Div, Operand::X)], 0),
-            ("remainder", &[big, Calculate(Alu::Mod, k(7))], 0xffff_fff0 % 7),
-            ("remainder by X = 0 rejects", &[big, Calculate(Alu::Mod, Operand::X)], 0),
+            ("remainder", &[big, Calculate(Alu::Rem, k(7))], 0xffff_fff0 % 7),
+            ("remainder by X = 0 rejects", &[big, Calculate(Alu::Rem, Operand::X)], 0),
             ("and", &[big, Calculate(Alu::And, k(0xff))], 0xf0),
             ("or", &[big, Calculate(Alu::Or, k(0xf))], u32::MAX),
             ("exclusive or", &[big, Calculate(Alu::Xor, k(0xff))], 0xffff_ff0f),
@@ -292,7 +296,7 @@ mod tests {
             ("no return", &[LoadLength], "must return"),
             ("cell 16", &[Store(16), ReturnA], "cell"),
             ("division by a constant 0", &[Calculate(Alu::Div, k0), ReturnA], "zero"),
-            ("remainder by a constant 0", &[Calculate(Alu::Mod, k0), ReturnA], "zero"),
+            ("remainder by a constant 0", &[Calculate(Alu::Rem, k0), ReturnA], "zero"),
             ("a jump past the end", &[Jump(1), ReturnA], "out of"),
             ("a jump before the start", &[Jump(-2), ReturnA], "out of"),
             ("a branch past the end", &[Branch(Condition::Equal, k0, 0, 1), ReturnA], "out of"),

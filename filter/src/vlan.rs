@@ -24,7 +24,7 @@
 
 use std::ops::Range;
 
-use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Width};
+use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Size};
 use super::program::{MAX_KERNEL_INSTRUCTIONS, Program, is_extension};
 
 /// Where the tag stands in a frame on the wire.
@@ -86,7 +86,7 @@ fn sees_tag(op: Op) -> bool {
 }
 
 fn load_extension(number: i32) -> Op {
-    Op::Load(Width::Word, (libc::SKF_AD_OFF + number).cast_unsigned())
+    Op::Load(Size::W, (libc::SKF_AD_OFF + number).cast_unsigned())
 }
 
 /// Two scratch cells the program does not use: one to put a value by, one for X.
@@ -182,7 +182,7 @@ impl Translation<'_> {
     }
 
     /// A = the wire's bytes at k. Leaves X as it is.
-    fn load(&mut self, width: Width, k: u32) -> Result<(), String> {
+    fn load(&mut self, width: Size, k: u32) -> Result<(), String> {
         let outside = k > MAX_OFFSET - width.bytes();
         let beside_tag = k.saturating_add(width.bytes()) <= TAG.start || k >= TAG.end;
         if outside {
@@ -227,7 +227,7 @@ impl Translation<'_> {
     fn load_piece(&mut self, piece: Range<u32>) {
         let bytes = piece.end - piece.start;
         if !TAG.contains(&piece.start) {
-            let width = if bytes == 1 { Width::Byte } else { Width::Half };
+            let width = if bytes == 1 { Size::B } else { Size::H };
             self.code.add([Op::Load(width, self.place_of(piece.start))]);
             return;
         }
@@ -246,7 +246,7 @@ impl Translation<'_> {
     }
 
     /// A = the wire's bytes at X + k, for every X. Leaves X as it is.
-    fn load_indirect(&mut self, width: Width, k: u32) -> Result<(), String> {
+    fn load_indirect(&mut self, width: Size, k: u32) -> Result<(), String> {
         let Some(max_x) = MAX_OFFSET.checked_sub(k) else {
             self.code.add([Op::Return(0)]);
             return Ok(());
@@ -265,7 +265,7 @@ impl Translation<'_> {
     }
 
     /// A = the wire's bytes at X + k, where A is X, that may lie before, on or behind the tag.
-    fn load_indirect_around_tag(&mut self, width: Width, k: u32) -> Result<(), String> {
+    fn load_indirect_around_tag(&mut self, width: Size, k: u32) -> Result<(), String> {
         let (behind, done) = (self.code.label(), self.code.label());
         self.code.branch_if(Condition::GreaterOrEqual, Operand::K(TAG.end - k), behind);
         // The offsets that touch the tag are few: a load of its own for each.

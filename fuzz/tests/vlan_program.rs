@@ -4,7 +4,7 @@
 use bolero::TypeGenerator;
 use kernel_filter::{Skb, VlanTag, reads_unset_cell, run, takes};
 use sluicegate::filter::Program;
-use sluicegate::filter::cbpf::{Alu, Condition, Op, Operand, Width};
+use sluicegate::filter::cbpf::{Alu, Condition, Op, Operand, Size};
 
 #[path = "../../filter/tests/vlan/kernel_filter.rs"]
 mod kernel_filter;
@@ -68,7 +68,7 @@ impl Step {
         let huge = self.huge.filter(|_| self.k >= 224);
         let k = huge.unwrap_or(u32::from(self.k % 32));
         let cell = u32::from(self.k % 16);
-        let width = [Width::Byte, Width::Half, Width::Word][usize::from(self.width % 3)];
+        let width = [Size::B, Size::H, Size::W][usize::from(self.width % 3)];
         let operand = if self.by_x { Operand::X } else { Operand::K(k) };
         let jump = |by: u8| (usize::from(by) % left) as u8;
         match self.kind % 20 {
@@ -98,7 +98,7 @@ impl Step {
 
     fn alu(&self) -> Alu {
         use Alu::*;
-        [Add, Sub, Mul, Div, Mod, Or, And, Xor, Lsh, Rsh][usize::from(self.jt % 10)]
+        [Add, Sub, Mul, Div, Rem, Or, And, Xor, Lsh, Rsh][usize::from(self.jt % 10)]
     }
 
     fn condition(&self) -> Condition {

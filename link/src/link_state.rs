@@ -20,7 +20,7 @@ use super::netlink::{BUFFER_BYTES, messages, subscribe};
 use super::{Interface, Netlink};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_filter::Instruction;
-use sluicegate_filter::cbpf::{self, Condition, Op, Operand, Width};
+use sluicegate_filter::cbpf::{self, Condition, Op, Operand, Size};
 
 /// An interface is asked about by its name, which may change meanwhile.
 const MAX_ASKS: usize = 8;
@@ -201,9 +201,9 @@ impl LinkRemoval {
 /// message, with its own family. Classic BPF loads in network byte order, netlink has the host's.
 fn filter(index: u32) -> Vec<Instruction> {
     let fields = [
-        (Width::Half, TYPE, u32::from(libc::RTM_DELLINK.to_be())),
-        (Width::Byte, FAMILY, libc::AF_UNSPEC as u32),
-        (Width::Word, INDEX, index.to_be()),
+        (Size::H, TYPE, u32::from(libc::RTM_DELLINK.to_be())),
+        (Size::B, FAMILY, libc::AF_UNSPEC as u32),
+        (Size::W, INDEX, index.to_be()),
     ];
     let ops = 2 * fields.len() + 1;
     let checks = fields.iter().enumerate().flat_map(|(number, &(width, offset, value))| {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRunner};
-use sluicegate::filter::cbpf::{Alu, Condition, Op, Operand, Width};
+use sluicegate::filter::cbpf::{Alu, Condition, Op, Operand, Size};
 use sluicegate::filter::{Filter, Program};
 use sluicegate::port::LINKTYPE_ETHERNET;
 
@@ -49,8 +49,8 @@ fn judge(
     Ok(passed)
 }
 
-fn width() -> impl Strategy<Value = Width> {
-    select(vec![Width::Byte, Width::Half, Width::Word])
+fn width() -> impl Strategy<Value = Size> {
+    select(vec![Size::B, Size::H, Size::W])
 }
 
 /// Mostly offsets near the start, some where numbers or the reach of a program end.
@@ -84,7 +84,7 @@ fn op() -> impl Strategy<Value = Op> {
         Alu::And,
         Alu::Lsh,
         Alu::Rsh,
-        Alu::Mod,
+        Alu::Rem,
         Alu::Xor,
     ]);
     let condition = select(vec![

@@ -2,8 +2,6 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::cbpf;
-
 use super::{
     Alu, Compare, Helper, Insn, KernelFunction, Memory, Reg, RightSide, Size, class, part, pseudo,
 };
@@ -91,11 +89,6 @@ impl Assembler {
     /// dst = dst, calculated with the source, on 32 bits.
     pub fn alu32(&mut self, alu: Alu, dst: Reg, source: impl Into<RightSide>) {
         self.push_with(class::ALU | alu as u8, dst, source.into());
-    }
-
-    /// A calculation of classic BPF, which has the same number here.
-    pub(crate) fn classic_alu32(&mut self, alu: cbpf::Alu, dst: Reg, source: RightSide) {
-        self.push_with(class::ALU | alu as u8, dst, source);
     }
 
     /// dst = source.

@@ -15,8 +15,8 @@ mod survey;
 
 pub use frame::{Frame, Untranslatable};
 
-use super::cbpf::{Alu, CELLS, Condition, Op, Operand, Width};
-use super::ebpf::{Assembler, Compare, Helper, Label, Reg, RightSide, Size};
+use super::cbpf::{CELLS, Condition, Op, Operand};
+use super::ebpf::{Alu, Assembler, Compare, Helper, Label, Reg, RightSide, Size};
 use super::program::Program;
 use frame::{Cell, check_ops};
 use survey::{Known, NEVER, Need};
@@ -156,7 +156,7 @@ impl Translation<'_> {
                 }
                 (Op::LoadXHeader(k), Copy::Fast) => self.load_header_length(at, k),
                 (Op::LoadXHeader(k), Copy::Slow) => {
-                    self.load_by_call(X, A, Width::Byte, None, k);
+                    self.load_by_call(X, A, Size::B, None, k);
                     self.times_four();
                 }
                 (Op::Jump(by), _) => self.asm.jump(self.target(copy, at + 1 + by as usize)),
@@ -194,7 +194,7 @@ impl Translation<'_> {
     }
 
     /// A = the packet at k.
-    fn load(&mut self, at: usize, width: Width, k: u32) {
+    fn load(&mut self, at: usize, width: Size, k: u32) {
         if self.check_packet(at) {
             self.read(A, width, self.frame.data, k);
         }
@@ -203,7 +203,7 @@ impl Translation<'_> {
     /// X = 4 × the low half of the packet's byte at k.
     fn load_header_length(&mut self, at: usize, k: u32) {
         if self.check_packet(at) {
-            self.read(X, Width::Byte, self.frame.data, k);
+            self.read(X, Size::B, self.frame.data, k);
             self.times_four();
         }
     }
@@ -229,7 +229,7 @@ impl Translation<'_> {
     }
 
     /// A = the packet at X + k.
-    fn load_indirect(&mut self, at: usize, width: Width, k: u32) {
+    fn load_indirect(&mut self, at: usize, width: Size, k: u32) {
         let (need, known, out) = (self.needs[at], self.known[at], self.out_of_reach(at));
         if need.packet > REACH || need.window > REACH {
             return self.asm.jump(out);
@@ -253,20 +253,19 @@ impl Translation<'_> {
     }
 
     /// dst = what is k bytes from where `base` points; it has been checked.
-    fn read(&mut self, dst: Reg, width: Width, base: Reg, k: u32) {
-        let size = size(width);
+    fn read(&mut self, dst: Reg, width: Size, base: Reg, k: u32) {
         if let Ok(k) = i16::try_from(k) {
-            self.asm.load(size, dst, base + k);
+            self.asm.load(width, dst, base + k);
         } else {
             self.asm.mov(TEMP, base);
             self.asm.add(TEMP, k.cast_signed());
-            self.asm.load(size, dst, TEMP + 0);
+            self.asm.load(width, dst, TEMP + 0);
         }
-        self.asm.to_be(size, dst);
+        self.asm.to_be(width, dst);
     }
 
     /// dst = the frame's bytes at `index` + k, through the helper; `kept` survives it.
-    fn load_by_call(&mut self, dst: Reg, kept: Reg, width: Width, index: Option<Reg>, k: u32) {
+    fn load_by_call(&mut self, dst: Reg, kept: Reg, width: Size, index: Option<Reg>, k: u32) {
         let buffer = Cell::Buffer.memory();
         let keep = Cell::Kept.memory();
         let Some(last) = REACH.checked_sub(k) else {
@@ -286,8 +285,8 @@ impl Translation<'_> {
         self.asm.mov32(Reg::R4, width.bytes().cast_signed());
         self.asm.call(Helper::XDP_LOAD_BYTES);
         self.asm.jne(Reg::R0, 0, self.reject);
-        self.asm.load(size(width), dst, buffer);
-        self.asm.to_be(size(width), dst);
+        self.asm.load(width, dst, buffer);
+        self.asm.to_be(width, dst);
         self.asm.load(Size::DW, kept, keep);
     }
 
@@ -361,10 +360,10 @@ impl Translation<'_> {
         let source = self.source(operand);
         match (alu, operand) {
             (Alu::Lsh | Alu::Rsh, Operand::K(32..)) => return self.asm.mov32(A, 0),
-            (Alu::Div | Alu::Mod, Operand::X) => self.asm.jeq32(X, 0, self.reject),
+            (Alu::Div | Alu::Rem, Operand::X) => self.asm.jeq32(X, 0, self.reject),
             _ => {}
         }
-        self.asm.classic_alu32(alu, A, source);
+        self.asm.alu32(alu, A, source);
         // The machine shifts by the lower five bits only.
         if let (Alu::Lsh | Alu::Rsh, Operand::X) = (alu, operand) {
             let done = self.asm.label();
@@ -372,14 +371,6 @@ impl Translation<'_> {
             self.asm.mov32(A, 0);
             self.asm.place(done);
         }
-    }
-}
-
-fn size(width: Width) -> Size {
-    match width {
-        Width::Byte => Size::B,
-        Width::Half => Size::H,
-        Width::Word => Size::W,
     }
 }
 

@@ -168,18 +168,18 @@ fn writes(op: Op) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cbpf::{Condition, Width};
+    use crate::cbpf::{Condition, Size};
 
     #[test]
     fn the_first_check_is_for_all_that_every_passing_way_loads() {
         let is = |k, yes, no| Op::Branch(Condition::Equal, Operand::K(k), yes, no);
         let ops = [
-            Op::Load(Width::Half, 12),
+            Op::Load(Size::H, 12),
             is(0x0800, 0, 5),
-            Op::Load(Width::Byte, 23),
+            Op::Load(Size::B, 23),
             is(17, 0, 3),
             Op::LoadXHeader(14),
-            Op::LoadIndirect(Width::Half, 16),
+            Op::LoadIndirect(Size::H, 16),
             is(9, 1, 0),
             Op::Return(0),
             Op::Return(1),
@@ -206,7 +206,7 @@ mod tests {
                 &[Op::LoadLength, maybe, Op::Store(3), Op::LoadXCell(3), Op::Return(1)],
                 1 << 3,
             ),
-            ("X by an indirect load", &[Op::LoadIndirect(Width::Byte, 0), Op::ReturnA], X),
+            ("X by an indirect load", &[Op::LoadIndirect(Size::B, 0), Op::ReturnA], X),
         ];
         for (sentence, ops, expected) in rows {
             assert_eq!(unset(ops, |_| 0), *expected, "{sentence}");

@@ -2,7 +2,7 @@
 //!
 //! Sources: net/core/filter.c (`bpf_check_classic`, `bpf_convert_filter`), linux/filter.h.
 
-use super::{Alu, Condition, Op, Operand, Program, Width};
+use super::{Alu, Condition, Op, Operand, Program, Size};
 
 const EXTENSIONS: i32 = -0x1000;
 const EXTENSIONS_END: i32 = 64;
@@ -91,7 +91,7 @@ fn execute(ops: &[Op], skb: &Skb<'_>) -> Option<u32> {
             Op::LoadLength => a = skb.len,
             Op::LoadConstant(k) => a = k,
             Op::LoadCell(k) => a = cells[k as usize],
-            Op::LoadXHeader(k) => x = (number(skb.bytes, Width::Byte, k)? & 0xf) * 4,
+            Op::LoadXHeader(k) => x = (number(skb.bytes, Size::B, k)? & 0xf) * 4,
             Op::LoadXLength => x = skb.len,
             Op::LoadXConstant(k) => x = k,
             Op::LoadXCell(k) => x = cells[k as usize],
@@ -124,23 +124,24 @@ fn calculate(alu: Alu, a: u32, b: u32) -> Option<u32> {
         Alu::Sub => a.wrapping_sub(b),
         Alu::Mul => a.wrapping_mul(b),
         Alu::Div => a.checked_div(b)?,
-        Alu::Mod => a.checked_rem(b)?,
+        Alu::Rem => a.checked_rem(b)?,
         Alu::Or => a | b,
         Alu::And => a & b,
         Alu::Xor => a ^ b,
         // By the lower five bits only.
         Alu::Lsh => a.wrapping_shl(b),
         Alu::Rsh => a.wrapping_shr(b),
+        Alu::Arsh => return None,
     })
 }
 
-fn number(bytes: &[u8], width: Width, at: u32) -> Option<u32> {
+fn number(bytes: &[u8], width: Size, at: u32) -> Option<u32> {
     let bytes = bytes.get(at as usize..)?.get(..width.bytes() as usize)?;
     Some(bytes.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)))
 }
 
 impl Skb<'_> {
-    fn load(&self, width: Width, k: u32) -> Option<u32> {
+    fn load(&self, width: Size, k: u32) -> Option<u32> {
         let Some(number) = extension(k).filter(|number| (0..EXTENSIONS_END).contains(number))
         else {
             return self.at(width, k.cast_signed());
@@ -155,7 +156,7 @@ impl Skb<'_> {
     }
 
     /// Offsets below zero count from a header.
-    fn at(&self, width: Width, offset: i32) -> Option<u32> {
+    fn at(&self, width: Size, offset: i32) -> Option<u32> {
         let from = match offset {
             0.. => 0,
             NETWORK_HEADER..0 => 14 - NETWORK_HEADER,

@@ -5,7 +5,7 @@ use kernel_filter::{Skb, VlanTag, run, takes};
 use proptest::prelude::*;
 use real_captures::real_captures;
 use sluicegate_base::ring::LINKTYPE_ETHERNET;
-use sluicegate_filter::cbpf::{Alu, Condition, Op, Operand, Width};
+use sluicegate_filter::cbpf::{Alu, Condition, Op, Operand, Size};
 use sluicegate_filter::{Filter, Instruction, Program};
 
 mod kernel_filter;
@@ -230,8 +230,8 @@ fn a_long_program_jumps_where_it_should() {
     }
 }
 
-fn width() -> impl Strategy<Value = Width> {
-    prop_oneof![Just(Width::Byte), Just(Width::Half), Just(Width::Word)]
+fn width() -> impl Strategy<Value = Size> {
+    prop_oneof![Just(Size::B), Just(Size::H), Just(Size::W)]
 }
 
 /// Mostly offsets near the tag, some at the ends of what numbers can say.
@@ -254,7 +254,7 @@ fn op() -> impl Strategy<Value = Op> {
         Alu::And,
         Alu::Lsh,
         Alu::Rsh,
-        Alu::Mod,
+        Alu::Rem,
         Alu::Xor,
     ]);
     let condition = proptest::sample::select(vec![

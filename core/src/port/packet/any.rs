@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::fanout::{NET, load_from};
 use super::link_header::{LINKTYPE_RAW, LINKTYPE_SLL2, link_type_of};
 use crate::error::Result;
-use crate::filter::cbpf::{Condition, Op, Operand, Width};
+use crate::filter::cbpf::{Condition, Op, Operand, Size};
 use crate::filter::{Filter, Instruction};
 use crate::link::LinkNames;
 use crate::port::options::Fallback;
@@ -196,12 +196,12 @@ pub(super) fn program(filter: Option<&str>) -> Result<(Vec<Instruction>, Option<
     let branch =
         |value: u16, jt, jf| Op::Branch(Condition::Equal, Operand::K(value.into()), jt, jf);
     let choice = [
-        Op::Load(Width::Word, HARDWARE_TYPE),
+        Op::Load(Size::W, HARDWARE_TYPE),
         branch(libc::ARPHRD_ETHER, 5, 0),
         branch(libc::ARPHRD_LOOPBACK, 1, 0),
         // To `others`, behind the rest of this and `ethernet`.
         Op::Jump(3 + ethernet.len() as i32),
-        Op::Load(Width::Word, PACKET_TYPE),
+        Op::Load(Size::W, PACKET_TYPE),
         branch(libc::PACKET_OUTGOING.into(), 0, 1),
         Op::Return(0),
     ];

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::error::{Error, Result};
 use crate::filter::Instruction;
-use crate::filter::cbpf::{Alu, Condition, Op, Operand, Width};
+use crate::filter::cbpf::{Alu, Condition, Op, Operand, Size};
 use crate::headers::ethertype;
 use crate::port::packet_socket::Socket;
 use crate::xdp::bpf;
@@ -170,11 +170,11 @@ fn both_ways() -> Vec<Instruction> {
     let branch =
         |ethertype: u16, jt, jf| Op::Branch(Condition::Equal, Operand::K(ethertype.into()), jt, jf);
     let fold = |source, target| {
-        let load = |at| Op::Load(Width::Word, NET + at);
+        let load = |at| Op::Load(Size::W, NET + at);
         [load(source), Op::CopyToX, load(target), Op::Calculate(Alu::Xor, Operand::X)]
     };
     let protocol = [
-        Op::Load(Width::Half, PROTOCOL),
+        Op::Load(Size::H, PROTOCOL),
         branch(ethertype::IPV4, 2, 0),
         branch(ethertype::IPV6, 6, 0),
         Op::Return(0),
