@@ -11,7 +11,7 @@
 //!              0            12        14
 //! ```
 //!
-//! So a program is laid out twice behind a question: as it is, for frames that have no tag
+//! So the kernel gets the program twice, behind a question: as it is, for frames that have no tag
 //! beside them, and with every load translated, for those that have one. The kernel gives the
 //! tag through extensions: `SKF_AD_VLAN_TAG_PRESENT` and `SKF_AD_VLAN_TAG` since Linux 3.8,
 //! `SKF_AD_VLAN_TPID` since 4.1 (`linux/filter.h`). Before 5.0 the tag's drop-eligible bit
@@ -45,26 +45,26 @@ pub(super) fn for_packet_socket(program: &Program, ethernet: bool) -> Result<Pro
     if program.loops() {
         return Err("it loops, as protochain does, and the kernel takes no loops".into());
     }
-    let mut code = Assembler::default();
-    let reject = code.label();
-    let spare = Spare::of(program);
-    let lay_out = |code: &mut Assembler, tag_out| {
-        Translation { code, tag_out, spare, reject }.program(program)
+    let translate = |tag_out| {
+        let translation = Translation { tag_out, free: free_cells(program) };
+        let blocks: Result<_, _> = program.ops().iter().map(|op| translation.op(*op)).collect();
+        blocks.map(join)
     };
+    let mut ops = Vec::new();
     if ethernet && program.ops().iter().any(|op| sees_tag(*op)) {
-        let plain = code.label();
-        code.add([load_extension(libc::SKF_AD_VLAN_TAG_PRESENT)]);
-        code.branch_if(Condition::Equal, Operand::K(0), plain);
         // The program may count on A being 0 when it starts.
-        code.add([Op::LoadConstant(0)]);
-        lay_out(&mut code, true)?;
-        code.place(plain);
+        let tagged = [vec![Op::LoadConstant(0)], translate(true)?].concat();
+        ops.push(load_extension(libc::SKF_AD_VLAN_TAG_PRESENT));
+        match u8::try_from(tagged.len()) {
+            Ok(by) => ops.push(Op::Branch(Condition::Equal, Operand::K(0), by, 0)),
+            Err(_) => ops.extend([
+                Op::Branch(Condition::Equal, Operand::K(0), 0, 1),
+                Op::Jump(tagged.len() as i32),
+            ]),
+        }
+        ops.extend(tagged);
     }
-    lay_out(&mut code, false)?;
-    code.place(reject);
-    code.add([Op::Return(0)]);
-
-    let ops = code.finish().ok_or("one of its jumps leads back")?;
+    ops.extend(translate(false)?);
     if ops.len() > MAX_KERNEL_INSTRUCTIONS {
         return Err(format!(
             "it takes {} instructions there and the kernel allows {MAX_KERNEL_INSTRUCTIONS}",
@@ -89,110 +89,75 @@ fn load_extension(number: i32) -> Op {
     Op::Load(Size::W, (libc::SKF_AD_OFF + number).cast_unsigned())
 }
 
-/// Two scratch cells the program does not use: one to put a value by, one for X.
-#[derive(Clone, Copy)]
-struct Spare {
-    value: Option<u32>,
-    index: Option<u32>,
+/// The scratch cells that a program does not use.
+fn free_cells(program: &Program) -> Vec<u32> {
+    let used = |cell: &u32| {
+        program.ops().iter().any(|op| match *op {
+            Op::LoadCell(k) | Op::LoadXCell(k) | Op::Store(k) | Op::StoreX(k) => k == *cell,
+            _ => false,
+        })
+    };
+    (0..CELLS as u32).rev().filter(|cell| !used(cell)).collect()
 }
 
-impl Spare {
-    fn of(program: &Program) -> Self {
-        let used = |cell: u32| {
-            program.ops().iter().any(|op| match *op {
-                Op::LoadCell(k) | Op::LoadXCell(k) | Op::Store(k) | Op::StoreX(k) => k == cell,
-                _ => false,
-            })
-        };
-        let mut free = (0..CELLS as u32).rev().filter(|cell| !used(*cell));
-        Self { value: free.next(), index: free.next() }
-    }
-
-    fn value(self) -> Result<u32, String> {
-        self.value.ok_or_else(none_free)
-    }
-
-    fn index(self) -> Result<u32, String> {
-        self.index.ok_or_else(none_free)
-    }
-}
-
-fn none_free() -> String {
-    format!("it leaves too few of the {CELLS} scratch cells free")
-}
-
-/// One of the two ways a program is laid out.
-struct Translation<'a> {
-    code: &'a mut Assembler,
+/// One of the two translations of a program, operation by operation.
+struct Translation {
     /// True if it is for frames whose tag was taken out.
     tag_out: bool,
-    spare: Spare,
-    reject: Label,
+    free: Vec<u32>,
 }
 
-impl Translation<'_> {
-    fn program(mut self, program: &Program) -> Result<(), String> {
-        let places: Vec<Label> = program.ops().iter().map(|_| self.code.label()).collect();
-        for (at, op) in program.ops().iter().enumerate() {
-            self.code.place(places[at]);
-            let target = |by: usize| places[at + 1 + by];
-            match *op {
-                Op::Branch(condition, operand, jt, jf) => {
-                    let (yes, no) = (target(jt.into()), target(jf.into()));
-                    self.code.branch(condition, operand, yes, no);
-                }
-                Op::Jump(by) => {
-                    let by = usize::try_from(by).map_err(|_| "one of its jumps leads back")?;
-                    self.code.jump(target(by));
-                }
-                op => self.op(op)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn op(&mut self, op: Op) -> Result<(), String> {
-        match op {
-            Op::Load(_, k) if is_extension(k) => self.code.add([op]),
-            Op::Load(width, k) => self.load(width, k)?,
+impl Translation {
+    /// The operations that do in a packet socket what one does on the wire.
+    fn op(&self, op: Op) -> Result<Vec<Op>, String> {
+        const ADD_TAG: Op = Op::Calculate(Alu::Add, Operand::K(TAG_BYTES));
+        Ok(match op {
+            Op::Load(width, k) if !is_extension(k) => self.load(width, k)?,
             Op::LoadIndirect(width, k) => self.load_indirect(width, k)?,
             Op::LoadXHeader(k) => self.load_header_length(k)?,
-            Op::LoadLength if self.tag_out => {
-                self.code.add([op, Op::Calculate(Alu::Add, Operand::K(TAG_BYTES))]);
-            }
+            Op::LoadLength if self.tag_out => vec![op, ADD_TAG],
             Op::LoadXLength if self.tag_out => {
-                let value = self.spare.value()?;
-                self.code.add([
-                    Op::Store(value),
-                    Op::LoadLength,
-                    Op::Calculate(Alu::Add, Operand::K(TAG_BYTES)),
-                    Op::CopyToX,
-                    Op::LoadCell(value),
-                ]);
+                let value = self.value_cell()?;
+                vec![Op::Store(value), Op::LoadLength, ADD_TAG, Op::CopyToX, Op::LoadCell(value)]
             }
-            Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::K(32..)) => {
-                self.code.add([Op::LoadConstant(0)]);
+            Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::K(32..)) => vec![Op::LoadConstant(0)],
+            Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::X) => {
+                let value = self.value_cell()?;
+                let (nothing, shift) = (vec![Op::LoadConstant(0)], vec![Op::LoadCell(value), op]);
+                let shift = choose(Condition::GreaterOrEqual, 32, nothing, shift);
+                [vec![Op::Store(value), Op::CopyToA], shift].concat()
             }
-            Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::X) => self.shift_by_x(op)?,
             // Kept packets are kept whole; the port cuts them to its snaplen.
-            Op::Return(1..) => self.code.add([Op::Return(u32::MAX)]),
-            op => self.code.add([op]),
-        }
-        Ok(())
+            Op::Return(1..) => vec![Op::Return(u32::MAX)],
+            op => vec![op],
+        })
+    }
+
+    /// A free cell to put a value by.
+    fn value_cell(&self) -> Result<u32, String> {
+        self.free_cell(0)
+    }
+
+    /// A free cell to put X by.
+    fn index_cell(&self) -> Result<u32, String> {
+        self.free_cell(1)
+    }
+
+    fn free_cell(&self, at: usize) -> Result<u32, String> {
+        let cell = self.free.get(at).copied();
+        cell.ok_or_else(|| format!("it leaves too few of the {CELLS} scratch cells free"))
     }
 
     /// A = the wire's bytes at k. Leaves X as it is.
-    fn load(&mut self, width: Size, k: u32) -> Result<(), String> {
-        let outside = k > MAX_OFFSET - width.bytes();
+    fn load(&self, width: Size, k: u32) -> Result<Vec<Op>, String> {
         let beside_tag = k.saturating_add(width.bytes()) <= TAG.start || k >= TAG.end;
-        if outside {
-            self.code.add([Op::Return(0)]);
+        if k > MAX_OFFSET - width.bytes() {
+            Ok(vec![Op::Return(0)])
         } else if !self.tag_out || beside_tag {
-            self.code.add([Op::Load(width, self.place_of(k))]);
+            Ok(vec![Op::Load(width, self.place_of(k))])
         } else {
-            self.load_across_tag(k..k + width.bytes())?;
+            self.load_across_tag(k..k + width.bytes())
         }
-        Ok(())
     }
 
     /// Where a byte outside the tag stands in the frame at hand.
@@ -201,137 +166,99 @@ impl Translation<'_> {
     }
 
     /// A = the wire's bytes in a range that touches the tag, put together from its pieces.
-    fn load_across_tag(&mut self, range: Range<u32>) -> Result<(), String> {
-        let mut pieces = pieces(range);
-        let Some(first) = pieces.next() else {
-            return Ok(());
-        };
-        self.load_piece(first);
-        let mut rest = pieces.peekable();
-        if rest.peek().is_none() {
-            return Ok(());
+    fn load_across_tag(&self, range: Range<u32>) -> Result<Vec<Op>, String> {
+        let pieces: Vec<_> = pieces(range).collect();
+        let mut ops = self.load_piece(&pieces[0]);
+        if pieces.len() == 1 {
+            return Ok(ops);
         }
-        let (value, index) = (self.spare.value()?, self.spare.index()?);
-        self.code.add([Op::StoreX(index)]);
-        for piece in rest {
+        let (value, index) = (self.value_cell()?, self.index_cell()?);
+        ops.push(Op::StoreX(index));
+        for piece in &pieces[1..] {
             let bits = 8 * (piece.end - piece.start);
-            self.code.add([Op::Calculate(Alu::Lsh, Operand::K(bits)), Op::Store(value)]);
-            self.load_piece(piece);
-            self.code.add([Op::LoadXCell(value), Op::Calculate(Alu::Or, Operand::X)]);
+            ops.extend([Op::Calculate(Alu::Lsh, Operand::K(bits)), Op::Store(value)]);
+            ops.extend(self.load_piece(piece));
+            ops.extend([Op::LoadXCell(value), Op::Calculate(Alu::Or, Operand::X)]);
         }
-        self.code.add([Op::LoadXCell(index)]);
-        Ok(())
+        ops.push(Op::LoadXCell(index));
+        Ok(ops)
     }
 
     /// A = one piece: one or two bytes, of the frame or of half the tag.
-    fn load_piece(&mut self, piece: Range<u32>) {
-        let bytes = piece.end - piece.start;
+    fn load_piece(&self, piece: &Range<u32>) -> Vec<Op> {
+        let is_byte = piece.len() == 1;
         if !TAG.contains(&piece.start) {
-            let width = if bytes == 1 { Size::B } else { Size::H };
-            self.code.add([Op::Load(width, self.place_of(piece.start))]);
-            return;
+            let width = if is_byte { Size::B } else { Size::H };
+            return vec![Op::Load(width, self.place_of(piece.start))];
         }
-        self.code.add([load_extension(if piece.start < TCI {
-            libc::SKF_AD_VLAN_TPID
-        } else {
-            libc::SKF_AD_VLAN_TAG
-        })]);
-        if bytes == 1 {
-            self.code.add([if piece.start.is_multiple_of(2) {
-                Op::Calculate(Alu::Rsh, Operand::K(8))
-            } else {
-                Op::Calculate(Alu::And, Operand::K(0xff))
-            }]);
-        }
+        let half = if piece.start < TCI { libc::SKF_AD_VLAN_TPID } else { libc::SKF_AD_VLAN_TAG };
+        let byte = match piece.start.is_multiple_of(2) {
+            true => Op::Calculate(Alu::Rsh, Operand::K(8)),
+            false => Op::Calculate(Alu::And, Operand::K(0xff)),
+        };
+        [load_extension(half)].into_iter().chain(is_byte.then_some(byte)).collect()
     }
 
     /// A = the wire's bytes at X + k, for every X. Leaves X as it is.
-    fn load_indirect(&mut self, width: Size, k: u32) -> Result<(), String> {
+    fn load_indirect(&self, width: Size, k: u32) -> Result<Vec<Op>, String> {
         let Some(max_x) = MAX_OFFSET.checked_sub(k) else {
-            self.code.add([Op::Return(0)]);
-            return Ok(());
+            return Ok(vec![Op::Return(0)]);
+        };
+        let load = match self.tag_out {
+            true if k < TAG.end => self.load_indirect_around_tag(width, k)?,
+            _ => vec![Op::LoadIndirect(width, self.place_of(k))],
         };
         // The load overwrites A, so A is free to look at X.
-        self.code.add([Op::CopyToA]);
-        self.code.branch_if(Condition::Greater, Operand::K(max_x), self.reject);
-        if !self.tag_out {
-            self.code.add([Op::LoadIndirect(width, k)]);
-        } else if k >= TAG.end {
-            self.code.add([Op::LoadIndirect(width, k - TAG_BYTES)]);
-        } else {
-            self.load_indirect_around_tag(width, k)?;
-        }
-        Ok(())
+        let check = Op::Branch(Condition::Greater, Operand::K(max_x), 0, 1);
+        Ok([vec![Op::CopyToA, check, Op::Return(0)], load].concat())
     }
 
     /// A = the wire's bytes at X + k, where A is X, that may lie before, on or behind the tag.
-    fn load_indirect_around_tag(&mut self, width: Size, k: u32) -> Result<(), String> {
-        let (behind, done) = (self.code.label(), self.code.label());
-        self.code.branch_if(Condition::GreaterOrEqual, Operand::K(TAG.end - k), behind);
+    fn load_indirect_around_tag(&self, width: Size, k: u32) -> Result<Vec<Op>, String> {
+        let mut load = vec![Op::LoadIndirect(width, k)];
         // The offsets that touch the tag are few: a load of its own for each.
         let first_touching = TAG.start + 1 - width.bytes();
-        let touching: Vec<(u32, Label)> =
-            (first_touching.max(k)..TAG.end).map(|offset| (offset, self.code.label())).collect();
-        for (offset, place) in &touching {
-            self.code.branch_if(Condition::Equal, Operand::K(offset - k), *place);
+        for offset in (first_touching.max(k)..TAG.end).rev() {
+            load = choose(Condition::Equal, offset - k, self.load(width, offset)?, load);
         }
-        self.code.add([Op::LoadIndirect(width, k)]);
-        self.code.jump(done);
-        for (offset, place) in touching {
-            self.code.place(place);
-            self.load(width, offset)?;
-            self.code.jump(done);
-        }
-        self.code.place(behind);
-        if let Some(k) = k.checked_sub(TAG_BYTES) {
-            self.code.add([Op::LoadIndirect(width, k)]);
+        let behind = if let Some(k) = k.checked_sub(TAG_BYTES) {
+            vec![Op::LoadIndirect(width, k)]
         } else {
-            let index = self.spare.index()?;
-            self.code.add([
+            let index = self.index_cell()?;
+            vec![
                 Op::StoreX(index),
                 Op::Calculate(Alu::Sub, Operand::K(TAG_BYTES - k)),
                 Op::CopyToX,
                 Op::LoadIndirect(width, 0),
                 Op::LoadXCell(index),
-            ]);
-        }
-        self.code.place(done);
-        Ok(())
+            ]
+        };
+        Ok(choose(Condition::GreaterOrEqual, TAG.end - k, behind, load))
     }
 
     /// X = 4 × the low half of the wire's byte at k. Leaves A as it is.
-    fn load_header_length(&mut self, k: u32) -> Result<(), String> {
+    fn load_header_length(&self, k: u32) -> Result<Vec<Op>, String> {
         if k > MAX_OFFSET {
-            self.code.add([Op::Return(0)]);
-        } else if !self.tag_out || !TAG.contains(&k) {
-            self.code.add([Op::LoadXHeader(self.place_of(k))]);
-        } else {
-            let value = self.spare.value()?;
-            self.code.add([Op::Store(value)]);
-            self.load_piece(k..k + 1);
-            self.code.add([
-                Op::Calculate(Alu::And, Operand::K(0xf)),
-                Op::Calculate(Alu::Lsh, Operand::K(2)),
-                Op::CopyToX,
-                Op::LoadCell(value),
-            ]);
+            return Ok(vec![Op::Return(0)]);
         }
-        Ok(())
+        if !self.tag_out || !TAG.contains(&k) {
+            return Ok(vec![Op::LoadXHeader(self.place_of(k))]);
+        }
+        let value = self.value_cell()?;
+        let times_four = [
+            Op::Calculate(Alu::And, Operand::K(0xf)),
+            Op::Calculate(Alu::Lsh, Operand::K(2)),
+            Op::CopyToX,
+            Op::LoadCell(value),
+        ];
+        Ok([&[Op::Store(value)][..], &self.load_piece(&(k..k + 1)), &times_four].concat())
     }
+}
 
-    /// A shift that leaves nothing from 32 bits on.
-    fn shift_by_x(&mut self, shift: Op) -> Result<(), String> {
-        let value = self.spare.value()?;
-        let (nothing, done) = (self.code.label(), self.code.label());
-        self.code.add([Op::Store(value), Op::CopyToA]);
-        self.code.branch_if(Condition::GreaterOrEqual, Operand::K(32), nothing);
-        self.code.add([Op::LoadCell(value), shift]);
-        self.code.jump(done);
-        self.code.place(nothing);
-        self.code.add([Op::LoadConstant(0)]);
-        self.code.place(done);
-        Ok(())
-    }
+/// `yes`, which is short, if A compares so with a constant; otherwise `no`.
+fn choose(condition: Condition, k: u32, yes: Vec<Op>, no: Vec<Op>) -> Vec<Op> {
+    let branch = Op::Branch(condition, Operand::K(k), 0, yes.len() as u8 + 1);
+    [vec![branch], yes, vec![Op::Jump(no.len() as i32)], no].concat()
 }
 
 /// A range of the wire's bytes in pieces of one or two that lie all in the frame or all in the
@@ -347,178 +274,87 @@ fn pieces(range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     })
 }
 
-/// A place in the program to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Label(usize);
-
-#[derive(Clone, Copy, Debug)]
-enum Item {
-    /// Anything but a jump.
-    Op(Op),
-    Jump(Label),
-    Branch(Condition, Operand, Label, Label),
-}
-
-/// A program under construction, whose jumps name their targets. A branch reaches 255 instructions;
-/// one that must reach further goes through two jumps beside it, which reach everywhere.
-#[derive(Debug, Default)]
-struct Assembler {
-    items: Vec<Item>,
-    /// For each label, the item it stands before.
-    labels: Vec<Option<usize>>,
-}
-
-impl Assembler {
-    /// A label, to be placed later.
-    fn label(&mut self) -> Label {
-        self.labels.push(None);
-        Label(self.labels.len() - 1)
-    }
-
-    /// Places a label before what comes next.
-    fn place(&mut self, label: Label) {
-        self.labels[label.0] = Some(self.items.len());
-    }
-
-    /// Adds operations that are no jumps.
-    fn add(&mut self, ops: impl IntoIterator<Item = Op>) {
-        self.items.extend(ops.into_iter().map(Item::Op));
-    }
-
-    /// Goes to a label.
-    fn jump(&mut self, to: Label) {
-        self.items.push(Item::Jump(to));
-    }
-
-    /// Goes to the first label if A compares so, otherwise to the second.
-    fn branch(&mut self, condition: Condition, operand: Operand, yes: Label, no: Label) {
-        self.items.push(Item::Branch(condition, operand, yes, no));
-    }
-
-    /// Goes to the label if A compares so, otherwise on.
-    fn branch_if(&mut self, condition: Condition, operand: Operand, yes: Label) {
-        let next = self.label();
-        self.branch(condition, operand, yes, next);
-        self.place(next);
-    }
-
-    /// The program; none if a jump leads back or nowhere, or too far to be said.
-    fn finish(self) -> Option<Vec<Op>> {
-        let mut long = vec![false; self.items.len()];
-        let starts = loop {
-            let starts = self.starts(&long);
-            let mut grown = false;
-            for (at, item) in self.items.iter().enumerate() {
-                if let Item::Branch(_, _, yes, no) = *item
-                    && !long[at]
-                {
-                    let far = |to| self.distance(&starts, starts[at], to).map(|by| by > 255);
-                    long[at] = far(yes)? || far(no)?;
-                    grown |= long[at];
-                }
-            }
-            if !grown {
-                break starts;
-            }
-        };
-        let mut ops = Vec::new();
-        for (at, item) in self.items.iter().enumerate() {
-            let by = |from, to| self.distance(&starts, from, to);
-            let jump = |from, to| i32::try_from(by(from, to)?).ok().map(Op::Jump);
-            let start = starts[at];
-            match *item {
-                Item::Op(op) => ops.push(op),
-                Item::Jump(to) => ops.push(jump(start, to)?),
-                Item::Branch(condition, operand, yes, no) if long[at] => ops.extend([
-                    Op::Branch(condition, operand, 0, 1),
-                    jump(start + 1, yes)?,
-                    jump(start + 2, no)?,
-                ]),
-                Item::Branch(condition, operand, yes, no) => {
-                    let [yes, no] = [by(start, yes)?, by(start, no)?];
-                    ops.push(Op::Branch(
-                        condition,
-                        operand,
-                        yes.try_into().ok()?,
-                        no.try_into().ok()?,
-                    ));
-                }
-            }
-        }
-        Some(ops)
-    }
-
-    /// Where each item begins, and the end.
-    fn starts(&self, long: &[bool]) -> Vec<usize> {
+/// Joins blocks to a program. A block of one jump or branch leads forward by a number of blocks; the
+/// jumps inside other blocks stay there.
+fn join(mut blocks: Vec<Vec<Op>>) -> Vec<Op> {
+    // A branch reaches 255 instructions. One that must reach further goes through two jumps beside it,
+    // which reach everywhere, and which may make it too far for another.
+    let distances = loop {
         let mut starts = vec![0];
-        let mut at = 0;
-        for long in long {
-            at += if *long { 3 } else { 1 };
-            starts.push(at);
+        starts.extend(blocks.iter().scan(0, |end, block| {
+            *end += block.len();
+            Some(*end)
+        }));
+        let distance = move |at: usize, blocks: usize| starts[at + 1 + blocks] - starts[at + 1];
+        let mut grown = false;
+        for (at, block) in blocks.iter_mut().enumerate() {
+            if let [Op::Branch(condition, operand, yes, no)] = block[..]
+                && distance(at, yes.into()).max(distance(at, no.into())) > 255
+            {
+                let jumps = [Op::Jump(yes.into()), Op::Jump(no.into())];
+                *block = [&[Op::Branch(condition, operand, 0, 1)], &jumps[..]].concat();
+                grown = true;
+            }
         }
-        starts
+        if !grown {
+            break distance;
+        }
+    };
+    for (at, block) in blocks.iter_mut().enumerate() {
+        let by = |blocks: i32| distances(at, blocks as usize);
+        match &mut block[..] {
+            [Op::Jump(to)] => *to = by(*to) as i32,
+            [Op::Branch(_, _, yes, no)] => {
+                [*yes, *no] = [*yes, *no].map(|to| by(to.into()) as u8);
+            }
+            [Op::Branch(..), Op::Jump(yes), Op::Jump(no)] => {
+                (*yes, *no) = (by(*yes) as i32 + 1, by(*no) as i32);
+            }
+            _ => {}
+        }
     }
-
-    /// Instructions between the one at `from` and a label.
-    fn distance(&self, starts: &[usize], from: usize, to: Label) -> Option<usize> {
-        starts[self.labels[to.0]?].checked_sub(from + 1)
-    }
+    blocks.concat()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A branch over `between` instructions: verdict 1 where A is 0.
+    fn branch(k: u32, yes: u8, no: u8) -> Op {
+        Op::Branch(Condition::Equal, Operand::K(k), yes, no)
+    }
+
+    /// A branch over a block of `between` instructions.
     fn branch_over(between: usize) -> Vec<Op> {
-        let mut code = Assembler::default();
-        let [yes, no] = [code.label(), code.label()];
-        code.branch(Condition::Equal, Operand::K(0), yes, no);
-        code.place(no);
-        code.add(std::iter::repeat_n(Op::LoadLength, between - 1));
-        code.add([Op::Return(2)]);
-        code.place(yes);
-        code.add([Op::Return(1)]);
-        code.finish().unwrap()
+        let block = vec![Op::LoadLength; between];
+        join(vec![vec![branch(0, 1, 0)], block, vec![Op::Return(1)]])
     }
 
     #[test]
     fn a_branch_grows_where_its_target_is_too_far() {
-        assert_eq!(branch_over(255)[0], Op::Branch(Condition::Equal, Operand::K(0), 255, 0));
+        assert_eq!(branch_over(255)[0], branch(0, 255, 0));
         let long = branch_over(256);
-        assert_eq!(
-            long[..3],
-            [Op::Branch(Condition::Equal, Operand::K(0), 0, 1), Op::Jump(257), Op::Jump(0)]
-        );
+        assert_eq!(long[..3], [branch(0, 0, 1), Op::Jump(257), Op::Jump(0)]);
         assert_eq!(long[259], Op::Return(1));
     }
 
     #[test]
     fn one_branch_that_grows_makes_another_grow() {
-        let mut code = Assembler::default();
-        let [far, near] = [code.label(), code.label()];
-        code.branch_if(Condition::Equal, Operand::K(1), near);
-        code.branch_if(Condition::Equal, Operand::K(2), far);
-        code.add(std::iter::repeat_n(Op::LoadLength, 254));
-        code.place(near);
-        code.add([Op::LoadLength, Op::LoadLength]);
-        code.place(far);
-        code.add([Op::Return(1)]);
-        let ops = code.finish().unwrap();
-        assert_eq!(ops[1], Op::Jump(2 + 3 + 254 - 1));
+        let ops = join(vec![
+            vec![branch(1, 2, 0)],
+            vec![branch(2, 2, 0)],
+            vec![Op::LoadLength; 254],
+            vec![Op::LoadLength; 2],
+            vec![Op::Return(1)],
+        ]);
+        assert_eq!(ops[1], Op::Jump(2 + 2 + 254));
         assert_eq!(ops[4], Op::Jump(1 + 254 + 2));
     }
 
     #[test]
-    fn a_jump_back_or_nowhere_is_no_program() {
-        let mut back = Assembler::default();
-        let label = back.label();
-        back.place(label);
-        back.jump(label);
-        assert!(back.finish().is_none());
-        let mut nowhere = Assembler::default();
-        let label = nowhere.label();
-        nowhere.jump(label);
-        assert!(nowhere.finish().is_none());
+    fn jumps_inside_a_block_stay() {
+        let block = choose(Condition::Equal, 7, vec![Op::LoadLength], vec![Op::CopyToA; 2]);
+        let ops = join(vec![vec![Op::Jump(1)], block, vec![Op::ReturnA]]);
+        assert_eq!(ops[..4], [Op::Jump(5), branch(7, 0, 2), Op::LoadLength, Op::Jump(2)]);
     }
 }

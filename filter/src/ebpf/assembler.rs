@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_nothing_is_left_out() {
+    fn unreachable_code_and_idle_jumps_are_left_out() {
         type Write = fn(&mut Assembler);
         let rows: &[(&str, Write, usize)] = &[
             (

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_read_unset_is_found() {
+    fn values_read_before_a_write_are_found() {
         let maybe = Op::Branch(Condition::Equal, Operand::K(0), 0, 1);
         let rows: &[(&str, &[Op], u32)] = &[
             ("A at once", &[Op::ReturnA], A),
