@@ -92,13 +92,15 @@ impl Assembler {
     }
 
     /// dst = source.
-    pub fn mov(&mut self, dst: Reg, source: impl Into<RightSide>) {
+    pub fn mov(&mut self, dst: Reg, source: impl Into<RightSide>) -> Chain<'_> {
         self.push_with(class::ALU64 | part::MOV, dst, source.into());
+        Chain { asm: self, dst }
     }
 
     /// dst = the lower half of the source.
-    pub fn mov32(&mut self, dst: Reg, source: impl Into<RightSide>) {
+    pub fn mov32(&mut self, dst: Reg, source: impl Into<RightSide>) -> Chain<'_> {
         self.push_with(class::ALU | part::MOV, dst, source.into());
+        Chain { asm: self, dst }
     }
 
     /// dst = -dst.
@@ -121,8 +123,9 @@ impl Assembler {
     }
 
     /// dst = the memory's value, zero-extended.
-    pub fn load(&mut self, size: Size, dst: Reg, from: Memory) {
+    pub fn load(&mut self, size: Size, dst: Reg, from: Memory) -> Chain<'_> {
         self.push(class::LDX | part::MEM | size as u8, dst, from.base, from.offset, 0);
+        Chain { asm: self, dst }
     }
 
     /// Puts a register's lower bytes, or a constant, there.
@@ -210,13 +213,44 @@ impl Assembler {
     }
 }
 
+/// A register that was written last: the next instructions go on with it, as in
+/// `asm.mov(R1, R2).rsh(6).and(63)` and `asm.load(W, R1, R2 + 4).jeq(0, end)`.
+#[derive(Debug)]
+pub struct Chain<'a> {
+    asm: &'a mut Assembler,
+    dst: Reg,
+}
+
+impl Chain<'_> {
+    /// As [`Assembler::to_be`].
+    pub fn to_be(self, size: Size) -> Self {
+        self.asm.to_be(size, self.dst);
+        self
+    }
+
+    /// Stores the register, as [`Assembler::store`].
+    pub fn store(self, size: Size, to: Memory) {
+        self.asm.store(size, to, self.dst);
+    }
+}
+
 /// The short names of [`Assembler::alu`] and [`Assembler::alu32`].
 macro_rules! calculations {
     ($($alu:ident $name:ident $name32:ident $sign:literal)*) => {
+        #[expect(clippy::should_implement_trait, reason = "the names are the instructions'")]
+        impl Chain<'_> {$(
+            #[doc = concat!("dst = dst ", $sign, " source.")]
+            pub fn $name(self, source: impl Into<RightSide>) -> Self {
+                self.asm.alu(Alu::$alu, self.dst, source);
+                self
+            }
+        )*}
+
         impl Assembler {$(
             #[doc = concat!("dst = dst ", $sign, " source.")]
-            pub fn $name(&mut self, dst: Reg, source: impl Into<RightSide>) {
+            pub fn $name(&mut self, dst: Reg, source: impl Into<RightSide>) -> Chain<'_> {
                 self.alu(Alu::$alu, dst, source);
+                Chain { asm: self, dst }
             }
 
             #[doc = concat!("dst = dst ", $sign, " source, on 32 bits.")]
@@ -244,6 +278,13 @@ calculations! {
 /// The short names of [`Assembler::branch`] and [`Assembler::branch32`].
 macro_rules! branches {
     ($($compare:ident $name:ident $name32:ident $sign:literal)*) => {
+        impl Chain<'_> {$(
+            #[doc = concat!("Goes to the label if dst ", $sign, " source.")]
+            pub fn $name(self, source: impl Into<RightSide>, to: Label) {
+                self.asm.branch(Compare::$compare, self.dst, source, to);
+            }
+        )*}
+
         impl Assembler {$(
             #[doc = concat!("Goes to the label if dst ", $sign, " source.")]
             pub fn $name(&mut self, dst: Reg, source: impl Into<RightSide>, to: Label) {
@@ -452,16 +493,46 @@ mod tests {
         let stdin = |asm: &mut Assembler| asm.load_map(R1, std::io::stdin());
         // Those `llvm-mc -triple=bpfel -mcpu=v3` can write, it writes so.
         let rows: &[(&str, Write, &[u64])] = &[
-            ("r6 = r1", |asm| asm.mov(R6, R1), &[0x0000_0000_0000_16bf]),
-            ("w0 = -1", |asm| asm.mov32(R0, -1), &[0xffff_ffff_0000_00b4]),
-            ("r2 += 14", |asm| asm.add(R2, 14), &[0x0000_000e_0000_0207]),
+            (
+                "r6 = r1",
+                |asm| {
+                    asm.mov(R6, R1);
+                },
+                &[0x0000_0000_0000_16bf],
+            ),
+            (
+                "w0 = -1",
+                |asm| {
+                    asm.mov32(R0, -1);
+                },
+                &[0xffff_ffff_0000_00b4],
+            ),
+            (
+                "r2 += 14",
+                |asm| {
+                    asm.add(R2, 14);
+                },
+                &[0x0000_000e_0000_0207],
+            ),
             ("w3 -= w4", |asm| asm.sub32(R3, R4), &[0x0000_0000_0000_431c]),
-            ("r9 s>>= 3", |asm| asm.arsh(R9, 3), &[0x0000_0003_0000_09c7]),
+            (
+                "r9 s>>= 3",
+                |asm| {
+                    asm.arsh(R9, 3);
+                },
+                &[0x0000_0003_0000_09c7],
+            ),
             ("w5 %= 7", |asm| asm.rem32(R5, 7), &[0x0000_0007_0000_0594]),
             ("w1 = -w1", |asm| asm.neg32(R1), &[0x0000_0000_0000_0184]),
             ("r1 = be16 r1", |asm| asm.to_be(H, R1), &[0x0000_0010_0000_01dc]),
             ("a byte has no order", |asm| asm.to_be(B, R1), &[]),
-            ("r2 = *(u32 *)(r1 + 4)", |asm| asm.load(W, R2, R1 + 4), &[0x0000_0000_0004_1261]),
+            (
+                "r2 = *(u32 *)(r1 + 4)",
+                |asm| {
+                    asm.load(W, R2, R1 + 4);
+                },
+                &[0x0000_0000_0004_1261],
+            ),
             ("*(u64 *)(r10 - 8) = r3", |asm| asm.store(DW, R10 - 8, R3), &[0xfff8_3a7b]),
             ("*(u8 *)(r2 + 1) = 9", |asm| asm.store(B, R2 + 1, 9), &[0x0000_0009_0001_0272]),
             (
@@ -516,7 +587,9 @@ mod tests {
         finish(|asm| {
             let end = asm.label();
             asm.jeq(R1, 0, end);
-            (0..between).for_each(|_| asm.mov(R0, 0));
+            (0..between).for_each(|_| {
+                asm.mov(R0, 0);
+            });
             asm.place(end);
             asm.exit();
         })
@@ -527,7 +600,13 @@ mod tests {
         type Write = fn(&mut Assembler);
         let rows: &[(&str, Write, Result<usize, Fault>)] = &[
             ("nothing at all runs past its end", |_| (), Err(Fault::NoEnd)),
-            ("no exit", |asm| asm.mov(R0, 0), Err(Fault::NoEnd)),
+            (
+                "no exit",
+                |asm| {
+                    asm.mov(R0, 0);
+                },
+                Err(Fault::NoEnd),
+            ),
             (
                 "a label at the very end",
                 |asm| {
@@ -578,7 +657,9 @@ mod tests {
         assert_eq!(jump_over(32_767), Ok(32_769), "as far as 16 bits reach");
         assert_eq!(jump_over(32_768), Err(Fault::TooFar { insns: 32_768 }));
         let long = finish(|asm| {
-            (0..MAX_INSNS).for_each(|_| asm.mov(R0, 0));
+            (0..MAX_INSNS).for_each(|_| {
+                asm.mov(R0, 0);
+            });
             asm.exit();
         });
         assert_eq!(long, Err(Fault::TooLong { insns: MAX_INSNS + 1 }));

@@ -32,7 +32,7 @@
 
 mod assembler;
 
-pub use assembler::{Assembler, Fault, Label, MAX_INSNS};
+pub use assembler::{Assembler, Chain, Fault, Label, MAX_INSNS};
 
 use std::mem::{offset_of, size_of};
 use std::ops::{Add, Sub};

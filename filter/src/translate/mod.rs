@@ -221,9 +221,8 @@ impl Translation<'_> {
             return false;
         }
         if Some(self.known[at].packet) < survey::end_of(self.ops[at]) {
-            self.asm.mov(TEMP, self.frame.data);
-            self.asm.add(TEMP, need.cast_signed());
-            self.asm.jgt(TEMP, self.frame.end, out);
+            let end = self.asm.mov(TEMP, self.frame.data).add(need.cast_signed());
+            end.jgt(self.frame.end, out);
         }
         true
     }
@@ -245,23 +244,19 @@ impl Translation<'_> {
                 }
                 self.asm.add(WINDOW, self.frame.data);
             }
-            self.asm.mov(TEMP, WINDOW);
-            self.asm.add(TEMP, need.window.cast_signed());
-            self.asm.jgt(TEMP, self.frame.end, out);
+            let end = self.asm.mov(TEMP, WINDOW).add(need.window.cast_signed());
+            end.jgt(self.frame.end, out);
         }
         self.read(A, width, WINDOW, k);
     }
 
     /// dst = what is k bytes from where `base` points; it has been checked.
     fn read(&mut self, dst: Reg, width: Size, base: Reg, k: u32) {
-        if let Ok(k) = i16::try_from(k) {
-            self.asm.load(width, dst, base + k);
-        } else {
-            self.asm.mov(TEMP, base);
-            self.asm.add(TEMP, k.cast_signed());
-            self.asm.load(width, dst, TEMP + 0);
-        }
-        self.asm.to_be(width, dst);
+        let from = i16::try_from(k).map(|k| base + k).unwrap_or_else(|_| {
+            self.asm.mov(TEMP, base).add(k.cast_signed());
+            TEMP + 0
+        });
+        self.asm.load(width, dst, from).to_be(width);
     }
 
     /// dst = the frame's bytes at `index` + k, through the helper; `kept` survives it.
@@ -273,20 +268,17 @@ impl Translation<'_> {
         };
         self.asm.store(Size::DW, keep, kept);
         if let Some(index) = index {
-            self.asm.mov32(Reg::R2, index);
-            self.asm.jgt(Reg::R2, last.cast_signed(), self.reject);
+            self.asm.mov32(Reg::R2, index).jgt(last.cast_signed(), self.reject);
             self.asm.add(Reg::R2, k.cast_signed());
         } else {
             self.asm.mov32(Reg::R2, k.cast_signed());
         }
         self.asm.mov(Reg::R1, self.frame.ctx);
-        self.asm.mov(Reg::R3, buffer.base);
-        self.asm.add(Reg::R3, i32::from(buffer.offset));
+        self.asm.mov(Reg::R3, buffer.base).add(i32::from(buffer.offset));
         self.asm.mov32(Reg::R4, width.bytes().cast_signed());
         self.asm.call(Helper::XDP_LOAD_BYTES);
         self.asm.jne(Reg::R0, 0, self.reject);
-        self.asm.load(width, dst, buffer);
-        self.asm.to_be(width, dst);
+        self.asm.load(width, dst, buffer).to_be(width);
         self.asm.load(Size::DW, kept, keep);
     }
 
@@ -323,43 +315,50 @@ impl Translation<'_> {
     /// Translates an operation that only moves values or calculates.
     fn without_packet(&mut self, op: Op) {
         let cell = |cell| Cell::Scratch(cell).memory();
-        match op {
-            Op::LoadLength => self.load_length(A),
-            Op::LoadXLength => self.load_length(X),
-            Op::LoadConstant(k) => self.asm.mov32(A, k.cast_signed()),
-            Op::LoadXConstant(k) => self.asm.mov32(X, k.cast_signed()),
-            Op::LoadCell(k) => self.asm.load(Size::W, A, cell(k)),
-            Op::LoadXCell(k) => self.asm.load(Size::W, X, cell(k)),
-            Op::Store(k) => self.asm.store(Size::W, cell(k), A),
-            Op::StoreX(k) => self.asm.store(Size::W, cell(k), X),
-            Op::CopyToX => self.asm.mov32(X, A),
-            Op::CopyToA => self.asm.mov32(A, X),
-            Op::Negate => self.asm.neg32(A),
-            Op::Calculate(alu, operand) => self.calculate(alu, operand),
-            Op::Return(_) => self.asm.jump(self.pass),
+        let (dst, source) = match op {
+            Op::LoadConstant(k) => (A, RightSide::Imm(k.cast_signed())),
+            Op::LoadXConstant(k) => (X, RightSide::Imm(k.cast_signed())),
+            Op::CopyToX => (X, A.into()),
+            Op::CopyToA => (A, X.into()),
+            Op::LoadLength => return self.load_length(A),
+            Op::LoadXLength => return self.load_length(X),
+            Op::LoadCell(k) => return self.load_cell(A, k),
+            Op::LoadXCell(k) => return self.load_cell(X, k),
+            Op::Store(k) => return self.asm.store(Size::W, cell(k), A),
+            Op::StoreX(k) => return self.asm.store(Size::W, cell(k), X),
+            Op::Negate => return self.asm.neg32(A),
+            Op::Calculate(alu, operand) => return self.calculate(alu, operand),
+            Op::Return(_) => return self.asm.jump(self.pass),
             Op::ReturnA => {
                 self.asm.jeq32(A, 0, self.reject);
-                self.asm.jump(self.pass);
+                return self.asm.jump(self.pass);
             }
             // Those that look at the packet or jump have been dealt with.
-            Op::Load(..) | Op::LoadIndirect(..) | Op::LoadXHeader(_) => {}
-            Op::Jump(_) | Op::Branch(..) => {}
-        }
+            Op::Load(..) | Op::LoadIndirect(..) | Op::LoadXHeader(_) => return,
+            Op::Jump(_) | Op::Branch(..) => return,
+        };
+        self.asm.mov32(dst, source);
+    }
+
+    fn load_cell(&mut self, dst: Reg, cell: u32) {
+        self.asm.load(Size::W, dst, Cell::Scratch(cell).memory());
     }
 
     fn load_length(&mut self, dst: Reg) {
         if self.frame.fragments {
             self.asm.load(Size::DW, dst, Cell::Length.memory());
         } else {
-            self.asm.mov(dst, self.frame.end);
-            self.asm.sub(dst, self.frame.data);
+            self.asm.mov(dst, self.frame.end).sub(self.frame.data);
         }
     }
 
     fn calculate(&mut self, alu: Alu, operand: Operand) {
         let source = self.source(operand);
         match (alu, operand) {
-            (Alu::Lsh | Alu::Rsh, Operand::K(32..)) => return self.asm.mov32(A, 0),
+            (Alu::Lsh | Alu::Rsh, Operand::K(32..)) => {
+                self.asm.mov32(A, 0);
+                return;
+            }
             (Alu::Div | Alu::Rem, Operand::X) => self.asm.jeq32(X, 0, self.reject),
             _ => {}
         }
