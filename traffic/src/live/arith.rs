@@ -21,8 +21,7 @@ pub(super) fn hash(asm: &mut Assembler, key: RandomKey, number: Reg, to: Reg, sc
 }
 
 fn mix(asm: &mut Assembler, to: Reg, scratch: Reg, bits: i32, factor: Option<u64>) {
-    asm.mov(scratch, to);
-    asm.rsh(scratch, bits);
+    asm.mov(scratch, to).rsh(bits);
     asm.xor(to, scratch);
     if let Some(factor) = factor {
         asm.load_constant(scratch, factor);
@@ -56,14 +55,11 @@ pub(super) fn modulo(asm: &mut Assembler, number: Reg, count: u64, scratch: Reg)
 
 /// reg &= bits.
 pub(super) fn mask(asm: &mut Assembler, reg: Reg, bits: u64, scratch: Reg) {
-    match i32::try_from(bits) {
-        _ if bits == u64::MAX => {}
-        Ok(bits) => asm.and(reg, bits),
-        Err(_) if bits == u64::from(u32::MAX) => asm.mov32(reg, reg),
-        Err(_) => {
-            asm.load_constant(scratch, bits);
-            asm.and(reg, scratch);
-        }
+    if bits == u64::from(u32::MAX) {
+        asm.mov32(reg, reg);
+    } else if bits != u64::MAX {
+        let bits = right_side(asm, bits, scratch);
+        asm.and(reg, bits);
     }
 }
 
@@ -110,10 +106,8 @@ pub(super) fn add_term(
     scratch: Reg,
 ) {
     if bytes == 8 {
-        asm.mov(scratch, term);
-        asm.rsh(scratch, 32);
-        asm.mov32(term, term);
-        asm.add(term, scratch);
+        asm.mov(scratch, term).rsh(32);
+        asm.mov32(term, term).add(scratch);
     }
     if odd {
         // Folding brings the upper byte back.
@@ -124,15 +118,11 @@ pub(super) fn add_term(
 
 /// sum = the sum folded into 16 bits, as [`crate::plan::fold`].
 pub(crate) fn fold(asm: &mut Assembler, sum: Reg, scratch: Reg) {
-    asm.mov(scratch, sum);
-    asm.rsh(scratch, 32);
-    asm.mov32(sum, sum);
-    asm.add(sum, scratch);
+    asm.mov(scratch, sum).rsh(32);
+    asm.mov32(sum, sum).add(scratch);
     for _ in 0..3 {
-        asm.mov(scratch, sum);
-        asm.rsh(scratch, 16);
-        asm.and(sum, 0xffff);
-        asm.add(sum, scratch);
+        asm.mov(scratch, sum).rsh(16);
+        asm.and(sum, 0xffff).add(scratch);
     }
 }
 
@@ -180,17 +170,14 @@ pub(crate) fn class<const STEP_BITS: u32, const POWERS: u32>(
     asm.mov(rest, time);
     for bits in [32, 16, 8, 4, 2, 1].into_iter().filter(|&bits| bits < POWERS as i32) {
         let less = asm.label();
-        asm.mov(half, rest);
-        asm.rsh(half, bits);
-        asm.jeq(half, 0, less);
+        asm.mov(half, rest).rsh(bits).jeq(0, less);
         asm.mov(rest, half);
         asm.add(class, bits);
         asm.place(less);
     }
     asm.sub(class, STEP_BITS as i32);
     asm.rsh(time, class);
-    asm.lsh(class, STEP_BITS as i32);
-    asm.add(class, time);
+    asm.lsh(class, STEP_BITS as i32).add(time);
     asm.place(small);
     // For the verifier.
     let last = Histogram::<STEP_BITS, POWERS>::CLASSES as i32 - 1;

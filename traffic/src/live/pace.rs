@@ -27,8 +27,7 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Dura
     asm.load(Size::DW, R1, SHEET + word::PERIOD);
     asm.load_constant(R2, Period::NEVER.ns);
     asm.jge(R1, R2, look);
-    asm.load(Size::DW, R1, SHEET + word::IN_BURST);
-    asm.jne(R1, 0, in_burst);
+    asm.load(Size::DW, R1, SHEET + word::IN_BURST).jne(0, in_burst);
     asm.place(look);
     asm.call(Helper::KTIME_NS);
     asm.load(Size::DW, R1, SHEET + word::DUE);
@@ -37,26 +36,20 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Dura
     asm.jlt(R0, R1, not_due);
     asm.store(Size::DW, SHEET + word::IDLE, 0);
     // R3: the delay in ns.
-    asm.mov(R3, R0);
-    asm.sub(R3, R1);
-    asm.jle(R3, most_behind, on_time);
+    asm.mov(R3, R0).sub(R1).jle(most_behind, on_time);
     // Too late to make up for it.
     asm.mov(R1, R0);
     asm.store(Size::DW, SHEET + word::DUE_FRACTION, 0);
-    asm.load(Size::DW, R2, SHEET + word::RESTARTS);
-    asm.add(R2, 1);
-    asm.store(Size::DW, SHEET + word::RESTARTS, R2);
+    asm.load(Size::DW, R2, SHEET + word::RESTARTS).add(1).store(Size::DW, SHEET + word::RESTARTS);
     asm.place(on_time);
     step(asm);
     count_gap(asm, gaps);
     asm.load(Size::DW, R1, SHEET + word::BURST);
     asm.place(in_burst);
-    asm.sub(R1, 1);
-    asm.store(Size::DW, SHEET + word::IN_BURST, R1);
+    asm.sub(R1, 1).store(Size::DW, SHEET + word::IN_BURST);
     asm.jump(go);
     asm.place(not_due);
-    asm.sub(R1, R0);
-    asm.store(Size::DW, SHEET + word::IDLE, R1);
+    asm.sub(R1, R0).store(Size::DW, SHEET + word::IDLE);
     asm.place(later);
     asm.mov(R0, xdp_action::DROP);
     asm.exit();
@@ -78,17 +71,11 @@ fn follow_change(asm: &mut Assembler, most_behind: i32) {
     asm.jump(begun);
     asm.place(early);
     // R3: the time since the last burst.
-    asm.mov(R3, R0);
-    asm.add(R3, R5);
-    asm.sub(R3, R1);
-    asm.jgt(R3, R4, anew);
-    asm.mov(R1, R0);
-    asm.add(R1, R4);
-    asm.sub(R1, R3);
+    asm.mov(R3, R0).add(R5).sub(R1).jgt(R4, anew);
+    asm.mov(R1, R0).add(R4).sub(R3);
     asm.jump(begun);
     asm.place(anew);
-    asm.load(Size::DW, R1, SHEET + word::PHASE);
-    asm.add(R1, R0);
+    asm.load(Size::DW, R1, SHEET + word::PHASE).add(R0);
     asm.place(begun);
     asm.store(Size::DW, SHEET + word::DUE, R1);
     asm.place(same);
@@ -98,17 +85,12 @@ fn follow_change(asm: &mut Assembler, most_behind: i32) {
 /// behind at time R0.
 fn stay_behind(asm: &mut Assembler, most: i32) {
     let [too_far, near] = asm.labels();
-    asm.mov(R3, R0);
-    asm.sub(R3, R1);
-    asm.jgt(R3, most, too_far);
-    asm.mul(R3, R4);
-    asm.div(R3, R5);
-    asm.jle(R3, most, near);
+    asm.mov(R3, R0).sub(R1).jgt(most, too_far);
+    asm.mul(R3, R4).div(R5).jle(most, near);
     asm.place(too_far);
     asm.mov(R3, 0);
     asm.place(near);
-    asm.mov(R1, R0);
-    asm.sub(R1, R3);
+    asm.mov(R1, R0).sub(R3);
 }
 
 /// Advances the due time R1 by the period R4 and its fraction, and stores it.
@@ -116,23 +98,15 @@ fn step(asm: &mut Assembler) {
     asm.load(Size::DW, R2, SHEET + word::DUE_FRACTION);
     asm.load(Size::DW, R5, SHEET + word::FRACTION);
     asm.add(R2, R5);
-    asm.mov(R5, R2);
-    asm.rsh(R5, FRACTION_BITS as i32);
-    asm.mov32(R2, R2);
-    asm.store(Size::DW, SHEET + word::DUE_FRACTION, R2);
-    asm.add(R1, R4);
-    asm.add(R1, R5);
-    asm.store(Size::DW, SHEET + word::DUE, R1);
+    asm.mov(R5, R2).rsh(FRACTION_BITS as i32);
+    asm.mov32(R2, R2).store(Size::DW, SHEET + word::DUE_FRACTION);
+    asm.add(R1, R4).add(R5).store(Size::DW, SHEET + word::DUE);
 }
 
 /// Counts R3 ns in the histogram, as [`Gaps::class`] does.
 fn count_gap(asm: &mut Assembler, gaps: Table) {
     arith::class::<{ Gaps::STEP_BITS }, { Gaps::POWERS }>(asm, R3, R4, [R0, R5]);
     asm.lsh(R4, 3);
-    asm.mov(R5, SHEET);
-    asm.add(R5, gaps.at as i32);
-    asm.add(R5, R4);
-    asm.load(Size::DW, R0, R5 + 0);
-    asm.add(R0, 1);
-    asm.store(Size::DW, R5 + 0, R0);
+    asm.mov(R5, SHEET).add(gaps.at as i32).add(R4);
+    asm.load(Size::DW, R0, R5 + 0).add(1).store(Size::DW, R5 + 0);
 }

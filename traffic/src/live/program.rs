@@ -156,8 +156,7 @@ impl<'a> ProgramWriter<'a> {
         }
         let table = self.sheet.table(turns.iter().map(|&turn| u64::from(turn)));
         self.asm.load(Size::DW, R1, SHEET + word::TURN);
-        self.asm.mov(R2, R1);
-        self.asm.add(R2, 1);
+        self.asm.mov(R2, R1).add(1);
         let more = self.asm.label();
         self.asm.jlt(R2, turns.len() as i32, more);
         self.asm.mov(R2, 0);
@@ -177,9 +176,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.mov(index, 0);
         self.asm.place(within);
         self.asm.lsh(index, 3);
-        self.asm.mov(scratch, SHEET);
-        self.asm.add(scratch, table.at as i32);
-        self.asm.add(scratch, index);
+        self.asm.mov(scratch, SHEET).add(table.at as i32).add(index);
         self.asm.load(Size::DW, index, scratch + 0);
     }
 
@@ -196,26 +193,21 @@ impl<'a> ProgramWriter<'a> {
         }
         self.count(word::PACKETS, 1);
         self.asm.load(Size::DW, R2, FP + LENGTH);
-        self.asm.load(Size::DW, R1, SHEET + word::BYTES);
-        self.asm.add(R1, R2);
+        self.asm.load(Size::DW, R1, SHEET + word::BYTES).add(R2);
         self.asm.store(Size::DW, SHEET + word::BYTES, R1);
         self.job.exit.leave(&mut self.asm);
     }
 
     /// One program runs on one CPU and is the only writer of this counter: no atomics.
     fn count(&mut self, word: i16, by: i32) {
-        self.asm.load(Size::DW, R1, SHEET + word);
-        self.asm.add(R1, by);
-        self.asm.store(Size::DW, SHEET + word, R1);
+        self.asm.load(Size::DW, R1, SHEET + word).add(by).store(Size::DW, SHEET + word);
     }
 
     /// Loads the packet's number, and its flow's if the stream uses it.
     fn take_number(&mut self, lane: &Lane<'_>) {
         let place = SHEET + lane.number as i16;
         self.asm.load(Size::DW, NUMBER, place);
-        self.asm.mov(R1, NUMBER);
-        self.asm.add(R1, 1);
-        self.asm.store(Size::DW, place, R1);
+        self.asm.mov(R1, NUMBER).add(1).store(Size::DW, place);
         if !lane.stream.uses_flows() {
             return;
         }
@@ -278,14 +270,12 @@ impl<'a> ProgramWriter<'a> {
                 self.asm.load(Size::DW, R1, Self::drawn(lane, Per::Packet, *draw));
                 self.asm.rsh(R1, i32::from(draw.shift));
                 arith::below(&mut self.asm, R1, u64::from(*count), R2);
-                self.asm.add(R1, i32::from(*first));
-                self.asm.store(Size::DW, FP + LENGTH, R1);
+                self.asm.add(R1, i32::from(*first)).store(Size::DW, FP + LENGTH);
             }
         }
         let given = self.job.plan.longest() as i32;
         if lane.stream.sizes != Sizes::Fixed || longest != given {
-            self.asm.load(Size::DW, R2, FP + LENGTH);
-            self.asm.sub(R2, given);
+            self.asm.load(Size::DW, R2, FP + LENGTH).sub(given);
             self.asm.mov(R1, CONTEXT);
             self.asm.call(Helper::XDP_ADJUST_TAIL);
             self.asm.jne(R0, 0, self.refused);
@@ -301,9 +291,7 @@ impl<'a> ProgramWriter<'a> {
         }
         self.asm.load(Size::W, DATA, CONTEXT + xdp_md::DATA);
         self.asm.load(Size::W, R2, CONTEXT + xdp_md::DATA_END);
-        self.asm.mov(R1, DATA);
-        self.asm.add(R1, shortest as i32);
-        self.asm.jgt(R1, R2, self.refused);
+        self.asm.mov(R1, DATA).add(shortest as i32).jgt(R2, self.refused);
         let (words, rest) = template[..written(lane.stream)].as_chunks::<8>();
         for (index, word) in words.iter().enumerate() {
             let number = u64::from_ne_bytes(*word);
@@ -323,8 +311,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.jlt(R4, 1, self.refused);
         self.asm.mov(R1, CONTEXT);
         self.asm.mov(R2, 0);
-        self.asm.mov(R3, SHEET);
-        self.asm.add(R3, table.at as i32);
+        self.asm.mov(R3, SHEET).add(table.at as i32);
         self.asm.call(Helper::XDP_STORE_BYTES);
         self.asm.jne(R0, 0, self.refused);
     }
@@ -358,8 +345,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.store(Size::DW, SHEET + word::CLOCK, R0);
         self.asm.mov(R1, PACKETS_A_CLOCK);
         self.asm.place(known);
-        self.asm.sub(R1, 1);
-        self.asm.store(Size::DW, SHEET + word::CLOCK_LEFT, R1);
+        self.asm.sub(R1, 1).store(Size::DW, SHEET + word::CLOCK_LEFT);
     }
 
     /// R2 = the part's bits at their position in the edit.
@@ -375,12 +361,17 @@ impl<'a> ProgramWriter<'a> {
                 self.look_up(table, R2, R3);
             }
             FieldSource::Length { headers } => {
-                self.asm.load(Size::DW, R2, FP + LENGTH);
-                self.asm.sub(R2, i32::from(*headers));
+                self.asm.load(Size::DW, R2, FP + LENGTH).sub(i32::from(*headers));
             }
-            FieldSource::Sequence => self.asm.mov(R2, NUMBER),
-            FieldSource::Worker => self.asm.mov(R2, self.job.worker.cast_signed()),
-            FieldSource::Time => self.asm.mov(R2, R0),
+            FieldSource::Sequence => {
+                self.asm.mov(R2, NUMBER);
+            }
+            FieldSource::Worker => {
+                self.asm.mov(R2, self.job.worker.cast_signed());
+            }
+            FieldSource::Time => {
+                self.asm.mov(R2, R0);
+            }
         }
         arith::add(&mut self.asm, R2, part.base, R3);
         if part.shift != 0 {
@@ -443,9 +434,7 @@ impl<'a> ProgramWriter<'a> {
                 2
             }
             Operand::Length { headers } => {
-                self.asm.load(Size::DW, R2, FP + LENGTH);
-                self.asm.sub(R2, i32::from(headers));
-                self.asm.to_be(Size::H, R2);
+                self.asm.load(Size::DW, R2, FP + LENGTH).sub(i32::from(headers)).to_be(Size::H);
                 2
             }
         };

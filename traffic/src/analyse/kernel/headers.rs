@@ -1,7 +1,7 @@
 //! The part of the program from the Ethernet header to the transport's checksum.
 
 use sluicegate::filter::ebpf::Reg::*;
-use sluicegate::filter::ebpf::{Helper, Label, Reg, Size};
+use sluicegate::filter::ebpf::{Alu, Chain, Helper, Label, Reg, Size};
 use sluicegate_base::headers::{ethertype, protocol};
 
 use super::{CORRUPT, INTACT, UNCHECKED, word};
@@ -30,7 +30,7 @@ impl Piece<'_> {
     /// `unstamped`.
     pub(super) fn headers(&mut self, check: Label, judged: Label) {
         let [v4, v6, broken] = self.asm.labels();
-        self.asm.store(Size::DW, STATE + word::CONDITION, INTACT);
+        self.set_condition(INTACT);
         self.asm.store(Size::DW, STATE + word::STAMP_AT, 0);
         self.asm.mov(AT, self.frame.data);
         self.need(14);
@@ -47,23 +47,29 @@ impl Piece<'_> {
         self.ipv6(broken);
         self.upper(true, check, judged);
         self.asm.place(broken);
-        self.asm.store(Size::DW, STATE + word::CONDITION, CORRUPT);
+        self.set_condition(CORRUPT);
         self.asm.jump(self.unstamped);
     }
 
     /// Jumps to `unstamped` if fewer than `bytes` bytes are left. Clobbers R0.
     fn need(&mut self, bytes: i32) {
-        self.asm.mov(R0, AT);
-        self.asm.add(R0, bytes);
-        self.asm.jgt(R0, self.frame.end, self.unstamped);
+        self.asm.mov(R0, AT).add(bytes).jgt(self.frame.end, self.unstamped);
     }
 
-    /// Makes the packet's condition at least this bad. Clobbers R0.
-    pub(super) fn worsen(&mut self, condition: i32) {
-        let worse = self.asm.label();
-        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
-        self.asm.jge(R0, condition, worse);
+    /// R0 = the packet's condition.
+    pub(super) fn condition(&mut self) -> Chain<'_> {
+        self.asm.load(Size::DW, R0, STATE + word::CONDITION)
+    }
+
+    pub(super) fn set_condition(&mut self, condition: i32) {
         self.asm.store(Size::DW, STATE + word::CONDITION, condition);
+    }
+
+    /// Makes the packet's condition unchecked, if it is not worse. Clobbers R0.
+    fn set_unchecked(&mut self) {
+        let worse = self.asm.label();
+        self.condition().jge(UNCHECKED, worse);
+        self.set_condition(UNCHECKED);
         self.asm.place(worse);
     }
 
@@ -97,8 +103,7 @@ impl Piece<'_> {
         let [options, summed, right, first, whole] = self.asm.labels();
         self.need(20);
         self.asm.load(Size::B, NEXT, AT + 0);
-        self.asm.load(Size::H, BYTES, AT + 2);
-        self.asm.to_be(Size::H, BYTES);
+        self.asm.load(Size::H, BYTES, AT + 2).to_be(Size::H);
         self.asm.mov(SUM, 0);
         self.sum(0, 5);
         self.asm.jne(NEXT, 0x45, options);
@@ -110,7 +115,7 @@ impl Piece<'_> {
         self.options(broken, summed);
         self.asm.place(summed);
         self.right_or(R0, right);
-        self.worsen(CORRUPT);
+        self.set_condition(CORRUPT);
         self.asm.place(right);
         self.asm.mov(SUM, 0);
         self.sum(12, 2);
@@ -120,23 +125,18 @@ impl Piece<'_> {
         self.asm.sub(BYTES, R4);
         self.asm.mov(NEXT, R0);
         // Only the first fragment has a transport header; its checksum covers the others, too.
-        let none = self.unstamped;
-        self.asm.jset32(R5, be(0x1fff), none);
+        self.asm.jset32(R5, be(0x1fff), self.unstamped);
         self.asm.jset32(R5, be(0x2000), first);
         self.asm.jump(whole);
         self.asm.place(first);
-        self.worsen(UNCHECKED);
+        self.set_unchecked();
         self.asm.place(whole);
     }
 
     /// Reads the options of a header: adds them to SUM, and puts the header's length into R4.
     fn options(&mut self, broken: Label, summed: Label) {
-        self.asm.mov(R0, R4);
-        self.asm.and(R0, 0xf0);
-        self.asm.jne(R0, 0x40, broken);
-        self.asm.and(R4, 0xf);
-        self.asm.lsh(R4, 2);
-        self.asm.jlt(R4, 20, broken);
+        self.asm.mov(R0, R4).and(0xf0).jne(0x40, broken);
+        self.asm.and(R4, 0xf).lsh(2).jlt(20, broken);
         self.asm.jlt(BYTES, R4, broken);
         for at in (20..60).step_by(4) {
             self.asm.jle(R4, at, summed);
@@ -148,11 +148,8 @@ impl Piece<'_> {
     /// Reads an IPv6 header, as [`ipv4`](Self::ipv4).
     fn ipv6(&mut self, broken: Label) {
         self.need(40);
-        self.asm.load(Size::B, NEXT, AT + 0);
-        self.asm.rsh(NEXT, 4);
-        self.asm.jne(NEXT, 6, broken);
-        self.asm.load(Size::H, BYTES, AT + 4);
-        self.asm.to_be(Size::H, BYTES);
+        self.asm.load(Size::B, NEXT, AT + 0).rsh(4).jne(6, broken);
+        self.asm.load(Size::H, BYTES, AT + 4).to_be(Size::H);
         self.asm.mov(SUM, 0);
         self.sum(8, 8);
         self.asm.load(Size::B, NEXT, AT + 6);
@@ -177,17 +174,16 @@ impl Piece<'_> {
     /// Checks that the packet has the length in its IP header.
     fn enough(&mut self) {
         let [enough, corrupt] = self.asm.labels();
-        self.asm.mov(R0, self.frame.end);
-        self.asm.sub(R0, AT);
+        self.asm.mov(R0, self.frame.end).sub(AT);
         self.asm.jle(BYTES, R0, enough);
         self.asm.mov(BYTES, R0);
         if self.frame.fragments {
             self.rest_elsewhere(corrupt);
-            self.worsen(UNCHECKED);
+            self.set_unchecked();
             self.asm.jump(enough);
         }
         self.asm.place(corrupt);
-        self.worsen(CORRUPT);
+        self.set_condition(CORRUPT);
         self.asm.place(enough);
     }
 
@@ -202,8 +198,7 @@ impl Piece<'_> {
         for (at, reg) in (1..).zip(kept) {
             self.asm.load(Size::DW, reg, R10 - at * 8);
         }
-        self.asm.mov(R5, self.frame.end);
-        self.asm.sub(R5, self.frame.data);
+        self.asm.mov(R5, self.frame.end).sub(self.frame.data);
         self.asm.jle(R0, R5, not);
     }
 
@@ -212,27 +207,20 @@ impl Piece<'_> {
         let [long, wrong, summed] = self.asm.labels();
         self.need(8);
         // A fragment has the length of the whole datagram.
-        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
-        self.asm.jne(R0, INTACT, long);
-        self.asm.load(Size::H, R5, AT + 4);
-        self.asm.to_be(Size::H, R5);
-        self.asm.jlt(R5, 8, wrong);
+        self.condition().jne(INTACT, long);
+        self.asm.load(Size::H, R5, AT + 4).to_be(Size::H).jlt(8, wrong);
         self.asm.jgt(R5, BYTES, wrong);
         self.asm.mov(BYTES, R5);
         self.asm.jump(long);
         self.asm.place(wrong);
-        self.worsen(CORRUPT);
+        self.set_condition(CORRUPT);
         self.asm.place(long);
         self.asm.mov(R5, 8);
         self.stamp_behind();
         if !v6 {
-            self.asm.load(Size::H, R5, AT + 6);
-            self.asm.jne(R5, 0, summed);
-            let judge = self.asm.label();
-            self.asm.load(Size::DW, R0, STATE + word::CONDITION);
-            self.asm.jne(R0, UNCHECKED, judge);
-            self.asm.store(Size::DW, STATE + word::CONDITION, INTACT);
-            self.asm.place(judge);
+            self.asm.load(Size::H, R5, AT + 6).jne(0, summed);
+            self.condition().jne(UNCHECKED, judged);
+            self.set_condition(INTACT);
             self.asm.jump(judged);
         }
         self.asm.place(summed);
@@ -241,11 +229,8 @@ impl Piece<'_> {
     fn tcp(&mut self) {
         let [whole, on] = self.asm.labels();
         self.need(20);
-        self.asm.load(Size::B, R5, AT + 12);
-        self.asm.rsh(R5, 4);
-        self.asm.lsh(R5, 2);
-        self.asm.jge(R5, 20, whole);
-        self.worsen(CORRUPT);
+        self.asm.load(Size::B, R5, AT + 12).rsh(4).lsh(2).jge(20, whole);
+        self.set_condition(CORRUPT);
         self.asm.jump(on);
         self.asm.place(whole);
         self.stamp_behind();
@@ -255,28 +240,19 @@ impl Piece<'_> {
     /// Stores the offset of the stamp behind a header of R5 bytes, if it fits.
     fn stamp_behind(&mut self) {
         let none = self.asm.label();
-        self.asm.mov(R0, R5);
-        self.asm.add(R0, STAMP_BYTES);
-        self.asm.jlt(BYTES, R0, none);
-        self.asm.mov(R0, AT);
-        self.asm.sub(R0, self.frame.data);
-        self.asm.add(R0, R5);
-        self.asm.store(Size::DW, STATE + word::STAMP_AT, R0);
+        self.asm.mov(R0, R5).add(STAMP_BYTES).jgt(BYTES, none);
+        self.asm.mov(R0, AT).sub(self.frame.data).add(R5).store(Size::DW, STATE + word::STAMP_AT);
         self.asm.place(none);
     }
 
     /// Adds the protocol and the length to SUM and continues at `check`; at `judged` if the packet
     /// cannot be checked.
     fn pseudo_header(&mut self, protocol: i32, check: Label, judged: Label) {
-        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
-        self.asm.jne(R0, INTACT, judged);
+        self.condition().jne(INTACT, judged);
         self.asm.add(SUM, be(protocol as u16));
-        self.asm.mov(R0, BYTES);
-        self.asm.to_be(Size::H, R0);
+        self.asm.mov(R0, BYTES).to_be(Size::H);
         self.asm.add(SUM, R0);
-        self.asm.mov(R0, AT);
-        self.asm.sub(R0, self.frame.data);
-        self.asm.store(Size::DW, STATE + word::UPPER_AT, R0);
+        self.asm.mov(R0, AT).sub(self.frame.data).store(Size::DW, STATE + word::UPPER_AT);
         self.asm.store(Size::DW, STATE + word::UPPER_BYTES, BYTES);
         self.asm.jump(check);
     }
@@ -307,12 +283,9 @@ impl Piece<'_> {
     /// code behind once for all headers.
     pub(super) fn checksum(&mut self, judged: Label) {
         let unchecked = self.asm.label();
-        self.asm.load(Size::DW, DATA, STATE + word::UPPER_AT);
-        self.asm.sub(DATA, i32::from(BEFORE));
-        self.asm.and(DATA, 0xff);
+        self.asm.load(Size::DW, DATA, STATE + word::UPPER_AT).sub(i32::from(BEFORE)).and(0xff);
         self.asm.add(DATA, self.frame.data);
-        self.asm.load(Size::DW, LEFT, STATE + word::UPPER_BYTES);
-        self.asm.and(LEFT, 0xffff);
+        self.asm.load(Size::DW, LEFT, STATE + word::UPPER_BYTES).and(0xffff);
         self.asm.mov(OTHER_SUM, 0);
         for (bytes, times) in STEPS {
             let fewer = self.asm.label();
@@ -326,18 +299,17 @@ impl Piece<'_> {
         self.last_bytes(unchecked);
         self.asm.add(SUM, OTHER_SUM);
         self.right_or(R4, judged);
-        self.asm.store(Size::DW, STATE + word::CONDITION, CORRUPT);
+        self.set_condition(CORRUPT);
         self.asm.jump(judged);
         self.asm.place(unchecked);
-        self.asm.store(Size::DW, STATE + word::CONDITION, UNCHECKED);
+        self.set_condition(UNCHECKED);
     }
 
     /// Adds `bytes` bytes; jumps to `fewer` if fewer are left.
     fn step(&mut self, bytes: i16, fewer: Label, unchecked: Label) {
         let asm = &mut self.asm;
         asm.jlt(LEFT, i32::from(bytes), fewer);
-        asm.mov(R5, DATA);
-        asm.add(R5, i32::from(BEFORE + bytes));
+        asm.mov(R5, DATA).add(i32::from(BEFORE + bytes));
         // For the verifier: the packet has these bytes.
         asm.jgt(R5, self.frame.end, unchecked);
         for at in (0..bytes).step_by(8) {
@@ -357,20 +329,13 @@ impl Piece<'_> {
         let none = asm.label();
         asm.jeq(LEFT, 0, none);
         asm.add(DATA, LEFT);
-        asm.mov(R5, DATA);
-        asm.add(R5, i32::from(BEFORE));
-        asm.jgt(R5, end, unchecked);
+        asm.mov(R5, DATA).add(i32::from(BEFORE)).jgt(end, unchecked);
         asm.load(Size::DW, R4, DATA + 0);
-        asm.mov(R5, i32::from(BEFORE));
-        asm.sub(R5, LEFT);
-        asm.lsh(R5, 3);
+        asm.mov(R5, i32::from(BEFORE)).sub(LEFT).lsh(3);
         // Shifts out the bytes that were added before.
-        match cfg!(target_endian = "little") {
-            true => asm.rsh(R4, R5),
-            false => asm.lsh(R4, R5),
-        }
-        asm.mov(R5, R4);
-        asm.rsh(R5, 32);
+        let shift = if cfg!(target_endian = "little") { Alu::Rsh } else { Alu::Lsh };
+        asm.alu(shift, R4, R5);
+        asm.mov(R5, R4).rsh(32);
         asm.mov32(R4, R4);
         asm.add(SUM, R4);
         asm.add(OTHER_SUM, R5);

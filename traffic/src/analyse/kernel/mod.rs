@@ -151,8 +151,7 @@ impl Piece<'_> {
     fn find_state(&mut self, counters: &SharedCounters, cpus: usize) {
         let asm = &mut self.asm;
         asm.call(Helper::CPU);
-        asm.mov32(R0, R0);
-        asm.jge(R0, cpus as i32, self.done);
+        asm.mov32(R0, R0).jge(cpus as i32, self.done);
         asm.mul(R0, CPU_BYTES as i32);
         asm.load_map_value(STATE, counters, 0);
         asm.add(STATE, R0);
@@ -160,17 +159,14 @@ impl Piece<'_> {
 
     /// Increments a counter. Clobbers R0.
     fn count(&mut self, at: Memory) {
-        self.asm.load(Size::DW, R0, at);
-        self.asm.add(R0, 1);
-        self.asm.store(Size::DW, at, R0);
+        self.asm.load(Size::DW, R0, at).add(1).store(Size::DW, at);
     }
 
     /// Counts a packet without a stamp, by its condition.
     fn count_unstamped(&mut self) {
         let corrupt = self.asm.label();
         self.asm.place(self.unstamped);
-        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
-        self.asm.jeq(R0, CORRUPT, corrupt);
+        self.condition().jeq(CORRUPT, corrupt);
         self.count(STATE + word::UNSTAMPED);
         self.asm.jump(self.done);
         self.asm.place(corrupt);

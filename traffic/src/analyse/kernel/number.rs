@@ -36,9 +36,7 @@ impl Piece<'_> {
         // R1: the lead over LAST.
         self.asm.mov(R1, R2);
         self.asm.sub32(R1, LAST);
-        self.asm.lsh(R1, 32);
-        self.asm.arsh(R1, 32);
-        self.asm.jsgt(R1, 0, ahead);
+        self.asm.lsh(R1, 32).arsh(32).jsgt(0, ahead);
         self.behind(restart, counted);
         self.asm.place(restart);
         self.end_run();
@@ -63,21 +61,12 @@ impl Piece<'_> {
     /// Puts the stamp on the stack; continues at `unstamped` without one.
     fn read_stamp(&mut self) {
         let (asm, none) = (&mut self.asm, self.unstamped);
-        asm.load(Size::DW, R1, STATE + word::STAMP_AT);
-        asm.jeq(R1, 0, none);
-        asm.and(R1, 0xff);
-        asm.add(R1, self.frame.data);
-        asm.mov(R2, R1);
-        asm.add(R2, Stamp::BYTES as i32);
-        asm.jgt(R2, self.frame.end, none);
-        asm.load(Size::H, R2, R1 + 0);
-        asm.jne(R2, be(u16::from_be_bytes(Stamp::MAGIC)), none);
-        asm.load(Size::W, R2, R1 + 4);
-        asm.to_be(Size::W, R2);
-        asm.store(Size::DW, R10 + NUMBER, R2);
-        asm.load(Size::DW, R2, R1 + 8);
-        asm.to_be(Size::DW, R2);
-        asm.store(Size::DW, R10 + TIME, R2);
+        asm.load(Size::DW, R1, STATE + word::STAMP_AT).jeq(0, none);
+        asm.and(R1, 0xff).add(self.frame.data);
+        asm.mov(R2, R1).add(Stamp::BYTES as i32).jgt(self.frame.end, none);
+        asm.load(Size::H, R2, R1 + 0).jne(be(u16::from_be_bytes(Stamp::MAGIC)), none);
+        asm.load(Size::W, R2, R1 + 4).to_be(Size::W).store(Size::DW, R10 + NUMBER);
+        asm.load(Size::DW, R2, R1 + 8).to_be(Size::DW).store(Size::DW, R10 + TIME);
         asm.load(Size::B, R4, R1 + 2);
         asm.load(Size::B, R5, R1 + 3);
     }
@@ -89,26 +78,20 @@ impl Piece<'_> {
         self.asm.jlt(R5, WORKERS as i32, room);
         self.asm.place(no_room);
         let known = self.unstamped;
-        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
-        self.asm.jeq(R0, CORRUPT, known);
+        self.condition().jeq(CORRUPT, known);
         self.count_unchecked();
         self.count(STATE + word::UNTRACKED);
         self.asm.jump(self.done);
         self.asm.place(room);
         self.asm.store(Size::DW, R10 + STREAM, R4);
-        self.asm.mul(R4, WORKERS as i32);
-        self.asm.add(R4, R5);
-        self.asm.mul(R4, track::BYTES as i32);
-        self.asm.mov(TRACK, STATE);
-        self.asm.add(TRACK, R4);
-        self.asm.add(TRACK, TRACKS as i32);
+        self.asm.mul(R4, WORKERS as i32).add(R5).mul(track::BYTES as i32);
+        self.asm.mov(TRACK, STATE).add(R4).add(TRACKS as i32);
     }
 
     /// Counts a corrupt packet and continues at `done`, because its number may be corrupt.
     fn by_condition(&mut self) {
         let intact = self.asm.label();
-        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
-        self.asm.jne(R0, CORRUPT, intact);
+        self.condition().jne(CORRUPT, intact);
         self.count(TRACK + track::CORRUPT);
         self.asm.jump(self.done);
         self.asm.place(intact);
@@ -118,8 +101,7 @@ impl Piece<'_> {
     /// Counts an unchecked packet.
     fn count_unchecked(&mut self) {
         let checked = self.asm.label();
-        self.asm.load(Size::DW, R0, STATE + word::CONDITION);
-        self.asm.jeq(R0, INTACT, checked);
+        self.condition().jeq(INTACT, checked);
         self.count(STATE + word::UNCHECKED);
         self.asm.place(checked);
     }
@@ -132,29 +114,22 @@ impl Piece<'_> {
         self.asm.jgt(R3, R0, restart);
         self.asm.neg(R1);
         // R2: the number with the bits of LAST's round.
-        self.asm.mov(R2, LAST);
-        self.asm.sub(R2, R1);
+        self.asm.mov(R2, LAST).sub(R1);
         self.asm.rsh(LAST, 6);
-        self.asm.mov(R0, R2);
-        self.asm.rsh(R0, 6);
-        self.asm.sub(LAST, R0);
-        self.asm.jge(LAST, WINDOW_WORDS as i32, late);
+        self.asm.mov(R0, R2).rsh(6);
+        self.asm.sub(LAST, R0).jge(WINDOW_WORDS as i32, late);
         // R0: the word of the bit, R1: the bit.
         self.find_word(R0, R2);
         self.bit(R1, R2);
         self.asm.load(Size::DW, R3, R0 + track::WINDOW);
-        self.asm.mov(R4, R3);
-        self.asm.and(R4, R1);
-        self.asm.jne(R4, 0, again);
-        self.asm.or(R3, R1);
-        self.asm.store(Size::DW, R0 + track::WINDOW, R3);
+        self.asm.mov(R4, R3).and(R1).jne(0, again);
+        self.asm.or(R3, R1).store(Size::DW, R0 + track::WINDOW);
         self.count(TRACK + track::REORDERED);
         self.count(TRACK + track::DIFFERENT);
         self.asm.load(Size::DW, R0, TRACK + track::FIRST);
         self.asm.jge(R2, R0, counted);
         self.asm.store(Size::DW, TRACK + track::FIRST, R2);
-        self.asm.load(Size::DW, R0, R10 + TIME);
-        self.asm.store(Size::DW, TRACK + track::FIRST_NS, R0);
+        self.asm.load(Size::DW, R0, R10 + TIME).store(Size::DW, TRACK + track::FIRST_NS);
         self.asm.jump(counted);
         self.asm.place(late);
         self.count(TRACK + track::LATE);
@@ -170,25 +145,19 @@ impl Piece<'_> {
         let asm = &mut self.asm;
         // R4: the address of the stored run, less `track::RUNS`.
         asm.load(Size::DW, R1, TRACK + track::ENDED);
-        asm.mov(R4, R1);
-        asm.and(R4, track::RUNS_MAX as i32 - 1);
-        asm.mul(R4, i32::from(track::RUN_BYTES));
-        asm.add(R4, TRACK);
+        asm.mov(R4, R1).and(track::RUNS_MAX as i32 - 1).mul(i32::from(track::RUN_BYTES)).add(TRACK);
         asm.jlt(R1, track::RUNS_MAX as i32, none);
-        asm.load(Size::DW, R1, R4 + track::in_runs(track::LAST));
-        asm.add(R1, 1);
+        asm.load(Size::DW, R1, R4 + track::in_runs(track::LAST)).add(1);
         for less in [track::FIRST, track::DIFFERENT] {
             asm.load(Size::DW, R0, R4 + track::in_runs(less));
             asm.sub(R1, R0);
         }
         asm.jsle(R1, 0, none);
-        asm.load(Size::DW, R0, TRACK + track::ENDED_LOST);
-        asm.add(R0, R1);
+        asm.load(Size::DW, R0, TRACK + track::ENDED_LOST).add(R1);
         asm.store(Size::DW, TRACK + track::ENDED_LOST, R0);
         asm.place(none);
         for at in (track::RUN..track::RUN + track::RUN_BYTES).step_by(8) {
-            asm.load(Size::DW, R0, TRACK + at);
-            asm.store(Size::DW, R4 + track::in_runs(at), R0);
+            asm.load(Size::DW, R0, TRACK + at).store(Size::DW, R4 + track::in_runs(at));
         }
         self.count(TRACK + track::ENDED);
         self.clear();
@@ -198,8 +167,7 @@ impl Piece<'_> {
     fn begin(&mut self) {
         let asm = &mut self.asm;
         asm.load_constant(LAST, 1 << 32);
-        asm.add(LAST, R2);
-        asm.store(Size::DW, TRACK + track::FIRST, LAST);
+        asm.add(LAST, R2).store(Size::DW, TRACK + track::FIRST);
         asm.store(Size::DW, TRACK + track::LAST, LAST);
         asm.store(Size::DW, TRACK + track::FIRST_NS, R3);
         asm.store(Size::DW, TRACK + track::LAST_NS, R3);
@@ -212,25 +180,17 @@ impl Piece<'_> {
         self.count(TRACK + track::DIFFERENT);
         let asm = &mut self.asm;
         // R2: the word of the old LAST; R1: the words to move ahead.
-        asm.mov(R2, LAST);
-        asm.rsh(R2, 6);
-        asm.add(LAST, R1);
-        asm.store(Size::DW, TRACK + track::LAST, LAST);
+        asm.mov(R2, LAST).rsh(6);
+        asm.add(LAST, R1).store(Size::DW, TRACK + track::LAST);
         asm.store(Size::DW, TRACK + track::LAST_NS, R3);
-        asm.mov(R1, LAST);
-        asm.rsh(R1, 6);
-        asm.sub(R1, R2);
-        asm.jge(R1, WINDOW_WORDS as i32, all);
+        asm.mov(R1, LAST).rsh(6).sub(R2).jge(WINDOW_WORDS as i32, all);
         // Clears each word that is entered: nothing ahead of LAST is marked. No loop: the verifier of
         // Linux 7.2 would follow a countdown of R1 below 0 ("BPF program is too large"). Linux 6.1
         // learns a bound from "less", not from "equal".
         for words in 1..WINDOW_WORDS as i32 {
             asm.jlt(R1, words, same);
             asm.add(R2, 1);
-            asm.mov(R0, R2);
-            asm.and(R0, WINDOW_WORDS as i32 - 1);
-            asm.lsh(R0, 3);
-            asm.add(R0, TRACK);
+            asm.mov(R0, R2).and(WINDOW_WORDS as i32 - 1).lsh(3).add(TRACK);
             asm.store(Size::DW, R0 + track::WINDOW, 0);
         }
         asm.jump(same);
@@ -250,27 +210,19 @@ impl Piece<'_> {
     fn mark(&mut self) {
         self.find_word(R0, LAST);
         self.bit(R1, LAST);
-        self.asm.load(Size::DW, R2, R0 + track::WINDOW);
-        self.asm.or(R2, R1);
-        self.asm.store(Size::DW, R0 + track::WINDOW, R2);
+        self.asm.load(Size::DW, R2, R0 + track::WINDOW).or(R1).store(Size::DW, R0 + track::WINDOW);
     }
 
     /// word = the address, less `track::WINDOW`, of the word with a number's bit.
     fn find_word(&mut self, word: Reg, number: Reg) {
         let asm = &mut self.asm;
-        asm.mov(word, number);
-        asm.rsh(word, 6);
-        asm.and(word, WINDOW_WORDS as i32 - 1);
-        asm.lsh(word, 3);
-        asm.add(word, TRACK);
+        asm.mov(word, number).rsh(6).and(WINDOW_WORDS as i32 - 1).lsh(3).add(TRACK);
     }
 
     /// bit = a number's bit. Clobbers R3.
     fn bit(&mut self, bit: Reg, number: Reg) {
-        self.asm.mov(R3, number);
-        self.asm.and(R3, 63);
-        self.asm.mov(bit, 1);
-        self.asm.lsh(bit, R3);
+        self.asm.mov(R3, number).and(63);
+        self.asm.mov(bit, 1).lsh(R3);
     }
 }
 
@@ -292,15 +244,11 @@ impl Piece<'_> {
         asm.jne(R1, 0, done);
         asm.call(Helper::KTIME_NS);
         // For the verifier: the stream was checked before it was stored.
-        asm.load(Size::DW, DELAY, R10 + STREAM);
-        asm.and(DELAY, STREAMS as i32 - 1);
-        asm.mul(DELAY, delay::BYTES as i32);
-        asm.add(DELAY, DELAYS as i32);
-        asm.add(DELAY, STATE);
+        asm.load(Size::DW, DELAY, R10 + STREAM).and(STREAMS as i32 - 1).mul(delay::BYTES as i32);
+        asm.add(DELAY, DELAYS as i32).add(STATE);
         asm.load(Size::DW, R1, R10 + TIME);
         asm.jlt(R0, R1, other);
-        asm.mov(R3, R0);
-        asm.sub(R3, R1);
+        asm.mov(R3, R0).sub(R1);
         asm.load_constant(R1, MAX_NS);
         asm.jgt(R3, R1, other);
         asm.load(Size::DW, R1, DELAY + delay::LONGEST);
@@ -309,8 +257,7 @@ impl Piece<'_> {
         asm.place(shorter);
         // R4: the class.
         arith::class::<{ Latencies::STEP_BITS }, { Latencies::POWERS }>(asm, R3, R4, [R0, R5]);
-        asm.lsh(R4, 3);
-        asm.add(R4, DELAY);
+        asm.lsh(R4, 3).add(DELAY);
         self.count(R4 + delay::CLASSES);
         self.asm.jump(done);
         self.asm.place(other);
