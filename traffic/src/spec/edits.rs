@@ -5,7 +5,7 @@
 //! bits are random, because one draw has at most 32 bits.
 
 use crate::plan::{Draw, Edit, FieldSource, Index, Part, Per, Words};
-use crate::spec::value::{Set, Value};
+use crate::spec::value::{Set, Value, block};
 
 /// The position of a field: bits of a cell of whole bytes, which one edit can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +110,6 @@ impl Template {
                     self.steps(bits, *first, FieldSource::Steps { index, step: 1 });
                 }
             },
-            Set::Prefix { address, bits: upper } => {
-                self.prefix(bits, per, *address, bits.width - upper);
-            }
         }
     }
 
@@ -191,12 +188,6 @@ impl Template {
 /// The most bytes of a field that one edit changes where values are listed or counted.
 fn unit_bytes(bits: Bits) -> usize {
     if bits.cell == 6 { 4 } else { 8 }
-}
-
-/// Returns the number of lower bits that a range covers entirely, if its other bits are constant.
-fn block(first: u128, last: u128) -> Option<u8> {
-    let lower = first ^ last;
-    (lower & first == 0 && lower & lower.wrapping_add(1) == 0).then_some(lower.count_ones() as u8)
 }
 
 /// Allots bits of random numbers to fields: no two fields share a bit, and a packet needs as few

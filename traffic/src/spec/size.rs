@@ -70,9 +70,7 @@ impl Size {
                 SizeOrder::InTurn(values.iter().map(|size| *size as u16).collect())
             }
             Set::Counter { first, last, step } => SizeOrder::InTurn(sweep(first, last, step)),
-            Set::One(number) | Set::Prefix { address: number, .. } => {
-                SizeOrder::InTurn(vec![number as u16])
-            }
+            Set::One(number) => SizeOrder::InTurn(vec![number as u16]),
         })
     }
 

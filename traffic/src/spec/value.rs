@@ -56,15 +56,10 @@ pub(crate) enum Set {
         last: u128,
         step: u128,
     },
-    /// At random; `first` is less than `last`.
+    /// At random; `first` is less than `last`. A prefix of addresses is a range, too.
     Range {
         first: u128,
         last: u128,
-    },
-    /// At random: any lower bits behind the upper `bits` of `address`.
-    Prefix {
-        address: u128,
-        bits: u8,
     },
 }
 
@@ -147,7 +142,7 @@ impl Value {
             Set::List { random: false, .. } => "in turn".to_owned(),
             Set::Counter { step: 1, .. } => "counted".to_owned(),
             Set::Counter { step, .. } => format!("counted in steps of {step}"),
-            Set::List { .. } | Set::Range { .. } | Set::Prefix { .. } => "at random".to_owned(),
+            Set::List { .. } | Set::Range { .. } => "at random".to_owned(),
         };
         format!("{numbers} ({how}{per})")
     }
@@ -166,12 +161,16 @@ impl Value {
             Set::Counter { first, last, .. } => {
                 format!("{}..{}", form.write(*first), form.write(*last))
             }
-            Set::Range { first, last } => {
-                // A name may have a dash of its own.
-                let form = form.nameless();
-                format!("{}-{}", form.write(*first), form.write(*last))
-            }
-            Set::Prefix { address, bits } => format!("{}/{bits}", form.write(*address)),
+            Set::Range { first, last } => match block(*first, *last) {
+                Some(lower) if form.is_address() => {
+                    format!("{}/{}", form.write(*first), form.bits() - lower)
+                }
+                _ => {
+                    // A name may have a dash of its own.
+                    let form = form.nameless();
+                    format!("{}-{}", form.write(*first), form.write(*last))
+                }
+            },
         }
     }
 }
@@ -227,7 +226,7 @@ fn prefix(text: &str, address: &str, bits: &str, form: Form) -> Result<Set, Stri
     let bits = number(bits.trim()).filter(|bits| *bits <= most.into()).ok_or_else(wrong)? as u8;
     match form.most().checked_shr(bits.into()).unwrap_or(0) {
         0 => Ok(Set::One(address)),
-        lower => Ok(Set::Prefix { address: address & !lower, bits }),
+        lower => Ok(Set::Range { first: address & !lower, last: address | lower }),
     }
 }
 
@@ -255,6 +254,12 @@ fn range(text: &str, first: &str, last: &str, form: Form) -> Result<Set, String>
     Ok(Set::Range { first, last })
 }
 
+/// Returns the number of lower bits that a range covers entirely, if its other bits are constant.
+pub(crate) fn block(first: u128, last: u128) -> Option<u8> {
+    let lower = first ^ last;
+    (lower & first == 0 && lower & lower.wrapping_add(1) == 0).then_some(lower.count_ones() as u8)
+}
+
 /// Checks that both ends share the bits above one edit: a plan has no carry between edits.
 fn same_unit(first: u128, last: u128, what: &str, form: Form) -> Result<(), String> {
     let unit = form.unit_bits();
@@ -273,23 +278,15 @@ fn same_unit(first: u128, last: u128, what: &str, form: Form) -> Result<(), Stri
 pub(crate) enum Form {
     /// Decimal or `0x…`, or one of these names.
     Number { bits: u8, names: &'static [(&'static str, u64)] },
-    /// As [`Form::Number`], or several names joined by `+`, or their letters: `syn+ack`, `SA`.
-    Flags { bits: u8, names: &'static [Flag] },
+    /// As [`Form::Number`], or several names joined by `+`, or their letters: `syn+ack`, `SA`. The names
+    /// and letters are in the order of the bits, from the lowest.
+    Flags { bits: u8, names: &'static [&'static str], letters: &'static [&'static str] },
     /// `02:00:00:00:00:01`.
     Mac,
     /// `198.18.0.1`.
     Ipv4,
     /// `2001:db8::1`.
     Ipv6,
-}
-
-/// A bit with a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flag {
-    pub(crate) name: &'static str,
-    /// Letters for the flag in a word like `SA`.
-    pub(crate) letters: &'static str,
-    pub(crate) bit: u64,
 }
 
 impl Form {
@@ -339,17 +336,11 @@ impl Form {
                 let names: Vec<_> = names.iter().map(|(name, _)| *name).collect();
                 format!("{}, or {}", self.range(), names.join(", "))
             }
-            Self::Flags { names, .. } => {
-                let names: Vec<_> = names.iter().map(|flag| flag.name).collect();
-                let letters: String = names.iter().zip(self.letters()).map(|(_, c)| c).collect();
-                match letters.as_str() {
-                    "" => format!("{}, or of {}, with + between", self.range(), names.join(", ")),
-                    _ => format!(
-                        "{}, or of {}, with + between, or letters of {letters}",
-                        self.range(),
-                        names.join(", ")
-                    ),
-                }
+            Self::Flags { names, letters, .. } => {
+                let letters: String = letters.iter().filter_map(|l| l.chars().next()).collect();
+                let or = if letters.is_empty() { "" } else { ", or letters of " };
+                let names = names.join(", ");
+                format!("{}, or of {names}, with + between{or}{letters}", self.range())
             }
             Self::Mac => "a MAC address like 02:00:00:00:00:01".into(),
             Self::Ipv4 => "an IPv4 address like 198.18.0.1".into(),
@@ -359,12 +350,6 @@ impl Form {
 
     fn range(self) -> String {
         format!("a number from 0 to {}, decimal or 0x…", self.most())
-    }
-
-    /// The first letter of each flag.
-    fn letters(self) -> impl Iterator<Item = char> {
-        let flags = if let Self::Flags { names, .. } = self { names } else { &[] };
-        flags.iter().filter_map(|flag| flag.letters.chars().next())
     }
 
     /// Reads a number; `Err` describes a valid one.
@@ -387,10 +372,10 @@ impl Form {
                 }
                 self.in_range(number(text).ok_or_else(wrong)?)
             }
-            Self::Flags { names, .. } => match number(text).or_else(|| flags(text, names)) {
-                Some(number) => self.in_range(number),
-                None => Err(wrong()),
-            },
+            Self::Flags { names, letters, .. } => {
+                let number = number(text).or_else(|| flags(text, names, letters));
+                self.in_range(number.ok_or_else(wrong)?)
+            }
         }
     }
 
@@ -417,11 +402,9 @@ impl Form {
                 name.map_or_else(|| number.to_string(), |(name, _)| (*name).to_owned())
             }
             Self::Flags { names, .. } => {
-                let is_set = |flag: &&Flag| number & u128::from(flag.bit) != 0;
-                let set = || names.iter().filter(is_set);
-                let known = set().fold(0, |all, flag| all | u128::from(flag.bit));
-                match number != 0 && number == known {
-                    true => set().map(|flag| flag.name).collect::<Vec<_>>().join("+"),
+                let set = (0..names.len()).filter(|bit| number >> bit & 1 == 1);
+                match number != 0 && number >> names.len() == 0 {
+                    true => set.map(|bit| names[bit]).collect::<Vec<_>>().join("+"),
                     false => number.to_string(),
                 }
             }
@@ -441,16 +424,12 @@ fn number(text: &str) -> Option<u128> {
 }
 
 /// Names joined by `+`, or a word of letters.
-fn flags(text: &str, names: &[Flag]) -> Option<u128> {
-    let named = |word: &str| names.iter().find(|flag| flag.name == word).map(|flag| flag.bit);
-    let lettered = |c: char| names.iter().find(|flag| flag.letters.contains(c)).map(|f| f.bit);
-    let words: Option<Vec<u64>> = text.split('+').map(|word| named(word.trim())).collect();
-    let bits = match words {
-        Some(bits) => bits,
-        None if text.is_empty() => return None,
-        None => text.chars().map(lettered).collect::<Option<_>>()?,
-    };
-    Some(u128::from(bits.into_iter().fold(0, |all, bit| all | bit)))
+fn flags(text: &str, names: &[&str], letters: &[&str]) -> Option<u128> {
+    let named = |word: &str| names.iter().position(|name| *name == word.trim());
+    let lettered = |c: char| letters.iter().position(|letters| letters.contains(c));
+    let words: Option<Vec<_>> = text.split('+').map(named).collect();
+    let bits = words.or_else(|| text.chars().map(lettered).collect());
+    Some(bits.filter(|bits| !bits.is_empty())?.iter().fold(0, |all, bit| all | 1 << bit))
 }
 
 #[cfg(test)]
@@ -464,10 +443,8 @@ mod tests {
     const NAMED: Form = Form::Number { bits: 8, names: &[("echo-request", 8), ("reply", 0)] };
     const FLAGS: Form = Form::Flags {
         bits: 9,
-        names: &[
-            Flag { name: "syn", letters: "S", bit: 2 },
-            Flag { name: "ack", letters: "A", bit: 16 },
-        ],
+        names: &["fin", "syn", "rst", "psh", "ack"],
+        letters: &["F", "S", "R", "P", "A"],
     };
 
     fn list(values: &[u128], random: bool) -> Set {
@@ -493,15 +470,20 @@ mod tests {
             ("with a step", "1..9/0x2", BYTE, Set::Counter { first: 1, last: 9, step: 2 }),
             ("a step beyond the end", "1..9/10", BYTE, Set::One(1)),
             ("an address", "198.18.0.0", Form::Ipv4, Set::One(v4)),
-            ("a prefix", "198.18.0.0/16", Form::Ipv4, Set::Prefix { address: v4, bits: 16 }),
+            ("a prefix", "198.18.0.0/16", Form::Ipv4, Set::Range { first: v4, last: v4 + 0xffff }),
             (
                 "any of its addresses",
                 "198.18.9.9/16",
                 Form::Ipv4,
-                Set::Prefix { address: v4, bits: 16 },
+                Set::Range { first: v4, last: v4 + 0xffff },
             ),
             ("a whole address", "198.18.0.0/32", Form::Ipv4, Set::One(v4)),
-            ("all addresses", "0.0.0.0/0", Form::Ipv4, Set::Prefix { address: 0, bits: 0 }),
+            (
+                "all addresses",
+                "0.0.0.0/0",
+                Form::Ipv4,
+                Set::Range { first: 0, last: u32::MAX.into() },
+            ),
             (
                 "addresses counted",
                 "198.18.0.0..198.18.0.8/4",
@@ -520,14 +502,14 @@ mod tests {
                 Form::Ipv6,
                 Set::Counter { first: v6, last: v6 + 9, step: 1 },
             ),
-            ("all of IPv6", "::/0", Form::Ipv6, Set::Prefix { address: 0, bits: 0 }),
+            ("all of IPv6", "::/0", Form::Ipv6, Set::Range { first: 0, last: u128::MAX }),
             ("IPv4 in IPv6", "::ffff:1.2.3.4", Form::Ipv6, Set::One(0xffff_0102_0304)),
             ("a MAC address", "02:00:00:00:0A:ff", Form::Mac, Set::One(0x0200_0000_0aff)),
             (
                 "a prefix of one",
                 "02:00:00:00:00:00/24",
                 Form::Mac,
-                Set::Prefix { address: 0x0200_0000_0000, bits: 24 },
+                Set::Range { first: 0x0200_0000_0000, last: 0x0200_00ff_ffff },
             ),
             ("a name with a dash", "echo-request", NAMED, Set::One(8)),
             ("names in a range", "reply-echo-request", NAMED, Set::Range { first: 0, last: 8 }),
@@ -587,7 +569,7 @@ mod tests {
                 "changes only the lower 64 bits of 128 bits",
             ),
             ("too far to count", "::..1::", Form::Ipv6, "fewer than 2^64 steps"),
-            ("a flag that is none", "SX", FLAGS, "syn, ack, with + between, or letters of SA"),
+            ("a flag that is none", "SX", FLAGS, "psh, ack, with + between, or letters of FSRPA"),
             ("a name that is none", "reqest", NAMED, "or echo-request, reply"),
         ];
         for (name, text, form, part) in rows {
@@ -601,53 +583,55 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn no_text_is_too_strange(text in "\\PC*", form in forms()) {
-            let _ = Value::parse(&text, form);
-        }
+            #[test]
+            fn no_text_is_too_strange(text in "\\PC*", form in forms()) {
+                let _ = Value::parse(&text, form);
+            }
 
-        #[test]
-        fn nearly_valid_texts_read_back_as_shown(
-            text in "(flow:)?(any:)?[0-9a-fx:.,/SA-]{0,24}",
-            form in forms(),
-        ) {
-            if let Ok(value) = Value::parse(&text, form) {
+            #[test]
+            fn nearly_valid_texts_read_back_as_shown(
+                text in "(flow:)?(any:)?[0-9a-fx:.,/SA-]{0,24}",
+                form in forms(),
+            ) {
+                if let Ok(value) = Value::parse(&text, form) {
+                    let shown = value.shown(form);
+                    prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{} as {}", text, shown);
+                }
+            }
+
+            #[test]
+            fn values_read_back_as_they_are_shown(
+                form in forms(),
+                flow: bool,
+                random: bool,
+                numbers in prop::collection::vec(any::<u128>(), 2..5),
+                step in 1_u128..300,
+                kind in 0..5,
+            ) {
+                let unit = form.most() >> (form.bits() - form.unit_bits());
+                let numbers: Vec<_> = numbers.iter().map(|number| number & unit).collect();
+                let (first, last) = (numbers[0], numbers[1]);
+                let (least, most) = (first.min(last), first.max(last));
+                prop_assume!(least < most && first.abs_diff(last) >= step);
+                prop_assume!(first.abs_diff(last) < u128::from(u64::MAX));
+                let set = match kind {
+                    0 => Set::One(first),
+                    1 => Set::List { values: numbers, random },
+                    2 => Set::Counter { first, last, step },
+                    3 => Set::Range { first: least, last: most },
+                    _ if form.is_address() => {
+    Set::Range { first: 0, last: form.most() >> (form.bits() / 3) }
+    }
+                    _ => Set::One(last),
+                };
+                let per = if flow && kind != 0 && !matches!(set, Set::One(_)) {
+                    Per::Flow
+                } else {
+                    Per::Packet
+                };
+                let value = Value { per, set };
                 let shown = value.shown(form);
-                prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{} as {}", text, shown);
+                prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{}", shown);
             }
         }
-
-        #[test]
-        fn values_read_back_as_they_are_shown(
-            form in forms(),
-            flow: bool,
-            random: bool,
-            numbers in prop::collection::vec(any::<u128>(), 2..5),
-            step in 1_u128..300,
-            kind in 0..5,
-        ) {
-            let unit = form.most() >> (form.bits() - form.unit_bits());
-            let numbers: Vec<_> = numbers.iter().map(|number| number & unit).collect();
-            let (first, last) = (numbers[0], numbers[1]);
-            let (least, most) = (first.min(last), first.max(last));
-            prop_assume!(least < most && first.abs_diff(last) >= step);
-            prop_assume!(first.abs_diff(last) < u128::from(u64::MAX));
-            let set = match kind {
-                0 => Set::One(first),
-                1 => Set::List { values: numbers, random },
-                2 => Set::Counter { first, last, step },
-                3 => Set::Range { first: least, last: most },
-                _ if form.is_address() => Set::Prefix { address: 0, bits: form.bits() / 3 },
-                _ => Set::One(last),
-            };
-            let per = if flow && kind != 0 && !matches!(set, Set::One(_)) {
-                Per::Flow
-            } else {
-                Per::Packet
-            };
-            let value = Value { per, set };
-            let shown = value.shown(form);
-            prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{}", shown);
-        }
-    }
 }

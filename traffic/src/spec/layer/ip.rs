@@ -4,7 +4,7 @@ use super::writer::{Cover, HeaderWriter, Ip};
 use super::{Field, KnownAs, Protocol, Takes};
 use crate::plan::Finish;
 use crate::spec::fault::Fault;
-use crate::spec::value::{Flag, Form};
+use crate::spec::value::Form;
 
 /// Differentiated services (RFC 8126's registry): classes of traffic with names.
 const DSCP: &[(&str, u64)] = &[
@@ -54,13 +54,8 @@ const IP_PROTOCOLS: &[(&str, u64)] = &[
     ("sctp", 132),
 ];
 
+/// The first of the flags.
 const MORE_FRAGMENTS: u128 = 1;
-
-const FLAGS: &[Flag] = &[
-    Flag { name: "mf", letters: "", bit: MORE_FRAGMENTS as u64 },
-    Flag { name: "df", letters: "", bit: 2 },
-    Flag { name: "reserved", letters: "", bit: 4 },
-];
 
 pub(crate) const IPV4: Protocol = Protocol {
     name: "ipv4",
@@ -73,7 +68,7 @@ pub(crate) const IPV4: Protocol = Protocol {
         Field::part("ecn", 1, 1, 0, 2).named(ECN),
         Field::number("length", 2, 2),
         Field::number("id", 4, 2),
-        Field::part("flags", 6, 2, 13, 3).flags(FLAGS),
+        Field::part("flags", 6, 2, 13, 3).flags(&["mf", "df", "reserved"], &[]),
         Field::part("frag", 6, 2, 0, 13),
         Field::number("ttl", 8, 1).or("64"),
         Field::number("protocol", 9, 1).named(IP_PROTOCOLS),

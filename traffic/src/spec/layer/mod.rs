@@ -18,7 +18,7 @@ use toml::de::DeValue;
 
 use super::edits::Bits;
 use super::fault::{Fault, Position};
-use super::value::{Flag, Form, Value};
+use super::value::{Form, Value};
 use payload::{MAX_BYTES, hex};
 use transport::TcpOption;
 use writer::HeaderWriter;
@@ -153,9 +153,13 @@ impl Field {
     }
 
     /// Makes it a field of flags.
-    pub(crate) const fn flags(self, names: &'static [Flag]) -> Self {
+    pub(crate) const fn flags(
+        self,
+        names: &'static [&'static str],
+        letters: &'static [&'static str],
+    ) -> Self {
         let bits = self.form().bits();
-        Self { takes: Takes::Value(Form::Flags { bits, names }), ..self }
+        Self { takes: Takes::Value(Form::Flags { bits, names, letters }), ..self }
     }
 
     /// The notation of its numbers.

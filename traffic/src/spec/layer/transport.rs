@@ -9,19 +9,11 @@ use super::{Field, Given, KnownAs, Protocol, Takes, link};
 use crate::plan::Finish;
 use crate::spec::edits::Bits;
 use crate::spec::fault::Fault;
-use crate::spec::value::{Flag, Form, Value};
+use crate::spec::value::{Form, Value};
 
-const FLAGS: &[Flag] = &[
-    Flag { name: "fin", letters: "F", bit: 0x001 },
-    Flag { name: "syn", letters: "S", bit: 0x002 },
-    Flag { name: "rst", letters: "R", bit: 0x004 },
-    Flag { name: "psh", letters: "P", bit: 0x008 },
-    Flag { name: "ack", letters: "A", bit: 0x010 },
-    Flag { name: "urg", letters: "U", bit: 0x020 },
-    Flag { name: "ece", letters: "E", bit: 0x040 },
-    Flag { name: "cwr", letters: "CW", bit: 0x080 },
-    Flag { name: "ns", letters: "N", bit: 0x100 },
-];
+const FLAGS: &[&str] = &["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"];
+/// Letters for the flags in a word like `SA`.
+const LETTERS: &[&str] = &["F", "S", "R", "P", "A", "U", "E", "CW", "N"];
 
 /// The header's length has four bits, and counts words: fifteen, five without options.
 const MAX_OPTIONS: usize = 40;
@@ -36,7 +28,7 @@ pub(crate) const TCP: Protocol = Protocol {
         Field::number("ack", 8, 4),
         Field::part("offset", 12, 2, 12, 4),
         Field::part("reserved", 12, 2, 9, 3),
-        Field::part("flags", 12, 2, 0, 9).flags(FLAGS).or("syn"),
+        Field::part("flags", 12, 2, 0, 9).flags(FLAGS, LETTERS).or("syn"),
         Field::number("window", 14, 2).or("65535"),
         Field::checksum(16),
         Field::number("urgent", 18, 2),
