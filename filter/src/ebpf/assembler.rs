@@ -63,7 +63,11 @@ impl Assembler {
     }
 
     fn push(&mut self, code: u8, dst: Reg, src: Reg, off: i16, imm: i32) {
-        self.items.push(Item::plain(Insn::new(code, dst, src, off, imm)));
+        self.add_item(Insn::new(code, dst, src as u8, off, imm), None);
+    }
+
+    fn add_item(&mut self, insn: Insn, upper: Option<u32>) {
+        self.items.push(Item { insn, upper, to: None });
     }
 
     /// Adds an instruction whose right side may be either.
@@ -168,8 +172,7 @@ impl Assembler {
 
     fn wide(&mut self, dst: Reg, meaning: u8, low: u32, high: u32) {
         let code = class::LD | Size::DW as u8;
-        let insn = Insn::new(code, dst, Reg::R0, 0, low.cast_signed());
-        self.items.push(Item::wide(insn.with_pseudo_source(dst, meaning), high));
+        self.add_item(Insn::new(code, dst, meaning, 0, low.cast_signed()), Some(high));
     }
 
     /// R0 = the helper's answer; R1 to R5 hold nothing afterwards.
@@ -179,8 +182,8 @@ impl Assembler {
 
     /// Calls a function of the kernel (kfunc).
     pub fn call_kernel(&mut self, function: KernelFunction) {
-        let insn = Insn::new(class::JMP | part::CALL, Reg::R0, Reg::R0, 0, function.0);
-        self.items.push(Item::plain(insn.with_pseudo_source(Reg::R0, pseudo::KERNEL_FUNCTION)));
+        let code = class::JMP | part::CALL;
+        self.add_item(Insn::new(code, Reg::R0, pseudo::KERNEL_FUNCTION, 0, function.0), None);
     }
 
     /// Ends the program; R0 is its answer.
@@ -359,24 +362,12 @@ struct Item {
 }
 
 impl Item {
-    fn plain(insn: Insn) -> Self {
-        Self { insn, upper: None, to: None }
-    }
-
-    fn wide(insn: Insn, upper: u32) -> Self {
-        Self { insn, upper: Some(upper), to: None }
-    }
-
     fn is_jump(&self) -> bool {
         self.insn.code == class::JMP | part::JA
     }
 
     fn is_exit(&self) -> bool {
         self.insn.code == class::JMP | part::EXIT
-    }
-
-    fn insns(&self) -> usize {
-        if self.upper.is_some() { 2 } else { 1 }
     }
 }
 
@@ -390,7 +381,7 @@ fn lay_out(items: &[Item], labels: &[Option<usize>]) -> Result<Vec<Insn>, Fault>
     let mut insns = 0;
     for (item, kept) in items.iter().zip(&kept) {
         starts.push(insns);
-        insns += if *kept { item.insns() } else { 0 };
+        insns += if *kept { 1 + usize::from(item.upper.is_some()) } else { 0 };
     }
     if insns > MAX_INSNS {
         return Err(Fault::TooLong { insns });

@@ -62,19 +62,13 @@ const _: () = {
 };
 
 impl Insn {
-    fn new(code: u8, dst: Reg, src: Reg, off: i16, imm: i32) -> Self {
-        Self { code, registers: pack(dst as u8, src as u8), off, imm }
+    /// `src` is a register's number, or one of `pseudo`.
+    fn new(code: u8, dst: Reg, src: u8, off: i16, imm: i32) -> Self {
+        let dst = dst as u8;
+        let little = cfg!(target_endian = "little");
+        let registers = if little { src << 4 | dst } else { dst << 4 | src };
+        Self { code, registers, off, imm }
     }
-
-    /// Sets the number in place of the source register, which gives `imm` its meaning.
-    fn with_pseudo_source(mut self, dst: Reg, source: u8) -> Self {
-        self.registers = pack(dst as u8, source);
-        self
-    }
-}
-
-fn pack(dst: u8, src: u8) -> u8 {
-    if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src }
 }
 
 /// Classes of instructions: the lower three bits of a code (`BPF_CLASS`).
