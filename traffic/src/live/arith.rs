@@ -1,81 +1,59 @@
 //! Arithmetic in programs: hashes, numbers in a range, checksums, classes of a histogram.
 
-use sluicegate::filter::ebpf::{Assembler, Reg, RightSide, Size};
+use sluicegate::filter::ebpf::{Alu, Assembler, Reg, RightSide, Size};
 
 use crate::plan::{Finish, RandomKey, constants};
 use crate::rate::Histogram;
 
-/// to = the hash of `number` by `key`, as [`crate::plan::hash`]. Clobbers `scratch`.
-pub(super) fn hash(asm: &mut Assembler, key: RandomKey, number: Reg, to: Reg, scratch: Reg) {
+/// number = its hash by `key`, as [`crate::plan::hash`]. Clobbers `scratch`.
+pub(super) fn hash(asm: &mut Assembler, key: RandomKey, number: Reg, scratch: Reg) {
     let [first, second] = constants::MIX;
-    if to != number {
-        asm.mov(to, number);
-    }
     asm.load_constant(scratch, constants::GOLDEN);
-    asm.mul(to, scratch);
+    asm.mul(number, scratch);
     asm.load_constant(scratch, key.0.wrapping_add(constants::GOLDEN));
-    asm.add(to, scratch);
-    mix(asm, to, scratch, 30, Some(first));
-    mix(asm, to, scratch, 27, Some(second));
-    mix(asm, to, scratch, 31, None);
-}
-
-fn mix(asm: &mut Assembler, to: Reg, scratch: Reg, bits: i32, factor: Option<u64>) {
-    asm.mov(scratch, to).rsh(bits);
-    asm.xor(to, scratch);
-    if let Some(factor) = factor {
-        asm.load_constant(scratch, factor);
-        asm.mul(to, scratch);
+    asm.add(number, scratch);
+    for (bits, factor) in [(30, Some(first)), (27, Some(second)), (31, None)] {
+        asm.mov(scratch, number).rsh(bits);
+        asm.xor(number, scratch);
+        if let Some(factor) = factor {
+            asm.load_constant(scratch, factor);
+            asm.mul(number, scratch);
+        }
     }
 }
 
 /// random = a number below `count`, as [`crate::plan::Frames`] computes it.
 pub(super) fn below(asm: &mut Assembler, random: Reg, count: u64, scratch: Reg) {
-    if count.is_power_of_two() {
-        mask(asm, random, count - 1, scratch);
-    } else if count <= 1 << 32 {
-        asm.mov32(random, random);
-        multiply(asm, random, count, scratch);
-        asm.rsh(random, 32);
+    if count.is_power_of_two() || count > 1 << 32 {
+        modulo(asm, random, count, scratch);
     } else {
-        asm.load_constant(scratch, count);
-        asm.rem(random, scratch);
+        asm.mov32(random, random);
+        calculate(asm, Alu::Mul, random, count, scratch);
+        asm.rsh(random, 32);
     }
 }
 
 /// number = number mod count.
 pub(super) fn modulo(asm: &mut Assembler, number: Reg, count: u64, scratch: Reg) {
     if count.is_power_of_two() {
-        mask(asm, number, count - 1, scratch);
+        calculate(asm, Alu::And, number, count - 1, scratch);
     } else {
         asm.load_constant(scratch, count);
         asm.rem(number, scratch);
     }
 }
 
-/// reg &= bits.
-pub(super) fn mask(asm: &mut Assembler, reg: Reg, bits: u64, scratch: Reg) {
-    if bits == u64::from(u32::MAX) {
-        asm.mov32(reg, reg);
-    } else if bits != u64::MAX {
-        let bits = right_side(asm, bits, scratch);
-        asm.and(reg, bits);
-    }
-}
-
-/// reg += number, wrapping.
-pub(super) fn add(asm: &mut Assembler, reg: Reg, number: u64, scratch: Reg) {
-    if number != 0 {
-        let number = right_side(asm, number, scratch);
-        asm.add(reg, number);
-    }
-}
-
-/// reg *= factor, wrapping.
-pub(super) fn multiply(asm: &mut Assembler, reg: Reg, factor: u64, scratch: Reg) {
-    if factor != 1 {
-        let factor = right_side(asm, factor, scratch);
-        asm.mul(reg, factor);
+/// reg = reg, calculated with a number of 64 bits.
+pub(super) fn calculate(asm: &mut Assembler, alu: Alu, reg: Reg, number: u64, scratch: Reg) {
+    match (alu, number) {
+        (Alu::Add, 0) | (Alu::Mul, 1) | (Alu::And, u64::MAX) => {}
+        (Alu::And, 0xffff_ffff) => {
+            asm.mov32(reg, reg);
+        }
+        _ => {
+            let number = right_side(asm, number, scratch);
+            asm.alu(alu, reg, number);
+        }
     }
 }
 
@@ -94,26 +72,6 @@ fn right_side(asm: &mut Assembler, number: u64, scratch: Reg) -> RightSide {
 pub(super) fn store_constant(asm: &mut Assembler, base: Reg, at: i16, number: u64, scratch: Reg) {
     let number = right_side(asm, number, scratch);
     asm.store(Size::DW, base + at, number);
-}
-
-/// sum += a number loaded from the packet without a change of byte order.
-pub(super) fn add_term(
-    asm: &mut Assembler,
-    sum: Reg,
-    term: Reg,
-    bytes: u8,
-    odd: bool,
-    scratch: Reg,
-) {
-    if bytes == 8 {
-        asm.mov(scratch, term).rsh(32);
-        asm.mov32(term, term).add(scratch);
-    }
-    if odd {
-        // Folding brings the upper byte back.
-        asm.lsh(term, 8);
-    }
-    asm.add(sum, term);
 }
 
 /// sum = the sum folded into 16 bits, as [`crate::plan::fold`].

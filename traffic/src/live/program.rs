@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{
-    Assembler, Fault, Helper, Insn, Label, Memory, Reg, Size, xdp_action, xdp_md,
+    Alu, Assembler, Fault, Helper, Insn, Label, Memory, Reg, Size, xdp_action, xdp_md,
 };
 
 use sluicegate::xdp::live::Exit;
@@ -142,7 +142,7 @@ impl<'a> ProgramWriter<'a> {
             });
         }
         self.asm.place(self.refused);
-        self.count(word::REFUSED, 1);
+        self.count(word::REFUSED);
         self.asm.mov(R0, xdp_action::DROP);
         self.asm.exit();
     }
@@ -191,7 +191,7 @@ impl<'a> ProgramWriter<'a> {
         for sum in &lane.stream.sums {
             self.write_sum(lane, sum);
         }
-        self.count(word::PACKETS, 1);
+        self.count(word::PACKETS);
         self.asm.load(Size::DW, R2, FP + LENGTH);
         self.asm.load(Size::DW, R1, SHEET + word::BYTES).add(R2);
         self.asm.store(Size::DW, SHEET + word::BYTES, R1);
@@ -199,8 +199,8 @@ impl<'a> ProgramWriter<'a> {
     }
 
     /// One program runs on one CPU and is the only writer of this counter: no atomics.
-    fn count(&mut self, word: i16, by: i32) {
-        self.asm.load(Size::DW, R1, SHEET + word).add(by).store(Size::DW, SHEET + word);
+    fn count(&mut self, word: i16) {
+        self.asm.load(Size::DW, R1, SHEET + word).add(1).store(Size::DW, SHEET + word);
     }
 
     /// Loads the packet's number, and its flow's if the stream uses it.
@@ -219,8 +219,8 @@ impl<'a> ProgramWriter<'a> {
         }
         self.asm.mov(R1, NUMBER);
         arith::modulo(&mut self.asm, R1, (flows - worker).div_ceil(workers), R2);
-        arith::multiply(&mut self.asm, R1, workers, R2);
-        arith::add(&mut self.asm, R1, worker, R2);
+        arith::calculate(&mut self.asm, Alu::Mul, R1, workers, R2);
+        arith::calculate(&mut self.asm, Alu::Add, R1, worker, R2);
         self.asm.store(Size::DW, FP + FLOW, R1);
     }
 
@@ -239,9 +239,9 @@ impl<'a> ProgramWriter<'a> {
     }
 
     fn draw_word(&mut self, key: RandomKey, words: u8, word: u8, place: i16) {
-        arith::multiply(&mut self.asm, R1, u64::from(words), R2);
-        arith::add(&mut self.asm, R1, u64::from(word), R2);
-        arith::hash(&mut self.asm, key, R1, R1, R2);
+        arith::calculate(&mut self.asm, Alu::Mul, R1, u64::from(words), R2);
+        arith::calculate(&mut self.asm, Alu::Add, R1, u64::from(word), R2);
+        arith::hash(&mut self.asm, key, R1, R2);
         self.asm.store(Size::DW, FP + place, R1);
     }
 
@@ -353,7 +353,7 @@ impl<'a> ProgramWriter<'a> {
         match &part.source {
             FieldSource::Steps { index, step } => {
                 self.load_index(lane, index);
-                arith::multiply(&mut self.asm, R2, *step, R3);
+                arith::calculate(&mut self.asm, Alu::Mul, R2, *step, R3);
             }
             FieldSource::List { index, values } => {
                 let table = self.sheet.table(values.iter().copied());
@@ -373,32 +373,27 @@ impl<'a> ProgramWriter<'a> {
                 self.asm.mov(R2, R0);
             }
         }
-        arith::add(&mut self.asm, R2, part.base, R3);
+        arith::calculate(&mut self.asm, Alu::Add, R2, part.base, R3);
         if part.shift != 0 {
             self.asm.lsh(R2, i32::from(part.shift));
         }
-        arith::mask(&mut self.asm, R2, part.mask, R3);
+        arith::calculate(&mut self.asm, Alu::And, R2, part.mask, R3);
     }
 
     /// R2 = the index.
     fn load_index(&mut self, lane: &Lane<'_>, index: &Index) {
-        match (index.random, index.per) {
-            (Some(draw), per) => {
-                self.asm.load(Size::DW, R2, Self::drawn(lane, per, draw));
-                if draw.shift != 0 {
-                    self.asm.rsh(R2, i32::from(draw.shift));
-                }
-                arith::below(&mut self.asm, R2, index.count, R3);
+        if let Some(draw) = index.random {
+            self.asm.load(Size::DW, R2, Self::drawn(lane, index.per, draw));
+            if draw.shift != 0 {
+                self.asm.rsh(R2, i32::from(draw.shift));
             }
-            (None, Per::Packet) => {
-                self.asm.mov(R2, NUMBER);
-                arith::modulo(&mut self.asm, R2, index.count, R3);
-            }
-            (None, Per::Flow) => {
-                self.asm.load(Size::DW, R2, FP + FLOW);
-                arith::modulo(&mut self.asm, R2, index.count, R3);
-            }
+            return arith::below(&mut self.asm, R2, index.count, R3);
         }
+        match index.per {
+            Per::Packet => self.asm.mov(R2, NUMBER),
+            Per::Flow => self.asm.load(Size::DW, R2, FP + FLOW),
+        };
+        arith::modulo(&mut self.asm, R2, index.count, R3);
     }
 
     fn write_sum(&mut self, lane: &Lane<'_>, sum: &Sum) {
@@ -438,7 +433,15 @@ impl<'a> ProgramWriter<'a> {
                 2
             }
         };
-        arith::add_term(&mut self.asm, R1, R2, bytes, term.odd, R3);
+        if bytes == 8 {
+            self.asm.mov(R3, R2).rsh(32);
+            self.asm.mov32(R2, R2).add(R3);
+        }
+        if term.odd {
+            // Folding brings the upper byte back.
+            self.asm.lsh(R2, 8);
+        }
+        self.asm.add(R1, R2);
     }
 }
 
