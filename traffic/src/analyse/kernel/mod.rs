@@ -65,59 +65,49 @@ impl InKernel {
     }
 
     fn share(&self, cpu: usize) -> Share {
-        let get = |at: usize| self.counters.get((cpu * CPU_BYTES + at) / 8);
-        let delays = (0..STREAMS).map(|stream| {
-            let get = |at: usize| get(DELAYS + stream * delay::BYTES + at);
-            let classes = (0..Latencies::CLASSES).map(|class| delay::CLASSES as usize + class * 8);
-            let delays = Delays {
-                times: Latencies::from_counts(classes.map(get)),
-                longest_ns: get(delay::LONGEST as usize),
-                other_clock: get(delay::OTHER_CLOCK as usize),
-            };
-            (stream as u8, delays)
-        });
-        let tracks = (0..STREAMS * WORKERS).filter_map(|index| {
-            let get = |at: i16| get(TRACKS + index * track::BYTES + at as usize);
+        let cpu = cpu * CPU_BYTES;
+        let [unstamped, corrupt, untracked, unchecked] = self.words(cpu + word::UNSTAMPED as usize);
+        let delays = |stream| self.delays(cpu + DELAYS + stream * delay::BYTES);
+        let delays = (0..STREAMS).map(|stream| (stream as u8, delays(stream)));
+        let tracks = (0..STREAMS * WORKERS).map(|index| {
             let (stream, worker) = ((index / WORKERS) as u8, (index % WORKERS) as u8);
-            let is_any = get(track::LAST) != 0 || get(track::CORRUPT) != 0;
-            is_any.then(|| track_share(stream, worker, get))
+            self.track(stream, worker, cpu + TRACKS + index * track::BYTES)
         });
+        let is_any = |track: &TrackShare| track.counts.corrupt > 0 || !track.runs.is_empty();
         Share {
-            tracks: tracks.collect(),
+            tracks: tracks.filter(is_any).collect(),
             delays: delays.filter(|(_, delays)| delays.is_any()).collect(),
-            others: Others {
-                unstamped: get(word::UNSTAMPED as usize),
-                corrupt: get(word::CORRUPT as usize),
-                untracked: get(word::UNTRACKED as usize),
-                unchecked: get(word::UNCHECKED as usize),
-            },
+            others: Others { unstamped, corrupt, untracked, unchecked },
         }
     }
-}
 
-fn track_share(stream: u8, worker: u8, get: impl Fn(i16) -> u64) -> TrackShare {
-    let counts = StreamCounts {
-        received: get(track::RECEIVED),
-        duplicates: get(track::DUPLICATES),
-        reordered: get(track::REORDERED),
-        late: get(track::LATE),
-        corrupt: get(track::CORRUPT),
-    };
-    let run = |by: i16| NumberRun {
-        first: get(track::FIRST + by),
-        last: get(track::LAST + by),
-        different: get(track::DIFFERENT + by),
-        first_ns: get(track::FIRST_NS + by),
-        last_ns: get(track::LAST_NS + by),
-    };
-    let ended = get(track::ENDED);
-    let many = track::RUNS_MAX as u64;
-    let forgotten = ended.saturating_sub(many);
-    let place = |number: u64| (number % many) as i16 * track::RUN_BYTES;
-    let remembered = (forgotten..ended).map(|number| run(track::RUNS - track::RUN + place(number)));
-    let runs = remembered.chain([run(0)]).filter(|run| run.last != 0).collect();
-    let forgotten = (get(track::ENDED_LOST), forgotten);
-    TrackShare { stream, worker, counts, runs, forgotten }
+    fn delays(&self, at: usize) -> Delays {
+        let [longest_ns, other_clock] = self.words(at + delay::LONGEST as usize);
+        let classes: [u64; Latencies::CLASSES] = self.words(at + delay::CLASSES as usize);
+        Delays { times: Latencies::from_counts(classes), longest_ns, other_clock }
+    }
+
+    fn track(&self, stream: u8, worker: u8, at: usize) -> TrackShare {
+        let run = |by: i16| {
+            let [different, first, last, first_ns, last_ns] = self.words(at + by as usize);
+            NumberRun { first, last, different, first_ns, last_ns }
+        };
+        let [received, duplicates, reordered, late, corrupt] =
+            self.words(at + track::RECEIVED as usize);
+        let counts = StreamCounts { received, duplicates, reordered, late, corrupt };
+        let [ended, lost] = self.words(at + track::ENDED as usize);
+        let many = track::RUNS_MAX as u64;
+        let forgotten = ended.saturating_sub(many);
+        let stored = |number: u64| track::RUNS + (number % many) as i16 * track::RUN_BYTES;
+        let runs = (forgotten..ended).map(stored).chain([track::RUN]).map(run);
+        let runs = runs.filter(|run| run.last != 0).collect();
+        TrackShare { stream, worker, counts, runs, forgotten: (lost, forgotten) }
+    }
+
+    /// The words from a byte offset of the memory on.
+    fn words<const N: usize>(&self, at: usize) -> [u64; N] {
+        std::array::from_fn(|word| self.counters.get(at / 8 + word))
+    }
 }
 
 impl Inspect for InKernel {
@@ -214,7 +204,7 @@ mod delay {
     pub const BYTES: usize = CLASSES as usize + super::Latencies::CLASSES * 8;
 }
 
-/// Byte offsets of a track.
+/// Byte offsets of a track. Its reader takes the counts, and the words of a run, in this order.
 mod track {
     pub const RECEIVED: i16 = 0;
     pub const DUPLICATES: i16 = 8;
