@@ -70,8 +70,8 @@ impl LiveSender {
             }
         }
         // All are told to end before one is joined: on few CPUs each needs some time.
-        self.sending.iter().for_each(Sending::tell);
-        let ends: Vec<_> = self.sending.iter_mut().map(Sending::end).collect();
+        self.sending.iter().for_each(|sending| sending.thread.tell());
+        let ends: Vec<_> = self.sending.iter_mut().map(|sending| sending.thread.end()).collect();
         self.note_counters(thread);
         (self.sent(), ends.into_iter().collect())
     }
@@ -102,7 +102,7 @@ impl LiveSender {
 }
 
 fn done(sending: &Sending) -> Done {
-    let (redirects, counters) = (sending.redirects(), sending.counters());
+    let (redirects, counters) = (sending.thread.redirects(), sending.counters());
     Done {
         packets: counters.packets + counters.refused,
         bytes: counters.bytes,
@@ -115,7 +115,7 @@ fn done(sending: &Sending) -> Done {
         },
         left_out: LeftOut::default(),
         restarts: counters.restarts,
-        busy: sending.busy(),
+        busy: sending.thread.busy(),
     }
 }
 

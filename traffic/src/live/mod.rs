@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
-use sluicegate::xdp::RedirectCounts;
 use sluicegate::xdp::live::{
     Exit, LiveProgram, LiveThread, LiveThreadConfig, Next, SharedCounters,
 };
@@ -46,7 +45,8 @@ pub struct Sending {
     counters: WorkerCounters,
     limit: Option<u64>,
     done: Arc<OnceLock<Instant>>,
-    running: LiveThread,
+    /// The thread that sends. To end several senders, tell each before you end one. The counters stay.
+    pub thread: LiveThread,
 }
 
 /// Counters of a worker.
@@ -139,8 +139,8 @@ impl Live {
             }
         };
         let config = LiveThreadConfig { exit, cpu, first_runs: FIRST_RUNS, waits: false };
-        let running = LiveThread::start(program, &config, next)?;
-        Ok(Sending { counters, limit: packets, done, running })
+        let thread = LiveThread::start(program, &config, next)?;
+        Ok(Sending { counters, limit: packets, done, thread })
     }
 
     /// Sets the pace, as [`Sending::set_pace`].
@@ -166,11 +166,6 @@ impl Sending {
         }
     }
 
-    /// Returns the fate of packets handed to the interface; exact after the end.
-    pub fn redirects(&self) -> RedirectCounts {
-        self.running.redirects()
-    }
-
     /// The lateness of each burst's first packet against the timetable.
     pub fn gaps(&self) -> Gaps {
         let WorkerCounters { shared, gaps, .. } = &self.counters;
@@ -181,37 +176,18 @@ impl Sending {
     /// Reports whether the worker ended before all packets were sent.
     pub fn has_failed(&self) -> bool {
         let Counters { packets, refused, .. } = self.counters();
-        self.running.is_finished() && self.limit.is_none_or(|limit| packets + refused < limit)
+        self.thread.is_finished() && self.limit.is_none_or(|limit| packets + refused < limit)
     }
 
     /// Reports whether the worker is done, or failed.
     pub fn is_finished(&self) -> bool {
         let all = |limit| self.counters().packets >= limit;
-        self.running.is_finished() || self.limit.is_some_and(all)
+        self.thread.is_finished() || self.limit.is_some_and(all)
     }
 
     /// The time when the worker had sent all packets; with a pace, late by a millisecond or so.
     pub fn done_at(&self) -> Option<Instant> {
         self.done.get().copied()
-    }
-
-    /// The share of time that the thread was on a CPU, after its end.
-    pub fn busy(&self) -> f64 {
-        self.running.busy()
-    }
-
-    /// Requests the end without waiting. To end several senders, request each before waiting for
-    /// one.
-    pub fn tell(&self) {
-        self.running.tell();
-    }
-
-    /// Ends the thread, within a few milliseconds. The counters stay.
-    ///
-    /// # Errors
-    /// The error that ended the thread before.
-    pub fn end(&mut self) -> Result<()> {
-        self.running.end()
     }
 }
 
