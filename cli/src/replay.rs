@@ -353,8 +353,8 @@ mod tests {
         let path = Path::new("map");
         let text =
             "# the lab\n\n192.0.2.0/24=198.18.0.0/24 # all of it\n  2:0:0:0:0:1=2:0:0:0:0:2\n";
-        let shown: Vec<_> = rules(path, text).unwrap().iter().map(ToString::to_string).collect();
-        assert_eq!(shown, ["192.0.2.0/24=198.18.0.0/24", "02:00:00:00:00:01=02:00:00:00:00:02"]);
+        let one_by_one = ["192.0.2.0/24=198.18.0.0/24", "02:00:00:00:00:01=02:00:00:00:00:02"];
+        assert_eq!(rules(path, text).unwrap(), one_by_one.map(|rule| rule.parse().unwrap()));
         let error = rules(path, "# fine\nnonsense").unwrap_err().to_string();
         assert!(error.starts_with("map, line 2: "), "{error}");
     }
