@@ -73,7 +73,7 @@ pub enum Error {
         expression: String,
         /// The compiler's complaint.
         message: String,
-        /// Where the expression stops making sense: a byte offset from its start.
+        /// The byte where the expression stops making sense, counted from 0. The message counts from 1.
         column: Option<usize>,
     },
 

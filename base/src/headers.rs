@@ -98,7 +98,7 @@ pub struct Ipv4Header {
     pub header_bytes: usize,
     /// Bytes of the packet; 0 if the card splits it later (TSO).
     pub total_bytes: usize,
-    /// The protocol of the payload.
+    /// The protocol of the payload. Each fragment names it, but only the first has the payload's header.
     pub protocol: u8,
     /// The packet is a fragment.
     pub fragment: bool,
@@ -127,7 +127,7 @@ impl Ipv4Header {
 pub struct Ipv6Extension {
     /// Bytes of the header, at least 8.
     pub bytes: usize,
-    /// The protocol of the next header.
+    /// The protocol of the next header, which fragments after the first do not have.
     pub next: u8,
     /// The packet is a fragment.
     pub fragment: bool,
