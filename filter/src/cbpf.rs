@@ -7,15 +7,16 @@ use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What a load takes, in network byte order, and calculations have the same numbers as in eBPF.
-pub use crate::ebpf::{Alu, Size};
+/// Sizes of loads, calculations and comparisons have the numbers of eBPF.
+pub use crate::ebpf::{Alu, Compare, Size};
 
-/// The loads and calculations that classic BPF has.
+/// Those that classic BPF has.
 const LOADS: [Size; 3] = [Size::B, Size::H, Size::W];
 const CALCULATIONS: [Alu; 10] = {
     use Alu::*;
     [Add, Sub, Mul, Div, Or, And, Lsh, Rsh, Rem, Xor]
 };
+const COMPARISONS: [Compare; 4] = [Compare::Eq, Compare::Gt, Compare::Ge, Compare::Set];
 
 /// How many scratch cells a program has: `M[0]` to `M[15]` (`BPF_MEMWORDS`).
 pub const CELLS: usize = libc::BPF_MEMWORDS as usize;
@@ -51,28 +52,10 @@ pub enum Operand {
     X,
 }
 
-/// Comparisons of A, without sign.
-#[repr(u16)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
-    /// A == operand.
-    Equal = libc::BPF_JEQ as u16,
-    /// A > operand.
-    Greater = libc::BPF_JGT as u16,
-    /// A >= operand.
-    GreaterOrEqual = libc::BPF_JGE as u16,
-    /// A and the operand have a bit in common.
-    AnyBit = libc::BPF_JSET as u16,
-}
-
-impl Condition {
-    const ALL: [Self; 4] = [Self::Equal, Self::Greater, Self::GreaterOrEqual, Self::AnyBit];
-}
-
 /// The meaning of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A = the packet at k.
+    /// A = the packet at k, from network byte order.
     Load(Size, u32),
     /// A = the packet at X + k.
     LoadIndirect(Size, u32),
@@ -102,7 +85,7 @@ pub enum Op {
     /// Skips this number of instructions; back, for libpcap's `protochain` loops, which no kernel takes.
     Jump(i32),
     /// Skips the first number of instructions if A compares so, otherwise the second.
-    Branch(Condition, Operand, u8, u8),
+    Branch(Compare, Operand, u8, u8),
     /// The verdict: how many bytes to keep; 0 rejects the packet.
     Return(u32),
     /// The verdict is A.
@@ -121,7 +104,7 @@ impl Op {
             LOADS.iter().flat_map(|&size| [Self::Load(size, k), Self::LoadIndirect(size, k)]);
         let with_operand = [Operand::K(k), Operand::X].into_iter().flat_map(|operand| {
             let calculations = CALCULATIONS.map(|alu| Self::Calculate(alu, operand));
-            let branches = Condition::ALL.map(|is| Self::Branch(is, operand, jt, jf));
+            let branches = COMPARISONS.map(|is| Self::Branch(is, operand, jt, jf));
             calculations.into_iter().chain(branches)
         });
         let others = [

@@ -3,7 +3,7 @@
 //! A [`Program`] ends, whatever the packet holds: its jumps stay inside and lead forward, or, in
 //! the loops libpcap makes of `protochain`, go back at most once for each byte of the packet.
 
-use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Size};
+use super::cbpf::{Alu, CELLS, Instruction, Op, Operand, Size};
 use super::vlan;
 use sluicegate_base::error::{Error, Result};
 
@@ -113,7 +113,7 @@ impl Program {
                     next = next.wrapping_add_signed(by as isize);
                 }
                 Op::Branch(condition, operand, jt, jf) => {
-                    let holds = compare(condition, a, value(operand, x));
+                    let holds = condition.holds(a, value(operand, x));
                     next += usize::from(if holds { jt } else { jf });
                 }
                 Op::Return(k) => return Some(k),
@@ -151,16 +151,6 @@ fn value(operand: Operand, x: u32) -> u32 {
     match operand {
         Operand::K(k) => k,
         Operand::X => x,
-    }
-}
-
-#[inline]
-fn compare(condition: Condition, a: u32, b: u32) -> bool {
-    match condition {
-        Condition::Equal => a == b,
-        Condition::Greater => a > b,
-        Condition::GreaterOrEqual => a >= b,
-        Condition::AnyBit => a & b != 0,
     }
 }
 
@@ -209,6 +199,7 @@ pub(super) fn extension_number(k: u32) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cbpf::Compare;
 
     fn program(ops: &[Op]) -> Result<Program> {
         Program::new(ops.iter().map(|op| op.encode()).collect::<Vec<_>>())
@@ -266,17 +257,17 @@ mod tests {
             ("A to X and back", &[big, CopyToX, LoadConstant(1), CopyToA], 0xffff_fff0),
             (
                 "a branch that holds skips jt",
-                &[big, Branch(Condition::Greater, k(0xffff), 1, 0), Return(1), LoadConstant(9)],
+                &[big, Branch(Compare::Gt, k(0xffff), 1, 0), Return(1), LoadConstant(9)],
                 9,
             ),
             (
                 "a branch that does not hold skips jf",
-                &[Branch(Condition::AnyBit, k(0xffff), 0, 1), Return(1), LoadConstant(9)],
+                &[Branch(Compare::Set, k(0xffff), 0, 1), Return(1), LoadConstant(9)],
                 9,
             ),
             (
                 "greater or equal holds for equal, against X",
-                &[Branch(Condition::GreaterOrEqual, Operand::X, 1, 0), Return(1), LoadConstant(9)],
+                &[Branch(Compare::Ge, Operand::X, 1, 0), Return(1), LoadConstant(9)],
                 9,
             ),
             ("a jump skips", &[LoadConstant(9), Jump(1), LoadConstant(8)], 9),
@@ -299,7 +290,7 @@ mod tests {
             ("remainder by a constant 0", &[Calculate(Alu::Rem, k0), ReturnA], "zero"),
             ("a jump past the end", &[Jump(1), ReturnA], "out of"),
             ("a jump before the start", &[Jump(-2), ReturnA], "out of"),
-            ("a branch past the end", &[Branch(Condition::Equal, k0, 0, 1), ReturnA], "out of"),
+            ("a branch past the end", &[Branch(Compare::Eq, k0, 0, 1), ReturnA], "out of"),
         ];
         for (sentence, ops, reason) in rows {
             let error = program(ops).expect_err(sentence).to_string();

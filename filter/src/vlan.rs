@@ -24,7 +24,7 @@
 
 use std::ops::Range;
 
-use super::cbpf::{Alu, CELLS, Condition, Instruction, Op, Operand, Size};
+use super::cbpf::{Alu, CELLS, Compare, Instruction, Op, Operand, Size};
 use super::program::{MAX_KERNEL_INSTRUCTIONS, Program, is_extension};
 
 /// Where the tag stands in a frame on the wire.
@@ -56,9 +56,9 @@ pub(super) fn for_packet_socket(program: &Program, ethernet: bool) -> Result<Pro
         let tagged = [vec![Op::LoadConstant(0)], translate(true)?].concat();
         ops.push(load_extension(libc::SKF_AD_VLAN_TAG_PRESENT));
         match u8::try_from(tagged.len()) {
-            Ok(by) => ops.push(Op::Branch(Condition::Equal, Operand::K(0), by, 0)),
+            Ok(by) => ops.push(Op::Branch(Compare::Eq, Operand::K(0), by, 0)),
             Err(_) => ops.extend([
-                Op::Branch(Condition::Equal, Operand::K(0), 0, 1),
+                Op::Branch(Compare::Eq, Operand::K(0), 0, 1),
                 Op::Jump(tagged.len() as i32),
             ]),
         }
@@ -124,7 +124,7 @@ impl Translation {
             Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::X) => {
                 let value = self.value_cell()?;
                 let (nothing, shift) = (vec![Op::LoadConstant(0)], vec![Op::LoadCell(value), op]);
-                let shift = choose(Condition::GreaterOrEqual, 32, nothing, shift);
+                let shift = choose(Compare::Ge, 32, nothing, shift);
                 [vec![Op::Store(value), Op::CopyToA], shift].concat()
             }
             // Kept packets are kept whole; the port cuts them to its snaplen.
@@ -209,7 +209,7 @@ impl Translation {
             _ => vec![Op::LoadIndirect(width, self.place_of(k))],
         };
         // The load overwrites A, so A is free to look at X.
-        let check = Op::Branch(Condition::Greater, Operand::K(max_x), 0, 1);
+        let check = Op::Branch(Compare::Gt, Operand::K(max_x), 0, 1);
         Ok([vec![Op::CopyToA, check, Op::Return(0)], load].concat())
     }
 
@@ -219,7 +219,7 @@ impl Translation {
         // The offsets that touch the tag are few: a load of its own for each.
         let first_touching = TAG.start + 1 - width.bytes();
         for offset in (first_touching.max(k)..TAG.end).rev() {
-            load = choose(Condition::Equal, offset - k, self.load(width, offset)?, load);
+            load = choose(Compare::Eq, offset - k, self.load(width, offset)?, load);
         }
         let behind = if let Some(k) = k.checked_sub(TAG_BYTES) {
             vec![Op::LoadIndirect(width, k)]
@@ -233,7 +233,7 @@ impl Translation {
                 Op::LoadXCell(index),
             ]
         };
-        Ok(choose(Condition::GreaterOrEqual, TAG.end - k, behind, load))
+        Ok(choose(Compare::Ge, TAG.end - k, behind, load))
     }
 
     /// X = 4 × the low half of the wire's byte at k. Leaves A as it is.
@@ -256,7 +256,7 @@ impl Translation {
 }
 
 /// `yes`, which is short, if A compares so with a constant; otherwise `no`.
-fn choose(condition: Condition, k: u32, yes: Vec<Op>, no: Vec<Op>) -> Vec<Op> {
+fn choose(condition: Compare, k: u32, yes: Vec<Op>, no: Vec<Op>) -> Vec<Op> {
     let branch = Op::Branch(condition, Operand::K(k), 0, yes.len() as u8 + 1);
     [vec![branch], yes, vec![Op::Jump(no.len() as i32)], no].concat()
 }
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     fn branch(k: u32, yes: u8, no: u8) -> Op {
-        Op::Branch(Condition::Equal, Operand::K(k), yes, no)
+        Op::Branch(Compare::Eq, Operand::K(k), yes, no)
     }
 
     /// A branch over a block of `between` instructions.
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn jumps_inside_a_block_stay() {
-        let block = choose(Condition::Equal, 7, vec![Op::LoadLength], vec![Op::CopyToA; 2]);
+        let block = choose(Compare::Eq, 7, vec![Op::LoadLength], vec![Op::CopyToA; 2]);
         let ops = join(vec![vec![Op::Jump(1)], block, vec![Op::ReturnA]]);
         assert_eq!(ops[..4], [Op::Jump(5), branch(7, 0, 2), Op::LoadLength, Op::Jump(2)]);
     }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use bolero::TypeGenerator;
-use sluicegate::filter::cbpf::{Alu, Condition, Op, Operand, Size};
+use sluicegate::filter::cbpf::{Alu, Compare, Op, Operand, Size};
 use sluicegate::filter::{Filter, Program, explain};
 
 #[path = "../../filter/tests/vlan/kernel_filter.rs"]

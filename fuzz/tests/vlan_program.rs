@@ -4,7 +4,7 @@
 use bolero::TypeGenerator;
 use kernel_filter::{Skb, VlanTag, reads_unset_cell, run, takes};
 use sluicegate::filter::Program;
-use sluicegate::filter::cbpf::{Alu, Condition, Op, Operand, Size};
+use sluicegate::filter::cbpf::{Alu, Compare, Op, Operand, Size};
 
 #[path = "../../filter/tests/vlan/kernel_filter.rs"]
 mod kernel_filter;
@@ -101,8 +101,8 @@ impl Step {
         [Add, Sub, Mul, Div, Rem, Or, And, Xor, Lsh, Rsh][usize::from(self.jt % 10)]
     }
 
-    fn condition(&self) -> Condition {
-        use Condition::*;
-        [Equal, Greater, GreaterOrEqual, AnyBit][usize::from(self.width % 4)]
+    fn condition(&self) -> Compare {
+        use Compare::*;
+        [Eq, Gt, Ge, Set][usize::from(self.width % 4)]
     }
 }

@@ -20,7 +20,7 @@ use super::netlink::{BUFFER_BYTES, messages, subscribe};
 use super::{Interface, Netlink};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_filter::Instruction;
-use sluicegate_filter::cbpf::{self, Condition, Op, Operand, Size};
+use sluicegate_filter::cbpf::{self, Compare, Op, Operand, Size};
 
 /// An interface is asked about by its name, which may change meanwhile.
 const MAX_ASKS: usize = 8;
@@ -209,7 +209,7 @@ fn filter(index: u32) -> Vec<Instruction> {
     let checks = fields.iter().enumerate().flat_map(|(number, &(width, offset, value))| {
         // Behind this branch, up to the last operation, which rejects.
         let to_end = (ops - (2 * number + 2)) as u8;
-        let equal = Op::Branch(Condition::Equal, Operand::K(value), 0, to_end);
+        let equal = Op::Branch(Compare::Eq, Operand::K(value), 0, to_end);
         [Op::Load(width, offset), equal]
     });
     checks.chain([Op::Return(u32::MAX), Op::Return(0)]).map(Op::encode).collect()

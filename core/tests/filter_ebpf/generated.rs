@@ -5,7 +5,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRunner};
-use sluicegate::filter::cbpf::{Alu, Condition, Op, Operand, Size};
+use sluicegate::filter::cbpf::{Alu, Compare, Op, Operand, Size};
 use sluicegate::filter::{Filter, Program};
 use sluicegate::port::LINKTYPE_ETHERNET;
 
@@ -87,12 +87,7 @@ fn op() -> impl Strategy<Value = Op> {
         Alu::Rem,
         Alu::Xor,
     ]);
-    let condition = select(vec![
-        Condition::Equal,
-        Condition::Greater,
-        Condition::GreaterOrEqual,
-        Condition::AnyBit,
-    ]);
+    let condition = select(vec![Compare::Eq, Compare::Gt, Compare::Ge, Compare::Set]);
     prop_oneof![
         6 => (width(), offset())
             .prop_filter("not the kernel's extensions", |(_, k)| (*k as i32) >= 0 || *k > 0xffff_ff00)

@@ -253,6 +253,25 @@ pub enum Compare {
 }
 
 impl Compare {
+    /// Compares numbers of 32 bits.
+    #[inline]
+    pub fn holds(self, a: u32, b: u32) -> bool {
+        let (signed_a, signed_b) = (a.cast_signed(), b.cast_signed());
+        match self {
+            Self::Eq => a == b,
+            Self::Ne => a != b,
+            Self::Gt => a > b,
+            Self::Ge => a >= b,
+            Self::Lt => a < b,
+            Self::Le => a <= b,
+            Self::Set => a & b != 0,
+            Self::Sgt => signed_a > signed_b,
+            Self::Sge => signed_a >= signed_b,
+            Self::Slt => signed_a < signed_b,
+            Self::Sle => signed_a <= signed_b,
+        }
+    }
+
     /// The comparison that holds where this one does not; there is none for bits in common.
     pub fn inverse(self) -> Option<Self> {
         Some(match self {

@@ -15,7 +15,7 @@ mod survey;
 
 pub use frame::{Frame, Untranslatable};
 
-use super::cbpf::{CELLS, Condition, Op, Operand};
+use super::cbpf::{CELLS, Op, Operand};
 use super::ebpf::{Alu, Assembler, Compare, Helper, Label, Reg, RightSide, Size};
 use super::program::Program;
 use frame::{Cell, check_ops};
@@ -282,17 +282,9 @@ impl Translation<'_> {
         self.asm.load(Size::DW, kept, keep);
     }
 
-    fn branch(
-        &mut self,
-        copy: Copy,
-        condition: Condition,
-        operand: Operand,
-        yes: usize,
-        no: usize,
-    ) {
+    fn branch(&mut self, copy: Copy, compare: Compare, operand: Operand, yes: usize, no: usize) {
         let [if_yes, if_no] = [yes, no].map(|at| self.target(copy, at));
         let next = yes.min(no);
-        let compare = compare(condition);
         let source = self.source(operand);
         if if_yes == if_no {
             self.asm.jump(if_yes);
@@ -370,14 +362,5 @@ impl Translation<'_> {
             self.asm.mov32(A, 0);
             self.asm.place(done);
         }
-    }
-}
-
-fn compare(condition: Condition) -> Compare {
-    match condition {
-        Condition::Equal => Compare::Eq,
-        Condition::Greater => Compare::Gt,
-        Condition::GreaterOrEqual => Compare::Ge,
-        Condition::AnyBit => Compare::Set,
     }
 }

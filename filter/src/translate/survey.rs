@@ -168,11 +168,11 @@ fn writes(op: Op) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cbpf::{Condition, Size};
+    use crate::cbpf::{Compare, Size};
 
     #[test]
     fn the_first_check_is_for_all_that_every_passing_way_loads() {
-        let is = |k, yes, no| Op::Branch(Condition::Equal, Operand::K(k), yes, no);
+        let is = |k, yes, no| Op::Branch(Compare::Eq, Operand::K(k), yes, no);
         let ops = [
             Op::Load(Size::H, 12),
             is(0x0800, 0, 5),
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn values_read_before_a_write_are_found() {
-        let maybe = Op::Branch(Condition::Equal, Operand::K(0), 0, 1);
+        let maybe = Op::Branch(Compare::Eq, Operand::K(0), 0, 1);
         let rows: &[(&str, &[Op], u32)] = &[
             ("A at once", &[Op::ReturnA], A),
             ("A after a load", &[Op::LoadLength, Op::ReturnA], 0),

@@ -2,7 +2,7 @@
 //!
 //! Sources: net/core/filter.c (`bpf_check_classic`, `bpf_convert_filter`), linux/filter.h.
 
-use super::{Alu, Condition, Op, Operand, Program, Size};
+use super::{Alu, Compare, Op, Operand, Program, Size};
 
 const EXTENSIONS: i32 = -0x1000;
 const EXTENSIONS_END: i32 = 64;
@@ -103,10 +103,11 @@ fn execute(ops: &[Op], skb: &Skb<'_>) -> Option<u32> {
             Op::Branch(condition, operand, yes, no) => {
                 let b = value(operand);
                 let holds = match condition {
-                    Condition::Equal => a == b,
-                    Condition::Greater => a > b,
-                    Condition::GreaterOrEqual => a >= b,
-                    Condition::AnyBit => a & b != 0,
+                    Compare::Eq => a == b,
+                    Compare::Gt => a > b,
+                    Compare::Ge => a >= b,
+                    Compare::Set => a & b != 0,
+                    _ => return None,
                 };
                 next += usize::from(if holds { yes } else { no });
             }

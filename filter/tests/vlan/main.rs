@@ -5,7 +5,7 @@ use kernel_filter::{Skb, VlanTag, run, takes};
 use proptest::prelude::*;
 use real_captures::real_captures;
 use sluicegate_base::ring::LINKTYPE_ETHERNET;
-use sluicegate_filter::cbpf::{Alu, Condition, Op, Operand, Size};
+use sluicegate_filter::cbpf::{Alu, Compare, Op, Operand, Size};
 use sluicegate_filter::{Filter, Instruction, Program};
 
 mod kernel_filter;
@@ -253,12 +253,8 @@ fn op() -> impl Strategy<Value = Op> {
         Alu::Rem,
         Alu::Xor,
     ]);
-    let condition = proptest::sample::select(vec![
-        Condition::Equal,
-        Condition::Greater,
-        Condition::GreaterOrEqual,
-        Condition::AnyBit,
-    ]);
+    let condition =
+        proptest::sample::select(vec![Compare::Eq, Compare::Gt, Compare::Ge, Compare::Set]);
     let operand = prop_oneof![(1..40_u32).prop_map(Operand::K), Just(Operand::X)];
     prop_oneof![
         4 => (width(), offset())

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::fanout::{NET, load_from};
 use super::link_header::{LINKTYPE_RAW, LINKTYPE_SLL2, link_type_of};
 use crate::error::Result;
-use crate::filter::cbpf::{Condition, Op, Operand, Size};
+use crate::filter::cbpf::{Compare, Op, Operand, Size};
 use crate::filter::{Filter, Instruction};
 use crate::link::LinkNames;
 use crate::port::options::Fallback;
@@ -193,8 +193,7 @@ pub(super) fn program(filter: Option<&str>) -> Result<(Vec<Instruction>, Option<
             },
         ),
     };
-    let branch =
-        |value: u16, jt, jf| Op::Branch(Condition::Equal, Operand::K(value.into()), jt, jf);
+    let branch = |value: u16, jt, jf| Op::Branch(Compare::Eq, Operand::K(value.into()), jt, jf);
     let choice = [
         Op::Load(Size::W, HARDWARE_TYPE),
         branch(libc::ARPHRD_ETHER, 5, 0),

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::error::{Error, Result};
 use crate::filter::Instruction;
-use crate::filter::cbpf::{Alu, Condition, Op, Operand, Size};
+use crate::filter::cbpf::{Alu, Compare, Op, Operand, Size};
 use crate::headers::ethertype;
 use crate::port::packet_socket::Socket;
 use crate::xdp::bpf;
@@ -168,7 +168,7 @@ pub(super) fn load_from(header: u32, instruction: Instruction) -> Instruction {
 /// first socket.
 fn both_ways() -> Vec<Instruction> {
     let branch =
-        |ethertype: u16, jt, jf| Op::Branch(Condition::Equal, Operand::K(ethertype.into()), jt, jf);
+        |ethertype: u16, jt, jf| Op::Branch(Compare::Eq, Operand::K(ethertype.into()), jt, jf);
     let fold = |source, target| {
         let load = |at| Op::Load(Size::W, NET + at);
         [load(source), Op::CopyToX, load(target), Op::Calculate(Alu::Xor, Operand::X)]
