@@ -100,6 +100,10 @@ fn free_cells(program: &Program) -> Vec<u32> {
     (0..CELLS as u32).rev().filter(|cell| !used(cell)).collect()
 }
 
+/// Which of the free cells keeps a value, and which X.
+const VALUE: usize = 0;
+const INDEX: usize = 1;
+
 /// One of the two translations of a program, operation by operation.
 struct Translation {
     /// True if it is for frames whose tag was taken out.
@@ -117,12 +121,12 @@ impl Translation {
             Op::LoadXHeader(k) => self.load_header_length(k)?,
             Op::LoadLength if self.tag_out => vec![op, ADD_TAG],
             Op::LoadXLength if self.tag_out => {
-                let value = self.value_cell()?;
+                let value = self.free_cell(VALUE)?;
                 vec![Op::Store(value), Op::LoadLength, ADD_TAG, Op::CopyToX, Op::LoadCell(value)]
             }
             Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::K(32..)) => vec![Op::LoadConstant(0)],
             Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::X) => {
-                let value = self.value_cell()?;
+                let value = self.free_cell(VALUE)?;
                 let (nothing, shift) = (vec![Op::LoadConstant(0)], vec![Op::LoadCell(value), op]);
                 let shift = choose(Compare::Ge, 32, nothing, shift);
                 [vec![Op::Store(value), Op::CopyToA], shift].concat()
@@ -133,16 +137,7 @@ impl Translation {
         })
     }
 
-    /// A free cell to put a value by.
-    fn value_cell(&self) -> Result<u32, String> {
-        self.free_cell(0)
-    }
-
-    /// A free cell to put X by.
-    fn index_cell(&self) -> Result<u32, String> {
-        self.free_cell(1)
-    }
-
+    /// A scratch cell: [`VALUE`] or [`INDEX`].
     fn free_cell(&self, at: usize) -> Result<u32, String> {
         let cell = self.free.get(at).copied();
         cell.ok_or_else(|| format!("it leaves too few of the {CELLS} scratch cells free"))
@@ -172,7 +167,7 @@ impl Translation {
         if pieces.len() == 1 {
             return Ok(ops);
         }
-        let (value, index) = (self.value_cell()?, self.index_cell()?);
+        let (value, index) = (self.free_cell(VALUE)?, self.free_cell(INDEX)?);
         ops.push(Op::StoreX(index));
         for piece in &pieces[1..] {
             let bits = 8 * (piece.end - piece.start);
@@ -224,7 +219,7 @@ impl Translation {
         let behind = if let Some(k) = k.checked_sub(TAG_BYTES) {
             vec![Op::LoadIndirect(width, k)]
         } else {
-            let index = self.index_cell()?;
+            let index = self.free_cell(INDEX)?;
             vec![
                 Op::StoreX(index),
                 Op::Calculate(Alu::Sub, Operand::K(TAG_BYTES - k)),
@@ -244,7 +239,7 @@ impl Translation {
         if !self.tag_out || !TAG.contains(&k) {
             return Ok(vec![Op::LoadXHeader(self.place_of(k))]);
         }
-        let value = self.value_cell()?;
+        let value = self.free_cell(VALUE)?;
         let times_four = [
             Op::Calculate(Alu::And, Operand::K(0xf)),
             Op::Calculate(Alu::Lsh, Operand::K(2)),
