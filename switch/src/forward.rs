@@ -267,22 +267,27 @@ pub(crate) fn copy(to: &mut Member, batch: Batch, packet: &Packet<'_>, wire_byte
     }
 }
 
-/// Converts a packet to a form, in `scratch` if that changes it.
+/// Converts a packet to a form, in `scratch` if that changes it. Returns its bytes on the wire, too: a
+/// file may give fewer bytes than the packet has.
 #[inline]
-pub(crate) fn formed<'a>(packet: Packet<'a>, form: Form, scratch: &'a mut Vec<u8>) -> Packet<'a> {
-    let tag = match form {
-        Form::AsIs => return packet,
-        Form::Untagged => None,
-        Form::Tagged(tag) => Some(tag),
+pub(crate) fn formed<'a>(
+    packet: Packet<'a>,
+    decision: &Decision,
+    form: Form,
+    scratch: &'a mut Vec<u8>,
+) -> (Packet<'a>, u32) {
+    let bytes = decision.bytes;
+    let (tag, bytes) = match form {
+        Form::AsIs => return (packet, bytes),
+        Form::Untagged => (None, bytes.saturating_sub(VLAN_TAG_BYTES as u32)),
+        Form::Tagged(tag) if decision.tag.is_some() => (Some(tag), bytes),
+        Form::Tagged(tag) => (Some(tag), bytes.saturating_add(VLAN_TAG_BYTES as u32)),
     };
     scratch.clear();
     packet.segments().for_each(|segment| scratch.extend_from_slice(segment));
     let tagged = scratch.get(MAC_ADDRESSES_BYTES..MAC_ADDRESSES_BYTES + 2) == Some(&TAG[..]);
-    let old = MAC_ADDRESSES_BYTES..if tagged {
-        MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES
-    } else {
-        MAC_ADDRESSES_BYTES
-    };
+    let old_bytes = if tagged { VLAN_TAG_BYTES } else { 0 };
+    let old = MAC_ADDRESSES_BYTES..MAC_ADDRESSES_BYTES + old_bytes;
     match tag {
         Some(tag) => {
             let [high, low] = tag.to_be_bytes();
@@ -290,17 +295,7 @@ pub(crate) fn formed<'a>(packet: Packet<'a>, form: Form, scratch: &'a mut Vec<u8
         }
         None => drop(scratch.splice(old, [])),
     }
-    Packet::new(packet.meta(), scratch)
-}
-
-/// Bytes on the wire of a packet in a form. A file may give fewer bytes than the packet has.
-#[inline]
-pub(crate) fn formed_bytes(bytes: u32, tag: Option<u16>, form: Form) -> u32 {
-    match form {
-        Form::Untagged => bytes.saturating_sub(VLAN_TAG_BYTES as u32),
-        Form::Tagged(_) if tag.is_none() => bytes.saturating_add(VLAN_TAG_BYTES as u32),
-        Form::AsIs | Form::Tagged(_) => bytes,
-    }
+    (Packet::new(packet.meta(), scratch), bytes)
 }
 
 #[cfg(test)]
@@ -323,17 +318,18 @@ mod tests {
             ("none to take out", &plain, Form::Untagged, &plain),
             ("left alone", &tagged, Form::AsIs, &tagged),
         ] {
-            let mut scratch = Vec::new();
-            let packet = formed(Packet::new(&meta, frame), form, &mut scratch);
-            assert_eq!(packet.head(), &expected[..], "{sentence}");
             let tag = (frame.len() == tagged.len()).then_some(5);
-            assert!(
-                formed_bytes(0, tag, form) <= VLAN_TAG_BYTES as u32,
-                "{sentence}, wrong length"
-            );
+            let formed_of = |bytes, scratch: &mut Vec<u8>| {
+                let decision = Decision { fate: Fate::Flood, slots: 1, vlan: 5, tag, bytes };
+                let (packet, bytes) = formed(Packet::new(&meta, frame), &decision, form, scratch);
+                assert_eq!(packet.head(), &expected[..], "{sentence}");
+                bytes as usize
+            };
+            let mut scratch = Vec::new();
+            assert!(formed_of(0, &mut scratch) <= VLAN_TAG_BYTES, "{sentence}, wrong length");
             if (form, tag) != (Form::Untagged, None) {
-                let bytes = formed_bytes(frame.len() as u32, tag, form);
-                assert_eq!(bytes as usize, expected.len(), "{sentence}");
+                let bytes = formed_of(frame.len() as u32, &mut scratch);
+                assert_eq!(bytes, expected.len(), "{sentence}");
             }
         }
     }

@@ -64,8 +64,6 @@ pub struct Switch {
     removed: Vec<MemberState>,
     /// The most packets that the switch still receives.
     budget: u64,
-    /// The number of monitors.
-    watchers: usize,
     /// Batches so far.
     batches: u64,
     start: Instant,
@@ -85,7 +83,6 @@ impl Switch {
             events: Vec::new(),
             removed: Vec::new(),
             budget: u64::MAX,
-            watchers: 0,
             batches: 0,
             start: now,
             checked: now,
@@ -235,7 +232,6 @@ impl Switch {
         if let Some(member) = &mut self.members[usize::from(port)] {
             member.watchers.push((number, writer));
         }
-        self.count_watchers();
         Ok(())
     }
 
@@ -244,11 +240,6 @@ impl Switch {
         for member in self.members.iter_mut().flatten() {
             member.watchers.retain(|(watcher, _)| *watcher != number);
         }
-        self.count_watchers();
-    }
-
-    fn count_watchers(&mut self) {
-        self.watchers = self.members.iter().flatten().map(|member| member.watchers.len()).sum();
     }
 
     /// Takes the changes of the ports since the last call.
@@ -260,7 +251,8 @@ impl Switch {
     pub fn turn(&mut self) -> u64 {
         let now = Instant::now();
         let tick = tick(self.start, now);
-        let now_ns = if self.watchers > 0 { now_ns() } else { 0 };
+        let is_watched = self.members.iter().flatten().any(|member| !member.watchers.is_empty());
+        let now_ns = if is_watched { now_ns() } else { 0 };
         self.send(|member| member.unsent);
         let mut came = 0;
         for number in 0..self.members.len() {
@@ -287,7 +279,7 @@ impl Switch {
             }
             came += packets;
         }
-        if self.watchers > 0 {
+        if is_watched {
             let members = self.members.iter_mut().flatten();
             members.flat_map(|m| &mut m.watchers).for_each(|(_, writer)| writer.publish());
         }
@@ -438,8 +430,7 @@ fn spread(
         let Some(packet) = from.rx().packets().next() else { return copies };
         for to in members.iter_mut().flatten() {
             let Some(form) = form(rules, to, decision.vlan, decision.tag) else { continue };
-            let bytes = forward::formed_bytes(decision.bytes, decision.tag, form);
-            let packet = forward::formed(packet, form, scratch);
+            let (packet, bytes) = forward::formed(packet, decision, form, scratch);
             forward::copy(to, batch, &packet, bytes);
             copies += 1;
         }
@@ -605,7 +596,6 @@ impl Switch {
         let state = state(&mut member, 0);
         self.removed.push(state);
         drop(member);
-        self.count_watchers();
     }
 }
 
