@@ -306,6 +306,7 @@ struct Table {
 /// The offsets of all words and tables, with their initial content.
 #[derive(Debug, Default)]
 struct CounterLayout {
+    /// The initial content.
     words: Vec<u64>,
 }
 
@@ -341,10 +342,5 @@ impl CounterLayout {
             word[..chunk.len()].copy_from_slice(chunk);
             u64::from_ne_bytes(word)
         }))
-    }
-
-    /// Returns the initial content.
-    fn words(&self) -> &[u64] {
-        &self.words
     }
 }

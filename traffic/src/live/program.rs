@@ -84,7 +84,7 @@ impl MakeJob<'_> {
         let mut writer = ProgramWriter::new(*self, None);
         // Writing finds the tables; the program without a map is discarded.
         writer.write();
-        writer.sheet.words().to_vec()
+        writer.sheet.words
     }
 
     /// The program, for a map that holds the shared counters.

@@ -80,15 +80,8 @@ impl Walk<'_> {
     }
 
     fn stream(&self, index: usize, value: &Spanned<DeValue>) -> Result<Stream, Fault> {
-        let mut stream = Stream {
-            name: index.to_string(),
-            weight: 1,
-            flows: 1,
-            size: None,
-            pad: true,
-            layers: Vec::new(),
-            place: Position::Text(value.span()),
-        };
+        let place = Position::Text(value.span());
+        let mut stream = Stream::new(index.to_string(), Vec::new(), place);
         let table = value.get_ref().as_table().ok_or_else(|| not(value, "stream", STREAMS))?;
         if let Some(name) = table.get("name") {
             let text = name.get_ref().as_str().ok_or_else(|| not(name, "stream", "a text"));

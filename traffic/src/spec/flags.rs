@@ -74,13 +74,8 @@ impl Spec {
     }
 }
 
-/// A flag that sets a field of one of these layers.
-struct FieldFlag<'a> {
-    flag: &'static str,
-    text: &'a str,
-    layers: &'static [&'static Protocol],
-    field: &'static str,
-}
+/// A flag and its text, which sets a field of one of some layers.
+type FieldFlag<'a> = (&'static str, &'a str, &'static [&'static Protocol], &'static str);
 
 impl Flags {
     /// The stream of the flags, without settings of fields.
@@ -108,22 +103,14 @@ impl Flags {
         if let (Some(2..), false) = (self.flows, self.varies()) {
             spread(&mut layers[2]);
         }
-        Ok(Stream {
-            name: "0".into(),
-            weight: 1,
-            flows: 1,
-            size: None,
-            pad: true,
-            layers,
-            place: Position::Nowhere,
-        })
+        Ok(Stream::new("0".into(), layers, Position::Nowhere))
     }
 
     /// The flags that set a field, as far as they are given.
     fn fields(&self) -> impl Iterator<Item = FieldFlag<'_>> {
         const IP: &[&Protocol] = &[&IPV4, &IPV6];
         const PORTS: &[&Protocol] = &[&UDP, &TCP];
-        let rows: [(_, _, &'static [&'static Protocol], _); 7] = [
+        let rows: [(_, &Option<String>, &'static [&'static Protocol], _); 7] = [
             ("--smac", &self.smac, &[&ETHER], "src"),
             ("--dmac", &self.dmac, &[&ETHER], "dst"),
             ("--src", &self.src, IP, "src"),
@@ -132,14 +119,15 @@ impl Flags {
             ("--dport", &self.dport, PORTS, "dport"),
             ("--tcp-flags", &self.tcp_flags, &[&TCP], "flags"),
         ];
-        rows.into_iter().filter_map(|(flag, text, layers, field)| {
-            Some(FieldFlag { flag, text: text.as_ref()?, layers, field })
-        })
+        let given = |(flag, text, layers, field)| {
+            Option::as_deref(text).map(|text| (flag, text, layers, field))
+        };
+        rows.into_iter().filter_map(given)
     }
 
     /// Reports whether a flag makes the packets of flows differ.
     fn varies(&self) -> bool {
-        let texts = self.fields().map(|flag| flag.text);
+        let texts = self.fields().map(|(_, text, ..)| text);
         // Only a constant is written as a single number or address.
         texts.chain(self.vlan.iter().map(String::as_str)).any(|text| {
             [Form::Mac, Form::Ipv4, Form::Ipv6, Form::Number { bits: 16, names: &[] }]
@@ -171,22 +159,26 @@ impl Flags {
                 stamp(stream);
             }
         }
-        self.fields().try_for_each(|flag| self.change_field(&flag, streams))
+        self.fields().try_for_each(|flag| self.change_field(flag, streams))
     }
 
-    fn change_field(&self, flag: &FieldFlag, streams: &mut [Stream]) -> Result<(), Fault> {
-        let place = Position::Flag(flag.flag);
+    fn change_field(
+        &self,
+        (flag, text, layers, field): FieldFlag,
+        streams: &mut [Stream],
+    ) -> Result<(), Fault> {
+        let place = Position::Flag(flag);
         let mut found = false;
         for stream in streams {
-            let has = |layer: &&mut Layer| flag.layers.iter().any(|p| layer.protocol.is(p));
+            let has = |layer: &&mut Layer| layers.iter().any(|p| layer.protocol.is(p));
             let Some(layer) = stream.layers.iter_mut().find(has) else { continue };
             found = true;
-            self.set(layer, flag.field, flag.text, &place)?;
+            self.set(layer, field, text, &place)?;
         }
         if found {
             return Ok(());
         }
-        let names: Vec<_> = flag.layers.iter().map(|protocol| protocol.name).collect();
+        let names: Vec<_> = layers.iter().map(|protocol| protocol.name).collect();
         let problem = format!("there is no {} in what is sent: leave it out", names.join(" or "));
         Err(Fault::new(&place, "", problem))
     }

@@ -79,6 +79,13 @@ pub(crate) struct Stream {
     place: Position,
 }
 
+impl Stream {
+    /// A stream of default settings.
+    fn new(name: String, layers: Vec<Layer>, place: Position) -> Self {
+        Self { name, weight: 1, flows: 1, size: None, pad: true, layers, place }
+    }
+}
+
 /// Ethernet addresses of the sender, for fields that the specification does not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defaults {

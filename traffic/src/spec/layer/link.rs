@@ -157,12 +157,12 @@ pub(crate) const GRE: Protocol = Protocol {
 
 fn gre(header: &mut HeaderWriter) -> Result<(), Fault> {
     for (field, flag) in [("checksum", "has-checksum"), ("key", "has-key"), ("seq", "has-seq")] {
-        if header.setting(field).is_some() {
+        if header.layer.setting(field).is_some() {
             header.auto(flag, 1);
         }
     }
     name_next_ethertype(header, "protocol")?;
-    if let Some(setting) = header.setting("checksum") {
+    if let Some(setting) = header.layer.setting("checksum") {
         let at = header.bytes();
         // Two bytes more are reserved.
         header.append(&[0; 4]);

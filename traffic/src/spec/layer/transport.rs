@@ -39,7 +39,7 @@ pub(crate) const TCP: Protocol = Protocol {
 };
 
 fn tcp(header: &mut HeaderWriter) -> Result<(), Fault> {
-    if let Some(setting) = header.setting("options")
+    if let Some(setting) = header.layer.setting("options")
         && let Given::TcpOptions(options) = &setting.given
     {
         for option in options {

@@ -158,11 +158,6 @@ impl<'a> HeaderWriter<'a> {
         (layer.protocol.derive)(&mut header)
     }
 
-    /// Returns the setting of a field.
-    pub(crate) fn setting(&self, name: &str) -> Option<&'a Setting> {
-        self.layer.setting(name)
-    }
-
     /// The number of bytes written.
     pub(crate) fn bytes(&self) -> usize {
         self.draft.template.bytes.len() - self.at
@@ -175,7 +170,7 @@ impl<'a> HeaderWriter<'a> {
 
     /// Adds the bytes that are set for a field.
     pub(crate) fn append_given(&mut self, name: &str) {
-        if let Some(Setting { given: Given::Bytes(bytes), .. }) = self.setting(name) {
+        if let Some(Setting { given: Given::Bytes(bytes), .. }) = self.layer.setting(name) {
             self.append(bytes);
         }
     }
@@ -227,7 +222,7 @@ impl<'a> HeaderWriter<'a> {
         finish: Finish,
         absent: bool,
     ) -> Result<(), Fault> {
-        let finish = match self.setting("checksum").map(|setting| &setting.given) {
+        let finish = match self.layer.setting("checksum").map(|setting| &setting.given) {
             Some(Given::Bad) => Finish::Wrong,
             Some(Given::Right) => finish,
             None if !absent => finish,
@@ -266,7 +261,7 @@ impl<'a> HeaderWriter<'a> {
         };
         match number(next.protocol.known_as) {
             Some(number) => self.auto(name, number),
-            None if self.setting(name).is_some() => {}
+            None if self.layer.setting(name).is_some() => {}
             None => {
                 let (this, next_name) = (self.layer.protocol.name, next.protocol.name);
                 let problem = format!(
