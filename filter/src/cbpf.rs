@@ -1,7 +1,7 @@
-//! Classic BPF: the instruction as the kernel takes it, and what it means.
+//! Classic BPF: instructions in the form of the kernel, and decoded.
 //!
-//! Numbers are those of `linux/filter.h` and `linux/bpf_common.h`. [`Instruction`] is the form
-//! that programs travel in, [`Op`] the form that code here works on.
+//! Numbers are those of `linux/filter.h` and `linux/bpf_common.h`. The kernel takes an
+//! [`Instruction`]; code here works on an [`Op`].
 
 use std::io;
 use std::mem::{offset_of, size_of};
@@ -18,7 +18,7 @@ const CALCULATIONS: [Alu; 10] = {
 };
 const COMPARISONS: [Compare; 4] = [Compare::Eq, Compare::Gt, Compare::Ge, Compare::Set];
 
-/// How many scratch cells a program has: `M[0]` to `M[15]` (`BPF_MEMWORDS`).
+/// The number of scratch cells: `M[0]` to `M[15]` (`BPF_MEMWORDS`).
 pub const CELLS: usize = libc::BPF_MEMWORDS as usize;
 
 /// One instruction: `struct sock_filter`.
@@ -27,9 +27,9 @@ pub const CELLS: usize = libc::BPF_MEMWORDS as usize;
 pub struct Instruction {
     /// The operation code.
     pub code: u16,
-    /// Instructions to skip where a condition holds.
+    /// Instructions to skip if the condition holds.
     pub jt: u8,
-    /// Instructions to skip where it does not.
+    /// Instructions to skip if it does not.
     pub jf: u8,
     /// A constant, an offset, a cell's number.
     pub k: u32,
@@ -43,7 +43,7 @@ const _: () = {
     assert!(offset_of!(Instruction, k) == offset_of!(libc::sock_filter, k));
 };
 
-/// The other side of a calculation or a comparison with A.
+/// The right side of a calculation or a comparison with A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// A constant.

@@ -124,12 +124,12 @@ const POISON: &str = "f0:0d:f0:0d:f0:0d:f0:0d:f0:";
 /// Longer expressions are not tried again.
 const MAX_TRIED_BYTES: usize = 4 << 10;
 
-/// Most of a line that [`explain`] shows of an expression, in characters.
+/// The most characters of an expression that [`explain`] shows.
 const SHOWN: usize = 72;
 
-/// The byte where an expression goes wrong, given the complaint of the whole of it and a way to
-/// get the complaint of another; none where the complaint is not about a place. What is plainly
-/// the name of a host is not looked up again.
+/// The byte where an expression goes wrong, given its complaint and a function that returns the
+/// complaint of another; `None` if the complaint is not about a part of it. Names of hosts are not
+/// looked up again.
 pub(super) fn column(
     expression: &str,
     message: &str,
@@ -185,7 +185,7 @@ fn names_no_host(word: &str) -> bool {
     matches!(word, "port" | "portrange" | "proto" | "protochain")
 }
 
-/// The last place among the tokens of what a complaint quotes, or of a number in it.
+/// The last position among the tokens of a text that a complaint quotes, or of a number in it.
 fn mentioned(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<usize> {
     let expression = &expression[..tokens.last()?.end];
     let quoted = message.split(['\'', '"']).nth(1).filter(|text| !text.is_empty());
@@ -202,8 +202,8 @@ fn mentioned(expression: &str, tokens: &[Range<usize>], message: &str) -> Option
     })
 }
 
-/// The expression up to the last of the tokens, host names replaced by addresses, which take
-/// the same place in the grammar and need no looking up.
+/// The expression up to the last of the tokens. Addresses replace the names of hosts: they have the
+/// same role in the grammar and need no lookup.
 fn with_stand_ins(expression: &str, tokens: &[Range<usize>]) -> String {
     let mut trial = String::new();
     let mut end = 0;
@@ -273,9 +273,8 @@ fn token_bytes(text: &str, first: char) -> usize {
     }
 }
 
-/// The expression of a filter error and, on a second line, a caret under the place where it
-/// goes wrong, for people to read; none for errors without a place. Of a long expression the
-/// part around that place is shown.
+/// The expression of a filter error and, on a second line, a caret under the mistake; `None` for
+/// errors without a column. Of a long expression, it shows the part around the mistake.
 pub fn explain(error: &Error) -> Option<String> {
     let Error::Filter { expression, column: Some(column), .. } = error else {
         return None;
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_is_said_once() {
+    fn a_complaint_loses_its_prefix() {
         let error = |text: &str| complaint(&pcap::Error::PcapError(text.into()));
         assert_eq!(error("can't parse filter expression: syntax error"), "syntax error");
         assert_eq!(error("syntax error in filter expression: syntax error"), "syntax error");
@@ -363,7 +362,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_place_is_where_it_stops_making_sense() {
+    fn the_column_is_that_of_the_mistake() {
         for (marked, complaint) in WRONG {
             let expected = marked.find('^').unwrap();
             let expression = marked.replace('^', "");
@@ -439,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_of_every_kind_is_answered() {
+    fn every_kind_of_nonsense_is_refused() {
         let junk =
             ["(", ")", "[", "]", "not", "ip", "53", ":", "'", "\\", "/", "é", "$a", "::", "-"];
         let mut state = 1_u32;

@@ -60,8 +60,8 @@ impl Filter {
     /// empty expression takes every packet. Names of hosts are looked up as libpcap does.
     ///
     /// # Errors
-    /// [`Error::Filter`] with the compiler's complaint and its place: an expression that is
-    /// wrong, longer than [`MAX_EXPRESSION_BYTES`], or makes no sense for the link type.
+    /// [`Error::Filter`] with the compiler's complaint and its column: an expression that is
+    /// wrong, longer than [`MAX_EXPRESSION_BYTES`], or invalid for the link type.
     pub fn compile(expression: &str, link_type: u16) -> Result<Self> {
         let refuse = |message: String, column| Error::Filter {
             expression: expression.to_owned(),
@@ -71,7 +71,7 @@ impl Filter {
         if expression.len() > MAX_EXPRESSION_BYTES {
             let message = format!(
                 "{} bytes are too long, at most {MAX_EXPRESSION_BYTES} are compiled; \
-                 say address ranges as `net`",
+                 write address ranges as `net`",
                 expression.len()
             );
             let expression = expression.chars().take(60).chain(['…']).collect();
@@ -121,9 +121,9 @@ impl Filter {
         self.program.instructions()
     }
 
-    /// True if a packet passes, of which `head` was captured and which had `wire_bytes` on the
-    /// wire. As in `tcpdump -r`, `len`, `less` and `greater` look at `wire_bytes` and a packet
-    /// too short for what the expression looks at does not pass.
+    /// Returns true if a packet passes. `head` was captured of it, and it had `wire_bytes` on the wire.
+    /// As in `tcpdump -r`, `len`, `less` and `greater` read `wire_bytes`, and a packet too short for a
+    /// load of the program does not pass.
     #[inline]
     pub fn matches(&self, head: &[u8], wire_bytes: u32) -> bool {
         let program = match &self.swapped {
@@ -181,7 +181,7 @@ mod tests {
     use sluicegate_base::ring::Meta;
 
     #[test]
-    fn a_link_type_that_cannot_be_asked_so_is_refused() {
+    fn an_expression_invalid_for_the_link_type_is_refused() {
         let rows = [
             (220, "len > 80", None, None),
             (220, "ip", Some("not implemented"), Some(0)),

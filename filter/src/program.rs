@@ -22,8 +22,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Checks a program: codes the kernel knows, jumps that stay inside, scratch cells there
-    /// are, no division by a constant 0, a return at the end. Unlike the kernel it lets `ja` go back.
+    /// Checks a program: known codes, jumps that stay inside, existing scratch cells, no division by a
+    /// constant 0, a return at the end. Unlike the kernel, it lets `ja` go back.
     ///
     /// # Errors
     /// [`Error::Usage`], naming the instruction.
@@ -74,14 +74,14 @@ impl Program {
         vlan::for_packet_socket(self, ethernet).map_err(Error::Usage)
     }
 
-    /// Runs it on a packet of which `bytes` were captured and which had `wire_bytes` on the
-    /// wire: the number of bytes to keep, 0 to reject. A load outside of `bytes` rejects.
+    /// Runs the program on the captured `bytes` of a packet that had `wire_bytes` on the wire. Returns
+    /// the number of bytes to keep; 0 rejects. A load outside of `bytes` rejects.
     #[inline]
     pub fn run(&self, bytes: &[u8], wire_bytes: u32) -> u32 {
         self.execute(bytes, wire_bytes).unwrap_or(0)
     }
 
-    /// The verdict; none where the program cannot go on.
+    /// The verdict; `None` if the program cannot go on.
     #[inline]
     fn execute(&self, bytes: &[u8], wire_bytes: u32) -> Option<u32> {
         let (mut a, mut x, mut cells) = (0_u32, 0_u32, [0_u32; CELLS]);
@@ -172,7 +172,7 @@ fn calculate(alu: Alu, a: u32, b: u32) -> Option<u32> {
     })
 }
 
-/// Bytes at an offset, as a number in network byte order; none outside of them.
+/// The number in network byte order at an offset; `None` outside of the bytes.
 #[inline]
 fn load(bytes: &[u8], width: Size, at: u32) -> Option<u32> {
     let rest = bytes.get(at as usize..)?;

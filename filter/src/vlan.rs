@@ -1,8 +1,7 @@
 //! Programs for packet sockets, which see frames without their outer VLAN tag.
 //!
 //! On the way up the kernel takes the outer tag out of a frame, bytes 12 to 16, and keeps it
-//! beside the packet. A filter is written for the frame as it was on the wire, and as it will
-//! stand in a file:
+//! beside the packet. A filter is written for the frame as it was on the wire, which a file holds:
 //!
 //! ```text
 //!              0            12        14        16        18
@@ -18,19 +17,18 @@
 //! (0x1000) reads as 0. The packet's length, as a socket of type SOCK_RAW filters it, counts
 //! from the destination address and leaves the tag out.
 //!
-//! The kernel also differs from libpcap in two places where a program computes with what a
-//! packet says, and both are evened out: it shifts by X modulo 32, and an indirect load at an
-//! offset beyond 2³¹ reaches its extensions or counts from another header.
+//! The translation also evens out two differences between the kernel and libpcap: the kernel shifts by
+//! X modulo 32, and an indirect load beyond 2³¹ reaches its extensions or counts from another header.
 
 use std::ops::Range;
 
 use super::cbpf::{Alu, CELLS, Compare, Instruction, Op, Operand, Size};
 use super::program::{MAX_KERNEL_INSTRUCTIONS, Program, is_extension};
 
-/// Where the tag stands in a frame on the wire.
+/// The offsets of the tag in a frame on the wire.
 const TAG: Range<u32> = 12..16;
 const TAG_BYTES: u32 = TAG.end - TAG.start;
-/// Where the tag's control information begins.
+/// The offset of the tag's control information.
 const TCI: u32 = 14;
 
 /// The furthest offset that means a byte of the packet to the kernel.
@@ -155,12 +153,12 @@ impl Translation {
         }
     }
 
-    /// Where a byte outside the tag stands in the frame at hand.
+    /// The offset of a byte outside the tag in the frame that the kernel has.
     fn place_of(&self, k: u32) -> u32 {
         if self.tag_out && k >= TAG.end { k - TAG_BYTES } else { k }
     }
 
-    /// A = the wire's bytes in a range that touches the tag, put together from its pieces.
+    /// A = the wire's bytes in a range that touches the tag, joined from its pieces.
     fn load_across_tag(&self, range: Range<u32>) -> Result<Vec<Op>, String> {
         let pieces: Vec<_> = pieces(range).collect();
         let mut ops = self.load_piece(&pieces[0]);

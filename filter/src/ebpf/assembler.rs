@@ -1,4 +1,4 @@
-//! Writing a program, instruction by instruction.
+//! Assembles a program, instruction by instruction.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -34,7 +34,7 @@ impl Assembler {
         std::array::from_fn(|_| self.label())
     }
 
-    /// Places a label before what comes next. It can be placed once.
+    /// Places a label before the next instruction. It can be placed once.
     pub fn place(&mut self, label: Label) {
         match self.labels.get_mut(label.0) {
             Some(place @ None) => *place = Some(self.items.len()),
@@ -42,15 +42,15 @@ impl Assembler {
         }
     }
 
-    /// A label placed before what comes next, for jumps back.
+    /// A label before the next instruction, for jumps back.
     pub fn here(&mut self) -> Label {
         let label = self.label();
         self.place(label);
         label
     }
 
-    /// The program as the kernel takes it, without what cannot be reached and without jumps to
-    /// what comes next anyway.
+    /// The program in the form of the kernel, without unreachable instructions and without jumps to
+    /// the next one.
     ///
     /// # Errors
     /// [`Fault`]: a label in use is not placed or was placed twice, a jump is too far, the
@@ -70,7 +70,7 @@ impl Assembler {
         self.items.push(Item { insn, upper, to: None });
     }
 
-    /// Adds an instruction whose right side may be either.
+    /// Adds an instruction with a register or a constant as its right side.
     fn push_with(&mut self, code: u8, dst: Reg, source: RightSide) {
         match source {
             RightSide::Reg(src) => self.push(code | part::X, dst, src, 0, 0),
@@ -117,8 +117,8 @@ impl Assembler {
         self.push(class::ALU | part::NEG, dst, Reg::R0, 0, 0);
     }
 
-    /// Turns the lower bytes of a register from the machine's order into the network's, or
-    /// back, and clears the upper ones. A byte has no order and needs no instruction.
+    /// Converts the lower bytes of a register between the machine's order and the network's, and
+    /// clears the upper ones. A byte has no order and needs no instruction.
     pub fn to_be(&mut self, size: Size, dst: Reg) {
         if size != Size::B {
             let bits = size.bytes().cast_signed() * 8;
@@ -132,7 +132,7 @@ impl Assembler {
         Chain { asm: self, dst }
     }
 
-    /// Puts a register's lower bytes, or a constant, there.
+    /// Stores a register's lower bytes, or a constant.
     pub fn store(&mut self, size: Size, to: Memory, source: impl Into<RightSide>) {
         match source.into() {
             RightSide::Reg(src) => {
@@ -320,7 +320,7 @@ branches! {
 /// `BPF_COMPLEXITY_LIMIT_INSNS`).
 pub const MAX_INSNS: usize = 1_000_000;
 
-/// Why there is no such program.
+/// The error for an invalid program.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
@@ -347,17 +347,17 @@ pub enum Fault {
     NoEnd,
 }
 
-/// A place in the program to jump to.
+/// A target of jumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// An instruction whose place is not yet known.
+/// An instruction whose offset is not yet known.
 #[derive(Clone, Copy, Debug)]
 struct Item {
     insn: Insn,
-    /// The upper half of a constant that takes two instructions' room.
+    /// The upper half of a constant, in a second instruction.
     upper: Option<u32>,
-    /// Where it jumps.
+    /// The target of its jump.
     to: Option<Label>,
 }
 
@@ -400,7 +400,7 @@ fn lay_out(items: &[Item], labels: &[Option<usize>]) -> Result<Vec<Insn>, Fault>
     Ok(program)
 }
 
-/// Which items a run may come to; the verifier refuses a program that has others.
+/// Finds the items that a run may reach; the verifier refuses a program with others.
 fn reachable(
     items: &[Item],
     target: impl Fn(Label) -> Result<usize, Fault>,
@@ -431,8 +431,8 @@ fn reachable(
     Ok(reached)
 }
 
-/// Leaves out jumps to what comes next anyway. From the end, for a jump left out may make one
-/// before it idle.
+/// Leaves out jumps to the next instruction, from the end, because a jump left out may make one before
+/// it idle.
 fn leave_out_idle_jumps(
     items: &[Item],
     target: impl Fn(Label) -> Result<usize, Fault>,
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_cannot_be_is_refused() {
+    fn an_invalid_program_is_refused() {
         type Write = fn(&mut Assembler);
         let rows: &[(&str, Write, Result<usize, Fault>)] = &[
             ("nothing at all runs past its end", |_| (), Err(Fault::NoEnd)),
@@ -661,7 +661,7 @@ mod tests {
         type Write = fn(&mut Assembler);
         let rows: &[(&str, Write, usize)] = &[
             (
-                "what stands behind an exit",
+                "instructions behind an exit",
                 |asm| {
                     asm.exit();
                     asm.mov(R0, 1);
@@ -670,7 +670,7 @@ mod tests {
                 1,
             ),
             (
-                "jumps to what comes next, one before the other",
+                "jumps to the next instruction, one before the other",
                 |asm| {
                     let [first, second] = asm.labels();
                     asm.jump(second);
@@ -682,7 +682,7 @@ mod tests {
                 1,
             ),
             (
-                "a jump over what nothing leads to",
+                "a jump over unreachable instructions",
                 |asm| {
                     let over = asm.label();
                     asm.jump(over);
@@ -694,7 +694,7 @@ mod tests {
                 1,
             ),
             (
-                "not a jump over what something leads to",
+                "not a jump over reachable instructions",
                 |asm| {
                     let [over, between] = asm.labels();
                     asm.jeq(R1, 0, between);

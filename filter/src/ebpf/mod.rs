@@ -1,15 +1,14 @@
 //! eBPF programs, made while running.
 //!
-//! An [`Assembler`] takes instructions in the order they stand in, with labels for the places
-//! jumps lead to, and gives the program as `BPF_PROG_LOAD` takes it. A program written with it
-//! reads like assembly:
+//! An [`Assembler`] takes instructions in order, and labels as targets of jumps. It returns the program
+//! in the form of `BPF_PROG_LOAD`. A program written with it reads like assembly:
 //!
 //! ```
 //! use sluicegate_filter::ebpf::Reg::*;
 //! use sluicegate_filter::ebpf::Size::*;
 //! use sluicegate_filter::ebpf::{Assembler, xdp_action, xdp_md};
 //!
-//! // Passes what has an Ethernet header.
+//! // Passes packets that have an Ethernet header.
 //! let mut asm = Assembler::new();
 //! let short = asm.label();
 //! asm.load(W, R2, R1 + xdp_md::DATA);
@@ -25,8 +24,8 @@
 //! # Ok::<(), sluicegate_filter::ebpf::Fault>(())
 //! ```
 //!
-//! The assembler does not know what the kernel's verifier will say, with one exception: it
-//! leaves out what cannot be reached, which the verifier refuses.
+//! The assembler leaves out unreachable instructions, which the verifier refuses. It checks no other
+//! rule of the verifier.
 //!
 //! Numbers are those of `linux/bpf.h` and `linux/bpf_common.h`.
 
@@ -133,12 +132,12 @@ impl Reg {
     pub const FP: Self = Self::R10;
 }
 
-/// A place in memory: a register and a distance from where it points. Written `R1 + 4`.
+/// An address: a register and a distance from it. Written `R1 + 4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Points somewhere.
+    /// The register.
     pub base: Reg,
-    /// Bytes from there.
+    /// The distance in bytes.
     pub offset: i16,
 }
 
@@ -158,7 +157,7 @@ impl Sub<i16> for Reg {
     }
 }
 
-/// How much is loaded or stored.
+/// The size of a load or store.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
@@ -173,7 +172,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Bytes it takes.
+    /// The number of bytes.
     pub fn bytes(self) -> u32 {
         match self {
             Self::B => 1,
@@ -308,8 +307,7 @@ impl Helper {
     /// `redirect_map(map, key, flags)`: the lower bits of `flags` are returned where there is
     /// no such entry.
     pub const REDIRECT_MAP: Self = Self(51);
-    /// `xdp_adjust_meta(ctx, delta)`: room in front of the packet for what is to go along with
-    /// it; pointers into the packet must be loaded again. Linux 4.15, not with every driver.
+    /// `xdp_adjust_meta(ctx, delta)`: makes room for metadata in front of the packet; pointers into the packet must be loaded again. Linux 4.15, not with every driver.
     pub const XDP_ADJUST_META: Self = Self(54);
     /// `xdp_adjust_tail(ctx, delta)`; pointers into the packet must be loaded again.
     pub const XDP_ADJUST_TAIL: Self = Self(65);
@@ -337,13 +335,13 @@ pub const RING_BUFFER_FORCE_WAKEUP: i32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelFunction(pub i32);
 
-/// Where the parts of an XDP program's context stand: `struct xdp_md`, all of four bytes.
+/// Offsets in an XDP program's context, `struct xdp_md`; all parts have four bytes.
 pub mod xdp_md {
     /// Points to the packet's first byte.
     pub const DATA: i16 = 0;
-    /// Points behind the last byte of its first (or only) buffer.
+    /// Points behind the last byte of its first buffer.
     pub const DATA_END: i16 = 4;
-    /// Points to what another program left in front of the packet.
+    /// Points to the metadata in front of the packet.
     pub const DATA_META: i16 = 8;
     /// The queue it came in on.
     pub const RX_QUEUE_INDEX: i16 = 16;
@@ -359,16 +357,16 @@ pub mod xdp_action {
     pub const PASS: i32 = 2;
     /// Back out of the interface it came in on.
     pub const TX: i32 = 3;
-    /// To where a redirect helper said.
+    /// To the target of a redirect helper.
     pub const REDIRECT: i32 = 4;
 }
 
-/// Where the parts of the context of a program in the host's stack stand: `struct __sk_buff`, all
-/// of four bytes.
+/// Offsets in the context of a program in the host's stack, `struct __sk_buff`; all parts have four
+/// bytes.
 pub mod sk_buff {
     /// A number beside the packet, which programs and rules of the host may set.
     pub const MARK: i16 = 8;
-    /// Nonzero if a VLAN tag stands beside the packet.
+    /// Nonzero if the kernel keeps a VLAN tag beside the packet.
     pub const VLAN_PRESENT: i16 = 20;
     /// Points to the packet's first byte.
     pub const DATA: i16 = 76;

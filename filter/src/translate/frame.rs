@@ -6,8 +6,8 @@ use crate::program::{Program, extension_number, is_extension};
 
 /// The registers and the stack of the program a filter becomes a part of.
 ///
-/// A filter uses R0 to R3, and the stack area next to the frame pointer. It changes no register from
-/// R6 on. It expects nothing in those that it uses and leaves nothing.
+/// A filter uses R0 to R3, and the stack area next to the frame pointer. It expects nothing in those
+/// registers and leaves nothing there. It changes no register from R6 on.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -29,7 +29,7 @@ impl Default for Frame {
 }
 
 impl Frame {
-    /// How much of the stack a filter may use.
+    /// The bytes of the stack that a filter may use.
     pub const STACK_BYTES: i16 = Cell::Scratch(0).offset() + CELLS as i16 * 4;
 
     /// The frame of a program that takes frames with fragments, or does not.
@@ -59,7 +59,7 @@ pub(super) enum Cell {
 }
 
 impl Cell {
-    /// Where the cell stands on the stack.
+    /// The position of the cell on the stack.
     pub(super) fn memory(self) -> Memory {
         Reg::FP + (self.offset() - Frame::STACK_BYTES)
     }
@@ -81,12 +81,12 @@ pub enum Untranslatable {
     /// It jumps back.
     #[error("it loops, as protochain does, and an XDP program cannot")]
     Loops,
-    /// It asks for what an XDP program cannot know.
+    /// It needs a value that an XDP program does not have.
     #[error("it asks for {0}, which an XDP program cannot know: it runs before the kernel does")]
     Asks(&'static str),
 }
 
-/// Finds what has no translation.
+/// Returns an error for a program without a translation.
 pub(super) fn check_ops(program: &Program) -> Result<(), Untranslatable> {
     if program.loops() {
         return Err(Untranslatable::Loops);

@@ -21,11 +21,10 @@ use super::program::Program;
 use frame::{Cell, check_ops};
 use survey::{Known, NEVER, Need};
 
-/// The furthest a load may reach: the verifier follows pointers into packets, and
-/// `bpf_xdp_load_bytes` offsets, no further.
+/// The highest offset of a load that the verifier and `bpf_xdp_load_bytes` accept.
 const REACH: u32 = 0xffff;
 
-/// The registers a filter works with. Only A and X mean something to its program.
+/// The registers of a filter. A and X are those of its program.
 const A: Reg = Reg::R0;
 const X: Reg = Reg::R1;
 /// Holds a value from one instruction to the next.
@@ -111,7 +110,7 @@ struct Translation<'a> {
     ops: &'a [Op],
     needs: Vec<Need>,
     known: Vec<Known>,
-    /// Where each instruction begins in the fast copy, and in the slow one.
+    /// The start of each instruction in the fast copy, and in the slow one.
     fast: Vec<Label>,
     slow: Vec<Label>,
     pass: Label,
@@ -119,8 +118,8 @@ struct Translation<'a> {
 }
 
 impl Translation<'_> {
-    /// Gives what may be read unset its 0, and keeps the length of a frame with fragments, which
-    /// takes a call, before there is anything to lose by calls.
+    /// Sets values to 0 that may be read before they are written. Stores the length of a frame with
+    /// fragments, because its call clobbers registers.
     fn start(&mut self, unset: u32) {
         let length = |op: &Op| matches!(op, Op::LoadLength | Op::LoadXLength);
         if self.frame.fragments && self.ops.iter().any(length) {
@@ -176,7 +175,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Where a jump to an instruction really leads.
+    /// The target of a jump to an instruction, behind further jumps.
     fn target(&self, copy: Copy, mut at: usize) -> Label {
         loop {
             match self.ops[at] {
@@ -188,7 +187,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Where to go on if the bytes an instruction needs are not between data and data_end.
+    /// The continuation if the bytes an instruction needs are not between data and data_end.
     fn out_of_reach(&self, at: usize) -> Label {
         if self.frame.fragments { self.slow[at] } else { self.reject }
     }
@@ -250,7 +249,7 @@ impl Translation<'_> {
         self.read(A, width, WINDOW, k);
     }
 
-    /// dst = what is k bytes from where `base` points; it has been checked.
+    /// dst = the bytes at `base` + k, which have been checked.
     fn read(&mut self, dst: Reg, width: Size, base: Reg, k: u32) {
         let from = i16::try_from(k).map(|k| base + k).unwrap_or_else(|_| {
             self.asm.mov(TEMP, base).add(k.cast_signed());

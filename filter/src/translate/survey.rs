@@ -1,14 +1,14 @@
 //! Static analysis of a program before its translation.
 //!
-//! Jumps lead forward, so one pass from the end sees all that follows an instruction before it,
-//! and one pass from the start all that may come before.
+//! Jumps lead forward, so a pass from the end visits the successors of an instruction before it,
+//! and a pass from the start its predecessors.
 
 use crate::cbpf::{Op, Operand};
 
-/// More bytes than there are: what is needed where no way leads to a pass.
+/// More bytes than any packet has: the need of an instruction from which no path passes.
 pub(super) const NEVER: u32 = u32::MAX;
 
-/// Bits of a set of places values are kept in: a scratch cell each, A and X.
+/// Bits of a set of registers and scratch cells: a bit for each cell, A and X.
 pub(super) const A: u32 = 1 << 16;
 pub(super) const X: u32 = 1 << 17;
 
@@ -17,7 +17,7 @@ pub(super) const X: u32 = 1 << 17;
 /// for all the loads that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
-    /// Bytes from the packet's start; [`NEVER`] if no way passes.
+    /// Bytes from the packet's start; [`NEVER`] if no path passes.
     pub(super) packet: u32,
     /// Bytes from X, as X is now.
     pub(super) window: u32,
@@ -63,7 +63,7 @@ pub(super) fn next(at: usize, op: Op) -> impl Iterator<Item = usize> {
     .flatten()
 }
 
-/// For each instruction, what is needed from there on.
+/// Returns the need of each instruction.
 pub(super) fn needs(ops: &[Op]) -> Vec<Need> {
     let never = Need { packet: NEVER, window: NEVER };
     let mut needs = vec![never; ops.len()];
@@ -87,7 +87,7 @@ pub(super) fn needs(ops: &[Op]) -> Vec<Need> {
     needs
 }
 
-/// Where what an operation loads ends, counted from the packet's start or from X.
+/// The end of an operation's load, counted from the packet's start or from X.
 pub(super) fn end_of(op: Op) -> Option<u32> {
     match op {
         Op::Load(width, k) | Op::LoadIndirect(width, k) => Some(k.saturating_add(width.bytes())),
@@ -96,8 +96,7 @@ pub(super) fn end_of(op: Op) -> Option<u32> {
     }
 }
 
-/// For each instruction, what is known when a run comes there. A check is made for all that is
-/// needed from there on.
+/// Returns the facts known at each instruction. A check covers the whole need of its instruction.
 pub(super) fn known(ops: &[Op], needs: &[Need]) -> Vec<Known> {
     let mut known = vec![Known::UNREACHED; ops.len()];
     known[0] = Known::NOTHING;
