@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_comes_and_goes() {
+    fn tags_are_added_changed_and_removed() {
         let (plain, tagged): (Vec<u8>, Vec<u8>) = (
             (0..12).chain([8, 0, 1, 2]).collect(),
             (0..12).chain([0x81, 0, 0xa0, 5, 8, 0, 1, 2]).collect(),

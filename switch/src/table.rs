@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_entry_holds_whatever_is_seen() {
+    fn a_static_entry_never_moves() {
         let mut table = table(1024, 1024);
         assert!(table.set_static(0, 7, 1));
         assert_eq!(table.learn(0, 7, 2, 0), Learned::Elsewhere);

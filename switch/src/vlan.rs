@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_and_nothing_beyond() {
+    fn a_header_is_read_up_to_its_end() {
         let mut frame = vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 8, 0];
         let header = FrameHeader {
             to: 0x0102_0304_0506,

@@ -59,7 +59,7 @@ fn refused(result: Result<()>) -> String {
 }
 
 #[test]
-fn a_port_that_leaves_leaves_no_hosts_to_the_next() {
+fn a_removed_port_takes_its_hosts_out_of_the_table() {
     let mut switch = with_source(Rules::default());
     let first = switch.turn();
     assert!(first > 0);
@@ -161,7 +161,7 @@ fn no_tag_within_a_tag_leads_into_another_vlan() {
 }
 
 #[test]
-fn a_port_that_is_stuck_costs_no_other_its_packets() {
+fn a_stuck_port_loses_no_packets_of_others() {
     let folder = tempfile::tempdir().unwrap();
     let mut switch = Switch::new(SwitchConfig::default());
     add_broadcasts(&mut switch, folder.path(), &[&[8, 0][..]; 5000], MemberConfig::default());

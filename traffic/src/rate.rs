@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dial_can_limit_the_delay_that_is_made_up_for() {
+    fn a_dial_limits_the_delay_that_a_worker_makes_up() {
         let dial = Dial::new(pace(1e6)).catching_up(Duration::from_millis(1));
         let mut timetable = Timetable::of(dial, (0, 1));
         let mut at = |now| sent(&mut timetable, now);
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_pace_begins_at_once_and_makes_up_for_nothing() {
+    fn a_new_pace_begins_at_once_without_catching_up() {
         let dial = Dial::new(pace(1.0 / 3600.0));
         let mut timetable = Timetable::of(dial.clone(), (0, 1));
         let mut at = |now| sent(&mut timetable, now);
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ramp_loses_nothing_to_a_worker_that_comes_late() {
+    fn a_late_worker_loses_no_packet_of_a_ramp() {
         // From 0 to 100,000 a second within 2 s, looked at every 3 ms: 100,000 packets.
         let dial = Dial::new(pace(0.1));
         let mut timetable = Timetable::of(dial.clone(), (0, 1));
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_steps_send_as_many_as_their_mean_says() {
+    fn many_small_steps_send_at_their_mean() {
         // From 0 to 100 a second within 10 s, in steps of 20 ms: 500 packets.
         let dial = Dial::new(pace(0.1));
         let mut timetable = Timetable::of(dial.clone(), (0, 1));

@@ -498,7 +498,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn checksums_that_say_nothing_or_are_not_there_stay() {
+    fn absent_checksums_and_payload_stay() {
         let other = rewrite(&["198.18.0.0/16=192.0.2.0/24"]);
         let without = frame(0, false, 17, &[4, 0, 0, 9, 0, 8, 0, 0]);
         let mut changed = without.clone();
@@ -560,7 +560,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_example_of_rfc_1624_comes_out() {
+    fn the_example_of_rfc_1624_has_its_result() {
         let mut difference = Difference::default();
         difference.change(&[0x55, 0x55], &[0x32, 0x85]);
         assert_eq!(difference.correct([0xdd, 0x2f]), [0, 0]);

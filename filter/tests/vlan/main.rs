@@ -193,7 +193,7 @@ fn a_program_that_ignores_the_tag_is_translated_once() {
 }
 
 #[test]
-fn a_program_that_cannot_be_rewritten_says_why() {
+fn an_untranslatable_program_is_refused_with_a_reason() {
     let hosts = (0..600).map(|i| format!("host 198.18.{}.{}", i / 250, i % 250));
     let rows = [
         ("ip6 protochain 6".to_string(), "loops"),

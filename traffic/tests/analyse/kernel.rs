@@ -82,7 +82,7 @@ fn same(sentence: &str, packets: &[Vec<u8>]) -> Option<Analysis> {
 }
 
 #[test]
-fn packets_that_came_well_are_counted_so() {
+fn intact_packets_are_counted() {
     for (sentence, size, layers) in [
         ("short", "'60'", "'ether', 'ipv4', 'udp', 'stamp'"),
         (
@@ -143,7 +143,7 @@ fn packets_that_came_well_are_counted_so() {
 }
 
 #[test]
-fn several_streams_and_workers_are_told_apart() {
+fn several_streams_and_workers_are_distinguished() {
     let stream = "[[stream]]\nlayers = ['ether', 'ipv4', 'udp', 'stamp']\n";
     for (streams, workers) in [(1, 3), (3, 2), (16, 2), (17, 1), (1, 17)] {
         let spec = stream.repeat(streams);
@@ -165,7 +165,7 @@ fn several_streams_and_workers_are_told_apart() {
 }
 
 #[test]
-fn every_bit_that_changed_is_seen() {
+fn every_flipped_bit_is_detected() {
     for layers in [
         "'ether', 'ipv4', 'udp', 'stamp', { payload = { text = 'of no even length' } }",
         "'ether', 'vlan', 'ipv6', 'tcp', 'stamp', { payload = { text = 'of some length' } }",
@@ -227,7 +227,7 @@ proptest! {
 }
 
 #[test]
-fn a_sender_that_starts_over_is_known_as_the_analyser_knows_it() {
+fn a_restart_is_recognized_as_by_the_analyser() {
     let template = template();
     let far = 3_000_000_000;
     let mut rows: Vec<(&str, Vec<(u32, u64)>)> = vec![
@@ -291,7 +291,7 @@ fn the_window_moves_by_any_distance() {
 }
 
 #[test]
-fn of_some_packets_it_says_how_long_they_took() {
+fn some_packets_have_their_delay_measured() {
     let Some((kernel, trial)) = trial(false) else { return };
     let template = template();
     for number in 0..1600 {

@@ -153,7 +153,7 @@ fn a_long_gap_leaves_no_marks_behind() {
 }
 
 #[test]
-fn a_sender_that_starts_over_is_known_by_the_times_of_its_stamps() {
+fn a_restart_is_recognized_by_the_times_of_stamps() {
     type Numbers = &'static [(u32, u64)];
     const BILLION: u32 = 1_000_000_000;
     let rows: [(&str, &[Numbers], u64, u64); 14] = [
@@ -217,7 +217,7 @@ fn a_sender_that_starts_over_is_known_by_the_times_of_its_stamps() {
 }
 
 #[test]
-fn nothing_is_forgotten_of_a_sender_that_starts_over_all_the_time() {
+fn frequent_restarts_lose_no_count() {
     let mut analyser = Analyser::new(|| 0);
     for run in 0..1000_u64 {
         analyser.found(stamped(0, run * 100), None);
@@ -252,7 +252,7 @@ fn contradictory_counters_do_not_count_billions_lost() {
 }
 
 #[test]
-fn times_are_never_said_to_be_shorter_than_they_are() {
+fn delays_are_never_reported_shorter() {
     for delay in [0, 1, 63, 64, 1000, (1 << 36) - 1, 1 << 36, 70_000_000_000, 3_600_000_000_000] {
         let mut delays = Delays::default();
         delays.add(0, delay);

@@ -104,7 +104,7 @@ fn profiles_are_stamped_and_read_again() {
 }
 
 #[test]
-fn a_bit_that_changed_is_seen_wherever_a_checksum_covers_it() {
+fn a_flipped_bit_is_detected_wherever_a_checksum_covers_it() {
     for layers in [
         "'ether', 'ipv4', 'udp', 'stamp', { payload = { text = 'odd' } }",
         "'ether', 'ipv6', 'tcp', 'stamp', { payload = { text = 'even' } }",

@@ -14,7 +14,7 @@ fn planned(flags: &Flags) -> Result<Plan, SpecError> {
 }
 
 #[test]
-fn flags_and_a_file_that_says_the_same_give_the_same_packets() {
+fn flags_and_an_equal_file_make_the_same_packets() {
     let none = Flags::default();
     let rows = [
         ("nothing is UDP in short frames", none.clone(), "", "'ipv4', 'udp'"),
@@ -91,7 +91,7 @@ fn flags_and_a_file_that_says_the_same_give_the_same_packets() {
 }
 
 #[test]
-fn payloads_are_said_with_their_kind() {
+fn a_payload_names_its_kind() {
     let rows = [
         ("bytes", "hex:00ff", "hex = '00ff'"),
         ("text, with a colon in it", "text:a:b", "text = 'a:b'"),

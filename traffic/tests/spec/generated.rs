@@ -12,7 +12,7 @@ const PACKETS: usize = 40;
 const WORKERS: u32 = 2;
 
 #[test]
-fn every_frame_is_as_its_specification_says() {
+fn every_frame_matches_its_specification() {
     for seed in 0..SPECIFICATIONS {
         let made = stream(&mut Random::new(seed));
         let plan = plan(&made.text);

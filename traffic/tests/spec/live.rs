@@ -111,7 +111,7 @@ fn compare(what: &str, plan: &Plan, packets: usize) -> bool {
 }
 
 #[test]
-fn programs_make_the_packets_that_the_plan_says() {
+fn programs_make_the_packets_of_the_plan() {
     for (sentence, spec) in SPECS {
         if !compare(sentence, &plan(spec), 2000) {
             return;

@@ -242,7 +242,7 @@ fn a_random_payload_follows_from_the_seed_and_the_stream() {
 }
 
 #[test]
-fn sizes_come_as_they_are_asked_for() {
+fn frames_have_the_sizes_of_the_specification() {
     let of = |size: &str, count| {
         let text = format!("[[stream]]\nsize = {size}\nlayers = ['ether']\n");
         let frames = frames(&plan(&text), 0, 1, count);

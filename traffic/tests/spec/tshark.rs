@@ -75,7 +75,7 @@ const CHECKED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn it_has_nothing_to_say_against_200_generated_specifications() {
+fn tshark_accepts_200_generated_specifications() {
     if !have_tshark() {
         return;
     }

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_says_when_it_is_due() {
+    fn due_times_follow_from_the_position() {
         let position = at(5_000, 10, 600);
         for (tempo, ns) in [
             (Tempo::Recorded(1.0), 5_000),
