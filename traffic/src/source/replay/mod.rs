@@ -17,6 +17,7 @@ use std::sync::Arc;
 use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
 use sluicegate::ring::{Packet, RingMut};
+use sluicegate_base::headers::{ETHERNET_BYTES, VLAN_TAG_BYTES};
 
 use super::{Filled, LeftOut, MAX_SLEEP, PacketSource};
 use crate::rate::{Dial, Gaps, Unit};
@@ -39,9 +40,6 @@ pub enum Tempo {
     /// As fast as possible.
     Top,
 }
-
-/// Two addresses and a type: the shortest frame.
-const ETHERNET_BYTES: usize = 14;
 
 /// How a file is replayed.
 #[derive(Clone, Debug)]
@@ -238,7 +236,7 @@ impl Hand<'_, '_> {
     /// Reports whether a packet fits without its 802.1Q tag. A second tag counts.
     #[cold]
     fn is_tagged_and_fits(&self, packet: &Packet<'_>, bytes: usize) -> bool {
-        const TAG_BYTES: usize = 4;
-        bytes <= self.most_bytes + TAG_BYTES && packet.head().get(12..14) == Some(&[0x81, 0x00])
+        bytes <= self.most_bytes + VLAN_TAG_BYTES
+            && packet.head().get(12..14) == Some(&[0x81, 0x00])
     }
 }

@@ -4,8 +4,9 @@ use std::fmt;
 
 use super::writer::{Content, Fill, HeaderWriter};
 use super::{Field, Given, KnownAs, Protocol, Takes};
+use crate::analyse::Stamp;
 use crate::plan::FieldSource;
-use crate::spec::edits::Bits;
+use crate::spec::edits::{Bits, number_of};
 use crate::spec::fault::Fault;
 use crate::spec::value::Form;
 
@@ -25,17 +26,21 @@ pub(crate) const RAW: Protocol = Protocol {
 
 /// Identifies a packet to the receiver: `Sl`, stream, worker, the packet's number in both, and the
 /// transmit time.
-pub(crate) const STAMP: Protocol =
-    Protocol { name: "stamp", bytes: 16, fields: &[], known_as: KnownAs::NOTHING, derive: stamp };
+pub(crate) const STAMP: Protocol = Protocol {
+    name: "stamp",
+    bytes: Stamp::BYTES,
+    fields: &[],
+    known_as: KnownAs::NOTHING,
+    derive: stamp,
+};
 
 fn stamp(header: &mut HeaderWriter) -> Result<(), Fault> {
-    const MAGIC: u128 = 0x536c;
     let stream = header.draft.stream as u128;
     if stream > u128::from(u8::MAX) {
         let problem = "a stamp tells 256 streams apart: leave it out, or take fewer streams";
         return Err(Fault::new(&header.layer.place, "stamp", problem));
     }
-    header.put(Bits::cell(0, 2), &MAGIC.into());
+    header.put(Bits::cell(0, 2), &number_of(&Stamp::MAGIC).into());
     header.put(Bits::cell(2, 1), &stream.into());
     header.put_source(Bits::cell(3, 1), FieldSource::Worker);
     header.put_source(Bits::cell(4, 4), FieldSource::Sequence);
