@@ -110,15 +110,10 @@ impl Filter {
         self.link_type
     }
 
-    /// The program, for packets as they were on the wire.
+    /// The program, for packets as they were on the wire; where the link header has a byte order, in
+    /// this machine's.
     pub fn program(&self) -> &Program {
         &self.program
-    }
-
-    /// The program's instructions, for packets as they were on the wire; where the link header
-    /// has a byte order, in this machine's.
-    pub fn instructions(&self) -> &[Instruction] {
-        self.program.instructions()
     }
 
     /// Returns true if a packet passes. `head` was captured of it, and it had `wire_bytes` on the wire.
