@@ -270,23 +270,6 @@ impl Compare {
             Self::Sle => signed_a <= signed_b,
         }
     }
-
-    /// The comparison that holds where this one does not; there is none for bits in common.
-    pub fn inverse(self) -> Option<Self> {
-        Some(match self {
-            Self::Eq => Self::Ne,
-            Self::Ne => Self::Eq,
-            Self::Gt => Self::Le,
-            Self::Ge => Self::Lt,
-            Self::Lt => Self::Ge,
-            Self::Le => Self::Gt,
-            Self::Sgt => Self::Sle,
-            Self::Sge => Self::Slt,
-            Self::Slt => Self::Sge,
-            Self::Sle => Self::Sgt,
-            Self::Set => return None,
-        })
-    }
 }
 
 /// A function of the kernel, by its number (`BPF_FUNC_` in `linux/bpf.h`).

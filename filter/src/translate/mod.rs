@@ -284,10 +284,17 @@ impl Translation<'_> {
     fn branch(&mut self, copy: Copy, compare: Compare, operand: Operand, yes: usize, no: usize) {
         let [if_yes, if_no] = [yes, no].map(|at| self.target(copy, at));
         let next = yes.min(no);
+        // None for bits in common.
+        let inverse = match compare {
+            Compare::Eq => Some(Compare::Ne),
+            Compare::Gt => Some(Compare::Le),
+            Compare::Ge => Some(Compare::Lt),
+            _ => None,
+        };
         let source = self.source(operand);
         if if_yes == if_no {
             self.asm.jump(if_yes);
-        } else if let (true, Some(inverse)) = (yes == next, compare.inverse()) {
+        } else if let (true, Some(inverse)) = (yes == next, inverse) {
             self.asm.branch32(inverse, A, source, if_no);
             self.asm.jump(if_yes);
         } else {
