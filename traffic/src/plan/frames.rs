@@ -266,12 +266,10 @@ impl Finish {
     #[inline]
     pub fn of(self, right: u16) -> u16 {
         match (self, right) {
-            (Self::Plain, _) => right,
             (Self::NeverZero, 0) => 0xffff,
-            (Self::NeverZero, _) => right,
+            (Self::Plain | Self::NeverZero, _) => right,
             // Zero and 0xffff are the same number, and zero may mean that there is none.
-            (Self::Wrong, 0x5555) => 1,
-            (Self::Wrong, 0xaaaa) => 1,
+            (Self::Wrong, 0x5555 | 0xaaaa) => 1,
             (Self::Wrong, _) => right ^ 0x5555,
         }
     }
