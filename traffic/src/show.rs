@@ -7,8 +7,8 @@ use etherparse::{TcpHeaderSlice, TcpOptionElement};
 
 use crate::analyse::{Checksum, Observer, Stamp, walk};
 use crate::plan::{Frames, Plan, fold};
+use crate::spec::Spec;
 use crate::spec::layer::{Field, Given, Hex, Layer, Protocol};
-use crate::spec::{Spec, Stream};
 
 /// The longest frame: sizes in a plan have 16 bits.
 const LONGEST: usize = 65_535;
@@ -90,25 +90,13 @@ const WIDTH: usize = 40;
 /// Writes bytes as tcpdump -X does.
 fn write_bytes(bytes: &[u8], to: &mut dyn Write) -> fmt::Result {
     for (number, line) in bytes.chunks(BYTES_A_LINE).enumerate() {
-        let mut digits = String::with_capacity(WIDTH);
-        for pair in line.chunks(2) {
-            for byte in pair {
-                write!(digits, "{byte:02x}")?;
-            }
-            digits.push(' ');
-        }
-        let text: String = line.iter().map(|byte| printable(*byte)).collect();
+        let digits: String = line.chunks(2).map(|pair| format!("{} ", Hex(pair))).collect();
+        // As tcpdump does, show a blank as a dot.
+        let printable = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { '.' };
+        let text: String = line.iter().map(printable).collect();
         writeln!(to, "\t0x{:04x}:  {digits:WIDTH$} {text}", number * BYTES_A_LINE)?;
     }
     Ok(())
-}
-
-fn printable(byte: u8) -> char {
-    match byte {
-        // As tcpdump does, show a blank as a dot.
-        b'!'..=b'~' => byte.into(),
-        _ => '.',
-    }
 }
 
 /// The number of list values, bytes or characters shown.
@@ -136,14 +124,10 @@ fn write_streams(spec: &Spec, plan: &Plan, to: &mut dyn Write) -> fmt::Result {
             (None, planned) => planned.map_or(0, |stream| stream.template.len()).to_string(),
         };
         writeln!(to, "stream {}: {share}, {flows}, {size} bytes", stream.name)?;
-        write_lines(&layers(stream), to)?;
+        let line = |layer: &Layer| (layer.protocol.name.to_owned(), fields(layer).join(", "));
+        write_lines(&stream.layers.iter().map(line).collect::<Vec<_>>(), to)?;
     }
     Ok(())
-}
-
-fn layers(stream: &Stream) -> Vec<(String, String)> {
-    let line = |layer: &Layer| (layer.protocol.name.to_owned(), fields(layer).join(", "));
-    stream.layers.iter().map(line).collect()
 }
 
 /// Formats a layer's fields: those that are set, and the most important defaults.

@@ -240,6 +240,16 @@ impl Stream {
         let mut indices = self.edits.iter().flat_map(|edit| &edit.parts).filter_map(Part::index);
         indices.any(|index| index.per == Per::Flow)
     }
+
+    fn mean_bytes(&self) -> f64 {
+        match &self.sizes {
+            Sizes::Fixed => self.template.len() as f64,
+            Sizes::InTurn(sizes) => {
+                sizes.iter().map(|&size| f64::from(size)).sum::<f64>() / sizes.len() as f64
+            }
+            Sizes::AtRandom { first, count, .. } => f64::from(*first) + f64::from(count - 1) / 2.0,
+        }
+    }
 }
 
 impl Plan {
@@ -253,17 +263,5 @@ impl Plan {
         let means: Vec<f64> = self.streams.iter().map(Stream::mean_bytes).collect();
         let sum: f64 = self.turns.iter().map(|&turn| means[usize::from(turn)]).sum();
         sum / self.turns.len().max(1) as f64
-    }
-}
-
-impl Stream {
-    fn mean_bytes(&self) -> f64 {
-        match &self.sizes {
-            Sizes::Fixed => self.template.len() as f64,
-            Sizes::InTurn(sizes) => {
-                sizes.iter().map(|&size| f64::from(size)).sum::<f64>() / sizes.len() as f64
-            }
-            Sizes::AtRandom { first, count, .. } => f64::from(*first) + f64::from(count - 1) / 2.0,
-        }
     }
 }
