@@ -284,9 +284,14 @@ impl Report {
         }
     }
 
-    /// Fails if less than 1 % of the attempted packets can be out.
-    pub fn check_sent(&self) -> anyhow::Result<()> {
-        let (attempted, sent) = (self.ledger.total(Section::In), self.ledger.max_out());
+    /// Fails if less than 1 % of the attempted packets can be out. Packets that still waited when the
+    /// user ended the run do not count: the end may have come before the first one could leave.
+    pub fn check_sent(&self, ended_by_user: bool) -> anyhow::Result<()> {
+        let losses = self.ledger.entries(Section::Loss);
+        let waiting = losses.filter(|loss| ended_by_user && loss.name == "unsent");
+        let waiting: u64 = waiting.map(|loss| loss.packets).sum();
+        let attempted = self.ledger.total(Section::In).saturating_sub(waiting);
+        let sent = self.ledger.max_out();
         if attempted == 0 || sent >= attempted.div_ceil(100) {
             return Ok(());
         }
@@ -470,6 +475,23 @@ mod tests {
             ledger,
             host_dropped,
             ..Report::default()
+        }
+    }
+
+    #[test]
+    fn a_run_that_sent_nearly_nothing_fails_except_where_its_user_ended_it_early() {
+        for (sentence, sent, loss, ended_by_user, fails) in [
+            ("all waited at the end of the run", 0, "unsent", false, true),
+            ("all waited when the user ended it", 0, "unsent", true, false),
+            ("the kernel refused all before the user ended it", 0, "refused", true, true),
+            ("1 % was sent", 1, "refused", false, false),
+        ] {
+            let mut report = of_port("left0", 0);
+            report.ledger = Ledger::default();
+            report.ledger.add(Section::In, "attempted", 100);
+            report.ledger.add(Section::Out, "accepted", sent);
+            report.ledger.add(Section::Loss, loss, 100 - sent);
+            assert_eq!(report.check_sent(ended_by_user).is_err(), fails, "{sentence}");
         }
     }
 

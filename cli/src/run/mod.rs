@@ -73,7 +73,7 @@ pub trait RunControl<T> {
         status.show(counters, elapsed);
     }
 
-    /// Does what is due; Break ends the run.
+    /// Does what is due; Break ends the run for the user, who pressed a key.
     fn tick(&mut self, _status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
@@ -109,6 +109,8 @@ pub struct Run<T> {
     pub elapsed: Duration,
     /// The run ended because the reader of standard output left.
     pub reader_left: bool,
+    /// The run ended because of a signal or a key.
+    pub ended_by_user: bool,
     /// The first worker's failure.
     pub result: Result<()>,
 }
@@ -223,7 +225,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     let mut reader = stdout_is_taken.then(stdout);
     let mut asking = Some(signals);
     let start = Instant::now();
-    let mut reader_left = false;
+    let (mut reader_left, mut ended_by_user) = (false, false);
     let mut open = true;
     let ends = thread::scope(|scope| {
         // The workers end however this scope is left.
@@ -265,8 +267,10 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
         let mut inquiry = Inquiry::default();
         while running.load(Ordering::Relaxed) > 0 {
             let elapsed = start.elapsed();
-            let over = common.duration.is_some_and(|end| elapsed >= end);
-            if over || control.tick(&mut status, elapsed).is_break() {
+            if common.duration.is_some_and(|end| elapsed >= end) {
+                shared.stop.set();
+            } else if control.tick(&mut status, elapsed).is_break() {
+                ended_by_user |= !shared.stop.is_set();
                 shared.stop.set();
             }
             if shared.stop.is_set() && std::mem::take(&mut open) {
@@ -290,6 +294,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             if !signal && !left {
                 continue;
             }
+            ended_by_user |= signal && !shared.stop.is_set();
             shared.stop.set();
             if std::mem::take(&mut open) {
                 control.at_end();
@@ -322,7 +327,8 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
         .or_else(|| outcomes.iter().map(|outcome| outcome.ended).max());
     let elapsed = ended.unwrap_or(start).saturating_duration_since(start);
     let outcomes = outcomes.into_iter().map(Some).collect();
-    Ok(Run { outcomes, elapsed, reader_left, result: results.into_iter().collect() })
+    let result = results.into_iter().collect();
+    Ok(Run { outcomes, elapsed, reader_left, ended_by_user, result })
 }
 
 /// The end of a run: the first call sets it and wakes the control thread.

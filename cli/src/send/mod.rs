@@ -178,7 +178,7 @@ pub fn send(
     if let Some(failure) = failures.into_iter().next() {
         return Err(failure.into());
     }
-    report.check_sent()
+    report.check_sent(ended.ended_by_user)
 }
 
 /// Controls a run that sends: the rate, the keys, the carrier.
