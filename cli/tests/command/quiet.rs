@@ -7,10 +7,7 @@ use crate::support::*;
 
 #[test]
 fn an_ordinary_run_has_no_numbers_of_errors_and_no_notes_of_others_counts() {
-    if !have(&["ping"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["ping"]) else { return };
     let netns = lab.netns("right");
     let ping = |count| {
         let ping = on(&lab, "left", &["ping", "-qc", count, "-i", "0.01", "198.18.0.2"]);
@@ -60,10 +57,7 @@ fn the_fall_from_zero_copy_is_told_once_and_its_answer_where_more_is_wanted() {
 
 #[test]
 fn a_quiet_capture_says_on_a_terminal_that_it_listens() {
-    if !have(&["script", "bash", "timeout"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["script", "bash", "timeout"]) else { return };
     let line = format!(
         "{} capture right0 --netns {} -f \"udp port 9\"; echo was $?",
         env!("CARGO_BIN_EXE_sluice"),

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
@@ -24,75 +25,33 @@ fn sluice(arguments: &[&str]) -> Command {
     command
 }
 
-/// Commands of every kind that run until they are told to end, each with what it does.
-fn endless<'a>(
-    lab: &'a [String; 3],
-    capture: &'a str,
-    replayed: &'a str,
-) -> Vec<(&'a str, Vec<&'a str>)> {
-    let [left, middle, right] = lab;
-    vec![
-        ("a capture", vec!["capture", "right0", "--netns", right, "-w", capture, "--json"]),
-        ("a count", vec!["count", "packet:right0", "--netns", right, "--json"]),
+/// Commands of every kind that run until they are told to end, each with a name.
+fn endless(
+    [left, middle, right]: &[String; 3],
+    capture: &Path,
+    replayed: &Path,
+    socket: &Path,
+) -> [(&'static str, String); 7] {
+    let [capture, replayed, socket] = [capture, replayed, socket].map(Path::display);
+    [
+        ("a capture", format!("capture right0 --netns {right} -w {capture}")),
+        ("a count", format!("count packet:right0 --netns {right}")),
         (
             "live frames",
-            vec![
-                "generate",
-                "left0",
-                "--netns",
-                left,
-                "--rate",
-                "1kpps",
-                "--json",
-                "--dst",
-                "198.18.0.9",
-                "--dmac",
-                "02:00:00:00:00:99",
-            ],
+            format!("generate left0 --netns {left} --rate 1kpps --dst 198.18.0.9 --dmac {NOBODY}"),
         ),
         (
             "a sender by sockets",
-            vec![
-                "replay",
-                replayed,
-                "packet:left0",
-                "--netns",
-                left,
-                "--loop",
-                "0",
-                "--rate",
-                "1kpps",
-                "--json",
-            ],
+            format!("replay {replayed} packet:left0 --netns {left} --loop 0 --rate 1kpps"),
         ),
-        (
-            "a forwarder",
-            vec!["forward", "packet:middle0", "packet:middle1", "--netns", middle, "--json"],
-        ),
+        ("a forwarder", format!("forward packet:middle0 packet:middle1 --netns {middle}")),
         (
             "a switch",
-            vec![
-                "switch",
-                "packet:middle0",
-                "packet:middle1",
-                "--netns",
-                middle,
-                "--json",
-                "--control",
-                "@socket",
-            ],
+            format!("switch packet:middle0 packet:middle1 --netns {middle} --control {socket}"),
         ),
         (
             "a forwarder in the kernel",
-            vec![
-                "forward",
-                "xdp:middle0",
-                "xdp:middle1",
-                "--in-kernel",
-                "--netns",
-                middle,
-                "--json",
-            ],
+            format!("forward xdp:middle0 xdp:middle1 --in-kernel --netns {middle}"),
         ),
     ]
 }
@@ -107,18 +66,10 @@ fn every_signal_that_ends_a_command_ends_each_with_its_ledger() {
     for signal in [Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTERM] {
         let file = folder.path().join(format!("{signal}.pcapng.zst"));
         let socket = folder.path().join("socket");
-        let commands = endless(&hosts, file.to_str().unwrap(), replayed.to_str().unwrap());
-        let running: Vec<_> = commands
-            .into_iter()
-            .map(|(what, mut arguments)| {
-                for argument in &mut arguments {
-                    if *argument == "@socket" {
-                        *argument = socket.to_str().unwrap();
-                    }
-                }
-                (what, Running::unawaited(&mut sluice(&arguments)))
-            })
-            .collect();
+        let running = endless(&hosts, &file, &replayed, &socket).map(|(what, command)| {
+            let arguments: Vec<&str> = command.split(' ').chain(["--json"]).collect();
+            (what, Running::unawaited(&mut sluice(&arguments)))
+        });
         running.iter().for_each(|(_, running)| running.catches_signals());
         running.iter().for_each(|(_, running)| running.signal(signal));
         for (what, running) in running {

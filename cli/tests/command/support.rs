@@ -325,6 +325,11 @@ pub fn lab() -> Option<Lab> {
     lab_of(Shape::Pair, 1)
 }
 
+/// A scratch lab for a test that also needs tools.
+pub fn lab_with(tools: &[&str]) -> Option<Lab> {
+    have(tools).then(lab).flatten()
+}
+
 /// Returns true if the tools are installed; prints which one is not.
 pub fn have(tools: &[&str]) -> bool {
     let missing = tools.iter().find(|tool| {

@@ -17,10 +17,7 @@ fn printed(ended: &Ended) -> Vec<Value> {
 
 #[test]
 fn top_counts_what_was_sent() {
-    if !have(&["ping"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["ping"]) else { return };
     let netns = lab.netns("right");
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("lines");
@@ -61,10 +58,7 @@ fn top_counts_what_was_sent() {
 
 #[test]
 fn a_veths_queue_has_a_rate_where_it_counts_all_that_comes() {
-    if !have(&["ping"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["ping"]) else { return };
     let netns = lab.netns("right");
     let packets = || {
         let how = ["--json", "--interval", "100ms", "--count", "5"];

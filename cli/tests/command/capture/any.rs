@@ -59,10 +59,10 @@ fn traffic(lab: &Lab) -> (BTreeMap<String, usize>, Vec<Running>) {
 
 #[test]
 fn all_interfaces_are_captured_those_that_come_later_too() {
-    if !have(&["ping", "python3", "tcpreplay", "tshark", "tcpdump", "capinfos"]) {
+    let Some(lab) = lab_with(&["ping", "python3", "tcpreplay", "tshark", "tcpdump", "capinfos"])
+    else {
         return;
-    }
-    let Some(lab) = lab() else { return };
+    };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     on(&lab, "right", &["ip", "link", "set", "lo", "up"]);
     for (file, threads) in [("any.pcapng", "1"), ("any.pcap", "1"), ("three.pcapng", "3")] {
@@ -113,10 +113,7 @@ fn all_interfaces_are_captured_those_that_come_later_too() {
 
 #[test]
 fn a_device_that_is_removed_before_its_packet_is_seen_has_its_name() {
-    if !have(&["python3", "tshark"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["python3", "tshark"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let path = folder.path().join("any.pcapng");
     let capture = capture(&netns, "any", "udp port 9", &path);
@@ -138,10 +135,7 @@ fn a_device_that_is_removed_before_its_packet_is_seen_has_its_name() {
 
 #[test]
 fn a_filter_about_ethernet_is_for_those_interfaces_and_tags_are_kept() {
-    if !have(&["tcpreplay", "tshark"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["tcpreplay", "tshark"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let sent = folder.path().join("sent.pcap");
     pcap_file(&sent, &[tagged(9), tagged(10)]);
@@ -161,10 +155,7 @@ fn a_filter_about_ethernet_is_for_those_interfaces_and_tags_are_kept() {
 
 #[test]
 fn lines_of_all_interfaces_name_the_interface_and_the_direction() {
-    if !have(&["ping"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["ping"]) else { return };
     let netns = lab.netns("right");
     let capture = Running::start(&["capture", "any", "--netns", &netns, "-f", "icmp"]);
     assert_eq!(on(&lab, "left", &["ping", "-qc", "1", "198.18.0.2"]).status, Some(0));

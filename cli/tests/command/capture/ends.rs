@@ -31,10 +31,7 @@ fn settings(lab: &Lab) -> String {
 
 #[test]
 fn signals_end_it_with_a_whole_file() {
-    if !have(&["ping", "tshark", "capinfos", "ip"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["ping", "tshark", "capinfos", "ip"]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let before = settings(&lab);
     assert!(before.contains("promiscuity 0"), "{before}");
@@ -157,9 +154,11 @@ fn a_signal_after_the_end_does_not_keep_files_from_being_completed() {
         // All has been read, and more than a pipe holds is to be written.
         capture.has_written(4);
         eventually("the run is over", || !capture.has_workers());
+        let waits = |capture: &Running| {
+            eventually("it waits for its reader", || capture.has_sleeping("sluice"));
+        };
         for signal in signals {
-            std::thread::sleep(Duration::from_millis(200));
-            assert!(!capture.has_ended(), "{signals:?}");
+            waits(&capture);
             // Of two of a kind that wait, the kernel keeps one.
             eventually("the one before it is taken", || !capture.has_pending());
             capture.signal(*signal);
@@ -169,8 +168,9 @@ fn a_signal_after_the_end_does_not_keep_files_from_being_completed() {
             assert_eq!(capture.end().status, Some(status), "{signals:?}");
             continue;
         }
-        std::thread::sleep(Duration::from_millis(200));
-        assert!(!capture.has_ended(), "{signals:?}: it waits for its reader");
+        eventually("the last one is taken", || !capture.has_pending());
+        waits(&capture);
+        // It has written all, now that its output is read.
         let ended = capture.end();
         assert_eq!(ended.good()["ledger"]["out"], 40_000, "{}", ended.err);
     }
@@ -178,10 +178,7 @@ fn a_signal_after_the_end_does_not_keep_files_from_being_completed() {
 
 #[test]
 fn an_interface_that_goes_away_ends_it_and_one_that_comes_back_does_not() {
-    if !have(&["ping", "ip", "capinfos"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["ping", "ip", "capinfos"]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("removed.pcapng");
     let _pings = pings(&lab);
@@ -236,10 +233,7 @@ fn an_interface_that_is_down_when_a_run_starts_is_reported() {
 
 #[test]
 fn a_full_disk_ends_it_and_keeps_what_fits() {
-    if !have(&["trafgen", "unshare", "mount", "capinfos"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["trafgen", "unshare", "mount", "capinfos"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let packets_file = folder.path().join("traffic.cfg");
     std::fs::write(&packets_file, "{ 2,0,198,18,0,2, 2,0,198,18,0,1, 0x88,0xb5, fill(1, 1000) }\n")
@@ -285,10 +279,7 @@ fn a_full_disk_ends_it_and_keeps_what_fits() {
 
 #[test]
 fn a_rotation_by_size_time_and_number_keeps_the_newest_files_whole() {
-    if !have(&["tcpreplay", "capinfos"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["tcpreplay", "capinfos"]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let parts = [0, 1, 2, 3, 4].map(|part| {
         let sent = folder.path().join(format!("{part}.pcap"));

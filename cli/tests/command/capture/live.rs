@@ -12,10 +12,9 @@ use crate::support::*;
 
 #[test]
 fn every_frame_arrives_as_it_was_sent_in_every_format_and_by_every_method() {
-    if !have(&["tcpreplay", "tcpdump", "tshark", "capinfos", "zstd", "lz4"]) {
+    let Some(lab) = lab_with(&["tcpreplay", "tcpdump", "tshark", "capinfos", "zstd", "lz4"]) else {
         return;
-    }
-    let Some(lab) = lab() else { return };
+    };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let sent = folder.path().join("sent.pcap");
     const FRAMES: u32 = 200_000;
@@ -56,10 +55,7 @@ fn every_frame_arrives_as_it_was_sent_in_every_format_and_by_every_method() {
 
 #[test]
 fn a_pipe_shows_each_packet_while_the_capture_runs() {
-    if !have(&["ping", "tcpdump"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["ping", "tcpdump"]) else { return };
     let netns = lab.netns("right");
     for format in ["pcap", "pcapng"] {
         let mut arguments = vec!["capture", "right0", "--netns", &netns, "-f", "icmp", "-w", "-"];
@@ -93,10 +89,7 @@ fn a_pipe_shows_each_packet_while_the_capture_runs() {
 
 #[test]
 fn lines_of_several_threads_come_in_the_order_of_time() {
-    if !have(&["tcpreplay"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["tcpreplay"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let sent = folder.path().join("sent.pcap");
     numbered(&sent, 0..2000, 0, 1000);
@@ -117,10 +110,7 @@ fn lines_of_several_threads_come_in_the_order_of_time() {
 
 #[test]
 fn a_port_that_hands_its_packets_over_late_is_waited_for() {
-    if !have(&["tcpreplay"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["tcpreplay"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let [sent, path, lines] =
         ["sent.pcap", "both.pcap", "lines"].map(|name| folder.path().join(name));
@@ -145,10 +135,7 @@ fn a_port_that_hands_its_packets_over_late_is_waited_for() {
 
 #[test]
 fn a_reader_that_leaves_ends_the_capture_even_if_nothing_comes() {
-    if !have(&["ping"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["ping"]) else { return };
     let netns = lab.netns("right");
     for (sentence, filter, more) in [
         ("a file, traffic", "icmp", &["-w", "-"][..]),
@@ -235,10 +222,7 @@ fn two_ports_and_two_threads_make_one_file_in_the_order_of_time() {
 
 #[test]
 fn lines_are_those_of_tcpdump() {
-    if !have(&["ping", "tcpdump"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["ping", "tcpdump"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let path = folder.path().join("t.pcap");
     let path = path.to_str().unwrap();
@@ -258,10 +242,7 @@ fn lines_are_those_of_tcpdump() {
 
 #[test]
 fn losses_are_counted_and_marked_where_they_happened() {
-    if !have(&["trafgen", "tshark"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["trafgen", "tshark"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let [path, packets] = ["loss.pcapng", "traffic.cfg"].map(|name| folder.path().join(name));
     std::fs::write(&packets, "{ 2,0,198,18,0,2, 2,0,198,18,0,1, 0x88,0xb5, fill(1, 1000) }\n")

@@ -7,10 +7,7 @@ use crate::support::*;
 
 #[test]
 fn a_mirror_is_captured_whole_and_its_ledger_closes() {
-    if !have(&["tcpreplay"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["tcpreplay"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let sent = folder.path().join("sent.pcap");
     const FRAMES: u32 = 50_000;
@@ -34,10 +31,7 @@ fn a_mirror_is_captured_whole_and_its_ledger_closes() {
 
 #[test]
 fn a_bare_name_is_packet_sockets_also_where_the_program_is_attached() {
-    if !have(&["ping"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["ping"]) else { return };
     let netns = lab.netns("right");
     // Its port attaches the program.
     let mirror = Running::start(&["count", "mirror:right0", "--netns", &netns]);
@@ -167,10 +161,7 @@ fn those_who_attach_at_once_all_have_it_kept() {
 
 #[test]
 fn two_processes_count_different_packets_of_one_queue() {
-    if !have(&["tcpreplay"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["tcpreplay"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let sent = folder.path().join("sent.pcap");
     numbered(&sent, 0..10_000, 0, 1000);

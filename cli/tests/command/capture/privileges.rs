@@ -52,10 +52,7 @@ fn with_capabilities(folder: &Path, capabilities: &str) -> Option<String> {
 
 #[test]
 fn no_thread_keeps_a_privilege() {
-    if !have(&["setcap", "setpriv"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["setcap", "setpriv"]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let capabilities = "cap_net_raw,cap_setuid,cap_setgid,cap_setpcap+ep";
     let Some(copy) = with_capabilities(folder.path(), capabilities) else { return };
@@ -95,10 +92,7 @@ fn no_thread_keeps_a_privilege() {
 
 #[test]
 fn a_process_that_would_keep_privileges_is_refused() {
-    if !have(&["setpriv"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["setpriv"]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("a.pcapng");
     let own = env!("CARGO_BIN_EXE_sluice");
@@ -121,16 +115,22 @@ fn a_process_that_would_keep_privileges_is_refused() {
     }
 }
 
-#[test]
-fn a_user_who_may_not_list_the_directory_brings_files_to_the_disk() {
-    if !is_root() {
-        return;
-    }
+/// A folder that others may enter but not list, and a port of a file in it, of 1000 packets.
+fn open_folder() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source.pcap");
     numbered(&source, 0..1000, 0, 1000);
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).unwrap();
     let port = format!("pcap:{}", source.display());
+    (folder, port)
+}
+
+#[test]
+fn a_user_who_may_not_list_the_directory_brings_files_to_the_disk() {
+    if !is_root() {
+        return;
+    }
+    let (folder, port) = open_folder();
     for name in ["a.pcap", "%Y.pcapng.zst"] {
         let to = folder.path().join(name.len().to_string());
         std::fs::create_dir(&to).unwrap();
@@ -227,12 +227,8 @@ fn a_user_owns_the_files_or_is_refused_at_the_start() {
     if !is_root() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
-    let source = folder.path().join("source.pcap");
-    numbered(&source, 0..1000, 0, 1000);
-    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711)).unwrap();
+    let (folder, port) = open_folder();
     let user = User::from_name(USER).unwrap().unwrap().uid.as_raw();
-    let port = format!("pcap:{}", source.display());
     for (what, name, owner, mode, rotates, status) in [
         ("a file in root's folder", "a.pcap", 0, 0o755, false, 0),
         ("files in a folder of the user's", "a.pcap", user, 0o755, true, 0),
@@ -270,10 +266,7 @@ fn a_user_owns_the_files_or_is_refused_at_the_start() {
 
 #[test]
 fn af_xdp_with_capabilities_of_the_file_needs_to_lock_its_buffers() {
-    if !have(&["setcap", "setpriv", "prlimit"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["setcap", "setpriv", "prlimit"]) else { return };
     let sockets = "xdp:right0?method=af_xdp";
     for (what, more, limit, port, status) in [
         ("no right to lock memory", "", "65536", sockets, 3),

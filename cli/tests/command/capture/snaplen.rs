@@ -11,10 +11,7 @@ const SNAPLEN: usize = 70;
 
 #[test]
 fn a_snap_length_cuts_the_same_on_every_port() {
-    if !have(&["tcpreplay"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["tcpreplay"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let sent = folder.path().join("sent.pcap");
     const FRAMES: u32 = 100;

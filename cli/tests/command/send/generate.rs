@@ -178,10 +178,7 @@ fn what_no_ring_holds_is_lost_by_name_and_a_worker_that_fails_ends_the_run() {
 
 #[test]
 fn ending_does_not_wait_for_a_slow_queue_and_no_packet_goes_missing() {
-    if !have(&["tc"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["tc"]) else { return };
     let left = lab.netns("left");
     let qdisc = |what: &str| {
         let mut tc = std::process::Command::new("tc");

@@ -43,10 +43,7 @@ fn what_is_sent_through_it_comes_as_it_stands_in_a_file() {
 /// Without CAP_PERFMON the verifier takes another program, without CAP_SYS_ADMIN runs begin slowly.
 #[test]
 fn two_capabilities_are_enough() {
-    if !have(&["setpriv"]) {
-        return;
-    }
-    let Some(lab) = lab() else { return };
+    let Some(lab) = lab_with(&["setpriv"]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let (file, came) = (folder.path().join("sent.pcap"), folder.path().join("came.pcap"));
     let frames: Vec<_> = (0..500u32)
