@@ -2,6 +2,7 @@
 //! switch answers them, and the commands that ask.
 
 use std::io::{self, Write, stdout};
+use std::path::Path;
 
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
@@ -14,21 +15,17 @@ use sluicegate_switch::table::TICKS_PER_SECOND;
 use sluicegate_switch::{Handle, Switch};
 
 use super::ports::{Ports, port_ledger, switching};
-use super::{Named, PortSettings, Where};
+use super::{Named, PortSettings};
 use crate::notice::{failure, said};
 use crate::report::ledger_value;
 use crate::units::show_count;
 
-/// A request to a running switch, from the command line or from the socket, which says nothing about where
-/// it goes.
+/// A request to a running switch, from the command line or from the socket.
 #[derive(Debug, Deserialize, PartialEq, Serialize, Subcommand)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Show a running switch's ports, and which hosts are behind them
     Show {
-        #[command(flatten)]
-        #[serde(skip)]
-        place: Where,
         /// Print one JSON object
         #[arg(long)]
         #[serde(skip)]
@@ -48,18 +45,12 @@ pub enum Request {
         #[command(flatten)]
         #[serde(default, flatten)]
         set: PortSettings,
-        #[command(flatten)]
-        #[serde(skip)]
-        place: Where,
     },
     /// Take a port out of a running switch; what is on its way is still forwarded
     Remove {
         /// Its name in the switch
         #[arg(value_name = "NAME")]
         port: String,
-        #[command(flatten)]
-        #[serde(skip)]
-        place: Where,
     },
     /// Set the port of an address, until the switch ends
     Static {
@@ -70,9 +61,6 @@ pub enum Request {
         #[arg(default_value_t = 0, value_name = "VLAN")]
         #[serde(default)]
         vlan: u16,
-        #[command(flatten)]
-        #[serde(skip)]
-        place: Where,
     },
     /// Take an entry out of the table, a static one too
     Forget {
@@ -81,9 +69,6 @@ pub enum Request {
         #[arg(default_value_t = 0, value_name = "VLAN")]
         #[serde(default)]
         vlan: u16,
-        #[command(flatten)]
-        #[serde(skip)]
-        place: Where,
     },
     /// Take all that was learned out of the table
     Flush {
@@ -91,25 +76,7 @@ pub enum Request {
         #[arg(value_name = "NAME")]
         #[serde(default)]
         port: Option<String>,
-        #[command(flatten)]
-        #[serde(skip)]
-        place: Where,
     },
-}
-
-impl Request {
-    /// Where the switch is; the default for a request that no command line makes.
-    fn place(&self) -> Where {
-        match self {
-            Self::Show { place, .. }
-            | Self::Add { place, .. }
-            | Self::Remove { place, .. }
-            | Self::Static { place, .. }
-            | Self::Forget { place, .. }
-            | Self::Flush { place, .. } => place.clone(),
-            Self::Table { .. } => Where::default(),
-        }
-    }
 }
 
 /// Buckets of the table that are looked at between two batches, and for one answer.
@@ -146,27 +113,27 @@ impl Answering<'_, '_> {
         match request {
             Request::Show { .. } => self.show(),
             Request::Table { from } => self.table(from),
-            Request::Add { port, set, .. } => {
+            Request::Add { port, set } => {
                 let named: Named = port.parse()?;
                 self.ports.add(&named, &set, self.handle)?;
                 Ok(json!({"added": named.name}))
             }
-            Request::Remove { port, .. } => {
+            Request::Remove { port } => {
                 let name = port.clone();
                 self.ask(move |switch| switch.remove(&name))??;
                 Ok(json!({"removed": port}))
             }
-            Request::Static { mac, port, vlan, .. } => {
+            Request::Static { mac, port, vlan } => {
                 let mac = number(&mac)?;
                 self.ask(move |switch| switch.set_static(vlan, mac, &port))??;
                 Ok(json!({}))
             }
-            Request::Forget { mac, vlan, .. } => {
+            Request::Forget { mac, vlan } => {
                 let mac = number(&mac)?;
                 let known = self.ask(move |switch| switch.forget(vlan, mac))?;
                 Ok(json!({"forgotten": usize::from(known)}))
             }
-            Request::Flush { port, .. } => {
+            Request::Flush { port } => {
                 let flushed = self.ask(move |switch| switch.flush(port.as_deref()))??;
                 Ok(json!({"forgotten": flushed}))
             }
@@ -241,9 +208,9 @@ fn number(text: &str) -> Result<u64> {
     }
 }
 
-/// Asks a running switch, and shows the answer.
-pub fn ask(request: &Request) -> anyhow::Result<()> {
-    let mut client = Client::connect(&request.place().path()?)?;
+/// Asks the running switch of a control socket, and shows the answer.
+pub fn ask(request: &Request, socket: &Path) -> anyhow::Result<()> {
+    let mut client = Client::connect(socket)?;
     if let Request::Show { json, .. } = request {
         return show(&mut client, request, *json);
     }
@@ -339,26 +306,17 @@ mod tests {
     fn requests_are_what_the_manual_says() {
         let set =
             PortSettings { access: Some("10".into()), rx_only: true, ..PortSettings::default() };
-        let place = Where::default;
         for (text, request) in [
-            (r#"{"do":"show"}"#, Request::Show { place: place(), json: false }),
+            (r#"{"do":"show"}"#, Request::Show { json: false }),
             (r#"{"do":"table"}"#, Request::Table { from: 0 }),
             (
                 r#"{"do":"add","port":"up=xdp:eth1","access":"10","rx_only":true}"#,
-                Request::Add { port: "up=xdp:eth1".into(), set, place: place() },
+                Request::Add { port: "up=xdp:eth1".into(), set },
             ),
-            (
-                r#"{"do":"flush","port":"up"}"#,
-                Request::Flush { port: Some("up".into()), place: place() },
-            ),
+            (r#"{"do":"flush","port":"up"}"#, Request::Flush { port: Some("up".into()) }),
             (
                 r#"{"do":"static","mac":"02:00:00:00:00:01","port":"up"}"#,
-                Request::Static {
-                    mac: "02:00:00:00:00:01".into(),
-                    port: "up".into(),
-                    vlan: 0,
-                    place: place(),
-                },
+                Request::Static { mac: "02:00:00:00:00:01".into(), port: "up".into(), vlan: 0 },
             ),
         ] {
             assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request, "{text}");

@@ -36,23 +36,28 @@ What an interface receives goes to the switch; by xdp: the host does not get it.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 #[command(subcommand_negates_reqs = true)]
+// One thread switches: the flag is only known so that the error can say what to do instead.
+#[command(mut_arg("threads", |flag| flag.hide(true)))]
 pub struct Args {
     #[command(subcommand)]
     action: Option<control::Request>,
+
+    #[command(flatten)]
+    place: Where,
 
     #[command(flatten)]
     run: RunArgs,
 }
 
 /// Which switch.
-#[derive(clap::Args, Clone, Debug, Default, PartialEq)]
-pub struct Where {
+#[derive(clap::Args)]
+struct Where {
     /// The switch's name, if several run [default: switch]
-    #[arg(long, value_name = "SWITCH")]
+    #[arg(long, global = true, value_name = "SWITCH")]
     name: Option<String>,
 
     /// The socket it is asked by [default: /run/sluice/switch/NAME/control.sock]
-    #[arg(long, value_name = "PATH", conflicts_with = "name")]
+    #[arg(long, global = true, value_name = "PATH", conflicts_with = "name")]
     control: Option<PathBuf>,
 }
 
@@ -72,15 +77,6 @@ struct RunArgs {
     #[arg(value_name = "[NAME=]PORT", required = true)]
     ports: Vec<Named>,
 
-    #[command(flatten)]
-    place: Where,
-
-    #[command(flatten)]
-    settings: Settings,
-
-    #[command(flatten)]
-    table: TableArgs,
-
     /// Forward what is for link-local groups, too (01:80:c2:00:00:0x: spanning tree, LLDP, LACP),
     /// pause frames excepted
     #[arg(long)]
@@ -89,6 +85,12 @@ struct RunArgs {
     /// Send on an interface that carries the host's default route
     #[arg(long, value_name = "IFACE")]
     allow_default_route: Vec<String>,
+
+    #[command(flatten)]
+    settings: Settings,
+
+    #[command(flatten)]
+    table: TableArgs,
 
     #[command(flatten)]
     receiving: Receiving,
@@ -129,8 +131,8 @@ fn age(text: &str) -> std::result::Result<Duration, String> {
 /// Runs the command.
 pub fn switch(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Some(action) => control::ask(&action),
-        None => run::run(args.run),
+        Some(request) => control::ask(&request, &args.place.path()?),
+        None => run::run(args.run, &args.place),
     }
 }
 
@@ -328,6 +330,14 @@ impl PortSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_help_has_no_flag_that_is_refused() {
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("switch"));
+        let help = command.clone().render_long_help().to_string();
+        assert!(help.contains("--cpus") && !help.contains("--threads"), "{help}");
+        command.try_get_matches_from(["switch", "eth0", "--threads", "2"]).unwrap();
+    }
 
     #[test]
     fn ports_have_the_names_that_people_expect() {

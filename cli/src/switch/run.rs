@@ -11,9 +11,9 @@ use sluicegate_switch::{
     Handle, MemberState, Rules, Switch, SwitchConfig, SwitchOutcome, Worker, shared_pool,
 };
 
-use super::RunArgs;
 use super::control::Answering;
 use super::ports::Ports;
+use super::{RunArgs, Where};
 use crate::counters::WorkerCounters;
 use crate::notice;
 use crate::report::Report;
@@ -25,11 +25,11 @@ use crate::status::Status;
 const TICK: Duration = Duration::from_millis(20);
 
 /// Runs the switch until its end.
-pub fn run(args: RunArgs) -> anyhow::Result<()> {
+pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
     let RunArgs { common, settings, .. } = &args;
     common.check()?;
     refuse(&args)?;
-    let server = listen(&args)?;
+    let server = listen(place)?;
     let names: Vec<_> = args.ports.iter().map(|named| named.port.clone()).collect();
     let mut ports = Ports {
         common,
@@ -63,9 +63,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<()> {
 
 /// Where requests come. One that nobody asked for is left out, with a notice, where it cannot be
 /// had.
-fn listen(args: &RunArgs) -> Result<Option<Server>> {
-    match Server::bind(&args.place.path()?) {
-        Err(error) if error.kind() != Mends::Usage && args.place.control.is_none() => {
+fn listen(place: &Where) -> Result<Option<Server>> {
+    match Server::bind(&place.path()?) {
+        Err(error) if error.kind() != Mends::Usage && place.control.is_none() => {
             notice::say(format_args!("the switch cannot be asked while it runs: {error}"));
             Ok(None)
         }
