@@ -133,6 +133,12 @@ impl Common {
         self.cpus.as_ref().map_or(&[], |list| &list.0)
     }
 
+    /// How many of `--count` packets one of several workers sends.
+    pub fn share(&self, index: usize, workers: usize) -> Option<u64> {
+        let (index, workers) = (index as u64, workers as u64);
+        self.count.map(|count| count / workers + u64::from(index < count % workers))
+    }
+
     /// The CPU of the thread with this index.
     pub fn cpu(&self, index: usize) -> Option<usize> {
         self.cpus().iter().copied().cycle().nth(index)

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nix::libc::ARPHRD_ETHER;
 use sluicegate::error::{Error, Result};
@@ -12,11 +12,11 @@ use sluicegate::port::{
 };
 use sluicegate_traffic::rate::Unit;
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
-use sluicegate_traffic::source::{Replay, ReplayOptions, Tempo};
+use sluicegate_traffic::source::{PacketSource, Replay, ReplayOptions, Tempo};
 
 use crate::args::Common;
 use crate::ports;
-use crate::send::{Changes, Measure, Orders, Rate, RingSender, Sender, Steering, Supply, send};
+use crate::send::{Changes, Measure, Rate, Sender, Steering, send};
 use crate::target::{
     Wish, best, common_hop, destination, interface_to_send, limit_queues, link_speed, sending,
 };
@@ -126,7 +126,8 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     };
     // Opened here, where signals still end the command: a pipe may keep it waiting.
     let sources = Replay::open(&file, &options, port.queues.len() as u32)?;
-    let sender = Sender::Ring(RingSender::new(port, supply(sources)));
+    let sources = sources.into_iter().map(|source| Box::new(source) as Box<dyn PacketSource>);
+    let sender = Sender::Ring { port, sources: sources.collect() };
     send("replay", &args.port, &args.common, sender, steering)
 }
 
@@ -196,19 +197,6 @@ fn open(args: &Args, wish: Wish) -> Result<Port> {
         port.queues.iter_mut().try_for_each(|queue| queue.describe_sent(&[ETHERNET]))?;
     }
     Ok(port)
-}
-
-/// Gives each worker its own source.
-fn supply(sources: Vec<Replay>) -> Supply {
-    let ready: Vec<_> = sources.into_iter().map(|source| Mutex::new(Some(source))).collect();
-    Box::new(move |worker, _, _: &Orders| {
-        let place = ready.get(worker as usize);
-        let source = place.and_then(|it| it.lock().unwrap_or_else(PoisonError::into_inner).take());
-        match source {
-            Some(source) => Ok(Box::new(source)),
-            None => Err(Error::Usage("replay: more threads than readers of the file".into())),
-        }
-    })
 }
 
 /// Flags that rewrite addresses.

@@ -24,9 +24,7 @@ use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
 use crate::ports;
-use crate::send::{
-    Changes, LiveSender, Measure, Orders, Rate, RingSender, Sender, Steering, monotonic_ns, send,
-};
+use crate::send::{Changes, LiveSender, Measure, Rate, Sender, Steering, monotonic_ns, send};
 use crate::target::{
     interface_of, interface_to_send, limit_queues, link_speed, sending, short, zero_copy,
 };
@@ -288,7 +286,7 @@ impl SendMethod<'_> {
                 .map(|worker| Live::new(plan, (worker, workers), interface, dial.as_ref()))
                 .collect::<Result<Vec<_>>>()
         })?;
-        Ok(Sender::Live(LiveSender::new(programs, netns)?))
+        Ok(Sender::Live(LiveSender::new(programs, self.common)?))
     }
 
     fn packet(&self, send: &str, plan: &Arc<Plan>, fallen: Vec<Fallback>) -> Result<Sender> {
@@ -316,13 +314,13 @@ impl SendMethod<'_> {
         }
         opened.fallbacks.splice(0..0, fallen);
         ports::say_fallbacks(&opened, self.common.verbose);
-        let (plan, dial) = (Arc::clone(plan), self.steering.map(Steering::dial));
-        let supply = move |worker, workers, orders: &Orders| -> Result<Box<dyn PacketSource>> {
-            let packets = orders.share(worker as usize, workers as usize);
-            let dial = dial.clone();
-            Ok(Box::new(PlanSource::new(&plan, (worker, workers), packets, dial, monotonic_ns)))
+        let workers = opened.queues.len() as u32;
+        let source = |worker| -> Box<dyn PacketSource> {
+            let packets = self.common.share(worker as usize, workers as usize);
+            let dial = self.steering.map(Steering::dial);
+            Box::new(PlanSource::new(plan, (worker, workers), packets, dial, monotonic_ns))
         };
-        Sender::Ring(RingSender::new(opened, Box::new(supply)))
+        Sender::Ring { port: opened, sources: (0..workers).map(source).collect() }
     }
 }
 

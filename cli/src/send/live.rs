@@ -1,6 +1,6 @@
 //! Sending live frames: a worker each with a program of its own.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -13,25 +13,22 @@ use sluicegate_traffic::rate::{Gaps, Pace};
 use sluicegate_traffic::source::LeftOut;
 
 use super::steering::TICK;
-use super::{Done, Orders, SendCounts};
+use super::{Done, SendCounts};
+use crate::args::Common;
 use crate::run::WorkerThread;
 
 /// Sends live frames.
 #[derive(Debug)]
 pub struct LiveSender {
-    starter: Option<Starter>,
+    /// Lets the starter begin; dropped before that, it abandons the run.
+    go: Sender<()>,
+    /// A thread that waits in the interface's namespace to start the workers: a process that dropped
+    /// its privileges cannot enter the namespace.
+    starter: Option<JoinHandle<Result<Vec<Sending>>>>,
     sending: Vec<Sending>,
     /// Delivers other paces; disconnects at the end.
     paces: Receiver<Pace>,
     started: Instant,
-}
-
-/// A thread that waits in the interface's namespace to start the workers: a process that dropped
-/// its privileges cannot enter the namespace.
-#[derive(Debug)]
-struct Starter {
-    orders: SyncSender<Orders>,
-    thread: JoinHandle<Result<Vec<Sending>>>,
 }
 
 impl LiveSender {
@@ -39,25 +36,53 @@ impl LiveSender {
     ///
     /// # Errors
     /// The namespace cannot be entered; the system has no thread left.
-    pub fn new(ready: Vec<Live>, netns: Option<&str>) -> Result<Self> {
-        let starter = Starter::new(ready, netns.map(str::to_owned))?;
+    pub fn new(programs: Vec<Live>, common: &Common) -> Result<Self> {
+        let workers = programs.len();
+        let programs = programs.into_iter().enumerate();
+        let ready: Vec<_> = programs
+            .map(|(index, live)| (live, common.share(index, workers), common.cpu(index)))
+            .collect();
+        let netns = common.netns.clone();
+        let (go, gone) = channel();
+        let (inside, is_inside) = channel();
+        let wait = move || {
+            // The main thread takes signals; workers inherit this mask.
+            SigSet::all().thread_block().map_err(|e| Error::system("hold", "signals", e))?;
+            netns::run_in(netns.as_deref(), move || {
+                // If the receiver was dropped, there is no go either.
+                let _ = inside.send(());
+                let ready = if gone.recv().is_ok() { ready } else { Vec::new() };
+                ready.into_iter().map(|(live, packets, cpu)| live.start(packets, cpu)).collect()
+            })
+        };
+        let starter = std::thread::Builder::new()
+            .name("starter".into())
+            .spawn(wait)
+            .map_err(|e| Error::system("start", "a thread for live frames", e))?;
+        // The thread waits in the namespace, or its result says why not.
+        if is_inside.recv().is_err() {
+            join(starter)?;
+            return Err(Error::Usage("live frames: nothing was ready to be sent".into()));
+        }
         let (sending, paces, started) = (Vec::new(), channel().1, Instant::now());
-        Ok(Self { starter: Some(starter), sending, paces, started })
+        Ok(Self { go, starter: Some(starter), sending, paces, started })
     }
 
     /// Begins to send. Returns the channel for another pace of all workers together; dropping it ends them.
-    pub fn start(&mut self, orders: &Orders) -> Result<Sender<Pace>> {
+    pub fn start(&mut self) -> Result<Sender<Pace>> {
         let (to, paces) = channel();
         if let Some(starter) = self.starter.take() {
             self.started = Instant::now();
-            self.sending = starter.start(orders.clone())?;
+            // If the thread has ended, its result says why.
+            let _ = self.go.send(());
+            self.sending = join(starter)?;
         }
         self.paces = paces;
         Ok(to)
     }
 
     /// Waits until all workers are done, one fails, or the run is stopped; then ends all.
-    pub fn run(mut self, thread: &mut WorkerThread<'_, SendCounts>) -> (SendCounts, Result<()>) {
+    pub fn run(&mut self, thread: &mut WorkerThread<'_, SendCounts>) -> (SendCounts, Result<()>) {
         while !self.is_finished() {
             match self.paces.recv_timeout(TICK) {
                 Ok(pace) => self.sending.iter().for_each(|sending| sending.set_pace(pace)),
@@ -119,44 +144,6 @@ fn done(sending: &Sending) -> Done {
     }
 }
 
-impl Starter {
-    fn new(ready: Vec<Live>, netns: Option<String>) -> Result<Self> {
-        let (orders, ordered) = sync_channel(1);
-        let (inside, is_inside) = sync_channel(1);
-        let wait = move || {
-            // The main thread takes signals; workers inherit this mask.
-            SigSet::all().thread_block().map_err(|e| Error::system("hold", "signals", e))?;
-            netns::run_in(netns.as_deref(), move || {
-                // If the receiver was dropped, no orders come either.
-                let _ = inside.send(());
-                start_all(ready, &ordered)
-            })
-        };
-        let thread = std::thread::Builder::new()
-            .name("starter".into())
-            .spawn(wait)
-            .map_err(|e| Error::system("start", "a thread for live frames", e))?;
-        let starter = Self { orders, thread };
-        // The thread waits in the namespace, or its result says why not.
-        if is_inside.recv().is_err() {
-            starter.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-            return Err(Error::Usage("live frames: nothing was ready to be sent".into()));
-        }
-        Ok(starter)
-    }
-
-    fn start(self, orders: Orders) -> Result<Vec<Sending>> {
-        // If the thread has ended, its result says why.
-        let _ = self.orders.send(orders);
-        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
-}
-
-fn start_all(ready: Vec<Live>, ordered: &Receiver<Orders>) -> Result<Vec<Sending>> {
-    // No orders: the run was abandoned before it began.
-    let Ok(orders) = ordered.recv() else { return Ok(Vec::new()) };
-    let workers = ready.len();
-    let start =
-        |(index, live): (usize, Live)| live.start(orders.share(index, workers), orders.cpu(index));
-    ready.into_iter().enumerate().map(start).collect()
+fn join(starter: JoinHandle<Result<Vec<Sending>>>) -> Result<Vec<Sending>> {
+    starter.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

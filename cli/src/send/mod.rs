@@ -15,14 +15,13 @@ mod steering;
 
 use std::ops::ControlFlow;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluicegate::error::{Error, Result};
-use sluicegate::port::{Kind, PortName, Queue, QueueStats};
+use sluicegate::error::Result;
+use sluicegate::port::{Kind, Port, PortName, QueueStats};
 use sluicegate::ring::Wait;
 use sluicegate_traffic::rate::{Gaps, Pace};
-use sluicegate_traffic::source::LeftOut;
+use sluicegate_traffic::source::{LeftOut, PacketSource};
 
 use crate::args::Common;
 use crate::report::Report;
@@ -36,37 +35,15 @@ use ring::RingWorker;
 use steering::TICK;
 
 pub use live::LiveSender;
-pub use ring::{RingSender, Supply, monotonic_ns};
+pub use ring::monotonic_ns;
 pub use steering::{Changes, Measure, Rate, Steering};
 
 /// A sender of either kind.
 pub enum Sender {
     /// Programs in the kernel.
     Live(LiveSender),
-    /// Threads that fill a port's transmit rings.
-    Ring(RingSender),
-}
-
-/// Orders to the workers.
-#[derive(Clone, Debug)]
-pub struct Orders {
-    /// Packets to send, all workers together.
-    pub count: Option<u64>,
-    /// The CPUs they run on, in turns; anywhere if empty.
-    pub cpus: Vec<usize>,
-}
-
-impl Orders {
-    /// How many packets worker `index` of `workers` sends.
-    pub fn share(&self, index: usize, workers: usize) -> Option<u64> {
-        let (index, workers) = (index as u64, workers as u64);
-        self.count.map(|count| count / workers + u64::from(index < count % workers))
-    }
-
-    /// The CPU of a worker.
-    pub fn cpu(&self, index: usize) -> Option<usize> {
-        self.cpus.iter().copied().cycle().nth(index)
-    }
+    /// Threads that fill a port's transmit rings, each from its own source.
+    Ring { port: Port, sources: Vec<Box<dyn PacketSource>> },
 }
 
 /// The counts of one thread that sends: of a ring, or of all live frames.
@@ -96,41 +73,33 @@ pub struct Done {
     pub busy: f64,
 }
 
-/// The remains of workers that have ended.
-#[derive(Debug, Default)]
-pub struct Remains {
-    /// Kept until the report is complete: closing a queue may delay other workers and readers of
-    /// the interface's counters.
-    queues: Vec<Queue>,
-    /// Failures of sources: no reason for other workers to end, because each sends what it has before.
-    failures: Vec<Error>,
-}
-
 /// The work of a thread that sends.
 enum SendWork {
     Live(LiveSender),
     Ring(RingWorker),
 }
 
-impl Work for SendWork {
+/// Borrowed, so that queues stay open until the report is complete: closing one may delay other workers
+/// and readers of the interface's counters.
+impl Work for &mut SendWork {
     type Counts = SendCounts;
 
     fn name(&self) -> String {
         match self {
-            Self::Live(_) => "live".into(),
-            Self::Ring(worker) => worker.name(),
+            SendWork::Live(_) => "live".into(),
+            SendWork::Ring(worker) => worker.name(),
         }
     }
 
     fn is_pinned(&self) -> bool {
         // The CPUs are those of the programs.
-        !matches!(self, Self::Live(_))
+        !matches!(self, SendWork::Live(_))
     }
 
     fn run(self, thread: &mut WorkerThread<'_, SendCounts>) -> (SendCounts, Result<()>) {
         match self {
-            Self::Live(live) => live.run(thread),
-            Self::Ring(worker) => worker.run(thread),
+            SendWork::Live(live) => live.run(thread),
+            SendWork::Ring(worker) => worker.run(thread),
         }
     }
 }
@@ -152,38 +121,35 @@ pub fn send(
     let signals = Signals::catch()?;
     // Before threads start, which inherit the blocked SIGTSTP.
     let keys = status::is_live(common).then(|| Keys::open(steering.is_some())).flatten();
-    let orders = Orders { count: common.count, cpus: common.cpus().to_vec() };
-    let remains = Arc::<Mutex<Remains>>::default();
     let mut paces = None;
-    let work = match sender {
-        Sender::Ring(ring) => {
-            let workers = ring.workers(&orders, &remains)?;
-            workers.into_iter().map(SendWork::Ring).collect()
-        }
+    let mut work = match sender {
+        Sender::Ring { port, sources } => RingWorker::all(port.queues, sources),
         Sender::Live(mut live) => {
-            paces = Some(live.start(&orders)?);
+            paces = Some(live.start()?);
             vec![SendWork::Live(live)]
         }
     };
     let mut control =
         SendControl { report: &report, steering: steering.as_mut(), carrier, keys, paces };
     let options = RunOptions { common, wait: Wait::Sleep, stdout_is_taken: false };
-    let ended = supervise(work, options, &signals, &mut control)?;
+    let ended = supervise(work.iter_mut().collect(), options, &signals, &mut control)?;
     let report = report.count(&ended, steering.as_ref());
     // Where packets go to standard output, that is for them alone.
     report.publish(port.kind() == Kind::Pcap && port.name() == "-", common.json)?;
     ended.result?;
-    let failures =
-        std::mem::take(&mut remains.lock().unwrap_or_else(PoisonError::into_inner).failures);
-    if let Some(failure) = failures.into_iter().next() {
-        return Err(failure.into());
-    }
+    // A source's failure is no reason for other workers to end: each sends what it has before.
+    let mut workers = work.iter_mut();
+    let failure = workers.find_map(|work| match work {
+        SendWork::Ring(worker) => worker.failure(),
+        SendWork::Live(_) => None,
+    });
+    failure.map_or(Ok(()), Err)?;
     report.check_sent(ended.ended_by_user)
 }
 
 /// Controls a run that sends: the rate, the keys, the carrier.
 struct SendControl<'a> {
-    report: &'a SendReport,
+    report: &'a SendReport<'a>,
     steering: Option<&'a mut Steering>,
     carrier: Option<Carrier>,
     keys: Option<Keys>,

@@ -19,25 +19,24 @@ use crate::run::{Outcomes, Run};
 use crate::units::{packets_word, show_count};
 
 /// The report of a run.
-pub struct SendReport {
+pub struct SendReport<'a> {
+    common: &'a Common,
     report: Report,
     /// It sends live frames, a thread for each worker.
     live: bool,
-    cpus: Vec<usize>,
     /// The name of packets with another link type.
     other_link_type: &'static str,
 }
 
-impl SendReport {
+impl<'a> SendReport<'a> {
     /// Creates the report of a sender that has not started.
-    pub fn of(command: &'static str, port: &PortName, common: &Common, sender: &Sender) -> Self {
+    pub fn of(command: &'static str, port: &PortName, common: &'a Common, sender: &Sender) -> Self {
         let (report, live, ethernet) = match sender {
             Sender::Live(_) => {
                 let report = Report::new(command, port, common);
                 (Report { method: "live", backend: "live".into(), ..report }, true, true)
             }
-            Sender::Ring(ring) => {
-                let port = ring.port();
+            Sender::Ring { port, .. } => {
                 let live = port.queues.iter().any(Queue::sends_live);
                 let ethernet = port.link_type() == LINKTYPE_ETHERNET;
                 (Report::of_port(command, port, common), live, ethernet)
@@ -47,7 +46,7 @@ impl SendReport {
             other_link_type: if ethernet { "not_ethernet" } else { "other_link_type" },
             live,
             report,
-            cpus: common.cpus().to_vec(),
+            common,
         }
     }
 
@@ -111,7 +110,7 @@ impl SendReport {
         let is_paced = asked.is_some() || gaps.count() > 0;
         report.pace = is_paced.then(|| Paced::of(asked, &gaps, restarts));
         let thread = |(index, done): (usize, &Done)| Thread {
-            cpu: self.cpus.iter().copied().cycle().nth(index),
+            cpu: self.common.cpu(index),
             queue: index as u32,
             packets: done.packets,
             busy: done.busy,

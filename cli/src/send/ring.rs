@@ -1,14 +1,13 @@
 //! Sending through a port: a worker for each queue fills its transmit ring.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
-use sluicegate::error::Result;
-use sluicegate::port::{Port, Queue, QueueStats};
+use sluicegate::error::{Error, Result};
+use sluicegate::port::{Queue, QueueStats};
 use sluicegate_traffic::source::{LeftOut, PacketSource};
 
-use super::{Done, Orders, Remains, SendCounts};
+use super::{Done, SendCounts, SendWork};
 use crate::run::WorkerThread;
 
 /// Packets between two checks of the clock and the stop flag: as many as one system call takes, or half of a
@@ -29,55 +28,30 @@ const STUCK_LOOK: Duration = Duration::from_micros(50);
 /// Interval between checks whether the last packets have left.
 const LAST_LOOK: Duration = Duration::from_millis(1);
 
-/// Creates the source of a worker, by its number and the number of workers.
-pub type Supply = Box<dyn Fn(u32, u32, &Orders) -> Result<Box<dyn PacketSource>>>;
-
-/// Sends through a port.
-pub struct RingSender {
-    port: Port,
-    supply: Supply,
-}
-
-impl RingSender {
-    /// Sends through a port.
-    pub fn new(port: Port, supply: Supply) -> Self {
-        Self { port, supply }
-    }
-
-    /// The port.
-    pub fn port(&self) -> &Port {
-        &self.port
-    }
-
-    /// Creates a worker for each queue.
-    pub fn workers(
-        self,
-        orders: &Orders,
-        remains: &Arc<Mutex<Remains>>,
-    ) -> Result<Vec<RingWorker>> {
-        let workers = self.port.queues.len() as u32;
-        let worker = |(index, queue)| {
-            let source = (self.supply)(index, workers, orders)?;
-            Ok(RingWorker { index, queue, source, remains: Arc::clone(remains) })
-        };
-        (0..).zip(self.port.queues).map(worker).collect()
-    }
-}
-
 /// One queue's share of the work.
 pub struct RingWorker {
     index: u32,
     queue: Queue,
     source: Box<dyn PacketSource>,
-    remains: Arc<Mutex<Remains>>,
 }
 
 impl RingWorker {
+    /// Creates a worker for each queue and its source.
+    pub fn all(queues: Vec<Queue>, sources: Vec<Box<dyn PacketSource>>) -> Vec<SendWork> {
+        let worker = |((index, queue), source)| SendWork::Ring(Self { index, queue, source });
+        (0..).zip(queues).zip(sources).map(worker).collect()
+    }
+
+    /// Takes the error that ended the source early.
+    pub fn failure(&mut self) -> Option<Error> {
+        self.source.failure()
+    }
+
     pub fn name(&self) -> String {
         format!("queue-{}", self.index)
     }
 
-    pub fn run(mut self, thread: &mut WorkerThread<'_, SendCounts>) -> (SendCounts, Result<()>) {
+    pub fn run(&mut self, thread: &mut WorkerThread<'_, SendCounts>) -> (SendCounts, Result<()>) {
         let begin = Instant::now();
         let mut result = self.send_all(thread);
         // Packets in the ring are still sent, after a failure too; briefly, if the user wants the end.
@@ -95,9 +69,6 @@ impl RingWorker {
             QueueStats::default()
         });
         let sent = SendCounts { span: Some((begin, Instant::now())), ..self.sent(stats, thread) };
-        let mut remains = self.remains.lock().unwrap_or_else(PoisonError::into_inner);
-        remains.failures.extend(self.source.failure());
-        remains.queues.push(self.queue);
         (sent, result)
     }
 
