@@ -1,52 +1,34 @@
 //! How closely a sender kept its timetable: the rate asked for, and a histogram of how late packets were.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use sluicegate_traffic::rate::{Gaps, Unit};
 
 use crate::units::{show_count, show_duration, show_percent, show_pps, show_rate};
 
 /// How closely a sender followed the rate asked for, or the packets' times.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Paced {
     /// The rate asked for; `None` if packets have their own times.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub asked: Option<TargetRate>,
-    /// How late the first packet of a burst was, against the timetable: half of them no later, and
-    /// 99 of 100. In ns; 0 where no packet was due.
-    pub late_p50_ns: u64,
-    pub late_p99_ns: u64,
-    /// How many were how late.
-    pub histogram: Vec<Class>,
+    pub target: Option<TargetRate>,
+    /// How late the first packet of each burst was, against the timetable.
+    pub late: Gaps,
     /// Times it was too far behind to make up for it.
     pub restarts: u64,
 }
 
 /// A rate that was asked for.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct TargetRate {
-    /// The last that was asked for: packets a second, or bits of either layer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_pps: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_bps_l1: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_bps_l2: Option<f64>,
+    /// The last one, in packets or bytes a second.
+    pub rate: (f64, Unit),
     /// How often another was asked for while it ran.
-    pub target_changes: u64,
+    pub changes: u64,
     /// Packets a second that were taken.
     pub achieved_pps: f64,
-}
-
-/// Packets of about the same lateness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Class {
-    /// They were no later than this, in ns; later than those of the class before.
-    pub le_ns: u64,
-    pub packets: u64,
 }
 
 /// Where the lines of the text end: powers of two, at which classes end, too. What is behind the
@@ -55,61 +37,50 @@ const LINES_NS: [u64; 7] = [1 << 7, 1 << 10, 1 << 13, 1 << 17, 1 << 20, 1 << 23,
 /// How long the longest bar is.
 const BAR: u64 = 24;
 
-impl TargetRate {
-    /// Creates it from a rate in packets or bytes a second, as the unit says.
-    pub fn of((rate, unit): (f64, Unit), changes: u64, achieved_pps: f64) -> Self {
-        let bits = |layer| (unit == layer).then_some(rate * 8.0);
-        Self {
-            target_pps: (unit == Unit::Packet).then_some(rate),
-            target_bps_l1: bits(Unit::BYTE_OF_LAYER1),
-            target_bps_l2: bits(Unit::BYTE_OF_LAYER2),
-            target_changes: changes,
-            achieved_pps,
+impl Serialize for Paced {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = json!({});
+        if let Some(TargetRate { rate: (rate, unit), changes, achieved_pps }) = self.target {
+            let (name, rate) = match unit {
+                Unit::Packet => ("target_pps", rate),
+                Unit::BYTE_OF_LAYER2 => ("target_bps_l2", rate * 8.0),
+                Unit::Byte { .. } => ("target_bps_l1", rate * 8.0),
+            };
+            object[name] = rate.into();
+            object["target_changes"] = changes.into();
+            object["achieved_pps"] = achieved_pps.into();
         }
-    }
-}
-
-impl fmt::Display for TargetRate {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let (rate, unit) = match (self.target_pps, self.target_bps_l1, self.target_bps_l2) {
-            (Some(pps), ..) => (pps, Unit::Packet),
-            (_, Some(bps), _) => (bps / 8.0, Unit::BYTE_OF_LAYER1),
-            (.., bps) => (bps.unwrap_or(0.0) / 8.0, Unit::BYTE_OF_LAYER2),
-        };
-        f.write_str(&show_rate(rate, unit))
+        let class = |(le_ns, packets)| json!({"le_ns": le_ns, "packets": packets});
+        object["late_p50_ns"] = self.late_ns(0.5).into();
+        object["late_p99_ns"] = self.late_ns(0.99).into();
+        object["histogram"] = self.late.counts().map(class).collect::<Value>();
+        object["restarts"] = self.restarts.into();
+        object.serialize(serializer)
     }
 }
 
 impl Paced {
-    /// Takes the rate asked for, if there was one, and how late packets were.
-    pub fn of(asked: Option<TargetRate>, gaps: &Gaps, restarts: u64) -> Self {
-        let late = |share| gaps.percentile(share).unwrap_or(0);
-        let class = |(le_ns, packets)| Class { le_ns, packets };
-        Self {
-            asked,
-            late_p50_ns: late(0.5),
-            late_p99_ns: late(0.99),
-            histogram: gaps.counts().map(class).collect(),
-            restarts,
-        }
+    /// The lateness that a share of the packets did not exceed, in ns; 0 where no packet was due.
+    fn late_ns(&self, share: f64) -> u64 {
+        self.late.percentile(share).unwrap_or(0)
     }
 
     /// Prints it for people.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        if let Some(asked) = &self.asked {
-            let changes = match asked.target_changes {
+        if let Some(TargetRate { rate: (rate, unit), changes, achieved_pps }) = self.target {
+            let changes = match changes {
                 0 => String::new(),
                 1 => " at last, changed once".into(),
                 times => format!(" at last, changed {} times", show_count(times)),
             };
-            let achieved = show_pps(asked.achieved_pps);
+            let (asked, achieved) = (show_rate(rate, unit), show_pps(achieved_pps));
             writeln!(out, "  asked for {asked}{changes}; sent {achieved}")?;
         }
-        if self.histogram.is_empty() {
+        if self.late.count() == 0 {
             return Ok(());
         }
-        let late = |ns| show_duration(Duration::from_nanos(ns));
-        let (half, most) = (late(self.late_p50_ns), late(self.late_p99_ns));
+        let late = |share| show_duration(Duration::from_nanos(self.late_ns(share)));
+        let (half, most) = (late(0.5), late(0.99));
         let restarts = match self.restarts {
             0 => String::new(),
             times => format!(", begun anew {} times, too far behind", show_count(times)),
@@ -143,10 +114,9 @@ impl Paced {
     /// The histogram in few lines, from the first that has packets to the last.
     fn lines(&self) -> Vec<(Option<u64>, u64)> {
         let ends = LINES_NS.iter().map(|&ns| Some(ns)).chain([None]);
-        let line_of = |class: &Class| LINES_NS.iter().take_while(|&&ns| class.le_ns >= ns).count();
         let mut lines: Vec<_> = ends.map(|end| (end, 0)).collect();
-        for class in &self.histogram {
-            lines[line_of(class)].1 += class.packets;
+        for (le_ns, packets) in self.late.counts() {
+            lines[LINES_NS.iter().take_while(|&&ns| le_ns >= ns).count()].1 += packets;
         }
         while lines.last().is_some_and(|(_, packets)| *packets == 0) {
             lines.pop();
@@ -166,7 +136,7 @@ mod tests {
         (0..90).for_each(|_| gaps.add(100));
         (0..9).for_each(|_| gaps.add(1023));
         gaps.add(1_000_000);
-        let paced = Paced::of(None, &gaps, 0);
+        let paced = Paced { target: None, late: gaps, restarts: 0 };
         let mut out = Vec::new();
         paced.print(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
@@ -178,7 +148,9 @@ mod tests {
     up to 1.05 ms               1       1 %  #
 ";
         assert_eq!(text, expected);
-        let counted: u64 = paced.histogram.iter().map(|class| class.packets).sum();
-        assert_eq!((counted, paced.histogram.len()), (100, 3));
+        let object = serde_json::to_value(&paced).unwrap();
+        let histogram = object["histogram"].as_array().unwrap();
+        let counted: u64 = histogram.iter().map(|it| it["packets"].as_u64().unwrap()).sum();
+        assert_eq!((counted, histogram.len()), (100, 3), "{object}");
     }
 }

@@ -105,10 +105,13 @@ impl<'a> SendReport<'a> {
         }
         report.details = details.as_object().cloned().unwrap_or_default();
         let achieved_pps = Traffic::over(accepted, 0, elapsed).pps;
-        let asked = steering.map(|it| TargetRate::of(it.asked(), it.changes(), achieved_pps));
+        let target = steering.map(|it| {
+            let (rate, changes) = (it.asked(), it.changes());
+            TargetRate { rate, changes, achieved_pps }
+        });
         let restarts = done.iter().map(|done| done.restarts).sum();
-        let is_paced = asked.is_some() || gaps.count() > 0;
-        report.pace = is_paced.then(|| Paced::of(asked, &gaps, restarts));
+        let is_paced = target.is_some() || gaps.count() > 0;
+        report.pace = is_paced.then_some(Paced { target, late: gaps, restarts });
         let thread = |(index, done): (usize, &Done)| Thread {
             cpu: self.common.cpu(index),
             queue: index as u32,
