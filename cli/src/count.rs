@@ -16,7 +16,7 @@ use crate::ports;
 use crate::report::Report;
 use crate::run::{Nothing, Outcomes, ReceiveCounts, RunControl, RunOptions, Visitor, receive};
 use crate::signals::Signals;
-use crate::status::{Missing, Status};
+use crate::status::Status;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -127,7 +127,9 @@ impl RunControl<ReceiveCounts> for CountControl<'_> {
     }
 
     fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
-        status.analysed(self.analysis.map(|analysis| Missing::of(&analysis())));
+        if let Some(analysis) = self.analysis {
+            status.analysed(&analysis());
+        }
         status.show(counters, elapsed);
     }
 

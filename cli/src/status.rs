@@ -28,31 +28,12 @@ pub struct Status {
     interval: Duration,
     before: Totals,
     before_at: Duration,
-    /// The missing packets by the analysis.
-    missing: Option<Missing>,
+    /// Stamped packets lost and reordered so far, if they are analysed.
+    missing: Option<(u64, u64)>,
     /// The live line, and its end: the losses, or a note.
     line: String,
     lost: String,
     note: Option<String>,
-}
-
-/// Stamped packets that were lost on their way, and that came out of order, so far.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Missing {
-    /// Missing sequence numbers.
-    #[serde(rename = "stamped_lost")]
-    pub lost: u64,
-    /// Packets that came after one with a higher number.
-    #[serde(rename = "stamped_reordered")]
-    pub reordered: u64,
-}
-
-impl Missing {
-    /// Takes the counts of an analysis.
-    pub fn of(analysis: &Analysis) -> Self {
-        let (lost, reordered) = analysis.lost_and_reordered();
-        Self { lost, reordered }
-    }
 }
 
 #[derive(Serialize)]
@@ -62,8 +43,12 @@ struct StatusLine {
     #[serde(flatten)]
     traffic: Traffic,
     lost: u64,
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    missing: Option<Missing>,
+    /// Missing sequence numbers of stamped packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stamped_lost: Option<u64>,
+    /// Stamped packets that came after one with a higher number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stamped_reordered: Option<u64>,
 }
 
 /// Returns true if the status of a run with these flags is a live line.
@@ -97,8 +82,8 @@ impl Status {
     }
 
     /// Shows an analysis' missing packets from now on.
-    pub fn analysed(&mut self, missing: Option<Missing>) {
-        self.missing = missing;
+    pub fn analysed(&mut self, analysis: &Analysis) {
+        self.missing = Some(analysis.lost_and_reordered());
     }
 
     /// Time between two lines.
@@ -127,9 +112,14 @@ impl Status {
         (self.before, self.before_at) = (now, at);
         let traffic = Traffic::over(news.packets, news.bytes, time);
         if self.json_lines {
-            let interval_s = time.as_secs_f64();
-            let (time_s, lost, missing) = (at.as_secs_f64(), news.lost, self.missing);
-            let line = StatusLine { time_s, interval_s, traffic, lost, missing };
+            let line = StatusLine {
+                time_s: at.as_secs_f64(),
+                interval_s: time.as_secs_f64(),
+                traffic,
+                lost: news.lost,
+                stamped_lost: self.missing.map(|(lost, _)| lost),
+                stamped_reordered: self.missing.map(|(_, reordered)| reordered),
+            };
             let Ok(line) = serde_json::to_string(&line) else { return };
             // A reader that has left is no reason to stop receiving.
             let _ = match self.stdout_is_taken {
@@ -139,7 +129,7 @@ impl Status {
             return;
         }
         let seconds = Duration::from_millis(at.as_millis() as u64 / 100 * 100);
-        let missing = self.missing.map_or_else(String::new, |Missing { lost, reordered }| {
+        let missing = self.missing.map_or_else(String::new, |(lost, reordered)| {
             let (lost, reordered) = (show_count(lost), show_count(reordered));
             format!("  stamped: {lost} lost, {reordered} reordered")
         });
