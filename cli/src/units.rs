@@ -1,18 +1,25 @@
 //! Quantities as people read them: counts, rates, sizes, durations. How they are written is the
 //! library's, [`sluicegate::units`].
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sluicegate::units;
 use sluicegate_traffic::rate::Unit;
 
-/// The time between two lines: a span of 10 ms or more.
+/// Parses a time in a range, or says what is wrong with one outside it.
+pub fn duration_in(
+    range: RangeInclusive<Duration>,
+    text: &str,
+    wrong: &str,
+) -> Result<Duration, String> {
+    let time = units::duration(text).map_err(|error| error.to_string())?;
+    if range.contains(&time) { Ok(time) } else { Err(wrong.into()) }
+}
+
+/// Parses the time between two lines.
 pub fn interval(text: &str) -> Result<Duration, String> {
-    const SHORTEST: Duration = Duration::from_millis(10);
-    match units::duration(text).map_err(|error| error.to_string())? {
-        interval if interval < SHORTEST => Err("10ms is the shortest".into()),
-        interval => Ok(interval),
-    }
+    duration_in(Duration::from_millis(10)..=Duration::MAX, text, "10ms is the shortest")
 }
 
 /// The word for a number of packets.

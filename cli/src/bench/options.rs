@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluicegate::error::Error;
-use sluicegate::units;
 use sluicegate_bench::rounds::Bench;
 use sluicegate_bench::suite::{SuiteKind, Sweep};
 use sluicegate_bench::testbed::Side;
+
+use crate::units::duration_in;
 
 /// Flags of every suite.
 #[derive(clap::Args)]
@@ -83,11 +84,7 @@ pub struct OutputOptions {
 
 /// Parses the length of a turn; shorter ones show nothing.
 pub fn turn(text: &str) -> Result<Duration, String> {
-    const SHORTEST: Duration = Duration::from_millis(50);
-    match units::duration(text).map_err(|error| error.to_string())? {
-        time if time < SHORTEST => Err("50ms is the shortest".into()),
-        time => Ok(time),
-    }
+    duration_in(Duration::from_millis(50)..=Duration::MAX, text, "50ms is the shortest")
 }
 
 impl Options {

@@ -6,6 +6,7 @@
 
 mod options;
 
+use std::fmt;
 use std::io::{BufWriter, Write, stdout};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,6 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, netns};
 use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName};
-use sluicegate::units;
 use sluicegate::xdp::live::{self, leaves_by};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
@@ -28,6 +28,7 @@ use crate::send::{Changes, LiveSender, Measure, Rate, Sender, Steering, monotoni
 use crate::target::{
     interface_of, interface_to_send, limit_queues, link_speed, sending, short, zero_copy,
 };
+use crate::units::duration_in;
 use options::SpecArgs;
 
 const EXAMPLES: &str = "\
@@ -136,17 +137,12 @@ impl Args {
 }
 
 fn gap(text: &str) -> std::result::Result<Duration, String> {
-    match units::duration(text) {
-        Ok(Duration::ZERO) => Err("a gap is a time above 0: 1us, 100ms, 1h".into()),
-        other => other.map_err(|error| error.to_string()),
-    }
+    let range = Duration::from_nanos(1)..=Duration::MAX;
+    duration_in(range, text, "a gap is a time above 0: 1us, 100ms, 1h")
 }
 
 fn max_lag(text: &str) -> std::result::Result<Duration, String> {
-    match units::duration(text).map_err(|error| error.to_string())? {
-        time if time > MAX_BEHIND => Err("100ms is the most that is made up for".into()),
-        time => Ok(time),
-    }
+    duration_in(Duration::ZERO..=MAX_BEHIND, text, "100ms is the most that is made up for")
 }
 
 /// Needs no privilege, and no interface.
@@ -154,29 +150,9 @@ fn show_plan(args: &Args, spec: &Spec, packets: usize) -> anyhow::Result<()> {
     let netns = args.common.netns.as_deref();
     let interface = args.port.as_ref().and_then(|port| interface_of(port, netns).ok().flatten());
     let plan = options::plan_to_show(spec, interface.as_ref(), netns)?;
-    let mut out = Pieces { out: BufWriter::new(stdout().lock()), failed: None };
-    let shown = show(spec, &plan, packets, &mut out);
-    if let Some(error) = out.failed {
-        // A reader that has had enough is none: see `exit`.
-        return Err(error.into());
-    }
-    shown?;
-    Ok(out.out.flush()?)
-}
-
-/// Text on its way out, and what went wrong with that: formatting knows no reasons.
-struct Pieces<W: Write> {
-    out: W,
-    failed: Option<std::io::Error>,
-}
-
-impl<W: Write> std::fmt::Write for Pieces<W> {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.out.write_all(text.as_bytes()).map_err(|error| {
-            self.failed = Some(error);
-            std::fmt::Error
-        })
-    }
+    let mut out = BufWriter::new(stdout().lock());
+    write!(out, "{}", fmt::from_fn(|text| show(spec, &plan, packets, text)))?;
+    Ok(out.flush()?)
 }
 
 /// A way to send.
