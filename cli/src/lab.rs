@@ -87,12 +87,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Prints text; a reader that stops reading, such as `head`, is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e.into()),
-        _ => Ok(()),
-    }
+    Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
 fn exec(lab: &Lab, host: &str, command: &[OsString]) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use sluicegate::link::{CpuRates, Direction, DirectionRates, InterfaceRates, QueueRates, Rates};
 
 use super::keys::COLUMNS;
-use crate::units::show_si;
+use crate::units::show_si as si;
 
 /// The lines of one interval that ends now.
 pub fn text(rates: &Rates) -> String {
@@ -38,11 +38,7 @@ fn at(rates: &Rates, time: &str) -> String {
         let at_work =
             |q: &&QueueRates| [q.packets, q.drops, q.xdp_drops].iter().any(|n| *n > Some(0.0));
         for queue in interface.queues.iter().filter(at_work) {
-            let way = match queue.direction {
-                Direction::Rx => "rx",
-                Direction::Tx => "tx",
-            };
-            let label = format!("{} {way} {}", interface.name, queue.queue);
+            let label = format!("{} {} {}", interface.name, way(queue), queue.queue);
             let indent =
                 if queue.direction == Direction::Tx { " ".repeat(27) } else { String::new() };
             let (packets, bits) = (si_or_dash(queue.packets), si_or_dash(queue.bits_l2));
@@ -82,11 +78,6 @@ fn at(rates: &Rates, time: &str) -> String {
     }
     text.push('\n');
     text
-}
-
-/// A rate: "0", "0.5", "999", "1.20k", "14.9M".
-pub fn si(value: f64) -> String {
-    show_si(value)
 }
 
 /// A rate that may be unknown.
@@ -144,12 +135,15 @@ fn direction(rates: &DirectionRates) -> Value {
     })
 }
 
-fn queue(rates: &QueueRates) -> Value {
-    let direction = match rates.direction {
+fn way(queue: &QueueRates) -> &'static str {
+    match queue.direction {
         Direction::Rx => "rx",
         Direction::Tx => "tx",
-    };
-    let mut queue = json!({"direction": direction, "queue": rates.queue});
+    }
+}
+
+fn queue(rates: &QueueRates) -> Value {
+    let mut queue = json!({"direction": way(rates), "queue": rates.queue});
     let rates = [
         ("pps", rates.packets),
         ("bps_l2", rates.bits_l2),

@@ -127,7 +127,7 @@ impl Watch {
     }
 }
 
-/// Prints each interval's rates until the end, a signal, or nobody reads on.
+/// Prints each interval's rates until the end or a signal.
 fn lines(
     watch: &mut Watch,
     signals: &Signals,
@@ -136,10 +136,8 @@ fn lines(
     let mut out = io::stdout().lock();
     while !watch.is_over() && !signals.wait(watch.next)? {
         let text = text(&watch.read()?);
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => break,
-            other => other?,
-        }
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
     }
     Ok(())
 }

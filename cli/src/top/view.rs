@@ -8,7 +8,8 @@ use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Table, Table
 use sluicegate::link::{CpuRates, Direction, InterfaceRates, QueueRates};
 
 use super::keys::{COLUMNS, ViewState};
-use super::lines::{causes, percent, si, si_or_dash};
+use super::lines::{causes, percent, si_or_dash};
+use crate::units::show_si as si;
 
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
