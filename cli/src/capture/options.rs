@@ -53,13 +53,12 @@ pub struct Args {
     write: Option<PathBuf>,
 
     /// pcap or pcapng [default: by the file's extension, otherwise pcapng]
-    #[arg(long, value_parser = ["pcap", "pcapng"], hide_possible_values = true)]
-    format: Option<String>,
+    #[arg(long)]
+    format: Option<Format>,
 
     /// zstd, lz4 or none, on threads of its own [default: by the file's extension]
-    #[arg(long, value_name = "METHOD", value_parser = ["none", "zstd", "lz4"],
-          hide_possible_values = true)]
-    compress: Option<String>,
+    #[arg(long, value_name = "METHOD")]
+    compress: Option<Compression>,
 
     /// Level of zstd, 1 (fast) to 19 (small) [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
@@ -236,17 +235,8 @@ impl Args {
             )));
         }
         let mut config = OutputConfig::new(path);
-        config.format = match self.format.as_deref() {
-            Some("pcap") => Format::Pcap,
-            Some(_) => Format::Pcapng,
-            None => config.format,
-        };
-        config.compression = match self.compress.as_deref() {
-            Some("zstd") => Compression::Zstd,
-            Some("lz4") => Compression::Lz4,
-            Some(_) => Compression::None,
-            None => config.compression,
-        };
+        config.format = self.format.unwrap_or(config.format);
+        config.compression = self.compress.unwrap_or(config.compression);
         if self.micro && config.format != Format::Pcap {
             return Err(Error::Usage("--micro goes with --format pcap".into()));
         }
