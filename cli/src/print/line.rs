@@ -252,19 +252,12 @@ impl Network {
 /// with its next packet.
 const GENERATION: usize = 32_768;
 
-/// The two ends of a connection, the same for both directions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Ends {
-    low: (u16, IpAddress),
-    high: (u16, IpAddress),
-}
-
-/// The initial sequence numbers to subtract: for packets of the low end, and of the high end.
-#[derive(Clone, Copy, Debug)]
-struct FirstNumbers {
-    low: u32,
-    high: u32,
-}
+/// One end of a connection.
+type End = (u16, IpAddress);
+/// The two ends, lower first: the same for both directions.
+type Ends = [End; 2];
+/// The initial sequence numbers to subtract, for packets of each end.
+type FirstNumbers = [u32; 2];
 
 /// The offsets that make a segment's sequence numbers relative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -288,32 +281,23 @@ impl Flows {
     /// Finds the segment's connection, or begins one; `begins` says that it has the SYN flag.
     pub fn base(
         &mut self,
-        source: (u16, IpAddress),
-        destination: (u16, IpAddress),
+        source: End,
+        destination: End,
         (seq, ack): (u32, u32),
         begins: bool,
     ) -> Base {
-        let from_low = source <= destination;
-        let (low, high) = match from_low {
-            true => (source, destination),
-            false => (destination, source),
+        let (ends, sender) = match source <= destination {
+            true => ([source, destination], 0),
+            false => ([destination, source], 1),
         };
-        let ends = Ends { low, high };
         let known = if begins { None } else { self.find(&ends) };
         let start = known.unwrap_or_else(|| {
-            let other = ack.wrapping_sub(1);
-            let start = match from_low {
-                true => FirstNumbers { low: seq, high: other },
-                false => FirstNumbers { low: other, high: seq },
-            };
+            let mut start = [ack.wrapping_sub(1); 2];
+            start[sender] = seq;
             self.remember(ends, start);
             start
         });
-        let (sent, acknowledged) = match from_low {
-            true => (start.low, start.high),
-            false => (start.high, start.low),
-        };
-        Base { sent, acknowledged, fresh: known.is_none() }
+        Base { sent: start[sender], acknowledged: start[1 - sender], fresh: known.is_none() }
     }
 
     fn find(&mut self, ends: &Ends) -> Option<FirstNumbers> {
