@@ -28,7 +28,7 @@ pub struct Common {
 
     /// CPUs to pin the threads to, in turn: 0-3,8
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
-    pub cpus: Option<CpuList>,
+    pub cpus: Option<Box<[usize]>>,
 
     /// Threads a port, each with a queue; those that receive share packets by fanout [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -64,10 +64,6 @@ pub struct Receiving {
     pub wait: Wait,
 }
 
-/// A list of CPUs.
-#[derive(Clone, Debug)]
-pub struct CpuList(pub Vec<usize>);
-
 fn packets(text: &str) -> Result<u64, String> {
     match units::count(text) {
         Ok(0) => {
@@ -84,8 +80,8 @@ fn file_mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "a mode is octal and leaves the owner 6 at least: 0600, 0640, 0644".into())
 }
 
-fn cpu_list(text: &str) -> Result<CpuList, units::NotUnderstood> {
-    units::cpus(text).map(|cpus| CpuList(cpus.into_iter().map(usize::from).collect()))
+fn cpu_list(text: &str) -> Result<Box<[usize]>, units::NotUnderstood> {
+    units::cpus(text).map(|cpus| cpus.into_iter().map(usize::from).collect())
 }
 
 impl Common {
@@ -130,7 +126,7 @@ impl Common {
 
     /// The CPUs for the threads, in turns; anywhere if empty.
     pub fn cpus(&self) -> &[usize] {
-        self.cpus.as_ref().map_or(&[], |list| &list.0)
+        self.cpus.as_deref().unwrap_or_default()
     }
 
     /// How many of `--count` packets one of several workers sends.

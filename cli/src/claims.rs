@@ -4,8 +4,8 @@
 use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime};
 
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use sluicegate::Result;
 use sluicegate::link::{self, Interface, netns};
 use sluicegate::port::{detach_host, host_left, host_owner};
 use sluicegate::xdp::Mode;
@@ -73,7 +73,10 @@ struct Place {
 impl Place {
     /// Does something with the interface, in its namespace. Settings that a killed port left are
     /// put back on the way, where we may.
-    fn with<T: Send>(&self, work: impl FnOnce(&Interface) -> Result<T> + Send) -> Result<T> {
+    fn with<T: Send>(
+        &self,
+        work: impl FnOnce(&Interface) -> sluicegate::Result<T> + Send,
+    ) -> sluicegate::Result<T> {
         let interface = link::interface(self.netns.as_deref(), &self.interface)?;
         netns::run_in(self.netns.as_deref(), || {
             let _ = sluicegate::nic::restore_interrupts(&interface);
@@ -144,46 +147,55 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
 
 /// Runs `sluice claims`.
 pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
-    let program = args.place.with(|interface| {
+    let found = args.place.with(|interface| {
         let Some(resident) = Resident::find(interface)? else { return Ok(None) };
-        Ok(Some(ResidentReport {
-            id: resident.program(),
-            mode: resident.mode().name(),
-            pinned: resident.is_pinned(interface),
-            total: resident.total(),
-            claims: resident.claims()?,
-        }))
+        let Counters { packets, bytes, .. } = resident.total();
+        let (id, mode) = (resident.program(), resident.mode().name());
+        let program =
+            ResidentReport { id, mode, pinned: resident.is_pinned(interface), packets, bytes };
+        Ok(Some((program, resident.claims()?)))
     })?;
-    let host = args.place.with(host_owner)?;
-    let host_left = args.place.with(host_left)?;
-    let shown = ClaimsReport { interface: args.place.interface, program, host, host_left };
+    let (program, claims) = found.unzip();
+    let shown = ClaimsReport {
+        command: "claims",
+        program,
+        claims: claims.unwrap_or_default(),
+        host: args.place.with(host_owner)?,
+        host_left: args.place.with(host_left)?,
+        interface: args.place.interface,
+    };
     let mut out = io::stdout().lock();
     match args.json {
-        true => writeln!(out, "{}", shown.to_json())?,
+        true => writeln!(out, "{}", serde_json::to_string(&shown)?)?,
         false => shown.print(&mut out)?,
     }
     Ok(())
 }
 
 /// The users of an interface by XDP.
+#[derive(Serialize)]
 struct ClaimsReport {
+    command: &'static str,
     interface: String,
     /// None: all packets are the host's.
     program: Option<ResidentReport>,
+    #[serde(serialize_with = "claims_json")]
+    claims: Vec<Claimed>,
     /// The owner of the host's outgoing packets, by a host: port.
     host: Option<String>,
     /// A host: port that has exited left its filters on the interface.
     host_left: bool,
 }
 
+#[derive(Serialize)]
 struct ResidentReport {
     id: u32,
     mode: &'static str,
     /// The program stays after its last user has exited.
     pinned: bool,
     /// All that came since it was attached.
-    total: Counters,
-    claims: Vec<Claimed>,
+    packets: u64,
+    bytes: u64,
 }
 
 fn age(claimed: &Claimed) -> Duration {
@@ -210,26 +222,13 @@ fn claim_json(claimed: &Claimed) -> Value {
     })
 }
 
-impl ClaimsReport {
-    fn to_json(&self) -> Value {
-        let program = self.program.as_ref().map(|program| {
-            let ResidentReport { id, mode, pinned, total, .. } = program;
-            let (packets, bytes) = (total.packets, total.bytes);
-            json!({"id": id, "mode": mode, "pinned": pinned, "packets": packets, "bytes": bytes})
-        });
-        let claims = self.program.iter().flat_map(|program| &program.claims);
-        json!({
-            "command": "claims",
-            "interface": self.interface,
-            "program": program,
-            "claims": claims.map(claim_json).collect::<Value>(),
-            "host": self.host,
-            "host_left": self.host_left,
-        })
-    }
+fn claims_json<S: Serializer>(claims: &[Claimed], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(claims.iter().map(claim_json))
+}
 
+impl ClaimsReport {
     fn print(&self, out: &mut impl io::Write) -> io::Result<()> {
-        let Self { interface, program, host, host_left } = self;
+        let Self { interface, program, claims, host, host_left, .. } = self;
         if let Some(host) = host {
             writeln!(out, "{interface}: what the host sends there comes to {host}")?;
         }
@@ -240,13 +239,13 @@ impl ClaimsReport {
                  fallback=drop cut the host off; `sluice detach {interface}` takes them away"
             )?;
         }
-        let Some(ResidentReport { id, mode, pinned, total, claims }) = program else {
+        let Some(ResidentReport { id, mode, pinned, packets, bytes }) = program else {
             let all = if *host_left { "" } else { "; all packets are the host's" };
             return writeln!(out, "{interface}: no XDP program{all}");
         };
         let pinned = if *pinned { ", pinned" } else { "" };
-        let (packets, word) = (show_count(total.packets), packets_word(total.packets));
-        let bytes = show_bytes(total.bytes);
+        let (packets, word) = (show_count(*packets), packets_word(*packets));
+        let bytes = show_bytes(*bytes);
         writeln!(
             out,
             "{interface}: program {id}, {mode} mode{pinned}; {packets} {word}, {bytes} so far"
