@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_truth_lies_within_the_bounds_whatever_others_send() {
+    fn the_bounds_hold_the_truth_beside_other_senders() {
         for (counted, max_vanished, sent, uncertain, lost, sentence) in [
             ((100, 0), 0, 100, 0, 0, "all are out"),
             ((90, 10), 0, 90, 0, 10, "the rest was dropped"),

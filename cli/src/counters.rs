@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_are_wanted_are_used_and_no_more() {
+    fn exactly_the_wanted_packets_are_used() {
         let wanted = Wanted::new(Some(100_000));
         let over = AtomicBool::new(false);
         let used: u64 = std::thread::scope(|scope| {
@@ -288,14 +288,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_there_are_never_enough() {
+    fn a_run_without_a_limit_never_has_enough() {
         let wanted = Wanted::new(None);
         assert_eq!(wanted.reserve(7), 7);
         assert!(!wanted.settle(7, 7) && !wanted.have_come(u64::MAX));
     }
 
     #[test]
-    fn what_comes_unasked_counts() {
+    fn packets_counted_by_the_kernel_count_towards_the_limit() {
         let wanted = Wanted::new(Some(10));
         assert!(!wanted.have_come(9));
         assert_eq!(wanted.reserve(5), 1);

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_name_covers_is_unexplained() {
+    fn packets_without_a_named_fate_are_unexplained() {
         let mut ledger = Ledger::default();
         ledger.add(Section::In, "socket", 100);
         ledger.add(Section::Out, "file", 90);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_loss_that_is_documented_has_a_remedy_and_the_other_way_round() {
+    fn documented_losses_and_remedies_are_the_same() {
         let design = include_str!("../../docs/design/accounting.md");
         let losses = documented(design, "loss");
         assert!(losses.len() > 10, "{losses:?}");

@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_a_rule_a_line() {
+    fn a_file_has_one_rule_per_line() {
         let path = Path::new("map");
         let text =
             "# the lab\n\n192.0.2.0/24=198.18.0.0/24 # all of it\n  2:0:0:0:0:1=2:0:0:0:0:2\n";

@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_drops_is_noted_once_however_many_ports_there_are() {
+    fn host_drops_are_noted_once_for_all_ports() {
         let rows = [
             ("one port", vec![of_port("left0", 7)]),
             ("two ports", vec![of_port("left0", 6), of_port("right0", 7)]),

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parsers_are_clap_s() {
+    fn the_parsers_work_in_clap() {
         let command = clap::Command::new("test")
             .arg(clap::Arg::new("for").long("for").value_parser(duration))
             .arg(clap::Arg::new("cpus").long("cpus").value_parser(cpus));
@@ -220,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_whole_is_read_back(value: u64) {
+        fn whole_numbers_are_read_back(value: u64) {
             let text = show_count(value).replace(',', "_");
             prop_assert_eq!(count(&text), Ok(value));
         }

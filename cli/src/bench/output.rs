@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_as_long_as_its_value_and_never_nothing() {
+    fn a_bar_is_proportional_and_never_empty() {
         assert_eq!(bar(4.0, 4.0), "█".repeat(BAR));
         assert_eq!(bar(2.0, 4.0), "█".repeat(BAR / 2));
         assert_eq!(bar(0.0, 4.0), "▏");

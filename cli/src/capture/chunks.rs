@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_still_lie_in_a_block_is_not_promised_away() {
+    fn promises_allow_for_packets_in_an_open_block() {
         for (port, delivery_ms) in [
             ("packet:eth0", 60),
             ("packet:eth0?block_timeout=1ms", 41),

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_failure_is_lost_and_the_failure_told_once() {
+    fn lines_after_a_failure_are_lost_and_the_failure_is_returned_once() {
         let output = LineOutput::default();
         let mut full: &mut [u8] = &mut [0; 3];
         output.write_to(&chunk(&[(1, "abc")]), &mut full);

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_and_its_wire_are_two_sides_and_nothing_else_is() {
+    fn only_a_host_and_its_wire_are_two_sides() {
         for (names, one_way, expected) in [
             (["xdp:eth0", "host:eth0"], false, Some(true)),
             (["host:eth0/0-1", "xdp:eth0"], false, Some(true)),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_host_nothing_can_be_left_to_it() {
+    fn flows_are_left_only_to_a_host_port() {
         let mut ports: [PortName; 2] = ["xdp:eth0", "xdp:eth1"].map(|name| name.parse().unwrap());
         let [a, b] = &mut ports;
         assert!(keep_flows([a, b]).is_err());

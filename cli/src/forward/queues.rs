@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_looked_at_is_not_looked_at_again() {
+    fn inspected_packets_are_not_inspected_again() {
         let name = "null:?slots=8".parse().unwrap();
         let mut port = Port::open(&name, &OpenOptions::default()).unwrap();
         let mut served = Served::new(port.queues.remove(0), 0);

@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_by_one_queue_goes_out_by_one() {
+    fn packets_of_a_source_queue_leave_by_one_target_queue() {
         let (there, back) = ([(0, 0), (1, 0)], [(1, 0), (0, 0)]);
         let rows = [
             (["null:", "null:"], vec![0, 1], None, vec![vec![there, back]], "one thread for both"),

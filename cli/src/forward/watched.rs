@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_is_held_up_is_told_and_does_not_begin_later() {
+    fn a_watch_of_a_stuck_thread_fails_and_does_not_begin_later() {
         let (orders, to_do) = channel();
         let ports = ["xdp:eth0", "eth1"].map(|name| name.parse().unwrap());
         let mut threads = Threads { ports, orders: vec![orders], clients: Vec::new() };
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_called_what_people_call_it_unless_both_are() {
+    fn short_names_of_ports_hold_unless_both_are_the_same() {
         let ports = |names: [&str; 2]| names.map(|name| name.parse().unwrap());
         for (names, name, expected) in [
             (["xdp:eth0/0-1", "eth1"], "eth0", Some(0)),

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_the_busy_are_kept() {
+    fn memory_is_bounded_and_busy_connections_are_kept() {
         let mut flows = Flows::default();
         flows.base(HERE, THERE, (7, 9), true);
         for number in 0..GENERATION as u32 * 5 {

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_inside_each_other_end_somewhere() {
+    fn nested_headers_end_at_a_limit() {
         let header = [0x45, 0, 0xff, 0xff, 0, 0, 0, 0, 64, 4, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2];
         let nested = header.repeat(3000);
         let line = line_of(101, &nested, nested.len());
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_that_is_kept_is_the_one_that_is_written() {
+    fn the_cached_second_is_the_printed_one() {
         let mut clock = TimePrinter::new(TimeFormat::Time, TimeZone::UTC);
         let (mut text, mut flows) = (String::new(), Flows::default());
         let mut line = Line::new(&mut text, &mut flows);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_time_there_is_has_a_date() {
+    fn the_latest_time_has_a_date() {
         let mut clock = TimePrinter::new(TimeFormat::Date, TimeZone::UTC);
         let (mut text, mut flows) = (String::new(), Flows::default());
         clock.print(&mut Line::new(&mut text, &mut flows), u64::MAX);

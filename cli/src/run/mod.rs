@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn every_visitor_hears_of_its_end_once() {
+    fn every_visitor_finishes_once() {
         // No packet limit for the panicking one, which may come last.
         for (sentence, panics, flags) in [
             ("one whose worker panics, too", [true, false], "--duration=10s"),

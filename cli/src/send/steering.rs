@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_asks_for_and_what_is_wrong_with_it_is_said_once() {
+    fn a_rate_files_request_or_error_is_returned_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rate");
         let mut file = RateFile::new(path.clone());

@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_what_the_manual_says() {
+    fn requests_have_the_documented_form() {
         let set =
             PortSettings { access: Some("10".into()), rx_only: true, ..PortSettings::default() };
         for (text, request) in [
@@ -332,12 +332,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_is_more_than_a_request_or_an_error(line: String) {
+        fn any_line_is_a_request_or_an_error(line: String) {
             let _ = serde_json::from_str::<Request>(&line);
         }
 
         #[test]
-        fn nor_one_that_looks_like_a_request(key in "[a-z]{1,8}", value in any::<i64>()) {
+        fn any_object_like_a_request_is_a_request_or_an_error(key in "[a-z]{1,8}", value in any::<i64>()) {
             for word in ["show", "table", "add", "remove", "static", "forget", "flush"] {
                 let line = json!({"do": word, "port": "a", "mac": "b", key.as_str(): value});
                 let _ = serde_json::from_str::<Request>(&line.to_string());

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_have_the_names_that_people_expect() {
+    fn ports_have_their_short_names() {
         for (text, name, port) in [
             ("eth0", "eth0", "eth0"),
             ("xdp:eth0?filter=ether[0]=1", "eth0", "xdp:eth0?filter=ether[0]=1"),
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_port_is_its_own() {
+    fn each_port_has_its_own_settings() {
         let pairs = |text: &[&str]| text.iter().map(|text| pair(text).unwrap()).collect();
         let settings = Settings {
             access: pairs(&["a=10"]),

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_key_by_itself_is_a_key() {
+    fn modifiers_make_a_key_another_one() {
         use KeyModifiers as With;
         let (control, alt) = (With::CONTROL, With::ALT);
         for (sentence, code, held, asked) in [

@@ -433,7 +433,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_counted() {
+    fn hidden_rows_are_counted_in_the_title() {
         let mut rates = rates();
         rates.cpus = (0..64)
             .map(|cpu| CpuRates { cpu, softirq: f64::from(cpu) / 100.0, ..CpuRates::default() })

@@ -83,7 +83,7 @@ fn wrong_words_are_wrong_usage() {
 }
 
 #[test]
-fn what_is_refused_at_the_start_empties_no_file() {
+fn a_refused_command_empties_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("kept.pcap");
     std::fs::write(&file, "kept").unwrap();

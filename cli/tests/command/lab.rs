@@ -55,7 +55,7 @@ fn a_command_in_the_lab_keeps_its_status_and_streams() {
 }
 
 #[test]
-fn up_draws_what_it_made_and_list_tells_the_same() {
+fn up_draws_the_lab_and_list_shows_the_same() {
     let Some(lab) = Lab::up("draw", &["--shape", "line", "--queues", "2"]) else { return };
     let again = run(&["lab", "up", "--name", &lab.0, "--shape", "line", "--queues", "2"]);
     assert_eq!(again.status, Some(0), "up twice: {}", again.err);
@@ -82,7 +82,7 @@ fn up_draws_what_it_made_and_list_tells_the_same() {
 }
 
 #[test]
-fn a_missing_capability_is_named_and_nothing_half_made_is_left() {
+fn a_missing_capability_is_named_and_no_partial_lab_is_left() {
     if !have(&["setpriv"]) {
         return;
     }
@@ -102,7 +102,7 @@ fn a_missing_capability_is_named_and_nothing_half_made_is_left() {
 }
 
 #[test]
-fn an_ordinary_user_makes_a_lab_with_the_capabilities_that_are_named_and_no_others() {
+fn an_ordinary_user_makes_a_lab_with_only_the_named_capabilities() {
     if !have(&["setpriv"]) {
         return;
     }

@@ -16,7 +16,7 @@ fn generate(port: &str, more: &[&str]) -> Running {
 }
 
 #[test]
-fn what_one_process_generates_another_counts_whole_and_in_order() {
+fn one_process_counts_all_packets_of_another_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     for (sends, receives) in [("client", "server"), ("server", "client")] {

@@ -6,7 +6,7 @@ use crate::screen::{Screen, on_a_terminal};
 use crate::support::*;
 
 #[test]
-fn an_ordinary_run_has_no_numbers_of_errors_and_no_notes_of_others_counts() {
+fn an_ordinary_run_prints_no_errno_and_no_notes_of_other_traffic() {
     let Some(lab) = lab_with(&["ping"]) else { return };
     let netns = lab.netns("right");
     let ping = |count| {
@@ -36,7 +36,7 @@ fn an_ordinary_run_has_no_numbers_of_errors_and_no_notes_of_others_counts() {
 }
 
 #[test]
-fn the_fall_from_zero_copy_is_told_once_and_its_answer_where_more_is_wanted() {
+fn the_fallback_from_zero_copy_is_printed_once_and_details_with_verbose() {
     let Some(lab) = lab_of(sluicegate::link::Shape::Pair, 2) else { return };
     let netns = lab.netns("right");
     for (more, answer) in [(&[][..], false), (&["--verbose"], true)] {

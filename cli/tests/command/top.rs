@@ -16,7 +16,7 @@ fn printed(ended: &Ended) -> Vec<Value> {
 }
 
 #[test]
-fn top_counts_what_was_sent() {
+fn top_counts_sent_packets() {
     let Some(lab) = lab_with(&["ping"]) else { return };
     let netns = lab.netns("right");
     let folder = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ fn top_counts_what_was_sent() {
 }
 
 #[test]
-fn a_veths_queue_has_a_rate_where_it_counts_all_that_comes() {
+fn a_veth_queue_has_a_rate_where_it_counts_all_packets() {
     let Some(lab) = lab_with(&["ping"]) else { return };
     let netns = lab.netns("right");
     let packets = || {
@@ -93,7 +93,7 @@ fn top_prints_aligned_lines_without_a_terminal() {
 }
 
 #[test]
-fn top_says_what_is_wrong() {
+fn top_explains_wrong_usage() {
     for (arguments, said) in [
         (&["no-such"][..], "no interface 'no-such'; there are: lo"),
         (&["--netns", "no-such"], "no network namespace 'no-such'"),

@@ -127,7 +127,7 @@ fn dropping_is_counted_where_it_happens() {
 }
 
 #[test]
-fn what_a_host_in_the_middle_passes_on_is_counted_behind_it() {
+fn forwarded_packets_are_counted_at_the_receiver() {
     let Some(report) = bench(&["forward"]) else { return };
     let names = measured(&report);
     assert_eq!(names.first().map(String::as_str), Some("packet sockets"));
@@ -159,7 +159,7 @@ fn a_program_that_ends_in_mid_turn_has_no_rate() {
 }
 
 #[test]
-fn what_one_program_hands_to_another_is_told_by_who_gets_it() {
+fn pipes_are_measured_at_the_receiver() {
     let Some(report) = bench(&["pipe"]) else { return };
     let names = measured(&report);
     assert_eq!(names.first().map(String::as_str), Some("unix datagrams, a call a packet"));
@@ -184,7 +184,7 @@ fn stopped_at(turn: u32, mut running: Running) -> Value {
 }
 
 #[test]
-fn a_signal_ends_it_and_what_was_measured_is_kept() {
+fn a_signal_ends_it_and_keeps_its_measurements() {
     let rounds = ["rx", "--rounds", "99", "--seconds", "50ms", "--json"];
     let Some(running) = start(&rounds) else { return };
     let report = stopped_at(2, running);
@@ -193,7 +193,7 @@ fn a_signal_ends_it_and_what_was_measured_is_kept() {
 }
 
 #[test]
-fn what_it_has_started_ends_with_it_where_it_is_killed() {
+fn its_processes_end_when_it_is_killed() {
     let Some(running) = start(&["rx", "--seconds", "60s", "--json"]) else { return };
     let pid = running.pid();
     let mut started = Vec::new();
@@ -231,7 +231,7 @@ fn result(steps: &[(&str, f64)]) -> String {
 }
 
 #[test]
-fn a_ratio_that_is_short_of_its_bar_is_told_and_ends_with_1() {
+fn a_ratio_below_its_threshold_is_reported_with_status_1() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("result.json").display().to_string();
     for (mpps, status, verdict) in [(2.0, 0, "pass"), (1.0, 1, "fail")] {
@@ -266,7 +266,7 @@ fn result_with(ratio: f64, instructions: f64) -> String {
 }
 
 #[test]
-fn what_became_slower_or_longer_is_named_and_ends_with_1() {
+fn slower_steps_and_longer_loops_are_named_with_status_1() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name| folder.path().join(name).display().to_string();
     let (before, now) = (path("before.json"), path("now.json"));
@@ -327,7 +327,7 @@ fn instructions_of_hot_loops_are_counted() {
 }
 
 #[test]
-fn where_valgrind_is_missing_that_is_told_and_programs_are_counted() {
+fn missing_valgrind_is_reported_and_programs_are_still_counted() {
     let Some(loops) = loops("/nonexistent") else { return };
     for it in &loops {
         match it["of"].as_str().unwrap() {
@@ -341,7 +341,7 @@ fn where_valgrind_is_missing_that_is_told_and_programs_are_counted() {
 }
 
 #[test]
-fn loops_that_were_counted_are_kept_where_it_is_stopped() {
+fn a_stopped_count_keeps_the_counted_loops() {
     if lab().is_none() {
         return;
     }
@@ -401,7 +401,7 @@ fn a_result_is_shown_as_a_chart_and_in_its_place_in_a_document() {
 }
 
 #[test]
-fn what_readme_shows_is_made_of_the_committed_result() {
+fn the_table_in_readme_comes_from_the_committed_result() {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let committed = |name: &str| std::fs::read_to_string(tree.join(name)).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -418,7 +418,7 @@ fn what_readme_shows_is_made_of_the_committed_result() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_flags_are_refused() {
     for (arguments, part) in [
         (&["rx", "--sizes", "59"][..], "60..=9000"),
         (&["rx", "--seconds", "1ms"], "50ms is the shortest"),

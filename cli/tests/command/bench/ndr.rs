@@ -155,7 +155,7 @@ fn a_signal_before_the_first_trial_is_over_leaves_no_empty_result() {
 }
 
 #[test]
-fn a_device_that_ends_is_told_and_is_not_one_that_loses_everything() {
+fn a_device_that_exits_is_an_error_and_not_a_total_loss() {
     let Some(mut running) = start(&["ndr", "--seconds", "100ms", "--json"]) else { return };
     comes_to(&mut running, 2);
     let command = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
@@ -168,7 +168,7 @@ fn a_device_that_ends_is_told_and_is_not_one_that_loses_everything() {
 }
 
 #[test]
-fn a_missing_privilege_of_what_is_started_is_told_as_that() {
+fn a_missing_privilege_has_status_3() {
     let Some(lab) = lab() else { return };
     if !have(&["setpriv"]) {
         return;
@@ -207,13 +207,13 @@ fn has_the_limit(device: &Planted, arguments: &[&str], loss: f64, planted: f64) 
 }
 
 #[test]
-fn of_a_device_with_a_limit_that_is_the_throughput() {
+fn the_limit_of_a_device_is_its_throughput() {
     let Some(device) = Planted::new(Faults { pps: LIMIT, ..Faults::default() }) else { return };
     has_the_limit(&device, &[], 0.0, 0.0);
 }
 
 #[test]
-fn a_device_that_loses_a_thousandth_has_no_throughput_and_its_loss_is_told() {
+fn a_device_that_loses_a_thousandth_has_no_throughput_and_a_loss() {
     let Some(device) = Planted::new(Faults { each: 1000, ..Faults::default() }) else { return };
     let of_size = device.found(&[], |_| true);
     assert!(of_size.get("throughput").is_none(), "{of_size}");
@@ -227,7 +227,7 @@ fn a_device_that_loses_a_thousandth_has_no_throughput_and_its_loss_is_told() {
 }
 
 #[test]
-fn where_that_may_be_lost_its_throughput_is_that_of_the_limit() {
+fn allowed_losses_leave_the_throughput_at_the_limit() {
     let Some(device) = Planted::new(Faults { pps: LIMIT, each: 1000 }) else { return };
     let of_size = has_the_limit(&device, &["--loss", "0.2%"], 0.002, 0.001);
     assert_eq!(of_size["latency"].as_array().unwrap().len(), 4, "{of_size}");

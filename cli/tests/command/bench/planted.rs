@@ -62,7 +62,7 @@ fn has_two_cpus() -> bool {
 }
 
 #[test]
-fn a_reader_that_sleeps_and_one_that_copies_are_named_in_their_steps() {
+fn sleeping_and_copying_readers_are_named_in_their_steps() {
     if lab().is_none() || !have(&["cc"]) || !has_two_cpus() {
         return;
     }
@@ -90,7 +90,7 @@ fn a_reader_that_sleeps_and_one_that_copies_are_named_in_their_steps() {
 }
 
 #[test]
-fn packets_that_all_come_to_one_cpu_are_named_in_their_step() {
+fn packets_on_a_single_cpu_are_named_in_their_step() {
     if !have(&["cc"]) || !has_two_cpus() {
         return;
     }
@@ -125,7 +125,7 @@ fn packets_that_all_come_to_one_cpu_are_named_in_their_step() {
 }
 
 #[test]
-fn packets_of_one_queue_all_come_to_one_cpu_and_those_of_two_do_not() {
+fn one_queue_uses_one_cpu_and_two_queues_use_both() {
     if lab().is_none() || !has_two_cpus() {
         return;
     }

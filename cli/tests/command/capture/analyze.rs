@@ -172,7 +172,7 @@ fn several_threads_of_a_sender_and_of_a_receiver_are_put_together() {
 }
 
 #[test]
-fn a_line_for_each_interval_says_what_is_missing_so_far() {
+fn each_interval_has_a_line_with_the_losses_so_far() {
     let folder = tempfile::tempdir().unwrap();
     let Some(lab) = lab() else { return };
     let file = folder.path().join("planted.pcap");

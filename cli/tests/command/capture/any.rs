@@ -58,7 +58,7 @@ fn traffic(lab: &Lab) -> (BTreeMap<String, usize>, Vec<Running>) {
 }
 
 #[test]
-fn all_interfaces_are_captured_those_that_come_later_too() {
+fn all_interfaces_are_captured_including_later_ones() {
     let Some(lab) = lab_with(&["ping", "python3", "tcpreplay", "tshark", "tcpdump", "capinfos"])
     else {
         return;
@@ -112,7 +112,7 @@ fn all_interfaces_are_captured_those_that_come_later_too() {
 }
 
 #[test]
-fn a_device_that_is_removed_before_its_packet_is_seen_has_its_name() {
+fn a_removed_device_keeps_its_name_in_the_capture() {
     let Some(lab) = lab_with(&["python3", "tshark"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let path = folder.path().join("any.pcapng");
@@ -134,7 +134,7 @@ fn a_device_that_is_removed_before_its_packet_is_seen_has_its_name() {
 }
 
 #[test]
-fn a_filter_about_ethernet_is_for_those_interfaces_and_tags_are_kept() {
+fn a_filter_on_ethernet_holds_for_ethernet_interfaces_and_tags_are_kept() {
     let Some(lab) = lab_with(&["tcpreplay", "tshark"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let sent = folder.path().join("sent.pcap");
@@ -175,7 +175,7 @@ fn lines_of_all_interfaces_name_the_interface_and_the_direction() {
 }
 
 #[test]
-fn what_needs_one_interface_is_refused_for_all() {
+fn options_of_a_single_interface_are_refused_for_any() {
     for (port, said) in [
         ("packet:any?method=recv", "method=ring only"),
         ("packet:any?timestamp=hardware", "timestamp=hardware is for one interface"),

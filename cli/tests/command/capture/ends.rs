@@ -80,7 +80,7 @@ fn five_to_send() -> Option<(Lab, TempDir, PathBuf)> {
 }
 
 #[test]
-fn what_lies_in_a_block_that_the_kernel_still_fills_comes_out_at_the_end() {
+fn packets_in_an_open_block_are_captured_at_a_signal() {
     let Some((lab, folder, sent)) = five_to_send() else { return };
     let netns = lab.netns("right");
     let path = folder.path().join("kept.pcap");
@@ -113,7 +113,7 @@ fn what_lies_in_a_block_that_the_kernel_still_fills_comes_out_at_the_end() {
 }
 
 #[test]
-fn what_lies_in_a_block_that_the_kernel_still_fills_comes_out_when_the_time_is_up() {
+fn packets_in_an_open_block_are_captured_after_the_duration() {
     let Some((lab, _folder, sent)) = five_to_send() else { return };
     let netns = lab.netns("right");
     // On a busy machine the packets may come after the end: then it takes a longer one.
@@ -209,7 +209,7 @@ fn an_interface_that_goes_away_ends_it_and_one_that_comes_back_does_not() {
 }
 
 #[test]
-fn an_interface_that_is_down_when_a_run_starts_is_reported() {
+fn an_interface_that_is_down_at_the_start_is_reported() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
     on(&lab, "right", &["ip", "link", "set", "right0", "down"]);
@@ -232,7 +232,7 @@ fn an_interface_that_is_down_when_a_run_starts_is_reported() {
 }
 
 #[test]
-fn a_full_disk_ends_it_and_keeps_what_fits() {
+fn a_full_disk_ends_it_and_keeps_the_packets_that_fit() {
     let Some(lab) = lab_with(&["trafgen", "unshare", "mount", "capinfos"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let packets_file = folder.path().join("traffic.cfg");

@@ -83,7 +83,7 @@ fn late_lines_are_noted_with_and_without_a_file() {
 }
 
 #[test]
-fn a_pipe_that_brings_nothing_for_a_while_is_waited_for() {
+fn a_capture_waits_for_a_silent_pipe() {
     let folder = tempfile::tempdir().unwrap();
     let [one, two, out] = ["1.pcap", "2.pcap", "out.pcap"].map(|name| folder.path().join(name));
     numbered(&one, 0..10, 0, 2000);
@@ -287,7 +287,7 @@ fn filters_count_as_tcpdump_counts() {
 }
 
 #[test]
-fn an_unreadable_file_is_a_message() {
+fn an_unreadable_file_is_an_error_with_a_message() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "not packets, but long enough to hold a header").unwrap();

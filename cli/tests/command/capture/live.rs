@@ -109,7 +109,7 @@ fn lines_of_several_threads_come_in_the_order_of_time() {
 }
 
 #[test]
-fn a_port_that_hands_its_packets_over_late_is_waited_for() {
+fn a_merge_waits_for_a_port_that_delivers_late() {
     let Some(lab) = lab_with(&["tcpreplay"]) else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let [sent, path, lines] =
@@ -302,7 +302,7 @@ fn losses_are_counted_and_marked_where_they_happened() {
 }
 
 #[test]
-fn captures_beside_each_other_do_not_meet() {
+fn parallel_captures_do_not_disturb_each_other() {
     if !have(&["tcpreplay"]) {
         return;
     }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::*;
 
 #[test]
-fn errors_name_what_is_wrong_and_what_would_be_right() {
+fn errors_name_the_cause_and_the_remedy() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
     let rows: &[(&str, &[&str], i32, &[&str])] = &[
@@ -69,7 +69,7 @@ fn without_privilege_it_names_the_capability_and_the_remedy() {
 }
 
 #[test]
-fn json_is_what_the_contract_says() {
+fn the_json_keeps_its_contract() {
     let folder = tempfile::tempdir().unwrap();
     let number = |value: &Value| value.is_number();
     for (command, more) in [("count", &[][..]), ("capture", &["-w", "/dev/null"])] {
@@ -121,7 +121,7 @@ fn json_is_what_the_contract_says() {
 }
 
 #[test]
-fn a_capture_into_a_file_says_on_a_terminal_what_begins() {
+fn a_capture_into_a_file_is_announced_on_a_terminal() {
     if !have(&["script"]) {
         return;
     }

@@ -30,7 +30,7 @@ fn a_mirror_is_captured_whole_and_its_ledger_closes() {
 }
 
 #[test]
-fn a_bare_name_is_packet_sockets_also_where_the_program_is_attached() {
+fn a_bare_name_means_packet_sockets_even_with_the_program_attached() {
     let Some(lab) = lab_with(&["ping"]) else { return };
     let netns = lab.netns("right");
     // Its port attaches the program.
@@ -48,7 +48,7 @@ fn a_bare_name_is_packet_sockets_also_where_the_program_is_attached() {
 }
 
 #[test]
-fn a_capture_names_what_hides_packets_from_it() {
+fn a_capture_names_the_claims_that_hide_packets_from_it() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
     for (sentence, other, named) in [
@@ -83,7 +83,7 @@ fn a_capture_names_what_hides_packets_from_it() {
 }
 
 #[test]
-fn what_users_should_know_is_on_stderr_and_in_the_json() {
+fn notices_are_on_stderr_and_in_the_json() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
     let Some(attached) = Attached::to(&netns, &["--mode", "skb"]) else { return };
@@ -102,7 +102,7 @@ fn what_users_should_know_is_on_stderr_and_in_the_json() {
 }
 
 #[test]
-fn detaching_ends_those_who_use_the_program() {
+fn detaching_ends_the_users_of_the_program() {
     let Some(lab) = lab() else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let to = folder.path().join("a.pcapng");
@@ -124,7 +124,7 @@ fn detaching_ends_those_who_use_the_program() {
 }
 
 #[test]
-fn ports_of_different_modes_have_none_in_common() {
+fn ports_of_different_modes_share_no_program() {
     let Some(lab) = lab() else { return };
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let to = folder.path().join("both.pcapng");
@@ -141,7 +141,7 @@ fn ports_of_different_modes_have_none_in_common() {
 }
 
 #[test]
-fn those_who_attach_at_once_all_have_it_kept() {
+fn concurrent_attaches_all_keep_the_program() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
     let Some(attached) = Attached::to(&netns, &[]) else { return };

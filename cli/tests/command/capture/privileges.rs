@@ -150,7 +150,7 @@ fn access(path: &Path) -> (u32, u32) {
 }
 
 #[test]
-fn capture_files_are_their_owners_alone_unless_a_mode_says_otherwise() {
+fn only_the_owner_reads_capture_files_unless_a_mode_allows_more() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source.pcap");
     numbered(&source, 0..100, 0, 1000);

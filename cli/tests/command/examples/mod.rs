@@ -152,7 +152,7 @@ fn all_examples_work_as_they_are_typed() {
 }
 
 #[test]
-fn what_a_new_lab_and_the_demo_suggest_works_as_it_is_typed() {
+fn suggestions_of_a_new_lab_and_of_the_demo_work_as_typed() {
     if !able() {
         return;
     }

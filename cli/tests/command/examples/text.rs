@@ -141,7 +141,7 @@ pub fn last_of_demo(sluice: &str) -> String {
 }
 
 #[test]
-fn examples_are_told_from_other_text() {
+fn examples_are_distinguished_from_other_text() {
     let page = "Text with `sluice top` in it.\n    sluice no code: it follows text\n\n\
         - item\n\n    $ sudo make\n    sudo sluice count eth0 \\\n        --json # how many\n    out\n\n\
         \x20   sluice capture\n\n```\nsluice lab up\nsluice top\n```\n";

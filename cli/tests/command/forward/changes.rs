@@ -24,7 +24,7 @@ const PAIRS: [[&str; 2]; 3] = [
 ];
 
 #[test]
-fn an_interface_that_goes_down_is_waited_for() {
+fn a_forwarder_waits_for_an_interface_that_is_down() {
     if !have(&["ping"]) {
         return;
     }
@@ -57,7 +57,7 @@ fn it_ends_cleanly_while_an_interface_is_down() {
 }
 
 #[test]
-fn an_interface_that_vanishes_ends_it_and_every_packet_is_accounted_for() {
+fn a_removed_interface_ends_it_with_a_closed_ledger() {
     for ports in PAIRS {
         let Some(lab) = lab_of(Shape::Line, 1) else { return };
         let running = forward(&lab, &ports);
@@ -76,7 +76,7 @@ fn an_interface_that_vanishes_ends_it_and_every_packet_is_accounted_for() {
 }
 
 #[test]
-fn a_tap_device_that_vanishes_or_is_down_ends_it_and_every_packet_is_accounted_for() {
+fn a_removed_or_downed_tap_device_ends_it_with_a_closed_ledger() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let mut running = forward(&lab, &["packet:middle0", "tap:tap0"]);
     ip(&lab, "middle", "link set tap0 down");

@@ -49,7 +49,7 @@ fn headers_change_on_the_way() {
 }
 
 #[test]
-fn what_would_loop_or_never_end_is_refused() {
+fn loops_and_endless_runs_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file.pcap");
     numbered(&file, 0..10, 0, 1000);

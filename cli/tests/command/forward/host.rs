@@ -15,7 +15,7 @@ fn between(lab: &Lab, arguments: &[&str]) -> Running {
 }
 
 #[test]
-fn a_host_does_not_notice_what_is_between_it_and_its_wire() {
+fn a_host_works_as_before_behind_a_forwarder() {
     if !have(&["ping"]) {
         return;
     }
@@ -101,7 +101,7 @@ fn an_ordinary_user_that_ends_leaves_the_host_connected() {
 }
 
 #[test]
-fn what_would_give_the_host_its_packets_twice_is_refused() {
+fn forwarding_the_hosts_packets_back_to_it_is_refused() {
     for (arguments, why) in [
         (&["packet:lo", "host:lo"][..], "would get them twice"),
         (&["host:lo", "host:lo"], "the same interface"),

@@ -35,7 +35,7 @@ fn hosts_talk_and_every_packet_is_counted() {
 }
 
 #[test]
-fn what_is_sent_at_full_speed_is_out_or_lost_by_name() {
+fn every_packet_at_full_speed_is_out_or_lost_by_name() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let running = forward(&lab, &["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way"]);
     let before = received(&lab, "middle", "middle0");
@@ -47,7 +47,7 @@ fn what_is_sent_at_full_speed_is_out_or_lost_by_name() {
 }
 
 #[test]
-fn what_others_have_a_filter_for_is_theirs_and_the_rest_goes_on() {
+fn claims_of_others_keep_their_packets_and_the_rest_is_forwarded() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let netns = lab.netns("middle");
     let one_way = ["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way"];
@@ -95,7 +95,7 @@ fn what_others_have_a_filter_for_is_theirs_and_the_rest_goes_on() {
 }
 
 #[test]
-fn of_two_that_want_everything_at_once_one_gets_it() {
+fn one_of_two_concurrent_unfiltered_forwarders_is_refused() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let netns = lab.netns("middle");
     // Neither has to attach the program first.
@@ -182,7 +182,7 @@ fn a_removed_target_ends_it_and_no_packet_is_lost() {
 }
 
 #[test]
-fn a_target_whose_program_is_taken_away_ends_it() {
+fn a_detached_target_ends_it() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let running = forward(&lab, &["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way"]);
     let detached = run(&["detach", "middle1", "--netns", &lab.netns("middle")]);
@@ -193,7 +193,7 @@ fn a_target_whose_program_is_taken_away_ends_it() {
 }
 
 #[test]
-fn what_the_kernel_cannot_do_by_itself_is_refused() {
+fn ports_that_the_kernel_cannot_redirect_are_refused() {
     for (arguments, said) in [
         (&["xdp:lo", "null:", "--one-way"][..], "two xdp: ports"),
         (&["packet:lo", "xdp:lo2"], "two xdp: ports"),

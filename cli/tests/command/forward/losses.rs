@@ -5,7 +5,7 @@ use sluicegate::link::Shape;
 use super::*;
 
 #[test]
-fn a_target_that_is_full_has_packets_wait_in_the_source_and_no_more_is_lost_than_is_named() {
+fn packets_for_a_full_target_wait_in_the_source_and_losses_are_named() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     for ports in [
         ["xdp:middle0?ring_size=128&slots=64", "xdp:middle1"],
@@ -28,7 +28,7 @@ fn a_target_that_is_full_has_packets_wait_in_the_source_and_no_more_is_lost_than
 }
 
 #[test]
-fn packets_longer_than_a_frame_of_the_ring_are_named_so() {
+fn packets_longer_than_a_ring_frame_are_named_too_long() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let running =
         forward(&lab, &["packet:middle0", "packet:middle1", "--one-way", "-f", "udp port 9"]);
@@ -70,7 +70,7 @@ fn a_count_is_kept_to_the_packet() {
 }
 
 #[test]
-fn what_the_interface_drops_that_sends_is_named_and_holds_nobody_up() {
+fn drops_of_the_sending_interface_are_named_and_delay_nothing() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     // A veth drops what its other end has no room for (net/core/dev.c, is_skb_forwardable).
     let set = on(&lab, "right", &["ip", "link", "set", "right0", "mtu", "576"]);

@@ -42,7 +42,7 @@ fn sorted(path: &Path) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_watcher_sees_what_a_port_receives_and_what_is_given_to_it_as_it_is_sent() {
+fn a_watcher_sees_received_and_sent_packets_unchanged() {
     if !have(&["tshark"]) {
         return;
     }

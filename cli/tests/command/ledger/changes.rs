@@ -5,7 +5,7 @@ use super::*;
 const PORT: u16 = 9;
 
 #[test]
-fn what_was_sent_before_the_interface_was_removed_is_out() {
+fn packets_sent_before_an_interface_is_removed_count_as_out() {
     for (method, exact) in [("live", true), ("sendmmsg", false), ("xdp", false)] {
         let Some(lab) = lab() else { return };
         let Some(receiver) = Receiver::on(&lab, "right", "right0", &[PORT]) else { return };
@@ -24,7 +24,7 @@ fn what_was_sent_before_the_interface_was_removed_is_out() {
 }
 
 #[test]
-fn an_interface_is_the_same_under_another_name() {
+fn a_renamed_interface_stays_the_same() {
     for method in ["live", "sendmmsg", "xdp"] {
         let Some(lab) = lab() else { return };
         let Some(receiver) = Receiver::on(&lab, "right", "right0", &[PORT]) else { return };

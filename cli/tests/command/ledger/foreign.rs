@@ -9,7 +9,7 @@ const OURS: u16 = 9;
 const OTHERS: u16 = 10;
 
 #[test]
-fn live_frames_that_the_mtu_refuses_are_not_hidden_by_anothers_packets() {
+fn other_traffic_does_not_hide_live_frames_that_the_mtu_refuses() {
     for method in ["sendmmsg", "live"] {
         let Some(lab) = lab() else { return };
         let Some(receiver) = Receiver::on(&lab, "right", "right0", &[OURS, OTHERS]) else { return };
@@ -87,7 +87,7 @@ fn a_foreign_xdp_redirect_between_the_same_interfaces_is_not_ours() {
 }
 
 #[test]
-fn what_a_full_queue_drops_and_is_sent_again_is_not_taken_for_lost() {
+fn retried_packets_of_a_full_queue_do_not_count_as_lost() {
     let Some(lab) = lab() else { return };
     let Some(receiver) = Receiver::on(&lab, "right", "right0", &[9]) else { return };
     let bucket = "tc qdisc add dev left0 root tbf rate 8mbit burst 5k latency 5ms";

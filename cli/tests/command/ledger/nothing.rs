@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_sender_of_which_nothing_goes_out_fails_and_names_the_remedy() {
+fn a_sender_that_sends_nothing_fails_with_a_remedy() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     ip(&lab, "left", "link add vx0 type vxlan id 1 remote 203.0.113.9 dstport 4789");

@@ -21,7 +21,7 @@ enum By {
 }
 
 #[test]
-fn frames_that_an_interface_refuses_meanwhile_have_a_name_however_they_are_sent() {
+fn frames_refused_by_an_interface_are_named_for_every_sender() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("udp.pcap");
     let frames: Vec<Vec<u8>> = (0..100).map(|_| udp(1000)).collect();

@@ -108,7 +108,7 @@ fn it_sends_no_more_than_was_asked_for_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn it_does_not_send_to_the_world_unasked() {
+fn it_does_not_send_on_the_default_route_unasked() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     let exec = |words: &[&str]| {
@@ -123,7 +123,7 @@ fn it_does_not_send_to_the_world_unasked() {
 }
 
 #[test]
-fn what_would_be_sent_is_shown_without_privilege_or_interface() {
+fn a_plan_is_shown_without_privilege_or_interface() {
     let shown = run(&["generate", "--profile", "syn-flood", "--show", "1"]);
     assert_eq!(shown.status, Some(0), "{shown:?}");
     for word in ["tcp", "198.18.", "0x0000:", "packet 1"] {
@@ -140,7 +140,7 @@ fn what_would_be_sent_is_shown_without_privilege_or_interface() {
 }
 
 #[test]
-fn the_reason_that_live_frames_cannot_leave_is_reported_and_packets_leave_otherwise() {
+fn a_fallback_from_live_frames_is_reported_with_its_reason() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     without_gro(&lab, "right", &["right0"]);
@@ -157,7 +157,7 @@ fn the_reason_that_live_frames_cannot_leave_is_reported_and_packets_leave_otherw
 }
 
 #[test]
-fn what_no_ring_holds_is_lost_by_name_and_a_worker_that_fails_ends_the_run() {
+fn packets_too_long_for_a_ring_are_named_and_a_failed_worker_ends_the_run() {
     let made = run(&["generate", "null:?slots=16", "--size", "60000", "--count", "5", "--json"]);
     assert_eq!(made.status, Some(1), "nothing went out: {}", made.err);
     let report = made.report();
@@ -305,7 +305,7 @@ fn live_frames_leave_for_a_user_in_another_namespace() {
 }
 
 #[test]
-fn what_is_shown_comes_in_pieces_and_a_reader_may_have_enough() {
+fn a_long_plan_is_written_in_pieces_and_its_reader_may_leave() {
     let mut running =
         Running::unawaited(&mut sluice(&["generate", "--profile", "imix", "--show", "999999999"]));
     running.has_written(100_000);
@@ -315,7 +315,7 @@ fn what_is_shown_comes_in_pieces_and_a_reader_may_have_enough() {
 }
 
 #[test]
-fn packets_too_complex_for_a_bpf_program_are_sent_otherwise_and_reported() {
+fn packets_too_complex_for_a_bpf_program_fall_back_to_sockets() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     let folder = tempfile::tempdir().unwrap();
@@ -343,7 +343,7 @@ fn packets_too_complex_for_a_bpf_program_are_sent_otherwise_and_reported() {
 }
 
 #[test]
-fn a_part_of_the_link_is_of_what_its_driver_says_in_whichever_namespace() {
+fn a_rate_in_percent_is_a_share_of_the_link_speed_in_any_namespace() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     let what = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--count", "1", "--json"];
@@ -361,7 +361,7 @@ fn a_part_of_the_link_is_of_what_its_driver_says_in_whichever_namespace() {
 }
 
 #[test]
-fn an_xdp_port_sends_by_as_many_queues_as_threads_are_asked_for() {
+fn an_xdp_port_sends_by_one_queue_per_thread() {
     let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     let left = lab.netns("left");
     for (threads, queues) in [(1, 1), (2, 2), (3, 2)] {

@@ -10,7 +10,7 @@ fn generate<'a>(port: &'a str, left: &'a str, more: &[&'a str]) -> Vec<&'a str> 
 }
 
 #[test]
-fn what_is_sent_through_it_comes_as_it_stands_in_a_file() {
+fn packets_of_a_file_arrive_unchanged_through_live() {
     let Some(lab) = lab() else { return };
     let folder = tempfile::tempdir().unwrap();
     let (left, right) = (lab.netns("left"), lab.netns("right"));
@@ -65,7 +65,7 @@ fn two_capabilities_are_enough() {
 }
 
 #[test]
-fn each_signal_ends_it_well_also_without_privileges() {
+fn every_signal_ends_it_cleanly_even_without_privileges() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     for more in [&[][..], &["--threads", "4"], &["--user", "nobody"], &["--rate", "100pps"]] {
@@ -79,7 +79,7 @@ fn each_signal_ends_it_well_also_without_privileges() {
 }
 
 #[test]
-fn a_signal_that_ends_nothing_loses_nothing() {
+fn a_signal_that_does_not_end_it_loses_no_packets() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     for port in ["left0", "live:left0"] {
@@ -166,7 +166,7 @@ fn receiving_is_refused_and_the_error_names_ports_that_receive() {
 }
 
 #[test]
-fn what_one_queue_drops_of_several_threads_packets_is_lost_by_name() {
+fn drops_of_a_queue_that_threads_share_are_named() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.netns("left"), lab.netns("right"));
     // A thread of its own receives, and two send faster than it can.

@@ -30,7 +30,7 @@ fn recording(path: &Path, count: u32, apart_ns: i64) {
 }
 
 #[test]
-fn what_a_file_holds_arrives_as_it_stands_there() {
+fn packets_of_a_file_arrive_unchanged() {
     let Some(lab) = lab() else { return };
     let folder = tempfile::tempdir().unwrap();
     let (left, right) = (lab.netns("left"), lab.netns("right"));
@@ -91,7 +91,7 @@ fn several_threads_keep_the_order_of_each_flow() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused_before_another_file_is_touched() {
+fn an_unsendable_file_is_refused_before_the_target_is_touched() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let raw: [u32; 6] = [0xa1b2_3c4d, 2 | 4 << 16, 0, 0, 65535, 101];
@@ -215,7 +215,7 @@ fn a_pipe_is_read_once() {
 }
 
 #[test]
-fn a_filter_a_count_and_a_broken_file_are_kept_to() {
+fn replay_obeys_a_filter_and_a_count_and_reports_a_broken_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("recorded.pcap");
     recording(&file, 100, 1000);

@@ -54,7 +54,7 @@ fn the_host_of_the_switch_takes_part_by_a_port_of_its_own() {
 
 /// A socket receives the packets that the host is given: they would loop for ever.
 #[test]
-fn a_host_is_not_given_what_it_has_already() {
+fn packet_ports_beside_a_host_port_are_refused() {
     let Some(lab) = star() else { return };
     let netns = lab.netns("middle");
     for ports in [["w=packet:middle3", "h=host:middle3"], ["h=host:middle3", "w=packet:middle3"]] {

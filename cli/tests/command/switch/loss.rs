@@ -4,7 +4,7 @@ use super::star::*;
 use crate::support::*;
 
 #[test]
-fn addresses_that_nobody_has_do_not_cut_off_those_that_somebody_has() {
+fn unused_addresses_do_not_push_out_used_ones() {
     let Some(lab) = star() else { return };
     let running = switch(&lab, &ports("xdp"), &["--table", "4096"]);
     let ping = |count| {
@@ -26,7 +26,7 @@ fn addresses_that_nobody_has_do_not_cut_off_those_that_somebody_has() {
 }
 
 #[test]
-fn a_storm_is_limited_and_what_goes_to_one_port_is_not() {
+fn a_storm_limit_holds_for_floods_and_not_for_unicast() {
     let Some(lab) = star() else { return };
     let running = switch(&lab, &ports("xdp"), &["--storm-limit", "left=100"]);
     generate(&lab, "left", 2000, &["--dmac", "ff:ff:ff:ff:ff:ff"]);
@@ -42,7 +42,7 @@ fn a_storm_is_limited_and_what_goes_to_one_port_is_not() {
 }
 
 #[test]
-fn what_is_between_neighbours_stays_between_them() {
+fn link_local_same_port_and_malformed_frames_are_not_forwarded() {
     let Some(lab) = star() else { return };
     for (more, sent) in [(&[][..], 0), (&["--forward-link-local"], 10)] {
         let running = switch(&lab, &ports("xdp"), more);
@@ -59,7 +59,7 @@ fn what_is_between_neighbours_stays_between_them() {
 }
 
 #[test]
-fn a_run_ends_with_its_count_and_says_what_came_after() {
+fn a_run_ends_at_its_count_and_notes_later_packets() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let place = ["--control", socket.to_str().unwrap()];
@@ -72,7 +72,7 @@ fn a_run_ends_with_its_count_and_says_what_came_after() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_a_remedy() {
+fn invalid_settings_are_refused_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let place = ["--control", socket.to_str().unwrap()];
