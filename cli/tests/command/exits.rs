@@ -10,7 +10,7 @@ use crate::support::*;
 /// An ordinary user, by its number.
 const NOBODY: u32 = 65_534;
 
-/// Runs lines of words in turn; each must end with the status, and say so.
+/// Runs lines of words in turn; each must exit with the status and print the text.
 fn all_end(program: &str, as_nobody: bool, status: i32, rows: &[(&str, &str)]) {
     for (line, said) in rows {
         let mut command = Command::new(program);
@@ -198,7 +198,7 @@ fn a_missing_privilege_is_named_whatever_needs_it() {
     anybody(folder.path(), 0o755);
     let copy = folder.path().join("sluice");
     std::fs::copy(SLUICE, &copy).unwrap();
-    // A child of another test has the copy open until it is its command.
+    // A forked child of another test has the copy open until it executes its command.
     let runs = || Command::new(&copy).arg("--version").output().is_ok();
     eventually("the copy can be run", runs);
     let secret = folder.path().join("secret.pcap");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Ended, ended, have, run};
 
-/// A lab of a name of its own that goes when it is dropped.
+/// A lab with its own name; dropping it removes the lab.
 struct Lab(String);
 
 impl Lab {

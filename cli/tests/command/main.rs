@@ -1,5 +1,5 @@
-//! The command as its users run it: against traffic, tools and readers that nobody here wrote. What
-//! needs root, a tool or a folder that is not there says so and passes.
+//! The command as its users run it: against foreign traffic, tools and readers. A test without the root
+//! privilege, tool or folder that it needs prints that and passes.
 
 mod bench;
 mod capture;

@@ -65,7 +65,7 @@ fn a_receiver_that_is_killed_again_and_again_does_not_end_the_sender() {
     let rest = takes_the_rest.stop().good();
     assert!(rest["packets"].as_u64() > Some(0), "{rest}");
     assert_eq!(sent["attempted"], 1_000_000, "{sent}");
-    // Nothing is lost but what the killed had not taken.
+    // The only losses are packets that a killed receiver had not taken.
     let lost = loss(&sent, "disconnected");
     assert_eq!(sent["accepted"].as_u64(), Some(1_000_000 - lost), "{sent}");
 }

@@ -1,4 +1,4 @@
-//! Commands say no more than is needed.
+//! Commands print no more than is needed.
 
 use std::io::Write;
 

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 /// The output that a terminal has received, and how much of it a test has read.
 pub struct Screen<R>(R, Vec<u8>, usize);
 
-/// Runs a line of shell on a terminal of its own, with job control: it goes on when what it runs is
-/// stopped. What is written to the child is typed there.
+/// Runs a shell line on a terminal of its own, with job control: the shell continues when its command is
+/// stopped. Bytes written to the child are typed there.
 pub fn on_a_terminal(line: &str) -> Child {
     Command::new("timeout")
         .args(["60", "script", "-qec", &format!("bash -mc '{line}'"), "/dev/null"])
@@ -23,7 +23,7 @@ impl<R: Read> Screen<R> {
         Self(terminal, Vec::new(), 0)
     }
 
-    /// Waits until a text comes; what came before it since the last one.
+    /// Waits until a text comes. Returns the output since the last one.
     pub fn until(&mut self, text: &str) -> String {
         loop {
             let new = String::from_utf8_lossy(&self.1[self.2..]).into_owned();

@@ -1,4 +1,4 @@
-//! How signals end every command, and print its ledger while it runs.
+//! Signals end every command, or print its ledger while it runs.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,7 +17,7 @@ use sluicegate::link::Shape;
 
 use crate::support::*;
 
-/// The command, also where the tests themselves run under nohup: children inherit that SIGHUP is ignored.
+/// The command. If the tests run under nohup, its children would inherit the ignored SIGHUP.
 fn sluice(arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_sluice")]).args(arguments);
@@ -122,7 +122,7 @@ fn only_sigint_or_sigquit_as_a_second_signal_ends_at_once() {
         (&[SIGTERM, SIGQUIT], 130),
         (&[SIGINT, SIGINT], 130),
     ] {
-        // A reader that does not read holds the end up.
+        // The end waits for a reader that does not read.
         let mut capture =
             Running::unawaited(&mut sluice(&["capture", &one, &two, "-w", "-", "--json"]));
         capture.has_written(4);
@@ -160,7 +160,7 @@ fn a_hangup_that_nohup_ignores_stays_ignored() {
     assert!(running.stop().good()["packets"].is_number());
 }
 
-/// Asks for the ledger until it says what is expected: some packets are on their way before.
+/// Asks for the ledger until it has the expected counts: packets may still be on their way.
 fn ledger_until(running: &mut Running, is_so: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..600 {
         running.signal(Signal::SIGUSR1);
@@ -282,7 +282,8 @@ fn sigusr1_without_json_prints_for_people() {
     assert_eq!(running.stop().status, Some(0));
 }
 
-/// A terminal and its program's end. No other process gets either, or it would not hang up.
+/// A terminal and its program's end. No other process inherits either, or the terminal would not hang
+/// up.
 fn terminal() -> (PtyMaster, File) {
     let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
     grantpt(&master).unwrap();
@@ -316,7 +317,7 @@ fn a_terminal_that_hangs_up_is_no_failure_and_files_are_whole() {
         writer.write_all(&std::fs::read(&source).unwrap()[..24]).unwrap();
         running.catches_signals();
         drop(master);
-        // A child of another test has the terminal, too, until it is its command.
+        // A forked child of another test holds the terminal until it executes its command.
         let hung_up = || tcgetattr(&slave).err() == Some(Errno::EIO);
         eventually("the terminal has hung up", hung_up);
         writer.write_all(&std::fs::read(&source).unwrap()[24..]).unwrap();

@@ -16,7 +16,7 @@ pub use crate::scratch::lab_of;
 
 /// The longest anything here waits for something to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Whatever is on its way has come within this time, on a busy machine too.
+/// Packets on their way arrive within this time, on a busy machine too.
 const QUIET: Duration = Duration::from_secs(3);
 
 pub fn sluice(arguments: &[&str]) -> Command {
@@ -66,7 +66,7 @@ pub fn run(arguments: &[&str]) -> Ended {
     ended(&mut sluice(arguments))
 }
 
-/// Runs a command that makes no sense: it ends at once, and says what would.
+/// Runs an invalid command: it exits at once, and the error has the remedy.
 pub fn refused(arguments: &[&str], said: &str) {
     let ended = run(arguments);
     assert_eq!(ended.status, Some(2), "{arguments:?}: {}", ended.err);
@@ -185,7 +185,7 @@ impl Running {
         self.child().stdout = Some(out);
     }
 
-    /// Waits until it says something to its standard error: a line.
+    /// Waits for a line on its standard error, and returns it.
     pub fn says(&mut self) -> String {
         let mut err = self.child().stderr.take().unwrap();
         let wait = move || {
@@ -206,7 +206,7 @@ impl Running {
         kill(Pid::from_raw(self.pid() as i32), signal).unwrap();
     }
 
-    /// Waits for its own end.
+    /// Waits until it exits by itself.
     pub fn end(mut self) -> Ended {
         child::end(self.0.take().unwrap()).into()
     }
@@ -226,11 +226,12 @@ impl Drop for Running {
     }
 }
 
-/// The program that a test keeps on right0 of a namespace; it goes with this, however the test ends.
+/// The program that a test pins on right0 of a namespace. Dropping this removes it, however the test
+/// ends.
 pub struct Attached<'a>(&'a str);
 
 impl<'a> Attached<'a> {
-    /// Attaches it, unless nothing can be kept here.
+    /// Attaches it, unless programs cannot be pinned here.
     pub fn to(netns: &'a str, more: &[&str]) -> Option<Self> {
         let attached = run(&[&["attach", "right0", "--netns", netns], more].concat());
         if attached.status == Some(0) {
@@ -262,8 +263,8 @@ pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a count is `all`, or grows no more. A busy machine loses some packets; the program that lost
-/// them reports that at its end.
+/// Waits until a count is `all`, or stops growing. A busy machine loses some packets; the program that
+/// lost them reports that at its end.
 pub fn settles(all: u64, count: impl Fn() -> u64) {
     let (mut last, mut since) = (count(), Instant::now());
     while last < all && since.elapsed() < QUIET {

@@ -72,7 +72,7 @@ fn a_veth_queue_has_a_rate_where_it_counts_all_packets() {
             assert_eq!((&queue["direction"], &queue["queue"]), (&"rx".into(), &0.into()));
             queue.get("pps").and_then(Value::as_f64)
         });
-        // None in one line: none at all.
+        // A queue without counters in one line has none in any.
         rates.collect::<Option<Vec<f64>>>().map(|rates| rates.iter().sum::<f64>())
     };
     assert_eq!(packets(), None, "some of what comes is not counted");

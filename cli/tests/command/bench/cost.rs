@@ -25,7 +25,7 @@ fn every_way_of_receiving_and_forwarding_has_its_cost() {
             assert!((0.0..=1.5).contains(&at["cpu"].as_f64().unwrap()), "{row}");
             let [sent, received] = ["sent", "received"].map(|key| at[key].as_u64().unwrap());
             assert_eq!(sent > 0, at["pps"] != 0, "{row}");
-            // Neighbours' packets come, too.
+            // Packets of the neighbour protocols come, too.
             assert!(received > 0 || sent == 0, "{row}");
         }
         receivers.push(row["step"].as_str().unwrap());

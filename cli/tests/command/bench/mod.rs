@@ -21,13 +21,13 @@ use crate::support::*;
 /// Longer than all turns of a run take, on a busy machine too.
 const LONG: Duration = Duration::from_secs(400);
 
-/// For those that look at what CPUs do, or take one before others: one test at a time.
+/// Serializes tests that measure CPUs or occupy one.
 fn cpus() -> MutexGuard<'static, ()> {
     static CPUS: Mutex<()> = Mutex::new(());
     CPUS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a command of many turns to its end, which is a good one: what it prints.
+/// Runs a command of many turns, which must succeed. Returns its output.
 fn report(command: &mut Command) -> Value {
     let child = command.spawn().unwrap();
     let pid = child.id();
@@ -37,7 +37,7 @@ fn report(command: &mut Command) -> Value {
     serde_json::from_str(&ended.out).unwrap()
 }
 
-/// Starts a run, where labs can be made.
+/// Starts a run; `None` if labs cannot be made.
 fn start(arguments: &[&str]) -> Option<Running> {
     lab().map(|_| Running::unawaited(&mut sluice(&[&["bench"], arguments].concat())))
 }
@@ -63,7 +63,7 @@ fn leaves_nothing(pid: u32) {
     assert!(labs.iter().all(|lab| lab.owner() != Some(pid)), "{labs:?}");
 }
 
-/// The processes that one has started, by whichever of its threads.
+/// The processes that any thread of a process has started.
 fn children(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("children"));
@@ -166,12 +166,12 @@ fn pipes_are_measured_at_the_receiver() {
     assert_eq!(names.len(), 5, "{names:?}");
 }
 
-/// Waits until a run has come to its turn of this number, which is the first that is not over.
+/// Waits until a run is at the turn of this number.
 fn comes_to(running: &mut Running, turn: u32) {
     while !running.says().trim_start().starts_with(&format!("{turn}/")) {}
 }
 
-/// Stops a run at this turn: the report of those before it.
+/// Stops a run at this turn. Returns the report of the turns before it.
 fn stopped_at(turn: u32, mut running: Running) -> Value {
     let pid = running.pid();
     comes_to(&mut running, turn);
@@ -205,7 +205,7 @@ fn its_processes_end_when_it_is_killed() {
     running.signal(Signal::SIGKILL);
     running.end();
     eventually("all have ended", || started.iter().all(|&pid| child::has_ended(pid)));
-    // The next one to make a lab would take it away, too.
+    // The next process that makes a lab would remove it, too.
     for lab in sluicegate::link::Lab::list().iter().filter(|lab| lab.owner() == Some(pid)) {
         sluicegate::link::Lab::down(lab.name()).unwrap();
     }
@@ -240,7 +240,7 @@ fn a_ratio_below_its_threshold_is_reported_with_status_1() {
         let ended = run(&["bench", "check", &file]);
         assert_eq!(ended.status, Some(status), "{}", ended.err);
         assert!(ended.out.starts_with(verdict), "{}", ended.out);
-        // What was not measured is neither.
+        // A ratio without a measurement neither passes nor fails.
         assert!(ended.out.contains("unknown"), "{}", ended.out);
         let ended = run(&["bench", "check", &file, "--json"]);
         let checked: Value = serde_json::from_str(&ended.out).unwrap();
@@ -300,7 +300,7 @@ fn slower_steps_and_longer_loops_are_named_with_status_1() {
     assert!(ended.out.contains(said), "{}", ended.out);
 }
 
-/// The loops of `sluice bench instructions` with this PATH.
+/// Runs `sluice bench instructions` with this PATH, and returns its loops.
 fn loops(path: &str) -> Option<Vec<Value>> {
     lab()?;
     let report = report(sluice(&["bench", "instructions", "--json"]).env("PATH", path));
@@ -345,7 +345,7 @@ fn a_stopped_count_keeps_the_counted_loops() {
     if lab().is_none() {
         return;
     }
-    // What takes valgrind is told at once.
+    // Without valgrind, loops that need it are reported at once.
     let mut command = sluice(&["bench", "instructions", "--json"]);
     let running = Running::unawaited(command.env("PATH", "/nonexistent"));
     let report = stopped_at(4, running);

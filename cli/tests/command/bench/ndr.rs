@@ -15,7 +15,7 @@ use crate::support::*;
 /// The planted faults of a forwarder.
 #[derive(Clone, Copy, Default)]
 struct Faults {
-    /// The packets it passes each second, besides [`DEPTH`] that come early; 0: all.
+    /// Packets it passes each second, in addition to [`DEPTH`] early ones; 0: all.
     pps: u64,
     /// It loses one packet in this many; 0: none.
     each: u64,
@@ -25,14 +25,14 @@ struct Faults {
 /// a million a second.
 const DEPTH: u64 = 1000;
 
-/// A forwarder with faults, on the host in the middle of a lab; none where it cannot be had.
+/// A forwarder with faults on the middle host of a lab; `None` if it cannot be built.
 struct Planted {
     lab: Lab,
     _cpus: MutexGuard<'static, ()>,
 }
 
-/// Runs a command at real-time priority, so that other processes make no sender late. After a second of
-/// it the kernel lets others run, too.
+/// Runs a command at real-time priority, so that other processes do not delay the sender. After a second
+/// the kernel lets others run, too.
 const FIRST: [&str; 3] = ["chrt", "-f", "1"];
 
 impl Planted {
@@ -124,13 +124,13 @@ fn the_forwarder_in_a_lab_is_measured_from_end_to_end() {
         let times = ["p50_ns", "p99_ns", "p99_9_ns", "max_ns"].map(|key| number(at, key));
         assert!(times[0] > 0.0 && times.is_sorted(), "{of_size}");
     }
-    // From full speed down by tenths, to the second without loss in a row or to the end.
+    // From full speed down in tenths, until two in a row have no loss.
     let points = list("loss");
     let of_most = points.iter().map(|point| (number(point, "of_most") * 10.0).round() as usize);
     assert!(of_most.eq((0..points.len()).map(|step| 10 - step)), "{of_size}");
     let lost: Vec<f64> = points.iter().map(|point| number(point, "lost")).collect();
     assert!(lost.iter().all(|share| (0.0..=1.0).contains(share)), "{of_size}");
-    // Something comes through, even where the machine is so busy that there is no throughput.
+    // Some packets arrive, even on a machine too busy for a throughput.
     assert!(lost.iter().any(|&share| share < 1.0), "{of_size}");
     let quiet = lost.windows(2).position(|two| two == [0.0, 0.0]);
     assert_eq!(quiet.map_or(10, |at| at + 2), points.len(), "{of_size}");
@@ -182,10 +182,10 @@ fn a_missing_privilege_has_status_3() {
 
 /// Half a million packets a second.
 const LIMIT: u64 = 500_000;
-/// How long a throughput has to be kept up, and that in seconds.
+/// How long the confirming trial lasts, also in seconds.
 const CONFIRM: &str = "600ms";
 const CONFIRM_S: f64 = 0.6;
-/// That the sender makes up for where it is late, in seconds.
+/// The lag that the sender makes up for, in seconds.
 const CATCH_UP_S: f64 = 1e-3;
 
 /// The throughput is that of the limit where `loss` may be lost, and is lost besides with `planted`: within
@@ -194,7 +194,7 @@ fn has_the_limit(device: &Planted, arguments: &[&str], loss: f64, planted: f64) 
     let most = |pps: f64| pps / (1.0 - loss);
     let is_near = |of_size: &Value| {
         let pps = of_size.get("throughput").map_or(0.0, |it| it["pps"].as_f64().unwrap());
-        // No more than the bucket holds can come through besides.
+        // At most the bucket's packets can pass in addition.
         let held = (DEPTH as f64 + LIMIT as f64 * CATCH_UP_S) / CONFIRM_S;
         assert!(pps <= most(LIMIT as f64 + held), "{of_size}");
         pps >= most(LIMIT as f64) * 0.995
@@ -221,7 +221,7 @@ fn a_device_that_loses_a_thousandth_has_no_throughput_and_a_loss() {
     assert_eq!(points.len(), 10, "it never ends: {of_size}");
     for point in points {
         let [lost, offered] = ["lost", "offered_pps"].map(|key| point[key].as_f64().unwrap());
-        // Of those that are sent in a tenth of a second, one more or less.
+        // One packet more or less of those sent in a tenth of a second.
         assert!((lost - 0.001).abs() <= 1.02 / (offered * 0.1), "{point}");
     }
 }

@@ -10,9 +10,9 @@ use serde_json::Value;
 use super::{cpus, report};
 use crate::support::*;
 
-/// How often a run is made in all whose figures are in doubt: another program had the CPUs, too.
+/// Maximum number of runs while figures are in doubt because another program used the CPUs.
 const TRIES: usize = 5;
-/// The advice when the CPU that sends also receives all packets.
+/// The advice if all packets come to the CPU that sends them.
 const ALONE: &str = "CPU 0 alone receives packets, ";
 
 /// Makes a run until what it advises is `right` in each step, by the step's name ("recv, 2 queues"), these
@@ -71,13 +71,13 @@ fn sleeping_and_copying_readers_are_named_in_their_steps() {
     build(folder.path(), "dumpcap", &["COPIES=4"]);
     let run = || {
         let bench = ["bench", "rx", "--peers", "--rounds", "1", "--seconds", "500ms", "--json"];
-        // Other peers are not found.
+        // With this PATH, the bench finds no other peers.
         report(sluice(&bench).env("PATH", folder.path()))
     };
     const SLEEPS: &str = "tcpdump -w /dev/null";
     const COPIES: &str = "dumpcap -w /dev/null";
     advises(run, &[SLEEPS, COPIES], |step, said| match step {
-        // The reader stands in for tcpdump in the step of files, too.
+        // The reader replaces tcpdump in the step that writes files, too.
         _ if step.starts_with("tcpdump") => {
             said.starts_with("tcpdump sleeps ") && said.contains("let it wait for packets")
         }
@@ -98,7 +98,7 @@ fn packets_on_a_single_cpu_are_named_in_their_step() {
     let folder = tempfile::tempdir().unwrap();
     build(folder.path(), "tcpdump", &["COUNTS=1", "CPUS=1"]);
     build(folder.path(), "dumpcap", &["COUNTS=1"]);
-    // A veth's packets come to the CPU that sends them; from there both have their share, by flows.
+    // A veth's packets come to the CPU that sends them, which spreads them over both by flow.
     let spread = "echo 3 > /sys/class/net/right0/queues/rx-0/rps_cpus";
     assert_eq!(on(&lab, "right", &["sh", "-c", spread]).status, Some(0));
     let [left, right] = ["left", "right"].map(|host| lab.netns(host));
@@ -110,7 +110,7 @@ fn packets_on_a_single_cpu_are_named_in_their_step() {
     };
     const PLANTED: &str = "tcpdump -w /dev/null";
     const SPREAD: &str = "dumpcap -w /dev/null";
-    // What XDP takes never comes to be spread.
+    // XDP takes packets before they are spread.
     const BEFORE: [&str; 5] = [
         "AF_XDP, adaptive",
         "AF_XDP, spin",

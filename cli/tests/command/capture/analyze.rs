@@ -1,4 +1,4 @@
-//! `sluice count --analyze`: what a test plants on the way is reported, and nothing else.
+//! `sluice count --analyze` reports the faults that a test plants, and no others.
 
 use std::path::Path;
 
@@ -60,7 +60,7 @@ fn is_exact(sentence: &str, report: &Value) {
         let times = EACH / 50;
         for (key, expected) in [
             ("received", EACH - times),
-            // Those that are missing, and those whose number is not believed.
+            // The missing packets, and those with an implausible number.
             ("lost", 2 * times),
             ("duplicates", times),
             ("reordered", times),
@@ -106,7 +106,7 @@ fn planted_faults_are_reported_as_they_are() {
         let report = count.stop().good();
         assert_eq!(report["ledger"]["losses"], serde_json::json!({}), "{port}: {report}");
         is_exact(port, &report);
-        // In the kernel one packet of 16 is asked how long it took.
+        // The kernel measures the latency of one packet of 16.
         let samples = &report["analysis"]["streams"][0]["latency"]["samples"];
         let all = samples.as_u64() == Some((EACH - EACH / 50) as u64);
         assert_eq!(all, !port.contains("action"), "{port}: {report}");
@@ -151,7 +151,7 @@ fn several_threads_of_a_sender_and_of_a_receiver_are_put_together() {
         .good();
         let report = count.stop().good();
         let stream = &report["analysis"]["streams"][0];
-        // A veth drops what its queue has no room for while the machine is busy.
+        // A veth drops packets when its queue is full while the machine is busy.
         let [accepted, arrived] =
             [&sent["accepted"], &sent["ledger"]["out"]].map(|it| it.as_u64().unwrap());
         assert_eq!(stream["received"], arrived, "{port}: {report}");
@@ -160,7 +160,7 @@ fn several_threads_of_a_sender_and_of_a_receiver_are_put_together() {
         }
         let workers = stream["workers"].as_array().unwrap();
         assert_eq!(workers.len(), 2, "{port}: {stream}");
-        // `lost` are those between the first and the last that came; there may be some around them.
+        // `lost` counts gaps between the first and the last packet received; more may be missing outside.
         let missing = workers.iter().map(|worker| {
             let [number, first, lost, last] =
                 ["worker", "first", "lost", "last"].map(|key| worker[key].as_u64().unwrap());

@@ -1,4 +1,4 @@
-//! `packet:any`: all interfaces at once, those that come later too.
+//! `packet:any`: all interfaces at once, including later ones.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -37,9 +37,9 @@ fn tagged(port: u16) -> Vec<u8> {
     frame
 }
 
-/// Sends packets that match the filter and packets that do not: by right0 and lo, and by devices that
-/// are made now. How many match, by device; and the devices, which are to stay until the capture has asked
-/// for their names.
+/// Sends packets that match the filter and packets that do not, through right0, lo and new devices.
+/// Returns the number of matches by device, and the devices, which must stay until the capture has read
+/// their names.
 fn traffic(lab: &Lab) -> (BTreeMap<String, usize>, Vec<Running>) {
     let mut devices = Vec::new();
     assert_eq!(on(lab, "left", &["ping", "-qc", "2", "-i", "0.01", "198.18.0.2"]).status, Some(0));

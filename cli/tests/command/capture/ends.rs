@@ -116,7 +116,7 @@ fn packets_in_an_open_block_are_captured_at_a_signal() {
 fn packets_in_an_open_block_are_captured_after_the_duration() {
     let Some((lab, _folder, sent)) = five_to_send() else { return };
     let netns = lab.netns("right");
-    // On a busy machine the packets may come after the end: then it takes a longer one.
+    // On a busy machine the packets may come after the end: try again with a longer duration.
     for seconds in [2, 10, 50] {
         let before = Instant::now();
         // The block's own time comes later.
@@ -126,7 +126,7 @@ fn packets_in_an_open_block_are_captured_after_the_duration() {
         let common = ["capture", &port, "--netns", &netns];
         let capture = Running::start(&[&common[..], &arguments].concat());
         replay(&lab, "left", "left0", &sent, 100_000);
-        // It began after we did.
+        // The capture began after `before`.
         let in_time = before.elapsed() < Duration::from_secs(seconds);
         let ended = capture.end();
         if in_time {
@@ -151,7 +151,7 @@ fn a_signal_after_the_end_does_not_keep_files_from_being_completed() {
     ] {
         let arguments = ["capture", &one, &two, "-w", "-", "--json"];
         let mut capture = Running::unawaited(&mut sluice(&arguments));
-        // All has been read, and more than a pipe holds is to be written.
+        // The command has read all packets, and has more to write than a pipe holds.
         capture.has_written(4);
         eventually("the run is over", || !capture.has_workers());
         let waits = |capture: &Running| {
@@ -159,7 +159,7 @@ fn a_signal_after_the_end_does_not_keep_files_from_being_completed() {
         };
         for signal in signals {
             waits(&capture);
-            // Of two of a kind that wait, the kernel keeps one.
+            // The kernel keeps only one of two pending signals of a kind.
             eventually("the one before it is taken", || !capture.has_pending());
             capture.signal(*signal);
         }
@@ -170,7 +170,7 @@ fn a_signal_after_the_end_does_not_keep_files_from_being_completed() {
         }
         eventually("the last one is taken", || !capture.has_pending());
         waits(&capture);
-        // It has written all, now that its output is read.
+        // Its output is read now, so it writes all.
         let ended = capture.end();
         assert_eq!(ended.good()["ledger"]["out"], 40_000, "{}", ended.err);
     }
@@ -201,7 +201,7 @@ fn an_interface_that_goes_away_ends_it_and_one_that_comes_back_does_not() {
     assert!(report["ledger"]["notes"]["interface_down_events"].as_u64() >= Some(1), "{report}");
     told += &ended.err;
     let said = |part: &str| told.lines().filter(|line| line.contains(part)).count();
-    // Going away means going down first.
+    // A removed interface goes down first.
     assert!((1..=2).contains(&said("right0 is down")), "once each time: {told}");
     assert_eq!(said("right0 is up"), 1, "{told}");
     assert_eq!(said("no longer exists"), 1, "{told}");
@@ -251,7 +251,7 @@ fn a_full_disk_ends_it_and_keeps_the_packets_that_fit() {
         shell.args([env!("CARGO_BIN_EXE_sluice"), &netns, name]).arg(&saved);
         shell.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         let shell = Running::unawaited(&mut shell);
-        // Random-looking numbers would be needed to fill it through compression: more of them.
+        // The packets compress well, so more of them are needed to fill the disk.
         let pace = std::thread::sleep;
         pace(Duration::from_millis(300));
         let flood = ["trafgen", "-i", packets_file.to_str().unwrap(), "-o", "left0", "--cpus", "1"];

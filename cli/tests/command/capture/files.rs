@@ -63,7 +63,7 @@ fn late_lines_are_noted_with_and_without_a_file() {
     let second = 1_000_000_000;
     numbered(&one, 0..10, 2 * second, 1000);
     numbered(&two, 10..15, second, 1000);
-    // In one file what is later comes first.
+    // One file has a later packet first.
     let both = [std::fs::read(&one).unwrap(), std::fs::read(&two).unwrap()[24..].to_vec()];
     std::fs::write(&one, both.concat()).unwrap();
     let [one, two] = [one, two].map(|path| format!("pcap:{}", path.display()));
@@ -95,7 +95,7 @@ fn a_capture_waits_for_a_silent_pipe() {
         let mut pipe = capture.child().stdin.take().unwrap();
         for part in [&one[..24], &one[24..]] {
             pipe.write_all(part).unwrap();
-            // Long enough for a live port to have said that nothing older will come.
+            // Long enough for a live port to promise that no older packet follows.
             std::thread::sleep(Duration::from_millis(300));
         }
         drop(pipe);
@@ -122,12 +122,12 @@ fn a_silent_pipe_does_not_hold_up_another_for_longer_than_the_window() {
         nix::unistd::mkfifo(&path(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
         format!("pcap:{}", path(name).display())
     });
-    // Of ten packets, all there are as long as nobody goes on.
+    // All of the ten packets that come while neither pipe continues.
     for (more, bytes) in [
         (&["-w", "-", "--format", "pcap"][..], late.len()),
         (&["--time-format", "epoch", "--nano"], 10 * 20),
     ] {
-        // Both directions, for a FIFO opened to be written only waits for its reader.
+        // Opened for both directions: a FIFO opened only for writing waits for its reader.
         let [mut talks, mut silent] = ["1", "2"]
             .map(|name| std::fs::File::options().read(true).write(true).open(path(name)).unwrap());
         talks.write_all(&late).unwrap();
@@ -229,7 +229,7 @@ fn real_captures_pass_through_unchanged() {
             continue;
         };
         closes(&report);
-        // libpcap reads one link type a file, and gives up where a second comes.
+        // libpcap reads one link type per file, and stops at a second.
         let ours = match report["packets"].as_u64() {
             Some(0) | None => Vec::new(),
             Some(_) => packets(&out),
@@ -275,7 +275,7 @@ fn filters_count_as_tcpdump_counts() {
                 .output()
                 .unwrap();
             if !theirs.status.success() || ours.status != Some(0) {
-                // Not for this kind of link, or a damaged file: then for neither.
+                // The filter does not fit the link type, or the file is damaged: then both fail.
                 assert!(!theirs.status.success(), "{}: {ours:?}", path.display());
                 continue;
             }

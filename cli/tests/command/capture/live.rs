@@ -1,4 +1,4 @@
-//! Traffic in a lab: complete, in order, as it was sent.
+//! Traffic in a lab is captured completely, in order and unchanged.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -24,7 +24,7 @@ fn every_frame_arrives_as_it_was_sent_in_every_format_and_by_every_method() {
         [("ring", "d.pcap.lz4"), ("recvmmsg", "e.pcapng.zst"), ("recv", "f.pcap")],
     ] {
         let captures = rows.map(|(method, name)| {
-            // Room for all of them, however long the machine is busy with others.
+            // Room for all packets, however long the machine is busy with other tests.
             let room = if method == "ring" { "blocks=64&block_size=1M" } else { "buffer=256M" };
             let port = format!("right0?method={method}&{room}");
             let path = folder.path().join(name);
@@ -73,7 +73,7 @@ fn a_pipe_shows_each_packet_while_the_capture_runs() {
             let pinged = on(&lab, "left", &["ping", "-c", "1", "-W", "5", "198.18.0.2"]);
             assert_eq!(pinged.status, Some(0), "{}", pinged.out);
             for part in ["echo request", "echo reply"] {
-                // It would not come if the capture held anything back.
+                // The packet would not come if the capture held it back.
                 let mut line = String::new();
                 let wait = move || (lines.read_line(&mut line), line, lines);
                 let (read, line, rest) = child::limited(reader.id(), wait);
@@ -93,7 +93,7 @@ fn lines_of_several_threads_come_in_the_order_of_time() {
     let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
     let sent = folder.path().join("sent.pcap");
     numbered(&sent, 0..2000, 0, 1000);
-    // In turns to one and the other; a window that no pause of this machine outlasts.
+    // Packets go to both threads in turn; no pause of this machine is longer than the window.
     let mut arguments = vec!["capture", "right0?fanout=lb", "--threads", "2", "--netns", &netns];
     arguments.extend(["-f", NUMBERED, "--count", "2000", "--reorder-window", "5s"]);
     arguments.extend(["--time-format", "epoch", "--nano"]);
@@ -171,7 +171,7 @@ fn two_ports_and_two_threads_make_one_file_in_the_order_of_time() {
     numbered(&two, 10_000..20_000, 0, 1000);
     let capture = Running::start(&[
         "capture",
-        // One stream: its packets have to take turns to come to both threads.
+        // One stream: its packets alternate between both threads.
         "middle0?fanout=lb",
         "middle1?fanout=lb",
         "--netns",
@@ -264,13 +264,13 @@ fn losses_are_counted_and_marked_where_they_happened() {
     let all_seen = |all: u64| eventually("all seen", || seen().iter().sum::<u64>() == all);
     let mut sent = 0;
     for _ in 0..3 {
-        // While it stands still, its ring runs full for certain.
+        // Its ring fills up while the process is stopped.
         capture.signal(nix::sys::signal::Signal::SIGSTOP);
         send("1000");
         capture.signal(nix::sys::signal::Signal::SIGCONT);
         sent += 1000;
         all_seen(sent);
-        // A loss is marked at the next packet that is taken, and one that comes too early is missed, too.
+        // The next captured packet marks the loss; one that comes too early is lost, too.
         let [taken, _] = seen();
         eventually("a packet is taken", || {
             send("1");

@@ -41,7 +41,7 @@ fn errors_name_the_cause_and_the_remedy() {
             assert!(ended.err.contains(part), "{sentence}: '{part}' in {}", ended.err);
         }
     }
-    // It lists those there are.
+    // It lists the existing interfaces.
     refused(&["count", "right0", "--netns", "no-such-host"], &netns);
 }
 
@@ -50,7 +50,7 @@ fn without_privilege_it_names_the_capability_and_the_remedy() {
     if !have(&["setpriv"]) || !is_root() {
         return;
     }
-    // Where nobody may run it.
+    // A file without the permission to execute it.
     let folder = tempfile::Builder::new().prefix("sluice").tempdir_in("/tmp").unwrap();
     let copy = folder.path().join("sluice");
     std::fs::copy(env!("CARGO_BIN_EXE_sluice"), &copy).unwrap();
@@ -91,7 +91,7 @@ fn the_json_keeps_its_contract() {
             written().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let report = lines.last().unwrap();
         closes(report);
-        // By their own time: a worker may begin later.
+        // In time since the worker began, which may be later.
         let intervals = lines[lines.len() - 2]["time_s"].as_f64().unwrap() as usize;
         // The last may end with the run.
         let expected = 4.max(intervals / 2)..=intervals + 2;

@@ -13,7 +13,7 @@ fn a_mirror_is_captured_whole_and_its_ledger_closes() {
     const FRAMES: u32 = 50_000;
     numbered(&sent, 0..FRAMES, 0, 1000);
     for mode in ["native", "skb"] {
-        // Room for all: other tests want the CPUs too.
+        // Room for all packets: other tests use the CPUs too.
         let port = format!("mirror:right0?mode={mode}&ring_size=64K&snaplen=128");
         let path = folder.path().join(format!("{mode}.pcapng"));
         let capture = capture(&netns, &port, NUMBERED, &path);
@@ -173,7 +173,7 @@ fn two_processes_count_different_packets_of_one_queue() {
     replay(&lab, "left", "left0", &sent, 50_000);
     let report = odd.stop().good();
     assert_eq!((&report["packets"], &report["method"]), (&5000.into(), &"ring".into()), "{report}");
-    // One of them is killed, with nobody there to tidy up.
+    // One of them is killed, and no other process cleans up.
     let doomed = start(1);
     doomed.signal(Signal::SIGKILL);
     doomed.end();

@@ -1,4 +1,4 @@
-//! `--user`: whatever way a process got its privileges, it gives up all of them.
+//! `--user`: a process gives up all privileges, however it got them.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
@@ -21,7 +21,7 @@ fn threads(pid: u32, user: &str) -> (Vec<String>, usize) {
     let (uid, gid) = (user.uid.to_string(), user.gid.to_string());
     let tasks: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().collect();
     let wrong = tasks.iter().flat_map(|task| {
-        // One that has just ended has none.
+        // A thread that has just ended has no status.
         let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
         let lines = status.lines().filter(|line| match line.split_once(":\t") {
             Some(("Uid", ids)) => ids.split('\t').any(|id| id != uid),
@@ -98,7 +98,7 @@ fn a_process_that_would_keep_privileges_is_refused() {
     let own = env!("CARGO_BIN_EXE_sluice");
     let many = ["packet:right0", "packet:right0", "-w", to.to_str().unwrap()];
     for (command, arguments, user, status, said) in [
-        // The thread that merges has begun, and keeps what root has.
+        // The merging thread has begun, and keeps root's privileges.
         (
             &["setpriv", "--securebits", "+no_setuid_fixup", own][..],
             &[&["capture"], &many[..]].concat()[..],

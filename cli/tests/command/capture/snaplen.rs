@@ -1,4 +1,4 @@
-//! `-s` on every kind of port that packets come to live: the same in what is written.
+//! `-s` has the same effect in the file for every kind of live port.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ fn a_snap_length_cuts_the_same_on_every_port() {
             ]);
             replay(&lab, "left", "left0", &sent, 50_000);
             let report = capture.stop().good();
-            // Of the wire, whatever is kept of it.
+            // The length on the wire, however few bytes are kept.
             let bytes: usize = expected.iter().map(|(wire_bytes, _)| wire_bytes).sum();
             assert_eq!((&report["packets"], &report["bytes"]), (&FRAMES.into(), &bytes.into()));
             let (told, got) = read(&path);

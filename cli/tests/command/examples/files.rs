@@ -7,10 +7,11 @@ use std::sync::OnceLock;
 use super::text::root;
 use crate::support::run;
 
-/// A specification: an example's, and that of the packets that come in.
+/// Two specifications: an example's, and the one for incoming packets.
 pub const MIX: &str = "mix.toml";
 
-/// UDP to ports 9 and 53, TCP, a ping, and packets with a stamp; to nobody, so that no host answers.
+/// UDP to ports 9 and 53, TCP, a ping, and stamped packets. No host has the destination address, so none
+/// answers.
 const PACKETS: &str = "\
     [[stream]]\nlayers = [{ ether = { dst = '02:00:00:00:00:99' } }, 'ipv4', { udp = { dport = '9,53' } }, 'stamp']\n\
     [[stream]]\nlayers = [{ ether = { dst = '02:00:00:00:00:99' } }, 'ipv4', { tcp = { dport = '22,80', flags = 'S' } }]\n\

@@ -1,8 +1,8 @@
 //! The examples of README, docs and help, run as they are typed.
 //!
-//! Each runs on a host of its own that has what it names: interfaces with packets on them, a lab,
-//! files. A line that does not end by itself is interrupted once it has shown that it works, and has
-//! to end well all the same. What is new and needs something else fails here.
+//! Each runs on a host of its own that has all it names: interfaces with packets on them, a lab, files.
+//! A line that does not end by itself is interrupted once it works, and must then exit with 0. A new
+//! example that needs anything else fails here.
 
 mod files;
 mod text;
@@ -45,14 +45,14 @@ fn in_lab(text: &str) -> bool {
     text.contains("lab-")
 }
 
-/// Runs a unit; what is wrong with it.
+/// Runs a unit. Returns its faults.
 fn run_unit(unit: &Unit) -> Result<(), String> {
     let text = unit.lines.join("\n");
     let folder = tempfile::tempdir().unwrap();
     files::prepare(folder.path());
     let makes_lab = text.starts_with("sluice lab up");
     let mut named = interfaces(&text);
-    // The switch and the forwarder that are asked, or watched.
+    // The switch and the forwarder that requests or watchers need.
     let asked = unit.lines.iter().any(|line| asks(line)) || text.contains("monitor:");
     if asked {
         named.extend(["eth0", "eth1", "eth2", "eth3"].map(Into::into));
@@ -91,14 +91,14 @@ fn run_unit(unit: &Unit) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a line, which ends well and has dealt with packets where it tells of any.
+/// Runs a line. It must succeed, and a ledger must have packets.
 fn expect(world: &World<'_>, line: &str) -> Result<(), String> {
     let result = world.run(line);
     let below = ["sluice: stopped", "below their thresholds"];
     let short = below.iter().any(|reason| result.text.contains(reason));
     let well = match result.status.and_then(|status| status.code()) {
         Some(0) => true,
-        // Rates depend on the machine, and what was stopped has none.
+        // Rates depend on the machine, and a stopped run has none.
         Some(1) => line.starts_with("sluice bench") && short,
         // The interrupt came after the run had printed its ledger.
         None | Some(130) => result.text.contains("unexplained"),
@@ -111,7 +111,7 @@ fn expect(world: &World<'_>, line: &str) -> Result<(), String> {
     Err(format!("{line}: {:?}\n{}", result.status, result.text))
 }
 
-/// Runs all, several at once; what went wrong.
+/// Runs all, several at once. Returns the faults.
 fn failures<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<(), String> + Sync) -> Vec<String> {
     let (next, failed) = (Mutex::new(all.iter()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {

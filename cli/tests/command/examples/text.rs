@@ -1,4 +1,4 @@
-//! The examples in texts: which lines are commands, and which belong together.
+//! Finds examples in texts: lines that are commands, and groups of lines that belong together.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -109,8 +109,8 @@ fn of_block(place: &str, block: &[String]) -> Vec<Unit> {
     alone.chain((!asking.is_empty()).then(|| unit(asking))).collect()
 }
 
-/// The lines that are our commands, as they are typed but for `sudo` and the prompt. Others (make,
-/// cargo, tools around ours) are about building and measuring, and out of scope.
+/// The lines with our command, as typed but without `sudo` and the prompt. Other lines (make, cargo,
+/// tools) build or measure, and are out of scope.
 fn commands(block: &[String]) -> Vec<String> {
     let joined = block.join("\n");
     // A line that goes on: the blanks are the page's.

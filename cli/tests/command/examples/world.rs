@@ -1,5 +1,5 @@
-//! A host of its own for examples: with `/run`, network and files of its own, the interfaces that
-//! they name, and packets on these.
+//! A host for examples: it has its own `/run`, network and files, the interfaces that examples name, and
+//! packets on them.
 //!
 //! ```text
 //!   far: far0 …  ── packets of all kinds ──> eth0 …: the host, where commands run
@@ -17,7 +17,7 @@ use sluicegate::link::{self, Address, Ethtool, Mac, Netlink, VethEnd};
 use super::files;
 use crate::support::eventually;
 
-/// The host, until its standard input ends: whatever is mounted and made in it goes with it.
+/// The host, until its standard input ends: its mounts and devices vanish with it.
 const HOST: &str = "set -e\n\
     mount -t tmpfs tmpfs /run\n\
     mount -t sysfs sysfs /sys\n\
@@ -33,7 +33,7 @@ const ENOUGH: u64 = 50;
 /// Packets a second of each feeder.
 const RATE: &str = "500pps";
 
-/// A host, and what runs on it.
+/// A host and its processes.
 pub struct World<'a> {
     host: Child,
     folder: &'a Path,
@@ -142,7 +142,7 @@ impl<'a> World<'a> {
         self.background.push((line.to_owned(), child));
     }
 
-    /// Interrupts what runs in the background; the lines of ours, and how they ended.
+    /// Interrupts the background commands. Returns the lines with our command, and how they ended.
     pub fn end_background(&mut self) -> Vec<(String, Option<ExitStatus>)> {
         let ended = self.background.drain(..).filter_map(|(line, mut child)| {
             let is_other = !is_ours(&line);
@@ -161,7 +161,7 @@ impl<'a> World<'a> {
         ended.collect()
     }
 
-    /// Waits until something that was started has made this file.
+    /// Waits until a background command has made this file.
     pub fn has(&self, file: &str) {
         let path = format!("/proc/{}/root{file}", self.host.id());
         eventually(file, || Path::new(&path).exists());
@@ -180,7 +180,7 @@ impl<'a> World<'a> {
         command
     }
 
-    /// Runs a line to its end, or until it has had enough: it is interrupted then.
+    /// Runs a line to its end; interrupts it after enough packets.
     pub fn run(&self, line: &str) -> Result {
         let output = self.folder.join("output");
         let file = std::fs::File::create(&output).unwrap();

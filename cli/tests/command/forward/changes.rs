@@ -1,4 +1,4 @@
-//! Interfaces that go down, come up and vanish, and a process that is killed.
+//! Forwarding while interfaces go down, come up or vanish, and after a kill.
 
 use nix::sys::signal::Signal;
 use serde_json::Value;

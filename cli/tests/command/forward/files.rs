@@ -1,4 +1,4 @@
-//! Files as sources and sinks, and what is refused before anything happens.
+//! Files as sources and targets, and requests that are refused before anything happens.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Between a host and its wire: the host's own traffic goes through, and flows can be left to it.
+//! Forwarding between a host and its wire: the host's own traffic passes, and flows can be left to it.
 
 use nix::sys::signal::Signal;
 

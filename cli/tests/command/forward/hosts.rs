@@ -1,4 +1,4 @@
-//! Hosts that reach each other through what forwards between them.
+//! Hosts reach each other through each kind of forwarder.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -89,7 +89,7 @@ fn send_stamped(lab: &Lab, arguments: &[&str], sport: &str) -> u64 {
         "--json",
     ]);
     let what = ["--stamp", "--size", "60-1514", "--count", "3000", "--sport", sport];
-    // A pace that all of them keep up with, unless they have to stand still.
+    // A pace that all of them keep up with, unless the machine suspends them.
     let how = ["--rate", "30kpps", "--method", "sendmmsg"];
     let come = || received(lab, "right", "right0") + dropped(lab, "left", "left0");
     let all = come() + 3000;

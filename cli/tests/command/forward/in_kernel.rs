@@ -1,4 +1,4 @@
-//! `--in-kernel`: XDP has packets go out by the other interface.
+//! `--in-kernel`: XDP redirects packets to the other interface.
 
 use nix::sys::signal::Signal;
 use sluicegate::link::Shape;
@@ -52,7 +52,7 @@ fn claims_of_others_keep_their_packets_and_the_rest_is_forwarded() {
     let netns = lab.netns("middle");
     let one_way = ["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way"];
     let count = |port: &str| Running::start(&["count", "--netns", &netns, "--json", port]);
-    // Packets that match, and those that do not, come to the end by their programs.
+    // Matching packets go to the other claims' programs, and the rest is forwarded.
     let ours = "udp dst portrange 7-9";
     let passed = count(&format!("xdp:middle0?action=pass&filter={ours}"));
     let dropped = count("xdp:middle0?action=drop&filter=udp dst port 7");
@@ -72,7 +72,7 @@ fn claims_of_others_keep_their_packets_and_the_rest_is_forwarded() {
         let arguments = ["--count", "1000", "--rate", "50kpps", "--dport", port];
         ended(&mut generate(&lab, &arguments)).good();
     };
-    // The hosts' own talk is not among them.
+    // The hosts' own packets do not match.
     let passed_so_far = || {
         let claims = run(&["claims", "middle0", "--netns", &netns, "--json"]).report();
         let claims = claims["claims"].as_array().unwrap();
@@ -83,19 +83,19 @@ fn claims_of_others_keep_their_packets_and_the_rest_is_forwarded() {
     send("9");
     eventually("they have come", || passed_so_far() == Some(2000));
     let forwarded = forwarding.stop().good();
-    // Where nobody forwards any more, who drops everything gets it.
+    // After the forwarder's end, the unfiltered drop gets the rest.
     send("9");
     eventually("all have come", || passed_so_far() == Some(3000));
     let [passed, dropped, rest] = [passed, dropped, rest_dropped].map(|it| it.stop().good());
     assert_eq!([&passed["packets"], &dropped["packets"]], [3000, 1000]);
     for counted in [forwarded, rest] {
-        // Beside ours the hosts' own talk, of which there is little.
+        // The hosts' own packets, of which there are few, come in addition.
         assert!((1000..1100).contains(&counted["packets"].as_u64().unwrap()), "{counted}");
     }
 }
 
 #[test]
-fn one_of_two_concurrent_unfiltered_forwarders_is_refused() {
+fn one_of_two_concurrent_unfiltered_claims_is_refused() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let netns = lab.netns("middle");
     // Neither has to attach the program first.
@@ -144,8 +144,8 @@ fn a_killed_forwarder_leaves_the_host_connected() {
     };
     assert!(reach());
     let netns = lab.netns("middle");
-    // Alone, and with others that keep the program: then what the killed left stays there until
-    // somebody joins.
+    // Alone, and with others that keep the program: the killed forwarder's claim then stays until the next
+    // process joins.
     for beside in [None, Some(["xdp:middle0", "xdp:middle1"])] {
         let beside = beside.map(|ports| {
             ports.map(|port| {

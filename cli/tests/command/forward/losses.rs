@@ -1,4 +1,4 @@
-//! Where more comes than can go on, it is known what was lost, and where.
+//! Losses of a forwarder that gets more than it can send are counted where they happen.
 
 use sluicegate::link::Shape;
 
@@ -14,7 +14,7 @@ fn packets_for_a_full_target_wait_in_the_source_and_losses_are_named() {
     ] {
         let running = forward(&lab, &[ports[0], ports[1], "--one-way"]);
         let before = received(&lab, "middle", "middle0");
-        // Faster than anything that sends by packets of its own.
+        // Faster than any sender that builds its own packets.
         let sent = ended(&mut generate(&lab, &["--count", "1000000", "--method", "live"])).good();
         let came = sent["ledger"]["out"].as_u64().unwrap();
         eventually("all have come", || received(&lab, "middle", "middle0") >= before + came);
@@ -32,7 +32,7 @@ fn packets_longer_than_a_ring_frame_are_named_too_long() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let running =
         forward(&lab, &["packet:middle0", "packet:middle1", "--one-way", "-f", "udp port 9"]);
-    // The ring has frames for the MTU there was.
+    // The ring's frames fit the former MTU.
     for (host, interface) in [("middle", "middle0"), ("left", "left0")] {
         let set = on(&lab, host, &["ip", "link", "set", interface, "mtu", "9000"]);
         assert_eq!(set.status, Some(0), "{}", set.err);
@@ -62,7 +62,7 @@ fn a_count_is_kept_to_the_packet() {
         let report = run(&[&arguments[..], more, &["--json"]].concat()).good();
         assert_eq!(report["packets"], 12345, "{to}: {report}");
         assert_eq!(report["ledger"]["in"], 12345, "{to}: {report}");
-        // All were sent; what the interface did with them is not for the count.
+        // All were sent; `--count` does not depend on the interface's fate for them.
         let out = report["ledger"]["out"].as_u64().unwrap();
         let sent = out + loss(&report, "interface_dropped");
         assert_eq!(sent, 12345, "{to}: {report}");
@@ -72,7 +72,7 @@ fn a_count_is_kept_to_the_packet() {
 #[test]
 fn drops_of_the_sending_interface_are_named_and_delay_nothing() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
-    // A veth drops what its other end has no room for (net/core/dev.c, is_skb_forwardable).
+    // A veth drops packets longer than its other end's MTU (net/core/dev.c, is_skb_forwardable).
     let set = on(&lab, "right", &["ip", "link", "set", "right0", "mtu", "576"]);
     assert_eq!(set.status, Some(0), "{}", set.err);
     let come = || received(&lab, "right", "right0");

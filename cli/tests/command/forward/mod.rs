@@ -16,7 +16,7 @@ use sluicegate::link::{Lab, Shape};
 
 use crate::support::*;
 
-/// `sluice forward` on the host in the middle, and it has begun.
+/// Starts `sluice forward` on the host in the middle, and waits until it has begun.
 fn forward(lab: &Lab, arguments: &[&str]) -> Running {
     let netns = lab.netns("middle");
     let all = [&["forward", "--netns", &netns, "--json"], arguments].concat();

@@ -1,4 +1,4 @@
-//! The kernel wakes a forwarder that sleeps: its own sleeping delays no packet.
+//! The kernel wakes a sleeping forwarder: its sleep delays no packet.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -60,14 +60,14 @@ fn the_kernel_wakes_a_forwarder_for_every_packet() {
         strace.args(["-ff", "-e", "trace=ppoll", "-p", &running.pid().to_string(), "-o"]);
         strace.arg(folder.path().join("trace")).stderr(Stdio::piped());
         let mut strace = Running::unawaited(&mut strace);
-        // It says so of all threads at once.
+        // strace reports all threads at once.
         let said = strace.says();
         assert!(said.contains("attached"), "{ports:?}: {said}");
         ask_and_answer(&lab, &running);
         running.stop().good();
         strace.end();
         let (packets, woken) = (2 * QUESTIONS, woken(folder.path()));
-        // A sleep may come to its limit just before a packet; without a wake-up all do.
+        // A sleep may reach its limit just before a packet; without wake-ups all do.
         assert!(woken * 10 >= packets * 9, "{ports:?}: {woken} of {packets} packets ended a sleep");
     }
 }

@@ -6,14 +6,14 @@ use nix::sys::signal::Signal;
 
 use super::*;
 
-/// A capture of a port of the forwarder that has the lab's name; it watches.
+/// A capture that watches a port of the forwarder named like the lab.
 fn watch(lab: &Lab, port: &str, file: &Path, more: &[&str]) -> Running {
     let port = format!("monitor:{}/{port}", lab.name());
     let write = ["capture", &port, "-w", file.to_str().unwrap(), "--json"];
     Running::spawn(&mut sluice(&[&write[..], more].concat()))
 }
 
-/// A forwarder of UDP that can be watched.
+/// A watchable forwarder of UDP.
 fn watched(lab: &Lab, ports: [&str; 2], more: &[&str]) -> Running {
     let flags = ["-f", "udp", "--name", lab.name()];
     forward(lab, &[&ports[..], &flags, more].concat())
@@ -89,7 +89,7 @@ fn a_watcher_sees_received_and_sent_packets_unchanged() {
         let rewritten = sorted(&there).into_iter().filter(|it| it[5] == 0x99).collect::<Vec<_>>();
         let given = sorted(&only);
         assert!(rewritten.len() as u64 + lost >= on, "{ports:?}: {} came", rewritten.len());
-        // Each that came was given, and as often.
+        // Each received packet was sent, and as often.
         let mut rest = given.iter();
         let was_given = |it: &Vec<u8>| rest.any(|next| next == it);
         assert!(rewritten.iter().all(was_given), "{ports:?}: as it was sent");
@@ -115,7 +115,7 @@ fn watchers_come_and_go_and_only_they_notice() {
     let second = send(&lab, "left", "right", 100);
     stopped.signal(Signal::SIGCONT);
     let stopped = stopped.stop().good();
-    // Its ring has 8192 cells, and nobody has given one back.
+    // Its ring has 8192 cells, and the stopped watcher has returned none.
     let (all, lost) = (stopped["ledger"]["in"].as_u64(), loss(&stopped, "ring_full"));
     assert_eq!(all.map(|all| all - lost), Some(8192), "{stopped}");
     assert!(lost > 3000, "{stopped}");

@@ -1,4 +1,4 @@
-//! The interface is renamed or removed meanwhile.
+//! Ledgers of runs whose interface is renamed or removed.
 
 use super::*;
 

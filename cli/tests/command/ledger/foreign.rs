@@ -1,4 +1,5 @@
-//! Other senders use the same interface at the same time: their packets do not stand in for one's own.
+//! Other senders use the same interface at the same time: their packets do not replace our own in the
+//! ledger.
 
 use sluicegate::link::Shape;
 

@@ -24,7 +24,7 @@ struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    /// Counts what comes to `interface`; nothing where nftables is missing.
+    /// Counts packets that come to `interface`. `None` if nftables is missing.
     fn on(lab: &'a Lab, host: &'a str, interface: &str, ports: &[u16]) -> Option<Self> {
         if !have(&["nft"]) {
             return None;
@@ -52,11 +52,11 @@ impl<'a> Receiver<'a> {
     }
 }
 
-/// A sender that tells its progress.
+/// A sender that prints its progress.
 struct Stream {
     running: Running,
     lines: BufReader<ChildStdout>,
-    /// It began no earlier.
+    /// A time before it began.
     started: Instant,
 }
 
@@ -94,13 +94,13 @@ impl Stream {
         }
     }
 
-    /// Asks it to end.
+    /// Sends it a signal to end.
     fn stop(self) -> Ended {
         self.running.signal(nix::sys::signal::Signal::SIGINT);
         self.end()
     }
 
-    /// Waits for its own end.
+    /// Waits until it exits by itself.
     fn end(mut self) -> Ended {
         let mut out = String::new();
         self.lines.read_to_string(&mut out).unwrap();
@@ -108,7 +108,7 @@ impl Stream {
     }
 }
 
-/// From how many packets to how many a report says are out; its ledger closes.
+/// The range of packets that a report counts as out; its ledger must close.
 fn out(report: &Value) -> RangeInclusive<u64> {
     closes(report);
     let out = report["ledger"]["out"].as_u64().unwrap();

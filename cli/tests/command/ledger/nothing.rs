@@ -1,4 +1,4 @@
-//! Nothing, or nearly nothing, went out: that is no success, and the message says what to do.
+//! A sender that sent nothing, or nearly nothing, fails; the message has the remedy.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn a_sender_that_sends_nothing_fails_with_a_remedy() {
     let left = lab.netns("left");
     ip(&lab, "left", "link add vx0 type vxlan id 1 remote 203.0.113.9 dstport 4789");
     ip(&lab, "left", "link set vx0 up");
-    // Loaded by the next line, the module would make two devices outside the lab.
+    // If the next line loaded the module, it would make two devices outside the lab.
     on(&lab, "left", &["sh", "-c", "modprobe ifb numifbs=0 || true"]);
     ip(&lab, "left", "link add ifb9 type ifb");
     ip(&lab, "left", "link set ifb9 up");

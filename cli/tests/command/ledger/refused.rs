@@ -8,7 +8,7 @@ use super::*;
 
 const PORT: u16 = 9;
 
-/// A way to send live frames out of `left0`, or of `middle1` what comes to `middle0`.
+/// A way to send live frames from `left0`, or to forward from `middle0` to `middle1`.
 #[derive(Debug)]
 enum By {
     Generate,
@@ -42,7 +42,7 @@ fn frames_refused_by_an_interface_are_named_for_every_sender() {
     }
 }
 
-/// Sends, has the interface refuse what comes from then on, and compares.
+/// Sends, makes the interface refuse frames from then on, and compares.
 fn refuses(lab: &Lab, by: &By, name: &str, gro: bool) {
     let (left, middle) = (lab.netns("left"), lab.netns("middle"));
     let forward = |ports: &[&str]| {
@@ -107,7 +107,7 @@ fn compare(ended: &Ended, came: u64, name: &str, by: &By) {
     assert_eq!(ended.status, Some(i32::from(failed)), "{by:?}, {name}: {}", ended.err);
     assert!(loss(report, name) > 0, "{by:?}, {name}: {report}");
     let out = match by {
-        // What goes on to another port of the switch is out of this one.
+        // Packets that another port of the switch sends count as out here.
         By::Switch => {
             let ports = report["ports"].as_array().unwrap();
             let port = ports.iter().find(|port| port["port"] == "xdp:middle1?send=live").unwrap();

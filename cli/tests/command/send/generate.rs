@@ -1,4 +1,4 @@
-//! `sluice generate`: what is made, sent and counted.
+//! `sluice generate` makes, sends and counts packets.
 
 use std::path::Path;
 
@@ -35,7 +35,7 @@ fn every_way_of_sending_sends_the_same_packets() {
         run(&[&["generate"], more, &what, &["--json"]].concat()).good()
     };
     let file = folder.path().join("made.pcap");
-    // Into a file the source is not the interface's: it is said.
+    // A file has no interface address, so the source is given.
     let smac = "02:00:00:00:00:11";
     let to_file = format!("pcap:{}", file.display());
     assert_eq!(generate(&[&to_file, "--smac", smac])["attempted"], 3000);
@@ -75,7 +75,7 @@ fn it_sends_no_more_than_was_asked_for_and_leaves_nothing_behind() {
     let left = lab.netns("left");
     for (sentence, more) in [
         ("a packet", &["--count", "1"][..]),
-        // As many as a veth's queue holds, however busy the machine is; more of them slowly.
+        // As many packets as a veth's queue holds, however busy the machine is; more only slowly.
         ("at once", &["--count", "201"]),
         ("no multiple of anything", &["--count", "1001", "--rate", "50kpps", "--max-lag", "1ms"]),
         ("in bursts", &["--count", "777", "--rate", "50kpps", "--burst", "64", "--max-lag", "1ms"]),
@@ -166,7 +166,7 @@ fn packets_too_long_for_a_ring_are_named_and_a_failed_worker_ends_the_run() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
     for method in ["live", "sendmmsg"] {
-        // Endless, but for the worker whose CPU is not there.
+        // Endless, except for the worker whose CPU does not exist.
         let failed = run(&[
             "generate", "left0", "--netns", &left, "--dmac", NOBODY, "--method", method, "--cpus",
             "0,8000",
@@ -206,7 +206,7 @@ fn ending_does_not_wait_for_a_slow_queue_and_no_packet_goes_missing() {
         let unsent = loss(&report, "unsent");
         assert!(unsent > 100, "{method}: given up, and said so: {report}");
         assert_eq!(count("attempted"), count("accepted") + unsent, "{method}: {report}");
-        // Those in the queue, too: all but what left while the two were looked at.
+        // Packets in the queue count, too, except those that left between the two reads.
         let unexplained = report["ledger"]["unexplained"].as_i64().unwrap();
         assert!((0..20).contains(&unexplained), "{method}: {report}");
         assert_eq!(qdisc("del dev left0 root").status, Some(0));
@@ -218,7 +218,7 @@ fn a_rate_in_a_file_changes_while_it_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rate");
     let set = |text: &str| {
-        // Nobody reads half of it.
+        // The reader never sees half of the text.
         let new = folder.path().join("new");
         std::fs::write(&new, text).unwrap();
         std::fs::rename(&new, &path).unwrap();
@@ -351,11 +351,11 @@ fn a_rate_in_percent_is_a_share_of_the_link_speed_in_any_namespace() {
         let report =
             run(&[&what[..], &["--method", method, "--size", "60", "--rate", "1%"]].concat())
                 .good();
-        // A veth says 10,000 Mbit/s; a frame of 60 bytes has 672 bits of layer 1.
+        // A veth reports 10,000 Mbit/s; a frame of 60 bytes has 672 bits at layer 1.
         let asked = report["pace"]["target_pps"].as_f64().unwrap();
         assert!((asked - 1e8 / 672.0).abs() < 1e-3, "{method}: {report}");
     }
-    // Loopback does not say.
+    // Loopback reports no speed.
     let lo = ["generate", "lo", "--netns", &left, "--dmac", NOBODY, "--count", "1", "--rate", "1%"];
     refused(&lo, "does not say how fast it is");
 }

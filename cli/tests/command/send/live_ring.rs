@@ -1,5 +1,4 @@
-//! Sending through `live:`, and by live frames that a program makes: what comes, what is told, and how
-//! it ends.
+//! Sending through `live:` and by live frames of a program: arrival, reports and the end of a run.
 
 use nix::sys::signal::Signal;
 
@@ -19,7 +18,7 @@ fn packets_of_a_file_arrive_unchanged_through_live() {
     for (port, rate) in [
         ("live:left0", "50kpps"),
         ("live:left0?ring_size=64&slots=32", "50kpps"),
-        // A socket keeps times better, and this ring speed.
+        // A bare name chooses a socket for a low rate, and this ring for a high one.
         ("left0", "50kpps"),
         ("left0", "250kpps"),
     ] {

@@ -99,10 +99,10 @@ fn a_next_hop_that_cannot_be_resolved_is_an_error_with_the_reason() {
     ] {
         refused(&[&generate[..], &[destination]].concat(), reason);
     }
-    // With an address, and into the air: nothing is resolved.
+    // With --dmac nothing is resolved.
     let given = run(&[&generate[..], &["203.0.113.1", "--dmac", NOBODY]].concat());
     assert_eq!(given.status, Some(0), "{given:?}");
-    // What is only shown needs no next hop.
+    // `--show` needs no next hop.
     let shown = run(&[&generate[..], &["203.0.113.1", "--show", "1"]].concat());
     assert_eq!(shown.status, Some(0), "{shown:?}");
 }
@@ -129,7 +129,7 @@ fn a_replay_keeps_its_addresses_unless_it_is_to_find_the_next_hop() {
         assert!(came.iter().all(|it| *it == mac), "{sentence}: {came:02x?}");
     }
     refused(&[&replay[..], &auto].concat(), "no route to it leaves by left0");
-    // Half of the packets that a host captures of its own conversations go to the host.
+    // Half of the packets that a host captures of its own conversations are for the host.
     let spec = folder.path().join("conversation.toml");
     let streams = ["198.18.0.1", "198.18.0.2"].map(|dst| {
         format!("[[stream]]\nlayers = ['ether', {{ ipv4 = {{ dst = '{dst}' }} }}, 'udp']\n")

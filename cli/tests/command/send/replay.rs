@@ -1,4 +1,4 @@
-//! `sluice replay`: what a file holds arrives as it stands there, and when it should.
+//! `sluice replay`: packets of a file arrive unchanged and on time.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ fn packets_of_a_file_arrive_unchanged() {
             assert_eq!(came, sent, "{tempo:?}: packet {number}");
         }
         if tempo.is_empty() {
-            // Never early, whatever the machine does: each has a timetable of its own.
+            // Never early, however busy the machine is: each packet has its own time.
             let all = came[999].0 - came[0].0;
             assert!(all >= 999 * 100_000 * 9 / 10, "sent within {all} ns, recorded over 99.9 ms");
         }

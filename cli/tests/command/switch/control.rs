@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::star::*;
 use crate::support::*;
 
-/// The port that the table has an address behind.
+/// The port of an address in the table.
 fn behind(shown: &Value, mac: &str) -> Option<String> {
     let entries = shown["table"].as_array().unwrap();
     let entry = entries.iter().find(|entry| entry["mac"] == mac)?;
@@ -36,7 +36,7 @@ fn ports_come_and_go_while_packets_pass() {
     let steady = steady.end();
     assert!(steady.out.contains(" 0% packet loss"), "{}", steady.out);
     let report = running.stop().good();
-    // Each of its three stays has its own part of the report.
+    // The report has a part for each of the three times that it was a port.
     let parts = report["ports"].as_array().unwrap();
     assert_eq!(parts.iter().filter(|part| part["name"] == "upper").count(), 3, "{report}");
 }

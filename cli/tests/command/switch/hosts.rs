@@ -13,7 +13,7 @@ fn all_pairs_of_four_hosts_reach_each_other() {
         for from in HOSTS {
             for (number, to) in HOSTS.iter().enumerate().filter(|(_, to)| **to != from) {
                 let address = format!("198.18.0.{}", number + 1);
-                // One after the other: the second when the first has been answered.
+                // In turn: the second starts when the first has its answer.
                 for _ in 0..2 {
                     let ping = on(&lab, from, &["ping", "-q", "-c", "1", "-W", "5", &address]);
                     assert_eq!(ping.status, Some(0), "{kind}: {from} to {to}: {}", ping.out);
@@ -21,11 +21,11 @@ fn all_pairs_of_four_hosts_reach_each_other() {
             }
         }
         let report = running.stop().good();
-        // Neighbours are permanent entries, so there is nothing but the pings and what was flooded.
+        // Neighbours are permanent entries, so the only packets are pings and floods.
         assert_eq!(report["packets"], 2 * 2 * 12, "{report}");
         let flooded: u64 = HOSTS.iter().map(|host| count(&report, host, "flooded")).sum();
         let copies: u64 = HOSTS.iter().map(|host| count(&report, host, "flood_copies")).sum();
-        // What left sends first to each of the others, which have said nothing yet.
+        // The first packet from left to each of the others, which have sent nothing yet.
         assert_eq!((flooded, copies), (3, 6), "{kind}: {report}");
         let swapped: u64 = HOSTS.iter().map(|host| count(&report, host, "swapped")).sum();
         assert!(kind == "packet" || swapped == 48 - flooded, "in one pool they swap: {report}");
@@ -39,7 +39,7 @@ fn tcp_streams_cross_in_all_directions() {
     }
     let Some(lab) = star() else { return };
     for kind in ["xdp", "packet"] {
-        // Packet sockets would get what the kernel has put together.
+        // Packet sockets would receive packets that the kernel has merged.
         if kind == "packet" {
             without_gro(&lab, "middle", &["middle0", "middle1", "middle2", "middle3"]);
         }
@@ -107,7 +107,7 @@ fn a_host_that_moves_is_found_again_by_its_first_packet() {
     send("right", roaming, &mac("right"), 30);
     let report = running.stop().good();
     assert_eq!(count(&report, "upper", "moved"), 1, "{report}");
-    // What is for it, and what is flooded because lower has said nothing.
+    // The packets for it, and floods because lower has sent nothing.
     assert_eq!(count(&report, "left", "sent"), 20, "{report}");
     assert_eq!(count(&report, "upper", "sent"), 10 + 30, "{report}");
     assert_eq!(count(&report, "lower", "sent"), 10, "{report}");
@@ -136,7 +136,7 @@ fn a_port_works_again_once_it_is_up_and_others_survive_a_removed_one() {
         let reaches = |address| answers(address, "1");
         let only_right_is_unreachable = || {
             assert!(!reaches("198.18.0.2"), "{kind}");
-            // An answer that is sure to come may take its time.
+            // An answer that must come may be late.
             assert!(answers("198.18.0.3", "20"), "{kind}");
         };
         let says = |running: &mut Running, what: &str| {

@@ -30,7 +30,7 @@ fn the_host_of_the_switch_takes_part_by_a_port_of_its_own() {
         (&["lower=packet:middle3", "self=tap:self0"], "self0", "another port that copies"),
     ];
     for (number, (own, device, sentence)) in rows.into_iter().enumerate() {
-        // Each time another, for the hosts remember which Ethernet address it had.
+        // Another address each time: the hosts remember the Ethernet address of the last one.
         let address = format!("198.18.0.{}", 9 + number);
         let own: Vec<String> = own.iter().map(|port| String::from(*port)).collect();
         let running = switch(&lab, &[wires, &own].concat(), &[]);
@@ -52,7 +52,7 @@ fn the_host_of_the_switch_takes_part_by_a_port_of_its_own() {
     }
 }
 
-/// A socket receives the packets that the host is given: they would loop for ever.
+/// A packet socket would receive the packets that the switch gives to the host: they would loop.
 #[test]
 fn packet_ports_beside_a_host_port_are_refused() {
     let Some(lab) = star() else { return };
@@ -86,7 +86,7 @@ fn another_process_takes_part_by_a_pipe() {
     assert_eq!(counts.stop().good()["packets"], 300);
 
     let report = running.stop().good();
-    // Where left is was not known at first: then all get it.
+    // The first packet for left is flooded: the switch does not know its port yet.
     assert_eq!(count(&report, "left", "sent"), 500, "{report}");
     assert_eq!(lost(&report, "pipe", "disconnected"), 0, "{report}");
     assert_eq!(report["ledger"]["unexplained"], 0, "{report}");
@@ -126,7 +126,7 @@ fn a_flow_stays_in_order_between_ports_of_different_numbers_of_queues() {
             assert!(counted["packets"].as_u64() > Some(1000), "{sentence}: {counted}");
         }
         let report = running.stop().good();
-        // What a busy machine loses behind the switch its interface knows.
+        // The interface counts packets that a busy machine loses behind the switch.
         came += lost(&report, "right", "interface_dropped");
         assert_eq!(came, 4000, "{sentence}: {report}");
         assert_eq!(report["ledger"]["unexplained"], 0, "{sentence}: {report}");

@@ -20,7 +20,7 @@ fn unused_addresses_do_not_push_out_used_ones() {
     let report = running.stop().good();
     assert_eq!(count(&report, "left", "forwarded"), 64_000, "{report}");
     assert!(count(&report, "left", "unlearned") > 0, "{report}");
-    // One each, at the beginning, as long as the other had said nothing.
+    // One packet each at the beginning, before the other host had sent anything.
     let flooded = count(&report, "upper", "flooded") + count(&report, "lower", "flooded");
     assert_eq!(flooded, 1, "those that talk are known all the time: {report}");
 }
@@ -67,7 +67,7 @@ fn a_run_ends_at_its_count_and_notes_later_packets() {
     let report = run(&[&arguments[..], &["--rx-only", "null", "--json"], &place].concat()).good();
     assert_eq!(report["packets"], 100_000, "{report}");
     assert_eq!(lost(&report, "null", "malformed"), 0, "{report}");
-    // Nothing that its ring still held has become one of those, or was forgotten.
+    // No packet left in its ring counts as forwarded, and none is missing.
     assert!(report["ledger"]["notes"]["after_end"].as_u64() > Some(0), "{report}");
 }
 

@@ -13,8 +13,8 @@ pub fn star() -> Option<Lab> {
     lab_of(Shape::Star, 1)
 }
 
-/// The switch's ports, by this kind: `left=xdp:middle0` and so on, with room for the time that a busy
-/// machine may keep the switch waiting.
+/// The switch's ports, all of one kind: `left=xdp:middle0` and so on. Their rings hold the packets that
+/// come while a busy machine delays the switch.
 pub fn ports(kind: &str) -> Vec<String> {
     let room = if kind == "xdp" { "?ring_size=8192" } else { "" };
     HOSTS.iter().enumerate().map(|(i, host)| format!("{host}={kind}:middle{i}{room}")).collect()
@@ -32,7 +32,7 @@ pub fn switch(lab: &Lab, ports: &[String], more: &[&str]) -> Running {
     running
 }
 
-/// Asks the switch in the middle of a lab, which must be able to.
+/// Asks the switch in the middle of a lab. The request must succeed.
 pub fn ask(lab: &Lab, what: &[&str]) -> Ended {
     let ended = run(&[&["switch"], what, &["--name", lab.name()]].concat());
     assert_eq!(ended.status, Some(0), "{what:?}: {}", ended.err);
@@ -44,7 +44,7 @@ pub fn shown(lab: &Lab) -> Value {
     ask(lab, &["show", "--json"]).report()
 }
 
-/// The part of a switch's report that is about one of its ports.
+/// One port's part of a switch's report.
 pub fn port<'a>(report: &'a Value, name: &str) -> &'a Value {
     let mut ports = report["ports"].as_array().unwrap().iter();
     ports.find(|port| port["name"] == name).unwrap_or_else(|| panic!("no {name} in {report}"))

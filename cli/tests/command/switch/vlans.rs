@@ -25,7 +25,7 @@ fn each_vlan_is_a_switch_of_its_own() {
     send("lower", 5, &["--vlan", "40"]);
     send("lower", 6, &[]);
     send("left", 7, &["--vlan", "20"]);
-    // Known where it is: it goes nowhere else, and only in its VLAN.
+    // The switch knows the host: the packet goes only there, and only in its VLAN.
     generate(&lab, "right", 8, &["--dmac", &mac("left")]);
     let report = running.stop().good();
     for (host, sent) in [("left", 3 + 8), ("right", 10 + 3), ("upper", 4), ("lower", 10 + 20)] {
@@ -33,7 +33,7 @@ fn each_vlan_is_a_switch_of_its_own() {
     }
     assert_eq!(lost(&report, "lower", "vlan"), 5, "{report}");
     assert_eq!(lost(&report, "left", "vlan"), 7, "{report}");
-    // The trunk has all of it, each with its tag.
+    // The trunk gets all packets, each with its tag.
     let mut capture = Capture::from_file(&file).unwrap();
     let mut tags = Vec::new();
     while let Ok(packet) = capture.next_packet() {

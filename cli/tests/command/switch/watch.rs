@@ -20,7 +20,7 @@ fn watch(
     running
 }
 
-/// How many watch the switch's ports.
+/// The number of watchers of the switch's ports.
 fn watchers(lab: &sluicegate::link::Lab) -> u64 {
     let shown = shown(lab);
     HOSTS.iter().map(|host| count(&shown, host, "watchers")).sum()
@@ -36,7 +36,7 @@ fn a_watcher_sees_every_packet_once_as_it_was() {
     let path = |name: &str| folder.path().join(name);
     for kind in ["xdp", "packet"] {
         let running = switch(&lab, &ports(kind), &[]);
-        // Where hosts are is known before, so that nothing is flooded.
+        // The switch knows all hosts already, so it floods nothing.
         generate(&lab, "right", 1, &["--smac", &mac("right"), "--dmac", &mac("left")]);
         generate(&lab, "left", 1, &["--smac", &mac("left"), "--dmac", &mac("right")]);
         let (both, only) = (path("both.pcapng"), path("only.pcapng"));
@@ -53,7 +53,7 @@ fn a_watcher_sees_every_packet_once_as_it_was() {
         let (watched, filtered) = (left.stop().good(), filtered.stop().good());
         assert_eq!(watched["packets"], 3000, "{kind}: {watched}");
         assert_eq!(filtered["packets"], 2000, "{kind}: {filtered}");
-        // What right0 has received, its host has not changed.
+        // The host does not change the packets that right0 has received.
         right.stop().good();
         let seen: Vec<Vec<u8>> = packets(&both).into_iter().map(|(_, bytes)| bytes).collect();
         let there: Vec<Vec<u8>> = packets(&sent).into_iter().map(|(_, bytes)| bytes).collect();
@@ -86,7 +86,7 @@ fn a_watcher_that_hangs_loses_and_nobody_else_does() {
     assert!(count(&there, "left", "watchers_lost") > 0, "{there}");
     stopped.signal(Signal::SIGCONT);
     let watched = stopped.stop().good();
-    // More than the ring has room for came, and all is accounted for.
+    // More packets came than the ring holds, and all are accounted for.
     assert_eq!(watched["ledger"]["in"], 20_000, "{watched}");
     assert!(watched["ledger"]["losses"]["ring_full"].as_u64() > Some(10_000), "{watched}");
     let report = running.stop().good();
