@@ -2,7 +2,6 @@
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use sluicegate_bench::check::{Checked, Verdict, check, is_needed, sweep};
 use sluicegate_bench::compare::compare;
@@ -11,7 +10,7 @@ use sluicegate_bench::report::Report;
 use sluicegate_bench::rounds::Bench;
 use sluicegate_bench::suite::SuiteKind;
 
-use super::options::turn;
+use super::options::Turns;
 use super::output::{print_moved, read};
 use super::progress::Watcher;
 use crate::signals::Signals;
@@ -22,13 +21,8 @@ pub struct Args {
     #[arg(value_name = "FILE", conflicts_with_all = ["rounds", "seconds"])]
     file: Option<PathBuf>,
 
-    /// Rounds: each step has a turn in each
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
-    rounds: u32,
-
-    /// How long packets are sent in a turn: 1s, 500ms
-    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
-    seconds: Duration,
+    #[command(flatten)]
+    turns: Turns,
 
     /// Also report changes from an earlier --json result that are larger than the spreads; exit status 1 if a
     /// step became slower, fails now, or a loop became longer
@@ -71,8 +65,8 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
         kinds: SuiteKind::ALL.into(),
         only: Some(is_needed),
         with_peers: true,
-        rounds: args.rounds,
-        time: args.seconds,
+        rounds: args.turns.rounds,
+        time: args.turns.seconds,
         sweep: sweep(),
         causes: false,
         between: None,

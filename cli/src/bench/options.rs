@@ -17,13 +17,8 @@ pub struct Options {
     #[arg(long)]
     pub peers: bool,
 
-    /// Rounds: each step has a turn in each
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
-    rounds: u32,
-
-    /// How long packets are sent in a turn: 1s, 500ms
-    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
-    seconds: Duration,
+    #[command(flatten)]
+    turns: Turns,
 
     /// Bytes of a frame without its check sequence, 60 to 9000
     #[arg(long, default_value = "60", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(60..=9000))]
@@ -55,6 +50,18 @@ pub struct Options {
 
     #[command(flatten)]
     pub shown: OutputOptions,
+}
+
+/// How often and how long steps are measured.
+#[derive(clap::Args)]
+pub struct Turns {
+    /// Rounds: each step has a turn in each
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
+    pub rounds: u32,
+
+    /// How long packets are sent in a turn: 1s, 500ms
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
+    pub seconds: Duration,
 }
 
 /// Flags for the output of a result.
@@ -100,8 +107,8 @@ impl Options {
             kinds,
             only: None,
             with_peers: self.peers,
-            rounds: self.rounds,
-            time: self.seconds,
+            rounds: self.turns.rounds,
+            time: self.turns.seconds,
             sweep: Sweep {
                 sizes: self.sizes.clone(),
                 batches: self.batches.clone(),

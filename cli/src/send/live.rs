@@ -43,7 +43,7 @@ impl LiveSender {
             .map(|(index, live)| (live, common.share(index, workers), common.cpu(index)))
             .collect();
         let netns = common.netns.clone();
-        let (go, gone) = channel();
+        let (go, begins) = channel();
         let (inside, is_inside) = channel();
         let wait = move || {
             // The main thread takes signals; workers inherit this mask.
@@ -51,7 +51,7 @@ impl LiveSender {
             netns::run_in(netns.as_deref(), move || {
                 // If the receiver was dropped, there is no go either.
                 let _ = inside.send(());
-                let ready = if gone.recv().is_ok() { ready } else { Vec::new() };
+                let ready = if begins.recv().is_ok() { ready } else { Vec::new() };
                 ready.into_iter().map(|(live, packets, cpu)| live.start(packets, cpu)).collect()
             })
         };

@@ -18,6 +18,7 @@ use sluicegate_switch::MemberConfig;
 use sluicegate_switch::vlan::{self, VlanSet, Vlans};
 
 use crate::args::{Common, Receiving};
+use crate::units::duration_in;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -122,10 +123,8 @@ fn entries(text: &str) -> std::result::Result<usize, String> {
 }
 
 fn age(text: &str) -> std::result::Result<Duration, String> {
-    let day = Duration::from_secs(86_400);
-    let age = units::duration(text).ok();
-    let age = age.filter(|age| (Duration::from_secs(1)..=day).contains(age));
-    age.ok_or_else(|| "use a time from 1s to 24h".into())
+    let range = Duration::from_secs(1)..=Duration::from_secs(86_400);
+    duration_in(range, text, "use a time from 1s to 24h")
 }
 
 /// Runs the command.

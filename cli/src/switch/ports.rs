@@ -39,7 +39,7 @@ impl Ports<'_> {
             ));
         }
         let config = settings.config(&named.name)?;
-        let (id, opened) = self.open(named, settings)?;
+        let (id, opened) = self.open(named, config.usage)?;
         let name = named.name.clone();
         let added = handle.ask(move |switch| switch.add(&name, id, opened, config));
         let added = added.unwrap_or_else(|| Err(Error::Usage("the switch is ending".into())));
@@ -55,17 +55,16 @@ impl Ports<'_> {
     }
 
     /// Opens a port, and begins its report.
-    pub fn open(&mut self, named: &Named, settings: &PortSettings) -> Result<(u64, Opened)> {
-        let Named { name, port } = named;
-        let config = settings.config(name)?;
+    pub fn open(&mut self, named: &Named, usage: Option<Use>) -> Result<(u64, Opened)> {
+        let port = &named.port;
         let netns = self.common.netns.as_deref();
-        let receives_only = config.usage == Some(Use::Receive) || port.kind() == Kind::Mirror;
+        let receives_only = usage == Some(Use::Receive) || port.kind() == Kind::Mirror;
         if !receives_only {
             let yes = self.allow_default_route.iter().find(|yes| *yes == port.name());
             interface_to_send(port, netns, yes.map(String::as_str))?;
         }
         let options = OpenOptions { pool: self.pool.clone(), ..self.common.forwarding() };
-        let opened = Opened::open(port, config.usage, &options)?;
+        let opened = Opened::open(port, usage, &options)?;
         ports::say_fallbacks(&opened.port, self.common.verbose);
         ports::say_diverts(port);
         let id = self.reports.len() as u64;

@@ -26,24 +26,32 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// Runs the switch until its end.
 pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
-    let RunArgs { common, settings, .. } = &args;
+    let common = &args.common;
     common.check()?;
-    refuse(&args)?;
+    if common.threads.is_some() {
+        return Err(Error::Usage(
+            "--threads: a switch has one thread; say which queues it serves in a port's name, as \
+             in xdp:eth0/0-3"
+                .into(),
+        )
+        .into());
+    }
+    args.settings.refuse_unknown(&args.ports)?;
     let server = listen(place)?;
     let names: Vec<_> = args.ports.iter().map(|named| named.port.clone()).collect();
     let mut ports = Ports {
         common,
         allow_default_route: &args.allow_default_route,
         pool: shared_pool(&names, &common.options())?,
-        knows_vlans: settings.speak_of_vlans(),
+        knows_vlans: args.settings.speak_of_vlans(),
         reports: Vec::new(),
     };
     let rules = Rules { vlans: ports.knows_vlans, link_local: args.forward_link_local };
     let mut switch = Switch::new(SwitchConfig { rules, table: table(&args) });
     for named in &args.ports {
-        let settings = settings.of(&named.name);
-        let (id, opened) = ports.open(named, &settings)?;
-        switch.add(&named.name, id, opened, settings.config(&named.name)?)?;
+        let config = args.settings.of(&named.name).config(&named.name)?;
+        let (id, opened) = ports.open(named, config.usage)?;
+        switch.add(&named.name, id, opened, config)?;
     }
     if let Some(count) = common.count {
         switch.limit(count);
@@ -71,17 +79,6 @@ fn listen(place: &Where) -> Result<Option<Server>> {
         }
         bound => bound.map(Some),
     }
-}
-
-fn refuse(args: &RunArgs) -> Result<()> {
-    if args.common.threads.is_some() {
-        return Err(Error::Usage(
-            "--threads: a switch has one thread; say which queues it serves in a port's name, as \
-             in xdp:eth0/0-3"
-                .into(),
-        ));
-    }
-    args.settings.refuse_unknown(&args.ports)
 }
 
 fn table(args: &RunArgs) -> TableConfig {
