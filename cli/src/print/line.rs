@@ -231,18 +231,16 @@ impl Network {
             return Err(header.cut());
         }
         let ports = (header.u16(0)?, header.u16(2)?);
-        if addresses {
-            line.address(self.source);
-            line.text(".");
+        for (address, port, after) in
+            [(self.source, ports.0, " > "), (self.destination, ports.1, ": ")]
+        {
+            if addresses {
+                line.address(address);
+                line.text(".");
+            }
+            line.decimal(port);
+            line.text(after);
         }
-        line.decimal(ports.0);
-        line.text(" > ");
-        if addresses {
-            line.address(self.destination);
-            line.text(".");
-        }
-        line.decimal(ports.1);
-        line.text(": ");
         Ok(ports)
     }
 }
