@@ -58,15 +58,10 @@ pub struct Transmitted {
     pub errors: u64,
     pub queue_dropped: u64,
     pub waiting: u64,
-    pub removed: Option<Removed>,
-}
-
-/// An interface that was removed.
-#[derive(Clone, Copy, Debug)]
-pub struct Removed {
-    /// Packets that went uncounted with a veth's ring, at most; none where that is not known, or where a
-    /// queue stood before it.
-    pub ring: Option<u64>,
+    pub removed: bool,
+    /// Packets that went uncounted with a removed veth's ring, at most; `None` if that is not known, or if
+    /// a queue stood before it.
+    pub max_in_ring: Option<u64>,
 }
 
 impl Card {
@@ -140,7 +135,8 @@ impl Card {
                 errors,
                 queue_dropped: u64::from(queue.dropped) - by_queue,
                 waiting: queue.waiting.into(),
-                removed: removed.then(|| Removed { ring: self.max_in_ring() }),
+                removed,
+                max_in_ring: self.max_in_ring(),
             };
             let lost = all.dropped + errors + all.queue_dropped + all.waiting;
             let done = match sent.saturating_add(lost).cmp(&packets) {
@@ -236,7 +232,8 @@ impl Transmission {
         let Some(counters) = card.transmitted(packets, handed.rejected) else {
             return Some(unknown);
         };
-        let Transmitted { sent, dropped, errors, queue_dropped, waiting, removed } = counters;
+        let Transmitted { sent, dropped, errors, queue_dropped, waiting, removed, max_in_ring } =
+            counters;
         let lost = vec![
             ("interface_dropped", dropped.saturating_sub(redirects.dropped)),
             ("interface_errors", errors),
@@ -245,12 +242,12 @@ impl Transmission {
         ];
         let vanished = match removed {
             // The interface took along the packets in its queue, or in a veth's ring.
-            Some(Removed { ring }) => (ring.unwrap_or(rest), Some("interface_removed")),
+            true => (max_in_ring.unwrap_or(rest), Some("interface_removed")),
             _ if untraced > 0 => (untraced, Some("redirect_failed")),
             _ => (0, None),
         };
         let mut all = Self::within(rest, sent.saturating_sub(redirected), lost, vanished);
-        all.interface_sent = removed.is_none().then_some(sent);
+        all.interface_sent = (!removed).then_some(sent);
         all.sent += redirected;
         all.losses.extend(unknown.losses);
         Some(all)
