@@ -87,7 +87,8 @@ impl<'a> SendReport<'a> {
             report.notices.push(too_long(left_out.too_long, &report, self.live));
         }
         if left_out.too_short > 0 {
-            report.notices.push(too_short(left_out.too_short, &report));
+            let reason = "shorter than an Ethernet header";
+            report.notices.push(not_sent(left_out.too_short, &report, reason));
         }
         let mut details = json!({"attempted": attempted});
         match &transmission {
@@ -150,21 +151,19 @@ fn all_done(outcomes: &Outcomes<SendCounts>) -> Vec<Done> {
     outcomes.iter().flatten().flat_map(|outcome| outcome.counts.workers.iter().copied()).collect()
 }
 
-/// Describes packets too short for an interface.
-fn too_short(packets: u64, report: &Report) -> String {
-    let (count, port) = (show_count(packets), &report.port);
-    let (word, was) = (packets_word(packets), if packets == 1 { "was" } else { "were" });
-    format!("{port}: {count} {word} {was} shorter than an Ethernet header and {was} not sent")
-}
-
-/// Describes packets that are too long, with a remedy.
+/// Describes packets that were too long, with a remedy.
 fn too_long(packets: u64, report: &Report, live: bool) -> String {
     let remedy = match report.backend.as_str() {
         _ if live => "raise the interface's MTU; for more than 3368 bytes, use packet: as well",
         "memif" | "pcap" | "null" => "use more slots=",
         _ => "raise the interface's MTU",
     };
+    format!("{}: {remedy}", not_sent(packets, report, "too long"))
+}
+
+/// Describes packets that were not sent, for a reason.
+fn not_sent(packets: u64, report: &Report, reason: &str) -> String {
     let (count, port) = (show_count(packets), &report.port);
     let (word, was) = (packets_word(packets), if packets == 1 { "was" } else { "were" });
-    format!("{port}: {count} {word} {was} too long and {was} not sent: {remedy}")
+    format!("{port}: {count} {word} {was} {reason} and {was} not sent")
 }

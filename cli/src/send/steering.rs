@@ -33,27 +33,21 @@ impl FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = |text: &str| {
-            // Fractions, too.
-            let exact = units::count(text.trim()).map(|count| count as f64);
-            match exact.or_else(|_| text.trim().parse::<f64>()) {
-                Ok(number) if number > 0.0 && number.is_finite() => Ok(number),
-                _ => Err(RIGHT.to_owned()),
-            }
-        };
-        if let Some(percent) = text.strip_suffix('%') {
-            let percent: f64 = percent.trim().parse().map_err(|_| RIGHT)?;
-            return match percent > 0.0 && percent <= 100.0 {
-                true => Ok(Self::OfLink(percent / 100.0)),
-                false => Err(RIGHT.into()),
-            };
-        }
-        if let Some(text) = text.strip_suffix("pps") {
-            number(text).map(Self::Packets)
-        } else if let Some(text) = text.strip_suffix("bpsL2") {
-            number(text).map(Self::Layer2)
-        } else {
-            number(text.strip_suffix("bps").ok_or(RIGHT)?).map(Self::Layer1)
+        type OfNumber = fn(f64) -> Rate;
+        let units: [(_, OfNumber); 4] = [
+            ("%", |percent| Self::OfLink(percent / 100.0)),
+            ("pps", Self::Packets),
+            ("bpsL2", Self::Layer2),
+            ("bps", Self::Layer1),
+        ];
+        let parts = |(unit, rate)| Some((text.strip_suffix(unit)?.trim(), unit, rate));
+        let (number, unit, rate) = units.into_iter().find_map(parts).ok_or(RIGHT)?;
+        // Fractions, too.
+        let exact = units::count(number).map(|count| count as f64);
+        match exact.or_else(|_| number.parse::<f64>()) {
+            Ok(percent) if unit == "%" && percent > 100.0 => Err(RIGHT.to_owned()),
+            Ok(number) if number > 0.0 && number.is_finite() => Ok(rate(number)),
+            _ => Err(RIGHT.to_owned()),
         }
     }
 }
@@ -117,6 +111,15 @@ impl Measure {
         }
     }
 
+    /// The pace in a rate file's text; `None` for a pause.
+    fn read(&self, text: &str) -> Result<Option<Pace>, String> {
+        if text == "pause" {
+            return Ok(None);
+        }
+        let rate: Rate = text.parse().map_err(|right| format!("'{text}': {right}, or pause"))?;
+        self.pace(rate).map(Some).map_err(|error| error.to_string())
+    }
+
     /// The pace of no packets at all.
     pub fn none(&self) -> Pace {
         Pace { pps: 0.0, burst: self.burst }
@@ -125,15 +128,6 @@ impl Measure {
 
 /// The longest text of a rate.
 const MAX_BYTES: u64 = 100;
-
-/// The request in a rate file.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Wanted {
-    /// This rate.
-    Rate(Rate),
-    /// Send nothing until there is a rate again.
-    Pause,
-}
 
 /// The file, and its content at the last read.
 #[derive(Debug)]
@@ -148,17 +142,18 @@ impl RateFile {
         Self { path, seen: None }
     }
 
-    /// Returns the file's request if it has changed, or its error, once. Ignores an empty file: its
-    /// writer has just begun.
-    pub fn look(&mut self) -> Option<Result<Wanted, String>> {
+    /// Returns the pace in the file if it has changed (`None` for a pause), or its error, once. Ignores
+    /// an empty file: its writer has just begun.
+    pub fn look(&mut self, measure: &Measure) -> Option<Result<Option<Pace>, String>> {
         let text = self.read();
         let seen = text.as_ref().map(String::clone).map_err(std::io::Error::kind);
         if text.as_ref().is_ok_and(String::is_empty) || self.seen.as_ref() == Some(&seen) {
             return None;
         }
         self.seen = Some(seen);
-        let wanted = text.map_err(|error| error.to_string()).and_then(|text| wanted(&text));
-        Some(wanted.map_err(|reason| format!("--rate-file {}: {reason}", self.path.display())))
+        let text = text.map_err(|error| error.to_string());
+        let pace = text.and_then(|text| measure.read(&text));
+        Some(pace.map_err(|reason| format!("--rate-file {}: {reason}", self.path.display())))
     }
 
     fn read(&self) -> std::io::Result<String> {
@@ -169,13 +164,6 @@ impl RateFile {
         let mut bytes = Vec::new();
         File::open(&self.path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
-    }
-}
-
-fn wanted(text: &str) -> Result<Wanted, String> {
-    match text {
-        "pause" => Ok(Wanted::Pause),
-        _ => text.parse().map(Wanted::Rate).map_err(|right| format!("'{text}': {right}, or pause")),
     }
 }
 
@@ -311,17 +299,10 @@ impl Steering {
     }
 
     fn look_at_file(&mut self) {
-        let wanted = match self.file.as_mut().and_then(RateFile::look) {
-            None => return,
-            Some(Ok(Wanted::Pause)) => Ok(None),
-            Some(Ok(Wanted::Rate(rate))) => {
-                self.measure.pace(rate).map(Some).map_err(|error| error.to_string())
-            }
-            Some(Err(wrong)) => Err(wrong),
-        };
-        match wanted {
-            Ok(pace) => self.ask(pace),
-            Err(wrong) => notice::say(format_args!("{wrong}; the rate stays as it is")),
+        match self.file.as_mut().and_then(|file| file.look(&self.measure)) {
+            None => {}
+            Some(Ok(pace)) => self.ask(pace),
+            Some(Err(wrong)) => notice::say(format_args!("{wrong}; the rate stays as it is")),
         }
     }
 
@@ -344,14 +325,13 @@ impl Steering {
     }
 }
 
-/// Reads the initial rate from a file.
+/// Reads the initial rate from a file, and whether it is a pause.
 fn first(file: &mut RateFile, measure: &Measure) -> Result<(Pace, bool)> {
-    match file.look() {
-        Some(Ok(Wanted::Rate(rate))) => Ok((measure.pace(rate)?, false)),
-        Some(Ok(Wanted::Pause)) => Ok((measure.none(), true)),
-        Some(Err(wrong)) => Err(Error::Usage(format!("{wrong}; or give --rate to begin with"))),
-        None => Err(Error::Usage("--rate-file: it is empty; or give --rate to begin with".into())),
-    }
+    let empty = || Err("--rate-file: it is empty".into());
+    let pace = file.look(measure).unwrap_or_else(empty);
+    let pace =
+        pace.map_err(|wrong| Error::Usage(format!("{wrong}; or give --rate to begin with")))?;
+    Ok((pace.unwrap_or(measure.none()), pace.is_none()))
 }
 
 #[cfg(test)]
@@ -475,27 +455,28 @@ mod tests {
     fn a_rate_files_request_or_error_is_returned_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rate");
+        let measure = Measure { mean_bytes: None, unit: Unit::Packet, burst: 1, speed: None };
         let mut file = RateFile::new(path.clone());
-        assert!(file.look().is_some_and(|it| it.is_err()), "it is not there");
-        assert_eq!(file.look(), None, "which is said once");
-        let rate = |pps| Some(Ok(Wanted::Rate(Rate::Packets(pps))));
+        assert!(file.look(&measure).is_some_and(|it| it.is_err()), "it is not there");
+        assert_eq!(file.look(&measure), None, "which is said once");
+        let rate = |pps| Some(Ok(Some(Pace { pps, burst: 1 })));
         let written = |text: &str| std::fs::write(&path, text).unwrap();
         for (sentence, text, pps) in [("a rate", "10kpps\n", 1e4), ("another", "2Mpps", 2e6)] {
             written(text);
-            assert_eq!(file.look(), rate(pps), "{sentence}");
-            assert_eq!(file.look(), None, "{sentence}: once");
+            assert_eq!(file.look(&measure), rate(pps), "{sentence}");
+            assert_eq!(file.look(&measure), None, "{sentence}: once");
         }
         written("");
-        assert_eq!(file.look(), None, "about to be written");
+        assert_eq!(file.look(&measure), None, "about to be written");
         written("fast");
-        let wrong = file.look().unwrap().unwrap_err();
+        let wrong = file.look(&measure).unwrap().unwrap_err();
         assert!(wrong.contains("'fast'") && wrong.contains("1Mpps"), "{wrong}");
-        assert_eq!(file.look(), None, "once, too");
+        assert_eq!(file.look(&measure), None, "once, too");
         written(" pause \n");
-        assert_eq!(file.look(), Some(Ok(Wanted::Pause)));
+        assert_eq!(file.look(&measure), Some(Ok(None)));
         written(&"9".repeat(5000));
-        assert!(file.look().unwrap().is_err(), "no rate is so long");
+        assert!(file.look(&measure).unwrap().is_err(), "no rate is so long");
         let mut folder = RateFile::new(folder.path().to_owned());
-        assert!(folder.look().unwrap().unwrap_err().contains("no regular file"));
+        assert!(folder.look(&measure).unwrap().unwrap_err().contains("no regular file"));
     }
 }
