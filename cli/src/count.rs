@@ -10,7 +10,7 @@ use sluicegate::xdp::wall_ahead_ns;
 use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Share};
 
 use crate::args::{Common, Receiving};
-use crate::counters::WorkerCounters;
+use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Section;
 use crate::ports;
 use crate::report::Report;
@@ -130,7 +130,7 @@ impl RunControl<ReceiveCounts> for CountControl<'_> {
         if let Some(analysis) = self.analysis {
             status.analysed(&analysis());
         }
-        status.show(counters, elapsed);
+        status.show(Totals::sum(counters), elapsed);
     }
 
     fn at_end(&mut self) {

@@ -150,16 +150,6 @@ impl Totals {
             }
         })
     }
-
-    /// The difference to an earlier snapshot.
-    pub fn since(&self, earlier: &Self) -> Self {
-        Self {
-            packets: self.packets - earlier.packets,
-            bytes: self.bytes - earlier.bytes,
-            received: self.received.saturating_sub(earlier.received),
-            lost: self.lost.saturating_sub(earlier.lost),
-        }
-    }
 }
 
 /// The packets that `--count` leaves to handle. Relaxed throughout: the counters publish no other

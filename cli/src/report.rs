@@ -30,7 +30,7 @@ pub const L1_OVERHEAD_BYTES: u64 = 24;
 pub struct Report {
     pub command: &'static str,
     /// The command still runs.
-    #[serde(skip_serializing_if = "is_final")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub so_far: bool,
     /// The port, or all of them with a space between.
     pub port: String,
@@ -415,10 +415,6 @@ fn print_row(
     name: &str,
 ) -> io::Result<()> {
     writeln!(out, "  {sign:<5}{count:>17}{share:>9}  {}", name.replace('_', " "))
-}
-
-fn is_final(so_far: &bool) -> bool {
-    !so_far
 }
 
 /// `{in, out, losses {name: count}, remedies {name: text}, uncertain {min, max}, unexplained, notes

@@ -10,7 +10,7 @@ use serde::Serialize;
 use sluicegate_traffic::analyse::Analysis;
 
 use crate::args::Common;
-use crate::counters::{Totals, WorkerCounters};
+use crate::counters::Totals;
 use crate::notice;
 use crate::report::{Report, Traffic};
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
@@ -105,18 +105,17 @@ impl Status {
     }
 
     /// Shows the counts at a moment of the run.
-    pub fn show(&mut self, counters: &[WorkerCounters], at: Duration) {
-        let now = Totals::sum(counters);
-        let news = now.since(&self.before);
+    pub fn show(&mut self, now: Totals, at: Duration) {
         let time = at.saturating_sub(self.before_at);
-        (self.before, self.before_at) = (now, at);
-        let traffic = Traffic::over(news.packets, news.bytes, time);
+        let before = std::mem::replace(&mut self.before, now);
+        self.before_at = at;
+        let traffic = Traffic::over(now.packets - before.packets, now.bytes - before.bytes, time);
         if self.json_lines {
             let line = StatusLine {
                 time_s: at.as_secs_f64(),
                 interval_s: time.as_secs_f64(),
                 traffic,
-                lost: news.lost,
+                lost: now.lost.saturating_sub(before.lost),
                 stamped_lost: self.missing.map(|(lost, _)| lost),
                 stamped_reordered: self.missing.map(|(_, reordered)| reordered),
             };

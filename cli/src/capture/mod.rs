@@ -284,7 +284,7 @@ impl RunControl<ReceiveCounts> for Session<'_> {
     fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
         // The live line would cut the packets' lines to pieces.
         if !self.options.print {
-            status.show(counters, elapsed);
+            status.show(Totals::sum(counters), elapsed);
         }
         // Every file of a rotation ends with some statistics. Writing is not waited for: this thread has
         // to see signals.

@@ -21,7 +21,7 @@ use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
 use crate::args::Common;
-use crate::counters::{Inquiry, Snapshot, Wanted, WorkerCounters};
+use crate::counters::{Inquiry, Snapshot, Totals, Wanted, WorkerCounters};
 use crate::notice;
 use crate::report::Report;
 use crate::signals::Signals;
@@ -70,7 +70,7 @@ pub trait RunControl<T> {
 
     /// Shows the workers' counts, once an interval.
     fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
-        status.show(counters, elapsed);
+        status.show(Totals::sum(counters), elapsed);
     }
 
     /// Does what is due; Break ends the run for the user, who pressed a key.

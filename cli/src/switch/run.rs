@@ -14,7 +14,7 @@ use sluicegate_switch::{
 use super::control::Answering;
 use super::ports::Ports;
 use super::{RunArgs, Where};
-use crate::counters::WorkerCounters;
+use crate::counters::{Totals, WorkerCounters};
 use crate::notice;
 use crate::report::Report;
 use crate::run::{Outcomes, RunControl, RunOptions, Work, WorkerThread, supervise};
@@ -136,7 +136,7 @@ impl RunControl<Option<SwitchOutcome>> for SwitchControl<'_> {
 
     fn watch(&mut self, status: &mut Status, _counters: &[WorkerCounters], elapsed: Duration) {
         if let Some(states) = self.handle.ask(Switch::states) {
-            status.show(&[counters(&states)], elapsed);
+            status.show(totals(&states), elapsed);
         }
     }
 
@@ -157,14 +157,13 @@ impl RunControl<Option<SwitchOutcome>> for SwitchControl<'_> {
 }
 
 /// All ports' counts together.
-fn counters(states: &[MemberState]) -> WorkerCounters {
-    let counters = WorkerCounters::default();
-    let (mut received, mut lost) = (0, 0);
-    for state in states {
-        counters.add(state.counts.packets, state.counts.bytes);
-        received += state.stats.received;
-        lost += state.stats.dropped_ring_full + state.counts.full;
+fn totals(states: &[MemberState]) -> Totals {
+    let mut totals = Totals::default();
+    for MemberState { counts, stats, .. } in states {
+        totals.packets += counts.packets;
+        totals.bytes += counts.bytes;
+        totals.received += stats.received;
+        totals.lost += stats.dropped_ring_full + counts.full;
     }
-    counters.note(received, lost);
-    counters
+    totals
 }
