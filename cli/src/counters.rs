@@ -1,89 +1,57 @@
 //! Counters that the threads of a run share: packets still wanted, and snapshots of the workers.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// A worker that has not answered within this time is held up by a file or a pipe: the ledger so far
-/// goes without it.
-const TIMEOUT: Duration = Duration::from_secs(1);
-
-/// One worker's snapshot: the control thread asks for it, the worker makes it between two batches.
+/// The workers' snapshots: the control thread asks for them, and each worker makes one between two
+/// batches.
 #[derive(Debug)]
-pub struct Snapshot<T> {
-    asked: AtomicBool,
-    /// The worker has ended, and made its last one.
-    closed: AtomicBool,
-    made: Mutex<Option<Arc<T>>>,
+pub struct Snapshots<T> {
+    /// The number of requests so far.
+    asked: AtomicU32,
+    /// Each worker's snapshot, and the request that it answers.
+    made: Mutex<Vec<(u32, Option<Arc<T>>)>>,
 }
 
-impl<T> Default for Snapshot<T> {
-    fn default() -> Self {
-        let (asked, closed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { asked, closed, made: Mutex::new(None) }
+/// Stands for all requests to come: the snapshot is the worker's last.
+pub const LAST: u32 = u32::MAX;
+
+impl<T> Snapshots<T> {
+    /// Creates the snapshots of so many workers.
+    pub fn of(workers: usize) -> Self {
+        let made = (0..workers).map(|_| (0, None)).collect();
+        Self { asked: AtomicU32::new(0), made: Mutex::new(made) }
     }
-}
 
-impl<T> Snapshot<T> {
-    /// Returns true if a snapshot is requested from the worker.
+    /// Asks all workers for a snapshot.
+    pub fn ask(&self) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of the latest request.
     #[inline]
-    pub fn is_asked(&self) -> bool {
-        // Flags by themselves: the mutex publishes the snapshot.
+    pub fn asked(&self) -> u32 {
+        // A number by itself: the mutex publishes the snapshots.
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Publishes the worker's snapshot, when it is asked for.
-    pub fn publish(&self, snapshot: Arc<T>) {
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
-        self.asked.store(false, Ordering::Relaxed);
+    /// Answers a request with a worker's snapshot.
+    pub fn answer(&self, worker: usize, request: u32, snapshot: Arc<T>) {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)[worker] =
+            (request, Some(snapshot));
     }
 
-    /// Publishes the worker's last snapshot, before it ends.
-    pub fn close(&self, snapshot: Arc<T>) {
-        self.publish(snapshot);
-        self.closed.store(true, Ordering::Relaxed);
-    }
-
-    fn is_awaited(&self) -> bool {
-        self.is_asked() && !self.closed.load(Ordering::Relaxed)
-    }
-
-    /// The latest snapshot, unless the worker is late.
-    fn latest(&self) -> Option<Arc<T>> {
+    /// Returns the workers' snapshots when all have answered the latest request or the time is over; none
+    /// of a worker that is late, because a file or a pipe holds it up.
+    pub fn answers(&self, until: Instant) -> Option<Vec<Option<Arc<T>>>> {
+        let asked = self.asked();
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.clone().filter(|_| !self.is_awaited())
-    }
-}
-
-/// A request for the ledger so far that waits for the workers' snapshots.
-#[derive(Debug, Default)]
-pub struct Inquiry {
-    until: Option<Instant>,
-}
-
-impl Inquiry {
-    /// Asks all workers for a snapshot, unless they have been asked and have not answered.
-    pub fn ask<T>(&mut self, workers: &[Snapshot<T>]) {
-        if !self.is_open() {
-            self.until = Some(Instant::now() + TIMEOUT);
-            workers.iter().for_each(|worker| worker.asked.store(true, Ordering::Relaxed));
-        }
-    }
-
-    /// Returns true if a request to the workers is unanswered.
-    pub fn is_open(&self) -> bool {
-        self.until.is_some()
-    }
-
-    /// Returns the workers' snapshots, once, when all have answered or the time is over; none of a
-    /// worker that is late.
-    pub fn answer<T>(&mut self, workers: &[Snapshot<T>]) -> Option<Vec<Option<Arc<T>>>> {
-        let until = self.until?;
-        if workers.iter().any(Snapshot::is_awaited) && Instant::now() < until {
-            return None;
-        }
-        self.until = None;
-        Some(workers.iter().map(Snapshot::latest).collect())
+        let in_time =
+            made.iter().map(|(request, snapshot)| snapshot.clone().filter(|_| *request >= asked));
+        let in_time: Vec<_> = in_time.collect();
+        let complete = in_time.iter().all(Option::is_some);
+        (complete || Instant::now() >= until).then_some(in_time)
     }
 }
 
@@ -215,38 +183,36 @@ fn take(count: &AtomicU64, most: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
 
     use super::*;
 
-    fn answer(inquiry: &mut Inquiry, workers: &[Snapshot<i32>]) -> Option<Vec<Option<i32>>> {
-        let made = inquiry.answer(workers)?;
+    fn answers(snapshots: &Snapshots<i32>, late: bool) -> Option<Vec<Option<i32>>> {
+        let until = Instant::now() + if late { Duration::ZERO } else { Duration::from_secs(60) };
+        let made = snapshots.answers(until)?;
         Some(made.into_iter().map(|snapshot| snapshot.map(|it| *it)).collect())
     }
 
     #[test]
-    fn an_inquiry_is_answered_once_when_all_workers_have() {
-        let workers = [Snapshot::default(), Snapshot::default()];
-        let mut inquiry = Inquiry::default();
-        assert_eq!(answer(&mut inquiry, &workers), None, "nothing was asked");
-        inquiry.ask(&workers);
-        assert!(workers.iter().all(Snapshot::is_asked));
-        workers[0].publish(Arc::new(1));
-        assert_eq!(answer(&mut inquiry, &workers), None, "one has not answered");
-        workers[1].publish(Arc::new(2));
-        assert_eq!(answer(&mut inquiry, &workers), Some(vec![Some(1), Some(2)]));
-        assert_eq!(answer(&mut inquiry, &workers), None, "once");
+    fn a_request_is_answered_when_all_workers_have() {
+        let snapshots = Snapshots::of(2);
+        snapshots.ask();
+        snapshots.answer(0, snapshots.asked(), Arc::new(1));
+        assert_eq!(answers(&snapshots, false), None, "one has not answered");
+        snapshots.answer(1, snapshots.asked(), Arc::new(2));
+        assert_eq!(answers(&snapshots, false), Some(vec![Some(1), Some(2)]));
+        snapshots.ask();
+        assert_eq!(answers(&snapshots, false), None, "another request");
     }
 
     #[test]
     fn a_worker_that_has_ended_answers_again_and_a_late_one_does_not() {
-        let workers = [Snapshot::default(), Snapshot::default()];
-        workers[0].close(Arc::new(1));
-        workers[1].publish(Arc::new(2));
+        let snapshots = Snapshots::of(2);
+        snapshots.answer(0, LAST, Arc::new(1));
+        snapshots.answer(1, snapshots.asked(), Arc::new(2));
         for _ in 0..2 {
-            let mut inquiry = Inquiry::default();
-            inquiry.ask(&workers);
-            inquiry.until = Some(Instant::now());
-            assert_eq!(answer(&mut inquiry, &workers), Some(vec![Some(1), None]));
+            snapshots.ask();
+            assert_eq!(answers(&snapshots, true), Some(vec![Some(1), None]));
         }
     }
 

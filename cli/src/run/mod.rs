@@ -21,13 +21,15 @@ use sluicegate::port::Queue;
 use sluicegate::ring::Wait;
 
 use crate::args::Common;
-use crate::counters::{Inquiry, Snapshot, Totals, Wanted, WorkerCounters};
+use crate::counters::{LAST, Snapshots, Totals, Wanted, WorkerCounters};
 use crate::notice;
 use crate::report::Report;
 use crate::signals::Signals;
 use crate::status::Status;
 pub use receive::{Nothing, ReceiveCounts, Visitor, receive};
 
+/// A worker that has not answered within this time is held up: the ledger so far goes without it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval between checks while workers owe their snapshots.
 const ANSWER_TICK: Duration = Duration::from_millis(10);
 
@@ -132,7 +134,10 @@ pub struct RunContext {
 pub struct WorkerThread<'a, T> {
     pub run: &'a RunContext,
     pub counters: &'a WorkerCounters,
-    snapshot: &'a Snapshot<Outcome<T>>,
+    snapshots: &'a Snapshots<Outcome<T>>,
+    index: usize,
+    /// The latest request for a snapshot that it has answered.
+    answered: u32,
     cpu: Option<usize>,
     clocks: ThreadCpuUsage,
     notices: Vec<String>,
@@ -143,17 +148,18 @@ impl<T> WorkerThread<'_, T> {
     /// Returns true if a snapshot is requested.
     #[inline]
     pub fn is_asked(&self) -> bool {
-        self.snapshot.is_asked()
+        self.snapshots.asked() != self.answered
     }
 
     /// Publishes the requested snapshot.
-    pub fn publish(&self, counts: T) {
-        self.snapshot.publish(Arc::new(self.outcome(counts)));
+    pub fn publish(&mut self, counts: T) {
+        self.answered = self.snapshots.asked();
+        self.snapshots.answer(self.index, self.answered, Arc::new(self.outcome(counts)));
     }
 
     /// Publishes the last snapshot of a worker that answers no more requests.
     pub fn publish_last(&self, counts: T) {
-        self.snapshot.close(Arc::new(self.outcome(counts)));
+        self.snapshots.answer(self.index, LAST, Arc::new(self.outcome(counts)));
     }
 
     /// Sets the time of the last packet: the run's time ends there.
@@ -212,8 +218,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     let RunOptions { common, wait, stdout_is_taken } = options;
     let mut status = Status::new(common, stdout_is_taken);
     let counters: Vec<WorkerCounters> = work.iter().map(|_| WorkerCounters::default()).collect();
-    let snapshots: Vec<Snapshot<Outcome<W::Counts>>> =
-        work.iter().map(|_| Snapshot::default()).collect();
+    let snapshots = Snapshots::of(work.len());
     let shared = RunContext {
         stop: Stop::new()?,
         wanted: Wanted::new(common.count),
@@ -232,10 +237,10 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
         let _stop = StopOnDrop(&shared.stop);
         let workers: Vec<ScopedJoinHandle<'_, Result<_>>> = work
             .into_iter()
-            .zip(counters.iter().zip(&snapshots))
+            .zip(&counters)
             .enumerate()
-            .map(|(index, (work, (counters, snapshot)))| {
-                let (shared, running) = (&shared, &running);
+            .map(|(index, (work, counters))| {
+                let (shared, running, snapshots) = (&shared, &running, &snapshots);
                 let cpu = common.cpu(index).filter(|_| work.is_pinned());
                 thread::Builder::new().name(work.name()).spawn_scoped(scope, move || {
                     let _ended = RunningWorker { count: running, stop: &shared.stop };
@@ -245,7 +250,9 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
                     let mut thread = WorkerThread {
                         run: shared,
                         counters,
-                        snapshot,
+                        snapshots,
+                        index,
+                        answered: 0,
                         cpu,
                         clocks,
                         notices,
@@ -253,7 +260,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
                     };
                     let (counts, result) = work.run(&mut thread);
                     let outcome = Arc::new(thread.outcome(counts));
-                    snapshot.close(Arc::clone(&outcome));
+                    snapshots.answer(index, LAST, Arc::clone(&outcome));
                     if result.is_ok() {
                         // The end of a file does not end the other workers.
                         std::mem::forget(stop);
@@ -264,7 +271,8 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             .collect::<std::io::Result<_>>()
             .map_err(|e| Error::system("start", "a worker thread", e))?;
         let mut next_look = status.interval();
-        let mut inquiry = Inquiry::default();
+        // The time limit of answers, while workers owe them.
+        let mut answers_until = None;
         while running.load(Ordering::Relaxed) > 0 {
             let elapsed = start.elapsed();
             if common.duration.is_some_and(|end| elapsed >= end) {
@@ -276,10 +284,12 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             if shared.stop.is_set() && std::mem::take(&mut open) {
                 control.at_end();
             }
-            if signals.take_ledger_request() {
-                inquiry.ask(&snapshots);
+            if signals.take_ledger_request() && answers_until.is_none() {
+                answers_until = Some(Instant::now() + ANSWER_TIMEOUT);
+                snapshots.ask();
             }
-            if let Some(outcomes) = inquiry.answer(&snapshots) {
+            if let Some(outcomes) = answers_until.and_then(|until| snapshots.answers(until)) {
+                answers_until = None;
                 status.ledger(&control.report_so_far(&outcomes, elapsed));
             }
             if elapsed >= next_look {
@@ -288,7 +298,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             }
             let end = common.duration.filter(|_| open).unwrap_or(Duration::MAX);
             let until = next_look.min(end).saturating_sub(elapsed);
-            let tick = if inquiry.is_open() { ANSWER_TICK } else { C::TICK };
+            let tick = if answers_until.is_some() { ANSWER_TICK } else { C::TICK };
             let (signal, left) =
                 wait_for_event(&shared.stop, asking, reader.as_ref(), until.min(tick))?;
             if !signal && !left {
