@@ -107,7 +107,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     let Some(port) = &args.port else { return Ok(()) };
     let netns = args.common.netns.as_deref();
     let interface = interface_to_send(port, netns, args.allow_default_route.as_deref())?;
-    let plan = Arc::new(options::plan(&spec, interface.as_ref(), netns)?);
+    let plan = Arc::new(options::plan(&spec, interface.as_ref(), netns, false)?);
     let measure = Measure {
         mean_bytes: Some(plan.mean_bytes()),
         unit: Unit::Packet,
@@ -149,7 +149,7 @@ fn max_lag(text: &str) -> std::result::Result<Duration, String> {
 fn show_plan(args: &Args, spec: &Spec, packets: usize) -> anyhow::Result<()> {
     let netns = args.common.netns.as_deref();
     let interface = args.port.as_ref().and_then(|port| interface_of(port, netns).ok().flatten());
-    let plan = options::plan_to_show(spec, interface.as_ref(), netns)?;
+    let plan = options::plan(spec, interface.as_ref(), netns, true)?;
     let mut out = BufWriter::new(stdout().lock());
     write!(out, "{}", fmt::from_fn(|text| show(spec, &plan, packets, text)))?;
     Ok(out.flush()?)

@@ -135,39 +135,17 @@ fn profiles() -> String {
 /// Packets of a stream that are looked at for their destinations.
 const SAMPLED: usize = 16;
 
-/// Works out what is sent out of an interface, or into a file.
+/// Works out what is sent out of an interface, or into a file. Streams that name no destination MAC get
+/// that of the next hop. If the plan is only shown, no neighbour is asked: a next hop that is not known
+/// gets an address that no card has.
 ///
 /// # Errors
 /// What does not fit together; a next hop that cannot be resolved.
-pub fn plan(spec: &Spec, interface: Option<&Interface>, netns: Option<&str>) -> Result<Plan> {
-    plan_by(spec, interface, netns, |hops, stream| {
-        let (destination, _) = hop_of(hops, stream)?;
-        hops.mac(destination).map(|mac| Some(mac.0))
-    })
-}
-
-/// Works out what would be sent: asks no neighbour, and takes an address that no card has for a
-/// next hop that is not known.
-///
-/// # Errors
-/// What does not fit together.
-pub fn plan_to_show(
+pub fn plan(
     spec: &Spec,
     interface: Option<&Interface>,
     netns: Option<&str>,
-) -> Result<Plan> {
-    plan_by(spec, interface, netns, |hops, stream| {
-        let known = hop_of(hops, stream).and_then(|(_, hop)| hops.known_mac(hop));
-        Ok(known.ok().flatten().map(|mac| mac.0))
-    })
-}
-
-/// `resolve` finds the next hop's MAC of each stream that names none.
-fn plan_by(
-    spec: &Spec,
-    interface: Option<&Interface>,
-    netns: Option<&str>,
-    mut resolve: impl FnMut(&mut NextHops, &Stream) -> Result<Option<[u8; 6]>>,
+    only_shown: bool,
 ) -> Result<Plan> {
     let defaults = of_interface(interface);
     let plan = spec.plan(&defaults).map_err(wrong)?;
@@ -180,9 +158,15 @@ fn plan_by(
     let mut hops = NextHops::open(netns, interface)?;
     let mut all = vec![defaults; plan.streams.len()];
     for ((stream, other), own) in plan.streams.iter().zip(&other.streams).zip(&mut all) {
-        if stream != other {
-            own.dmac = resolve(&mut hops, stream)?.unwrap_or(defaults.dmac);
+        if stream == other {
+            continue;
         }
+        let hop = hop_of(&mut hops, stream);
+        let mac = match only_shown {
+            true => hop.and_then(|(_, hop)| hops.known_mac(hop)).ok().flatten(),
+            false => Some(hops.mac(hop?.0)?),
+        };
+        own.dmac = mac.map_or(defaults.dmac, |mac| mac.0);
     }
     spec.plan_each(&all).map_err(wrong)
 }
