@@ -116,19 +116,16 @@ impl<'a> Session<'a> {
         let live = are_live(&options.args.ports);
         let order = MergeOrder { sources, window: options.args.reorder_window, live };
         let lines = options.print.then(Arc::<LineOutput>::default);
-        let (mut to_file, mut to_lines) = (Vec::new().into_iter(), Vec::new().into_iter());
-        let mut merging = [None, None];
-        if let Some(file) = &file {
-            let (thread, routes) = routes(order, Encoder::new(&options.encoder).chunk(), file)?;
-            (merging[0], to_file) = (thread, routes.into_iter());
-        }
-        if let Some(lines) = &lines {
-            let (thread, routes) = routes(order, lines::merged_chunk(), lines)?;
-            (merging[1], to_lines) = (thread, routes.into_iter());
-        }
+        let chunk = || Encoder::new(&options.encoder).chunk();
+        let to_file = file.as_ref().map(|file| routes(order, chunk(), file));
+        let (merges_file, to_file) = to_file.transpose()?.unwrap_or_default();
+        let to_lines = lines.as_ref().map(|lines| routes(order, lines::merged_chunk(), lines));
+        let (merges_lines, to_lines) = to_lines.transpose()?.unwrap_or_default();
+        let merging = [merges_file, merges_lines];
         let (work, started_ns) = (Vec::new(), now_ns());
         let mut session =
             Self { options, ports: Vec::new(), work, file, lines, merging, started_ns };
+        let (mut to_file, mut to_lines) = (to_file.into_iter(), to_lines.into_iter());
         for (port, report) in ports {
             session.add(port, report, &mut to_file, &mut to_lines)?;
         }
