@@ -13,7 +13,6 @@ use sluicegate_bench::suite::SuiteKind;
 use super::options::Turns;
 use super::output::{print_moved, read};
 use super::progress::Watcher;
-use crate::signals::Signals;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -71,7 +70,7 @@ fn measure(args: &Args) -> anyhow::Result<Report> {
         causes: false,
         between: None,
     };
-    Ok(bench.run(&Watcher::new(Signals::catch()?), super::now())?)
+    Ok(bench.run(&Watcher::start()?, super::now())?)
 }
 
 fn print(checked: &Checked, out: &mut impl Write) -> std::io::Result<()> {

@@ -10,7 +10,6 @@ use sluicegate_bench::measurement::of_share;
 use super::options::turn;
 use super::output::print_json;
 use super::progress::Watcher;
-use crate::signals::Signals;
 use crate::units::show_count;
 
 #[derive(clap::Args)]
@@ -36,7 +35,7 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let settings =
         CostSettings { rates: args.rates.clone(), time: args.seconds, pings: args.pings };
-    let watcher = Watcher::new(Signals::catch()?);
+    let watcher = Watcher::start()?;
     let results = cost::run(&settings, &watcher);
     drop(watcher);
     let results = results?;

@@ -16,8 +16,6 @@ use sluicegate_bench::instructions;
 use sluicegate_bench::report::Report;
 use sluicegate_bench::suite::SuiteKind;
 
-use crate::signals::Signals;
-
 use options::{Options, OutputOptions};
 use output::{ReportOutput, read};
 use progress::Watcher;
@@ -115,7 +113,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 fn measure(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow::Result<()> {
     let bench = options.bench(kinds)?;
     let output = ReportOutput::prepare(&options.shown)?;
-    let watcher = Watcher::new(Signals::catch()?);
+    let watcher = Watcher::start()?;
     let mut report = bench.run(&watcher, now())?;
     if with_loops && report.complete && bench.between.is_none() {
         match instructions::count(&watcher) {
@@ -131,7 +129,7 @@ fn measure(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow
 fn count(shown: &OutputOptions) -> anyhow::Result<()> {
     let output = ReportOutput::prepare(shown)?;
     let mut report = Report::empty(now());
-    report.add(instructions::count(&Watcher::new(Signals::catch()?))?);
+    report.add(instructions::count(&Watcher::start()?)?);
     output.write(&report)
 }
 

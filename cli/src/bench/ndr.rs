@@ -18,7 +18,6 @@ use sluicegate_bench::testbed::{Testbed, TestbedConfig};
 use super::options::{sides, turn};
 use super::output::print_json;
 use super::progress::Watcher;
-use crate::signals::Signals;
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 
 /// Preamble, delimiter, check sequence and gap of a frame.
@@ -90,7 +89,7 @@ fn resolution(text: &str) -> Result<f64, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let watcher = Watcher::new(Signals::catch()?);
+    let watcher = Watcher::start()?;
     let results = measure(args, &watcher);
     drop(watcher);
     let results = results?;

@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use sluicegate::error::Result;
 use sluicegate_bench::observer::{BenchObserver, Progress};
 
 use crate::notice;
@@ -19,12 +20,13 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Stops on these signals.
-    pub fn new(signals: Signals) -> Self {
+    /// Catches signals, and shows progress from now on.
+    pub fn start() -> Result<Self> {
+        let signals = Signals::catch()?;
         let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}");
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
         let live = stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style));
-        Self { signals, started: Instant::now(), live }
+        Ok(Self { signals, started: Instant::now(), live })
     }
 }
 

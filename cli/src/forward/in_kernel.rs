@@ -45,24 +45,21 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
     let mut nothing: Vec<Nothing> = ports.iter().map(|_| Nothing).collect();
     let queues = ports.into_iter().flat_map(|port| port.queues);
     let work = queues.zip(&mut nothing).collect();
-    let mut control = RedirectControl(Sides::new([there, back], args.sources()));
+    let mut sides = Sides::new([there, back], args.sources());
     let options = RunOptions { common, wait: receiving.wait, stdout_is_taken: false };
-    let ended = receive(work, options, &Signals::catch()?, &mut control)?;
+    let ended = receive(work, options, &Signals::catch()?, &mut sides)?;
     let passed = redirected(&ended.outcomes);
-    let report = control.0.report(&passed, &ended.outcomes, ended.elapsed);
+    let report = sides.report(&passed, &ended.outcomes, ended.elapsed);
     report.publish(false, common.json)?;
     Ok(ended.result?)
 }
 
-/// Controls what the kernel forwards.
-struct RedirectControl(Sides);
-
-impl RunControl<ReceiveCounts> for RedirectControl {
+impl RunControl<ReceiveCounts> for Sides {
     fn report_so_far(&mut self, outcomes: &Outcomes<ReceiveCounts>, elapsed: Duration) -> Report {
-        self.0.so_far().report(&redirected(outcomes), outcomes, elapsed)
+        self.so_far().report(&redirected(outcomes), outcomes, elapsed)
     }
 
     fn at_end(&mut self) {
-        self.0.look_at_cards();
+        self.look_at_cards();
     }
 }

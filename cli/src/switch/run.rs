@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use sluicegate::control::Server;
 use sluicegate::error::{Error, Kind as Mends, Result};
-use sluicegate::ring::Wait;
 use sluicegate_switch::table::{TICKS_PER_SECOND, TableConfig, Tick};
 use sluicegate_switch::{
     Handle, MemberState, Rules, Switch, SwitchConfig, SwitchOutcome, Worker, shared_pool,
@@ -58,10 +57,9 @@ pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
     }
     common.become_user()?;
     let (worker, handle) = Worker::new(switch);
-    let work = Switching { worker, wait: args.receiving.wait };
     let mut control = SwitchControl { handle, ports, server };
     let options = RunOptions { common, wait: args.receiving.wait, stdout_is_taken: false };
-    let ended = supervise(vec![work], options, &Signals::catch()?, &mut control)?;
+    let ended = supervise(vec![Switching(worker)], options, &Signals::catch()?, &mut control)?;
     let SwitchControl { ports, server, .. } = control;
     // Only now, because a watcher takes a lost connection for a switch that was killed.
     drop(server);
@@ -91,10 +89,7 @@ fn table(args: &RunArgs) -> TableConfig {
 }
 
 /// The thread that switches.
-struct Switching {
-    worker: Worker,
-    wait: Wait,
-}
+struct Switching(Worker);
 
 impl Work for Switching {
     /// None while it runs: the switch itself is asked then.
@@ -106,7 +101,7 @@ impl Work for Switching {
 
     fn run(self, thread: &mut WorkerThread<'_, Self::Counts>) -> (Self::Counts, Result<()>) {
         thread.publish_last(None);
-        let ended = self.worker.run(self.wait);
+        let ended = self.0.run(thread.run.wait);
         thread.ended_at(ended.at);
         (Some(ended), Ok(()))
     }
