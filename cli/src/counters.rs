@@ -18,7 +18,7 @@ pub struct Snapshots<T> {
 pub const LAST: u32 = u32::MAX;
 
 impl<T> Snapshots<T> {
-    /// Creates the snapshots of so many workers.
+    /// Creates the list for a number of workers, which have made none.
     pub fn of(workers: usize) -> Self {
         let made = (0..workers).map(|_| (0, None)).collect();
         Self { asked: AtomicU32::new(0), made: Mutex::new(made) }

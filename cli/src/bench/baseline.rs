@@ -38,20 +38,19 @@ pub fn listener(args: &ListenerArgs) -> anyhow::Result<()> {
     writeln!(stdout(), "listening")?;
     let mut received = 0_u64;
     let mut bytes = [0; 2048];
-    loop {
-        match socket.recv(&mut bytes) {
-            Ok(_) => received += 1,
+    let mut looks = true;
+    while !(looks && signals.take()) {
+        looks = match socket.recv(&mut bytes) {
+            Ok(_) => {
+                received += 1;
+                // Seldom, because it is no part of the work.
+                received.is_multiple_of(1024)
+            }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                if signals.take() {
-                    break;
-                }
+                true
             }
             Err(error) => return Err(failed(error).into()),
-        }
-        // Seldom, because it is no part of the work.
-        if received.is_multiple_of(1024) && signals.take() {
-            break;
-        }
+        };
     }
     writeln!(stdout(), "{}", json!({ "received": received }))?;
     Ok(())

@@ -18,7 +18,7 @@ use super::host::Leaving;
 use super::queues::{QueuePair, Served};
 use super::result::Passed;
 use super::watched::Watchers;
-use crate::run::{Work, WorkerThread};
+use crate::run::{DRAIN, LAST_PACKETS, LOOK, Work, WorkerThread};
 
 /// The longest sleep of a thread between two checks of the stop flag.
 const TICK: Duration = Duration::from_millis(50);
@@ -28,16 +28,10 @@ const STUCK_SHARE: u32 = 8;
 /// Bounds of these sleeps.
 const MIN_NAP: Duration = Duration::from_micros(50);
 const MAX_NAP: Duration = Duration::from_millis(5);
-/// Interval between checks for remaining packets after the end.
-const DRAIN: Duration = Duration::from_millis(1);
 /// Time to forward the remaining packets after the end, and again to send them; the rest is dropped.
 const LAST_SENT: Duration = Duration::from_secs(1);
 /// Minimum time for a target's peer to take the last packets, however slow others were.
 const LAST_MOMENT: Duration = Duration::from_millis(40);
-/// Packets received before an interface went down arrive within this time.
-const LAST_PACKETS: Duration = Duration::from_millis(100);
-/// Interval between reads of the kernel's statistics and checks of the interfaces.
-const LOOK: Duration = Duration::from_millis(500);
 /// Rounds between two reads of the clock.
 const ROUNDS: u32 = 64;
 

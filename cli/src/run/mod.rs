@@ -26,7 +26,7 @@ use crate::notice;
 use crate::report::Report;
 use crate::signals::Signals;
 use crate::status::Status;
-pub use receive::{Nothing, ReceiveCounts, Visitor, receive};
+pub use receive::{DRAIN, LAST_PACKETS, LOOK, Nothing, ReceiveCounts, Visitor, receive};
 
 /// A worker that has not answered within this time is held up: the ledger so far goes without it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);

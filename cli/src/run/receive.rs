@@ -16,11 +16,11 @@ use crate::signals::Signals;
 /// The longest sleep of a worker between two checks of the stop flag.
 const TICK: Duration = Duration::from_millis(100);
 /// Interval between checks for remaining packets after the end.
-const DRAIN: Duration = Duration::from_millis(1);
+pub const DRAIN: Duration = Duration::from_millis(1);
 /// Packets received before an interface went down arrive within this time.
-const LAST_PACKETS: Duration = Duration::from_millis(100);
-/// Interval between reads of the kernel's statistics, which are 32-bit counters.
-const LOOK: Duration = Duration::from_millis(500);
+pub const LAST_PACKETS: Duration = Duration::from_millis(100);
+/// Interval between reads of the kernel's statistics, which are 32-bit counters, and checks of interfaces.
+pub const LOOK: Duration = Duration::from_millis(500);
 
 /// A handler of packets. Each worker has one and calls it batch by batch.
 pub trait Visitor: Send {
