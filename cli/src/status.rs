@@ -19,6 +19,7 @@ const ON_TERMINAL: Duration = Duration::from_secs(1);
 const ELSEWHERE: Duration = Duration::from_secs(10);
 
 /// The changes since the last status line, and where to show them.
+#[derive(Default)]
 pub struct Status {
     live: Option<ProgressBar>,
     /// The result is JSON; a line for each interval, too, if one was asked for.
@@ -72,12 +73,7 @@ impl Status {
             json_lines: common.json && common.interval.is_some(),
             stdout_is_taken,
             interval: common.interval.unwrap_or(if terminal { ON_TERMINAL } else { ELSEWHERE }),
-            before: Totals::default(),
-            before_at: Duration::ZERO,
-            missing: None,
-            line: String::new(),
-            lost: String::new(),
-            note: None,
+            ..Self::default()
         }
     }
 

@@ -19,6 +19,7 @@ pub const COLUMNS: [Column; 6] = [
 ];
 
 /// All the view needs to know.
+#[derive(Default)]
 pub struct ViewState {
     /// The namespace, if not the command's own.
     pub netns: Option<String>,
@@ -53,19 +54,8 @@ const INTERVALS_MS: [u64; 9] = [100, 200, 500, 1000, 2000, 5000, 10_000, 30_000,
 
 impl ViewState {
     pub fn new(netns: Option<String>, interval: Duration) -> Self {
-        Self {
-            netns,
-            rates: None,
-            interval,
-            sort: Some(0),
-            reverse: false,
-            paused: false,
-            help: false,
-            queues: true,
-            cpus: true,
-            idle: true,
-            selected: None,
-        }
+        let shown = Self { queues: true, cpus: true, idle: true, ..Self::default() };
+        Self { netns, interval, sort: Some(0), ..shown }
     }
 
     /// New rates, unless the view is paused.
