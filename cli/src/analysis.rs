@@ -47,7 +47,7 @@ fn stream_json(stream: &StreamAnalysis) -> Value {
         object[name] = stream.sum(count).into();
     }
     let Delays { times, longest_ns, other_clock, .. } = &stream.delays;
-    // None where no packet had a time.
+    // Absent if no packet had a time.
     if times.count() > 0 {
         let mut latency = json!({"samples": times.count()});
         for (_, name, share) in PERCENTILES {
@@ -68,7 +68,7 @@ fn worker_json(worker: &WorkerAnalysis) -> Value {
     }
     object["first"] = worker.first.into();
     object["last"] = worker.last.into();
-    // Queues or CPUs that have seen some of it.
+    // Queues or CPUs that received packets of the stream.
     object["ways"] = worker.ways.into();
     object
 }

@@ -85,7 +85,7 @@ fn cpu_list(text: &str) -> Result<Box<[usize]>, units::NotUnderstood> {
 }
 
 impl Common {
-    /// How ports are opened whose packets are shown to somebody as they come.
+    /// Options of ports whose packets a reader sees as they come.
     pub fn options(&self) -> OpenOptions {
         OpenOptions {
             netns: self.netns.clone(),
@@ -95,12 +95,12 @@ impl Common {
         }
     }
 
-    /// How ports are opened whose packets are only recorded or counted.
+    /// Options of ports whose packets are only recorded or counted.
     pub fn recording(&self) -> OpenOptions {
         OpenOptions { latency: Some(RECORDING), ..self.options() }
     }
 
-    /// How ports are opened whose packets are sent on.
+    /// Options of ports whose packets are sent on.
     pub fn forwarding(&self) -> OpenOptions {
         OpenOptions { latency: Some(Duration::ZERO), ..self.options() }
     }
@@ -119,7 +119,7 @@ impl Common {
         self.cpus().iter().copied().try_for_each(sluicegate::link::may_pin)
     }
 
-    /// Gives up privileges where that is wanted, once everything is open.
+    /// Gives up privileges if `--user` is set, once everything is open.
     pub fn become_user(&self) -> sluicegate::Result<()> {
         self.user.as_deref().map_or(Ok(()), privileges::become_user)
     }

@@ -71,8 +71,8 @@ struct Place {
 }
 
 impl Place {
-    /// Does something with the interface, in its namespace. Settings that a killed port left are
-    /// put back on the way, where we may.
+    /// Works on the interface in its namespace. First restores settings that a killed port left, if
+    /// permitted.
     fn with<T: Send>(
         &self,
         work: impl FnOnce(&Interface) -> sluicegate::Result<T> + Send,
@@ -126,7 +126,7 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
             resident.detach(interface)?;
             Ok(Some(Some(users)))
         }
-        // Another version's can be taken off all the same, if nothing else is wrong.
+        // A program of another version can still be removed.
         Err(_) => Ok(Resident::detach_any(interface)?.then_some(None)),
     })?;
     match users {

@@ -61,7 +61,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
         // Nobody looks at the time here.
         port.set_default("timestamp", "off");
     }
-    // Where packets stay in the kernel, that is where they are looked at.
+    // Packets that stay in the kernel are analysed there.
     let in_kernel = match analyze && counts_in_kernel(&port) {
         true => Some(Arc::new(InKernel::new()?)),
         false => None,
@@ -113,7 +113,7 @@ struct CountControl<'a> {
 }
 
 impl CountControl<'_> {
-    /// The report on the whole, of the only port's.
+    /// Makes the whole report from that of the only port.
     fn whole(report: Report) -> Report {
         let mut whole = Report::together(vec![report]);
         whole.ledger.add(Section::Out, "counted", whole.traffic.packets);
@@ -138,7 +138,7 @@ impl RunControl<ReceiveCounts> for CountControl<'_> {
     }
 }
 
-/// How often a worker lets others see what it has counted.
+/// Interval between two updates of a worker's shared counts.
 const SHOW: Duration = Duration::from_millis(100);
 
 /// Analyses the packets of one queue.
@@ -150,7 +150,7 @@ struct Analysing {
     shown_at: Instant,
 }
 
-/// A visitor for each queue, and what they show of their counts meanwhile.
+/// Creates a visitor for each queue, and the counts that they share meanwhile.
 fn visitors(queues: &[Queue]) -> (Vec<Analysing>, Vec<Arc<Mutex<Share>>>) {
     let shown: Vec<_> = queues.iter().map(|_| Arc::new(Mutex::default())).collect();
     let visitors = shown.iter().map(|shown| Analysing {

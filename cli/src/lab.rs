@@ -96,7 +96,7 @@ fn exec(lab: &Lab, host: &str, command: &[OsString]) -> anyhow::Result<()> {
         anyhow::bail!("no command to run is named");
     };
     let error = lab.become_command(host, Command::new(program).args(arguments));
-    // As a shell has it: 127 where there is no such command, 126 where it cannot be run.
+    // As in a shell: 127 if the command does not exist, 126 if it cannot be run.
     let status = match error.errno() {
         Some(libc::ENOENT) => 127,
         Some(libc::EACCES | libc::ENOEXEC) => 126,

@@ -1,4 +1,4 @@
-//! The ledger: where every packet went.
+//! The ledger of every packet's fate.
 //!
 //! Inputs, outputs and losses have names. The rest is [`unexplained`](Ledger::unexplained): zero when all is
 //! well, negative when more came out than is known to have come in.
@@ -12,7 +12,7 @@ use sluicegate::port::QueueStats;
 pub enum Section {
     /// Packets that came in.
     In,
-    /// Packets that went where they should.
+    /// Packets that reached their target.
     Out,
     /// Packets that were lost.
     Loss,
@@ -27,7 +27,7 @@ pub enum Section {
 pub struct LedgerEntry {
     /// Its place in the sum.
     pub section: Section,
-    /// Where: "socket ring full", "disk". Unique within a section.
+    /// The place or cause: "written", "ring_full". Unique within a section.
     pub name: &'static str,
     /// How many packets.
     pub packets: u64,

@@ -16,7 +16,7 @@ use sluicegate::error::{Error, Kind};
 use sluicegate::filter;
 use sluicegate_bench::Failure;
 
-/// Says something on stderr. Where nobody listens any more, that is no reason to stop.
+/// Prints a message on stderr. A closed stderr is no reason to stop.
 pub fn say(text: impl Display) {
     let _ = writeln!(stderr(), "sluice: {text}");
 }
@@ -34,12 +34,12 @@ pub fn reader_left(error: &io::Error, output: impl AsFd) -> bool {
     }
 }
 
-/// An exit status that is not ours: that of a command run for the user.
+/// The exit status of a command that was run for the user.
 #[derive(Debug, thiserror::Error)]
 #[error("exit status {0}")]
 pub struct ExitStatus(pub u8);
 
-/// Prints what went wrong and turns it into the exit status.
+/// Prints an error, and turns it into the exit status.
 pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if let Some(ExitStatus(status)) = error.downcast_ref() {

@@ -9,8 +9,7 @@ use nix::unistd::{
 use sluicegate::error::{Error, Result};
 use sluicegate::socket_file;
 
-/// Leaves the process no way to more privileges than it has: what it executes gets none either. In
-/// threads that are started later, too.
+/// Prevents the process, its later threads and the programs it executes from gaining privileges.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -25,7 +24,7 @@ pub fn gain_no_more() -> Result<()> {
     Ok(())
 }
 
-/// The user and the group of a name; none of a name that [`become_user`] refuses.
+/// The user and group IDs of a name; `None` if the user does not exist.
 pub fn ids_of(name: &str) -> Option<(u32, u32)> {
     let user = User::from_name(name).ok().flatten()?;
     Some((user.uid.as_raw(), user.gid.as_raw()))
@@ -45,7 +44,7 @@ pub fn user(name: &str) -> Result<User> {
             "--user {name}: root has all privileges; name an ordinary user, or leave --user out"
         )));
     }
-    // With the file's capabilities everybody who may run it could become anybody.
+    // If the command's file has capabilities, any caller could become any user.
     if !getuid().is_root() && getuid() != user.uid {
         return Err(Error::Privilege {
             operation: format!("--user {name}: to become another user"),
@@ -56,7 +55,7 @@ pub fn user(name: &str) -> Result<User> {
     Ok(user)
 }
 
-/// Makes the process an ordinary user's. What is open stays open.
+/// Makes the process an ordinary user's. Open files stay open.
 ///
 /// # Errors
 /// As [`user`]; not allowed to change; a thread that has privileges still.
@@ -74,7 +73,7 @@ pub fn become_user(name: &str) -> Result<()> {
         Err(nix::Error::EPERM) if ids.are_ours() => {}
         other => other.map_err(|error| failed(name, error))?,
     }
-    // Of this thread what is left: a process that was never root keeps what its file gave it.
+    // Clears this thread's remaining capabilities: a process that was never root keeps those of its file.
     for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
         caps::clear(None, set).map_err(|error| {
             Error::system("give up the privileges of", name, std::io::Error::other(error))
@@ -88,7 +87,7 @@ pub fn become_user(name: &str) -> Result<()> {
 struct Ids {
     uid: Uid,
     gid: Gid,
-    /// Those that the user is in; a process may be in fewer.
+    /// The user's groups; a process may be in fewer.
     groups: Vec<Gid>,
 }
 
@@ -114,8 +113,8 @@ fn change(name: &std::ffi::CStr, ids: &Ids) -> nix::Result<()> {
     setuid(ids.uid)
 }
 
-/// A process that believes it has given up its privileges and has not is worse than one that
-/// has not tried.
+/// Checks that no thread has a privilege left. A process that only believes so is worse than one that
+/// never tried.
 fn check(name: &str, ids: &Ids) -> Result<()> {
     let failed = |error| Error::system("look at the threads of", "/proc/self/task", error);
     for thread in std::fs::read_dir("/proc/self/task").map_err(failed)? {
@@ -143,7 +142,7 @@ fn check(name: &str, ids: &Ids) -> Result<()> {
     Ok(())
 }
 
-/// The line of a thread's /proc/…/status that says it is another's or may do what others may not.
+/// The line of a thread's /proc/…/status that shows another user or a privilege.
 fn privileged<'a>(status: &'a str, ids: &Ids) -> Option<&'a str> {
     const KEYS: [&str; 6] = ["Uid", "Gid", "Groups", "CapPrm", "CapEff", "CapAmb"];
     let is_group = |word: &str| ids.groups.iter().any(|group| word == group.to_string());

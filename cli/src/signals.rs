@@ -18,7 +18,7 @@ use sluicegate::error::{Error, Result};
 
 /// Ask a command to end.
 const END: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
-/// End the process at once where the end has been asked for.
+/// End the process at once after a signal has asked for the end.
 const END_AT_ONCE: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
 /// Asks for the ledger so far.
 const LEDGER: Signal = Signal::SIGUSR1;
@@ -117,7 +117,7 @@ impl Signals {
         thread.map(|_| ()).map_err(|e| Error::system("start", "the thread for signals", e))
     }
 
-    /// Waits until `deadline`; true where a signal has asked for the end before.
+    /// Waits until `deadline`. Returns true if a signal asks for the end before it.
     pub fn wait(&self, deadline: Instant) -> Result<bool> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -188,7 +188,7 @@ impl Drop for Signals {
             true => SigSet::from(Signal::SIGINT),
             false => self.blocked,
         };
-        // It can fail only for a set that is none.
+        // It fails only for an invalid set.
         let _ = unblocked.thread_unblock();
     }
 }

@@ -54,8 +54,8 @@ pub fn show_bps(bps: f64) -> String {
     show_scaled(bps, 1000.0, SI, "bit/s")
 }
 
-/// A number for a column, whose head says the unit: `0`, `0.5`, `999`, `1.20k`, `14.9M`. Three
-/// digits with a prefix, so that what moves is the value and not its width.
+/// A number for a column whose head has the unit: `0`, `0.5`, `999`, `1.20k`, `14.9M`. Three digits with
+/// a prefix keep the width.
 pub fn show_si(value: f64) -> String {
     match scaled(value, 1000.0, SI) {
         (value, "") => significant(value),
@@ -84,7 +84,7 @@ pub fn show_duration(duration: Duration) -> String {
 
 /// A part of a whole: `12.5 %`; nothing of nothing is 0 %.
 pub fn show_percent(part: u64, whole: u64) -> String {
-    // What is not none, or not all, is not rounded to it.
+    // A part is never rounded to none or all.
     match 100.0 * part as f64 / whole.max(1) as f64 {
         percent if part > 0 && percent < 0.01 => "< 0.01 %".into(),
         percent if part < whole && percent > 99.99 => "> 99.99 %".into(),
@@ -128,7 +128,7 @@ fn three_digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// Three digits that matter, zeros at the end of a fraction left out.
+/// Three significant digits, without zeros at the end of a fraction.
 fn significant(value: f64) -> String {
     let digits = three_digits(value);
     match digits.contains('.') {

@@ -92,7 +92,7 @@ impl Work for &mut SendWork {
     }
 
     fn is_pinned(&self) -> bool {
-        // The CPUs are those of the programs.
+        // `--cpus` names CPUs for the programs.
         !matches!(self, SendWork::Live(_))
     }
 
@@ -134,7 +134,7 @@ pub fn send(
     let options = RunOptions { common, wait: Wait::Sleep, stdout_is_taken: false };
     let ended = supervise(work.iter_mut().collect(), options, &signals, &mut control)?;
     let report = report.count(&ended, steering.as_ref());
-    // Where packets go to standard output, that is for them alone.
+    // Standard output may be the target of packets; then the report goes to stderr.
     report.publish(port.kind() == Kind::Pcap && port.name() == "-", common.json)?;
     ended.result?;
     // A source's failure is no reason for other workers to end: each sends what it has before.

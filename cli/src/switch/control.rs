@@ -31,7 +31,7 @@ pub enum Request {
         #[serde(skip)]
         json: bool,
     },
-    /// The table, from a place on that the last answer told.
+    /// A part of the table, from the bucket that the last answer named.
     #[command(skip)]
     Table {
         #[serde(default)]
@@ -83,7 +83,7 @@ pub enum Request {
 const PIECE: usize = 256;
 const PIECES: usize = 8;
 
-/// A switch, and what is known of its ports.
+/// A running switch and its ports, for the control socket.
 pub struct Answering<'a, 'b> {
     pub handle: &'a Handle,
     pub ports: &'a mut Ports<'b>,
@@ -91,7 +91,7 @@ pub struct Answering<'a, 'b> {
 
 impl Service for Answering<'_, '_> {
     fn answer(&mut self, client: u64, request: &str) -> Answer {
-        // A watcher is told in plain words: he wants a file, and no JSON.
+        // A watcher gets a line of text and a file instead of JSON.
         if request.starts_with("watch ") {
             let watched = request.parse().and_then(|watch| self.watch(client, watch));
             return watched.unwrap_or_else(said);
@@ -103,7 +103,7 @@ impl Service for Answering<'_, '_> {
     }
 
     fn left(&mut self, client: u64) {
-        // A switch that has ended has let go of all.
+        // A switch that has ended has no watchers.
         let _ = self.handle.ask(move |switch| switch.unwatch(client));
     }
 }
@@ -140,7 +140,7 @@ impl Answering<'_, '_> {
         }
     }
 
-    /// A watcher gets his ring, and has it until he goes.
+    /// Gives a watcher its ring, until it disconnects.
     fn watch(&self, client: u64, watch: WatchRequest) -> Result<Answer> {
         let (writer, files) = Writer::new(&watch)?;
         let line = format!("watching {}", watch.port);
@@ -198,7 +198,7 @@ impl Answering<'_, '_> {
     }
 }
 
-/// An address as the table has it.
+/// Parses an address as a number, as the table has it.
 fn number(text: &str) -> Result<u64> {
     let Mac([a, b, c, d, e, f]) =
         text.parse().map_err(|error| Error::Usage(format!("'{text}': {error}")))?;
@@ -221,7 +221,7 @@ pub fn ask(request: &Request, socket: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends a request; what the switch cannot do is an error as if it were our own.
+/// Sends a request. An error of the switch becomes this command's.
 fn send(client: &mut Client, request: &Request) -> anyhow::Result<Value> {
     let (answer, _) = client.ask(&serde_json::to_string(request)?)?;
     let answer: Value = serde_json::from_str(&answer)?;
@@ -242,7 +242,7 @@ fn show(client: &mut Client, request: &Request, as_json: bool) -> anyhow::Result
         if let Value::Array(some) = answer["entries"].take() {
             entries.extend(some);
         }
-        // It only goes up: an answer that does not is the end.
+        // Bucket numbers only grow: any other answer is the end.
         next = answer["next"].as_u64().filter(|&next| next > from);
     }
     shown["table"] = entries.into();

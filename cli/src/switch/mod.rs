@@ -37,7 +37,7 @@ What an interface receives goes to the switch; by xdp: the host does not get it.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 #[command(subcommand_negates_reqs = true)]
-// One thread switches: the flag is only known so that the error can say what to do instead.
+// One thread switches: the flag exists only for an error with the remedy.
 #[command(mut_arg("threads", |flag| flag.hide(true)))]
 pub struct Args {
     #[command(subcommand)]
@@ -135,7 +135,7 @@ pub fn switch(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// A port and its name in the switch: `NAME=PORT`, or `PORT` and what it is called anyway.
+/// A port and its name in the switch: `NAME=PORT`, or `PORT` with its usual name.
 #[derive(Clone, Debug)]
 pub struct Named {
     pub name: String,
@@ -215,7 +215,7 @@ impl Settings {
             pairs.iter().rev().find(|(of, _)| of == name).map(|(_, value)| value.clone())
         };
         let says = |names: &[String]| names.iter().any(|said| said == name);
-        // A limit with the port's name before one of all ports.
+        // A limit for the port's name takes precedence over one for all ports.
         let mut limits =
             self.storm_limit.iter().map(|text| text.split_once('=').unwrap_or(("", text)));
         let of_all = limits.clone().rfind(|(of, _)| of.is_empty());
@@ -230,7 +230,7 @@ impl Settings {
         }
     }
 
-    /// Refuses what is said of ports that are not there.
+    /// Rejects settings of ports that do not exist.
     ///
     /// # Errors
     /// A name that none of these ports has.

@@ -89,12 +89,12 @@ impl Ports<'_> {
         whole
     }
 
-    /// The report of the whole as its ports stand, while the switch runs.
+    /// The report of the whole while the switch runs.
     pub fn report_so_far(&self, ports: &[MemberState], elapsed: Duration) -> Report {
         whole(self.reports.iter().map(Report::so_far).collect(), ports, elapsed)
     }
 
-    /// Says what has happened to a port.
+    /// Prints an event of a port, and notes it in the report.
     pub fn tell(&mut self, event: Event, status: &Status) {
         let text = match event {
             Event::Failed(name, error) => format!("{name} is out of the switch: {error}"),
@@ -109,10 +109,10 @@ impl Ports<'_> {
     }
 }
 
-/// The loss name of packets that went on to other ports of the switch, and so did not leave it here.
+/// The entry of packets that went to other ports of the switch.
 const DELIVERED: &str = "delivered";
 
-/// A port's counts besides those of reception, by their names in the JSON.
+/// A port's counts of switching, by their names in the JSON.
 pub fn switching(state: &MemberState) -> Map<String, Value> {
     let counts = &state.counts;
     let fields = [
@@ -136,8 +136,8 @@ pub fn switching(state: &MemberState) -> Map<String, Value> {
     name.into_iter().chain(fields).chain([("down".to_owned(), state.down.into())]).collect()
 }
 
-/// Where a port's packets went, those that came from it and those for it. What its interface made of
-/// these is known at the end.
+/// The ledger of a port: packets that came from it, and packets for it. Their fate at its interface is
+/// known at the end.
 pub fn port_ledger(state: &MemberState, transmission: Option<&Transmission>) -> Ledger {
     let mut ledger = Ledger::default();
     let (counts, stats) = (&state.counts, &state.stats);
@@ -163,7 +163,7 @@ pub fn port_ledger(state: &MemberState, transmission: Option<&Transmission>) -> 
     ledger
 }
 
-/// Where the packets of the whole switch went. What passed from port to port is no more in it.
+/// The ledger of the whole switch, without packets passed from port to port.
 fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
     let sum = |n: fn(&MemberState) -> u64| states.iter().map(n).sum();
     let mut ledger = Ledger::default();
@@ -197,7 +197,7 @@ fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     report.details = switching(state);
 }
 
-/// The report of the whole switch over those of its ports, which it fills in.
+/// Fills in the ports' reports, and makes that of the whole switch.
 fn whole(mut ports: Vec<Report>, states: &[MemberState], elapsed: Duration) -> Report {
     for state in states {
         if let Some(report) = ports.get_mut(state.id as usize) {

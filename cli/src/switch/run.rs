@@ -20,7 +20,7 @@ use crate::run::{Outcomes, RunControl, RunOptions, Work, WorkerThread, supervise
 use crate::signals::Signals;
 use crate::status::Status;
 
-/// Between two looks at what has happened.
+/// Interval between two checks for events and requests.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Runs the switch until its end.
@@ -67,8 +67,7 @@ pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
     Ok(ended.result?)
 }
 
-/// Where requests come. One that nobody asked for is left out, with a notice, where it cannot be
-/// had.
+/// Opens the control socket. If no flag asked for it, a failure is only a notice.
 fn listen(place: &Where) -> Result<Option<Server>> {
     match Server::bind(&place.path()?) {
         Err(error) if error.kind() != Mends::Usage && place.control.is_none() => {
@@ -92,7 +91,7 @@ fn table(args: &RunArgs) -> TableConfig {
 struct Switching(Worker);
 
 impl Work for Switching {
-    /// None while it runs: the switch itself is asked then.
+    /// `None` while it runs: requests go to the switch itself then.
     type Counts = Option<SwitchOutcome>;
 
     fn name(&self) -> String {

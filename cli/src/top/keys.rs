@@ -44,7 +44,7 @@ pub struct ViewState {
 pub enum KeyAction {
     Nothing,
     Interval(Duration),
-    /// Give the terminal back and stop, until the shell says to go on.
+    /// Restore the terminal and stop, until the shell continues the process.
     Suspend,
     Quit,
 }
@@ -80,7 +80,7 @@ impl ViewState {
         interfaces
     }
 
-    /// Where the selected interface stands among those shown.
+    /// The row of the selected interface.
     pub fn selected_row(&self) -> usize {
         let interfaces = self.interfaces();
         let name = self.selected.as_deref();

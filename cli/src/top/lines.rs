@@ -1,6 +1,6 @@
 //! Aligned lines for each interval: the interfaces, then the queues and CPUs that are at work.
 //!
-//! Each line begins with the time and what it is about, so that `grep` and `awk` find their way.
+//! Each line begins with the time and its subject, for `grep` and `awk`.
 
 use std::fmt::Write;
 

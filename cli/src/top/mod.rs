@@ -108,8 +108,8 @@ impl Watch {
         Ok(rates)
     }
 
-    /// The next reading is an interval after this one was due, or after now where that has
-    /// passed already (the machine slept, the interval was changed).
+    /// Schedules the next reading an interval after this one was due; an interval from now if that time
+    /// has passed (the machine slept, the interval was changed).
     fn schedule(&mut self) {
         let due = self.next + self.interval;
         let now = Instant::now();

@@ -124,8 +124,8 @@ fn draw_interfaces(frame: &mut Frame, area: Rect, state: &ViewState) {
     frame.render_stateful_widget(table, area, &mut position);
 }
 
-/// How many columns, the name's first, fit beside a name of ten letters. One that does not fit
-/// is left out: half a number is a wrong one.
+/// Returns the number of columns, the name included, that fit beside a name of ten letters. A column
+/// that does not fit is left out, because half a number is wrong.
 fn interface_columns(width: u16) -> usize {
     let numbers = (width.saturating_sub(10) / NUMBER).min(6);
     let state = width >= 10 + 6 * NUMBER + 1 + STATE;
@@ -210,7 +210,7 @@ fn draw_cpus(frame: &mut Frame, area: Rect, cpus: &[CpuRates]) {
     let mut cpus: Vec<&CpuRates> = cpus.iter().collect();
     let mut title = " CPUs".to_owned();
     if cpus.len() > room(area) {
-        // Where not all fit, those that handle packets come first.
+        // If not all fit, CPUs that handle packets come first.
         cpus.sort_by(|a, b| b.softirq.total_cmp(&a.softirq).then(b.busy.total_cmp(&a.busy)));
         title += " by softirq";
     }
@@ -273,7 +273,7 @@ fn room(area: Rect) -> usize {
     area.height.saturating_sub(PANE).into()
 }
 
-/// The end of a title that tells of rows without room.
+/// The end of a title: the number of rows without room.
 fn unseen(rows: usize, area: Rect) -> String {
     match rows.saturating_sub(room(area)) {
         0 => " ".into(),
@@ -289,7 +289,7 @@ fn number(text: String) -> Cell<'static> {
     cell(text, Style::new(), true)
 }
 
-/// A number that is red where it is not zero.
+/// A number, red if it is not zero.
 fn loss(rate: Option<f64>) -> Cell<'static> {
     let style = if rate > Some(0.0) { LOSS } else { Style::new() };
     cell(si_or_dash(rate), style, true)
