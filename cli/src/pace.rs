@@ -31,8 +31,8 @@ pub struct TargetRate {
     pub achieved_pps: f64,
 }
 
-/// Where the lines of the text end: powers of two, at which classes end, too. What is behind the
-/// last has its own line.
+/// The ends of the text's lines: powers of two, where classes end, too. Later packets have a line of
+/// their own.
 const LINES_NS: [u64; 7] = [1 << 7, 1 << 10, 1 << 13, 1 << 17, 1 << 20, 1 << 23, 1 << 27];
 /// How long the longest bar is.
 const BAR: u64 = 24;

@@ -81,7 +81,7 @@ pub struct Args {
     common: Common,
 }
 
-/// A file's name as a port. What follows a `?` in it are the port's options.
+/// Parses a file's name as a port. The port's options may follow a `?`.
 fn file(text: &str) -> std::result::Result<PortName, String> {
     let name = if text.starts_with("pcap:") { text.to_owned() } else { format!("pcap:{text}") };
     name.parse().map_err(|error: Error| error.to_string())
@@ -124,7 +124,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         rewrite: Arc::new(rewrite),
         keep_bytes: KEEP_BYTES,
     };
-    // Opened here, where signals still end the command: a pipe may keep it waiting.
+    // Opened before signals are caught: a pipe may keep the command waiting.
     let sources = Replay::open(&file, &options, port.queues.len() as u32)?;
     let sources = sources.into_iter().map(|source| Box::new(source) as Box<dyn PacketSource>);
     let sender = Sender::Ring { port, sources: sources.collect() };
@@ -179,13 +179,13 @@ const ETHERNET: Described = Described {
     comment: String::new(),
 };
 
-/// Threads that are asked for. One keeps all packets in order, not only those of a flow.
+/// The number of threads. A single one keeps the order of all packets, not only within flows.
 fn threads(args: &Args) -> u32 {
     let named = args.port.queues().map(|queues| queues.count() as u32);
     args.common.threads.or(named).unwrap_or(1)
 }
 
-/// Opens what is sent to, a queue for each thread.
+/// Opens the target, with a queue for each thread.
 fn open(args: &Args, wish: Wish) -> Result<Port> {
     let threads = threads(args);
     let options = sending(args.port.kind(), threads, &args.common);

@@ -225,7 +225,7 @@ impl Report {
         whole
     }
 
-    /// Notes what the host has dropped meanwhile, once for all ports.
+    /// Notes the host's drops meanwhile, once for all ports.
     pub fn note_host_drops(&mut self) {
         // Each port's watch saw the same drops; the longest saw most of them.
         let ports = self.ports.iter().map(|report| report.host_dropped);
@@ -396,7 +396,7 @@ impl Report {
         for (loss, remedy) in remedies(ledger) {
             writeln!(out, "  advice {}: {remedy}", loss.replace('_', " "))?;
         }
-        // The interface's own count includes others' packets: it only helps where something is unexplained.
+        // The interface's own count includes others' packets: it only helps if packets are unexplained.
         let helps = |name| name != "card_received" || unexplained != 0;
         let notes = ledger.entries(Section::Note);
         for entry in notes.filter(|entry| entry.packets > 0 && helps(entry.name)) {

@@ -18,7 +18,7 @@ use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 const ON_TERMINAL: Duration = Duration::from_secs(1);
 const ELSEWHERE: Duration = Duration::from_secs(10);
 
-/// The changes since the last status line, and where to show them.
+/// The status of a run: the changes since the last line, and their destination.
 #[derive(Default)]
 pub struct Status {
     live: Option<ProgressBar>,
@@ -145,7 +145,7 @@ impl Status {
         }
     }
 
-    /// Says something above the live line.
+    /// Prints a message above the live line.
     pub fn say(&self, text: impl Display) {
         match &self.live {
             Some(bar) => bar.suspend(|| notice::say(text)),

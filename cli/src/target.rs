@@ -16,15 +16,14 @@ use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, Use};
 use crate::args::Common;
 use crate::notice;
 
-/// The interface that a port sends out of; none for files and
-/// TAP devices.
+/// The interface that a port sends out of; `None` for files and TAP devices.
 ///
 /// # Errors
 /// A port that only receives; no such interface.
 pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Interface>> {
     match port.kind() {
         Kind::Packet | Kind::Xdp | Kind::Live => link::interface(netns, port.name()).map(Some),
-        // What a TAP device is sent the host receives, as with host: it does not leave.
+        // The host receives packets sent to a TAP device or a host: port: they do not leave it.
         Kind::Pcap | Kind::Null | Kind::Memif | Kind::Host | Kind::Tap => Ok(None),
         Kind::Mirror | Kind::Monitor => Err(port.error(format!(
             "a {}: port only receives: send to packet:, xdp: or live:",
@@ -33,7 +32,7 @@ pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Inter
     }
 }
 
-/// The interface that a port sends out of, if that may be sent to; none for files.
+/// The interface that a port sends out of, if sending there is allowed; `None` for files.
 ///
 /// # Errors
 /// As those of [`interface_of`]; the interface carries the default route, and `yes` is not its name.
@@ -59,7 +58,7 @@ pub fn interface_to_send(
     Ok(interface)
 }
 
-/// Bits a second, where the driver says.
+/// The link's speed in bits a second, if the driver reports it.
 pub fn link_speed(interface: &str, netns: Option<&str>) -> Option<f64> {
     let speed = Ethtool::open(netns).and_then(|mut ethtool| ethtool.speed(interface));
     speed.ok().flatten().map(|mbit| f64::from(mbit) * 1e6)
@@ -161,7 +160,7 @@ pub fn sending(kind: Kind, threads: u32, common: &Common) -> OpenOptions {
     OpenOptions { usage: Use::Send, queues, ..common.options() }
 }
 
-/// Leaves a port as many queues as threads are to send, and says where it has fewer.
+/// Limits a port to one queue per sending thread; prints a notice if it has fewer.
 pub fn limit_queues(port: &mut Port, threads: u32) {
     port.queues.truncate(threads as usize);
     let queues = port.queues.len();
@@ -181,8 +180,8 @@ const LIVE: &str = "live:";
 pub enum Wish {
     /// How many packets leave.
     Speed,
-    /// When each of them leaves. So not by another thread, which has to be woken or keeps a CPU busy:
-    /// with two CPUs, what leaves by `live:` came out milliseconds late where `packet:` was 20 µs late.
+    /// When each of them leaves. This excludes `live:`, whose thread has to be woken or keeps a CPU busy:
+    /// with two CPUs, its packets left milliseconds late, those of `packet:` 20 µs.
     Times,
 }
 
@@ -190,7 +189,7 @@ pub enum Wish {
 /// a port with as many queues as wanted; `xdp:` has the card's queues.
 ///
 /// # Errors
-/// As of `packet:`, where nothing better goes.
+/// Those of `packet:`, if nothing better works.
 pub fn best(port: &PortName, options: &OpenOptions, wish: Wish) -> Result<Port> {
     if !(port.is_bare() && port.with_kind(Kind::Live).is_some()) {
         return Port::open(port, options);
@@ -231,7 +230,7 @@ pub fn short(error: &Error) -> String {
 pub fn zero_copy(port: &PortName, options: &OpenOptions) -> Result<Port> {
     let netns = options.netns.as_deref();
     let interface = link::interface(netns, port.name())?;
-    // To try takes the program onto the interface, for which some cards begin anew.
+    // A try attaches the program, for which some cards reset.
     if xdp_abilities(netns, &interface)?.is_some_and(|abilities| !abilities.zero_copy()) {
         return Err(Error::Unsupported {
             feature: format!("zero-copy with {}", interface.name),

@@ -31,7 +31,7 @@ pub trait ChunkSink: Send + Sync {
     fn has_failed(&self) -> bool;
 }
 
-/// Where full chunks go.
+/// The route of full chunks.
 pub enum ChunkRoute {
     /// Straight to the output: this is the only queue.
     Straight,
@@ -111,7 +111,7 @@ impl<S: ChunkSink> ChunkSender<S> {
                     if self.options.hurries && self.options.quiet.is_some() {
                         let _ = to.send(Message::Hurry);
                     }
-                    // Backpressure: the kernel's ring takes what comes meanwhile.
+                    // Backpressure: packets wait in the kernel's ring meanwhile.
                     back.recv().unwrap_or_else(|_| self.encoder.chunk_of(self.options.bytes))
                 });
                 let full = std::mem::replace(&mut self.chunk, next);
@@ -160,7 +160,7 @@ pub struct MergeOrder {
     pub live: bool,
 }
 
-/// The thread that merges: its end says how many records came too late to be in order.
+/// The merging thread; it returns the number of records that came too late to be in order.
 pub type Merging = Option<JoinHandle<u64>>;
 
 /// Makes each queue's route to an output; of several, starts the thread that merges.

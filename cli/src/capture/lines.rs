@@ -19,10 +19,10 @@ const STRAIGHT_BYTES: usize = 64 << 10;
 const MERGED_BYTES: usize = 8 << 10;
 /// The text of one queue that may wait: as much as chunks of a queue on their way to a file.
 const MAX_BYTES: usize = 32 << 20;
-/// How often a queue in which nothing comes says so and lets lines go.
+/// Interval at which an idle queue hands on lines and promises silence.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-/// Standard output, where the lines of all queues go.
+/// Standard output, shared by the lines of all queues.
 #[derive(Default)]
 pub struct LineOutput {
     state: Mutex<LineState>,
@@ -40,12 +40,12 @@ struct LineState {
 }
 
 impl LineOutput {
-    /// Packets whose lines standard output did not take.
+    /// Packets whose lines were not written.
     pub fn lost(&self) -> u64 {
         self.lock().lost
     }
 
-    /// Packets whose lines went after a later one's.
+    /// Packets whose lines were written after a later one's.
     pub fn late(&self) -> u64 {
         self.lock().late
     }

@@ -57,7 +57,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         ports.push((port, report));
     }
     let file = options.output.as_ref().map(|config| Output::prepare(config.clone())).transpose()?;
-    // Files begun later are begun by the user: so are all, and what the user may not do is refused now.
+    // The user begins later files, so the user begins the first, too: a missing permission shows now.
     let first = options.output.as_ref().is_some_and(OutputConfig::begins_files_later);
     if first {
         options.args.common.become_user()?;
@@ -132,7 +132,7 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// Says on a terminal what begins now: a file says nothing until its end, and a link may be quiet.
+    /// Announces the capture on a terminal: a file shows nothing until its end, and a link may be quiet.
     fn announce(&self) {
         let options = self.options;
         let is_live = options.args.ports.iter().any(|port| port.kind() != Kind::Pcap);
@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
     ) -> Result<()> {
         let options = self.options;
         let Port { name, queues, .. } = port;
-        // Of all interfaces, which appear with their first packets.
+        // The port receives from all interfaces, which appear with their first packets.
         let several =
             ports::is_any(&name) && queues.iter().all(|queue| queue.interfaces().is_empty());
         let filter = name.option("filter").map(str::to_owned);
@@ -298,7 +298,7 @@ impl RunControl<ReceiveCounts> for Session<'_> {
     }
 }
 
-/// The report on the whole, before what became of the packets.
+/// Makes the report on the whole, without the packets' fate.
 fn together(reports: Vec<Report>) -> Report {
     let mut whole = Report::together(reports);
     for port in &mut whole.ports {
@@ -308,7 +308,7 @@ fn together(reports: Vec<Report>) -> Report {
     whole
 }
 
-/// Adds up what workers have received, at the end.
+/// Adds up the workers' counts, at the end.
 fn totals(outcomes: &Outcomes<ReceiveCounts>) -> Totals {
     let mut totals = Totals::default();
     for ReceiveCounts { packets, stats, after_end, .. } in
@@ -355,7 +355,7 @@ fn account_for_lines(report: &mut Report, lines: &LineOutput, options: &Options)
     report.ledger.add(Section::Note, late, lines.late());
 }
 
-/// Where the packets went that were to be written.
+/// Accounts for written, lost and deleted packets.
 fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, late: u64) {
     report.ledger.add(Section::Out, "written", summary.packets);
     report.ledger.add(Section::Loss, "not_written", summary.lost);

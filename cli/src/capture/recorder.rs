@@ -219,7 +219,7 @@ impl Visitor for Capture {
     }
 }
 
-/// A port's statistics; they are those of its only interface, so a file's several have none.
+/// Sets a port's statistics: those of its only interface. Several interfaces of a port have none.
 pub fn set_statistics(output: &mut Output, numbers: &Numbers, totals: Totals, started_ns: u64) {
     let known = numbers.known().filter(|_| !numbers.several);
     let Some(&[number]) = known.as_deref() else { return };

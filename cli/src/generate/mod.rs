@@ -189,7 +189,7 @@ struct SendMethod<'a> {
 }
 
 impl SendMethod<'_> {
-    /// Opens what sends: out of an interface, or without one to a file.
+    /// Opens the sender, to an interface or to a file.
     ///
     /// # Errors
     /// A method that the port does not go with; whatever opening it fails at.
@@ -219,7 +219,7 @@ impl SendMethod<'_> {
         }
     }
 
-    /// Without live frames, for a reason: where AF_XDP sends without copying it is the fastest.
+    /// Opens the best sender without live frames: AF_XDP if it is zero-copy, otherwise `sendmmsg`.
     fn without_live(&self, plan: &Arc<Plan>, reason: String) -> Result<Sender> {
         let from = "live frames";
         match zero_copy(self.port, &self.options(Kind::Xdp)) {
@@ -256,7 +256,7 @@ impl SendMethod<'_> {
             )));
         }
         let dial = self.steering.map(Steering::dial);
-        // A program sends to an interface of the namespace that it is run in.
+        // A program must run in the namespace of its interface.
         let programs = netns::run_in(netns, || {
             (0..workers)
                 .map(|worker| Live::new(plan, (worker, workers), interface, dial.as_ref()))
@@ -272,7 +272,7 @@ impl SendMethod<'_> {
         Ok(self.through(port, plan, fallen))
     }
 
-    /// Through a port as it is named.
+    /// Sends through a port, as named.
     fn ring(&self, port: &PortName, plan: &Arc<Plan>) -> Result<Sender> {
         let opened = Port::open(port, &self.options(port.kind()))?;
         Ok(self.through(opened, plan, Vec::new()))

@@ -83,7 +83,7 @@ impl SpecArgs {
     /// Builds the specification.
     ///
     /// # Errors
-    /// What is wrong, with its line or its flag.
+    /// The specification is invalid; the error names the line or the flag.
     pub fn spec(&self) -> Result<Spec> {
         let flags = self.flags();
         let base = match (&self.spec, &self.profile) {
@@ -135,12 +135,12 @@ fn profiles() -> String {
 /// Packets of a stream that are looked at for their destinations.
 const SAMPLED: usize = 16;
 
-/// Works out what is sent out of an interface, or into a file. Streams that name no destination MAC get
-/// that of the next hop. If the plan is only shown, no neighbour is asked: a next hop that is not known
-/// gets an address that no card has.
+/// Makes the plan of packets for an interface, or for a file. Streams that name no destination MAC get
+/// that of the next hop. If the plan is only shown, no neighbour is asked: an unknown next hop gets an
+/// address that no card has.
 ///
 /// # Errors
-/// What does not fit together; a next hop that cannot be resolved.
+/// The specification contradicts itself; a next hop does not resolve.
 pub fn plan(
     spec: &Spec,
     interface: Option<&Interface>,
@@ -150,7 +150,7 @@ pub fn plan(
     let defaults = of_interface(interface);
     let plan = spec.plan(&defaults).map_err(wrong)?;
     let Some(interface) = interface.filter(|it| it.mac.is_some()) else { return Ok(plan) };
-    // Where another default changes nothing, the specification names the next hop itself.
+    // If another default changes nothing, the specification itself names the destination.
     let other = spec.plan(&Defaults { dmac: [0xff; 6], ..defaults }).map_err(wrong)?;
     if plan == other {
         return Ok(plan);

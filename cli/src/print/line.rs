@@ -81,17 +81,17 @@ impl<'p> Line<'p> {
         self.decimal(length);
     }
 
-    /// Where the line ends now, for [`Self::back_to`].
+    /// The current end of the line, for [`Self::back_to`].
     pub fn mark(&self) -> usize {
         self.out.len()
     }
 
-    /// Takes back what was written since.
+    /// Removes the text written since.
     pub fn back_to(&mut self, mark: usize) {
         self.out.truncate(mark);
     }
 
-    /// Counts one network header more; false when it is one too many.
+    /// Counts one more network header. Returns false if it is one too many.
     pub fn deeper(&mut self) -> bool {
         self.depth += 1;
         let follow = self.depth <= DEPTH;
@@ -260,9 +260,9 @@ type FirstNumbers = [u32; 2];
 /// The offsets that make a segment's sequence numbers relative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Base {
-    /// For what the segment's sender counts: `seq`.
+    /// The offset of the sender's numbers: `seq`.
     pub sent: u32,
-    /// For what it acknowledges: `ack`, and the edges of a selective acknowledgement.
+    /// The offset of acknowledged numbers: `ack`, and the edges of a selective acknowledgement.
     pub acknowledged: u32,
     /// The connection's first packet seen: its own numbers are shown as they are.
     pub fresh: bool,

@@ -1,8 +1,7 @@
-//! One line a packet, in the words of `tcpdump -nn`, so that what people know how to read, and
-//! to search, stays what it is.
+//! Prints one line a packet, in the words of `tcpdump -nn`, which people know how to read and search.
 //!
 //! Ethernet, ARP, IPv4, IPv6, TCP, UDP, ICMP and ICMPv6 are written as tcpdump 4.99 writes them.
-//! What TCP and UDP carry is not looked into: the line ends where tcpdump would begin with it.
+//! Payloads of TCP and UDP are not read: the line ends where tcpdump would begin with them.
 //! A packet cut by the snapshot length says where: `[|tcp]`. Any bytes give a line.
 
 mod icmp;
@@ -71,7 +70,7 @@ impl Printer {
     }
 }
 
-/// How a line says when.
+/// The format of a line's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum TimeFormat {
     /// `12:00:00.123456`, local time
@@ -119,7 +118,7 @@ impl TimePrinter {
     }
 
     fn format(&self, second: u64) -> String {
-        // 64 bits of nanoseconds end in the year 2554, and what has a date in 9999.
+        // 64 bits of nanoseconds end in the year 2554, dates in 9999.
         let time = Timestamp::from_second(second as i64).unwrap_or(Timestamp::MAX);
         let time = self.zone.to_datetime(time);
         match self.format {

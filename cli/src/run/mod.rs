@@ -75,7 +75,7 @@ pub trait RunControl<T> {
         status.show(Totals::sum(counters), elapsed);
     }
 
-    /// Does what is due; Break ends the run for the user, who pressed a key.
+    /// Does periodic work. Break ends the run for the user, who pressed a key.
     fn tick(&mut self, _status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
@@ -370,12 +370,12 @@ impl Stop {
 
     /// Wakes the control thread.
     fn wake(&self) {
-        // It fails only where a wake-up is pending.
+        // It fails only if a wake-up is pending.
         let _ = self.wake.write(1);
     }
 }
 
-/// Tells all workers to stop when it is dropped: one that fails, however it fails, ends the run.
+/// Ends the run when dropped: a worker that fails in any way stops the others.
 struct StopOnDrop<'a>(&'a Stop);
 
 impl Drop for StopOnDrop<'_> {

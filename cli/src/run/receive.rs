@@ -35,7 +35,7 @@ pub trait Visitor: Send {
         ControlFlow::Continue(())
     }
 
-    /// Called when no packet has come for a moment: hands on what is held back.
+    /// Called when no packet has come for a moment: hands on held-back records.
     fn idle(&mut self) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
