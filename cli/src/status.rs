@@ -6,7 +6,7 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use serde_json::json;
 use sluicegate_traffic::analyse::Analysis;
 
 use crate::args::Common;
@@ -35,21 +35,6 @@ pub struct Status {
     line: String,
     lost: String,
     note: Option<String>,
-}
-
-#[derive(Serialize)]
-struct StatusLine {
-    time_s: f64,
-    interval_s: f64,
-    #[serde(flatten)]
-    traffic: Traffic,
-    lost: u64,
-    /// Missing sequence numbers of stamped packets.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stamped_lost: Option<u64>,
-    /// Stamped packets that came after one with a higher number.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stamped_reordered: Option<u64>,
 }
 
 /// Returns true if the status of a run with these flags is a live line.
@@ -107,15 +92,20 @@ impl Status {
         self.before_at = at;
         let traffic = Traffic::over(now.packets - before.packets, now.bytes - before.bytes, time);
         if self.json_lines {
-            let line = StatusLine {
-                time_s: at.as_secs_f64(),
-                interval_s: time.as_secs_f64(),
-                traffic,
-                lost: now.lost.saturating_sub(before.lost),
-                stamped_lost: self.missing.map(|(lost, _)| lost),
-                stamped_reordered: self.missing.map(|(_, reordered)| reordered),
-            };
-            let Ok(line) = serde_json::to_string(&line) else { return };
+            let mut line = json!({
+                "time_s": at.as_secs_f64(),
+                "interval_s": time.as_secs_f64(),
+                "packets": traffic.packets,
+                "bytes": traffic.bytes,
+                "pps": traffic.pps,
+                "bps_l1": traffic.bps_l1,
+                "bps_l2": traffic.bps_l2,
+                "lost": now.lost.saturating_sub(before.lost),
+            });
+            if let Some((lost, reordered)) = self.missing {
+                line["stamped_lost"] = lost.into();
+                line["stamped_reordered"] = reordered.into();
+            }
             // A reader that has left is no reason to stop receiving.
             let _ = match self.stdout_is_taken {
                 true => writeln!(stderr(), "{line}"),

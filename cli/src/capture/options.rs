@@ -263,10 +263,8 @@ pub fn list_interfaces(common: &Common) -> anyhow::Result<()> {
     let interfaces = link::interfaces(common.netns.as_deref())?;
     let mut out = stdout().lock();
     if common.json {
-        let listed: Vec<_> = interfaces.iter().map(listed).collect();
-        serde_json::to_writer(&mut out, &listed)?;
-        writeln!(out)?;
-        return Ok(());
+        let listed: serde_json::Value = interfaces.iter().map(listed).collect();
+        return Ok(writeln!(out, "{listed}")?);
     }
     for interface in interfaces {
         writeln!(out, "{interface}")?;

@@ -178,17 +178,15 @@ fn report(
 ) -> Report {
     let passed = all_passed(outcomes.iter().flatten().map(|outcome| &outcome.counts.sides));
     let mut whole = sides.report(&passed, outcomes, elapsed);
-    whole.threads = outcomes.iter().flatten().map(|outcome| thread(outcome)).collect();
+    for outcome in outcomes.iter().flatten() {
+        let Outcome { cpu, busy, counts: Relayed { thread, sides }, .. } = &**outcome;
+        let packets = sides.iter().map(Passed::packets).sum();
+        whole.threads.push(Thread { cpu: *cpu, queue: *thread, packets, busy: *busy });
+    }
     if let Some(leaving) = leaving {
         leaving.account(&mut whole);
     }
     whole
-}
-
-fn thread(outcome: &Outcome<Relayed>) -> Thread {
-    let Outcome { cpu, busy, counts: Relayed { thread, sides }, .. } = outcome;
-    let packets = sides.iter().map(Passed::packets).sum();
-    Thread { cpu: *cpu, queue: *thread, packets, busy: *busy }
 }
 
 impl Args {
