@@ -301,19 +301,17 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             let tick = if answers_until.is_some() { ANSWER_TICK } else { C::TICK };
             let (signal, left) =
                 wait_for_event(&shared.stop, asking, reader.as_ref(), until.min(tick))?;
-            if !signal && !left {
-                continue;
-            }
             ended_by_user |= signal && !shared.stop.is_set();
-            shared.stop.set();
-            if std::mem::take(&mut open) {
-                control.at_end();
-            }
             if left {
                 (reader, reader_left) = (None, true);
+                shared.stop.set();
             }
             if signal {
                 asking = None;
+                shared.stop.set();
+                if std::mem::take(&mut open) {
+                    control.at_end();
+                }
                 // The user may not want to wait for files to be closed.
                 signals.end_at_second()?;
             }
