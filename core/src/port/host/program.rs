@@ -106,8 +106,7 @@ pub(super) fn leaving(
     if let Some(flows) = flows {
         pass_flows(&mut asm, flows, pass);
     }
-    asm.mov(R1, HOST_MARK);
-    asm.store(Size::W, R6 + sk_buff::MARK, R1);
+    asm.mov(R1, HOST_MARK).store(Size::W, R6 + sk_buff::MARK);
     asm.mov32(R1, device.cast_signed());
     asm.mov(R2, 0);
     asm.call(Helper::REDIRECT);
@@ -169,8 +168,7 @@ fn pass_flows(asm: &mut Assembler, flows: &FlowTable, pass: Label) {
 fn owner_is_alive(asm: &mut Assembler, life: &Life, dead: Label) {
     asm.store(Size::W, R10 + KEY, 0);
     asm.load_map(R1, &life.alive);
-    asm.mov(R2, R10);
-    asm.add(R2, i32::from(KEY));
+    asm.mov(R2, R10).add(i32::from(KEY));
     asm.call(Helper::MAP_LOOKUP);
     asm.jeq(R0, 0, dead);
 }
@@ -179,8 +177,7 @@ fn owner_is_alive(asm: &mut Assembler, life: &Life, dead: Label) {
 fn fall_back(asm: &mut Assembler, life: &Life, dead_owner: DeadOwner, pass: Label) {
     if dead_owner == DeadOwner::Drop {
         asm.load_map_value(R1, &life.begun, 0);
-        asm.load(Size::DW, R1, R1 + 0);
-        asm.jeq(R1, 0, pass);
+        asm.load(Size::DW, R1, R1 + 0).jeq(0, pass);
         answer(asm, tc_action::SHOT);
     }
 }

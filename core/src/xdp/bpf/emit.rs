@@ -14,8 +14,7 @@ const STEP: i16 = 16;
 /// there is no entry. Clobbers R1 to R5.
 pub(crate) fn write_lookup(asm: &mut Assembler, map: &impl AsFd, key: i16, none: Label) {
     asm.load_map(R1, map);
-    asm.mov(R2, R10);
-    asm.add(R2, i32::from(key));
+    asm.mov(R2, R10).add(i32::from(key));
     asm.call(Helper::MAP_LOOKUP);
     asm.jeq(R0, 0, none);
 }
@@ -23,9 +22,7 @@ pub(crate) fn write_lookup(asm: &mut Assembler, map: &impl AsFd, key: i16, none:
 /// Writes an addition to a counter that only this program writes, on one CPU at a time: no atomics.
 /// Clobbers R1.
 pub(crate) fn write_add(asm: &mut Assembler, counter: Memory, n: impl Into<RightSide>) {
-    asm.load(Size::DW, R1, counter);
-    asm.add(R1, n);
-    asm.store(Size::DW, counter, R1);
+    asm.load(Size::DW, R1, counter).add(n).store(Size::DW, counter);
 }
 
 /// A packet, and memory to copy to or from.
@@ -74,8 +71,7 @@ pub(crate) fn write_short_copy(
     begin(asm);
     asm.mov(R1, data);
     for offset in (0..steps).map(|number| number * STEP) {
-        asm.add(R1, step);
-        asm.jgt(R1, end, last);
+        asm.add(R1, step).jgt(end, last);
         copy_step(asm, data + offset, memory.base + (memory.offset + offset));
     }
     asm.jump(done);
@@ -84,11 +80,8 @@ pub(crate) fn write_short_copy(
         asm.mov(R0, length);
     }
     asm.sub(R0, step);
-    asm.mov(R1, data);
-    asm.add(R1, R0);
-    asm.mov(R4, R1);
-    asm.add(R4, step);
-    asm.jgt(R4, end, failed);
+    asm.mov(R1, data).add(R0);
+    asm.mov(R4, R1).add(step).jgt(end, failed);
     asm.add(memory.base, R0);
     copy_step(asm, R1 + 0, memory);
     asm.jump(done);

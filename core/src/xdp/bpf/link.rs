@@ -200,13 +200,11 @@ fn failure_recorder(text: &OwnedFd) -> io::Result<Vec<Insn>> {
     asm.mov(R6, R1);
     asm.load_constant(R1, device);
     asm.load_constant(R2, namespace.ino());
-    asm.mov(R3, R10);
-    asm.add(R3, i32::from(PIDNS_INFO));
+    asm.mov(R3, R10).add(i32::from(PIDNS_INFO));
     asm.mov(R4, 8);
     asm.call(Helper::NS_PID_TGID);
     asm.jne(R0, 0, done);
-    asm.load(Size::W, R1, R10 + PIDNS_INFO);
-    asm.jne(R1, gettid().as_raw(), done);
+    asm.load(Size::W, R1, R10 + PIDNS_INFO).jne(gettid().as_raw(), done);
     asm.load_map_value(R1, text, 0);
     asm.mov(R2, TEXT_BYTES as i32);
     asm.load(Size::DW, R3, R6 + 0);

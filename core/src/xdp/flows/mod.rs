@@ -263,18 +263,14 @@ fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) 
     asm.place(has_ports);
     asm.store(Size::B, key(PROTOCOL), R5);
     asm.add(R4, data);
-    asm.mov(R1, R4);
-    asm.add(R1, (ETHERNET + PORTS) as i32);
-    asm.jgt(R1, end, miss);
+    asm.mov(R1, R4).add((ETHERNET + PORTS) as i32).jgt(end, miss);
     copy(asm, Size::H, R4 + ip, key(source.port));
     copy(asm, Size::H, R4 + (ip + 2), key(destination.port));
 }
 
 /// Goes on at `miss` if the packet has fewer bytes.
 fn reach(asm: &mut Assembler, place: FlowLookup, bytes: usize, miss: Label) {
-    asm.mov(R1, place.data);
-    asm.add(R1, bytes as i32);
-    asm.jgt(R1, place.end, miss);
+    asm.mov(R1, place.data).add(bytes as i32).jgt(place.end, miss);
 }
 
 /// Writes the IP version to `note`; goes on at `miss` if a header's first byte has another one.
@@ -286,8 +282,7 @@ fn version(asm: &mut Assembler, first: Reg, version: i32, note: Memory, miss: La
 }
 
 fn copy(asm: &mut Assembler, size: Size, from: Memory, to: Memory) {
-    asm.load(size, R1, from);
-    asm.store(size, to, R1);
+    asm.load(size, R1, from).store(size, to);
 }
 
 /// Returns two bytes of a packet as a load reads them.

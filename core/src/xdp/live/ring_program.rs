@@ -46,9 +46,7 @@ pub(super) fn program(
     asm.load(Size::W, R1, RING + at::OWN_HEAD);
     asm.load(Size::W, R2, RING + at::OWN_TAIL);
     asm.jeq32(R1, R2, look);
-    asm.mov(R2, R1);
-    asm.and(R2, PUBLISH as i32 - 1);
-    asm.jne(R2, 0, found);
+    asm.mov(R2, R1).and(PUBLISH as i32 - 1).jne(0, found);
     publish(&mut asm, R1);
     asm.place(found);
     take(&mut asm, config);
@@ -73,10 +71,8 @@ pub(super) fn program(
 fn take(asm: &mut Assembler, config: LiveRingConfig) {
     asm.mov(SLOT, R1);
     // The mask keeps it within the ring, whatever the index is.
-    asm.and(SLOT, config.slots.cast_signed() - 1);
-    asm.mul(SLOT, config.slot_bytes().cast_signed());
-    asm.add(SLOT, at::SLOTS);
-    asm.add(SLOT, RING);
+    asm.and(SLOT, config.slots.cast_signed() - 1).mul(config.slot_bytes().cast_signed());
+    asm.add(SLOT, at::SLOTS).add(RING);
     asm.add32(R1, 1);
     asm.store(Size::W, RING + at::OWN_HEAD, R1);
     asm.load(Size::W, LENGTH, SLOT + slot::LENGTH);
@@ -89,17 +85,14 @@ fn set_length(asm: &mut Assembler, access: Access, refused: Label) {
     match access {
         Access::Direct => {
             asm.load(Size::W, R1, CONTEXT + xdp_md::DATA);
-            asm.load(Size::W, R0, CONTEXT + xdp_md::DATA_END);
-            asm.sub(R0, R1);
+            asm.load(Size::W, R0, CONTEXT + xdp_md::DATA_END).sub(R1);
         }
         Access::Calls => {
             asm.mov(R1, CONTEXT);
             asm.call(Helper::XDP_BUFF_LEN);
         }
     }
-    asm.mov(R2, LENGTH);
-    asm.sub(R2, R0);
-    asm.jeq(R2, 0, fits);
+    asm.mov(R2, LENGTH).sub(R0).jeq(0, fits);
     asm.mov(R1, CONTEXT);
     asm.call(Helper::XDP_ADJUST_TAIL);
     asm.jne(R0, 0, refused);
@@ -123,8 +116,7 @@ fn copy(asm: &mut Assembler, config: LiveRingConfig, access: Access, refused: La
     }
     asm.mov(R1, CONTEXT);
     asm.mov(R2, 0);
-    asm.mov(R3, SLOT);
-    asm.add(R3, slot::PACKET);
+    asm.mov(R3, SLOT).add(slot::PACKET);
     asm.mov(R4, LENGTH);
     asm.call(Helper::XDP_STORE_BYTES);
     asm.jne(R0, 0, refused);

@@ -151,10 +151,8 @@ fn reader(
     ask(&mut asm);
     asm.place(tell);
     bpf::write_lookup(&mut asm, value, KEY, go_on);
-    asm.load(Size::DW, R1, R10 + TIME);
-    asm.store(Size::DW, R0 + TIME_AT, R1);
-    asm.load(Size::W, R1, R10 + HASH);
-    asm.store(Size::W, R0 + HASH_AT, R1);
+    asm.load(Size::DW, R1, R10 + TIME).store(Size::DW, R0 + TIME_AT);
+    asm.load(Size::W, R1, R10 + HASH).store(Size::W, R0 + HASH_AT);
     asm.place(go_on);
     asm.mov(R1, R6);
     asm.load_map(R2, stages);
@@ -183,8 +181,7 @@ fn ask_for(asm: &mut Assembler, function: KernelFunction, to: &[i16]) {
     let answered = asm.label();
     asm.mov(R1, R6);
     for (register, &place) in [R2, R3].into_iter().zip(to) {
-        asm.mov(register, R10);
-        asm.add(register, i32::from(place));
+        asm.mov(register, R10).add(i32::from(place));
     }
     asm.call_kernel(function);
     asm.jeq32(R0, 0, answered);

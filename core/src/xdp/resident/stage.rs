@@ -432,9 +432,7 @@ impl Resident {
         }
         asm.load(Size::W, R1, R6 + xdp_md::DATA);
         asm.load(Size::W, R2, R6 + xdp_md::DATA_END);
-        asm.mov(R3, R1);
-        asm.add(R3, 8);
-        asm.jgt(R3, R2, none);
+        asm.mov(R3, R1).add(8).jgt(R2, none);
         asm.store(Size::DW, R1 + 0, R7);
         asm.place(none);
         asm.mov(R0, xdp_action::PASS);

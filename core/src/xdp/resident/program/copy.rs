@@ -72,8 +72,7 @@ impl StageProgram<'_> {
         asm.store(Size::W, R10 + KEY, R1);
         self.look_up(copies, next);
         self.asm.mov(R9, R0);
-        self.asm.load(Size::W, R1, R9 + at::CLOSED);
-        self.asm.jne(R1, 0, next);
+        self.asm.load(Size::W, R1, R9 + at::CLOSED).jne(0, next);
         write_add(&mut self.asm, R9 + at::MATCHED, 1);
     }
 
@@ -91,17 +90,14 @@ impl StageProgram<'_> {
         asm.mov32(R3, R1);
         asm.sub32(R3, R2);
         asm.jlt32(R3, cells, room);
-        asm.load(Size::W, R2, R9 + at::CONSUMED);
-        asm.store(Size::W, R9 + at::OWN_CONSUMED, R2);
+        asm.load(Size::W, R2, R9 + at::CONSUMED).store(Size::W, R9 + at::OWN_CONSUMED);
         asm.mov32(R3, R1);
         asm.sub32(R3, R2);
         asm.jge32(R3, cells, lost);
         asm.place(room);
         // The mask keeps it within the ring, whatever the indices are.
         asm.and32(R1, cells - 1);
-        asm.mul(R1, ring.cell_bytes().cast_signed());
-        asm.add(R1, at::CELLS);
-        asm.add(R1, R9);
+        asm.mul(R1, ring.cell_bytes().cast_signed()).add(at::CELLS).add(R9);
         asm.store(Size::DW, R10 + CELL, R1);
     }
 
@@ -119,8 +115,7 @@ impl StageProgram<'_> {
         let done = asm.label();
         asm.load(Size::DW, R3, R10 + CELL);
         asm.store(Size::W, R3 + cell::WIRE_BYTES, R0);
-        asm.load(Size::DW, R4, R9 + at::LOST);
-        asm.store(Size::W, R3 + cell::LOST, R4);
+        asm.load(Size::DW, R4, R9 + at::LOST).store(Size::W, R3 + cell::LOST);
         self.copy_short(config.ring.snaplen, done, lost);
         self.copy_any(config.ring.snaplen, lost);
         self.asm.place(done);
@@ -144,8 +139,7 @@ impl StageProgram<'_> {
     fn copy_any(&mut self, snaplen: u32, lost: Label) {
         let (asm, ctx, snaplen) = (&mut self.asm, self.frame.ctx, snaplen.cast_signed());
         let whole = asm.label();
-        asm.mov(R4, R0);
-        asm.jle(R4, snaplen, whole);
+        asm.mov(R4, R0).jle(snaplen, whole);
         asm.mov(R4, snaplen);
         asm.place(whole);
         // The verifier requires a length above zero. Linux 6.1 learns it from "less than", not from
@@ -181,8 +175,7 @@ impl StageProgram<'_> {
     /// number.
     fn wake_reader(&mut self, copies: &Copies) {
         let done = self.asm.label();
-        self.asm.load(Size::W, R1, R9 + at::ASLEEP);
-        self.asm.jeq(R1, 0, done);
+        self.asm.load(Size::W, R1, R9 + at::ASLEEP).jeq(0, done);
         self.asm.load(Size::W, R1, R9 + at::OWN_PRODUCED);
         self.asm.load(Size::W, R2, R9 + at::WAKE_AT);
         self.asm.sub32(R1, R2);
@@ -191,8 +184,7 @@ impl StageProgram<'_> {
         self.look_up(&copies.wakers(), done);
         let asm = &mut self.asm;
         asm.mov(R1, R0);
-        asm.mov(R2, R10);
-        asm.add(R2, i32::from(KEY));
+        asm.mov(R2, R10).add(i32::from(KEY));
         asm.mov(R3, 4);
         asm.mov(R4, RING_BUFFER_FORCE_WAKEUP);
         asm.call(Helper::RING_BUFFER_OUTPUT);

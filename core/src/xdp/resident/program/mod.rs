@@ -204,8 +204,7 @@ impl StageProgram<'_> {
         let Frame { ctx, data, end, fragments, .. } = self.frame;
         let asm = &mut self.asm;
         if !fragments {
-            asm.mov(to, end);
-            asm.sub(to, data);
+            asm.mov(to, end).sub(data);
             return;
         }
         asm.mov(R1, ctx);
@@ -221,9 +220,7 @@ impl StageProgram<'_> {
         let stage = self.stage.cast_signed();
         let asm = &mut self.asm;
         asm.call(Helper::CPU);
-        asm.mul(R0, STAGES.cast_signed());
-        asm.add(R0, stage);
-        asm.store(Size::W, R10 + KEY, R0);
+        asm.mul(R0, STAGES.cast_signed()).add(stage).store(Size::W, R10 + KEY);
         self.look_up(&self.resident.tallies_fd, none);
         // Each CPU has counters of its own.
         let asm = &mut self.asm;
@@ -262,8 +259,7 @@ impl StageProgram<'_> {
         }
         let pass = self.asm.label();
         // The marks of the end begin here.
-        self.asm.rsh(R9, FORWARD.cast_signed());
-        self.asm.jeq(R9, 0, pass);
+        self.asm.rsh(R9, FORWARD.cast_signed()).jeq(0, pass);
         self.tail_call(END);
         self.asm.place(pass);
         self.answer(xdp_action::PASS);
@@ -314,10 +310,8 @@ impl StageProgram<'_> {
         self.asm.store(Size::W, R10 + KEY, 0);
         self.look_up(map, unknown);
         let asm = &mut self.asm;
-        asm.load(Size::W, R1, R0 + HASH_AT);
-        asm.store(Size::DW, R10 + STAMP_HASH, R1);
-        asm.load(Size::DW, R1, R0 + TIME_AT);
-        asm.jeq(R1, 0, unknown);
+        asm.load(Size::W, R1, R0 + HASH_AT).store(Size::DW, R10 + STAMP_HASH);
+        asm.load(Size::DW, R1, R0 + TIME_AT).jeq(0, unknown);
         asm.store(Size::DW, R10 + STAMP_TIME, R1);
         asm.load_constant(R1, CARD_MARK);
         asm.store(Size::DW, R10 + STAMP_MARK, R1);
@@ -335,13 +329,10 @@ impl StageProgram<'_> {
         asm.jne(R0, 0, none);
         asm.load(Size::W, R1, ctx + xdp_md::DATA_META);
         asm.load(Size::W, R2, ctx + xdp_md::DATA);
-        asm.mov(R3, R1);
-        asm.add(R3, bytes);
-        asm.jgt(R3, R2, none);
+        asm.mov(R3, R1).add(bytes).jgt(R2, none);
         let hash = (stamp == Stamp::Driver).then_some((STAMP_HASH, 0));
         for (from, to) in hash.into_iter().chain([(STAMP_MARK, mark), (STAMP_TIME, mark + 8)]) {
-            asm.load(Size::DW, R2, R10 + from);
-            asm.store(Size::DW, R1 + to, R2);
+            asm.load(Size::DW, R2, R10 + from).store(Size::DW, R1 + to);
         }
     }
 }
