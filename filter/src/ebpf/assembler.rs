@@ -59,7 +59,82 @@ impl Assembler {
         if self.placed_twice {
             return Err(Fault::PlacedTwice);
         }
-        lay_out(&self.items, &self.labels)
+        let mut kept = self.reachable()?;
+        self.leave_out_idle_jumps(&mut kept)?;
+        let mut starts = Vec::with_capacity(self.items.len() + 1);
+        let mut insns = 0;
+        for (item, kept) in self.items.iter().zip(&kept) {
+            starts.push(insns);
+            insns += if *kept { 1 + usize::from(item.upper.is_some()) } else { 0 };
+        }
+        if insns > MAX_INSNS {
+            return Err(Fault::TooLong { insns });
+        }
+        let mut program = Vec::with_capacity(insns);
+        let items = self.items.iter().zip(&starts).zip(&kept);
+        for ((item, start), _) in items.filter(|(_, kept)| **kept) {
+            let mut insn = item.insn;
+            if let Some(label) = item.to {
+                let by = starts[self.target(label)?].cast_signed() - start.cast_signed() - 1;
+                insn.off = by.try_into().map_err(|_| Fault::TooFar { insns: by.unsigned_abs() })?;
+            }
+            program.push(insn);
+            let upper = item.upper.map(u32::cast_signed);
+            program.extend(upper.map(|imm| Insn { imm, ..Insn::default() }));
+        }
+        Ok(program)
+    }
+
+    fn target(&self, label: Label) -> Result<usize, Fault> {
+        self.labels.get(label.0).copied().flatten().ok_or(Fault::Unplaced)
+    }
+
+    /// Finds the items that a run may reach; the verifier refuses a program with others.
+    fn reachable(&self) -> Result<Vec<bool>, Fault> {
+        let mut reached = vec![false; self.items.len()];
+        let mut open = vec![0];
+        while let Some(mut at) = open.pop() {
+            loop {
+                match reached.get_mut(at) {
+                    None => return Err(Fault::NoEnd),
+                    Some(true) => break,
+                    Some(reached) => *reached = true,
+                }
+                let item = &self.items[at];
+                if item.is_exit() {
+                    break;
+                }
+                let to = item.to.map(|label| self.target(label)).transpose()?;
+                match to {
+                    Some(to) if item.is_jump() => at = to,
+                    to => {
+                        open.extend(to);
+                        at += 1;
+                    }
+                }
+            }
+        }
+        Ok(reached)
+    }
+
+    /// Leaves out jumps to the next instruction, from the end, because a jump left out may make one
+    /// before it idle.
+    fn leave_out_idle_jumps(&self, kept: &mut [bool]) -> Result<(), Fault> {
+        let mut next_kept = self.items.len();
+        for (at, item) in self.items.iter().enumerate().rev() {
+            if !kept[at] {
+                continue;
+            }
+            if let Some(label) = item.to
+                && item.is_jump()
+                && (at + 1..=next_kept).contains(&self.target(label)?)
+            {
+                kept[at] = false;
+            } else {
+                next_kept = at;
+            }
+        }
+        Ok(())
     }
 
     fn push(&mut self, code: u8, dst: Reg, src: Reg, off: i16, imm: i32) {
@@ -369,90 +444,6 @@ impl Item {
     fn is_exit(&self) -> bool {
         self.insn.code == class::JMP | part::EXIT
     }
-}
-
-/// The instructions.
-fn lay_out(items: &[Item], labels: &[Option<usize>]) -> Result<Vec<Insn>, Fault> {
-    let target = |label: Label| labels.get(label.0).copied().flatten().ok_or(Fault::Unplaced);
-    let mut kept = reachable(items, target)?;
-    leave_out_idle_jumps(items, target, &mut kept)?;
-
-    let mut starts = Vec::with_capacity(items.len() + 1);
-    let mut insns = 0;
-    for (item, kept) in items.iter().zip(&kept) {
-        starts.push(insns);
-        insns += if *kept { 1 + usize::from(item.upper.is_some()) } else { 0 };
-    }
-    if insns > MAX_INSNS {
-        return Err(Fault::TooLong { insns });
-    }
-    let mut program = Vec::with_capacity(insns);
-    for ((item, start), _) in items.iter().zip(&starts).zip(&kept).filter(|(_, kept)| **kept) {
-        let mut insn = item.insn;
-        if let Some(label) = item.to {
-            let by = starts[target(label)?].cast_signed() - start.cast_signed() - 1;
-            insn.off = by.try_into().map_err(|_| Fault::TooFar { insns: by.unsigned_abs() })?;
-        }
-        program.push(insn);
-        program
-            .extend(item.upper.map(|upper| Insn { imm: upper.cast_signed(), ..Insn::default() }));
-    }
-    Ok(program)
-}
-
-/// Finds the items that a run may reach; the verifier refuses a program with others.
-fn reachable(
-    items: &[Item],
-    target: impl Fn(Label) -> Result<usize, Fault>,
-) -> Result<Vec<bool>, Fault> {
-    let mut reached = vec![false; items.len()];
-    let mut open = vec![0];
-    while let Some(mut at) = open.pop() {
-        loop {
-            match reached.get_mut(at) {
-                None => return Err(Fault::NoEnd),
-                Some(true) => break,
-                Some(reached) => *reached = true,
-            }
-            let item = &items[at];
-            if item.is_exit() {
-                break;
-            }
-            let to = item.to.map(&target).transpose()?;
-            match to {
-                Some(to) if item.is_jump() => at = to,
-                to => {
-                    open.extend(to);
-                    at += 1;
-                }
-            }
-        }
-    }
-    Ok(reached)
-}
-
-/// Leaves out jumps to the next instruction, from the end, because a jump left out may make one before
-/// it idle.
-fn leave_out_idle_jumps(
-    items: &[Item],
-    target: impl Fn(Label) -> Result<usize, Fault>,
-    kept: &mut [bool],
-) -> Result<(), Fault> {
-    let mut next_kept = items.len();
-    for at in (0..items.len()).rev() {
-        if !kept[at] {
-            continue;
-        }
-        if let Some(label) = items[at].to
-            && items[at].is_jump()
-            && (at + 1..=next_kept).contains(&target(label)?)
-        {
-            kept[at] = false;
-        } else {
-            next_kept = at;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
