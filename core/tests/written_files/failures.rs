@@ -51,6 +51,22 @@ fn a_write_that_fails_names_the_remedy() {
 }
 
 #[test]
+fn a_file_has_one_writer_at_a_time() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("a.pcap");
+    let create = || Output::create(OutputConfig::new(path.clone()));
+    let mut first = create().unwrap();
+    first.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
+    first.write(&chunk_of(&mut encoder(&OutputConfig::new(path.clone())), &packets(3))).unwrap();
+    let error = create().unwrap_err().to_string();
+    assert!(error.contains("is writing it") && error.contains("another name"), "{error}");
+    let summary = first.finish();
+    assert_eq!((summary.packets, summary.lost), (3, 0));
+    assert!(fs::metadata(&path).unwrap().len() > 3 * 16, "the first writer's packets stay");
+    assert_eq!(create().unwrap().finish().lost, 0, "a closed file can be written again");
+}
+
+#[test]
 fn a_file_that_somebody_may_have_prepared_is_left_as_it_is() {
     let (ours, shared) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o1777)).unwrap();

@@ -1,6 +1,6 @@
 //! The file behind an output: whole pieces go in, or it is cut back to its last whole record.
 
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -84,10 +84,11 @@ pub(super) struct OutputFile {
 }
 
 impl OutputFile {
-    /// Creates a file, or truncates an existing one.
+    /// Creates a file, or truncates an existing one. A regular file is locked (flock(2)), so that no second
+    /// writer overwrites it.
     pub(super) fn create(path: &Path, access: FileAccess) -> Result<Self, Failure> {
         let mut options = File::options();
-        options.write(true).create(true).mode(access.mode);
+        options.write(true).create(true).truncate(false).mode(access.mode);
         let shared = others_may_write(path);
         if shared {
             // Somebody could have put a link there that leads to a file of ours, or a pipe whose other
@@ -95,11 +96,11 @@ impl OutputFile {
             let waits = if is_trusted_pipe(path) { 0 } else { libc::O_NONBLOCK };
             options.custom_flags(libc::O_NOFOLLOW | waits);
         }
-        let file = options.truncate(!shared).open(path);
-        let file = file.map_err(|error| create_failure(path, error))?;
+        let file = options.open(path).map_err(|error| create_failure(path, error))?;
         if shared {
-            empty_own(&file, path)?;
+            check_own(&file, path)?;
         }
+        empty(&file, path)?;
         let shared = share(&file, access);
         shared.map_err(|error| Failure::new("set the owner and mode of", path, error))?;
         Self::new(file, path)
@@ -210,6 +211,8 @@ impl OutputFile {
         {
             failure.get_or_insert(Failure::new("sync", &self.path, error));
         }
+        // A child of this process may have a copy of the descriptor until it runs its program.
+        self.file.as_ref().map(File::unlock);
         // close(2) frees the descriptor even if a signal interrupts it.
         if let Some(file) = self.file.take()
             && let Err(errno) = nix::unistd::close(file)
@@ -242,9 +245,22 @@ fn others_may_write(path: &Path) -> bool {
     by_owner || by_group || mode & 0o002 != 0
 }
 
-/// Empties a file in a directory where others may make entries, unless one of them has made it: its maker
-/// could read what is written to it, and a hard link may lead to a file that is not to be given away.
-fn empty_own(file: &File, path: &Path) -> Result<(), Failure> {
+/// Locks and empties a regular file.
+fn empty(file: &File, path: &Path) -> Result<(), Failure> {
+    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return Ok(());
+    }
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        let error = io::Error::other("another program, or another port, is writing it");
+        return Err(Failure::new("write to", path, error).with("choose another name"));
+    }
+    // Some network file systems have no locks: then there is none.
+    file.set_len(0).map_err(|error| create_failure(path, error))
+}
+
+/// Refuses a file that another user made in a directory where others may make entries: its maker could read
+/// what is written to it, and a hard link may lead to a file that is not to be given away.
+fn check_own(file: &File, path: &Path) -> Result<(), Failure> {
     let failed = |error| create_failure(path, error);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() && is_trusted(&metadata) {
@@ -255,7 +271,7 @@ fn empty_own(file: &File, path: &Path) -> Result<(), Failure> {
         return Err(Failure::new("write to", path, error)
             .with("remove it first, or write to a directory of your own"));
     }
-    file.set_len(0).map_err(failed)
+    Ok(())
 }
 
 /// True if a path leads to a pipe that the process's user or root has made.
