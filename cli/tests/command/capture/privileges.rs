@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
+use std::process::Command;
 
 use nix::unistd::{User, getgrouplist};
 
@@ -39,10 +40,13 @@ fn threads(pid: u32, user: &str) -> (Vec<String>, usize) {
 /// A copy of the command that anybody may run, with capabilities of its own.
 fn with_capabilities(folder: &Path, capabilities: &str) -> Option<String> {
     let copy = folder.join("sluice");
-    std::fs::copy(env!("CARGO_BIN_EXE_sluice"), &copy).unwrap();
+    // A copy by this process would leave its descriptor to children of other threads for a moment, and a
+    // file that is open for writing cannot be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sluice")).arg(&copy).status();
+    assert!(copied.unwrap().success());
     std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)).unwrap();
     let copy = copy.to_str().unwrap().to_owned();
-    let set = std::process::Command::new("setcap").args([capabilities, &copy]).status();
+    let set = Command::new("setcap").args([capabilities, &copy]).status();
     if !set.is_ok_and(|status| status.success()) {
         eprintln!("skipped: needs a file system that keeps capabilities; get it by TMPDIR: {copy}");
         return None;
