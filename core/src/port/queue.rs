@@ -196,7 +196,7 @@ impl Queue {
         self.backend.needs_sync_tx(&self.tx)
     }
 
-    /// Waits until there is something to receive, for `timeout` at most. [`wait_any`](super::wait_any) waits
+    /// Waits until there is something to receive, for `timeout` at most. [`wait_any`] waits
     /// for several queues.
     ///
     /// # Errors
