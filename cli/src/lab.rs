@@ -115,7 +115,10 @@ fn describe(lab: &Lab) -> String {
         let _ = writeln!(text, "  {}", row.trim_end());
     }
     let _ = writeln!(text);
+    // A command that is not installed is called by its path.
+    let sluice = std::env::args().next().unwrap_or_default();
     for (number, command) in suggestions(lab).iter().enumerate() {
+        let command = command.replacen("sluice", &sluice, 1);
         let _ = writeln!(text, "{}  {command}", if number == 0 { "Try:" } else { "    " });
     }
     text
