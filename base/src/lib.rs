@@ -1,5 +1,5 @@
-//! The lowest floor of Sluice: rings of slots, the pools and mappings that their bytes lie in, errors and
-//! units, and views of Ethernet and IP headers. It knows no interface and no file format.
+//! The lowest crate of Sluice: rings of slots, the pools and mappings that hold their bytes, errors and
+//! units, and views of Ethernet and IP headers. It does no input or output of packets.
 //!
 //! ```text
 //!   Ring      slots between head and tail, one Meta beside each      ring

@@ -4,25 +4,27 @@
 //!
 //! ```text
 //!                  your program
-//!         looks, rewrites, swaps buffers
+//!         reads, rewrites, swaps buffers
 //!            |                     ^
 //!            v                     |
-//!   +-----------------+   +-----------------+     slots of 16 bytes, netmap's layout;
+//!   +-----------------+   +-----------------+     slots of 16 bytes, netmap's semantics;
 //!   | transmit ring   |   | receive ring    |     beside each: time, wire length,
 //!   | head .. tail    |   | head .. tail    |     VLAN tag, direction, losses
 //!   +-----------------+   +-----------------+
-//!            |   sync_tx           ^   sync_rx    one thread; a batch a call
+//!            |   sync_tx           ^   sync_rx    one thread, one batch per call
 //!            v                     |
 //!   +---------------------------------------+
 //!   | Queue: the backend, one of            |
-//!   |   packet:  AF_PACKET: ring, recvmmsg, |     opened by name, one or more
-//!   |            recv; sendmmsg, ring       |     queues a Port
-//!   |   xdp:     AF_XDP, by a claim         |
+//!   |   packet:  packet sockets             |     a Port is opened by its name
+//!   |   xdp:     AF_XDP sockets, or copies  |     and has one or more queues
+//!   |   mirror:  copies by an XDP program   |
+//!   |   live:    sending without a socket   |
 //!   |   host:    the host's side of eth0    |
 //!   |   tap:     a TAP device               |
 //!   |   memif:   a pipe to another process  |
+//!   |   monitor: a running command's packets|
 //!   |   pcap:    a capture file             |
-//!   |   null:    endless, bottomless        |
+//!   |   null:    a generator, a discard sink|
 //!   +---------------------------------------+
 //!            |                     ^
 //!            v                     |
@@ -31,10 +33,10 @@
 //!
 //! A [`Port`](port::Port) is a named source and sink. Opening it gives [`Queue`](port::Queue)s,
 //! each for one thread. The program owns the slots between head and tail of a queue's
-//! [`Ring`](ring::Ring): packets to look at, or room to send. It gives slots back by
+//! [`Ring`](ring::Ring): packets to read, or room to send. It gives slots back by
 //! [`release`](ring::RingMut::release), and the next sync takes them. Slots name bytes in a
-//! [`Pool`](memory::Pool), or point straight at the backend's bytes, the kernel's own block for
-//! example: then looking at a packet copies nothing.
+//! [`Pool`](memory::Pool), or point straight at the backend's bytes, for example the kernel's own
+//! block: then reading a packet copies nothing.
 //!
 //! A receive loop; dropping a [`Batch`](port::Batch) gives its slots back:
 //!
@@ -63,12 +65,12 @@
 //! let mut to = ports.remove(1).queues.remove(0);
 //! let mut from = ports.remove(0).queues.remove(0);
 //!
-//! from.sync_rx()?; // what has arrived stands in the receive ring
+//! from.sync_rx()?; // received packets are in the receive ring
 //! let bytes: usize = from.rx().packets().map(|packet| packet.captured_bytes()).sum();
 //! assert_eq!(bytes, 511 * 1514);
 //!
 //! forward(from.rx_mut(), to.tx_mut());
-//! to.sync_tx()?; // what was moved is sent
+//! to.sync_tx()?; // sends them
 //! assert_eq!(to.stats()?.sent, 511);
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
@@ -78,24 +80,24 @@
 //! programs: `receive`, `count_by_protocol`, `generate`, `bridge`, `claim`. They build and parse packets with
 //! the crate `etherparse`; [`headers`] only locates headers.
 //!
-//! Each floor below is a crate of its own, and knows only those under it (docs/design.md). This crate
-//! shows them under the names of its modules.
+//! The lower layers are crates of their own, each of which depends only on those below it
+//! (docs/design.md). This crate re-exports them as modules.
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! | --- | --- |
-//! | [`error`] | what went wrong, on what, and the remedy |
+//! | [`error`] | errors: the failed operation, its object, the remedy |
 //! | [`units`] | sizes, times and counts as people write them |
-//! | [`headers`] | where the Ethernet, VLAN and IP headers of a frame lie |
-//! | [`memory`] | who owns the bytes: mappings, the pool |
+//! | [`headers`] | the positions of a frame's Ethernet, VLAN and IP headers |
+//! | [`memory`] | mappings, the pool of buffers |
 //! | [`ring`] | slots, cursors, metadata, waiting |
 //! | [`filter`] | pcap-filter expressions as programs, also as eBPF; the eBPF assembler |
 //! | [`mod@file`] | capture files, read and written |
 //! | [`link`] | interfaces, their counters, network namespaces, the lab |
-//! | [`nic`] | settings of cards, changed for a time and put back |
+//! | [`nic`] | settings of cards, changed for a time and restored |
 //! | [`xdp`] | AF_XDP: rings shared with the kernel, the pool as its memory; the resident program |
-//! | [`port`] | names, queues, and one backend a file or folder |
-//! | [`control`] | asking a command that runs, over a socket |
-//! | [`monitor`] | watching the packets of a command that runs |
+//! | [`port`] | names, queues, the backends |
+//! | [`control`] | requests to a running command, over a socket |
+//! | [`monitor`] | copies of a running command's packets |
 //! | [`forward`] | moving packets from ring to ring |
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]

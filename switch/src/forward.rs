@@ -231,7 +231,7 @@ fn swap(from: &mut Queue, batch: Batch, to: &mut Member, slots: u32) -> u32 {
     swapped
 }
 
-/// Copies a packet for a port. A full port is synced once a batch; if it stays full, the packet is
+/// Copies a packet for a port. A full port is synced once per batch; if it stays full, the packet is
 /// lost.
 #[inline]
 pub(crate) fn copy(to: &mut Member, batch: Batch, packet: &Packet<'_>, wire_bytes: u32) {

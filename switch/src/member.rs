@@ -400,7 +400,7 @@ impl Storm {
         Self { per_second, left: per_second, filled: now }
     }
 
-    /// Updates the allowance, once a batch.
+    /// Updates the allowance, once per batch.
     pub fn look(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.filled);
         if passed >= Duration::from_secs(1) {

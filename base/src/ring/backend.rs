@@ -1,7 +1,7 @@
-//! The backend's side of a ring: what only `sync` does.
+//! The backend's side of a ring: the operations that only `sync` performs.
 //!
 //! The slots outside [head, tail) are the backend's. It fills those of a receive ring with
-//! packets, takes what it is to send from those of a transmit ring, and hands slots out by
+//! packets, takes submitted packets from those of a transmit ring, and hands slots out by
 //! moving the tail.
 
 use std::ptr::NonNull;

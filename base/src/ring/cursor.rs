@@ -1,12 +1,11 @@
 //! The index arithmetic of both sides of a ring, apart from its entries.
 //!
-//! Indices count up for ever and wrap at 2³², or at 2¹⁶; an entry's place is its index modulo the ring's
-//! size. Each side stores one index and reads the other's, keeps private copies of both, and
-//! looks at the shared one only when its copy says that there is nothing to do.
+//! Indices only increase and wrap at 2³², or at 2¹⁶; an entry's position is its index modulo the ring's
+//! size. Each side stores one index and reads the other's. It keeps private copies of both, and reads the
+//! shared one only when its copy leaves nothing to do.
 //!
-//! What the other side stores is believed only where it can be true: an index moves forward,
-//! and by no more than the ring allows. One that does otherwise is counted and not taken over,
-//! so that whatever it does, a batch is never larger than the ring.
+//! An index from the other side is accepted only if it moves forward, and by no more than the ring allows.
+//! Any other is counted and ignored, so a batch is never larger than the ring.
 
 use std::fmt;
 use std::marker::PhantomData;

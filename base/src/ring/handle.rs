@@ -1,4 +1,4 @@
-//! The program's hold on a ring: all it may do, and not the ring itself.
+//! The program's restricted access to a ring: everything but the exchange of whole rings.
 //!
 //! A queue lends its rings through [`RingMut`] and not as `&mut Ring`, because two `&mut Ring` can
 //! be exchanged: a ring whose slots point into one queue's memory would then stay with another

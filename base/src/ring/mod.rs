@@ -1,4 +1,4 @@
-//! A ring: slots in a circle, two cursors, one owner for each slot at each moment.
+//! A ring: a circular array of slots with two cursors. Each slot has one owner at a time.
 //!
 //! ```text
 //!                  head                       tail
@@ -17,9 +17,9 @@
 //!
 //! | | receive ring | transmit ring |
 //! | --- | --- | --- |
-//! | slots in [head, tail) | packets to look at | room for packets to send |
-//! | program moves head past a slot | has seen the packet | wants it sent |
-//! | backend moves tail past a slot | a packet has arrived | an old one has left |
+//! | slots in [head, tail) | packets to read | room for packets to send |
+//! | program moves head past a slot | has read the packet | submits it |
+//! | backend moves tail past a slot | a packet has arrived | an earlier one was sent |
 //! | at the start | none | all but one |
 //!
 //! One slot always stays with the backend, so that head = tail means "none". A slot of a pool ring names a

@@ -1,4 +1,4 @@
-//! One place in a ring: 16 bytes that name a packet's bytes, and beside them its metadata: time, length
+//! A slot of a ring: 16 bytes that locate a packet's bytes, and beside them its metadata: time, length
 //! on the wire, VLAN tag, hash, direction, interface.
 
 use std::mem::size_of;
@@ -108,7 +108,7 @@ pub enum TimestampSource {
     File,
 }
 
-/// This moment as [`Meta::timestamp_ns`] has it. Not for each packet: once a batch.
+/// This moment as [`Meta::timestamp_ns`] has it. Not for each packet: once per batch.
 #[cold]
 pub fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

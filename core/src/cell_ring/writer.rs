@@ -60,7 +60,7 @@ impl Writer {
     }
 
     /// Hands over what was copied, and wakes a sleeping reader that wants to be woken now. To be
-    /// called once a batch.
+    /// called once per batch.
     pub(crate) fn publish(&mut self) {
         if self.closed {
             return;

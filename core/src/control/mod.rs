@@ -1,5 +1,5 @@
-//! Asking a command that runs: a request a line over a socket of the file system, an answer a line, and
-//! open files along with it. The meaning of a line is up to the users of this module.
+//! Requests to a running command over a Unix socket: one line per request and per answer, with open files
+//! if needed. Users of this module define the meaning of a line.
 //!
 //! Only the owner and root may connect, by the socket's mode. A client can do no harm: a [`Server`] never
 //! waits, keeps at most [`MAX_LINE_BYTES`] of a request and one answer for each of [`MAX_CLIENTS`], and

@@ -1,9 +1,9 @@
-//! Watching the packets of a command that runs, without being in their way: a thread that has them
-//! copies them into a ring of shared memory (`cell_ring`), and the watcher copies them out of it.
+//! Copies the packets of a running command to another process without blocking the command: the thread that
+//! handles a packet copies it into a ring in shared memory (`cell_ring`), and the watcher copies it out.
 //!
-//! The writer never waits: a packet for which the ring has no room is lost to this watcher, and
-//! counted. The memory's size is sealed. Either side says in the ring that it ends; one that is killed
-//! closes the control socket that the ring came by, and the socket that wakes the watcher.
+//! The writer never waits: a packet without room in the ring is lost for this watcher, and counted. The
+//! memory's size is sealed. Each side announces its end in the ring. If a process is killed, the kernel closes
+//! its control socket, through which the ring was passed, and the socket that wakes the watcher.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -145,7 +145,7 @@ impl Writer {
         self.ring.lost()
     }
 
-    /// Hands over what was copied, and wakes the watcher if it sleeps: once a batch, and when there is
+    /// Hands over what was copied, and wakes the watcher if it sleeps: once per batch, and when there is
     /// nothing to do.
     pub fn publish(&mut self) {
         self.ring.publish();

@@ -1,6 +1,6 @@
 //! The backend of a queue: the part that differs from kind to kind.
 //!
-//! A [`Queue`](super::Queue) calls it once a batch, so run-time dispatch costs little. The default methods
+//! A [`Queue`](super::Queue) calls it once per batch, so run-time dispatch costs little. The default methods
 //! are for a backend that lacks a direction: one that only sends keeps the defaults of receiving.
 
 use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! The card's clock: whether packets have its times. Its setting is the host's and never changed here.
+//! Checks if packets have the card's time. Users enable it; this code never changes the setting.
 
 use crate::error::Result;
 use crate::link::Ethtool;

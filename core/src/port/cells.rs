@@ -1,13 +1,13 @@
-//! Receiving from rings of cells (`cell_ring`): when to look, and when to sleep. For `mirror:`, `xdp:`
-//! with method `ring` and `monitor:`.
+//! Receiving from rings of cells (`cell_ring`): when to poll, and when to sleep. For `mirror:`, `xdp:` with
+//! method `ring` and `monitor:`.
 //!
-//! | the program wants packets | a look | a sleep ends |
+//! | latency | polls | sleeps until |
 //! | --- | --- | --- |
-//! | at once | while it spins, but for a pause after a look that found packets | with the next packet; of a busy ring, after the pause |
-//! | within `latency=` | once in that time | after it, or when a quarter of the ring is full; where nothing came, with the next packet |
+//! | 0 | while it spins; it pauses after a poll that found packets | the next packet; if the last poll found packets, the end of the pause |
+//! | `latency=` | once in that time | that time is over, or a quarter of the ring is full; if the last poll found none, the next packet |
 //!
-//! A look takes the cache line that the writer stores its index to away from the writer's CPU. A
-//! reader that looked again at once would meet one packet at a time, and slow the writer down.
+//! A poll takes the cache line of the writer's index away from the writer's CPU. A reader that polled again
+//! at once would find one packet at a time, and slow the writer down.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

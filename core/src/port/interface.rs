@@ -1,4 +1,4 @@
-//! The interface that a name means: where it is, what it is, and which packets it takes.
+//! The interface of a port: finding it by name, its description, the lengths of packets it sends.
 
 use super::name::PortName;
 use crate::error::{Error, Result};

@@ -4,15 +4,15 @@
 //! | option | meaning | default |
 //! | --- | --- | --- |
 //! | `ring_size` | packets that a queue has room for on the kernel's side, 64 to 65536: rounded up to a power of two | 2048 |
-//! | `cpu` | the CPU of a queue's thread; of several queues the first one's, the others have those that follow | any but the sender's |
+//! | `cpu` | the CPU of the first queue's thread; further queues use the CPUs after it | any but the sender's |
 //! | `slots` | slots in the queue's transmit ring, 2 to 16384 | 512 |
 //!
-//! The thread runs the program while there are packets, and a moment longer; then it sleeps until the next
-//! sync. It takes a CPU meanwhile; on a single CPU the port is slower.
+//! The thread runs the program while there are packets and a moment longer, then sleeps until the next sync.
+//! While it runs it uses a whole CPU; on a single CPU the port is slower.
 //!
-//! The queues do not depend on the card's; the rings of all have 4 GiB at most. Packets of a queue leave in
-//! order. They have 14 bytes to the interface's MTU with its header, and 3368 at most, because a live frame
-//! has one page; longer packets are refused, and counted as `too_long`.
+//! A port can have more queues than the card. The rings of all queues have 4 GiB at most. Packets of a queue
+//! leave in order. A packet has 14 bytes to the interface's MTU plus its header, and 3368 bytes at most,
+//! because a live frame has one page. Longer packets are refused, and counted as `too_long`.
 //!
 //! Needs Linux 5.18, CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON and CAP_SYS_ADMIN make it faster. The driver must
 //! take packets that XDP redirects (`ndo_xdp_xmit`): a veth does if its other end has NAPI.

@@ -1,5 +1,5 @@
-//! A queue that sends by live frames: from the slots of a transmit ring into those of a program. For
-//! `live:`, and `xdp:` with `send=live`.
+//! A queue that sends by live frames: it copies packets from the transmit ring into the ring that a program
+//! in the kernel reads. For `live:`, and `xdp:` with `send=live`.
 
 use std::time::{Duration, Instant};
 

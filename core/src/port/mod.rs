@@ -2,7 +2,7 @@
 //!
 //! A [`Port`] is opened by name and has [`Queue`]s, each for one thread. Every queue shows a receive and
 //! a transmit [`Ring`](sluicegate_base::ring::Ring), whatever its backend; only [`Queue::sync_rx`] and
-//! [`Queue::sync_tx`] differ: they call the `Backend` once a batch.
+//! [`Queue::sync_tx`] differ: they call the `Backend` once per batch.
 //!
 //! | modules | contents |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! `null:`, an endless source and a bottomless sink, which shows the framework's own cost.
+//! `null:`, an endless source and a sink that discards, to measure the framework's own cost.
 //!
 //! `size=` bytes a packet (60). The bytes are whatever the buffers hold.
 

@@ -1,4 +1,4 @@
-//! Opening ports: the one module that knows all kinds.
+//! Opening ports: the module that dispatches by kind.
 
 use std::sync::Arc;
 

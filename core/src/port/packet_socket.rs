@@ -1,4 +1,4 @@
-//! A packet socket and its options: the system calls, and nothing else.
+//! A packet socket and its options: safe wrappers of the system calls.
 //!
 //! Sources: packet(7), linux/if_packet.h, net/packet/af_packet.c.
 #![allow(unsafe_code)]

@@ -1,5 +1,4 @@
-//! One queue of a TAP device: a frame a system call, into the slots and out of them. For `tap:` and
-//! `host:`.
+//! One queue of a TAP device, read and written by one system call per frame. For `tap:` and `host:`.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,5 +1,6 @@
-//! AF_XDP: packets from a card's queue straight into the pool, and out of it (Linux 5.10,
-//! CAP_NET_RAW).
+//! XDP: AF_XDP sockets, the resident program with its stages, and live frames.
+//!
+//! An AF_XDP socket moves packets between a card's queue and the pool (Linux 5.10, CAP_NET_RAW).
 //!
 //! ```text
 //!   a slot of the receive ring                         a slot of the transmit ring
@@ -7,8 +8,8 @@
 //!      |          v                                       v             |
 //!   +---------+ +---------+                            +----------+ +------------+
 //!   | receive | | fill    |    rings shared with       | transmit | | completion |
-//!   +---------+ +---------+    the kernel: four a      +----------+ +------------+
-//!      ^          |            socket                     |             ^
+//!   +---------+ +---------+    the kernel: four        +----------+ +------------+
+//!      ^          |            per socket                 |             ^
 //!      |          v                                       v             |
 //!   +-----------------------------------------------------------------------+
 //!   | kernel, card                                                          |

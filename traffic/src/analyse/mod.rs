@@ -26,7 +26,7 @@ pub use track::{NumberRun, StreamCounts, TrackShare, WINDOW};
 pub(crate) use walk::{Checksum, Observer, walk};
 pub use walk::{Condition, Found, look};
 
-/// The most tracks of an analyser, one a worker and stream. Each has a window of 8 KiB.
+/// The most tracks of an analyser, one per worker and stream. Each has a window of 8 KiB.
 const TRACKS_MAX: usize = 1024;
 
 /// Analyses the packets of one queue.

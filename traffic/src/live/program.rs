@@ -1,4 +1,4 @@
-//! Translates a plan into a program: straight-line eBPF that makes a worker's packets, one a run.
+//! Translates a plan into a program: straight-line eBPF that makes a worker's packets, one per run.
 //!
 //! ```text
 //!   whose turn is it? --> stream 0: number, flow, random numbers --> length --> bytes that stay

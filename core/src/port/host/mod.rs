@@ -1,13 +1,14 @@
-//! `host:`, the host's side of an interface: it receives what the host sends out of the interface,
-//! and what is sent to it the host receives as if it came in there. What netmap calls host rings.
+//! `host:`, the host's side of an interface. The port receives the packets that the host sends by the
+//! interface; packets sent to the port enter the host's stack as if the interface had received them. netmap
+//! calls this host rings.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `fallback` | what becomes of the host's packets when the port's process dies: `pass`, they leave and come as without a port; `drop`, they do neither until another port comes, or `sluice detach` | pass |
-//! | `hook` | by what the host's packets are taken: `tcx` or `clsact` | tcx where the kernel has it (6.6) and `fallback` is not `drop` |
-//! | `flows` | flows that the program can leave to the host at once, 64 to 16777216; 0 for none | 0 |
+//! | `fallback` | the host's packets after the port's process died: `pass`, as without a port; `drop`, none passes until another port is opened, or `sluice detach` | pass |
+//! | `hook` | where the program takes the host's packets: `tcx` or `clsact` | tcx where the kernel has it (6.6) and `fallback` is not `drop` |
+//! | `flows` | flows that the program can leave to the host at a time, 64 to 16777216; 0 for none | 0 |
 //! | `mode` | with `flows`: how the XDP program is attached if it is not yet, `native` or `skb` | native where the driver can |
-//! | `ring_size` | packets that wait for each queue before the next is lost, 64 to 65536 | 4096 |
+//! | `ring_size` | packets that can wait in each queue, 64 to 65536 | 4096 |
 //! | `slots` | slots in each of a queue's rings | 512 |
 //!
 //! ```text
@@ -20,27 +21,27 @@
 //!            the interface <--> wire
 //! ```
 //!
-//! With a port that has the other side, such as `xdp:` on the same interface, a program is between
-//! the host and its wire: it forwards from each to the other, and the host's own connections work
-//! through it. While it is being opened, and after it was closed, packets go the usual way.
+//! With a port for the other side, such as `xdp:` on the same interface, a program stands between the host
+//! and the wire: it forwards in both directions, and the host's connections work through it. Before the
+//! port has been opened, and after it was closed, packets pass as without it.
 //!
-//! Frames are as on a wire: the kernel cuts what the host handed over in one piece (GSO) and fills
-//! in checksums before; what is sent to the port needs right checksums, too. A veth's other end
-//! leaves them to be filled in by nobody, unless it is told to (`ethtool -K IFACE tx off` there).
+//! Frames look as on a wire: before the port receives one, the kernel segments it (GSO) and computes its
+//! checksums. Packets sent to the port need correct checksums too. Those from a veth's other end lack them
+//! unless `ethtool -K IFACE tx off` is set there.
 //!
-//! What a port sends out of the interface does not come back: AF_XDP and live frames go past the
-//! place where the host's packets are taken, and packet sockets of a port mark theirs. What enters
-//! the host is not shown to XDP again, in skb mode neither.
+//! Packets that a port sends by the interface do not return to this port: AF_XDP and live frames bypass the
+//! hook, and packet sockets of ports mark theirs. Packets that enter the host do not pass XDP again, even in
+//! skb mode.
 //!
-//! tcpdump on the interface sees what enters the host there; what the host sends it sees on the
-//! device (`ip link` shows it: sluice-NUMBER).
+//! tcpdump on the interface sees the packets that enter the host; those that the host sends are on the
+//! port's device (`ip link` shows it: sluice-NUMBER).
 //!
-//! While the interface is down, or without a carrier, nothing enters the host by it: what is sent to
-//! the port then the kernel drops (net/sched/act_mirred.c), and it counts as refused.
+//! While the interface is down or has no carrier, the kernel drops packets sent to the port
+//! (net/sched/act_mirred.c); they count as refused.
 //!
-//! With `flows=` the program can leave a flow to the host ([`HostFlows`]): the interface's XDP program
-//! passes what comes of it before any claim sees it, and what the host sends of it goes out by itself.
-//! All flows come back when the port ends.
+//! With `flows=` the program can leave a flow to the host ([`HostFlows`]): the interface's XDP program passes
+//! its packets before any claim sees them, and the hook passes those that the host sends. The port takes all
+//! flows again when it ends.
 //!
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, with `flows=` CAP_SYS_ADMIN, too, and Linux 5.10.
 

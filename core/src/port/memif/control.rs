@@ -1,6 +1,6 @@
 //! The control socket of a port, on a thread of its own that connects and reconnects.
 //!
-//! Queues read one number once a batch, which changes when a connection begins or ends, and stays in their
+//! Queues read one number once per batch, which changes when a connection begins or ends, and stays in their
 //! cache otherwise. A queue that sees it change takes its rings of the new peer: it sends there at once, and
 //! receives there once it has drained the rings of the old peer.
 

@@ -19,7 +19,7 @@ const MIN_BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 pub(super) enum PacketMethod {
     /// recvmsg(2): one system call a packet.
     Recv,
-    /// recvmmsg(2): one system call a batch.
+    /// recvmmsg(2): one system call per batch.
     Recvmmsg,
     /// TPACKET_V2: frames in memory shared with the kernel, handed over one by one.
     Frames,
@@ -41,7 +41,7 @@ impl PacketMethod {
 /// How packets go to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sending {
-    /// sendmmsg(2): one system call a batch.
+    /// sendmmsg(2): one system call per batch.
     Sendmmsg,
     /// send(2), or sendmsg(2) for packets of several slots: one system call a packet.
     Sendto,

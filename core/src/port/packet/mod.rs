@@ -1,20 +1,20 @@
-//! `packet:`, an interface through packet sockets (AF_PACKET): a copy of each packet, the host
-//! keeps its own. Safe beside anything; Linux 3.2 and CAP_NET_RAW.
+//! `packet:`, an interface through packet sockets (AF_PACKET): the port gets a copy of each packet, the host
+//! keeps its own. Works beside any other program. Linux 3.2 and CAP_NET_RAW.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `method` | `ring` (TPACKET_V3), `frames` (TPACKET_V2), `recvmmsg`, `recv` | ring; frames where packets are wanted at once |
-//! | `send` | how a port sends: `sendmmsg`, a system call a batch; `sendto`, one a packet; `ring` (PACKET_TX_RING), one for all released packets | sendmmsg |
+//! | `method` | `ring` (TPACKET_V3), `frames` (TPACKET_V2), `recvmmsg`, `recv` | ring; frames if `latency=0` |
+//! | `send` | how a port sends: `sendmmsg`, one system call per batch; `sendto`, one per packet; `ring` (PACKET_TX_RING), one for all released packets | sendmmsg |
 //! | `qdisc` | of packets that are sent: `normal`, by the interface's queueing discipline, or `bypass` | normal |
 //! | `filter` | a pcap-filter expression, run in the kernel | all |
 //! | `snaplen` | most bytes of a packet that are kept | 262144 |
 //! | `promisc` | packets for other hosts too, while the port is open | on |
-//! | `tx_copies` | what the host sends, too | on |
-//! | `timestamp` | `software` or `hardware`: of a card that is switched on to (`hwstamp_ctl`) | software |
+//! | `tx_copies` | packets that the host sends too | on |
+//! | `timestamp` | `software`, or `hardware`: the card's, once `hwstamp_ctl` enables them | software |
 //! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL; 1s at most. Up to Linux 6.18 packet sockets do not learn which driver queue to poll, so it changes nothing there | off |
 //! | `blocks`, `block_size`, `block_timeout` | the ring: blocks, bytes in each, the time after which one is handed over unfilled | 32, 1M, 10ms |
 //! | `buffer`, `batch` | recv and recvmmsg: bytes of the socket's buffer, packets a sync | 64M, 64 |
-//! | `fanout` | over several queues: `hash`, `lb`, `cpu`, `rollover`, `rnd`, `qm`, `bpf` | hash |
+//! | `fanout` | how the kernel spreads packets over several queues: `hash`, `lb`, `cpu`, `rollover`, `rnd`, `qm`, `bpf` | hash |
 //! | `fanout_flags` | `defrag`, `rollover` | none |
 //! | `fanout_prog` | for `bpf`: a pinned eBPF program or a file from `tcpdump -ddd`; its answer, modulo their number, is the queue | both directions of two hosts' packets together |
 //! | `slots` | slots in the ring | 512 |
@@ -22,9 +22,8 @@
 //!
 //! `packet:any` receives from [all interfaces](any) of the network namespace.
 //!
-//! On a loopback interface each packet is seen once, as it is received, and not when it is sent
-//! too. An interface that is down gives [`Readiness::Down`](sluicegate_base::ring::Readiness) once, and
-//! packets when it has come up.
+//! On a loopback interface the port sees each packet once, when it is received. An interface that goes down
+//! gives [`Readiness::Down`](sluicegate_base::ring::Readiness) once, and packets again when it is up.
 //!
 //! `send=ring` (Linux 2.6.31; 4.20 for a veth) is for ports that only send, and not for loopback:
 //! sendmmsg is used there, with a notice. Packets are copied into frames once, and the driver reads
@@ -32,13 +31,13 @@
 //! least; what is longer is refused, though the MTU may have grown.
 //!
 //! `qdisc=bypass` (PACKET_QDISC_BYPASS, Linux 3.14) hands packets straight to the driver. That is
-//! faster, and leaves out what is on the way:
+//! faster, and bypasses
 //!
-//! - no queue but the driver's. While that is full, or the interface has no carrier, the kernel
-//!   drops what it is given, and says so: the packets stay in the ring, and each sync tries again;
-//! - no shaping, and no rule of `tc` on egress;
-//! - no copy for others: tcpdump on this host, and other ports that receive, do not see what is
-//!   sent (dev_queue_xmit_nit is not called).
+//! - the queueing discipline. While the driver's queue is full, or the interface has no carrier, the kernel
+//!   drops the packet and returns an error: the packet stays in the ring, and each sync tries again;
+//! - shaping, and `tc` rules on egress;
+//! - copies for others: tcpdump on this host, and other receiving ports, do not see sent packets
+//!   (dev_queue_xmit_nit is not called).
 
 mod any;
 mod block;

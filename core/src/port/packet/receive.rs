@@ -1,10 +1,11 @@
-//! Receiving by system call: recvmsg(2), one a packet, or recvmmsg(2), one a batch.
+//! Receiving by system calls: recvmsg(2), one per packet, or recvmmsg(2), one per batch.
 //!
 //! The kernel copies each packet into the buffer of its slot, and the rest of a long one into the slot's
-//! spill. Then the whole packet is assembled in the spill and the slot points at it. A slot's length has 16 bits, so these methods keep at most 65,535 bytes of a packet.
+//! overflow buffer. Then the packet is assembled in the overflow buffer, and the slot points there. A slot's
+//! length has 16 bits, so these methods keep at most 65,535 bytes of a packet.
 //!
 //! ```text
-//!   slot's pool buffer            slot's spill
+//!   slot's pool buffer            slot's overflow buffer
 //!   +-----------------------+     +-----------+--------------------------+
 //!   | first 2044 bytes |room|     | room, copy| the rest                 |
 //!   +-----------------------+     +-----------+--------------------------+

@@ -1,13 +1,13 @@
-//! `xdp:`, packets of an interface taken before the host has made anything of them: the host
-//! does not get them. What the filter does not match stays with the host.
+//! `xdp:`, packets that an XDP program takes from an interface before the host's stack sees them. Packets
+//! that the filter does not match stay with the host.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `filter` | a pcap-filter expression: what is taken | everything |
+//! | `filter` | a pcap-filter expression: the packets to take | all |
 //! | `action` | `take`, to this port; `drop` or `pass`, which only count, in the kernel | take |
 //! | `method` | `af_xdp`, sockets; `ring`, copies, to receive only | see below |
 //! | `send` | what packets leave by: `af_xdp`, the socket; `live`, live frames, as of a [`live:`](super::live) port, with a thread for each queue | af_xdp |
-//! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: this one or none | the first that goes |
+//! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: no other | the first that works |
 //! | `promisc` | packets for other hosts too, while the port is open | off |
 //! | `snaplen` | most bytes of a packet that are kept | all |
 //! | `timestamp` | `xdp`: taken where the packet comes in; `hardware`: the card's, and its hash; `off` saves some nanoseconds a packet | xdp |
@@ -16,19 +16,18 @@
 //! | `slots` | slots in the ring | 512 |
 //! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
 //!
-//! Two ways lead to the port. AF_XDP sockets (`af_xdp`) hand over the driver's own buffers where
-//! the driver can (zero-copy), take part in pools and swaps, and send. Where the driver cannot,
-//! the kernel copies each packet behind the program, by a dozen calls; the program itself does it
-//! in less time, into rings as those of `mirror:` (`ring`). So a port that only
-//! receives, in native mode and without zero-copy, gets rings, unless `method`, `mode`,
-//! `busy_poll` or a pool of its own says that it is to be sockets.
+//! Packets arrive by one of two methods. AF_XDP sockets (`af_xdp`) pass the driver's own buffers if the
+//! driver can (zero-copy), share pools, swap buffers, and send. If the driver cannot, the kernel copies each
+//! packet after the program has run, in a dozen function calls. The program itself copies faster, into rings
+//! like those of `mirror:` (`ring`). So a port that only receives, in native mode and without zero-copy, uses
+//! rings, unless `method`, `mode`, `busy_poll` or a pool of its own asks for sockets.
 //!
-//! virtio_net has more queues while a native program is attached, made for XDP's own sending. A
-//! port receives by them, too, and sends by the others, by which the host sends as well: a queue that
-//! only receives has no transmit ring.
+//! virtio_net has more queues while a native program is attached, for packets that XDP sends. A port
+//! receives by these too, and sends by the others, which it shares with the host: a queue that only receives
+//! has no transmit ring.
 //!
-//! A queue has one socket. Where that of another port has it already, there are rings, too. With
-//! different filters, any number of processes so take different packets of one queue.
+//! A queue has one socket. If another port has it already, the port uses rings. With different filters,
+//! up to 12 ports take different packets of one interface, and 4 without a filter, on different queues.
 //!
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.10.
 

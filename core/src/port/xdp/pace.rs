@@ -1,8 +1,8 @@
-//! The times of looks at a socket whose packets may wait in its ring (`latency=`).
+//! Decides when to poll a socket whose packets may wait in its ring (`latency=`).
 //!
-//! A socket wakes a sleeper with each packet, so a reader that only records or counts does not sleep there
-//! while packets come. It naps: as long as an eighth of the ring takes to fill at the rate that was seen.
-//! While no packets come it sleeps at the socket.
+//! A socket wakes a sleeper with each packet. So while packets arrive, a reader that only records or counts
+//! sleeps by time: as long as an eighth of the ring takes to fill at the current rate. While no packets
+//! arrive it waits for the socket.
 
 use std::time::{Duration, Instant};
 

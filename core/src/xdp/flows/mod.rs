@@ -1,5 +1,4 @@
-//! The host's own flows: a table in which programs between wire and host look up each packet, to pass
-//! what they find.
+//! The host's own flows: a table for programs between wire and host, which pass packets of its flows.
 //!
 //! A flow is TCP or UDP between two addresses and two ports. The table has it once, with a local and
 //! a remote end: for packets from the wire the destination is local, for packets of the host the

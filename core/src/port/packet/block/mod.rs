@@ -8,14 +8,14 @@
 //!   | h|packet h|pac | | h|packet h|pac | | h|packet h|    | |                |
 //!   +----------------+ +----------------+ +----------------+ +----------------+
 //!     ours, slots point   ours, not yet      the kernel's       the kernel's
-//!     into it             looked at
+//!     into it             read
 //! ```
 //!
 //! A block's status word is the only thing both sides touch. The kernel fills a block, then
 //! stores USER: from then on the block is ours, packets and headers, to read and to write.
-//! We store KERNEL: from then on it is the kernel's. A block is full, or its retire time has
-//! passed. When the next block is still ours the kernel has nowhere to put packets: it counts
-//! them as lost and marks the next block it fills LOSING.
+//! We store KERNEL: from then on it is the kernel's. The kernel closes a block when it is full or
+//! `block_timeout` has passed. While the next block is still ours the kernel has no room: it counts packets
+//! as lost and marks the next block that it fills LOSING.
 //!
 //! Slots point into a block, so it goes back only after the program has released the last of
 //! them. Source: net/packet/af_packet.c, Documentation/networking/packet_mmap.rst.

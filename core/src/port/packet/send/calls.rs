@@ -1,4 +1,4 @@
-//! Sending by a system call a batch, sendmmsg(2), or one a packet, send(2) or sendmsg(2).
+//! Sending by one system call per batch, sendmmsg(2), or per packet, send(2) or sendmsg(2).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,17 +11,17 @@ use sluicegate_base::ring::Ring;
 
 /// Most slots of a packet: the vectors a message can have (UIO_MAXIOV, linux/uio.h).
 const MAX_SLOTS: usize = 1024;
-/// Packets that are sent one a call after the queue has dropped one.
+/// Packets that are sent one per call after the queue has dropped one.
 const SINGLE_CALLS: u32 = 32;
 
-/// The messages of one system call: one a packet, with one vector a slot.
+/// The messages of one system call: one per packet, with one vector per slot.
 #[derive(Debug)]
 pub(super) struct Calls {
     /// Most messages of a call.
     batch: usize,
     /// True if each call sends one packet.
     is_for_one: bool,
-    /// The number of packets still to be sent one a call. sendmmsg does not report the packet at
+    /// The number of packets still to be sent one per call. sendmmsg does not report the packet at
     /// which it ended early, and a drop of the queue must be told from a full socket to be counted.
     singles: u32,
     messages: Vec<libc::mmsghdr>,

@@ -6,27 +6,25 @@
 //!   | AVAILABLE  | |  SENDING   | |SEND_REQUEST| |SEND_REQUEST| | AVAILABLE  |
 //!   | h | old    | | h | packet | | h | packet | | h | packet | | h | old    |
 //!   +------------+ +------------+ +------------+ +------------+ +------------+
-//!      ours again     a driver's     asked for,     as before      ours: `free`,
+//!      ours again     the driver's   submitted,     submitted      ours: `free`,
 //!                                    the kernel                    the next to
-//!                                    looks here                    be written
+//!                                    reads here                    be written
 //! ```
 //!
 //! A frame's status word is the only thing both sides touch. We write a packet into a frame and
-//! store SEND_REQUEST. When called, the kernel goes through the frames in order, from where it
-//! stopped, as long as they say so: it stores SENDING, and the frame is the kernel's, which hands
-//! its pages to the driver without copying them. On any CPU, the kernel stores AVAILABLE when the
-//! packet is freed: from then on the frame is ours. If a queue is full the kernel drops the packet,
-//! stores SEND_REQUEST again and stops there. What it does not like it marks WRONG_FORMAT and
-//! stops there, too, at each call: such a frame and those behind it are taken back and written
-//! anew without it, which can be because their packets stay in the program's ring until the
-//! kernel has taken them.
+//! store SEND_REQUEST. When called, the kernel walks the frames in order from where it stopped, while their
+//! status is SEND_REQUEST. It stores SENDING and passes the frame's pages to the driver without copying them.
+//! When the packet is freed, on any CPU, the kernel stores AVAILABLE: from then on the frame is ours. If a
+//! queue is full, the kernel drops the packet, stores SEND_REQUEST again and stops there. It marks an invalid
+//! frame WRONG_FORMAT and stops there too, at each call. We take back such a frame and those after it, and
+//! write them again without it: their packets stay in the program's ring until the kernel has taken them.
 //!
-//! TPACKET_V2, for of V3 the ring to send has only the longer header, and it came with Linux 4.11.
-//! Not PACKET_LOSS, by which the kernel skips what it does not like: nobody would count it.
+//! TPACKET_V2, because the send ring of V3 (Linux 4.11) only has a longer header. Without PACKET_LOSS, with
+//! which the kernel skips invalid frames and nobody counts them.
 //!
-//! The kernel copies the pages of a frame where it says that the frame is ours before the packet
-//! has been read, for a veth or another packet socket (since Linux 4.20). A loopback interface
-//! does not, so there is no such ring there; a virtio_net with `napi_tx=off` does not either.
+//! If the packet is still read after the frame became ours, by a veth's peer or another packet socket, the
+//! kernel copies the pages first (since Linux 4.20). A loopback interface does not, so it gets no such ring;
+//! nor does a virtio_net with `napi_tx=off` copy.
 //!
 //! Sources: net/packet/af_packet.c (tpacket_snd), Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
