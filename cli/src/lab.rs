@@ -116,7 +116,8 @@ fn describe(lab: &Lab) -> String {
     }
     let _ = writeln!(text);
     // A command that is not installed is called by its path.
-    let sluice = std::env::args().next().unwrap_or_default();
+    let sluice = std::env::args_os().next().filter(|name| !name.is_empty());
+    let sluice = sluice.map_or("sluice".into(), |name| name.to_string_lossy().into_owned());
     for (number, command) in suggestions(lab).iter().enumerate() {
         let command = command.replacen("sluice", &sluice, 1);
         let _ = writeln!(text, "{}  {command}", if number == 0 { "Try:" } else { "    " });
