@@ -89,7 +89,7 @@ impl InKernel {
 
     fn track(&self, stream: u8, worker: u8, at: usize) -> TrackShare {
         let run = |by: i16| {
-            let [different, first, last, first_ns, last_ns] = self.words(at + by as usize);
+            let [first, last, different, first_ns, last_ns] = self.words(at + by as usize);
             NumberRun { first, last, different, first_ns, last_ns }
         };
         let [received, duplicates, reordered, late, corrupt] =
@@ -211,11 +211,13 @@ mod track {
     pub const REORDERED: i16 = 16;
     pub const LATE: i16 = 24;
     pub const CORRUPT: i16 = 32;
-    /// The current run begins here, with its count of different numbers.
-    pub const DIFFERENT: i16 = 40;
-    pub const FIRST: i16 = 48;
-    /// 0 before the first run.
-    pub const LAST: i16 = 56;
+    /// The current run begins here.
+    pub const FIRST: i16 = 40;
+    /// 0 before the first run. The reader takes it before `DIFFERENT`, which the program stores first: a
+    /// packet in between must not count as lost.
+    pub const LAST: i16 = 48;
+    /// The count of different numbers.
+    pub const DIFFERENT: i16 = 56;
     pub const FIRST_NS: i16 = 64;
     pub const LAST_NS: i16 = 72;
     /// The number of ended runs, and the packets lost in those that `RUNS` no longer holds.
@@ -227,7 +229,7 @@ mod track {
     pub const BYTES: usize = (RUNS + RUNS_MAX * RUN_BYTES) as usize;
 
     /// The words of a run.
-    pub const RUN: i16 = DIFFERENT;
+    pub const RUN: i16 = FIRST;
     pub const RUN_BYTES: i16 = ENDED - RUN;
     /// A power of two.
     pub const RUNS_MAX: i16 = 8;
