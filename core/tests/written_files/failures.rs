@@ -59,7 +59,7 @@ fn a_file_has_one_writer_at_a_time() {
     first.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
     first.write(&chunk_of(&mut encoder(&OutputConfig::new(path.clone())), &packets(3))).unwrap();
     let error = create().unwrap_err().to_string();
-    assert!(error.contains("is writing it") && error.contains("another name"), "{error}");
+    assert!(error.contains("holds a lock") && error.contains("another name"), "{error}");
     let summary = first.finish();
     assert_eq!((summary.packets, summary.lost), (3, 0));
     assert!(fs::metadata(&path).unwrap().len() > 3 * 16, "the first writer's packets stay");

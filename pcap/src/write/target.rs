@@ -251,11 +251,16 @@ fn empty(file: &File, path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     if let Err(TryLockError::WouldBlock) = file.try_lock() {
-        let error = io::Error::other("another program, or another port, is writing it");
-        return Err(Failure::new("write to", path, error).with("choose another name"));
+        let error = io::Error::other("another program or port holds a lock on it");
+        return Err(Failure::new("write to", path, error)
+            .with("choose another name (lslocks shows the holder)"));
     }
-    // Some network file systems have no locks: then there is none.
-    file.set_len(0).map_err(|error| create_failure(path, error))
+    // Some network file systems have no locks: then there is none. A new file is not cut, because some file
+    // systems write a cut file to the disk when it is closed.
+    match file.metadata() {
+        Ok(metadata) if metadata.len() == 0 => Ok(()),
+        _ => file.set_len(0).map_err(|error| create_failure(path, error)),
+    }
 }
 
 /// Refuses a file that another user made in a directory where others may make entries: its maker could read
