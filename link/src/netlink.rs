@@ -192,7 +192,8 @@ impl Body {
     /// Adds an attribute.
     pub(super) fn with(mut self, kind: u16, value: impl AsRef<[u8]>) -> Self {
         let value = value.as_ref();
-        let bytes = (ATTRIBUTE_HEADER_BYTES + value.len()) as u16;
+        // The kernel refuses a message that ends before its attribute.
+        let bytes = u16::try_from(ATTRIBUTE_HEADER_BYTES + value.len()).unwrap_or(u16::MAX);
         self.0.extend([bytes.to_ne_bytes(), kind.to_ne_bytes()].as_flattened());
         self.0.extend(value);
         self.0.resize(self.0.len().next_multiple_of(ALIGN), 0);

@@ -355,14 +355,20 @@ pub fn carries_default_route(netns: Option<&str>, interface: &str) -> Result<boo
     Ok(!routes.map_err(|e| Error::system("list", "routes", e))?.is_empty())
 }
 
-/// Parses a message; some for a default route with a next hop that leaves by this interface.
+/// Parses a message; some for a default route with a next hop that leaves, or may leave, by this interface.
 fn default_route(body: &[u8], index: u32) -> Option<()> {
     const NEXT_HOP_BYTES: usize = 8;
+    /// linux/rtnetlink.h
+    const RTA_NH_ID: u16 = 30;
     let (bits, kind) = (*body.get(1)?, *body.get(7)?);
     let attributes = body.get(HEADER_BYTES..)?;
     let one = attribute(attributes, libc::RTA_OIF).and_then(|index| word(index, 0));
+    let many = attribute(attributes, libc::RTA_MULTIPATH);
+    // A nexthop object, whose interfaces the message leaves out (net.ipv4.nexthop_compat_mode=0): it may be
+    // this one.
+    let unknown = one.is_none() && many.is_none() && attribute(attributes, RTA_NH_ID).is_some();
     // Each a `struct rtnexthop`, which begins with its length and has the interface in its second word.
-    let mut rest = attribute(attributes, libc::RTA_MULTIPATH).unwrap_or_default();
+    let mut rest = many.unwrap_or_default();
     let several = std::iter::from_fn(|| {
         let out = word(rest, 4)?;
         let bytes = usize::from(half(rest, 0)?).max(NEXT_HOP_BYTES).next_multiple_of(4);
@@ -371,7 +377,7 @@ fn default_route(body: &[u8], index: u32) -> Option<()> {
     });
     let leaves = one.into_iter().chain(several).any(|out| out == index);
     let is_default = bits == 0 && kind == libc::RTN_UNICAST;
-    (is_default && leaves).then_some(())
+    (is_default && (leaves || unknown)).then_some(())
 }
 
 #[cfg(test)]
@@ -418,6 +424,7 @@ mod tests {
                 route(0, libc::RTN_UNICAST).with(libc::RTA_MULTIPATH, &hops[..11]),
                 false,
             ),
+            ("an object", route(0, libc::RTN_UNICAST).with_number(30, 1), true),
             ("a network", route(24, libc::RTN_UNICAST).with_number(libc::RTA_OIF, 7), false),
             ("refuses", route(0, libc::RTN_UNREACHABLE).with_number(libc::RTA_OIF, 7), false),
         ] {
