@@ -5,7 +5,7 @@ use sluicegate::xdp::live;
 
 use super::{BEGUN, StepContext};
 use crate::observer::{BenchObserver, Failure};
-use crate::process::{LabHost, Program, Running};
+use crate::process::{LabHost, Program, Running, quoted};
 use crate::step::{Destination, Setting, Step};
 use crate::testbed::{ADDRESS, Side, Testbed, list};
 
@@ -83,7 +83,7 @@ fn middle(testbed: &Testbed) -> Result<&[Side; 2], Error> {
 
 /// The command that makes the host in the middle a bridge, and the one that removes the bridge.
 pub fn bridge(middle: &[Side; 2]) -> [Program; 2] {
-    let [from, to] = middle.each_ref().map(|side| &side.interface);
+    let [from, to] = middle.each_ref().map(|side| quoted(&side.interface));
     let make = format!(
         "ip link add bridge type bridge && ip link set {from} master bridge && \
          ip link set {to} master bridge && ip link set bridge up"
@@ -95,7 +95,7 @@ pub fn bridge(middle: &[Side; 2]) -> [Program; 2] {
 /// `mac`, and the one that undoes it.
 fn router([_, out]: &[Side; 2], mac: &str) -> [Program; 2] {
     const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
-    let out = &out.interface;
+    let out = quoted(&out.interface);
     let make = format!(
         "ip route add {ADDRESS}/32 dev {out} && \
          ip neigh replace {ADDRESS} lladdr {mac} dev {out} nud permanent && echo 1 > {FORWARDING}"
