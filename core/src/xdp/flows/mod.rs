@@ -176,8 +176,13 @@ impl FlowTable {
     pub(crate) fn clear(&self) -> io::Result<()> {
         // `keys` hides errors, such as a missing privilege; a lookup reports them.
         self.flows.lookup(&[0; Flow::BYTES], MapFlags::ANY).map_err(io::Error::other)?;
-        let flows: Vec<_> = self.flows.keys().collect();
-        flows.iter().try_for_each(|flow| remove(&self.flows, flow).map(|_| ()))
+        let mut flows = self.flows.keys().peekable();
+        while let Some(flow) = flows.next() {
+            // Takes the next key first: after a key that no longer exists the kernel begins anew.
+            flows.peek();
+            remove(&self.flows, &flow)?;
+        }
+        Ok(())
     }
 
     /// Returns how many packets were passed.
