@@ -91,9 +91,13 @@ impl XskSocket {
     /// that one's traits. So a socket with other traits is no donor; without a donor the pool is
     /// registered again. That does no harm, it only costs twice: each socket knows its lent frames.
     pub(super) fn donor(pool: &Arc<Pool>, traits: Traits) -> Option<Arc<Self>> {
-        let bound = BOUND.lock().unwrap_or_else(PoisonError::into_inner);
+        // Dropped without the lock: one of them may be the last reference, whose drop takes time.
+        let bound: Vec<_> = {
+            let bound = BOUND.lock().unwrap_or_else(PoisonError::into_inner);
+            bound.iter().filter_map(Weak::upgrade).collect()
+        };
         let fits = |it: &Arc<Self>| it.traits == traits && Arc::ptr_eq(&it.frames.pool, pool);
-        bound.iter().filter_map(Weak::upgrade).find(fits)
+        bound.into_iter().find(fits)
     }
 
     /// Returns the kernel's counters.
