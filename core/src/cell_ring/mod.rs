@@ -113,7 +113,7 @@ impl CellGeometry {
     }
 }
 
-/// CellHeader in front of a packet in its cell.
+/// The header in front of a packet in its cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct CellHeader {

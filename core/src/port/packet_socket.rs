@@ -159,7 +159,10 @@ impl Socket {
         request: T,
         bytes: usize,
     ) -> Result<Mmap> {
-        let set_version = "set the version of the rings of";
+        let set_version = match version {
+            libc::tpacket_versions::TPACKET_V3 => "set TPACKET_V3 on",
+            _ => "set TPACKET_V2 on",
+        };
         self.set(libc::SOL_PACKET, libc::PACKET_VERSION, version as i32, set_version)?;
         self.set(libc::SOL_PACKET, option, request, operation).map_err(|error| {
             match error.errno() {

@@ -15,7 +15,9 @@ use sluicegate_base::ring::{
 
 #[cold]
 fn only_receives() -> Error {
-    Error::Usage("the port was opened to receive: open it with Use::Send or Use::Both".into())
+    let reason = "the queue only receives: its port was opened with Use::Receive or only counts, or the \
+                  driver keeps the queue for XDP; send by another queue, opened with Use::Send or Use::Both";
+    Error::Usage(reason.into())
 }
 
 /// The timeout of sending the last packets.
@@ -178,7 +180,8 @@ impl Queue {
     /// some 50 µs and syncs again.
     ///
     /// # Errors
-    /// The port was opened only to receive; the sink failed or was removed. The packets it did not take are
+    /// The queue only receives: its port was opened to receive or only counts, or the driver keeps the queue for
+    /// XDP. Or the sink failed or was removed. The packets it did not take are
     /// counted as [`refused`](QueueStats::refused) or stay in the ring. While an interface is down,
     /// [`Error::errno`] is `ENETDOWN`: a later sync sends what stayed.
     #[inline]
@@ -359,7 +362,7 @@ mod tests {
         let rx = Ring::receive(&pool, 4).unwrap();
         let mut queue = Queue::new(0, rx, Ring::absent(&pool).unwrap(), Silent, Vec::new());
         let error = queue.sync_tx().unwrap_err().to_string();
-        assert!(error.contains("Use::Both"), "{error}");
+        assert!(error.contains("only receives"), "{error}");
         queue.close_tx().unwrap();
     }
 }

@@ -228,7 +228,7 @@ fn ports_for_one_direction_refuse_the_other() {
     let mut client = open_with(&name, &options(Use::Send));
     exchange(&mut client.queues[0], &mut server.queues[0], 2000, Wait::Spin);
     let error = server.queues[0].sync_tx().unwrap_err().to_string();
-    assert!(error.contains("opened to receive"), "{error}");
+    assert!(error.contains("only receives"), "{error}");
     assert_eq!(client.queues[0].sync_rx().unwrap(), 0);
 }
 

@@ -182,8 +182,8 @@ pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
 impl Port {
     /// Opens a port whose packets leave by the interface of another, in the kernel: those that match its
     /// filter, or all. Both names are of `xdp:` ports. Its one queue only counts them
-    /// ([`take_kernel_counters`](Queue::take_kernel_counters)). Wait for it, sync it and close it like
-    /// others; when it is dropped, or its process is killed, the host gets the packets again. The other
+    /// ([`take_kernel_counters`](Queue::take_kernel_counters)). Wait for it, call `sync_rx` and close it
+    /// like others; when it is dropped, or its process is killed, the host gets the packets again. The other
     /// interface's counters tell what it did not send. If it is removed the port fails.
     ///
     /// Needs Linux 5.10 and a driver that sends packets that XDP redirects to it (`ndo_xdp_xmit`). Most
