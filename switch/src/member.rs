@@ -103,6 +103,8 @@ impl Opened {
         let mut port = port.clone();
         // Packets that the host sends are not for the other ports, and the switch reads no timestamps.
         port.set_default("tx_copies", "off");
+        // Frames are for hosts behind other ports. A card receives only its own otherwise.
+        port.set_default("promisc", "on");
         if port.kind() == Kind::Packet {
             // A block may arrive 10 ms late.
             port.set_default("method", "recvmmsg");

@@ -19,6 +19,21 @@ fn reaches(lab: &Lab, from: &str, address: &str) {
 }
 
 #[test]
+fn its_interfaces_receive_frames_for_all_hosts() {
+    let Some(lab) = star() else { return };
+    let is_promiscuous = || {
+        !on(&lab, "middle", &["ip", "-d", "link", "show", "middle0"]).out.contains("promiscuity 0")
+    };
+    for kind in ["xdp", "packet"] {
+        assert!(!is_promiscuous(), "before {kind}");
+        let running = switch(&lab, &ports(kind), &[]);
+        assert!(is_promiscuous(), "{kind}");
+        running.stop().good();
+    }
+    assert!(!is_promiscuous(), "at the end");
+}
+
+#[test]
 fn the_host_of_the_switch_takes_part_by_a_port_of_its_own() {
     let Some(lab) = star() else { return };
     let wires = &ports("xdp")[..3];
