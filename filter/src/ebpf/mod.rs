@@ -290,7 +290,8 @@ impl Helper {
     /// `redirect_map(map, key, flags)`: the lower bits of `flags` are returned where there is
     /// no such entry.
     pub const REDIRECT_MAP: Self = Self(51);
-    /// `xdp_adjust_meta(ctx, delta)`: makes room for metadata in front of the packet; pointers into the packet must be loaded again. Linux 4.15, not with every driver.
+    /// `xdp_adjust_meta(ctx, delta)`: makes room for metadata in front of the packet; pointers into the packet
+    /// must be loaded again. Linux 4.15, not with every driver.
     pub const XDP_ADJUST_META: Self = Self(54);
     /// `xdp_adjust_tail(ctx, delta)`; pointers into the packet must be loaded again.
     pub const XDP_ADJUST_TAIL: Self = Self(65);

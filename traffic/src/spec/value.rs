@@ -583,55 +583,55 @@ mod tests {
     }
 
     proptest! {
-            #[test]
-            fn no_text_is_too_strange(text in "\\PC*", form in forms()) {
-                let _ = Value::parse(&text, form);
-            }
+        #[test]
+        fn no_text_is_too_strange(text in "\\PC*", form in forms()) {
+            let _ = Value::parse(&text, form);
+        }
 
-            #[test]
-            fn nearly_valid_texts_read_back_as_shown(
-                text in "(flow:)?(any:)?[0-9a-fx:.,/SA-]{0,24}",
-                form in forms(),
-            ) {
-                if let Ok(value) = Value::parse(&text, form) {
-                    let shown = value.shown(form);
-                    prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{} as {}", text, shown);
-                }
-            }
-
-            #[test]
-            fn values_read_back_as_they_are_shown(
-                form in forms(),
-                flow: bool,
-                random: bool,
-                numbers in prop::collection::vec(any::<u128>(), 2..5),
-                step in 1_u128..300,
-                kind in 0..5,
-            ) {
-                let unit = form.most() >> (form.bits() - form.unit_bits());
-                let numbers: Vec<_> = numbers.iter().map(|number| number & unit).collect();
-                let (first, last) = (numbers[0], numbers[1]);
-                let (least, most) = (first.min(last), first.max(last));
-                prop_assume!(least < most && first.abs_diff(last) >= step);
-                prop_assume!(first.abs_diff(last) < u128::from(u64::MAX));
-                let set = match kind {
-                    0 => Set::One(first),
-                    1 => Set::List { values: numbers, random },
-                    2 => Set::Counter { first, last, step },
-                    3 => Set::Range { first: least, last: most },
-                    _ if form.is_address() => {
-    Set::Range { first: 0, last: form.most() >> (form.bits() / 3) }
-    }
-                    _ => Set::One(last),
-                };
-                let per = if flow && kind != 0 && !matches!(set, Set::One(_)) {
-                    Per::Flow
-                } else {
-                    Per::Packet
-                };
-                let value = Value { per, set };
+        #[test]
+        fn nearly_valid_texts_read_back_as_shown(
+            text in "(flow:)?(any:)?[0-9a-fx:.,/SA-]{0,24}",
+            form in forms(),
+        ) {
+            if let Ok(value) = Value::parse(&text, form) {
                 let shown = value.shown(form);
-                prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{}", shown);
+                prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{} as {}", text, shown);
             }
         }
+
+        #[test]
+        fn values_read_back_as_they_are_shown(
+            form in forms(),
+            flow: bool,
+            random: bool,
+            numbers in prop::collection::vec(any::<u128>(), 2..5),
+            step in 1_u128..300,
+            kind in 0..5,
+        ) {
+            let unit = form.most() >> (form.bits() - form.unit_bits());
+            let numbers: Vec<_> = numbers.iter().map(|number| number & unit).collect();
+            let (first, last) = (numbers[0], numbers[1]);
+            let (least, most) = (first.min(last), first.max(last));
+            prop_assume!(least < most && first.abs_diff(last) >= step);
+            prop_assume!(first.abs_diff(last) < u128::from(u64::MAX));
+            let set = match kind {
+                0 => Set::One(first),
+                1 => Set::List { values: numbers, random },
+                2 => Set::Counter { first, last, step },
+                3 => Set::Range { first: least, last: most },
+                _ if form.is_address() => {
+                    Set::Range { first: 0, last: form.most() >> (form.bits() / 3) }
+    }
+                _ => Set::One(last),
+            };
+            let per = if flow && kind != 0 && !matches!(set, Set::One(_)) {
+                Per::Flow
+            } else {
+                Per::Packet
+            };
+            let value = Value { per, set };
+            let shown = value.shown(form);
+            prop_assert_eq!(Value::parse(&shown, form), Ok(value), "{}", shown);
+        }
+    }
 }
