@@ -57,7 +57,7 @@ pub enum Error {
         remedy: String,
     },
 
-    /// A port's name or one of its options makes no sense.
+    /// A port's name or one of its options is invalid.
     #[error("port '{port}': {reason}")]
     Port {
         /// The name as the user wrote it.
@@ -73,7 +73,7 @@ pub enum Error {
         expression: String,
         /// The compiler's complaint.
         message: String,
-        /// The byte where the expression stops making sense, counted from 0. The message counts from 1.
+        /// The byte at which the expression becomes invalid, counted from 0. The message counts from 1.
         column: Option<usize>,
     },
 
@@ -82,7 +82,7 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// Where in the (uncompressed) file.
+        /// The offset in the (uncompressed) file.
         offset: u64,
         /// The fault.
         reason: String,
@@ -93,7 +93,7 @@ pub enum Error {
     Removed {
         /// The interface, or the program.
         object: String,
-        /// How to go on.
+        /// How to continue.
         remedy: String,
     },
 
@@ -111,18 +111,18 @@ pub enum Error {
     Usage(String),
 }
 
-/// The kinds of errors, by the person or setting that can mend them; each is an exit status of the command.
+/// The kinds of errors; each is an exit status of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The input is wrong: a name, an option, an expression.
     Usage,
     /// A privilege or a kernel feature is missing.
     Privilege,
-    /// It failed while running.
+    /// The operation failed while running.
     Runtime,
 }
 
-/// As [`Display`](fmt::Display): what a `main` that returns the error prints.
+/// Prints the same as [`Display`](fmt::Display), for a `main` that returns the error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -151,12 +151,12 @@ impl Error {
         }
     }
 
-    /// The system call that just failed, by `errno`.
+    /// Makes an error of the system call that just failed, from `errno`.
     pub fn last_os(operation: &'static str, object: impl Into<String>) -> Self {
         Self::system(operation, object, io::Error::last_os_error())
     }
 
-    /// A failed system call without a remedy of its own.
+    /// Makes an error of a failed system call, without a remedy.
     pub fn system(
         operation: &'static str,
         object: impl Into<String>,
@@ -166,14 +166,15 @@ impl Error {
         Self::System { operation, object, source, remedy: String::new() }
     }
 
-    /// A failed operation on a file that the user named: a missing file is wrong usage, one that may not
-    /// be opened takes a privilege.
+    /// Makes an error of a failed operation on a file that the user named: a missing file is a usage error,
+    /// a forbidden one a missing privilege.
     pub fn path(operation: &'static str, path: &Path, source: io::Error) -> Self {
         let remedy = path_remedy(&source).into();
         Self::Path { operation, path: path.to_owned(), source, remedy }
     }
 
-    /// A failed operation on a file that was open: whatever the reason, it failed while running.
+    /// Makes an error of a failed operation on an open file: for any reason, the operation failed while
+    /// running.
     pub fn open_file(operation: &'static str, path: &Path, source: io::Error) -> Self {
         let remedy = path_remedy(&source);
         Self::system(operation, path.display().to_string(), source).remedy(remedy)
@@ -188,13 +189,13 @@ impl Error {
         self
     }
 
-    /// The error for an interface that was removed while in use.
+    /// Makes the error for an interface that was removed while in use.
     pub fn removed(object: impl Into<String>) -> Self {
         let remedy = "the interface was removed; start again when it is back".into();
         Self::Removed { object: object.into(), remedy }
     }
 
-    /// The kernel's error number, where the kernel said no.
+    /// Returns the kernel's error number, if the kernel reported one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::System { source, .. } | Self::Path { source, .. } => source.raw_os_error(),

@@ -1,6 +1,6 @@
-//! Header views: where the Ethernet, VLAN and IP headers of a frame lie, and what they carry.
+//! Locates the Ethernet, VLAN and IP headers of a frame, and their payload.
 //!
-//! Lengths in a frame are checked against its end: a header that is cut off, or too short, is not found.
+//! Lengths in a frame are checked against its end: a truncated or too short header is not reported.
 
 use std::ops::Range;
 
@@ -49,26 +49,26 @@ pub const VLAN_TAG_BYTES: usize = 4;
 /// The headers of an Ethernet frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
-    /// The EtherType behind all VLAN tags.
+    /// The EtherType after all VLAN tags.
     pub ethertype: u16,
-    /// Where the network header begins; at most the frame's end.
+    /// The offset of the network header; at most the frame's length.
     pub network: usize,
     /// The IP header, if the frame has one.
     pub ip: Option<Ip>,
 }
 
-/// An IP header, with IPv6's extension headers.
+/// An IP header, including IPv6 extension headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Where the source address lies in the frame: 4 or 16 bytes.
+    /// The position of the source address in the frame: 4 or 16 bytes.
     pub source: Range<usize>,
-    /// Where the destination address lies.
+    /// The position of the destination address.
     pub destination: Range<usize>,
     /// The packet is a fragment.
     pub fragment: bool,
-    /// The protocol and the bytes of the payload; none in fragments after the first.
+    /// The protocol, and the position of the payload; none in fragments after the first.
     pub transport: Option<(u8, Range<usize>)>,
-    /// A routing header of IPv6 has segments left: checksums cover the last destination, not this one.
+    /// An IPv6 routing header has segments left: checksums cover the last destination, not this one.
     pub segments_left: bool,
 }
 
@@ -107,7 +107,7 @@ pub struct Ipv4Header {
 }
 
 impl Ipv4Header {
-    /// Reads a header's fixed part. None if it is not IPv4's.
+    /// Reads the fixed part of a header. Returns none if it is not an IPv4 header.
     #[inline]
     pub fn read(header: &[u8; 20]) -> Option<Self> {
         let header_bytes = usize::from(header[0] & 0xf) * 4;
@@ -133,7 +133,7 @@ pub struct Ipv6Extension {
     pub fragment: bool,
     /// The packet is whole or the first fragment.
     pub first: bool,
-    /// A routing header with segments left.
+    /// The packet has a routing header with segments left.
     pub segments_left: bool,
 }
 
@@ -145,7 +145,7 @@ impl Ipv6Extension {
         matches!(kind, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION)
     }
 
-    /// Reads an extension header of the protocol number `kind`. None if it has fewer than 8 bytes.
+    /// Reads an extension header with protocol number `kind`. Returns none if it has fewer than 8 bytes.
     pub fn read(kind: u8, header: &[u8]) -> Option<Self> {
         use protocol::{AUTHENTICATION, FRAGMENT, ROUTING};
         let header: &[u8; 8] = header.first_chunk()?;
@@ -206,7 +206,7 @@ fn ipv6(frame: &[u8], at: usize) -> Option<Ip> {
     Some(ip)
 }
 
-/// Steps over IPv6's extension headers to the payload.
+/// Skips the IPv6 extension headers up to the payload.
 fn behind_extensions(
     packet: &[u8],
     mut next: u8,
@@ -226,7 +226,7 @@ fn behind_extensions(
     (at <= packet.len()).then_some((next, at..packet.len()))
 }
 
-/// The big-endian number at `at`, if both its bytes exist.
+/// Returns the big-endian number at `at`, if both its bytes exist.
 #[inline]
 pub fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     let pair = bytes.get(at..)?.first_chunk()?;
@@ -237,7 +237,7 @@ pub fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// A frame to 198.18.0.2 or 2001:db8::2 with a payload.
+    /// Returns a frame to 198.18.0.2 or 2001:db8::2 with a payload.
     fn frame(tags: usize, v6: bool, protocol: u8, carried: &[u8]) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
         (0..tags).for_each(|_| frame.extend([0x81, 0, 0, 7]));

@@ -9,15 +9,15 @@
 //!                 0 and 1 are reserved, as in netmap
 //! ```
 //!
-//! A buffer is known by its number. At any time exactly one holder has it: the free list or one slot of one
-//! ring. It moves between slots by swapping, never by copying the number. That makes `&mut` to a slot's
-//! bytes sound, and forwarding free of copies. Taking and returning lock a mutex: ports do it when they open
-//! and close, not per packet.
+//! A buffer is identified by its number. At any time it has exactly one holder: the free list or one slot
+//! of one ring. It moves between slots by swapping; its number is never copied. That makes `&mut` to a
+//! slot's bytes sound, and forwarding free of copies. Taking and returning buffers locks a mutex: ports do
+//! that when they open and close, not per packet.
 //!
-//! Rings are not in the file, because a process that can write a slot can make it name any bytes. What stands
-//! in the header is its owner's.
+//! Rings are not in the file, because a process that can write a slot can make it name any bytes. The
+//! header belongs to the caller of [`Pool::with_header`].
 //!
-//! [`Mmap`] gives addresses, never slices: the module that shares the memory with the kernel or another
+//! [`Mmap`] provides addresses, never slices: the module that shares the memory with the kernel or another
 //! process proves when each byte may be read.
 #![allow(unsafe_code)]
 
@@ -30,7 +30,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use crate::error::{Error, Result};
 
-/// The unit mappings are made in.
+/// The unit of mappings.
 pub const PAGE_BYTES: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -42,27 +42,27 @@ pub struct Mmap {
     bytes: usize,
 }
 
-// SAFETY: Mmap holds an address range, not references into it. Sending or sharing it moves
-// no data; each access to the memory behind it is an unsafe operation with its own proof.
+// SAFETY: Mmap holds an address range, not references into it. Sending or sharing it moves no data; each
+// access to its memory is an unsafe operation with its own proof.
 unsafe impl Send for Mmap {}
 // SAFETY: as above.
 unsafe impl Sync for Mmap {}
 
 impl Mmap {
-    /// Private memory, zeroed, backed by nothing; pages come into being when touched.
+    /// Maps private, zeroed memory without a file. The kernel allocates a page when it is first touched.
     pub fn anonymous(bytes: usize) -> Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         Self::map(bytes, READ_WRITE, flags, -1, 0)
             .map_err(|e| Error::system("map", "anonymous memory", e))
     }
 
-    /// `bytes` bytes of what `fd` stands for, from its start, shared with the others who map it.
+    /// Maps the first `bytes` bytes of the object `fd`, shared with its other users.
     pub fn shared(fd: BorrowedFd<'_>, bytes: usize) -> std::io::Result<Self> {
         Self::map(bytes, READ_WRITE, libc::MAP_SHARED, fd.as_raw_fd(), 0)
     }
 
-    /// `bytes` bytes of what `fd` stands for, from `offset` on, to be read only: a write there would
-    /// kill.
+    /// Maps `bytes` bytes of the object `fd`, from `offset` on, for reading only: a write there kills the
+    /// process.
     pub fn read_only(
         fd: BorrowedFd<'_>,
         offset: libc::off64_t,
@@ -71,8 +71,8 @@ impl Mmap {
         Self::map(bytes, libc::PROT_READ, libc::MAP_SHARED, fd.as_raw_fd(), offset)
     }
 
-    /// As [`shared`](Self::shared), from `offset` on and with all pages in place at once. What
-    /// `offset` means is the file's to say: for a socket it names one of its rings.
+    /// Maps as [`shared`](Self::shared) does, from `offset` on and with all pages populated at once. The
+    /// object defines what `offset` means: for a socket it selects one of the rings.
     pub fn shared_at(fd: BorrowedFd<'_>, offset: u64, bytes: usize) -> std::io::Result<Self> {
         let offset = libc::off64_t::try_from(offset)
             .map_err(|_| std::io::Error::from_raw_os_error(libc::EOVERFLOW))?;
@@ -80,9 +80,9 @@ impl Mmap {
         Self::map(bytes, READ_WRITE, flags, fd.as_raw_fd(), offset)
     }
 
-    /// A new memory file of `bytes` bytes and its mapping. With `huge`, pages of 2 MiB where
-    /// the system has enough of them set aside (`vm.nr_hugepages`), ordinary ones otherwise. Its
-    /// size is sealed: a process that has the file cannot shrink it under a mapping.
+    /// Makes a memory file of `bytes` bytes and maps it. With `huge`, its pages have 2 MiB if the system
+    /// has reserved enough of them (`vm.nr_hugepages`), otherwise the ordinary size. The size is sealed: a
+    /// process that has the file cannot shrink it under a mapping.
     pub fn memfd(name: &CStr, bytes: usize, huge: bool) -> Result<(OwnedFd, Self)> {
         if huge && let Ok(pair) = Self::memfd_with(name, bytes, libc::MFD_HUGETLB) {
             return Ok(pair);
@@ -107,7 +107,7 @@ impl Mmap {
         if fd < 0 {
             return Err(std::io::Error::last_os_error());
         }
-        // SAFETY: `fd` was just returned by the kernel and belongs to nobody else.
+        // SAFETY: the kernel has just returned `fd`, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         nix::unistd::ftruncate(&fd, bytes as i64)?;
         let size = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
@@ -123,8 +123,8 @@ impl Mmap {
         fd: i32,
         at: libc::off64_t,
     ) -> std::io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is
-        // in use; the arguments are checked by the kernel.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use, and
+        // the kernel checks the arguments.
         let base = unsafe { libc::mmap64(std::ptr::null_mut(), bytes, protection, flags, fd, at) };
         if base == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
@@ -135,19 +135,19 @@ impl Mmap {
         }
     }
 
-    /// The first byte's address.
+    /// Returns the address of the first byte.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// The address `offset` bytes into the region; an offset beyond it is a bug of the caller.
+    /// Returns the address `offset` bytes into the region; an offset beyond it is a bug of the caller.
     #[inline]
     pub fn at(&self, offset: usize) -> NonNull<u8> {
         debug_assert!(offset < self.bytes);
         self.base.map_addr(|base| base.saturating_add(offset))
     }
 
-    /// The region's size in bytes.
+    /// Returns the size of the region in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -155,8 +155,8 @@ impl Mmap {
 
 impl Drop for Mmap {
     fn drop(&mut self) {
-        // SAFETY: base and bytes are those of a mapping this value made and alone owns; the
-        // types built on it keep it alive as long as they hold addresses into it.
+        // SAFETY: base and bytes describe a mapping that this value made and alone owns; the types built on
+        // it keep it alive as long as they hold addresses into it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -170,11 +170,11 @@ const MAX_BYTES: usize = 1 << 46;
 /// The size of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
-    /// How many buffers a user can have.
+    /// Number of buffers that users can take.
     pub buffers: u32,
-    /// Bytes in each: a multiple of 64, and of 2048 or 4096 if AF_XDP uses the pool.
+    /// Size of a buffer: a multiple of 64, and 2048 or 4096 if AF_XDP uses the pool.
     pub buffer_bytes: u32,
-    /// Pages of 2 MiB where the system has them to spare.
+    /// Uses pages of 2 MiB if the system has enough.
     pub huge_pages: bool,
 }
 
@@ -187,10 +187,10 @@ impl Default for PoolConfig {
 /// Packet buffers of one size.
 #[derive(Debug)]
 pub struct Pool {
-    /// Behind `map`.
+    /// The file that `map` maps.
     fd: OwnedFd,
     map: Mmap,
-    /// Where buffer 0 begins, from the start of the file.
+    /// Offset of buffer 0 in the file.
     buffers_at: usize,
     buffers: u32,
     buffer_bytes: u32,
@@ -206,7 +206,7 @@ impl Pool {
         Self::with_header(config, 0)
     }
 
-    /// Makes a pool whose file begins with `header_bytes` bytes for the caller, in whole pages.
+    /// Makes a pool whose file begins with `header_bytes` bytes for the caller, rounded up to whole pages.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -225,27 +225,27 @@ impl Pool {
             return Err(Error::Usage("the pool is larger than any memory: make it smaller".into()));
         };
         let (fd, map) = Mmap::memfd(c"sluice-pool", bytes, huge_pages)?;
-        // Taken from the end: low numbers first, so a small user touches few pages.
+        // Buffers are taken from the end: low numbers first, so a small user touches few pages.
         let free = Mutex::new((RESERVED..buffers).rev().collect());
         Ok(Arc::new(Self { fd, map, buffers_at, buffers, buffer_bytes, free }))
     }
 
-    /// Bytes in each buffer.
+    /// Returns the size of a buffer.
     pub fn buffer_bytes(&self) -> u32 {
         self.buffer_bytes
     }
 
-    /// One past the highest buffer number.
+    /// Returns one more than the highest buffer number.
     pub fn buffers(&self) -> u32 {
         self.buffers
     }
 
-    /// How many buffers are free to take.
+    /// Returns the number of free buffers.
     pub fn free_buffers(&self) -> usize {
         self.free().len()
     }
 
-    /// Where a buffer begins. Making the address is safe; using it needs the proof that the
+    /// Returns the address of a buffer. Making the address is safe; using it needs the proof that the
     /// caller holds the buffer.
     #[inline]
     pub fn address(&self, buffer: u32) -> NonNull<u8> {
@@ -253,36 +253,36 @@ impl Pool {
         self.map.at(self.buffers_at + buffer as usize * self.buffer_bytes as usize)
     }
 
-    /// The address of a byte of the header. Making the address is safe; using it needs the proof that
-    /// nothing else uses these bytes.
+    /// Returns the address of a byte of the header. Making the address is safe; using it needs the proof
+    /// that nothing else uses these bytes.
     ///
     /// # Panics
-    /// Beyond the header.
+    /// If the offset is beyond the header.
     pub fn header_address(&self, offset: usize) -> NonNull<u8> {
         assert!(offset < self.buffers_at, "byte {offset} of a header of {}", self.buffers_at);
         self.map.at(offset)
     }
 
-    /// Where buffer 0 begins, from the start of the file: the bytes of the header.
+    /// Returns the offset of buffer 0 in the file, which is the size of the header.
     pub fn buffers_at(&self) -> usize {
         self.buffers_at
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file.
     pub fn bytes(&self) -> usize {
         self.map.bytes()
     }
 
-    /// The file, to share the buffers with another process. Its size is sealed. A process that has it can
-    /// read and write every packet in the pool, at any time.
+    /// Returns the file, to share the buffers with another process. Its size is sealed. A process that has
+    /// the file can read and write every packet in the pool at any time.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Takes `n` buffers off the free list: the caller owns their bytes from now on.
+    /// Takes `n` buffers off the free list. The caller owns their bytes from now on.
     ///
     /// # Errors
-    /// The pool has fewer.
+    /// The pool has fewer free buffers.
     pub fn take(&self, n: usize) -> Result<Vec<u32>> {
         let mut free = self.free();
         let have = free.len();
@@ -300,20 +300,20 @@ impl Pool {
     /// Returns buffers to the free list.
     ///
     /// # Safety
-    /// The caller got each of them from this pool, holds it alone, and uses it no longer: the next to
-    /// take it may write there.
+    /// The caller got each buffer from this pool, holds it alone, and does not use it any more: the next
+    /// holder may write to it.
     #[allow(unsafe_code, reason = "the contract is the caller's")]
     pub unsafe fn give(&self, buffers: impl IntoIterator<Item = u32>) {
         self.free().extend(buffers);
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<u32>> {
-        // The list is whole between any two statements that can panic.
+        // The list is consistent between any two statements that can panic.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Prefetches the cache line of an address that another CPU wrote, before it is read. Any address is
+/// Prefetches the cache line of an address that another CPU wrote, before this CPU reads it. Any address is
 /// valid, because nothing is read.
 #[inline]
 pub fn prefetch(address: *const u8) {
@@ -327,13 +327,13 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Prefetches a cache line for a write: the other CPU gives it up.
+/// Prefetches a cache line for writing: the other CPU gives it up.
 #[inline]
 pub fn prefetch_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
-        // By name: of the intrinsic the compiler makes one for readers, unless it is told that all
-        // CPUs have it. Those that have not take it for nothing.
+        // Inline assembly, because the compiler turns the intrinsic into a prefetch for reading, unless it
+        // may assume that all CPUs have this instruction. CPUs without it ignore it.
         use std::arch::asm;
         // SAFETY: as above; nothing is written either.
         unsafe {
@@ -353,7 +353,7 @@ mod tests {
         let (fd, first) = Mmap::memfd(c"sluice-test", 100, false).unwrap();
         let second = Mmap::shared(fd.as_fd(), first.bytes()).unwrap();
         assert_eq!(first.bytes(), PAGE_BYTES, "sizes are whole pages");
-        // SAFETY: both mappings are one page long and nobody else knows them.
+        // SAFETY: both mappings are one page long, and nothing else uses them.
         let seen = unsafe {
             first.base().as_ptr().add(99).write_volatile(7);
             second.base().as_ptr().add(99).read_volatile()

@@ -1,4 +1,5 @@
-//! UNIX sockets with a file name (unix(7)): listening at one, and telling a stale file from one in use.
+//! UNIX sockets with a file name (unix(7)): listening on a path, and distinguishing a stale file from one
+//! in use.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind};
@@ -19,17 +20,17 @@ use nix::unistd::{AccessFlags, Gid, Uid, access, fchownat, geteuid};
 
 use crate::error::{Error, Result};
 
-/// Where the sockets of running commands are.
+/// The folder of the running commands' sockets.
 const RUNNING: &str = "/run/sluice";
-/// The socket's name in its folder.
+/// The name of a socket in its folder.
 const SOCKET: &str = "control.sock";
-/// How long to wait for other processes that begin to listen in the same folder.
+/// Maximum time to wait for other processes that begin to listen in the same folder.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The files that sockets of this process listen at.
+/// The files on which sockets of this process listen.
 static LISTENING: Mutex<Vec<Listening>> = Mutex::new(Vec::new());
 
-/// A file that a socket of this process listens at.
+/// A file on which a socket of this process listens.
 #[derive(Clone, Debug)]
 struct Listening {
     path: PathBuf,
@@ -39,8 +40,8 @@ struct Listening {
 /// Device and inode.
 type Identity = (u64, u64);
 
-/// Gives the files that sockets of this process listen at to a user, before the process becomes that
-/// user: with them the folders that hold one command's control socket each.
+/// Gives the files on which this process's sockets listen to a user, before the process becomes that user.
+/// Gives away each folder that holds one command's control socket, too.
 ///
 /// # Errors
 /// A file cannot be given away.
@@ -51,7 +52,7 @@ pub fn give_to(user: u32, group: u32) -> Result<(), Error> {
     let owner = (user, group);
     for Listening { path, identity } in listening() {
         give(&path, owner, |file| Some((file.dev(), file.ino())) == identity)?;
-        // Last: from then on the user can put another file there.
+        // Last, because from now on the user can put another file there.
         if let Some(folder) = path.parent().filter(|_| is_folder_of_one(&path)) {
             give(folder, owner, Metadata::is_dir)?;
         }
@@ -59,8 +60,8 @@ pub fn give_to(user: u32, group: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives a file of this process's user to another, if it is the one that is meant. What is looked at is
-/// what is given: the name may lead elsewhere at any time.
+/// Gives a file of this process's user to another user, if `is_meant` accepts it. Gives away the inode that
+/// was opened and checked, not the path, which may lead elsewhere at any time.
 fn give(
     path: &Path,
     (user, group): (u32, u32),
@@ -68,7 +69,7 @@ fn give(
 ) -> Result<(), Error> {
     let failed = |error: io::Error| Error::path("own", path, error);
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
-    // O_PATH takes no other access mode for one.
+    // With O_PATH the access mode is ignored, but `OpenOptions` requires one.
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.uid() == geteuid().as_raw() && is_meant(&metadata) {
@@ -79,10 +80,10 @@ fn give(
     Ok(())
 }
 
-/// Rejects a socket whose file this process may not remove when it ends.
+/// Rejects a socket whose file this process may not remove when it exits.
 ///
 /// # Errors
-/// There is one.
+/// Such a socket exists.
 pub fn check_removable() -> Result<(), Error> {
     match listening().iter().find(|it| !is_removable(&it.path)) {
         None => Ok(()),
@@ -106,11 +107,11 @@ fn is_removable(path: &Path) -> bool {
     may_write && (!sticky || is_ours(fs::symlink_metadata(path)) || is_ours(folder.metadata()))
 }
 
-/// The socket of a command that runs under a name: `/run/sluice/COMMAND/NAME/control.sock`. The folder is
-/// the user's that the command becomes, so that it can remove the socket.
+/// Returns the path of a named command's control socket: `/run/sluice/COMMAND/NAME/control.sock`. The
+/// folder belongs to the user that the command becomes, so that the command can remove the socket.
 ///
 /// # Errors
-/// The name is none: letters, digits, `-`, `_` and `.`, 64 at most.
+/// The name is invalid. Valid are letters, digits, `-`, `_` and `.`, 64 at most.
 pub fn socket_path(command: &str, name: &str) -> Result<PathBuf> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(plain) || name.starts_with('.') {
@@ -122,7 +123,7 @@ pub fn socket_path(command: &str, name: &str) -> Result<PathBuf> {
     Ok(Path::new(RUNNING).join(command).join(name).join(SOCKET))
 }
 
-/// Returns true if a socket's folder holds nothing else, as that of [`socket_path`].
+/// Returns true if a socket's folder holds nothing else, like the folders of [`socket_path`].
 pub fn is_folder_of_one(path: &Path) -> bool {
     let inner = path.strip_prefix(RUNNING).map(|inner| inner.components().collect::<Vec<_>>());
     matches!(
@@ -142,8 +143,8 @@ fn folder(path: &Path) -> &Path {
 pub struct SocketFile {
     path: PathBuf,
     identity: Option<Identity>,
-    /// Keeps the socket open until the file is removed, so that no other process takes the file for stale
-    /// and replaces it, and its inode number stays in use.
+    /// Keeps the socket open until the file is removed. So no other process takes the file for stale and
+    /// replaces it, and its inode number stays in use.
     _listening: OwnedFd,
 }
 
@@ -153,8 +154,7 @@ impl SocketFile {
     /// # Errors
     /// EADDRINUSE: another process listens there, or the file is not a socket.
     pub fn listen(socket: &OwnedFd, path: &Path, waiting: i32) -> Result<Self, Errno> {
-        // One after the other: a socket that another has bound and does not listen at yet looks as
-        // if it was left behind.
+        // One process at a time: a socket that is bound but does not listen yet looks stale.
         let _turn = turn(path);
         let address = UnixAddr::new(path)?;
         let listening = socket.try_clone().map_err(errno)?;
@@ -173,7 +173,7 @@ impl SocketFile {
         Ok(file)
     }
 
-    /// The path that the socket listens at.
+    /// Returns the path on which the socket listens.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -187,14 +187,15 @@ impl Drop for SocketFile {
         }
         drop(listening);
         if self.identity.is_some() && identity(&self.path) == self.identity {
-            // A process without the permission leaves it; the next one that listens there replaces it.
+            // A process without the permission leaves the file; the next one that listens there replaces
+            // it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Locks the folder, so that only one process at a time checks for a stale file and replaces it. None after a
-/// timeout: any process that may read the folder can hold the lock.
+/// Locks the folder, so that only one process at a time checks for a stale file and replaces it. None after
+/// a timeout: any process that may read the folder can hold the lock.
 fn turn(path: &Path) -> Option<File> {
     let folder = File::open(folder(path)).ok()?;
     let end = Instant::now() + LOCK_TIMEOUT;
@@ -207,11 +208,11 @@ fn turn(path: &Path) -> Option<File> {
     Some(folder)
 }
 
-/// Returns true if a file is the socket of a process that ended without removing it. Other files refuse
+/// Returns true if a file is the socket of a process that exited without removing it. Other files refuse
 /// connections as well (net/unix/af_unix.c, `unix_find_bsd`), and stay.
 fn is_stale(path: &Path, kind: SockType) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
-    // A full queue of those who wait is no refusal, and is not waited for.
+    // A full backlog is not a refusal, and this call does not wait for it.
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let probe = || {
         let socket = socket(AddressFamily::Unix, kind, flags, None)?;
@@ -226,13 +227,14 @@ fn identity(path: &Path) -> Option<Identity> {
 
 fn errno(error: io::Error) -> Errno {
     match error.kind() {
-        // Its owner has just removed it.
+        // The owner has just removed the file.
         ErrorKind::NotFound => Errno::EADDRINUSE,
         _ => Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)),
     }
 }
 
-/// Leaves a file behind like a killed process, even if a forked child of another test still has the socket.
+/// Leaves the file like a killed process does, even if a forked child of another test still holds the
+/// socket.
 #[cfg(test)]
 fn leave_behind(path: &Path) {
     use nix::sys::socket::{Shutdown, shutdown};
@@ -300,7 +302,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let _busy = begin(&path).unwrap();
-        // As many as may wait, and one more.
+        // As many clients as the backlog holds, and one more.
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let mut waiting = Vec::new();
         loop {
@@ -324,7 +326,7 @@ mod tests {
                 let Ok((listening, _file)) = begin(&path) else { continue };
                 let asks = socket(AddressFamily::Unix, SockType::Stream, flags, None).unwrap();
                 match connect(asks.as_raw_fd(), &UnixAddr::new(&path).unwrap()) {
-                    // Those who have looked whether it is stale wait to be let in.
+                    // Processes that check for a stale file fill the backlog.
                     Ok(()) | Err(Errno::EAGAIN) => begun += 1,
                     Err(error) => panic!("it listens, and is not reached: {error}"),
                 }

@@ -1,14 +1,13 @@
-//! Quantities as people write them: counts, sizes, durations, CPU lists; in options of ports as in
+//! Parsers of quantities as people write them: counts, sizes, durations, CPU lists, in options of ports and
 //! flags of commands.
 //!
-//! Every parser says in its error what would be right. Prefixes are SI, powers of 1000; sizes have
-//! the binary ones too (`Ki`, `Mi`, …), powers of 1024. Arithmetic is exact: `14.88M` is
-//! 14 880 000, not a float near it.
+//! Every error describes the valid form. Prefixes are SI, powers of 1000; sizes also have the binary ones
+//! (`Ki`, `Mi`, …), powers of 1024. Arithmetic is exact: `14.88M` is 14 880 000, not a float near it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The form that an input should have.
+/// A parser's error: describes the valid form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{right}")]
 pub struct NotUnderstood {
@@ -40,7 +39,7 @@ const NS: &[(&str, u64)] = &[
     ("d", 86_400_000_000_000),
 ];
 
-/// A number of things: `1000`, `1_000_000`, `1M`, `2.5k`.
+/// Parses a count: `1000`, `1_000_000`, `1M`, `2.5k`.
 pub fn count(text: &str) -> Result<u64, NotUnderstood> {
     let right = || NotUnderstood::new("a count is a whole number like 1000, 1_000_000, 250k or 1M");
     let (number, unit) = Number::split(text).ok_or_else(right)?;
@@ -48,8 +47,8 @@ pub fn count(text: &str) -> Result<u64, NotUnderstood> {
     number.times(factor).ok_or_else(right)
 }
 
-/// A size in bytes: `512`, `64KiB`, `64K`, `100MB`, `1.5GiB`. `K`, `M`, `G` alone are binary, as
-/// they are for memory and files everywhere; `KB`, `MB`, `GB` are decimal.
+/// Parses a size in bytes: `512`, `64KiB`, `64K`, `100MB`, `1.5GiB`. `K`, `M`, `G` alone are binary, as
+/// usual for memory and files; `KB`, `MB`, `GB` are decimal.
 pub fn bytes(text: &str) -> Result<u64, NotUnderstood> {
     let right = || {
         NotUnderstood::new(
@@ -68,7 +67,7 @@ pub fn bytes(text: &str) -> Result<u64, NotUnderstood> {
     number.times(factor.ok_or_else(right)?).ok_or_else(right)
 }
 
-/// A span of time: `5s`, `250ms`, `320µs`, `1.5s`, `1h30m`, or a plain number of seconds.
+/// Parses a duration: `5s`, `250ms`, `320µs`, `1.5s`, `1h30m`, or a plain number of seconds.
 pub fn duration(text: &str) -> Result<Duration, NotUnderstood> {
     let right = || {
         NotUnderstood::new(
@@ -85,7 +84,7 @@ pub fn duration(text: &str) -> Result<Duration, NotUnderstood> {
             unit => unit,
         };
         let ns = factor(&[NS], unit).filter(|_| !unit.is_empty());
-        // From long to short, each once: "30m1h" is rather a mistake.
+        // From long to short, each once: "30m1h" is likely a mistake.
         let ns = ns.filter(|ns| *ns < last).ok_or_else(right)?;
         let part = number.times(ns).ok_or_else(right)?;
         total = total.checked_add(part).ok_or_else(right)?;
@@ -97,10 +96,10 @@ pub fn duration(text: &str) -> Result<Duration, NotUnderstood> {
     Ok(Duration::from_nanos(total))
 }
 
-/// A list of CPUs, as the kernel writes them: `0-3,8`. In order, each once.
+/// Parses a list of CPUs in the kernel's format: `0-3,8`. Returns them in order, each once.
 pub fn cpus(text: &str) -> Result<Vec<u16>, NotUnderstood> {
     let right = || NotUnderstood::new("CPUs are numbers and ranges like 0-3,8, up to 8191");
-    // CONFIG_NR_CPUS ends there on x86-64 (arch/x86/Kconfig).
+    // The limit of CONFIG_NR_CPUS on x86-64 (arch/x86/Kconfig).
     const LAST: u16 = 8191;
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
@@ -135,8 +134,8 @@ struct Number {
 }
 
 impl Number {
-    /// Takes the number off the front; what is left, without blanks around it, is the unit.
-    /// Underscores may stand between digits.
+    /// Splits the number off the front; the rest, without surrounding blanks, is the unit. Underscores may
+    /// stand between digits.
     fn split(text: &str) -> Option<(Self, &str)> {
         let text = text.trim();
         let end = text
@@ -162,7 +161,7 @@ impl Number {
         Some((Self { digits, places }, unit.trim()))
     }
 
-    /// The product, where it is whole and fits.
+    /// Returns the product, if it is whole and fits.
     fn times(self, factor: u64) -> Option<u64> {
         let product = self.digits.checked_mul(factor.into())?;
         let divisor = 10_u128.checked_pow(self.places)?;
@@ -178,8 +177,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Checks a parser against rows of what is meant, the text and the value; none where the
-    /// text is to be refused.
+    /// Checks a parser against rows of a description, the text and the value; None if the parser must
+    /// reject the text.
     fn check<T, F>(parser: F, rows: &[(&str, &str, Option<T>)])
     where
         T: PartialEq + fmt::Debug + Clone,

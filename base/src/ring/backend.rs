@@ -1,19 +1,18 @@
 //! The backend's side of a ring: the operations that only `sync` performs.
 //!
-//! The slots outside [head, tail) are the backend's. It fills those of a receive ring with
-//! packets, takes submitted packets from those of a transmit ring, and hands slots out by
-//! moving the tail.
+//! The backend owns the slots outside [head, tail). It fills those of a receive ring with packets, takes
+//! submitted packets from those of a transmit ring, and hands slots out by moving the tail.
 
 use std::ptr::NonNull;
 
 use super::{Meta, Packets, Ring, Slot, assert_fits, flags};
 
 impl Ring {
-    /// The packets in [`from`, head) of a transmit ring: what the program has given to send.
-    /// Whole packets only; one whose end the program still holds back is left for later.
+    /// Returns the packets in [`from`, head) of a transmit ring, which the program has released to send.
+    /// Whole packets only: a packet without its last slot is left for later.
     ///
     /// # Panics
-    /// On a receive ring, whose slots the kernel may be writing; if there is no such slot.
+    /// On a receive ring, whose slots the kernel may be writing, or on an index without a slot.
     #[inline]
     pub fn pending_tx(&self, from: u32) -> Packets<'_> {
         assert!(self.transmits, "a receive ring has nothing to send");
@@ -21,7 +20,7 @@ impl Ring {
         Packets { ring: self, at: from, left: self.whole_slots(from, u32::MAX) }
     }
 
-    /// How many of the slots in [`from`, head), `most` at most, are those of whole packets.
+    /// Returns how many of the slots in [`from`, head), at most `most`, belong to whole packets.
     #[inline]
     pub fn whole_slots(&self, from: u32, most: u32) -> u32 {
         let mut slots = self.distance(from, self.head()).min(most);
@@ -43,23 +42,23 @@ impl Ring {
     /// Hands the slots before `tail` to the program.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If `tail` is not a slot.
     #[inline]
     pub fn publish(&mut self, tail: u32) {
         assert!(tail < self.num_slots(), "slot {tail} of {}", self.num_slots());
         self.tail = tail;
     }
 
-    /// The whole buffer of the slot at the tail, where the backend has room: the next to be filled.
-    /// None where there is no room; empty where the slot has no buffer.
+    /// Returns the whole buffer of the slot at the tail, which the backend fills next. None if there is no
+    /// room; empty if the slot has no buffer.
     #[inline]
     pub fn tail_buffer(&mut self) -> Option<&mut [u8]> {
         let at = self.tail();
-        // SAFETY: there is room, so the slot is the backend's; its buffer is held by it alone.
+        // SAFETY: there is room, so the backend owns the slot, and only this slot holds its buffer.
         (self.room() > 0).then(|| unsafe { self.buffer_unchecked(at) })
     }
 
-    /// Fills a slot the backend owns: `bytes` bytes in its own buffer.
+    /// Fills a slot that the backend owns: the packet is the first `bytes` bytes of the slot's own buffer.
     #[inline]
     pub fn fill(&mut self, index: u32, bytes: u16, continues: bool, meta: Meta) {
         self.start_at_zero(index);
@@ -67,15 +66,15 @@ impl Ring {
         *self.meta_mut(index) = meta;
     }
 
-    /// Fills a slot the backend owns by exchange: it takes `buffer`, with its packet at
-    /// `offset`. Returns the buffer it held before, which the caller holds from now on. Its
-    /// metadata is the caller's to write.
+    /// Fills a slot that the backend owns by exchange: the slot takes `buffer`, with its packet at
+    /// `offset`. Returns the slot's previous buffer, which the caller holds from now on. The caller writes
+    /// the metadata.
     ///
     /// # Panics
     /// If the buffer ends before the packet, or on buffer 0.
     ///
     /// # Safety
-    /// The caller alone holds `buffer`, which is of the ring's pool, and holds it no longer after this.
+    /// The caller alone holds `buffer`, which is from the ring's pool, and stops holding it with this call.
     #[inline]
     pub unsafe fn fill_at(
         &mut self,
@@ -93,31 +92,30 @@ impl Ring {
         std::mem::replace(&mut slot.buf, buffer)
     }
 
-    /// The `n` bytes in front of the packet in a slot the backend owns; None where its buffer has
+    /// Returns the `n` bytes before the packet in a slot that the backend owns; None if its buffer has
     /// fewer there.
     #[inline]
     pub fn headroom_mut(&mut self, index: u32, n: u16) -> Option<&mut [u8]> {
         let slot = *self.slot(index);
         let start = slot.offset().checked_sub(n).filter(|_| slot.buf != 0)?;
         let first = self.pool.address(slot.buf).map_addr(|at| at.saturating_add(start.into()));
-        // SAFETY: the buffer is held by this slot alone, and its first `offset` bytes are in it;
-        // `&mut self` makes it the only access.
+        // SAFETY: only this slot holds the buffer, and the buffer's first `offset` bytes are in it; `&mut
+        // self` makes it the only access.
         Some(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), n.into()) })
     }
 
-    /// Empties a slot the backend owns: the caller holds its buffer from now on, and the slot has
-    /// none until [`fill_at`](Self::fill_at) gives it one.
+    /// Empties a slot that the backend owns: the caller holds its buffer from now on, and the slot has none
+    /// until [`fill_at`](Self::fill_at) gives it one.
     #[inline]
     pub fn take(&mut self, index: u32) -> Slot {
         std::mem::take(self.slot_mut(index))
     }
 
-    /// Points a slot the backend owns at bytes outside the pool. Its metadata is the caller's
-    /// to write.
+    /// Points a slot that the backend owns at bytes outside the pool. The caller writes the metadata.
     ///
     /// # Safety
-    /// The bytes at `start` are valid to read and write and are touched by nobody else until
-    /// the first sync after the program has given the slot back.
+    /// The bytes at `start` are valid to read and write, and nothing else accesses them until the first
+    /// sync after the program has given the slot back.
     #[inline]
     pub unsafe fn point(&mut self, index: u32, start: NonNull<u8>, bytes: u16, continues: bool) {
         let more = if continues { flags::MOREFRAG } else { 0 };

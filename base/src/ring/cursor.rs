@@ -1,4 +1,4 @@
-//! The index arithmetic of both sides of a ring, apart from its entries.
+//! The index arithmetic of both sides of a ring, without its entries.
 //!
 //! Indices only increase and wrap at 2³², or at 2¹⁶; an entry's position is its index modulo the ring's
 //! size. Each side stores one index and reads the other's. It keeps private copies of both, and reads the
@@ -11,15 +11,15 @@ use std::fmt;
 use std::marker::PhantomData;
 
 // The atomics of memory shared with the kernel: under `--cfg loom` they are loom's, so that a test can
-// walk every interleaving of both sides.
+// explore every interleaving of both sides.
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
-/// An index that both sides of a ring see: of 32 bits in the kernel's rings, of 16 in memif's.
+/// An index that both sides of a ring see: 32 bits in the kernel's rings, 16 in memif's.
 pub trait Index: fmt::Debug {
-    /// All bits of an index: it wraps behind the last.
+    /// All bits of an index, which wraps after the maximum.
     const MASK: u32;
 
     /// Reads the index.
@@ -57,44 +57,44 @@ impl Index for AtomicU16 {
     }
 }
 
-/// The index `n` steps behind another.
+/// Returns the index `n` steps after another.
 #[inline]
 fn step<I: Index>(from: u32, n: u32) -> u32 {
     from.wrapping_add(n) & I::MASK
 }
 
-/// Steps from one index to another, going up.
+/// Returns the number of steps from one index to another, counting up.
 #[inline]
 fn steps<I: Index>(from: u32, to: u32) -> u32 {
     to.wrapping_sub(from) & I::MASK
 }
 
-/// One side of a ring. It has the entries from its own index on: the producer those that are empty,
-/// the consumer those that are full. It hands them over to the other side, first to last.
+/// One side of a ring. The side owns the entries from its own index on: empty ones for the producer, full
+/// ones for the consumer. It hands them over to the other side in order.
 #[derive(Debug)]
 pub struct Cursor<I = AtomicU32> {
     entries: u32,
-    /// The first index that is ours: a copy of what we stored.
+    /// The first index that this side owns: a copy of the index it stored.
     first: u32,
-    /// The first index that is not ours any more, by a copy of what the other side stored, maybe an
-    /// old one.
+    /// The first index that this side does not own any more, from a copy of the other side's index that may
+    /// be out of date.
     end: u32,
-    /// From the other side's index to `end`: the producer may fill the ring up to one round ahead of
-    /// the consumer, and the consumer may go as far as the producer has come.
+    /// Distance from the other side's index to `end`: the ring's size for a producer, which may be one
+    /// round ahead of the consumer; 0 for a consumer, which may go as far as the producer.
     ahead: u32,
-    /// Looks at which the other side's index made no sense.
+    /// Reads that found an invalid index of the other side.
     pub faults: u64,
     _index: PhantomData<fn(I)>,
 }
 
 impl<I: Index> Cursor<I> {
-    /// The producer's side of an empty ring of `entries` entries, a power of two, whose indices both
-    /// stand at `start`.
+    /// Makes the producer's side of an empty ring of `entries` entries, a power of two, with both indices
+    /// at `start`.
     pub fn producing(entries: u32, start: u32) -> Self {
         Self::new(entries, start, entries)
     }
 
-    /// The consumer's side of such a ring.
+    /// Makes the consumer's side of such a ring.
     pub fn consuming(entries: u32, start: u32) -> Self {
         Self::new(entries, start, 0)
     }
@@ -105,13 +105,15 @@ impl<I: Index> Cursor<I> {
         Self { entries, first: start, end, ahead, faults: 0, _index: PhantomData }
     }
 
-    /// The entries that this side owns, as far as it knows: room to produce, or entries to consume.
+    /// Returns the number of entries that this side owns by its copies: room to produce, or entries to
+    /// consume.
     #[inline]
     pub fn known(&self) -> u32 {
         steps::<I>(self.first, self.end)
     }
 
-    /// How many of `wanted` entries are ours. Looks only where the copy is not enough.
+    /// Returns how many of `wanted` entries this side owns. Reads the other side's index only if the copy
+    /// does not suffice.
     #[inline]
     pub fn look(&mut self, other: &I, wanted: u32) -> u32 {
         if self.known() < wanted {
@@ -120,16 +122,16 @@ impl<I: Index> Cursor<I> {
         self.known().min(wanted)
     }
 
-    /// The index of the entry `i` steps behind the first that is ours.
+    /// Returns the index of the entry `i` steps after the first that this side owns.
     #[inline]
     pub fn index(&self, i: u32) -> u32 {
         step::<I>(self.first, i)
     }
 
-    /// Hands over our first `n` entries. Release: pairs with the other side's acquiring read of this
-    /// index, and publishes what we wrote into the entries, or that we have read them
-    /// (net/xdp/xsk_queue.h, __xskq_cons_peek; xskq_prod_nb_free and what calls it; of a ring of
-    /// copies, the read that the program's writes depend on).
+    /// Hands over this side's first `n` entries. Release: pairs with the other side's acquiring read of
+    /// this index. It publishes that this side has written the entries, or has read them
+    /// (net/xdp/xsk_queue.h: __xskq_cons_peek; xskq_prod_nb_free and its callers; in a ring of copies, the
+    /// read on which the program's writes depend).
     #[inline]
     pub fn hand_over(&mut self, own: &I, n: u32) {
         assert!(n <= self.known(), "{n} entries handed over of {}", self.known());
@@ -137,7 +139,7 @@ impl<I: Index> Cursor<I> {
         own.store(self.first, Ordering::Release);
     }
 
-    /// Entries that the other side has and has not handed over.
+    /// Returns the number of entries that the other side owns.
     #[inline]
     pub fn others(&mut self, other: &I) -> u32 {
         self.read(other);
@@ -145,8 +147,8 @@ impl<I: Index> Cursor<I> {
     }
 
     /// Acquire: pairs with the other side's releasing store of this index (__xskq_prod_submit,
-    /// __xskq_cons_release; of a ring of copies, the program's last store), which publishes the
-    /// entries before it, or says that it has read them: we may overwrite them then.
+    /// __xskq_cons_release; in a ring of copies, the program's last store). The store publishes the entries
+    /// before it, or that they have been read and may be overwritten.
     #[inline]
     fn read(&mut self, other: &I) {
         let end = step::<I>(other.load(Ordering::Acquire), self.ahead);
@@ -169,15 +171,14 @@ mod loom_tests {
 
     use super::*;
 
-    /// A ring as the kernel has it: two indices, and entries whose accesses loom checks for
-    /// races.
+    /// A ring as the kernel has it: two indices, and entries whose accesses loom checks for races.
     struct Shared<I> {
         producer: I,
         consumer: I,
         entries: Vec<UnsafeCell<u32>>,
     }
 
-    /// An index that can be made.
+    /// An index that a test can construct.
     trait Start: Index + Send + Sync + 'static {
         fn at(start: u32) -> Self;
     }
@@ -204,19 +205,19 @@ mod loom_tests {
         }
 
         fn put(&self, index: u32, value: u32) {
-            // SAFETY: loom checks that nobody else accesses the entry meanwhile.
+            // SAFETY: loom checks that nothing else accesses the entry meanwhile.
             self.entries[index as usize % self.entries.len()].with_mut(|e| unsafe { *e = value });
         }
 
         fn take(&self, index: u32) -> u32 {
-            // SAFETY: loom checks that nobody writes the entry meanwhile.
+            // SAFETY: loom checks that nothing writes the entry meanwhile.
             self.entries[index as usize % self.entries.len()].with(|e| unsafe { *e })
         }
     }
 
-    /// The kernel as consumer (xsk_queue.h: xskq_cons_peek_addr_unchecked, then
-    /// xskq_cons_release, published by __xskq_cons_release): takes one at a time and publishes
-    /// `batch` at once, or what it has when it finds nothing more.
+    /// The kernel as consumer (xsk_queue.h: xskq_cons_peek_addr_unchecked, then xskq_cons_release,
+    /// published by __xskq_cons_release). It takes one entry at a time and publishes `batch` at once, or
+    /// fewer if it finds no more.
     fn kernel_consumes<I: Start>(ring: &Shared<I>, start: u32, count: u32, batch: u32) {
         let (mut cached_prod, mut cached_cons) = (start, start);
         for number in 0..count {
@@ -238,7 +239,7 @@ mod loom_tests {
         ring.consumer.store(cached_cons, Ordering::Release);
     }
 
-    /// The kernel as producer (xskq_prod_reserve_desc, then xskq_prod_submit): one at a time.
+    /// The kernel as producer (xskq_prod_reserve_desc, then xskq_prod_submit), one entry at a time.
     fn kernel_produces<I: Start>(ring: &Shared<I>, start: u32, count: u32) {
         let entries = ring.entries.len() as u32;
         let mut at = start;
@@ -252,8 +253,8 @@ mod loom_tests {
         }
     }
 
-    /// Runs a model over the interleavings with up to three preemptions: both sides have two
-    /// steps an entry, and all interleavings would take hours.
+    /// Runs a model over the interleavings with up to three preemptions: both sides have two steps per
+    /// entry, and all interleavings would take hours.
     fn explore(model: impl Fn() + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);

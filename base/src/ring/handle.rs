@@ -1,15 +1,15 @@
 //! The program's restricted access to a ring: everything but the exchange of whole rings.
 //!
-//! A queue lends its rings through [`RingMut`] and not as `&mut Ring`, because two `&mut Ring` can
-//! be exchanged: a ring whose slots point into one queue's memory would then stay with another
-//! queue, and outlive that memory.
+//! A queue lends its rings through [`RingMut`] and not as `&mut Ring`, because two `&mut Ring` can be
+//! swapped. A ring whose slots point into one queue's memory would then stay with another queue, and
+//! outlive that memory.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
 
 use super::{Meta, Packet, Ring, Slot, flags};
 
-/// A ring to work on, lent by the queue of a port. To look, it is a [`Ring`].
+/// A ring lent by the queue of a port. It dereferences to [`Ring`] for reading.
 #[derive(Debug)]
 pub struct RingMut<'a>(&'a mut Ring);
 
@@ -25,7 +25,7 @@ impl Deref for RingMut<'_> {
 /// Counts of an exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swapped {
-    /// Slots that changed their buffers.
+    /// Slots whose buffers were exchanged.
     pub slots: u32,
     /// Whole packets in them.
     pub packets: u32,
@@ -43,21 +43,21 @@ pub struct Filled {
 }
 
 impl<'a> RingMut<'a> {
-    /// Lends a ring to a program.
+    /// Wraps a ring to lend it to a program.
     pub fn new(ring: &'a mut Ring) -> Self {
         Self(ring)
     }
 
-    /// Gives the first `n` slots back to the backend: seen, or to be sent.
+    /// Gives the first `n` slots back to the backend: packets that were read, or packets to send.
     ///
     /// # Panics
-    /// If the program owns fewer.
+    /// If the program owns fewer slots.
     #[inline]
     pub fn release(&mut self, n: u32) {
         self.0.release(n);
     }
 
-    /// The bytes in a slot the program owns, to rewrite in place.
+    /// Returns the bytes in a slot that the program owns, to rewrite in place.
     ///
     /// # Panics
     /// On a slot the program does not own.
@@ -70,7 +70,7 @@ impl<'a> RingMut<'a> {
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
     }
 
-    /// The metadata beside a slot the program owns, to write.
+    /// Returns the metadata of a slot that the program owns, for writing.
     ///
     /// # Panics
     /// On a slot the program does not own.
@@ -80,8 +80,8 @@ impl<'a> RingMut<'a> {
         self.0.meta_mut(index)
     }
 
-    /// The whole buffer of a slot the program owns, to build a packet in; empty where the slot
-    /// has none. Follow with [`set_bytes`](Self::set_bytes).
+    /// Returns the whole buffer of a slot that the program owns, to build a packet in; empty if the slot
+    /// has none. Call [`set_bytes`](Self::set_bytes) afterwards.
     ///
     /// # Panics
     /// On a slot the program does not own.
@@ -93,8 +93,7 @@ impl<'a> RingMut<'a> {
         unsafe { self.0.buffer_unchecked(index) }
     }
 
-    /// Sets how many bytes of a slot's buffer are packet, and whether the packet continues in the next
-    /// slot.
+    /// Sets the packet's length in a slot's buffer, and whether the packet continues in the next slot.
     ///
     /// # Panics
     /// If the buffer is shorter, or on a slot the program does not own.
@@ -104,14 +103,14 @@ impl<'a> RingMut<'a> {
         self.0.set_bytes(index, bytes, continues);
     }
 
-    /// Takes the buffer out of a slot the program owns: the caller holds it from now on, and the slot has
-    /// none until [`fill_at`](Self::fill_at) gives it one.
+    /// Takes the buffer out of a slot that the program owns. The caller holds it from now on, and the slot
+    /// has none until [`fill_at`](Self::fill_at) gives it one.
     ///
     /// # Panics
     /// On a slot the program does not own.
     ///
     /// # Safety
-    /// The slot gets a buffer again before it is released: backends rely on one in each slot.
+    /// The slot gets a buffer again before it is released: backends rely on every slot having one.
     #[inline]
     #[allow(unsafe_code, reason = "buffers change hands by number")]
     pub unsafe fn take(&mut self, index: u32) -> Slot {
@@ -119,14 +118,14 @@ impl<'a> RingMut<'a> {
         self.0.take(index)
     }
 
-    /// Exchanges the buffer of a slot the program owns, with a packet at `offset`. Returns the buffer that
-    /// the slot held before, which the caller holds from now on.
+    /// Exchanges the buffer of a slot that the program owns for `buffer`, with a packet at `offset`.
+    /// Returns the slot's previous buffer, which the caller holds from now on.
     ///
     /// # Panics
     /// If the buffer ends before the packet, on buffer 0, or on a slot the program does not own.
     ///
     /// # Safety
-    /// The caller alone holds `buffer`, which is of the ring's pool, and holds it no longer after this.
+    /// The caller alone holds `buffer`, which is from the ring's pool, and stops holding it with this call.
     #[inline]
     #[allow(unsafe_code, reason = "buffers change hands by number")]
     pub unsafe fn fill_at(
@@ -142,8 +141,8 @@ impl<'a> RingMut<'a> {
         unsafe { self.0.fill_at(index, buffer, offset, bytes, continues) }
     }
 
-    /// Copies one packet into the transmit ring, over as many slots as it needs, and gives
-    /// them to the backend. False if there is no room; nothing has happened then.
+    /// Copies one packet into the transmit ring, over as many slots as it needs, and gives them to the
+    /// backend. Returns false, without effect, if there is no room.
     #[inline]
     pub fn push(&mut self, packet: &Packet<'_>) -> bool {
         let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
@@ -179,10 +178,9 @@ impl<'a> RingMut<'a> {
         true
     }
 
-    /// Builds up to `most` packets, each in a slot's buffer, as many as there is room for: `build` is
-    /// given the whole buffer and says how many bytes of it are the packet, or None to end with the
-    /// one before. Ends at a slot without a buffer. Metadata stay as they were. Gives the slots to the
-    /// backend.
+    /// Builds up to `most` packets, one per slot, as long as there is room. `build` gets the slot's whole
+    /// buffer and returns the packet's length, or None to stop. Stops at a slot without a buffer. Leaves
+    /// the metadata unchanged. Gives the slots to the backend.
     ///
     /// # Panics
     /// If a packet is longer than its buffer.
@@ -214,9 +212,9 @@ impl<'a> RingMut<'a> {
         filled
     }
 
-    /// Moves whole packets to a transmit ring of the same pool by exchanging buffers: not a byte
-    /// is copied. Stops before `max` slots are exceeded, at the end of either ring, or before a
-    /// packet that has to be copied (a slot of it is INDIRECT). Gives the slots of both rings back.
+    /// Moves whole packets to a transmit ring of the same pool by exchanging buffers, without copying.
+    /// Stops at `max` slots, at the end of either ring, or before a packet with an INDIRECT slot, which has
+    /// to be copied. Gives the slots of both rings back.
     #[inline]
     pub fn swap_packets(&mut self, to: &mut RingMut<'_>, max: u32) -> Swapped {
         let mut swapped = Swapped::default();
@@ -224,7 +222,7 @@ impl<'a> RingMut<'a> {
             return swapped;
         }
         let mut limit = max.min(self.available()).min(to.available());
-        // Whole packets only: the other ring's backend may send what it is given at once.
+        // Whole packets only: the other ring's backend may send them at once.
         while limit > 0 && self.slot(self.after(self.head(), limit - 1)).continues() {
             limit -= 1;
         }
@@ -256,21 +254,21 @@ impl<'a> RingMut<'a> {
         swapped
     }
 
-    /// Moves packets like [`swap_packets`](Self::swap_packets), and returns the slots only.
+    /// Moves packets like [`swap_packets`](Self::swap_packets), but returns only the number of slots.
     #[inline]
     pub fn swap_into(&mut self, to: &mut RingMut<'_>, max: u32) -> u32 {
         self.swap_packets(to, max).slots
     }
 
-    /// Puts `head` in place of the first `cut` bytes of a slot the program owns. False where there are
-    /// fewer, or no room for what is longer; nothing has happened then.
+    /// Replaces the first `cut` bytes of a slot that the program owns by `head`. Returns false, without
+    /// effect, if the slot has fewer bytes or no room for a longer `head`.
     pub fn replace_front(&mut self, index: u32, cut: usize, head: &[u8]) -> bool {
         self.assert_owned(index);
         let slot = *self.slot(index);
         let Some(rest) = usize::from(slot.len).checked_sub(cut) else { return false };
         let Ok(len) = u16::try_from(head.len() + rest) else { return false };
         if slot.is_indirect() {
-            // In front of its bytes is something else.
+            // The memory before an INDIRECT packet's bytes belongs to something else.
             let Some(skip) = cut.checked_sub(head.len()) else { return false };
             self.bytes_mut(index)[skip..cut].copy_from_slice(head);
             let slot = self.0.slot_mut(index);
@@ -306,13 +304,14 @@ impl Ring {
     fn slots_for(&self, packet: &Packet<'_>) -> u32 {
         let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;
         match packet.captured_bytes() {
-            // Nearly all: without a division.
+            // The usual case, without a division.
             bytes if bytes <= size => 1,
             bytes => bytes.div_ceil(size) as u32,
         }
     }
 
-    /// Returns true if all further slots of a packet can be exchanged; its last one is in the ring.
+    /// Returns true if all further slots of a packet can be exchanged. The packet's last slot is in the
+    /// ring.
     #[cold]
     fn can_swap_rest(&self, from_index: u32, to: &Self, to_index: u32) -> bool {
         let (mut from_index, mut to_index) = (from_index, to_index);

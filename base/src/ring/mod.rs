@@ -23,9 +23,9 @@
 //! | at the start | none | all but one |
 //!
 //! One slot always stays with the backend, so that head = tail means "none". A slot of a pool ring names a
-//! buffer that it alone holds, whether the program or the backend owns the slot. An INDIRECT slot points at
-//! bytes of the backend's (a kernel block, a file's buffer), valid until the sync after the program has
-//! given the slot back.
+//! buffer that only this slot holds, no matter which side owns the slot. An INDIRECT slot points at the
+//! backend's own bytes (a kernel block, a file's buffer). These stay valid until the sync after the program
+//! has given the slot back.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -51,11 +51,11 @@ pub use slot::{
     Direction, Interface, LINKTYPE_ETHERNET, Meta, Slot, TimestampSource, flags, now_ns,
 };
 
-/// A receive or transmit ring. One thread has it at a time.
+/// A receive or transmit ring. One thread uses it at a time.
 #[derive(Debug)]
 pub struct Ring {
     slots: Box<[Slot]>,
-    /// One beside each slot.
+    /// One entry per slot.
     metas: Box<[Meta]>,
     /// The first slot that the program owns.
     head: u32,
@@ -66,31 +66,31 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A receive ring of `num_slots` slots, a pool buffer in each.
+    /// Makes a receive ring of `num_slots` slots, with a pool buffer in each.
     ///
     /// # Errors
-    /// No slots, or the pool has fewer buffers.
+    /// No slots were requested, or the pool has fewer free buffers.
     pub fn receive(pool: &Arc<Pool>, num_slots: u32) -> Result<Self> {
         Self::new(pool, num_slots, false, true)
     }
 
-    /// A receive ring whose slots will all be INDIRECT: it takes no buffers.
+    /// Makes a receive ring of INDIRECT slots only: it takes no buffers.
     ///
     /// # Errors
-    /// No slots.
+    /// No slots were requested.
     pub fn receive_indirect(pool: &Arc<Pool>, num_slots: u32) -> Result<Self> {
         Self::new(pool, num_slots, false, false)
     }
 
-    /// A transmit ring of `num_slots` slots, a pool buffer in each.
+    /// Makes a transmit ring of `num_slots` slots, with a pool buffer in each.
     ///
     /// # Errors
-    /// No slots, or the pool has fewer buffers.
+    /// No slots were requested, or the pool has fewer free buffers.
     pub fn transmit(pool: &Arc<Pool>, num_slots: u32) -> Result<Self> {
         Self::new(pool, num_slots, true, true)
     }
 
-    /// A ring that never holds a packet, for the direction that a queue does not have.
+    /// Makes the ring for a direction that a queue does not have. It never holds a packet.
     pub fn absent(pool: &Arc<Pool>) -> Result<Self> {
         Self::new(pool, 1, false, false)
     }
@@ -117,74 +117,74 @@ impl Ring {
         self.slots.len() == 1
     }
 
-    /// Slots in the ring; it holds one packet fewer.
+    /// Returns the number of slots; the ring holds one packet fewer.
     #[inline]
     pub fn num_slots(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// The first slot the program owns.
+    /// Returns the first slot that the program owns.
     #[inline]
     pub fn head(&self) -> u32 {
         self.head
     }
 
-    /// The first slot the program does not own.
+    /// Returns the first slot that the program does not own.
     #[inline]
     pub fn tail(&self) -> u32 {
         self.tail
     }
 
-    /// Slots the program owns: packets to look at, or room to send.
+    /// Returns the number of slots that the program owns: packets to read, or room to send.
     #[inline]
     pub fn available(&self) -> u32 {
         self.distance(self.head(), self.tail())
     }
 
-    /// Slots the backend owns and may hand out.
+    /// Returns the number of slots that the backend owns and may hand out.
     #[inline]
     pub fn room(&self) -> u32 {
         self.num_slots() - 1 - self.available()
     }
 
-    /// Steps from one slot to another, going up.
+    /// Returns the number of steps from one slot to another, counting up.
     #[inline]
     pub fn distance(&self, from: u32, to: u32) -> u32 {
         if to >= from { to - from } else { to + self.num_slots() - from }
     }
 
-    /// The slot after this one.
+    /// Returns the slot after this one.
     #[inline]
     pub fn next(&self, index: u32) -> u32 {
         if index + 1 >= self.num_slots() { 0 } else { index + 1 }
     }
 
-    /// The slot `n` steps after this one; `n` is at most the number of slots.
+    /// Returns the slot `n` steps after this one; `n` is at most the number of slots.
     #[inline]
     pub fn after(&self, index: u32, n: u32) -> u32 {
         let sum = index + n;
         if sum >= self.num_slots() { sum - self.num_slots() } else { sum }
     }
 
-    /// The slot before this one.
+    /// Returns the slot before this one.
     #[inline]
     pub fn before(&self, index: u32) -> u32 {
         if index == 0 { self.num_slots() - 1 } else { index - 1 }
     }
 
-    /// Bytes in the buffer of each slot that has one.
+    /// Returns the size of the slots' buffers.
     #[inline]
     pub fn buffer_bytes(&self) -> u32 {
         self.pool.buffer_bytes()
     }
 
-    /// The slot at an index below [`num_slots`](Self::num_slots), owned by either side.
+    /// Returns the slot at an index below [`num_slots`](Self::num_slots), owned by either side.
     #[inline]
     pub fn slot(&self, index: u32) -> &Slot {
         &self.slots[index as usize]
     }
 
-    /// The metadata beside a slot.
+    /// Returns a slot's metadata.
     #[inline]
     pub fn meta(&self, index: u32) -> &Meta {
         &self.metas[index as usize]
@@ -195,7 +195,7 @@ impl Ring {
         &mut self.slots[index as usize]
     }
 
-    /// The metadata beside a slot, to write.
+    /// Returns a slot's metadata for writing.
     #[inline]
     pub fn meta_mut(&mut self, index: u32) -> &mut Meta {
         &mut self.metas[index as usize]
@@ -212,7 +212,7 @@ impl Ring {
         assert!(self.owns(index), "slot {index} is the backend's");
     }
 
-    /// The bytes in a slot the program owns.
+    /// Returns the bytes in a slot that the program owns.
     ///
     /// # Panics
     /// On a slot the program does not own.
@@ -223,31 +223,35 @@ impl Ring {
         unsafe { self.bytes_unchecked(index) }
     }
 
+    /// Returns the bytes in a slot.
+    ///
     /// # Safety
-    /// `index` is below `num_slots`, and the program owns the slot, or the backend knows that
-    /// its bytes are valid and unchanging.
+    /// `index` is below `num_slots`, and the program owns the slot, or the backend knows that its bytes are
+    /// valid and unchanging.
     #[inline]
     pub unsafe fn bytes_unchecked(&self, index: u32) -> &[u8] {
         debug_assert!(index < self.num_slots());
         // SAFETY: the caller's contract: the index is in range.
         let slot = unsafe { self.slots.get_unchecked(index as usize) };
         let start = self.start_of(slot);
-        // SAFETY: a pool buffer has `len` bytes from the slot's offset on (`set_bytes` and
-        // `fill_at` check, and an offset is else only set to 0) and is held by this slot alone;
-        // an INDIRECT range was vouched for by `point`. Both stay valid and unchanged while
-        // `self` is borrowed, for only a sync or `&mut self` changes them; of a region's buffers
-        // (sluicegate_netmap::Region) another process may change the bytes, and backends only copy them.
+        // SAFETY: a pool buffer has `len` bytes from the slot's offset on (`set_bytes` and `fill_at` check
+        // this; elsewhere an offset is only set to 0), and only this slot holds it. The caller of `point`
+        // guarantees an INDIRECT range. Both stay valid and unchanged while `self` is borrowed, because
+        // only a sync or `&mut self` changes them. Another process may change the bytes of a region's
+        // buffers (sluicegate_netmap::Region); backends only copy them.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
     }
 
+    /// Returns the whole buffer of a slot.
+    ///
     /// # Safety
     /// As [`bytes_unchecked`](Self::bytes_unchecked).
     #[inline]
     pub unsafe fn buffer_unchecked(&mut self, index: u32) -> &mut [u8] {
         let buf = self.slot(index).buf;
         let len = if buf == 0 { 0 } else { self.pool.buffer_bytes() as usize };
-        // SAFETY: buffer `buf` is held by this slot alone and has `buffer_bytes` bytes;
-        // `&mut self` makes it the only access.
+        // SAFETY: only this slot holds buffer `buf`, which has `buffer_bytes` bytes; `&mut self` makes it
+        // the only access.
         unsafe { std::slice::from_raw_parts_mut(self.pool.address(buf).as_ptr(), len) }
     }
 
@@ -263,8 +267,8 @@ impl Ring {
         self.pool.address(slot.buf).map_addr(|buffer| buffer.saturating_add(offset))
     }
 
-    /// Moves the start of a packet to the first byte of its buffer. An INDIRECT slot stays as it is: its length
-    /// belongs to its address.
+    /// Sets the packet's offset to the first byte of its buffer. Leaves an INDIRECT slot unchanged, because
+    /// its length belongs to its address.
     #[inline]
     fn start_at_zero(&mut self, index: u32) {
         let slot = self.slot_mut(index);
@@ -273,11 +277,11 @@ impl Ring {
         }
     }
 
-    /// Sets how many bytes of a slot's buffer are packet, and whether the packet continues in the next slot.
-    /// The packet's offset stays as it is.
+    /// Sets the packet's length in a slot's buffer, and whether the packet continues in the next slot.
+    /// Leaves the packet's offset unchanged.
     ///
     /// # Panics
-    /// If the buffer ends before.
+    /// If the buffer ends before the packet.
     #[inline]
     pub fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
         let limit = self.pool.buffer_bytes();
@@ -289,17 +293,17 @@ impl Ring {
         slot.flags = if continues { flags::MOREFRAG } else { 0 };
     }
 
-    /// The packets the program owns, first to last. Give them back with
+    /// Returns the packets that the program owns, in order. Give them back with
     /// [`release`](RingMut::release).
     #[inline]
     pub fn packets(&self) -> Packets<'_> {
         Packets { ring: self, at: self.head(), left: self.available() }
     }
 
-    /// Gives `n` slots back to the backend: seen, or to be sent.
+    /// Gives `n` slots back to the backend: packets that were read, or packets to send.
     ///
     /// # Panics
-    /// If the program owns fewer.
+    /// If the program owns fewer slots.
     #[inline]
     pub fn release(&mut self, n: u32) {
         assert!(n <= self.available(), "releasing {n} slots, owning {}", self.available());
@@ -312,17 +316,17 @@ impl Ring {
         self.uses_pool(&other.pool)
     }
 
-    /// Returns true if the buffers are those of this pool.
+    /// Returns true if the ring's buffers are from this pool.
     #[inline]
     pub fn uses_pool(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
 
-    /// The packets of a transmit ring that the program has given since its head was here, before
-    /// they are synced: to look at what is sent as it is sent. Whole packets only.
+    /// Returns the packets of a transmit ring that the program has released since its head was `head` and
+    /// that are not synced yet: to inspect packets as they are sent. Whole packets only.
     ///
     /// # Panics
-    /// On a receive ring; if there is no such slot.
+    /// On a receive ring, or on an index without a slot.
     #[inline]
     pub fn submitted_since(&self, head: u32) -> Packets<'_> {
         self.pending_tx(head)
@@ -339,7 +343,7 @@ fn assert_fits(buffer: u32, offset: u16, bytes: u16, limit: u32) {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: a slot alone holds its buffer, and the slots end here.
+        // SAFETY: each buffer is held by one slot alone, and the slots end here.
         unsafe { self.pool.give(self.slots.iter().map(|slot| slot.buf).filter(|&buf| buf != 0)) };
     }
 }
@@ -366,9 +370,9 @@ impl<'a> Iterator for Packets<'a> {
         let (ring, first) = (self.ring, self.at);
         self.at = ring.next(first);
         self.left -= 1;
-        // SAFETY: the iterator walks [head, tail) as it was when it borrowed the ring, which
-        // can change neither cursor nor slot while borrowed; or slots of a transmit ring, whose
-        // pool buffers nobody writes while the ring is borrowed.
+        // SAFETY: the iterator walks [head, tail) as it was when it borrowed the ring, and neither cursor
+        // nor slot can change while the ring is borrowed; or it walks slots of a transmit ring, whose pool
+        // buffers nothing writes while the ring is borrowed.
         let head = unsafe { ring.bytes_unchecked(first) };
         if !ring.slot(first).continues() {
             return Some(Packet::new(ring.meta(first), head));
@@ -382,8 +386,8 @@ impl<'a> Iterator for Packets<'a> {
             self.left -= 1;
             more += 1;
         }
-        // SAFETY: the slots that follow were walked over just now, so what holds for the first
-        // holds for them.
+        // SAFETY: the loop above has walked the slots that follow, so the reason given for the first holds
+        // for them.
         Some(unsafe { Packet::in_slots(ring.meta(first), head, ring, next, more) })
     }
 }
@@ -391,9 +395,9 @@ impl<'a> Iterator for Packets<'a> {
 /// How a thread waits for packets: by default it spins for 20 µs, then sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Never sleeps: least delay, a core to itself.
+    /// Never sleeps: the shortest delay, but occupies a core.
     Spin,
-    /// Sleeps in poll(2) at once: least processor time.
+    /// Sleeps in poll(2) at once: the least processor time.
     Sleep,
     /// Spins for this time, then sleeps.
     Adaptive(Duration),
@@ -422,11 +426,11 @@ impl FromStr for Wait {
 /// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// A sync has something to do. Some ports are ready as long as the program holds packets: a program
-    /// that keeps them because a target is full sleeps by itself.
+    /// A sync has work to do. Some ports are ready as long as the program holds packets: a program that
+    /// keeps packets because a target is full must sleep by itself.
     Ready,
-    /// The time is up.
+    /// The timeout has expired.
     TimedOut,
-    /// The interface went down. Packets come again when it is up.
+    /// The interface is down. Packets arrive again when it is up.
     Down,
 }

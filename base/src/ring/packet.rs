@@ -1,28 +1,28 @@
-//! A packet as the program sees it: its bytes, in one piece or several, and its metadata.
+//! A packet as the program sees it: its bytes in one or several pieces, and its metadata.
 #![allow(unsafe_code)]
 
 use super::{Meta, Ring};
 
-/// A packet that lies in a ring, or anywhere else.
+/// A packet in a ring or in other memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     meta: &'a Meta,
     head: &'a [u8],
-    /// The slots the packet goes on in: the ring, the first one's index, how many.
+    /// The slots with the rest of the packet: the ring, the first index, the number of slots.
     rest: Option<(&'a Ring, u32, u32)>,
 }
 
 impl<'a> Packet<'a> {
-    /// A packet in one piece.
+    /// Makes a packet of one piece.
     #[inline]
     pub fn new(meta: &'a Meta, bytes: &'a [u8]) -> Self {
         Self { meta, head: bytes, rest: None }
     }
 
-    /// A packet that goes on in `more` slots of `ring` from `next` on.
+    /// Makes a packet that continues in `more` slots of `ring`, from `next` on.
     ///
     /// # Safety
-    /// The bytes of these slots are valid, and nobody writes them while the ring is borrowed.
+    /// The bytes of these slots are valid, and nothing writes them while the ring is borrowed.
     #[inline]
     pub(super) unsafe fn in_slots(
         meta: &'a Meta,
@@ -34,7 +34,7 @@ impl<'a> Packet<'a> {
         Self { meta, head, rest: Some((ring, next, more)) }
     }
 
-    /// The metadata.
+    /// Returns the metadata.
     #[inline]
     pub fn meta(&self) -> &'a Meta {
         self.meta
@@ -49,20 +49,20 @@ impl<'a> Packet<'a> {
         Packet { meta, ..*self }
     }
 
-    /// The first piece: the whole packet unless it is longer than a slot can hold, and always
-    /// the link, network and transport headers of an ordinary packet.
+    /// Returns the first piece: the whole packet if it fits in one slot, and always the link, network and
+    /// transport headers of an ordinary packet.
     #[inline]
     pub fn head(&self) -> &'a [u8] {
         self.head
     }
 
-    /// The pieces in order; one for nearly every packet.
+    /// Returns the pieces in order; nearly every packet has one.
     #[inline]
     pub fn segments(&self) -> Segments<'a> {
         Segments { head: Some(self.head), rest: self.rest }
     }
 
-    /// Bytes in all pieces together.
+    /// Returns the number of bytes of all pieces together.
     #[inline]
     pub fn captured_bytes(&self) -> usize {
         match self.rest {
@@ -71,13 +71,13 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// How many slots it takes.
+    /// Returns the number of slots that the packet takes.
     #[inline]
     pub fn slots(&self) -> u32 {
         1 + self.rest.map_or(0, |(_, _, more)| more)
     }
 
-    /// The packet in one piece: as it lies, or put together in `scratch`.
+    /// Returns the packet in one piece: in place, or assembled in `scratch`.
     #[inline]
     pub fn contiguous<'s>(&self, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
@@ -109,7 +109,7 @@ impl<'a> Iterator for Segments<'a> {
         }
         let (ring, index, more) = self.rest?;
         self.rest = (more > 1).then(|| (ring, ring.next(index), more - 1));
-        // SAFETY: `in_slots` was promised that these slots' bytes are valid and unchanging.
+        // SAFETY: the caller of `in_slots` guarantees that these slots' bytes are valid and unchanging.
         (more > 0).then(|| unsafe { ring.bytes_unchecked(index) })
     }
 }

@@ -1,4 +1,4 @@
-//! A slot of a ring: 16 bytes that locate a packet's bytes, and beside them its metadata: time, length
+//! A slot of a ring: 16 bytes that locate a packet's bytes, and the metadata stored beside it: time, length
 //! on the wire, VLAN tag, hash, direction, interface.
 
 use std::mem::size_of;
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 pub mod flags {
     /// The slot's buffer was exchanged since the last sync.
     pub const BUF_CHANGED: u16 = 1;
-    /// The bytes are at the slot's pointer, not in the pool: look or copy, but do not swap.
+    /// The bytes are at the slot's pointer, not in the pool: read or copy them, but do not swap the slot.
     pub const INDIRECT: u16 = 0x10;
     /// The packet continues in the next slot.
     pub const MOREFRAG: u16 = 0x20;
@@ -27,67 +27,65 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The pool's number for the slot's buffer; 0 for none.
+    /// Returns the number of the slot's buffer in the pool; 0 for none.
     #[inline]
     pub fn buffer(&self) -> u32 {
         self.buf
     }
 
-    /// Bytes of the packet in this slot.
+    /// Returns the number of bytes of the packet in this slot.
     #[inline]
     pub fn bytes(&self) -> u16 {
         self.len
     }
 
-    /// Where in the slot's buffer the packet starts; 0 if the bytes are outside the pool.
+    /// Returns the packet's offset in the slot's buffer; 0 if the bytes are outside the pool.
     #[inline]
     pub fn offset(&self) -> u16 {
         if self.is_indirect() { 0 } else { self.ptr as u16 }
     }
 
-    /// See [`flags`].
+    /// Returns the slot's [`flags`].
     #[inline]
     pub fn flags(&self) -> u16 {
         self.flags
     }
 
-    /// The packet continues in the next slot.
+    /// Returns true if the packet continues in the next slot.
     #[inline]
     pub fn continues(&self) -> bool {
         self.flags & flags::MOREFRAG != 0
     }
 
-    /// The bytes are outside the pool.
+    /// Returns true if the bytes are outside the pool.
     #[inline]
     pub fn is_indirect(&self) -> bool {
         self.flags & flags::INDIRECT != 0
     }
 }
 
-/// Metadata of a packet, one entry beside each slot; a packet of several slots has it at the
-/// first.
+/// Metadata of a packet, one entry per slot. A packet of several slots has it at the first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// When it was seen: nanoseconds since 1970 (UTC).
+    /// Time of the packet: nanoseconds since 1970 (UTC).
     pub timestamp_ns: u64,
-    /// Bytes it had on the wire, without the frame check sequence; the ring may hold fewer.
+    /// Length on the wire, without the frame check sequence; the ring may hold fewer bytes.
     pub wire_bytes: u32,
-    /// The receive hash, where the backend knows it; 0 otherwise.
+    /// The receive hash if the backend knows it; otherwise 0.
     pub hash: u32,
-    /// Packets known to be lost between the one before and this one.
+    /// Known number of packets lost between the previous packet and this one.
     pub drops_before: u32,
-    /// The VLAN tag that the kernel had taken out and the backend put back: control
-    /// information, 0 where there was none.
+    /// Control information of the VLAN tag that the kernel removed and the backend restored; 0 without one.
     pub vlan_tci: u16,
-    /// That tag's protocol: 0x8100, 0x88a8; 0 where there was none.
+    /// Protocol of that tag: 0x8100, 0x88a8; 0 without one.
     pub vlan_tpid: u16,
-    /// Which of the port's interfaces it belongs to: 0 but for files that hold several,
-    /// and `packet:any`.
+    /// Index of the packet's interface in the port: 0 except in files with several interfaces, and
+    /// `packet:any`.
     pub interface: u32,
     /// The source of the time.
     pub timestamp_source: TimestampSource,
-    /// Which way it went.
+    /// Direction of the packet.
     pub direction: Direction,
 }
 
@@ -100,7 +98,7 @@ pub enum TimestampSource {
     /// None: the time is 0.
     #[default]
     None,
-    /// The kernel, on the way up.
+    /// The kernel.
     Software,
     /// The card.
     Hardware,
@@ -108,14 +106,14 @@ pub enum TimestampSource {
     File,
 }
 
-/// This moment as [`Meta::timestamp_ns`] has it. Not for each packet: once per batch.
+/// Returns the current time as in [`Meta::timestamp_ns`]. Call it once per batch, not per packet.
 #[cold]
 pub fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Which way a packet went, as the host sees it.
+/// Direction of a packet, from the host's point of view.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
@@ -131,11 +129,11 @@ pub enum Direction {
 /// An interface of a port or file; [`Meta::interface`] is its index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name: "eth0"; empty where a file does not say.
+    /// Its name: "eth0"; empty if a file does not contain one.
     pub name: String,
     /// The link type of its packets: a LINKTYPE_ number (tcpdump.org); 1 is Ethernet.
     pub link_type: u16,
-    /// The most bytes of a packet that are kept; 0 means no limit.
+    /// The maximum number of bytes kept of a packet; 0 means no limit.
     pub snaplen: u32,
     /// A comment, for example on its clock.
     pub comment: String,

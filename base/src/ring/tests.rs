@@ -1,4 +1,4 @@
-//! A ring against a model of it.
+//! Tests a ring against a model.
 
 use std::collections::VecDeque;
 
@@ -83,7 +83,7 @@ proptest! {
         for i in 0..sent {
             let index = ring.after(head, i);
             prop_assert_eq!(ring.slot(index).continues(), i + 1 < sent);
-            // SAFETY: nobody else has the ring.
+            // SAFETY: nothing else uses the ring.
             seen.extend_from_slice(unsafe { ring.bytes_unchecked(index) });
         }
         prop_assert_eq!(seen, bytes);
@@ -189,7 +189,7 @@ fn a_packet_of_which_a_slot_has_to_be_copied_stays_whole() {
 #[test]
 fn what_is_to_be_sent_is_shown_in_whole_packets() {
     let mut ring = Ring::transmit(&pool(), 6).unwrap();
-    // Away from slot 0, so that the packets go round the ring's end.
+    // Not at slot 0, so that the packets wrap around the end of the ring.
     ring.release(4);
     ring.publish(ring.before(4));
     let lengths = |ring: &Ring| {
@@ -224,7 +224,7 @@ fn a_packet_that_fills_the_ring_and_goes_on_is_known_as_endless() {
     assert_eq!(ring.pending_tx(0).count(), 0);
 }
 
-/// The fields of a slot.
+/// Returns the fields of a slot.
 fn told(ring: &Ring, index: u32) -> (u32, u16, u16, bool) {
     let slot = ring.slot(index);
     (slot.buffer(), slot.offset(), slot.bytes(), slot.continues())
@@ -333,7 +333,7 @@ fn a_slot_that_pointed_outside_the_pool_has_no_offset() {
     let mut ring = Ring::receive(&pool(), 4).unwrap();
     let mut outside = vec![9u8; 60_000];
     let start = NonNull::new(outside.as_mut_ptr()).unwrap();
-    // SAFETY: `outside` lives longer than the ring looks at it, and only through the ring.
+    // SAFETY: `outside` lives longer than the ring points at it, and is accessed only through the ring.
     unsafe { ring.point(0, start, 60_000, false) };
     ring.publish(1);
     assert_eq!(RingMut::new(&mut ring).buffer_mut(0).len(), 2048);
@@ -352,7 +352,7 @@ fn a_packet_that_does_not_fit_behind_its_offset_is_refused() {
     ];
     for (offset, bytes, why) in rows {
         let fill = std::panic::catch_unwind(|| {
-            // SAFETY: it panics before anybody has the buffer.
+            // SAFETY: the call panics before anything uses the buffer.
             unsafe { Ring::receive(&pool(), 4).unwrap().fill_at(0, 2, offset, bytes, false) }
         });
         assert!(fill.is_err(), "{why}");
