@@ -5,17 +5,16 @@
  *	packet -> count -> mirrors -> scrubber -> flows -> claims -> end -> the host
  *	                   `------------- `stages`, tail calls ---------'
  *
- * Mirrors and claims are programs of their owners, put into `stages` at run time. A stage that
- * has no owner any more does nothing: its owner's sockets, the one in `alive` too, leave their
- * maps when the owner ends, killed or not. So what was taken falls to the next and at last to
- * the host.
+ * Mirrors and claims are programs of their owners, inserted into `stages` at run time. When an owner
+ * exits or is killed, the kernel removes its sockets from the maps, including the one in `alive`, and
+ * its stage does nothing any more. Its packets go to the next stage, and finally to the host.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
 #include "ingress.h"
 
-/* Programs of the stages; key: enum sluice_stage. Emptied with its last descriptor. */
+/* Programs of the stages; key: enum sluice_stage. Emptied when its last descriptor is closed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, SLUICE_STAGES);
@@ -91,7 +90,7 @@ static __always_inline struct sluice_tally *tally_of(__u32 stage)
 	return bpf_map_lookup_elem(&sluice_tallies, &key);
 }
 
-/* Returns true if a stage is complete and its owner lives. */
+/* Returns true if a stage is complete and its owner is alive. */
 static __always_inline int is_alive(__u32 stage)
 {
 	return bpf_map_lookup_elem(&sluice_alive, &stage) != 0;
@@ -103,7 +102,7 @@ static __always_inline void count(struct xdp_md *ctx, struct sluice_tally *tally
 	tally->bytes += wire_bytes(ctx);
 }
 
-/* Redirects a packet to the interface of SLUICE_FORWARD, and counts it there. */
+/* Redirects a packet to the interface of SLUICE_FORWARD, and counts it at that stage. */
 static __always_inline int to_interface(struct xdp_md *ctx)
 {
 	struct sluice_tally *tally = tally_of(SLUICE_FORWARD);
@@ -116,7 +115,7 @@ static __always_inline int to_interface(struct xdp_md *ctx)
 	return XDP_REDIRECT;
 }
 
-/* Redirects a packet to the claim on all packets of its queue, and counts it there. */
+/* Redirects a packet to the queue's claim on all packets, and counts it at that stage. */
 static __always_inline int to_direct(struct xdp_md *ctx)
 {
 	__u32 queue = ctx->rx_queue_index;
@@ -166,7 +165,7 @@ int sluice_end(struct xdp_md *ctx)
 	return at_the_end(ctx, control.present, tally);
 }
 
-/* Stages are checked in groups, because most are empty. All with programs are below bit 32. */
+/* Stages are checked in groups, because most are empty. All stages with programs are below bit 32. */
 #define PROGRAMS 0xffffffffULL
 _Static_assert(SLUICE_CLAIMS + SLUICE_CLAIMS_MAX <= 32, "a claim is not in PROGRAMS");
 #define GROUP(first) (0xffULL << (first))

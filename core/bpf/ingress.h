@@ -6,25 +6,25 @@
 #ifndef SLUICE_INGRESS_H
 #define SLUICE_INGRESS_H
 
-/* Changes with every layout or meaning here: users of different versions share no program. */
+/* Changes with every layout or meaning here: users of different versions cannot share a program. */
 #define SLUICE_VERSION 5
 
 /*
  * Stages. 0 to 31 hold programs with one owner each, run from the lowest up: each tail-calls the next
  * present one, the last calls the end. The end acts on marks: forward, direct, drop.
  *
- *	0..7	mirrors		copy matching packets, and pass on
- *	8	scrubber	none yet
- *	15	flows		of the host: passed, before the claims
+ *	0..7	mirrors		copy matching packets, and pass them on
+ *	8	scrubber	reserved
+ *	15	flows		pass packets of the host's flows, before the claims
  *	16..31	claims		take matching packets
- *	32..47	counters	read the end's counters: only an owner
- *	58	claim lock	for taking a stage that depends on others: only an owner
- *	59	ingress		the resident program, called by a metadata reader before it
+ *	32..47	counters	no program: the owner reads the end's counters
+ *	58	claim lock	no program: the owner may take a stage depending on the others
+ *	59	ingress		the resident program, tail-called by the metadata reader before it
  *	60	forward		mark: the end redirects everything to another interface
  *	61	drop		mark: the end drops everything
  *	62	direct		mark: the end redirects to the sockets of `direct`, whose owners
  *				count at their claim stages
- *	63	end		what no stage took
+ *	63	end		handles packets that no stage took
  */
 enum sluice_stage {
 	SLUICE_MIRRORS = 0,
@@ -56,27 +56,27 @@ struct sluice_control {
 	__u32 reserved;
 	/*
 	 * For each receive queue, the claim stage that gets all its packets by `sluice_direct`; 0 for
-	 * none. Only the stage's owner writes it, or the process that cleans up after that.
+	 * none. Only the stage's owner writes it, or the process that cleans up after the owner.
 	 */
 	__u8 direct[SLUICE_QUEUES_MAX];
 };
 
 /*
- * What one CPU counted at one stage; only that CPU writes. Entry [cpu * SLUICE_STAGES + stage]
- * of `sluice_tallies`. The end's counts all packets that came, and those the end itself dropped.
- * Counters never decrease: a new owner notes their values (struct sluice_owner).
+ * Counters of one stage on one CPU; only that CPU writes them. Entry [cpu * SLUICE_STAGES + stage]
+ * of `sluice_tallies`. The end's entry counts all received packets, and those that the end dropped.
+ * Counters never decrease: a new owner records their values (struct sluice_owner).
  */
 struct sluice_tally {
-	__u64 packets;		/* that matched; of the end: that came */
-	__u64 bytes;		/* of these, on the wire, without the frame check sequence */
+	__u64 packets;		/* that matched; at the end: all received */
+	__u64 bytes;		/* of these packets on the wire, without the frame check sequence */
 	__u64 taken;		/* redirected to a socket or an interface, or copied */
-	__u64 missed;		/* to be taken, without a socket or room for it */
-	__u64 dropped;		/* on demand */
+	__u64 missed;		/* not taken: no socket, or no room */
+	__u64 dropped;		/* by the owner's request */
 	__u64 dropped_bytes;
 	__u64 reserved[2];
 } __attribute__((aligned(64)));
 
-/* Owner of a stage, for people to read; zeros without one. */
+/* Owner of a stage, for display; zeros without an owner. */
 struct sluice_owner {
 	__u64 since_ns;		/* CLOCK_REALTIME */
 	__u32 pid;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Counts the fate of frames that XDP redirected, for each sender of one process. An interface's own
- * counters cannot: they contain all packets, and miss the frames that never reached the driver.
+ * counters do not suffice: they include all packets, and miss frames that never reached the driver.
  * core/src/xdp/redirects.rs reads the counters by their order here.
  *
  *	frame -> bpf_redirect_map --error--> xdp_redirect_err: one frame
@@ -9,7 +9,7 @@
  *			`-> bulk of at most 16 -> driver -> xdp_devmap_xmit: sent, drops, err
  *
  * A bulk belongs to a sender of live frames if the current thread is marked as one and the frames
- * come from the loopback interface: among the redirected frames only live ones do (net/bpf/test_run.c),
+ * come from the loopback interface: of all redirected frames only live ones do (net/bpf/test_run.c),
  * also in a softirq that interrupts the thread. A bulk belongs to a forwarder by its two interfaces.
  *
  * Sources: include/trace/events/xdp.h, kernel/bpf/devmap.c (bq_xmit_all). Linux 5.13.
@@ -26,7 +26,7 @@
 
 /* Fate of the frames that one sender redirected. */
 struct sluice_redirects {
-	__u64 sent;		/* the driver accepted it */
+	__u64 sent;		/* the driver accepted the frame */
 	__u64 dropped;		/* the driver had no room */
 	__u64 too_long;		/* longer than the MTU: EMSGSIZE */
 	__u64 down;		/* the interface was down: ENETDOWN */
@@ -42,7 +42,7 @@ struct sluice_path {
 	__u32 to;
 };
 
-/* An entry of a map of interfaces. */
+/* An entry of a DEVMAP. */
 struct sluice_exit {
 	__u32 map;		/* id of the map */
 	__u32 key;
@@ -92,7 +92,7 @@ struct {
 	__type(value, __u32);
 } sluice_paths SEC(".maps");
 
-/* Entries of maps of interfaces that senders use; value: the sender's number. */
+/* DEVMAP entries that senders use; value: the sender's number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SLUICE_SENDERS_MAX);
@@ -117,7 +117,7 @@ static __always_inline __u64 *counter_of(struct sluice_redirects *counts, int er
 	}
 }
 
-/* Returns the counters of the sender that a map has for a key, if any. */
+/* Returns the counters of the sender that a map holds for a key; NULL if none. */
 static __always_inline struct sluice_redirects *counts_of(void *senders, const void *key)
 {
 	__u32 *sender = bpf_map_lookup_elem(senders, key);

@@ -1,4 +1,4 @@
-//! Labs for the unit tests of this crate, or the reason why there is none.
+//! Labs for the unit tests of this crate.
 
 use crate::link::{Lab, Shape};
 

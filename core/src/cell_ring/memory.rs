@@ -27,10 +27,11 @@ pub(crate) struct CellRing {
 }
 
 impl CellRing {
-    /// The ring that begins `start` bytes into a mapping.
+    /// Returns the ring that begins `start` bytes into a mapping.
     ///
     /// # Panics
-    /// If it does not lie in the mapping, on a cache line, or its cells are no power of two.
+    /// If the ring is not on a cache line or not within the mapping, or the number of cells is not a power
+    /// of two.
     pub(crate) fn new(map: &Arc<Mmap>, start: usize, geometry: CellGeometry) -> Self {
         assert!(start.is_multiple_of(64) && geometry.cells.is_power_of_two());
         assert!(start as u64 + geometry.ring_bytes() <= map.bytes() as u64);
@@ -41,12 +42,12 @@ impl CellRing {
     /// Makes a ring in a file that another process can map.
     ///
     /// # Errors
-    /// No memory.
+    /// Out of memory.
     pub(crate) fn in_file(geometry: CellGeometry) -> Result<(Self, OwnedFd)> {
         let (file, map) = Mmap::memfd(c"sluice-watch", geometry.ring_bytes() as usize, false)?;
         let ring = Self::new(&Arc::new(map), 0, geometry);
-        // SAFETY: the mapping is new, nobody else has it yet, and these words are in its first
-        // page, aligned.
+        // SAFETY: the mapping is new and used by nobody else, and these words are in its first page,
+        // aligned.
         unsafe {
             ring.part(at::MAGIC).cast::<u64>().write(MAGIC);
             ring.part(at::CELL_COUNT).cast::<u32>().write(geometry.cells);
@@ -55,10 +56,10 @@ impl CellRing {
         Ok((ring, file))
     }
 
-    /// Maps a ring in a file that another process has made. `object` is for messages.
+    /// Maps a ring in a file that another process has made. `object` names the ring in error messages.
     ///
     /// # Errors
-    /// The file is no ring, or its memory could be taken away.
+    /// The file is not a ring, or it may shrink.
     pub(crate) fn of_file(file: &OwnedFd, object: &str) -> Result<Self> {
         let wrong = |reason: &str| {
             let source = std::io::Error::new(std::io::ErrorKind::InvalidData, reason);
@@ -76,8 +77,8 @@ impl CellRing {
         let map = Mmap::shared(file.as_fd(), bytes)
             .map_err(|error| Error::system("map the ring of", object, error))?;
         let word = |at: i16| map.at(at as usize);
-        // SAFETY: the first page is mapped and stays, and these words are in it, aligned; the maker
-        // of the ring writes them no more, and any bits are a number.
+        // SAFETY: the first page is mapped and stays mapped, and these words are in it, aligned. The
+        // process that made the ring does not write them any more, and every bit pattern is a valid number.
         let (magic, cells, snaplen) = unsafe {
             (
                 word(at::MAGIC).cast::<u64>().read_volatile(),
@@ -98,21 +99,21 @@ impl CellRing {
         self.geometry
     }
 
-    /// Returns a word of the ring's head, an index or a flag.
+    /// Returns an index or a flag in the ring's header.
     #[inline]
     pub(crate) fn word(&self, at: i16) -> &AtomicU32 {
-        // SAFETY: the word lies in the head of the ring, in the mapping, which `self` keeps, and is
-        // aligned to 4; both sides access it as a whole, this one by atomic operations only.
+        // SAFETY: the word is in the ring's header, in the mapping that `self` keeps, and is aligned to 4.
+        // Both sides access it as a whole, and this side only by atomic operations.
         unsafe { self.part(at).cast().as_ref() }
     }
 
-    /// Returns a counter of the ring.
+    /// Returns a counter in the ring's header.
     pub(crate) fn counter(&self, at: i16) -> &AtomicU64 {
         // SAFETY: as in `word`, aligned to 8.
         unsafe { self.part(at).cast().as_ref() }
     }
 
-    /// A part of the ring's head.
+    /// Returns the address of a word in the ring's header.
     #[inline]
     fn part(&self, at: i16) -> NonNull<u8> {
         let at = at as usize;
@@ -120,25 +121,25 @@ impl CellRing {
         self.map.at(self.start + at)
     }
 
-    /// Returns the start of the cell of an index.
+    /// Returns the start of the cell at an index.
     #[inline]
     fn cell(&self, index: u32) -> NonNull<u8> {
         let number = (index & (self.geometry.cells - 1)) as usize;
         self.map.at(self.start + at::CELLS as usize + number * self.cell_bytes)
     }
 
-    /// Reads the header of a cell of the reader, its length cut to the cell.
+    /// Reads the header of a cell that the reader owns, and limits its length to the cell's size.
     #[inline]
     pub(crate) fn header(&self, index: u32) -> CellHeader {
-        // SAFETY: the cell is in the mapping and aligned to 8 (rings and cells have multiples of 64
-        // bytes), and any bits are numbers. A writer that keeps to the indices does not write it
+        // SAFETY: the cell is in the mapping and aligned to 8 (rings and cells have multiples of 64 bytes),
+        // and every bit pattern is a valid header. A writer that obeys the indices does not write the cell
         // now.
         let mut header = unsafe { self.cell(index).cast::<CellHeader>().read_volatile() };
         header.captured_bytes = header.captured_bytes.min(self.geometry.snaplen);
         header
     }
 
-    /// Reads the time in the header of a cell of the reader.
+    /// Reads the time from the header of a cell that the reader owns.
     #[inline]
     pub(crate) fn time_ns(&self, index: u32) -> u64 {
         // SAFETY: as in `header`; the time comes first.
@@ -151,7 +152,7 @@ impl CellRing {
         self.cell(index).map_addr(|cell| cell.saturating_add(cell::PACKET as usize))
     }
 
-    /// Writes a packet, cut to the snap length, into a cell of the writer.
+    /// Writes a packet, truncated to the snap length, into a cell that the writer owns.
     #[inline]
     pub(crate) fn write<'a>(
         &self,
@@ -163,10 +164,10 @@ impl CellRing {
         let mut to = self.packet(index);
         for segment in segments {
             let bytes = segment.len().min(left);
-            // SAFETY: the cell has room for `snaplen` bytes behind its header, of which `left` are
-            // still unwritten from `to` on. It is in the mapping; a reader that keeps to the
-            // indices does not look at it now, and one that does not harms itself: no reference is
-            // made to it here. The segment is borrowed and lies elsewhere.
+            // SAFETY: the cell has room for `snaplen` bytes after its header, of which `left` from `to` on
+            // are still unwritten. It is in the mapping. A reader that obeys the indices does not read it
+            // now, and a reader that does not harms only itself: no reference to the cell is made here. The
+            // segment is borrowed and lies elsewhere.
             unsafe { std::ptr::copy_nonoverlapping(segment.as_ptr(), to.as_ptr(), bytes) };
             to = to.map_addr(|to| to.saturating_add(bytes));
             left -= bytes;
@@ -175,7 +176,7 @@ impl CellRing {
         self.write_header(index, header);
     }
 
-    /// Writes the header of a cell of the writer.
+    /// Writes the header of a cell that the writer owns.
     #[inline]
     pub(crate) fn write_header(&self, index: u32, header: CellHeader) {
         // SAFETY: as in `write`; cells begin on 64 bytes.

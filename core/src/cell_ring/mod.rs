@@ -1,5 +1,5 @@
-//! A ring of cells in shared memory: one writer copies packets into the cells, one reader looks at
-//! them there, or copies them out.
+//! A ring of cells in shared memory: one writer copies packets into the cells, and one reader reads them in
+//! place or copies them out.
 //!
 //! ```text
 //!   +-----------+-----------+---------------------+--------+--------+-----+--------+
@@ -11,17 +11,17 @@
 //!    stores      stores      are the reader's, rare
 //! ```
 //!
-//! There are two writers: the resident XDP program, which copies packets into BPF arrays
-//! (`xdp/copies`), and a thread of a switch or forwarder that is watched ([`Writer`], `monitor`).
-//! The [`Reader`] is the same for both. It copies what a thread of another process writes.
+//! A ring has one of two writers: the resident XDP program, which copies packets into BPF arrays
+//! (`xdp/copies`), or a thread of a watched switch or forwarder ([`Writer`], `monitor`). The [`Reader`] is
+//! the same for both. It copies packets out of a ring that another process can write.
 //!
-//! Each part has cache lines of its own. The two sides run on two CPUs, and a read of the other side's word
-//! takes the line away from its CPU, so reads are rare: the writer reads `consumed` only if the ring is full
-//! by its own copy, the reader reads `produced` only if it has no known packets, after a pause
+//! Each part has its own cache lines. The two sides run on two CPUs, and a read of the other side's word
+//! takes the cache line away from that CPU, so reads are rare: the writer reads `consumed` only if its own
+//! copy shows a full ring; the reader reads `produced` only if it has no known packets, after a pause
 //! (`port/cells.rs`).
 //!
-//! Neither side trusts the other: it ignores an impossible index, cuts a length to the cell, and masks its
-//! indices. A full ring loses packets and counts them; the writer never waits.
+//! Neither side trusts the other: it ignores an invalid index, limits a length to the cell, and masks its
+//! indices. If the ring is full, the writer drops the packet and counts it; the writer never waits.
 //!
 //! A reader that goes to sleep sets a flag in the ring, and the writer wakes it (`wake`).
 
@@ -39,30 +39,31 @@ pub(crate) use writer::Writer;
 
 use sluicegate_base::ring::Direction;
 
-/// Offsets of a ring's parts. Two cache lines each, because processors fetch lines in pairs.
+/// Offsets of a ring's parts. Each side's words have two cache lines, because processors fetch lines in
+/// pairs.
 pub(crate) mod at {
-    /// u32: cells written, ever.
+    /// u32: cells written since the ring was made.
     pub(crate) const PRODUCED: i16 = 0;
-    /// u32: cells read, ever.
+    /// u32: cells read since the ring was made.
     pub(crate) const CONSUMED: i16 = 128;
     /// u32: the XDP program's copy of `PRODUCED`.
     pub(crate) const OWN_PRODUCED: i16 = 256;
     /// u32: the XDP program's copy of `CONSUMED`.
     pub(crate) const OWN_CONSUMED: i16 = 260;
-    /// u64: packets that were to be copied.
+    /// u64: packets to copy, including lost ones.
     pub(crate) const MATCHED: i16 = 264;
-    /// u64: of these, packets that found the ring full.
+    /// u64: packets that were lost because the ring was full.
     pub(crate) const LOST: i16 = 272;
-    /// u32: not 0 when the reader wants no more packets. The reader stores it once.
+    /// u32: nonzero if the reader wants no more packets. The reader stores it once.
     pub(crate) const CLOSED: i16 = 280;
-    /// u32: not 0 while the reader sleeps. The reader sets it, the writer that wakes the reader
-    /// clears it.
+    /// u32: nonzero while the reader sleeps. The reader sets it; the writer clears it when it wakes the
+    /// reader.
     pub(crate) const ASLEEP: i16 = 284;
     /// u32: the value of `PRODUCED` at which a sleeping reader wants to be woken.
     pub(crate) const WAKE_AT: i16 = 288;
-    /// u32: not 0 when nothing more will be written.
+    /// u32: nonzero if the writer has ended.
     pub(crate) const ENDED: i16 = 292;
-    /// u64, u32, u32: what the ring is, its cells and their bytes; of rings in files only.
+    /// u64, u32, u32: the magic number, the number of cells, the snap length; only in rings in files.
     pub(crate) const MAGIC: i16 = 320;
     pub(crate) const CELL_COUNT: i16 = 328;
     pub(crate) const SNAPLEN: i16 = 332;
@@ -72,57 +73,57 @@ pub(crate) mod at {
 
 /// Offsets of a cell's parts.
 pub(crate) mod cell {
-    /// u64: the packet's time in ns, 0 where none is taken. CLOCK_MONOTONIC if the XDP program
-    /// writes, otherwise the time of day.
+    /// u64: the packet's time in ns, 0 without a timestamp. CLOCK_MONOTONIC if the XDP program writes,
+    /// otherwise the time of day.
     pub(crate) const TIME: i16 = 0;
-    /// u32: bytes of the packet on the wire.
+    /// u32: the packet's length on the wire.
     pub(crate) const WIRE_BYTES: i16 = 8;
-    /// u32: bytes of it in the cell.
+    /// u32: bytes of the packet in the cell.
     pub(crate) const CAPTURED_BYTES: i16 = 12;
-    /// u32: packets that the ring had lost before this one, ever.
+    /// u32: packets that the ring had lost before this one.
     pub(crate) const LOST: i16 = 16;
-    /// The packet. The u32 before it is the direction: the XDP program leaves it 0, which is in.
+    /// The packet. The u32 before it is the direction; the XDP program leaves it 0, which means received.
     pub(crate) const PACKET: i32 = 24;
 }
 
-/// Cells begin on cache lines of their own.
+/// Alignment of cells: a cache line.
 const CELL_UNIT: u32 = 64;
-/// A slot's length has 16 bits.
+/// The slot's length field has 16 bits.
 pub(crate) const MAX_SNAPLEN: u32 = u16::MAX as u32;
-/// The most memory of a ring: the verifier follows offsets in a value up to 2²⁹.
+/// The maximum size of a ring: the verifier tracks offsets in a map value up to 2²⁹.
 pub(crate) const MAX_RING_BYTES: u64 = 256 << 20;
 
-/// The sizes of a ring.
+/// The dimensions of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CellGeometry {
-    /// Cells: a power of two.
+    /// Number of cells: a power of two.
     pub cells: u32,
-    /// The most bytes that are kept of a packet.
+    /// The maximum number of bytes kept of a packet.
     pub snaplen: u32,
 }
 
 impl CellGeometry {
-    /// Bytes of a cell.
+    /// Returns the size of a cell.
     pub(crate) fn cell_bytes(&self) -> u32 {
         (self.snaplen + cell::PACKET as u32).next_multiple_of(CELL_UNIT)
     }
 
-    /// Bytes of a ring.
+    /// Returns the size of a ring.
     pub(crate) fn ring_bytes(&self) -> u64 {
         at::CELLS as u64 + u64::from(self.cells) * u64::from(self.cell_bytes())
     }
 }
 
-/// The header in front of a packet in its cell.
+/// The header before a packet in its cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct CellHeader {
     pub time_ns: u64,
     pub wire_bytes: u32,
     pub captured_bytes: u32,
-    /// Packets that the ring had lost by then.
+    /// Packets that the ring had lost before this one.
     pub lost: u32,
-    /// A number of [`CellHeader::number_of`].
+    /// The direction, as a number of [`CellHeader::number_of`].
     pub direction: u32,
 }
 
@@ -134,7 +135,7 @@ const _: () = {
 };
 
 impl CellHeader {
-    /// How a direction is written.
+    /// Returns the number that stands for a direction.
     pub(crate) fn number_of(direction: Direction) -> u32 {
         match direction {
             Direction::In => 0,

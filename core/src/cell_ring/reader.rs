@@ -1,7 +1,7 @@
 //! Reading packets: the cells of rings as the slots of a [`Ring`].
 //!
-//! Slots show the cells themselves where the kernel alone writes them. Cells that another process may
-//! write at any time are copied into the slots' buffers.
+//! If only the kernel writes the cells, slots point at the cells themselves. If another process may write
+//! them at any time, they are copied into the slots' buffers.
 #![allow(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -15,21 +15,21 @@ use super::{CellHeader, CellRing, at};
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{Meta, Ring, TimestampSource, fence};
 
-/// Packets of a turn, where packets have no times: about as many as a CPU deals with before it
-/// looks for other work (NAPI_POLL_WEIGHT of linux/netdevice.h).
+/// Packets per turn if packets have no timestamps: about as many as a CPU handles before it checks for
+/// other work (NAPI_POLL_WEIGHT of linux/netdevice.h).
 const TURN: u32 = 64;
 
-/// The rings that have packets to be read, and their order.
+/// The order in which to read the rings that have packets.
 ///
-/// A reader takes a ring from it once for each run of packets, which costs by the logarithm of how
-/// many rings have packets: on a machine of many CPUs most have none, and packets come in bursts.
+/// The reader takes a ring from it once per run of packets. The cost is logarithmic in the number of rings
+/// with packets: on a machine with many CPUs most rings are empty, and packets come in bursts.
 #[derive(Debug)]
 struct MergeQueue {
-    /// By the time of each ring's next packet; otherwise one after the other.
+    /// Orders rings by the time of their next packet, otherwise by turn.
     by_time: bool,
-    /// The first is to be read first: its time, or which turn it is, and the ring.
+    /// The rings with packets, the next one first: its packet's time or its turn, and its number.
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Turns given, where there are no times.
+    /// Turns assigned so far.
     given: u64,
 }
 
@@ -37,9 +37,10 @@ struct MergeQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MergeBound {
     pub ring: usize,
-    /// Packets up to this time, if there is another ring; the first in any case.
+    /// The time of the last packet to read, if another ring has packets. The first packet is read in any
+    /// case.
     pub until_ns: Option<u64>,
-    /// The most packets.
+    /// The maximum number of packets.
     pub packets: u32,
 }
 
@@ -48,14 +49,14 @@ impl MergeQueue {
         Self { by_time, waiting: BinaryHeap::with_capacity(rings), given: 0 }
     }
 
-    /// Takes a ring in that has packets and is not in yet. `next_ns` is the time of the first.
+    /// Adds a ring that has packets and is not queued. `next_ns` is the time of its first packet.
     fn add(&mut self, ring: usize, next_ns: u64) {
         self.given += 1;
         let key = if self.by_time { next_ns } else { self.given };
         self.waiting.push(Reverse((key, ring)));
     }
 
-    /// The ring to be read now, which is out until it is [added](Self::add) again.
+    /// Removes and returns the ring to read next. [`add`](Self::add) queues it again.
     fn take(&mut self) -> Option<MergeBound> {
         let Reverse((_, ring)) = self.waiting.pop()?;
         let other = self.waiting.peek().map(|&Reverse((key, _))| key);
@@ -71,53 +72,54 @@ impl MergeQueue {
 struct RingInput {
     ring: CellRing,
     cursor: Cursor,
-    /// Cells that are in slots, and have not been given back.
+    /// Cells that are in slots and have not been given back.
     held: u32,
-    /// Packets that the ring had lost before the last packet that was read.
+    /// The ring's count of lost packets at the last packet read.
     lost: u32,
-    /// Where the writer was asked to wake the reader.
+    /// The index at which the writer was asked to wake the reader.
     wake_at: u32,
 }
 
-/// Slots one after the other whose cells are of one ring.
+/// Consecutive slots whose cells belong to one ring.
 #[derive(Clone, Copy, Debug)]
 struct SlotRun {
     source: usize,
     slots: u32,
 }
 
-/// Packets that were to be copied.
+/// Counts of the packets to copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// All.
+    /// All, including lost ones.
     pub matched: u64,
-    /// Those that were lost for want of room.
+    /// Packets that were lost because a ring was full.
     pub lost: u64,
 }
 
-/// Reads some rings, each in its order: several in the order of time, or in turns where packets
-/// have no times. Nobody else reads them.
+/// Reads one or more rings, each in its own order. Several rings are merged by time, or in turns if packets
+/// have no timestamps. A ring has one reader.
 #[derive(Debug)]
 pub(crate) struct Reader {
     sources: Vec<RingInput>,
-    /// The sources that have unread packets, and no others.
+    /// The sources that have unread packets.
     merge: MergeQueue,
     /// True if packets carry timestamps.
     timed: bool,
     /// True if packets are copied out of their cells.
     copies: bool,
-    /// Packets that are unread, of all.
+    /// Unread packets of all sources.
     unread: u32,
-    /// The rings of the slots that the program has, oldest first.
+    /// The rings of the slots that the program holds, oldest first.
     runs: VecDeque<SlotRun>,
-    /// The ring's head when we last looked.
+    /// The slot ring's head at the last call.
     head: u32,
     wake: WakeSource,
     asleep: bool,
 }
 
 impl Reader {
-    /// Makes a reader of unread rings; `timed` if their packets have times. The writers wake it by `wake`.
+    /// Makes a reader of unread rings; `timed` if their packets have timestamps. The writers wake it
+    /// through `wake`.
     pub(crate) fn new(
         rings: impl IntoIterator<Item = CellRing>,
         timed: bool,
@@ -126,7 +128,7 @@ impl Reader {
         Self::starting_at(rings, timed, wake, 0)
     }
 
-    /// As [`new`](Self::new), for rings whose indices stand at `start`.
+    /// Makes a reader as [`new`](Self::new) does, for rings whose indices begin at `start`.
     pub(super) fn starting_at(
         rings: impl IntoIterator<Item = CellRing>,
         timed: bool,
@@ -149,23 +151,23 @@ impl Reader {
         Self { copies: true, ..self }
     }
 
-    /// The most bytes of a packet that are kept.
+    /// Returns the maximum number of bytes kept of a packet.
     pub(crate) fn snaplen(&self) -> u32 {
         self.sources.first().map_or(0, |source| source.ring.geometry().snaplen)
     }
 
-    /// Cells of each ring.
+    /// Returns the number of cells of each ring.
     pub(crate) fn cells(&self) -> u32 {
         self.sources.first().map_or(0, |source| source.ring.geometry().cells)
     }
 
-    /// Known packets that are in no slot yet.
+    /// Returns the number of known packets that are in no slot yet.
     #[inline]
     pub(crate) fn unread(&self) -> u32 {
         self.unread
     }
 
-    /// Reads the indices of the writers. Returns how many packets are in no slot yet.
+    /// Reads the writers' indices. Returns the number of packets that are in no slot yet.
     #[inline]
     pub(crate) fn look(&mut self) -> u32 {
         for i in 0..self.sources.len() {
@@ -189,9 +191,10 @@ impl Reader {
         }
     }
 
-    /// Returns true if nothing more will be written: the next look finds all packets that are left.
+    /// Returns true if nothing more will be written: the next [`look`](Self::look) finds all remaining
+    /// packets.
     pub(crate) fn has_ended(&self) -> bool {
-        // Acquire: pairs with the writer's releasing store behind its last index and counts.
+        // Acquire: pairs with the writer's releasing store after its last index and counts.
         self.sources.iter().all(|source| source.ring.word(at::ENDED).load(Ordering::Acquire) != 0)
     }
 
@@ -210,8 +213,8 @@ impl Reader {
         }
     }
 
-    /// Fills slots with the packets that are known to be there; `wall_ns` turns the writer's time
-    /// into the time of day. Returns how many slots.
+    /// Fills slots with the known packets; `wall_ns` converts the writer's time to the time of day. Returns
+    /// the number of filled slots.
     pub(crate) fn fill(&mut self, ring: &mut Ring, mut wall_ns: impl FnMut(u64) -> u64) -> u32 {
         let mut room = ring.room();
         let mut tail = ring.tail();
@@ -246,11 +249,11 @@ impl Reader {
         filled
     }
 
-    /// Lets a source that has unread packets wait for its turn.
+    /// Queues a source that has unread packets.
     #[inline]
     fn await_turn(&mut self, i: usize) {
         let next_ns = match self.sources.len() {
-            // There is none to compare it with.
+            // No other source to compare with.
             1 => 0,
             _ => self.sources[i].next_ns(),
         };
@@ -277,28 +280,27 @@ impl Reader {
         }
         let packet = source.ring.packet(index);
         if copies {
-            // SAFETY: the slot is behind the tail, so it and its buffer are the backend's.
+            // SAFETY: the program does not own the slot, so the slot and its buffer belong to the backend.
             let buffer = unsafe { ring.buffer_unchecked(slot) };
             let bytes = buffer.len().min(captured_bytes as usize);
-            // SAFETY: the cell has room for `snaplen` bytes from here on, to which `header` has cut
-            // the length, and is mapped; the buffer is other memory, with room for `bytes`. The
-            // writer may store there meanwhile: no reference is made, and any bytes are a packet.
+            // SAFETY: the cell has room for `snaplen` bytes from here on, and `header` has limited the
+            // length to that. The cell is mapped; the buffer is other memory, with room for `bytes`. The
+            // writer may store there meanwhile: no reference is made, and any bytes are a valid packet.
             unsafe { packet.as_ptr().copy_to_nonoverlapping(buffer.as_mut_ptr(), bytes) };
             ring.fill(slot, bytes as u16, false, meta);
         } else {
             *ring.meta_mut(slot) = meta;
-            // SAFETY: the cell has room for `snaplen` bytes from here on, at most 65,535, to which
-            // `header` has cut the length, and stays mapped as long as the reader, which lives in one
-            // queue with the ring. The kernel alone writes it, and does not write it again until we
-            // publish that it is consumed, which is in the first sync after the slot was given back
-            // (`give_back`).
+            // SAFETY: the cell has room for `snaplen` bytes from here on, at most 65,535, and `header` has
+            // limited the length to that. It stays mapped as long as the reader, which lives in one queue
+            // with the ring. Only the kernel writes it, and not again before the reader publishes that it
+            // is consumed: in the first sync after the slot was given back (`give_back`).
             unsafe { ring.point(slot, packet, captured_bytes as u16, false) };
         }
         source.held += 1;
         source.lost = lost;
     }
 
-    /// Returns the writers' counters of these rings.
+    /// Returns the writers' counters, summed over these rings.
     pub(crate) fn counts(&self) -> Counts {
         self.sources.iter().fold(Counts::default(), |sum, source| {
             let count = |at| source.ring.counter(at).load(Ordering::Relaxed);
@@ -306,13 +308,14 @@ impl Reader {
         })
     }
 
-    /// Asks the writers for a wake-up when one of the rings has `level` packets that were not given
-    /// back, one more than are known in any case. Returns whether the reader may sleep: none has.
+    /// Asks the writers to wake the reader when a ring has `level` packets that were not given back, and at
+    /// least one more than the known ones. Returns true if the reader may sleep, because no ring has
+    /// reached that.
     pub(crate) fn go_to_sleep(&mut self, level: u32) -> bool {
         for source in &mut self.sources {
             source.wake_at = source.cursor.index(level.max(source.cursor.known() + 1));
         }
-        // Before the writers are asked: a wake-up costs them more than a look.
+        // Checked before the writers are asked: a wake-up costs them more than this check.
         if self.is_due() {
             return false;
         }
@@ -321,13 +324,14 @@ impl Reader {
         for source in &self.sources {
             SleepFlag::of(&source.ring).set(source.wake_at);
         }
-        // Pairs with the writer's fence between its index and its look at the flag.
+        // Pairs with the writer's fence between storing its index and checking the flag.
         fence(Ordering::SeqCst);
         if self.is_due() {
             return false;
         }
         if level > 1 || cfg!(not(target_arch = "x86_64")) {
-            // A wake-up that is lost comes with the next packet; elsewhere the program has a fence.
+            // On x86 a store may be seen late: with a level above 1, the next packet repeats the lost
+            // wake-up. On other processors the program has a fence.
             return true;
         }
         let settled = Instant::now() + STORE_DELAY;
@@ -342,13 +346,13 @@ impl Reader {
     /// Returns true if a writer has reached the index at which the reader wants to be woken.
     fn is_due(&self) -> bool {
         self.sources.iter().any(|source| {
-            // Acquire: as `Cursor::look`.
+            // Acquire: as in `Cursor::look`.
             let produced = source.ring.word(at::PRODUCED).load(Ordering::Acquire);
             is_reached(produced, source.wake_at)
         })
     }
 
-    /// The writers need not wake the reader any more.
+    /// Tells the writers that they need not wake the reader any more.
     pub(crate) fn wake_up(&mut self) {
         if std::mem::take(&mut self.asleep) {
             self.sources.iter().for_each(|source| SleepFlag::of(&source.ring).clear());
@@ -357,14 +361,14 @@ impl Reader {
 }
 
 impl AsFd for Reader {
-    /// Readable when a writer has woken the reader.
+    /// Returns the file that is readable when a writer has woken the reader.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 }
 
 impl RingInput {
-    /// Gives the oldest `n` cells back that are held.
+    /// Gives back the oldest `n` held cells.
     #[inline]
     fn give_back(&mut self, n: u32) {
         self.cursor.hand_over(self.ring.word(at::CONSUMED), n);
@@ -376,7 +380,7 @@ impl RingInput {
         self.cursor.known() - self.held
     }
 
-    /// The time of the next packet of a source that has one.
+    /// Returns the time of the next packet of a source that has one.
     #[inline]
     fn next_ns(&self) -> u64 {
         self.ring.time_ns(self.cursor.index(self.held))

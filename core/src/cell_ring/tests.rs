@@ -1,4 +1,4 @@
-//! The reader against a program played by the test, and against the writer of this process.
+//! Tests the reader against a simulated program, and against the writer of this process.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn sockets() -> (OwnedFd, OwnedFd) {
     socketpair(family, kind, None, SockFlag::SOCK_CLOEXEC).unwrap()
 }
 
-/// Rings in memory that no program knows, and one to play it.
+/// Rings in memory that no BPF program uses. The test plays the program.
 struct Mock {
     rings: Vec<CellRing>,
     timed: bool,
@@ -58,7 +58,7 @@ impl Mock {
         self.rings[ring as usize].word(at)
     }
 
-    /// Copies a packet as the program does; false if the ring is full.
+    /// Copies a packet as the program does. Returns false if the ring is full.
     fn copy(&self, ring: u32, header: CellHeader, packet: &[u8]) -> bool {
         let ring = &self.rings[ring as usize];
         let produced = ring.word(at::PRODUCED).load(Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Mock {
     }
 }
 
-/// Syncs; the number in each packet, which must be whole.
+/// Syncs, and returns the number in each packet. Asserts that packets are complete.
 fn receive(reader: &mut Reader, ring: &mut Ring) -> Vec<u8> {
     reader.give_back(ring);
     reader.look();
@@ -167,7 +167,7 @@ fn several_rings_are_read_in_the_order_of_time() {
             let mut got = Vec::new();
             while let more @ [_, ..] = receive(&mut reader, &mut ring).as_slice() {
                 got.extend_from_slice(more);
-                // Given back piece by piece, each cell goes back to its own ring.
+                // Released one by one, each cell returns to its own ring.
                 for _ in 0..ring.available() {
                     ring.release(1);
                     reader.give_back(&ring);
@@ -204,7 +204,7 @@ fn without_times_no_ring_waits_for_another_to_be_empty() {
     assert!(mock.put(1, 201) && mock.put(2, 202) && mock.put(2, 203));
     let (mut number, mut got) = (0, Vec::new());
     for _ in 0..8 {
-        // One of them always has more.
+        // This ring always has more packets.
         while mock.put(0, number) {
             number += 1;
         }
@@ -228,7 +228,7 @@ fn without_times_a_turn_ends_though_there_is_more() {
     assert!((200..203).all(|number| mock.put(1, number)));
     assert!((0..66).all(|number| mock.put(2, number)));
     let got = receive(&mut reader, &mut ring);
-    // 64 of each that has as many, and then the next.
+    // 64 of each ring that has that many, and then the next ring.
     let turns: [std::ops::Range<u8>; 6] = [0..64, 200..203, 0..64, 64..128, 64..66, 128..200];
     assert_eq!(got, turns.into_iter().flatten().collect::<Vec<u8>>());
 }

@@ -11,15 +11,15 @@
 //! While the reader is awake a writer pays for the load of a flag that is in its cache. `WAKE_AT`
 //! lets a reader sleep until the ring has filled to a level, and then be woken once.
 //!
-//! With both fences one of the two sees what the other has stored. A thread that writes has its fence
-//! ([`SleepFlag::due`]). The XDP program has none on x86: for each packet it would wait until all the packet's
-//! bytes have reached the cache. So there a store of `PRODUCED` may become visible some 100 ns after the
-//! load of `ASLEEP`, and a reader that wants packets at once polls for longer than that ([`STORE_DELAY`]) before it
-//! sleeps. The limit of the sleep bounds the remaining delay.
+//! With both fences, at least one side sees the other's store. A writing thread has its fence
+//! ([`SleepFlag::due`]). The XDP program has none on x86: it would wait, for each packet, until all the
+//! packet's bytes have reached the cache. There a store of `PRODUCED` may become visible some 100 ns after
+//! the load of `ASLEEP`. So a reader that wants packets at once polls for longer than that
+//! ([`STORE_DELAY`]) before it sleeps. The sleep's limit bounds the remaining delay.
 //!
-//! The file is the reader's end of a socket, where a thread writes, or a BPF ring buffer, where the
-//! XDP program does (BPF_RB_FORCE_WAKEUP, Linux 5.8). Neither lets the reader hold the writer up: a
-//! full socket or buffer wakes already.
+//! If a thread writes, the file is the reader's end of a socket pair. If the XDP program writes, it is a
+//! BPF ring buffer (BPF_RB_FORCE_WAKEUP, Linux 5.8). The reader cannot block the writer through either: a
+//! full socket or buffer is readable already.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -33,15 +33,15 @@ use super::at;
 use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 use sluicegate_base::ring::{AtomicU32, Ordering, fence};
 
-/// A store of another CPU is visible within this time.
+/// Time within which a store of another CPU becomes visible.
 pub(super) const STORE_DELAY: Duration = Duration::from_micros(2);
 
-/// The file that a reader sleeps at.
+/// The file that a sleeping reader waits for.
 #[derive(Debug)]
 pub(crate) enum WakeSource {
     /// The reader's end of a pair of sockets.
     Socket(OwnedFd),
-    /// A BPF ring buffer, and the pages with its consumer's and its producer's position.
+    /// A BPF ring buffer, and the pages with its consumer and producer positions.
     Kernel { buffer: OwnedFd, consumer: Mmap, producer: Mmap },
 }
 
@@ -56,7 +56,7 @@ impl WakeSource {
         Ok(Self::Kernel { buffer, consumer, producer })
     }
 
-    /// Forgets all wake-ups up to now. Never waits.
+    /// Discards all wake-ups up to now. Never waits.
     pub(crate) fn drain(&self) {
         match self {
             Self::Socket(socket) => {
@@ -67,8 +67,7 @@ impl WakeSource {
                 ) {}
             }
             Self::Kernel { consumer, producer, .. } => {
-                // Acquire and release as libbpf's consumer has them: the records up to there are
-                // the reader's to skip.
+                // Acquire and release as in libbpf's consumer: the reader may skip all records up to there.
                 let produced = position(producer).load(Ordering::Acquire);
                 position(consumer).store(produced, Ordering::Release);
             }
@@ -76,10 +75,10 @@ impl WakeSource {
     }
 }
 
-/// The position in a page of a ring buffer.
+/// Returns the position in a page of a ring buffer.
 fn position(page: &Mmap) -> &AtomicU64 {
-    // SAFETY: the first word of the mapping, which the borrow keeps; the kernel accesses it as a whole
-    // (kernel/bpf/ringbuf.c), and we as an atomic only.
+    // SAFETY: the first word of the mapping, which the borrow keeps. The kernel accesses it as a whole
+    // (kernel/bpf/ringbuf.c), and this process only by atomic operations.
     unsafe { page.at(0).cast().as_ref() }
 }
 
@@ -92,15 +91,15 @@ impl AsFd for WakeSource {
     }
 }
 
-/// Wakes the reader of a socket. Never waits: a socket that is full wakes already, and the flags are
-/// those of the call, which the reader cannot change.
+/// Wakes the reader of a socket. Never waits: a full socket is readable already, and MSG_DONTWAIT belongs
+/// to the call, so the reader cannot change it.
 pub(super) fn wake(socket: &OwnedFd) {
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
     // A reader that has exited needs no wake-up.
     let _ = send(socket.as_raw_fd(), &[0], flags);
 }
 
-/// The words of a ring by which a reader sleeps.
+/// The words of a ring that control a reader's sleep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SleepFlag<'a> {
     asleep: &'a AtomicU32,
@@ -126,10 +125,10 @@ impl<'a> SleepFlag<'a> {
         self.asleep.store(0, Ordering::Relaxed);
     }
 
-    /// Returns true if the writer, which has stored the index `produced`, has to wake the reader: once
-    /// for each time the reader goes to sleep.
+    /// Returns true if the writer, which has stored the index `produced`, must wake the reader: at most
+    /// once per sleep.
     pub(super) fn due(self, produced: u32) -> bool {
-        // Pairs with the reader's fence between setting the flag and its last look.
+        // Pairs with the reader's fence between setting the flag and its last check.
         fence(Ordering::SeqCst);
         // Acquire: pairs with the reader's release in `set`.
         if self.asleep.load(Ordering::Acquire) == 0 {
@@ -149,7 +148,7 @@ pub(super) fn is_reached(index: u32, at: u32) -> bool {
     index.wrapping_sub(at).cast_signed() >= 0
 }
 
-/// The interleavings of flag and index. Run as the cursors' (`ring/cursor.rs`).
+/// The interleavings of flag and index. Run them like those of `Cursor` (`ring/cursor.rs`).
 #[cfg(all(test, loom))]
 mod loom_tests {
     use loom::sync::Arc;
@@ -180,7 +179,7 @@ mod loom_tests {
                 let shared = Arc::new(Shared {
                     produced: AtomicU32::new(start),
                     asleep: AtomicU32::new(0),
-                    // Of an earlier sleep.
+                    // From an earlier sleep.
                     wake_at: AtomicU32::new(start.wrapping_sub(1)),
                     woken: AtomicBool::new(false),
                 });

@@ -1,4 +1,4 @@
-//! The writer of a thread of this process. The other writer is the XDP program
+//! The writer for a thread of this process. The other writer is the XDP program
 //! (`xdp/resident/program/copy.rs`).
 
 use std::os::fd::OwnedFd;
@@ -8,29 +8,30 @@ use super::wake::{SleepFlag, wake};
 use super::{CellHeader, CellRing, at};
 use sluicegate_base::ring::cursor::Cursor;
 
-/// Copies packets into one ring. It never waits: a packet without room is lost, and counted.
+/// Copies packets into one ring. It never waits: a packet without room is dropped and counted.
 #[derive(Debug)]
 pub(crate) struct Writer {
     ring: CellRing,
     cursor: Cursor,
-    /// Cells written and not handed over.
+    /// Cells written and not yet published.
     pending: u32,
     offered: u64,
     lost: u64,
-    /// The end of a pair of sockets whose other end the reader sleeps at.
+    /// The other end of the socket pair that the reader waits on.
     waker: OwnedFd,
     /// The reader wants no more packets.
     closed: bool,
 }
 
 impl Writer {
-    /// Writes to a ring that nobody has written to.
+    /// Makes the writer of an unused ring.
     pub(crate) fn new(ring: CellRing, waker: OwnedFd) -> Self {
         let cursor = Cursor::producing(ring.geometry().cells, 0);
         Self { ring, cursor, pending: 0, offered: 0, lost: 0, waker, closed: false }
     }
 
-    /// Copies a packet, or loses it. The reader gets it by the next [`publish`](Self::publish).
+    /// Copies a packet, or drops it if the ring is full. The reader sees it after the next
+    /// [`publish`](Self::publish).
     #[inline]
     pub(crate) fn offer<'a>(
         &mut self,
@@ -48,7 +49,7 @@ impl Writer {
         self.pending += 1;
     }
 
-    /// Packets that were lost.
+    /// Returns the number of lost packets.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
@@ -59,13 +60,13 @@ impl Writer {
         self.closed
     }
 
-    /// Hands over what was copied, and wakes a sleeping reader that wants to be woken now. To be
-    /// called once per batch.
+    /// Publishes the copied packets, and wakes a sleeping reader if it has asked for that. Call it once per
+    /// batch.
     pub(crate) fn publish(&mut self) {
         if self.closed {
             return;
         }
-        // Relaxed: counts by themselves; a reader of the last ones has seen `ENDED` first.
+        // Relaxed: independent counters; a reader has seen `ENDED` before it reads the last ones.
         self.ring.counter(at::MATCHED).store(self.offered, Ordering::Relaxed);
         self.ring.counter(at::LOST).store(self.lost, Ordering::Relaxed);
         if self.pending > 0 {
@@ -74,7 +75,7 @@ impl Writer {
                 wake(&self.waker);
             }
         }
-        // Relaxed: a request by itself.
+        // Relaxed: an independent request.
         if self.ring.word(at::CLOSED).load(Ordering::Relaxed) != 0 {
             self.end();
         }

@@ -14,13 +14,13 @@ use nix::sys::time::TimeVal;
 use super::receive;
 use crate::error::{Error, Result};
 
-/// The timeout of an answer.
+/// Time to wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const HANGS: &str = "it hangs: end it, and start it again";
-/// The longest answer.
+/// The maximum length of an answer.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// A connection to a command that runs.
+/// A connection to a running command.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
@@ -30,8 +30,7 @@ pub struct Client {
 impl Client {
     /// Connects to the socket of a command.
     ///
-    /// # Errors
-    /// No command listens there, or not for this user; it is too busy to accept.
+    /// No command listens there, the user may not connect, or the command is too busy to accept.
     pub fn connect(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::Usage(format!(
@@ -53,7 +52,7 @@ impl Client {
         Ok(Self { stream, path: path.to_owned() })
     }
 
-    /// Sends a request and waits for the answer: a line, and the files that came along.
+    /// Sends a request and waits for the answer: a line, and the files sent with it.
     ///
     /// # Errors
     /// The command does not answer, or exits.
@@ -85,7 +84,7 @@ impl Client {
     }
 }
 
-/// Connects, with a timeout: if too many clients wait to be accepted, the timeout of sending applies
+/// Connects, with a timeout: if too many clients wait to be accepted, the send timeout applies
 /// (net/unix/af_unix.c, `unix_stream_connect`).
 fn connected(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;

@@ -1,7 +1,7 @@
 //! Requests to a running command over a Unix socket: one line per request and per answer, with open files
-//! if needed. Users of this module define the meaning of a line.
+//! if needed. The users of this module define what a line means.
 //!
-//! Only the owner and root may connect, by the socket's mode. A client can do no harm: a [`Server`] never
+//! The socket's mode lets only the owner and root connect. A client can do no harm: a [`Server`] never
 //! waits, keeps at most [`MAX_LINE_BYTES`] of a request and one answer for each of [`MAX_CLIENTS`], and
 //! disconnects a client that sends and reads nothing for [`IDLE_TIMEOUT`].
 
@@ -21,18 +21,18 @@ use std::time::Duration;
 use nix::cmsg_space;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
 
-/// The longest request.
+/// The maximum length of a request.
 pub const MAX_LINE_BYTES: usize = 16 << 10;
-/// The most connections at once.
+/// The maximum number of simultaneous connections.
 pub const MAX_CLIENTS: usize = 64;
-/// A client that sends no request and reads no answer is disconnected after this time, unless it is to be
-/// kept.
+/// Time after which the server disconnects a client that sends no request and reads no answer, unless an
+/// answer set [`Answer::keep`].
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most files with an answer: what the kernel takes (`SCM_MAX_FD`, include/net/scm.h).
+/// The maximum number of files with an answer: the kernel's limit (`SCM_MAX_FD`, include/net/scm.h).
 const MAX_FILES: usize = 253;
 
-/// Sends bytes, and these files with the first of them (unix(7), SCM_RIGHTS). Returns how many bytes.
+/// Sends bytes, and `files` with the first of them (unix(7), SCM_RIGHTS). Returns the number of bytes sent.
 fn send(socket: &UnixStream, bytes: &[u8], files: &[OwnedFd]) -> io::Result<usize> {
     let fds: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
@@ -43,7 +43,7 @@ fn send(socket: &UnixStream, bytes: &[u8], files: &[OwnedFd]) -> io::Result<usiz
     Ok(sent?)
 }
 
-/// Receives bytes, and the files that came with them. 0 is the end.
+/// Receives bytes, and the files sent with them. Returns 0 at the end.
 #[allow(unsafe_code)]
 fn receive(socket: &UnixStream, bytes: &mut [u8], files: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = cmsg_space!([RawFd; MAX_FILES]);
@@ -52,8 +52,8 @@ fn receive(socket: &UnixStream, bytes: &mut [u8], files: &mut Vec<OwnedFd>) -> i
     let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut pieces, Some(&mut space), flags)?;
     for control in received.cmsgs()? {
         if let ControlMessageOwned::ScmRights(fds) = control {
-            // SAFETY: the kernel has just made these descriptors for this process and told nobody
-            // else of them, so that each is owned here.
+            // SAFETY: the kernel has just made these descriptors for this process, so nothing else owns
+            // them.
             files.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }

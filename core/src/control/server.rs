@@ -17,27 +17,27 @@ use crate::error::{Error, Result};
 use crate::socket_file::SocketFile;
 use crate::socket_file::is_folder_of_one;
 
-/// Handler of requests.
+/// A handler of requests.
 pub trait Service {
-    /// Answers a request of one of the clients: a line without its end.
+    /// Answers a client's request: a line without its end.
     fn answer(&mut self, client: u64, request: &str) -> Answer;
 
-    /// A client that was to be kept has disconnected.
+    /// Reports that a client with [`Answer::keep`] has disconnected.
     fn left(&mut self, client: u64);
 }
 
-/// An answer.
+/// An answer to a request.
 #[derive(Debug, Default)]
 pub struct Answer {
     /// A line, without its end.
     pub line: String,
-    /// Files that go along, 253 at most.
+    /// Files to send with it, at most 253.
     pub files: Vec<OwnedFd>,
     /// Keeps a silent client connected until it disconnects.
     pub keep: bool,
 }
 
-/// A socket that requests come to.
+/// A socket that accepts requests.
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
@@ -50,13 +50,13 @@ pub struct Server {
 struct Connection {
     number: u64,
     stream: UnixStream,
-    /// The part of a request that has come.
+    /// The received part of a request.
     input: Vec<u8>,
-    /// The part of an answer that is not sent, and the files that go along.
+    /// The unsent part of an answer, and its files.
     output: Vec<u8>,
     files: Vec<OwnedFd>,
     kept: bool,
-    /// No more requests are read; the rest of the answers is sent.
+    /// No more requests are read; the remaining answers are sent.
     closing: bool,
     active: Instant,
 }
@@ -65,7 +65,7 @@ impl Server {
     /// Listens at a path. Makes missing folders.
     ///
     /// # Errors
-    /// Another command listens there; no permission.
+    /// Another command listens there, or a permission is missing.
     pub fn bind(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| refused(path, error);
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -73,7 +73,7 @@ impl Server {
             if is_folder_of_one(path)
                 && folder.metadata().map_err(failed)?.uid() != geteuid().as_raw()
             {
-                // A command of another user has left it.
+                // A command of another user has left the folder.
                 chown(folder, Some(geteuid().as_raw()), None).map_err(failed)?;
                 set_permissions(folder, Permissions::from_mode(0o755)).map_err(failed)?;
             }
@@ -82,7 +82,7 @@ impl Server {
         Ok(Self { listener, file, clients: Vec::new(), next: 0 })
     }
 
-    /// The path of the socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -106,7 +106,7 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        // An error ends the queue of clients, or comes again in a later call.
+        // An error ends the loop: no client is waiting, or a later call reports the error again.
         while let Ok((stream, _)) = self.listener.accept() {
             if self.clients.len() >= MAX_CLIENTS || stream.set_nonblocking(true).is_err() {
                 continue;
@@ -126,7 +126,7 @@ impl Server {
     }
 }
 
-/// Makes a socket whose file only its owner can use, from the start.
+/// Makes a socket whose file only its owner can use from the start.
 fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -152,7 +152,7 @@ fn refused(path: &Path, error: io::Error) -> Error {
 }
 
 impl Connection {
-    /// Reads what has come, up to a request that is too long.
+    /// Reads the available bytes, up to one request that is too long.
     fn hear(&mut self, now: Instant) {
         let mut piece = [0; 4096];
         while !self.closing && self.input.len() <= MAX_LINE_BYTES {
@@ -169,7 +169,7 @@ impl Connection {
         }
     }
 
-    /// Answers one request, if the last answer is sent.
+    /// Answers one request, if the previous answer was sent.
     fn answer(&mut self, service: &mut impl Service) {
         if !self.output.is_empty() {
             return;
@@ -189,7 +189,7 @@ impl Connection {
         self.kept |= keep;
     }
 
-    /// Sends what can be sent.
+    /// Sends as much as the socket accepts.
     fn speak(&mut self, now: Instant) {
         while !self.output.is_empty() {
             match send(&self.stream, &self.output, &self.files) {

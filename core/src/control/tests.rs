@@ -11,7 +11,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 
 use super::*;
 
-/// Says what it was asked, with a file where that is asked for, and counts who has left.
+/// Answers with the client and the request, and with a file on request. Records which clients left.
 #[derive(Default)]
 struct Echo {
     asked: u32,
@@ -38,7 +38,7 @@ impl Service for Echo {
     }
 }
 
-/// Serves until `work` is done.
+/// Runs a server until `work` returns.
 fn with_server(work: impl FnOnce(&Path) + Send) -> Echo {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("deep/er.sock");
@@ -144,8 +144,8 @@ fn a_path_is_one_servers_and_what_a_dead_one_left_is_taken() {
     let error = Server::bind(&path).unwrap_err().to_string();
     assert!(error.contains("take another --name"), "{error}");
     drop(server);
-    // As a listener that was killed leaves it. A child of another test may still have the socket until it
-    // becomes its command.
+    // The state that a killed listener leaves. Another test's child may still hold the socket until it
+    // executes its command.
     let listener = UnixListener::bind(&path).unwrap();
     shutdown(listener.as_raw_fd(), Shutdown::Both).unwrap();
     drop(listener);
@@ -153,7 +153,7 @@ fn a_path_is_one_servers_and_what_a_dead_one_left_is_taken() {
     let error = Client::connect(&folder.path().join("none")).unwrap_err().to_string();
     assert!(error.starts_with("nothing runs at"), "{error}");
     drop(taken);
-    // It refuses connections as well, and is somebody's.
+    // A file that is not a socket refuses connections as well, but must stay.
     std::fs::write(&path, "a letter").unwrap();
     let error = Server::bind(&path).unwrap_err().to_string();
     assert!(error.contains("no socket"), "{error}");

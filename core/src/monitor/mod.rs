@@ -1,9 +1,9 @@
 //! Copies the packets of a running command to another process without blocking the command: the thread that
 //! handles a packet copies it into a ring in shared memory (`cell_ring`), and the watcher copies it out.
 //!
-//! The writer never waits: a packet without room in the ring is lost for this watcher, and counted. The
-//! memory's size is sealed. Each side announces its end in the ring. If a process is killed, the kernel closes
-//! its control socket, through which the ring was passed, and the socket that wakes the watcher.
+//! The writer never waits: a packet without room in the ring is dropped for this watcher, and counted. The
+//! memory's size is sealed. Each side marks its end in the ring. If a process is killed, the kernel closes
+//! the control socket that passed the ring, and the socket that wakes the watcher.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -18,21 +18,21 @@ use crate::error::{Error, Result};
 use crate::filter::Filter;
 use sluicegate_base::ring::{Direction, LINKTYPE_ETHERNET, Packet};
 
-/// Bytes of a packet that are kept by default: those of an ordinary frame.
+/// Default number of bytes kept of a packet: an ordinary frame.
 pub const DEFAULT_SNAPLEN: u32 = 2016;
-/// Packets that a ring has room for by default.
+/// Default number of packets in a ring.
 pub const DEFAULT_CELLS: u32 = 8192;
 /// A request to watch a port, as a line: `watch PORT SNAPLEN CELLS [FILTER]`. The answer is a line with two
 /// files for each ring, its memory and the socket that wakes its reader, or a line that describes the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
-    /// The port whose packets it wants.
+    /// The port to watch.
     pub port: String,
-    /// Bytes of a packet that are kept.
+    /// The maximum number of bytes kept of a packet.
     pub snaplen: u32,
-    /// Packets there is room for: made a power of two.
+    /// The number of packets that the ring holds, rounded up to a power of two.
     pub cells: u32,
-    /// Only those that a pcap-filter expression lets pass; all if empty.
+    /// A pcap-filter expression that selects the packets; empty for all.
     pub filter: String,
 }
 
@@ -62,7 +62,7 @@ impl FromStr for WatchRequest {
     }
 }
 
-/// The ring that a watcher asks for.
+/// Returns the geometry of the ring that a watcher requests.
 fn geometry(watch: &WatchRequest) -> Result<CellGeometry> {
     let cells = watch.cells.clamp(2, 1 << 20).next_power_of_two();
     let geometry = CellGeometry { cells, snaplen: watch.snaplen.clamp(1, MAX_SNAPLEN) };
@@ -77,12 +77,11 @@ fn geometry(watch: &WatchRequest) -> Result<CellGeometry> {
     }
 }
 
-/// Reads the rings that another process has made, by the files that came with its answer: of each ring
-/// its memory, and the socket that wakes its reader. `object` is for
-/// messages.
+/// Makes readers of another process's rings from the files of its answer: for each ring its memory and the
+/// socket that wakes its reader. `object` names the rings in error messages.
 ///
 /// # Errors
-/// A file is no ring, or comes alone.
+/// A file is not a ring, or the socket of a ring is missing.
 pub(crate) fn readers(files: Vec<OwnedFd>, object: &str) -> Result<Vec<Reader>> {
     let mut readers = Vec::new();
     let mut files = files.into_iter();
@@ -97,7 +96,7 @@ pub(crate) fn readers(files: Vec<OwnedFd>, object: &str) -> Result<Vec<Reader>> 
     Ok(readers)
 }
 
-/// Copies packets for one watcher. One thread has it.
+/// Copies packets for one watcher. Used by one thread.
 #[derive(Debug)]
 pub struct Writer {
     ring: cell_ring::Writer,
@@ -106,11 +105,11 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the ring that a watcher has asked for. The files are for the watcher: the ring, and the
+    /// Makes the ring that a watcher has requested. Returns the files for the watcher: the ring, and the
     /// socket that wakes it.
     ///
     /// # Errors
-    /// A filter that makes no sense; a ring that is too large; no memory.
+    /// The filter is invalid, the ring too large, or no memory available.
     pub fn new(watch: &WatchRequest) -> Result<(Self, [OwnedFd; 2])> {
         let filter = match &watch.filter[..] {
             "" => None,
@@ -124,7 +123,8 @@ impl Writer {
         Ok((Self { ring, filter, scratch: Vec::new() }, [file, theirs]))
     }
 
-    /// Copies a packet, or loses it for this watcher, which gets it by the next [`publish`](Self::publish).
+    /// Copies a packet, or drops it for this watcher if the ring is full. The watcher sees it after the
+    /// next [`publish`](Self::publish).
     #[inline]
     pub fn offer(&mut self, packet: &Packet<'_>, direction: Direction, timestamp_ns: u64) {
         let passes = |filter: &Filter| filter.matches_packet(packet, &mut self.scratch);
@@ -140,13 +140,13 @@ impl Writer {
         self.ring.offer(header, packet.segments());
     }
 
-    /// Packets that were lost for this watcher.
+    /// Returns the number of packets lost for this watcher.
     pub fn lost(&self) -> u64 {
         self.ring.lost()
     }
 
-    /// Hands over what was copied, and wakes the watcher if it sleeps: once per batch, and when there is
-    /// nothing to do.
+    /// Publishes the copied packets, and wakes the watcher if it sleeps. Call it once per batch, and when
+    /// idle.
     pub fn publish(&mut self) {
         self.ring.publish();
     }

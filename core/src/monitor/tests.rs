@@ -13,7 +13,7 @@ fn reader(files: [OwnedFd; 2]) -> Reader {
     readers(files.into(), "test").unwrap().remove(0)
 }
 
-/// Both sides, and a ring of slots for the watcher.
+/// Returns both sides, and a ring of slots for the watcher.
 fn sides(cells: u32, snaplen: u32) -> (Writer, Reader, Ring) {
     let (writer, files) = Writer::new(&watch(cells, snaplen)).unwrap();
     (writer, reader(files), slots())
@@ -106,7 +106,7 @@ fn a_filter_and_an_end_that_is_asked_for() {
 fn what_a_watcher_asks_for_is_understood() {
     for filter in ["", "udp port 53 and ether[0] & 1 = 0"] {
         let watch = WatchRequest { filter: filter.into(), ..watch(8, 96) };
-        // As it comes over a socket: without blanks at its end.
+        // As received from a socket: without trailing blanks.
         assert_eq!(watch.to_string().trim().parse::<WatchRequest>().unwrap(), watch);
     }
     for line in
@@ -140,7 +140,8 @@ proptest! {
         let _ = words.parse::<WatchRequest>();
     }
 
-    /// Whatever both sides do in turns, what is read is what was received and not lost, in order.
+    /// In any interleaving, the watcher reads exactly the packets that were received and not lost, in
+    /// order.
     #[test]
     fn nothing_is_lost_but_what_is_counted(steps in proptest::collection::vec((0..4u8, 0..12u8), 1..200)) {
         let (mut writer, mut reader, mut ring) = sides(8, 64);
@@ -177,7 +178,7 @@ proptest! {
     }
 }
 
-/// Offers a numbered packet; whether it was lost.
+/// Offers a numbered packet. Returns true if it was lost.
 fn writer_lost(writer: &mut Writer, number: u32) -> bool {
     let before = writer.lost();
     offer(writer, &number.to_le_bytes(), Direction::In, 0);
