@@ -1,8 +1,8 @@
 //! Moving packets from a receive ring to a transmit ring.
 //!
-//! In one pool they move by exchanging buffers, without a byte copied. A packet whose bytes are
-//! elsewhere (an INDIRECT slot: a kernel's block, a file's buffer), or in another pool, is
-//! copied. A [`Rewriter`] changes addresses and VLAN tags in the Ethernet headers on the way.
+//! If both rings use one pool, packets move by exchanging buffers, without copying. A packet whose bytes
+//! are elsewhere (an INDIRECT slot: a block shared with the kernel, a file's buffer), or in another pool,
+//! is copied. A [`Rewriter`] changes addresses and VLAN tags in the Ethernet headers on the way.
 
 use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES, be16, ethertype};
 use sluicegate_base::ring::{Meta, Packet, RingMut};
@@ -16,14 +16,14 @@ pub struct Moved {
     pub swapped_packets: u32,
     /// Packets that were copied.
     pub copied_packets: u32,
-    /// Bytes of packets that moved, without a frame check sequence.
+    /// Bytes of the moved packets, without a frame check sequence.
     pub bytes: u64,
-    /// Packets that were left out, because they need more slots than the target has at all.
+    /// Packets that were dropped because they need more slots than the target ring has.
     pub too_long_packets: u32,
 }
 
 impl Moved {
-    /// Packets that moved, one way or the other.
+    /// Returns the number of packets that moved, swapped or copied.
     #[inline]
     pub fn packets(&self) -> u32 {
         self.swapped_packets + self.copied_packets
@@ -87,14 +87,14 @@ pub enum Vlan {
     Pop,
 }
 
-/// Forwards packets with another Ethernet header.
+/// Forwards packets with changed Ethernet headers.
 #[derive(Clone, Debug, Default)]
 pub struct Rewriter {
     /// The addresses that all packets get.
     source: Option<[u8; 6]>,
     destination: Option<[u8; 6]>,
     vlan: Option<Vlan>,
-    /// A packet that grows while it is copied.
+    /// The buffer for a packet that grows while it is copied.
     scratch: Vec<u8>,
 }
 
@@ -111,8 +111,8 @@ impl Rewriter {
         Self { source, destination, vlan, scratch: Vec::new() }
     }
 
-    /// Moves packets as [`forward_some`] does, one by one. A packet that gets too
-    /// long for its buffer is left out.
+    /// Moves packets as [`forward_some`] does, one by one. A packet that gets too long for its buffer is
+    /// dropped.
     pub fn forward(&mut self, mut from: RingMut<'_>, mut to: RingMut<'_>, slots: u32) -> Moved {
         let mut moved = Moved::default();
         let mut left = slots;
@@ -140,8 +140,8 @@ impl Rewriter {
         }
     }
 
-    /// Changes the first packet and moves it; there is room. Returns its bytes, or none if there is no
-    /// room in its buffer.
+    /// Changes the first packet and moves it; the target must have room. Returns the packet's length, or
+    /// none if its buffer is too short.
     fn pass(
         &mut self,
         from: &mut RingMut<'_>,
@@ -168,8 +168,8 @@ impl Rewriter {
             from.release(slots);
             return Some(bytes);
         }
-        // It grows, and has no room in front: assembled in the scratch buffer, because an INDIRECT packet is
-        // copied anyway.
+        // The packet grows without room in front of it: it is assembled in the scratch buffer, because an
+        // INDIRECT packet is copied anyway.
         if !from.slot(at).is_indirect() {
             return None;
         }
@@ -318,7 +318,7 @@ mod tests {
         let moved = rewriter.forward(from.rx_mut(), to.tx_mut(), 1);
         let slot = to.tx().slot(first);
         assert!(moved.packets() == 0 || u64::from(slot.bytes()) == moved.bytes);
-        // It is the other side's: looked at as that does.
+        // The backend owns the packet now, so it is read the way the backend does.
         (to.tx().pending_tx(first).next().map_or(Vec::new(), |it| it.head().to_vec()), moved)
     }
 

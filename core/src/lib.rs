@@ -31,12 +31,11 @@
 //!      the wire, a file      the wire, a file
 //! ```
 //!
-//! A [`Port`](port::Port) is a named source and sink. Opening it gives [`Queue`](port::Queue)s,
-//! each for one thread. The program owns the slots between head and tail of a queue's
-//! [`Ring`](ring::Ring): packets to read, or room to send. It gives slots back by
-//! [`release`](ring::RingMut::release), and the next sync takes them. Slots name bytes in a
-//! [`Pool`](memory::Pool), or point straight at the backend's bytes, for example the kernel's own
-//! block: then reading a packet copies nothing.
+//! A [`Port`](port::Port) is a named source and sink. Opening it gives [`Queue`](port::Queue)s, each for
+//! one thread. The program owns the slots between head and tail of a queue's [`Ring`](ring::Ring): packets
+//! to read, or room to send. It gives slots back with [`release`](ring::RingMut::release), and the next
+//! sync takes them. A slot names a buffer in a [`Pool`](memory::Pool), or points at the backend's own
+//! bytes, such as a block shared with the kernel: then reading a packet copies nothing.
 //!
 //! A receive loop; dropping a [`Batch`](port::Batch) gives its slots back:
 //!

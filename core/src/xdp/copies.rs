@@ -1,13 +1,14 @@
 //! Rings into which the resident program copies packets: the mapped memory of a BPF array, without a
 //! socket (Linux 5.18, for `bpf_xdp_load_bytes`). The rings themselves are `cell_ring`'s.
 //!
-//! A ring has one writer at a time. Most drivers serve a receive queue on one CPU at a time: one ring
-//! per queue. In skb mode, and with other drivers (`port/copy_queue.rs`), packets of one queue come on
-//! several CPUs: one ring per CPU, and the reader merges them by time. A packet that a CPU is still
-//! copying when the reader looks comes later, behind packets of other CPUs; packets without times are
+//! A ring has one writer at a time. Most drivers serve a receive queue on one CPU at a time: one ring per
+//! queue. In skb mode, and with other drivers (`port/copy_queue.rs`), packets of one queue arrive on
+//! several CPUs: one ring per CPU, and the reader merges them by time. A packet that a CPU is still copying
+//! when the reader polls is delivered later, after packets of other CPUs. Packets without timestamps are
 //! read round robin. A full ring loses packets, with no effect on the host or other readers.
 //!
-//! The program wakes each reader by a BPF ring buffer, found by the number of the ring it wrote to.
+//! The program wakes each reader through a BPF ring buffer, selected by the number of the ring that it
+//! wrote to.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 const RING_BYTES: u64 = 32 << 20;
 const ALL_RINGS_BYTES: u64 = 128 << 20;
 const DEFAULT_CELLS: u32 = 16_384;
-/// Fewer cells lose the first burst.
+/// With fewer cells, a ring would lose the first burst.
 const MIN_CELLS: u32 = 16;
 
 /// Assignment of packets to rings.
@@ -45,7 +46,7 @@ pub(crate) struct CopyConfig {
     pub queues: u32,
     /// Sizes of each ring.
     pub ring: cell_ring::CellGeometry,
-    /// Each packet gets a timestamp.
+    /// Writes a timestamp for each packet.
     pub stamped: bool,
 }
 
@@ -85,19 +86,19 @@ impl CopyConfig {
     }
 }
 
-/// Says that rings need more memory than allowed.
+/// Describes an error: rings that need more memory than allowed.
 fn too_large(rings: u32, bytes: u64, max: u64) -> String {
     let [bytes, max] = [bytes, max].map(|bytes| bytes.div_ceil(1 << 20));
     let rings = if rings == 1 { "a ring".into() } else { format!("{rings} rings") };
     format!("{rings} of copies would take {bytes} MiB, and {max} MiB is the most")
 }
 
-/// The rings of one owner, as the maps that the program uses.
+/// The rings of one owner, as maps that the program uses.
 #[derive(Debug)]
 pub(crate) struct Copies {
     config: CopyConfig,
     fd: OwnedFd,
-    /// For each ring the BPF ring buffer that wakes its reader.
+    /// For each ring, the BPF ring buffer that wakes its reader.
     wakers: OwnedFd,
 }
 
@@ -119,7 +120,7 @@ impl Copies {
             Error::system("make rings for", object, error)
                 .remedy(format!("{mib} MiB are needed: use fewer {option} or a smaller snaplen="))
         };
-        // A ring has MAX_RING_BYTES at most.
+        // A ring has at most MAX_RING_BYTES.
         let fd =
             bpf::create_mapped_array(c"sluice_copies", ring_bytes as u32, rings).map_err(failed)?;
         let bytes = ring_bytes as usize * rings as usize;

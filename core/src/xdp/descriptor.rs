@@ -17,9 +17,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, MsgFlags};
 
-/// Option for the number of packets a call sends in copy mode: linux/if_xdp.h, since 6.17. Not in libc.
+/// Option for the number of packets that one call sends in copy mode: linux/if_xdp.h, since 6.17. Not in
+/// libc.
 pub(super) const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
-/// Its value. Larger calls save nothing more, and hold the CPU.
+/// Its value. Larger calls save no more time, and keep the CPU busy.
 pub(super) const TX_SKB_BUDGET: u32 = 256;
 
 const _: () = {
@@ -37,7 +38,7 @@ const _: () = {
     assert!(offset_of!(xdp_mmap_offsets, fr) == 64);
     assert!(offset_of!(xdp_mmap_offsets, cr) == 96);
 
-    // Kernels before 6.8 know all but the last field, and read the same 32 bytes.
+    // Kernels before 6.8 know all fields but the last, and read the same 32 bytes.
     assert!(size_of::<xdp_umem_reg>() == 32);
     assert!(offset_of!(xdp_umem_reg, chunk_size) == 16);
     assert!(offset_of!(xdp_umem_reg, headroom) == 20);
@@ -95,7 +96,7 @@ impl Descriptor {
         // SAFETY: socket(2) takes plain integers.
         let fd = unsafe { libc::socket(libc::AF_XDP, kind, 0) };
         check(fd)?;
-        // SAFETY: the kernel just made this descriptor for us.
+        // SAFETY: the kernel has just made this descriptor for this process.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -137,8 +138,8 @@ impl Descriptor {
         check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), size) })
     }
 
-    /// Makes the kernel send from the transmit ring: in copy mode 32 packets a call, or as many as
-    /// `XDP_MAX_TX_SKB_BUDGET` says.
+    /// Makes the kernel send from the transmit ring: in copy mode 32 packets per call, or the number set by
+    /// `XDP_MAX_TX_SKB_BUDGET`.
     #[inline]
     pub(super) fn wake_tx(&self) -> io::Result<Woken> {
         match socket::send(self.0.as_raw_fd(), &[], MsgFlags::MSG_DONTWAIT) {

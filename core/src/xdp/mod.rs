@@ -16,8 +16,8 @@
 //!   +-----------------------------------------------------------------------+
 //! ```
 //!
-//! Only numbers move. The pool is the UMEM: the kernel knows all its buffers as frames, and packets stay
-//! in them from the card to the program and on to another card. At each moment a frame has one holder:
+//! Only numbers move. The pool is the UMEM: the kernel knows all its buffers as frames, and packets stay in
+//! them from the card to the program and on to another card. At any moment a frame has one holder:
 //!
 //! | holder | from | to |
 //! | --- | --- | --- |
@@ -26,10 +26,11 @@
 //! | a slot | its packet was received, or sent | it was exchanged, or submitted to send |
 //! | the kernel, full | it was put into the transmit ring | it is in the completion ring |
 //!
-//! A slot that takes a frame gives its previous buffer in exchange, so ring and kernel keep their
-//! numbers of buffers. Both sides of a socket track the frames they have lent: a frame that comes back
+//! A slot that takes a frame gives its previous buffer in exchange, so the ring and the kernel keep their
+//! numbers of buffers. Both sides of a socket track the frames they have lent. A frame that comes back
 //! twice, or was never lent, is rejected and counted. So a buffer never has two holders, whatever the
-//! kernel says. A socket's frames return to the pool when it ends and the kernel has stopped writing.
+//! kernel reports. A socket's frames return to the pool when the socket is closed and the kernel has
+//! stopped writing.
 //!
 //! | module | contents |
 //! | --- | --- |

@@ -1,7 +1,7 @@
 //! Opening an AF_XDP socket: its configuration, the modes to try, and the steps up to the binding.
 //!
-//! The binding comes last, after the fill ring has its frames: a driver takes its first frames for
-//! zero-copy there.
+//! The binding comes last, after the fill ring has frames, because a driver takes its first zero-copy
+//! frames when the socket is bound.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -21,7 +21,7 @@ use crate::link::{self, netns};
 
 /// Limit on the entries of a ring: far beyond use, far below overflow.
 const MAX_ENTRIES: u32 = 1 << 20;
-/// Pieces of a packet that the kernel can send in copy mode: MAX_SKB_FRAGS (17), and one
+/// Maximum number of pieces of a packet that the kernel can send in copy mode: MAX_SKB_FRAGS (17) plus one
 /// (net/xdp/xsk.c, xsk_build_skb).
 const COPIED_PIECES: u32 = 18;
 /// Frames for the fill ring of a zero-copy socket that only sends.
@@ -29,13 +29,13 @@ const SEND_ONLY_FRAMES: u32 = 64;
 /// A generous estimate of the kernel's memory per packet besides its bytes.
 const SKB_BYTES: u32 = 1024;
 
-/// Remedy where zero-copy is not possible.
+/// Remedy if zero-copy is not possible.
 const USE_COPY: &str = ": use copy mode";
 
 /// The capability for locking memory.
 const LOCK: &str = "CAP_IPC_LOCK or a higher limit of locked memory";
 
-/// Transfer of packets between driver and frames.
+/// How packets move between driver and frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindMode {
     /// The card reads and writes the frames.
@@ -45,7 +45,7 @@ pub enum BindMode {
 }
 
 impl BindMode {
-    /// "zero-copy", "copy".
+    /// Returns "zero-copy" or "copy".
     pub fn name(self) -> &'static str {
         match self {
             Self::ZeroCopy => "zero-copy",
@@ -54,13 +54,14 @@ impl BindMode {
     }
 }
 
-/// Busy polling of the driver's queue by this side's calls in place of interrupts (Linux 5.11). It needs
-/// `napi_defer_hard_irqs` and `gro_flush_timeout` on the interface: a port sets them, a socket does not.
+/// Busy polling: system calls of this process poll the driver's queue in place of interrupts (Linux 5.11).
+/// It needs `napi_defer_hard_irqs` and `gro_flush_timeout` on the interface: a port sets them, a socket
+/// does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// SO_BUSY_POLL: microseconds that a call polls for.
+    /// SO_BUSY_POLL: maximum duration of a call's polling in microseconds.
     pub time_us: u32,
-    /// SO_BUSY_POLL_BUDGET: packets that a call takes at most.
+    /// SO_BUSY_POLL_BUDGET: maximum number of packets that a call takes.
     pub budget_packets: u32,
 }
 
@@ -69,15 +70,15 @@ pub struct BusyPoll {
 pub struct XskConfig {
     /// Name of the interface.
     pub interface: String,
-    /// Its network namespace's name (`ip netns`); this thread's if none.
+    /// Name of its network namespace (`ip netns`); this thread's if none.
     pub netns: Option<String>,
     /// Number of the queue, from 0.
     pub queue: u32,
-    /// Frames of the pool to lend to the kernel for receiving; 0 not to receive.
+    /// Number of frames of the pool to lend to the kernel for receiving; 0 not to receive.
     pub receive_frames: u32,
-    /// Slots of the transmit ring to serve; 0 not to send.
+    /// Number of slots of the transmit ring to serve; 0 not to send.
     pub send_slots: u32,
-    /// The only mode to try; zero-copy, then copy, if none.
+    /// The only mode to try. If none, zero-copy is tried first, then copy.
     pub mode: Option<BindMode>,
     /// Packets may span several frames (Linux 6.6, and a program that supports it).
     pub multi_buffer: bool,
@@ -111,7 +112,7 @@ pub struct ModeFallback {
     pub from: BindMode,
     /// The mode in use.
     pub to: BindMode,
-    /// Why.
+    /// The reason.
     pub reason: String,
     /// The kernel's error, if the reason leaves it out.
     pub detail: Option<String>,
@@ -136,8 +137,8 @@ impl XskConfig {
     /// Opens the socket with frames of `pool`.
     ///
     /// # Errors
-    /// A missing CAP_NET_RAW, no such interface or queue, a queue that another socket has, too
-    /// few free buffers, an unsupported mode.
+    /// A missing CAP_NET_RAW, no such interface or queue, a queue that another socket has, too few free
+    /// buffers, or an unsupported mode.
     pub fn open(&self, pool: &Arc<Pool>) -> Result<Xsk> {
         if !(1..=MAX_ENTRIES).contains(&self.receive_frames.max(self.send_slots)) {
             return Err(Error::Usage(format!(
@@ -177,8 +178,8 @@ impl From<Error> for OpenFailure {
 }
 
 impl OpenFailure {
-    /// Returns true if another mode may succeed. With the next mode there may be a UMEM to share, which
-    /// locks no more memory.
+    /// Returns true if another mode may succeed. The next mode may find a UMEM to share, which locks no
+    /// more memory.
     fn is_of_mode(&self) -> bool {
         match self {
             Self::Bind(_) | Self::Other(Error::Unsupported { .. }) => true,
@@ -192,7 +193,7 @@ impl OpenFailure {
     }
 }
 
-/// A bound socket before it has its sides.
+/// A bound socket without its two sides.
 struct Bound {
     fd: Descriptor,
     probe: Option<Probe>,
@@ -202,7 +203,7 @@ struct Bound {
     fed: Vec<u32>,
 }
 
-/// A configuration to be opened.
+/// A configuration that is being opened.
 struct Opening<'a> {
     config: &'a XskConfig,
     umem: Umem,
@@ -221,7 +222,7 @@ impl Opening<'_> {
             Err(failure) if failure.is_of_mode() => failure,
             Err(failure) => return Err(self.explain(best, failure)),
         };
-        // A busy queue has been waited for already.
+        // The first attempt has waited for a busy queue already.
         let timeout = if failure.is_busy() { Duration::ZERO } else { timeout };
         let mut xsk = self.in_mode(next, timeout).map_err(|failure| self.explain(next, failure))?;
         let detail = match &failure {
@@ -229,7 +230,7 @@ impl Opening<'_> {
             OpenFailure::Other(_) => None,
         };
         let (reason, detail) = match self.explain(best, failure) {
-            // Most drivers have no zero-copy: the errno says no more than that.
+            // Most drivers have no zero-copy: the errno adds no information.
             Error::Unsupported { remedy, .. } => {
                 (remedy.strip_suffix(USE_COPY).unwrap_or(&remedy).to_owned(), detail)
             }
@@ -275,7 +276,7 @@ impl Opening<'_> {
             // A new UMEM may succeed: the donor's interface may have been removed.
             Some(Err(_)) | None => self.bind(traits, None)?,
         };
-        // From here nothing fails: the kernel has frames.
+        // From here on nothing may fail, because the kernel has frames.
         let zero_copy = match fd.get::<libc::xdp_options>(libc::SOL_XDP, libc::XDP_OPTIONS) {
             Ok((options, _)) => options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0,
             // A socket binds in the requested mode or not at all.
@@ -331,11 +332,11 @@ impl Opening<'_> {
             }
             (_, None) => {}
         }
-        // A shared UMEM's other flags are the donor's, and the kernel rejects any here.
+        // A shared UMEM has the donor's other flags, and the kernel rejects any here.
         let flags = if donor.is_some() { libc::XDP_SHARED_UMEM } else { flags(traits) };
         if let Err(error) = fd.bind(ifindex, queue, flags, donor) {
             fed.extend(rx.iter_mut().flat_map(RxRings::take_frames));
-            // SAFETY: taken above, and the kernel writes to no frame of a socket that is not bound.
+            // SAFETY: taken above, and the kernel does not write to frames of a socket that is not bound.
             #[allow(unsafe_code, reason = "buffers change hands by number")]
             unsafe {
                 self.umem.pool().give(fed)
@@ -348,16 +349,16 @@ impl Opening<'_> {
     fn limits(&self, traits: Traits) -> TxLimits {
         let slots = match (traits.multi_buffer, traits.zero_copy) {
             (false, _) => 1,
-            // Every driver takes one piece.
+            // Every driver accepts packets of one piece.
             (true, true) => self.abilities().and_then(|it| it.zero_copy_pieces).unwrap_or(1),
             (true, false) => COPIED_PIECES,
         };
         TxLimits { bytes: self.interface.mtu.saturating_add(HEADER_BYTES), slots }
     }
 
-    /// Enlarges the send buffer, against which packets count in copy mode, to the ring's size, and makes
-    /// the kernel send up to 256 packets a call in place of 32. Both are optional: kernels before 6.17
-    /// lack the second option, and zero-copy drivers have no use for it.
+    /// Enlarges the send buffer, which limits packets in copy mode, to the ring's size. Makes the kernel
+    /// send up to 256 packets per call in place of 32. Both are optional: kernels before 6.17 lack the
+    /// second option, and zero-copy drivers have no use for it.
     fn make_room_to_send(&self, fd: &Descriptor) {
         let each = self.umem.pool().buffer_bytes() + SKB_BYTES;
         let bytes = self.config.send_slots.saturating_mul(each).min(i32::MAX as u32 / 2);
@@ -398,8 +399,8 @@ impl Opening<'_> {
         Ok(fd)
     }
 
-    /// Registers the pool as UMEM. The pages count as locked memory: a low limit is raised if allowed,
-    /// and a UMEM that has ended, such as the last attempt's, counts for a moment longer.
+    /// Registers the pool as UMEM. The pages count as locked memory: a low limit is raised if allowed. A
+    /// UMEM that was released, such as the last attempt's, counts for a moment longer.
     fn register(&self, fd: &Descriptor) -> Result<()> {
         let register = || fd.set(libc::SOL_XDP, libc::XDP_UMEM_REG, self.umem.registration());
         let mut result = register();
@@ -496,7 +497,7 @@ impl Opening<'_> {
     }
 }
 
-/// Says why zero-copy failed; `pieces` is the driver's limit on the pieces of a packet.
+/// Describes why zero-copy failed; `pieces` is the driver's limit on the pieces of a packet.
 fn no_zero_copy(multi_buffer: bool, pieces: Option<u32>, mtu: u32) -> String {
     match pieces {
         Some(1) if multi_buffer => format!(
@@ -515,7 +516,7 @@ fn is_limit(error: &io::Error) -> bool {
 fn flags(traits: Traits) -> u16 {
     let mode = if traits.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
     let several = if traits.multi_buffer { libc::XDP_USE_SG } else { 0 };
-    // Drivers ask for calls in place of polling by themselves (Linux 5.4).
+    // Drivers request wake-up calls in place of polling by themselves (Linux 5.4).
     mode | several | libc::XDP_USE_NEED_WAKEUP
 }
 

@@ -1,9 +1,9 @@
 //! Counts the fate of the frames that XDP redirected for this process.
 //!
-//! A program that redirects a frame does not learn its fate, and an interface's counters contain all
+//! A program that redirects a frame does not learn its fate, and an interface's counters include all
 //! packets. The kernel's tracepoints report it, once per bulk of at most 16 frames, to the programs of
-//! `bpf/redirects.bpf.c`. They are attached while this process has a [`RedirectSender`], which reads
-//! its own counters.
+//! `bpf/redirects.bpf.c`. They are attached while this process has a [`RedirectSender`], which reads its
+//! own counters.
 //!
 //! ```text
 //!   live frames: thread --mark--> sluice_threads --+
@@ -11,7 +11,7 @@
 //!   forwarding:  interfaces ----> sluice_paths ----+
 //! ```
 //!
-//! Needs Linux 5.13 with BTF, CAP_BPF and CAP_PERFMON. It costs some 4 % of the rate of live frames.
+//! Needs Linux 5.13 with BTF, CAP_BPF and CAP_PERFMON. It lowers the rate of live frames by some 4 %.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
@@ -52,7 +52,7 @@ pub struct RedirectCounts {
 }
 
 impl RedirectCounts {
-    /// Returns the number of frames whose fate is known.
+    /// Returns the number of frames with a known fate.
     pub fn total(&self) -> u64 {
         self.sent + self.lost()
     }
@@ -62,7 +62,7 @@ impl RedirectCounts {
         self.dropped + self.too_long + self.down + self.unsupported + self.failed + self.removed
     }
 
-    /// Returns the sum.
+    /// Returns the sum of two counts.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -151,7 +151,7 @@ pub(crate) struct RedirectSender {
 }
 
 impl RedirectSender {
-    /// Creates a sender that redirects by an entry of a map of interfaces.
+    /// Creates a sender that redirects by a DEVMAP entry.
     ///
     /// # Errors
     /// A missing capability; a kernel without BTF or with other tracepoints; 4096 senders exist.
@@ -162,7 +162,7 @@ impl RedirectSender {
             let mut free = redirects.free.lock().unwrap_or_else(PoisonError::into_inner);
             free.pop().ok_or_else(|| io::Error::other("4096 senders exist already"))?
         };
-        // From here on dropping it returns the number.
+        // From here on, dropping the sender returns the number.
         let sender = Self { redirects, number, exit, path: None };
         for word in 0..WORDS {
             sender.redirects.counts.set(sender.word(word), 0);
@@ -211,7 +211,7 @@ impl RedirectSender {
 impl Drop for RedirectSender {
     fn drop(&mut self) {
         let Self { redirects, number, exit, path } = self;
-        // Without privileges the entries stay until the process ends; the number is not reused.
+        // Without privileges the entries stay until the process exits; the number is not reused.
         let removed = redirects.exits.delete(exit).is_ok();
         let removed = removed && path.is_none_or(|path| redirects.paths.delete(&path).is_ok());
         if removed {
@@ -226,7 +226,7 @@ pub(crate) struct ThreadMark(Arc<RedirectSender>);
 
 impl Drop for ThreadMark {
     fn drop(&mut self) {
-        // A mark that stays does no harm: the thread ends.
+        // A mark that stays does no harm, because the thread ends.
         let _ = self.0.redirects.mark(None);
     }
 }

@@ -1,4 +1,4 @@
-//! A bound AF_XDP socket: driving it, waiting, the kernel's counters, and its end.
+//! A bound AF_XDP socket: driving it, waiting, the kernel's counters, and closing it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -11,12 +11,12 @@ use super::descriptor::{Descriptor, Woken};
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, PAGE_BYTES, Pool};
 
-/// Time for a driver to release the queue of a closed socket.
+/// Maximum time that a driver takes to release the queue of a closed socket.
 pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause between two checks whether it has.
+/// Pause between two checks whether the driver has released it.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The kernel's counters of a socket since it was opened (XDP_STATISTICS). Kernels before 5.9 have the
+/// The kernel's counters of a socket since it was opened (XDP_STATISTICS). Kernels before 5.9 report the
 /// first three.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XskStatistics {
@@ -41,11 +41,11 @@ pub enum State {
     Up,
     /// Down; it may come up again.
     Down,
-    /// Removed: the socket is useless.
+    /// Removed: the socket cannot be used any more.
     Gone,
 }
 
-/// Properties that a socket inherits with a shared UMEM.
+/// Properties that a socket inherits when it shares a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traits {
     pub(super) zero_copy: bool,
@@ -58,17 +58,17 @@ static BOUND: Mutex<Vec<Weak<XskSocket>>> = Mutex::new(Vec::new());
 /// A bound AF_XDP socket. Its frames return to the pool when it is dropped.
 #[derive(Debug)]
 pub struct XskSocket {
-    // Drop order: close, and only then return the frames.
+    // Drop order: the socket is closed before its frames return.
     fd: Descriptor,
     frames: SocketFrames,
     traits: Traits,
     busy_poll: bool,
-    /// For messages: "eth0/0".
+    /// Name for error messages: "eth0/0".
     object: String,
 }
 
 impl XskSocket {
-    /// `probe` is needed for zero-copy only.
+    /// Makes a socket. `probe` is needed for zero-copy only.
     pub(super) fn new(
         fd: Descriptor,
         pool: &Arc<Pool>,
@@ -87,9 +87,9 @@ impl XskSocket {
 
     /// Returns a bound socket of the pool whose UMEM a new one with these traits can share.
     ///
-    /// The kernel shares a UMEM by the descriptor of any socket bound to it, and gives the new socket
-    /// that one's traits. So a socket with other traits is no donor; without a donor the pool is
-    /// registered again. That does no harm, it only costs twice: each socket knows its lent frames.
+    /// The kernel shares a UMEM by the descriptor of any socket bound to it, and gives the new socket that
+    /// socket's traits. So a socket with other traits is no donor. Without a donor the pool is registered
+    /// again, which only costs memory: each socket tracks its own lent frames.
     pub(super) fn donor(pool: &Arc<Pool>, traits: Traits) -> Option<Arc<Self>> {
         // Dropped without the lock: one of them may be the last reference, whose drop takes time.
         let bound: Vec<_> = {
@@ -124,8 +124,9 @@ impl XskSocket {
         self.traits.zero_copy
     }
 
-    /// Returns the id of the NAPI that busy polling drives for this socket; 0 until a packet has come, and
-    /// always if the driver does not report it. None if the kernel does not support the option.
+    /// Returns the id of the NAPI instance that busy polling drives for this socket. The id is 0 until a
+    /// packet has arrived, and always if the driver does not report it. None if the kernel does not support
+    /// the option.
     pub fn polled_napi(&self) -> Option<u32> {
         self.fd.get(libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).ok().map(|(id, _)| id)
     }
@@ -183,7 +184,7 @@ impl XskSocket {
         self.fd.wake_tx().map_err(|error| self.failure(error))
     }
 
-    /// Returns true if busy polling is on: the driver needs calls without asking for each.
+    /// Returns true if busy polling is on: then the driver needs calls even if it does not request them.
     pub(super) fn busy_polls(&self) -> bool {
         self.busy_poll
     }
@@ -222,10 +223,9 @@ impl AsRawFd for XskSocket {
 
 /// Frames of a socket, which return to the pool when this is dropped, after the socket.
 ///
-/// When the last mapping and the descriptor of a socket in copy mode are closed, the kernel has
-/// waited for all users of the socket (xsk_unbind_dev, synchronize_net) and writes no more. In
-/// zero-copy mode the card may write until the driver releases the queue later
-/// (xp_release_deferred).
+/// In copy mode, once the last mapping and the descriptor of a socket are closed, the kernel has waited for
+/// all users of the socket (xsk_unbind_dev, synchronize_net) and writes no more. In zero-copy mode the card
+/// may write until the driver releases the queue later (xp_release_deferred).
 #[derive(Debug)]
 struct SocketFrames {
     pool: Arc<Pool>,
@@ -237,18 +237,18 @@ impl Drop for SocketFrames {
     fn drop(&mut self) {
         if self.probe.as_ref().is_none_or(Probe::sees_it_free) {
             let frames = self.frames.get_mut().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: neither kernel nor card writes to them any more, as above, and their socket has
-            // ended.
+            // SAFETY: neither kernel nor card writes to them any more, as above, and their socket is
+            // closed.
             #[allow(unsafe_code, reason = "buffers change hands by number")]
             unsafe {
                 self.pool.give(std::mem::take(frames))
             };
         }
-        // Otherwise they are lost to the pool, because the card may still write to them.
+        // Otherwise the frames are lost to the pool, because the card may still write to them.
     }
 }
 
-/// A second socket that checks whether the driver has released a queue: then it can bind to it.
+/// A second socket that checks whether the driver has released a queue: if so, it can bind to the queue.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) fd: Descriptor,
@@ -259,14 +259,14 @@ pub(super) struct Probe {
 impl Probe {
     pub(super) fn sees_it_free(&self) -> bool {
         let end = Instant::now() + RELEASE_TIMEOUT;
-        // The probe's own frames, which stay empty.
+        // The probe's own frames, which stay unused.
         let Ok(frames) = Mmap::anonymous(PAGE_BYTES) else { return false };
         if self.prepare(&frames).is_err() {
             return false;
         }
         loop {
             let bound = self.fd.bind(self.ifindex, self.queue, libc::XDP_COPY, None);
-            // The kernel checks for other errors after EBUSY.
+            // The kernel checks for EBUSY before other errors.
             if bound.err().and_then(|e| e.raw_os_error()) != Some(libc::EBUSY) {
                 return true;
             }

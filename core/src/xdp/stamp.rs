@@ -5,17 +5,17 @@
 //!                        `- from drivers'                                ^ data
 //! ```
 //!
-//! The mark tells the clock: the kernel's CLOCK_MONOTONIC (bpf_ktime_get_ns), which [`WallClock`]
-//! converts, or the card's own, whose times are used as they are.
+//! The mark identifies the clock: the kernel's CLOCK_MONOTONIC (bpf_ktime_get_ns), which [`WallClock`]
+//! converts, or the card's own, whose times are used unchanged.
 
 use nix::time::{ClockId, clock_gettime};
 
 use sluicegate_base::ring::{Meta, TimestampSource};
 
-/// Mark of a time of the kernel. It cannot be a packet's bytes: programs write it in front of every
-/// packet, and the reader clears it.
+/// Mark of a kernel timestamp. Bytes of a packet cannot be mistaken for it: programs write the stamp in
+/// front of every packet, and the reader clears the mark.
 pub(crate) const MARK: u64 = 0x5d1c_e57a_3b91_06f4;
-/// Mark of a time of the card.
+/// Mark of a card's timestamp.
 pub(crate) const CARD_MARK: u64 = MARK ^ 1;
 
 /// The kind of timestamp that a claim's program writes in front of a packet.
@@ -26,12 +26,12 @@ pub(crate) enum Stamp {
     None,
     /// The kernel's time.
     Kernel,
-    /// The card's time, or the kernel's for a packet without one; and the hash.
+    /// The card's time, or the kernel's for packets without one; and the hash.
     Driver,
 }
 
 impl Stamp {
-    /// Returns its size: a multiple of 4, and 32 at most (xdp_metalen_invalid).
+    /// Returns the stamp's size: a multiple of 4, and at most 32 (xdp_metalen_invalid).
     #[inline]
     pub(crate) fn bytes(self) -> u16 {
         match self {
@@ -41,7 +41,7 @@ impl Stamp {
         }
     }
 
-    /// Returns the mark's offset; the time follows it, a driver's hash is at the start.
+    /// Returns the mark's offset. The time follows the mark; a driver's hash is at the start.
     pub(crate) fn mark_at(self) -> i16 {
         self.bytes().saturating_sub(16).cast_signed()
     }
@@ -52,7 +52,7 @@ impl Stamp {
 pub(crate) struct Stamps {
     stamp: Stamp,
     clock: WallClock,
-    /// The time of receiving the batch, once a packet without a stamp needed it.
+    /// The time at which the batch was received, once a packet without a stamp needed it.
     batch_ns: Option<u64>,
 }
 
@@ -71,8 +71,8 @@ impl Stamps {
         self.batch_ns = None;
     }
 
-    /// Fills in time and hash from the bytes in front of a packet; without a stamp, the time at which
-    /// the batch was received.
+    /// Fills in time and hash from the bytes in front of a packet. Without a stamp, the time is that of
+    /// receiving the batch.
     #[inline]
     pub(crate) fn read(&mut self, front: Option<&mut [u8]>, meta: &mut Meta) {
         let found = front.and_then(|bytes| take(self.stamp, bytes));
@@ -96,13 +96,13 @@ struct StampReading {
     hash: u32,
 }
 
-/// Reads and clears a stamp; none if no program wrote one.
+/// Reads and clears a stamp. None if no program wrote one.
 #[inline]
 fn take(stamp: Stamp, bytes: &mut [u8]) -> Option<StampReading> {
     let (front, rest) = bytes.split_at_mut_checked(stamp.mark_at() as usize)?;
     let (mark, rest) = rest.split_first_chunk_mut::<8>()?;
     let time = rest.first_chunk::<8>()?;
-    // Cleared: the frame's next packet may come without a stamp.
+    // Cleared, because the frame's next packet may have no stamp.
     let found = u64::from_ne_bytes(std::mem::take(mark));
     let hash = front.first_chunk().map_or(0, |hash| u64::from_ne_bytes(*hash)) as u32;
     let of_card = found == CARD_MARK;
@@ -114,20 +114,20 @@ fn take(stamp: Stamp, bytes: &mut [u8]) -> Option<StampReading> {
 }
 
 // The time of day is CLOCK_MONOTONIC plus an offset that changes only when the clock is set: both are
-// slewed alike. The offset is measured by reading both clocks, with an error of half the time that
-// takes: below a microsecond unless the thread is interrupted. It is measured again after 10 ms of
-// packet time, and replaced if it differs by more than the errors: timestamps do not jitter, and after
-// the clock is set, packets of up to 10 ms still have the old time.
+// slewed alike. The offset is measured by reading both clocks. Its error is half the duration of the reads:
+// below a microsecond unless the thread is interrupted. It is measured again after 10 ms of packet time,
+// and replaced only if it differs by more than the errors, so that timestamps do not jitter. After the
+// clock is set, packets of up to 10 ms still have the old time.
 
 /// Packet time after which the offset is measured again.
 const OFFSET_INTERVAL_NS: u64 = 10_000_000;
-/// Measurements, of which the fastest counts.
+/// Number of measurements; the fastest one is used.
 const READINGS: usize = 3;
 
-/// Difference between the time of day and CLOCK_MONOTONIC.
+/// The difference between the time of day and CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug)]
 struct Offset {
-    /// The time of day less CLOCK_MONOTONIC; modulo 2⁶⁴.
+    /// The time of day minus CLOCK_MONOTONIC; modulo 2⁶⁴.
     ns: u64,
     error_ns: u64,
     /// CLOCK_MONOTONIC at the measurement.
@@ -149,7 +149,7 @@ impl Offset {
             .fold(first, |best, next| if next.error_ns < best.error_ns { next } else { best })
     }
 
-    /// Combines it with a later measurement.
+    /// Combines the offset with a later measurement.
     fn then(self, next: Self) -> Self {
         let apart = (next.ns.wrapping_sub(self.ns) as i64).unsigned_abs();
         if apart > self.error_ns + next.error_ns {
@@ -163,8 +163,8 @@ impl Offset {
     }
 }
 
-/// Returns by how many ns the time of day is ahead of CLOCK_MONOTONIC, with an error below a
-/// microsecond even if the thread is interrupted meanwhile.
+/// Returns by how many ns the time of day is ahead of CLOCK_MONOTONIC. The error is below a microsecond
+/// even if the thread is interrupted meanwhile.
 pub fn wall_ahead_ns() -> i64 {
     Offset::measure().ns.cast_signed()
 }
@@ -185,7 +185,7 @@ impl WallClock {
         Self(Offset::measure())
     }
 
-    /// Converts a packet's time.
+    /// Converts the time of a packet.
     #[inline]
     pub(crate) fn wall_ns(&mut self, monotonic_ns: u64) -> u64 {
         if monotonic_ns.saturating_sub(self.0.at_ns) > OFFSET_INTERVAL_NS {
@@ -204,7 +204,7 @@ impl WallClock {
 mod tests {
     use super::*;
 
-    /// Returns a stamp as a program writes it.
+    /// Returns a stamp as programs write it.
     fn written(mark: u64, hash: u64) -> Vec<u8> {
         [hash.to_ne_bytes(), mark.to_ne_bytes(), 77u64.to_ne_bytes()].concat()
     }
@@ -272,7 +272,7 @@ mod tests {
             let before = now_ns(ClockId::CLOCK_REALTIME);
             let now = clock.wall_ns(now_ns(ClockId::CLOCK_MONOTONIC));
             let after = now_ns(ClockId::CLOCK_REALTIME);
-            // Others may take the CPU in between, but not for a second.
+            // Other threads may take the CPU in between, but not for a second.
             assert!(before.abs_diff(now) < 1_000_000_000 && after.abs_diff(now) < 1_000_000_000);
             clock.0.at_ns = 0;
         }

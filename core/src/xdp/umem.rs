@@ -6,10 +6,10 @@
 //!   address            0          c          2c         3c                  nc     c = 2048, 4096
 //! ```
 //!
-//! A frame is a buffer as the kernel sees it. Its address counts from the start of buffer 0, so a
-//! buffer number and an address determine each other. An address from the kernel is validated before
-//! use: it lies in the pool, the packet ends in the frame it begins in, and the frame was lent and has
-//! not come back. So no value from the kernel can give one buffer two holders.
+//! A frame is a buffer as the kernel sees it. Its address counts from the start of buffer 0, so a buffer
+//! number and an address determine each other. An address from the kernel is validated before use: it must
+//! be in the pool, the packet must end in its first frame, and the frame must be lent. So no value from the
+//! kernel can give one buffer two holders.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use sluicegate_base::memory::Pool;
 use crate::error::{Error, Result};
 use crate::link::Ethtool;
 
-/// Frame sizes that the kernel accepts: 2048 bytes at least, a page at most, a power of two.
+/// Frame sizes that the kernel accepts: powers of two from 2048 to a page.
 const FRAME_BYTES: [u32; 2] = [2048, 4096];
 
 /// A pool whose buffers are frames.
@@ -26,8 +26,8 @@ const FRAME_BYTES: [u32; 2] = [2048, 4096];
 pub(super) struct Umem {
     pool: Arc<Pool>,
     frames: u32,
-    /// Binary logarithm of the frame size: an address is split by shifts, four times per forwarded
-    /// packet, because divisions would dominate.
+    /// Binary logarithm of the frame size. Addresses are split by shifts, because there are four per
+    /// forwarded packet and divisions would dominate.
     frame_bits: u32,
 }
 
@@ -93,20 +93,20 @@ impl Umem {
         (buffer < u64::from(self.frames)).then_some(buffer as u32)
     }
 
-    /// Returns true if a buffer has these bytes and may be lent.
+    /// Returns true if a buffer has these bytes and can be lent.
     #[inline]
     pub(super) fn has(&self, buffer: u32, offset: u16, bytes: u16) -> bool {
         let end = u32::from(offset) + u32::from(bytes);
         (1..self.frames).contains(&buffer) && end <= 1 << self.frame_bits
     }
 
-    /// Locates a packet by address and length; none if it is not within one buffer.
+    /// Locates a packet by address and length. None if it is not within one buffer.
     #[inline]
     pub(super) fn locate(&self, address: u64, bytes: u32) -> Option<FrameAddress> {
         let buffer = self.frame_of(address)?;
         let frame_bytes = 1 << self.frame_bits;
         let offset = address & (frame_bytes - 1);
-        // A frame has 4096 bytes at most, so both fit.
+        // A frame has at most 4096 bytes, so both fit.
         let (offset, bytes, end) = (offset as u16, bytes as u16, offset + u64::from(bytes));
         (end <= frame_bytes).then_some(FrameAddress { buffer, offset, bytes })
     }
@@ -132,8 +132,8 @@ enum Lent {
 }
 
 impl Frames {
-    /// Lends a frame, and notes whether a packet ends in it. False if it is lent already, or not of the
-    /// pool.
+    /// Lends a frame, and records whether a packet ends in it. Returns false if it is lent already, or not
+    /// from the pool.
     #[inline]
     pub(super) fn lend(&mut self, buffer: u32, ends: bool) -> bool {
         match self.lent.get_mut(buffer as usize) {
@@ -145,7 +145,7 @@ impl Frames {
         }
     }
 
-    /// Takes a frame back, and returns whether a packet ended in it. None if it was not lent.
+    /// Takes a frame back. Returns whether a packet ended in it; None if it was not lent.
     #[inline]
     pub(super) fn take_back(&mut self, buffer: u32) -> Option<bool> {
         let lent = self.lent.get_mut(buffer as usize).filter(|lent| **lent != Lent::No)?;
@@ -161,13 +161,13 @@ impl Frames {
     }
 }
 
-/// Bytes the kernel leaves free in front of a packet: XDP_PACKET_HEADROOM of linux/bpf.h.
+/// Bytes that the kernel leaves free in front of a packet: XDP_PACKET_HEADROOM of linux/bpf.h.
 pub(crate) const HEADROOM_BYTES: u32 = 256;
 /// An Ethernet header and one VLAN tag, which a packet may have in addition to the MTU.
 pub(super) const HEADER_BYTES: u32 = 18;
 
-/// Drivers that round a frame's room for zero-copy down to whole KiB (SRRCTL.BSIZEPKT), 1024 of 2048
-/// bytes, and deliver longer packets in pieces, each as a packet of its own. igb: seen with Linux 7.2;
+/// Drivers that round a frame's space for zero-copy down to whole KiB (SRRCTL.BSIZEPKT): 1024 of 2048
+/// bytes. They deliver longer packets in pieces, each as a separate packet. Seen with igb on Linux 7.2;
 /// igc_configure_rx_ring does the same.
 const WHOLE_KIB: &[&str] = &["igb", "igc"];
 
@@ -176,7 +176,7 @@ pub(crate) fn buffer_bytes(netns: Option<&str>, interface: &str, mtu: u32) -> u3
     if holds(2048, &driver(netns, interface), mtu) { 2048 } else { 4096 }
 }
 
-/// Says why frames of a size do not hold the interface's packets, if they do not.
+/// Describes why frames of a size cannot hold the interface's packets. None if they can.
 pub(super) fn too_small(
     frame_bytes: u32,
     netns: Option<&str>,

@@ -1,4 +1,4 @@
-//! Pieces of generated programs.
+//! Code that generated programs share.
 
 use std::os::fd::AsFd;
 
@@ -10,8 +10,8 @@ const SHORT: u32 = 128;
 /// Bytes of one copy step: two words.
 const STEP: i16 = 16;
 
-/// Writes a lookup in a map of the key at a stack offset: R0 = the value's address; goes on at `none` if
-/// there is no entry. Clobbers R1 to R5.
+/// Writes a lookup in a map of the key at a stack offset: R0 = address of the value. Jumps to `none` if the
+/// map has no such entry. Clobbers R1 to R5.
 pub(crate) fn write_lookup(asm: &mut Assembler, map: &impl AsFd, key: i16, none: Label) {
     asm.load_map(R1, map);
     asm.mov(R2, R10).add(i32::from(key));
@@ -25,27 +25,27 @@ pub(crate) fn write_add(asm: &mut Assembler, counter: Memory, n: impl Into<Right
     asm.load(Size::DW, R1, counter).add(n).store(Size::DW, counter);
 }
 
-/// A packet, and memory to copy to or from.
+/// A copy between a packet and other memory.
 pub(crate) struct ShortCopy {
     /// The packet's length.
     pub length: Reg,
-    /// The packet's begin and end.
+    /// The packet's start and end.
     pub data: Reg,
     pub end: Reg,
-    /// Its base register is lost.
+    /// The other memory. The copy changes its base register.
     pub memory: Memory,
-    /// Copies to the packet, not from it.
+    /// True for a copy into the packet, false for a copy out of it.
     pub to_packet: bool,
     /// Length of the memory.
     pub max_bytes: u32,
 }
 
-/// Writes a copy of a short packet by loads and stores, which take less time than a helper call, and goes
-/// on at `done`; at `long` with another packet. `begin` writes what comes before the copy. Clobbers R0,
+/// Writes a copy of a short packet by loads and stores, which take less time than a helper call, and jumps
+/// to `done`. Jumps to `long` for a longer packet. `begin` writes the code before the copy. Clobbers R0,
 /// R1, R4 and R5, which `copy` must not use, except R0 for the length.
 ///
-/// The last step overlaps the one before if the length is no multiple of a step. A packet shorter than
-/// its length, which only the verifier believes in, goes on at `failed`.
+/// The last step overlaps the previous one if the length is not a multiple of a step. The code jumps to
+/// `failed` if the packet is shorter than its length: a case that only the verifier considers.
 pub(crate) fn write_short_copy(
     asm: &mut Assembler,
     copy: &ShortCopy,

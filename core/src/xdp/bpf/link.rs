@@ -1,5 +1,5 @@
-//! Attaching programs to interfaces: XDP, and tcx where packets enter and leave the host's stack
-//! (Linux 6.6).
+//! Attaching programs to interfaces: XDP, and tcx, where packets enter and leave the host's stack (Linux
+//! 6.6).
 
 use std::io;
 use std::mem::size_of;
@@ -21,7 +21,7 @@ use crate::link::Side;
 pub enum Mode {
     /// In the driver, before the kernel builds an skb.
     Native,
-    /// In the kernel's generic receive path: works everywhere, and slowly.
+    /// In the kernel's generic receive path: works with every driver, but slowly.
     Skb,
 }
 
@@ -48,9 +48,9 @@ pub(crate) fn attached(interface: u32) -> io::Result<Option<(u32, Mode)>> {
         sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as u64,
         ..Default::default()
     };
-    // SAFETY: `answer` is live and states its own size.
+    // SAFETY: `answer` is live and contains its own size.
     checked(unsafe { libbpf_sys::bpf_xdp_query(interface.cast_signed(), 0, &raw mut answer) })?;
-    // A program offloaded to the card is always a foreign one.
+    // A program offloaded to the card always belongs to another user.
     let found = [
         (answer.drv_prog_id, Mode::Native),
         (answer.skb_prog_id, Mode::Skb),
@@ -60,8 +60,8 @@ pub(crate) fn attached(interface: u32) -> io::Result<Option<(u32, Mode)>> {
     Ok(found.into_iter().find(|(id, _)| *id != 0))
 }
 
-/// Attaches a program in skb mode to an interface of this thread's network namespace, without a link:
-/// it stays until the interface is removed.
+/// Attaches a program in skb mode to an interface of this thread's network namespace, without a link. It
+/// stays until the interface is removed.
 pub(crate) fn attach_permanently(program: BorrowedFd<'_>, interface: u32) -> io::Result<()> {
     let (interface, flags) = (interface.cast_signed(), Mode::Skb.flags());
     // SAFETY: takes numbers only; no options.
@@ -71,8 +71,8 @@ pub(crate) fn attach_permanently(program: BorrowedFd<'_>, interface: u32) -> io:
     checked(status).map(|_| ())
 }
 
-/// Attaches an XDP program to an interface of this thread's network namespace until the last
-/// descriptor of the returned link is closed. `EBUSY` or `EEXIST`: the interface has a program.
+/// Attaches an XDP program to an interface of this thread's network namespace, until the last descriptor of
+/// the returned link is closed. `EBUSY` or `EEXIST`: the interface has a program.
 pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32, mode: Mode) -> io::Result<OwnedFd> {
     create_link(program, interface, libbpf_sys::BPF_XDP, mode.flags())
 }
@@ -89,7 +89,7 @@ fn create_link(
         ..Default::default()
     };
     let (program, interface) = (program.as_raw_fd(), interface.cast_signed());
-    // SAFETY: `options` is live and states its own size.
+    // SAFETY: `options` is live and contains its own size.
     opened(unsafe { libbpf_sys::bpf_link_create(program, interface, kind, &raw const options) })
 }
 
@@ -99,14 +99,14 @@ pub(crate) fn link(id: u32) -> io::Result<OwnedFd> {
     opened(unsafe { libbpf_sys::bpf_link_get_fd_by_id(id) })
 }
 
-/// Finds the link that attaches an XDP program; none if it is attached without one, or detached.
+/// Finds the link that attaches an XDP program. None if it is attached without a link, or detached.
 pub(crate) fn link_of(program: u32) -> io::Result<Option<OwnedFd>> {
     let mut id = 0u32;
     // SAFETY: takes and writes a number.
     while unsafe { libbpf_sys::bpf_link_get_next_id(id, &raw mut id) } == 0 {
         let link = match link(id) {
             Ok(link) => link,
-            // It ended between the two calls, or is being created.
+            // The link was closed between the two calls, or is being created.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EAGAIN)) => {
                 continue;
             }
@@ -133,13 +133,13 @@ pub(crate) struct Attachment {
     pub interface: u32,
 }
 
-/// Returns the attachment of an XDP link; none for a link of another kind.
+/// Returns the attachment of an XDP link. None for a link of another type.
 pub(crate) fn attachment(link: BorrowedFd<'_>) -> io::Result<Option<Attachment>> {
     let info = link_info(link)?;
     if info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
         return Ok(None);
     }
-    // SAFETY: the kernel fills in this member for an XDP link; any bits are a number.
+    // SAFETY: the kernel fills in this field for an XDP link; any bits are a valid number.
     let interface = unsafe { info.__bindgen_anon_1.xdp.ifindex };
     Ok(Some(Attachment { program: info.prog_id, interface }))
 }
@@ -151,10 +151,10 @@ fn link_info(link: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_link_info> {
 
 /// Longer than any message of the kernel (NETLINK_MAX_FMTMSG_LEN is 80).
 const TEXT_BYTES: usize = 256;
-/// Stack offset of `struct bpf_pidns_info`: the thread's id, then the process's.
+/// Stack offset of `struct bpf_pidns_info`: the thread's id, then the process id.
 const PIDNS_INFO: i16 = -8;
 
-/// Records the kernel's reason when this thread fails to attach an XDP program.
+/// Records the kernel's reason if this thread fails to attach an XDP program.
 #[derive(Debug)]
 pub(crate) struct AttachFailure {
     text: OwnedFd,
@@ -178,7 +178,7 @@ impl AttachFailure {
         Ok(Self { text, _listening: listening })
     }
 
-    /// Returns the reason of the last failure; none if neither kernel nor driver gave one.
+    /// Returns the reason for the last failure. None if neither kernel nor driver gave one.
     pub(crate) fn text(&self) -> Option<String> {
         let mut bytes = [0; TEXT_BYTES];
         read_entry(self.text.as_fd(), 0, &mut bytes).ok()?;
@@ -191,7 +191,7 @@ impl AttachFailure {
 /// Builds a program that copies the tracepoint's argument, a message, into the map if the failing
 /// thread is this one.
 fn failure_recorder(text: &OwnedFd) -> io::Result<Vec<Insn>> {
-    // The thread's id is one of this process's PID namespace, which in a container is not the first.
+    // The thread's id is that of this process's PID namespace, which in a container is not the initial one.
     let namespace = std::fs::metadata("/proc/self/ns/pid")?;
     let device =
         u64::from(libc::major(namespace.dev())) << 20 | u64::from(libc::minor(namespace.dev()));
@@ -215,7 +215,7 @@ fn failure_recorder(text: &OwnedFd) -> io::Result<Vec<Insn>> {
     asm.finish().map_err(|fault| io::Error::other(fault.to_string()))
 }
 
-/// The kernel's limit of programs on one side of an interface (BPF_MPROG_MAX, linux/bpf_mprog.h).
+/// The kernel's limit on programs at one side of an interface (BPF_MPROG_MAX, linux/bpf_mprog.h).
 const MAX_TCX_PROGRAMS: usize = 64;
 
 fn tcx_type(side: Side) -> libbpf_sys::bpf_attach_type {
@@ -225,9 +225,8 @@ fn tcx_type(side: Side) -> libbpf_sys::bpf_attach_type {
     }
 }
 
-/// Attaches a program behind all others to one side of an interface of this thread's network
-/// namespace, until the last descriptor of the returned link is closed. `EINVAL`: the kernel has no
-/// tcx.
+/// Attaches a program after all others to one side of an interface of this thread's network namespace,
+/// until the last descriptor of the returned link is closed. `EINVAL`: the kernel has no tcx.
 pub(crate) fn tcx_attach(
     program: BorrowedFd<'_>,
     interface: u32,
@@ -239,7 +238,7 @@ pub(crate) fn tcx_attach(
 /// Returns the interface of a tcx link; 0 after its program was detached or the interface removed.
 pub(crate) fn tcx_interface(link: BorrowedFd<'_>) -> io::Result<u32> {
     let info = link_info(link)?;
-    // SAFETY: the kernel fills in this member for a tcx link; any bits are a number.
+    // SAFETY: the kernel fills in this field for a tcx link; any bits are a valid number.
     Ok(unsafe { info.__bindgen_anon_1.tcx.ifindex })
 }
 
@@ -250,8 +249,8 @@ pub(crate) struct TcxProgram {
     pub link: Option<u32>,
 }
 
-/// Returns the programs on one side of an interface in the order in which they see packets; none if
-/// the kernel has no tcx.
+/// Returns the programs on one side of an interface in the order in which they run. None if the kernel has
+/// no tcx.
 pub(crate) fn tcx_programs(interface: u32, side: Side) -> io::Result<Vec<TcxProgram>> {
     let (mut programs, mut links) = ([0u32; MAX_TCX_PROGRAMS], [0u32; MAX_TCX_PROGRAMS]);
     let mut options = libbpf_sys::bpf_prog_query_opts {
@@ -261,7 +260,7 @@ pub(crate) fn tcx_programs(interface: u32, side: Side) -> io::Result<Vec<TcxProg
         ..Default::default()
     };
     options.__bindgen_anon_1.count = MAX_TCX_PROGRAMS as u32;
-    // SAFETY: `options` states its own size, and its pointers lead to as many numbers as it says.
+    // SAFETY: `options` contains its own size, and its pointers lead to as many numbers as it states.
     let status = unsafe {
         libbpf_sys::bpf_prog_query_opts(interface.cast_signed(), tcx_type(side), &raw mut options)
     };
@@ -269,7 +268,7 @@ pub(crate) fn tcx_programs(interface: u32, side: Side) -> io::Result<Vec<TcxProg
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Vec::new()),
         other => other?,
     };
-    // SAFETY: the kernel has written this field; any bits are a number.
+    // SAFETY: the kernel has written this field; any bits are a valid number.
     let count = unsafe { options.__bindgen_anon_1.count } as usize;
     let found = programs.iter().zip(&links).take(count);
     let with_link = |(&program, &link): (&u32, &u32)| TcxProgram {

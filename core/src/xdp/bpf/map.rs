@@ -12,7 +12,7 @@ use super::{checked, info, opened, privileged};
 use crate::error::Result;
 use crate::xdp::descriptor::Descriptor;
 
-/// Creates a map. `options` needs no size: it is set here.
+/// Creates a map. Sets the size of `options`.
 fn create(
     kind: libbpf_sys::bpf_map_type,
     name: &CStr,
@@ -22,7 +22,7 @@ fn create(
 ) -> io::Result<OwnedFd> {
     let sz = size_of::<libbpf_sys::bpf_map_create_opts>() as u64;
     let options = libbpf_sys::bpf_map_create_opts { sz, ..options };
-    // SAFETY: `name` is terminated; it and `options`, which states its own size, outlive the call.
+    // SAFETY: `name` is terminated; it and `options`, which contains its own size, outlive the call.
     opened(unsafe {
         libbpf_sys::bpf_map_create(
             kind,
@@ -40,16 +40,16 @@ pub(crate) fn create_socket_map(name: &CStr, entries: u32) -> io::Result<OwnedFd
     create(libbpf_sys::BPF_MAP_TYPE_XSKMAP, name, (4, 4), entries, Default::default())
 }
 
-/// Creates a map of one interface to redirect to (DEVMAP), an interface of this thread's network
-/// namespace. The kernel removes the entry together with the interface.
+/// Creates a map with one interface to redirect to (DEVMAP), an interface of this thread's network
+/// namespace. The kernel removes the entry when the interface is removed.
 pub(crate) fn create_interface_map(name: &CStr, interface: u32) -> io::Result<OwnedFd> {
     let map = create(libbpf_sys::BPF_MAP_TYPE_DEVMAP, name, (4, 4), 1, Default::default())?;
     write_entry(map.as_fd(), 0, &interface.to_ne_bytes(), Write::Any)?;
     Ok(map)
 }
 
-/// Creates an array of `entries` zeroed values that can be mapped. Linux 5.5; values of more than
-/// 4 MiB 5.15.
+/// Creates an array of `entries` zeroed values that can be mapped. Linux 5.5; values larger than 4 MiB need
+/// 5.15.
 pub(crate) fn create_mapped_array(
     name: &CStr,
     value_bytes: u32,
@@ -110,7 +110,7 @@ pub(crate) fn put(
     write_entry(map, key, &value.as_raw_fd().to_ne_bytes(), write)
 }
 
-/// Writes an entry of a map. `EINVAL` if its keys do not have 4 bytes, its values not the length of
+/// Writes an entry of a map. `EINVAL` if its keys do not have 4 bytes, its values do not have the length of
 /// `value`, or the map is per-CPU.
 pub(crate) fn write_entry(
     map: BorrowedFd<'_>,
@@ -119,8 +119,7 @@ pub(crate) fn write_entry(
     write: Write,
 ) -> io::Result<()> {
     check_sizes(map, value.len())?;
-    // SAFETY: key and value are as long as the map's, which is what the kernel reads for maps
-    // that are not per-CPU.
+    // SAFETY: key and value have the map's lengths, which the kernel reads for maps that are not per-CPU.
     checked(unsafe {
         libbpf_sys::bpf_map_update_elem(
             map.as_raw_fd(),
@@ -135,8 +134,8 @@ pub(crate) fn write_entry(
 /// Reads an entry of a map; false if it does not exist. `EINVAL` as in [`write_entry`].
 pub(crate) fn read_entry(map: BorrowedFd<'_>, key: u32, value: &mut [u8]) -> io::Result<bool> {
     check_sizes(map, value.len())?;
-    // SAFETY: key and value are as long as the map's, which is what the kernel reads and writes
-    // for maps that are not per-CPU.
+    // SAFETY: key and value have the map's lengths, which the kernel reads and writes for maps that are not
+    // per-CPU.
     let status = unsafe {
         libbpf_sys::bpf_map_lookup_elem(
             map.as_raw_fd(),
@@ -147,8 +146,8 @@ pub(crate) fn read_entry(map: BorrowedFd<'_>, key: u32, value: &mut [u8]) -> io:
     existed(status)
 }
 
-/// Rejects a map whose entries are not a key of 4 bytes and one value of `value_bytes`: for a
-/// per-CPU map the kernel would copy one value for every possible CPU.
+/// Rejects a map whose entries are not a key of 4 bytes and one value of `value_bytes`: for a per-CPU map
+/// the kernel would copy one value for every possible CPU.
 fn check_sizes(map: BorrowedFd<'_>, value_bytes: usize) -> io::Result<()> {
     let info = map_info(map)?;
     let per_cpu = matches!(
@@ -169,15 +168,15 @@ pub(crate) fn remove(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     if map_info(map)?.key_size != 4 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the key has 4 bytes, which is what the kernel reads.
+    // SAFETY: the key has 4 bytes, which the kernel reads.
     let status =
         unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const key).cast()) };
     existed(status).map(|_| ())
 }
 
-/// Removes a socket, also for a process that may have dropped its privileges: before 5.19,
-/// kernels with kernel.unprivileged_bpf_disabled refuse every bpf(2) without CAP_BPF. The socket
-/// then leaves the map when it is closed.
+/// Removes a socket, even for a process that has dropped its privileges. Kernels before 5.19 with
+/// kernel.unprivileged_bpf_disabled refuse every bpf(2) without CAP_BPF. The socket then leaves the map
+/// when it is closed.
 pub(crate) fn remove_socket(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     match remove(map, key) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
@@ -185,10 +184,10 @@ pub(crate) fn remove_socket(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     }
 }
 
-/// Opens a socket that receives nothing: its presence in a map shows that its owner lives.
+/// Opens a socket that receives nothing: its presence in a map shows that its owner is alive.
 pub(crate) fn token() -> io::Result<OwnedFd> {
     let socket = Descriptor::open()?;
-    // Newer kernels (7.2 does, 6.18 does not) accept only sockets with a receive ring into a map.
+    // Newer kernels (7.2, but not 6.18) accept only sockets with a receive ring into a map.
     socket.set(libc::SOL_XDP, libc::XDP_RX_RING, 1u32)?;
     Ok(socket.into())
 }
@@ -216,7 +215,7 @@ impl SharedCounters {
     /// Creates counters with these initial values.
     ///
     /// # Errors
-    /// The kernel has no memory for it; a missing privilege.
+    /// The kernel has no memory for them, or a privilege is missing.
     pub fn new(words: &[u64]) -> Result<Self> {
         let counters = Self::zeros(words.len(), "live frames")?;
         for (index, &word) in words.iter().enumerate() {
@@ -249,7 +248,7 @@ impl SharedCounters {
     /// # Panics
     /// If the index is out of range.
     pub fn get(&self, index: usize) -> u64 {
-        // Pairs with the program's plain stores: a counter has one writer and publishes nothing.
+        // Pairs with the program's plain stores: each counter has one writer and publishes nothing.
         self.word(index).load(Ordering::Relaxed)
     }
 
@@ -264,8 +263,8 @@ impl SharedCounters {
 
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.words, "word {index} of {}", self.words);
-        // SAFETY: the address is in the mapping, which lives as long as the answer, and aligned;
-        // this process accesses it atomically, and the program by whole words.
+        // SAFETY: the address is aligned and in the mapping, which lives as long as the result. This
+        // process accesses it atomically, and the program by whole words.
         unsafe { AtomicU64::from_ptr(self.memory.at(index * 8).cast().as_ptr()) }
     }
 }
@@ -300,7 +299,7 @@ mod tests {
             (&shared, 16, false, "half of it would be anything"),
             (&each, 8, false, "the kernel copies as many values as there are CPUs"),
         ] {
-            // With room for more, should the check fail.
+            // Larger than needed, in case the check fails.
             let mut room = vec![0; 1 << 20];
             let value = &mut room[..bytes];
             let read = read_entry(map.as_fd(), 0, value);

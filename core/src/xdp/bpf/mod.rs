@@ -36,7 +36,7 @@ pub(crate) use program::{
 
 use crate::error::Error;
 
-/// Turns a failed bpf(2) into an error for users, which names the capabilities if access is denied.
+/// Turns a failed bpf(2) into an error for users. The error names the capabilities if access is denied.
 pub(crate) fn privileged(
     error: io::Error,
     capability: &'static str,
@@ -68,15 +68,15 @@ pub(crate) fn map_in(object: &Object, name: &str) -> io::Result<MapHandle> {
     MapHandle::try_from(&map).map_err(io::Error::other)
 }
 
-/// Turns a negative status into the errno it stands for.
+/// Turns a negative status into its errno.
 fn checked(status: i32) -> io::Result<i32> {
     if status < 0 { Err(io::Error::from_raw_os_error(-status)) } else { Ok(status) }
 }
 
-/// Takes a status that is a new file descriptor, or a negative errno.
+/// Turns a status into a new file descriptor, or a negative one into its errno.
 fn opened(status: i32) -> io::Result<OwnedFd> {
     let fd = checked(status)?;
-    // SAFETY: the kernel just made this file descriptor for us.
+    // SAFETY: the kernel has just made this file descriptor for this process.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -89,11 +89,11 @@ fn text(characters: &[libc::c_char]) -> String {
 /// Returns the kernel's description of the object behind a file descriptor.
 ///
 /// # Safety
-/// `T` is one of the kernel's info structures (linux/bpf.h); its pointers are null or point to
-/// live buffers of the sizes it states.
+/// `T` is one of the kernel's info structures (linux/bpf.h); its pointers are null or point to live buffers
+/// of the sizes it states.
 unsafe fn info<T>(fd: BorrowedFd<'_>, mut info: T) -> io::Result<T> {
     let mut bytes = size_of::<T>() as u32;
-    // SAFETY: the kernel writes at most `bytes`, and through pointers as the caller has proved.
+    // SAFETY: the kernel writes at most `bytes`, and through pointers as the caller guarantees.
     let status = unsafe {
         libbpf_sys::bpf_obj_get_info_by_fd(
             fd.as_raw_fd(),

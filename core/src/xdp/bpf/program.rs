@@ -13,7 +13,7 @@ use super::{checked, info, opened, privileged, text};
 use crate::error::{Error, Result};
 use crate::filter::ebpf::{Insn, KernelFunction};
 
-/// Capabilities that the kernel asks for to look at other processes' programs.
+/// Capabilities that the kernel requires for reading other processes' programs.
 const CAPABILITY: &str = "CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN";
 
 /// A program that the kernel rejected.
@@ -29,8 +29,8 @@ pub(crate) fn load(name: &CStr, instructions: &[Insn], frags: bool) -> Result<Ow
     load_xdp(name, instructions, frags, None)
 }
 
-/// Loads an XDP program for one interface of this thread's network namespace: only such a program
-/// may ask the driver for a packet's metadata (`BPF_F_XDP_DEV_BOUND_ONLY`). Linux 6.3.
+/// Loads an XDP program for one interface of this thread's network namespace (`BPF_F_XDP_DEV_BOUND_ONLY`).
+/// Only such a program may ask the driver for a packet's metadata. Linux 6.3.
 pub(crate) fn load_bound(
     interface: u32,
     name: &CStr,
@@ -81,8 +81,8 @@ fn load_as(
             log_buf: if log.is_empty() { std::ptr::null_mut() } else { log.as_mut_ptr().cast() },
             ..options
         };
-        // SAFETY: all that `options` and the arguments point at is live; an instruction is 8
-        // bytes (struct bpf_insn) and the kernel reads `instructions.len()` of them.
+        // SAFETY: everything that `options` and the arguments point at is live; an instruction has 8 bytes
+        // (struct bpf_insn), and the kernel reads `instructions.len()` of them.
         opened(unsafe {
             libbpf_sys::bpf_prog_load(
                 kind,
@@ -95,11 +95,11 @@ fn load_as(
         })
     };
     load(&mut []).map_err(|error| {
-        // Before Linux 6.4 a log that is too long keeps its beginning, not its end.
+        // Before Linux 6.4 a log that is too long keeps its beginning and loses its end.
         let mut log = vec![0; 1 << 20];
         let _ = load(&mut log);
-        // Before 6.4 the verifier also rewinds the log when it leaves a path; stale text of that
-        // path follows the terminating NUL.
+        // Before 6.4 the verifier also rewinds the log when it leaves a path. The path's old text follows
+        // the terminating NUL.
         let said = log.split(|&byte| byte == 0).next().unwrap_or_default();
         let said = String::from_utf8_lossy(said);
         let said = said.trim_end_matches('\n').lines().rev().take(4).collect::<Vec<_>>();
@@ -107,8 +107,8 @@ fn load_as(
     })
 }
 
-/// Runs an XDP program on a packet (`BPF_PROG_TEST_RUN`). `options` needs no size, no program and no
-/// packet; what else it points at must be live. Returns it with the results filled in.
+/// Runs an XDP program on a packet (`BPF_PROG_TEST_RUN`). Sets the size, the program and the packet in
+/// `options`; everything else that `options` points at must be live. Returns it with the results filled in.
 fn test_run(
     program: BorrowedFd<'_>,
     packet: &[u8],
@@ -123,7 +123,7 @@ fn test_run(
         data_size_out: out.len() as u32,
         ..options
     };
-    // SAFETY: `options` states its own size; it and the buffers it names, with their sizes, outlive
+    // SAFETY: `options` contains its own size; `options` and its buffers, whose sizes it contains, outlive
     // the call. The callers set no other pointer.
     checked(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
     Ok(options)
@@ -137,8 +137,8 @@ pub(crate) fn run(program: BorrowedFd<'_>, packet: &[u8]) -> io::Result<(i32, Ve
     Ok((options.retval.cast_signed(), out))
 }
 
-/// Runs an XDP program `times` times on copies of a frame, which go where its verdicts send them,
-/// until a signal is pending ([`io::ErrorKind::Interrupted`]). Linux 5.18.
+/// Runs an XDP program `times` times on copies of a frame, and sends them according to its verdicts, until
+/// a signal is pending ([`io::ErrorKind::Interrupted`]). Linux 5.18.
 pub(crate) fn run_live(
     program: BorrowedFd<'_>,
     frame: &[u8],
@@ -165,7 +165,7 @@ fn program_info(program: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_prog_info
     unsafe { info(program, libbpf_sys::bpf_prog_info::default()) }
 }
 
-/// Returns a program's name: 15 characters at most.
+/// Returns a program's name: at most 15 characters.
 pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
     Ok(text(&program_info(program)?.name))
 }
@@ -180,7 +180,7 @@ pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
 pub(crate) struct ProgramMap {
     pub name: String,
     pub entries: u32,
-    /// The entries are programs, for tail calls.
+    /// True if the entries are programs, for tail calls.
     of_programs: bool,
     pub fd: OwnedFd,
 }
@@ -207,7 +207,7 @@ pub(crate) fn maps_of(program: BorrowedFd<'_>) -> io::Result<Vec<ProgramMap>> {
         .collect()
 }
 
-/// Makes a map one of the program's, even if its code does not use it.
+/// Adds a map to the program's maps, even if its code does not use it.
 pub(crate) fn bind_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: takes numbers only; no options.
     checked(unsafe {
@@ -236,16 +236,16 @@ pub struct ProgInfo {
     pub instructions: u32,
     /// Bytes of machine code; 0 if the kernel interprets the program.
     pub bytes: u32,
-    /// How often it ran while [`RunStatistics`] existed. Runs by a call or tail call count for the
-    /// calling program.
+    /// Number of runs while [`RunStatistics`] existed. Runs by a call or tail call count for the calling
+    /// program.
     pub runs: u64,
     /// Duration of these runs in ns, including the clock reads.
     pub run_ns: u64,
 }
 
 impl ProgInfo {
-    /// Returns the programs that a process holds by file descriptor or link, and those that these
-    /// can tail-call; ordered by id.
+    /// Returns the programs that a process holds by file descriptor or link, and those that they can
+    /// tail-call; ordered by id.
     ///
     /// # Errors
     /// The process does not exist or belongs to another user; CAP_SYS_ADMIN is missing.
@@ -259,7 +259,7 @@ impl ProgInfo {
     fn held_by(pid: u32) -> io::Result<Vec<Self>> {
         let mut ids = BTreeSet::new();
         for file in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-            // A file closed in the meantime counts as not held.
+            // A file that was closed in the meantime counts as not held.
             let text = fs::read_to_string(file?.path()).unwrap_or_default();
             ids.extend(id_in(&text));
         }
@@ -283,7 +283,7 @@ impl ProgInfo {
     }
 }
 
-/// Opens a program by its id; none if it no longer exists.
+/// Opens a program by its id. None if it does not exist any more.
 fn existing(id: u32) -> io::Result<Option<OwnedFd>> {
     match program(id) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -311,8 +311,8 @@ fn id_in(fdinfo: &str) -> Option<u32> {
     fdinfo.lines().find_map(|line| line.strip_prefix("prog_id:"))?.trim().parse().ok()
 }
 
-/// Makes the kernel count the runs of all BPF programs on this host while it exists, which costs each
-/// run two clock reads (Linux 5.8, CAP_SYS_ADMIN).
+/// Makes the kernel count the runs of all BPF programs on this host as long as this value exists. Each run
+/// then reads the clock twice (Linux 5.8, CAP_SYS_ADMIN).
 #[derive(Debug)]
 pub struct RunStatistics {
     _fd: OwnedFd,
@@ -336,7 +336,7 @@ impl RunStatistics {
     }
 }
 
-/// An XDP program that only test runs execute.
+/// An XDP program for test runs only.
 #[derive(Debug)]
 pub struct ProgTestRun(OwnedFd);
 
@@ -357,11 +357,11 @@ impl ProgTestRun {
         })
     }
 
-    /// Runs it on a packet `times` times. Returns its verdict (`xdp_action`) and the average duration
-    /// of a run in ns.
+    /// Runs the program on a packet `times` times. Returns its verdict (`xdp_action`) and the average
+    /// duration of a run in ns.
     ///
     /// # Errors
-    /// The kernel refuses, for example a packet shorter than an Ethernet header.
+    /// The kernel refuses, for example because the packet is shorter than an Ethernet header.
     pub fn run(&self, packet: &[u8], times: u32) -> Result<(i32, u32)> {
         let repeat = times.cast_signed();
         let options = libbpf_sys::bpf_test_run_opts { repeat, ..Default::default() };

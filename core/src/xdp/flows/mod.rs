@@ -1,12 +1,12 @@
 //! The host's own flows: a table for programs between wire and host, which pass packets of its flows.
 //!
-//! A flow is TCP or UDP between two addresses and two ports. The table has it once, with a local and
-//! a remote end: for packets from the wire the destination is local, for packets of the host the
-//! source. A full table forgets a flow that was not seen for long (LRU).
+//! A flow is TCP or UDP between two addresses and two ports. The table stores it once, with a local and a
+//! remote end. For packets from the wire the destination is local; for packets of the host the source is. A
+//! full table drops the least recently used flow (LRU).
 //!
-//! These packets belong to no flow: fragments, the first included, because the others have no ports;
-//! IPv6 with extension headers; other protocols; and tagged frames, whose addresses are those of
-//! another network.
+//! These packets belong to no flow: fragments, including the first one, because the others have no ports;
+//! IPv6 with extension headers; other protocols; and tagged frames, whose addresses belong to another
+//! network.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::filter::ebpf::{Assembler, Helper, Label, Memory, Reg, Size};
 use crate::xdp::bpf;
 use sluicegate_base::ring::Direction;
 
-// Lengths of headers; of IPv4 without options.
+// Lengths of headers; IPv4 without options.
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
@@ -51,8 +51,8 @@ struct FlowEnd {
 impl Flow {
     pub(crate) const BYTES: usize = 40;
 
-    /// Returns a packet's flow, if it has one. The host has sent packets of `Direction::Out`; all others
-    /// come from the wire.
+    /// Returns a packet's flow, if it has one. Packets of `Direction::Out` were sent by the host; all
+    /// others come from the wire.
     pub(crate) fn of(packet: &[u8], direction: Direction) -> Option<Self> {
         let ip = packet.get(ETHERNET..)?;
         let (version, protocol, header, source, destination) = match packet.get(12..ETHERNET)? {
@@ -101,7 +101,7 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    /// Returns the ends of a flow that are its packets' source and destination.
+    /// Returns the ends of a flow that a packet's source and destination are.
     fn ends(self) -> [FlowEnd; 2] {
         match self {
             Self::Wire => [REMOTE, LOCAL],
@@ -110,17 +110,17 @@ impl Origin {
     }
 }
 
-/// Registers and stack for a piece of program that looks up a flow.
+/// Registers and stack for code that looks up a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlowLookup {
-    /// The packet's begin and end, in registers that calls preserve.
+    /// The packet's start and end, in registers that calls preserve.
     pub data: Reg,
     pub end: Reg,
-    /// Stack offset of [`Flow::BYTES`] and 8 more for the piece.
+    /// Stack offset of [`Flow::BYTES`] bytes and 8 more that the code uses.
     pub stack: i16,
 }
 
-/// Packets passed because their flow is the host's.
+/// Number of packets that passed because their flow belongs to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounts {
     /// From the wire to the host.
@@ -133,7 +133,7 @@ pub struct FlowCounts {
 #[derive(Debug)]
 pub(crate) struct FlowTable {
     flows: MapHandle,
-    /// Two counters per CPU, each written by that CPU only, in the order of [`Origin`].
+    /// Two counters per CPU in the order of [`Origin`], each written by that CPU only.
     counts: OwnedFd,
     cpus: u32,
 }
@@ -174,7 +174,7 @@ impl FlowTable {
 
     /// Removes all flows.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        // `keys` hides errors, such as a missing privilege; a lookup reports them.
+        // `keys` hides errors such as a missing privilege; a lookup reports them.
         self.flows.lookup(&[0; Flow::BYTES], MapFlags::ANY).map_err(io::Error::other)?;
         let mut flows = self.flows.keys().peekable();
         while let Some(flow) = flows.next() {
@@ -185,7 +185,7 @@ impl FlowTable {
         Ok(())
     }
 
-    /// Returns how many packets were passed.
+    /// Returns the number of passed packets.
     pub(crate) fn counts(&self) -> io::Result<FlowCounts> {
         let mut sum = FlowCounts::default();
         for cpu in 0..self.cpus {
@@ -199,8 +199,8 @@ impl FlowTable {
         Ok(sum)
     }
 
-    /// Writes a piece of program that counts a packet of a flow in the table and continues behind
-    /// itself, and goes on at `miss` with any other. Clobbers R0 to R5.
+    /// Writes code that counts a packet whose flow is in the table and continues after the code, and jumps
+    /// to `miss` for any other packet. Clobbers R0 to R5.
     pub(crate) fn write(&self, asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) {
         write_key(asm, place, from, miss);
         bpf::write_lookup(asm, &self.flows, place.stack, miss);
@@ -221,7 +221,8 @@ fn remove(flows: &MapHandle, flow: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Writes the packet's flow to the stack, as [`Flow::of`] returns it; goes on at `miss` without one.
+/// Writes the packet's flow to the stack, as [`Flow::of`] returns it. Jumps to `miss` if the packet has
+/// none.
 fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) {
     let FlowLookup { data, end, stack } = place;
     let [ipv6, ports] = asm.labels();
@@ -243,7 +244,7 @@ fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) 
     asm.load(Size::B, R5, data + (ip + 9));
     copy(asm, Size::W, data + (ip + 12), key(source.address));
     copy(asm, Size::W, data + (ip + 16), key(destination.address));
-    // R4 = bytes of the header, with options.
+    // R4 = length of the header, with options.
     asm.and32(R4, 0xf);
     asm.lsh32(R4, 2);
     asm.jlt32(R4, IPV4 as i32, miss);
@@ -272,12 +273,12 @@ fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) 
     copy(asm, Size::H, R4 + (ip + 2), key(destination.port));
 }
 
-/// Goes on at `miss` if the packet has fewer bytes.
+/// Jumps to `miss` if the packet has fewer bytes.
 fn reach(asm: &mut Assembler, place: FlowLookup, bytes: usize, miss: Label) {
     asm.mov(R1, place.data).add(bytes as i32).jgt(place.end, miss);
 }
 
-/// Writes the IP version to `note`; goes on at `miss` if a header's first byte has another one.
+/// Writes the IP version to `note`. Jumps to `miss` if a header's first byte has another version.
 fn version(asm: &mut Assembler, first: Reg, version: i32, note: Memory, miss: Label) {
     asm.mov32(R1, first);
     asm.rsh32(R1, 4);
@@ -289,7 +290,7 @@ fn copy(asm: &mut Assembler, size: Size, from: Memory, to: Memory) {
     asm.load(size, R1, from).store(size, to);
 }
 
-/// Returns two bytes of a packet as a load reads them.
+/// Returns two bytes of a packet as a load would read them.
 fn as_loaded(bytes: [u8; 2]) -> i32 {
     u16::from_ne_bytes(bytes).into()
 }

@@ -1,4 +1,4 @@
-//! Program and library find the same flows, compared on packets of many kinds.
+//! Compares the program's flows with the library's, on packets of many kinds.
 
 use std::os::fd::AsFd;
 
@@ -77,7 +77,7 @@ fn both_directions_of_a_conversation_are_one_flow() {
     assert_ne!(Flow::of(&there, Direction::In), Flow::of(&back, Direction::In));
 }
 
-/// Loads a program that passes packets of flows in the table, and drops others.
+/// Loads a program that passes packets whose flow is in the table, and drops others.
 fn lookup_program(table: &FlowTable, from: Origin) -> OwnedFd {
     let mut asm = Assembler::new();
     let miss = asm.label();

@@ -1,4 +1,6 @@
-//! Live frames: packets that a program in the kernel makes and sends without a socket (BPF_PROG_RUN with `BPF_F_TEST_XDP_LIVE_FRAMES`; Linux 5.18, CAP_BPF and CAP_NET_ADMIN).
+//! Live frames: packets that a program in the kernel makes and sends without a socket.
+//!
+//! They use BPF_PROG_RUN with `BPF_F_TEST_XDP_LIVE_FRAMES` (Linux 5.18, CAP_BPF and CAP_NET_ADMIN).
 //!
 //! ```text
 //!   LiveProgram::run: pages of a pool ---> program writes a packet ---> XDP_REDIRECT ---> interface
@@ -7,9 +9,9 @@
 //!                     `-----------------------------------------------------------------'
 //! ```
 //!
-//! The program makes packets itself, or sends packets from memory that another thread writes (`ring`). A run
-//! sets up a pool of pages and then sends many packets; a signal ends it. A
-//! thread repeats it ([`LiveThread`]).
+//! The program makes packets itself, or sends packets from memory that another thread writes (`ring`). A
+//! run sets up a pool of pages and then sends many packets; a signal ends it. A thread repeats runs
+//! ([`LiveThread`]).
 //!
 //! Sources: net/bpf/test_run.c (`xdp_test_run_batch`), Documentation/bpf/bpf_prog_run.rst.
 

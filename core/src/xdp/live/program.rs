@@ -1,4 +1,4 @@
-//! A program that makes packets, its runs, and the interface by which its frames leave.
+//! A program that makes packets, its runs, and the interface through which its frames leave.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -15,19 +15,19 @@ use crate::xdp::RedirectCounts;
 use crate::xdp::bpf::{self, SharedCounters};
 use crate::xdp::redirects::{RedirectSender, ThreadMark};
 
-/// Frames between two checks for a signal. 256 is possible, but no faster.
+/// Number of frames between two checks for a signal. 256 is possible, but not faster.
 const BATCH: u32 = 64;
 /// More than the kernel allows (`TEST_XDP_MAX_BATCH`).
 const TOO_MANY: u32 = 257;
 /// Loopback is the first interface of every namespace.
 const LOOPBACK: u32 = 1;
 
-/// A program that makes packets.
+/// A program that makes packets for live frames.
 #[derive(Debug)]
 pub struct LiveProgram {
     program: OwnedFd,
     frame: Vec<u8>,
-    /// The namespace that makes the program known to the kernel.
+    /// The namespace whose interface keeps the program registered in the kernel.
     known: Option<File>,
 }
 
@@ -36,12 +36,12 @@ pub struct LiveProgram {
 pub enum RunEnd {
     /// All packets were made.
     Done,
-    /// A signal came.
+    /// A signal arrived.
     Interrupted,
 }
 
 impl LiveProgram {
-    /// Loads a program. `frame` is the content of the frames before its first run on them.
+    /// Loads a program. `frame` is the content of each frame before the program's first run on it.
     ///
     /// # Errors
     /// The kernel rejects the program, or a privilege is missing.
@@ -56,13 +56,12 @@ impl LiveProgram {
                 },
             }
         })?;
-        // On x86 the kernel calls XDP programs through a dispatcher with a branch for each program in
-        // use. A run changes it at its begin and its end, each time waiting for all RCU readers: some
-        // 25 ms a run, and as long as runs on other CPUs take (net/bpf/test_run.c and
-        // kernel/bpf/dispatcher.c, `bpf_dispatcher_change_prog`). An attached program stays in it, so
-        // this one is attached where no packet comes: to the loopback interface, which is down, of a
-        // namespace of its own, until the descriptor is closed. Without CAP_SYS_ADMIN runs begin
-        // slowly, and are longer.
+        // On x86 the kernel calls XDP programs through a dispatcher with a branch for each program in use.
+        // A run changes it at its start and its end, and waits for all RCU readers each time: some 25 ms
+        // per run, and as long as runs on other CPUs take (net/bpf/test_run.c and kernel/bpf/dispatcher.c,
+        // `bpf_dispatcher_change_prog`). An attached program stays in the dispatcher. So this one is
+        // attached where no packets arrive, until the descriptor is closed: to the loopback interface,
+        // which is down, of a private namespace. Without CAP_SYS_ADMIN runs start slowly, and are longer.
         let known = netns::private(|| {
             bpf::attach_permanently(program.as_fd(), LOOPBACK)
                 .map_err(|error| Error::system("attach", "a program of live frames", error))
@@ -71,12 +70,12 @@ impl LiveProgram {
         Ok(Self { program, frame, known })
     }
 
-    /// Returns true if a run begins and ends at once.
+    /// Returns true if runs start and end without delay.
     pub(super) fn is_quick(&self) -> bool {
         self.known.is_some()
     }
 
-    /// Makes the next packet, without sending it.
+    /// Makes the next packet without sending it.
     ///
     /// # Errors
     /// The program did not make one.
@@ -92,12 +91,12 @@ impl LiveProgram {
     /// Runs the program `times` times, or until this thread gets a signal.
     ///
     /// # Errors
-    /// The kernel does not support live frames, or none of this length.
+    /// The kernel does not support live frames, or not of this length.
     pub fn run(&self, times: u32) -> Result<RunEnd> {
         self.run_on(times, self.frame.len())
     }
 
-    /// Runs as [`run`](Self::run), on frames of `bytes` bytes at most.
+    /// Runs as [`run`](Self::run) does, on frames of at most `bytes` bytes.
     pub(super) fn run_on(&self, times: u32, bytes: usize) -> Result<RunEnd> {
         let frame = &self.frame[..bytes.min(self.frame.len())];
         match bpf::run_live(self.program.as_fd(), frame, times, BATCH) {
@@ -108,8 +107,8 @@ impl LiveProgram {
         }
     }
 
-    /// Explains EINVAL. A kernel with live frames rejects a too large batch before it checks the frame,
-    /// and by another errno (net/bpf/test_run.c, `bpf_prog_test_run_xdp`).
+    /// Explains EINVAL. A kernel with live frames rejects a batch that is too large before it checks the
+    /// frame, and with another errno (net/bpf/test_run.c, `bpf_prog_test_run_xdp`).
     fn refused(&self, error: io::Error) -> Error {
         let probe = bpf::run_live(self.program.as_fd(), &self.frame, 1, TOO_MANY);
         match probe.map_err(|error| error.raw_os_error()) {
@@ -125,26 +124,26 @@ impl LiveProgram {
     }
 }
 
-/// The interface by which a program's frames leave, in a map of one entry (`DEVMAP`, Linux 4.14).
+/// The interface through which a program's frames leave, in a map of one entry (`DEVMAP`, Linux 4.14).
 ///
-/// A redirect by index makes the kernel look up the interface for each frame, some 3 % of a frame's
-/// cost; one by a map does not (net/core/filter.c, `__xdp_do_redirect_frame`). The kernel removes the
-/// entry together with the interface.
+/// For a redirect by index the kernel looks up the interface for each frame, some 3 % of a frame's cost; a
+/// redirect by a map avoids that (net/core/filter.c, `__xdp_do_redirect_frame`). The kernel removes the
+/// entry when the interface is removed.
 #[derive(Debug)]
 pub struct Exit {
     interface: Interface,
     map: OwnedFd,
-    /// One counter: frames that found the map empty.
+    /// One counter: frames for which the map was empty.
     removed: SharedCounters,
     /// None without CAP_PERFMON or BTF.
     redirects: Option<Arc<RedirectSender>>,
 }
 
 impl Exit {
-    /// Creates an exit by an interface of this thread's network namespace.
+    /// Creates an exit through an interface of this thread's network namespace.
     ///
     /// # Errors
-    /// The interface does not exist; a missing privilege.
+    /// The interface does not exist, or a privilege is missing.
     pub fn by(interface: &Interface) -> Result<Self> {
         let failed = |error| privileged(error, "make a map for live frames to", &interface.name);
         let map = bpf::create_interface_map(c"sluice_exit", interface.index).map_err(failed)?;
@@ -158,7 +157,7 @@ impl Exit {
         &self.interface
     }
 
-    /// Ends a program by redirecting the frame. Clobbers R1 to R3.
+    /// Writes the end of a program: it redirects the frame. Clobbers R1 to R3.
     pub fn leave(&self, asm: &mut Assembler) {
         let end = asm.label();
         asm.load_map(R1, &self.map);
@@ -173,8 +172,8 @@ impl Exit {
         asm.exit();
     }
 
-    /// Returns the fate of the frames. Without CAP_PERFMON or BTF, only those are known that found the
-    /// interface removed.
+    /// Returns the fate of the frames. Without CAP_PERFMON or BTF, it includes only frames whose interface
+    /// was removed.
     pub fn counts(&self) -> RedirectCounts {
         let traced = self.redirects.as_ref().map(|sender| sender.counts()).unwrap_or_default();
         RedirectCounts { removed: self.removed.get(0), ..traced }
@@ -186,11 +185,11 @@ impl Exit {
     }
 }
 
-/// Checks that live frames can leave by an interface of the namespace `netns`, or of this thread's, as
+/// Checks that live frames can leave through an interface of the namespace `netns`, or of this thread's, as
 /// far as the kernel reports it (since 6.3).
 ///
 /// # Errors
-/// The interface is down; its driver takes no packets that a program redirects to it.
+/// The interface is down, or its driver does not accept redirected packets.
 pub fn leaves_by(interface: &Interface, netns: Option<&str>) -> Result<()> {
     let name = &interface.name;
     if !interface.up {

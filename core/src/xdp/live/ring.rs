@@ -11,13 +11,13 @@
 //!    the writer's  the program's  the program's      full: [head, tail)
 //! ```
 //!
-//! Each read of the other side's index moves a cache line between CPUs, so both are rare: the program
-//! reads `tail` when its copy shows no packet, the writer reads `head` when its copy shows no room, and
-//! the program publishes `head` once in [`PUBLISH`] packets and when it finds no more.
+//! Each read of the other side's index moves a cache line between CPUs, so such reads are rare. The program
+//! reads `tail` when its copy shows no packet; the writer reads `head` when its copy shows no room. The
+//! program publishes `head` once per [`PUBLISH`] packets and when it finds no more.
 //!
-//! Neither side trusts the other. An invalid index is ignored, and the program masks and bounds what it
-//! reads: whatever this memory contains, the program copies bytes of it into a frame with room for them,
-//! or refuses to.
+//! Neither side trusts the other. An invalid index is ignored, and the program masks and bounds everything
+//! it reads: whatever this memory contains, the program copies bytes of it into a frame with room for them,
+//! or refuses the packet.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,11 +38,11 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{AtomicU32, Ordering, Packet};
 
-/// Offsets in the memory. Two cache lines each, because processors fetch lines in pairs.
+/// Offsets in the memory. Each side's words have two cache lines, because processors fetch lines in pairs.
 pub(super) mod at {
     /// u32: packets written.
     pub(crate) const TAIL: i16 = 0;
-    /// u32: packets sent or refused, as the program has published.
+    /// u32: packets sent or refused, as published by the program.
     pub(crate) const HEAD: i16 = 128;
     /// u32: the program's own `HEAD`.
     pub(crate) const OWN_HEAD: i16 = 256;
@@ -52,7 +52,7 @@ pub(super) mod at {
     pub(crate) const EMPTY: i16 = 264;
     /// u64: packets handed to the interface.
     pub(crate) const PACKETS: i16 = 272;
-    /// u64: packets of an invalid length, which it refused.
+    /// u64: packets refused because of an invalid length.
     pub(crate) const REFUSED: i16 = 280;
     /// u64: reads of an invalid `TAIL`.
     pub(crate) const FAULTS: i16 = 288;
@@ -68,21 +68,21 @@ pub(super) mod slot {
     pub(crate) const PACKET: i32 = 4;
 }
 
-/// Packets between two updates of `HEAD`.
+/// Number of packets between two updates of `HEAD`.
 pub(super) const PUBLISH: u32 = 32;
 /// An Ethernet header: the shortest packet.
 pub(crate) const MIN_BYTES: u32 = 14;
-/// The longest live frame on pages of 4 KiB and with the usual 17 fragments of a packet
+/// The longest live frame on pages of 4 KiB and with the default 17 fragments of a packet
 /// (CONFIG_MAX_SKB_FRAGS). The kernel reserves 256 bytes of headroom, 320 of `skb_shared_info`, and 112 to
-/// 152 of its own, most on Linux 6.1 (net/bpf/test_run.c, `xdp_page_head`).
+/// 152 of its own, most of them on Linux 6.1 (net/bpf/test_run.c, `xdp_page_head`).
 pub const MAX_BYTES: u32 = 3368;
-/// Slots begin on cache lines of their own.
+/// Alignment of slots: a cache line.
 const LINE: u32 = 64;
-/// Reads of an empty ring, 30 to 80 ns each, before the thread goes to sleep.
+/// Number of reads of an empty ring, 30 to 80 ns each, before the thread goes to sleep.
 const IDLE_LOOKS: u64 = 1 << 13;
-/// Length of the first run after a sleep: more packets may follow at once.
+/// Length of the first run after a sleep, because more packets may follow at once.
 const FIRST_RUNS: u32 = 1 << 13;
-/// The writer's CPU is not known.
+/// Stands for an unknown CPU of the writer.
 const NO_CPU: usize = usize::MAX;
 
 /// Sizes of a ring.
@@ -95,8 +95,8 @@ pub(crate) struct LiveRingConfig {
 }
 
 impl LiveRingConfig {
-    /// Returns the size of a slot: an odd number of lines, so that the first lines of slots, the only
-    /// ones that short packets use, spread over all sets of the cache.
+    /// Returns the size of a slot: an odd number of cache lines. So the first lines of slots, the only ones
+    /// that short packets use, spread over all sets of the cache.
     pub(crate) fn slot_bytes(self) -> u32 {
         ((self.max_bytes + slot::PACKET as u32).div_ceil(LINE) | 1) * LINE
     }
@@ -113,9 +113,9 @@ pub(crate) struct LiveMemory {
     pub config: LiveRingConfig,
     mapping: Mmap,
     map: OwnedFd,
-    /// The thread sleeps, or is about to.
+    /// True if the thread sleeps, or is about to.
     asleep: AtomicBool,
-    /// The CPU on which the writer last ran; [`NO_CPU`] at first.
+    /// The CPU on which the writer last ran; [`NO_CPU`] before that.
     writer_cpu: AtomicUsize,
 }
 
@@ -123,7 +123,7 @@ impl LiveMemory {
     /// Creates an empty ring whose indices begin at `start`.
     ///
     /// # Errors
-    /// The kernel has no memory for it; a missing privilege.
+    /// The kernel has no memory for the ring, or a privilege is missing.
     pub(crate) fn new(config: LiveRingConfig, start: u32, object: &str) -> Result<Arc<Self>> {
         let failed = |error| {
             privileged(error, "make a ring for", object).remedy(format!(
@@ -146,7 +146,7 @@ impl LiveMemory {
     /// Returns one of the indices.
     #[inline]
     pub(super) fn index(&self, place: i16) -> &AtomicU32 {
-        // SAFETY: the word lies in the mapping, which `self` keeps, and is aligned to 4; the program
+        // SAFETY: the word lies in the mapping, which `self` keeps, and is aligned to 4. The program
         // accesses it as a whole, and this process as an atomic only.
         unsafe { self.mapping.at(place as usize).cast().as_ref() }
     }
@@ -167,8 +167,8 @@ impl LiveMemory {
         self.mapping.at(at::SLOTS as usize + before + offset)
     }
 
-    /// Counts the packets that wait for the program; 0 if the index is invalid. Only for the thread
-    /// that runs the program, between two runs.
+    /// Counts the packets that wait for the program; 0 if the index is invalid. Only for the thread that
+    /// runs the program, between two runs.
     pub(crate) fn waiting(&self) -> u32 {
         // Acquire: pairs with `LiveWriter::publish`; the thread sleeps if it sees no packet.
         let tail = self.index(at::TAIL).load(Ordering::Acquire);
@@ -184,8 +184,8 @@ impl LiveMemory {
         let first = self.index(at::OWN_HEAD).load(Ordering::Relaxed);
         let lengths = (0..self.waiting().min(FEW)).map(|i| {
             let place = self.slot(first.wrapping_add(i), slot::LENGTH as usize);
-            // SAFETY: in the mapping, aligned to a line; the packet is published, so the writer leaves
-            // it alone until the program, which runs on this thread, has sent it.
+            // SAFETY: in the mapping, aligned to a cache line. The packet is published, so the writer does
+            // not touch it until the program, which runs on this thread, has sent it.
             unsafe { place.cast::<u32>().read() }
         });
         let longest = lengths.max()?.clamp(MIN_BYTES, self.config.max_bytes);
@@ -203,12 +203,12 @@ impl AsFd for LiveMemory {
     }
 }
 
-/// Packets that the program has processed.
+/// Counts of packets that the program has processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LiveCounts {
     /// Packets handed to the interface.
     pub sent: u64,
-    /// Packets of an invalid length.
+    /// Packets with an invalid length.
     pub refused: u64,
 }
 
@@ -217,7 +217,7 @@ pub(crate) struct LiveCounts {
 pub(crate) struct LiveWriter {
     memory: Arc<LiveMemory>,
     cursor: Cursor,
-    /// Packets written and not published.
+    /// Packets written but not yet published.
     written: u32,
 }
 
@@ -228,15 +228,15 @@ impl LiveWriter {
         Self { memory: Arc::clone(memory), cursor, written: 0 }
     }
 
-    /// Returns for how many of `wanted` packets the ring has room.
+    /// Returns how many of `wanted` packets fit in the ring.
     #[inline]
     pub(crate) fn room(&mut self, wanted: u32) -> u32 {
         let head = self.memory.index(at::HEAD);
         self.cursor.look(head, wanted + self.written) - self.written
     }
 
-    /// Writes a packet, for which the ring must have [`room`](Self::room). Its length must be from
-    /// [`MIN_BYTES`] to the ring's `max_bytes`.
+    /// Writes a packet, for which the ring must have [`room`](Self::room). The packet's length must be
+    /// between [`MIN_BYTES`] and the ring's `max_bytes`.
     #[inline]
     pub(crate) fn write(&mut self, packet: &Packet<'_>) {
         let bytes = packet.captured_bytes();
@@ -245,16 +245,16 @@ impl LiveWriter {
         let index = self.cursor.index(self.written);
         let mut to = self.memory.slot(index, slot::PACKET as usize);
         for segment in packet.segments() {
-            // SAFETY: the slot has room for `max` bytes, and the segments have no more together; it is
-            // the writer's until it is published, because the program has released it. A program that
-            // releases it too early sends wrong bytes and nothing worse.
+            // SAFETY: the slot has room for `max` bytes, and the segments together have no more. The writer
+            // owns the slot until it is published, because the program has released it. If the program
+            // released it too early, it sends wrong bytes and nothing worse.
             unsafe {
                 to.copy_from_nonoverlapping(NonNull::from(segment).cast(), segment.len());
                 to = to.add(segment.len());
             }
         }
         let length = self.memory.slot(index, slot::LENGTH as usize);
-        // SAFETY: as above; the length stands in front of the packet, aligned to a line.
+        // SAFETY: as above; the length is in front of the packet, aligned to a cache line.
         unsafe { length.cast::<u32>().write(bytes as u32) };
         self.written += 1;
     }
@@ -273,23 +273,23 @@ impl LiveWriter {
     }
 }
 
-/// Sends the packets written into a ring, by a thread that runs its program while there are any.
+/// Sends the packets written into a ring: a thread runs the program while there are packets.
 #[derive(Debug)]
 pub(crate) struct LiveSender {
     /// Call [`publish`](Self::publish) after writing.
     pub writer: LiveWriter,
     pub memory: Arc<LiveMemory>,
     pub thread: LiveThread,
-    /// Writer and thread share the only CPU.
+    /// True if writer and thread share the only CPU.
     pub alone: bool,
 }
 
 impl LiveSender {
-    /// Creates a sender to an interface of this thread's network namespace, its thread asleep, and
-    /// pinned to `cpu` if given. While the interface is down, it `waits` or ends.
+    /// Creates a sender to an interface of this thread's network namespace. Its thread sleeps, and is
+    /// pinned to `cpu` if given. While the interface is down, the thread `waits` or ends.
     ///
     /// # Errors
-    /// A missing privilege; the kernel has no memory, no thread, or no live frames.
+    /// A privilege is missing, or the kernel has no memory, no thread, or no live frames.
     pub(crate) fn open(
         config: LiveRingConfig,
         interface: &Interface,
@@ -309,7 +309,7 @@ impl LiveSender {
         let LiveThreadConfig { exit, cpu, .. } = thread;
         let memory = LiveMemory::new(config, start, &exit.interface().name)?;
         let program = load(&memory, exit, Access::Direct).or_else(|error| match error {
-            // Without CAP_PERFMON: slower.
+            // Without CAP_PERFMON: a slower program.
             Error::Unsupported { .. } => load(&memory, exit, Access::Calls),
             error => Err(error),
         })?;
@@ -330,8 +330,8 @@ impl LiveSender {
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.writer.publish();
-        // Pairs with the fence in `Feed::next`: either the thread sees the packets, or this side sees
-        // that it is about to sleep.
+        // Pairs with the fence in `Feed::next`: either the thread sees the packets, or this side sees that
+        // the thread is about to sleep.
         fence(Ordering::SeqCst);
         let asleep = &self.memory.asleep;
         if asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed) {
@@ -340,12 +340,12 @@ impl LiveSender {
         }
     }
 
-    /// Tells the thread the writer's CPU, which it avoids. A writer that waits for room calls it now
+    /// Reports the writer's CPU to the thread, which avoids it. A writer that waits for room calls it now
     /// and then.
     #[inline]
     pub(crate) fn say_where(&self) {
         if let Ok(cpu) = sched_getcpu() {
-            // Pairs with the load in `Feed::avoid_writer`: a number that publishes nothing.
+            // Pairs with the load in `Feed::avoid_writer`: an independent number.
             self.memory.writer_cpu.store(cpu, Ordering::Relaxed);
         }
     }
@@ -385,19 +385,19 @@ pub(super) fn load(memory: &LiveMemory, exit: &Exit, access: Access) -> Result<L
 /// Decides the thread's next action.
 struct Feed {
     memory: Arc<LiveMemory>,
-    /// The CPUs to choose from; none if the thread is pinned, or there is one CPU.
+    /// The CPUs to choose from; none if the thread is pinned, or the host has one CPU.
     allowed: Option<Allowed>,
     /// The writer's CPU, which the thread avoids.
     avoided: usize,
-    /// Writer and thread share the only CPU.
+    /// True if writer and thread share the only CPU.
     alone: bool,
-    /// The frames' length in the last run.
+    /// Length of the frames in the last run.
     bytes: usize,
 }
 
 impl Feed {
-    /// Returns the next action: sleep after the program has found nothing for a while. On one CPU with
-    /// the writer at once, because no packet comes while the thread looks.
+    /// Returns the next action: to sleep once the program has found nothing for a while. If writer and
+    /// thread share the only CPU, it sleeps at once, because no packet can arrive while the thread polls.
     fn next(&mut self) -> Next {
         let Self { memory, alone, .. } = self;
         let waiting = memory.waiting();
@@ -410,8 +410,8 @@ impl Feed {
             }
             memory.asleep.store(false, Ordering::Relaxed);
         }
-        // A frame of the packet's length saves the program a call, and shortening a frame is cheaper
-        // than extending it.
+        // A frame of the packet's length saves the program a call, and shortening a frame is cheaper than
+        // extending it.
         self.bytes = memory.longest_waiting().unwrap_or(self.bytes);
         if *alone {
             return Next::RunOn(memory.waiting().into(), self.bytes);
@@ -420,8 +420,8 @@ impl Feed {
         Next::RunOn(u64::MAX, self.bytes)
     }
 
-    /// Moves off the writer's CPU. The thread does it itself, between two runs: the kernel cannot move
-    /// it during one, and the caller would wait.
+    /// Moves the thread off the writer's CPU. The thread does that itself between two runs: the kernel
+    /// cannot move it during a run, and a caller would wait.
     fn avoid_writer(&mut self) {
         // Pairs with the store of `say_where`.
         let writer = self.memory.writer_cpu.load(Ordering::Relaxed);

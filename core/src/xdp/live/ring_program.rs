@@ -42,7 +42,7 @@ pub(super) fn program(
     let [found, look, refused, dropped] = asm.labels();
     asm.mov(CONTEXT, R1);
     asm.load_map_value(RING, map, 0);
-    // R1: the packet's index.
+    // R1 = index of the packet.
     asm.load(Size::W, R1, RING + at::OWN_HEAD);
     asm.load(Size::W, R2, RING + at::OWN_TAIL);
     asm.jeq32(R1, R2, look);
@@ -50,7 +50,7 @@ pub(super) fn program(
     publish(&mut asm, R1);
     asm.place(found);
     take(&mut asm, config);
-    // Linux 6.1 learns a bound from "less" and "greater", not from "equal".
+    // Linux 6.1 derives a bound from "less" and "greater", but not from "equal".
     asm.jgt(LENGTH, config.max_bytes as i32, refused);
     asm.jlt(LENGTH, MIN_BYTES as i32, refused);
     set_length(&mut asm, access, refused);
@@ -67,10 +67,10 @@ pub(super) fn program(
     asm.finish()
 }
 
-/// Takes the packet with the index R1: SLOT = its slot's address, LENGTH = its length.
+/// Writes code that takes the packet with the index R1: SLOT = its slot's address, LENGTH = its length.
 fn take(asm: &mut Assembler, config: LiveRingConfig) {
     asm.mov(SLOT, R1);
-    // The mask keeps it within the ring, whatever the index is.
+    // The mask keeps the slot within the ring for any index.
     asm.and(SLOT, config.slots.cast_signed() - 1).mul(config.slot_bytes().cast_signed());
     asm.add(SLOT, at::SLOTS).add(RING);
     asm.add32(R1, 1);
@@ -78,7 +78,7 @@ fn take(asm: &mut Assembler, config: LiveRingConfig) {
     asm.load(Size::W, LENGTH, SLOT + slot::LENGTH);
 }
 
-/// Resizes the frame to LENGTH bytes, if necessary: that takes a call, and a reset of the frame when the
+/// Resizes the frame to LENGTH bytes if necessary. That takes a call, and a reset of the frame when the
 /// kernel reuses it.
 fn set_length(asm: &mut Assembler, access: Access, refused: Label) {
     let fits = asm.label();
@@ -123,8 +123,8 @@ fn copy(asm: &mut Assembler, config: LiveRingConfig, access: Access, refused: La
     asm.place(done);
 }
 
-/// Publishes the head and reads the tail. Goes on at `found`, with the index in R1, if there is a packet,
-/// otherwise at `none`.
+/// Publishes the head and reads the tail. Jumps to `found`, with the index in R1, if there is a packet, and
+/// otherwise to `none`.
 fn look_again(asm: &mut Assembler, config: LiveRingConfig, found: Label, none: Label) {
     let [empty, fault] = asm.labels();
     publish(asm, R1);
@@ -155,8 +155,8 @@ fn look(asm: &mut Assembler, to: Reg) {
     }
 }
 
-/// Publishes `done` as the head, if it has changed. Release: pairs with the writer's acquiring read of
-/// the head (`Cursor::look`). x86 does no store before an earlier load; elsewhere as in [`look`].
+/// Publishes `done` as the head, if it has changed. Release: pairs with the writer's acquiring read of the
+/// head (`Cursor::look`). x86 does not move a store before an earlier load; elsewhere as in [`look`].
 fn publish(asm: &mut Assembler, done: Reg) {
     let known = asm.label();
     asm.load(Size::W, R2, RING + at::HEAD);

@@ -18,7 +18,7 @@ use sluicegate_base::ring::{Meta, Ordering, Packet};
 const PATIENCE: Duration = Duration::from_secs(60);
 const CONFIG: LiveRingConfig = LiveRingConfig { slots: 64, max_bytes: 1518 };
 
-/// A lab with a receiver on its right side and a sender on its left.
+/// A lab with a receiver on the right side and a sender on the left.
 struct Bench {
     _lab: Lab,
     receiver: Port,
@@ -135,14 +135,14 @@ fn an_invalid_frame_is_not_reported_as_a_kernel_without_live_frames() {
     }
 }
 
-/// A run without an end would block all that wait for RCU readers.
+/// A run that never ends would block everything that waits for RCU readers.
 #[test]
 fn a_run_ends_by_itself_while_more_is_to_be_sent() {
     if !tests::is_root() {
         return;
     }
     let program = dropping(60);
-    // It drops all: nothing is sent.
+    // The program drops all frames, so nothing is sent.
     let exit = Arc::new(Exit::by(&link::interface(None, "lo").unwrap()).unwrap());
     let asked = Arc::<AtomicU64>::default();
     let asked_there = Arc::clone(&asked);
@@ -185,7 +185,7 @@ fn a_length_that_no_packet_has_is_refused_and_the_next_packet_sent() {
         let index = bench.memory().index(at::TAIL).load(Ordering::Relaxed);
         bench.sender.writer.write(&Packet::new(&Meta::default(), &before));
         let place = bench.memory().slot(index, slot::LENGTH as usize);
-        // SAFETY: the length of a slot that is not published.
+        // SAFETY: the length field of a slot that is not published.
         unsafe { place.cast::<u32>().write(length) };
         bench.sender.publish();
         bench.send([100 + number]);
@@ -205,7 +205,7 @@ fn an_invalid_tail_is_ignored() {
         let load = || load(&memory, &Exit::by(&interface)?, access);
         let program = netns::run_in(Some(&left), load).unwrap();
         let mut writer = LiveWriter::new(&memory, 7);
-        // Without a thread: the test runs the program.
+        // Without a thread: the test runs the program itself.
         let run = |times| program.run(times).map(|ended| assert_eq!(ended, RunEnd::Done));
         hand_over(&mut writer, 0..10);
         match run(10) {

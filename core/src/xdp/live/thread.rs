@@ -1,4 +1,4 @@
-//! A thread that runs a program of live frames again and again, and the signal that ends a run.
+//! A thread that runs a live-frame program repeatedly, and the signal that ends a run.
 #![allow(unsafe_code)]
 
 use std::os::unix::thread::JoinHandleExt;
@@ -18,7 +18,7 @@ use crate::xdp::RedirectCounts;
 
 /// Pause between two checks of an interface that is down.
 const DOWN_INTERVAL: Duration = Duration::from_millis(50);
-/// Pause between two signals to a thread that is to end: it may be about to begin a run.
+/// Pause between two signals to a thread that should end, because it may be about to start a run.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(1);
 /// Time between two checks of the interface.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -26,9 +26,9 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// The next action of a [`LiveThread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Runs the program this many times at most, fewer if that would take long or a signal comes.
+    /// Runs the program at most this many times, fewer if that takes long or a signal arrives.
     Run(u64),
-    /// Runs as `Run`, on frames of this many bytes at most.
+    /// Runs the program as `Run` does, on frames of at most this many bytes.
     RunOn(u64, usize),
     /// Sleeps until it is [woken](LiveThread::wake).
     Sleep,
@@ -39,33 +39,33 @@ pub enum Next {
 /// Configuration of a [`LiveThread`].
 #[derive(Clone, Debug)]
 pub struct LiveThreadConfig {
-    /// Its interface is one of this thread's network namespace. When it goes down or is removed, the
-    /// thread ends with an error: the program does not notice.
+    /// The exit through an interface of this thread's network namespace. When the interface goes down or is
+    /// removed, the thread ends with an error: the program does not notice.
     pub exit: Arc<Exit>,
     /// The CPU to pin the thread to.
     pub cpu: Option<usize>,
-    /// Length of the first run after the start and each waking: a compromise between much to send and
-    /// nothing.
+    /// Length of the first run after the start and after each wake-up: a compromise between many packets to
+    /// send and none.
     pub first_runs: u32,
-    /// Waits for an interface that is down, in place of ending.
+    /// Waits while the interface is down, in place of ending.
     pub waits: bool,
 }
 
-/// A thread that runs a program until it is told to end, or has nothing more to do.
+/// A thread that runs a program until it is stopped, or has nothing more to do.
 #[derive(Debug)]
 pub struct LiveThread {
-    /// None once it is joined. Returns its result, its CPU share, and the program.
+    /// None once the thread is joined. Returns its result, its CPU share, and the program.
     thread: Option<JoinHandle<(Result<()>, f64, LiveProgram)>>,
-    /// The share of its time that it was on a CPU, once it is joined.
+    /// The share of time that the thread was on a CPU, once it is joined.
     busy: f64,
-    /// The program, once the thread is joined. It is dropped with the others at the end: forgetting a
-    /// program delays the runs of others, and interface queries, in the kernel.
+    /// The program, once the thread is joined. It is dropped at the end, together with the other programs:
+    /// unregistering a program delays runs of others, and interface queries, in the kernel.
     _program: Option<LiveProgram>,
     state: Arc<ThreadState>,
     exit: Arc<Exit>,
 }
 
-/// Shared by a [`LiveThread`] and its thread.
+/// State shared by a [`LiveThread`] and its thread.
 #[derive(Debug)]
 struct ThreadState {
     ends: AtomicBool,
@@ -77,7 +77,7 @@ impl LiveThread {
     /// Starts the thread. It calls `next` before each run.
     ///
     /// # Errors
-    /// The system has no thread or no socket left.
+    /// The system has no thread or socket left.
     pub fn start(
         program: LiveProgram,
         config: &LiveThreadConfig,
@@ -124,16 +124,17 @@ impl LiveThread {
         }
     }
 
-    /// Returns the interface's MTU at the last check; 0 while the thread waits for it to be up.
+    /// Returns the interface's MTU at the last check; 0 while the thread waits for the interface.
     #[inline]
     pub(crate) fn mtu(&self) -> u32 {
-        // Pairs with the thread's store: a number that publishes nothing.
+        // Pairs with the thread's store: an independent number.
         self.state.mtu.load(Ordering::Relaxed)
     }
 
-    /// Tells the thread to end, without waiting: to end several, tell all of them first.
+    /// Requests the thread to end, without waiting. To end several threads, call this for all of them
+    /// first.
     pub fn tell(&self) {
-        // Pairs with the thread's load; the signal or the waking orders the two.
+        // Pairs with the thread's load; the signal or the wake-up orders the two.
         self.state.ends.store(true, Ordering::Release);
         if let Some(thread) = &self.thread {
             send_signal(thread);
@@ -141,16 +142,16 @@ impl LiveThread {
         }
     }
 
-    /// Ends the thread and waits for it: a millisecond or two.
+    /// Ends the thread and waits for it, which takes a millisecond or two.
     ///
     /// # Errors
-    /// The reason if the thread had failed; reported once.
+    /// The thread's own error, if it failed; reported once.
     pub fn end(&mut self) -> Result<()> {
         self.tell();
         let Some(thread) = self.thread.take() else { return Ok(()) };
         while !thread.is_finished() {
             std::thread::sleep(SIGNAL_INTERVAL);
-            // It may have been about to begin a run when it was told.
+            // The thread may have been about to start a run when it was told.
             send_signal(&thread);
         }
         let (ran, busy, program) =
@@ -159,12 +160,12 @@ impl LiveThread {
         ran
     }
 
-    /// Returns the fate of its frames: exact after [`end`](Self::end).
+    /// Returns the fate of the thread's frames: exact after [`end`](Self::end).
     pub fn redirects(&self) -> RedirectCounts {
         self.exit.counts()
     }
 
-    /// Returns the share of its time that it was on a CPU; known after [`end`](Self::end).
+    /// Returns the share of time that the thread was on a CPU; known after [`end`](Self::end).
     pub fn busy(&self) -> f64 {
         self.busy
     }
@@ -172,7 +173,7 @@ impl LiveThread {
 
 impl Drop for LiveThread {
     fn drop(&mut self) {
-        // An error is of no interest to a caller that drops it.
+        // A caller that drops the thread does not need the error.
         let _ = self.end();
     }
 }
@@ -232,20 +233,20 @@ impl Runs {
     }
 }
 
-/// Duration of a run that begins quickly.
+/// Maximum duration of a run that starts quickly.
 const RUN_TIME: Duration = Duration::from_millis(10);
-/// Duration of a run that takes long to set up.
+/// Maximum duration of a run with a slow setup.
 const LONG_RUN_TIME: Duration = Duration::from_millis(500);
-/// Runs that take longer than their setup, however short the packets.
+/// Minimum number of packets per run, so that a run takes longer than its setup, however short the packets.
 const MIN_RUNS: u32 = 1 << 12;
 
-/// How often the program runs in one call of the kernel.
+/// The number of program runs in one call of the kernel.
 ///
 /// During a call the kernel holds the RCU read lock, except when it lets another thread run
-/// (net/bpf/test_run.c, `bpf_test_timer_continue`): on a CPU of its own, never. A change of any XDP
-/// program waits for all readers, and so for the end of the call. Therefore a call ends after a while,
-/// and the next begins at once. Its setup takes some 20 µs, or 25 ms for a program that the kernel does
-/// not know before.
+/// (net/bpf/test_run.c, `bpf_test_timer_continue`): on a CPU of its own, never. A change of any XDP program
+/// waits for all readers, and so for the end of the call. Therefore a call ends after a while, and the next
+/// starts at once. Its setup takes some 20 µs, or 25 ms for a program that the kernel does not have
+/// registered.
 #[derive(Debug)]
 struct RunLength {
     first: u32,
@@ -254,12 +255,12 @@ struct RunLength {
 }
 
 impl RunLength {
-    /// `quick`: calls begin and end at once.
+    /// Makes the length of the first call. `quick`: calls start and end without delay.
     fn new(first: u32, quick: bool) -> Self {
         Self { first, times: first, time: if quick { RUN_TIME } else { LONG_RUN_TIME } }
     }
 
-    /// Starts over with the first length.
+    /// Starts again with the first length.
     fn begin_anew(&mut self) {
         self.times = self.first;
     }
@@ -269,7 +270,7 @@ impl RunLength {
         u32::try_from(times).map_or(self.times, |times| times.min(self.times))
     }
 
-    /// Adapts the length to the duration of a call, by a factor of two at most.
+    /// Adapts the length to the duration of a call, at most by a factor of two.
     fn took(&mut self, times: u32, time: Duration) {
         if times < self.times {
             return;
@@ -280,29 +281,29 @@ impl RunLength {
     }
 }
 
-/// Interrupts a run. Without a handler it is ignored, and few programs have one.
+/// The signal that interrupts a run. Without a handler the kernel ignores it, and few programs have one.
 const SIGNAL: Signal = Signal::SIGURG;
 
-/// Makes the signal interrupt system calls and do nothing else.
+/// Installs a handler that does nothing, so that the signal interrupts system calls.
 fn install_handler() -> nix::Result<()> {
     extern "C" fn ignore(_: libc::c_int) {}
     static INSTALLED: OnceLock<nix::Result<SigAction>> = OnceLock::new();
-    // No SA_RESTART: the call must end.
+    // No SA_RESTART, because the call must end.
     let action = SigAction::new(SigHandler::Handler(ignore), SaFlags::empty(), SigSet::empty());
     // SAFETY: the handler does nothing, which a signal handler may do.
     let install = || unsafe { sigaction(SIGNAL, &action) };
     INSTALLED.get_or_init(install).map(|_| ())
 }
 
-/// Unblocks the signal in this thread, which starts with all blocked: the program's own threads take
-/// those that are meant for the process.
+/// Unblocks the signal in this thread, which starts with all signals blocked: the program's own threads
+/// take signals that are sent to the process.
 fn unblock_signal() -> nix::Result<()> {
     SigSet::from(SIGNAL).thread_unblock()
 }
 
 /// Sends the signal to a thread.
 fn send_signal<T>(thread: &JoinHandle<T>) {
-    // The thread is not joined, so its id is still its own; an error means that it has ended.
+    // The thread is not joined, so its id is still valid; an error means that it has ended.
     let _ = pthread_kill(thread.as_pthread_t(), SIGNAL);
 }
 
@@ -310,7 +311,7 @@ fn send_signal<T>(thread: &JoinHandle<T>) {
 mod tests {
     use super::*;
 
-    /// Returns the duration of a call after many, if a packet takes `each`.
+    /// Returns the duration of a call after many calls, if a packet takes `each`.
     fn after(length: &mut RunLength, each: Duration) -> Duration {
         for _ in 0..40 {
             let times = length.at_most(u64::MAX);

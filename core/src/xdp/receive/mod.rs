@@ -1,9 +1,8 @@
-//! Receiving: frames that come back full from the receive ring, and go out empty to the fill
-//! ring.
+//! Receiving: full frames come back from the receive ring, and empty ones go out to the fill ring.
 //!
-//! For each packet, the slot takes the packet's frame, and the slot's previous buffer goes to the
-//! kernel in exchange: ring and kernel each keep their number of buffers, and nothing is copied. If
-//! the fill ring has no room, the buffer waits for the next call.
+//! For each packet, the slot takes the packet's frame, and the kernel gets the slot's previous buffer in
+//! exchange. The ring and the kernel each keep their number of buffers, and nothing is copied. If the fill
+//! ring has no room, the buffer waits for the next call.
 
 use std::sync::Arc;
 
@@ -38,10 +37,10 @@ pub struct Received {
 pub struct ReceiverStats {
     /// Packets put into slots.
     pub received: u64,
-    /// Packets of more slots than the ring has.
+    /// Packets that need more slots than the ring has.
     pub too_long: u64,
-    /// Packets with an invalid piece: outside the pool, in a frame that was not lent, or beyond its
-    /// frame's end.
+    /// Packets with an invalid piece: outside the pool, in a frame that was not lent, or beyond its frame's
+    /// end.
     pub refused: u64,
     /// Reads of an invalid kernel index.
     pub index_faults: u64,
@@ -67,12 +66,12 @@ impl XskReceiver {
             stamps.begin_batch();
         }
         let received = self.rings.receive(ring);
-        // In every call, not only after a refill: the kernel may ask later.
+        // In every call, not only after a refill, because the kernel may request it later.
         self.socket.drive_rx(self.rings.fill.needs_wakeup(), received.packets == 0)?;
         Ok(received)
     }
 
-    /// Counts the packets, or pieces of packets, that have arrived and are not in slots yet.
+    /// Counts the packets, or pieces of packets, that have arrived but are not in slots yet.
     #[inline]
     pub fn available(&mut self) -> u32 {
         self.rings.rx.peek()
@@ -83,17 +82,17 @@ impl XskReceiver {
         self.rings.stamps = (stamp != Stamp::None).then(|| Stamps::new(stamp));
     }
 
-    /// Limits the bytes shown of each packet, 1 at least; its metadata has the full length.
+    /// Limits the bytes shown of each packet, at least 1; its metadata has the full length.
     pub fn set_snaplen(&mut self, bytes: u32) {
         self.rings.snaplen = bytes.max(1);
     }
 
-    /// Returns the socket, for an XSKMAP, its statistics and waiting.
+    /// Returns the socket, to use in an XSKMAP, for statistics, or to wait.
     pub fn socket(&self) -> &Arc<XskSocket> {
         &self.socket
     }
 
-    /// Returns the counters since it was opened. The socket has the kernel's.
+    /// Returns the counters since the receiver was opened. The socket has the kernel's counters.
     pub fn stats(&self) -> ReceiverStats {
         self.rings.stats()
     }
@@ -113,15 +112,15 @@ pub(super) struct RxRings {
     fill: Producer<u64>,
     /// Frames lent to the kernel.
     lent: Frames,
-    /// Buffers that wait for room in the fill ring. Their number and that of the lent ones add up to a
-    /// constant, so the vector never grows.
+    /// Buffers that wait for room in the fill ring. The number of waiting and lent buffers is constant, so
+    /// the vector never grows.
     spare: Vec<u32>,
-    /// The packet whose end has not arrived: its slots, behind the ring's tail, and their bytes.
+    /// The packet whose end has not arrived: its slots, after the ring's tail, and their bytes.
     unfinished: Unfinished,
-    /// The rest of the arriving packet is discarded.
+    /// True if the rest of the arriving packet is discarded.
     discarding: bool,
     snaplen: u32,
-    /// Reads the times in front of packets, if they have one.
+    /// Reads the timestamps in front of packets, if there are any.
     stamps: Option<Stamps>,
     stats: ReceiverStats,
 }
@@ -133,7 +132,7 @@ struct Unfinished {
 }
 
 impl RxRings {
-    /// Lends `frames` to the kernel; the caller must be their only holder.
+    /// Lends `frames` to the kernel. The caller must be their only holder.
     pub(super) fn new(
         umem: &Umem,
         rx: Consumer<xdp_desc>,
@@ -201,7 +200,7 @@ impl RxRings {
         match self.admit(descriptor) {
             Some(place) if self.discarding => self.spare.push(place.buffer),
             Some(FrameAddress { buffer, offset, bytes }) => {
-                // While bytes are left, all pieces before were shown whole.
+                // While bytes are left, all previous pieces were shown completely.
                 let left = self.snaplen.saturating_sub(self.unfinished.bytes);
                 if left == 0 {
                     self.spare.push(buffer);
@@ -243,8 +242,8 @@ impl RxRings {
         Some(slots)
     }
 
-    /// Validates a piece and takes its frame back; none if it is invalid. A lent frame with an invalid
-    /// length is taken back, too.
+    /// Validates a piece and takes its frame back. None if the piece is invalid. A lent frame with an
+    /// invalid length is taken back, too.
     #[inline]
     fn admit(&mut self, descriptor: xdp_desc) -> Option<FrameAddress> {
         let buffer = self.umem.frame_of(descriptor.addr)?;
@@ -256,14 +255,14 @@ impl RxRings {
         place
     }
 
-    /// Discards the arriving packet up to its end. Its slots keep the frames they have taken.
+    /// Discards the arriving packet up to its end. Its slots keep the frames that they took.
     fn discard(&mut self) {
         self.unfinished = Unfinished::default();
         self.discarding = true;
     }
 
-    /// Gives the kernel as many empty frames as the fill ring has room for, most recently used first:
-    /// they are still in the cache.
+    /// Gives the kernel as many empty frames as the fill ring has room for, the most recently used first,
+    /// because they are still in the cache.
     #[inline]
     fn refill(&mut self) {
         let n = self.fill.reserve(self.spare.len() as u32);
@@ -283,7 +282,7 @@ impl RxRings {
         ReceiverStats { index_faults: self.rx.faults() + self.fill.faults(), ..self.stats }
     }
 
-    /// Takes all frames that are not in slots. The kernel may use them until the socket has ended.
+    /// Takes all frames that are not in slots. The kernel may use them until the socket is closed.
     pub(super) fn take_frames(&mut self) -> Vec<u32> {
         let mut frames = self.lent.drain();
         frames.append(&mut self.spare);

@@ -1,4 +1,4 @@
-//! Receiving from a kernel that behaves, one that is slow, and one that breaks the protocol.
+//! Receiving from a correct kernel, from a slow one, and from one that breaks the protocol.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ const FRAMES: u32 = 8;
 /// Indices that are about to wrap.
 const START: u32 = u32::MAX - 3;
 
-/// Returns a receive ring of `slots` slots, the rings behind it, and the mock kernel behind those.
+/// Returns a receive ring of `slots` slots, the socket's rings, and the mock kernel on their other side.
 fn scene(slots: u32, fill_entries: u32) -> (Ring, RxRings, Deliverer) {
     let pool = Pool::new(PoolConfig { buffers: BUFFERS, ..PoolConfig::default() }).unwrap();
     let ring = Ring::receive(&pool, slots).unwrap();
@@ -32,7 +32,7 @@ fn drain(ring: &mut Ring) -> Vec<Vec<u8>> {
     seen
 }
 
-/// Asserts that each buffer of the pool has at most one holder: a slot, the kernel, or the spare ones.
+/// Asserts that each buffer of the pool has at most one holder: a slot, the kernel, or the spare list.
 fn assert_no_buffer_is_lost(ring: &Ring, rings: &mut RxRings) {
     let slots = (0..ring.num_slots()).map(|i| ring.slot(i).buffer());
     let mut held: Vec<u32> = slots.chain(rings.take_frames()).collect();
@@ -72,7 +72,7 @@ fn packets_come_out_as_they_went_in_and_frames_go_round() {
     }
 }
 
-/// The kernel says late which entries of the fill ring it has used (xskq_cons_get_entries).
+/// The kernel reports late which entries of the fill ring it has used (xskq_cons_get_entries).
 #[test]
 fn a_fill_ring_without_room_is_filled_later() {
     let (mut ring, mut rings, mut kernel) = scene(6, 8);
@@ -173,7 +173,7 @@ fn no_more_bytes_are_shown_than_are_wanted() {
         assert_eq!(rings.stats(), counts(9, 0, 0), "{why}");
         assert_no_buffer_is_lost(&ring, &mut rings);
     }
-    // What is not shown takes no slot: a packet of more pieces than there are slots has room.
+    // Bytes that are not shown take no slot: a packet with more pieces than slots fits.
     let (mut ring, mut rings, mut kernel) = scene(4, 16);
     rings.snaplen = 50;
     assert!(kernel.deliver(&[&[1; 20][..]; 5]));
@@ -219,7 +219,7 @@ fn what_a_lying_kernel_shows_is_refused_and_no_buffer_gets_two_holders() {
         rings.receive(&mut ring);
         assert_eq!(rings.stats().refused, refused, "{why}");
         assert!(drain(&mut ring).iter().all(|it| it.len() == 60), "{why}");
-        // It ends the endless one, and goes on as it should.
+        // The kernel ends the endless packet, and continues correctly.
         assert!(kernel.deliver(&[&[8; 60]]), "{why}");
         rings.receive(&mut ring);
         drain(&mut ring);
@@ -269,7 +269,7 @@ proptest! {
         rings.snaplen = snaplen;
         for (addr, len, options, released) in shown {
             kernel.free.extend(kernel.fill.take_all());
-            // Half of them in frames that it has.
+            // Half of them in frames that the kernel holds.
             let addr = match kernel.free.pop_front() {
                 Some(frame) if addr % 2 == 0 => frame + addr % 2048,
                 _ => addr,

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::link::{Channels, Ethtool, Interface};
 use crate::xdp::bpf::{self, AttachFailure, Mode, Write};
 
-/// Name of the resident program, by which processes recognise it.
+/// Name of the resident program, by which other processes recognise it.
 pub(super) const PROGRAM: &str = "sluice_ingress";
 const LAST_STAGE: &str = "sluice_end";
 
@@ -26,9 +26,8 @@ const ONE_BUFFER_MTU: u32 = 3000;
 /// `BPF_F_XDP_HAS_FRAGS` of linux/bpf.h, Linux 5.18.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// Attaches the program; with `metadata`, and where possible, behind a reader of the driver's
-/// metadata. None if another program is attached meanwhile. The second value says why the mode is not
-/// native.
+/// Attaches the program. With `metadata`, and if possible, it runs after a reader of the driver's metadata.
+/// None if another program is attached meanwhile. The second value describes why the mode is not native.
 pub(super) fn attach(
     interface: &Interface,
     wish: ModeWish,
@@ -47,8 +46,9 @@ pub(super) fn attach(
     let mut reason = None;
     loop {
         let first = reader.as_ref().map_or(program.as_fd(), |reader| reader.as_fd());
-        // The maps are opened before the link: a killed process closes its files from the last on, and
-        // the map of stages is emptied with its last descriptor, which thus outlives the link.
+        // The maps are opened before the link. A killed process closes its files from the last one on, and
+        // the map of stages is emptied when its last descriptor is closed. So that descriptor outlives the
+        // link.
         let look = || Ok((bpf::program_id(first)?, bpf::maps_of(first)?));
         let (id, maps) = look()
             .map_err(|error| privileged(error, "look at the XDP program of", &interface.name))?;
@@ -60,7 +60,7 @@ pub(super) fn attach(
                 return Ok(Some((resident, reason)));
             }
             Ok(None) => return Ok(None),
-            // The driver may refuse only the bound reader: try without.
+            // The driver may reject only the device-bound reader: try without it.
             Err(refusal) if reader.is_ok() && refusal.is_of_mode() => {
                 reader = Err(format!("the driver of {} refused it: {refusal}", interface.name));
             }
@@ -85,7 +85,8 @@ pub(super) fn attach(
     }
 }
 
-/// Loads a metadata reader that tail-calls `program`, with its name and maps; or says why it cannot.
+/// Loads a metadata reader that tail-calls `program`, with the program's name and maps. The error describes
+/// why that is not possible.
 fn reader(interface: &Interface, program: BorrowedFd<'_>) -> std::result::Result<OwnedFd, String> {
     let failed = |error: io::Error| error.to_string();
     let maps = bpf::maps_of(program).map_err(failed)?;
@@ -123,7 +124,7 @@ fn needs_frags(interface: &Interface) -> bool {
     interface.mtu > ONE_BUFFER_MTU
 }
 
-/// Sets sizes and constants that are known only at run time.
+/// Sets the sizes and constants that are known only at run time.
 fn prepare(open: &mut OpenObject, frags: bool) -> libbpf_rs::Result<()> {
     let cpus = libbpf_rs::num_possible_cpus()? as u32;
     for mut map in open.maps_mut() {
@@ -135,7 +136,7 @@ fn prepare(open: &mut OpenObject, frags: bool) -> libbpf_rs::Result<()> {
                     shared::write_constants(value, frags);
                 }
             }
-            // Its one constant: `frags`.
+            // The only constant: `frags`.
             name if name.ends_with(".rodata") => {
                 map.set_initial_value(&u32::from(frags).to_ne_bytes())?
             }
@@ -148,8 +149,8 @@ fn prepare(open: &mut OpenObject, frags: bool) -> libbpf_rs::Result<()> {
     Ok(())
 }
 
-/// Installs the last stage, and binds the maps that only users use to the program, so that other
-/// processes find them.
+/// Installs the last stage. Binds the maps that only users access to the program, so that other processes
+/// find them.
 fn complete(object: &Object) -> io::Result<()> {
     let ingress = program(object, PROGRAM).map_err(io::Error::other)?;
     for name in ["sluice_owned", "sluice_owners"] {
@@ -191,8 +192,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Attaches a program; none if the interface has one already. Call it in the interface's network
-/// namespace.
+/// Attaches a program. None if the interface already has one. Call it in the interface's network namespace.
 fn try_attach(
     program: BorrowedFd<'_>,
     interface: &Interface,
@@ -204,7 +204,7 @@ fn try_attach(
         Err(error) if !has_reason(&error) => return Err(Refusal { error, reason: None }),
         Err(_) => {}
     }
-    // Again, recording the reason: most attachments succeed and need no recorder.
+    // Attaches again to record the reason: most attachments succeed and need no recorder.
     let listener = AttachFailure::listen();
     let error = match bpf::attach(program, interface.index, mode) {
         Ok(link) => return Ok(Some(link)),
@@ -216,17 +216,17 @@ fn try_attach(
     Err(Refusal { error, reason })
 }
 
-/// Returns true if another program is, or was a moment ago, on the interface.
+/// Returns true if another program is on the interface, or was a moment ago.
 fn is_taken(error: &io::Error, interface: &Interface) -> bool {
     match error.raw_os_error() {
         Some(libc::EBUSY) => true,
-        // The kernel also returns it where a bridge or a bond above the interface has a program.
+        // The kernel also returns it if a bridge or a bond above the interface has a program.
         Some(libc::EEXIST) => bpf::attached(interface.index).is_ok_and(|found| found.is_some()),
         _ => false,
     }
 }
 
-/// Returns true if the interface or its driver may be the reason, not this process.
+/// Returns true if the reason may be the interface or its driver, not this process.
 fn has_reason(error: &io::Error) -> bool {
     use libc::{EACCES, EINTR, EMFILE, ENFILE, ENODEV, ENXIO, EPERM};
     let others = [EACCES, EINTR, EMFILE, ENFILE, ENODEV, ENXIO, EPERM];

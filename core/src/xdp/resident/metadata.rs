@@ -6,15 +6,15 @@
 //!                 `---> sluice_metadata: a value for each CPU -------------'
 //! ```
 //!
-//! Only a program loaded for one interface may call its driver (bpf_xdp_metadata_rx_timestamp, _hash;
-//! Linux 6.3), and such programs cannot be in maps of programs (bpf_prog_map_compatible), as the
-//! stages' are. So the reader runs before all others, calls the driver, and tail-calls the resident
-//! program. A bound program can tail-call an unbound one since Linux 6.16, and in 6.12.34
+//! Only a program loaded for one interface may call its driver (bpf_xdp_metadata_rx_timestamp, _hash; Linux
+//! 6.3), and such programs cannot be in maps of programs (bpf_prog_map_compatible), unlike the stages'
+//! programs. So the reader runs before all others, calls the driver, and tail-calls the resident program. A
+//! device-bound program can tail-call an unbound one since Linux 6.16, and in 6.12.34
 //! (bpf_check_tail_call).
 //!
-//! The reader has the resident program's name and maps, so that other processes find either the same
-//! way. It calls the driver only while claims exist. Reader and stages run on one CPU for a packet, so
-//! the value is that packet's.
+//! The reader has the resident program's name and maps, so that other processes find either program the
+//! same way. It calls the driver only while claims exist. Reader and stages handle a packet on the same
+//! CPU, so the value belongs to that packet.
 
 use std::ffi::CStr;
 use std::mem::{offset_of, size_of};
@@ -28,7 +28,7 @@ use crate::filter::ebpf::{Assembler, Helper, Insn, KernelFunction, Size, xdp_act
 use crate::link::{self, Interface, Metadata, XdpAbilities};
 use crate::xdp::bpf::{self, ProgramMap};
 
-/// The resident program's name, so that processes looking for it find the reader.
+/// The resident program's name, so that processes that search for it find the reader.
 const NAME: &CStr = c"sluice_ingress";
 
 /// Name of the map.
@@ -37,9 +37,9 @@ pub(super) const MAP: &str = "sluice_metadata";
 /// The map's value: the driver's metadata of the packet that this CPU processes.
 #[repr(C)]
 struct Value {
-    /// The card's clock in ns; 0 without a time.
+    /// Time of the card's clock in ns; 0 if the packet has none.
     time_ns: u64,
-    /// 0 without a hash.
+    /// The packet's hash; 0 if it has none.
     hash: u32,
     reserved: u32,
 }
@@ -59,7 +59,7 @@ const HASH: i16 = -24;
 const HASH_TYPE: i16 = -32;
 
 /// Loads a reader for one interface of this thread's network namespace, which tail-calls the resident
-/// program that uses `maps`. The error says why there is none.
+/// program that uses `maps`. The error describes why there is none.
 pub(super) fn load_reader(
     interface: &Interface,
     frags: bool,
@@ -94,8 +94,8 @@ pub(super) fn load_reader(
     })
 }
 
-/// Says why the driver of an interface of this thread's network namespace reports no packet times; none
-/// if it does.
+/// Describes why the driver of an interface of this thread's network namespace reports no packet times.
+/// None if it does.
 pub(crate) fn obstacle(interface: &Interface) -> Option<String> {
     match link::xdp_abilities(None, interface) {
         Ok(abilities) => nothing_told(&interface.name, abilities),
@@ -126,7 +126,7 @@ fn call_only(time: KernelFunction, hash: KernelFunction) -> Option<Vec<Insn>> {
     asm.finish().ok()
 }
 
-/// Builds the reader; `ask` writes time and hash to the zeroed stack, with the context in R6.
+/// Builds the reader. `ask` writes time and hash to the zeroed stack; R6 is the context.
 fn reader(
     maps: &[ProgramMap],
     value: &OwnedFd,
@@ -145,7 +145,7 @@ fn reader(
     asm.load_map_value(R1, control, PRESENT_AT);
     asm.load(Size::DW, R1, R1 + 0);
     asm.jset32(R1, claims.cast_signed(), wanted);
-    // A claim taken just now finds zeros in place of another packet's metadata.
+    // A claim that was taken just now finds zeros, not another packet's metadata.
     asm.jump(tell);
     asm.place(wanted);
     ask(&mut asm);
@@ -175,8 +175,8 @@ fn ask(asm: &mut Assembler, time: KernelFunction, hash: KernelFunction) {
     ask_for(asm, hash, &[HASH, HASH_TYPE]);
 }
 
-/// Calls a driver function that writes to stack offsets. On an errno (ENODATA or EOPNOTSUPP without a
-/// value) the first offset is zeroed.
+/// Calls a driver function that writes to stack offsets. If it returns an errno (ENODATA or EOPNOTSUPP
+/// without a value), the first offset is zeroed.
 fn ask_for(asm: &mut Assembler, function: KernelFunction, to: &[i16]) {
     let answered = asm.label();
     asm.mov(R1, R6);
@@ -190,7 +190,7 @@ fn ask_for(asm: &mut Assembler, function: KernelFunction, to: &[i16]) {
     asm.place(answered);
 }
 
-/// Says why a program that was attached before has no reader.
+/// Describes why a program that was attached earlier has no reader.
 pub(super) fn not_at_attaching(interface: &Interface) -> String {
     format!(
         "the XDP program on {0} was attached without reading the card's times: end its users \
@@ -227,7 +227,7 @@ mod tests {
         bpf::load(c"test", &insns, false).unwrap()
     }
 
-    /// Attaches a resident program with a reader to right0, or prints why it cannot.
+    /// Attaches a resident program with a reader to right0, or prints why that is not possible.
     fn asking(lab: &Lab) -> Option<(link::Interface, Resident)> {
         let netns = lab.netns("right");
         let right0 = link::interface(Some(&netns), "right0").unwrap();
@@ -276,8 +276,8 @@ mod tests {
             netns::run_in(Some(&lab.netns("right")), || Ok(load_reader(&right0, frags, &maps)))
         };
         assert!(load(false).unwrap().is_ok());
-        // Programs for frames of one buffer and of several cannot tail-call each other either, with
-        // the same error.
+        // Programs for frames of one buffer and of several buffers cannot tail-call each other either, and
+        // the error is the same.
         let reason = load(true).unwrap().unwrap_err();
         assert!(reason.contains("6.12.34"), "{reason}");
     }

@@ -7,17 +7,17 @@
 //!               +--> maps (the same, found by id) -------+
 //! ```
 //!
-//! The first process attaches it. Later ones find it by the kernel's id and hold the same link and
-//! maps. The kernel detaches it with the last holder, however the processes end: nothing needs
-//! cleaning up after a crash, and opening or closing a port changes maps, not the attachment.
+//! The first process attaches it. Later ones find it by the kernel's id and hold the same link and maps.
+//! When the last holder exits, no matter how, the kernel detaches it: nothing needs cleaning up after a
+//! crash, and opening or closing a port changes maps, not the attachment.
 //!
-//! A stage of the chain of programs (bpf/ingress.h) belongs to the process that inserted a socket
-//! into its empty entry of `sluice_owned`: the kernel decides which of two is first, and removes the
-//! socket when its owner ends. The stage acts from the moment the same socket is in `sluice_alive`.
-//! Counters continue from owner to owner: each notes what it found.
+//! A stage of the chain of programs (bpf/ingress.h) belongs to the process that inserted a socket into its
+//! empty entry of `sluice_owned`. The kernel decides which of two processes is first, and removes the
+//! socket when its owner exits. The stage acts from the moment the same socket is in `sluice_alive`.
+//! Counters continue from owner to owner: each owner records their initial values.
 //!
-//! Needs Linux 5.10 (bpf_link for XDP 5.9, tying maps to a program 5.10), CAP_NET_ADMIN, CAP_BPF,
-//! and CAP_SYS_ADMIN to find what another process has attached.
+//! Needs Linux 5.10 (bpf_link for XDP: 5.9; binding maps to a program: 5.10), CAP_NET_ADMIN, CAP_BPF, and
+//! CAP_SYS_ADMIN to find objects that another process has created.
 
 mod attach;
 mod metadata;
@@ -50,7 +50,7 @@ use crate::link::Interface;
 
 /// Pause between two attempts while other processes attach, detach or clean up.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Number of attempts: a second in all.
+/// Number of attempts: one second in total.
 const LOOKS: usize = 100;
 
 /// The resident program of an interface, as one of its users holds it.
@@ -67,20 +67,20 @@ pub struct Resident {
     out: OwnedFd,
     owners: OwnedFd,
     control: ControlPage,
-    /// The mapped counters' map, for programs that count.
+    /// Descriptor of the map of counters, for programs that count.
     tallies_fd: OwnedFd,
     control_fd: OwnedFd,
     tallies: Tallies,
-    /// The map where a reader leaves a packet's driver metadata.
+    /// The map in which a reader stores a packet's driver metadata.
     metadata: Option<OwnedFd>,
-    /// Why there is no reader, if there is none.
+    /// The reason if there is no reader.
     no_metadata: String,
 }
 
 /// A stage with an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
-    /// The stage's number in the chain.
+    /// The number of the stage.
     pub place: u32,
     /// Its owner.
     pub owner: Owner,
@@ -108,13 +108,13 @@ impl ModeWish {
 }
 
 impl Resident {
-    /// Joins the users of the interface's resident program, or attaches it. Call it in the
-    /// interface's network namespace. It also removes what killed owners have left, and pins of
-    /// programs whose interfaces were removed. The second value says why the mode is not native,
-    /// if native was possible to ask for.
+    /// Joins the users of the interface's resident program, or attaches it. Call it in the interface's
+    /// network namespace. Also removes what killed owners left behind, and pins of programs whose
+    /// interfaces were removed. The second value describes why the mode is not native, if native was
+    /// requested.
     ///
     /// # Errors
-    /// A foreign program on the interface, a missing privilege, a driver that cannot.
+    /// A foreign program on the interface, a missing privilege, or a driver without support.
     pub fn join(interface: &Interface, wish: ModeWish) -> Result<(Self, Option<String>)> {
         Self::join_for(interface, wish, false)
     }
@@ -131,10 +131,10 @@ impl Resident {
         metadata: bool,
     ) -> Result<(Self, Option<String>)> {
         pin::sweep_now();
-        // A process that comes or goes at this moment makes another attempt necessary.
+        // A process that attaches or exits at this moment makes another attempt necessary.
         for _ in 0..LOOKS {
             if let Some(resident) = Self::find(interface)? {
-                // What is left does no harm; if it cannot be removed, the next process tries.
+                // Leftovers do no harm; if they cannot be removed, the next process tries.
                 let _ = resident.clean();
                 let wanted = wish.preferred();
                 if resident.mode == wanted {
@@ -156,7 +156,7 @@ impl Resident {
             if let Some(attached) = attach::attach(interface, wish, metadata)? {
                 return Ok(attached);
             }
-            // Another process is attaching it, which takes some drivers a while.
+            // Another process is attaching it, which takes a while with some drivers.
             std::thread::sleep(LOOK_AGAIN);
         }
         let busy = io::Error::from_raw_os_error(libc::EBUSY);
@@ -168,12 +168,12 @@ impl Resident {
     /// namespace.
     ///
     /// # Errors
-    /// A foreign program on the interface, a missing privilege.
+    /// A foreign program on the interface, or a missing privilege.
     pub fn find(interface: &Interface) -> Result<Option<Self>> {
         let failed = |error| not_found(error, interface);
         let Some((id, mode, program)) = open_program(interface)? else { return Ok(None) };
-        // In this order: a process that ends closes the link before the map of stages, which is
-        // emptied with its last descriptor. So if a link still exists, that map was never emptied.
+        // In this order: a process that exits closes the link before the map of stages, which is emptied
+        // when its last descriptor is closed. So if a link still exists, that map was never emptied.
         let maps = match bpf::maps_of(program.as_fd()) {
             Err(error) if no_longer_exists(&error) => return Ok(None),
             other => other.map_err(failed)?,
@@ -222,17 +222,17 @@ impl Resident {
         })
     }
 
-    /// Says why the card's times and hashes are not read; none if they are.
+    /// Returns why the card's times and hashes are not read. None if they are.
     pub fn no_metadata(&self) -> Option<&str> {
         self.metadata().err()
     }
 
-    /// Returns the map where a reader leaves a packet's driver metadata, or why there is no reader.
+    /// Returns the map in which a reader stores a packet's driver metadata, or why there is no reader.
     pub(crate) fn metadata(&self) -> std::result::Result<&OwnedFd, &str> {
         self.metadata.as_ref().ok_or(&self.no_metadata)
     }
 
-    /// Returns the mode it is attached in.
+    /// Returns the mode in which it is attached.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -247,8 +247,8 @@ impl Resident {
         self.control.frags()
     }
 
-    /// Returns the counters of all packets that came to the interface since the program was attached;
-    /// `dropped` are those of the owner that drops what the others leave.
+    /// Returns the counters of all packets received on the interface since the program was attached;
+    /// `dropped` counts packets dropped by the owner of DROP, which no other stage took.
     pub fn total(&self) -> Counters {
         self.tallies.of(END)
     }
@@ -263,7 +263,7 @@ impl Resident {
     }
 }
 
-/// Opens the interface's program, if it has one; fails if it is not sluice's, of any version.
+/// Opens the interface's program, if it has one. Fails if the program is not sluice's, of any version.
 fn open_program(interface: &Interface) -> Result<Option<(u32, Mode, OwnedFd)>> {
     let failed = |error| not_found(error, interface);
     let Some((id, mode)) = bpf::attached(interface.index).map_err(failed)? else {

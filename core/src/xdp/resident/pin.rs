@@ -42,21 +42,22 @@ impl Resident {
             });
         }
         let _lock = lock(create(Path::new(PINS)).map_err(failed)?, LOCK_TIMEOUT)?;
-        // A detaching process takes the lock, too: a program attached now stays until this is done.
+        // A detaching process takes the lock, too: a program that is attached now stays attached until this
+        // is done.
         self.check_attached()?;
         if self.is_pinned(interface) {
             return Ok(());
         }
         sweep();
         let folder = pins(interface)?;
-        // The map of stages too, because it is emptied with its last descriptor. The link last: if
-        // it exists, the pins are complete.
+        // The map of stages is pinned, too, because it is emptied when its last descriptor is closed. The
+        // link comes last: if its pin exists, the pins are complete.
         let objects = [("stages", self.stages.as_fd()), (LINK, self.link.as_fd())];
         replace(&folder, &objects).map_err(failed)
     }
 
-    /// Returns true if the program is pinned. Pins of a detached program, or of a removed interface whose
-    /// index another may have by now, do not count; neither do those this process may not read.
+    /// Returns true if the program is pinned. Pins of a detached program do not count. Neither do pins of a
+    /// removed interface, whose index another may have by now, nor pins that this process may not read.
     pub fn is_pinned(&self, interface: &Interface) -> bool {
         let ours = Attachment { program: self.program, interface: interface.index };
         pins(interface)
@@ -77,8 +78,8 @@ impl Resident {
         Ok(())
     }
 
-    /// Detaches the interface's program, also one of another version of the library; false if there is
-    /// none. Call it in the interface's network namespace.
+    /// Detaches the interface's program, even one of another version of the library. Returns false if it
+    /// has none. Call it in the interface's network namespace.
     ///
     /// # Errors
     /// A foreign program on the interface, a missing privilege, another holder of the lock.
@@ -90,13 +91,14 @@ impl Resident {
         Ok(true)
     }
 
-    /// Fails if the program is no longer attached: for ports to which no packets come. One system call,
-    /// which may wait for the rtnl lock.
+    /// Fails if the program is not attached any more: for ports that receive no packets. Takes one system
+    /// call, which may wait for the rtnl lock.
     ///
     /// # Errors
     /// [`Error::Removed`]: the program was detached or the interface removed.
     pub(crate) fn check_attached(&self) -> Result<()> {
-        // Without privileges, kernels before 5.19 do not answer; the mark shows detaching by sluice.
+        // Kernels before 5.19 do not answer a process without privileges; the mark shows that sluice
+        // detached it.
         let link = bpf::attachment(self.link.as_fd());
         let off = matches!(link, Ok(Some(Attachment { interface: 0, .. })));
         if off || self.control.is_detached() {
@@ -113,7 +115,7 @@ impl Resident {
 /// Removes a program's pins, and detaches it.
 fn unpin_and_detach(interface: &Interface, link: BorrowedFd<'_>) -> Result<()> {
     let failed = |operation| move |error| privileged(error, operation, &interface.name);
-    // Without a folder there are no pins, and no lock is needed.
+    // Without the folder no pins exist, and no lock is needed.
     let folder = open(Path::new(PINS)).map_err(failed("take the pins away of"))?;
     let _lock = folder.map(|folder| lock(folder, LOCK_TIMEOUT)).transpose()?;
     sweep();
@@ -126,7 +128,7 @@ fn unpin_and_detach(interface: &Interface, link: BorrowedFd<'_>) -> Result<()> {
 fn create(folder: &Path) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let folder = File::open(folder)?;
-    // An existing one may have another mode. If it cannot be changed, the lock still has its timeout.
+    // An existing folder may have another mode. If it cannot be changed, the lock still has its timeout.
     let _ = folder.set_permissions(Permissions::from_mode(0o700));
     Ok(folder)
 }
@@ -139,8 +141,8 @@ fn open(folder: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Locks the pins until the returned file is closed: of two processes that attach at once, one that fails
-/// would remove the other's pins.
+/// Locks the pins until the returned file is closed. Without the lock, if two processes attach at once, the
+/// one that fails would remove the other's pins.
 fn lock(folder: File, timeout: Duration) -> Result<File> {
     let end = Instant::now() + timeout;
     loop {
@@ -189,8 +191,8 @@ fn is_ours(name: &str) -> bool {
     name.split_once('-').is_some_and(|(netns, index)| is_number(netns) && is_number(index))
 }
 
-/// Returns the folder of an interface's pins, by namespace and index: interfaces of several namespaces may
-/// have the same index.
+/// Returns the folder of an interface's pins, named by namespace and index, because interfaces of several
+/// namespaces may have the same index.
 pub(super) fn pins(interface: &Interface) -> Result<PathBuf> {
     let netns = std::fs::read_link("/proc/thread-self/ns/net")
         .map_err(|error| privileged(error, "find the network namespace of", &interface.name))?;
@@ -200,20 +202,20 @@ pub(super) fn pins(interface: &Interface) -> Result<PathBuf> {
 
 /// Replaces the pins in a folder by `objects`. If that fails, the folder does not exist afterwards.
 fn replace(folder: &Path, objects: &[(&str, BorrowedFd<'_>)]) -> io::Result<()> {
-    // Old pins are of an earlier interface with this index.
+    // Old pins belong to an earlier interface with this index.
     clear(folder)?;
     std::fs::create_dir_all(folder)?;
     let pin =
         |(name, object): &(&str, BorrowedFd<'_>)| bpf::pin(*object, &path_text(&folder.join(name)));
     let pinned = objects.iter().try_for_each(pin);
     if pinned.is_err() {
-        // The first error matters more.
+        // The first error is the one to report.
         let _ = clear(folder);
     }
     pinned
 }
 
-/// Removes a folder, if there is one.
+/// Removes a folder, if it exists.
 fn clear(folder: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -273,7 +275,7 @@ mod tests {
         assert!(error.contains("lock /sys/fs/bpf/sluice"), "{error}");
         assert!(error.contains("fuser -v /sys/fs/bpf/sluice"), "{error}");
         drop(held);
-        // A child of another test may hold it until its exec.
+        // A child of another test may hold the lock until its exec.
         lock(open_it(), Duration::from_secs(60)).expect("it was released");
     }
 
@@ -282,7 +284,7 @@ mod tests {
         let Some(folder) = folder("killed") else { return };
         let map = bpf::create_socket_map(c"test", 1).unwrap();
         replace(&folder, &[("stages", map.as_fd())]).unwrap();
-        // A name of the form that pins have, of no namespace.
+        // A name with the format of pins, but of no existing namespace.
         let pins = Path::new(PINS).join(format!("0-{}", std::process::id()));
         std::fs::rename(&folder, &pins).unwrap();
         let held = lock(open(Path::new(PINS)).unwrap().unwrap(), LOCK_TIMEOUT).unwrap();

@@ -1,4 +1,4 @@
-//! Memory shared between the resident program and its users: bpf/ingress.h from this side.
+//! Memory shared between the resident program and its users: the Rust side of bpf/ingress.h.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -13,7 +13,7 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 pub(super) const VERSION: u32 = 5;
 /// Stages that copy packets and pass them on.
 pub(crate) const MIRRORS: Range<u32> = 0..8;
-/// The stage of a scrubber, between copies and everything that takes packets. It has no owner yet.
+/// The stage of a scrubber, between mirrors and everything that takes packets. Reserved.
 pub(super) const SCRUB: Range<u32> = 8..9;
 /// The stage that passes the host's own flows.
 pub(crate) const FLOWS: Range<u32> = 15..16;
@@ -21,7 +21,7 @@ pub(crate) const FLOWS: Range<u32> = 15..16;
 pub(crate) const CLAIMS: Range<u32> = 16..32;
 pub(crate) const FILTERED: Range<u32> = 16..28;
 pub(crate) const WHOLE: Range<u32> = 28..32;
-/// Owners that read the end's counters of all packets: neither program nor mark.
+/// Stages of owners that read the end's counters of all packets: neither program nor mark.
 pub(crate) const COUNTERS: Range<u32> = 32..48;
 /// The lock of [`ClaimLock`](super::ClaimLock): neither program nor mark.
 pub(super) const CLAIM_LOCK: u32 = 58;
@@ -33,7 +33,7 @@ pub(crate) const FORWARD: u32 = 60;
 pub(crate) const DROP: u32 = 61;
 /// Mark: the end redirects to the sockets of `sluice_direct`.
 pub(crate) const DIRECT: u32 = 62;
-/// The last program.
+/// The last stage: handles packets that no stage took.
 pub(crate) const END: u32 = 63;
 /// Number of stages.
 pub(crate) const STAGES: u32 = 64;
@@ -59,7 +59,7 @@ pub(super) struct ControlLayout {
 /// Offset of `present` in the control value.
 pub(super) const PRESENT_AT: u32 = offset_of!(ControlLayout, present) as u32;
 
-/// Size of `struct sluice_tally`: a [`Counters`], and room up to a cache line.
+/// Size of `struct sluice_tally`: a [`Counters`], padded to a cache line.
 pub(super) const TALLY_BYTES: usize = 64;
 
 /// Offsets of the counters in a tally.
@@ -79,7 +79,7 @@ const _: () = {
     assert!(offset_of!(ControlLayout, present) == 8);
     assert!(offset_of!(ControlLayout, detached) == 16);
     assert!(offset_of!(ControlLayout, direct) == 24);
-    // The end's marks are above all stages that have a program.
+    // The end's marks are above all stages with programs.
     assert!(
         CLAIM_LOCK < INGRESS
             && INGRESS < FORWARD
@@ -87,7 +87,7 @@ const _: () = {
             && DROP < DIRECT
             && DIRECT < END
     );
-    // A stage fits a byte of `direct`, where 0 stands for none.
+    // A stage number fits in a byte of `direct`, where 0 means none.
     assert!(WHOLE.start > 0 && STAGES <= 256);
     assert!(WHOLE.end <= COUNTERS.start && COUNTERS.end <= CLAIM_LOCK);
     assert!(size_of::<Counters>() == 48);
@@ -112,9 +112,9 @@ impl ControlPage {
     }
 
     fn layout(&self) -> &ControlLayout {
-        // SAFETY: the map has one value of at least this size, page-aligned and mapped as long
-        // as `self` lives. `version` and `frags` were written before the program was
-        // attached and never after; the others are atomics.
+        // SAFETY: the map has one value of at least this size, page-aligned and mapped as long as `self`
+        // lives. `version` and `frags` were written before the program was attached, and never since; the
+        // other fields are atomics.
         unsafe { self.0.base().cast::<ControlLayout>().as_ref() }
     }
 
@@ -126,9 +126,9 @@ impl ControlPage {
         self.layout().frags != 0
     }
 
-    /// Tells all users that the program is detached.
+    /// Marks the program as detached, for all users.
     pub(super) fn set_detached(&self) {
-        // A flag by itself: it publishes nothing.
+        // An independent flag: it publishes nothing.
         self.layout().detached.store(1, Ordering::Relaxed);
     }
 
@@ -138,7 +138,7 @@ impl ControlPage {
 
     /// Makes a stage run from the next packet on.
     pub(super) fn set_present(&self, stage: u32) {
-        // Release: the program reads it once a packet, and then finds what system calls wrote before.
+        // Release: the program reads it once per packet, and then finds what earlier system calls wrote.
         self.layout().present.fetch_or(1 << stage, Ordering::Release);
     }
 
@@ -155,19 +155,19 @@ impl ControlPage {
     /// Gives all packets of a queue to the owner of a claim stage.
     pub(super) fn set_direct(&self, queue: u32, stage: u32) {
         let Some(entry) = self.layout().direct.get(queue as usize) else { return };
-        // Release: a system call put the socket into its map before.
+        // Release: a system call has inserted the socket into its map before.
         entry.store(stage as u8, Ordering::Release);
         self.set_present(DIRECT);
     }
 
-    /// Ends [`set_direct`](Self::set_direct), if the queue is this stage's.
+    /// Ends [`set_direct`](Self::set_direct) if the queue belongs to this stage.
     pub(super) fn clear_direct(&self, queue: u32, stage: u32) {
         let Some(entry) = self.layout().direct.get(queue as usize) else { return };
-        // A byte by itself: clearing it publishes nothing.
+        // An independent byte: clearing it publishes nothing.
         let _ = entry.compare_exchange(stage as u8, 0, Ordering::Relaxed, Ordering::Relaxed);
         if !self.has_direct() {
             self.clear_present(DIRECT);
-            // A queue given away between the two calls needs the mark.
+            // If a queue was given away between the two calls, it needs the mark.
             if self.has_direct() {
                 self.set_present(DIRECT);
             }
@@ -195,15 +195,15 @@ impl ControlPage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Counters {
-    /// Packets: for the end, all that came; for another stage, those that matched.
+    /// Packets: at the end all received ones, at another stage those that matched.
     pub packets: u64,
     /// Their bytes on the wire, without the frame check sequence.
     pub bytes: u64,
     /// Packets redirected to a socket or an interface, or copied.
     pub taken: u64,
-    /// Packets to be taken, for which there was no socket or no room.
+    /// Packets that were not taken because there was no socket or no room.
     pub missed: u64,
-    /// Packets dropped on demand.
+    /// Packets dropped by the owner's request.
     pub dropped: u64,
     /// Their bytes.
     pub dropped_bytes: u64,
@@ -245,7 +245,7 @@ impl Tallies {
         Ok(Self { map, entries })
     }
 
-    /// Returns the counters for the owner of a stage. The end counts for stages without a program.
+    /// Returns the counters for the owner of a stage. For stages without a program, they are the end's.
     pub(super) fn of_owner(&self, stage: u32) -> Counters {
         let end = self.of(END);
         match stage {
@@ -266,9 +266,9 @@ impl Tallies {
         let cpus = (stage..self.entries).step_by(STAGES as usize).map(|entry| {
             Counters::from_words(std::array::from_fn(|word| {
                 let at = self.map.at(entry as usize * TALLY_BYTES + word * 8);
-                // SAFETY: `entry` is below the map's number of entries, each 64 bytes, aligned and
-                // mapped as long as `self` lives; this process accesses them as atomics only.
-                // Relaxed: each CPU's counter is exact, the sum is not of one moment.
+                // SAFETY: `entry` is below the map's number of entries, each of 64 bytes, aligned, and
+                // mapped as long as `self` lives; this process accesses them as atomics only. Relaxed: each
+                // CPU's counter is exact, but the sum is not of one moment.
                 unsafe { at.cast::<AtomicU64>().as_ref() }.load(Ordering::Relaxed)
             }))
         });

@@ -1,8 +1,8 @@
 //! Stages of the chain: taking one, its owner, and cleaning up after owners that were killed.
 //!
-//! The kernel takes a dead owner's sockets out of `sluice_owned` and `sluice_alive`, so its stage does
-//! nothing and is free. The next process that joins removes what the kernel leaves: the program and
-//! the memory it holds, the interface it forwards to, the mark and the entry in `sluice_owners`.
+//! The kernel removes a dead owner's sockets from `sluice_owned` and `sluice_alive`, so its stage does
+//! nothing and is free. The next process that joins removes everything else: the program and the memory it
+//! holds, the interface it forwards to, the mark, and the entry in `sluice_owners`.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -24,7 +24,7 @@ use crate::link::Interface;
 use crate::xdp::bpf::{self, Write};
 use crate::xdp::redirects::RedirectSender;
 
-/// A packet to run a program on: longer than the 14 bytes that the kernel requires.
+/// Length of a packet to run a program on: longer than the 14 bytes that the kernel requires.
 const PACKET_BYTES: usize = 64;
 /// Stack offset of a map's key.
 const KEY: i16 = -8;
@@ -33,16 +33,16 @@ const KEY: i16 = -8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Action {
-    /// Takes them, to its sockets.
+    /// Takes packets to its sockets.
     #[default]
     Take = 1,
-    /// Drops them.
+    /// Drops packets.
     Drop = 2,
-    /// Counts them and passes them on.
+    /// Counts packets and passes them on.
     Pass = 3,
-    /// Copies them.
+    /// Copies packets.
     Mirror = 4,
-    /// Redirects them to another interface.
+    /// Redirects packets to another interface.
     Forward = 5,
 }
 
@@ -61,10 +61,10 @@ impl Action {
     }
 }
 
-/// The owner of a stage, as `sluice_owners` describes it to people.
+/// The owner of a stage, as `sluice_owners` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// When it took the stage, in ns since 1970 (UTC).
+    /// Time at which it took the stage, in ns since 1970 (UTC).
     pub since_ns: u64,
     /// Its process id, in its own PID namespace.
     pub pid: u32,
@@ -121,12 +121,12 @@ impl Owner {
         }
     }
 
-    /// Returns its queues. The numbers come from another process and may be anything.
+    /// Returns the owner's queues. The numbers come from another process and may have any value.
     pub(crate) fn range(&self) -> RangeInclusive<u32> {
         self.first_queue..=self.first_queue.saturating_add(self.queues.saturating_sub(1))
     }
 
-    /// Encodes an entry of `sluice_owners`; `before` is what the stage had counted when it was taken.
+    /// Encodes an entry of `sluice_owners`; `before` contains the stage's counters when it was taken.
     fn to_bytes(&self, before: Counters) -> [u8; OWNER_BYTES] {
         let mut layout = OwnerLayout {
             since_ns: self.since_ns,
@@ -147,7 +147,7 @@ impl Owner {
         unsafe { std::mem::transmute::<OwnerLayout, [u8; OWNER_BYTES]>(layout) }
     }
 
-    /// Decodes an entry of `sluice_owners`; none if the stage has no owner.
+    /// Decodes an entry of `sluice_owners`. None if the stage has no owner.
     fn from_bytes(bytes: &[u8; OWNER_BYTES]) -> Option<(Self, Counters)> {
         // SAFETY: the sizes are equal, and every bit pattern is an OwnerLayout.
         let layout = unsafe { std::mem::transmute::<[u8; OWNER_BYTES], OwnerLayout>(*bytes) };
@@ -164,7 +164,7 @@ impl Owner {
     }
 }
 
-/// Writes as much of a text as fits, with a NUL behind it.
+/// Writes as much of a text as fits, followed by a NUL.
 fn put_text(to: &mut [u8], text: &str) {
     let bytes = text.floor_char_boundary((to.len() - 1).min(text.len()));
     to[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
@@ -180,15 +180,15 @@ fn text(from: &[u8]) -> String {
 pub(crate) struct Stage {
     resident: Arc<Resident>,
     number: u32,
-    /// In `sluice_owned` and `sluice_alive` as long as it is open.
+    /// The socket in `sluice_owned` and `sluice_alive`, as long as it is open.
     token: OwnedFd,
     /// The stage's counters when it was taken.
     before: Counters,
 }
 
 impl Stage {
-    /// Takes the first free stage of a range, also one of a dead owner. Build its program for its
-    /// [`number`](Self::number); it acts from [`complete`](Self::complete) on.
+    /// Takes the first free stage of a range, possibly one of a dead owner. Build its program for its
+    /// [`number`](Self::number); it acts after [`complete`](Self::complete).
     pub(crate) fn take(
         resident: &Arc<Resident>,
         stages: Range<u32>,
@@ -203,7 +203,7 @@ impl Stage {
             }));
             return Err(taken.remedy("`sluice claims` shows by whom"));
         };
-        // A dead owner may have left a program and entries.
+        // A dead owner may have left a program and entries behind.
         resident.empty(number).map_err(failed)?;
         let before = resident.tallies.of_owner(number);
         let entry = owner.to_bytes(before);
@@ -229,9 +229,9 @@ impl Stage {
         Ok(())
     }
 
-    /// Sets the interface, one of this thread's network namespace, to which the stage forwards; call
-    /// it before [`complete`](Self::complete). When the interface is removed, the kernel empties the
-    /// entry, and the packets are the host's.
+    /// Sets the interface, one of this thread's network namespace, to which the stage forwards. Call it
+    /// before [`complete`](Self::complete). When the interface is removed, the kernel removes the entry,
+    /// and the host gets the packets.
     pub(crate) fn forward_to(&self, interface: &Interface) -> Result<()> {
         let (out, index) = (self.resident.out.as_fd(), interface.index.to_ne_bytes());
         bpf::write_entry(out, self.number, &index, Write::Any)
@@ -239,7 +239,7 @@ impl Stage {
     }
 
     /// Starts counting the fate of packets that the stage [forwards](Self::forward_to) between two
-    /// interfaces; none without CAP_PERFMON or BTF.
+    /// interfaces. None without CAP_PERFMON or BTF.
     pub(crate) fn count_redirects(
         &self,
         from: &Interface,
@@ -250,14 +250,14 @@ impl Stage {
         Some(sender)
     }
 
-    /// Deactivates the stage. It may still count a packet that is on its way through.
+    /// Deactivates the stage. It may still count a packet that it is processing.
     pub(crate) fn stop(&self) {
         self.resident.control.clear_present(self.number);
         // If this fails, the kernel removes the entry when the token is closed.
         let _ = bpf::remove(self.resident.alive.as_fd(), self.number);
     }
 
-    /// Fails if the resident program is no longer on the interface.
+    /// Fails if the resident program is not attached to the interface any more.
     ///
     /// # Errors
     /// As [`Resident::check_attached`].
@@ -265,7 +265,7 @@ impl Stage {
         self.resident.check_attached()
     }
 
-    /// Returns what the stage has counted since it was taken.
+    /// Returns the stage's counters since it was taken.
     pub(crate) fn tally(&self) -> Counters {
         self.resident.tallies.of_owner(self.number).since(self.before)
     }
@@ -274,23 +274,23 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         let resident = &self.resident;
-        // In this order: the stage is another's as soon as it is not owned. If a call fails, the kernel
-        // does its work when the token is closed, or the next process that joins.
+        // In this order, because another process may take the stage as soon as it is not owned. If a call
+        // fails, the kernel does the work when the token is closed, or the next process that joins.
         self.stop();
         let _ = resident.empty(self.number);
         let _ = bpf::remove(resident.owned.as_fd(), self.number);
     }
 }
 
-/// Lock that serialises taking a stage depending on which others are taken.
+/// Lock for taking a stage depending on which others are taken.
 #[derive(Debug)]
 pub(crate) struct ClaimLock {
-    /// In `sluice_owned` as long as it is open.
+    /// The socket in `sluice_owned`, as long as it is open.
     _token: OwnedFd,
 }
 
 impl ClaimLock {
-    /// Waits for the lock, a second at most: a holder only looks and takes.
+    /// Waits for the lock, at most a second: a holder only checks and takes a stage.
     pub(crate) fn wait(resident: &Resident) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
         let token = bpf::token().map_err(failed)?;
@@ -304,8 +304,8 @@ impl ClaimLock {
     }
 }
 
-/// Puts the token into the first free stage of a range. Retries for a second before it returns none:
-/// a process that cleans up holds a stage for a moment, longer if it loses its CPU.
+/// Inserts the token into the first free stage of a range. Retries for a second before it returns none: a
+/// process that cleans up holds a stage for a moment, longer if it loses its CPU.
 fn occupy(resident: &Resident, stages: Range<u32>, token: &OwnedFd) -> io::Result<Option<u32>> {
     for look in 0..LOOKS {
         if look > 0 {
@@ -321,7 +321,7 @@ fn occupy(resident: &Resident, stages: Range<u32>, token: &OwnedFd) -> io::Resul
     Ok(None)
 }
 
-/// Sockets in `sluice_direct`, which get the packets that no other stage took, one per queue.
+/// Sockets in `sluice_direct`, one per queue, which get the packets that no other stage took.
 #[derive(Debug)]
 pub(crate) struct Direct {
     resident: Arc<Resident>,
@@ -331,7 +331,7 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// Counts the sockets' packets at a stage, which has no program.
+    /// Makes an empty set whose packets are counted at a stage without a program.
     pub(crate) fn new(stage: &Stage) -> Self {
         Self { resident: Arc::clone(&stage.resident), stage: stage.number, queues: Vec::new() }
     }
@@ -352,12 +352,12 @@ impl Direct {
         Ok(())
     }
 
-    /// Takes no more packets from a queue.
+    /// Stops taking packets from a queue.
     pub(crate) fn remove(&mut self, queue: u32) -> Result<()> {
-        // Only its own entry: another's may have replaced it.
+        // Only an entry of its own, because another owner's may have replaced it.
         let Some(at) = self.queues.iter().position(|&ours| ours == queue) else { return Ok(()) };
         self.queues.swap_remove(at);
-        // This alone stops the packets.
+        // This call alone stops the packets.
         self.resident.control.clear_direct(queue, self.stage);
         bpf::remove_socket(self.resident.direct.as_fd(), queue)
             .map_err(|error| self.resident.failed("take no more packets from", error))
@@ -373,14 +373,14 @@ impl Drop for Direct {
     }
 }
 
-/// All stages that can have an owner, in the order in which they see a packet. Claims on all packets
-/// are an exception: `sluice_direct` hands out their packets behind FORWARD.
+/// Returns all stages that can have an owner, in the order in which they process a packet. Claims on all
+/// packets are an exception: `sluice_direct` distributes their packets after FORWARD.
 fn stages() -> impl Iterator<Item = u32> {
     COUNTERS.chain(MIRRORS).chain(SCRUB).chain(FLOWS).chain(CLAIMS).chain([FORWARD, DROP])
 }
 
 impl Resident {
-    /// Returns the stages that have a living owner, in the order in which they see a packet.
+    /// Returns the stages that have a living owner, in the order in which they process a packet.
     ///
     /// # Errors
     /// The kernel refused.
@@ -388,7 +388,7 @@ impl Resident {
         let held = self.held()?;
         let mut claims = Vec::new();
         for place in stages().filter(|&stage| held & 1 << stage != 0) {
-            // None: a process is taking or leaving it at this moment.
+            // None: a process is taking or leaving the stage at this moment.
             if let Some((owner, before)) = self.entry(place)? {
                 let tally = self.tallies.of_owner(place).since(before);
                 claims.push(Claimed { place, owner, tally });
@@ -397,8 +397,8 @@ impl Resident {
         Ok(claims)
     }
 
-    /// Returns the owner of a stage, and the stage's counters when it was taken. A killed owner stays
-    /// until the next process joins.
+    /// Returns the owner of a stage, and the stage's counters when it was taken. The entry of a killed
+    /// owner stays until the next process joins.
     pub(super) fn entry(&self, stage: u32) -> Result<Option<(Owner, Counters)>> {
         let mut bytes = [0; OWNER_BYTES];
         let found = bpf::read_entry(self.owners.as_fd(), stage, &mut bytes)
@@ -406,8 +406,8 @@ impl Resident {
         Ok(if found { Owner::from_bytes(&bytes) } else { None })
     }
 
-    /// Returns a bit for each stage with a living owner. bpf(2) reads no map of sockets; a program
-    /// can, and is run once.
+    /// Returns a bit for each stage with a living owner. bpf(2) cannot read a map of sockets, so a program
+    /// reads it in one test run.
     fn held(&self) -> Result<u64> {
         let failed = |error| self.failed("look for claims on", error);
         let program = bpf::load(c"sluice_held", &self.held_program().map_err(failed)?, false)
@@ -416,7 +416,7 @@ impl Resident {
         Ok(u64::from_ne_bytes(packet.first_chunk().copied().unwrap_or_default()))
     }
 
-    /// Builds a program that overwrites its packet's first 8 bytes with a bit for each held stage.
+    /// Builds a program that overwrites the first 8 bytes of its packet with a bit for each owned stage.
     fn held_program(&self) -> io::Result<Vec<Insn>> {
         let mut asm = Assembler::new();
         let none = asm.label();
@@ -440,7 +440,7 @@ impl Resident {
         asm.finish().map_err(|fault| io::Error::other(fault.to_string()))
     }
 
-    /// Removes what killed owners have left.
+    /// Removes what killed owners left behind.
     pub(super) fn clean(&self) -> Result<()> {
         let held = self.held()?;
         for stage in stages().filter(|&stage| held & 1 << stage == 0) {
@@ -452,11 +452,11 @@ impl Resident {
         Ok(())
     }
 
-    /// Owns a stage while it empties it.
+    /// Takes ownership of a stage while emptying it.
     fn clean_stage(&self, stage: u32) -> io::Result<()> {
         let token = bpf::token()?;
         match bpf::put(self.owned.as_fd(), stage, &token, Write::New) {
-            // A new owner has emptied it.
+            // A new owner has taken it, and has emptied it.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(()),
             other => other?,
         }
@@ -464,7 +464,7 @@ impl Resident {
         bpf::remove(self.owned.as_fd(), stage)
     }
 
-    /// Removes a stage's program, mark and entries; only its owner may call it.
+    /// Removes a stage's program, mark and entries. Only the stage's owner may call it.
     fn empty(&self, stage: u32) -> io::Result<()> {
         self.control.clear_present(stage);
         self.control.clear_direct_of(stage);

@@ -1,4 +1,4 @@
-//! Stages that change owners, on the interface of a lab.
+//! Stages that change owners, on an interface of a lab.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -147,7 +147,7 @@ fn pins_of_removed_interfaces_are_swept() {
     // Before the other interface is removed, because `keep` sweeps, too.
     let ours = keep(&lab, &interface).unwrap();
     drop(old);
-    // A namespace ends a moment after its last name.
+    // A namespace is removed a moment after its last name.
     let swept = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         let swept = netns::run_in(Some(&lab.netns("right")), || {
@@ -176,7 +176,7 @@ fn joining_while_another_cleans_up_gets_a_stage() {
         let mut lost = Vec::new();
         for round in 0..300 {
             let stage = take(&resident, DROP..DROP + 1);
-            // The other must not clean up what this one has taken.
+            // The other process must not clean up what this one has taken.
             let whole =
                 resident.control.is_present(DROP) && resident.entry(DROP).unwrap().is_some();
             if !whole {

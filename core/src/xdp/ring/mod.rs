@@ -19,8 +19,8 @@
 //! | transmit | `xdp_desc`: packets | [`Producer`] | consumes |
 //! | completion | addresses of sent frames | [`Consumer`] | produces |
 //!
-//! Work goes in batches: peek at n, work, commit n by one store. Nothing here waits or allocates.
-//! Source: net/xdp/xsk_queue.h.
+//! Work is done in batches: peek at n entries, process them, commit them by one store. Nothing here waits
+//! or allocates. Source: net/xdp/xsk_queue.h.
 #![allow(unsafe_code)]
 
 use std::mem::{align_of, size_of};
@@ -50,7 +50,7 @@ struct RingMemory<T> {
     mask: u32,
 }
 
-// SAFETY: the addresses point into `_map`, which moves with them and belongs to no thread.
+// SAFETY: the addresses point into `_map`, which moves with them and is not tied to a thread.
 unsafe impl<T: Pod> Send for RingMemory<T> {}
 // SAFETY: through `&RingMemory` only atomics are read; entries need `&mut` of the ring.
 unsafe impl<T: Pod> Sync for RingMemory<T> {}
@@ -87,8 +87,8 @@ impl<T: Pod> RingMemory<T> {
         unsafe { self.consumer.as_ref() }
     }
 
-    /// Returns true if the kernel asks to be woken by a system call. Relaxed: the flag publishes
-    /// nothing, and each sync reads it again while the kernel has entries to consume.
+    /// Returns true if the kernel requests a wake-up by a system call. Relaxed: the flag publishes nothing,
+    /// and each sync reads it again while the kernel has entries to consume.
     #[inline]
     fn needs_wakeup(&self) -> bool {
         // SAFETY: as in `producer`.
@@ -98,7 +98,7 @@ impl<T: Pod> RingMemory<T> {
 
     #[inline]
     fn entry(&self, index: u32) -> NonNull<T> {
-        // SAFETY: masked, the index is below the number of entries that `part` found room for.
+        // SAFETY: the masked index is below the number of entries, for which `part` has checked the room.
         unsafe { self.entries.add((index & self.mask) as usize) }
     }
 
@@ -108,11 +108,11 @@ impl<T: Pod> RingMemory<T> {
     }
 }
 
-/// Returns the address of `count` values in a mapping; none if they are not within it, aligned.
+/// Returns the address of `count` values in a mapping. None if they are not aligned or not within it.
 fn part<P>(map: &Mmap, offset: u64, count: u32) -> Option<NonNull<P>> {
     let offset = usize::try_from(offset).ok()?;
     let end = size_of::<P>().checked_mul(count as usize)?.checked_add(offset)?;
-    // A mapping begins on a page, so the offset's alignment is the address's.
+    // A mapping is page-aligned, so the address is aligned if the offset is.
     (count > 0 && end <= map.bytes() && offset % align_of::<P>() == 0)
         .then(|| map.at(offset).cast())
 }
@@ -125,7 +125,7 @@ pub(super) struct Producer<T> {
 }
 
 impl<T: Pod> Producer<T> {
-    /// Takes the ring in a mapping; it must be empty.
+    /// Takes over the ring in a mapping; the ring must be empty.
     pub(super) fn new(map: Mmap, offsets: &xdp_ring_offset, entries: u32) -> Result<Self> {
         let memory = RingMemory::new(map, offsets, entries)?;
         // Relaxed: only this side stores it.
@@ -146,8 +146,8 @@ impl<T: Pod> Producer<T> {
     #[inline]
     pub(super) fn write(&mut self, i: u32, entry: T) {
         assert!(i < self.cursor.known(), "entry {i} of {} reserved", self.cursor.known());
-        // SAFETY: the address is an entry's (`RingMemory::entry`), in the room that the kernel has
-        // given up. Volatile, so that a kernel that still reads it gets wrong bytes and nothing worse.
+        // SAFETY: the address is an entry's (`RingMemory::entry`), and the kernel has given the entry up.
+        // Volatile, so that a kernel that still reads it gets wrong bytes and nothing worse.
         unsafe { self.memory.entry(self.cursor.index(i)).write_volatile(entry) };
     }
 
@@ -166,13 +166,13 @@ impl<T: Pod> Producer<T> {
         self.cursor.others(self.memory.consumer())
     }
 
-    /// Returns true if the kernel needs a system call to go on.
+    /// Returns true if the kernel needs a system call to continue.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         self.memory.needs_wakeup()
     }
 
-    /// Counts the reads of an invalid index.
+    /// Returns how often the kernel's index was invalid.
     pub(super) fn faults(&self) -> u64 {
         self.cursor.faults
     }
@@ -186,7 +186,7 @@ pub(super) struct Consumer<T> {
 }
 
 impl<T: Pod> Consumer<T> {
-    /// Takes the ring in a mapping, from its consumer index on.
+    /// Takes over the ring in a mapping, starting at its consumer index.
     pub(super) fn new(map: Mmap, offsets: &xdp_ring_offset, entries: u32) -> Result<Self> {
         let memory = RingMemory::new(map, offsets, entries)?;
         // Relaxed: only this side stores it.
@@ -194,7 +194,7 @@ impl<T: Pod> Consumer<T> {
         Ok(Self { memory, cursor: Cursor::consuming(entries, start) })
     }
 
-    /// Returns how many entries can be read; at most the ring's size.
+    /// Returns the number of entries that can be read; at most the ring's size.
     #[inline]
     pub(super) fn peek(&mut self) -> u32 {
         self.cursor.look(self.memory.producer(), self.memory.size())
@@ -203,13 +203,13 @@ impl<T: Pod> Consumer<T> {
     /// Reads the `i`th available entry.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If fewer are available.
     #[inline]
     pub(super) fn read(&self, i: u32) -> T {
         assert!(i < self.cursor.known(), "entry {i} of {}", self.cursor.known());
-        // SAFETY: the address is an entry's (`RingMemory::entry`), any bytes are a T, and the kernel
-        // has published it and does not write it before it is released. Volatile, so that a kernel
-        // that does causes wrong bytes and nothing worse.
+        // SAFETY: the address is an entry's (`RingMemory::entry`), and any bytes are a valid T. The kernel
+        // has published the entry and does not write it until it is released. Volatile, so that a kernel
+        // that does write causes wrong bytes and nothing worse.
         unsafe { self.memory.entry(self.cursor.index(i)).read_volatile() }
     }
 
@@ -222,23 +222,23 @@ impl<T: Pod> Consumer<T> {
         self.cursor.hand_over(self.memory.consumer(), n);
     }
 
-    /// Counts the reads of an invalid index.
+    /// Returns how often the kernel's index was invalid.
     pub(super) fn faults(&self) -> u64 {
         self.cursor.faults
     }
 }
 
-/// Entries of a ring that the kernel requires and nothing uses.
+/// Entries of a ring that the kernel requires although it is unused.
 const UNUSED_ENTRIES: u32 = 2;
 
 /// Sizes of a socket's rings; 0 for an unused side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingSizes {
-    /// Frames that the fill ring will lend.
+    /// Number of frames that the fill ring will lend.
     pub(super) fill_frames: u32,
-    /// Packets that can be waiting to be received.
+    /// Number of packets that can wait to be received.
     pub(super) receive_frames: u32,
-    /// Packets that can be waiting to be sent.
+    /// Number of packets that can wait to be sent.
     pub(super) send_slots: u32,
 }
 
@@ -252,9 +252,9 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Creates a socket's rings. The fill ring has twice the needed room: the kernel reports consumed
-    /// entries only when its private batch runs out, so an exact fit would refuse frames that it has
-    /// long used.
+    /// Creates a socket's rings. The fill ring is twice as large as needed: the kernel reports consumed
+    /// entries only when its private batch is used up, so a ring of the exact size would have no room for
+    /// frames although the kernel has used earlier ones.
     pub(super) fn create(fd: &Descriptor, sizes: RingSizes, object: &str) -> Result<Self> {
         let failed = |error| Error::system("make the rings of", object, error);
         let RingSizes { fill_frames, receive_frames, send_slots } = sizes;

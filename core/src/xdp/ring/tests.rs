@@ -1,4 +1,4 @@
-//! The rings compared with a VecDeque, from indices that are about to wrap, and with an invalid other side.
+//! Compares the rings with a VecDeque, from indices that are about to wrap, and with an invalid other side.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ const SIZE: u32 = 8;
 enum Step {
     /// This side handles this many entries.
     Ours(u32),
-    /// The other side handles this many entries, and perhaps publishes it.
+    /// The other side handles this many entries, and perhaps publishes its index.
     Theirs(u32, bool),
 }
 
@@ -22,7 +22,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![(0u32..12).prop_map(Step::Ours), theirs], 1..80)
 }
 
-/// Indices that wrap early in a test, late, and never.
+/// Indices that wrap early in a test, late, or never.
 fn start() -> impl Strategy<Value = u32> {
     prop_oneof![(u32::MAX - 3)..=u32::MAX, (u32::MAX - 40)..=u32::MAX, Just(0)]
 }
@@ -32,7 +32,7 @@ proptest! {
     fn what_we_produce_comes_out_as_from_a_queue(start in start(), steps in steps()) {
         let (mut ours, mut theirs) = producer::<u64>(SIZE, start);
         let mut model = VecDeque::new();
-        // Entries taken but not published by the other side: no room yet.
+        // Entries that the other side has taken but not published: no room yet.
         let mut held = 0;
         let mut number = 0;
         for step in steps {
@@ -81,7 +81,7 @@ proptest! {
                     prop_assert_eq!(ours.peek(), model.len() as u32);
                     let seen: Vec<u64> = (0..model.len() as u32).map(|i| ours.read(i)).collect();
                     prop_assert_eq!(&seen, &Vec::from(model.clone()));
-                    // Not all that was looked at has to be given back.
+                    // Not all entries that were peeked at must be released.
                     let n = n.min(model.len() as u32);
                     ours.release(n);
                     model.drain(..n as usize);
@@ -99,7 +99,7 @@ proptest! {
         let (mut from, their_products) = consumer::<libc::xdp_desc>(SIZE, start);
         let (mut to, their_room) = producer::<u64>(SIZE, start);
         for index in said {
-            // Sometimes near the truth, sometimes anything.
+            // Sometimes near the correct value, sometimes arbitrary.
             let index = if index % 3 == 0 { start.wrapping_add(index % 32) } else { index };
             their_products.say_produced(index);
             let there = from.peek();

@@ -1,4 +1,4 @@
-//! Sending: full frames go out by the transmit ring, and come back by the completion ring.
+//! Sending: full frames go out through the transmit ring, and come back through the completion ring.
 //!
 //! ```text
 //!                 done        next        head            tail = the slot before `done`
@@ -10,8 +10,8 @@
 //!                  kernel       sent
 //! ```
 //!
-//! A slot whose frame is at the kernel has no buffer. Each returned frame goes to the first such slot,
-//! whichever slot it came from, and makes room there. So frames may return in any order, as they do in
+//! A slot whose frame the kernel holds has no buffer. Each returned frame goes to the first such slot, no
+//! matter which slot it came from, and frees that slot. So frames may return in any order, as they do in
 //! zero-copy mode.
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::error::Result;
 use sluicegate_base::memory::prefetch;
 use sluicegate_base::ring::Ring;
 
-/// An Ethernet header: the shortest packet; some drivers fail on shorter ones.
+/// An Ethernet header: the shortest packet. Some drivers fail on shorter ones.
 const MIN_BYTES: u32 = 14;
 
 /// The sending side of an AF_XDP socket.
@@ -42,34 +42,34 @@ pub struct XskSender {
 pub struct SenderStats {
     /// Packets that the kernel has completed.
     pub sent: u64,
-    /// Completed packets that the device dropped (known in copy mode only).
+    /// Completed packets that the device dropped (reported in copy mode only).
     pub dropped: u64,
-    /// Packets that the kernel would not send: too short or too long, or in too many pieces.
+    /// Packets that the kernel would not send: too short, too long, or in too many pieces.
     pub refused: u64,
-    /// Frames that came back without having been lent.
+    /// Frames that came back although they were not lent.
     pub strays: u64,
     /// Reads of an invalid kernel index.
     pub index_faults: u64,
 }
 
-/// The kernel's limits on a packet. It would skip a packet beyond them and never return its frames.
+/// The kernel's limits on a packet. It would skip a packet beyond these limits and never return its frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxLimits {
     pub(super) bytes: u32,
     pub(super) slots: u32,
 }
 
-/// A packet to be sent.
+/// The next packet to send.
 #[derive(Clone, Copy, Debug)]
 struct NextPacket {
     slots: u32,
     bytes: u32,
-    /// All its pieces are bytes of frames, and the last one ends it.
+    /// True if all its pieces are bytes of frames, and the last one ends it.
     is_sound: bool,
 }
 
 impl NextPacket {
-    /// Returns true if the kernel would take it (net/xdp/xsk_queue.h, xp_aligned_validate_desc).
+    /// Returns true if the kernel would accept it (net/xdp/xsk_queue.h, xp_aligned_validate_desc).
     #[inline]
     fn keeps_to(&self, limits: TxLimits) -> bool {
         let fits = (MIN_BYTES..=limits.bytes).contains(&self.bytes);
@@ -83,9 +83,9 @@ impl XskSender {
         Self { path, socket: Arc::clone(socket) }
     }
 
-    /// Sends the packets that the program has released, and frees the slots of those the kernel has
-    /// completed. Never waits. Returns the number of freed slots. Packets for which the kernel has no
-    /// room stay for the next call. Pass the same ring in each call.
+    /// Sends the packets that the program has released, and frees the slots of packets that the kernel has
+    /// completed. Never waits. Returns the number of freed slots. If the kernel has no room for a packet,
+    /// it stays for the next call. Pass the same ring in each call.
     ///
     /// # Errors
     /// The interface is down or removed; unsent packets stay in the ring.
@@ -126,18 +126,18 @@ impl XskSender {
         &self.socket
     }
 
-    /// Returns the counters since it was opened. The socket has the kernel's.
+    /// Returns the counters since the sender was opened. The socket has the kernel's counters.
     pub fn stats(&self) -> SenderStats {
         self.path.stats()
     }
 
-    /// Calls the kernel until it has emptied the transmit ring, or takes no more: in copy mode it sends
-    /// 32 packets a call, 256 since Linux 6.17, and only when called. Each sync checks, not only one that
-    /// has added packets: the kernel may ask later.
+    /// Calls the kernel until it has emptied the transmit ring, or accepts no more: in copy mode it sends
+    /// 32 packets per call, 256 since Linux 6.17, and only when called. Each sync checks, not only one that
+    /// has added packets, because the kernel may request a call later.
     fn drive(&mut self) -> Result<()> {
         let TxPath { tx, stats, copied, .. } = &mut self.path;
         let mut waiting = tx.waiting();
-        // Each call consumes at least one packet; the bound holds if one does not.
+        // Each call consumes at least one packet; this limit ends the loop if a call does not.
         let mut calls = waiting;
         while waiting > 0 && calls > 0 && (tx.needs_wakeup() || self.socket.busy_polls()) {
             let woken = self.socket.drive_tx()?;
@@ -168,16 +168,16 @@ pub(super) struct TxPath {
     tx: Producer<xdp_desc>,
     completion: Consumer<u64>,
     limits: TxLimits,
-    /// Copy mode: the kernel gets one call's worth of frames at a time, which stay in the cache until
+    /// In copy mode, the kernel gets one call's worth of frames at a time, which stay in the cache until
     /// they are copied.
     copied: bool,
-    /// The first slot whose frame is at the kernel; `next` if there is none.
+    /// The first slot whose frame the kernel holds; `next` if there is none.
     done: u32,
     /// The next slot to send.
     next: u32,
     /// Frames lent to the kernel: as many as the slots from `done` to `next`.
     lent: Frames,
-    /// The packets in them.
+    /// Number of packets in these frames.
     packets: u32,
     stats: SenderStats,
 }
@@ -203,7 +203,7 @@ impl TxPath {
         }
     }
 
-    /// Fills the transmit ring as far as it has room. Returns the number of freed slots.
+    /// Fills the transmit ring as far as there is room. Returns the number of freed slots.
     #[inline]
     pub(super) fn send(&mut self, ring: &mut Ring) -> u32 {
         assert!(ring.uses_pool(self.umem.pool()), "the ring is of another pool");
@@ -259,12 +259,12 @@ impl TxPath {
         freed
     }
 
-    /// Counts the packets at the kernel and those that wait for room.
+    /// Counts the packets that the kernel holds and those that wait for room.
     fn unsent(&self, ring: &Ring) -> u64 {
         u64::from(self.packets) + ring.pending_tx(self.next).count() as u64
     }
 
-    /// Returns the next packet; none if there is none, or its end is not released.
+    /// Returns the next packet. None if no packet was released, or its end was not.
     #[inline]
     fn next_packet(&self, ring: &Ring) -> Option<NextPacket> {
         let released = ring.distance(self.next, ring.head());
@@ -282,7 +282,7 @@ impl TxPath {
             }
             at = ring.next(at);
         }
-        // It fills the whole ring and can never end.
+        // The packet fills the whole ring and can never end.
         let is_endless = released > 0 && released == ring.num_slots() - 1;
         is_endless.then_some(NextPacket { is_sound: false, ..packet })
     }
@@ -293,7 +293,7 @@ impl TxPath {
         let slot = ring.take(self.next);
         let (buffer, offset) = (slot.buffer(), slot.offset());
         if self.copied {
-            // Fetches packets received on another CPU in parallel in place of one by one.
+            // Prefetches packets received on another CPU in parallel in place of one by one.
             prefetch(self.umem.first_byte(buffer, offset));
         }
         let descriptor = xdp_desc {
@@ -308,7 +308,7 @@ impl TxPath {
         self.next = ring.next(self.next);
     }
 
-    /// Skips the next packet: its slots become free with those before it.
+    /// Skips the next packet: its slots become free together with the earlier ones.
     fn refuse(&mut self, ring: &mut Ring, slots: u32) -> u32 {
         self.stats.refused += 1;
         for _ in 0..slots {
@@ -334,7 +334,7 @@ impl TxPath {
         SenderStats { index_faults, ..self.stats }
     }
 
-    /// Takes all frames that are not in slots. The kernel may use them until the socket has ended.
+    /// Takes all frames that are not in slots. The kernel may use them until the socket is closed.
     pub(super) fn take_frames(&mut self) -> Vec<u32> {
         self.lent.drain()
     }

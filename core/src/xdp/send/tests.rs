@@ -1,4 +1,4 @@
-//! Sending to a kernel that behaves, one that is slow, and one that lies.
+//! Sending to a correct kernel, to a slow one, and to one that reports wrong values.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ const SLOTS: u32 = 8;
 /// Indices that are about to wrap.
 const START: u32 = u32::MAX - 3;
 
-/// A transmit ring, the outlet behind it, and the kernel's side of two rings.
+/// A transmit ring, the sending path, and the kernel's side of two rings.
 struct Scene {
     pool: Arc<Pool>,
     ring: Ring,
@@ -39,7 +39,7 @@ impl Scene {
         self.outlet.send(&mut self.ring)
     }
 
-    /// That each buffer of the pool has one holder: a slot, or the kernel.
+    /// Asserts that each buffer of the pool has one holder: a slot or the kernel.
     fn assert_no_buffer_is_lost(&mut self) {
         let slots = (0..SLOTS).map(|i| self.ring.slot(i).buffer()).filter(|&it| it != 0);
         let mut held: Vec<u32> = slots.chain(self.outlet.take_frames()).collect();
@@ -104,7 +104,7 @@ fn a_slot_is_room_again_when_a_frame_has_come_back_and_not_before() {
 #[test]
 fn a_transmit_ring_without_room_gets_the_rest_later() {
     let mut scene = scene(1);
-    // The kernel has read them, and does not say so.
+    // The kernel has read them, and does not report it.
     for i in 0..7 {
         assert!(scene.push(&[i; 60]));
     }
@@ -140,7 +140,7 @@ fn what_the_kernel_would_skip_is_refused_and_its_slots_are_room_again() {
     ];
     for (bytes, pieces, goes, why) in rows {
         let mut scene = scene(pieces);
-        // Between two that are good.
+        // Between two valid ones.
         for packet in [&[1; 60][..], &vec![2; bytes], &[3; 60]] {
             assert!(scene.push(packet), "{why}");
         }
@@ -226,11 +226,11 @@ fn a_frame_that_was_not_sent_does_not_come_back() {
 enum Step {
     Push(usize),
     Send,
-    /// The kernel takes this many and publishes it.
+    /// The kernel takes this many entries and publishes its index.
     Take(usize),
-    /// It gives one back that it has, by this number among them.
+    /// The kernel gives back one of the frames that it holds, by its position.
     Complete(usize),
-    /// It claims to give this address back.
+    /// The kernel claims to give this address back.
     Claim(u64),
 }
 

@@ -14,9 +14,9 @@ use crate::xdp::ring::{Consumer, Producer};
 use sluicegate_base::memory::{Mmap, Pool};
 use sluicegate_base::ring::{AtomicU32, Ordering};
 
-/// Bytes the kernel leaves free in front of a received packet: XDP_PACKET_HEADROOM, linux/bpf.h.
+/// Bytes that the kernel leaves free in front of a received packet: XDP_PACKET_HEADROOM, linux/bpf.h.
 const PACKET_HEADROOM: u64 = 256;
-/// As the kernel lays them out: each index in a cache line of its own.
+/// The kernel's layout: each index has its own cache line.
 const OFFSETS: xdp_ring_offset =
     xdp_ring_offset { producer: 0, consumer: 64, flags: 128, desc: 192 };
 
@@ -83,14 +83,14 @@ impl<T: Pod> Theirs<T> {
         Some(entry)
     }
 
-    /// Consumes all entries and publishes it.
+    /// Consumes all entries and publishes the index.
     pub(in crate::xdp) fn take_all(&mut self) -> Vec<T> {
         let all = std::iter::from_fn(|| self.take()).collect();
         self.say_consumed(self.next);
         all
     }
 
-    /// Produces one entry and publishes it; false without room.
+    /// Produces one entry and publishes it. Returns false without room.
     pub(in crate::xdp) fn put(&mut self, entry: T) -> bool {
         let has_room = self.next.wrapping_sub(self.consumed()) < self.entries;
         if has_room {
@@ -103,13 +103,13 @@ impl<T: Pod> Theirs<T> {
     }
 }
 
-/// Creates a ring that this side produces, and its other side.
+/// Creates a ring whose producer is this side, and its other side.
 pub(in crate::xdp) fn producer<T: Pod>(entries: u32, start: u32) -> (Producer<T>, Theirs<T>) {
     let (map, theirs) = Theirs::new(entries, start);
     (Producer::new(map, &OFFSETS, entries).unwrap(), theirs)
 }
 
-/// Creates a ring that this side consumes, and its other side.
+/// Creates a ring whose consumer is this side, and its other side.
 pub(in crate::xdp) fn consumer<T: Pod>(entries: u32, start: u32) -> (Consumer<T>, Theirs<T>) {
     let (map, theirs) = Theirs::new(entries, start);
     (Consumer::new(map, &OFFSETS, entries).unwrap(), theirs)
@@ -120,13 +120,13 @@ pub(in crate::xdp) struct Deliverer {
     pub pool: Arc<Pool>,
     pub fill: Theirs<u64>,
     pub rx: Theirs<xdp_desc>,
-    /// Frames out of the fill ring.
+    /// Frames taken from the fill ring.
     pub free: VecDeque<u64>,
 }
 
 impl Deliverer {
-    /// Delivers a packet of some pieces, a frame each, to the receive ring. False, without effect, if
-    /// there are too few frames.
+    /// Delivers a packet of several pieces, one frame each, to the receive ring. Returns false, without
+    /// effect, if there are too few frames.
     pub(in crate::xdp) fn deliver(&mut self, pieces: &[&[u8]]) -> bool {
         self.free.extend(self.fill.take_all());
         if self.free.len() < pieces.len() {
@@ -152,7 +152,7 @@ impl Deliverer {
     }
 }
 
-/// Returns the bytes of a packet, or of a piece, in a frame that was submitted to send.
+/// Returns the bytes of a packet, or of a piece, in a frame that was submitted for sending.
 pub(in crate::xdp) fn bytes_at(pool: &Pool, descriptor: &xdp_desc) -> Vec<u8> {
     let frame_bytes = u64::from(pool.buffer_bytes());
     let frame = pool.address((descriptor.addr / frame_bytes) as u32).as_ptr();

@@ -1,4 +1,4 @@
-//! AF_XDP sockets in a lab: both modes of attachment, both directions, sharing, ends.
+//! AF_XDP sockets in a lab: both modes of attachment, both directions, sharing, closing.
 
 pub(super) mod mock;
 mod program;
@@ -17,11 +17,11 @@ use crate::tests;
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::{Meta, Packet, Ring, RingMut, Wait};
 
-/// How long a test waits for packets that must come.
+/// Maximum time that a test waits for packets that must arrive.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOTS: u32 = 256;
 const BUFFERS: u32 = 3000;
-/// The experimental ethertype, which nothing else uses.
+/// The experimental EtherType, which nothing else uses.
 const OURS: [u8; 2] = [0x88, 0xb5];
 
 /// Creates a lab for one test, or prints why it cannot.
@@ -49,7 +49,7 @@ fn config(lab: &Lab, host: &str) -> XskConfig {
     }
 }
 
-/// A socket with a ring on each side, as a queue has them.
+/// A socket with one ring per direction, as a queue has them.
 struct End {
     xsk: Xsk,
     rx: Ring,
@@ -203,7 +203,7 @@ fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
     let pool = pool();
     let [left, right] = ["left", "right"].map(|host| config(&lab, host));
     let mut right = End::open(&lab, "right", &pool, Mode::Native, &right);
-    // The first has the UMEM; the second, in another namespace, shares it.
+    // The first socket registers the UMEM; the second, in another namespace, shares it.
     let mut left = End::open(&lab, "left", &pool, Mode::Native, &left);
     let (sent, mut got) = (frames(600), Vec::new());
     for batch in sent.chunks(50) {

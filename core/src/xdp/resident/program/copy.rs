@@ -1,5 +1,5 @@
-//! Programs that copy packets into rings (`xdp/copies`): mirrors, and claims on queues whose
-//! socket belongs to another process.
+//! Programs that copy packets into rings (`xdp/copies`): mirrors, and claims on queues whose socket belongs
+//! to another process.
 //!
 //! ```text
 //!   filter, owner alive? --no--> next stage
@@ -31,8 +31,8 @@ use crate::xdp::copies::{Copies, CopyConfig, Sharing};
 /// Stack offset of the cell's address.
 const CELL: i16 = KEY - 8;
 
-/// Loads the program of a stage that copies what the filter matches, and passes it on
-/// (`Action::Mirror`) or takes it from the host (any other action).
+/// Loads the program of a stage that copies packets matching the filter, and passes them on
+/// (`Action::Mirror`) or takes them from the host (any other action).
 pub(crate) fn load_copying(
     stage: &Stage,
     resident: &Resident,
@@ -56,13 +56,12 @@ pub(crate) fn load_copying(
 }
 
 impl StageProgram<'_> {
-    /// R9 = the ring, which counts the packet. Goes on at `next` for a queue without a ring, or with a
-    /// closed one.
+    /// R9 = the ring, which counts the packet. Jumps to `next` if the queue has no ring, or a closed one.
     fn find_ring(&mut self, copies: &Copies, next: Label) {
         let &CopyConfig { sharing, first_queue, queues, .. } = copies.config();
         let (asm, ctx) = (&mut self.asm, self.frame.ctx);
         asm.load(Size::W, R1, ctx + xdp_md::RX_QUEUE_INDEX);
-        // A queue below the first wraps to a very large number.
+        // A queue number below the first wraps to a very large number.
         asm.sub32(R1, first_queue.cast_signed());
         if sharing == Sharing::Cpu {
             asm.jge32(R1, queues.cast_signed(), next);
@@ -76,11 +75,11 @@ impl StageProgram<'_> {
         write_add(&mut self.asm, R9 + at::MATCHED, 1);
     }
 
-    /// Puts the address of the next cell on the stack. Goes on at `lost` if the ring is full.
+    /// Writes the address of the next cell to the stack. Jumps to `lost` if the ring is full.
     ///
-    /// The owner's index is read before the cell is written: the kernel's memory model, and every
-    /// processor, keeps writes behind a read on which a branch to them depends. The read pairs with
-    /// the owner's releasing store (`Cursor::hand_over`), before which the owner has read the cell.
+    /// The reader's index is read before the cell is written: the kernel's memory model, and every
+    /// processor, keeps writes after a read if a branch to them depends on the read. The read pairs with
+    /// the reader's releasing store (`Cursor::hand_over`), before which the reader has read the cell.
     fn find_cell(&mut self, ring: &cell_ring::CellGeometry, lost: Label) {
         let cells = ring.cells.cast_signed();
         let asm = &mut self.asm;
@@ -95,7 +94,7 @@ impl StageProgram<'_> {
         asm.sub32(R3, R2);
         asm.jge32(R3, cells, lost);
         asm.place(room);
-        // The mask keeps it within the ring, whatever the indices are.
+        // The mask keeps the cell within the ring for any index.
         asm.and32(R1, cells - 1);
         asm.mul(R1, ring.cell_bytes().cast_signed()).add(at::CELLS).add(R9);
         asm.store(Size::DW, R10 + CELL, R1);
@@ -121,7 +120,7 @@ impl StageProgram<'_> {
         self.asm.place(done);
     }
 
-    /// Copies a short packet of R0 bytes to the cell at R3, and goes on at `done`.
+    /// Copies a short packet of R0 bytes to the cell at R3, and jumps to `done`.
     fn copy_short(&mut self, snaplen: u32, done: Label, lost: Label) {
         let super::Frame { data, end, fragments, .. } = self.frame;
         if fragments {
@@ -135,14 +134,14 @@ impl StageProgram<'_> {
         self.asm.place(long);
     }
 
-    /// Copies up to `snaplen` of a packet's R0 bytes to the cell at R3, from one buffer or several.
+    /// Copies up to `snaplen` of a packet's R0 bytes to the cell at R3, from one or several buffers.
     fn copy_any(&mut self, snaplen: u32, lost: Label) {
         let (asm, ctx, snaplen) = (&mut self.asm, self.frame.ctx, snaplen.cast_signed());
         let whole = asm.label();
         asm.mov(R4, R0).jle(snaplen, whole);
         asm.mov(R4, snaplen);
         asm.place(whole);
-        // The verifier requires a length above zero. Linux 6.1 learns it from "less than", not from
+        // The verifier requires a length above zero. Linux 6.1 derives that from "less than", but not from
         // "equal".
         asm.jlt(R4, 1, lost);
         asm.store(Size::W, R3 + cell::CAPTURED_BYTES, R4);
@@ -153,10 +152,10 @@ impl StageProgram<'_> {
         asm.jne(R0, 0, lost);
     }
 
-    /// Publishes the cell to the owner. The index must become visible after the cell: pairs with the
-    /// owner's acquiring read (`Cursor::look`). x86 keeps stores in order; elsewhere an atomic
-    /// operation that returns a value is a full barrier in the kernel's memory model. (Linux 6.15 has
-    /// a releasing store.)
+    /// Publishes the cell to the reader. The index must become visible after the cell: pairs with the
+    /// reader's acquiring read (`Cursor::look`). x86 keeps stores in order; elsewhere an atomic operation
+    /// that returns a value is a full barrier in the kernel's memory model. (Linux 6.15 has a releasing
+    /// store.)
     fn publish(&mut self) {
         let asm = &mut self.asm;
         asm.load(Size::W, R1, R9 + at::OWN_PRODUCED);
@@ -170,9 +169,9 @@ impl StageProgram<'_> {
         }
     }
 
-    /// Wakes the owner if it sleeps until this index (`cell_ring/wake.rs`). Only this program and the
-    /// owner clear the flag, and this program wakes when it does. The key on the stack is the ring's
-    /// number.
+    /// Wakes the reader if it sleeps until this index (`cell_ring/wake.rs`). Only this program and the
+    /// reader clear the flag, and the program wakes the reader when it clears it. The key on the stack is
+    /// the ring's number.
     fn wake_reader(&mut self, copies: &Copies) {
         let done = self.asm.label();
         self.asm.load(Size::W, R1, R9 + at::ASLEEP).jeq(0, done);
@@ -191,7 +190,7 @@ impl StageProgram<'_> {
         asm.place(done);
     }
 
-    /// Passes on a mirrored packet, or drops a taken one, whether or not it was copied.
+    /// Passes on a mirrored packet or drops a taken one, copied or not.
     fn end_copying(&mut self, action: Action, counter: i16, next: Label) {
         if action == Action::Mirror {
             self.count(&[counter], next);

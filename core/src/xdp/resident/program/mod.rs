@@ -29,7 +29,7 @@ use crate::xdp::stamp::{CARD_MARK, MARK, Stamp};
 
 pub(crate) use copy::load_copying;
 
-// Stack offsets, below what the filter uses: a map's key; a stamp; a flow to look up.
+// Stack offsets, below those that the filter uses: a map's key; a stamp; a flow to look up.
 const KEY: i16 = -Frame::STACK_BYTES - 8;
 const STAMP_TIME: i16 = KEY - 8;
 const STAMP_MARK: i16 = KEY - 16;
@@ -43,15 +43,15 @@ pub(crate) struct Sockets<'a> {
     pub map: &'a OwnedFd,
     pub first_queue: u32,
     pub queues: u32,
-    /// Written in front of each packet.
+    /// The stamp to write in front of each packet.
     pub stamp: Stamp,
 }
 
-/// A piece of program that inspects each packet of a port that only counts them (`xdp:` with
-/// `action=drop` or `action=pass`), before it is counted. It leaves its results in maps of its own.
+/// Code that inspects each packet of a port that only counts them (`xdp:` with `action=drop` or
+/// `action=pass`), before it is counted. It stores its results in maps of its own.
 pub trait Inspect: std::fmt::Debug + Send + Sync {
-    /// Writes the piece. It must preserve the registers of `frame`; all others and the whole stack are
-    /// free. Control continues behind it.
+    /// Writes the code. It must preserve the registers of `frame`; all others and the whole stack are free.
+    /// Control continues after it.
     fn write(&self, asm: &mut Assembler, frame: &Frame);
 }
 
@@ -101,8 +101,8 @@ pub(crate) fn load_flows(stage: &Stage, resident: &Resident, table: &FlowTable) 
     })
 }
 
-/// Loads a program of `body` for the packets that the filter matches, and a jump to the next stage
-/// (label `next`) for the others and behind the body.
+/// Loads a program that runs `body` for packets that match the filter, and jumps to the next stage (label
+/// `next`) for the others and after the body.
 fn build(
     stage: &Stage,
     resident: &Resident,
@@ -147,14 +147,14 @@ struct StageProgram<'a> {
 }
 
 impl StageProgram<'_> {
-    /// Redirects the packet to the queue's socket; without a socket, a later stage may take it.
+    /// Redirects the packet to the queue's socket. Without a socket, a later stage may take the packet.
     /// Packets of other queues are not counted.
     fn take(&mut self, sockets: Sockets<'_>, next: Label) {
         let (asm, ctx) = (&mut self.asm, self.frame.ctx);
         let missed = asm.label();
         asm.load(Size::W, R2, ctx + xdp_md::RX_QUEUE_INDEX);
         asm.mov32(R1, R2);
-        // A queue below the first wraps to a very large number.
+        // A queue number below the first wraps to a very large number.
         asm.sub32(R1, sockets.first_queue.cast_signed());
         asm.jge32(R1, sockets.queues.cast_signed(), next);
         asm.load_map(R1, sockets.map);
@@ -174,14 +174,14 @@ impl StageProgram<'_> {
         }
     }
 
-    /// Goes on at `next` if the owner was killed: its stage outlives it.
+    /// Jumps to `next` if the owner was killed: its stage outlives it.
     fn owner_is_alive(&mut self, next: Label) {
         let stage = self.stage.cast_signed();
         self.asm.store(Size::W, R10 + KEY, stage);
         self.look_up(&self.resident.alive, next);
     }
 
-    /// Redirects the packet to another interface, while that and the owner exist.
+    /// Redirects the packet to another interface, as long as the interface and the owner exist.
     fn forward(&mut self, next: Label) {
         self.owner_is_alive(next);
         let (asm, stage) = (&mut self.asm, self.stage.cast_signed());
@@ -194,7 +194,7 @@ impl StageProgram<'_> {
         self.answer(xdp_action::REDIRECT);
     }
 
-    /// R0 = the value at the key on the stack; goes on at `none` if there is none.
+    /// R0 = the value at the key on the stack. Jumps to `none` if there is no such entry.
     fn look_up(&mut self, map: &impl AsFd, none: Label) {
         bpf::write_lookup(&mut self.asm, map, KEY, none);
     }
@@ -214,7 +214,7 @@ impl StageProgram<'_> {
         }
     }
 
-    /// Counts the packet and its bytes, and `counters` of its fate.
+    /// Counts the packet, its bytes, and the `counters` of its fate.
     fn count(&mut self, counters: &[i16], none: Label) {
         self.wire_bytes(R9);
         let stage = self.stage.cast_signed();
@@ -222,7 +222,7 @@ impl StageProgram<'_> {
         asm.call(Helper::CPU);
         asm.mul(R0, STAGES.cast_signed()).add(stage).store(Size::W, R10 + KEY);
         self.look_up(&self.resident.tallies_fd, none);
-        // Each CPU has counters of its own.
+        // Each CPU has its own counters.
         let asm = &mut self.asm;
         bpf::write_add(asm, R0 + tally::PACKETS, 1);
         bpf::write_add(asm, R0 + tally::BYTES, R9);
@@ -239,14 +239,14 @@ impl StageProgram<'_> {
         self.asm.exit();
     }
 
-    /// Tail-calls the next present stage, or the end if it has a mark; passes the packet otherwise.
+    /// Tail-calls the next present stage, or the end if it has a mark. Otherwise passes the packet.
     fn go_on(&mut self) {
         self.asm.load_map_value(R1, &self.resident.control_fd, PRESENT_AT);
         self.asm.load(Size::DW, R9, R1 + 0);
         let own = self.stage;
         let later: Vec<u32> =
             MIRRORS.chain(SCRUB).chain(FLOWS).chain(CLAIMS).filter(|&stage| stage > own).collect();
-        // In groups: most are empty.
+        // In groups, because most stages are empty.
         for group in later.chunk_by(|a, b| a / 8 == b / 8) {
             let mask = group.iter().fold(0u32, |mask, stage| mask | 1 << stage);
             let skip = self.skip_unless_present(mask);
@@ -258,7 +258,7 @@ impl StageProgram<'_> {
             self.asm.place(skip);
         }
         let pass = self.asm.label();
-        // The marks of the end begin here.
+        // The end's marks begin here.
         self.asm.rsh(R9, FORWARD.cast_signed()).jeq(0, pass);
         self.tail_call(END);
         self.asm.place(pass);
@@ -282,8 +282,8 @@ impl StageProgram<'_> {
         self.asm.call(Helper::TAIL_CALL);
     }
 
-    /// Writes the [`Stamp`] in front of the packet if the driver leaves room. The registers that point
-    /// into the packet are lost.
+    /// Writes the [`Stamp`] in front of the packet if the driver leaves room. Invalidates the registers
+    /// that point into the packet.
     fn stamp(&mut self, stamp: Stamp) {
         if stamp == Stamp::None {
             return;
@@ -301,7 +301,7 @@ impl StageProgram<'_> {
         self.asm.place(done);
     }
 
-    /// Copies the driver's metadata to the stack, and goes on at `known` if it has a time.
+    /// Copies the driver's metadata to the stack, and jumps to `known` if it includes a time.
     fn metadata(&mut self, known: Label) {
         self.asm.store(Size::DW, R10 + STAMP_HASH, 0);
         let resident = self.resident;
