@@ -34,14 +34,14 @@ use std::str::FromStr;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use sluicegate_base::error::Error;
 
-/// The numbers of both formats (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng).
+/// Constants of both formats (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng).
 mod codes {
     pub(crate) const PCAP_MICROSECONDS: u32 = 0xa1b2_c3d4;
     pub(crate) const PCAP_NANOSECONDS: u32 = 0xa1b2_3c4d;
     /// A section's first block; the number reads the same in both byte orders.
     pub(crate) const SHB: u32 = 0x0a0d_0d0a;
     pub(crate) const IDB: u32 = 1;
-    /// The packet block of pcapng's first years.
+    /// The obsolete Packet Block of early pcapng files.
     pub(crate) const OBSOLETE_PACKET: u32 = 2;
     pub(crate) const SPB: u32 = 3;
     pub(crate) const ISB: u32 = 5;
@@ -80,14 +80,14 @@ pub enum Format {
     /// The classic format: one link type, no interfaces, no comments
     /// (draft-ietf-opsawg-pcap).
     Pcap,
-    /// The block format: interfaces, comments, loss and statistics stand in the file
+    /// The block format: the file holds interfaces, comments, losses and statistics
     /// (draft-ietf-opsawg-pcapng).
     #[default]
     Pcapng,
 }
 
 impl Format {
-    /// The format a file's name asks for, compressed or not: "a.pcap", "a.pcapng.zst".
+    /// Returns the format that a file name implies, compressed or not: "a.pcap", "a.pcapng.zst".
     pub fn of(path: &Path) -> Option<Self> {
         let inner = path.file_stem().map(Path::new);
         let named = match Compression::of(path) {
@@ -113,7 +113,7 @@ impl FromStr for Format {
 /// The compression of a capture file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// Nothing.
+    /// No compression.
     #[default]
     None,
     /// Zstandard frames (RFC 8878), `.zst`.
@@ -123,7 +123,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The compression a file's name asks for.
+    /// Returns the compression that a file name implies.
     pub fn of(path: &Path) -> Self {
         match path.extension().and_then(|e| e.to_str()) {
             Some("zst") => Self::Zstd,
@@ -146,14 +146,14 @@ impl FromStr for Compression {
     }
 }
 
-/// Runs `spawn` with all signals blocked in this thread; the threads it makes inherit that. A program
-/// that takes signals as events blocks them in its own threads. A thread it does not know of would take
-/// them all the same, and with the default action end the program.
+/// Runs `spawn` with all signals blocked in this thread; threads that it starts inherit the mask. A program
+/// that handles signals as events blocks them in its own threads. A thread that it does not know would still
+/// receive them, and the default action would end the program.
 pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK);
     let result = spawn();
     if let Ok(before) = before {
-        // It was this thread's mask a moment ago, so the kernel takes it again.
+        // The kernel accepts this mask: it was this thread's mask before.
         let _ = before.thread_set_mask();
     }
     result

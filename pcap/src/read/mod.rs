@@ -7,10 +7,10 @@
 //!   decoder           arrive                     pcap.rs, pcapng.rs
 //! ```
 //!
-//! What is accepted is what libpcap 1.10 accepts, and more where a file makes sense that
-//! libpcap refuses: interfaces of several link types, sections of several byte orders.
-//! Nothing is allocated on a file's word: a record's length is checked against libpcap's
-//! limits before the buffer grows to hold it.
+//! The reader accepts every file that libpcap 1.10 accepts. It also accepts valid files that libpcap refuses:
+//! with interfaces of several link types, or sections of several byte orders. A length in a file never causes
+//! an allocation by itself: it is checked against libpcap's limits before the buffer grows to hold the
+//! record.
 
 mod options;
 mod pcap;
@@ -36,9 +36,8 @@ use crate::Compression;
 
 /// A capture file being read.
 ///
-/// The format, the byte order and the compression are told from the file's first bytes. A file
-/// that breaks off or is damaged gives the packets before the damage, then one error, then
-/// its end.
+/// The file's first bytes determine the format, the byte order and the compression. A truncated or damaged
+/// file yields the packets before the damage, then one error, then its end.
 #[derive(Debug)]
 pub struct Reader {
     /// The file's name in messages.
@@ -47,10 +46,10 @@ pub struct Reader {
     buffer: Buffer,
     format: Format,
     interfaces: Vec<Interface>,
-    /// Where in the uncompressed file the unread bytes begin.
+    /// The offset of the unread bytes in the uncompressed file.
     offset: u64,
     finished: bool,
-    /// The last packet's, for [`Record`] to point at.
+    /// The last packet's metadata, which [`Record`] points at.
     meta: Meta,
 }
 
@@ -61,7 +60,7 @@ enum Format {
 }
 
 impl Format {
-    /// The byte order of the host that wrote what is being read.
+    /// Returns the byte order of the host that wrote the part being read.
     fn order(&self) -> ByteOrder {
         match self {
             Self::Pcap(format) => format.order(),
@@ -70,7 +69,7 @@ impl Format {
     }
 }
 
-/// A packet in a file, with what the file says of it beyond its metadata.
+/// A packet in a file, with its metadata, queue and comments.
 #[derive(Clone, Debug)]
 pub struct Record<'a> {
     packet: Packet<'a>,
@@ -78,52 +77,52 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The packet, in one piece however long it is.
+    /// Returns the packet, in one piece whatever its length.
     pub fn packet(&self) -> Packet<'a> {
         self.packet
     }
 
-    /// The card's queue it was received from or sent to (pcapng's `epb_queue`).
+    /// Returns the card's queue that received or sent it (pcapng's `epb_queue`).
     pub fn queue(&self) -> Option<u32> {
         self.options.clone().queue()
     }
 
-    /// The packet's comments (pcapng's `opt_comment`), without control characters, cut at 1024 bytes.
+    /// Returns the packet's comments (pcapng's `opt_comment`), without control characters, cut at 1024 bytes.
     pub fn comments(&self) -> impl Iterator<Item = String> {
         self.options.clone().comments().map(text)
     }
 }
 
-/// The outcome of a look for the next packet.
+/// The result of a search for the next packet.
 #[derive(Debug)]
 pub enum Outcome {
     /// A packet.
     Packet(Placed),
-    /// A block that is none; it was stepped over.
+    /// A block without a packet; it was skipped.
     Skipped,
     /// Nothing has arrived yet.
     NotYet,
-    /// There is more, but no room for it until the buffer may move.
+    /// There is more, but no room for it unless the buffer's bytes may move.
     NoRoom,
-    /// There is no more.
+    /// The end of the file.
     End,
 }
 
-/// A packet and where its parts lie: in the reader's buffer, or while it is parsed in its record.
+/// A packet and the positions of its parts: in the reader's buffer or, during parsing, in its record.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Placed {
     /// Its metadata.
     pub meta: Meta,
     /// Its bytes.
     pub data: Range<usize>,
-    /// pcapng's options; empty where there are none.
+    /// pcapng's options; empty without any.
     options: Range<usize>,
 }
 
 /// The result of parsing the beginning of a run of bytes.
 #[derive(Debug, PartialEq, Eq)]
 enum Parsed {
-    /// A packet, and the size of its record.
+    /// A packet and the size of its record.
     Packet { record_bytes: usize, found: Placed },
     /// A record without a packet, of this size.
     Skip(usize),
@@ -136,8 +135,8 @@ impl Reader {
     /// for the first interface, so that the link type is known.
     ///
     /// # Errors
-    /// No such file, no capture file, or one that breaks off before its first packet could
-    /// come. Files that gzip, xz and bzip2 made are refused with a remedy.
+    /// The file does not exist, is not a capture file, or ends before its first packet. Files compressed by
+    /// gzip, xz or bzip2 are rejected with a remedy.
     pub fn open(path: &Path) -> Result<Self> {
         let mut reader = Self {
             path: match path.to_str() {
@@ -194,7 +193,7 @@ impl Reader {
         }
     }
 
-    /// The file's format. One that is pcap has one interface; pcapng may name more as it goes on.
+    /// Returns the file's format. A pcap file has one interface; a pcapng file may add interfaces later.
     pub fn format(&self) -> crate::Format {
         match self.format {
             Format::Pcap(_) => crate::Format::Pcap,
@@ -202,17 +201,17 @@ impl Reader {
         }
     }
 
-    /// The interfaces met so far; at least one. A pcapng file may add more as it is read, and
-    /// those of a later section follow those before it. [`Meta::interface`] counts them.
+    /// Returns the interfaces read so far; at least one. A pcapng file may add interfaces later; those of a
+    /// later section come after those of an earlier one. [`Meta::interface`] is an index into them.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// The next packet, waiting for it where the file is a pipe; none at the end.
+    /// Returns the next packet, or `None` at the end. Waits if the file is a pipe.
     ///
     /// # Errors
-    /// The file cannot be read, is damaged, or breaks off. The packets before that have come
-    /// out by then; afterwards the file has ended.
+    /// The file is unreadable, damaged or truncated. All packets before the fault have been returned; the
+    /// next call reports the end of the file.
     pub fn next_packet(&mut self) -> Result<Option<Record<'_>>> {
         let placed = loop {
             match self.advance(true, true)? {
@@ -229,8 +228,8 @@ impl Reader {
         }))
     }
 
-    /// Looks for the next packet. The bytes of those found before stay where they are unless
-    /// `may_move`; without `may_wait` nothing is waited for.
+    /// Searches for the next packet. The bytes of earlier packets keep their addresses unless `may_move`;
+    /// without `may_wait` the call never waits.
     pub fn advance(&mut self, may_move: bool, may_wait: bool) -> Result<Outcome> {
         while !self.finished {
             match self.step() {
@@ -259,27 +258,28 @@ impl Reader {
         Ok(Outcome::End)
     }
 
-    /// A found packet's bytes.
+    /// Returns the bytes of a packet that was found.
     pub fn bytes(&self, at: Range<usize>) -> &[u8] {
         self.buffer.bytes(at)
     }
 
-    /// The address of a byte of a found packet; good until [`advance`](Self::advance) may move.
+    /// Returns the address of a byte of a packet that was found; valid until [`advance`](Self::advance) may
+    /// move bytes.
     pub fn address(&self, at: usize) -> NonNull<u8> {
         self.buffer.address(at)
     }
 
-    /// The descriptor to poll for more; none for a regular file.
+    /// Returns the descriptor to poll for more bytes; `None` for a regular file.
     pub fn pollable(&self) -> Option<BorrowedFd<'_>> {
         self.source.pollable()
     }
 
-    /// The end has been reached, or an error.
+    /// True after the end of the file or an error.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Reads no more.
+    /// Stops reading.
     pub fn finish(&mut self) {
         self.finished = true;
     }
@@ -298,7 +298,7 @@ impl Reader {
         self.offset += n as u64;
     }
 
-    /// Reads more into the buffer. None if it has; the reason why not otherwise.
+    /// Reads more into the buffer. Returns `None` on success, otherwise the reason.
     fn refill(&mut self, wanted: usize, may_move: bool, may_wait: bool) -> Result<Option<Outcome>> {
         if !self.buffer.make_room(wanted, may_move)? {
             return Ok(Some(Outcome::NoRoom));
@@ -316,7 +316,7 @@ impl Reader {
         }
     }
 
-    /// The kernel's refusal, or damage in compressed data.
+    /// Returns the error of a failed read: the kernel's, or damage in compressed data.
     fn unreadable(&mut self, error: io::Error) -> Error {
         self.finished = true;
         if error.raw_os_error().is_some() {
@@ -341,20 +341,20 @@ impl Reader {
 }
 
 impl Placed {
-    /// Moves the places from a record to where the record begins in the buffer.
+    /// Converts offsets within a record to offsets in the buffer, where the record begins at `at`.
     fn shift(&mut self, at: usize) {
         let shifted = |range: &Range<usize>| at + range.start..at + range.end;
         (self.data, self.options) = (shifted(&self.data), shifted(&self.options));
     }
 }
 
-/// The remedy for a file that is no capture file.
+/// Returns the remedy for a file that is not a capture file.
 fn unknown_format(magic: [u8; 4]) -> String {
     let tool = match magic {
         [0x1f, 0x8b, ..] => "gzip",
         [0xfd, b'7', b'z', b'X'] => "xz",
         [b'B', b'Z', b'h', _] => "bzip2",
-        // The format before lz4's frames.
+        // lz4's legacy format, older than its frames.
         [0x02, 0x21, 0x4c, 0x18] => "lz4",
         _ => {
             return "no capture file: pcap and pcapng can be read, plain or compressed with \
@@ -368,8 +368,8 @@ fn unknown_format(magic: [u8; 4]) -> String {
     )
 }
 
-/// The most bytes libpcap believes a packet of a link type to have; a greater length is taken
-/// for damage (libpcap's `max_snaplen_for_dlt`).
+/// Returns the maximum length of a packet of a link type; libpcap treats a greater length as damage
+/// (libpcap's `max_snaplen_for_dlt`).
 fn packet_limit(link_type: u16) -> u32 {
     const DBUS: u16 = 231;
     const USBPCAP: u16 = 249;
@@ -382,9 +382,8 @@ fn packet_limit(link_type: u16) -> u32 {
     }
 }
 
-/// The most bytes a packet of an interface can have, from the snapshot length the file gives
-/// it: 0 and what does not fit an `int` stand for "no limit" (libpcap's
-/// `pcap_adjust_snapshot`).
+/// Returns the maximum length of an interface's packets, from its snapshot length in the file: 0 and values
+/// that do not fit an `int` mean "no limit" (libpcap's `pcap_adjust_snapshot`).
 fn snapshot_limit(link_type: u16, snaplen: u32) -> u32 {
     match snaplen {
         1..=0x7fff_ffff => snaplen,

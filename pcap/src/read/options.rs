@@ -1,4 +1,4 @@
-//! The options at the end of pcapng's blocks, and the clock of an interface that they set.
+//! The options at the end of pcapng's blocks, and the interface clock that they set.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -7,10 +7,10 @@ use super::source::{ByteOrder, Fields};
 use crate::codes::option;
 use sluicegate_base::ring::{Direction, Interface, Meta};
 
-/// Most bytes that are kept of a name or description.
+/// Maximum length of a name or description; the rest is cut.
 const MAX_TEXT_BYTES: usize = 1024;
 
-/// A list of options, read up to its end or to the first that is cut short.
+/// A list of options, read to its end or to the first truncated option.
 #[derive(Clone, Debug)]
 pub(super) struct BlockOptions<'a> {
     fields: Fields<'a>,
@@ -22,12 +22,12 @@ impl<'a> BlockOptions<'a> {
         Self { fields: Fields::new(bytes, order), order }
     }
 
-    /// The comments on a block.
+    /// Returns the comments on a block.
     pub(super) fn comments(self) -> impl Iterator<Item = &'a [u8]> {
         self.until_end().filter_map(|(code, value)| (code == option::COMMENT).then_some(value))
     }
 
-    /// The card's queue a packet came from (`epb_queue`).
+    /// Returns the card's queue that a packet came from (`epb_queue`).
     pub(super) fn queue(self) -> Option<u32> {
         let order = self.order;
         self.until_end()
@@ -35,7 +35,7 @@ impl<'a> BlockOptions<'a> {
             .and_then(|(_, value)| Fields::new(value, order).u32())
     }
 
-    /// Adds to a packet's metadata what its options say (`epb_flags`, `epb_dropcount`).
+    /// Adds the values of a packet's options (`epb_flags`, `epb_dropcount`) to its metadata.
     pub(super) fn annotate(self, meta: &mut Meta) {
         let order = self.order;
         for (code, value) in self.until_end() {
@@ -62,7 +62,7 @@ impl<'a> BlockOptions<'a> {
     }
 }
 
-/// Code and value.
+/// Yields each option's code and value.
 impl<'a> Iterator for BlockOptions<'a> {
     type Item = (u16, &'a [u8]);
 
@@ -76,8 +76,8 @@ impl<'a> Iterator for BlockOptions<'a> {
     }
 }
 
-/// Fills in an interface from its description's options and returns its clock. Damaged options
-/// are an error: without its clock, an interface's times mean nothing.
+/// Fills in an interface from its description's options and returns its clock. Damaged options are an error:
+/// without the clock, an interface's times have no meaning.
 pub(super) fn describe(
     mut options: BlockOptions<'_>,
     to: &mut Interface,
@@ -122,7 +122,7 @@ pub(super) fn describe(
     Ok(clock)
 }
 
-/// Remarks in a row, of bounded length.
+/// Remarks joined into one text of bounded length.
 #[derive(Default)]
 struct Remarks(String);
 
@@ -137,7 +137,7 @@ impl Remarks {
     }
 }
 
-/// Text from a file, fit for a terminal: no control characters, no invalid UTF-8, not too long.
+/// Makes text from a file safe for a terminal: no control characters, no invalid UTF-8, bounded length.
 pub(super) fn text(bytes: &[u8]) -> String {
     let bytes = &bytes[..bytes.len().min(MAX_TEXT_BYTES)];
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
@@ -157,7 +157,7 @@ pub(super) struct Resolution {
     offset_s: i64,
 }
 
-/// The highest bit of `if_tsresol` tells powers of two from powers of ten.
+/// The highest bit of `if_tsresol`: set for a power of two, clear for a power of ten.
 const BINARY: u8 = 0x80;
 
 impl Default for Resolution {
@@ -168,8 +168,8 @@ impl Default for Resolution {
 }
 
 impl Resolution {
-    /// A clock of 10^-n seconds a tick, or of 2^-n where the highest bit is set; none where a
-    /// second has more ticks than 64 bits count.
+    /// Sets a tick to 10^-n seconds, or to 2^-n if the highest bit is set. `None` if the ticks of a second do
+    /// not fit 64 bits.
     pub(super) fn with_resolution(self, resolution: u8) -> Option<Self> {
         let exponent = u32::from(resolution & !BINARY);
         let base: u64 = if resolution & BINARY == 0 { 10 } else { 2 };
@@ -181,8 +181,8 @@ impl Resolution {
         Self { offset_s, ..self }
     }
 
-    /// Nanoseconds since 1970; a time outside what 64 bits hold (1970 to 2554) is the nearest
-    /// inside.
+    /// Converts ticks to nanoseconds since 1970. A time that does not fit 64 bits (1970 to 2554) becomes the
+    /// nearest that does.
     #[inline]
     pub(super) fn nanoseconds(&self, ticks: u64) -> u64 {
         const NS: u64 = 1_000_000_000;
@@ -192,7 +192,7 @@ impl Resolution {
             1_000_000 => rest * 1000,
             NS => rest,
             ticks_per_second => {
-                // Below 10^9 in the end, whatever the resolution.
+                // The result is below 10^9 for every resolution.
                 (u128::from(rest) * u128::from(NS) / u128::from(ticks_per_second)) as u64
             }
         };

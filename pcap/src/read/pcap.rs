@@ -8,11 +8,11 @@ use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 use sluicegate_base::ring::{Meta, TimestampSource};
 
 pub(super) const HEADER_BYTES: usize = 24;
-/// Written by some patched libpcaps (Red Hat Linux 6.1): records say more.
+/// Written by some patched libpcaps (Red Hat Linux 6.1): records have more fields.
 const MODIFIED: u32 = 0xa1b2_cd34;
 
-/// Which of a record's two lengths is the captured one. They changed places in version 2.3,
-/// which not every program that wrote "2.3" had noticed.
+/// The order of a record's two lengths. Version 2.3 swapped them, but some programs wrote "2.3" with the old
+/// order.
 #[derive(Clone, Copy, Debug)]
 enum Lengths {
     CapturedFirst,
@@ -21,16 +21,16 @@ enum Lengths {
     Guess,
 }
 
-/// How the records of a file are to be read.
+/// The layout and limits of a file's records.
 #[derive(Debug)]
 pub(super) struct Pcap {
     order: ByteOrder,
     fraction_ns: u64,
     record_header_bytes: usize,
     lengths: Lengths,
-    /// No packet of the file is longer; what exceeds it is cut off.
+    /// Maximum length of a packet; the rest is cut off.
     snapshot: u32,
-    /// No record is longer; what exceeds it is damage.
+    /// Maximum length of a record; a longer one is damage.
     limit: u32,
 }
 
@@ -46,7 +46,7 @@ impl Pcap {
         let (order, variant) = variant([a, b, c, d]).ok_or("no pcap file")?;
         let mut fields = Fields::new(&rest, order);
         let version = (fields.u16().unwrap_or_default(), fields.u16().unwrap_or_default());
-        // Time zone and accuracy, which no program fills in.
+        // Time zone and accuracy, which no program sets.
         fields.take(8);
         let (snaplen, link) = fields.u32().zip(fields.u32()).unwrap_or_default();
 
@@ -66,7 +66,7 @@ impl Pcap {
         let link_type = link as u16;
         let mut snapshot = snapshot_limit(link_type, snaplen);
         if variant == MODIFIED && link_type == LINKTYPE_ETHERNET {
-            // A cooked capture was given an Ethernet header on top of its snapshot length.
+            // A cooked capture has an Ethernet header in addition to its snapshot length.
             snapshot = snapshot.saturating_add(14);
         }
         let pcap = Self {
@@ -86,7 +86,7 @@ impl Pcap {
         Ok((pcap, interface))
     }
 
-    /// The byte order of the host that wrote the file.
+    /// Returns the byte order of the host that wrote the file.
     pub(super) fn order(&self) -> ByteOrder {
         self.order
     }
@@ -137,7 +137,7 @@ fn variant(magic: [u8; 4]) -> Option<(ByteOrder, u32)> {
     little.map(|n| (ByteOrder::Little, n)).or(big.map(|n| (ByteOrder::Big, n)))
 }
 
-/// The upper bits of the link type may say that packets carry their check sequence.
+/// Describes the frame check sequence that packets carry according to the link type's upper bits.
 fn frame_check_sequence(link: u32) -> String {
     const PRESENT: u32 = 0x0400_0000;
     match link & PRESENT {

@@ -11,27 +11,27 @@ use sluicegate_base::ring::{Meta, TimestampSource};
 /// Type, length, and the length again at the end.
 const FRAMING_BYTES: usize = 12;
 const SECTION_HEADER_MIN_BYTES: usize = 28;
-/// libpcap's limits: for the file's first block, and for every other.
+/// libpcap's limits: of the file's first block, and of every other block.
 const FIRST_BLOCK_LIMIT: u32 = 1 << 20;
 const BLOCK_LIMIT: u32 = 16 << 20;
-/// Most bytes that libpcap allows a block besides its packet: the fixed fields and 128 KiB of options.
+/// libpcap's limit for a block without its packet: the fixed fields and 128 KiB of options.
 const BESIDES_PACKET_LIMIT: u32 = 32 + (128 << 10);
-/// How many interfaces are remembered; libpcap has no limit but memory.
+/// Maximum of interfaces in a file; libpcap is limited only by memory.
 const MAX_INTERFACES: usize = 1 << 16;
 
-/// How far a file's sections and interfaces are known.
+/// The sections and interfaces of a file, as far as it has been read.
 #[derive(Debug)]
 pub(super) struct PcapNg {
     order: ByteOrder,
     at_first_block: bool,
-    /// The section's first interface, counted over the whole file.
+    /// The number of the section's first interface in the whole file.
     section_base: usize,
-    /// Beside the file's interfaces, what it takes to read their packets.
+    /// The attributes needed to read packets, one entry per interface of the file.
     sources: Vec<InterfaceFormat>,
     block_limit: u32,
 }
 
-/// The attributes of an interface that reading its packets needs.
+/// The attributes of an interface needed to read its packets.
 #[derive(Clone, Copy, Debug)]
 struct InterfaceFormat {
     clock: Resolution,
@@ -54,7 +54,7 @@ impl PcapNg {
         }
     }
 
-    /// The byte order of the section that is being read.
+    /// Returns the byte order of the section being read.
     pub(super) fn order(&self) -> ByteOrder {
         self.order
     }
@@ -113,7 +113,7 @@ impl PcapNg {
                 "a block of type {kind:#x} and {length} bytes; there can be {least} to {most}"
             ));
         }
-        // libpcap takes the first block at its word; so do we.
+        // libpcap does not check this of the first block; neither does this reader.
         if !length.is_multiple_of(4) && !self.at_first_block {
             return Err(format!(
                 "a block of type {kind:#x} and {length} bytes, which is no multiple of 4"
@@ -137,7 +137,7 @@ impl PcapNg {
     fn section(&mut self, mut body: Fields<'_>) -> Result<Option<Placed>, String> {
         let version = body.take(4).and_then(|_| body.u16().zip(body.u16()));
         match version {
-            // The spec asks that 1.2 be read as 1.0; other minor versions are as harmless.
+            // The specification says to read 1.2 as 1.0; other minor versions are equally harmless.
             Some((1, _)) => {
                 self.section_base = self.sources.len();
                 Ok(None)
@@ -176,19 +176,19 @@ impl PcapNg {
         self.packet(interface, high, low, 28, body)
     }
 
-    /// The Packet Block of pcapng's first years.
+    /// Parses the obsolete Packet Block of early pcapng files.
     fn obsolete_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
         let fixed = body.u16().zip(body.u16()).zip(body.u32().zip(body.u32()));
         let ((interface, dropped), (high, low)) = fixed.ok_or("a packet block is too short")?;
         let mut found = self.packet(interface.into(), high, low, 28, body)?;
-        // 0xffff stands for "not known".
+        // 0xffff means "not known".
         if dropped != u16::MAX && found.meta.drops_before == 0 {
             found.meta.drops_before = dropped.into();
         }
         Ok(found)
     }
 
-    /// The rest of a packet block, from its lengths on; data begins `data_at` bytes into the
+    /// Parses the rest of a packet block, from its lengths on; its data begins `data_at` bytes into the
     /// block.
     #[inline]
     fn packet(
@@ -227,7 +227,7 @@ impl PcapNg {
         Ok(Placed { meta, data, options })
     }
 
-    /// A packet of the section's first interface, without a timestamp.
+    /// Parses a Simple Packet Block: a packet of the section's first interface, without a timestamp.
     fn simple_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
         let wire = body.u32().ok_or("a packet block is too short")?;
         let (number, source) = self.source(0)?;
@@ -240,7 +240,7 @@ impl PcapNg {
         })
     }
 
-    /// An interface of this section and its number in the whole file.
+    /// Returns an interface of this section and its number in the whole file.
     #[inline]
     fn source(&self, in_section: u32) -> Result<(u32, &InterfaceFormat), String> {
         let number = self.section_base.saturating_add(in_section as usize);
@@ -253,7 +253,7 @@ impl PcapNg {
     }
 }
 
-/// The byte order of the section whose header has this byte-order magic.
+/// Returns the byte order of the section whose header has this byte-order magic.
 fn section_order(magic: &[u8]) -> Result<ByteOrder, String> {
     match magic {
         [0x4d, 0x3c, 0x2b, 0x1a] => Ok(ByteOrder::Little),

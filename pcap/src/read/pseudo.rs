@@ -1,8 +1,8 @@
-//! Headers that kernels put before a packet in their own byte order: a file from a host of the
-//! other order has them byte-swapped, so that every reader finds them in this host's order.
+//! Headers that kernels put before a packet in their own byte order. This module converts those from a host
+//! of the other byte order to this host's order.
 //!
-//! libpcap does the same (`pcap_post_process`), so a packet has the same bytes in every reader. Of a
-//! truncated header, the fields that exist are turned.
+//! libpcap does the same (`pcap_post_process`), so every reader shows the same bytes. In a truncated header
+//! it converts the fields that exist.
 
 use super::source::{ByteOrder, Fields};
 
@@ -16,7 +16,7 @@ const LINUX_SLL2: u16 = 276;
 /// A field's offset and width in bytes.
 type Field = (usize, usize);
 
-/// uid, pid, and those of the rule (OpenBSD's net/if_pflog.h).
+/// uid, pid, and the rule's uid and pid (OpenBSD's net/if_pflog.h).
 const PFLOG_FIELDS: &[Field] = &[(44, 4), (48, 4), (52, 4), (56, 4)];
 
 /// id, busnum, ts_sec, ts_usec, status, length, len_cap
@@ -34,12 +34,12 @@ const USB_HEADER_BYTES: usize = 64;
 const USB_DESCRIPTOR_BYTES: usize = 16;
 const ISOCHRONOUS: u8 = 0;
 
-/// The order of this host.
+/// The byte order of this host.
 const HOST: ByteOrder =
     if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
 
-/// Turns what is before a packet into this host's order, and corrects its length on the wire
-/// where it is known to be wrong.
+/// Converts a packet's header to this host's byte order, and corrects a wire length that is known to be
+/// wrong.
 #[inline]
 pub(super) fn to_host(link_type: u16, written: ByteOrder, data: &mut [u8], wire_bytes: &mut u32) {
     if written != HOST {
@@ -66,7 +66,7 @@ fn turn(link_type: u16, data: &mut [u8], wire_bytes: usize) {
     }
 }
 
-/// Turns the fields; false if some are missing.
+/// Swaps the bytes of the fields; false if some are missing.
 fn turn_fields(data: &mut [u8], fields: &[Field]) -> bool {
     fields.iter().all(|(at, width)| {
         let field = data.get_mut(*at..at + width);
@@ -74,7 +74,7 @@ fn turn_fields(data: &mut [u8], fields: &[Field]) -> bool {
     })
 }
 
-/// A cooked SocketCAN packet begins with its identifier, in the order of the host.
+/// Swaps the identifier, in the host's byte order, at the start of a cooked SocketCAN packet.
 fn turn_can_id(data: &mut [u8], protocol_at: usize, payload_at: usize) {
     const CAN: [u8; 2] = [0, 0x0c];
     const CAN_FD: [u8; 2] = [0, 0x0d];
@@ -88,7 +88,7 @@ fn is_isochronous(data: &[u8]) -> bool {
     data.get(USB_TRANSFER_TYPE) == Some(&ISOCHRONOUS)
 }
 
-/// Turns fields in their order until one is not there.
+/// Swaps the fields in order, up to the first missing one.
 fn turn_usb(data: &mut [u8], memory_mapped: bool) {
     let isochronous = is_isochronous(data);
     let mut there = turn_fields(data, USB_FIELDS);
@@ -105,9 +105,10 @@ fn turn_usb(data: &mut [u8], memory_mapped: bool) {
     }
 }
 
-/// Attributes of netfilter's log: their lengths and types are the host's, their values are not.
+/// Swaps the lengths and types of netfilter log attributes, which are in the host's byte order; their values
+/// are not.
 fn turn_nflog(data: &mut [u8], wire_bytes: usize) {
-    /// Bytes of the packet's header, and of each attribute's.
+    /// Bytes of the packet's header, and of each attribute's header.
     const HEADER_BYTES: usize = 4;
     const VERSION: usize = 1;
     if data.len() < HEADER_BYTES || wire_bytes < HEADER_BYTES || data[VERSION] != 0 {
@@ -128,8 +129,8 @@ fn turn_nflog(data: &mut [u8], wire_bytes: usize) {
     }
 }
 
-/// Older libpcaps took the length of an incoming isochronous transfer from the request; it is
-/// where its last piece ends.
+/// Corrects the length of an incoming isochronous transfer, which older libpcaps took from the request: it is
+/// the end of the last piece.
 fn correct_length(data: &[u8], wire_bytes: &mut u32) {
     const EVENT: usize = 8;
     const ENDPOINT: usize = 10;

@@ -1,5 +1,5 @@
-//! The source of a file's bytes (the file itself, a pipe, or a thread that decompresses), and the
-//! buffer they are read into, where packets stay in place.
+//! The source of a file's bytes (the file itself, a pipe, or a thread that decompresses), and the buffer that
+//! receives them, in which packets stay in place.
 //!
 //! ```text
 //!   0            start              end                 capacity
@@ -28,27 +28,27 @@ use crate::{Compression, without_signals};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::Mmap;
 
-/// Frames without packets that both formats allow anywhere, the beginning included.
+/// Skippable frames, which both formats allow anywhere, even at the beginning.
 const SKIPPABLE: std::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
 const ZSTD: u32 = 0xfd2f_b528;
 const LZ4: u32 = 0x184d_2204;
 
-/// The compression of a file, told by its first four bytes.
+/// Returns the compression of a file with these first four bytes.
 pub(super) fn compression(magic: [u8; 4]) -> Compression {
     match u32::from_le_bytes(magic) {
         ZSTD => Compression::Zstd,
         LZ4 => Compression::Lz4,
-        // Written by pzstd; lz4's tools begin no file with one.
+        // pzstd writes such frames; lz4's tools begin no file with one.
         magic if SKIPPABLE.contains(&magic) => Compression::Zstd,
         _ => Compression::None,
     }
 }
 
-/// Bytes that can be waited for.
+/// A source of bytes that a caller can poll.
 #[derive(Debug)]
 pub(super) struct ByteSource {
     file: File,
-    /// A regular file never keeps a reader waiting.
+    /// A regular file, which never makes a reader wait.
     regular: bool,
     decoder: Option<JoinHandle<io::Result<()>>>,
 }
@@ -66,8 +66,8 @@ impl ByteSource {
         Ok(Self { file, regular: kind.is_file(), decoder: None })
     }
 
-    /// Puts a thread in between that decompresses `begun` and what follows it. The thread ends with the
-    /// compressed bytes, or when the source is dropped and its next bytes find no reader.
+    /// Starts a thread that decompresses `begun` and the bytes after it. The thread ends with the compressed
+    /// bytes, or when it writes after the source was dropped.
     pub(super) fn decompress(&mut self, by: Compression, begun: Vec<u8>) -> io::Result<()> {
         // A socket, not a pipe: writing to a pipe without a reader would raise SIGPIPE.
         let (ours, theirs) =
@@ -85,26 +85,25 @@ impl ByteSource {
         Ok(())
     }
 
-    /// The descriptor to poll for more; none where reads never wait.
+    /// Returns the descriptor to poll for more bytes; `None` if reads never wait.
     pub(super) fn pollable(&self) -> Option<BorrowedFd<'_>> {
         (!self.regular).then(|| self.file.as_fd())
     }
 
-    /// True if a read would return at once.
+    /// Reports whether a read would return at once.
     pub(super) fn is_ready(&self) -> io::Result<bool> {
         Ok(self.regular || readable(&self.file, PollTimeout::ZERO)?)
     }
 
-    /// Reads what there is, waiting only if there is nothing. 0 is the end.
+    /// Reads the available bytes; waits only if there are none. 0 is the end.
     ///
     /// # Errors
-    /// The file cannot be read, or what is compressed is damaged; what came before has been
-    /// read by then.
+    /// The file is unreadable, or compressed data is damaged; all bytes before that have been read.
     pub(super) fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.file.read(room) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // The pipe was already non-blocking when this process got it.
+                // This process inherited a non-blocking pipe.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     readable(&self.file, PollTimeout::NONE)?;
                 }
@@ -123,7 +122,7 @@ impl ByteSource {
     }
 }
 
-/// True if a descriptor has something to read, or has ended; waits for that.
+/// Waits until a descriptor has something to read or has ended; false after the timeout.
 fn readable(file: &impl AsFd, timeout: PollTimeout) -> io::Result<bool> {
     match poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], timeout) {
         Ok(ready) => Ok(ready > 0),
@@ -132,12 +131,12 @@ fn readable(file: &impl AsFd, timeout: PollTimeout) -> io::Result<bool> {
     }
 }
 
-/// Data that is not what it should be.
+/// Returns the error for damaged data.
 fn damaged(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Passes bytes on as they come.
+/// Copies bytes as they arrive.
 fn pump(mut from: impl Read, to: &OwnedFd) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let mut chunk = vec![0; 1 << 17];
@@ -157,7 +156,7 @@ fn pump(mut from: impl Read, to: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Decompresses lz4 frames, one after the other; the decoder reads a single frame.
+/// Decompresses consecutive lz4 frames; the decoder itself reads a single frame.
 fn unpack_lz4(packed: impl BufRead, to: &OwnedFd) -> io::Result<()> {
     let mut packed = Watched { inner: packed, ran_dry: false };
     while let Some(magic) = packed.magic()? {
@@ -167,7 +166,7 @@ fn unpack_lz4(packed: impl BufRead, to: &OwnedFd) -> io::Result<()> {
         }
         let begun = io::Cursor::new(magic.to_le_bytes());
         pump(lz4_flex::frame::FrameDecoder::new(begun.chain(&mut packed)), to)?;
-        // The decoder takes an end between two blocks for the frame's end.
+        // The decoder mistakes an end of file between two blocks for the frame's end.
         if packed.ran_dry {
             return Err(damaged("the lz4 frame is cut short"));
         }
@@ -175,14 +174,14 @@ fn unpack_lz4(packed: impl BufRead, to: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A reader that remembers whether more was asked of it than it had.
+/// A reader that records whether a read reached its end.
 struct Watched<R> {
     inner: R,
     ran_dry: bool,
 }
 
 impl<R: BufRead> Watched<R> {
-    /// A frame's first four bytes; none at the end.
+    /// Reads a frame's first four bytes; `None` at the end.
     fn magic(&mut self) -> io::Result<Option<u32>> {
         if self.inner.fill_buf()?.is_empty() {
             return Ok(None);
@@ -192,7 +191,7 @@ impl<R: BufRead> Watched<R> {
         Ok(Some(u32::from_le_bytes(magic)))
     }
 
-    /// Steps over the rest of a skippable frame.
+    /// Skips the rest of a skippable frame.
     fn skip_frame(&mut self) -> io::Result<()> {
         let mut length = [0; 4];
         self.inner.read_exact(&mut length)?;
@@ -213,15 +212,14 @@ impl<R: Read> Read for Watched<R> {
     }
 }
 
-/// Holds many ordinary packets and fits a processor's cache.
+/// Holds many packets of ordinary length and fits a CPU's cache.
 const INITIAL_BYTES: usize = 1 << 20;
 
-/// Bytes on their way from a source to a parser. Positions are counted from the buffer's own
-/// beginning.
+/// A buffer between a source and a parser. Positions count from its first byte.
 #[derive(Debug)]
 pub(super) struct Buffer {
-    /// Zeroed memory, reached through raw pointers only: a slot's pointer stays good whatever
-    /// is borrowed here.
+    /// Zeroed memory, reached through raw pointers only: a slot's pointer stays valid whatever is borrowed
+    /// here.
     memory: Mmap,
     start: usize,
     end: usize,
@@ -232,38 +230,38 @@ impl Buffer {
         Ok(Self { memory: Mmap::anonymous(INITIAL_BYTES)?, start: 0, end: 0 })
     }
 
-    /// Where the unread bytes begin.
+    /// Returns the position of the unread bytes.
     pub(super) fn start(&self) -> usize {
         self.start
     }
 
-    /// The bytes that were read and have not been consumed.
+    /// Returns the bytes that were read and not yet consumed.
     #[inline]
     pub(super) fn unread(&self) -> &[u8] {
         self.bytes(self.start..self.end)
     }
 
-    /// Bytes at a place where bytes have been read to.
+    /// Returns the bytes in a range that has been filled.
     ///
     /// # Panics
-    /// Beyond what has been read.
+    /// The range exceeds the bytes read so far.
     #[inline]
     pub(super) fn bytes(&self, at: Range<usize>) -> &[u8] {
         assert!(at.start <= at.end && at.end <= self.end);
-        // SAFETY: `end` never passes the mapping's size, and mapped memory is initialised. A
-        // slice lives as long as `&self`. Only `&mut self` writes here or unmaps, except the
-        // program through slots that point behind `start`; it does so between syncs, when
-        // nobody holds a slice of this buffer (see `address`).
+        // SAFETY: `end` never passes the mapping's size, and mapped memory is initialised. A slice lives as
+        // long as `&self`. Only `&mut self` writes here or unmaps, except the program through slots that
+        // point before `start`; it does so between syncs, when nobody holds a slice of this buffer (see
+        // `address`).
         unsafe {
             let start = self.memory.base().add(at.start);
             std::slice::from_raw_parts(start.as_ptr(), at.len())
         }
     }
 
-    /// Bytes at a place to which no slot points yet, to be put right.
+    /// Returns bytes that no slot points to yet, for correction.
     ///
     /// # Panics
-    /// Beyond what has been read.
+    /// The range exceeds the bytes read so far.
     #[inline]
     pub(super) fn bytes_mut(&mut self, at: Range<usize>) -> &mut [u8] {
         assert!(at.start <= at.end && at.end <= self.end);
@@ -274,8 +272,7 @@ impl Buffer {
         }
     }
 
-    /// The address of a position. A caller that keeps it must not allow `make_room` to move bytes
-    /// meanwhile.
+    /// Returns the address of a position. A caller that keeps it must not allow `make_room` to move bytes.
     #[inline]
     pub(super) fn address(&self, at: usize) -> NonNull<u8> {
         assert!(at <= self.end);
@@ -283,16 +280,16 @@ impl Buffer {
         unsafe { self.memory.base().add(at) }
     }
 
-    /// Steps over bytes.
+    /// Marks bytes as consumed.
     #[inline]
     pub(super) fn consume(&mut self, n: usize) {
         assert!(n <= self.end - self.start);
         self.start += n;
     }
 
-    /// Makes room for at least one byte more, and for `wanted` unread bytes in all.
-    /// With `may_move` it moves them to the front and grows as needed; what is behind `start`
-    /// is lost then. False if there is no room without moving.
+    /// Makes room for at least one more byte, and for `wanted` unread bytes in all. With `may_move` it moves
+    /// the unread bytes to the front and grows as needed; the consumed bytes are lost then. False if there is
+    /// no room without moving.
     pub(super) fn make_room(&mut self, wanted: usize, may_move: bool) -> Result<bool> {
         let unread = self.end - self.start;
         let wanted = wanted.max(unread + 1);
@@ -315,17 +312,17 @@ impl Buffer {
         Ok(true)
     }
 
-    /// The room behind the bytes, to be read into; follow with [`filled`](Self::filled).
+    /// Returns the room after the bytes, to read into; call [`filled`](Self::filled) afterwards.
     pub(super) fn room(&mut self) -> &mut [u8] {
-        // SAFETY: the range from `end` to the mapping's size is mapped and initialised; no slot
-        // points into it, for slots point behind `start`; `&mut self` excludes slices of it.
+        // SAFETY: the range from `end` to the mapping's size is mapped and initialised; no slot points into
+        // it, because slots point before `start`; `&mut self` excludes slices of it.
         unsafe {
             let start = self.memory.base().add(self.end);
             std::slice::from_raw_parts_mut(start.as_ptr(), self.memory.bytes() - self.end)
         }
     }
 
-    /// Counts bytes that were read into the room.
+    /// Adds bytes that were read into the room.
     pub(super) fn filled(&mut self, n: usize) {
         assert!(n <= self.memory.bytes() - self.end);
         self.end += n;
@@ -339,7 +336,7 @@ pub(super) enum ByteOrder {
     Big,
 }
 
-/// Bytes and how far they have been read. Every call answers `None` where they run out.
+/// A cursor over bytes. Every call returns `None` if too few are left.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
@@ -351,7 +348,7 @@ impl<'a> Fields<'a> {
         Self { rest: bytes, order }
     }
 
-    /// The bytes that have not been read.
+    /// Returns the unread bytes.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -363,7 +360,7 @@ impl<'a> Fields<'a> {
         Some(taken)
     }
 
-    /// A number's bytes, the least first.
+    /// Reads a number's bytes, least significant first.
     #[inline]
     fn number<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk()?;

@@ -1,5 +1,4 @@
-//! Blocks and headers as they stand in the file: draft-ietf-opsawg-pcap,
-//! draft-ietf-opsawg-pcapng.
+//! Blocks and headers in the form of the file: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
 
 use std::fs;
 
@@ -10,15 +9,15 @@ use sluicegate_base::ring::Interface;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 const MAX_OPTION: usize = u16::MAX as usize;
 
-/// The most bytes of a packet that libpcap (MAXIMUM_SNAPLEN) and Wireshark
-/// (WTAP_MAX_PACKET_SIZE_STANDARD) take from a file.
+/// Maximum length of a packet that libpcap (MAXIMUM_SNAPLEN) and Wireshark (WTAP_MAX_PACKET_SIZE_STANDARD)
+/// accept in a file.
 pub(super) const MAXIMUM_SNAPLEN: u32 = 262_144;
 
 /// Bytes of a pcap record before the packet.
 pub(super) const PCAP_RECORD: usize = 16;
 /// Bytes of an Enhanced Packet Block before the packet.
 pub(super) const EPB_HEADER: usize = 28;
-/// A format and the unit of its times: enough to read a record.
+/// A format and the unit of its times: all that reading a record needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockLayout {
     Pcap,
@@ -35,7 +34,7 @@ impl BlockLayout {
         }
     }
 
-    /// The record that `bytes` begin with and its time; `None` if they hold no whole one.
+    /// Returns the record at the beginning of `bytes` and its time; `None` if it is incomplete.
     #[inline]
     pub(super) fn first_record(self, bytes: &[u8]) -> Option<(&[u8], u64)> {
         let head = bytes.first_chunk::<PCAP_RECORD>()?;
@@ -59,7 +58,7 @@ fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The time as pcap has it: seconds, and nanoseconds or microseconds.
+/// Converts a time to pcap's form: seconds, and nanoseconds or microseconds.
 #[inline]
 pub(super) fn pcap_time(timestamp_ns: u64, unit_ns: u64) -> (u32, u32) {
     let seconds = timestamp_ns / NS_PER_SECOND;
@@ -67,13 +66,13 @@ pub(super) fn pcap_time(timestamp_ns: u64, unit_ns: u64) -> (u32, u32) {
     (seconds as u32, rest as u32)
 }
 
-/// Bytes that fill up to a multiple of four.
+/// Returns the bytes of padding to a multiple of four.
 #[inline]
 pub(super) fn padding(bytes: usize) -> usize {
     bytes.wrapping_neg() & 3
 }
 
-/// Appends one option with its padding. What does not fit its 16-bit length is cut.
+/// Appends one option with its padding. A value that exceeds the 16-bit length is cut.
 pub(super) fn push_option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
     let value = &value[..value.len().min(MAX_OPTION)];
     block.extend_from_slice(&code.to_le_bytes());
@@ -82,7 +81,7 @@ pub(super) fn push_option(block: &mut Vec<u8>, code: u16, value: &[u8]) {
     block.resize(block.len() + padding(value.len()), 0);
 }
 
-/// Appends an option that is text, cut between two characters if it must be; none if empty.
+/// Appends a text option, cut between two characters if too long; appends nothing if it is empty.
 fn push_text(block: &mut Vec<u8>, code: u16, text: &str) {
     let text = &text[..text.floor_char_boundary(MAX_OPTION)];
     if !text.is_empty() {
@@ -90,7 +89,7 @@ fn push_text(block: &mut Vec<u8>, code: u16, text: &str) {
     }
 }
 
-/// Appends a whole block: `body` writes what is between the two lengths, options last.
+/// Appends a whole block: `body` writes the part between the two lengths, options last.
 fn push_block(to: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = to.len();
     to.extend_from_slice(&kind.to_le_bytes());
@@ -102,8 +101,8 @@ fn push_block(to: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     to[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
 }
 
-/// The head of a pcap file whose interfaces have these limits. libpcap cuts packets to the one
-/// it states.
+/// Returns the header of a pcap file whose interfaces have these limits. libpcap cuts packets to the limit in
+/// the header.
 pub(super) fn pcap_header(
     layout: BlockLayout,
     link_type: u16,
@@ -125,7 +124,7 @@ pub(super) fn pcap_header(
     to
 }
 
-/// Section Header Block: where, by what and with what remarks the file was made.
+/// Appends a Section Header Block: host, program and remarks.
 pub(super) fn section_header(to: &mut Vec<u8>, comments: &[String]) {
     push_block(to, SHB, |block| {
         block.extend_from_slice(&0x1a2b_3c4du32.to_le_bytes());
@@ -153,7 +152,7 @@ fn operating_system() -> String {
     format!("Linux {}", release.trim()).trim_end().to_owned()
 }
 
-/// Interface Description Block. Times are in nanoseconds.
+/// Appends an Interface Description Block. Times are in nanoseconds.
 pub(super) fn interface_description(to: &mut Vec<u8>, interface: &Interface, filter: Option<&str>) {
     push_block(to, IDB, |block| {
         block.extend_from_slice(&interface.link_type.to_le_bytes());
@@ -173,27 +172,27 @@ pub(super) fn interface_description(to: &mut Vec<u8>, interface: &Interface, fil
 /// is `None` is not written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceStats {
-    /// When the figures were taken, in ns since 1970.
+    /// The time of these counts, in ns since 1970.
     pub taken_ns: u64,
-    /// When the capture started, in ns since 1970.
+    /// The start of the capture, in ns since 1970.
     pub start_ns: Option<u64>,
-    /// When it ended, in ns since 1970.
+    /// The end of the capture, in ns since 1970.
     pub end_ns: Option<u64>,
     /// Packets the interface received.
     pub received: Option<u64>,
     /// Packets the interface dropped because it lacked resources.
     pub dropped: Option<u64>,
-    /// Packets the filter let through.
+    /// Packets that passed the filter.
     pub filter_accepted: Option<u64>,
     /// Packets the operating system dropped.
     pub os_dropped: Option<u64>,
     /// Packets delivered to the program.
     pub delivered: Option<u64>,
-    /// Packets lost by cause, each a comment: ("socket ring full", 12).
+    /// Packets lost, by cause; each entry becomes a comment: ("socket ring full", 12).
     pub losses: Vec<(String, u64)>,
 }
 
-/// Interface Statistics Block of interface number `id`.
+/// Appends the Interface Statistics Block of interface number `id`.
 pub(super) fn interface_statistics(to: &mut Vec<u8>, id: u32, stats: &InterfaceStats) {
     push_block(to, ISB, |block| {
         block.extend_from_slice(&id.to_le_bytes());
@@ -220,7 +219,7 @@ pub(super) fn interface_statistics(to: &mut Vec<u8>, id: u32, stats: &InterfaceS
     });
 }
 
-/// A time as pcapng blocks have it: the upper word first.
+/// Converts a time to the form of pcapng blocks: the upper word first.
 fn time(at_ns: u64) -> [u8; 8] {
     at_ns.rotate_left(32).to_le_bytes()
 }

@@ -1,15 +1,14 @@
-//! A chunk: whole records in one piece of memory, on their way to a file.
+//! A chunk: whole records in one buffer, to be written to a file.
 
 use super::block::BlockLayout;
 
-/// Bytes a chunk holds unless told otherwise: large enough that a system call each costs
-/// nothing, small enough that its bytes are still in the second-level cache when the kernel
-/// copies them.
+/// Default size of a chunk: large enough that one system call per chunk costs nothing, small enough that its
+/// bytes are still in the second-level cache when the kernel copies them.
 pub(super) const CHUNK_BYTES: usize = 128 << 10;
 
-/// Whole records of one file layout, as an [`Encoder`](super::Encoder) appends them.
+/// Whole records of one file layout, appended by an [`Encoder`](super::Encoder).
 ///
-/// It is made once and used again and again: [`clear`](Self::clear) keeps the memory.
+/// A chunk is reusable: [`clear`](Self::clear) keeps the memory.
 #[derive(Clone, Debug)]
 pub struct Chunk {
     layout: BlockLayout,
@@ -37,25 +36,25 @@ impl Chunk {
         }
     }
 
-    /// The records.
+    /// Returns the bytes of all records.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
 
-    /// How many records.
+    /// Returns the number of records.
     #[inline]
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// The time of the earliest record, in ns since 1970; `None` in an empty chunk.
+    /// Returns the time of the earliest record, in ns since 1970; `None` in an empty chunk.
     #[inline]
     pub fn first_ns(&self) -> Option<u64> {
         (self.packets > 0).then_some(self.first_ns)
     }
 
-    /// The time of the latest record, in ns since 1970; `None` in an empty chunk.
+    /// Returns the time of the latest record, in ns since 1970; `None` in an empty chunk.
     #[inline]
     pub fn last_ns(&self) -> Option<u64> {
         (self.packets > 0).then_some(self.last_ns)
@@ -79,7 +78,7 @@ impl Chunk {
         self.used + bytes <= self.capacity || self.used == 0
     }
 
-    /// Forgets the records and keeps the memory.
+    /// Removes the records and keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.used = 0;
@@ -89,12 +88,12 @@ impl Chunk {
         self.ordered = true;
     }
 
-    /// The records one by one.
+    /// Iterates over the records.
     pub fn records(&self) -> Records<'_> {
         Records::new(self.layout, self.bytes())
     }
 
-    /// All of it, to be written.
+    /// Returns the whole content as a piece to write.
     pub(super) fn piece(&self) -> Piece<'_> {
         Piece { bytes: self.bytes(), packets: self.packets, records: Some(self.layout) }
     }
@@ -104,8 +103,8 @@ impl Chunk {
         self.layout
     }
 
-    /// Room for one more record, which the caller fills; `None` if the chunk is full. What
-    /// stands in it is left over from earlier records.
+    /// Reserves room for one more record, which the caller fills; `None` if the chunk is full. The room holds
+    /// bytes of earlier records.
     #[inline]
     pub(super) fn append(&mut self, record_bytes: usize, timestamp_ns: u64) -> Option<&mut [u8]> {
         if !self.has_room(record_bytes) {
@@ -120,7 +119,7 @@ impl Chunk {
         Some(&mut self.bytes[start..start + record_bytes])
     }
 
-    /// Copies a record that lies in another chunk of the same layout; false if there is no room.
+    /// Copies a record from another chunk of the same layout; false without room.
     #[inline]
     pub(super) fn copy(&mut self, record: &Record<'_>) -> bool {
         match self.append(record.bytes.len(), record.timestamp_ns) {
@@ -140,20 +139,19 @@ impl Chunk {
         self.last_ns = self.last_ns.max(timestamp_ns);
     }
 
-    /// For the one record that is larger than the chunk.
+    /// Grows the chunk for a single record larger than it.
     #[cold]
     fn grow(&mut self) {
         self.bytes.resize(self.used, 0);
     }
 }
 
-/// A record as it lies in a chunk.
+/// A record in a chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Header, packet, padding and options: all of it.
+    /// The whole record: header, packet, padding and options.
     pub bytes: &'a [u8],
-    /// The packet's time, in ns since 1970 (a whole number of microseconds where the file has
-    /// no more).
+    /// The packet's time, in ns since 1970; a whole number of microseconds if the file has no finer unit.
     pub timestamp_ns: u64,
 }
 
@@ -170,7 +168,7 @@ impl<'a> Records<'a> {
         Self { layout, rest: bytes }
     }
 
-    /// The records that have not been walked yet.
+    /// Returns the records not yet iterated over.
     #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
@@ -188,35 +186,35 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// Something to be written in one go.
+/// Bytes to write with one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece<'a> {
     pub(super) bytes: &'a [u8],
     /// The packets in it.
     pub(super) packets: u64,
-    /// The layout of its records, if it can be cut between them; otherwise it is useless unless whole.
+    /// The layout of its records, if it can be cut between them; `None` if it must be written whole.
     pub(super) records: Option<BlockLayout>,
 }
 
 impl<'a> Piece<'a> {
-    /// The time of the first record; `None` without one.
+    /// Returns the time of the first record; `None` without records.
     pub(super) fn first_ns(&self) -> Option<u64> {
         Some(self.records?.first_record(self.bytes)?.1)
     }
 
-    /// The records, if it can be cut between them.
+    /// Returns the records, if it can be cut between them.
     pub(super) fn records(&self) -> Option<Records<'a>> {
         Some(Records { layout: self.records?, rest: self.bytes })
     }
 
-    /// Cuts it behind this many bytes and packets.
+    /// Cuts it after this many bytes and packets.
     pub(super) fn split(self, bytes: usize, packets: u64) -> (Self, Self) {
         let (now, later) = self.bytes.split_at(bytes);
         let piece = |bytes, packets| Self { bytes, packets, ..self };
         (piece(now, packets), piece(later, self.packets - packets))
     }
 
-    /// How many of the first `bytes` bytes are whole records, and the packets in them.
+    /// Returns the bytes of the whole records within the first `bytes` bytes, and their number.
     pub(super) fn whole_in(&self, bytes: usize) -> (usize, u64) {
         if bytes == self.bytes.len() {
             return (bytes, self.packets);

@@ -1,4 +1,4 @@
-//! The configuration of an output, and its summary at the end.
+//! The configuration of an output, and its final summary.
 
 use std::path::PathBuf;
 
@@ -6,46 +6,45 @@ use super::super::{Compression, Format};
 use super::rotate::Rotation;
 use sluicegate_base::error::{Error, Result};
 
-/// The level for captures: level 3 takes nearly twice the time of short packets and saves
-/// nothing on them.
+/// The level for captures: with short packets level 3 takes nearly twice the time and saves nothing.
 const ZSTD_LEVEL: i32 = 1;
 const MAX_WORKERS: usize = 64;
 
-/// Where packets are written, and how.
+/// The path, format and rotation of an output.
 #[derive(Clone, Debug)]
 pub struct OutputConfig {
-    /// The file; `-` is standard output. Its last part may hold strftime conversions: local
-    /// time, of the file's first packet. With rotation a running number goes before the
-    /// extensions: `a-00001.pcapng.zst`. A file of that name is overwritten.
+    /// The file; `-` is standard output. Its last component may contain strftime conversions, for the local
+    /// time of the file's first packet. Rotation puts a sequence number before the extensions:
+    /// `a-00001.pcapng.zst`. An existing file is overwritten.
     pub path: PathBuf,
     /// The format.
     pub format: Format,
-    /// pcap only: times in microseconds, as the encoder's.
+    /// pcap only: times in microseconds; must equal the encoder's setting.
     pub microseconds: bool,
     /// The compression.
     pub compression: Compression,
-    /// Zstandard's level; 1 if none is given. The others have none.
+    /// Zstandard's level; 1 by default. Other compressions have none.
     pub level: Option<i32>,
-    /// Threads that compress, 1 to 64. With more than one, a zstd file consists of many
-    /// frames: every reader of the format takes it, but Wireshark (4.0) only unpacked.
+    /// Threads that compress, 1 to 64. With more than one, a zstd file consists of many frames. Every zstd
+    /// reader accepts such a file, but Wireshark (4.0) only once it is decompressed.
     pub workers: usize,
-    /// When to begin new files.
+    /// The limits after which a new file begins.
     pub rotation: Rotation,
     /// The user's remarks; pcapng only.
     pub comments: Vec<String>,
-    /// Each file is on its disk before it counts as closed (fsync(2)), so that a power failure
-    /// takes none that was complete. Writing waits for it.
+    /// Calls fsync(2) on each file before it counts as closed, so that a power failure loses no complete
+    /// file. Writing waits for it.
     pub sync: bool,
     /// Permissions of the files.
     pub access: FileAccess,
 }
 
-/// Permissions of files that are written.
+/// Permissions of written files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileAccess {
     /// Permission bits. Packets hold secrets: 0600 by default.
     pub mode: u32,
-    /// The user and the group that get files which the process owns.
+    /// The new user and group of files that the process owns.
     pub owner: Option<(u32, u32)>,
 }
 
@@ -56,7 +55,7 @@ impl Default for FileAccess {
 }
 
 impl OutputConfig {
-    /// One file, of the format and compression its name asks for; pcapng if it asks for none.
+    /// A single file, with the format and compression that its name implies; pcapng by default.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self {
@@ -73,7 +72,7 @@ impl OutputConfig {
         }
     }
 
-    /// True if files are begun while packets arrive, and not only at the start.
+    /// True if files may be created while packets arrive, not only at the start.
     pub fn begins_files_later(&self) -> bool {
         let name = self.path.file_name().and_then(|name| name.to_str());
         self.rotation.is_on() || name.is_some_and(|name| name.contains('%'))
@@ -100,35 +99,35 @@ impl OutputConfig {
         )))
     }
 
-    /// Zstandard's level.
+    /// Returns Zstandard's level.
     pub(super) fn level(&self) -> i32 {
         self.level.unwrap_or(ZSTD_LEVEL)
     }
 
-    /// Threads that compress.
+    /// Returns the number of compression threads.
     pub(super) fn workers(&self) -> usize {
         self.workers.clamp(1, MAX_WORKERS)
     }
 }
 
-/// Counts of the packets that an output was given, and of its files.
+/// Counts of an output's packets and files.
 #[must_use = "a failure to write stands in `failure`"]
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// Files that were made.
+    /// Files created.
     pub files: u64,
-    /// Packets that were written.
+    /// Packets written.
     pub packets: u64,
-    /// Packets that were handed over and could not be written.
+    /// Packets submitted that could not be written.
     pub lost: u64,
-    /// Bytes that were written, after compression.
+    /// Bytes written, after compression.
     pub bytes: u64,
-    /// Files that were deleted to keep only the newest.
+    /// Files deleted to keep only the newest.
     pub files_deleted: u64,
-    /// Packets in files that were deleted.
+    /// Packets in the deleted files.
     pub packets_deleted: u64,
-    /// Files that should have been deleted and could not be, or are no longer ours.
+    /// Files due for deletion that could not be deleted, or were replaced by another file.
     pub files_left: u64,
-    /// Why not everything was written.
+    /// The reason why packets were not written.
     pub failure: Option<Error>,
 }

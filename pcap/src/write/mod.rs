@@ -1,4 +1,4 @@
-//! Writing capture files, fast and whole.
+//! Writing capture files: fast, and always with complete records.
 //!
 //! ```text
 //! receive threads                     writer thread              compression threads
@@ -7,12 +7,12 @@
 //!                      +---------------------------------+
 //! ```
 //!
-//! An [`Encoder`] turns packets into records inside a [`Chunk`] of memory: no allocation, no
-//! lock, no clock. A [`Merger`] brings the chunks of several receive threads into the order of
-//! time. An [`Output`] writes them: to one file or a row of them, plain or compressed. Whatever
-//! goes wrong, a file ends with a complete record, and [`Output::counts`] say where every packet went.
+//! An [`Encoder`] turns packets into records inside a [`Chunk`] of memory: no allocation, no lock, no clock.
+//! A [`Merger`] merges the chunks of several receive threads by time. An [`Output`] writes them to one file
+//! or a series of files, plain or compressed. After any failure a file ends with a complete record, and
+//! [`Output::counts`] account for every packet.
 //!
-//! All numbers in the files are little-endian, whatever the machine.
+//! All numbers in the files are little-endian, on every machine.
 
 mod block;
 mod chunk;
@@ -33,7 +33,7 @@ pub use record::{Encoder, EncoderConfig};
 pub use rotate::Rotation;
 pub use target::OutputCounts;
 
-/// Each of these may be handed from thread to thread.
+/// Asserts that each of these types is `Send`.
 const _: () = {
     const fn is_send<T: Send>() {}
     is_send::<Chunk>();

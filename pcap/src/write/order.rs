@@ -1,27 +1,27 @@
-//! Bringing the records of several sources into the order of time.
+//! Merging the records of several sources by time.
 //!
-//! Each source is in order within itself. A record may go when no open source can still send
-//! an earlier one: each has either a later record waiting or has promised by a watermark. A
-//! source that does neither holds the others up for the window at most, from their arrival on: the
-//! packets' clock may be another than the system's, and ahead of it.
+//! The records of each source are in order. A record is released when no open source can still send an
+//! earlier one: each other source has a later record waiting, or has set a later watermark. A source without
+//! either delays the others' records for at most the window, counted from their arrival, because the packets'
+//! clock may differ from the system's and be ahead of it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::chunk::{Chunk, Records};
 
-/// How long a silent source may hold the others up, unless told otherwise.
+/// The default time for which a silent source may delay the others.
 const WINDOW: Duration = Duration::from_millis(100);
 
 /// Merges the chunks of several sources by time.
 ///
-/// It allocates no chunks: the caller of `push` bounds those in circulation by taking them back from
-/// [`spent`](Self::spent), which must be emptied regularly.
+/// It allocates no chunks. The caller of `push` bounds the chunks in circulation: it must regularly take them
+/// back by [`spent`](Self::spent).
 #[derive(Debug)]
 pub struct Merger {
     sources: Vec<OrderedInput>,
     window: Duration,
-    /// The latest time that was released.
+    /// The latest time released.
     out_ns: u64,
     late: u64,
     spent: Vec<(usize, Chunk)>,
@@ -29,32 +29,31 @@ pub struct Merger {
 
 #[derive(Debug)]
 struct OrderedInput {
-    /// Each with its arrival.
+    /// Chunks with their arrival times.
     chunks: VecDeque<(Chunk, Instant)>,
-    /// Bytes of the first chunk that were released.
+    /// Bytes of the first chunk already released.
     released: usize,
-    /// The time of the first record that has not; `None` if there is none.
+    /// The time of the first unreleased record; `None` without one.
     head_ns: Option<u64>,
-    /// Nothing earlier will come.
+    /// The source sends nothing earlier.
     watermark_ns: u64,
     open: bool,
     pending: u64,
 }
 
-/// The next run of output: records of one source up to a time.
+/// The next records to release: those of one source up to a time.
 struct RecordRun {
     source: usize,
     until_ns: u64,
 }
 
 impl Merger {
-    /// A merger of `sources` sources, numbered from 0, with a window of 100 ms.
+    /// Creates a merger of `sources` sources, numbered from 0, with a window of 100 ms.
     pub fn new(sources: usize) -> Self {
         Self::with_window(sources, WINDOW)
     }
 
-    /// A merger with a window: the time after which a record is released although a source is
-    /// silent.
+    /// Creates a merger with a window: the time after which a record is released although a source is silent.
     pub fn with_window(sources: usize, window: Duration) -> Self {
         let source = || OrderedInput {
             chunks: VecDeque::new(),
@@ -73,10 +72,10 @@ impl Merger {
         }
     }
 
-    /// Takes a chunk from a source, which has come at `arrived`.
+    /// Adds a chunk of a source that arrived at `arrived`.
     ///
     /// # Panics
-    /// If there is no such source.
+    /// The source does not exist.
     pub fn push(&mut self, number: usize, chunk: Chunk, arrived: Instant) {
         let source = &mut self.sources[number];
         let Some(last_ns) = chunk.last_ns() else {
@@ -90,29 +89,29 @@ impl Merger {
         }
     }
 
-    /// Notes that nothing older than `watermark_ns` will come from a source.
+    /// Sets a source's watermark: it will send nothing earlier than `watermark_ns`.
     ///
     /// # Panics
-    /// If there is no such source.
+    /// The source does not exist.
     pub fn advance(&mut self, source: usize, watermark_ns: u64) {
         let source = &mut self.sources[source];
         source.watermark_ns = source.watermark_ns.max(watermark_ns);
     }
 
-    /// Notes that nothing at all will come from a source any more.
+    /// Closes a source: it will send nothing more.
     ///
     /// # Panics
-    /// If there is no such source.
+    /// The source does not exist.
     pub fn close(&mut self, source: usize) {
         self.sources[source].open = false;
     }
 
-    /// Moves what may go into `out`, in order. True if `out` is to be written and emptied
-    /// first: there may be more. Without `now` no record goes because it has waited for the
-    /// window: silent sources have all the time there is.
+    /// Moves releasable records into `out`, in order. Returns true if `out` is full: the caller must write
+    /// and empty it, then call again. Without `now` the window does not apply: records wait for silent
+    /// sources.
     ///
     /// # Panics
-    /// If `out` and the chunks that were pushed are of different formats.
+    /// `out` and a pushed chunk have different formats.
     pub fn drain(&mut self, now: Option<Instant>, out: &mut Chunk) -> bool {
         let expired = now.and_then(|now| now.checked_sub(self.window));
         while let Some(run) = self.next_run(expired) {
@@ -123,23 +122,26 @@ impl Merger {
         false
     }
 
-    /// An emptied chunk and the source it is for: each gets as many back as it has pushed.
+    /// Returns an emptied chunk and the source that pushed it: each source gets back as many as it has
+    /// pushed.
     pub fn spent(&mut self) -> Option<(usize, Chunk)> {
         self.spent.pop()
     }
 
-    /// Records that arrived after a later one was released. They were released nevertheless.
+    /// Returns the number of records that arrived after a later one was released. They are released
+    /// nevertheless.
     pub fn late(&self) -> u64 {
         self.late
     }
 
-    /// Records that wait.
+    /// Returns the number of waiting records.
     pub fn pending(&self) -> u64 {
         self.sources.iter().map(|s| s.pending).sum()
     }
 
-    /// The source with the earliest record, if that may go, and how far it may go on before
-    /// another has to be asked. What came by `expired` waits no longer, nor what is before it.
+    /// Returns the source with the earliest record, if that is releasable, and the time up to which its
+    /// records may follow without a check of the others. Records that arrived by `expired`, and all earlier
+    /// ones, no longer wait.
     fn next_run(&self, expired: Option<Instant>) -> Option<RecordRun> {
         let mut first: Option<(u64, usize)> = None;
         let mut until_ns = u64::MAX;
@@ -159,12 +161,12 @@ impl Merger {
         }
         let (head_ns, source) = first?;
         let horizon_ns = self.sources.iter().filter_map(|s| s.expired_ns(expired?)).max();
-        // A record earlier than the last one released is late already: waiting does not help.
+        // A record earlier than the last one released is already late: waiting does not help.
         let limit_ns = promised_ns.max(horizon_ns.unwrap_or(0)).max(self.out_ns);
         (head_ns <= limit_ns).then(|| RecordRun { source, until_ns: until_ns.min(limit_ns) })
     }
 
-    /// Passes the source's first chunk on as it is, if all of it may go.
+    /// Swaps the source's first chunk into `out`, if all of it is releasable.
     fn pass_whole(&mut self, run: &RecordRun, out: &mut Chunk) -> bool {
         let source = &mut self.sources[run.source];
         let Some((chunk, _)) = source.chunks.front_mut() else {
@@ -185,7 +187,7 @@ impl Merger {
         true
     }
 
-    /// Copies the run's records; false if `out` is full.
+    /// Copies the run's records to `out`; false if `out` is full.
     fn move_run(&mut self, run: &RecordRun, out: &mut Chunk) -> bool {
         let source = &mut self.sources[run.source];
         let Some((chunk, _)) = source.chunks.front() else {
@@ -225,7 +227,7 @@ impl Merger {
         }
     }
 
-    /// Keeps a chunk to be filled again.
+    /// Keeps a chunk for reuse.
     fn keep(&mut self, source: usize, mut chunk: Chunk) {
         chunk.clear();
         self.spent.push((source, chunk));
@@ -238,7 +240,7 @@ impl OrderedInput {
         self.head_ns = first.map(|record| record.timestamp_ns);
     }
 
-    /// The latest time in the first chunk, if that came by then.
+    /// Returns the latest time in the first chunk, if that arrived by then.
     fn expired_ns(&self, by: Instant) -> Option<u64> {
         let (chunk, arrived) = self.chunks.front()?;
         chunk.last_ns().filter(|_| *arrived <= by)
@@ -267,7 +269,7 @@ mod tests {
         chunk
     }
 
-    /// The records released now: time, and the tag of their chunk.
+    /// Returns the records released now: their time, and the tag of their chunk.
     fn drain(merger: &mut Merger, now: Option<Instant>, capacity: usize) -> Vec<(u64, u8)> {
         let mut out = encoder().chunk_of(capacity);
         let mut released = Vec::new();
@@ -287,7 +289,7 @@ mod tests {
         Push(usize, &'static [u64]),
         Advance(usize, u64),
         Close(usize),
-        /// At this moment these go out. What is pushed next comes then; the first at 0.
+        /// Drains at this time, which must release these. Later pushes arrive at this time; the first at 0.
         Drain(u64, &'static [u64]),
     }
     use MergeStep::{Advance, Close, Drain, Push};
@@ -370,7 +372,7 @@ mod tests {
         let start = Instant::now();
         let now = start + Duration::from_nanos(100);
         merger.push(0, chunk(&[37_000_000_000], 0), start);
-        // For more of that may come for ever.
+        // Because more records of that time may follow.
         merger.push(1, chunk(&[100], 1), now);
         assert_eq!(drain(&mut merger, Some(now), 4096), [(100, 1), (37_000_000_000, 0)]);
     }
@@ -393,8 +395,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is pushed in whatever pieces, and whenever it is drained, the result is
-        /// what a sort would give.
+        /// For all chunk sizes and drain times, the result equals that of a sort.
         #[test]
         fn merging_is_sorting(
             sources in prop::collection::vec(

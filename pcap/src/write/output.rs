@@ -1,4 +1,4 @@
-//! An output: chunks in, whole files out.
+//! An output, which writes chunks to files.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,11 +17,11 @@ use super::target::{Failure, OutputCounts, OutputFile, check_directory, lock, op
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::Interface;
 
-/// Writes chunks of records to one file or a row of them.
+/// Writes chunks of records to one file or a series of files.
 ///
-/// It is for one thread. After a failure it stays failed: every call says so again, and what is
-/// handed over counts as lost. [`finish`](Self::finish) is always safe; an output that is
-/// dropped instead leaves its file without statistics, and a packed one without its last bytes.
+/// One thread uses it. A failure is permanent: every later call returns it again, and later packets count as
+/// lost. [`finish`](Self::finish) is always safe. If an output is dropped instead, its file has no
+/// statistics, and a compressed file lacks its last bytes.
 #[derive(Debug)]
 pub struct Output {
     config: OutputConfig,
@@ -29,16 +29,16 @@ pub struct Output {
     /// `None` for standard output.
     name: Option<Name>,
     interfaces: Vec<Described>,
-    /// Blocks that go into the file before the next record.
+    /// Blocks to write before the next record.
     pending: Vec<u8>,
     current: Option<Current>,
     kept: VecDeque<Arc<Mutex<OutputFile>>>,
     schedule: Schedule,
     packer: Option<Packer>,
     progress: Arc<OutputCounts>,
-    /// Counts of the files so far; the rest of it is known at the end.
+    /// Counts of the files so far; `finish` fills in the rest.
     summary: Summary,
-    /// The files' directory, if they are to be on the disk.
+    /// The files' directory, if files must be synced.
     synced: Option<File>,
 }
 
@@ -53,9 +53,9 @@ struct Described {
 #[derive(Debug)]
 struct Current {
     target: Arc<Mutex<OutputFile>>,
-    /// Its head has been written.
+    /// Its header has been written.
     begun: bool,
-    /// Handed over for it, before compression.
+    /// Bytes submitted for it, before compression.
     bytes: u64,
     packets: u64,
 }
@@ -64,18 +64,18 @@ impl Output {
     /// Opens an output. The file is created now, unless its name depends on the first packet.
     ///
     /// # Errors
-    /// A configuration that makes no sense; a file that cannot be created there.
+    /// An invalid configuration; a file that cannot be created there.
     pub fn create(config: OutputConfig) -> Result<Self> {
         let mut output = Self::prepare(config)?;
         output.begin()?;
         Ok(output)
     }
 
-    /// Prepares an output that creates no file before [`begin`](Self::begin): the process may give up
-    /// privileges between the two.
+    /// Prepares an output that creates no file before [`begin`](Self::begin). The process may drop privileges
+    /// between the two calls.
     ///
     /// # Errors
-    /// A configuration that makes no sense; a directory that cannot be opened to be synced.
+    /// An invalid configuration; a directory that cannot be opened to be synced.
     pub fn prepare(config: OutputConfig) -> Result<Self> {
         config.check()?;
         let progress = Arc::new(OutputCounts::default());
@@ -109,8 +109,8 @@ impl Output {
         })
     }
 
-    /// Creates the file now, unless its name depends on the first packet. Files begun later are created
-    /// with the privileges that the process has then; a missing one is an error now.
+    /// Creates the file now, unless its name depends on the first packet. Later files are created with the
+    /// privileges that the process has then; a directory that does not permit this is an error now.
     ///
     /// # Errors
     /// A file cannot be created there.
@@ -124,8 +124,8 @@ impl Output {
         self.open(0).map_err(|failure| failure.at_start())
     }
 
-    /// Adds an interface, at any time; `filter` is the expression its packets passed. Returns
-    /// its number in the file. It reaches the file with the next packet or [`flush`](Self::flush).
+    /// Adds an interface, at any time; `filter` is the expression that its packets passed. Returns its number
+    /// in the file. It is written with the next packet or [`flush`](Self::flush).
     ///
     /// # Errors
     /// A pcap file has one link type only.
@@ -136,7 +136,7 @@ impl Output {
             && first.interface.link_type != interface.link_type
         {
             let told = |interface: &Interface| match interface.name.as_str() {
-                // A pcap file names none.
+                // A pcap file has no interface names.
                 "" => format!("one has {}", interface.link_type),
                 name => format!("'{name}' has {}", interface.link_type),
             };
@@ -157,8 +157,8 @@ impl Output {
         Ok(number)
     }
 
-    /// Notes an interface's statistics so far. Each file ends with those that were noted last;
-    /// pcap has no place for them.
+    /// Sets an interface's statistics so far. Each pcapng file ends with the last ones set; pcap cannot hold
+    /// them.
     ///
     /// # Errors
     /// There is no such interface.
@@ -174,8 +174,8 @@ impl Output {
         }
     }
 
-    /// Writes a chunk's records; begins new files where they are due. Without compression they
-    /// are with the kernel when this returns.
+    /// Writes a chunk's records, and begins new files when due. Without compression the kernel has the
+    /// records when this returns.
     ///
     /// # Errors
     /// The disk is full, the pipe's reader has exited, or a file cannot be created; packets that could
@@ -195,7 +195,7 @@ impl Output {
         Err(Error::Usage(usage.into()))
     }
 
-    /// Writes records, of which none is later than `last_ns`.
+    /// Writes records, none later than `last_ns`.
     fn write_records(&mut self, mut rest: Piece<'_>, last_ns: u64) -> Result<()> {
         while let Some(first_ns) = rest.first_ns() {
             let opened = self
@@ -227,8 +227,7 @@ impl Output {
         self.progress.check()
     }
 
-    /// Writes what is still held back: interfaces without packets, and all that is being
-    /// compressed.
+    /// Writes all pending data: interfaces without packets, and data being compressed.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -240,21 +239,21 @@ impl Output {
         self.progress.check()
     }
 
-    /// The counts, also for a thread that reads them while another one writes.
+    /// Returns the counts, which another thread may read during a write.
     pub fn counts(&self) -> &Arc<OutputCounts> {
         &self.progress
     }
 
-    /// Ends the file with its statistics and waits until everything is written. A capture
-    /// without a packet leaves a file too.
+    /// Ends the file with its statistics and waits until everything is written. A capture without packets
+    /// also creates a file.
     pub fn finish(mut self) -> Summary {
-        // A file that cannot be opened even now has left its reason in `progress`.
+        // If this fails too, `progress` has the reason.
         if self.summary.files == 0 && self.progress.check().is_ok() {
             let _ = self.open(now_ns());
         }
         self.write_pending();
         self.end_file();
-        // Lets the workers finish.
+        // Waits for the workers.
         self.packer = None;
         self.summary.packets = self.progress.written();
         self.summary.lost = self.progress.lost();
@@ -271,7 +270,7 @@ impl Output {
         let created = match &self.name {
             Some(name) => match name.at(first_ns, self.summary.files + 1) {
                 Ok(path) => OutputFile::create(&path, self.config.access),
-                // A time that no name can hold.
+                // A time that a name cannot express.
                 Err(error) => {
                     let error = io::Error::other(error.to_string());
                     Err(Failure::new("name", &self.config.path, error))
@@ -323,7 +322,7 @@ impl Output {
         }
     }
 
-    /// Writes the file's head, if that has not been done, and the blocks that wait.
+    /// Writes the file's header, if that is still missing, and the pending blocks.
     fn write_pending(&mut self) {
         let Some(current) = &mut self.current else {
             return;
@@ -340,7 +339,7 @@ impl Output {
         }
     }
 
-    /// The bytes that a file begins with.
+    /// Returns the bytes at the beginning of a file.
     fn head(&self) -> Vec<u8> {
         let mut head = Vec::new();
         if self.config.format == Format::Pcap {
@@ -358,7 +357,7 @@ impl Output {
         head
     }
 
-    /// The bytes that a file ends with.
+    /// Returns the bytes at the end of a file.
     fn statistics(&self) -> Vec<u8> {
         let mut blocks = Vec::new();
         if self.config.format == Format::Pcapng {
@@ -382,7 +381,7 @@ impl Output {
         self.submit(&piece, last);
     }
 
-    /// Puts a piece into the current file, or on its way there.
+    /// Writes a piece to the current file, or passes it to the workers.
     fn submit(&mut self, piece: &Piece<'_>, last: bool) {
         let Some(current) = &mut self.current else {
             return self.progress.lose(piece.packets);

@@ -1,15 +1,14 @@
-//! Compression on threads of its own: chunks are packed side by side and written in order.
+//! Compression on worker threads: chunks are compressed in parallel and written in order.
 //!
-//! A file is one frame, for Wireshark (4.0) does not find a second one. What each chunk becomes
-//! can be read as soon as it is written, whatever follows, so that a file whose writer was
-//! killed is readable up to the last one, and a few bytes that are always the same (the
-//! epilogue) complete a file at any time: nothing carries a checksum over the whole. Blocks of
-//! LZ4 do not depend on each other, so any number of threads can make them; Zstandard's do, so
-//! several threads make a frame of each chunk, and Wireshark does not read the file.
+//! A file is one frame, because Wireshark (4.0) does not find a second one. A compressed chunk is readable as
+//! soon as it is written. So if the writer is killed, the file is readable up to the last chunk. The frame
+//! has no checksum over the whole, so a constant epilogue of a few bytes completes a file at any time. LZ4
+//! blocks do not depend on each other, so any number of threads can make them. Zstandard blocks do, so
+//! several threads make one frame of each chunk, and Wireshark does not read the file.
 //!
-//! The workers get chunks in turn, through queues of bounded length. Each chunk has a channel to the
-//! next one: a worker writes when the chunk before is written. A worker that panics drops its chunks,
-//! and with them the channels, so all that follow are lost.
+//! The workers get chunks in turn, through bounded queues. A channel connects each chunk to the next one: a
+//! worker writes its chunk when the previous one is written. A worker that panics drops its chunks and their
+//! channels, so all later chunks are lost.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -29,24 +28,24 @@ use super::target::{Failure, OutputCounts, OutputFile, lock};
 use crate::without_signals;
 use sluicegate_base::error::{Error, Result};
 
-/// Chunks that wait before each worker; more would only be memory.
+/// Chunks queued for each worker; more would only cost memory.
 const QUEUE: usize = 2;
 
-/// A chunk on its way.
+/// A chunk to compress and write.
 struct PackJob {
     progress: Arc<OutputCounts>,
     target: Arc<Mutex<OutputFile>>,
     bytes: Vec<u8>,
     packets: u64,
     place: FileOffset,
-    /// Tells when the job before is written; an error if it never will be.
+    /// Receives a message when the previous job is written; an error if it never will be.
     before: Receiver<()>,
-    /// Tells the next job when this one is written. None then.
+    /// Signals the next job when this one is written; `None` afterwards.
     written: Option<SyncSender<()>>,
 }
 
 impl Drop for PackJob {
-    /// Counts a job that was not written: its worker has exited, or that of a job before it.
+    /// Counts the packets of an unwritten job as lost: its worker, or that of an earlier job, has exited.
     fn drop(&mut self) {
         if self.written.is_some() {
             let error = io::Error::other("a thread ended unexpectedly");
@@ -56,12 +55,12 @@ impl Drop for PackJob {
     }
 }
 
-/// Where in its file a piece stands.
+/// The position of a piece in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileOffset {
-    /// Nothing is before it.
+    /// The first piece.
     pub(super) first: bool,
-    /// Nothing follows: close the file.
+    /// The last piece: close the file after it.
     pub(super) last: bool,
 }
 
@@ -73,7 +72,7 @@ pub(super) struct Packer {
     threads: Vec<JoinHandle<()>>,
     /// The worker that gets the next job.
     next: usize,
-    /// Tells when the job submitted last is written.
+    /// Receives a message when the last submitted job is written.
     last_written: Receiver<()>,
     emptied: Receiver<Vec<u8>>,
 }
@@ -108,7 +107,7 @@ impl Packer {
         Ok(())
     }
 
-    /// Hands a copy of a piece on; waits while the queue is full.
+    /// Queues a copy of a piece; waits while the queue is full.
     pub(super) fn submit(
         &mut self,
         target: &Arc<Mutex<OutputFile>>,
@@ -128,12 +127,12 @@ impl Packer {
             before: std::mem::replace(&mut self.last_written, last_written),
             written: Some(written),
         };
-        // A job that finds no worker counts itself as lost.
+        // If the worker has exited, dropping the job counts it as lost.
         let _ = self.queues[self.next].send(job);
         self.next = (self.next + 1) % self.queues.len();
     }
 
-    /// Waits until all that was handed on is written or lost.
+    /// Waits until all submitted pieces are written or lost.
     pub(super) fn settle(&mut self) {
         if self.last_written.recv().is_ok() {
             self.last_written = already_written();
@@ -141,26 +140,26 @@ impl Packer {
     }
 }
 
-/// Lets the first job write at once.
+/// Returns the channel that lets the first job write at once.
 fn already_written() -> Receiver<()> {
     let (written, before) = sync_channel(1);
-    // It has room for one, and its receiver lives.
+    // The channel has room for one message, and its receiver exists.
     let _ = written.send(());
     before
 }
 
 impl Drop for Packer {
-    /// Lets the workers finish what they have.
+    /// Waits until the workers have finished their jobs.
     fn drop(&mut self) {
         self.queues.clear();
         for thread in self.threads.drain(..) {
-            // A worker that panicked has said so through its job.
+            // The job of a worker that panicked has counted its loss.
             let _ = thread.join();
         }
     }
 }
 
-/// A worker's life.
+/// Runs a worker: compresses jobs, and writes each after its predecessor.
 fn work(mut codec: Codec, jobs: &Receiver<PackJob>, give_back: &Sender<Vec<u8>>) {
     let mut packed = Vec::new();
     for mut job in jobs {
@@ -183,14 +182,14 @@ fn work(mut codec: Codec, jobs: &Receiver<PackJob>, give_back: &Sender<Vec<u8>>)
             job.progress.close(&job.target);
         }
         if in_order && let Some(written) = job.written.take() {
-            // The output may have been dropped, and with it the next job and the need for buffers.
+            // Both sends fail if the output was dropped: then there is no next job and no need for buffers.
             let _ = written.send(());
             let _ = give_back.send(std::mem::take(&mut job.bytes));
         }
     }
 }
 
-/// Completes a file: an empty last block.
+/// Returns the bytes that complete a file: an empty last block.
 pub(super) fn epilogue(config: &OutputConfig) -> &'static [u8] {
     match config.compression {
         Compression::Zstd if config.workers() == 1 => &[1, 0, 0],
@@ -206,11 +205,11 @@ const LZ4_END: [u8; 4] = [0; 4];
 
 /// The encoder of a compressed format.
 enum Codec {
-    /// Zstandard, one frame a file.
+    /// Zstandard, one frame per file.
     Zstd(Encoder<'static>),
-    /// Zstandard, one frame a chunk.
+    /// Zstandard, one frame per chunk.
     ZstdFrames(Compressor<'static>),
-    /// LZ4, one frame a file.
+    /// LZ4, one frame per file.
     Lz4,
 }
 
@@ -229,8 +228,8 @@ impl Codec {
         }
     }
 
-    /// Packs bytes, which are the first of their file or not, so that they can be read without
-    /// those that follow. No bytes become none.
+    /// Compresses bytes so that they are readable without later ones. `first` means the first bytes of a
+    /// file. The result for no bytes is empty.
     fn pack(&mut self, bytes: &[u8], first: bool, packed: &mut Vec<u8>) -> io::Result<()> {
         packed.clear();
         if bytes.is_empty() {
@@ -253,7 +252,7 @@ impl Codec {
     }
 }
 
-/// Goes on with a frame, up to the end of a block.
+/// Continues a frame, up to the end of a block.
 fn zstd_blocks(
     encoder: &mut Encoder<'static>,
     bytes: &[u8],
@@ -272,7 +271,7 @@ fn zstd_blocks(
     }
 }
 
-/// Makes a frame and takes off what belongs at the ends of the file only.
+/// Makes a frame, and removes the end mark and, if not `first`, the header: a file has one of each.
 fn lz4_blocks(bytes: &[u8], first: bool, packed: &mut Vec<u8>) -> io::Result<()> {
     let info = FrameInfo::new()
         .block_size(BlockSize::Max1MB)

@@ -1,4 +1,4 @@
-//! From packet to record: the hot loop of a capture.
+//! Converts packets to records: the hot loop of a capture.
 
 use std::io::Write;
 
@@ -10,48 +10,48 @@ use super::chunk::{CHUNK_BYTES, Chunk};
 use crate::codes::{EPB, option};
 use sluicegate_base::ring::{Direction, Packet};
 
-/// Bytes of [`EncoderConfig::loss_cause`] that are kept: an option's length has 16 bits.
+/// Maximum length of [`EncoderConfig::loss_cause`]; the rest is cut, because an option's length has 16 bits.
 const MAX_CAUSE: usize = 1024;
 
-/// How packets become records.
+/// The configuration of an [`Encoder`].
 #[derive(Clone, Debug, Default)]
 pub struct EncoderConfig {
     /// The file's format.
     pub format: Format,
     /// pcap only: times in microseconds, for readers older than 2014.
     pub microseconds: bool,
-    /// The most bytes of a packet that are kept. 0 means 262144, the most that libpcap and
-    /// Wireshark read back.
+    /// Maximum length of a packet; the rest is cut. 0 means 262144, the maximum that libpcap and Wireshark
+    /// read.
     pub snaplen: u32,
     /// The queue the packets come from.
     pub queue: u32,
-    /// How many queues there are: above one, each pcapng record names its own.
+    /// The number of queues: above one, each pcapng record names its queue.
     pub queues: u32,
-    /// pcapng: the directions that are said of a packet. Each costs 12 bytes a record, so a
-    /// live capture marks what was sent and leaves the rest, what was received, plain.
+    /// pcapng: the directions to record. A direction costs 12 bytes per record, so a live capture marks only
+    /// sent packets.
     pub directions: &'static [Direction],
-    /// Why packets are lost before they reach this encoder: "the socket's ring was full".
+    /// The reason why packets are lost before they reach this encoder: "the socket's ring was full".
     pub loss_cause: String,
 }
 
-/// Appends packets to chunks, as records of one format. One for each receive thread.
+/// Appends packets to chunks, as records of one format. Each receive thread has one.
 #[derive(Debug)]
 pub struct Encoder {
     layout: BlockLayout,
     snaplen: usize,
-    /// The file's number for each of the port's interfaces.
+    /// The number in the file of each of the port's interfaces.
     interfaces: Vec<u32>,
-    /// The options of a record without a gap before it, ready to copy: by direction.
+    /// Prepared options of a record without a gap before it, by direction.
     options: [Vec<u8>; 3],
-    /// The text of a gap's comment after the number.
+    /// The text after the number in a gap's comment.
     gap: String,
-    /// Where the options of a record with a gap are put together.
+    /// A buffer for the options of a record with a gap.
     scratch: Vec<u8>,
 }
 
 impl Encoder {
-    /// An encoder, for packets of a port whose interfaces have the same numbers in the file;
-    /// see [`map_interface`](Self::map_interface) where they have not.
+    /// Creates an encoder for a port whose interfaces have the same numbers in the file; otherwise call
+    /// [`map_interface`](Self::map_interface).
     pub fn new(config: &EncoderConfig) -> Self {
         let options = [Direction::Unknown, Direction::In, Direction::Out]
             .map(|direction| standing_options(config, direction));
@@ -76,26 +76,26 @@ impl Encoder {
         }
     }
 
-    /// Gives the port's next interface (the first call: number 0) its number in the file.
+    /// Sets the number in the file of the port's next interface; the first call is for interface 0.
     pub fn map_interface(&mut self, in_file: u32) {
         self.interfaces.push(in_file);
     }
 
-    /// An empty chunk of 128 KiB for records of this format.
+    /// Creates an empty chunk of 128 KiB for records of this format.
     pub fn chunk(&self) -> Chunk {
         Chunk::new(self.layout, CHUNK_BYTES)
     }
 
-    /// An empty chunk of a size of its own, in bytes.
+    /// Creates an empty chunk of `capacity` bytes.
     pub fn chunk_of(&self, capacity: usize) -> Chunk {
         Chunk::new(self.layout, capacity)
     }
 
-    /// Appends a packet as one record. False if the chunk is full: nothing has happened then,
-    /// and the packet belongs into the next chunk.
+    /// Appends a packet as one record. False, without a change, if the chunk is full: the packet belongs in
+    /// the next chunk.
     ///
     /// # Panics
-    /// If the chunk is of another format.
+    /// The chunk has another format.
     #[inline]
     pub fn append(&mut self, chunk: &mut Chunk, packet: &Packet<'_>) -> bool {
         assert!(chunk.layout() == self.layout, "a chunk of another format");
@@ -136,7 +136,7 @@ impl Encoder {
             (captured as u32).to_le_bytes(),
             meta.wire_bytes.max(captured as u32).to_le_bytes(),
         ];
-        // The padding is part of this word; the packet overwrites what is not.
+        // Clears the padding, which is in this word; the packet overwrites the rest of it.
         record[options_at - 4..options_at].fill(0);
         record[..EPB_HEADER].copy_from_slice(words.as_flattened());
         copy_packet(&mut record[EPB_HEADER..][..captured], packet);
@@ -169,7 +169,7 @@ impl Encoder {
     }
 }
 
-/// Copies as much of a packet as there is room for.
+/// Copies as much of a packet as fits.
 #[inline]
 fn copy_packet(room: &mut [u8], packet: &Packet<'_>) {
     if packet.slots() == 1 {
@@ -188,7 +188,7 @@ fn copy_segments(mut room: &mut [u8], packet: &Packet<'_>) {
     }
 }
 
-/// Options that every record of a direction carries; none on the plain path.
+/// Returns the options that every record of a direction carries; empty in the plain case.
 fn standing_options(config: &EncoderConfig, direction: Direction) -> Vec<u8> {
     let mut options = Vec::new();
     // Bits 0 and 1 of epb_flags.
@@ -209,8 +209,7 @@ fn standing_options(config: &EncoderConfig, direction: Direction) -> Vec<u8> {
     options
 }
 
-/// The options of a record with a gap before it: the comment that names it, the count, and
-/// what stands anyway.
+/// Builds the options of a record with a gap before it: a comment, the count, and the standing options.
 #[cold]
 fn gap_options(scratch: &mut Vec<u8>, lost: u32, gap: &str, standing: &[u8]) {
     scratch.clear();
@@ -247,7 +246,7 @@ mod tests {
     fn encode(config: &EncoderConfig, packets: &[(Meta, Vec<u8>)]) -> Chunk {
         let mut encoder = Encoder::new(config);
         let mut chunk = encoder.chunk_of(1 << 20);
-        // What an earlier record leaves behind must not shine through.
+        // Bytes of an earlier record must not show through.
         assert!(encoder.append(&mut chunk, &Packet::new(&meta(900), &[0xff; 900])));
         chunk.clear();
         for (meta, bytes) in packets {

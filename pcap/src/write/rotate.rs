@@ -1,4 +1,4 @@
-//! Rotation: when one file ends and the next begins, and the names of the files.
+//! Rotation: the limits of a file, and the names of the files.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -12,14 +12,13 @@ use super::super::Compression;
 use super::chunk::Piece;
 use sluicegate_base::error::{Error, Result};
 
-/// When to begin a new file, and how many to keep. Everything combines; nothing set means one
-/// file.
+/// When to begin a new file, and how many to keep. All limits may be combined; without any there is one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {
-    /// The most bytes of a file, counted before compression and with its statistics as far as
-    /// they are known; a file holds one record at least.
+    /// Maximum size of a file in bytes, before compression, with its statistics as far as they are known. A
+    /// file holds at least one record.
     pub bytes: Option<u64>,
-    /// A new file for each period of packet time, counted from the capture's first packet.
+    /// Begins a new file for each period of packet time, counted from the capture's first packet.
     pub period: Option<Duration>,
     /// Keeps the newest this many files and deletes older ones of this run.
     pub files: Option<u32>,
@@ -47,13 +46,13 @@ impl Rotation {
     }
 }
 
-/// Where the current file ends.
+/// The end of the current file.
 #[derive(Debug)]
 pub(super) struct Schedule {
     limit_bytes: u64,
     period_ns: Option<u64>,
     start_ns: Option<u64>,
-    /// The first time that belongs into the next file.
+    /// The first time that belongs in the next file.
     end_ns: u64,
 }
 
@@ -68,8 +67,8 @@ impl Schedule {
         }
     }
 
-    /// A file begins, with a packet of `first_ns`. Periods never go back, whatever late packet
-    /// a file begins with.
+    /// Begins a file whose first packet has the time `first_ns`. Periods never go back, even if that packet
+    /// is late.
     pub(super) fn begin(&mut self, first_ns: u64) {
         let Some(period_ns) = self.period_ns else {
             return;
@@ -80,8 +79,8 @@ impl Schedule {
         self.end_ns = self.end_ns.max(end_ns);
     }
 
-    /// Divides records, of which none is later than `last_ns`, into those that belong into a file that holds `bytes` bytes and
-    /// `packets` packets, and those that begin the next one. An empty file takes one at least.
+    /// Divides records, none later than `last_ns`, between the current file, which holds `bytes` bytes and
+    /// `packets` packets, and the next one. An empty file gets at least one record.
     pub(super) fn divide<'a>(
         &self,
         piece: Piece<'a>,
@@ -107,8 +106,8 @@ impl Schedule {
     }
 }
 
-/// A name that becomes a path once the file's first packet is known: strftime conversions
-/// (local time) in the last part of the path, and a running number before the extensions.
+/// A template for file paths: strftime conversions (local time) of the first packet's time in the last
+/// component, and a sequence number before the extensions.
 #[derive(Clone, Debug)]
 pub(super) struct Name {
     directory: PathBuf,
@@ -121,7 +120,7 @@ pub(super) struct Name {
 }
 
 impl Name {
-    /// Takes a path apart. `numbered` says that there will be more than one file.
+    /// Parses a path. `numbered` means that there will be several files.
     pub(super) fn new(path: &Path, numbered: bool, zone: TimeZone) -> Result<Self> {
         let Some(file) = path.file_name().filter(|_| !ends_in_slash(path)) else {
             return Err(Error::Usage(format!(
@@ -147,7 +146,7 @@ impl Name {
         self.timed
     }
 
-    /// Where the files are.
+    /// Returns the directory of the files.
     pub(super) fn directory(&self) -> &Path {
         match self.directory.as_os_str().is_empty() {
             true => Path::new("."),
@@ -155,7 +154,7 @@ impl Name {
         }
     }
 
-    /// The path of file number `number` (from 1), whose first packet is of `first_ns`.
+    /// Returns the path of file number `number` (from 1), whose first packet has the time `first_ns`.
     pub(super) fn at(&self, first_ns: u64, number: u64) -> Result<PathBuf> {
         let mut file = self.expand(&self.stem, first_ns)?;
         if self.numbered {
@@ -182,7 +181,7 @@ impl Name {
     }
 }
 
-/// The present, for files that have no packet to be named after.
+/// Returns the current time, to name files without packets.
 pub(super) fn now_ns() -> u64 {
     u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0)
 }
@@ -191,7 +190,8 @@ fn ends_in_slash(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(b"/")
 }
 
-/// "a.b.pcap.zst" is "a.b" and ".pcap.zst": one extension, and one more under a packed one.
+/// Splits "a.b.pcap.zst" into "a.b" and ".pcap.zst": one extension, and another one before that of a
+/// compression.
 fn split_extensions(file: &OsStr) -> (OsString, OsString) {
     let split = |name: &OsStr| {
         let path = Path::new(name);
@@ -220,7 +220,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Times of the records in each file; each record has 36 bytes.
+    /// Returns the times of the records in each file; each record has 36 bytes.
     fn files(rotation: Rotation, times: &[u64]) -> Vec<Vec<u64>> {
         let mut encoder = Encoder::new(&EncoderConfig::default());
         let mut chunk = encoder.chunk();

@@ -1,4 +1,4 @@
-//! The file behind an output: whole pieces go in, or it is cut back to its last whole record.
+//! The file of an output: after a failed write it is cut back to its last whole record.
 
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
@@ -17,10 +17,10 @@ use super::chunk::Piece;
 use super::config::FileAccess;
 use sluicegate_base::error::{Error, Result};
 
-/// Bytes asked for in a pipe to the reader: the most an unprivileged process gets.
+/// Requested size of a pipe to the reader, in bytes: the maximum for an unprivileged process.
 const PIPE_BYTES: i32 = 1 << 20;
 
-/// Why nothing more can be written.
+/// The reason why nothing more can be written.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     operation: &'static str,
@@ -45,12 +45,12 @@ impl Failure {
         self
     }
 
-    /// The error of an output that was being written.
+    /// Returns the error of an output in use.
     pub(crate) fn error(&self) -> Error {
         self.told(Error::open_file)
     }
 
-    /// The error of an output that cannot be begun.
+    /// Returns the error of an output that failed to begin.
     pub(super) fn at_start(&self) -> Error {
         self.told(Error::path)
     }
@@ -71,15 +71,15 @@ pub(super) struct OutputFile {
     /// `None` once it is closed.
     file: Option<File>,
     path: PathBuf,
-    /// It has a length that can be cut.
+    /// A regular file, which can be truncated.
     regular: bool,
-    /// Device and inode: what makes it this file.
+    /// Device and inode, which identify the file.
     identity: (u64, u64),
     bytes: u64,
     packets: u64,
-    /// The bytes that complete a file that is not empty; empty once written.
+    /// The bytes that complete a non-empty file; empty once written.
     epilogue: &'static [u8],
-    /// Its directory, if both are to be on the disk before it is closed.
+    /// Its directory, if both must be synced before the file is closed.
     directory: Option<File>,
 }
 
@@ -91,8 +91,8 @@ impl OutputFile {
         options.write(true).create(true).truncate(false).mode(access.mode);
         let shared = others_may_write(path);
         if shared {
-            // Somebody could have put a link there that leads to a file of ours, or a pipe whose other
-            // end nobody opens.
+            // Another user could have put a link to one of our files there, or a pipe whose other end nobody
+            // opens.
             let waits = if is_trusted_pipe(path) { 0 } else { libc::O_NONBLOCK };
             options.custom_flags(libc::O_NOFOLLOW | waits);
         }
@@ -106,7 +106,7 @@ impl OutputFile {
         Self::new(file, path)
     }
 
-    /// Writes to standard output. A terminal is refused.
+    /// Opens standard output. A terminal is rejected.
     pub(super) fn standard_output() -> Result<Self, Failure> {
         let path = Path::new("standard output");
         let failure = |error: io::Error| Failure::new("open", path, error);
@@ -122,7 +122,7 @@ impl OutputFile {
     fn new(file: File, path: &Path) -> Result<Self, Failure> {
         let metadata = file.metadata().map_err(|error| Failure::new("look at", path, error))?;
         if metadata.file_type().is_fifo() {
-            // A larger pipe means fewer switches to the reader. The default will do.
+            // A larger pipe means fewer switches to the reader. If this fails, the default size suffices.
             let _ = fcntl(&file, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
         }
         Ok(Self {
@@ -137,13 +137,13 @@ impl OutputFile {
         })
     }
 
-    /// Sets the bytes that are written at its end.
+    /// Sets the bytes written at the end of the file.
     pub(super) fn with_epilogue(mut self, epilogue: &'static [u8]) -> Self {
         self.epilogue = epilogue;
         self
     }
 
-    /// Makes closing wait until the file and its directory are on the disk, if it is a regular file.
+    /// Makes `close` sync a regular file and its directory to the disk.
     pub(super) fn synced(mut self, directory: &File) -> Result<Self, Failure> {
         if self.regular {
             let directory = directory.try_clone();
@@ -160,13 +160,13 @@ impl OutputFile {
         self.file.is_none()
     }
 
-    /// Packets that are in the file.
+    /// Returns the number of packets in the file.
     pub(super) fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Writes a piece. Returns the bytes and packets that are in the file, and why
-    /// the rest is not; the file is complete then.
+    /// Writes a piece. Returns the bytes and packets written, and the reason if the rest was not; the file is
+    /// complete then.
     fn write(&mut self, piece: &Piece<'_>) -> (u64, u64, Option<Failure>) {
         let Some(file) = &mut self.file else {
             let error = io::Error::other("the file is closed");
@@ -188,7 +188,7 @@ impl OutputFile {
         (bytes, packets, Some(failure))
     }
 
-    /// Writes the epilogue. What was cut off before has left room for it even on a full disk.
+    /// Writes the epilogue. Even on a full disk there is room for it, where a partial record was cut off.
     fn complete(&mut self) -> (u64, Option<io::Error>) {
         let epilogue = std::mem::take(&mut self.epilogue);
         match &mut self.file {
@@ -200,18 +200,18 @@ impl OutputFile {
         }
     }
 
-    /// Completes and closes it; returns the bytes that took. Some file systems say only now
-    /// that the data went nowhere.
+    /// Completes and closes the file; returns the bytes written for this. Some file systems report a failed
+    /// write only now.
     fn close(&mut self) -> (u64, Option<Failure>) {
         let (bytes, error) = self.complete();
         let mut failure = error.map(|error| Failure::new("write", &self.path, error));
-        // A file's name stands in its directory.
+        // The directory holds the file's name.
         if let (Some(file), Some(directory)) = (&self.file, self.directory.take())
             && let Err(error) = file.sync_all().and_then(|()| sync_directory(&directory))
         {
             failure.get_or_insert(Failure::new("sync", &self.path, error));
         }
-        // A child of this process may have a copy of the descriptor until it runs its program.
+        // A child of this process may hold a copy of the descriptor until it executes its program.
         self.file.as_ref().map(File::unlock);
         // close(2) frees the descriptor even if a signal interrupts it.
         if let Some(file) = self.file.take()
@@ -223,7 +223,7 @@ impl OutputFile {
         (bytes, failure)
     }
 
-    /// Deletes the file, unless another file has taken its place. False if a file is still there.
+    /// Deletes the file, if no other file has replaced it. False if a file still exists.
     pub(super) fn delete(&self) -> bool {
         match fs::symlink_metadata(&self.path) {
             Ok(metadata) if (metadata.dev(), metadata.ino()) == self.identity => {
@@ -255,16 +255,16 @@ fn empty(file: &File, path: &Path) -> Result<(), Failure> {
         return Err(Failure::new("write to", path, error)
             .with("choose another name (lslocks shows the holder)"));
     }
-    // Some network file systems have no locks: then there is none. A new file is not cut, because some file
-    // systems write a cut file to the disk when it is closed.
+    // Some network file systems support no locks; the file stays unlocked there. A new file is not truncated,
+    // because some file systems write a truncated file to the disk when it is closed.
     match file.metadata() {
         Ok(metadata) if metadata.len() == 0 => Ok(()),
         _ => file.set_len(0).map_err(|error| create_failure(path, error)),
     }
 }
 
-/// Refuses a file that another user made in a directory where others may make entries: its maker could read
-/// what is written to it, and a hard link may lead to a file that is not to be given away.
+/// Rejects a file that another user created in a directory where others may create entries: its owner could
+/// read the packets, and a hard link may lead to a file whose owner must not change.
 fn check_own(file: &File, path: &Path) -> Result<(), Failure> {
     let failed = |error| create_failure(path, error);
     let metadata = file.metadata().map_err(failed)?;
@@ -279,7 +279,7 @@ fn check_own(file: &File, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// True if a path leads to a pipe that the process's user or root has made.
+/// True if a path leads to a pipe created by the process's user or root.
 fn is_trusted_pipe(path: &Path) -> bool {
     let metadata = fs::symlink_metadata(path);
     metadata.is_ok_and(|it| it.file_type().is_fifo() && is_trusted(&it))
@@ -323,15 +323,15 @@ fn create_failure(path: &Path, error: io::Error) -> Failure {
     }
 }
 
-/// Opens the directory of files that are to be on the disk: once, before the first of them, for
-/// later it may not be ours to look into any more.
+/// Opens the directory of files to sync: once, before the first file, because the process may lose its access
+/// to the directory later.
 pub(super) fn open_directory(path: &Path) -> Result<File, Failure> {
     File::open(path).map_err(|error| Failure::new("open", path, error))
 }
 
 fn sync_directory(directory: &File) -> io::Result<()> {
     match directory.sync_all() {
-        // The file system has no such thing (fsync(2)): what the file's own did is all.
+        // The file system cannot sync directories (fsync(2)); syncing the file has to suffice.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         other => other,
     }
@@ -357,8 +357,8 @@ pub(super) fn check_directory(directory: &Path) -> Result<()> {
     }
 }
 
-/// Writes all bytes, in as many calls as needed. Returns the bytes written, and the error that stopped
-/// it.
+/// Writes all bytes, in as many calls as needed. Returns the bytes written, and the error that stopped the
+/// write.
 fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<io::Error>) {
     let mut done = 0;
     while done < bytes.len() {
@@ -392,8 +392,8 @@ fn cut_end(file: &mut File, bytes: u64) {
     }
 }
 
-/// Counts of an output's packets, and the failure that stopped writing. Updated once per chunk. They
-/// take no lock to read: writing may wait for a pipe.
+/// Counts of an output's packets, and the failure that stopped writing. Updated once per chunk. Reading them
+/// takes no lock, because a writer may be waiting for a pipe.
 #[derive(Debug, Default)]
 pub struct OutputCounts {
     written: AtomicU64,
@@ -404,7 +404,7 @@ pub struct OutputCounts {
 }
 
 impl OutputCounts {
-    /// Writes a piece, unless something has failed before.
+    /// Writes a piece, if nothing has failed before.
     pub(super) fn write(&self, target: &Mutex<OutputFile>, piece: &Piece<'_>) {
         if self.check().is_err() {
             return self.lose(piece.packets);
@@ -427,19 +427,19 @@ impl OutputCounts {
         }
     }
 
-    /// Notes packets that will not be written.
+    /// Counts packets that will not be written.
     pub(super) fn lose(&self, packets: u64) {
         self.lost.fetch_add(packets, Ordering::Relaxed);
     }
 
-    /// Notes why nothing more will be written. The first reason counts.
+    /// Records the reason why nothing more will be written. The first reason stays.
     pub(super) fn fail(&self, failure: Failure) {
         lock(&self.failure).get_or_insert(failure);
         // Publishes the reason to `check`.
         self.failed.store(true, Ordering::Release);
     }
 
-    /// The failure, if there was one.
+    /// Returns the failure, if there was one.
     pub(super) fn check(&self) -> Result<()> {
         // Pairs with the store in `fail`.
         if !self.failed.load(Ordering::Acquire) {
@@ -451,12 +451,12 @@ impl OutputCounts {
         }
     }
 
-    /// Packets that are in the files.
+    /// Returns the number of packets in the files.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Packets that were handed over and could not be written.
+    /// Returns the number of submitted packets that could not be written.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -466,7 +466,7 @@ impl OutputCounts {
     }
 }
 
-/// Takes a lock; what a panic may have left behind is counts, which stay true.
+/// Takes a lock, even after a panic: it protects counts, which stay valid.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
