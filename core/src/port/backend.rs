@@ -1,7 +1,8 @@
-//! The backend of a queue: the part that differs from kind to kind.
+//! The backend of a queue: the part that differs between kinds of ports.
 //!
-//! A [`Queue`](super::Queue) calls it once per batch, so run-time dispatch costs little. The default methods
-//! are for a backend that lacks a direction: one that only sends keeps the defaults of receiving.
+//! A [`Queue`](super::Queue) calls it once per batch, so run-time dispatch costs little. The default
+//! methods serve backends that lack a direction: a backend that only sends keeps the defaults for
+//! receiving.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -12,10 +13,10 @@ use super::stats::QueueStats;
 use crate::error::Result;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
-/// A source or sink of packets behind the rings of one queue.
+/// A source or sink of packets for the rings of one queue.
 pub(super) trait Backend: Debug + Send {
-    /// Takes back the slots of the receive ring that the program has released, and fills it. Never
-    /// waits. Returns how many slots are new.
+    /// Takes back the slots of the receive ring that the program has released, and fills it. Never waits.
+    /// Returns the number of new slots.
     ///
     /// # Errors
     /// The source failed, or its interface was removed.
@@ -23,7 +24,7 @@ pub(super) trait Backend: Debug + Send {
         Ok(0)
     }
 
-    /// Adds the interfaces that packets have come from and that are not in `known` yet.
+    /// Adds the interfaces of received packets that are not in `known` yet.
     fn add_interfaces(&self, _known: &mut Vec<Interface>) {}
 
     /// Sends the packets that the program has released in the transmit ring. Returns the number of free slots
@@ -40,8 +41,8 @@ pub(super) trait Backend: Debug + Send {
         ring.room() > 0
     }
 
-    /// Ends sending, after a last sync. Waits for packets under way, `timeout` at most; packets that stay in
-    /// the ring count as refused.
+    /// Ends sending after a last sync. Waits up to `timeout` for packets that are being sent; packets that
+    /// stay in the ring count as refused.
     ///
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).
@@ -49,8 +50,8 @@ pub(super) trait Backend: Debug + Send {
         Ok(())
     }
 
-    /// Describes the interfaces of packets that will be sent; adds those that the sink has noted to
-    /// `known`.
+    /// Describes the interfaces of packets that will be sent. Adds the interfaces that the sink has
+    /// recorded to `known`.
     ///
     /// # Errors
     /// A file cannot hold their link type.
@@ -62,7 +63,7 @@ pub(super) trait Backend: Debug + Send {
         Ok(())
     }
 
-    /// Checks the state of the source, besides its packets. May wait for a lock of the kernel.
+    /// Checks the state of the source, besides its packets. May wait for a kernel lock.
     ///
     /// # Errors
     /// The interface or its XDP program was removed.
@@ -70,12 +71,13 @@ pub(super) trait Backend: Debug + Send {
         Ok(())
     }
 
-    /// Returns the next message for users that is no error, each once.
+    /// Returns the next message for users that is not an error; each is returned once.
     fn take_notice(&mut self) -> Option<String> {
         None
     }
 
-    /// Returns the packets and bytes counted in the kernel since the last call; they come into no ring.
+    /// Returns the packets and bytes counted in the kernel since the last call. Those packets do not enter
+    /// the ring.
     fn take_kernel_counters(&mut self) -> (u64, u64) {
         (0, 0)
     }
@@ -88,7 +90,7 @@ pub(super) trait Backend: Debug + Send {
         Ok(())
     }
 
-    /// Returns true if no more packets will come.
+    /// Returns true if no more packets will arrive.
     fn is_finished(&mut self) -> bool {
         true
     }
@@ -98,7 +100,7 @@ pub(super) trait Backend: Debug + Send {
         false
     }
 
-    /// Returns the flows that are left to the host.
+    /// Returns the flows left to the host.
     fn host_flows(&self) -> Option<&HostFlows> {
         None
     }
@@ -110,15 +112,15 @@ pub(super) trait Backend: Debug + Send {
     fn stats(&mut self) -> Result<QueueStats>;
 
     /// Returns without waiting whether packets have arrived or the interface is down. A spinning waiter
-    /// polls it.
+    /// calls it repeatedly.
     ///
     /// # Errors
-    /// No packet will come any more.
+    /// No more packets will arrive.
     fn look(&mut self) -> Result<Option<Readiness>> {
         Ok(None)
     }
 
-    /// Begins a wait by this policy. Returns true if spinning may find packets sooner than sleeping.
+    /// Begins a wait with this policy. Returns true if spinning may find packets sooner than sleeping.
     fn spins(&mut self, _wait: Wait) -> bool {
         false
     }
@@ -128,10 +130,10 @@ pub(super) trait Backend: Debug + Send {
         WakeSource::Never
     }
 
-    /// Returns the state after a sleep: its descriptor was `ready`, or the time is up.
+    /// Returns the state after a sleep: its descriptor was `ready`, or the time has expired.
     ///
     /// # Errors
-    /// No packet will come any more.
+    /// No more packets will arrive.
     fn slept(&mut self, _ready: bool) -> Result<Readiness> {
         Ok(Readiness::TimedOut)
     }
@@ -139,14 +141,14 @@ pub(super) trait Backend: Debug + Send {
 
 /// The event that ends a sleep.
 pub(super) enum WakeSource<'a> {
-    /// A descriptor that poll(2) finds readable, or in error.
+    /// A descriptor that becomes readable, or has an error.
     Descriptor(BorrowedFd<'a>),
-    /// A descriptor, or the time: the descriptor does not report every packet.
+    /// A descriptor, or the timeout: the descriptor does not report every packet.
     Limited(BorrowedFd<'a>, Duration),
-    /// Either of two descriptors, or the time.
+    /// Either of two descriptors, or the timeout.
     Either([BorrowedFd<'a>; 2], Duration),
-    /// The time: nothing wakes the waiter.
+    /// The timeout only.
     Nap(Duration),
-    /// Nothing: no packet ever comes.
+    /// None: no packet will ever arrive.
     Never,
 }

@@ -1,21 +1,22 @@
-//! Checks if packets have the card's time. Users enable it; this code never changes the setting.
+//! Checks whether packets have the card's timestamps. Users enable them; this code never changes the
+//! setting.
 
 use crate::error::Result;
 use crate::link::Ethtool;
 use crate::link::ethtool::{HardwareStamps, Timestamping};
 
-/// Returns why a packet socket gets no times of a card, with the remedy if one exists.
+/// Returns why a packet socket gets no timestamps from a card, with the remedy if one exists.
 pub(super) fn socket_obstacle(interface: &str, netns: Option<&str>) -> Option<String> {
     explained(interface, netns, obstacle)
 }
 
-/// Returns why an XDP program gets no times of a card whose driver has them for it. The interface is one of
-/// this thread's network namespace.
+/// Returns why an XDP program gets no timestamps from a card although its driver supports that. The
+/// interface is one of this thread's network namespace.
 pub(super) fn xdp_obstacle(interface: &str) -> Option<String> {
     explained(interface, None, off)
 }
 
-/// Asks the driver what it can stamp, and what it stamps now.
+/// Asks the driver which packets it can timestamp, and which ones it timestamps now.
 fn explained(
     interface: &str,
     netns: Option<&str>,
@@ -43,12 +44,12 @@ fn obstacle(
     };
     match now {
         Some(HardwareStamps { rx: 1.., .. }) => None,
-        // A filter of 0 is off.
+        // Filter 0 means off.
         _ => Some(switched_off(interface, able)),
     }
 }
 
-/// Explains that a card is not switched on to stamp packets.
+/// Explains that timestamping is disabled in a card.
 fn switched_off(interface: &str, able: Timestamping) -> String {
     if able.stamps_all_received() {
         format!(
@@ -66,7 +67,7 @@ fn switched_off(interface: &str, able: Timestamping) -> String {
 
 fn off(interface: &str, able: Option<Timestamping>, now: Option<HardwareStamps>) -> Option<String> {
     match (able, now) {
-        // A filter of 0 is off.
+        // Filter 0 means off.
         (Some(able), Some(HardwareStamps { rx: 0, .. })) => Some(switched_off(interface, able)),
         _ => None,
     }

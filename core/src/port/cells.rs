@@ -17,31 +17,32 @@ use super::stats::QueueStats;
 use crate::cell_ring::{Counts, Reader};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
-/// Unread packets below which a sync looks for more.
+/// Number of unread packets below which a sync polls for more.
 const BATCH: u32 = 256;
-/// The pause after a look that found packets, unless the program goes to sleep.
+/// The pause after a poll that found packets, unless the program goes to sleep.
 const PAUSE: Duration = Duration::from_micros(50);
-/// Packets found by a look at a busy ring: the next look is after the pause in any case.
+/// Number of packets that make a ring busy: after a poll that found this many, the next poll is always
+/// after the pause.
 const BUSY_PACKETS: u32 = 32;
-/// The interval of looks of a sleeper that wants packets at once, in case a wake-up is lost.
+/// The interval of polls of a sleeper without `latency=`, in case a wake-up is lost.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// The interval of looks of a sleeper that can wait, while no packets come.
+/// The interval of polls of a sleeper with `latency=` while no packets arrive.
 const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The part of the ring that is full when a sleeper that can wait is woken: the rest holds the packets that
-/// come until it is awake.
+/// A sleeper with `latency=` is woken when this fraction of the ring is full. The rest holds the packets
+/// that arrive until it is awake.
 const WAKE_PART: u32 = 4;
 
-/// The intake of a queue that receives from rings of cells.
+/// The receiving part of a queue with rings of cells.
 #[derive(Debug)]
 pub(super) struct CellIntake {
     reader: Reader,
-    /// How long a packet may lie in the ring before the program sees it; zero is at once.
+    /// Maximum time that a packet waits in the ring before the program sees it; zero means at once.
     latency: Duration,
-    /// The program spins, whatever that costs.
+    /// True if the program spins, at any cost.
     spinning: bool,
-    /// No look before then.
+    /// Time of the next poll.
     next_look: Instant,
-    /// Packets that the last look has found.
+    /// Number of packets that the last poll found.
     found: u32,
     closed: Option<Instant>,
 }
@@ -56,7 +57,7 @@ impl CellIntake {
         &self.reader
     }
 
-    /// Gives back released slots and fills others with new packets; see [`Reader::fill`].
+    /// Gives back released slots and fills others with new packets, see [`Reader::fill`].
     #[inline]
     pub(super) fn sync(&mut self, ring: &mut Ring, wall_ns: impl FnMut(u64) -> u64) -> u32 {
         self.reader.give_back(ring);
@@ -66,7 +67,7 @@ impl CellIntake {
         self.reader.fill(ring, wall_ns)
     }
 
-    /// Looks for packets, unless it is too early. Returns true if there are some.
+    /// Polls for packets, unless it is too early. Returns true if there are any.
     #[inline]
     pub(super) fn finds_packets(&mut self) -> bool {
         let now = Instant::now();
@@ -94,7 +95,7 @@ impl CellIntake {
         self.spinning || self.latency.is_zero()
     }
 
-    /// Puts the program to sleep. Returns the event that ends the sleep.
+    /// Prepares the program's sleep. Returns the event that ends it.
     pub(super) fn wake_source(&mut self) -> WakeSource<'_> {
         let pause = self.next_look.saturating_duration_since(Instant::now());
         let (level, limit) = match self.latency.is_zero() {
@@ -112,13 +113,13 @@ impl CellIntake {
         WakeSource::Limited(self.reader.as_fd(), limit)
     }
 
-    /// Looks at once, after the writer has woken the program.
+    /// Polls at once, after the writer has woken the program.
     pub(super) fn is_woken(&mut self) -> bool {
         self.next_look = Instant::now();
         self.finds_packets()
     }
 
-    /// Returns the state after a sleep: the descriptor was `ready`, or the time is up.
+    /// Returns the state after a sleep: the descriptor was `ready`, or the time has expired.
     pub(super) fn slept(&mut self, ready: bool) -> Readiness {
         if ready && self.is_woken() { Readiness::Ready } else { Readiness::TimedOut }
     }
@@ -129,13 +130,13 @@ impl CellIntake {
         QueueStats { received: matched, dropped_ring_full: lost, ..QueueStats::default() }
     }
 
-    /// Stops the writers; packets that were written still come.
+    /// Stops the writers. Packets that were already written can still be received.
     pub(super) fn close(&mut self) {
         self.reader.close();
         self.closed.get_or_insert_with(Instant::now);
     }
 
-    /// The time at which the intake was closed.
+    /// Returns the time at which the intake was closed.
     pub(super) fn closed(&self) -> Option<Instant> {
         self.closed
     }

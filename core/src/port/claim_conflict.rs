@@ -7,10 +7,10 @@ use super::name::PortName;
 use crate::error::{Error, Result};
 use crate::xdp::resident::{Action, ClaimLock, Claimed, Owner, Resident, Stage, WHOLE};
 
-/// Takes the first free place in a range, for a port.
+/// Takes the first free stage in a range for a port.
 ///
 /// # Errors
-/// As [`Stage::take`]; another owner takes everything, and this one would, too.
+/// As [`Stage::take`]; also if this owner and another would both take everything.
 pub(super) fn take(
     name: &PortName,
     resident: &Arc<Resident>,
@@ -26,7 +26,7 @@ pub(super) fn take(
     Stage::take(resident, places, owner)
 }
 
-/// Rejects an owner's claim on everything if another owner has it already.
+/// Rejects an owner's claim on everything if another owner already has one.
 ///
 /// # Errors
 /// Both take everything, and share a queue.
@@ -43,7 +43,7 @@ pub(super) fn refuse_second(
     }
 }
 
-/// Returns true if an owner takes everything. One that only drops the rest, or only counts, does not.
+/// Returns true if an owner takes everything. An owner that only drops the rest, or only counts, does not.
 fn is_whole(owner: &Owner, place: u32) -> bool {
     let takes = matches!(owner.action, Action::Take | Action::Forward);
     owner.filter.is_empty() && (takes || WHOLE.contains(&place))
@@ -60,7 +60,7 @@ fn second_to(name: &PortName, owner: &Owner) -> Error {
     ))
 }
 
-/// Returns true if an owner has some of these queues.
+/// Returns true if an owner has any of these queues.
 pub(super) fn overlap(owner: &Owner, queues: &RangeInclusive<u32>) -> bool {
     let (first, last) = owner.range().into_inner();
     first <= *queues.end() && *queues.start() <= last

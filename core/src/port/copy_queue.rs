@@ -27,15 +27,15 @@ use crate::xdp::resident::{Action, Owner, Resident, Stage, load_copying};
 use crate::xdp::stamp::WallClock;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
-/// The time that a packet takes through the program, at most.
+/// Maximum time that a packet takes through the program.
 const DRAIN_TIME: Duration = Duration::from_millis(5);
 /// The interval of checks of the interface.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A number that no queue has: the kernel counts them in 16 bits.
+/// An invalid queue number: the kernel counts queues in 16 bits.
 const ANY_QUEUE: u32 = u16::MAX as u32;
 
-/// Packets to be copied into rings: those of a mirror, or of a claim.
+/// The packets to copy into rings, for a mirror or a claim.
 #[derive(Debug)]
 pub(super) struct CopyJob<'a> {
     pub name: &'a PortName,
@@ -44,27 +44,26 @@ pub(super) struct CopyJob<'a> {
     pub filter: Option<&'a Filter>,
     /// Takes the packets from the host (`Take`) or copies them (`Mirror`).
     pub action: Action,
-    /// Places in the chain that its program may have.
+    /// Range of stages that its program may take.
     pub places: Range<u32>,
     pub queues: RangeInclusive<u32>,
     pub watch: &'a Arc<InterfaceWatch>,
     /// Slots in a queue's ring.
     pub slots: u32,
-    /// Bytes that are kept of a packet, if not all.
+    /// Maximum number of bytes kept of a packet, if limited.
     pub snaplen: Option<u32>,
     /// Cells of a ring, if not the default.
     pub cells: Option<u32>,
-    /// True if the packets' times are taken.
+    /// True if packets get timestamps.
     pub stamped: bool,
     /// See [`OpenOptions::latency`].
     pub latency: Option<Duration>,
-    /// Makes the card take packets for other hosts.
+    /// Keeps the card receiving packets for other hosts.
     pub promiscuous: Option<Arc<Promiscuous>>,
 }
 
 impl CopyJob<'_> {
-    /// Makes the rings and lets the program copy packets into them. To be called in the interface's network
-    /// namespace.
+    /// Makes the rings and starts copying packets into them. Call it in the interface's network namespace.
     pub(super) fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {
         let geometry = self.geometry()?;
         let (copies, readers) = Copies::new(geometry, &self.name.short(), "ring_size=")?;
@@ -91,14 +90,14 @@ impl CopyJob<'_> {
                 _promiscuous: self.promiscuous.clone(),
                 checked: Instant::now(),
                 came: false,
-                // The first look reports an interface that is down already.
+                // The first poll reports an interface that is already down.
                 down: false,
             };
             let rx = Ring::receive_indirect(&pool, self.slots)?;
             Ok(Queue::new(number, rx, Ring::absent(&pool)?, queue, vec![described.clone()]))
         });
         let queues = queues.collect::<Result<Vec<_>>>()?;
-        // The rings are complete: now packets may come.
+        // The rings are complete, so packets may arrive now.
         stage.complete(Some(program.as_fd()))?;
         Ok(queues)
     }
@@ -112,7 +111,7 @@ impl CopyJob<'_> {
         };
         let snaplen = match (self.snaplen, self.resident.mode()) {
             (Some(snaplen), Mode::Native) => snaplen.min(frame_bytes),
-            // The kernel may have merged packets before (GRO): they are longer than the MTU.
+            // The kernel may already have merged packets (GRO): they are longer than the MTU.
             (Some(snaplen), Mode::Skb) => snaplen,
             (None, _) => frame_bytes,
         };
@@ -128,8 +127,8 @@ impl CopyJob<'_> {
         Ok(CopyConfig { stamped: self.stamped, ..geometry })
     }
 
-    /// Chooses rings so that each has one writer at a time. Returns that, and the queues, as the program sees
-    /// them.
+    /// Chooses rings so that each has one writer at a time. Returns the choice, and the queues as the
+    /// program sees them.
     fn sharing(&self) -> Result<(Sharing, RangeInclusive<u32>)> {
         let queues = self.queues.clone();
         let model = match self.resident.mode() {
@@ -168,7 +167,7 @@ enum QueueModel {
 }
 
 impl QueueModel {
-    /// Returns the model in native mode. To be called in the interface's network namespace.
+    /// Returns the model in native mode. Call it in the interface's network namespace.
     pub(crate) fn of(interface: &link::Interface) -> Self {
         let driver = Ethtool::open(None).and_then(|mut it| it.driver(&interface.name));
         Self::by(&interface.kind, &driver.unwrap_or_default())
@@ -176,18 +175,18 @@ impl QueueModel {
 
     fn by(kind: &str, driver: &str) -> Self {
         match (kind, driver) {
-            // bond_xdp_set puts the program on each of its ports; netvsc_vf_setxdp on the virtual
-            // function, too, beside which it goes on to receive itself.
+            // bond_xdp_set attaches the program to each of its ports. netvsc_vf_setxdp also attaches it to
+            // the virtual function, while the device itself continues to receive.
             ("bond", _) | (_, "bonding" | "hv_netvsc") => Self::Lower,
-            // tun_build_skb runs the program where a process writes: macvtap has none.
+            // tun_build_skb runs the program in the process that writes; macvtap has no such function.
             ("tun", _) | (_, "tun") => Self::Shared,
             _ => Self::PerCpu,
         }
     }
 }
 
-/// Lets packets into the rings of a port. Each queue holds it until it stops receiving; when the last has
-/// released it, nothing is copied any more.
+/// Enables copying into the rings of a port. Each queue holds it until it stops receiving. When the last
+/// queue releases it, copying stops.
 #[derive(Debug)]
 struct OpenStage(Arc<Stage>);
 
@@ -201,7 +200,7 @@ impl Drop for OpenStage {
 #[derive(Debug)]
 struct CopyQueue {
     number: u32,
-    // Before the memory: nothing is copied any more once these are dropped.
+    // Dropped before the memory: after that, nothing is copied any more.
     open: Option<Arc<OpenStage>>,
     stage: Arc<Stage>,
     cells: CellIntake,
@@ -209,13 +208,13 @@ struct CopyQueue {
     watch: Arc<InterfaceWatch>,
     _promiscuous: Option<Arc<Promiscuous>>,
     checked: Instant,
-    /// Packets have come since the last check.
+    /// True if packets have arrived since the last check.
     came: bool,
     down: bool,
 }
 
 impl CopyQueue {
-    /// Returns true once if the interface is down. Asks the kernel at intervals.
+    /// Returns true once after the interface went down. Queries the kernel at intervals.
     fn is_newly_down(&mut self) -> Result<bool> {
         if self.checked.elapsed() >= CHECK_INTERVAL {
             self.checked = Instant::now();
@@ -229,7 +228,7 @@ impl CopyQueue {
 
     fn look_around(&self, looker: Looker) -> Result<()> {
         self.watch.look(self.number, looker).or_else(|error| {
-            // A driver that adds queues with the program takes them away with it.
+            // A driver that adds queues with the program removes them together with it.
             self.check_attached()?;
             Err(error)
         })
@@ -251,7 +250,7 @@ impl Backend for CopyQueue {
 
     /// Checks the program and the interface.
     fn check(&mut self) -> Result<()> {
-        // As with sockets: packets prove that the program is attached.
+        // As with sockets: received packets prove that the program is attached.
         if !std::mem::replace(&mut self.came, false) {
             self.check_attached()?;
         }
@@ -262,7 +261,7 @@ impl Backend for CopyQueue {
         self.watch.take_notice()
     }
 
-    /// Returns true if receiving was stopped and all copies have come out.
+    /// Returns true if receiving was stopped and all copies were received.
     fn is_finished(&mut self) -> bool {
         let settled = self.cells.closed().is_some_and(|closed| closed.elapsed() >= DRAIN_TIME);
         settled && !self.cells.finds_packets()
@@ -303,8 +302,8 @@ impl Backend for CopyQueue {
 
 impl Drop for CopyQueue {
     fn drop(&mut self) {
-        // Nobody reads these rings any more: their packets are for the next claim, or the host, although other
-        // queues of the port go on.
+        // Nothing reads these rings any more: their packets go to the next claim or to the host, even if
+        // other queues of the port continue.
         let _ = self.stop_rx();
     }
 }

@@ -7,12 +7,12 @@ use crate::error::{Error, Result};
 use crate::xdp::flows::{Flow, FlowCounts, FlowTable};
 use sluicegate_base::ring::Packet;
 
-/// The flows that a `host:` port with `flows=` leaves to the host: the kernel passes their packets in
-/// both directions, past the port and past `xdp:` ports on the interface, until they are taken back
-/// or the port ends. A flow is TCP or UDP between two addresses and ports, of IPv4 or IPv6, without
-/// VLAN tags. A full table forgets a flow that was not seen for long: its packets come to the ports again.
+/// The flows that a `host:` port with `flows=` leaves to the host. The kernel passes their packets in both
+/// directions, bypassing the port and `xdp:` ports on the interface, until they are taken back or the port
+/// ends. A flow is TCP or UDP between two addresses and ports, in IPv4 or IPv6, without VLAN tags. A full
+/// table drops the least recently used flow: its packets go to the ports again.
 ///
-/// Clones share the flows, and any thread may have one.
+/// Clones share the flows, and can be used in any thread.
 #[derive(Clone, Debug)]
 pub struct HostFlows {
     table: Arc<FlowTable>,
@@ -25,11 +25,11 @@ impl HostFlows {
     }
 
     /// Leaves both directions of a packet's flow to the host, from the next packet on. The packet's
-    /// [`direction`](sluicegate_base::ring::Meta::direction) tells the host's side: out for a packet of a
-    /// `host:` port, anything else for one of the wire. Returns false if the packet has no flow, like a
-    /// fragment.
+    /// [`direction`](sluicegate_base::ring::Meta::direction) identifies the host's side: out for a packet
+    /// from a `host:` port, anything else for a packet from the wire. Returns false if the packet has no
+    /// flow, for example if it is a fragment.
     ///
-    /// Costs a system call: for one packet of a flow, not for each.
+    /// It takes a system call: call it for one packet of a flow, not for each.
     ///
     /// # Errors
     /// The kernel refused.
@@ -39,8 +39,8 @@ impl HostFlows {
         Ok(true)
     }
 
-    /// Takes a packet's flow back: both directions come to the ports again. Returns false if it was not left
-    /// to the host.
+    /// Takes a packet's flow back: packets in both directions go to the ports again. Returns false if the
+    /// flow was not left to the host.
     ///
     /// # Errors
     /// The kernel refused.
@@ -57,7 +57,7 @@ impl HostFlows {
         self.table.clear().map_err(|error| self.failed("take all flows back from", error))
     }
 
-    /// Returns the packets of these flows since the port was opened.
+    /// Returns the number of packets in these flows since the port was opened.
     ///
     /// # Errors
     /// The kernel refused.
@@ -70,7 +70,7 @@ impl HostFlows {
     }
 }
 
-/// The headers of a flow are in a packet's first piece.
+/// A packet's first piece contains the headers of its flow.
 fn flow_of(packet: &Packet<'_>) -> Option<Flow> {
     Flow::of(packet.head(), packet.meta().direction)
 }

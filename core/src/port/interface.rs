@@ -1,4 +1,4 @@
-//! The interface of a port: finding it by name, its description, the lengths of packets it sends.
+//! The interface of a port: finding it by name, its description, and the lengths of packets it can send.
 
 use super::name::PortName;
 use crate::error::{Error, Result};
@@ -6,17 +6,17 @@ use crate::headers::{ETHERNET_BYTES, MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES, ethert
 use crate::link::{self, netns};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET, Packet};
 
-/// Marks packets (`SO_MARK`) that a port of this library sends through the host's stack: they go
-/// out, and are not taken for the host's own.
+/// Mark (`SO_MARK`) of packets that a port of this library sends through the host's stack: they leave by
+/// the interface, and `host:` ports do not take them for the host's own.
 pub(super) const HOST_MARK: i32 = 0x736c_6963;
-/// An Ethernet header and two VLAN tags: the bytes that a frame may have besides the MTU.
+/// An Ethernet header and two VLAN tags: the bytes that a frame may have in addition to the MTU.
 pub(super) const MAX_HEADER_BYTES: u32 = (ETHERNET_BYTES + 2 * VLAN_TAG_BYTES) as u32;
-/// The number of namespaces that are searched for a better message.
+/// Maximum number of namespaces to search for a better error message.
 const MAX_NAMESPACES: usize = 64;
-/// The longest MTU that a frame is made for: the kernel limits the pages of a packet (MAX_SKB_FRAGS, 17).
+/// Maximum MTU that frames are sized for: the kernel limits the pages of a packet (MAX_SKB_FRAGS, 17).
 const MAX_MTU: usize = 1 << 16;
 
-/// Finds the interface that `name` means in the namespace `netns`, or in this thread's.
+/// Finds the interface of a port's name in the namespace `netns`, or in this thread's.
 pub(super) fn find(name: &PortName, netns: Option<&str>) -> Result<link::Interface> {
     let wanted = name.name();
     if wanted == "any" {
@@ -30,7 +30,7 @@ pub(super) fn find(name: &PortName, netns: Option<&str>) -> Result<link::Interfa
     })
 }
 
-/// Finds an interface like [`find`], and rejects one that is not Ethernet by the message `otherwise`.
+/// Finds an interface like [`find`], and rejects one that is not Ethernet with the message `otherwise`.
 pub(super) fn find_ethernet(
     name: &PortName,
     netns: Option<&str>,
@@ -43,8 +43,8 @@ pub(super) fn find_ethernet(
     }
 }
 
-/// Returns a hint for an interface that is in another namespace; empty if none was found in a
-/// namespace that may be entered.
+/// Returns a hint for an interface that is in another namespace. The hint is empty if no accessible
+/// namespace has it.
 fn elsewhere(wanted: &str, netns: Option<&str>) -> String {
     let is_in = |place: Option<&str>| link::interface(place, wanted).is_ok();
     let names = netns::list();
@@ -70,14 +70,14 @@ pub(super) fn described(name: impl Into<String>, comment: impl Into<String>) -> 
     }
 }
 
-/// The limits for a packet's length.
+/// The limits on a packet's length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LengthLimits {
-    /// Bytes of the header before what the MTU counts; no packet is shorter.
+    /// Length of the header that the MTU does not include; no packet is shorter.
     header_bytes: usize,
-    /// The interface's MTU when it was last looked up.
+    /// The interface's MTU at the last query.
     mtu: usize,
-    /// The most bytes whatever the MTU is: the room in a frame.
+    /// Maximum length for any MTU: the size of a frame.
     most_bytes: usize,
 }
 
@@ -92,22 +92,22 @@ impl LengthLimits {
         Self { header_bytes, mtu, most_bytes }
     }
 
-    /// The most bytes of a packet, even if the MTU grows.
+    /// Returns the maximum length of a packet, even if the MTU increases.
     pub(super) fn most_bytes(&self) -> usize {
         self.most_bytes
     }
 
-    /// Sets the room in a frame.
+    /// Sets the size of a frame.
     pub(super) fn set_room(&mut self, bytes: usize) {
         self.most_bytes = bytes.min(MAX_MTU + self.header_bytes + VLAN_TAG_BYTES);
     }
 
-    /// Sets the MTU that the interface has now.
+    /// Sets the interface's current MTU.
     pub(super) fn set_mtu(&mut self, mtu: usize) {
         self.mtu = mtu;
     }
 
-    /// Returns true if the kernel accepts a packet: it has a whole header and is no longer than the
+    /// Returns true if the kernel accepts a packet: it has a complete header and is not longer than the
     /// MTU. An 802.1Q tag does not count toward the MTU, other tags do (net/packet/af_packet.c,
     /// dev_validate_header and packet_extra_vlan_len_allowed).
     #[inline]

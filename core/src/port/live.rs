@@ -27,7 +27,7 @@ use crate::error::Result;
 use crate::link::{self, netns};
 use crate::xdp::live::leaves_by;
 
-/// The most bytes of kernel memory for the rings of a port.
+/// Maximum kernel memory in bytes for the rings of a port.
 const MAX_BYTES_OF_RINGS: u64 = 4 << 30;
 
 /// Opens the port.
@@ -47,7 +47,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     check_memory(name, ring, &interface, count)?;
     let pool = PoolRequirements::usual(count as u32, slots).pool_of(options)?;
     let rings = RingMaker { pool, usage: Use::Send, slots };
-    // A program sends to an interface of the namespace that it is run in.
+    // A program sends to an interface of the namespace in which it runs.
     let open = |i: usize| {
         let cpu = first_cpu.map(|first| first as usize + i);
         LiveQueue::new(open_sender(ring, cpu, &interface, false)?, &interface)
@@ -57,13 +57,13 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { method: "ring", ..Port::plain(name, queues) })
 }
 
-/// Returns the slots of the program's ring of a queue.
+/// Returns the number of slots in the program's ring of a queue.
 fn ring_slots(name: &PortName) -> Result<u32> {
     let slots = name.count("ring_size", 64..=65_536)?.unwrap_or(DEFAULT_RING);
     Ok(slots.next_power_of_two())
 }
 
-/// Rejects rings that take too much of the host's memory.
+/// Rejects rings that would take too much of the host's memory.
 fn check_memory(
     name: &PortName,
     slots: u32,

@@ -15,43 +15,43 @@ use sluicegate_base::ring::{LINKTYPE_ETHERNET, Ring};
 
 /// The default size of the program's ring: a short ring stays in the cache.
 pub(super) const DEFAULT_RING: u32 = 2048;
-/// Packets of a hand-over: the program begins while more are written.
+/// Number of packets published at once: the program starts on them while more are written.
 const BATCH: u32 = 64;
 /// The interval of checks for the last packets to be sent.
 const CLOSE_INTERVAL: Duration = Duration::from_micros(50);
 
-/// One queue that live frames send for.
+/// A queue whose packets are sent by live frames.
 #[derive(Debug)]
 pub(super) struct LiveQueue {
     sender: LiveSender,
     presence: LinkState,
     limits: LengthLimits,
     progress: TxProgress,
-    /// Nothing more is sent.
+    /// True if sending has ended.
     ended: bool,
 }
 
-/// The size of a program's ring of `slots` packets of an interface.
+/// Returns the dimensions of a program's ring with `slots` packets of an interface.
 pub(super) fn geometry(slots: u32, interface: &link::Interface) -> LiveRingConfig {
     let frame = interface.mtu.saturating_add(MIN_BYTES + VLAN_TAG_BYTES as u32);
     LiveRingConfig { slots, max_bytes: frame.min(MAX_BYTES) }
 }
 
-/// Starts a sender by an interface of this thread's network namespace, on a CPU. While the interface is
-/// down it ends, or `waits`.
+/// Starts a sender to an interface of this thread's network namespace, on a CPU. While the interface is
+/// down, the sender `waits` or ends.
 pub(super) fn open_sender(
     slots: u32,
     cpu: Option<usize>,
     interface: &link::Interface,
     waits: bool,
 ) -> Result<LiveSender> {
-    // The thread would report it too, but too late to fail the open.
+    // The thread would report it, too, but after opening has succeeded.
     cpu.map_or(Ok(()), may_pin)?;
     LiveSender::open(geometry(slots, interface), interface, cpu, waits)
 }
 
 impl LiveQueue {
-    /// Makes the queue of a sender by an interface of this thread's network namespace.
+    /// Makes the queue of a sender to an interface of this thread's network namespace.
     pub(super) fn new(sender: LiveSender, interface: &link::Interface) -> Result<Self> {
         let mut limits = LengthLimits::of(interface, LINKTYPE_ETHERNET);
         limits.set_room(sender.memory.config.max_bytes as usize);
@@ -82,7 +82,7 @@ impl LiveQueue {
 }
 
 impl Backend for LiveQueue {
-    /// Writes released packets while there is room. Returns how many slots are free again.
+    /// Writes released packets while there is room. Returns the number of freed slots.
     #[inline]
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         if self.ended {
@@ -96,7 +96,7 @@ impl Backend for LiveQueue {
             return result.map(|()| 0);
         }
         match self.sender.thread.mtu() {
-            // Packets that are written now would be sent late.
+            // Packets written now would be sent late.
             0 => drop(self.presence.check_up()?),
             mtu => self.limits.set_mtu(mtu as usize),
         }
@@ -105,7 +105,7 @@ impl Backend for LiveQueue {
         let taken = self.progress.publish(ring, before);
         if taken == 0 {
             match self.sender.alone {
-                // The sending thread needs this CPU. The call returns at once if that sleeps.
+                // The sending thread needs this CPU. The call returns at once if the thread sleeps.
                 true => std::thread::yield_now(),
                 false => self.sender.say_where(),
             }
@@ -113,12 +113,12 @@ impl Backend for LiveQueue {
         Ok(taken)
     }
 
-    /// Checks that the interface exists and is up: the thread does not while it sends nothing.
+    /// Checks that the interface exists and is up: the thread does not check while it sends nothing.
     fn check(&mut self) -> Result<()> {
         self.presence.check_up().map(|_| ())
     }
 
-    /// Waits until everything is sent, `timeout` at most, and ends.
+    /// Waits up to `timeout` until everything is sent, and ends.
     fn close_tx(&mut self, ring: &mut Ring, timeout: Duration) -> Result<()> {
         let end = Instant::now() + timeout;
         let mut result = Ok(());

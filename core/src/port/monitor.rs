@@ -10,11 +10,11 @@
 //! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
 //! | `slots` | slots in a queue's ring | 512 |
 //!
-//! `monitor:PORT` is a port of the switch called `switch`. Packets that the port received have the direction
-//! [`Direction::In`](sluicegate_base::ring::Direction), packets to send
-//! [`Direction::Out`](sluicegate_base::ring::Direction). Each thread that has packets of the port copies them into
-//! a ring of its own, which is one queue here. The command's owner and root may watch, without other
-//! privileges. The port ends when the command exits or removes its port.
+//! `monitor:PORT` is a port of the switch called `switch`. Packets that the port received have the
+//! direction [`Direction::In`](sluicegate_base::ring::Direction), packets to send
+//! [`Direction::Out`](sluicegate_base::ring::Direction). Each thread that handles packets of the port
+//! copies them into its own ring, which is one queue here. The command's owner and root may watch, without
+//! other privileges. The port ends when the command exits or removes its port.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -36,17 +36,17 @@ use crate::error::{Error, Kind as Mends, Result};
 use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, WatchRequest, readers};
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
-/// The timeout of the writer's notice that it has ended.
+/// Maximum time to wait until the writer reports that it has ended.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Commands that can be watched, by the folders of their sockets.
+/// Commands that can be watched, by the names of their sockets' folders.
 const WATCHED: [&str; 2] = ["switch", "forward"];
 
-/// The packets that one thread copies of a watched port.
+/// A queue with the copied packets of one thread of the watched port.
 #[derive(Debug)]
 pub(super) struct MonitorQueue {
     intake: CellIntake,
-    /// Packets are copied as long as this exists.
+    /// The connection to the command: packets are copied as long as it exists.
     client: Option<Arc<Client>>,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let pool = PoolRequirements::of_queues(readers.len() as u32, slots, buffer_bytes).pool()?;
     let rings = RingMaker { pool, usage: Use::Receive, slots };
     let client = Arc::new(client);
-    // The socket's path tells more than a name.
+    // The socket's path says more than a name.
     let whose = name.option("socket").unwrap_or(whose);
     let queue = |(number, reader): (usize, Reader)| {
         let comment = format!("port {port} of '{whose}'; timestamps: software");
@@ -89,7 +89,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port::plain(name, queues))
 }
 
-/// Connects to the command to be watched: by the given socket, or by the command's name.
+/// Connects to the watched command, by the given socket or by the command's name.
 fn connect(name: &PortName, whose: &str) -> Result<Client> {
     if let Some(path) = name.option("socket") {
         return Client::connect(Path::new(path));
@@ -141,7 +141,7 @@ impl Backend for MonitorQueue {
         Ok(self.intake.sync(ring, |ns| ns))
     }
 
-    /// Returns true if no more packets will come and all that came are in the ring.
+    /// Returns true if no more packets will arrive and all copied ones are in the ring.
     fn is_finished(&mut self) -> bool {
         let late = self.intake.closed().is_some_and(|closed| closed.elapsed() >= END_TIMEOUT);
         let over = self.intake.reader().has_ended() || late || self.is_alone();
@@ -180,7 +180,7 @@ mod tests {
     use crate::control::{Answer, Server, Service};
     use crate::monitor::Writer;
 
-    /// Two threads that can be watched.
+    /// Two watchable threads.
     struct Two(Vec<Writer>);
 
     impl Service for Two {

@@ -1,6 +1,6 @@
-//! `null:`, an endless source and a sink that discards, to measure the framework's own cost.
+//! `null:`, an endless source and a discarding sink, to measure the framework's own cost.
 //!
-//! `size=` bytes a packet (60). The bytes are whatever the buffers hold.
+//! `size=`: bytes per packet (60). Their content is whatever the buffers hold.
 
 use super::backend::Backend;
 use super::interface::described;
@@ -12,7 +12,7 @@ use super::stats::QueueStats;
 use crate::error::Result;
 use sluicegate_base::ring::{Meta, Readiness, Ring};
 
-/// The state of one queue: the length its packets have.
+/// The state of one queue: the length of its packets.
 #[derive(Debug, Default)]
 struct Null {
     size: u16,

@@ -1,4 +1,4 @@
-//! Opening ports: the module that dispatches by kind.
+//! Opening ports of all kinds.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ impl Port {
     /// Opens a port.
     ///
     /// # Errors
-    /// A name or option that makes no sense, a missing privilege, no such interface or file.
+    /// The name or an option is invalid, a privilege is missing, or the interface or file does not exist.
     pub fn open(name: &PortName, options: &OpenOptions) -> Result<Self> {
         match name.kind() {
             Kind::Null => null::open(name, options),
@@ -34,7 +34,7 @@ impl Port {
     /// `pcap:trace.pcapng`. For programs with one thread.
     ///
     /// # Errors
-    /// As those of [`open`](Self::open); the port has several queues and the name does not choose one.
+    /// As [`open`](Self::open); also if the port has several queues and the name does not select one.
     pub fn open_one(name: &str, usage: Use) -> Result<Queue> {
         let name: PortName = name.parse()?;
         let options = OpenOptions { usage, queues: 1, ..OpenOptions::default() };
@@ -52,10 +52,10 @@ impl Port {
         }
     }
 
-    /// A pool that is large enough for these ports, to open them in one after the other.
+    /// Makes a pool that is large enough to open these ports in it.
     ///
     /// # Errors
-    /// No such interface; no memory.
+    /// An interface does not exist, or there is no memory.
     pub fn pool_for(ports: &[(PortName, Use)], options: &OpenOptions) -> Result<Arc<Pool>> {
         let with = |usage| OpenOptions { usage, ..options.clone() };
         let needs = ports.iter().map(|(name, usage)| requirements(name, &with(*usage)));
@@ -63,11 +63,11 @@ impl Port {
         sum.unwrap_or_default().pool()
     }
 
-    /// Opens several ports, each for its use, in one pool that is large enough for all, unless the
-    /// options name one. An `xdp:` port in a pool has AF_XDP sockets, also where it only receives.
+    /// Opens several ports, each for its use, in one pool: that of the options, or a new one that is large
+    /// enough. An `xdp:` port in a pool has AF_XDP sockets, even if it only receives.
     ///
     /// # Errors
-    /// As [`open`](Self::open); those that were opened are closed again.
+    /// As [`open`](Self::open). Ports that were already opened are closed.
     pub fn open_all(ports: &[(PortName, Use)], options: &OpenOptions) -> Result<Vec<Self>> {
         let with = |usage| OpenOptions { usage, ..options.clone() };
         let pool = match &options.pool {
@@ -81,7 +81,7 @@ impl Port {
     }
 }
 
-/// Returns the buffers that a port takes, before it is open.
+/// Returns the buffers that a port will need, before it is open.
 fn requirements(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
     match name.kind() {
         Kind::Xdp => xdp::requirements(name, options),

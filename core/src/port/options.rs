@@ -7,11 +7,11 @@ use crate::file::write::FileAccess;
 use crate::xdp::Inspect;
 use sluicegate_base::memory::Pool;
 
-/// The [`latency`](OpenOptions::latency) of a program that only records or counts: while packets come it
-/// wakes 50 times a second, and when a quarter of a ring is full.
+/// The [`latency`](OpenOptions::latency) for a program that only records or counts: while packets arrive,
+/// it wakes 50 times a second, and when a quarter of a ring is full.
 pub const RECORDING: Duration = Duration::from_millis(20);
 
-/// The directions that a port is opened for. The ring of the other direction is absent: it has no room.
+/// The directions that a port is opened for. The ring of an unused direction is absent: it has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Use {
     /// To receive.
@@ -35,24 +35,26 @@ impl Use {
     }
 }
 
-/// How to open a port, besides its name.
+/// Options for opening a port, in addition to its name.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     /// The directions in use; by default [`Use::Receive`].
     pub usage: Use,
     /// The network namespace to open the port in, as `ip netns` names it; by default this process's.
     pub netns: Option<String>,
-    /// The number of queues if the name does not say; 0 leaves it to the port.
+    /// The number of queues if the name does not contain it; 0 means the port's default.
     pub queues: u32,
-    /// The pool to share with other ports, so that packets swap; by default the port makes its own.
+    /// The pool to share with other ports, so that packets can be swapped; by default the port makes its
+    /// own.
     pub pool: Option<Arc<Pool>>,
-    /// The permissions of a capture file that is written.
+    /// The permissions of a newly written capture file.
     pub access: FileAccess,
-    /// How long a packet may wait for a program that sleeps: a long time saves wake-ups, zero wakes at once.
-    /// The name's `latency=` overrides it. By default rings of copies wake at once, and blocks of a packet
-    /// socket within [`BLOCK_TIMEOUT`](super::BLOCK_TIMEOUT). [`RECORDING`] suits programs that only record or count.
+    /// Maximum time that a packet waits for a sleeping program: a long time saves wake-ups, zero wakes at
+    /// once. The name's `latency=` overrides it. By default rings of copies wake at once, and blocks of a
+    /// packet socket within [`BLOCK_TIMEOUT`](super::BLOCK_TIMEOUT). [`RECORDING`] suits programs that only
+    /// record or count.
     pub latency: Option<Duration>,
-    /// Inspects the packets of a port that only counts them; other ports ignore it.
+    /// Inspects the packets of a port that only counts; other ports ignore it.
     pub inspect: Option<Arc<dyn Inspect>>,
 }
 
@@ -75,7 +77,7 @@ impl Fallback {
         Self { from, to, reason, detail: None }
     }
 
-    /// The fallback of an XDP program that is not native for this reason; none if it is.
+    /// Returns the fallback of an XDP program that is not native for this reason; empty without a reason.
     pub(super) fn from_native(reason: Option<String>) -> Vec<Self> {
         reason.map(|reason| Self::new("native", "skb", reason)).into_iter().collect()
     }

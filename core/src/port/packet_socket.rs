@@ -14,15 +14,15 @@ use crate::error::{Error, Result};
 use crate::filter::{Instruction, cbpf};
 use sluicegate_base::memory::Mmap;
 
-/// A packet socket; closing it restores its interface.
+/// A packet socket. Closing it restores its interface.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// The port it serves, for messages: "packet:eth0".
+    /// Name of its port for error messages: "packet:eth0".
     object: String,
 }
 
-/// A type of option values: integers only, so that any bytes are a value.
+/// Values of socket options: integers only, so that any bytes are a valid value.
 ///
 /// # Safety
 /// Every bit pattern is valid for the type.
@@ -41,7 +41,7 @@ unsafe impl OptionValue for libc::tpacket_req {}
 unsafe impl OptionValue for libc::packet_mreq {}
 
 impl Socket {
-    /// A socket that receives nothing until it is bound (protocol 0).
+    /// Opens a socket that receives nothing until it is bound (protocol 0).
     pub(super) fn open(object: &str) -> Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket(2) takes plain integers.
@@ -67,7 +67,7 @@ impl Socket {
                 _ => Error::system("open", object, error),
             });
         }
-        // SAFETY: the descriptor is new and belongs to nobody else.
+        // SAFETY: the descriptor is new and owned by nothing else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd, object: object.to_owned() })
     }
@@ -80,7 +80,7 @@ impl Socket {
         &self.object
     }
 
-    /// setsockopt(2) with a plain value.
+    /// Sets an option to a plain value (setsockopt(2)).
     pub(super) fn set<T: OptionValue>(
         &self,
         level: i32,
@@ -95,7 +95,7 @@ impl Socket {
         self.check(status, operation)
     }
 
-    /// getsockopt(2) for a plain value.
+    /// Reads the plain value of an option (getsockopt(2)).
     pub(super) fn get<T: OptionValue>(
         &self,
         level: i32,
@@ -113,17 +113,17 @@ impl Socket {
         Ok(unsafe { value.assume_init() })
     }
 
-    /// Replaces the socket's filter; the change is atomic for the packets that arrive.
+    /// Replaces the socket's filter, atomically for arriving packets.
     pub(super) fn attach_filter(&self, program: &[Instruction]) -> Result<()> {
         self.set_program(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program, "attach a filter to")
     }
 
-    /// Rejects all packets: until everything is set up, and again when receiving has stopped.
+    /// Rejects all packets: until everything is set up, and after receiving has stopped.
     pub(super) fn reject_all(&self) -> Result<()> {
         self.attach_filter(&[Instruction { code: 0x06, jt: 0, jf: 0, k: 0 }])
     }
 
-    /// Hands a classic BPF program to an option that takes a `struct sock_fprog`.
+    /// Passes a classic BPF program to an option that takes a `struct sock_fprog`.
     pub(super) fn set_program(
         &self,
         level: i32,
@@ -135,7 +135,7 @@ impl Socket {
             .map_err(|error| Error::system(operation, self.object.clone(), error))
     }
 
-    /// Sets up a ring to receive by, of `bytes` bytes, and maps it. The socket is not bound yet.
+    /// Sets up a receive ring of `bytes` bytes, and maps it. The socket must not be bound yet.
     pub(super) fn map_rx_ring<T: OptionValue>(
         &self,
         version: libc::tpacket_versions,
@@ -146,7 +146,7 @@ impl Socket {
         self.map_ring(version, ring, request, bytes)
     }
 
-    /// Sets up a ring to send by, of `bytes` bytes, and maps it.
+    /// Sets up a send ring of `bytes` bytes, and maps it.
     pub(super) fn map_tx_ring(&self, request: libc::tpacket_req, bytes: usize) -> Result<Mmap> {
         let ring = (libc::PACKET_TX_RING, "set up a transmit ring on", "use fewer slots=");
         self.map_ring(libc::tpacket_versions::TPACKET_V2, ring, request, bytes)
@@ -176,13 +176,13 @@ impl Socket {
             .map_err(|error| Error::system("map the ring of", self.object(), error))
     }
 
-    /// Takes the filter off: everything passes.
+    /// Removes the filter: all packets pass.
     pub(super) fn detach_filter(&self) -> Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0i32, "detach the filter of")
     }
 
-    /// Binds to an interface and starts to receive an Ethernet protocol: ETH_P_ALL for each of
-    /// them, 0 for none.
+    /// Binds to an interface and starts to receive an Ethernet protocol: ETH_P_ALL for all protocols, 0 for
+    /// none.
     pub(super) fn bind(&self, ifindex: u32, protocol: u16) -> Result<()> {
         // SAFETY: sockaddr_ll is integers; zero is a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -195,7 +195,7 @@ impl Socket {
         self.check(status, "bind")
     }
 
-    /// The interface it is bound to; None once that has been removed.
+    /// Returns the interface that the socket is bound to; None if it has been removed.
     pub(super) fn bound_to(&self) -> Result<Option<u32>> {
         // SAFETY: as in `bind`.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -207,7 +207,7 @@ impl Socket {
         Ok(u32::try_from(address.sll_ifindex).ok())
     }
 
-    /// The name of a device of the socket's network namespace; none if it was removed.
+    /// Returns the name of a device in the socket's network namespace; None if it was removed.
     pub(super) fn device_name(&self, index: i32) -> Option<String> {
         let mut request = libc::ifreq {
             ifr_name: [0; libc::IFNAMSIZ],
@@ -220,7 +220,7 @@ impl Socket {
         (status == 0).then(|| String::from_utf8_lossy(name).into_owned())
     }
 
-    /// Sees packets for other hosts too, until the socket is closed.
+    /// Receives packets for other hosts, too, until the socket is closed.
     pub(super) fn be_promiscuous(&self, ifindex: u32) -> Result<()> {
         let request = libc::packet_mreq {
             mr_ifindex: ifindex.cast_signed(),
@@ -232,23 +232,24 @@ impl Socket {
         self.set(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, request, operation)
     }
 
-    /// Packets received (lost ones included), lost, and buffer-full events since the last call.
+    /// Returns the counts since the last call: packets received (including lost ones), packets lost, and
+    /// buffer-full events.
     pub(super) fn take_statistics(&self) -> Result<libc::tpacket_stats_v3> {
-        // A socket without a V3 ring answers with the first two fields only.
+        // A socket without a V3 ring fills in only the first two fields.
         self.get(libc::SOL_PACKET, libc::PACKET_STATISTICS, "read the statistics of")
     }
 
-    /// Returns the pending error of the socket and clears it.
+    /// Returns and clears the pending error of the socket.
     pub(super) fn take_error(&self) -> Result<i32> {
         self.get(libc::SOL_SOCKET, libc::SO_ERROR, "read the state of")
     }
 
-    /// Waits for packets or an error. Returns true if there are any.
+    /// Waits for packets or an error. Returns true if one occurred.
     pub(super) fn poll(&self, timeout: Duration) -> Result<bool> {
         self.poll_for(PollFlags::POLLIN | PollFlags::POLLERR, timeout)
     }
 
-    /// Waits for one of these events, or an error. Returns true if there is one.
+    /// Waits for one of these events, or an error. Returns true if one occurred.
     pub(super) fn poll_for(&self, events: PollFlags, timeout: Duration) -> Result<bool> {
         let mut fds = [PollFd::new(self.fd(), events)];
         // Rounded up to milliseconds, so that a short wait is not zero.
@@ -261,7 +262,7 @@ impl Socket {
         }
     }
 
-    /// The error for an interface that has been removed.
+    /// Makes the error for a removed interface.
     pub(super) fn interface_removed(&self) -> Error {
         Error::removed(&self.object)
     }
@@ -271,8 +272,8 @@ impl Socket {
     }
 }
 
-/// Keeps an interface of this thread's network namespace promiscuous as long as it exists; it
-/// receives nothing.
+/// Keeps an interface of this thread's network namespace promiscuous as long as this value exists. Receives
+/// nothing.
 #[derive(Debug)]
 pub(super) struct Promiscuous {
     _membership: Socket,

@@ -1,4 +1,5 @@
-//! An open port, and its queues: one receive ring, one transmit ring, one thread, and the backend behind them.
+//! An open port, and its queues: one receive ring, one transmit ring, one thread, and the backend of the
+//! rings.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ fn only_receives() -> Error {
     Error::Usage(reason.into())
 }
 
-/// The timeout of sending the last packets.
+/// Maximum time to send the last packets.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An open port.
@@ -28,25 +29,25 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Port {
     /// The name as the user wrote it.
     pub name: PortName,
-    /// The method in use: "ring", "recvmmsg"; if a `packet:` port only sends, the method of sending:
-    /// "sendmmsg". Empty if the kind has one method only.
+    /// The method in use: "ring", "recvmmsg". If a `packet:` port only sends, the method of sending:
+    /// "sendmmsg". Empty if the kind has only one method.
     pub method: &'static str,
-    /// How packets come from the card, of `xdp:` and `mirror:` only: "native-zero-copy", "native-copy",
+    /// Transfer of packets from the card, for `xdp:` and `mirror:` only: "native-zero-copy", "native-copy",
     /// "native", "skb". If the queues differ, the slowest mode.
     pub mode: Option<&'static str>,
-    /// The methods that were tried before.
+    /// The methods that were tried before, and the reasons why they failed.
     pub fallbacks: Vec<Fallback>,
     /// The queues, each for one thread.
     pub queues: Vec<Queue>,
 }
 
 impl Port {
-    /// Makes an open port of a kind that has one method.
+    /// Makes an open port of a kind with only one method.
     pub(super) fn plain(name: &PortName, queues: Vec<Queue>) -> Self {
         Self { name: name.clone(), method: "", mode: None, fallbacks: Vec::new(), queues }
     }
 
-    /// Returns the header type of packets sent to it: a LINKTYPE_ number, Ethernet's by default.
+    /// Returns the link type of packets sent to the port: a LINKTYPE_ number, Ethernet's by default.
     pub fn link_type(&self) -> u16 {
         let first = self.queues.first().and_then(|queue| queue.interfaces().first());
         first.map_or(LINKTYPE_ETHERNET, |interface| interface.link_type)
@@ -83,12 +84,12 @@ pub struct Batch<'q> {
 }
 
 impl Batch<'_> {
-    /// The packets, in the order in which they came.
+    /// Returns the packets in order of arrival.
     pub fn packets(&self) -> Packets<'_> {
         self.ring.packets()
     }
 
-    /// Returns true if no packets came.
+    /// Returns true if no packets arrived.
     pub fn is_empty(&self) -> bool {
         self.slots == 0
     }
@@ -117,49 +118,49 @@ impl Queue {
         Self { number, rx, tx, backend: Box::new(backend), interfaces }
     }
 
-    /// The queue's number in the port.
+    /// Returns the queue's number in the port.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The interfaces of its packets, by [`Meta::interface`](sluicegate_base::ring::Meta). A sync may add some:
-    /// a file names more as it is read, and `packet:any` sees more devices.
+    /// Returns the interfaces of its packets, indexed by [`Meta::interface`](sluicegate_base::ring::Meta).
+    /// A sync may add some: a file names more as it is read, and `packet:any` sees more devices.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// The receive ring.
+    /// Returns the receive ring.
     #[inline]
     pub fn rx(&self) -> &Ring {
         &self.rx
     }
 
-    /// The receive ring, to rewrite and release.
+    /// Returns the receive ring, to rewrite packets and release slots.
     #[inline]
     pub fn rx_mut(&mut self) -> RingMut<'_> {
         RingMut::new(&mut self.rx)
     }
 
-    /// The transmit ring: how much room there is.
+    /// Returns the transmit ring, to see how much room there is.
     #[inline]
     pub fn tx(&self) -> &Ring {
         &self.tx
     }
 
-    /// The transmit ring, to fill.
+    /// Returns the transmit ring, to fill it.
     #[inline]
     pub fn tx_mut(&mut self) -> RingMut<'_> {
         RingMut::new(&mut self.tx)
     }
 
-    /// Both rings at once.
+    /// Returns both rings.
     #[inline]
     pub fn rings_mut(&mut self) -> (RingMut<'_>, RingMut<'_>) {
         (RingMut::new(&mut self.rx), RingMut::new(&mut self.tx))
     }
 
-    /// Takes back the slots that the program has released and fills the ring with packets that have arrived.
-    /// Never waits. Returns how many slots are new.
+    /// Takes back the slots that the program has released and fills the ring with packets that have
+    /// arrived. Never waits. Returns the number of new slots.
     ///
     /// # Errors
     /// The source failed or was removed; packets in the ring stay valid.
@@ -170,20 +171,22 @@ impl Queue {
         slots
     }
 
-    /// Sends the slots that the program has released. Never waits, except for a disk; a `live:` port without
-    /// room on a host with one CPU yields it to its sending thread. Returns how many slots are free again.
+    /// Sends the slots that the program has released. Returns the number of freed slots. Never waits, with
+    /// two exceptions: for a disk, and if a `live:` port has no room on a host with one CPU, which it then
+    /// yields to its sending thread.
     ///
-    /// A packet is sent whole: one that continues in a slot not yet released waits for it. A file gets its
-    /// packets in large pieces; when no packet has come for a moment, a sync writes the rest.
+    /// A packet is sent as a whole: if it continues in a slot that is not released yet, it waits for that
+    /// slot. A file gets its packets in large pieces; if no packet arrives for a moment, a sync writes the
+    /// rest.
     ///
-    /// While the transmit ring has no room and a sync frees none, nothing wakes the program: it sleeps for
-    /// some 50 µs and syncs again.
+    /// While the transmit ring has no room and a sync frees none, nothing wakes the program: it should
+    /// sleep for some 50 µs and sync again.
     ///
     /// # Errors
-    /// The queue only receives: its port was opened to receive or only counts, or the driver keeps the queue for
-    /// XDP. Or the sink failed or was removed. The packets it did not take are
-    /// counted as [`refused`](QueueStats::refused) or stay in the ring. While an interface is down,
-    /// [`Error::errno`] is `ENETDOWN`: a later sync sends what stayed.
+    /// The queue only receives: its port was opened to receive or only counts, or the driver keeps the
+    /// queue for XDP. Or the sink failed or was removed: packets that it did not take count as
+    /// [`refused`](QueueStats::refused) or stay in the ring. While an interface is down, [`Error::errno`] is
+    /// `ENETDOWN`: a later sync sends the packets that stayed.
     #[inline]
     pub fn sync_tx(&mut self) -> Result<u32> {
         if self.tx.is_absent() {
@@ -192,15 +195,13 @@ impl Queue {
         self.backend.sync_tx(&mut self.tx)
     }
 
-    /// Returns true if packets that were released to be sent wait for another
-    /// [`sync_tx`](Self::sync_tx). A packet that the kernel has accepted does not wait, though its
-    /// slot is not free yet.
+    /// Returns true if packets that were released for sending wait for another [`sync_tx`](Self::sync_tx).
+    /// A packet that the kernel has accepted does not wait, even if its slot is not free yet.
     pub fn needs_sync_tx(&mut self) -> bool {
         self.backend.needs_sync_tx(&self.tx)
     }
 
-    /// Waits until there is something to receive, for `timeout` at most. [`wait_any`] waits
-    /// for several queues.
+    /// Waits up to `timeout` until there is something to receive. [`wait_any`] waits for several queues.
     ///
     /// # Errors
     /// The source was removed.
@@ -208,12 +209,12 @@ impl Queue {
         wait_for(&mut [self.backend()], wait, timeout).map(|(_, told)| told)
     }
 
-    /// Returns the packets that have come, for a program that only loops over them. Waits for the first, for
-    /// `timeout` at most; the batch is empty if none came. When the source has ended, as a file does, it
-    /// returns an empty batch at once: loop until [`is_finished`](Self::is_finished).
+    /// Returns the packets that have arrived, for a program that only loops over them. Waits up to
+    /// `timeout` for the first; the batch is empty if none arrived. When the source has ended, like a file,
+    /// it returns an empty batch at once: loop until [`is_finished`](Self::is_finished).
     ///
     /// # Errors
-    /// As those of [`sync_rx`](Self::sync_rx) and [`wait_rx`](Self::wait_rx).
+    /// As [`sync_rx`](Self::sync_rx) and [`wait_rx`](Self::wait_rx).
     pub fn receive(&mut self, timeout: Duration) -> Result<Batch<'_>> {
         if self.sync_rx()? == 0 && self.rx.available() == 0 && !self.is_finished() {
             self.wait_rx(Wait::default(), timeout)?;
@@ -227,16 +228,16 @@ impl Queue {
         &mut *self.backend
     }
 
-    /// The flows that are left to the host, of a `host:` port with `flows=`.
+    /// Returns the flows left to the host, for a `host:` port with `flows=`.
     pub fn host_flows(&self) -> Option<&HostFlows> {
         self.backend.host_flows()
     }
 
-    /// Checks the state of the source, besides its packets: whether an interface still has this
-    /// queue, or its XDP program. [`wait_rx`](Self::wait_rx) checks when its timeout expires. A
-    /// program that never reaches that, because packets come all the time or because it only sends,
-    /// calls this about once a second: a sync does not check, because the kernel may delay the
-    /// check. [`take_notice`](Self::take_notice) then returns the notices for the user.
+    /// Checks the state of the source, besides its packets: whether an interface still has this queue, or
+    /// its XDP program. [`wait_rx`](Self::wait_rx) checks when its timeout expires. A program that never
+    /// waits that long, because packets arrive all the time or because it only sends, should call this
+    /// about once a second: a sync does not check, because the kernel may delay the check. Afterwards
+    /// [`take_notice`](Self::take_notice) returns the notices for the user.
     ///
     /// # Errors
     /// The source was removed.
@@ -244,18 +245,19 @@ impl Queue {
         self.backend.check()
     }
 
-    /// Returns a message about the port that is no error; each once, at one queue of the port.
+    /// Returns a message about the port that is not an error. Each is returned once, by one queue of the
+    /// port.
     pub fn take_notice(&mut self) -> Option<String> {
         self.backend.take_notice()
     }
 
-    /// Returns the packets counted in the kernel since the last call, and their bytes on the wire, of an
-    /// `xdp:` port that drops or passes them. They do not come into the ring.
+    /// Returns the packets counted in the kernel since the last call, and their bytes on the wire, for an
+    /// `xdp:` port that drops or passes them. These packets do not enter the ring.
     pub fn take_kernel_counters(&mut self) -> (u64, u64) {
         self.backend.take_kernel_counters()
     }
 
-    /// Returns true if the source has ended, or receiving was stopped and all packets have come out.
+    /// Returns true if the source has ended, or receiving was stopped and all packets were received.
     pub fn is_finished(&mut self) -> bool {
         self.backend.is_finished()
     }
@@ -268,20 +270,22 @@ impl Queue {
         self.backend.stop_rx()
     }
 
-    /// Describes the interfaces of packets that will be sent, by [`Meta::interface`](sluicegate_base::ring::Meta):
-    /// the [`interfaces`](Self::interfaces) of the queue they come from. Call it before the first packet, and
-    /// again when there are more interfaces; a file notes each once. Without a description a file takes all
-    /// packets for Ethernet and refuses those of a second interface.
+    /// Describes the interfaces of packets that will be sent, indexed by
+    /// [`Meta::interface`](sluicegate_base::ring::Meta): the [`interfaces`](Self::interfaces) of the queue
+    /// that the packets come from. Call it before the first packet, and again when there are more
+    /// interfaces; a file records each once. Without a description a file treats all packets as Ethernet
+    /// and refuses those of a second interface.
     ///
     /// # Errors
-    /// A file that cannot hold another link type, as pcap cannot.
+    /// A file cannot store another link type, as with pcap.
     pub fn describe_sent(&mut self, interfaces: &[Interface]) -> Result<()> {
         self.backend.describe_sent(interfaces, &mut self.interfaces)
     }
 
-    /// Ends sending: syncs once more, and completes and closes a file. [`stats`](Self::stats) are final then.
-    /// Packets that a full kernel queue does not take within a second are given up. Dropping the queue
-    /// completes its file too, but without packets that were not synced, and without an error.
+    /// Ends sending: syncs once more, and completes and closes a file. After that, [`stats`](Self::stats)
+    /// are final. Packets that a full kernel queue does not take within a second are dropped. Dropping the
+    /// queue also completes its file, but without packets that were not synced, and without reporting an
+    /// error.
     ///
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).
@@ -295,18 +299,17 @@ impl Queue {
     /// As [`sync_tx`](Self::sync_tx).
     pub fn close_tx_within(&mut self, timeout: Duration) -> Result<()> {
         let synced = self.backend.sync_tx(&mut self.tx);
-        // Ended in any case.
+        // Close in any case.
         let closed = self.backend.close_tx(&mut self.tx, timeout);
         synced.and(closed)
     }
 
-    /// Returns true if live frames send its packets. The interface's counters alone report the
-    /// results.
+    /// Returns true if live frames send its packets. Only the interface's counters report the results.
     pub fn sends_live(&self) -> bool {
         self.backend.sends_live()
     }
 
-    /// Returns the backend's counts so far.
+    /// Returns the backend's counts since the queue was opened.
     ///
     /// # Errors
     /// The kernel refused.
@@ -315,9 +318,9 @@ impl Queue {
     }
 }
 
-/// Waits until there is something to receive in one of the queues, for `timeout` at most. Returns the index
-/// of the queue and its state; the index of [`Readiness::TimedOut`] has no meaning. One poll(2) sleeps for
-/// all queues; queues without a descriptor are polled at intervals. A signal ends the wait like a timeout.
+/// Waits up to `timeout` until there is something to receive in one of the queues. Returns the index of the
+/// queue and its state; the index of [`Readiness::TimedOut`] has no meaning. One ppoll(2) sleeps for all
+/// queues; queues without a descriptor are polled at intervals. A signal ends the wait like a timeout.
 ///
 /// ```
 /// use std::time::Duration;

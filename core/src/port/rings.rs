@@ -1,4 +1,4 @@
-//! The rings of queues: the pool that they take buffers from, and how far a transmit ring has been sent.
+//! The rings of queues: the pool of their buffers, and how much of a transmit ring has been sent.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use crate::error::Result;
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::{Interface, Ring};
 
-/// The buffers that a port takes from a pool.
+/// The buffers that a port needs from a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PoolRequirements {
     pub buffers: u32,
-    /// The least size of a buffer.
+    /// Minimum size of a buffer.
     pub buffer_bytes: u32,
 }
 
 impl PoolRequirements {
-    /// The requirements of `queues` queues of `buffers` buffers each.
+    /// Returns the requirements of `queues` queues of `buffers` buffers each.
     pub(super) fn of_queues(queues: u32, buffers: u32, buffer_bytes: u32) -> Self {
         Self { buffers: buffers.saturating_mul(queues), buffer_bytes }
     }
 
-    /// The requirements of queues with buffers of the usual size.
+    /// Returns the requirements of queues with buffers of the default size.
     pub(super) fn usual(queues: u32, buffers: u32) -> Self {
         Self::of_queues(queues, buffers, PoolConfig::default().buffer_bytes)
     }
 
-    /// The requirements of two ports in one pool.
+    /// Returns the requirements of two ports in one pool.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             buffers: self.buffers.saturating_add(other.buffers),
@@ -43,7 +43,7 @@ impl PoolRequirements {
         Pool::new(PoolConfig { buffers, buffer_bytes, ..PoolConfig::default() })
     }
 
-    /// Returns the pool that the options name, or makes one of this size.
+    /// Returns the pool of the options, or makes one of this size.
     pub(super) fn pool_of(self, options: &OpenOptions) -> Result<Arc<Pool>> {
         options.pool.as_ref().map_or_else(|| self.pool(), |pool| Ok(Arc::clone(pool)))
     }
@@ -59,12 +59,12 @@ pub(super) struct RingMaker {
 }
 
 impl RingMaker {
-    /// Makes the rings of the next queue, to receive and to send; one that is not used is absent.
+    /// Makes the rings of the next queue, to receive and to send; an unused one is absent.
     pub(super) fn make(&self) -> Result<(Ring, Ring)> {
         Ok((self.receive(self.usage.receives())?, self.transmit(self.usage.sends())?))
     }
 
-    /// Makes a receive ring with buffers, absent if the queue only sends.
+    /// Makes a receive ring with buffers; absent if the queue only sends.
     pub(super) fn receive(&self, used: bool) -> Result<Ring> {
         if used { Ring::receive(&self.pool, self.slots) } else { Ring::absent(&self.pool) }
     }
@@ -74,7 +74,7 @@ impl RingMaker {
         Ring::receive_indirect(&self.pool, self.slots)
     }
 
-    /// Makes a transmit ring, absent if the queue only receives.
+    /// Makes a transmit ring; absent if the queue only receives.
     pub(super) fn transmit(&self, used: bool) -> Result<Ring> {
         if used { Ring::transmit(&self.pool, self.slots) } else { Ring::absent(&self.pool) }
     }
@@ -93,13 +93,13 @@ impl RingMaker {
     }
 }
 
-/// How far a transmit ring has been sent, and what became of its packets.
+/// How much of a transmit ring has been sent, and the fate of its packets.
 #[derive(Debug, Default)]
 pub(super) struct TxProgress {
-    /// The first slot that has not left.
+    /// The first slot that was not sent.
     pub next: u32,
-    /// Packets sent; then those that never will be, and the parts of these that were too long, and that
-    /// still waited when sending ended.
+    /// Packets that were sent. The other counts: packets that will never be sent (`refused`), of which some
+    /// were too long and some were still waiting when sending ended.
     pub sent: u64,
     pub refused: u64,
     pub too_long: u64,
@@ -107,14 +107,14 @@ pub(super) struct TxProgress {
 }
 
 impl TxProgress {
-    /// Records that the next packets, which are in `slots` slots, have left.
+    /// Records that the next packets, in `slots` slots, were sent.
     #[inline]
     pub(super) fn sent(&mut self, ring: &Ring, packets: usize, slots: u32) {
         self.sent += packets as u64;
         self.next = ring.after(self.next, slots);
     }
 
-    /// Skips the next packet, which is in `slots` slots.
+    /// Skips the next packet, in `slots` slots.
     #[inline]
     pub(super) fn refuse(&mut self, ring: &Ring, slots: u32, too_long: bool) {
         self.refused += 1;
@@ -122,14 +122,14 @@ impl TxProgress {
         self.next = ring.after(self.next, slots);
     }
 
-    /// Makes the slots of packets that have left since `before` room again. Returns how many they are.
+    /// Frees the slots of packets sent since `before`. Returns the number of freed slots.
     #[inline]
     pub(super) fn publish(&mut self, ring: &mut Ring, before: u32) -> u32 {
         if ring.is_endless(self.next) {
             (self.refused, self.too_long) = (self.refused + 1, self.too_long + 1);
             self.next = ring.head();
         }
-        // One slot stays with the backend: room ends before the first slot still to be sent.
+        // One slot stays with the backend: free slots end before the first slot that is still to be sent.
         ring.publish(ring.before(self.next));
         ring.distance(before, self.next)
     }
@@ -139,7 +139,7 @@ impl TxProgress {
         ring.pending_tx(self.next).next().is_some()
     }
 
-    /// Counts what waits as refused, and unsent. Returns how many slots are room again.
+    /// Counts waiting packets as refused and unsent. Returns the number of freed slots.
     pub(super) fn give_up(&mut self, ring: &mut Ring) -> u32 {
         let before = self.next;
         let waiting = ring.pending_tx(before).count() as u64;
@@ -148,7 +148,7 @@ impl TxProgress {
         self.publish(ring, before)
     }
 
-    /// Returns the counts of packets that were to be sent.
+    /// Returns the counts of packets to send.
     pub(super) fn stats(&self) -> QueueStats {
         let &Self { sent, refused, too_long, unsent, .. } = self;
         QueueStats { sent, refused, too_long, unsent, ..QueueStats::default() }

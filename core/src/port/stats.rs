@@ -5,32 +5,33 @@ use crate::xdp::RedirectCounts;
 /// The counts of a backend since the queue was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Packets for this queue that passed the filter, lost ones included.
+    /// Packets for this queue that passed the filter, including lost ones.
     pub received: u64,
-    /// The part of these that was lost because the queue's buffer had no room.
+    /// Received packets that were lost because the queue's buffer was full.
     pub dropped_ring_full: u64,
-    /// The part of these that was longer than a frame of the buffer; only `packet:` with `method=frames`.
+    /// Received packets that were lost because they were longer than a frame of the buffer; only `packet:`
+    /// with `method=frames`.
     pub lost_long: u64,
-    /// How many times the buffer ran full.
+    /// Number of times that the buffer became full.
     pub ring_full_events: u64,
-    /// Packets sent: written to a file, or handed to the interface by live frames and by forwarding in the
-    /// kernel.
+    /// Packets sent: accepted by the kernel, written to a file, or handed to the interface by live frames
+    /// and by forwarding in the kernel.
     pub sent: u64,
-    /// The part of these that XDP redirected to an interface, and the known results.
+    /// Sent packets that XDP redirected to an interface, by known result.
     pub redirects: RedirectCounts,
-    /// The part of these that XDP redirected while the kernel does not report failures: without
-    /// CAP_PERFMON, or BTF.
+    /// Sent packets that XDP redirected without a known result: without CAP_PERFMON or BTF, the kernel does
+    /// not report failures.
     pub untraced: u64,
-    /// Attempts to send that ended in a drop, which the interface or its queue counted. Most packets are
-    /// tried again.
+    /// Attempts to send that ended in a drop, which the interface or its queue counted. Most of these
+    /// packets are tried again.
     pub rejected: u64,
     /// Packets that will never be sent: too long for the interface, a full disk.
     pub refused: u64,
-    /// The part of these that was longer than the port can send; not of `xdp:` and `tap:`.
+    /// Refused packets that were longer than the port can send; not counted by `xdp:` and `tap:`.
     pub too_long: u64,
-    /// The part of these that still waited when sending ended.
+    /// Refused packets that were still waiting when sending ended.
     pub unsent: u64,
-    /// The part of these that a peer of `memif:` had not taken when it disconnected.
+    /// Sent packets that a peer of `memif:` had not taken when it disconnected.
     pub disconnected: u64,
 }
 

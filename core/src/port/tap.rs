@@ -1,5 +1,5 @@
-//! `tap:`, a TAP device: an interface of the host whose wire is this port. The port receives the packets that
-//! the host sends out of the interface, and the host receives the packets that are sent to the port.
+//! `tap:`, a TAP device: an interface of the host whose wire is this port. The port receives the packets
+//! that the host sends through the interface, and the host receives the packets that are sent to the port.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
@@ -9,12 +9,13 @@
 //! | `ring_size` | packets that wait for each queue of the port before the next is lost, 1 to 65536 | as it is: 1000 |
 //! | `slots` | slots in each of a queue's rings | 512 |
 //!
-//! The port makes the device if none of that name exists in its namespace. The kernel assigns each flow to
-//! one queue. Frames are as on a wire: the kernel segments large packets (GSO) and fills in checksums first.
-//! A VLAN tag stands in the frame.
+//! The port makes the device if its namespace has none with that name. The kernel assigns each flow to one
+//! queue. Frames are as on a wire: the kernel first segments large packets (GSO) and computes checksums. A
+//! VLAN tag is part of the frame.
 //!
-//! Each packet takes a system call in either direction; the device has no other way. Times are those of
-//! reading a batch. Packets without room are lost, and the first queue counts them for all (`ring_full`).
+//! Each packet takes a system call in either direction; the device has no other interface. A packet's
+//! timestamp is the time at which its batch was read. Packets without room are lost, and the first queue
+//! counts them for all (`ring_full`).
 //!
 //! Needs CAP_NET_ADMIN, and Linux 3.8 for several queues.
 
@@ -27,7 +28,7 @@ use crate::link::{self, LinkState, Making, Netlink, Tap, netns};
 
 /// The default of a TAP device (drivers/net/tun.c, `TUN_READQ_SIZE`, and net/ethernet/eth.c).
 const DEFAULT_RING: u32 = 1000;
-/// The least and the most MTU of an Ethernet device that is a TAP (drivers/net/tun.c).
+/// Minimum and maximum MTU of a TAP device with Ethernet (drivers/net/tun.c).
 const MTUS: std::ops::RangeInclusive<u32> = 68..=65_521;
 
 /// The values of the options.
@@ -57,7 +58,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port::plain(name, queues))
 }
 
-/// Opens the queues of a device of this thread's network namespace, and sets it up.
+/// Opens the queues of a device in this thread's network namespace, and configures it.
 fn open_device(device: &str, config: &TapConfig, queues: usize) -> Result<Vec<TapQueue>> {
     let taps = Tap::open(device, queues, Making::OrUse)?;
     if let (Some(persist), Some(tap)) = (config.persist, taps.first()) {

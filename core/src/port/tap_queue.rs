@@ -18,21 +18,21 @@ use sluicegate_base::ring::{
     Direction, Interface, Meta, Readiness, Ring, TimestampSource, Wait, now_ns,
 };
 
-/// The longest frame: the longest IP packet, an Ethernet header and two VLAN tags.
+/// Maximum length of a frame: the longest IP packet, an Ethernet header and two VLAN tags.
 const MAX_BYTES: usize = 65_535 + 14 + 8;
 
-/// Bytes of a frame at an MTU, with a header and a tag.
+/// Returns the length of a frame at an MTU, with a header and a tag.
 pub(super) fn frame_bytes(mtu: u32) -> u32 {
     mtu.saturating_add(18)
 }
 
-/// Describes the packets of an interface and their times.
+/// Describes the packets of an interface and their timestamps.
 pub(super) fn described(name: &str) -> Interface {
     interface::described(name, "timestamps: software, taken when a batch is read")
 }
 
-/// Plans the rings of a port with `queues` queues and frames of the usual size: in a pool of its own a
-/// frame has one slot.
+/// Plans the rings of a port with `queues` queues and frames of the usual size: in a pool of its own, a
+/// frame fits in one slot.
 pub(super) fn rings(
     name: &PortName,
     options: &OpenOptions,
@@ -58,23 +58,23 @@ pub(super) struct TapQueue {
     tap: Tap,
     name: String,
     presence: LinkState,
-    /// The bytes of a frame beyond a slot's buffer.
+    /// Overflow buffer: the bytes of a frame beyond a slot's buffer.
     spill: Vec<u8>,
-    /// A packet of several slots, put together.
+    /// Buffer to assemble a packet of several slots.
     whole: Vec<u8>,
     progress: TxProgress,
     received: u64,
-    /// Packets lost before the queues: the device's first queue counts them for all.
+    /// Packets lost before they reached a queue: the device's first queue counts them for all.
     drops: Option<DeviceDrops>,
-    /// Packets that may still come after receiving was stopped; none while it goes on.
+    /// Packets that may still arrive after receiving was stopped; None while it continues.
     left: Option<u32>,
-    /// The most packets that wait in the device.
+    /// Maximum number of packets that wait in the device.
     waiting: u32,
     down: bool,
 }
 
 impl TapQueue {
-    /// Makes a queue of a device with room for `waiting` packets, which is up or not.
+    /// Makes a queue of a device that holds up to `waiting` packets and is up or down.
     pub(super) fn new(
         tap: Tap,
         name: &str,
@@ -113,7 +113,7 @@ impl TapQueue {
 }
 
 impl Backend for TapQueue {
-    /// Receives packets of the host, while there is room for the longest frame.
+    /// Receives packets of the host as long as there is room for the longest frame.
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         let most_slots = slots_for(MAX_BYTES, ring.buffer_bytes());
         let before = ring.tail();
@@ -138,7 +138,7 @@ impl Backend for TapQueue {
                     self.left = self.left.map(|_| 0);
                     break;
                 }
-                // Packets before the error come out; the next call finds the same error.
+                // Packets before the error are delivered; the next call gets the same error.
                 Err(_) if ring.tail() != before => break,
                 Err(error) => {
                     // A removed device has no packets waiting.
@@ -150,7 +150,7 @@ impl Backend for TapQueue {
         Ok(ring.distance(before, ring.tail()))
     }
 
-    /// Gives the host the packets that the program has released.
+    /// Passes the packets that the program has released to the host.
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         let Self { tap, whole, progress, .. } = self;
         let before = progress.next;
@@ -160,7 +160,7 @@ impl Backend for TapQueue {
                 Ok(()) => progress.sent(ring, 1, packet.slots()),
                 Err(error) if is_nothing_now(&error) => break,
                 Err(error) => match error.raw_os_error() {
-                    // Too short for an Ethernet header, or longer than a packet can be.
+                    // Too short for an Ethernet header, or longer than any packet can be.
                     Some(libc::EINVAL | libc::EMSGSIZE) => {
                         progress.refuse(ring, packet.slots(), false);
                     }
@@ -175,7 +175,7 @@ impl Backend for TapQueue {
         failure.map_or(Ok(slots), |error| Err(self.failed("send to", error)))
     }
 
-    /// Counts waiting packets as refused, and unsent.
+    /// Counts waiting packets as refused and unsent.
     fn close_tx(&mut self, ring: &mut Ring, _: Duration) -> Result<()> {
         self.progress.give_up(ring);
         Ok(())
@@ -186,24 +186,24 @@ impl Backend for TapQueue {
         self.presence.look().map(|_| ())
     }
 
-    /// Returns true if all packets that waited when receiving was stopped have come out.
+    /// Returns true if all packets that waited when receiving was stopped were received.
     fn is_finished(&mut self) -> bool {
         self.left == Some(0)
     }
 
-    /// Receives only packets that wait already.
+    /// Receives only packets that are already waiting.
     fn stop_rx(&mut self) -> Result<()> {
         self.left.get_or_insert(self.waiting);
         Ok(())
     }
 
-    /// Returns the queue's counts; the first queue's include packets lost before any of them.
+    /// Returns the queue's counts; the first queue's include packets lost before they reached any queue.
     fn stats(&mut self) -> Result<QueueStats> {
         let dropped_ring_full = self.drops.as_mut().map_or(0, DeviceDrops::count);
         Ok(QueueStats {
             received: self.received + dropped_ring_full,
             dropped_ring_full,
-            // Only the device knows whether a frame that it rejects is too long.
+            // Only the device knows whether it rejects a frame because it is too long.
             too_long: 0,
             ..self.progress.stats()
         })
@@ -232,17 +232,18 @@ impl Backend for TapQueue {
     }
 }
 
-/// Returns the slots that `bytes` bytes take, with buffers of one size.
+/// Returns the number of slots for `bytes` bytes, with buffers of one size.
 fn slots_for(bytes: usize, buffer_bytes: u32) -> u32 {
     bytes.div_ceil(slot_bytes(buffer_bytes)) as u32
 }
 
-/// The most bytes of a slot, however long its buffer.
+/// Returns the maximum number of bytes in a slot with a buffer of this size.
 fn slot_bytes(buffer_bytes: u32) -> usize {
     buffer_bytes.min(u16::MAX.into()) as usize
 }
 
-/// Publishes a frame that begins in the buffer at the ring's tail; the bytes beyond it are in `spill`.
+/// Publishes a frame that begins in the buffer at the ring's tail. `spill` is the overflow buffer with the
+/// rest.
 #[inline]
 fn place(ring: &mut Ring, bytes: usize, spill: &[u8], meta: Meta) {
     let in_slot = slot_bytes(ring.buffer_bytes());
@@ -268,7 +269,7 @@ fn is_nothing_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Counts the drops of a device, of all its queues, from now on.
+/// Counts a device's drops of all its queues from now on.
 #[derive(Debug)]
 pub(super) struct DeviceDrops {
     netlink: Netlink,
@@ -286,8 +287,8 @@ impl DeviceDrops {
         Ok(Self { netlink, device: device.to_owned(), before, since: 0 })
     }
 
-    /// Returns the packets of the host that found no room (drivers/net/tun.c, `tun_net_xmit`). A removed
-    /// device keeps its last count.
+    /// Returns the number of packets from the host that found no room (drivers/net/tun.c, `tun_net_xmit`).
+    /// Keeps the last count of a removed device.
     pub(super) fn count(&mut self) -> u64 {
         if let Ok(link) = self.netlink.link(&self.device) {
             self.since = link.stats.tx_dropped.saturating_sub(self.before);

@@ -1,4 +1,4 @@
-//! Waiting for packets, of one queue or of several at once: spin, sleep in ppoll(2), or both.
+//! Waiting for packets in one or several queues: spin, sleep in ppoll(2), or both.
 //!
 //! A [`Backend`] reports the packets it has, the event that ends a sleep, and its state after one.
 //! This module decides for all backends how long to spin and to sleep.
@@ -16,11 +16,11 @@ use sluicegate_base::ring::{Readiness, Wait};
 
 /// Polls between two reads of the clock.
 const POLLS: u32 = 64;
-/// The longest wait.
+/// Maximum duration of a wait.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Waits until one of the backends has something to receive, for `timeout` at most. Returns its index and
-/// state; the index of [`Readiness::TimedOut`] has no meaning.
+/// Waits up to `timeout` until one of the backends has something to receive. Returns its index and state;
+/// the index of [`Readiness::TimedOut`] has no meaning.
 pub(super) fn wait_for(
     backends: &mut [&mut dyn Backend],
     wait: Wait,
@@ -52,7 +52,7 @@ pub(super) fn wait_for(
         }
     }
     loop {
-        // Once at least: a descriptor may report an error.
+        // At least once, because a descriptor may report an error.
         let left = end.saturating_duration_since(Instant::now());
         let awake = match sleep(backends, left) {
             Ok(awake) => awake,
@@ -103,8 +103,8 @@ pub(super) fn is_readable(fd: BorrowedFd<'_>) -> nix::Result<bool> {
     }
 }
 
-/// Sleeps until a descriptor is ready, a backend wants to be polled, or the time is up. Returns the backends
-/// with ready descriptors.
+/// Sleeps until a descriptor is ready, a backend wants to be polled, or the time has expired. Returns the
+/// backends with ready descriptors.
 fn sleep(backends: &mut [&mut dyn Backend], mut left: Duration) -> nix::Result<Vec<usize>> {
     let mut fds = Vec::with_capacity(backends.len());
     let mut owners = Vec::with_capacity(backends.len());
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::port::stats::QueueStats;
 
-    /// A backend that a pipe wakes, or that has packets after a number of polls.
+    /// A backend that a pipe wakes, or that has packets after some number of polls.
     #[derive(Debug, Default)]
     struct Mock {
         pipe: Option<PipeReader>,

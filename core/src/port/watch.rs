@@ -1,8 +1,9 @@
-//! Follows changes of the interface of a port, and reports them.
+//! Follows changes of a port's interface, and reports them.
 //!
 //! The kernel does not notify a program when the number of queues (`ethtool -L`) or the MTU changes. So one
-//! of the port's queues asks: twice a second while a queue is idle, rarely while all have packets, because
-//! the kernel may wait for a lock (rtnl). The other queues use the last answer meanwhile.
+//! of the port's queues queries them: twice a second while a queue is idle, and rarely while all queues
+//! have packets, because the kernel may wait for a lock (rtnl). The other queues use the last answer
+//! meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -16,34 +17,34 @@ use crate::error::{Error, Result};
 use crate::link::{self, Channels, Ethtool, Netlink};
 use crate::xdp::resident::QUEUES_MAX;
 
-/// Bytes of a frame besides the MTU: at least an Ethernet header.
+/// Bytes of a frame in addition to the MTU: at least an Ethernet header.
 const HEADER_BYTES: u32 = 14;
 /// The interval of checks while a queue is idle.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// The interval of checks while packets come.
+/// The interval of checks while packets arrive.
 const BUSY_CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
-/// The load of the queue that asks.
+/// The load of the queue that checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Looker {
-    /// It has waited, and no packet came.
+    /// It has waited without receiving a packet.
     Idle,
     Busy,
 }
 
-/// The watch over an interface, for all queues of a port.
+/// Watches an interface for all queues of a port.
 #[derive(Debug)]
 pub(super) struct InterfaceWatch {
     interface: link::Interface,
-    /// The port receives from all queues the interface has.
+    /// True if the port receives from all queues of the interface.
     all: bool,
-    /// It sends, alone or too.
+    /// True if the port sends, whether or not it also receives.
     sends: bool,
-    /// The number of the interface's queues that it may send by.
+    /// Number of the interface's queues that the port may send on.
     to_send: u32,
     direction: WatchedSide,
     // The last answer. Each value is independent, so relaxed order is enough.
-    /// The number of queues of the port's direction.
+    /// Number of queues in the port's direction.
     there: AtomicU32,
     up: AtomicBool,
     removed: AtomicBool,
@@ -56,21 +57,21 @@ struct WatchState {
     ethtool: Ethtool,
     netlink: Netlink,
     asked: Instant,
-    /// The number of queues when the port was opened, and the most since.
+    /// Number of queues when the port was opened, and the maximum since.
     opened: u32,
     most: u32,
     notices: VecDeque<String>,
     said_unpolled: bool,
-    /// The longest packet that the port takes whole, where there is a limit, and what becomes of
-    /// longer ones.
+    /// Maximum length of a packet that the port takes completely, if limited, and the fate of longer
+    /// packets.
     longest: Option<(u32, &'static str)>,
-    /// The last MTU beyond it that was reported.
+    /// The last MTU above the limit that was reported.
     said_mtu: u32,
 }
 
 impl InterfaceWatch {
-    /// Begins to watch an interface, before the port's program is attached to it. To be called in
-    /// the interface's network namespace.
+    /// Starts watching an interface, before the port's program is attached to it. Call it in the
+    /// interface's network namespace.
     ///
     /// # Errors
     /// The port names a queue that the interface cannot have.
@@ -83,8 +84,8 @@ impl InterfaceWatch {
         let made = direction.made(interface);
         let there = direction.queues(&mut ethtool, &interface.name);
         let there = there.unwrap_or(made).clamp(1, QUEUES_MAX);
-        // The attached program may add queues, so their existence is checked after that. An
-        // impossible number is refused before a program is attached.
+        // The attached program may add queues, so their existence is checked after attaching. An impossible
+        // number is rejected before a program is attached.
         if name.queues().is_some_and(|queues| *queues.end() >= made.max(there)) {
             return Err(direction.beyond(name, interface, there));
         }
@@ -112,15 +113,15 @@ impl InterfaceWatch {
         })
     }
 
-    /// The queues the port has, now that its program is attached: those it names, or all.
+    /// Returns the port's queues after its program was attached: those of its name, or all.
     ///
-    /// virtio_net makes queues for what XDP sends, one for each CPU, where the host gave it more
-    /// than it uses, and receives by them too. XDP sends by them without a lock
-    /// (virtnet_xdp_get_sq): a port receives by them only, whether or not the program was attached
-    /// before. To be called in the interface's network namespace.
+    /// If the host gave virtio_net more queues than it uses, virtio_net adds queues for packets sent by
+    /// XDP, one per CPU, and receives on them, too. XDP sends on them without a lock (virtnet_xdp_get_sq).
+    /// So a port only receives on them, whether or not the program was attached before. Call it in the
+    /// interface's network namespace.
     ///
     /// # Errors
-    /// The port names a queue that does not exist, or none to send by.
+    /// The port's name contains a queue that does not exist, or no queue to send on.
     pub(super) fn attached(&mut self, name: &PortName) -> Result<RangeInclusive<u32>> {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let before = state.opened;
@@ -169,16 +170,16 @@ impl InterfaceWatch {
         self.sends && number < self.to_send
     }
 
-    /// Sets the longest packet that is taken whole; `then` describes the fate of longer ones. `mtu` is the
-    /// interface's MTU now.
+    /// Sets the maximum length of a packet that is taken completely; `then` describes the fate of longer
+    /// ones. `mtu` is the interface's current MTU.
     pub(super) fn limit(&self, bytes: u32, then: &'static str, mtu: u32) {
         let mut state = self.state();
         state.longest = Some((bytes, then));
         self.compare(&mut state, mtu);
     }
 
-    /// Checks that queue `number` still exists, and that no new ones are unserved. Asks the kernel from time
-    /// to time; never waits for another queue that asks.
+    /// Checks that queue `number` still exists, and that there are no new ones without a user. Queries the
+    /// kernel from time to time; never waits for another queue's query.
     pub(super) fn look(&self, number: u32, looker: Looker) -> Result<()> {
         let pause = match looker {
             Looker::Idle => CHECK_INTERVAL,
@@ -188,7 +189,7 @@ impl InterfaceWatch {
             && state.asked.elapsed() >= pause
         {
             self.ask(&mut state);
-            // Taken after the answer, however long it took.
+            // Taken after the answer, which may take long.
             state.asked = Instant::now();
         }
         let there = self.there.load(Relaxed);
@@ -206,10 +207,10 @@ impl InterfaceWatch {
         })
     }
 
-    /// Returns true if the interface was up at the last [look](Self::look).
+    /// Returns true if the interface was up at the last [check](Self::look).
     ///
     /// # Errors
-    /// It was removed.
+    /// The interface was removed.
     pub(super) fn is_up(&self) -> Result<bool> {
         match self.removed.load(Relaxed) {
             true => Err(Error::removed(&self.interface.name)),
@@ -217,7 +218,8 @@ impl InterfaceWatch {
         }
     }
 
-    /// Returns the error of a removed interface if that is the cause of `error`, which is returned otherwise.
+    /// Returns the error for a removed interface if that is the cause of `error`; otherwise returns
+    /// `error`.
     pub(super) fn explain(&self, error: Error) -> Error {
         self.ask(&mut self.state());
         self.is_up().err().unwrap_or(error)
@@ -227,7 +229,7 @@ impl InterfaceWatch {
         let now = match state.netlink.again(&self.interface) {
             Ok(now) => now,
             Err(Error::Removed { .. }) => return self.removed.store(true, Relaxed),
-            // The next call may get an answer.
+            // The next call may be answered.
             Err(_) => return,
         };
         self.up.store(now.up, Relaxed);
@@ -247,7 +249,7 @@ impl InterfaceWatch {
         state.most = state.most.max(there);
     }
 
-    /// Reports an MTU that lets in packets that are too long, each once.
+    /// Reports an MTU that allows packets above the limit; each value once.
     fn compare(&self, state: &mut WatchState, mtu: u32) {
         let Some((bytes, then)) = state.longest else { return };
         if mtu.saturating_add(HEADER_BYTES) <= bytes || mtu == state.said_mtu {
@@ -272,12 +274,12 @@ impl InterfaceWatch {
         }
     }
 
-    /// Returns the next notice for users. None while another queue asks the kernel.
+    /// Returns the next notice for users. None while another queue queries the kernel.
     pub(super) fn take_notice(&self) -> Option<String> {
         self.free_state()?.notices.pop_front()
     }
 
-    /// Locks the state, unless another queue has it.
+    /// Locks the state, unless another queue holds the lock.
     fn free_state(&self) -> Option<MutexGuard<'_, WatchState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -287,26 +289,26 @@ impl InterfaceWatch {
     }
 
     fn state(&self) -> MutexGuard<'_, WatchState> {
-        // Whole between any two statements that can panic.
+        // Consistent between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The queues of an interface that a port uses.
+/// The direction of the interface's queues that a port uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WatchedSide {
     Receive,
-    /// Those of a port that only sends.
+    /// The queues of a port that only sends.
     Transmit,
 }
 
 impl WatchedSide {
-    /// Returns the number of queues now; none if the driver does not report it.
+    /// Returns the current number of queues. None if the driver does not report it.
     fn queues(self, ethtool: &mut Ethtool, interface: &str) -> Option<u32> {
         self.of(&ethtool.channels(interface).ok()??)
     }
 
-    /// Adds combined queues, which have both directions, and those of one direction: ice has both kinds
+    /// Adds combined queues, which have both directions, and queues of one direction: ice has both types
     /// (`struct ethtool_channels` of linux/ethtool.h).
     fn of(self, channels: &Channels) -> Option<u32> {
         let alone = match self {
@@ -317,7 +319,7 @@ impl WatchedSide {
         Some(there).filter(|&there| there > 0)
     }
 
-    /// Returns the number of queues that the interface was made with.
+    /// Returns the number of queues with which the interface was created.
     fn made(self, interface: &link::Interface) -> u32 {
         match self {
             Self::Receive => interface.rx_queues,
@@ -376,9 +378,9 @@ mod tests {
         drop(asking);
     }
 
-    /// Opens a port on an interface that has room for 4 queues, receives by `before` and sends by
-    /// `to_send`, and receives by `after` once its program is attached. Returns the queues or the
-    /// refusal, the number of queues that send, and the notice.
+    /// Opens a port on an interface that has room for 4 queues, receives on `before` and sends on
+    /// `to_send`, and receives on `after` once its program is attached. Returns the queues or the error,
+    /// the number of queues that send, and the notice.
     fn opened(
         lab: &link::Lab,
         (name, usage): (&str, Use),
@@ -400,7 +402,7 @@ mod tests {
             set(after);
             let queues = watch.attached(&name)?;
             let notice = watch.take_notice();
-            // Nothing has changed since.
+            // Nothing has changed since then.
             watch.ask(&mut watch.state());
             watch.look(*queues.end(), Looker::Idle)?;
             assert_eq!(watch.take_notice(), None, "{name}");
