@@ -1,7 +1,7 @@
-//! The device of a `host:` port: a TAP of its own. Packets that the host sends out of the interface are
+//! The device of a `host:` port: its own TAP. Packets that the host sends through the interface are
 //! redirected to it; packets that are written to it enter the interface.
 //!
-//! Its name contains the interface's number, so an interface has one device at most. The kernel removes it
+//! Its name contains the interface's number, so an interface has at most one device. The kernel removes it
 //! when its owner exits.
 
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ use super::program::{self, lacking};
 use crate::error::{Error, Result};
 use crate::link::{FilterPlace, Interface, Making, Netlink, Side, Tap, Then, interface};
 
-/// The longest MTU of a TAP, because the interface's MTU may grow.
+/// The maximum MTU of a TAP, because the interface's MTU may grow.
 const MTU: u32 = 65_521;
 
 /// The device of an interface: its name and number.
@@ -23,24 +23,24 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Makes the device for an interface of this thread's network namespace, with `queues` queues
-    /// of `ring` packets each. Nothing comes to it yet.
+    /// Makes the device for an interface of this thread's network namespace, with `queues` queues of `ring`
+    /// packets each. It receives no packets yet.
     ///
     /// # Errors
-    /// Another port has the interface; a missing privilege; a kernel that lacks something.
+    /// Another port has the interface, a privilege is missing, or the kernel lacks a feature.
     pub(super) fn make(target: &Interface, queues: usize, ring: u32) -> Result<(Self, Vec<Tap>)> {
         let name = name_for(target);
         let taps = Tap::open(&name, queues, Making::New).map_err(|error| match error.errno() {
             Some(libc::EBUSY) => taken(&name, target),
             _ => error,
         })?;
-        // The device itself sends nothing: no IPv6, and, without an address, no ARP.
+        // The device itself sends nothing: without IPv6, and without an address for ARP.
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
         let mut netlink = Netlink::open(None)?;
         netlink.set_mtu(&name, MTU)?;
         netlink.set_queue_length(&name, ring)?;
         netlink.set_alias(&name, &alias(target))?;
-        // A frame to the interface's address is for the host on the device, too.
+        // Frames to the interface's address are for the host on the device, too.
         if let Some(mac) = target.mac {
             netlink.set_mac(&name, mac)?;
         }
@@ -53,7 +53,7 @@ impl Device {
 }
 
 /// Makes packets that are written to the device enter the interface, and lets only redirected packets leave
-/// by the device.
+/// through the device.
 fn enter(netlink: &mut Netlink, device: u32, target: &Interface) -> io::Result<()> {
     netlink.add_clsact(device)?;
     let place =
@@ -70,14 +70,14 @@ fn name_for(target: &Interface) -> String {
     format!("sluice-{}", target.index)
 }
 
-/// Returns the device's alias, which names its purpose and owner.
+/// Returns the device's alias, which describes its purpose and owner.
 fn alias(target: &Interface) -> String {
     let command = fs::read_to_string("/proc/self/comm").unwrap_or_default();
     format!("host:{} of {} ({})", target.name, command.trim_end(), std::process::id())
 }
 
-/// Returns the owner of the device of an interface of this thread's network namespace, as its alias
-/// names it; none if no device exists.
+/// Returns the owner of an interface's device from its alias. The interface is in this thread's network
+/// namespace. None if the device does not exist.
 pub(super) fn owner(target: &Interface) -> Result<Option<String>> {
     match Netlink::open(None)?.alias(&name_for(target)) {
         Ok(alias) => Ok(Some(alias.unwrap_or_else(|| "nobody says whose".into()))),
@@ -95,16 +95,17 @@ fn taken(name: &str, target: &Interface) -> Error {
     ))
 }
 
-/// The kernel's count of packets that did not enter the interface, of all queues of a device. The device's
-/// discipline drops packets that are redirected to an interface that is down (net/sched/act_mirred.c,
-/// net/core/dev.c), and no others, because the gate consumes those it stops.
+/// The kernel's count of packets from all queues of a device that did not enter the interface. The device's
+/// queueing discipline drops packets that are redirected to an interface that is down
+/// (net/sched/act_mirred.c, net/core/dev.c), and no other packets, because the gate consumes those it
+/// stops.
 #[derive(Debug)]
 struct Refused {
     netlink: Netlink,
     device: u32,
-    /// The last count of the kernel, of 32 bits.
+    /// The kernel's count at the last call, of 32 bits.
     seen: u32,
-    /// The part that no queue has taken yet.
+    /// The part that is not assigned to a queue yet.
     unclaimed: u64,
 }
 
@@ -116,7 +117,7 @@ pub(super) struct DeviceQueue {
 }
 
 impl DeviceQueue {
-    /// Makes a share for each queue of a new device of this thread's network namespace.
+    /// Makes a share for each queue of a new device in this thread's network namespace.
     pub(super) fn of_each(device: u32, queues: usize) -> Result<Vec<Self>> {
         let refused = Refused { netlink: Netlink::open(None)?, device, seen: 0, unclaimed: 0 };
         let refused = Arc::new(Mutex::new(refused));
@@ -124,8 +125,8 @@ impl DeviceQueue {
         Ok(std::iter::repeat_with(share).take(queues).collect())
     }
 
-    /// Returns how many of the packets that this queue has written did not enter. The kernel counts
-    /// those of all queues together: no queue takes more than it has written.
+    /// Returns how many packets of the `written` ones of this queue did not enter the interface. The kernel
+    /// counts all queues together: no queue is assigned more than it has written.
     pub(super) fn of(&mut self, written: u64) -> u64 {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         refused.look();
@@ -137,7 +138,7 @@ impl DeviceQueue {
 }
 
 impl Refused {
-    /// Reads the device's count; a removed device keeps its last one.
+    /// Reads the device's count. Keeps the last count of a removed device.
     fn look(&mut self) {
         if let Ok(Some(drops)) = self.netlink.clsact_drops(self.device) {
             self.unclaimed += u64::from(drops.wrapping_sub(self.seen));

@@ -1,9 +1,9 @@
-//! Hooks for programs that take the packets of the host: tcx, or filters on `clsact`.
+//! Hooks for programs that take the host's packets: tcx, or filters on `clsact`.
 //!
-//! A link holds a tcx program, and closes when its owner exits. A filter stays: once its owner is dead
-//! it applies the fallback, until a process removes it. The filter's handle records the
-//! creator of the `clsact` discipline, so that the process that removes the filter knows whether to
-//! remove the discipline too. Filters of other programs stay as they are.
+//! A link holds a tcx program, and is closed when its owner exits. A filter stays: once its owner is dead,
+//! it applies the fallback until a process removes it. The filter's handle records whether the `clsact`
+//! discipline was made for it, so that the process that removes the filter also removes the discipline if
+//! necessary. Filters of other programs are not changed.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +12,7 @@ use super::program::NAME;
 use crate::link::{FilterPlace, Netlink, Side, Then};
 use crate::xdp::bpf::{self, TcxProgram};
 
-/// The kind of hook that a program is attached by.
+/// The type of hook to which a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     /// Linux 6.6.
@@ -30,15 +30,15 @@ impl Hook {
     }
 }
 
-/// Priorities behind the filters of others. Two, so that a new filter can be added before an old one is
-/// removed.
+/// Priorities after the filters of others. There are two, so that a new filter can be added before an old
+/// one is removed.
 const PRIORITIES: [u16; 2] = [0xfff0, 0xfff1];
-/// The handle of a filter on a discipline that existed before.
+/// The handle of a filter on a discipline that already existed.
 const BESIDE_OTHERS: u32 = 1;
 /// The handle of a filter whose discipline was made for it.
 const ALONE: u32 = 2;
 
-/// Programs on an interface, until this is dropped.
+/// Programs attached to an interface until this is dropped.
 #[derive(Debug)]
 pub(super) struct Hooks {
     interface: u32,
@@ -53,8 +53,8 @@ enum Held {
 }
 
 impl Hooks {
-    /// Puts programs on an interface of this thread's network namespace, behind those of others.
-    /// Attaches the new programs, then removes those of a dead owner.
+    /// Attaches programs to an interface of this thread's network namespace, after those of others. Then
+    /// removes the programs of a dead owner.
     pub(super) fn put(
         interface: u32,
         hook: Hook,
@@ -76,7 +76,7 @@ impl Hooks {
         Ok(hooks)
     }
 
-    /// Returns filters of ours that another owner left.
+    /// Returns our filters that another owner left behind.
     fn leftovers(&mut self) -> io::Result<Vec<FilterPlace>> {
         let mut found = filters(&mut self.netlink, self.interface)?;
         if let Held::Filters(ours) = &self.held {
@@ -102,21 +102,22 @@ impl Hooks {
 
 impl Drop for Hooks {
     fn drop(&mut self) {
-        // The next owner, or `sluice detach`, removes what this cannot; links close by themselves.
+        // The next owner, or `sluice detach`, removes filters that this call cannot remove; links are
+        // closed automatically.
         if let Held::Filters(places) = &self.held {
             let _ = remove(&mut self.netlink, self.interface, places);
         }
     }
 }
 
-/// Removes all our programs from an interface of this thread's network namespace, even those in
-/// use. Returns false if it had none.
+/// Removes all our programs from an interface of this thread's network namespace, even those in use.
+/// Returns false if there were none.
 pub(super) fn clear(interface: u32) -> io::Result<bool> {
     let mut any = false;
     for side in [Side::Egress, Side::Ingress] {
         for found in bpf::tcx_programs(interface, side)? {
             match detach_ours(found) {
-                // Its owner has exited meanwhile.
+                // Its owner has exited in the meantime.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
                 other => any |= other?,
             }
@@ -128,13 +129,13 @@ pub(super) fn clear(interface: u32) -> io::Result<bool> {
     Ok(any || !places.is_empty())
 }
 
-/// Returns true if filters of ours are on an interface of this thread's network namespace.
+/// Returns true if an interface of this thread's network namespace has filters of ours.
 pub(super) fn any_filters(interface: u32) -> io::Result<bool> {
     let mut netlink = Netlink::open(None).map_err(io::Error::other)?;
     Ok(!filters(&mut netlink, interface)?.is_empty())
 }
 
-/// Detaches a program if it is one of ours that a link holds.
+/// Detaches a program if it is ours and held by a link.
 fn detach_ours(found: TcxProgram) -> io::Result<bool> {
     let Some(link) = found.link else { return Ok(false) };
     let program = bpf::program(found.program)?;
@@ -144,7 +145,7 @@ fn detach_ours(found: TcxProgram) -> io::Result<bool> {
     bpf::detach(bpf::link(link)?.as_fd()).map(|()| true)
 }
 
-/// Adds filters, all or none.
+/// Adds all filters, or none of them.
 fn put_filters(
     netlink: &mut Netlink,
     interface: u32,
@@ -187,11 +188,11 @@ fn filters(netlink: &mut Netlink, interface: u32) -> io::Result<Vec<FilterPlace>
     Ok(found)
 }
 
-/// Removes our filters, and with the last the discipline if it was made for them.
+/// Removes our filters. With the last one, removes the discipline if it was made for them.
 fn remove(netlink: &mut Netlink, interface: u32, places: &[FilterPlace]) -> io::Result<()> {
     for place in places {
         match netlink.delete_filter(interface, place) {
-            // Another process did, or the interface was removed.
+            // Another process has removed it, or the interface was removed.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {}
             other => other?,
         }

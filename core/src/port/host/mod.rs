@@ -1,5 +1,5 @@
-//! `host:`, the host's side of an interface. The port receives the packets that the host sends by the
-//! interface; packets sent to the port enter the host's stack as if the interface had received them. netmap
+//! `host:`, the host's side of an interface. The port receives the packets that the host sends through the
+//! interface. Packets sent to the port enter the host's stack as if the interface had received them. netmap
 //! calls this host rings.
 //!
 //! | option | meaning | default |
@@ -25,16 +25,16 @@
 //! and the wire: it forwards in both directions, and the host's connections work through it. Before the
 //! port has been opened, and after it was closed, packets pass as without it.
 //!
-//! Frames look as on a wire: before the port receives one, the kernel segments it (GSO) and computes its
-//! checksums. Packets sent to the port need correct checksums too. Those from a veth's other end lack them
-//! unless `ethtool -K IFACE tx off` is set there.
+//! Frames look as on a wire: before the port receives a frame, the kernel segments it (GSO) and computes
+//! its checksums. Packets sent to the port need correct checksums, too. Packets from a veth's other end
+//! lack them unless `ethtool -K IFACE tx off` is set there.
 //!
-//! Packets that a port sends by the interface do not return to this port: AF_XDP and live frames bypass the
-//! hook, and packet sockets of ports mark theirs. Packets that enter the host do not pass XDP again, even in
-//! skb mode.
+//! Packets that a port sends through the interface do not return to this port: AF_XDP and live frames
+//! bypass the hook, and packet sockets of ports mark their packets. Packets that enter the host do not pass
+//! XDP again, even in skb mode.
 //!
-//! tcpdump on the interface sees the packets that enter the host; those that the host sends are on the
-//! port's device (`ip link` shows it: sluice-NUMBER).
+//! tcpdump on the interface sees the packets that enter the host. Packets that the host sends are visible
+//! on the port's device (`ip link` shows it: sluice-NUMBER).
 //!
 //! While the interface is down or has no carrier, the kernel drops packets sent to the port
 //! (net/sched/act_mirred.c); they count as refused.
@@ -71,7 +71,7 @@ use crate::xdp::Mode;
 use crate::xdp::flows::FlowTable;
 use crate::xdp::resident::{Action, FLOWS, ModeWish, Owner, Resident, Stage, load_flows};
 
-/// With fewer the kernel's table, which shares room out by CPU, forgets at once.
+/// With fewer flows the kernel's table, which divides its room between CPUs, would drop flows at once.
 const MIN_FLOWS: u32 = 64;
 
 /// The values of the options.
@@ -138,8 +138,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { method: hook.name(), fallbacks, ..Port::plain(name, queues) })
 }
 
-/// Takes what the host sends out of an interface of this thread's network namespace. Says, too, why
-/// an XDP program is not native, if it is not.
+/// Takes the packets that the host sends through an interface of this thread's network namespace. The last
+/// value describes why the XDP program is not native, if it is not.
 fn between(
     config: &HostConfig,
     interface: &link::Interface,
@@ -147,9 +147,9 @@ fn between(
 ) -> Result<(Vec<HostQueue>, Hook, Option<String>)> {
     let failed = |error| lacking(error, "take what the host sends out of", &interface.name);
     let (device, taps) = Device::make(interface, queues, config.ring)?;
-    // After the device: of a process that is killed the kernel releases the last files first
-    // (kernel/task_work.c), and the programs shall know that it is dead before they redirect to
-    // nowhere.
+    // After the device: when a process is killed, the kernel closes its last files first
+    // (kernel/task_work.c). So the programs see that the owner is dead before they would redirect to a
+    // removed device.
     let life = Life::new(&interface.name)?;
     let table = config.flows.map(FlowTable::new).transpose().map_err(failed)?.map(Arc::new);
     let out = program::leaving(&life, device.index, config.dead_owner, table.as_deref());
@@ -162,7 +162,7 @@ fn between(
     let put = match config.hook {
         Some(hook) => put(hook).map_err(|error| no_tcx(error, hook, &interface.name)),
         None => match put(Hook::Tcx) {
-            // The kernel does not know it.
+            // The kernel has no tcx.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 put(Hook::Clsact).map_err(failed)
             }
@@ -195,7 +195,8 @@ fn between(
     Ok((queues, hook, not_native))
 }
 
-/// Has the interface's XDP program pass the flows in the table. Says, too, why it is not native.
+/// Makes the interface's XDP program pass the flows in the table. Returns why the program is not native, if
+/// it is not.
 fn pass_flows(
     config: &HostConfig,
     interface: &link::Interface,
@@ -230,8 +231,8 @@ pub fn host_owner(interface: &link::Interface) -> Result<Option<String>> {
     device::owner(interface)
 }
 
-/// Returns true if a closed `host:` port left filters on an interface of this thread's network
-/// namespace. They do what its `fallback` says until [`detach_host`], or until another port comes.
+/// Returns true if a closed `host:` port left filters on an interface of this thread's network namespace.
+/// They apply its `fallback` until [`detach_host`] is called, or another port is opened.
 ///
 /// # Errors
 /// The kernel does not answer.
@@ -241,12 +242,12 @@ pub fn host_left(interface: &link::Interface) -> Result<bool> {
     Ok(any && device::owner(interface)?.is_none())
 }
 
-/// Takes the programs of a `host:` port off an interface of this thread's network namespace, even
-/// those in use: the host's packets go the usual way again, and an open port ends with an error. It
-/// also removes the programs of an owner that was killed. False: it found none.
+/// Removes the programs of a `host:` port from an interface of this thread's network namespace, even those
+/// in use: the host's packets take their normal path again, and an open port ends with an error. It also
+/// removes the programs of a killed owner. Returns false if it found none.
 ///
 /// # Errors
-/// A missing privilege.
+/// A privilege is missing.
 pub fn detach_host(interface: &link::Interface) -> Result<bool> {
     hooks::clear(interface.index)
         .map_err(|error| lacking(error, "take the host: port's programs off", &interface.name))

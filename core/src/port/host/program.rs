@@ -1,4 +1,4 @@
-//! The programs of a `host:` port, made when it is opened.
+//! The programs of a `host:` port, generated when it is opened.
 //!
 //! ```text
 //!   leaving the interface              the device of the port
@@ -30,26 +30,26 @@ const KEY: i16 = -8;
 /// The stack offset of a flow and a key.
 const FLOW: i16 = KEY - 8 - Flow::BYTES as i16;
 
-/// The handling of packets once the owner is dead: the option `fallback`.
+/// The fate of packets once the owner is dead: the option `fallback`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeadOwner {
     Pass,
     Drop,
 }
 
-/// The sign of life of one port.
+/// Shows whether a port's owner is alive.
 #[derive(Debug)]
 pub(super) struct Life {
-    /// A map whose one entry exists as long as the port serves.
+    /// A map with one entry that exists as long as the port's owner is alive.
     pub alive: OwnedFd,
-    /// One word: not 0 while the port serves. A killed port leaves it so; one that ends clears it, which needs
-    /// no privilege because the word is in memory.
+    /// One word: nonzero while the port serves. A killed port leaves it set; one that ends clears it. That
+    /// needs no privilege, because the word is in shared memory.
     pub begun: SharedCounters,
     token: OwnedFd,
 }
 
 impl Life {
-    /// Makes the sign of a port that does not serve yet.
+    /// Makes the value for a port that does not serve yet.
     pub(super) fn new(interface: &str) -> Result<Self> {
         let failed = |error| lacking(error, "make a sign of life for the host: port of", interface);
         Ok(Self {
@@ -59,21 +59,21 @@ impl Life {
         })
     }
 
-    /// Begins to serve.
+    /// Starts serving.
     pub(super) fn begin(&self) -> io::Result<()> {
         bpf::put(self.alive.as_fd(), 0, &self.token, Write::Any)?;
         self.begun.set(0, 1);
         Ok(())
     }
 
-    /// Ends serving without the fallback. A process that has dropped its privileges cannot remove
-    /// filters, but can still do this.
+    /// Ends serving without the fallback. A process that has dropped its privileges cannot remove filters,
+    /// but can still do this.
     pub(super) fn end(&self) {
         self.begun.set(0, 0);
     }
 }
 
-/// Explains a refusal of bpf(2) or netlink to the user.
+/// Explains to the user why bpf(2) or netlink refused.
 pub(super) fn lacking(error: io::Error, operation: &'static str, interface: &str) -> Error {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::Privilege {
@@ -89,8 +89,8 @@ pub(super) fn lacking(error: io::Error, operation: &'static str, interface: &str
     }
 }
 
-/// Loads the program for packets that the host sends out of the interface. It redirects them to the port's
-/// device, except those of a port's own socket and of flows that were left to the host.
+/// Loads the program for packets that the host sends through the interface. It redirects them to the port's
+/// device, except packets of a port's own socket and of flows left to the host.
 pub(super) fn leaving(
     life: &Life,
     device: u32,
@@ -118,8 +118,8 @@ pub(super) fn leaving(
     load(c"sluice_host_out", &asm)
 }
 
-/// Loads the program for packets that enter the host's stack by the interface. It drops them once the owner
-/// is dead.
+/// Loads the program for packets that enter the host's stack from the interface. It drops them once the
+/// owner is dead.
 pub(super) fn entering(life: &Life) -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
     let [dead, pass] = asm.labels();
@@ -132,8 +132,9 @@ pub(super) fn entering(life: &Life) -> io::Result<OwnedFd> {
     load(c"sluice_host_in", &asm)
 }
 
-/// Loads the program for packets that are sent out of the port's device. It passes redirected packets and
-/// consumes others, because drops of the device's discipline count packets that did not enter the interface.
+/// Loads the program for packets that are sent through the port's device. It passes redirected packets and
+/// consumes others: drops of the device's discipline must only count packets that did not enter the
+/// interface.
 pub(super) fn gate() -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
     let marked = asm.label();
@@ -152,7 +153,7 @@ pub(super) fn every() -> io::Result<OwnedFd> {
     load(c"sluice_every", &asm)
 }
 
-/// Emits a jump to `pass` for packets of a flow in the table, which have no VLAN tag.
+/// Writes a jump to `pass` for packets whose flow is in the table, and which have no VLAN tag.
 fn pass_flows(asm: &mut Assembler, flows: &FlowTable, pass: Label) {
     let none = asm.label();
     asm.load(Size::W, R1, R6 + sk_buff::VLAN_PRESENT);
@@ -164,7 +165,7 @@ fn pass_flows(asm: &mut Assembler, flows: &FlowTable, pass: Label) {
     asm.place(none);
 }
 
-/// Emits a jump to `dead` unless the port's owner serves.
+/// Writes a jump to `dead` unless the port's owner serves.
 fn owner_is_alive(asm: &mut Assembler, life: &Life, dead: Label) {
     asm.store(Size::W, R10 + KEY, 0);
     asm.load_map(R1, &life.alive);
@@ -173,7 +174,7 @@ fn owner_is_alive(asm: &mut Assembler, life: &Life, dead: Label) {
     asm.jeq(R0, 0, dead);
 }
 
-/// Emits the fallback for a dead owner; before the first owner serves, packets pass.
+/// Writes the fallback for a dead owner. Before the first owner serves, packets pass.
 fn fall_back(asm: &mut Assembler, life: &Life, dead_owner: DeadOwner, pass: Label) {
     if dead_owner == DeadOwner::Drop {
         asm.load_map_value(R1, &life.begun, 0);

@@ -18,11 +18,11 @@ use sluicegate_base::ring::{Readiness, Ring, Wait};
 /// The interval of checks of the interface.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Redirects packets to the device, until the last queue has stopped receiving.
+/// Redirects packets to the device until the last queue has stopped receiving.
 #[derive(Debug)]
 pub(super) struct HostRx {
     pub(super) hooks: Mutex<Hooks>,
-    /// Passes the flows of the host from the wire, if the port has flows.
+    /// Passes the host's flows from the wire, if the port has flows.
     pub(super) stage: Option<Stage>,
     pub(super) life: Life,
 }
@@ -46,12 +46,12 @@ impl HostRx {
 
 impl Drop for HostRx {
     fn drop(&mut self) {
-        // Before the programs are removed: if that fails, they let everything pass.
+        // Before the programs are removed, so that they let everything pass if removing fails.
         self.life.end();
     }
 }
 
-/// The interface's Ethernet address, which the device has, too.
+/// The interface's Ethernet address, which its device also has.
 #[derive(Debug)]
 pub(super) struct DeviceAddress {
     netlink: Netlink,
@@ -65,7 +65,7 @@ impl DeviceAddress {
         Ok(Self { netlink: Netlink::open(None)?, mac: interface.mac, interface, device })
     }
 
-    /// Gives the device the address that the interface has now.
+    /// Sets the device's address to the interface's current one.
     fn follow(&mut self) -> Result<()> {
         let now = self.netlink.again(&self.interface)?;
         if now.mac == self.mac {
@@ -82,12 +82,12 @@ impl DeviceAddress {
 /// A queue of a `host:` port.
 #[derive(Debug)]
 pub(super) struct HostQueue {
-    // Before the device: no packets are redirected to it when it is removed.
+    // Before the device, so that no packets are redirected to a removed device.
     pub(super) intake: Option<Arc<HostRx>>,
     pub(super) tap: TapQueue,
     pub(super) refused: DeviceQueue,
     pub(super) name: String,
-    /// Kept by the port's first queue only.
+    /// Only in the port's first queue.
     pub(super) address: Option<DeviceAddress>,
     pub(super) flows: Option<HostFlows>,
     pub(super) checked: Instant,
@@ -116,8 +116,8 @@ impl Backend for HostQueue {
         self.tap.is_finished()
     }
 
-    /// Once all queues of the port have stopped, the host's packets leave by the interface itself; packets
-    /// that wait are received.
+    /// Stops receiving. When all queues of the port have stopped, the host's packets leave through the
+    /// interface itself. Waiting packets can still be received.
     fn stop_rx(&mut self) -> Result<()> {
         self.intake = None;
         self.tap.stop_rx()

@@ -1,8 +1,8 @@
-//! The control socket of a port, on a thread of its own that connects and reconnects.
+//! The control socket of a port, in a thread of its own that connects and reconnects.
 //!
-//! Queues read one number once per batch, which changes when a connection begins or ends, and stays in their
-//! cache otherwise. A queue that sees it change takes its rings of the new peer: it sends there at once, and
-//! receives there once it has drained the rings of the old peer.
+//! Queues read one number once per batch. It changes when a connection begins or ends, and stays in their
+//! cache otherwise. A queue that sees it change takes its rings of the new peer: it sends on them at once,
+//! and receives on them after it has drained the old peer's rings.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,39 +34,39 @@ const MAX_NOTICES: usize = 64;
 pub(super) enum Endpoint {
     /// Waits for clients.
     Server(Listener),
-    /// Connects; first over a channel that exists already, if there is one.
+    /// Connects; first over an existing channel, if there is one.
     Client { first: Option<Channel> },
 }
 
-/// The state that the control thread and the queues share.
+/// State shared by the control thread and the queues.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Changes with every connection that begins or ends. Released by the control thread, acquired
-    /// by the queues: a queue that sees the end of a connection sees all packets that the peer had
-    /// handed over. The rings themselves are read under the lock.
+    /// Changes with every connection that begins or ends. The control thread stores it with release order,
+    /// and the queues load it with acquire order: a queue that sees the end of a connection sees all
+    /// packets that the peer had published. The rings themselves are read under the lock.
     changes: AtomicU32,
     state: Mutex<ConnectionState>,
     /// Wakes the control thread.
     wake: EventFd,
-    /// Wakes queues that wait.
+    /// Wakes waiting queues.
     nudges: Vec<EventFd>,
 }
 
 #[derive(Debug, Default)]
 struct ConnectionState {
     stop: bool,
-    /// The number of the current connection, or of the last.
+    /// The number of the current or the last connection.
     connection: u32,
-    /// A peer is connected.
+    /// True if a peer is connected.
     connected: bool,
-    /// Rings of the connection that queues have not taken.
+    /// Rings of the connection that queues have not taken yet.
     pairs: Vec<Option<Pair>>,
-    /// The violation that a queue found.
+    /// The protocol violation that a queue found.
     breach: Option<ProtocolError>,
     notices: VecDeque<String>,
 }
 
-/// The control thread, as long as there are queues.
+/// The control thread, which runs as long as there are queues.
 #[derive(Debug)]
 pub(super) struct ControlSocket {
     shared: Arc<Shared>,
@@ -74,7 +74,7 @@ pub(super) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Begins to serve or to connect, for `settings.queues` queues. `name` is for messages.
+    /// Starts to serve or to connect, for `settings.queues` queues. `name` is for messages.
     pub(super) fn start(
         name: String,
         (address, netns): (Address, Option<String>),
@@ -107,26 +107,26 @@ impl ControlSocket {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Changes with every connection that begins or ends.
+    /// Returns a number that changes with every connection that begins or ends.
     #[inline]
     pub(super) fn changes(&self) -> u32 {
         self.shared.changes.load(Ordering::Acquire)
     }
 
-    /// Returns a queue's news: the number of the last change included, the connection's number, and
-    /// the queue's rings, if it has some.
+    /// Returns a queue's news: the number of the last change that they include, the connection's number,
+    /// and the queue's new rings, if there are any.
     pub(super) fn take(&self, queue: usize) -> (u32, u32, Option<Pair>) {
         let mut state = self.shared.state();
         let pair = state.pairs.get_mut(queue).and_then(Option::take);
         (self.changes(), state.connection, pair)
     }
 
-    /// Ends a connection whose peer has broken the protocol, unless it has ended.
+    /// Ends a connection whose peer has broken the protocol, unless it has already ended.
     pub(super) fn break_off(&self, connection: u32, breach: ProtocolError) {
         let mut state = self.shared.state();
         if state.connected && state.connection == connection {
             state.breach.get_or_insert(breach);
-            // Under the lock, so that the connection is still there: no later handshake is woken.
+            // Under the lock, so that the connection still exists and no later handshake is woken.
             let _ = self.shared.wake.write(1);
         }
     }
@@ -136,7 +136,7 @@ impl ControlSocket {
         self.shared.state().notices.pop_front()
     }
 
-    /// Readable when something has changed for a queue.
+    /// Returns a descriptor that is readable when something has changed for a queue.
     pub(super) fn nudge(&self, queue: usize) -> BorrowedFd<'_> {
         self.shared.nudges[queue].as_fd()
     }
@@ -152,7 +152,7 @@ impl Drop for ControlSocket {
         self.shared.state().stop = true;
         let _ = self.shared.wake.write(1);
         if let Some(thread) = self.thread.take() {
-            // The socket's file is removed before the port is.
+            // Waits, so that the socket's file is removed before the port is.
             let _ = thread.join();
         }
     }
@@ -160,7 +160,7 @@ impl Drop for ControlSocket {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, ConnectionState> {
-        // The state is whole between any two statements that can panic.
+        // The state is consistent between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,7 +171,7 @@ impl Shared {
         }
     }
 
-    /// Tells the queues of a connection, or of none.
+    /// Announces a connection, or that there is none, to the queues.
     fn announce(&self, pairs: Vec<Pair>) {
         let mut state = self.state();
         state.connected = !pairs.is_empty();
@@ -179,14 +179,14 @@ impl Shared {
         state.pairs = pairs.into_iter().map(Some).collect();
         state.breach = None;
         self.changes.fetch_add(1, Ordering::Release);
-        // Under the lock, too: a queue that takes the rings clears the event that goes with them, and no later
-        // event stays.
+        // Under the lock, too: a queue that takes the rings also clears their event, and later events are
+        // not lost.
         for nudge in &self.nudges {
             let _ = nudge.write(1);
         }
     }
 
-    /// Returns the request to stop and a queue's complaint.
+    /// Returns whether to stop, and the violation that a queue reported.
     fn orders(&self) -> (bool, Option<ProtocolError>) {
         let _ = self.wake.read();
         let mut state = self.state();
@@ -202,7 +202,7 @@ struct ControlThread {
     settings: Settings,
     endpoint: Endpoint,
     shared: Arc<Shared>,
-    /// The last message while no peer was connected; once is enough.
+    /// The last message reported while no peer was connected, to report it only once.
     said: String,
 }
 
@@ -225,7 +225,7 @@ impl ControlThread {
         self.shared.say(format!("{}: {text}", self.name));
     }
 
-    /// Reports something unless it was reported last.
+    /// Reports a message unless it was the last one reported.
     fn say_once(&mut self, text: String) {
         if self.said != text {
             self.say(&text);
@@ -233,7 +233,7 @@ impl ControlThread {
         }
     }
 
-    /// Reports why a connection failed, if users should know.
+    /// Reports why a connection failed, if that is of interest to users.
     fn refused(&mut self, ended: ChannelEnd) {
         let is_ours = matches!(ended, ChannelEnd::System(_));
         let text = match ended {
@@ -247,19 +247,19 @@ impl ControlThread {
             ChannelEnd::System(error) => format!("cannot connect: {error}"),
         };
         self.say_once(text);
-        // A server goes on with the next client at once, unless it lacks a resource itself: then the same
+        // A server continues with the next client at once, unless it lacks a resource itself: then the same
         // client is still waiting.
         if is_ours || matches!(self.endpoint, Endpoint::Client { .. }) {
             self.rest(REFUSED_RETRY_INTERVAL);
         }
     }
 
-    /// Waits until a queue or the port wakes the thread, or the time is up.
+    /// Waits until a queue or the port wakes the thread, or the time has expired.
     fn rest(&self, time: Duration) {
         let _ = wait([self.shared.wake.as_fd()], time);
     }
 
-    /// Waits for a client and connects it; none if the thread was woken.
+    /// Waits for a client and connects to it. None if the thread was woken.
     fn serve(&self) -> Result<Option<(Channel, Connection)>, ChannelEnd> {
         let Endpoint::Server(listener) = &self.endpoint else { return Ok(None) };
         let wake = self.shared.wake.as_fd();
@@ -269,7 +269,7 @@ impl ControlThread {
         Ok(Some((channel, connection)))
     }
 
-    /// Connects to a server; none if none listens yet.
+    /// Connects to a server. None if none is listening yet.
     fn connect(&mut self) -> Result<Option<(Channel, Connection)>, ChannelEnd> {
         let Endpoint::Client { first } = &mut self.endpoint else { return Ok(None) };
         let channel = match first.take() {
@@ -301,7 +301,7 @@ impl ControlThread {
         self.say(&format!("connected to {peer}{fewer}"));
         let why = self.watch(channel);
         self.shared.announce(Vec::new());
-        // A new peer may have the same fault.
+        // A new peer may have the same error.
         self.said.clear();
         match why {
             ChannelEnd::Stopped => {}
@@ -343,16 +343,16 @@ impl ControlThread {
                     (false, None) => {}
                 }
             }
-            // A peer that connects right behind the client's end may be seen before that end is.
+            // A peer that connects right after the client has ended may be seen before the client's end is.
             if said || called && matches!(wait([channel.as_fd()], Duration::ZERO), Ok([true])) {
                 return channel.hear_end();
             }
             if called && let Endpoint::Server(listener) = &self.endpoint {
                 match listener.accept() {
-                    // It has a client, and can have one only.
+                    // The server already has a client, and can have only one.
                     Ok(Some(other)) => other.disconnect("already connected"),
                     Ok(None) => {}
-                    // No descriptor is left to accept it, and it still waits.
+                    // No descriptor is free to accept it, and it is still waiting.
                     Err(_) => self.rest(RETRY_INTERVAL),
                 }
             }
@@ -360,7 +360,7 @@ impl ControlThread {
     }
 }
 
-/// Returns the user's remedy for a peer that is refused or cut off.
+/// Returns the user's remedy for a peer that was rejected or disconnected.
 fn remedy(breach: &ProtocolError) -> &'static str {
     match &breach.0 {
         said if said.contains("F_SEAL_SHRINK") => {

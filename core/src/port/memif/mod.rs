@@ -13,21 +13,21 @@
 //! | `interrupt` | a receiver that sleeps is woken; else it looks every 50 µs | on |
 //! | `sealed` | server: takes only memory that the client cannot make smaller | on |
 //!
-//! The first to start is the server, the second the client, even if both start at the same moment:
-//! so two ends need no roles. Set a role if the start order is not fixed or an end may restart.
+//! The first end to start is the server, the second one the client, even if both start at the same moment.
+//! So the ends need no roles. Set a role if the start order is not fixed or an end may restart.
 //!
-//! Both roles copy what they send into the memory that both ends have, and what they receive out of it.
-//! Slots have buffers of the port's own pool, which no peer can reach.
+//! Both roles copy packets to send into the shared memory, and received packets out of it. Slots have
+//! buffers of the port's own pool, which no peer can access.
 //!
-//! The port outlives its peers. After a peer disconnects it waits for the next, or tries to connect
-//! every 100 ms; meanwhile nothing comes, and packets to be sent stay in the ring. Packets of the
-//! next peer come once all packets of the old one are received; nothing is received from a peer
-//! that comes and leaves before then. Packets that were handed to a peer and not taken are counted
-//! ([`QueueStats::disconnected`](super::QueueStats)). A server cannot know what a disconnected
-//! client had taken of buffers that it had not offered again, and counts these, too.
+//! The port outlives its peers. After a peer disconnects, the port waits for the next one, or tries to
+//! connect every 100 ms. Meanwhile no packets arrive, and packets to send stay in the ring. Packets of the
+//! next peer arrive after all packets of the old one were received; a peer that connects and disconnects
+//! before that is not received from. Packets that were passed to a peer and not taken are counted
+//! ([`QueueStats::disconnected`](super::QueueStats)). A server does not know which packets a disconnected
+//! client had taken from buffers that it had not offered again, and counts these, too.
 //!
-//! Every process that may write to the socket's file may connect, and to `@x` every process in the
-//! network namespace: there a secret keeps others out.
+//! Every process that may write to the socket's file may connect, and to `@x` every process in the network
+//! namespace: there, use a secret to keep others out.
 
 mod control;
 mod queue;
@@ -81,11 +81,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { method, ..Port::plain(name, queues.collect()) })
 }
 
-/// The timeout of waiting for a peer that starts at the same moment to listen, which takes microseconds on
-/// an idle machine.
+/// Maximum time to wait until a peer that starts at the same moment listens. That takes microseconds on an
+/// idle machine.
 const START_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Takes the role that was asked for, or that is left.
+/// Takes the requested role, or the one that is free.
 fn meet(name: &PortName, config: &MemifConfig, address: &Address) -> Result<Endpoint> {
     let end = Instant::now() + START_TIMEOUT;
     loop {
@@ -97,7 +97,7 @@ fn meet(name: &PortName, config: &MemifConfig, address: &Address) -> Result<Endp
     }
 }
 
-/// Takes a role; none if a peer that started at the same moment is about to listen.
+/// Takes a role. None if a peer that started at the same moment is about to listen.
 fn try_to_meet(
     name: &PortName,
     config: &MemifConfig,
@@ -123,7 +123,7 @@ fn try_to_meet(
             }
         }
         (_, Ok(channel)) => Ok(Endpoint::Client { first: Some(channel) }),
-        // Busy, or not listening yet.
+        // The server is busy, or not listening yet.
         (_, Err(Errno::EAGAIN)) => Ok(Endpoint::Client { first: None }),
         (Some(MemifRole::Client), Err(Errno::ENOENT | Errno::ECONNREFUSED)) => {
             Ok(Endpoint::Client { first: None })
@@ -148,7 +148,7 @@ fn in_the_way(name: &PortName) -> Error {
 fn served(name: &PortName, process: Option<i32>) -> Error {
     let who = process.filter(|&pid| pid != 0).map(|pid| {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        // A process names itself, and may do so to steer a terminal.
+        // A process chooses its own name, which may contain terminal control characters.
         let comm = comm.trim_end().replace(char::is_control, "?");
         format!(" by {} (process {pid})", if comm.is_empty() { "one" } else { &comm })
     });
@@ -156,7 +156,7 @@ fn served(name: &PortName, process: Option<i32>) -> Error {
     name.error(format!("is served already{who}: role=client connects to it"))
 }
 
-/// Rejects a client's region that descriptors cannot address: they have 32 bits for an offset.
+/// Rejects a client's region that is too large for descriptors: their offsets have 32 bits.
 fn check_region(name: &PortName, config: &MemifConfig) -> Result<()> {
     match u32::try_from(config.settings.max_region_bytes()) {
         Ok(_) => Ok(()),
@@ -166,7 +166,7 @@ fn check_region(name: &PortName, config: &MemifConfig) -> Result<()> {
     }
 }
 
-/// Returns the buffers that the port takes from a pool.
+/// Returns the buffers that the port needs from a pool.
 pub(super) fn requirements(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
     let config = MemifConfig::of(name, options)?;
     let directions = if options.usage == Use::Both { 2 } else { 1 };
@@ -176,20 +176,20 @@ pub(super) fn requirements(name: &PortName, options: &OpenOptions) -> Result<Poo
 
 /// The default number of entries of each ring.
 const DEFAULT_RING: u32 = 1024;
-/// The default size of each buffer: the usual one, and a cache line. Buffers a power of two apart would all
-/// begin in the same few sets of the cache, and evict each other.
+/// The default size of each buffer: the usual size plus a cache line. Buffers at multiples of a power of
+/// two would all begin in the same few sets of the cache, and evict each other.
 const DEFAULT_BUFFER: u32 = 2048 + 64;
-/// Most queues of a port.
+/// Maximum number of queues of a port.
 const MAX_QUEUES: u32 = 64;
-/// Most bytes of a secret.
+/// Maximum length of a secret in bytes.
 const SECRET_BYTES: usize = 24;
 
 /// The role of a port at its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemifRole {
-    /// Has the socket.
+    /// Creates the socket and listens.
     Server,
-    /// Connects, and has the memory.
+    /// Connects, and provides the memory.
     Client,
 }
 
@@ -200,7 +200,7 @@ struct MemifConfig {
     pub role: Option<MemifRole>,
     pub settings: Settings,
     pub slots: u32,
-    /// Sleepers are woken; otherwise they poll.
+    /// True if sleepers are woken; otherwise they poll.
     pub interrupts: bool,
 }
 

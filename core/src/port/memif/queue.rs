@@ -12,17 +12,17 @@ use crate::port::stats::QueueStats;
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 use sluicegate_memif::{Pair, ProtocolError, RingEnd, RxEnd};
 
-/// The interval of looks of a sleeper: the peer may not have seen that it sleeps, or may wake nobody.
+/// The interval of polls of a sleeper: the peer may not have seen that it sleeps, or may not wake it.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// The longest sleep without wake-ups.
+/// Maximum sleep without wake-ups.
 const SLEEP_LIMIT: Duration = Duration::from_micros(50);
 
-/// The settings that do not change.
+/// The settings of a queue, which do not change.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ways {
     pub receives: bool,
     pub sends: bool,
-    /// Sleepers are woken.
+    /// True if sleepers are woken.
     pub interrupts: bool,
 }
 
@@ -34,21 +34,21 @@ pub(super) struct MemifQueue {
     ways: Ways,
     /// The last change that the queue has seen.
     seen: u32,
-    /// The connection of `tx`, and of `rx` unless the next one waits.
+    /// The connection of `tx`, and of `rx` unless the next one is waiting.
     connection: u32,
     rx: Option<RxEnd>,
-    /// The next peer's ring, if it has one, while packets of the old peer are not all received.
+    /// The next peer's ring, if it has one, until all packets of the old peer are received.
     next_rx: Option<Option<RingEnd>>,
     tx: Option<RingEnd>,
-    /// Senders wake the queue, because it sleeps or slept.
+    /// True if senders should wake the queue, because it sleeps or slept.
     asks: bool,
-    /// The sender of `rx` has broken the protocol: no more packets are taken from it.
+    /// True if the sender of `rx` has broken the protocol: no more packets are taken from it.
     broken: bool,
     progress: TxProgress,
-    /// Pieces of packets still to be taken from `rx` after its sender disconnected or the intake
-    /// was closed. Later writes there do not count.
+    /// Pieces of packets to take from `rx` after its sender disconnected or the intake was closed. Later
+    /// writes by the sender are ignored.
     left: Option<u32>,
-    /// No packets are taken from later peers.
+    /// True if no packets are taken from later peers.
     closed: bool,
     received: u64,
     disconnected: u64,
@@ -93,7 +93,7 @@ impl MemifQueue {
             }
             Err(breach) => {
                 match self.next_rx {
-                    // The peer has disconnected already, or was cut off.
+                    // The peer has already disconnected, or was disconnected.
                     Some(_) => self.broken = true,
                     None => self.break_off(breach),
                 }
@@ -102,7 +102,8 @@ impl MemifQueue {
         }
     }
 
-    /// Takes the rings of a new peer: sends there at once, and receives there after the old peer's packets.
+    /// Takes the rings of a new peer: sends on them at once, and receives on them after the old peer's
+    /// packets.
     #[cold]
     fn adopt(&mut self) {
         self.end_sending();
@@ -115,14 +116,14 @@ impl MemifQueue {
         self.next_rx = Some(rx.filter(|_| self.ways.receives && !self.closed));
     }
 
-    /// Takes no more from `rx` than has come so far.
+    /// Takes only the packets that `rx` has now.
     fn take_no_more(&mut self) {
         if self.left.is_none() {
             self.left = Some(self.rx.as_mut().map_or(0, |rx| rx.end.look(u16::MAX.into())));
         }
     }
 
-    /// Receives from the next peer, once the old peer's packets are received.
+    /// Receives from the next peer, once the old peer's packets have been received.
     #[cold]
     fn turn(&mut self) {
         if self.rx.is_none() || self.broken || self.left == Some(0) {
@@ -131,7 +132,7 @@ impl MemifQueue {
         }
     }
 
-    /// Drops the ring to send by, and counts the packets that the peer has not taken.
+    /// Drops the ring for sending, and counts the packets that the peer has not taken.
     fn end_sending(&mut self) {
         let lost = self.in_flight().min(self.progress.sent);
         self.tx = None;
@@ -139,11 +140,11 @@ impl MemifQueue {
         self.disconnected += lost;
     }
 
-    /// Ends the connection with a peer that breaks the protocol.
+    /// Ends the connection to a peer that breaks the protocol.
     #[cold]
     fn break_off(&mut self, breach: ProtocolError) {
         match &mut self.next_rx {
-            // The packets that are received are the old peer's.
+            // The packets being received are the old peer's.
             Some(next) => *next = None,
             None => self.broken = true,
         }
@@ -159,17 +160,17 @@ impl MemifQueue {
         arrived > 0 || self.next_rx.is_some() || self.control.changes() != self.seen
     }
 
-    /// Returns true if the peer's writes still count.
+    /// Returns true if the peer's writes are still read.
     fn listens(&self) -> bool {
         !self.broken && self.left != Some(0)
     }
 
-    /// The ring that packets come by.
+    /// Returns the ring for receiving.
     fn rx_end(&self) -> Option<&RingEnd> {
         self.rx.as_ref().map(|rx| &rx.end)
     }
 
-    /// Returns the packets that were sent and not taken, as far as known.
+    /// Returns the number of packets that were sent but not taken, as far as known.
     fn in_flight(&mut self) -> u64 {
         self.tx.as_mut().map_or(0, RingEnd::in_flight)
     }
@@ -232,7 +233,7 @@ impl Backend for MemifQueue {
         self.closed && (self.left == Some(0) || self.rx.is_none() || self.broken)
     }
 
-    /// Takes no more than the peer has handed over so far.
+    /// Takes only the packets that the peer has published now.
     fn stop_rx(&mut self) -> Result<()> {
         self.take_no_more();
         self.closed = true;
@@ -240,7 +241,7 @@ impl Backend for MemifQueue {
         Ok(())
     }
 
-    /// Waits until the peer has taken everything, `timeout` at most.
+    /// Waits up to `timeout` until the peer has taken everything.
     fn close_tx(&mut self, ring: &mut Ring, timeout: Duration) -> Result<()> {
         let end = Instant::now() + timeout;
         loop {
@@ -278,7 +279,7 @@ impl Backend for MemifQueue {
     fn wake_source(&mut self) -> WakeSource<'_> {
         if self.asks {
             self.disable_notifier();
-            // A wake-up came after `disable_notifier`: no reason to spin.
+            // A wake-up arrived after `disable_notifier`: no reason to spin.
             if self.rx_end().is_some_and(RingEnd::rings) {
                 return WakeSource::Nap(SLEEP_LIMIT);
             }

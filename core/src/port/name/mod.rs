@@ -1,8 +1,7 @@
 //! A port's name: `[kind:]name[/queues][?option=value&…]`.
 //!
-//! An option's value may hold anything, a pcap-filter expression with its own `&` included: a
-//! new option begins only at an `&` that is followed by an option this kind of port knows and
-//! `=`.
+//! An option's value may contain any characters, even a pcap-filter expression with `&`: a new option
+//! begins only at an `&` that is followed by the name of an option of this kind of port and `=`.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -15,33 +14,33 @@ use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::units;
 
-/// Slots of a ring without `slots=`.
+/// Number of slots of a ring without `slots=`.
 const DEFAULT_SLOTS: u32 = 512;
-/// The longest time that `latency=` may be.
+/// The maximum of `latency=`.
 const MAX_LATENCY: Duration = Duration::from_secs(1);
 
 /// The kinds of port, in the order of the documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An interface through packet sockets: a copy, the host keeps its packet.
+    /// An interface through packet sockets: the port gets copies, the host keeps its packets.
     Packet,
-    /// Packets of an interface that the host does not get, by XDP.
+    /// An interface's packets that XDP takes from the host.
     Xdp,
-    /// Copies of an interface's packets, made by XDP: the host keeps its packet.
+    /// Copies of an interface's packets, made by XDP: the host keeps its packets.
     Mirror,
-    /// An interface through live frames: it only sends.
+    /// An interface through live frames: for sending only.
     Live,
-    /// The host's side of an interface: what the host sends out of it and receives from it.
+    /// The host's side of an interface: the packets that the host sends through it and receives from it.
     Host,
     /// A TAP device.
     Tap,
     /// A shared-memory pipe to another process.
     Memif,
-    /// The packets of a running switch's port, as copies.
+    /// Copies of the packets of a running switch's or forwarder's port.
     Monitor,
     /// A capture file.
     Pcap,
-    /// An endless source, a bottomless sink.
+    /// An endless source, and a sink that discards everything.
     Null,
 }
 
@@ -105,18 +104,18 @@ const KINDS: [KindSpec; 10] = [
 ];
 
 impl Kind {
-    /// The word before the colon.
+    /// Returns the word before the colon.
     pub fn prefix(self) -> &'static str {
         self.spec().prefix
     }
 
     fn spec(self) -> &'static KindSpec {
-        // Every kind has a row; a test checks that.
+        // Every kind has a row, which a test checks.
         KINDS.iter().find(|spec| spec.kind == self).unwrap_or(&KINDS[0])
     }
 }
 
-/// A parsed port name. `Display` gives it back as it was written.
+/// A parsed port name. `Display` prints it as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortName {
     text: String,
@@ -127,22 +126,22 @@ pub struct PortName {
 }
 
 impl PortName {
-    /// The kind.
+    /// Returns the kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The interface or the file; empty for `null:`.
+    /// Returns the interface or the file; empty for `null:`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The queues asked for: `/0-3`, `/2`.
+    /// Returns the requested queues: `/0-3`, `/2`.
     pub fn queues(&self) -> Option<RangeInclusive<u32>> {
         self.queues.clone()
     }
 
-    /// Kind and name without queues and options, for messages: "packet:eth0".
+    /// Returns kind and name without queues and options, for messages: "packet:eth0".
     pub fn short(&self) -> String {
         format!("{}:{}", self.kind.prefix(), self.name)
     }
@@ -158,13 +157,13 @@ impl PortName {
         }
     }
 
-    /// Returns true if it is the name of an interface alone, with no kind before it.
+    /// Returns true if the name is only that of an interface, without a kind.
     pub fn is_bare(&self) -> bool {
         self.text.split('?').next().is_some_and(|address| !address.contains(':'))
     }
 
-    /// Returns a bare name as a port of another kind, with the same options. None if the name has a
-    /// kind already, or queues or options that the kind may interpret differently or reject.
+    /// Returns a bare name as a port of another kind, with the same options. None if the name already has a
+    /// kind, or has queues or options that the kind may interpret differently or reject.
     pub fn with_kind(&self, kind: Kind) -> Option<Self> {
         let spec = kind.spec();
         let known = self.options.iter().all(|(key, _)| spec.option(key).is_some());
@@ -176,13 +175,13 @@ impl PortName {
         })
     }
 
-    /// An option's value as written.
+    /// Returns an option's value as written.
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.iter().rev().find(|(k, _)| *k == key).map(|(_, value)| value.as_str())
     }
 
-    /// Sets an option that the name does not have, for a flag of a command. Returns false if the name has it
-    /// already, or this kind of port does not know it.
+    /// Sets an option that the name does not contain, for a flag of a command. Returns false if the name
+    /// contains it already, or this kind of port does not have it.
     pub fn set_default(&mut self, key: &str, value: &str) -> bool {
         match self.kind.spec().option(key) {
             Some(known) if self.option(key).is_none() => {
@@ -193,12 +192,12 @@ impl PortName {
         }
     }
 
-    /// Returns true if this kind of port has an option of that name.
+    /// Returns true if this kind of port has an option with that name.
     pub fn knows(&self, key: &str) -> bool {
         self.kind.spec().option(key).is_some()
     }
 
-    /// Parses an option that is one of several words.
+    /// Parses an option whose value is one of several words.
     pub(super) fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
@@ -212,15 +211,15 @@ impl PortName {
         }
     }
 
-    /// Parses an option that is on or off.
+    /// Parses an option whose value is on or off.
     pub(super) fn switch(&self, key: &str) -> Result<Option<bool>> {
         let words =
             [("on", true), ("off", false), ("1", true), ("0", false), ("yes", true), ("no", false)];
         self.choice(key, &words)
     }
 
-    /// Parses an option that is a count within bounds. K, M and G are powers of 1024, as with bytes; `64KB`,
-    /// which is bytes, is refused.
+    /// Parses an option whose value is a count within bounds. K, M and G are powers of 1024, as with bytes;
+    /// `64KB`, which means bytes, is rejected.
     pub(super) fn count(&self, key: &str, bounds: RangeInclusive<u32>) -> Result<Option<u32>> {
         match self.option(key) {
             Some(value) if value.ends_with('B') => Err(self.out_of(key, value, &bounds)),
@@ -228,8 +227,8 @@ impl PortName {
         }
     }
 
-    /// Parses an option that is a number of bytes within bounds, by [`units::bytes`]: K, M and G are powers of
-    /// 1024.
+    /// Parses an option whose value is a number of bytes within bounds, with [`units::bytes`]: K, M and G
+    /// are powers of 1024.
     pub(super) fn number(&self, key: &str, bounds: RangeInclusive<u32>) -> Result<Option<u32>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
@@ -246,8 +245,8 @@ impl PortName {
         self.bad_option(key, value, &advice)
     }
 
-    /// Parses an option that is a time: `10ms`, `50us`, `1s`. A number without a unit is refused, because
-    /// seconds and milliseconds are both common.
+    /// Parses an option whose value is a time: `10ms`, `50us`, `1s`. A number without a unit is rejected,
+    /// because seconds and milliseconds are both common.
     pub fn duration(&self, key: &str) -> Result<Option<Duration>> {
         let Some(value) = self.option(key) else {
             return Ok(None);
@@ -259,27 +258,27 @@ impl PortName {
         }
     }
 
-    /// Slots of each ring of the port.
+    /// Returns the number of slots of each ring of the port.
     pub(super) fn slots(&self, bounds: RangeInclusive<u32>) -> Result<u32> {
         Ok(self.count("slots", bounds)?.unwrap_or(DEFAULT_SLOTS))
     }
 
-    /// The numbers of the port's queues: those of the name, or as many as the options ask for.
+    /// Returns the numbers of the port's queues: those of the name, or as many as the options request.
     pub(super) fn queue_numbers(&self, options: &OpenOptions) -> RangeInclusive<u32> {
         self.queues().unwrap_or(0..=options.queues.max(1) - 1)
     }
 
-    /// The filter's expression; none if there is none, or an empty one.
+    /// Returns the filter's expression. None if there is none, or it is empty.
     pub(super) fn filter_text(&self) -> Option<&str> {
         self.option("filter").filter(|text| !text.trim().is_empty())
     }
 
-    /// The filter, compiled for packets of a link type.
+    /// Returns the filter, compiled for packets of a link type.
     pub(super) fn filter(&self, link_type: u16) -> Result<Option<Filter>> {
         self.filter_text().map(|text| Filter::compile(text, link_type)).transpose()
     }
 
-    /// How long a packet may wait for a program that sleeps: the option `latency`, or that of
+    /// Returns how long a packet may wait for a sleeping program: the option `latency`, or that of
     /// [`OpenOptions`].
     pub(super) fn latency(&self, options: &OpenOptions) -> Result<Option<Duration>> {
         match self.duration("latency")? {
@@ -342,7 +341,7 @@ impl FromStr for PortName {
     }
 }
 
-/// Splits the kind from an address; a bare name is an interface through `packet:`.
+/// Splits the kind from an address. A bare name is an interface through `packet:`.
 fn split_kind(address: &str) -> Result<(&'static KindSpec, &str), String> {
     let Some((prefix, rest)) = address.split_once(':') else {
         return Ok((Kind::Packet.spec(), address));
@@ -362,7 +361,7 @@ fn parse_queues(text: &str) -> Option<RangeInclusive<u32>> {
     (first <= last && last < 4096).then_some(first..=last)
 }
 
-/// Options that were renamed: the error for an old name shows the new one.
+/// Renamed options: the error for an old name shows the new one.
 const RENAMED: [(&str, &str); 5] = [
     ("cells", "ring_size"),
     ("frames", "ring_size"),
@@ -382,7 +381,7 @@ fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, Strin
         }
         match (known, options.last_mut()) {
             (Some((key, value)), _) => options.push((key, value.to_owned())),
-            // No option starts here: the `&` belongs to the filter before it.
+            // No option starts here: the `&` belongs to the previous filter.
             (None, Some((key, value))) if *key == "filter" => {
                 value.push('&');
                 value.push_str(part);

@@ -1,16 +1,15 @@
-//! `packet:any`, the packets of all interfaces of a network namespace, later ones included.
+//! `packet:any`, the packets of all interfaces of a network namespace, including those created later.
 //!
-//! One socket that is bound to no interface receives each packet with its own link-layer header and
-//! the number of its device. An interface of the port stands for each device, from its first packet
-//! on; one interface `any`, with cooked headers, for all devices beyond the first [`MAX_DEVICES`].
-//! Devices whose link-layer header has no LINKTYPE_ number here get a
-//! [cooked](super::link_header) header in its place, and with `cooked=on` all packets do, under one
-//! interface `any`.
+//! One socket that is bound to no interface receives each packet with its own link-layer header and the
+//! number of its device. Each device becomes an interface of the port with its first packet. One interface
+//! `any`, with cooked headers, represents all devices beyond the first [`MAX_DEVICES`]. If a device's
+//! link-layer header has no LINKTYPE_ number here, a [cooked](super::link_header) header replaces it. With
+//! `cooked=on` that applies to all packets, under one interface `any`.
 //!
-//! A filter has to hold for all devices, but a BPF program is for one link-layer header. So the socket's
-//! program asks for the hardware type of the device first (SKF_AD_HATYPE) and goes on in one of two
-//! programs. One is compiled for Ethernet. The other is compiled for IP, and its offsets count from the
-//! network header (SKF_NET_OFF), wherever that is.
+//! A filter must work for all devices, but a BPF program is made for one link-layer header. So the socket's
+//! program first reads the hardware type of the device (SKF_AD_HATYPE) and jumps to one of two programs.
+//! One is compiled for Ethernet. The other is compiled for IP, and its offsets count from the network
+//! header (SKF_NET_OFF), wherever that is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,34 +26,34 @@ use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 
 /// The name of the port.
 pub(super) const ANY: &str = "any";
-/// The least bytes of each packet that the kernel puts into the ring: more than any link-layer header
-/// (LL_MAX_HEADER, linux/netdevice.h).
+/// Minimum number of bytes of each packet that the kernel puts into the ring: more than any link-layer
+/// header (LL_MAX_HEADER, linux/netdevice.h).
 pub(super) const MIN_ADMITTED: u32 = 256;
 
-/// The most devices that are interfaces of their own; all further ones share one interface.
+/// Maximum number of devices with their own interface; all other devices share one interface.
 const MAX_DEVICES: usize = 4096;
 
-/// The devices that packets have come from, numbered in order. All queues of a port have the same numbers.
+/// The devices of received packets, numbered in order. All queues of a port have the same numbers.
 #[derive(Debug)]
 pub(super) struct Devices {
-    /// None where all packets belong to one interface, with cooked headers.
+    /// None if all packets belong to one interface, with cooked headers.
     shared: Option<Arc<Mutex<KnownDevices>>>,
-    /// The interfaces that this queue knows of.
+    /// The interfaces that this queue knows.
     interfaces: Vec<Interface>,
     origins: HashMap<DeviceKey, DeviceOrigin>,
-    /// The device of the last packet, which mostly is that of the next.
+    /// The device of the last packet, which is usually also that of the next.
     last: (DeviceKey, DeviceOrigin),
-    /// An interface of the port, but for its name and link type.
+    /// Template of the port's interfaces, without name and link type.
     described: Interface,
 }
 
 /// A device: its index, and its hardware type, which may change.
 type DeviceKey = (i32, u16);
 
-/// The devices that all queues of a port know of.
+/// The devices that all queues of a port know.
 #[derive(Debug)]
 struct KnownDevices {
-    /// By their numbers; the interface of all further devices has no key.
+    /// In the order of their numbers; the interface of all further devices has no key.
     devices: Vec<(Option<DeviceKey>, Interface)>,
     numbers: HashMap<DeviceKey, usize>,
     names: LinkNames,
@@ -63,15 +62,15 @@ struct KnownDevices {
 /// The interface of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceOrigin {
-    /// Its number in the port.
+    /// The interface's number in the port.
     pub number: u32,
-    /// True if a cooked header takes the place of the link-layer header.
+    /// True if a cooked header replaces the link-layer header.
     pub cooked: bool,
 }
 
 impl Devices {
-    /// Makes a list without devices. Interfaces differ from `described` in name and link type. Without `names`
-    /// all packets belong to one interface, with cooked headers.
+    /// Makes an empty list. Interfaces differ from `described` in name and link type. Without `names`, all
+    /// packets belong to one interface, with cooked headers.
     pub(super) fn new(described: Interface, names: Option<LinkNames>) -> Self {
         let shared = |names| KnownDevices { devices: Vec::new(), numbers: HashMap::new(), names };
         Self::of(described, names.map(|names| Arc::new(Mutex::new(shared(names)))))
@@ -88,7 +87,7 @@ impl Devices {
         Self::of(self.described.clone(), self.shared.clone())
     }
 
-    /// Returns the interfaces before the first packet.
+    /// Returns the interfaces known before the first packet.
     pub(super) fn interfaces(&self) -> Vec<Interface> {
         match self.shared {
             None => vec![Interface { link_type: LINKTYPE_SLL2, ..self.described.clone() }],
@@ -96,7 +95,8 @@ impl Devices {
         }
     }
 
-    /// Returns the interface of a packet with this address. Asks the kernel for the name of a new device.
+    /// Returns the interface of a packet with this address. Queries the kernel for the name of a new
+    /// device.
     #[inline]
     pub(super) fn origin(&mut self, address: &libc::sockaddr_ll, socket: &Socket) -> DeviceOrigin {
         let key = (address.sll_ifindex, address.sll_hatype);
@@ -111,7 +111,7 @@ impl Devices {
             return *origin;
         }
         let Some(shared) = &self.shared else { return DeviceOrigin { number: 0, cooked: true } };
-        // If the interface of further devices exists, this queue knows all others.
+        // If the interface for further devices exists, this queue knows all others.
         if self.interfaces.len() <= MAX_DEVICES {
             let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
             if !shared.numbers.contains_key(&key) {
@@ -128,7 +128,7 @@ impl Devices {
         self.origins.get(&key).copied().unwrap_or(further)
     }
 
-    /// Adds the interfaces of devices that are new since the last call.
+    /// Adds the interfaces of devices that were added since the last call.
     #[inline]
     pub(super) fn add_to(&self, interfaces: &mut Vec<Interface>) {
         let new = self.interfaces.iter().skip(interfaces.len());
@@ -144,7 +144,7 @@ impl Devices {
 }
 
 impl KnownDevices {
-    /// Adds a device, or the interface of all further ones.
+    /// Adds a device, or the interface for all further ones.
     fn add(&mut self, (index, hardware): DeviceKey, socket: &Socket, described: &Interface) {
         let number = self.devices.len();
         if number > MAX_DEVICES {
@@ -154,7 +154,7 @@ impl KnownDevices {
             let interface = Interface { link_type: LINKTYPE_SLL2, ..described.clone() };
             return self.devices.push((None, interface));
         }
-        // It may have been removed.
+        // The device may have been removed.
         let name = socket
             .device_name(index)
             .or_else(|| self.names.get(index.cast_unsigned()).map(str::to_owned))
@@ -170,9 +170,9 @@ impl KnownDevices {
 const HARDWARE_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_HATYPE).cast_unsigned();
 const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
 
-/// Returns the program of the sockets: the filter for devices of all kinds, or, if it is about Ethernet, for
-/// Ethernet alone, with the reason. Packets on a loopback device are seen only when they are received, as
-/// in libpcap.
+/// Returns the program of the sockets: the filter for devices of all types or, if the filter is about
+/// Ethernet, for Ethernet only, with the reason. Packets on a loopback device are captured only when they
+/// are received, as in libpcap.
 pub(super) fn program(filter: Option<&str>) -> Result<(Vec<Instruction>, Option<Fallback>)> {
     let everything = || vec![Op::Return(u32::MAX).encode()];
     let mut fallback = None;
@@ -198,7 +198,7 @@ pub(super) fn program(filter: Option<&str>) -> Result<(Vec<Instruction>, Option<
         Op::Load(Size::W, HARDWARE_TYPE),
         branch(libc::ARPHRD_ETHER, 5, 0),
         branch(libc::ARPHRD_LOOPBACK, 1, 0),
-        // To `others`, behind the rest of this and `ethernet`.
+        // Jumps to `others`, after the rest of this and `ethernet`.
         Op::Jump(3 + ethernet.len() as i32),
         Op::Load(Size::W, PACKET_TYPE),
         branch(libc::PACKET_OUTGOING.into(), 0, 1),
@@ -226,7 +226,7 @@ mod tests {
 
     const DESCRIBED: fn() -> Interface =
         || Interface { name: ANY.into(), link_type: 0, snaplen: 96, comment: "clock".into() };
-    /// Above the index of any device of this host.
+    /// An index greater than that of any device on this host.
     const REMOVED: i32 = 1 << 30;
 
     fn socket() -> Option<Socket> {

@@ -8,22 +8,22 @@ use crate::port::options::OpenOptions;
 
 use super::fanout::{self, Fanout};
 
-/// The default of `block_timeout=`: the kernel hands over a partial block of a `packet:` port after this
-/// time.
+/// The default of `block_timeout=`: the kernel passes a partial block of a `packet:` port to user space
+/// after this time.
 pub const BLOCK_TIMEOUT: Duration = Duration::from_millis(10);
-/// The shortest such time, because the kernel counts in milliseconds.
+/// The minimum block timeout, because the kernel counts in milliseconds.
 const MIN_BLOCK_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// How packets come from the kernel, from the slowest to the fastest.
+/// Methods of receiving packets from the kernel, from the slowest to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketMethod {
-    /// recvmsg(2): one system call a packet.
+    /// recvmsg(2): one system call per packet.
     Recv,
     /// recvmmsg(2): one system call per batch.
     Recvmmsg,
-    /// TPACKET_V2: frames in memory shared with the kernel, handed over one by one.
+    /// TPACKET_V2: frames in memory shared with the kernel, passed one by one.
     Frames,
-    /// TPACKET_V3: blocks of packets in memory shared with the kernel, no copy to user space.
+    /// TPACKET_V3: blocks of packets in memory shared with the kernel, without a copy to user space.
     Ring,
 }
 
@@ -38,12 +38,12 @@ impl PacketMethod {
     }
 }
 
-/// How packets go to the kernel.
+/// Methods of passing packets to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sending {
     /// sendmmsg(2): one system call per batch.
     Sendmmsg,
-    /// send(2), or sendmsg(2) for packets of several slots: one system call a packet.
+    /// send(2), or sendmsg(2) for packets of several slots: one system call per packet.
     Sendto,
     /// PACKET_TX_RING: frames in memory shared with the kernel, one system call for all of them.
     Ring,
@@ -59,7 +59,7 @@ impl Sending {
     }
 }
 
-/// The clock of packets' times.
+/// The clock of packets' timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
     Software,
@@ -71,34 +71,34 @@ pub(super) enum Clock {
 pub(super) struct PacketConfig {
     pub method: PacketMethod,
     pub sending: Sending,
-    /// True if sent packets bypass the queueing discipline.
+    /// True if packets to send bypass the queueing discipline.
     pub bypass: bool,
     pub filter: Option<String>,
-    /// Most bytes of a packet that are kept.
+    /// Maximum number of bytes kept of a packet.
     pub snaplen: u32,
     pub promiscuous: bool,
     /// True if packets that the host sends are received, too.
     pub outgoing: bool,
     pub clock: Clock,
-    /// Microseconds to poll the driver's queue in a blocking call.
+    /// Microseconds for which a blocking call polls the driver's queue.
     pub busy_poll_us: Option<u32>,
-    /// Ring: its blocks.
+    /// Ring: number and size of its blocks.
     pub blocks: u32,
     pub block_bytes: u32,
-    /// Ring: the time after which a partial block is handed over.
+    /// Ring: the time after which the kernel passes a partial block to user space.
     pub retire: Duration,
-    /// recv and recvmmsg: the socket's buffer in bytes.
+    /// recv and recvmmsg: size of the socket's buffer in bytes.
     pub buffer_bytes: u32,
-    /// recv and recvmmsg: packets a sync; sendmmsg: packets a system call.
+    /// recv and recvmmsg: packets per sync; sendmmsg: packets per system call.
     pub batch: u32,
-    /// Slots in the ring.
+    /// Number of slots in the ring.
     pub slots: u32,
     pub fanout: Option<Fanout>,
-    /// `packet:any`: a cooked header takes the place of each link-layer header.
+    /// `packet:any`: a cooked header replaces each link-layer header.
     pub cooked: bool,
 }
 
-/// tcpdump's limit: enough for every frame there is.
+/// tcpdump's limit, which is enough for every frame.
 pub(super) const MAX_SNAPLEN: u32 = 262_144;
 
 impl PacketConfig {
@@ -155,7 +155,7 @@ impl PacketConfig {
         })
     }
 
-    /// Rejects options that need one interface, for a port of all.
+    /// Rejects options that need a single interface, for a port of all interfaces.
     pub(super) fn check_any(&self, name: &PortName) -> Result<()> {
         if self.method != PacketMethod::Ring {
             return Err(name.error("all interfaces are received from by method=ring only"));
@@ -178,7 +178,7 @@ impl PacketConfig {
             match flag {
                 "defrag" => fanout.defrag = true,
                 "rollover" => fanout.rollover = true,
-                // The kernel always chooses the number; the word is taken for clarity's sake.
+                // The kernel always chooses the number; the word is accepted for clarity.
                 "unique" => {}
                 _ => {
                     let advice = "use defrag, rollover, unique, separated by commas";

@@ -1,7 +1,7 @@
 //! Fanout: the sockets of several threads share an interface's packets (Linux 3.1).
 //!
-//! The kernel numbers the group itself (PACKET_FANOUT_FLAG_UNIQUEID, Linux 4.12), so that two
-//! programs on one host never meet in one group by accident.
+//! The kernel numbers the group itself (PACKET_FANOUT_FLAG_UNIQUEID, Linux 4.12), so that two programs on
+//! one host never join the same group by accident.
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,34 +13,34 @@ use crate::headers::ethertype;
 use crate::port::packet_socket::Socket;
 use crate::xdp::bpf;
 
-/// The modes: by what a packet's socket is chosen.
+/// The modes: how the kernel chooses a packet's socket.
 pub(super) const MODES: &[(&str, u32)] = &[
-    // The flow's hash: a flow stays with one thread.
+    // By the flow's hash: a flow stays with one thread.
     ("hash", libc::PACKET_FANOUT_HASH),
-    // In turns.
+    // Round robin.
     ("lb", libc::PACKET_FANOUT_LB),
-    // The CPU the packet arrived on.
+    // By the CPU on which the packet arrived.
     ("cpu", libc::PACKET_FANOUT_CPU),
     // The first socket with room.
     ("rollover", libc::PACKET_FANOUT_ROLLOVER),
     // At random.
     ("rnd", libc::PACKET_FANOUT_RND),
-    // The card's receive queue.
+    // By the card's receive queue.
     ("qm", libc::PACKET_FANOUT_QM),
-    // A BPF program's answer; PACKET_FANOUT_EBPF for a pinned program.
+    // By the result of a BPF program; PACKET_FANOUT_EBPF for a pinned program.
     ("bpf", libc::PACKET_FANOUT_CBPF),
 ];
 
-/// A fanout as a port's options describe it; by hash by default.
+/// A fanout as described by a port's options; by hash by default.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fanout {
     /// One of [`MODES`].
     pub mode: u32,
-    /// Put fragments together first, so that all of a datagram meet in one socket.
+    /// Reassembles fragments first, so that all of a datagram arrive at one socket.
     pub defrag: bool,
-    /// Try the next socket when one is full.
+    /// Tries the next socket if one is full.
     pub rollover: bool,
-    /// For the mode bpf: a file of classic BPF instructions or a pinned eBPF program.
+    /// For mode bpf: a file of classic BPF instructions, or a pinned eBPF program.
     pub program: Option<String>,
 }
 
@@ -86,7 +86,7 @@ impl Fanout {
 
     fn kernel_flags(&self) -> u32 {
         let defrag = if self.defrag { libc::PACKET_FANOUT_FLAG_DEFRAG } else { 0 };
-        // The mode rollover is the flag's meaning already, and the kernel refuses both together.
+        // The mode rollover already includes the flag, and the kernel rejects both together.
         let rollover = self.rollover && self.mode != libc::PACKET_FANOUT_ROLLOVER;
         defrag | if rollover { libc::PACKET_FANOUT_FLAG_ROLLOVER } else { 0 }
     }
@@ -126,13 +126,13 @@ impl Fanout {
     }
 }
 
-// Where a load counts from other than the packet's first byte, and what it then means
-// (linux/filter.h): the network header, the link-layer header, facts beside the packet.
+// Base offsets for a load that does not count from the packet's first byte (linux/filter.h): the network
+// header, the link-layer header, facts that are not in the packet.
 pub(super) const NET: u32 = libc::SKF_NET_OFF.cast_unsigned();
 const LINK: u32 = libc::SKF_LL_OFF.cast_unsigned();
 const PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL).cast_unsigned();
 
-/// Reads classic BPF as text: a count and as many groups of `code jt jf k`.
+/// Reads classic BPF as text: a count, and that many groups of `code jt jf k`.
 fn parse_classic(text: &str) -> Option<Vec<Instruction>> {
     let mut numbers = text
         .split([',', ' ', '\t', '\n', '\r'])
@@ -151,21 +151,20 @@ fn parse_classic(text: &str) -> Option<Vec<Instruction>> {
     rest.chunks_exact(4).map(instruction).collect()
 }
 
-/// Makes an instruction that loads count from a header, [`LINK`] or [`NET`]. tcpdump and bpf_asm mean the
-/// link-layer header, but the kernel runs a fanout program from the network header for packets that
-/// arrive, and from the link-layer header for those that are sent.
+/// Changes an instruction that loads from the packet to count from a header, [`LINK`] or [`NET`]. tcpdump
+/// and bpf_asm count from the link-layer header. But the kernel runs a fanout program from the network
+/// header for packets that arrive, and from the link-layer header for packets that are sent.
 pub(super) fn load_from(header: u32, instruction: Instruction) -> Instruction {
     let op = Op::decode(instruction);
     let loads = matches!(op, Some(Op::Load(..) | Op::LoadIndirect(..) | Op::LoadXHeader(_)));
-    // Beyond that it would count from the network header, and no packet is so long.
+    // Larger offsets would count from the network header, and no packet is that long.
     let in_packet = instruction.k < NET.wrapping_sub(LINK);
     let k = if loads && in_packet { header + instruction.k } else { instruction.k };
     Instruction { k, ..instruction }
 }
 
-/// The program used when none is named: both directions of a conversation meet in one socket.
-/// It folds the two addresses of an IPv4 or IPv6 packet into one number; all else goes to the
-/// first socket.
+/// Returns the default program: both directions of a conversation go to one socket. It folds the two
+/// addresses of an IPv4 or IPv6 packet into one number; all other packets go to the first socket.
 fn both_ways() -> Vec<Instruction> {
     let branch =
         |ethertype: u16, jt, jf| Op::Branch(Compare::Eq, Operand::K(ethertype.into()), jt, jf);
@@ -179,8 +178,9 @@ fn both_ways() -> Vec<Instruction> {
         branch(ethertype::IPV6, 6, 0),
         Op::Return(0),
     ];
-    // The kernel takes the answer modulo the number of sockets, that is its low bits: a product
-    // with an odd constant (2³² divided by the golden ratio) has the best ones on top.
+    // The kernel takes the result modulo the number of sockets, which uses its low bits. A product with an
+    // odd constant (2³² divided by the golden ratio) has the best bits on top, so the program shifts them
+    // down.
     let mix = [
         Op::Calculate(Alu::Mul, Operand::K(0x9e37_79b1)),
         Op::Calculate(Alu::Rsh, Operand::K(16)),

@@ -11,10 +11,10 @@
 //!     into it        looked at
 //! ```
 //!
-//! The kernel hands over each packet by itself and wakes a sleeping reader. A ring of blocks
-//! (`block`) keeps a packet until its block is full or has waited for a millisecond at least.
-//! In return each packet takes a frame of fixed size: 2 KiB for one that takes 150 bytes of a block.
-//! A packet that is longer than the frame is lost.
+//! The kernel passes each packet to user space by itself and wakes a sleeping reader. A ring of blocks
+//! (`block`) keeps a packet until its block is full or at least a millisecond has passed. In return, each
+//! packet takes a frame of fixed size: 2 KiB for a packet that takes 150 bytes of a block. A packet that is
+//! longer than the frame is lost.
 //!
 //! Source: net/packet/af_packet.c (tpacket_rcv), Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
@@ -38,9 +38,9 @@ use sluicegate_base::ring::{Meta, Ring};
 
 /// The offset of the link-layer address in a frame: TPACKET_ALIGN(32).
 const SLL_OFFSET: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);
-/// The greatest offset of a packet in its frame: TPACKET_ALIGN(TPACKET2_HDRLEN + 16).
+/// The maximum offset of a packet in its frame: TPACKET_ALIGN(TPACKET2_HDRLEN + 16).
 const PACKET_OFFSET: u32 = 80;
-/// The shortest frame.
+/// The minimum size of a frame.
 const MIN_FRAME_BYTES: u32 = 2048;
 
 const _: () = {
@@ -48,20 +48,20 @@ const _: () = {
     assert!(SLL_OFFSET + size_of::<sockaddr_ll>() + VLAN_TAG_BYTES <= PACKET_OFFSET as usize - 14);
 };
 
-/// The frames, and which of them are ours.
+/// The frames, and which of them belong to user space.
 #[derive(Debug)]
 pub(super) struct FrameRing {
     map: Mmap,
     frame_bytes: usize,
     frames: u32,
-    /// The next frame the kernel will hand over.
+    /// The next frame that the kernel will pass to user space.
     next: u32,
-    /// The slots of each frame in use before it, oldest first.
+    /// The number of slots of each earlier frame in use, oldest first.
     held: VecDeque<u32>,
     /// Packets lost before the next one.
     drops_before: u32,
     gap: LossGap,
-    /// The ring's head when we last looked.
+    /// The slot ring's head at the last call.
     head: u32,
     snaplen: u32,
 }
@@ -97,7 +97,7 @@ impl FrameRing {
         })
     }
 
-    /// Returns true if the kernel has handed over a frame that was not looked at yet.
+    /// Returns true if the kernel has passed a frame that was not read yet.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.held.len() < self.frames as usize && self.status(self.next).ours().is_some()
@@ -121,8 +121,8 @@ impl FrameRing {
         }
     }
 
-    /// Points slots at the packets in the frames that are ours. `lost` is asked how many packets were
-    /// lost when a frame says that some were.
+    /// Points slots at the packets in user space's frames. Calls `lost` for the number of lost packets if a
+    /// frame reports a loss.
     #[inline]
     pub(super) fn fill(&mut self, ring: &mut Ring, mut lost: impl FnMut() -> u32) -> Filled {
         let mut filled = Filled::default();
@@ -136,7 +136,7 @@ impl FrameRing {
             let slots = match self.show(ring, &mut tail, room - filled.slots) {
                 Shown::InSlots(slots) => slots,
                 Shown::NoRoom => break,
-                // It waits for those before it, because frames are given back in order.
+                // It waits for the earlier frames, because frames are given back in order.
                 Shown::Cut => {
                     filled.cut += 1;
                     self.drops_before += 1;
@@ -153,7 +153,7 @@ impl FrameRing {
         filled
     }
 
-    /// Notes that packets were lost, when the count was read between two syncs: reading it takes the
+    /// Records that packets were lost, if the count was read between two syncs: reading it removes the
     /// LOSING mark from the frames that follow.
     pub(super) fn note_loss(&mut self, lost: u32) {
         if lost > 0 {
@@ -163,12 +163,12 @@ impl FrameRing {
         }
     }
 
-    /// Points slots at the packet of the next frame, which is ours.
+    /// Points slots at the packet of the next frame, which user space owns.
     #[inline]
     fn show(&mut self, ring: &mut Ring, tail: &mut u32, room: u32) -> Shown {
         let start = self.map.at(self.next as usize * self.frame_bytes);
-        // SAFETY: the frame is ours (see `fill`), so the kernel does not write it; a header stands at
-        // its begin, aligned to 2048.
+        // SAFETY: user space owns the frame (see `fill`), so the kernel does not write it. The frame begins
+        // with a header, aligned to 2048.
         let header: tpacket2_hdr = unsafe { start.cast().read() };
         if header.tp_snaplen < header.tp_len.min(self.snaplen) {
             return Shown::Cut;
@@ -203,8 +203,8 @@ impl FrameRing {
                 ..Meta::default()
             },
         };
-        // SAFETY: the frame goes back only after its slots have been released (`give_back`). What is in
-        // front of the packet is behind the header and the address, which were read above.
+        // SAFETY: the frame goes back only after its slots have been released (`give_back`). The bytes in
+        // front of the packet are after the header and the address, which were read above.
         match unsafe { packet.show(ring, tail, room, self.snaplen) } {
             0 => Shown::NoRoom,
             slots => {
@@ -214,7 +214,7 @@ impl FrameRing {
         }
     }
 
-    /// Returns the frame at a distance before the next one.
+    /// Returns the frame `frames` before the next one.
     #[inline]
     fn before_next(&self, frames: u32) -> u32 {
         if frames <= self.next { self.next - frames } else { self.next + self.frames - frames }
@@ -223,18 +223,18 @@ impl FrameRing {
     #[inline]
     fn status(&self, frame: u32) -> RxStatus<'_> {
         let status = self.map.at(frame as usize * self.frame_bytes);
-        // SAFETY: the word lies in the mapping at the begin of a frame, and both sides access it
-        // atomically only (the kernel through its own barriers) while the frame may be the other's.
+        // SAFETY: the word lies in the mapping at the start of a frame. Both sides access it atomically
+        // only (the kernel through its own barriers) while the other side may own the frame.
         RxStatus::of(unsafe { status.cast().as_ref() })
     }
 }
 
 /// The result of showing a frame's packet in slots.
 enum Shown {
-    /// It is in this many slots.
+    /// The packet is in this many slots.
     InSlots(u32),
-    /// It needs more slots than there is room for.
+    /// The packet needs more slots than are free.
     NoRoom,
-    /// It was longer than the frame: a part of it is missing.
+    /// The packet was longer than the frame: a part of it is missing.
     Cut,
 }

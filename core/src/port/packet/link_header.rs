@@ -1,6 +1,6 @@
 //! Link-layer headers: the cooked header LINKTYPE_LINUX_SLL2
-//! (tcpdump.org/linktypes/LINKTYPE_LINUX_SLL2.html), and VLAN tags. The kernel takes the outer tag
-//! out of every frame; here it returns to its place on the wire, behind the two addresses.
+//! (tcpdump.org/linktypes/LINKTYPE_LINUX_SLL2.html), and VLAN tags. The kernel removes the outer tag of
+//! every frame; this module restores it to its place on the wire, after the two addresses.
 
 use crate::error::{Error, Result};
 use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
@@ -9,10 +9,10 @@ use sluicegate_base::ring::LINKTYPE_ETHERNET;
 
 /// LINKTYPE_LINUX_SLL2.
 pub(super) const LINKTYPE_SLL2: u16 = 276;
-/// Bytes of the header.
+/// Length of the header.
 const HEADER_BYTES: usize = 20;
 
-/// The header of one packet, and behind it the VLAN tag that the kernel took out.
+/// The header of one packet, followed by the VLAN tag that the kernel removed.
 #[derive(Debug)]
 pub(super) struct CookedHeader {
     bytes: [u8; HEADER_BYTES + VLAN_TAG_BYTES],
@@ -20,11 +20,10 @@ pub(super) struct CookedHeader {
 }
 
 impl CookedHeader {
-    /// Makes the header of a packet that came with this address, and a tag: its protocol and
-    /// control information.
+    /// Makes the header of a packet with this address, and a tag: its protocol and control information.
     pub(super) fn new(address: &libc::sockaddr_ll, tag: Option<(u16, u16)>) -> Self {
         let mut bytes = [0; HEADER_BYTES + VLAN_TAG_BYTES];
-        // In network order already, as the kernel has it.
+        // The kernel already provides it in network order.
         let protocol = address.sll_protocol.to_ne_bytes();
         bytes[0..2].copy_from_slice(&protocol);
         bytes[4..8].copy_from_slice(&address.sll_ifindex.to_be_bytes());
@@ -39,7 +38,7 @@ impl CookedHeader {
         Self { bytes, length: HEADER_BYTES + VLAN_TAG_BYTES }
     }
 
-    /// The header, which the packet's network header follows.
+    /// Returns the header; the packet's network header follows it.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -48,7 +47,7 @@ impl CookedHeader {
 /// LINKTYPE_RAW: an IP header, version 4 or 6.
 pub(super) const LINKTYPE_RAW: u16 = 101;
 
-/// The LINKTYPE_ number for an interface's hardware type (ARPHRD_, linux/if_arp.h).
+/// Returns the LINKTYPE_ number for an interface's hardware type (ARPHRD_, linux/if_arp.h).
 pub(super) fn link_type(interface: &link::Interface) -> Result<u16> {
     link_type_of(interface.hardware).ok_or_else(|| Error::Unsupported {
         feature: format!("capturing on {} (hardware type {})", interface.name, interface.hardware),
@@ -58,7 +57,7 @@ pub(super) fn link_type(interface: &link::Interface) -> Result<u16> {
     })
 }
 
-/// The LINKTYPE_ number for a hardware type; none if it has no number here.
+/// Returns the LINKTYPE_ number for a hardware type. None if this module has none for it.
 pub(super) fn link_type_of(hardware: u16) -> Option<u16> {
     match hardware {
         libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Some(LINKTYPE_ETHERNET),
@@ -69,21 +68,21 @@ pub(super) fn link_type_of(hardware: u16) -> Option<u16> {
     }
 }
 
-/// The tag's protocol: what the kernel says (Linux 3.14), or 802.1Q.
+/// Returns the tag's protocol: the kernel's value (Linux 3.14), or 802.1Q.
 #[inline]
 pub(super) fn tpid(status: u32, tpid: u16) -> u16 {
     if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { libc::ETH_P_8021Q as u16 }
 }
 
-/// Puts a tag back into a frame with four bytes of room in front: `frame` begins with the room.
-/// The addresses move, the payload stays.
+/// Restores a tag in a frame with four bytes of room in front: `frame` begins with the room. The addresses
+/// move, the payload stays.
 pub(super) fn put_back_in_front(frame: &mut [u8], tpid: u16, tci: u16) {
     frame.copy_within(VLAN_TAG_BYTES..VLAN_TAG_BYTES + MAC_ADDRESSES_BYTES, 0);
     write_tag(frame, tpid, tci);
 }
 
-/// Puts a tag back into a frame with four bytes of room at its end: `frame` ends with the room.
-/// The payload moves.
+/// Restores a tag in a frame with four bytes of room at its end: `frame` ends with the room. The payload
+/// moves.
 pub(super) fn put_back_at_end(frame: &mut [u8], tpid: u16, tci: u16) {
     let end = frame.len() - VLAN_TAG_BYTES;
     frame.copy_within(MAC_ADDRESSES_BYTES..end, MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES);

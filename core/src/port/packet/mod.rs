@@ -1,5 +1,5 @@
-//! `packet:`, an interface through packet sockets (AF_PACKET): the port gets a copy of each packet, the host
-//! keeps its own. Works beside any other program. Linux 3.2 and CAP_NET_RAW.
+//! `packet:`, an interface through packet sockets (AF_PACKET): the port gets a copy of each packet, and the
+//! host keeps its own. Works alongside any other program. Linux 3.2 and CAP_NET_RAW.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
@@ -22,13 +22,14 @@
 //!
 //! `packet:any` receives from [all interfaces](any) of the network namespace.
 //!
-//! On a loopback interface the port sees each packet once, when it is received. An interface that goes down
-//! gives [`Readiness::Down`](sluicegate_base::ring::Readiness) once, and packets again when it is up.
+//! On a loopback interface the port sees each packet once, when it is received. If an interface goes down,
+//! the port reports [`Readiness::Down`](sluicegate_base::ring::Readiness) once, and receives packets again
+//! when it is up.
 //!
-//! `send=ring` (Linux 2.6.31; 4.20 for a veth) is for ports that only send, and not for loopback:
-//! sendmmsg is used there, with a notice. Packets are copied into frames once, and the driver reads
-//! them there. A frame has room for what the MTU allowed when the port was opened, 2016 bytes at
-//! least; what is longer is refused, though the MTU may have grown.
+//! `send=ring` (Linux 2.6.31; 4.20 for a veth) is for ports that only send, and not for loopback, where
+//! sendmmsg is used, with a notice. Packets are copied into frames once, and the driver reads them there. A
+//! frame has room for the MTU at the time when the port was opened, at least 2016 bytes. Longer packets are
+//! refused, even if the MTU has grown.
 //!
 //! `qdisc=bypass` (PACKET_QDISC_BYPASS, Linux 3.14) hands packets straight to the driver. That is
 //! faster, and bypasses
@@ -70,8 +71,8 @@ use crate::filter::cbpf::Op;
 use crate::link::{LinkNames, netns};
 use sluicegate_base::ring::Interface;
 
-/// Opens the port. All sockets are bound and joined before any accepts a packet, so that none receives
-/// unfiltered packets, and each packet comes to one socket only.
+/// Opens the port. All sockets are bound and joined before any of them accepts packets, so that no socket
+/// receives unfiltered packets, and each packet goes to one socket only.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let mut config = PacketConfig::of(name, options)?;
     let numbers = name.queue_numbers(options);
@@ -95,7 +96,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         }
         Some(interface) => {
             let link_type = link_type(interface)?;
-            // A packet on loopback is sent and received: it is captured once, as in libpcap.
+            // A packet on loopback is sent and received, and captured once, as in libpcap.
             config.outgoing &= !interface.loopback;
             if options.usage.receives()
                 && config.clock == Clock::Hardware
@@ -115,7 +116,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let pool = own.pool_of(options)?;
     let rings = RingMaker { pool, usage: options.usage, slots: config.slots };
 
-    // Before the sockets, so that it sees every device that packets come from.
+    // Before the sockets, so that it sees every device from which packets arrive.
     let names = (interface.is_none() && !config.cooked).then(|| LinkNames::open(netns));
     let names = names.transpose()?;
     let opened = netns::run_in(netns, || {
@@ -132,7 +133,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         receive_from(index, sockets, &config, up)?;
         sockets().try_for_each(|socket| admit(socket, admission.as_deref()))?;
     } else {
-        // For no protocol: it receives nothing, and costs receiving sockets nothing.
+        // Without a protocol: it receives nothing, and does not slow down receiving sockets.
         let index = interface.as_ref().map_or(0, |interface| interface.index);
         opened.iter().try_for_each(|(queue, _, _)| queue.socket().bind(index, 0))?;
     }
@@ -147,7 +148,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         link_type,
         snaplen: match first.and_then(PacketQueue::method) {
             Some(PacketMethod::Ring | PacketMethod::Frames) | None => config.snaplen,
-            // A slot's length has 16 bits, and these methods give a packet one slot.
+            // A slot's length has 16 bits, and these methods use one slot per packet.
             Some(PacketMethod::Recv | PacketMethod::Recvmmsg) => {
                 config.snaplen.min(u16::MAX.into())
             }
@@ -174,7 +175,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     Ok(Port { name: name.clone(), method, mode: None, fallbacks, queues })
 }
 
-/// Binds the sockets to the interface, joins them if there are several, and makes it promiscuous if wanted.
+/// Binds the sockets to the interface, joins them if there are several, and makes it promiscuous if
+/// requested.
 fn receive_from<'a, I>(
     ifindex: u32,
     sockets: impl Fn() -> I,
@@ -217,13 +219,14 @@ where
 }
 
 /// Returns the program that accepts the port's packets: the filter's, with the snap length as the number of
-/// bytes it accepts. None if that is everything.
+/// bytes to accept. None if everything is accepted.
 fn admission(
     config: &PacketConfig,
     program: Option<Vec<Instruction>>,
     any: bool,
 ) -> Option<Vec<Instruction>> {
-    // The header that `any` puts before the network header ends within the frame that the kernel lays out.
+    // The header that `any` writes before the network header must end within the frame that the kernel lays
+    // out.
     let admitted = if any { config.snaplen.max(any::MIN_ADMITTED) } else { config.snaplen };
     let mut program = match program {
         Some(program) => program,
@@ -238,7 +241,7 @@ fn admission(
     Some(program)
 }
 
-/// Lets a socket accept packets.
+/// Makes a socket accept packets.
 fn admit(socket: &Socket, program: Option<&[Instruction]>) -> Result<()> {
     match program {
         Some(program) => socket.attach_filter(program).map_err(|error| match error.errno() {

@@ -20,28 +20,29 @@ use crate::port::rings::RingMaker;
 use crate::port::stats::QueueStats;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
-/// The time that a packet takes behind the filter, at most.
+/// Maximum time that a packet takes after the filter.
 const DRAIN_TIME: Duration = Duration::from_millis(5);
-/// The time beyond its timeout until the kernel hands over the last block, at most.
+/// Maximum time in addition to its timeout until the kernel passes the last block to user space.
 const LAST_BLOCK_DELAY: Duration = Duration::from_secs(1);
 
-/// The packets after which the kernel's counts, of 32 bits, are read, even if nobody asks.
+/// Number of packets after which the kernel's 32-bit counts are read, even if the program does not ask for
+/// them.
 const COUNT_AFTER: u32 = 1 << 30;
 
 /// One queue of a `packet:` port.
 #[derive(Debug)]
 pub(crate) struct PacketQueue {
     socket: Socket,
-    /// How it receives; None if it only sends.
+    /// The method of receiving; None if it only sends.
     method: Option<PacketMethod>,
     receiver: Option<Receive>,
-    /// Of `packet:any`: the devices that packets have come from.
+    /// For `packet:any`: the devices of received packets.
     devices: Option<Devices>,
     sender: Option<SocketSender>,
     stats: QueueStats,
     /// Packets put into the ring.
     delivered: u64,
-    /// The part of these since the kernel's counts were last read.
+    /// The number of these since the kernel's counts were last read.
     unlooked: u32,
     intake_closed: Option<Instant>,
     retire: Duration,
@@ -56,7 +57,7 @@ enum Receive {
 }
 
 impl PacketQueue {
-    /// Sets a socket up for receiving, sending or both, before it is bound; makes its rings.
+    /// Sets up a socket for receiving, sending or both, before it is bound, and makes its rings.
     pub(super) fn new(
         socket: Socket,
         config: &PacketConfig,
@@ -68,7 +69,7 @@ impl PacketQueue {
         let (method, receiver, rx) = match usage {
             Use::Send => (None, None, rings.receive(false)?),
             Use::Receive | Use::Both => {
-                // All interfaces together have no frames, whose length follows from it.
+                // The port of all interfaces has no frames, whose size depends on the MTU.
                 let mtu = interface.map_or(0, |interface| interface.mtu);
                 let (method, receiver, ring) = receive(&socket, config, mtu, rings, fallbacks)?;
                 (Some(method), Some(receiver), ring)
@@ -95,7 +96,7 @@ impl PacketQueue {
         Ok((queue, rx, tx))
     }
 
-    /// Receives from all devices, with these numbers.
+    /// Receives from all devices, numbered by `devices`.
     pub(super) fn receive_from(&mut self, devices: Devices) {
         self.devices = Some(devices);
     }
@@ -114,7 +115,7 @@ impl PacketQueue {
         self.method.map_or_else(sending, PacketMethod::name)
     }
 
-    /// Returns the meaning of an error of the socket; 0 is none.
+    /// Returns the meaning of an error of the socket; 0 means none.
     fn told(&mut self, errno: i32) -> Result<Readiness> {
         match errno {
             0 => Ok(Readiness::Ready),
@@ -172,7 +173,8 @@ impl Backend for PacketQueue {
         }
     }
 
-    /// Returns true if receiving was stopped and all counted packets have come out, or none will.
+    /// Returns true if receiving was stopped and all counted packets were received, or none will arrive any
+    /// more.
     fn is_finished(&mut self) -> bool {
         let Some(closed) = self.intake_closed else { return false };
         if closed.elapsed() < DRAIN_TIME {
@@ -190,8 +192,8 @@ impl Backend for PacketQueue {
         self.socket.reject_all()
     }
 
-    /// Sends waiting packets, however full the kernel's queue is. Those that are not sent in time count as
-    /// refused, and unsent.
+    /// Sends waiting packets even if the kernel's queue is full. Packets that are not sent in time count as
+    /// refused and unsent.
     fn close_tx(&mut self, ring: &mut Ring, timeout: Duration) -> Result<()> {
         let end = Instant::now() + timeout;
         loop {
@@ -242,7 +244,7 @@ impl Backend for PacketQueue {
         if ready { self.slept(true).map(Some) } else { Ok(None) }
     }
 
-    /// A block takes milliseconds to come, so spinning first gains nothing.
+    /// A block takes milliseconds to arrive, so spinning first has no benefit.
     fn spins(&mut self, wait: Wait) -> bool {
         match &self.receiver {
             Some(Receive::Blocks(_)) => wait == Wait::Spin,
@@ -260,13 +262,13 @@ impl Backend for PacketQueue {
             let errno = self.socket.take_error()?;
             return self.told(errno);
         }
-        // An interface goes down before it is removed, and the kernel reports only the first.
+        // An interface goes down before it is removed, and the kernel reports only that it is down.
         self.removed = self.socket.bound_to()?.is_none();
         if self.removed { Err(self.socket.interface_removed()) } else { Ok(Readiness::TimedOut) }
     }
 }
 
-/// Sets up the method asked for, or recvmmsg if the kernel lacks it. Returns the method in use.
+/// Sets up the requested method, or recvmmsg if the kernel lacks it. Returns the method in use.
 fn receive(
     socket: &Socket,
     config: &PacketConfig,
@@ -299,7 +301,7 @@ fn receive(
     Ok((method, Receive::Calls(Box::new(receiver)), ring))
 }
 
-/// Asks the kernel for the card's times in a ring, if they are wanted.
+/// Requests the card's timestamps in a ring, if configured.
 fn ask_for_times(socket: &Socket, config: &PacketConfig) -> Result<()> {
     if config.clock == Clock::Hardware {
         let flags = libc::SOF_TIMESTAMPING_RAW_HARDWARE.cast_signed();

@@ -1,7 +1,7 @@
 //! Receiving by system calls: recvmsg(2), one per packet, or recvmmsg(2), one per batch.
 //!
-//! The kernel copies each packet into the buffer of its slot, and the rest of a long one into the slot's
-//! overflow buffer. Then the packet is assembled in the overflow buffer, and the slot points there. A slot's
+//! The kernel copies each packet into the buffer of its slot, and the rest of a long packet into the slot's
+//! overflow buffer. Such a packet is assembled in the overflow buffer, and the slot points there. A slot's
 //! length has 16 bits, so these methods keep at most 65,535 bytes of a packet.
 //!
 //! ```text
@@ -25,13 +25,13 @@ use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::Mmap;
 use sluicegate_base::ring::{Meta, Ring, TimestampSource, now_ns};
 
-/// Bytes of one slot's spill: 65,535 and the copy of what the pool buffer held.
+/// Size of a slot's overflow buffer: 65,535 bytes and a copy of the pool buffer's bytes.
 const SPILL_BYTES: usize = 1 << 16;
-/// No power of two, so that spills do not all share the same cache lines.
+/// Not a power of two, so that overflow buffers do not all share the same cache lines.
 const SPILL_STRIDE: usize = SPILL_BYTES + 4096 + 64;
-/// The most bytes kept of a packet.
+/// Maximum number of bytes kept of a packet.
 const LIMIT_BYTES: usize = u16::MAX as usize;
-/// Room for the control messages asked for: auxiliary data, a time, the drop count.
+/// Room for the requested control messages: auxiliary data, a timestamp, the drop count.
 const CONTROL_BYTES: usize = 192;
 
 /// The buffers of one batch of system calls.
@@ -42,20 +42,20 @@ pub(super) struct BatchReceiver {
     vectors: Vec<[libc::iovec; 2]>,
     addresses: Vec<libc::sockaddr_ll>,
     controls: Vec<ControlMessages>,
-    /// A spill for each slot of the ring; the kernel allocates memory on the first access.
+    /// An overflow buffer for each slot of the ring; the kernel allocates memory on the first access.
     spills: Mmap,
-    /// Bytes a packet may have in its pool buffer.
+    /// Maximum number of bytes of a packet in its pool buffer.
     in_pool: usize,
-    /// Bytes a packet may have in its spill.
+    /// Maximum number of bytes of a packet in its overflow buffer.
     in_spill: usize,
-    /// The drop count that came with the last packet.
+    /// The drop count reported with the last packet.
     dropped: u32,
-    /// An error of the socket that a system call has taken from it; 0 for none.
+    /// An error of the socket that a system call has returned and cleared; 0 for none.
     pub noted: i32,
 }
 
-// SAFETY: the pointers in `messages` and `vectors` lead into this value's own buffers and into
-// the ring given to `receive`; they are set anew in each call and never followed outside it.
+// SAFETY: the pointers in `messages` and `vectors` lead into this value's own buffers and into the ring
+// passed to `receive`; they are set again in each call and never followed outside it.
 unsafe impl Send for BatchReceiver {}
 
 #[repr(C, align(8))]
@@ -90,7 +90,7 @@ impl BatchReceiver {
         socket.set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1i32, "ask for drop counts on")?;
         let buffer = config.buffer_bytes.cast_signed();
         let size = "set the receive buffer of";
-        // Beyond net.core.rmem_max only with CAP_NET_ADMIN; without it, as much as is allowed.
+        // More than net.core.rmem_max needs CAP_NET_ADMIN; without it, the kernel's limit applies.
         if socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, buffer, size).is_err() {
             socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, buffer, size)?;
         }
@@ -115,7 +115,7 @@ impl BatchReceiver {
         })
     }
 
-    /// Receives packets that have arrived, up to a batch or the ring's room.
+    /// Receives available packets, up to a batch or the ring's room.
     pub(super) fn receive(&mut self, socket: &Socket, ring: &mut Ring) -> Result<Filled> {
         let room = self.messages.len().min(ring.room() as usize);
         self.prepare(ring, room);
@@ -134,8 +134,8 @@ impl BatchReceiver {
     fn prepare(&mut self, ring: &mut Ring, n: usize) {
         let mut at = ring.tail();
         for i in 0..n {
-            // SAFETY: slots from tail on, as many as there is room, are the backend's; the
-            // kernel writes into the buffer during the system call only.
+            // SAFETY: the backend owns the slots from tail on, as many as there is room; the kernel writes
+            // into the buffer only during the system call.
             let buffer = unsafe { ring.buffer_unchecked(at) };
             let spill = self.spills.at(at as usize * SPILL_STRIDE + rest_at(self.in_pool));
             self.vectors[i] = [
@@ -171,8 +171,8 @@ impl BatchReceiver {
     fn recvmmsg(&mut self, socket: &Socket, n: usize) -> Result<usize> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         let (fd, messages) = (socket.fd().as_raw_fd(), self.messages.as_mut_ptr());
-        // SAFETY: `prepare` pointed the first `n` messages at live buffers of the lengths they
-        // name; there is no timeout to write back.
+        // SAFETY: `prepare` pointed the first `n` messages at live buffers of the lengths they name; there
+        // is no timeout to write back.
         let got = unsafe { libc::recvmmsg(fd, messages, n as u32, flags, std::ptr::null_mut()) };
         usize::try_from(got).or_else(|_| self.nothing_more(socket, 0))
     }
@@ -182,7 +182,7 @@ impl BatchReceiver {
         let error = std::io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(got),
-            // Packets before the error come out; the next wait reports the state.
+            // Packets before the error are delivered; the next wait reports the state.
             Some(errno @ (libc::ENETDOWN | libc::ENODEV | libc::ENXIO)) => {
                 self.noted = errno;
                 Ok(got)
@@ -201,7 +201,7 @@ impl BatchReceiver {
             direction: direction(self.addresses[i].sll_pkttype),
             drops_before: told.dropped.map_or(0, |n| n.wrapping_sub(self.dropped)),
             timestamp_ns: match told.software_ns {
-                // It came while the kernel was still switching its timestamps on.
+                // The packet arrived while the kernel was still enabling its timestamps.
                 0 => now_ns(),
                 time => time,
             },
@@ -229,10 +229,10 @@ impl BatchReceiver {
 
     fn finish_in_pool(&self, ring: &mut Ring, at: u32, kept: usize, meta: Meta) {
         let mut bytes = kept;
-        // A packet cut within the addresses has no place for the tag.
+        // A packet truncated within the addresses has no place for the tag.
         if meta.vlan_tpid != 0 && kept >= MAC_ADDRESSES_BYTES {
             bytes += VLAN_TAG_BYTES;
-            // SAFETY: the slot at tail is the backend's.
+            // SAFETY: the backend owns the slot at tail.
             let buffer = unsafe { ring.buffer_unchecked(at) };
             link_header::put_back_at_end(&mut buffer[..bytes], meta.vlan_tpid, meta.vlan_tci);
             bytes = bytes.min(self.in_pool + self.in_spill);
@@ -240,13 +240,13 @@ impl BatchReceiver {
         ring.fill(at, bytes as u16, false, meta);
     }
 
-    /// Assembles the packet in its spill: the kernel wrote the rest behind a gap that fits the first part and a
-    /// tag.
+    /// Assembles the packet in its overflow buffer: the kernel wrote the rest after a gap that fits the
+    /// first part and a tag.
     fn finish_in_spill(&self, ring: &mut Ring, at: u32, kept: usize, meta: Meta) {
         let gap = rest_at(self.in_pool);
         let start = self.spills.at(at as usize * SPILL_STRIDE);
-        // SAFETY: the slot at tail is the backend's; its spill is at least `gap + in_spill`
-        // bytes long and the kernel is done writing.
+        // SAFETY: the backend owns the slot at tail; its overflow buffer is at least `gap + in_spill` bytes
+        // long, and the kernel has finished writing.
         let (head, spill) = unsafe {
             let spill = std::slice::from_raw_parts_mut(start.as_ptr(), gap + kept - self.in_pool);
             (&ring.buffer_unchecked(at)[..self.in_pool], spill)
@@ -259,7 +259,7 @@ impl BatchReceiver {
         }
         let bytes = spill[first..].len().min(self.in_pool + self.in_spill) as u16;
         let packet = self.spills.at(at as usize * SPILL_STRIDE + first);
-        // SAFETY: the spill is this slot's own; it is written again only when the kernel gets
+        // SAFETY: the overflow buffer belongs to this slot; it is written again only when the kernel gets
         // the slot again, after the program has released it.
         unsafe { ring.point(at, packet, bytes, false) };
         *ring.meta_mut(at) = meta;
@@ -296,8 +296,8 @@ impl BatchReceiver {
     }
 }
 
-/// Where the rest of a packet begins in its spill: behind room for its first part and a tag,
-/// on a cache line of its own.
+/// Returns where the rest of a packet begins in its overflow buffer: after room for its first part and a
+/// tag, on its own cache line.
 const fn rest_at(in_pool: usize) -> usize {
     (in_pool + VLAN_TAG_BYTES).next_multiple_of(64)
 }
