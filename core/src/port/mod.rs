@@ -1,7 +1,7 @@
-//! Ports: named sources and sinks of packets, and the queues they open into.
+//! Ports: named sources and sinks of packets, and their queues.
 //!
-//! A [`Port`] is opened by name and has [`Queue`]s, each for one thread. Every queue shows a receive and
-//! a transmit [`Ring`](sluicegate_base::ring::Ring), whatever its backend; only [`Queue::sync_rx`] and
+//! A [`Port`] is opened by name and has [`Queue`]s, each for one thread. Every queue has a receive and a
+//! transmit [`Ring`](sluicegate_base::ring::Ring), whatever its backend. Only [`Queue::sync_rx`] and
 //! [`Queue::sync_tx`] differ: they call the `Backend` once per batch.
 //!
 //! | modules | contents |

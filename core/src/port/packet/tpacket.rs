@@ -1,5 +1,6 @@
-//! The common part of the rings of packet sockets (TPACKET_V2 and V3): the hand-over of a block or a frame
-//! between the kernel and us, by its status word alone, and slots that show a packet in one.
+//! The common part of the rings of packet sockets (TPACKET_V2 and V3): the transfer of a block or a frame
+//! between kernel and user space, which only its status word controls, and slots that point at a packet in
+//! one.
 //!
 //! Sources: net/packet/af_packet.c, Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
@@ -10,7 +11,7 @@ use super::link_header;
 use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
 use sluicegate_base::ring::{AtomicU32, Direction, Meta, Ordering, Ring, TimestampSource};
 
-/// The status word of one block, or frame, to receive.
+/// The status word of a block or frame for receiving.
 pub(super) struct RxStatus<'a>(&'a AtomicU32);
 
 impl<'a> RxStatus<'a> {
@@ -18,40 +19,39 @@ impl<'a> RxStatus<'a> {
         Self(status)
     }
 
-    /// The status if the block is ours. Acquire: pairs with the kernel's barrier before its
-    /// store of USER (prb_close_block, smp_wmb), which publishes the headers and packets in
-    /// the block.
+    /// Returns the status if user space owns the block. Acquire: pairs with the kernel's barrier before its
+    /// store of USER (prb_close_block, smp_wmb), which publishes the headers and packets in the block.
     #[inline]
     pub(super) fn ours(&self) -> Option<u32> {
         let status = self.0.load(Ordering::Acquire);
         (status & libc::TP_STATUS_USER != 0).then_some(status)
     }
 
-    /// Returns true if the block is ours, and no packets were lost before it.
+    /// Returns true if user space owns the block, and no packets were lost before it.
     pub(super) fn is_full(&self) -> bool {
         self.ours().is_some_and(|status| status & libc::TP_STATUS_LOSING == 0)
     }
 
-    /// Gives the block back. Release: pairs with the kernel's read of the status, on which its
-    /// writes into the block depend (prb_dispatch_next_block, then smp_rmb in prb_open_block);
-    /// all our accesses are done by then.
+    /// Gives the block back. Release: pairs with the kernel's read of the status, on which its writes into
+    /// the block depend (prb_dispatch_next_block, then smp_rmb in prb_open_block). User space has finished
+    /// all accesses before.
     #[inline]
     pub(super) fn give_back(&self) {
         self.0.store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }
 }
 
-/// The status word of one frame to send.
+/// The status word of a frame for sending.
 pub(super) struct TxStatus<'a>(&'a AtomicU32);
 
-/// The state of a frame that the kernel was asked to send.
+/// The state of a frame that the kernel was requested to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TxAnswer {
-    /// The kernel has not taken it.
+    /// The kernel has not taken the frame.
     Waits,
-    /// The kernel has taken it, and may be done with it.
+    /// The kernel has taken the frame, and may have finished with it.
     Taken,
-    /// The kernel will not take it, nor any frame behind it.
+    /// The kernel will not take the frame, nor any frame after it.
     Wrong,
 }
 
@@ -60,25 +60,24 @@ impl<'a> TxStatus<'a> {
         Self(status)
     }
 
-    /// Returns true if the frame is ours to write. Acquire: pairs with the kernel's store of
-    /// AVAILABLE when the packet is freed (tpacket_destruct_skb), which comes after the last read
-    /// of the frame, by any CPU or card.
+    /// Returns true if user space owns the frame. Acquire: pairs with the kernel's store of AVAILABLE when
+    /// the packet is freed (tpacket_destruct_skb), after the last read of the frame by any CPU or card.
     #[inline]
     pub(super) fn is_ours(&self) -> bool {
         const KERNELS: u32 = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
         self.0.load(Ordering::Acquire) & (KERNELS | libc::TP_STATUS_WRONG_FORMAT) == 0
     }
 
-    /// Asks the kernel to send the frame at the next call. Release: pairs with the read of the
-    /// status in that call (tpacket_snd, packet_current_frame), and publishes header and packet.
-    /// As the call is this thread's own, the order of the program would do.
+    /// Requests that the kernel send the frame at the next call. Release: pairs with the read of the status
+    /// in that call (tpacket_snd, packet_current_frame), and publishes header and packet. Program order
+    /// would suffice, because this thread makes the call.
     #[inline]
     pub(super) fn ask(&self) {
         self.0.store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
     }
 
-    /// Returns the state of a requested frame, read after the call. Relaxed: until it [is
-    /// ours](Self::is_ours) again nothing is done with the frame on this word.
+    /// Returns the state of a requested frame, read after the call. Relaxed: until the frame [is
+    /// ours](Self::is_ours) again, nothing is done with it because of this word.
     #[inline]
     pub(super) fn answer(&self) -> TxAnswer {
         match self.0.load(Ordering::Relaxed) {
@@ -88,36 +87,37 @@ impl<'a> TxStatus<'a> {
         }
     }
 
-    /// Takes back a frame that was asked for and not taken. Relaxed: the kernel takes frames only
-    /// when this thread calls it, so there is no other side now.
+    /// Takes back a frame that was requested but not taken. Relaxed: the kernel takes frames only when this
+    /// thread calls it, so nothing else accesses the word now.
     pub(super) fn take_back(&self) {
         self.0.store(libc::TP_STATUS_AVAILABLE, Ordering::Relaxed);
     }
 }
 
-/// The packets that a fill has put into the ring.
+/// Counts of one fill of the ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Filled {
-    /// Slots that are new in the ring.
+    /// Number of new slots in the ring.
     pub slots: u32,
-    /// Packets in them.
+    /// Number of packets in them.
     pub packets: u32,
-    /// Packets that were too long for where the kernel put them, and are in no slot.
+    /// Number of packets that were too long for the kernel's frame, and are in no slot.
     pub cut: u32,
 }
 
-/// Packets that were lost before one that is still to come. The kernel counts them, and marks the block or
-/// frame behind the gap LOSING unless the count is read before; [`note`](Self::note) replaces the mark.
+/// Packets that were lost before a packet that has not arrived yet. The kernel counts them, and marks the
+/// block or frame after the gap LOSING unless the count is read before. [`note`](Self::note) replaces the
+/// mark.
 #[derive(Debug, Default)]
 pub(super) struct LossGap {
     pub lost: u32,
-    /// Blocks, or frames, before the gap; 0 if nothing was lost.
+    /// Number of blocks or frames before the gap; 0 if nothing was lost.
     before: u32,
 }
 
 impl LossGap {
-    /// Notes that packets were lost. The kernel loses packets when it has nowhere to put them, so the gap is
-    /// behind the `before` blocks or frames that are ours and [full](RxStatus::is_full).
+    /// Records that packets were lost. The kernel loses packets when it has no room, so the gap is after
+    /// the `before` blocks or frames that user space owns and that are [full](RxStatus::is_full).
     pub(super) fn note(&mut self, lost: u32, before: u32) {
         if self.lost == 0 {
             self.before = before;
@@ -125,39 +125,39 @@ impl LossGap {
         self.lost += lost;
     }
 
-    /// Returns the packets lost before the next block or frame, once.
+    /// Returns the number of packets lost before the next block or frame, once.
     pub(super) fn take(&mut self) -> u32 {
         if self.before == 0 { std::mem::take(&mut self.lost) } else { 0 }
     }
 
-    /// Goes on to the block or frame behind the next.
+    /// Moves on to the block or frame after the next.
     pub(super) fn pass(&mut self) {
         self.before = self.before.saturating_sub(1);
     }
 }
 
-/// Bytes of one piece of a packet that is too long for a slot's 16-bit length.
+/// Size of one piece of a packet that is too long for a slot's 16-bit length.
 const PIECE_BYTES: u32 = 65_472;
 
-/// A packet in a block or a frame that is ours.
+/// A packet in a block or a frame that user space owns.
 pub(super) struct ShownPacket {
-    /// Where it begins, and its length as far as the kernel kept it.
+    /// Its address, and its length as far as the kernel kept it.
     pub start: NonNull<u8>,
     pub bytes: u32,
-    /// Its tag, if the meta data has one, was taken out and goes back in.
+    /// True if the kernel removed a tag, which the metadata contains and which is to be restored.
     pub tagged: bool,
-    /// Everything but the tag's share of the length on the wire.
+    /// The metadata; its length on the wire does not include the tag.
     pub meta: Meta,
 }
 
 impl ShownPacket {
-    /// Points slots from `tail` on at `snaplen` bytes of the packet, its tag included. Returns how many slots
-    /// it takes; 0 if it needs more than `room`.
+    /// Points slots from `tail` on at `snaplen` bytes of the packet, including its tag. Returns the number
+    /// of slots; 0 if it needs more than `room`.
     ///
     /// # Safety
-    /// The packet lies in a block or a frame of ours that goes back to the kernel only after the slots have
-    /// been released. If it is tagged, the [`VLAN_TAG_BYTES`] in front of it are in there too, and nobody
-    /// reads what they hold.
+    /// User space owns the packet's block or frame, which goes back to the kernel only after the slots have
+    /// been released. If the packet is tagged, the [`VLAN_TAG_BYTES`] in front of it belong to the block or
+    /// frame, too, and nothing reads their contents.
     #[inline(always)]
     pub(super) unsafe fn show(
         self,
@@ -167,7 +167,7 @@ impl ShownPacket {
         snaplen: u32,
     ) -> u32 {
         let Self { start, bytes, tagged, mut meta } = self;
-        // What was cut within the addresses has no place for the tag.
+        // A packet truncated within the addresses has no place for the tag.
         let put_back = tagged && bytes >= MAC_ADDRESSES_BYTES as u32;
         let added = if put_back { VLAN_TAG_BYTES as u32 } else { 0 };
         let kept = (bytes + added).min(snaplen);
@@ -178,10 +178,10 @@ impl ShownPacket {
         if tagged {
             meta.wire_bytes += VLAN_TAG_BYTES as u32;
         }
-        // SAFETY: the packet, or the room for a tag in front of it: in the block.
+        // SAFETY: the packet, or the room for a tag in front of it, is in the block.
         let start = unsafe { start.sub(added as usize) };
         if put_back {
-            // SAFETY: the room for the tag and the packet behind it, in a block of ours.
+            // SAFETY: the room for the tag and the packet after it, in a block that user space owns.
             let frame =
                 unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), (bytes + added) as usize) };
             link_header::put_back_in_front(frame, meta.vlan_tpid, meta.vlan_tci);
@@ -193,20 +193,20 @@ impl ShownPacket {
     }
 }
 
-/// How many slots a packet takes.
+/// Returns the number of slots that a packet takes.
 #[inline]
 pub(super) fn pieces(bytes: u32) -> u32 {
     if bytes <= PIECE_BYTES { 1 } else { bytes.div_ceil(PIECE_BYTES) }
 }
 
-/// Points slots at a packet, one piece after the other in memory.
+/// Points slots at the consecutive pieces of a packet.
 #[inline]
 fn place_pieces(ring: &mut Ring, tail: &mut u32, pieces: u32, packet: NonNull<u8>, bytes: u32) {
     let mut done = 0;
     for left in (0..pieces).rev() {
         let length = (bytes - done).min(PIECE_BYTES);
-        // SAFETY: the piece lies within the packet, in a block of ours that goes back to the
-        // kernel only after the slot has been released (`give_back`).
+        // SAFETY: the piece lies within the packet, in a block that user space owns and that goes back to
+        // the kernel only after the slot has been released (`give_back`).
         unsafe {
             let start = packet.add(done as usize);
             ring.point(*tail, start, length as u16, left > 0);
@@ -224,20 +224,20 @@ pub(super) fn timestamp_source(status: u32) -> TimestampSource {
     }
 }
 
-/// Which way, from a sockaddr_ll's packet type.
+/// Returns the direction for the packet type of a sockaddr_ll.
 #[inline]
 pub(super) fn direction(pkttype: u8) -> Direction {
     if pkttype == libc::PACKET_OUTGOING { Direction::Out } else { Direction::In }
 }
 
-/// A packet's time, as rings have it, in nanoseconds.
+/// Returns a packet's time in nanoseconds, as in [`Meta::timestamp_ns`].
 #[inline]
 pub(super) fn nanoseconds(seconds: u32, nanoseconds: u32) -> u64 {
     u64::from(seconds) * 1_000_000_000 + u64::from(nanoseconds)
 }
 
-/// Every interleaving of the kernel's side and ours. Run with
-/// `RUSTFLAGS="--cfg loom" cargo test -p sluicegate --lib --target-dir target/loom -- loom`.
+/// Every interleaving of the kernel and user space. Run with `RUSTFLAGS="--cfg loom" cargo test -p
+/// sluicegate --lib --target-dir target/loom -- loom`.
 #[cfg(all(test, loom))]
 mod loom_rx {
     use std::collections::VecDeque;
@@ -262,22 +262,22 @@ mod loom_rx {
         Arc::new((0..blocks).map(|_| block()).collect())
     }
 
-    /// Plays the kernel: fills the next block if it is its own (af_packet.c, prb_open_block and
-    /// prb_close_block). False if it is not: then it would drop packets.
+    /// Plays the kernel: fills the next block if the kernel owns it (af_packet.c, prb_open_block and
+    /// prb_close_block). Returns false if not: then the kernel would drop packets.
     fn fill(block: &Block, number: u32) -> bool {
         if block.status.load(Ordering::Acquire) != libc::TP_STATUS_KERNEL {
             return false;
         }
-        // A header and a packet, one after the other: half a block can be seen if anything can.
-        // SAFETY: loom checks that nobody else accesses the payload meanwhile.
+        // A header and a packet, one after the other, so that a half-written block would be noticed.
+        // SAFETY: loom checks that nothing else accesses the payload meanwhile.
         block.payload.with_mut(|payload| unsafe { (*payload)[0] = number });
         block.payload.with_mut(|payload| unsafe { (*payload)[1] = number });
         block.status.store(libc::TP_STATUS_USER, Ordering::Release);
         true
     }
 
-    /// Moves `numbers` blocks' worth through a ring; the reader holds up to `most_held` blocks
-    /// and looks into each again before it gives it back.
+    /// Passes `numbers` blocks through a ring. The reader holds up to `most_held` blocks and reads each
+    /// again before it gives it back.
     fn pass(blocks: usize, numbers: u32, most_held: usize) {
         loom::model(move || {
             let ring = ring(blocks);
@@ -321,8 +321,8 @@ mod loom_rx {
         pass(3, 4, 2);
     }
 
-    /// The kernel does not wait: with no free block it drops, and the blocks that do come are
-    /// whole all the same.
+    /// The kernel does not wait: without a free block it drops packets, but the blocks that it passes are
+    /// complete.
     #[test]
     fn loom_a_kernel_that_drops_never_touches_a_block_of_ours() {
         loom::model(|| {
@@ -361,7 +361,7 @@ mod loom_rx {
     }
 }
 
-/// The interleavings of our side and the one that frees packets.
+/// The interleavings of user space and the side that frees packets.
 #[cfg(all(test, loom))]
 mod loom_tx {
     use loom::cell::UnsafeCell;
@@ -384,8 +384,7 @@ mod loom_tx {
         Arc::new((0..frames).map(|_| frame()).collect())
     }
 
-    /// Plays send(2) in our own thread: takes the frames that are asked for, from `head` on.
-    /// Returns the next head.
+    /// Plays send(2) in the same thread: takes the requested frames, from `head` on. Returns the next head.
     fn tpacket_snd(ring: &[Frame], mut head: usize) -> usize {
         while ring[head].status.load(Ordering::Acquire) == libc::TP_STATUS_SEND_REQUEST {
             ring[head].status.store(libc::TP_STATUS_SENDING, Ordering::Release);
@@ -394,9 +393,9 @@ mod loom_tx {
         head
     }
 
-    /// Sends `numbers` packets by `frames` frames; the card reads and frees them on its own time.
-    /// Up to three preemptions: both sides wait for each other by looking again and again, and all
-    /// interleavings would take hours.
+    /// Sends `numbers` packets in `frames` frames; the card reads and frees them asynchronously. Up to
+    /// three preemptions: both sides poll while they wait for each other, and all interleavings would take
+    /// hours.
     fn pass(frames: usize, numbers: u32) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
@@ -409,7 +408,7 @@ mod loom_tx {
                     while frame.status.load(Ordering::Acquire) != libc::TP_STATUS_SENDING {
                         thread::yield_now();
                     }
-                    // SAFETY: loom checks that nobody writes the packet meanwhile.
+                    // SAFETY: loom checks that nothing writes the packet meanwhile.
                     let packet = frame.packet.with(|packet| unsafe { *packet });
                     assert_eq!(packet, [number; 2], "whole, in order, and not overwritten");
                     frame.status.store(libc::TP_STATUS_AVAILABLE, Ordering::Release);
@@ -422,7 +421,7 @@ mod loom_tx {
                 while !handover.is_ours() {
                     thread::yield_now();
                 }
-                // SAFETY: loom checks that nobody else accesses the packet meanwhile.
+                // SAFETY: loom checks that nothing else accesses the packet meanwhile.
                 ring[at].packet.with_mut(|packet| unsafe { (*packet)[0] = number });
                 ring[at].packet.with_mut(|packet| unsafe { (*packet)[1] = number });
                 handover.ask();

@@ -7,8 +7,8 @@
 //! | `snaplen` | most bytes of a packet that are kept | 262144 to write, all to read |
 //! | `slots` | slots in the ring | 512 |
 //!
-//! A source takes what the file is from its content, whatever its name. A sink takes format and
-//! compression from the name: `a.pcap`, `a.pcapng.zst`, `a.pcap.lz4`; pcapng where it says none.
+//! A source detects the format from the file's content, whatever its name. A sink takes format and
+//! compression from the name: `a.pcap`, `a.pcapng.zst`, `a.pcap.lz4`; pcapng if the name contains neither.
 
 mod sink;
 mod source;

@@ -1,8 +1,8 @@
 //! A capture file as a sink.
 //!
-//! A sync turns the packets of the transmit ring into records and hands them to the file in
-//! large pieces. A partial piece is written when no packet has come for a moment, and when the queue is
-//! closed or dropped. A packet without a time gets the time of its sync.
+//! A sync turns the packets of the transmit ring into records and passes them to the file in large pieces.
+//! A partial piece is written when no packet has arrived for a moment, and when the queue is closed or
+//! dropped. A packet without a timestamp gets the time of its sync.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,9 @@ use crate::port::rings::{PoolRequirements, RingMaker, TxProgress};
 use crate::port::stats::QueueStats;
 use sluicegate_base::ring::{Direction, Interface, Meta, Packet, Ring, now_ns};
 
-/// The most bytes of a packet a file keeps, and every reader takes.
+/// Maximum number of bytes of a packet that a file keeps, and that every reader accepts.
 const MAX_SNAPLEN: u32 = 262_144;
-/// The longest time that a packet is held back when no others follow.
+/// Maximum time that a packet is held back if no others follow.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The state of a file's one queue.
@@ -29,7 +29,7 @@ pub(super) struct FileSink {
     recorder: Option<Recorder>,
     /// Packets written and lost, once the file is closed.
     summary: (u64, u64),
-    /// The slots that were taken, and the packets that the file cannot hold.
+    /// The slots taken so far, and the packets that the file cannot hold.
     progress: TxProgress,
     snaplen: u32,
 }
@@ -39,11 +39,11 @@ pub(super) struct FileSink {
 struct Recorder {
     output: Output,
     encoder: Encoder,
-    /// Records on their way to the file.
+    /// Records that were not written to the file yet.
     chunk: Chunk,
-    /// When the last packet came that has not been flushed.
+    /// When the last packet arrived that was not flushed yet.
     held_since: Option<Instant>,
-    /// Interfaces the file knows.
+    /// Number of interfaces in the file.
     interfaces: u32,
 }
 
@@ -90,7 +90,7 @@ impl FileSink {
         summary.failure
     }
 
-    /// Counts packets that come after the end.
+    /// Counts packets that arrive after the end.
     fn refuse_the_rest(&mut self, ring: &Ring) {
         let progress = &mut self.progress;
         for packet in ring.pending_tx(progress.next) {
@@ -100,8 +100,8 @@ impl FileSink {
 }
 
 impl Backend for FileSink {
-    /// Takes released packets, and flushes those that have waited long enough. Packets that the file does not
-    /// take count as refused; the ring is free again in any case.
+    /// Takes released packets, and flushes packets that have waited long enough. Packets that the file does
+    /// not take count as refused; their slots become free in any case.
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         let first = self.progress.next;
         let recorded = match &mut self.recorder {
@@ -118,7 +118,7 @@ impl Backend for FileSink {
         };
         let slots = self.progress.publish(ring, first);
         for i in 0..slots {
-            // Old values must not be taken for the next packet's.
+            // Old metadata must not be taken for that of the next packet.
             *ring.meta_mut(ring.after(first, i)) = Meta::default();
         }
         recorded.map(|()| slots)
@@ -182,8 +182,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Takes the packets from slot `first` on. Returns slots taken, packets refused, and the error; the file
-    /// counts its losses itself.
+    /// Takes the packets from slot `first` on. Returns the number of slots taken, the number of packets
+    /// refused, and the error; the file counts its own losses.
     fn take(&mut self, ring: &Ring, first: u32, snaplen: u32) -> (u32, u64, Result<()>) {
         let (mut slots, mut refused, mut result) = (0, 0, Ok(()));
         let mut packets = ring.pending_tx(first).peekable();
@@ -219,7 +219,7 @@ impl Recorder {
         }
         let written = self.output.write(&self.chunk);
         self.chunk.clear();
-        // An empty chunk takes any packet.
+        // An empty chunk accepts any packet.
         self.encoder.append(&mut self.chunk, &packet);
         written
     }

@@ -1,7 +1,8 @@
 //! A capture file as a source.
 //!
-//! Slots point straight into the buffer that the file is read into: reading a packet copies nothing. The buffer is refilled when the program has given all slots back. A packet of more
-//! than 65535 bytes takes several slots, one after the other in memory.
+//! Slots point straight into the buffer into which the file is read: reading a packet copies nothing. The
+//! buffer is refilled when the program has given all slots back. A packet of more than 65535 bytes takes
+//! several slots, consecutive in memory.
 #![allow(unsafe_code)]
 
 use std::path::Path;
@@ -18,13 +19,13 @@ use crate::port::stats::QueueStats;
 use crate::port::wait::is_readable;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
-/// The least slots, which hold any packet of an ordinary link type: 262144 bytes take five slots, and one
-/// stays empty.
+/// Minimum number of slots, which hold any packet of an ordinary link type: 262144 bytes take five slots,
+/// and one slot stays empty.
 const MIN_SLOTS: u32 = 6;
-/// The greatest value of a slot's 16-bit length.
+/// The maximum of a slot's 16-bit length.
 const SLOT_BYTES: usize = u16::MAX as usize;
-/// The packets that a sync examines for each slot of the ring before it returns, even if the filter matches
-/// none.
+/// Number of packets that a sync examines per slot of the ring before it returns, even if none matches the
+/// filter.
 const EXAMINED_PER_SLOT: u32 = 16;
 
 /// The state of a file's one queue.
@@ -32,16 +33,16 @@ const EXAMINED_PER_SLOT: u32 = 16;
 pub(super) struct FileSource {
     name: String,
     reader: Reader,
-    /// The filter's expression; rejected packets take no slot.
+    /// The filter expression; rejected packets take no slot.
     expression: Option<String>,
-    /// The filter compiled for the link type of each interface so far.
+    /// The filter, compiled for the link type of each known interface.
     filters: Vec<Filter>,
     snaplen: usize,
     /// A packet that needs more slots than the ring had left.
     pending: Option<Placed>,
-    /// The error that ended the reading, reported after the packets before it.
+    /// The error that ended reading, reported after the packets before it.
     failure: Option<Error>,
-    /// The last sync found nothing to read.
+    /// True if the last sync found nothing to read.
     starved: bool,
     taken: u64,
 }
@@ -150,10 +151,10 @@ impl FileSource {
             };
             let start = self.reader.address(placed.data.start + done);
             let continues = done + now < bytes;
-            // SAFETY: `advance` found the packet's bytes in the reader's private memory, in a
-            // record no other slot points into. They are neither moved nor overwritten before
-            // a call of `advance` that may move, which `fill` makes only when the program has
-            // given every slot back; and the queue that holds the ring holds the reader too.
+            // SAFETY: `advance` found the packet's bytes in the reader's private memory, in a record that
+            // no other slot points into. They are neither moved nor overwritten before a call of `advance`
+            // that may move them, which `fill` makes only when the program has given every slot back. The
+            // queue that holds the ring holds the reader, too.
             unsafe { ring.point(index, start, now as u16, continues) };
             *ring.meta_mut(index) = meta;
             if !continues {
@@ -176,7 +177,7 @@ impl FileSource {
 }
 
 impl Backend for FileSource {
-    /// Fills the ring from the file. The sync after the one that returned the last packets reports the error.
+    /// Fills the ring from the file. After the last packets, the next sync reports the error.
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         let mut new_slots = 0;
         if self.failure.is_none() {

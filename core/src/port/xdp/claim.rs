@@ -1,4 +1,4 @@
-//! The claim of a port: which packets its sockets get.
+//! The claim of a port on the packets that its sockets receive.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -13,28 +13,27 @@ use crate::xdp::resident::{
 };
 use crate::xdp::stamp::Stamp;
 
-/// Gives packets to a port's sockets. When the port ends, or its process is killed, the host gets them
-/// again.
+/// Gives packets to a port's sockets. When the port is closed, or its process is killed, the packets return
+/// to the host.
 #[derive(Debug)]
 pub(super) struct Claim {
-    // Dropped before the stage: nothing is taken any more when its place is free.
+    // Dropped before the stage: nothing is taken any more when the stage is free.
     way: Way,
     stage: Stage,
-    /// Queues whose packets come.
+    /// Queues whose packets are taken.
     queues: Vec<u32>,
 }
 
 #[derive(Debug)]
 enum Way {
-    /// Everything that no other claim takes, without a program of ours: the shortest path.
+    /// Takes all packets that no other claim takes, without a program of its own: the shortest path.
     Direct(Direct),
-    /// A program of ours takes the packets that the filter matches, or all packets with a time.
+    /// A program of its own takes the packets that match the filter, or all packets with timestamps.
     Program { sockets: OwnedFd, program: OwnedFd },
 }
 
 impl Claim {
-    /// Makes a claim without sockets, which takes nothing yet. The stamp will be in front of each
-    /// packet.
+    /// Makes a claim without sockets, which takes nothing yet. The stamp will be in front of each packet.
     pub(super) fn new(
         name: &PortName,
         resident: &Arc<Resident>,
@@ -55,7 +54,7 @@ impl Claim {
         Ok(Self { way: Way::Program { sockets, program }, stage, queues: Vec::new() })
     }
 
-    /// Begins to take packets of the queues that have joined.
+    /// Starts taking packets of the queues that have joined.
     pub(super) fn begin(&self) -> Result<()> {
         match &self.way {
             Way::Direct(_) => Ok(()),
@@ -76,8 +75,8 @@ impl Claim {
         Ok(())
     }
 
-    /// Stops taking a queue's packets. The last queue ends the claim by a mark in memory, which needs no
-    /// privilege.
+    /// Stops taking a queue's packets. The last queue ends the claim by a mark in shared memory, which
+    /// needs no privilege.
     pub(super) fn leave(&mut self, queue: u32) -> Result<()> {
         self.queues.retain(|&ours| ours != queue);
         if self.queues.is_empty() {

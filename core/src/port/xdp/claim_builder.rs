@@ -1,7 +1,7 @@
-//! Opens a port whose packets come to its rings: by a socket for each queue, or as copies.
+//! Opens a port that receives packets into its rings: with one socket per queue, or as copies.
 //!
-//! Copies serve where they are faster than sockets, and for queues that the socket of another port has: the
-//! kernel gives a queue to one AF_XDP socket.
+//! Copies are used if they are faster than sockets, and for queues with a socket of another port: the
+//! kernel gives a queue to only one AF_XDP socket.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,12 +32,12 @@ use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, Xsk, XskConfig, buffer_bytes};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 
-/// The timeout of attempts to bind to a queue that another socket has: it may be closing.
+/// Maximum time of attempts to bind to a queue that another socket has: it may be closing.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
-/// The timeout if other ports take packets of the queue: one of them may keep its socket.
+/// The maximum if other ports take packets of the queue: one of them may keep its socket.
 const RETRY_TIMEOUT_WITH_OTHERS: Duration = Duration::from_millis(100);
 
-/// Opens a port whose packets come to its rings.
+/// Opens a port that receives packets into its rings.
 pub(super) fn take(
     name: &PortName,
     config: &XdpConfig,
@@ -45,7 +45,7 @@ pub(super) fn take(
     options: &OpenOptions,
 ) -> Result<Port> {
     let mut watch = InterfaceWatch::over(name, interface, options.usage)?;
-    // Sending without copying takes a program of ours on the interface, too, with most drivers.
+    // With most drivers, sending without copying also needs a program of ours on the interface.
     let by_card = config.stamp == Stamp::Driver && options.usage.receives();
     let obstacle =
         || metadata_obstacle(interface).or_else(|| card_clock::xdp_obstacle(&interface.name));
@@ -79,7 +79,7 @@ pub(super) fn take(
     builder.open()
 }
 
-/// The parts of a port while it is opened.
+/// The parts of a port that is being opened.
 struct ClaimBuilder<'a> {
     name: &'a PortName,
     config: &'a XdpConfig,
@@ -90,14 +90,14 @@ struct ClaimBuilder<'a> {
     queues: RangeInclusive<u32>,
     watch: Arc<InterfaceWatch>,
     fallbacks: Vec<Fallback>,
-    /// The metadata in front of each packet.
+    /// The stamp in front of each packet.
     stamp: Stamp,
     promiscuous: Option<Arc<Promiscuous>>,
 }
 
 impl ClaimBuilder<'_> {
-    /// Opens the port the fastest way: by sockets without copying, by copies, by sockets with copying; or the
-    /// way that was asked for. Where another socket has one of the queues, by copies.
+    /// Opens the port with the fastest method, or the requested one: sockets without copying, copies,
+    /// sockets with copying. If another socket has one of the queues, uses copies.
     fn open(mut self) -> Result<Port> {
         let mut others = self.others()?;
         let timeout = if others.is_empty() { RETRY_TIMEOUT } else { RETRY_TIMEOUT_WITH_OTHERS };
@@ -118,7 +118,7 @@ impl ClaimBuilder<'_> {
             };
             match self.by_copies(Some(fallback)) {
                 Ok(port) => return Ok(port),
-                // Sockets may work, as before Linux 5.18.
+                // Sockets may work, as on kernels before 5.18.
                 Err(error) => {
                     self.fallbacks.push(Fallback::new("copy ring", "af_xdp", error.to_string()));
                 }
@@ -143,11 +143,11 @@ impl ClaimBuilder<'_> {
         if by_live {
             leaves_by(interface, None)?;
         }
-        // One for each queue, before any socket: a sender that fails leaves nothing.
+        // One for each queue, before any socket: if a sender fails, nothing is left behind.
         let open = |_| LiveQueue::new(open_sender(DEFAULT_RING, None, interface, true)?, interface);
         let live = by_live.then(|| self.queues.clone().map(open).collect::<Result<Vec<_>>>());
         let mut live = live.transpose()?.map(Vec::into_iter);
-        // In copy mode the kernel puts packets into whatever there is.
+        // In copy mode the kernel writes packets into frames of any size.
         let by_card = match (bind, receives) {
             (Some(BindMode::Copy), _) | (_, false) => 0,
             _ => buffer_bytes(None, &interface.name, interface.mtu),
@@ -163,7 +163,7 @@ impl ClaimBuilder<'_> {
         let mut opened = Vec::new();
         for number in self.queues.clone() {
             let sends = by_live || self.watch.sends(number);
-            // A socket has one ring at least.
+            // A socket needs at least one ring.
             let sends_itself = sends && !(by_live && receives);
             let xsk = XskConfig {
                 interface: interface.name.clone(),
@@ -192,7 +192,7 @@ impl ClaimBuilder<'_> {
                 fallbacks.push(Fallback { from, to, reason, detail });
             }
             let (rx, tx) = (rings.receive(receives)?, rings.transmit(sends)?);
-            // Busy polling drives the queue by looking for packets.
+            // Busy polling drives the queue by polling for packets.
             let latency = latency.filter(|_| config.busy_poll.is_none());
             let live = live.as_mut().and_then(Iterator::next).map(TxPath::Live);
             let queue = XdpQueue {
@@ -220,7 +220,7 @@ impl ClaimBuilder<'_> {
                         `sluice detach` where the XDP program stays";
             self.watch.limit(room, then, interface.mtu);
         }
-        // All are open: now packets may come.
+        // All are open, so packets may arrive now.
         if let Some(claim) = &claim {
             let mut claim = claim.lock().unwrap_or_else(PoisonError::into_inner);
             opened
@@ -241,7 +241,7 @@ impl ClaimBuilder<'_> {
     /// Returns the other owners that take packets of our queues.
     ///
     /// # Errors
-    /// Another owner has all packets, and this port wants all, too.
+    /// Another owner has all packets, and this port requests all of them, too.
     fn others(&self) -> Result<Vec<Owner>> {
         let claims = self.resident.claims()?;
         if self.options.usage.receives() {
@@ -252,14 +252,14 @@ impl ClaimBuilder<'_> {
         Ok(owners.filter(take).collect())
     }
 
-    /// Returns the reason not to try zero-copy; none where the kernel does not tell (before 6.3).
+    /// Returns the reason not to try zero-copy. None if the kernel does not report it (before 6.3).
     fn lacks_zero_copy(&self) -> Option<String> {
         let abilities = link::xdp_abilities(None, self.interface).ok()??;
         let lacks = !abilities.zero_copy();
         lacks.then(|| format!("the driver of {} has no zero-copy", self.interface.name))
     }
 
-    /// Returns true if no option requires sockets: the port only receives, and shares no pool.
+    /// Returns true if no option requires sockets, and the port only receives and shares no pool.
     fn needs_no_socket(&self) -> bool {
         self.config.method.is_none()
             && self.options.usage == Use::Receive
@@ -270,8 +270,8 @@ impl ClaimBuilder<'_> {
             && self.resident.mode() == Mode::Native
     }
 
-    /// Returns true if copies can replace a socket: another owner has a queue, and the user asked
-    /// for packets, not a socket.
+    /// Returns true if copies can replace a socket: another owner has a queue, and the user requested
+    /// packets, not a socket.
     fn may_copy(&self, error: &Error) -> bool {
         let socket = self.config.method == Some(XdpMethod::Sockets)
             || matches!(self.name.option("mode"), Some("zero-copy" | "copy"));
@@ -311,7 +311,7 @@ impl ClaimBuilder<'_> {
     }
 }
 
-/// The fallback to copies because another port's socket has a queue.
+/// Returns the fallback to copies because another port's socket has a queue.
 fn beside(others: &[Owner], error: &Error) -> Fallback {
     let reason = match others.first() {
         Some(owner) => format!("{} has the queue, and a queue has one socket", who(owner)),
@@ -320,12 +320,12 @@ fn beside(others: &[Owner], error: &Error) -> Fallback {
     Fallback::new("af_xdp", "copy ring", reason)
 }
 
-/// The fallback of a port that gets no times of the card.
+/// Returns the fallback of a port that gets no timestamps from the card.
 fn no_card_clock(reason: String) -> Fallback {
     Fallback::new("hardware timestamps", "xdp timestamps", reason)
 }
 
-/// Describes a queue's packets, and their times.
+/// Describes a queue's packets and their timestamps.
 fn described(interface: &link::Interface, stamp: Stamp) -> Interface {
     let comment = match stamp {
         Stamp::None => "packets taken by XDP",
@@ -337,7 +337,7 @@ fn described(interface: &link::Interface, stamp: Stamp) -> Interface {
     described_packets(interface, comment)
 }
 
-/// Bytes of a buffer that a whole frame fits in, or a part of one where frames may have several.
+/// Returns the size of a buffer for a whole frame, or for a part of one if frames may have several buffers.
 pub(super) fn bytes_for_a_frame(mtu: u32, frags: bool) -> u32 {
     let frame_bytes = mtu.saturating_add(MAX_HEADER_BYTES);
     if frags || frame_bytes <= 2048 - HEADROOM_BYTES { 2048 } else { 4096 }
@@ -350,11 +350,11 @@ pub(super) fn requirements_of(
     buffer_bytes: u32,
 ) -> PoolRequirements {
     let frames = if receives { config.frames } else { 0 } + if sends { config.slots } else { 0 };
-    // Sending without copying may take some frames more for the fill ring.
+    // Sending without copying may need some more frames for the fill ring.
     PoolRequirements::of_queues(queues, frames + 64, buffer_bytes)
 }
 
-/// Returns the mode of a port: that of its slowest queue.
+/// Returns the mode of a port, which is that of its slowest queue.
 fn slowest(attached: Mode, binds: &[BindMode]) -> &'static str {
     match attached {
         Mode::Skb => "skb",

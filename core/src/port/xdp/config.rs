@@ -13,31 +13,31 @@ use crate::xdp::{BindMode, BusyPoll, Mode};
 pub(super) struct XdpConfig {
     pub action: Action,
     pub mode: ModeWish,
-    /// The mode of binding, if only one is wanted.
+    /// The mode of binding, if only one is allowed.
     pub bind: Option<BindMode>,
     pub method: Option<XdpMethod>,
     pub send: SendPath,
     /// True if packets for other hosts are received, too.
     pub promiscuous: bool,
-    /// The clock of packets' times, in XDP.
+    /// The clock of packets' timestamps, in XDP.
     pub stamp: Stamp,
-    /// The most bytes of a packet that are kept, if not all.
+    /// Maximum number of bytes kept of a packet, if limited.
     pub snaplen: Option<u32>,
-    /// Buffers of a queue: in its ring's slots, and the rest at the kernel.
+    /// Number of buffers of a queue: those in its ring's slots and those that the kernel holds.
     pub frames: u32,
-    /// Cells of a ring of copies, if not the default.
+    /// Number of cells of a ring of copies, if not the default.
     pub cells: Option<u32>,
-    /// Slots in the ring.
+    /// Number of slots in the ring.
     pub slots: u32,
     pub busy_poll: Option<BusyPoll>,
 }
 
-/// How packets come to the port.
+/// The method by which packets reach the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum XdpMethod {
-    /// By AF_XDP sockets.
+    /// AF_XDP sockets.
     Sockets,
-    /// By rings that the program copies them into.
+    /// Rings into which the program copies packets.
     Copies,
 }
 

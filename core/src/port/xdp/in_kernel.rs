@@ -1,4 +1,5 @@
-//! Counting in the kernel: the program drops, passes or forwards packets, and the port reads its counters.
+//! Counting in the kernel: the program drops, passes or forwards packets, and the port reads the program's
+//! counters.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,7 +29,7 @@ use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET, Readiness, Ring};
 
 /// The interval of reads of the counters.
 const COUNT_INTERVAL: Duration = Duration::from_millis(10);
-/// The time that a packet takes through the program, at most.
+/// Maximum time that a packet takes through the program.
 const DRAIN_TIME: Duration = Duration::from_millis(2);
 /// The interval of checks of the interface.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -38,7 +39,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 struct InKernel {
     resident: Arc<Resident>,
     presence: LinkState,
-    /// The interface was up at the last check.
+    /// True if the interface was up at the last check.
     up: bool,
     action: Action,
     /// The stage, until receiving is stopped.
@@ -49,14 +50,14 @@ struct InKernel {
     taken_at: Instant,
     kept: Kept,
     checked: Instant,
-    /// The interface is down, and a wait has reported it.
+    /// True if the interface is down, and a wait has reported it.
     down: bool,
 }
 
-/// Resources that are held as long as packets are forwarded in the kernel.
+/// Resources held as long as packets are forwarded in the kernel.
 #[derive(Debug, Default)]
 struct Kept {
-    /// The interface that they leave by, and the program there.
+    /// The interface through which packets leave, and the program on it.
     pub target: Option<(LinkState, Resident)>,
     /// Counts the results of redirects, if packets are redirected.
     pub redirects: Option<RedirectSender>,
@@ -64,7 +65,7 @@ struct Kept {
 }
 
 impl InKernel {
-    /// Returns the counts of the stage, the last ones after receiving was stopped.
+    /// Returns the stage's counters, or the last ones after receiving was stopped.
     fn tally(&self) -> Counters {
         match &self.stage {
             Some(stage) => stage.tally(),
@@ -72,7 +73,7 @@ impl InKernel {
         }
     }
 
-    /// Returns packets and bytes so far.
+    /// Returns the number of packets and bytes so far.
     fn counted(&self) -> (u64, u64) {
         let tally = self.tally();
         match self.action {
@@ -82,10 +83,10 @@ impl InKernel {
     }
 }
 
-/// Waits until packets have been counted. It reads the counters at intervals, because constant reads would
-/// slow down the program, which writes them.
+/// The wait ends when packets have been counted. It reads the counters at intervals, because constant reads
+/// would slow down the program, which writes them.
 impl Backend for InKernel {
-    /// Checks the interface and the program on it, and those that packets leave by.
+    /// Checks the interface and its program, and those through which packets leave.
     fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
         self.up = self.presence.look()?.up;
@@ -109,7 +110,7 @@ impl Backend for InKernel {
         self.last.is_some() && self.counted() == self.taken
     }
 
-    /// Gives the packets to the host.
+    /// Returns the packets to the host.
     fn stop_rx(&mut self) -> Result<()> {
         if let Some(stage) = self.stage.take() {
             stage.stop();
@@ -151,11 +152,11 @@ impl Backend for InKernel {
     }
 }
 
-/// Options for packets that come to the port.
+/// Options for packets that reach the port.
 const FOR_PACKETS: &[&str] =
     &["method", "send", "ring_size", "slots", "snaplen", "timestamp", "busy_poll"];
 
-/// Rejects options that have no effect where packets are only counted.
+/// Rejects options that have no effect if packets are only counted.
 pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
     let how = match name.option("action") {
         Some(action) => format!("action={action}"),
@@ -167,7 +168,7 @@ pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
              filter= which packets"
         )));
     }
-    // `timestamp=off` is what such a port does.
+    // `timestamp=off` describes what such a port does.
     let unused =
         |key: &str| name.option(key).is_some_and(|value| (key, value) != ("timestamp", "off"));
     match FOR_PACKETS.iter().find(|key| unused(key)) {
@@ -180,17 +181,18 @@ pub(super) fn refuse_unused(name: &PortName) -> Result<()> {
 }
 
 impl Port {
-    /// Opens a port whose packets leave by the interface of another, in the kernel: those that match its
-    /// filter, or all. Both names are of `xdp:` ports. Its one queue only counts them
-    /// ([`take_kernel_counters`](Queue::take_kernel_counters)). Wait for it, call `sync_rx` and close it
-    /// like others; when it is dropped, or its process is killed, the host gets the packets again. The other
-    /// interface's counters tell what it did not send. If it is removed the port fails.
+    /// Opens a port that forwards packets to the interface of another port, in the kernel: the packets that
+    /// match its filter, or all. Both names are of `xdp:` ports. The port's only queue counts the packets
+    /// ([`take_kernel_counters`](Queue::take_kernel_counters)). Wait for it, call `sync_rx` and close it like
+    /// others. When it is dropped, or its process is killed, the packets return to the host. Packets that
+    /// could not be sent are in the counters of the other interface. If that interface is removed, the port
+    /// fails.
     ///
-    /// Needs Linux 5.10 and a driver that sends packets that XDP redirects to it (`ndo_xdp_xmit`). Most
-    /// drivers do so only while a program is attached, so one is.
+    /// Needs Linux 5.10 and a driver that sends packets redirected by XDP (`ndo_xdp_xmit`). Most drivers do
+    /// so only while a program is attached, so this attaches one.
     ///
     /// # Errors
-    /// As [`open`](Self::open); another owner has all packets of the interface already.
+    /// As [`open`](Self::open); also if another owner already has all packets of the interface.
     pub fn redirect(from: &PortName, to: &PortName, options: &OpenOptions) -> Result<Self> {
         let config = XdpConfig::of(from)?;
         refuse_unused(from)?;
@@ -206,7 +208,7 @@ pub(super) fn described_packets(interface: &link::Interface, comment: &str) -> I
     Interface { snaplen: u16::MAX.into(), ..described(&*interface.name, comment) }
 }
 
-/// Opens a port whose packets go out by the interface `target`.
+/// Opens a port whose packets leave through the interface `target`.
 fn redirect(
     name: &PortName,
     config: &XdpConfig,
@@ -214,7 +216,7 @@ fn redirect(
     (to, target): (&PortName, link::Interface),
 ) -> Result<Port> {
     let filter = name.filter(LINKTYPE_ETHERNET)?;
-    // The resident program itself forwards everything; a filter needs a program.
+    // The resident program itself can forward everything; a filter needs a program.
     let places = if filter.is_some() { FILTERED } else { FORWARD..FORWARD + 1 };
     let work = KernelWork { name, config, filter, action: Action::Forward, places };
     work.open("redirect", source, |work, resident, stage, source| {
@@ -232,7 +234,7 @@ fn redirect(
     })
 }
 
-/// Opens a port whose packets stay in the kernel, counted: one queue, whatever the interface has.
+/// Opens a port that counts packets in the kernel. It has one queue, for all queues of the interface.
 pub(super) fn count(
     name: &PortName,
     config: &XdpConfig,
@@ -240,7 +242,7 @@ pub(super) fn count(
     inspect: Option<&dyn Inspect>,
 ) -> Result<Port> {
     let (filter, action) = (name.filter(LINKTYPE_ETHERNET)?, config.action);
-    // A program that inspects all packets stands before the claims that take some.
+    // A program that inspects all packets runs before the claims that take some of them.
     let places = match (action, &filter, inspect) {
         (_, Some(_), _) => FILTERED,
         (Action::Drop, None, Some(_)) => WHOLE,
@@ -257,18 +259,18 @@ pub(super) fn count(
     })
 }
 
-/// A task of the kernel with the packets of a port.
+/// A task for the kernel with the packets of a port.
 struct KernelWork<'a> {
     name: &'a PortName,
     config: &'a XdpConfig,
     filter: Option<Filter>,
     action: Action,
-    /// Places in the chain that its program may have.
+    /// Range of stages that its program may take.
     places: Range<u32>,
 }
 
 impl KernelWork<'_> {
-    /// Opens the port; `prepare` makes the stage's program, if it needs one.
+    /// Opens the port. `prepare` makes the stage's program, if it needs one.
     fn open(
         self,
         method: &'static str,
@@ -304,7 +306,7 @@ impl KernelWork<'_> {
             taken_at: Instant::now(),
             kept,
             checked: Instant::now(),
-            // The first wait reports an interface that is down already.
+            // The first wait reports an interface that is already down.
             down: false,
         };
         let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);

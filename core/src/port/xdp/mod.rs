@@ -1,5 +1,5 @@
 //! `xdp:`, packets that an XDP program takes from an interface before the host's stack sees them. Packets
-//! that the filter does not match stay with the host.
+//! that do not match the filter stay with the host.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
@@ -17,14 +17,14 @@
 //! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
 //!
 //! Packets arrive by one of two methods. AF_XDP sockets (`af_xdp`) pass the driver's own buffers if the
-//! driver can (zero-copy), share pools, swap buffers, and send. If the driver cannot, the kernel copies each
-//! packet after the program has run, in a dozen function calls. The program itself copies faster, into rings
-//! like those of `mirror:` (`ring`). So a port that only receives, in native mode and without zero-copy, uses
-//! rings, unless `method`, `mode`, `busy_poll` or a pool of its own asks for sockets.
+//! driver can (zero-copy), share pools, swap buffers, and send. If the driver cannot, the kernel copies
+//! each packet after the program has run, in a dozen function calls. The program itself copies faster, into
+//! rings like those of `mirror:` (`ring`). So a port that only receives, in native mode and without
+//! zero-copy, uses rings, unless `method`, `mode`, `busy_poll` or a pool of its own requires sockets.
 //!
 //! virtio_net has more queues while a native program is attached, for packets that XDP sends. A port
-//! receives by these too, and sends by the others, which it shares with the host: a queue that only receives
-//! has no transmit ring.
+//! receives on these, too, and sends on the others, which it shares with the host: a queue that only
+//! receives has no transmit ring.
 //!
 //! A queue has one socket. If another port has it already, the port uses rings. With different filters,
 //! up to 12 ports take different packets of one interface, and 4 without a filter, on different queues.
@@ -68,7 +68,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         in_kernel::refuse_unused(name)?;
     }
     netns::run_in(netns, || {
-        // If that fails, the caller that needs other settings reports it.
+        // If it fails, the caller that needs other settings reports that.
         let _ = nic::restore_interrupts(&interface);
         match config.action {
             Action::Take => claim_builder::take(name, &config, &interface, options),
@@ -77,8 +77,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     })
 }
 
-/// Returns the pool requirements of a port that receives or sends. The number of queues that a
-/// driver adds with a program is not known before: as many as CPUs, if they have room.
+/// Returns the pool requirements of a port that receives or sends. The number of queues that a driver adds
+/// for a program is not known in advance: one per CPU, if the driver has room.
 pub(super) fn requirements(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
     let config = XdpConfig::of(name)?;
     let netns = options.netns.as_deref();

@@ -2,29 +2,29 @@
 //!
 //! A socket wakes a sleeper with each packet. So while packets arrive, a reader that only records or counts
 //! sleeps by time: as long as an eighth of the ring takes to fill at the current rate. While no packets
-//! arrive it waits for the socket.
+//! arrive, it waits on the socket.
 
 use std::time::{Duration, Instant};
 
-/// The shortest nap, for each packet that the ring has room for: at a million packets a second the ring is
-/// full after 20 naps. At higher rates the reader does not nap at all.
+/// The minimum nap per packet that the ring has room for: at a million packets per second the ring is full
+/// after 20 naps. At higher rates the reader does not nap at all.
 const MIN_NAP_A_PACKET: Duration = Duration::from_nanos(50);
-/// The longest nap, for each packet: the ring is full at its end if packets suddenly come at two million a
-/// second.
+/// The maximum nap per packet that the ring has room for: the ring is full at its end if packets suddenly
+/// arrive at two million per second.
 const MAX_NAP_A_PACKET: Duration = Duration::from_nanos(500);
-/// The part of the ring that may fill during a nap.
+/// The reciprocal of the part of the ring that may fill during a nap.
 const SHARE: u32 = 8;
 
-/// The naps of one reader.
+/// Decides the naps of one reader.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Packets that the ring has room for.
+    /// Number of packets that the ring has room for.
     room: u32,
     shortest: Duration,
     longest: Duration,
     nap: Duration,
     looked: Instant,
-    /// Nothing came in the longest nap.
+    /// True if no packets arrived in the longest nap.
     idle: bool,
 }
 
@@ -36,7 +36,7 @@ impl Pace {
         Self { room, shortest, longest, nap: shortest, looked: now, idle: true }
     }
 
-    /// Records that a look has found `packets` packets.
+    /// Records that a poll has found `packets` packets.
     pub(super) fn found(&mut self, packets: u32, now: Instant) {
         let since = now.saturating_duration_since(self.looked);
         self.looked = now;
@@ -55,18 +55,18 @@ impl Pace {
         self.nap = if bearable < self.shortest { Duration::ZERO } else { grown.min(bearable) };
     }
 
-    /// Returns the time of the next look.
+    /// Returns the time of the next poll.
     pub(super) fn next_look(&self) -> Instant {
         self.looked + self.nap
     }
 
-    /// Returns the length of a nap from now on; none if the socket wakes the reader.
+    /// Returns the length of a nap that begins now. None if the socket wakes the reader.
     pub(super) fn nap(&self, now: Instant) -> Option<Duration> {
         let naps = !self.idle && !self.nap.is_zero();
         naps.then(|| self.next_look().saturating_duration_since(now))
     }
 
-    /// Returns true if packets come so fast that the reader should spin.
+    /// Returns true if packets arrive so fast that the reader should spin.
     pub(super) fn is_busy(&self) -> bool {
         self.nap.is_zero()
     }
@@ -82,8 +82,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Looks whenever it is time, while packets come at these rates, for a time each. Returns looks,
-    /// sleeps at the socket, and the most packets that were in the ring.
+    /// Polls whenever it is time, while packets arrive at these rates, each for a time. Returns the number
+    /// of polls, of sleeps at the socket, and the maximum number of packets in the ring.
     fn play(latency: Duration, phases: &[(f64, f64)]) -> (u32, u32, u32) {
         let start = Instant::now();
         let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
@@ -96,7 +96,7 @@ mod tests {
                 let nap = pace.nap(at(now));
                 let step = match nap {
                     Some(nap) => nap.as_secs_f64().max(1e-6),
-                    // Looking again and again, or asleep until the next packet.
+                    // Polls repeatedly, or sleeps until the next packet.
                     None if pace.is_busy() => 1e-5,
                     None if pps == 0.0 => end - now,
                     None => 1.0 / pps,

@@ -1,4 +1,4 @@
-//! One queue of an `xdp:` port: an AF_XDP socket and the claim that its packets come by.
+//! One queue of an `xdp:` port: an AF_XDP socket, and the claim that gives it packets.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,26 +16,26 @@ use crate::xdp::resident::Resident;
 use crate::xdp::{State, XskReceiver, XskSender, XskSocket, XskStatistics};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
-/// The time that a packet takes to the socket, at most.
+/// Maximum time that a packet takes to the socket.
 const DRAIN_TIME: Duration = Duration::from_millis(5);
 
-/// The times of looks for packets.
+/// When a queue polls for packets.
 #[derive(Debug)]
 pub(super) enum RxPath {
     /// At each sync and wait.
     AtOnce,
-    /// At times that the reader sets itself.
+    /// At times that the reader chooses.
     Paced {
         pace: Pace,
-        /// Packets that the last look has found, and that were not taken yet.
+        /// Packets that the last poll has found and that were not taken yet.
         found: u32,
-        /// The program spins, whatever that costs.
+        /// True if the program spins, at any cost.
         spinning: bool,
     },
 }
 
 impl RxPath {
-    /// Makes the pace of a ring with room for `room` packets, which may wait there for `latency`.
+    /// Makes the pace of a ring with room for `room` packets, which may wait in it for `latency`.
     pub(super) fn new(room: u32, latency: Option<Duration>) -> Self {
         match latency.filter(|latency| !latency.is_zero()) {
             Some(latency) => {
@@ -46,7 +46,7 @@ impl RxPath {
         }
     }
 
-    /// Looks for packets, unless it is too early. Returns true if there are some.
+    /// Polls for packets, unless it is too early. Returns true if there are any.
     #[inline]
     fn finds_packets(&mut self, receiver: &mut XskReceiver, closed: bool) -> bool {
         match self {
@@ -73,10 +73,10 @@ pub(super) enum TxPath {
     /// The socket's transmit ring.
     Socket {
         sender: XskSender,
-        /// Packets that were still to be sent, or at the kernel, when sending was ended.
+        /// Number of packets that were not sent, or were held by the kernel, when sending ended.
         unsent: u64,
     },
-    /// A thread that runs a program, as of a `live:` port.
+    /// A thread that runs a program, like that of a `live:` port.
     Live(LiveQueue),
 }
 
@@ -101,7 +101,7 @@ impl TxPath {
         }
     }
 
-    /// Sends what it can until `timeout` is over, and nothing more.
+    /// Sends packets until all are sent or `timeout` has expired.
     fn close(&mut self, ring: &mut Ring, timeout: Duration, socket: &XskSocket) -> Result<()> {
         let (sender, unsent) = match self {
             Self::Socket { sender, unsent } => (sender, unsent),
@@ -119,7 +119,7 @@ impl TxPath {
         }
     }
 
-    /// Returns its counts of packets to be sent.
+    /// Returns its counts of packets to send.
     ///
     /// # Errors
     /// As [`Backend::stats`].
@@ -144,7 +144,7 @@ impl TxPath {
 #[derive(Debug)]
 pub(super) struct XdpQueue {
     pub(super) number: u32,
-    /// For messages: "xdp:eth0/0".
+    /// Name for messages: "xdp:eth0/0".
     pub(super) object: String,
     // Dropped before the socket: packets stop, and then the socket closes.
     pub(super) claim: Option<Arc<Mutex<Claim>>>,
@@ -152,15 +152,16 @@ pub(super) struct XdpQueue {
     pub(super) outlet: Option<TxPath>,
     pub(super) socket: Arc<XskSocket>,
     pub(super) watch: Arc<InterfaceWatch>,
-    /// Makes the interface delay interrupts, for busy polling.
+    /// Delays the interface's interrupts, for busy polling.
     pub(super) _deferred: Option<Arc<Deferred>>,
     pub(super) _promiscuous: Option<Arc<Promiscuous>>,
-    /// The program that packets come by. With most drivers sending without copying takes one, too.
+    /// The program that redirects packets to the socket. With most drivers, sending without copying also
+    /// needs it.
     pub(super) resident: Arc<Resident>,
-    /// The next packet tells whether the driver lets the queue be polled.
+    /// True if the next packet will show whether the driver allows polling the queue.
     pub(super) checks_polling: bool,
     pub(super) intake: RxPath,
-    /// Packets that had come at the last check.
+    /// Number of packets that had arrived at the last check.
     pub(super) checked_at: u64,
     pub(super) intake_closed: Option<Instant>,
     pub(super) down: bool,
@@ -184,13 +185,13 @@ impl XdpQueue {
             }
         }
         self.watch.look(self.number, looker).or_else(|error| {
-            // A driver that adds queues with the program takes them away with it.
+            // A driver that adds queues with the program removes them together with it.
             self.check_attached()?;
             Err(error)
         })
     }
 
-    /// Locks the claim, if there is one, for some work.
+    /// Calls `work` with the locked claim, if there is one.
     fn claimed(&self, work: impl FnOnce(&mut Claim) -> Result<()>) -> Result<()> {
         match &self.claim {
             Some(claim) => work(&mut claim.lock().unwrap_or_else(PoisonError::into_inner)),
@@ -212,7 +213,7 @@ impl Backend for XdpQueue {
         }
         let slots = receiver.receive(ring)?.slots;
         if let RxPath::Paced { found, .. } = &mut self.intake {
-            // If nothing could be taken, look again.
+            // If nothing could be taken, poll again.
             *found = if slots == 0 { 0 } else { found.saturating_sub(slots) };
         }
         Ok(slots)
@@ -236,8 +237,8 @@ impl Backend for XdpQueue {
 
     /// Checks the program and the interface.
     fn check(&mut self) -> Result<()> {
-        // Packets prove that the program is attached, and a queue with packets need not wait for
-        // the kernel, which may wait for a lock (rtnl).
+        // Packets prove that the program is attached. So a queue with packets need not wait for the kernel,
+        // which may wait for a lock (rtnl).
         let received = self.received();
         if std::mem::replace(&mut self.checked_at, received) == received {
             self.check_attached()?;
@@ -253,7 +254,7 @@ impl Backend for XdpQueue {
         self.intake_closed.is_some_and(|closed| closed.elapsed() >= DRAIN_TIME)
     }
 
-    /// Gives the queue's packets to the host.
+    /// Returns the queue's packets to the host.
     fn stop_rx(&mut self) -> Result<()> {
         self.intake_closed.get_or_insert_with(Instant::now);
         let number = self.number;
@@ -267,7 +268,7 @@ impl Backend for XdpQueue {
         }
     }
 
-    /// Returns true if live frames send for it.
+    /// Returns true if live frames send its packets.
     fn sends_live(&self) -> bool {
         matches!(self.outlet, Some(TxPath::Live(_)))
     }
@@ -337,8 +338,8 @@ impl Backend for XdpQueue {
 
 impl Drop for XdpQueue {
     fn drop(&mut self) {
-        // While the socket is open, because afterwards another port may have the queue's entry. If this fails,
-        // closing the socket has the same effect.
+        // While the socket is still open, because afterwards another port may have the queue's entry. If
+        // this fails, closing the socket has the same effect.
         let number = self.number;
         let _ = self.claimed(|claim| claim.leave(number));
     }

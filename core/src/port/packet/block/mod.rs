@@ -11,14 +11,14 @@
 //!     into it             read
 //! ```
 //!
-//! A block's status word is the only thing both sides touch. The kernel fills a block, then
-//! stores USER: from then on the block is ours, packets and headers, to read and to write.
-//! We store KERNEL: from then on it is the kernel's. The kernel closes a block when it is full or
-//! `block_timeout` has passed. While the next block is still ours the kernel has no room: it counts packets
-//! as lost and marks the next block that it fills LOSING.
+//! A block's status word is the only memory that both sides access. The kernel fills a block, then stores
+//! USER: from then on user space owns the block, packets and headers, to read and to write. User space
+//! stores KERNEL: from then on the kernel owns it. The kernel closes a block when it is full or
+//! `block_timeout` has passed. While user space still owns the next block, the kernel has no room: it
+//! counts packets as lost and marks the next block that it fills LOSING.
 //!
-//! Slots point into a block, so it goes back only after the program has released the last of
-//! them. Source: net/packet/af_packet.c, Documentation/networking/packet_mmap.rst.
+//! Slots point into a block, so it goes back only after the program has released the last of them. Source:
+//! net/packet/af_packet.c, Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
 
 #[cfg(all(test, not(loom)))]
@@ -42,18 +42,18 @@ use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::{Mmap, prefetch};
 use sluicegate_base::ring::{Meta, Ring};
 
-/// The offset of the link-layer address behind a packet's header: TPACKET_ALIGN(48).
+/// The offset of the link-layer address after a packet's header: TPACKET_ALIGN(48).
 const SLL_OFFSET: usize = size_of::<tpacket3_hdr>().next_multiple_of(16);
-/// The least distance of the prefetch, which the kernel wrote on another CPU: some short packets ahead. Behind
-/// a long packet it is the next header.
+/// The minimum distance of a prefetch of data that the kernel wrote on another CPU: a few short packets
+/// ahead. After a long packet it is the next header.
 const AHEAD_BYTES: usize = 1024;
-/// The status word within a block, and the header around it.
+/// The offsets of a block's header, and of the status word in a block.
 const HEADER_OFFSET: usize = offset_of!(tpacket_block_desc, hdr);
 const STATUS_OFFSET: usize = HEADER_OFFSET + offset_of!(tpacket_hdr_v1, block_status);
 
 const _: () = {
     assert!(size_of::<tpacket3_hdr>() == 48);
-    // A packet begins behind its address: there is always room for a tag in front of it.
+    // A packet begins after its address, so there is always room for a tag in front of it.
     assert!(size_of::<libc::sockaddr_ll>() >= VLAN_TAG_BYTES);
     assert!(STATUS_OFFSET == 8);
 };
@@ -62,34 +62,34 @@ const _: () = {
 #[derive(Debug)]
 struct BlockInUse {
     block: u32,
-    /// Slots the program has not yet released.
+    /// Number of slots that the program has not released yet.
     slots: u32,
 }
 
-/// The position in the block at the end of `held`.
+/// A position in the last block of `held`.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
-    /// Offset of the next packet's header in the region.
+    /// Offset of the next packet's header in the ring's memory.
     at: usize,
-    /// Packets left to walk.
+    /// Number of packets left to read.
     left: u32,
-    /// Packets lost before the next one.
+    /// Number of packets lost before the next one.
     drops_before: u32,
 }
 
-/// The blocks, and which of them are ours.
+/// The blocks, and which of them user space owns.
 #[derive(Debug)]
 pub(super) struct BlockRing {
     map: Mmap,
     block_bytes: usize,
     blocks: u32,
-    /// The next block the kernel will hand over.
+    /// The next block that the kernel will pass to user space.
     next: u32,
     held: VecDeque<BlockInUse>,
     cursor: Option<Cursor>,
-    /// A loss that is known of but not yet marked at a packet.
+    /// A loss that is known but not marked at a packet yet.
     gap: LossGap,
-    /// The ring's head when we last looked.
+    /// The slot ring's head at the last call.
     head: u32,
     snaplen: u32,
 }
@@ -112,15 +112,15 @@ impl BlockRing {
         };
         let bytes = block_bytes as usize * blocks as usize;
         let map = socket.map_rx_ring(libc::tpacket_versions::TPACKET_V3, request, bytes)?;
-        // SAFETY: this is the kernel's ring, of as many blocks as asked for.
+        // SAFETY: this is the kernel's ring, with the requested number of blocks.
         Ok(unsafe { Self::over(map, block_bytes as usize, blocks, config.snaplen) })
     }
 
-    /// The ring in `map`, which holds at most `snaplen` bytes of each packet for the program.
+    /// Makes the ring in `map`, which shows at most `snaplen` bytes of each packet.
     ///
     /// # Safety
-    /// `map` is `blocks` blocks of `block_bytes` bytes, filled and handed over as described
-    /// above, each header in them leading to packets that lie within their block.
+    /// `map` consists of `blocks` blocks of `block_bytes` bytes, filled and passed as described above. Each
+    /// header in them leads to packets within their block.
     unsafe fn over(map: Mmap, block_bytes: usize, blocks: u32, snaplen: u32) -> Self {
         Self {
             map,
@@ -135,7 +135,7 @@ impl BlockRing {
         }
     }
 
-    /// Returns true if the kernel has handed over a block that was not looked at yet.
+    /// Returns true if the kernel has passed a block that was not read completely.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.cursor.is_some()
@@ -160,15 +160,15 @@ impl BlockRing {
         }
     }
 
-    /// Fills the ring with packets of the blocks that are ours. `lost` is asked how many
-    /// packets were lost when a block says that some were. With `devices` packets belong to these.
+    /// Fills the ring with packets of the blocks that user space owns. Calls `lost` for the number of lost
+    /// packets if a block reports a loss. With `devices`, packets belong to those.
     pub(super) fn fill(
         &mut self,
         ring: &mut Ring,
         devices: Option<(&mut Devices, &Socket)>,
         lost: impl FnMut() -> u32,
     ) -> Filled {
-        // Two loops: packets of one interface pay nothing for those of many.
+        // Two loops, so that ports of one interface do not pay for many.
         match devices {
             None => self.fill_from(ring, |_| None, lost),
             Some((devices, socket)) => {
@@ -213,8 +213,8 @@ impl BlockRing {
         filled
     }
 
-    /// Notes that packets were lost, when the count was read between two blocks: reading it
-    /// takes the LOSING mark from the block being filled.
+    /// Records that packets were lost, if the count was read between two blocks: reading it removes the
+    /// LOSING mark from the block that is being filled.
     pub(super) fn note_loss(&mut self, lost: u32) {
         if lost > 0 {
             let unread = self.blocks - self.held.len() as u32;
@@ -223,9 +223,9 @@ impl BlockRing {
         }
     }
 
-    /// Takes the next block if the kernel has handed it over.
+    /// Takes the next block if the kernel has passed it.
     fn open_next(&mut self, lost: &mut impl FnMut() -> u32) -> Option<Cursor> {
-        // All blocks are ours: the next is the first of them, and its status is USER, too.
+        // User space owns all blocks: the next one is the first of them, and its status is USER, too.
         if self.held.len() == self.blocks as usize {
             return None;
         }
@@ -235,7 +235,7 @@ impl BlockRing {
         self.held.push_back(BlockInUse { block, slots: 0 });
         let start = block as usize * self.block_bytes;
         let header: NonNull<tpacket_hdr_v1> = self.map.at(start + HEADER_OFFSET).cast();
-        // SAFETY: the block is ours (see `ours`), so the kernel does not write its header; the
+        // SAFETY: user space owns the block (see `ours`), so the kernel does not write its header. The
         // header lies within the block and is aligned to 8.
         let (packets, first) = unsafe {
             let header = header.as_ref();
@@ -245,13 +245,13 @@ impl BlockRing {
         drops_before += self.gap.take();
         self.gap.pass();
         if packets == 0 {
-            // Older kernels hand over empty blocks: the mark waits for the next packet.
+            // Older kernels pass empty blocks: the mark is kept for the next packet.
             self.gap.lost += std::mem::take(&mut drops_before);
         }
         Some(Cursor { at: start + first as usize, left: packets, drops_before })
     }
 
-    /// Puts one packet into slots from `tail` on; 0 if it needs more than `room`.
+    /// Puts one packet into slots from `tail` on. Returns 0 if it needs more than `room`.
     #[inline]
     fn place(
         &self,
@@ -262,14 +262,14 @@ impl BlockRing {
         origin: &mut impl FnMut(&libc::sockaddr_ll) -> Option<DeviceOrigin>,
     ) -> u32 {
         let start = self.map.at(cursor.at);
-        // SAFETY: the block is ours, and the kernel has put a header at this offset (the first
-        // from the block's header, the next from the one before), aligned to 8.
+        // SAFETY: user space owns the block, and the kernel has put a header at this offset (the first one
+        // from the block's header, the next one from the previous), aligned to 8.
         let header: &tpacket3_hdr = unsafe { start.cast().as_ref() };
         let (mut bytes, mut wire_bytes) = (header.tp_snaplen, header.tp_len);
         let mut mac = usize::from(header.tp_mac);
         let mut tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
-        // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the block, which is ours. Its
-        // last use is before what is written below.
+        // SAFETY: a sockaddr_ll follows the header at SLL_OFFSET, within the block, which user space owns.
+        // It is last used before the writes below.
         let address: &libc::sockaddr_ll = unsafe { start.add(SLL_OFFSET).cast().as_ref() };
         let pkttype = address.sll_pkttype;
         let (mut vlan_tci, mut vlan_tpid) = (0, 0);
@@ -282,7 +282,7 @@ impl BlockRing {
             interface = origin.number;
             if origin.cooked {
                 let tag = tagged.then_some((vlan_tpid, vlan_tci));
-                // SAFETY: all three are of the packet at `start`, in a block that is ours.
+                // SAFETY: all three belong to the packet at `start`, in a block that user space owns.
                 (mac, bytes, wire_bytes) = unsafe { cook(start, header, address, tag) };
                 tagged = false;
             }
@@ -309,8 +309,8 @@ impl BlockRing {
             },
         };
         let next = cursor.at + header.tp_next_offset as usize;
-        // SAFETY: the block goes back only after its last slot has been released (`give_back`). What is in
-        // front of the packet is behind the header and at most the address, which were read above.
+        // SAFETY: the block goes back only after its last slot has been released (`give_back`). The bytes
+        // in front of the packet are after the header and at most the address, which were read above.
         let slots = unsafe { packet.show(ring, tail, room, self.snaplen) };
         if slots > 0 {
             *cursor = Cursor { at: next, left: cursor.left - 1, drops_before: 0 };
@@ -321,18 +321,18 @@ impl BlockRing {
     #[inline]
     fn status(&self, block: u32) -> RxStatus<'_> {
         let status = self.map.at(block as usize * self.block_bytes + STATUS_OFFSET);
-        // SAFETY: the word lies in the mapping, is aligned to 8, and both sides access it
-        // atomically only (the kernel through its own barriers).
+        // SAFETY: the word lies in the mapping and is aligned to 8. Both sides access it atomically only
+        // (the kernel through its own barriers).
         RxStatus::of(unsafe { status.cast().as_ref() })
     }
 }
 
-/// Puts a cooked header in the place of a packet's link-layer header, as far as that was kept. Returns the
-/// offset of the packet from `start`, its length, and its length on the wire. The header that is read and
-/// the address stay as they are: the same packet may be cooked again where it found no room.
+/// Replaces a packet's link-layer header with a cooked header, as far as it was kept. Returns the offset of
+/// the packet from `start`, its length, and its length on the wire. Leaves `header` and `address`
+/// unchanged, because the same packet may be cooked again if it found no room.
 ///
 /// # Safety
-/// `header` and `address` are those the kernel put at `start`, in a block that is ours.
+/// The kernel put `header` and `address` at `start`, in a block that user space owns.
 #[cold]
 unsafe fn cook(
     start: NonNull<u8>,
@@ -344,9 +344,9 @@ unsafe fn cook(
     let cooked = cooked.bytes();
     let mac = usize::from(header.tp_net) - cooked.len();
     // SAFETY: the network header begins at tp_net, which is 96 or more in a V3 ring (af_packet.c,
-    // tpacket_rcv), so that the bytes in front of it are behind the address; it is at most a link-layer
-    // header from tp_mac, and `admission` lets in as much of each packet at least, so that they are
-    // within the frame, or cut off by the length; the block is ours.
+    // tpacket_rcv), so the bytes in front of it are after the address. It is at most a link-layer header
+    // from tp_mac. `admission` admits at least that much of each packet, so the bytes are within the frame,
+    // or truncated by the length. User space owns the block.
     let front = unsafe { std::slice::from_raw_parts_mut(start.add(mac).as_ptr(), cooked.len()) };
     front.copy_from_slice(cooked);
     let replaced = u32::from(header.tp_net.saturating_sub(header.tp_mac));

@@ -1,5 +1,5 @@
-//! The block ring over ordinary memory, with a mock of the kernel's side: blocks laid out as
-//! net/packet/af_packet.c lays them out, of random packets, released unevenly.
+//! Tests the block ring in ordinary memory, with a mock of the kernel's side: blocks with random packets
+//! and the layout of net/packet/af_packet.c, released unevenly.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -14,7 +14,7 @@ use sluicegate_base::ring::{AtomicU32, Direction, Ordering};
 /// A packet as it was on the wire.
 #[derive(Clone, Debug)]
 struct Wire {
-    /// Without its outer tag.
+    /// Length without the outer tag.
     bytes: usize,
     tag: Option<(u16, u16)>,
     outgoing: bool,
@@ -24,7 +24,7 @@ struct Wire {
 enum Step {
     /// A block's worth of packets arrives.
     Arrive(Vec<Wire>),
-    /// Packets arrive for which there may be no block.
+    /// Packets arrive, for which there may be no block.
     Burst(u8),
     Sync,
     /// The program releases this percentage of its packets.
@@ -33,7 +33,7 @@ enum Step {
     Count,
 }
 
-/// A packet that must come out.
+/// A packet that must be received.
 #[derive(Debug)]
 struct Expected {
     number: u32,
@@ -48,10 +48,11 @@ struct Kernel {
     snaplen: u32,
     next: u32,
     number: u32,
-    /// Drops since the counts were last read, and all drops.
+    /// Number of drops since the counts were last read, and of all drops.
     drops: u32,
     all_drops: u32,
-    /// For each block handed over: which, the packets in it, and those before its end.
+    /// For each block passed to user space: its number, the packets in it, and the number of packets before
+    /// its end.
     handed: VecDeque<(u32, u32, usize)>,
     packets: usize,
 }
@@ -67,7 +68,7 @@ impl Kernel {
         self.status(block).load(Ordering::Acquire) == libc::TP_STATUS_KERNEL
     }
 
-    /// Fills the next block with as many of the packets as fit; drops them if it has none.
+    /// Fills the next block with as many of the packets as fit. Drops them if there is no block.
     fn fill(&mut self, packets: &[Wire], expected: &mut VecDeque<Expected>) {
         let block = self.next;
         if !self.is_ours(block) {
@@ -76,8 +77,7 @@ impl Kernel {
             return;
         }
         let start = block as usize * self.block_bytes;
-        // SAFETY: the block is the kernel's, so all of it is ours to write here; the status
-        // word is left out.
+        // SAFETY: the kernel owns the block, so the mock may write all of it; the status word is left out.
         let bytes = unsafe {
             let after = start + STATUS_OFFSET + 4;
             let length = self.block_bytes - STATUS_OFFSET - 4;
@@ -99,7 +99,7 @@ impl Kernel {
             at += needed;
             count += 1;
         }
-        // SAFETY: the block's header, ours to write but for the status.
+        // SAFETY: the block's header, which the mock may write except for the status.
         unsafe {
             let header: *mut tpacket_hdr_v1 = self.base.add(start + HEADER_OFFSET).cast().as_ptr();
             (*header).num_pkts = count;
@@ -112,11 +112,11 @@ impl Kernel {
         self.handed.push_back((block, count, self.packets));
     }
 
-    /// Blocks are back exactly when all their packets have been released.
+    /// Checks that blocks go back exactly when all their packets have been released.
     fn check_returned(&mut self, released: usize) -> Result<(), TestCaseError> {
         while let Some(&(block, count, end)) = self.handed.front() {
             if !self.is_ours(block) {
-                // Nobody releases the packets of an empty one: it goes back with the next sync.
+                // Nothing releases the packets of an empty block: it goes back with the next sync.
                 prop_assert!(released < end || count == 0, "block {block} is kept too long");
                 break;
             }
@@ -130,8 +130,7 @@ impl Kernel {
     }
 }
 
-/// Where a packet's bytes begin behind its header: TPACKET_ALIGN(68 + 16) - 14, as for
-/// Ethernet.
+/// Offset of a packet's bytes from its header: TPACKET_ALIGN(68 + 16) - 14, as for Ethernet.
 const MAC: usize = 82;
 
 fn packet_bytes(wire: &Wire, snaplen: u32) -> usize {
@@ -139,10 +138,10 @@ fn packet_bytes(wire: &Wire, snaplen: u32) -> usize {
 }
 
 /// # Safety
-/// `packet_bytes` bytes from `at` on are the caller's, and `at` is aligned to 8.
+/// The caller owns `packet_bytes` bytes from `at` on, and `at` is aligned to 8.
 unsafe fn write_packet(at: NonNull<u8>, wire: &Wire, snaplen: u32, number: u32) {
     let kept = wire.bytes.min(snaplen as usize);
-    // SAFETY: as promised by the caller; a tpacket3_hdr and a sockaddr_ll are integers.
+    // SAFETY: guaranteed by the caller; a tpacket3_hdr and a sockaddr_ll are integers.
     unsafe {
         let header: *mut tpacket3_hdr = at.cast().as_ptr();
         header.write(std::mem::zeroed());
@@ -166,14 +165,14 @@ unsafe fn write_packet(at: NonNull<u8>, wire: &Wire, snaplen: u32, number: u32) 
 }
 
 fn untagged(wire: &Wire, number: u32) -> Vec<u8> {
-    // 251 is prime: bytes that stand in the wrong place are other bytes.
+    // 251 is prime: bytes at a wrong position have other values.
     let pattern: [u8; 251] = std::array::from_fn(|i| (i as u32 ^ number.wrapping_mul(31)) as u8);
     let mut bytes = pattern.repeat(wire.bytes.div_ceil(pattern.len()));
     bytes.truncate(wire.bytes);
     bytes
 }
 
-/// The bytes the program must see.
+/// Returns the bytes that the program must see.
 fn on_the_wire(wire: &Wire, number: u32, snaplen: u32) -> Vec<u8> {
     let mut bytes = untagged(wire, number);
     if let Some((tpid, tci)) = wire.tag.filter(|_| bytes.len() >= 12) {
@@ -223,13 +222,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The test's own record, besides the ring.
+/// The test's own record, in addition to the ring.
 struct Trial {
     kernel: Kernel,
     blocks: BlockRing,
     ring: Ring,
     expected: VecDeque<Expected>,
-    /// Packets the ring shows that were checked.
+    /// Number of packets in the ring that were checked.
     shown: usize,
     released: usize,
     marked: u32,
@@ -324,7 +323,7 @@ proptest! {
         for step in &steps {
             trial.run(step)?;
         }
-        // Everything comes out, everything goes back, and one more block closes every gap.
+        // All packets are received, all blocks go back, and one more block closes every gap.
         for _ in 0..1000 {
             trial.run(&Step::Sync)?;
             trial.run(&Step::Release(100))?;

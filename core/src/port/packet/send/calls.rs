@@ -9,38 +9,39 @@ use crate::error::Result;
 use crate::port::packet_socket::Socket;
 use sluicegate_base::ring::Ring;
 
-/// Most slots of a packet: the vectors a message can have (UIO_MAXIOV, linux/uio.h).
+/// Maximum number of slots of a packet: the maximum number of vectors of a message (UIO_MAXIOV,
+/// linux/uio.h).
 const MAX_SLOTS: usize = 1024;
-/// Packets that are sent one per call after the queue has dropped one.
+/// Number of packets that are sent one per call after the queue has dropped one.
 const SINGLE_CALLS: u32 = 32;
 
 /// The messages of one system call: one per packet, with one vector per slot.
 #[derive(Debug)]
 pub(super) struct Calls {
-    /// Most messages of a call.
+    /// Maximum number of messages per call.
     batch: usize,
     /// True if each call sends one packet.
     is_for_one: bool,
-    /// The number of packets still to be sent one per call. sendmmsg does not report the packet at
-    /// which it ended early, and a drop of the queue must be told from a full socket to be counted.
+    /// Number of packets still to be sent one per call. sendmmsg does not report the packet at which it
+    /// ended early, and only a drop by the queue is counted, not a full socket.
     singles: u32,
     messages: Vec<libc::mmsghdr>,
-    /// Slots of each message.
+    /// Number of slots of each message.
     slots: Vec<u32>,
     vectors: Vec<libc::iovec>,
 }
 
-// SAFETY: the pointers in `messages` and `vectors` lead into this value and into the ring given
-// to `send`; they are set anew in each call and never followed outside it.
+// SAFETY: the pointers in `messages` and `vectors` lead into this value and into the ring passed to `send`;
+// they are set again in each call and never followed outside it.
 unsafe impl Send for Calls {}
 
 impl Calls {
-    /// Sends by sendmmsg, at most `batch` packets at a time.
+    /// Sends with sendmmsg, at most `batch` packets at a time.
     pub(super) fn in_batches(batch: u32) -> Self {
         Self::of(batch as usize, false)
     }
 
-    /// Sends by send or sendmsg.
+    /// Sends with send or sendmsg.
     pub(super) fn one_by_one() -> Self {
         Self::of(1, true)
     }
@@ -94,17 +95,17 @@ impl Calls {
         }
     }
 
-    /// Hands the gathered packets to the kernel. Returns how many it took.
+    /// Passes the gathered packets to the kernel. Returns how many it took.
     fn call(&mut self, socket: &Socket) -> io::Result<usize> {
         let fd = socket.fd().as_raw_fd();
         let (messages, count) = (self.messages.as_mut_ptr(), self.messages.len());
-        // SAFETY: `gather` pointed each message at vectors, and those at bytes of slots the
-        // backend owns; all live, none changed during the call.
+        // SAFETY: `gather` pointed each message at vectors, and those at bytes of slots that the backend
+        // owns; all of them are live and unchanged during the call.
         let taken = unsafe { libc::sendmmsg(fd, messages, count as u32, libc::MSG_DONTWAIT) };
         usize::try_from(taken).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Hands the first gathered packet to the kernel.
+    /// Passes the first gathered packet to the kernel.
     fn call_for_one(&mut self, socket: &Socket) -> io::Result<usize> {
         let (fd, flags) = (socket.fd().as_raw_fd(), libc::MSG_DONTWAIT);
         let header = &raw const self.messages[0].msg_hdr;
@@ -126,8 +127,8 @@ impl Calls {
         let batch = if self.singles > 0 { 1 } else { self.batch };
         for packet in ring.pending_tx(from).take(batch) {
             let (first, slots) = (self.vectors.len(), packet.slots() as usize);
-            // One that is longer than a message can be goes alone, cut, and is refused by the
-            // kernel, which counts it.
+            // A packet that is longer than a message can be is sent alone and truncated: the kernel refuses
+            // it, and it is counted.
             if first > 0 && first + slots > self.vectors.capacity() {
                 break;
             }
@@ -137,7 +138,7 @@ impl Calls {
             }));
             // SAFETY: a C struct of integers and pointers; zero is a valid value.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-            // `vectors` never grows beyond its capacity, so the address stays.
+            // `vectors` never grows beyond its capacity, so the address stays valid.
             message.msg_hdr.msg_iov = self.vectors[first..].as_mut_ptr();
             message.msg_hdr.msg_iovlen = self.vectors.len() - first;
             self.slots.push(slots as u32);

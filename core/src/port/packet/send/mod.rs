@@ -1,4 +1,4 @@
-//! Sending: each method takes released packets in order, and goes on where it stopped.
+//! Sending: each method sends released packets in order, and continues where it stopped.
 
 mod calls;
 mod frames;
@@ -20,11 +20,11 @@ use crate::port::rings::TxProgress;
 use crate::port::stats::QueueStats;
 use sluicegate_base::ring::Ring;
 
-/// The time after which a packet that an interface with a carrier drops again and again is given up (the
-/// other end of a veth may have a smaller MTU), because it holds up all packets behind it.
+/// Time after which a packet is given up if an interface with a carrier drops it repeatedly (the other end
+/// of a veth may have a smaller MTU), because it holds up all packets after it.
 const DROP_TIMEOUT: Duration = Duration::from_millis(50);
-/// The most time that counts between two attempts: a stalled thread does not try, and its next attempt may
-/// find room.
+/// Maximum time that is counted between two attempts: a stalled thread makes no attempts, and its next one
+/// may find room.
 const MAX_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The sending side of a socket.
@@ -33,7 +33,7 @@ pub(super) struct SocketSender {
     name: &'static str,
     method: SendMethod,
     progress: RingProgress,
-    /// The interface it sends by.
+    /// The interface through which it sends.
     presence: LinkState,
 }
 
@@ -43,24 +43,24 @@ enum SendMethod {
     Ring(FrameRing),
 }
 
-/// How far a transmit ring has been sent, and how often the kernel dropped.
+/// How much of a transmit ring has been sent, and how often the kernel dropped a packet.
 #[derive(Debug, Default)]
 struct RingProgress {
     tx: TxProgress,
-    /// Attempts that the queue or the driver answered with a drop.
+    /// Attempts that the queueing discipline or the driver answered with a drop.
     rejected: u64,
     /// The drops of the next packet by the interface, if there were any.
     dropped: Option<Dropped>,
 }
 
-/// A packet that was dropped again and again.
+/// A packet that was dropped repeatedly.
 #[derive(Debug)]
 struct Dropped {
     /// The number of packets sent or skipped before it.
     at: u64,
-    /// When it was dropped last.
+    /// When it was last dropped.
     last: Instant,
-    /// The time for which it has been dropped; each attempt counts [`MAX_INTERVAL`] at most.
+    /// The time for which it has been dropped; each attempt counts at most [`MAX_INTERVAL`].
     time: Duration,
 }
 
@@ -73,8 +73,8 @@ impl SocketSender {
         usage: Use,
         fallbacks: &mut Vec<Fallback>,
     ) -> Result<Self> {
-        // A process without the privilege (CAP_NET_ADMIN; since Linux 5.17 CAP_NET_RAW is enough) has no host:
-        // port to forward from, which needs more.
+        // Ignored if it fails: a process without the privilege (CAP_NET_ADMIN; since Linux 5.17 CAP_NET_RAW
+        // suffices) has no host: port to forward from, which needs more.
         let _ = socket.set(libc::SOL_SOCKET, libc::SO_MARK, HOST_MARK, "mark what is sent to");
         if config.bypass {
             let operation = "bypass the queueing discipline of";
@@ -108,18 +108,18 @@ impl SocketSender {
         Ok(Self { name, method, progress, presence: LinkState::of(interface)? })
     }
 
-    /// The name of the method in use.
+    /// Returns the name of the method in use.
     pub(super) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Returns the counts of packets to be sent.
+    /// Returns the counts of packets to send.
     pub(super) fn stats(&self) -> QueueStats {
         QueueStats { rejected: self.progress.rejected, ..self.progress.tx.stats() }
     }
 
-    /// Sends released packets. Returns how many slots are free again. Packets without room in the kernel stay
-    /// for the next call.
+    /// Sends released packets. Returns the number of freed slots. If the kernel has no room for a packet,
+    /// it stays for the next call.
     pub(super) fn send(&mut self, socket: &Socket, ring: &mut Ring) -> Result<u32> {
         let Self { method, progress, presence, .. } = self;
         let before = progress.tx.next;
@@ -137,7 +137,7 @@ impl SocketSender {
         self.progress.tx.is_waiting(ring)
     }
 
-    /// Counts what waits as refused, and unsent.
+    /// Counts waiting packets as refused and unsent.
     pub(super) fn give_up(&mut self, ring: &mut Ring) {
         if let SendMethod::Ring(frames) = &mut self.method {
             frames.take_back();
@@ -146,13 +146,13 @@ impl SocketSender {
     }
 }
 
-/// Why a port that receives too has no ring to send by.
+/// The reason why a port that also receives has no ring for sending.
 const ONE_SOCKET: &str = "a port that receives too has one socket, and its rings would have to be \
                           of one version: use a port that only sends";
-/// Why a loopback interface has none.
+/// The reason why a loopback interface has none.
 const LOOPBACK: &str = "loopback gives frames back before their packets are received";
 
-/// The ring to send by, or the reason why there is none.
+/// Returns the ring for sending, or the reason why there is none.
 fn ring(
     socket: &Socket,
     config: &PacketConfig,
@@ -160,7 +160,8 @@ fn ring(
     usage: Use,
 ) -> Result<Result<FrameRing, String>> {
     if usage == Use::Both {
-        // The first socket would receive the packets of a second: the kernel withholds only a socket's own.
+        // The first socket would receive the second one's packets: the kernel only keeps a socket's own
+        // packets from it.
         return Ok(Err(ONE_SOCKET.into()));
     }
     if interface.loopback {
@@ -177,13 +178,13 @@ fn ring(
 }
 
 impl RingProgress {
-    /// Counts a drop by the queue or the driver. Returns true if the interface has a carrier.
+    /// Counts a drop by the queueing discipline or the driver. Returns true if the interface has a carrier.
     fn rejected(&mut self, target: &Target<'_>) -> Result<bool> {
         self.rejected += 1;
         Ok(target.presence.look()?.running)
     }
 
-    /// Counts another drop of the next packet. Returns for how long it has been dropped.
+    /// Counts another drop of the next packet. Returns how long it has been dropped.
     fn dropped_for(&mut self, now: Instant) -> Duration {
         let at = self.tx.sent + self.tx.refused;
         let time = match &self.dropped {
@@ -206,9 +207,9 @@ struct Target<'a> {
 /// The next step after a system call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failed {
-    /// The queue is full, of the discipline or, past it, of the driver: the packet stays for the
-    /// next sync. The kernel has dropped it if it took it at all, so sending it again sends it
-    /// once (net/packet/af_packet.c, packet_xmit; net/core/dev.c, dev_direct_xmit).
+    /// The queue of the discipline or, if it is bypassed, of the driver is full: the packet stays for the
+    /// next sync. If the kernel took it at all, it has dropped it, so sending it again does not send it
+    /// twice (net/packet/af_packet.c, packet_xmit; net/core/dev.c, dev_direct_xmit).
     Wait,
     /// The packet will never be sent: skip it.
     LeaveOut { too_long: bool },
@@ -217,8 +218,8 @@ enum Failed {
 }
 
 impl Failed {
-    /// Classifies an error; `was_down` is true if this call to send has had an answer of
-    /// [`Again`](Self::Again) already.
+    /// Classifies an error. `was_down` is true if this call to send has already had [`Again`](Self::Again)
+    /// as an answer.
     fn of(
         error: io::Error,
         target: &Target<'_>,
@@ -241,7 +242,7 @@ impl Failed {
             Some(libc::EAGAIN | libc::EINTR) => Ok(Self::Wait),
             Some(libc::EMSGSIZE) => Ok(Self::LeaveOut { too_long: true }),
             Some(libc::EINVAL) => Ok(Self::LeaveOut { too_long: false }),
-            // The socket reports once that the interface was down before.
+            // The socket reports once that the interface was down earlier.
             Some(libc::ENETDOWN) if !std::mem::replace(was_down, true) => Ok(Self::Again),
             Some(libc::ENETDOWN) => Err(target.presence.down()),
             Some(libc::ENXIO | libc::ENODEV) => Err(socket.interface_removed()),

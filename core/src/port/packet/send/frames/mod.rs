@@ -11,20 +11,21 @@
 //!                                    reads here                    be written
 //! ```
 //!
-//! A frame's status word is the only thing both sides touch. We write a packet into a frame and
-//! store SEND_REQUEST. When called, the kernel walks the frames in order from where it stopped, while their
-//! status is SEND_REQUEST. It stores SENDING and passes the frame's pages to the driver without copying them.
-//! When the packet is freed, on any CPU, the kernel stores AVAILABLE: from then on the frame is ours. If a
-//! queue is full, the kernel drops the packet, stores SEND_REQUEST again and stops there. It marks an invalid
-//! frame WRONG_FORMAT and stops there too, at each call. We take back such a frame and those after it, and
-//! write them again without it: their packets stay in the program's ring until the kernel has taken them.
+//! A frame's status word is the only memory that both sides access. User space writes a packet into a frame
+//! and stores SEND_REQUEST. When called, the kernel walks the frames in order from where it stopped, as
+//! long as their status is SEND_REQUEST. It stores SENDING and passes the frame's pages to the driver
+//! without copying them. When the packet is freed, on any CPU, the kernel stores AVAILABLE: from then on
+//! user space owns the frame. If a queue is full, the kernel drops the packet, stores SEND_REQUEST again
+//! and stops there. It marks an invalid frame WRONG_FORMAT and stops there, too, at each call. User space
+//! takes back such a frame and those after it, and writes them again without it: their packets stay in the
+//! program's ring until the kernel has taken them.
 //!
-//! TPACKET_V2, because the send ring of V3 (Linux 4.11) only has a longer header. Without PACKET_LOSS, with
-//! which the kernel skips invalid frames and nobody counts them.
+//! TPACKET_V2, because the send ring of V3 (Linux 4.11) only has a longer header. PACKET_LOSS is off: with
+//! it, the kernel would skip invalid frames without counting them.
 //!
-//! If the packet is still read after the frame became ours, by a veth's peer or another packet socket, the
-//! kernel copies the pages first (since Linux 4.20). A loopback interface does not, so it gets no such ring;
-//! nor does a virtio_net with `napi_tx=off` copy.
+//! If a veth's peer or another packet socket still reads a packet after user space has got its frame back,
+//! the kernel copies the pages first (since Linux 4.20). A loopback interface does not, so it gets no such
+//! ring. A virtio_net with `napi_tx=off` does not copy either.
 //!
 //! Sources: net/packet/af_packet.c (tpacket_snd), Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
@@ -46,20 +47,21 @@ use crate::port::packet_socket::Socket;
 use sluicegate_base::memory::Mmap;
 use sluicegate_base::ring::{Packet, Ring};
 
-/// Where a packet begins in its frame: TPACKET2_HDRLEN without the sockaddr_ll in it.
+/// The offset of a packet in its frame: TPACKET2_HDRLEN without the sockaddr_ll in it.
 const PACKET_OFFSET: usize = size_of::<tpacket2_hdr>().next_multiple_of(16);
-/// The status word within a frame.
+/// The offset of the status word in a frame.
 const STATUS_OFFSET: usize = offset_of!(tpacket2_hdr, tp_status);
-/// The shortest frame. Some room for an MTU that grows.
+/// The minimum size of a frame, with some room for an MTU that grows.
 const MIN_FRAME_BYTES: usize = 2048;
-/// The size of the kernel's allocations: a multiple of all page sizes that exist.
+/// The size of the kernel's allocations: a multiple of all page sizes in use.
 const BLOCK_BYTES: usize = 64 << 10;
-/// The most that a ring takes from the kernel: as much as one to receive has unless told otherwise.
+/// The maximum size of a ring: the default size of a receive ring.
 const MAX_BYTES: usize = 32 << 20;
 
 const _: () = assert!(PACKET_OFFSET == 32 && STATUS_OFFSET == 0);
 
-/// How a ring is divided. A frame never lies in two blocks, for all sizes are powers of two.
+/// The division of a ring into frames. No frame crosses a block boundary, because all sizes are powers of
+/// two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FrameLayout {
     frame_bytes: usize,
@@ -68,8 +70,7 @@ struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// Lays out as many frames as slots, or fewer if they are long, for packets of `packet_bytes`
-    /// bytes.
+    /// Lays out as many frames as slots, or fewer if frames are long, for packets of `packet_bytes` bytes.
     fn of(slots: u32, packet_bytes: usize) -> Self {
         let frame_bytes = (PACKET_OFFSET + packet_bytes).next_power_of_two();
         let frame_bytes = frame_bytes.max(MIN_FRAME_BYTES);
@@ -96,20 +97,20 @@ impl FrameLayout {
     }
 }
 
-/// The result of handing frames over.
+/// The result of passing frames to the kernel.
 #[derive(Debug)]
 enum HandOver {
     /// There may be more to send, and room for it.
     More,
     /// There is nothing to send, or no room for it.
     Done,
-    /// The first packet will not be taken.
+    /// The first packet must not be sent.
     Barred,
-    /// The kernel has stopped for this reason.
+    /// The kernel has stopped because of this error.
     Stopped(io::Error),
 }
 
-/// The frames, and which of them the kernel was asked to send.
+/// The frames, and which of them the kernel was requested to send.
 #[derive(Debug)]
 pub(super) struct FrameRing {
     map: Mmap,
@@ -118,10 +119,10 @@ pub(super) struct FrameRing {
     limits: LengthLimits,
     /// The next frame to write.
     free: usize,
-    /// Frames before it that the kernel was asked to send and has not taken. Their packets are
-    /// those that begin at [`TxProgress::next`](crate::port::rings::TxProgress).
+    /// Earlier frames that the kernel was requested to send and has not taken. Their packets begin at
+    /// [`TxProgress::next`](crate::port::rings::TxProgress).
     asked: usize,
-    /// The slot behind those packets.
+    /// The slot after those packets.
     next: u32,
 }
 
@@ -130,15 +131,15 @@ impl FrameRing {
     pub(super) fn new(socket: &Socket, slots: u32, limits: LengthLimits) -> Result<Self> {
         let layout = FrameLayout::of(slots, limits.most_bytes());
         let map = socket.map_tx_ring(layout.request(), layout.bytes())?;
-        // SAFETY: this is the kernel's ring, of as many frames as asked for.
+        // SAFETY: this is the kernel's ring, with the requested number of frames.
         Ok(unsafe { Self::over(map, layout, limits) })
     }
 
-    /// The ring in `map`.
+    /// Makes the ring in `map`.
     ///
     /// # Safety
-    /// `map` is divided by `layout`, all frames in it are AVAILABLE, and everything that shares it
-    /// hands them over as described above.
+    /// `map` is divided by `layout`, all frames in it are AVAILABLE, and everything that shares it follows
+    /// the protocol described above.
     unsafe fn over(map: Mmap, layout: FrameLayout, mut limits: LengthLimits) -> Self {
         let FrameLayout { frame_bytes, frames, .. } = layout;
         limits.set_room(frame_bytes - PACKET_OFFSET);
@@ -163,7 +164,7 @@ impl FrameRing {
             match failed {
                 Failed::Wait => return Ok(()),
                 Failed::Again => {}
-                // The MTU may have changed, either way: it is looked up once a call.
+                // The MTU may have changed in either direction: it is queried once per call.
                 Failed::LeaveOut { .. } if !std::mem::replace(&mut has_looked, true) => {
                     self.limits.set_mtu(target.presence.look()?.mtu as usize);
                     self.take_back();
@@ -173,7 +174,8 @@ impl FrameRing {
         }
     }
 
-    /// Asks the kernel to send what there is, has `kick` call it, and counts what it has taken.
+    /// Requests sending of the waiting frames, calls the kernel with `kick`, and counts the frames it has
+    /// taken.
     fn hand_over(
         &mut self,
         ring: &Ring,
@@ -189,7 +191,7 @@ impl FrameRing {
             (TxAnswer::Taken, _) => HandOver::More,
             (TxAnswer::Wrong, _) => HandOver::Barred,
             (TxAnswer::Waits, Err(error)) => HandOver::Stopped(error),
-            // The socket has no memory for more until some of it has been sent.
+            // The socket has no memory for more packets until some of them are sent.
             (TxAnswer::Waits, Ok(())) => HandOver::Done,
         }
     }
@@ -201,8 +203,8 @@ impl FrameRing {
         (self.free, self.asked) = (first, 0);
     }
 
-    /// Writes packets into frames until there are no more of either, or a packet comes that may
-    /// not go. That one is left out when it is the first: then those before it have left.
+    /// Writes packets into frames until it runs out of either, or reaches a packet that must not be sent.
+    /// Such a packet is skipped when it is the first one, after the packets before it were sent.
     fn fill(&mut self, ring: &Ring, progress: &RingProgress) {
         if self.asked == 0 {
             self.next = progress.tx.next;
@@ -219,14 +221,14 @@ impl FrameRing {
         }
     }
 
-    /// Puts a packet into the next frame, which is ours.
+    /// Writes a packet into the next frame, which user space owns.
     #[inline]
     fn write(&mut self, packet: &Packet<'_>) {
         let frame = self.map.at(self.free * self.frame_bytes).as_ptr();
         let mut bytes = 0;
         for segment in packet.segments() {
-            // SAFETY: the frame is ours, and no packet that is allowed is longer than the room
-            // behind its header; segments lie in buffers or blocks, never in this mapping.
+            // SAFETY: user space owns the frame, and no allowed packet is longer than the room after the
+            // frame's header. Segments lie in buffers or blocks, never in this mapping.
             unsafe {
                 let to = frame.add(PACKET_OFFSET + bytes);
                 std::ptr::copy_nonoverlapping(segment.as_ptr(), to, segment.len());
@@ -234,13 +236,13 @@ impl FrameRing {
             bytes += segment.len();
         }
         let header: *mut tpacket2_hdr = frame.cast();
-        // SAFETY: the frame begins with its header, which is ours but for the status, and is
+        // SAFETY: the frame begins with its header, which user space owns except for the status, and is
         // aligned to 2048.
         unsafe { (&raw mut (*header).tp_len).write(bytes as u32) };
     }
 
-    /// Counts what the kernel has taken, and says what became of the first frame that it has not,
-    /// or that there is none.
+    /// Counts the frames that the kernel has taken. Returns the state of the first frame that it has not
+    /// taken; `Taken` if there is none.
     fn collect(&mut self, ring: &Ring, progress: &mut RingProgress) -> TxAnswer {
         let first = self.first_asked();
         let answer = |i: usize| self.status((first + i) % self.frames).answer();
@@ -253,12 +255,12 @@ impl FrameRing {
         rest
     }
 
-    /// Returns true if the first packet may not be sent.
+    /// Returns true if the first packet must not be sent.
     fn is_barred(&self, ring: &Ring, progress: &RingProgress) -> bool {
         ring.pending_tx(progress.tx.next).next().is_some_and(|packet| !self.limits.allow(&packet))
     }
 
-    /// Leaves the first packet out: those behind it are to be written anew.
+    /// Skips the first packet. The packets after it are written again.
     fn leave_out(&mut self, ring: &Ring, progress: &mut RingProgress) {
         self.take_back();
         if let Some(packet) = ring.pending_tx(progress.tx.next).next() {
@@ -272,15 +274,15 @@ impl FrameRing {
 
     fn status(&self, frame: usize) -> TxStatus<'_> {
         let status = self.map.at(frame * self.frame_bytes + STATUS_OFFSET);
-        // SAFETY: the word lies in the mapping, is aligned to 2048, and both sides access it
-        // atomically only (the kernel by whole words and barriers).
+        // SAFETY: the word lies in the mapping and is aligned to 2048. Both sides access it atomically only
+        // (the kernel by whole words and barriers).
         TxStatus::of(unsafe { status.cast().as_ref() })
     }
 }
 
-/// Has the kernel take the frames that it is asked to send.
+/// Makes the kernel take the frames that it is requested to send.
 fn kick(socket: &Socket) -> io::Result<()> {
-    // SAFETY: there are no bytes to read; the kernel takes them from the ring.
+    // SAFETY: no bytes are passed; the kernel takes them from the ring.
     let bytes =
         unsafe { libc::send(socket.fd().as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT) };
     if bytes < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

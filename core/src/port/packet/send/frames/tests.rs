@@ -1,6 +1,6 @@
-//! The ring of frames over ordinary memory, with a mock of the kernel's side, as tpacket_snd and
-//! tpacket_destruct_skb of net/packet/af_packet.c play it: packets of all lengths, room that runs
-//! out, packets that it does not like, frees in any order.
+//! Tests the ring of frames in ordinary memory, with a mock of the kernel's side that acts like tpacket_snd
+//! and tpacket_destruct_skb of net/packet/af_packet.c: packets of all lengths, room that runs out, packets
+//! that it rejects, frees in any order.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -21,7 +21,7 @@ enum Step {
     Push(usize, bool),
     /// A sync, in which the kernel has room for this many packets.
     Sync(usize),
-    /// A packet is freed: the one at this place among those that are out.
+    /// A packet is freed: the one at this position among the packets being sent.
     Free(usize),
     /// The waiting packets are given up.
     GiveUp,
@@ -39,9 +39,9 @@ struct Kernel {
     base: NonNull<u8>,
     layout: FrameLayout,
     head: usize,
-    /// Packets it may take before its queue is full.
+    /// Number of packets that it takes before its queue is full.
     room: usize,
-    /// Frames that are out, and what was in them.
+    /// Frames being sent, and their contents.
     out: Vec<(usize, Vec<u8>)>,
     taken: Vec<Vec<u8>>,
 }
@@ -54,7 +54,7 @@ impl Kernel {
 
     fn packet(&self, frame: usize) -> Vec<u8> {
         let start = self.base.as_ptr().wrapping_add(frame * self.layout.frame_bytes);
-        // SAFETY: the frame is the kernel's to read, and holds header and packet.
+        // SAFETY: the kernel may read the frame, which holds header and packet.
         unsafe {
             let bytes = (&raw const (*start.cast::<tpacket2_hdr>()).tp_len).read() as usize;
             assert!(PACKET_OFFSET + bytes <= self.layout.frame_bytes, "{bytes} bytes in a frame");
@@ -62,7 +62,7 @@ impl Kernel {
         }
     }
 
-    /// tpacket_snd. A packet that begins with 0xff is one it does not like.
+    /// Acts like tpacket_snd. It rejects a packet that begins with 0xff.
     fn send(&mut self) -> io::Result<()> {
         let mut sent = false;
         while self.status(self.head).load(Ordering::Acquire) == libc::TP_STATUS_SEND_REQUEST {
@@ -73,7 +73,7 @@ impl Kernel {
                 return Err(io::Error::from_raw_os_error(libc::EINVAL));
             }
             if self.room == 0 {
-                // What it had sent before counts for more than that it stopped.
+                // If it has sent something, it does not report that it stopped.
                 let full = io::Error::from_raw_os_error(libc::ENOBUFS);
                 return if sent { Ok(()) } else { Err(full) };
             }
@@ -87,7 +87,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// tpacket_destruct_skb.
+    /// Acts like tpacket_destruct_skb.
     fn free(&mut self, place: usize) {
         if self.out.is_empty() {
             return;
@@ -98,7 +98,7 @@ impl Kernel {
     }
 }
 
-/// The ring under test, the kernel's side, and what is known of the packets.
+/// The ring under test, the kernel's side, and the expected packets.
 struct Bench {
     frames: FrameRing,
     kernel: Kernel,
@@ -116,7 +116,7 @@ impl Bench {
         let layout = FrameLayout { frame_bytes: 8192, frames: 8, block_bytes: 8192 };
         let map = Mmap::anonymous(layout.bytes()).unwrap();
         let base = map.base();
-        // SAFETY: the mock keeps to the hand-over, and zero is AVAILABLE.
+        // SAFETY: the mock follows the protocol, and zero is AVAILABLE.
         let frames = unsafe { FrameRing::over(map, layout, LengthLimits::new(14, MTU)) };
         let pool = Pool::new(PoolConfig { buffers: 2 * SLOTS, ..PoolConfig::default() }).unwrap();
         Self {
@@ -142,7 +142,7 @@ impl Bench {
         }
     }
 
-    /// As `send`, where the MTU has not changed.
+    /// Acts like `send`, with an unchanged MTU.
     fn sync(&mut self, room: usize) {
         self.kernel.room = room;
         loop {
@@ -160,15 +160,14 @@ impl Bench {
         self.ring.publish(self.ring.before(self.progress.tx.next));
     }
 
-    /// Checks that the program's record matches the events, and that the kernel has taken all it
-    /// can.
+    /// Checks that the program's record matches the events, and that the kernel has taken all it can.
     fn check(&mut self) {
         let kernel = &self.kernel;
         let no_frame = kernel.out.iter().any(|(frame, _)| *frame == kernel.head);
         while let Some(packet) = self.waiting.front() {
             let allowed = (14..=MTU + 14).contains(&packet.bytes.len());
             let goes = packet.liked && allowed;
-            // What the kernel dislikes has to be shown to it, in a frame.
+            // The kernel sees a packet that it rejects only in a frame.
             let shown = self.sent.len() < kernel.taken.len() || !goes && !no_frame;
             if allowed && !shown {
                 break;
@@ -226,7 +225,7 @@ proptest! {
                 Step::GiveUp => bench.give_up(),
             }
         }
-        // In the end all goes.
+        // In the end all packets are sent.
         while !bench.waiting.is_empty() {
             bench.sync(100);
             bench.check();
