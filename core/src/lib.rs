@@ -79,20 +79,20 @@
 //! programs: `receive`, `count_by_protocol`, `generate`, `bridge`, `claim`. They build and parse packets with
 //! the crate `etherparse`; [`headers`] only locates headers.
 //!
-//! The lower layers are crates of their own, each of which depends only on those below it
-//! (docs/design.md). This crate re-exports them as modules.
+//! The lower layers are separate crates, each of which depends only on those below it (docs/design.md). This
+//! crate re-exports the public part of most of them as modules; it does not re-export `memif`.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | [`error`] | errors: the failed operation, its object, the remedy |
 //! | [`units`] | sizes, times and counts as people write them |
 //! | [`headers`] | the positions of a frame's Ethernet, VLAN and IP headers |
-//! | [`memory`] | mappings, the pool of buffers |
-//! | [`ring`] | slots, cursors, metadata, waiting |
+//! | [`memory`] | the pool of buffers |
+//! | [`ring`] | slots, metadata, waiting |
 //! | [`filter`] | pcap-filter expressions as programs, also as eBPF; the eBPF assembler |
-//! | [`mod@file`] | capture files, read and written |
+//! | [`mod@file`] | reading and writing capture files |
 //! | [`link`] | interfaces, their counters, network namespaces, the lab |
-//! | [`nic`] | settings of cards, changed for a time and restored |
+//! | [`nic`] | temporary changes of cards' settings |
 //! | [`xdp`] | AF_XDP: rings shared with the kernel, the pool as its memory; the resident program |
 //! | [`port`] | names, queues, the backends |
 //! | [`control`] | requests to a running command, over a socket |

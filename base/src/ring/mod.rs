@@ -397,7 +397,7 @@ impl<'a> Iterator for Packets<'a> {
 pub enum Wait {
     /// Never sleeps: the shortest delay, but occupies a core.
     Spin,
-    /// Sleeps in poll(2) at once: the least processor time.
+    /// Sleeps in ppoll(2) at once: the least processor time.
     Sleep,
     /// Spins for this time, then sleeps.
     Adaptive(Duration),

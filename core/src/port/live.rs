@@ -3,7 +3,7 @@
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `ring_size` | packets that a queue has room for on the kernel's side, 64 to 65536: rounded up to a power of two | 2048 |
+//! | `ring_size` | packets in a queue's ring on the kernel's side, 64 to 65536, rounded up to a power of two | 2048 |
 //! | `cpu` | the CPU of the first queue's thread; further queues use the CPUs after it | any but the sender's |
 //! | `slots` | slots in the queue's transmit ring, 2 to 16384 | 512 |
 //!

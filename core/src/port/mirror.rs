@@ -3,14 +3,14 @@
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `filter` | a pcap-filter expression: what is copied | everything |
-//! | `snaplen` | most bytes of a packet that are kept | a frame of the interface's MTU |
-//! | `promisc` | packets for other hosts too, while the port is open | on |
-//! | `mode` | `native` or `skb`: this one or none | native where the driver can |
-//! | `ring_size` | packets a queue's ring of copies has room for, a power of two | 16384, or 32 MiB |
+//! | `filter` | a pcap-filter expression: the packets to copy | all |
+//! | `snaplen` | maximum bytes kept of a packet | a frame of the interface's MTU |
+//! | `promisc` | also receives packets for other hosts, while the port is open | on |
+//! | `mode` | `native` or `skb`: only this mode | native if the driver can |
+//! | `ring_size` | packets in a queue's ring of copies, a power of two | 16384, or 32 MiB |
 //! | `slots` | slots in the ring | 512 |
-//! | `timestamp` | `xdp`: taken when it is copied; `off` | `xdp` |
-//! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
+//! | `timestamp` | `xdp`: the time of the copy; `off` | `xdp` |
+//! | `latency` | maximum time that a packet waits for a sleeping reader; 0 wakes it at once | see `OpenOptions` |
 //!
 //! Each port has rings of its own (`xdp/copies`), so a slow reader loses only its own copies. In skb mode one
 //! queue reads the rings of all CPUs. The same holds if the driver runs the program for one queue on several

@@ -7,8 +7,9 @@
 //! | modules | contents |
 //! | --- | --- |
 //! | `name`, `options`, `stats` | how a port is opened; the counts of a queue |
-//! | `backend`, `queue`, `wait`, `rings` | what all kinds have in common |
-//! | `interface`, `watch`, `packet_socket`, `card_clock`, `claim_conflict` | what kinds with an interface share |
+//! | `backend`, `queue`, `wait`, `rings` | common parts of all kinds |
+//! | `interface`, `watch`, `packet_socket`, `card_clock`, `claim_conflict` | common parts of kinds with an interface |
+//! | `host_flows` | flows that a `host:` port leaves to the host |
 //! | `cells`, `copy_queue`, `live_queue`, `tap_queue` | backends and parts of backends of several kinds |
 //! | `packet`, `xdp`, `mirror`, `live`, `host`, `tap`, `memif`, `monitor`, `pcap`, `null` | the kinds |
 //! | `open` | opens a port of any kind |

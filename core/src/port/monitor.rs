@@ -4,10 +4,10 @@
 //! | option | meaning | default |
 //! | --- | --- | --- |
 //! | `filter` | a pcap-filter expression, run by the copying process | all |
-//! | `snaplen` | most bytes of a packet that are kept | 2016 |
-//! | `ring_size` | packets that there is room for in each ring | 8192 |
-//! | `socket` | the control socket | that of its name |
-//! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
+//! | `snaplen` | maximum bytes kept of a packet | 2016 |
+//! | `ring_size` | packets that each ring holds | 8192 |
+//! | `socket` | the control socket | the one for NAME |
+//! | `latency` | maximum time that a packet waits for a sleeping reader; 0 wakes it at once | see `OpenOptions` |
 //! | `slots` | slots in a queue's ring | 512 |
 //!
 //! `monitor:PORT` is a port of the switch called `switch`. Packets that the port received have the

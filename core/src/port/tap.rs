@@ -3,10 +3,10 @@
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `persist` | whether the device stays when the port is closed | off; an existing one stays as it is |
+//! | `persist` | keeps the device when the port is closed | off; an existing one stays as it is |
 //! | `up` | switches the device on | on |
-//! | `mtu` | most bytes of a packet behind its Ethernet header, 68 to 65521 | as it is: 1500 |
-//! | `ring_size` | packets that wait for each queue of the port before the next is lost, 1 to 65536 | as it is: 1000 |
+//! | `mtu` | maximum bytes of a packet after its Ethernet header, 68 to 65521 | as it is: 1500 |
+//! | `ring_size` | packets that can wait for each queue of the port, 1 to 65536 | as it is: 1000 |
 //! | `slots` | slots in each of a queue's rings | 512 |
 //!
 //! The port makes the device if its namespace has none with that name. The kernel assigns each flow to one

@@ -4,11 +4,11 @@
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `fallback` | the host's packets after the port's process died: `pass`, as without a port; `drop`, none passes until another port is opened, or `sluice detach` | pass |
-//! | `hook` | where the program takes the host's packets: `tcx` or `clsact` | tcx where the kernel has it (6.6) and `fallback` is not `drop` |
-//! | `flows` | flows that the program can leave to the host at a time, 64 to 16777216; 0 for none | 0 |
-//! | `mode` | with `flows`: how the XDP program is attached if it is not yet, `native` or `skb` | native where the driver can |
-//! | `ring_size` | packets that can wait in each queue, 64 to 65536 | 4096 |
+//! | `fallback` | the host's packets after the port's process was killed: `pass`, as without a port; `drop`, until another port is opened, or `sluice detach` | pass |
+//! | `hook` | where the program takes the host's packets: `tcx` or `clsact` | tcx if the kernel has it (6.6) and `fallback` is not `drop` |
+//! | `flows` | number of flows that the program can leave to the host, 64 to 16777216; 0 for none | 0 |
+//! | `mode` | with `flows`: mode in which the XDP program is attached, if it is not yet: `native` or `skb` | native if the driver can |
+//! | `ring_size` | number of packets that can wait in each queue, 64 to 65536 | 4096 |
 //! | `slots` | slots in each of a queue's rings | 512 |
 //!
 //! ```text

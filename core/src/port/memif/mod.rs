@@ -3,15 +3,15 @@
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `role` | `server` has the socket and waits, `client` connects and has the memory | client where somebody listens, else server |
+//! | `role` | `server` creates the socket and waits, `client` connects and provides the memory | client if a server listens, otherwise server |
 //! | `id` | the interface's number on the socket | 0 |
-//! | `secret` | what both ends must know, 24 bytes at most | none |
-//! | `queues` | queues, 1 to 64; of both ends the fewer | as many as asked for, or 1 |
-//! | `ring_size` | entries of each ring, a power of two from 32 to 16384; the client's count | 1024 |
-//! | `buffer` | bytes of each buffer, shared or of a slot; of those that are shared the client's count | 2112 |
+//! | `secret` | a text that both ends must know, at most 24 bytes | none |
+//! | `queues` | number of queues, 1 to 64; the ends use the smaller number | as many as requested, or 1 |
+//! | `ring_size` | entries of each ring, a power of two from 32 to 16384; the client's value applies | 1024 |
+//! | `buffer` | size of each buffer, shared or of a slot; for shared ones the client's value applies | 2112 |
 //! | `slots` | slots in the port's own rings | 512 |
-//! | `interrupt` | a receiver that sleeps is woken; else it looks every 50 µs | on |
-//! | `sealed` | server: takes only memory that the client cannot make smaller | on |
+//! | `interrupt` | wakes a sleeping receiver; if off, it polls every 50 µs | on |
+//! | `sealed` | server: accepts only memory that the client cannot shrink | on |
 //!
 //! The first end to start is the server, the second one the client, even if both start at the same moment.
 //! So the ends need no roles. Set a role if the start order is not fixed or an end may restart.

@@ -5,20 +5,20 @@
 //! | --- | --- | --- |
 //! | `method` | `ring` (TPACKET_V3), `frames` (TPACKET_V2), `recvmmsg`, `recv` | ring; frames if `latency=0` |
 //! | `send` | how a port sends: `sendmmsg`, one system call per batch; `sendto`, one per packet; `ring` (PACKET_TX_RING), one for all released packets | sendmmsg |
-//! | `qdisc` | of packets that are sent: `normal`, by the interface's queueing discipline, or `bypass` | normal |
+//! | `qdisc` | for sent packets: `normal`, through the interface's queueing discipline, or `bypass` | normal |
 //! | `filter` | a pcap-filter expression, run in the kernel | all |
-//! | `snaplen` | most bytes of a packet that are kept | 262144 |
-//! | `promisc` | packets for other hosts too, while the port is open | on |
-//! | `tx_copies` | packets that the host sends too | on |
+//! | `snaplen` | maximum bytes kept of a packet | 262144 |
+//! | `promisc` | also receives packets for other hosts, while the port is open | on |
+//! | `tx_copies` | also receives packets that the host sends | on |
 //! | `timestamp` | `software`, or `hardware`: the card's, once `hwstamp_ctl` enables them | software |
-//! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL; 1s at most. Up to Linux 6.18 packet sockets do not learn which driver queue to poll, so it changes nothing there | off |
-//! | `blocks`, `block_size`, `block_timeout` | the ring: blocks, bytes in each, the time after which one is handed over unfilled | 32, 1M, 10ms |
-//! | `buffer`, `batch` | recv and recvmmsg: bytes of the socket's buffer, packets a sync | 64M, 64 |
+//! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL; at most 1s. It has no effect up to Linux 6.18, where packet sockets do not know which driver queue to poll | off |
+//! | `blocks`, `block_size`, `block_timeout` | the ring: number of blocks, their size, the time after which the kernel passes a partial block | 32, 1M, 10ms |
+//! | `buffer`, `batch` | recv and recvmmsg: size of the socket's buffer, packets per sync | 64M, 64 |
 //! | `fanout` | how the kernel spreads packets over several queues: `hash`, `lb`, `cpu`, `rollover`, `rnd`, `qm`, `bpf` | hash |
 //! | `fanout_flags` | `defrag`, `rollover` | none |
-//! | `fanout_prog` | for `bpf`: a pinned eBPF program or a file from `tcpdump -ddd`; its answer, modulo their number, is the queue | both directions of two hosts' packets together |
+//! | `fanout_prog` | for `bpf`: a pinned eBPF program or a file from `tcpdump -ddd`; its result, modulo the number of queues, is the queue | both directions of two hosts' packets go to one queue |
 //! | `slots` | slots in the ring | 512 |
-//! | `cooked` | of `packet:any`: packets of all devices begin with LINUX_SLL2 headers | off |
+//! | `cooked` | `packet:any`: packets of all devices begin with LINUX_SLL2 headers | off |
 //!
 //! `packet:any` receives from [all interfaces](any) of the network namespace.
 //!

@@ -4,7 +4,7 @@
 //! | option | meaning | default |
 //! | --- | --- | --- |
 //! | `filter` | source: a pcap-filter expression | all |
-//! | `snaplen` | most bytes of a packet that are kept | 262144 to write, all to read |
+//! | `snaplen` | maximum bytes kept of a packet | 262144 to write, all to read |
 //! | `slots` | slots in the ring | 512 |
 //!
 //! A source detects the format from the file's content, whatever its name. A sink takes format and

@@ -4,17 +4,17 @@
 //! | option | meaning | default |
 //! | --- | --- | --- |
 //! | `filter` | a pcap-filter expression: the packets to take | all |
-//! | `action` | `take`, to this port; `drop` or `pass`, which only count, in the kernel | take |
-//! | `method` | `af_xdp`, sockets; `ring`, copies, to receive only | see below |
-//! | `send` | what packets leave by: `af_xdp`, the socket; `live`, live frames, as of a [`live:`](super::live) port, with a thread for each queue | af_xdp |
-//! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: no other | the first that works |
-//! | `promisc` | packets for other hosts too, while the port is open | off |
-//! | `snaplen` | most bytes of a packet that are kept | all |
-//! | `timestamp` | `xdp`: taken where the packet comes in; `hardware`: the card's, and its hash; `off` saves some nanoseconds a packet | xdp |
-//! | `ring_size` | buffers a queue has, those in its slots included | 4096 |
-//! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 not to | off |
+//! | `action` | `take`, to this port; `drop` or `pass`: the kernel only counts packets | take |
+//! | `method` | `af_xdp`: sockets; `ring`: copies, only for receiving | see below |
+//! | `send` | how packets are sent: `af_xdp`, the socket; `live`, live frames as in a [`live:`](super::live) port, with a thread per queue | af_xdp |
+//! | `mode` | `zero-copy`, `copy` (both native), `native`, `skb`: only this mode | the first that works |
+//! | `promisc` | also receives packets for other hosts, while the port is open | off |
+//! | `snaplen` | maximum bytes kept of a packet | all |
+//! | `timestamp` | `xdp`: taken by the program; `hardware`: the card's time, and its hash; `off` saves some nanoseconds per packet | xdp |
+//! | `ring_size` | a queue's buffers, including those in its slots; with rings of copies, packets in a queue's ring | 4096; rings 16384, or 32 MiB |
+//! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 means off | off |
 //! | `slots` | slots in the ring | 512 |
-//! | `latency` | how long a packet may lie there before the reader, asleep, sees it; 0 is at once | see `OpenOptions` |
+//! | `latency` | maximum time that a packet waits for a sleeping reader; 0 wakes it at once | see `OpenOptions` |
 //!
 //! Packets arrive by one of two methods. AF_XDP sockets (`af_xdp`) pass the driver's own buffers if the
 //! driver can (zero-copy), share pools, swap buffers, and send. If the driver cannot, the kernel copies
