@@ -1,6 +1,6 @@
-//! Packets between Linux and a program at the speed of the wire, on the stock kernel.
+//! Moves packets between Linux and a program at wire speed, on the stock kernel.
 //!
-//! Every source and sink of packets shows the same ring; only `sync` differs.
+//! Every source and sink of packets has the same rings; only `sync` differs.
 //!
 //! ```text
 //!                  your program

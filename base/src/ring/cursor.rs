@@ -5,7 +5,7 @@
 //! shared one only when its copy leaves nothing to do.
 //!
 //! An index from the other side is accepted only if it moves forward, and by no more than the ring allows.
-//! Any other is counted and ignored, so a batch is never larger than the ring.
+//! Any other index is counted and ignored, so a batch is never larger than the ring.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -13,7 +13,7 @@
 //! The program owns the slots in [head, tail), circularly; the backend owns the rest. The program moves
 //! head (gives slots back). The backend moves tail (gives slots out), and only inside `sync`, which borrows
 //! the queue mutably: while the program holds a slice of a packet, no sync can run, so no byte changes
-//! under it. The semantics are netmap's; the memory layout that netmap programs see is not this one.
+//! under it. The semantics are netmap's; the memory layout differs from the one that netmap programs see.
 //!
 //! | | receive ring | transmit ring |
 //! | --- | --- | --- |

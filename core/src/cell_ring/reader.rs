@@ -183,10 +183,10 @@ impl Reader {
         self.unread
     }
 
-    /// Makes the writers skip these rings. A packet that is being copied at this moment still comes.
+    /// Makes the writers skip these rings. A packet that is being copied at this moment still arrives.
     pub(crate) fn close(&self) {
         for source in &self.sources {
-            // Relaxed: a request by itself.
+            // Relaxed: an independent request.
             source.ring.word(at::CLOSED).store(1, Ordering::Relaxed);
         }
     }

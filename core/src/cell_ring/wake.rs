@@ -8,7 +8,7 @@
 //!   clear ASLEEP, make file readable    sleep until the file is readable, or for the limit
 //! ```
 //!
-//! While the reader is awake a writer pays for the load of a flag that is in its cache. `WAKE_AT`
+//! While the reader is awake, a writer only pays for the load of a flag that is in its cache. `WAKE_AT`
 //! lets a reader sleep until the ring has filled to a level, and then be woken once.
 //!
 //! With both fences, at least one side sees the other's store. A writing thread has its fence

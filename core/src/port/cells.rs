@@ -4,7 +4,7 @@
 //! | latency | polls | sleeps until |
 //! | --- | --- | --- |
 //! | 0 | while it spins; it pauses after a poll that found packets | the next packet; if the last poll found packets, the end of the pause |
-//! | `latency=` | once in that time | that time is over, or a quarter of the ring is full; if the last poll found none, the next packet |
+//! | `latency=` | once in that time | the end of that time, or until a quarter of the ring is full; if the last poll found none, the next packet |
 //!
 //! A poll takes the cache line of the writer's index away from the writer's CPU. A reader that polled again
 //! at once would find one packet at a time, and slow the writer down.

@@ -10,9 +10,10 @@
 //! The thread runs the program while there are packets and a moment longer, then sleeps until the next sync.
 //! While it runs it uses a whole CPU; on a single CPU the port is slower.
 //!
-//! A port can have more queues than the card. The rings of all queues have 4 GiB at most. Packets of a queue
-//! leave in order. A packet has 14 bytes to the interface's MTU plus its header, and 3368 bytes at most,
-//! because a live frame has one page. Longer packets are refused, and counted as `too_long`.
+//! A port can have more queues than the card. The rings of all queues together have at most 4 GiB. Packets
+//! of a queue leave in order. A packet has at least 14 bytes and at most the interface's MTU plus its
+//! header. It has at most 3368 bytes, because a live frame has one page. Longer packets are refused, and
+//! counted as `too_long`.
 //!
 //! Needs Linux 5.18, CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON and CAP_SYS_ADMIN make it faster. The driver must
 //! take packets that XDP redirects (`ndo_xdp_xmit`): a veth does if its other end has NAPI.

@@ -148,7 +148,7 @@ impl XskSocket {
     }
 
     /// Returns the interface's state; up, if the kernel does not report it (before 5.11). poll(2) does not
-    /// show it: call this when no packets come.
+    /// show it: call this when no packets arrive.
     ///
     /// # Errors
     /// The kernel refused.

@@ -21,9 +21,9 @@
 //!            the interface <--> wire
 //! ```
 //!
-//! With a port for the other side, such as `xdp:` on the same interface, a program stands between the host
+//! With a port for the other side, such as `xdp:` on the same interface, a program sits between the host
 //! and the wire: it forwards in both directions, and the host's connections work through it. Before the
-//! port has been opened, and after it was closed, packets pass as without it.
+//! port is opened and after it is closed, packets pass as without it.
 //!
 //! Frames look as on a wire: before the port receives a frame, the kernel segments it (GSO) and computes
 //! its checksums. Packets sent to the port need correct checksums, too. Packets from a veth's other end
@@ -39,9 +39,9 @@
 //! While the interface is down or has no carrier, the kernel drops packets sent to the port
 //! (net/sched/act_mirred.c); they count as refused.
 //!
-//! With `flows=` the program can leave a flow to the host ([`HostFlows`]): the interface's XDP program passes
-//! its packets before any claim sees them, and the hook passes those that the host sends. The port takes all
-//! flows again when it ends.
+//! With `flows=` the program can leave a flow to the host ([`HostFlows`]): the interface's XDP program
+//! passes the flow's packets before any claim sees them, and the hook passes those that the host sends.
+//! When the port is closed, all flows are taken back.
 //!
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, with `flows=` CAP_SYS_ADMIN, too, and Linux 5.10.
 

@@ -28,6 +28,8 @@ pub(super) struct HostRx {
 }
 
 impl HostRx {
+    /// Checks that the programs are still attached.
+    ///
     /// # Errors
     /// [`Error::Removed`]: another process detached the programs.
     fn check(&self, interface: &str) -> Result<()> {

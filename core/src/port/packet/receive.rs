@@ -269,8 +269,8 @@ impl BatchReceiver {
     fn told(&self, i: usize) -> Told {
         let header = &self.messages[i].msg_hdr;
         let mut told = Told::default();
-        // SAFETY: the kernel set msg_controllen to what it wrote into `controls[i]`, a chain of
-        // cmsghdr each with the payload its type has (linux/if_packet.h, linux/errqueue.h).
+        // SAFETY: msg_controllen is the number of bytes that the kernel wrote into `controls[i]`: a chain
+        // of cmsghdr, each with the payload of its type (linux/if_packet.h, linux/errqueue.h).
         unsafe {
             let mut cmsg = libc::CMSG_FIRSTHDR(header);
             while let Some(message) = cmsg.as_ref() {

@@ -148,7 +148,7 @@ impl Backend for FileSink {
         let failure = self.finish();
         self.refuse_the_rest(ring);
         if self.progress.next != ring.head() {
-            // A packet without its end.
+            // A packet whose last slot was never released.
             self.progress.refused += 1;
         }
         self.progress.give_up(ring);
