@@ -1,4 +1,4 @@
-//! Classic BPF: instructions in the form of the kernel, and decoded.
+//! Classic BPF: instructions in the kernel's form, and in decoded form.
 //!
 //! Numbers are those of `linux/filter.h` and `linux/bpf_common.h`. The kernel takes an
 //! [`Instruction`]; code here works on an [`Op`].
@@ -7,10 +7,10 @@ use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Sizes of loads, calculations and comparisons have the numbers of eBPF.
+/// Load sizes, calculations and comparisons have the same numbers as in eBPF.
 pub use crate::ebpf::{Alu, Compare, Size};
 
-/// Those that classic BPF has.
+/// The load sizes of classic BPF.
 const LOADS: [Size; 3] = [Size::B, Size::H, Size::W];
 const CALCULATIONS: [Alu; 10] = {
     use Alu::*;
@@ -77,12 +77,12 @@ pub enum Op {
     Store(u32),
     /// `M[k]` = X.
     StoreX(u32),
-    /// A = A, calculated with the operand, on 32 bits. To divide by X = 0 rejects the packet; a shift by 32
-    /// and more leaves 0.
+    /// A = A, calculated with the operand, on 32 bits. A division by X = 0 rejects the packet; a shift by 32
+    /// or more gives 0.
     Calculate(Alu, Operand),
     /// A = -A.
     Negate,
-    /// Skips this number of instructions; back, for libpcap's `protochain` loops, which no kernel takes.
+    /// Skips this number of instructions. Negative in libpcap's `protochain` loops, which no kernel accepts.
     Jump(i32),
     /// Skips the first number of instructions if A compares so, otherwise the second.
     Branch(Compare, Operand, u8, u8),
@@ -97,7 +97,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Decodes an instruction; none if no kernel knows its code.
+    /// Decodes an instruction; `None` if no kernel knows its code.
     pub fn decode(instruction: Instruction) -> Option<Self> {
         let Instruction { code, jt, jf, k } = instruction;
         let loads =
@@ -127,7 +127,7 @@ impl Op {
         loads.chain(with_operand).chain(others).find(|op| op.encode().code == code)
     }
 
-    /// The instruction that means this.
+    /// Encodes the operation as an instruction.
     pub fn encode(self) -> Instruction {
         use libc::{
             BPF_A, BPF_ABS, BPF_ALU, BPF_B, BPF_IMM, BPF_IND, BPF_JA, BPF_JMP, BPF_LD, BPF_LDX,
@@ -172,7 +172,7 @@ fn source(operand: Operand) -> (u32, u32) {
     }
 }
 
-/// Makes the program the filter of a socket. The change is atomic for the packets that arrive.
+/// Attaches the program to a socket as its filter. The change is atomic for arriving packets.
 pub fn attach_to_socket(socket: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
     attach_by_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
 }

@@ -1,8 +1,8 @@
-//! Compiles an expression with libpcap, and finds where an invalid one goes wrong.
+//! Compiles an expression with libpcap, and locates the error in an invalid one.
 //!
-//! libpcap reports what is wrong but not where. It does stop at the first mistake, though: with an
-//! invalid word behind the n-th token, it complains either of that word, and the first n tokens are
-//! valid, or of an earlier one. Bisection finds the first invalid token in about a dozen trials.
+//! libpcap reports an error without its position, but it stops at the first one. So an invalid word is put
+//! after the n-th token: if libpcap rejects that word, the first n tokens are valid; otherwise it rejects an
+//! earlier one. Bisection finds the first invalid token in about a dozen trials.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,8 +15,8 @@ use pcap::{Activated, Capture, Linktype, Offline};
 use super::cbpf::Instruction;
 use sluicegate_base::error::Error;
 
-/// Above this number of tokens libpcap's optimizer, whose work grows with the square of the program or
-/// faster, may take minutes: it is used only where the raw program turns out short.
+/// Above this number of tokens the optimizer runs only if the raw program is short. The work of libpcap's
+/// optimizer grows at least with the square of the program and may take minutes.
 const MANY_TOKENS: usize = 256;
 const LONG_PROGRAM: usize = 1 << 14;
 
@@ -26,14 +26,14 @@ pub(super) struct Compiler {
 }
 
 impl Compiler {
-    /// A compiler for packets of a link type (LINKTYPE_), which any port may have.
+    /// Creates a compiler for packets of a link type (LINKTYPE_) from any port.
     pub(super) fn new(link_type: u16) -> Result<Self, String> {
         let handle = Capture::dead(Linktype(data_link_type(link_type)));
         Ok(Self { handle: handle.map_err(|error| complaint(&error))?.into() })
     }
 
-    /// A compiler for packets from a file, written on a machine of this byte order or of the
-    /// other. It takes nothing that asks the kernel.
+    /// Creates a compiler for packets from a file, written on a machine of this byte order or the other. It
+    /// rejects expressions that need the kernel.
     pub(super) fn for_file(link_type: u16, swapped: bool) -> Result<Self, String> {
         let number = |number: u32| if swapped { number.swap_bytes() } else { number };
         let mut header = Vec::with_capacity(24);
@@ -53,7 +53,7 @@ impl Compiler {
         Ok(Self { handle: handle.into() })
     }
 
-    /// Compiles, optimized where that is not out of proportion.
+    /// Compiles an expression, with optimization unless that would take too long.
     pub(super) fn compile_with_care(&self, expression: &str) -> Result<Vec<Instruction>, String> {
         if tokens(expression).len() > MANY_TOKENS {
             let raw = self.compile(expression, false)?;
@@ -80,7 +80,7 @@ impl Compiler {
     }
 }
 
-/// An instruction as the `pcap` crate and `tcpdump -ddd` print it: code, jt, jf, k.
+/// Parses an instruction in the form of the `pcap` crate and `tcpdump -ddd`: code, jt, jf, k.
 fn parse(text: &str) -> Option<Instruction> {
     let mut numbers = text.split(' ').map(str::parse::<u32>);
     let mut next = || numbers.next()?.ok();
@@ -92,7 +92,7 @@ fn parse(text: &str) -> Option<Instruction> {
     })
 }
 
-/// libpcap's message, without its introductory prefix.
+/// Returns libpcap's message without its prefix.
 fn complaint(error: &pcap::Error) -> String {
     let text = match error {
         pcap::Error::PcapError(text) => text.trim().to_owned(),
@@ -104,9 +104,9 @@ fn complaint(error: &pcap::Error) -> String {
         .map_or(text.clone(), str::to_owned)
 }
 
-/// The number libpcap's compiler knows a link type by: DLT_, which was given differently on
-/// different systems before there were LINKTYPE_ numbers for files (libpcap's `pcap-common.c`,
-/// `linktype_to_dlt`; `pcap/dlt.h` for Linux).
+/// Returns the DLT_ number of a link type, which libpcap's compiler takes. Older DLT_ numbers differ between
+/// systems; LINKTYPE_ numbers for files came later (libpcap's `pcap-common.c`, `linktype_to_dlt`;
+/// `pcap/dlt.h` for Linux).
 fn data_link_type(link_type: u16) -> i32 {
     match link_type {
         100 => 11, // ATM_RFC1483
@@ -118,17 +118,17 @@ fn data_link_type(link_type: u16) -> i32 {
     }
 }
 
-/// A link-layer address with too many parts: the scanner itself refuses it, and quotes it.
+/// An invalid word: a link-layer address with too many parts. The scanner rejects and quotes it.
 const POISON: &str = "f0:0d:f0:0d:f0:0d:f0:0d:f0:";
 
-/// Longer expressions are not tried again.
+/// Maximum length of an expression in which to locate an error.
 const MAX_TRIED_BYTES: usize = 4 << 10;
 
-/// The most characters of an expression that [`explain`] shows.
+/// Maximum of characters of an expression that [`explain`] shows.
 const SHOWN: usize = 72;
 
-/// The byte where an expression goes wrong, given its complaint and a function that returns the
-/// complaint of another; `None` if the complaint is not about a part of it. Names of hosts are not
+/// Returns the offset of the error in an expression, from its complaint and a function that returns the
+/// complaint for another expression; `None` if the complaint is not about a part of it. Host names are not
 /// looked up again.
 pub(super) fn column(
     expression: &str,
@@ -147,7 +147,7 @@ pub(super) fn column(
         complaint(&trial).filter(|message| !message.contains(POISON))
     };
     if complaint_of_first(0).is_some() {
-        return None; // Of the link type, not of the expression.
+        return None; // The complaint is about the link type, not the expression.
     }
     let counts: Vec<usize> = (1..=tokens.len()).collect();
     let fine = counts.partition_point(|n| complaint_of_first(*n).is_none());
@@ -156,7 +156,7 @@ pub(super) fn column(
         return None; // A stand-in changed the meaning.
     }
     if message == "syntax error" {
-        // Where all of it is fine, it ends too early.
+        // If all tokens are valid, the expression ends too early.
         return Some(tokens.get(fine).map_or(last.end, |wrong| wrong.start));
     }
     let read = &tokens[..tokens.len().min(fine + 1)];
@@ -167,7 +167,7 @@ pub(super) fn column(
         .or_else(|| read.iter().rev().find(is_word).map(|word| word.start))
 }
 
-/// The place of an unknown name that is used as a host or a network.
+/// Returns the offset of an unknown name that is used as a host or a network.
 fn unknown_name(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<usize> {
     let name = message.split('\'').nth(1)?;
     let mut before = "";
@@ -185,7 +185,7 @@ fn names_no_host(word: &str) -> bool {
     matches!(word, "port" | "portrange" | "proto" | "protochain")
 }
 
-/// The last position among the tokens of a text that a complaint quotes, or of a number in it.
+/// Returns the offset of the last token that equals a text quoted in the complaint, or a number in it.
 fn mentioned(expression: &str, tokens: &[Range<usize>], message: &str) -> Option<usize> {
     let expression = &expression[..tokens.last()?.end];
     let quoted = message.split(['\'', '"']).nth(1).filter(|text| !text.is_empty());
@@ -202,7 +202,7 @@ fn mentioned(expression: &str, tokens: &[Range<usize>], message: &str) -> Option
     })
 }
 
-/// The expression up to the last of the tokens. Addresses replace the names of hosts: they have the
+/// Returns the expression up to the last of the tokens, with addresses in place of host names: they have the
 /// same role in the grammar and need no lookup.
 fn with_stand_ins(expression: &str, tokens: &[Range<usize>]) -> String {
     let mut trial = String::new();
@@ -222,7 +222,7 @@ fn with_stand_ins(expression: &str, tokens: &[Range<usize>]) -> String {
     trial
 }
 
-/// True if libpcap would look a token up as a host, given the tokens before it, nearest first.
+/// True if libpcap would look up a token as a host name, given the preceding tokens, nearest first.
 fn is_host_name(text: &str, before: &[&str]) -> bool {
     let nearest = before.first().copied().unwrap_or_default();
     let local = ["ether", "link", "fddi", "tr", "wlan"];
@@ -236,7 +236,7 @@ fn is_host_name(text: &str, before: &[&str]) -> bool {
         && (nearest == "host" || text.contains('.'))
 }
 
-/// The expression's tokens, cut nearly as libpcap's scanner cuts them.
+/// Splits an expression into tokens, nearly as libpcap's scanner does.
 pub(super) fn tokens(expression: &str) -> Vec<Range<usize>> {
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -252,7 +252,7 @@ pub(super) fn tokens(expression: &str) -> Vec<Range<usize>> {
     tokens
 }
 
-/// Bytes of the token that text starts with.
+/// Returns the length of the token at the start of a text.
 fn token_bytes(text: &str, first: char) -> usize {
     let run = |wanted: fn(char) -> bool| text.find(|c| !wanted(c)).unwrap_or(text.len());
     let address = run(|c| c.is_ascii_hexdigit() || matches!(c, ':' | '.'));
@@ -273,8 +273,8 @@ fn token_bytes(text: &str, first: char) -> usize {
     }
 }
 
-/// The expression of a filter error and, on a second line, a caret under the mistake; `None` for
-/// errors without a column. Of a long expression, it shows the part around the mistake.
+/// Returns the expression of a filter error and, on a second line, a caret under the error; `None` for errors
+/// without a column. A long expression is cut around the error.
 pub fn explain(error: &Error) -> Option<String> {
     let Error::Filter { expression, column: Some(column), .. } = error else {
         return None;
@@ -313,7 +313,7 @@ mod tests {
         for (link_type, name) in rows {
             let mapped = Linktype(data_link_type(link_type));
             assert_eq!(mapped.get_name().unwrap(), name, "link type {link_type}");
-            // The file's own way to the same number, through libpcap.
+            // libpcap's own conversion, for a file, gives the same number.
             let by_file = Compiler::for_file(link_type, true).unwrap().handle.get_datalink();
             assert_eq!(by_file, mapped, "link type {link_type}");
         }
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(error("unknown port 'x'"), "unknown port 'x'");
     }
 
-    /// Expressions with a mark before the place where they go wrong, and the complaint.
+    /// Expressions with a mark before the error, and the complaint.
     const WRONG: &[(&str, &str)] = &[
         ("udp ^prot 53", "syntax error"),
         ("tcp port^", "syntax error"),
@@ -371,7 +371,7 @@ mod tests {
                 panic!("{marked}: {error}");
             };
             assert!(message.to_lowercase().contains(complaint), "{marked}: {message}");
-            // "::1::2" is one word to us and two to libpcap.
+            // "::1::2" is one token here and two in libpcap.
             let expected = if *marked == "host ::1^::2" { 5 } else { expected };
             assert_eq!(*column, Some(expected), "{marked}: {message}");
         }

@@ -37,12 +37,12 @@ use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::LINKTYPE_ETHERNET;
 use sluicegate_base::ring::Packet;
 
-/// The longest expression. libpcap's work grows with the square of its length: some seconds for
-/// one of this length.
+/// Maximum length of an expression. libpcap's work grows with the square of the length: at this length it
+/// takes a few seconds.
 pub const MAX_EXPRESSION_BYTES: usize = 16 << 10;
 
-/// Link types whose header is the number of a BSD address family: NULL and ENC in the byte order
-/// of the machine that wrote it, LOOP in the network's.
+/// Link types whose header is the number of a BSD address family: NULL and ENC in the byte order of the
+/// machine that wrote it, LOOP in network byte order.
 const NUMBERED_FAMILIES: [u16; 3] = [0, 108, 109];
 
 /// A compiled filter. Clones share the program.
@@ -51,17 +51,17 @@ pub struct Filter {
     expression: Arc<str>,
     link_type: u16,
     program: Arc<Program>,
-    /// For packets whose link header was written in the other byte order.
+    /// The program for packets whose link header is in the other byte order.
     swapped: Option<Arc<Program>>,
 }
 
 impl Filter {
-    /// Compiles a pcap-filter expression for packets of a link type (a LINKTYPE_ number). The
-    /// empty expression takes every packet. Names of hosts are looked up as libpcap does.
+    /// Compiles a pcap-filter expression for packets of a link type (a LINKTYPE_ number). The empty
+    /// expression accepts every packet. libpcap resolves host names.
     ///
     /// # Errors
-    /// [`Error::Filter`] with the compiler's complaint and its column: an expression that is
-    /// wrong, longer than [`MAX_EXPRESSION_BYTES`], or invalid for the link type.
+    /// [`Error::Filter`] with the compiler's message and the column: the expression is invalid, longer than
+    /// [`MAX_EXPRESSION_BYTES`], or invalid for the link type.
     pub fn compile(expression: &str, link_type: u16) -> Result<Self> {
         let refuse = |message: String, column| Error::Filter {
             expression: expression.to_owned(),
@@ -91,7 +91,7 @@ impl Filter {
             program.map(Arc::new).map_err(|error| refuse(error.to_string(), None))
         };
         let (program, swapped) = if NUMBERED_FAMILIES.contains(&link_type) {
-            // Only files hold these, and what they number as IPv6 differs from Linux.
+            // Only files contain these link types, and their number for IPv6 differs from Linux.
             let program = compile(Compiler::for_file(link_type, false))?;
             (program, Some(compile(Compiler::for_file(link_type, true))?))
         } else {
@@ -100,25 +100,25 @@ impl Filter {
         Ok(Self { expression: expression.into(), link_type, program, swapped })
     }
 
-    /// The expression it was made from.
+    /// Returns the source expression.
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// The link type it is for: a LINKTYPE_ number.
+    /// Returns the link type of its packets: a LINKTYPE_ number.
     pub fn link_type(&self) -> u16 {
         self.link_type
     }
 
-    /// The program, for packets as they were on the wire; where the link header has a byte order, in
-    /// this machine's.
+    /// Returns the program for packets in their wire format. If the link header has a host byte order, it
+    /// must be this machine's.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Returns true if a packet passes. `head` was captured of it, and it had `wire_bytes` on the wire.
-    /// As in `tcpdump -r`, `len`, `less` and `greater` read `wire_bytes`, and a packet too short for a
-    /// load of the program does not pass.
+    /// Returns true if a packet passes. `head` is its captured part; it had `wire_bytes` on the wire. As in
+    /// `tcpdump -r`, `len`, `less` and `greater` read `wire_bytes`, and a packet too short for a load of the
+    /// program does not pass.
     #[inline]
     pub fn matches(&self, head: &[u8], wire_bytes: u32) -> bool {
         let program = match &self.swapped {
@@ -128,21 +128,19 @@ impl Filter {
         program.run(head, wire_bytes) != 0
     }
 
-    /// True if a packet in a ring passes, all its slots together; several slots are joined in
-    /// `scratch`.
+    /// Returns true if a packet in a ring passes. Several slots are joined in `scratch`.
     #[inline]
     pub fn matches_packet(&self, packet: &Packet, scratch: &mut Vec<u8>) -> bool {
         self.matches(packet.contiguous(scratch), packet.meta().wire_bytes)
     }
 
-    /// The program to attach to a packet socket (AF_PACKET, SOCK_RAW; `SO_ATTACH_FILTER`), where
-    /// the outer VLAN tag is no longer in the frame: it gives the verdict that
-    /// [`matches`](Self::matches) gives on the frame with the tag back at byte 12. Needs
-    /// Linux 4.1 if the expression looks past the addresses of an Ethernet frame. Packets that
-    /// pass are kept whole.
+    /// Returns the program for a packet socket (AF_PACKET, SOCK_RAW; `SO_ATTACH_FILTER`), where the outer
+    /// VLAN tag is no longer in the frame. Its verdict equals that of [`matches`](Self::matches) on the frame
+    /// with the tag back at byte 12. Needs Linux 4.1 if the expression reads beyond the addresses of an
+    /// Ethernet frame. Accepted packets are kept whole.
     ///
     /// # Errors
-    /// [`Error::Filter`] where the kernel cannot run it: `protochain`, thousands of addresses.
+    /// [`Error::Filter`] if the kernel cannot run it: `protochain`, thousands of addresses.
     pub fn for_packet_socket(&self) -> Result<Vec<Instruction>> {
         self.program
             .for_packet_socket(self.link_type == LINKTYPE_ETHERNET)
@@ -158,8 +156,8 @@ impl Filter {
     }
 }
 
-/// True if the address family at the start of a packet is in the other byte order. Families have
-/// small numbers, so one half is zero.
+/// True if the address family at the start of a packet is in the other byte order. Families are small
+/// numbers, so one half is zero.
 fn is_swapped(packet: &[u8]) -> bool {
     packet.first_chunk().is_some_and(|family| u32::from_ne_bytes(*family) > 0xffff)
 }

@@ -1,16 +1,16 @@
-//! Classic BPF programs: checked once, then run on packets.
+//! Classic BPF programs, checked once and then run on packets.
 //!
-//! A [`Program`] ends, whatever the packet holds: its jumps stay inside and lead forward, or, in
-//! the loops libpcap makes of `protochain`, go back at most once for each byte of the packet.
+//! Every run of a [`Program`] ends. Its jumps stay inside the program and lead forward. Only libpcap's loops
+//! for `protochain` jump back, at most once for each byte of the packet.
 
 use super::cbpf::{Alu, CELLS, Instruction, Op, Operand, Size};
 use super::vlan;
 use sluicegate_base::error::{Error, Result};
 
-/// The longest program that runs here. An expression that needs more has thousands of addresses.
+/// Maximum length of a program. Only expressions with thousands of addresses exceed it.
 pub const MAX_INSTRUCTIONS: usize = 1 << 16;
 
-/// The longest program a kernel takes (`BPF_MAXINSNS`).
+/// Maximum length of a program in the kernel (`BPF_MAXINSNS`).
 pub const MAX_KERNEL_INSTRUCTIONS: usize = libc::BPF_MAXINSNS as usize;
 
 /// A program that is safe to run.
@@ -22,8 +22,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Checks a program: known codes, jumps that stay inside, existing scratch cells, no division by a
-    /// constant 0, a return at the end. Unlike the kernel, it lets `ja` go back.
+    /// Checks a program: known codes, jumps that stay inside, valid scratch cells, no division by a constant
+    /// 0, a return at the end. Unlike the kernel, it allows `ja` to jump back.
     ///
     /// # Errors
     /// [`Error::Usage`], naming the instruction.
@@ -49,27 +49,26 @@ impl Program {
         Ok(Self { instructions, ops: ops.into(), loops })
     }
 
-    /// The program as the kernel takes it.
+    /// Returns the instructions in the kernel's form.
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
     }
 
-    /// Its decoded instructions.
+    /// Returns the decoded instructions.
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
 
-    /// True if it jumps back.
+    /// True if the program jumps back.
     pub fn loops(&self) -> bool {
         self.loops
     }
 
-    /// The program that gives in a packet socket, where the outer VLAN tag is no longer in the
-    /// frame, the verdict this one gives on the packet as it was on the wire. Only Ethernet frames
-    /// carry tags.
+    /// Returns a program with the same verdict, for a packet socket, where the outer VLAN tag is no longer in
+    /// the frame. Only Ethernet frames carry tags.
     ///
     /// # Errors
-    /// [`Error::Usage`] with the reason, where there is no such program.
+    /// [`Error::Usage`] with the reason, if no such program exists.
     pub fn for_packet_socket(&self, ethernet: bool) -> Result<Self> {
         vlan::for_packet_socket(self, ethernet).map_err(Error::Usage)
     }
@@ -81,7 +80,7 @@ impl Program {
         self.execute(bytes, wire_bytes).unwrap_or(0)
     }
 
-    /// The verdict; `None` if the program cannot go on.
+    /// Returns the verdict; `None` if the program cannot continue.
     #[inline]
     fn execute(&self, bytes: &[u8], wire_bytes: u32) -> Option<u32> {
         let (mut a, mut x, mut cells) = (0_u32, 0_u32, [0_u32; CELLS]);
@@ -167,12 +166,12 @@ fn calculate(alu: Alu, a: u32, b: u32) -> Option<u32> {
         Alu::Xor => a ^ b,
         Alu::Lsh => a.checked_shl(b).unwrap_or(0),
         Alu::Rsh => a.checked_shr(b).unwrap_or(0),
-        // Classic BPF has none, so no operation decodes to it.
+        // Not in classic BPF, so no operation decodes to it.
         Alu::Arsh => return None,
     })
 }
 
-/// The number in network byte order at an offset; `None` outside of the bytes.
+/// Reads a number in network byte order at an offset; `None` outside of the bytes.
 #[inline]
 fn load(bytes: &[u8], width: Size, at: u32) -> Option<u32> {
     let rest = bytes.get(at as usize..)?;
@@ -180,18 +179,18 @@ fn load(bytes: &[u8], width: Size, at: u32) -> Option<u32> {
         Size::B => rest.first().map(|byte| u32::from(*byte)),
         Size::H => rest.first_chunk().map(|b| u32::from(u16::from_be_bytes(*b))),
         Size::W => rest.first_chunk().map(|b| u32::from_be_bytes(*b)),
-        // Classic BPF has none, so no operation decodes to it.
+        // Not in classic BPF, so no operation decodes to it.
         Size::DW => None,
     }
 }
 
-/// True if an absolute load asks the kernel for something besides the packet's bytes.
+/// True if an absolute load reads an extension of the kernel, not the packet's bytes.
 pub(crate) fn is_extension(k: u32) -> bool {
     let number = extension_number(k);
     (0..libc::SKF_AD_MAX).contains(&number) && number % 4 == 0
 }
 
-/// Which extension: an `SKF_AD_` number, if it is one.
+/// Returns the number of the extension: one of `SKF_AD_`, if it is valid.
 pub(super) fn extension_number(k: u32) -> i32 {
     k.cast_signed().wrapping_sub(libc::SKF_AD_OFF)
 }

@@ -1,7 +1,7 @@
 //! Programs for packet sockets, which see frames without their outer VLAN tag.
 //!
-//! On the way up the kernel takes the outer tag out of a frame, bytes 12 to 16, and keeps it
-//! beside the packet. A filter is written for the frame as it was on the wire, which a file holds:
+//! The kernel removes the outer tag of a received frame, bytes 12 to 16, and keeps it in the packet's
+//! metadata. A filter is written for the frame on the wire, which is also the form in a file:
 //!
 //! ```text
 //!              0            12        14        16        18
@@ -10,15 +10,14 @@
 //!              0            12        14
 //! ```
 //!
-//! So the kernel gets the program twice, behind a question: as it is, for frames that have no tag
-//! beside them, and with every load translated, for those that have one. The kernel gives the
-//! tag through extensions: `SKF_AD_VLAN_TAG_PRESENT` and `SKF_AD_VLAN_TAG` since Linux 3.8,
-//! `SKF_AD_VLAN_TPID` since 4.1 (`linux/filter.h`). Before 5.0 the tag's drop-eligible bit
-//! (0x1000) reads as 0. The packet's length, as a socket of type SOCK_RAW filters it, counts
-//! from the destination address and leaves the tag out.
+//! So the program for the kernel contains the filter twice, after a test: unchanged for frames without a
+//! removed tag, and with every load translated for frames with one. Programs read the removed tag by
+//! extensions: `SKF_AD_VLAN_TAG_PRESENT` and `SKF_AD_VLAN_TAG` since Linux 3.8, `SKF_AD_VLAN_TPID` since 4.1
+//! (`linux/filter.h`). Before 5.0 the tag's drop-eligible bit (0x1000) reads as 0. The packet's length in the
+//! filter of a SOCK_RAW socket counts from the destination address, without the tag.
 //!
-//! The translation also evens out two differences between the kernel and libpcap: the kernel shifts by
-//! X modulo 32, and an indirect load beyond 2³¹ reaches its extensions or counts from another header.
+//! The translation also hides two differences between the kernel and libpcap: the kernel shifts by X modulo
+//! 32, and an indirect load beyond 2³¹ reaches its extensions or counts from another header.
 
 use std::ops::Range;
 
@@ -31,14 +30,14 @@ const TAG_BYTES: u32 = TAG.end - TAG.start;
 /// The offset of the tag's control information.
 const TCI: u32 = 14;
 
-/// The furthest offset that means a byte of the packet to the kernel.
+/// The highest offset that the kernel takes as a byte of the packet.
 const MAX_OFFSET: u32 = i32::MAX.cast_unsigned();
 
-/// The program that gives in a packet socket the verdict `program` gives on the wire, and keeps
-/// packets whole. Only Ethernet frames carry tags.
+/// Returns a program with the same verdict as `program`, for a packet socket; it keeps packets whole. Only
+/// Ethernet frames carry tags.
 ///
 /// # Errors
-/// The reason, where there is no such program.
+/// The reason, if no such program exists.
 pub(super) fn for_packet_socket(program: &Program, ethernet: bool) -> Result<Program, String> {
     if program.loops() {
         return Err("it loops, as protochain does, and the kernel takes no loops".into());
@@ -50,7 +49,7 @@ pub(super) fn for_packet_socket(program: &Program, ethernet: bool) -> Result<Pro
     };
     let mut ops = Vec::new();
     if ethernet && program.ops().iter().any(|op| sees_tag(*op)) {
-        // The program may count on A being 0 when it starts.
+        // The program may rely on A being 0 at its start.
         let tagged = [vec![Op::LoadConstant(0)], translate(true)?].concat();
         ops.push(load_extension(libc::SKF_AD_VLAN_TAG_PRESENT));
         match u8::try_from(tagged.len()) {
@@ -73,7 +72,7 @@ pub(super) fn for_packet_socket(program: &Program, ethernet: bool) -> Result<Pro
     Program::new(instructions).map_err(|error| error.to_string())
 }
 
-/// True if the operation gives another result once the tag has been taken out.
+/// True if the result of the operation differs once the tag is removed.
 fn sees_tag(op: Op) -> bool {
     match op {
         Op::Load(width, k) => !is_extension(k) && k.saturating_add(width.bytes()) > TAG.start,
@@ -87,7 +86,7 @@ fn load_extension(number: i32) -> Op {
     Op::Load(Size::W, (libc::SKF_AD_OFF + number).cast_unsigned())
 }
 
-/// The scratch cells that a program does not use.
+/// Returns the scratch cells that a program does not use.
 fn free_cells(program: &Program) -> Vec<u32> {
     let used = |cell: &u32| {
         program.ops().iter().any(|op| match *op {
@@ -98,19 +97,19 @@ fn free_cells(program: &Program) -> Vec<u32> {
     (0..CELLS as u32).rev().filter(|cell| !used(cell)).collect()
 }
 
-/// Which of the free cells keeps a value, and which X.
+/// The indices of the free cells that hold a value and X.
 const VALUE: usize = 0;
 const INDEX: usize = 1;
 
 /// One of the two translations of a program, operation by operation.
 struct Translation {
-    /// True if it is for frames whose tag was taken out.
+    /// True for frames whose tag was removed.
     tag_out: bool,
     free: Vec<u32>,
 }
 
 impl Translation {
-    /// The operations that do in a packet socket what one does on the wire.
+    /// Translates an operation on the wire's frame to operations in a packet socket.
     fn op(&self, op: Op) -> Result<Vec<Op>, String> {
         const ADD_TAG: Op = Op::Calculate(Alu::Add, Operand::K(TAG_BYTES));
         Ok(match op {
@@ -129,19 +128,19 @@ impl Translation {
                 let shift = choose(Compare::Ge, 32, nothing, shift);
                 [vec![Op::Store(value), Op::CopyToA], shift].concat()
             }
-            // Kept packets are kept whole; the port cuts them to its snaplen.
+            // Accepted packets are kept whole; the port cuts them to its snaplen.
             Op::Return(1..) => vec![Op::Return(u32::MAX)],
             op => vec![op],
         })
     }
 
-    /// A scratch cell: [`VALUE`] or [`INDEX`].
+    /// Returns a free scratch cell: [`VALUE`] or [`INDEX`].
     fn free_cell(&self, at: usize) -> Result<u32, String> {
         let cell = self.free.get(at).copied();
         cell.ok_or_else(|| format!("it leaves too few of the {CELLS} scratch cells free"))
     }
 
-    /// A = the wire's bytes at k. Leaves X as it is.
+    /// A = the wire's bytes at k. Preserves X.
     fn load(&self, width: Size, k: u32) -> Result<Vec<Op>, String> {
         let beside_tag = k.saturating_add(width.bytes()) <= TAG.start || k >= TAG.end;
         if k > MAX_OFFSET - width.bytes() {
@@ -153,7 +152,7 @@ impl Translation {
         }
     }
 
-    /// The offset of a byte outside the tag in the frame that the kernel has.
+    /// Returns the kernel's offset of a byte outside the tag.
     fn place_of(&self, k: u32) -> u32 {
         if self.tag_out && k >= TAG.end { k - TAG_BYTES } else { k }
     }
@@ -192,7 +191,7 @@ impl Translation {
         [load_extension(half)].into_iter().chain(is_byte.then_some(byte)).collect()
     }
 
-    /// A = the wire's bytes at X + k, for every X. Leaves X as it is.
+    /// A = the wire's bytes at X + k, for every X. Preserves X.
     fn load_indirect(&self, width: Size, k: u32) -> Result<Vec<Op>, String> {
         let Some(max_x) = MAX_OFFSET.checked_sub(k) else {
             return Ok(vec![Op::Return(0)]);
@@ -201,15 +200,15 @@ impl Translation {
             true if k < TAG.end => self.load_indirect_around_tag(width, k)?,
             _ => vec![Op::LoadIndirect(width, self.place_of(k))],
         };
-        // The load overwrites A, so A is free to look at X.
+        // The load overwrites A, so A can hold X for the check.
         let check = Op::Branch(Compare::Gt, Operand::K(max_x), 0, 1);
         Ok([vec![Op::CopyToA, check, Op::Return(0)], load].concat())
     }
 
-    /// A = the wire's bytes at X + k, where A is X, that may lie before, on or behind the tag.
+    /// A = the wire's bytes at X + k, which may be before, in or after the tag. A must hold X.
     fn load_indirect_around_tag(&self, width: Size, k: u32) -> Result<Vec<Op>, String> {
         let mut load = vec![Op::LoadIndirect(width, k)];
-        // The offsets that touch the tag are few: a load of its own for each.
+        // Only a few offsets touch the tag: each gets its own load.
         let first_touching = TAG.start + 1 - width.bytes();
         for offset in (first_touching.max(k)..TAG.end).rev() {
             load = choose(Compare::Eq, offset - k, self.load(width, offset)?, load);
@@ -229,7 +228,7 @@ impl Translation {
         Ok(choose(Compare::Ge, TAG.end - k, behind, load))
     }
 
-    /// X = 4 × the low half of the wire's byte at k. Leaves A as it is.
+    /// X = 4 × the low half of the wire's byte at k. Preserves A.
     fn load_header_length(&self, k: u32) -> Result<Vec<Op>, String> {
         if k > MAX_OFFSET {
             return Ok(vec![Op::Return(0)]);
@@ -248,14 +247,14 @@ impl Translation {
     }
 }
 
-/// `yes`, which is short, if A compares so with a constant; otherwise `no`.
+/// Executes `yes`, which must be short, if the comparison of A with a constant holds; otherwise `no`.
 fn choose(condition: Compare, k: u32, yes: Vec<Op>, no: Vec<Op>) -> Vec<Op> {
     let branch = Op::Branch(condition, Operand::K(k), 0, yes.len() as u8 + 1);
     [vec![branch], yes, vec![Op::Jump(no.len() as i32)], no].concat()
 }
 
-/// A range of the wire's bytes in pieces of one or two that lie all in the frame or all in the
-/// same half of the tag.
+/// Splits a range of the wire's bytes into pieces of one or two bytes, each entirely in the frame or entirely
+/// in the same half of the tag.
 fn pieces(range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     let mut start = range.start;
     std::iter::from_fn(move || {
@@ -267,11 +266,11 @@ fn pieces(range: Range<u32>) -> impl Iterator<Item = Range<u32>> {
     })
 }
 
-/// Joins blocks to a program. A block of one jump or branch leads forward by a number of blocks; the
-/// jumps inside other blocks stay there.
+/// Joins blocks to a program. The jump of a block that is a single jump or branch counts in blocks, forward.
+/// The jumps of other blocks stay inside their block.
 fn join(mut blocks: Vec<Vec<Op>>) -> Vec<Op> {
-    // A branch reaches 255 instructions. One that must reach further goes through two jumps beside it,
-    // which reach everywhere, and which may make it too far for another.
+    // A branch reaches 255 instructions. A branch that must reach further goes through two adjacent jumps,
+    // which reach everywhere. These may put the target of another branch out of reach.
     let distances = loop {
         let mut starts = vec![0];
         starts.extend(blocks.iter().scan(0, |end, block| {

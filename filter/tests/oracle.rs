@@ -1,5 +1,5 @@
-//! Filters against libpcap's own interpreter and tcpdump: over real captures they keep the same
-//! packets.
+//! Compares filters with libpcap's own interpreter and tcpdump, which accept the same packets of real
+//! captures.
 
 #[path = "../../core/tests/corpus/mod.rs"]
 mod corpus;
@@ -13,12 +13,12 @@ use corpus::{EXPRESSIONS, link_type};
 use real_captures::real_captures;
 use sluicegate_filter::Filter;
 
-/// A packet as it is told apart: seconds (of which tcpdump writes 32 bits), microseconds, length
-/// on the wire, bytes.
+/// The identity of a packet: seconds (of which tcpdump writes 32 bits), microseconds, length on the wire,
+/// bytes.
 type Kept = (u32, i64, u32, Vec<u8>);
 
-/// The packets of a capture up to its end or its first defect that pass an expression; none if
-/// libpcap does not read it or does not compile the expression for it.
+/// Returns the packets that pass an expression, up to the capture's end or its first defect; `None` if
+/// libpcap cannot read it or compile the expression for it.
 fn packets(path: &Path, expression: Option<&str>) -> Option<Vec<Kept>> {
     let mut capture = pcap::Capture::from_file(path).ok()?;
     if let Some(expression) = expression {
@@ -94,7 +94,7 @@ fn the_same_packets_are_kept_as_by_tcpdump() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("kept.pcap");
     let (mut pairs, mut refused) = (0, 0);
-    // Every expression meets some captures, every capture some expressions.
+    // Combines every expression with some captures, and every capture with some expressions.
     for (at, path) in paths.iter().enumerate() {
         let Some(all) = packets(path, None) else {
             continue;

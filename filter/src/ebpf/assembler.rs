@@ -6,35 +6,35 @@ use super::{
     Alu, Compare, Helper, Insn, KernelFunction, Memory, Reg, RightSide, Size, class, part, pseudo,
 };
 
-/// A program under construction. Methods add one instruction each (or one wide one), in the
-/// notation of the kernel: the destination first. Those that end in 32 work on the lower 32 bits
-/// of their registers and clear the upper ones of the destination.
+/// A program under construction. Each method adds one instruction (or one wide one), with the destination
+/// first, as in the kernel's notation. Methods that end in 32 work on the lower 32 bits of their registers
+/// and clear the upper bits of the destination.
 #[derive(Clone, Debug, Default)]
 pub struct Assembler {
     items: Vec<Item>,
-    /// For each label, the item it stands before.
+    /// The item after each label.
     labels: Vec<Option<usize>>,
     placed_twice: bool,
 }
 
 impl Assembler {
-    /// A program without instructions.
+    /// Creates a program without instructions.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A label, to be placed later.
+    /// Creates a label, to be placed later.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// Several labels, to be placed later.
+    /// Creates several labels, to be placed later.
     pub fn labels<const N: usize>(&mut self) -> [Label; N] {
         std::array::from_fn(|_| self.label())
     }
 
-    /// Places a label before the next instruction. It can be placed once.
+    /// Places a label before the next instruction. A label can be placed only once.
     pub fn place(&mut self, label: Label) {
         match self.labels.get_mut(label.0) {
             Some(place @ None) => *place = Some(self.items.len()),
@@ -42,15 +42,15 @@ impl Assembler {
         }
     }
 
-    /// A label before the next instruction, for jumps back.
+    /// Creates a label before the next instruction, for backward jumps.
     pub fn here(&mut self) -> Label {
         let label = self.label();
         self.place(label);
         label
     }
 
-    /// The program in the form of the kernel, without unreachable instructions and without jumps to
-    /// the next one.
+    /// Returns the program in the kernel's form, without unreachable instructions and without jumps to the
+    /// next instruction.
     ///
     /// # Errors
     /// [`Fault`]: a label in use is not placed or was placed twice, a jump is too far, the
@@ -89,7 +89,7 @@ impl Assembler {
         self.labels.get(label.0).copied().flatten().ok_or(Fault::Unplaced)
     }
 
-    /// Finds the items that a run may reach; the verifier refuses a program with others.
+    /// Finds the items that a run may reach; the verifier rejects a program with unreachable ones.
     fn reachable(&self) -> Result<Vec<bool>, Fault> {
         let mut reached = vec![false; self.items.len()];
         let mut open = vec![0];
@@ -117,8 +117,8 @@ impl Assembler {
         Ok(reached)
     }
 
-    /// Leaves out jumps to the next instruction, from the end, because a jump left out may make one
-    /// before it idle.
+    /// Removes jumps to the next instruction, starting at the end, because a removal may make an earlier jump
+    /// redundant.
     fn leave_out_idle_jumps(&self, kept: &mut [bool]) -> Result<(), Fault> {
         let mut next_kept = self.items.len();
         for (at, item) in self.items.iter().enumerate().rev() {
@@ -153,7 +153,7 @@ impl Assembler {
         }
     }
 
-    /// Makes the last instruction lead to a label.
+    /// Sets a label as the target of the last instruction.
     fn aim(&mut self, to: Label) {
         if let Some(last) = self.items.last_mut() {
             last.to = Some(to);
@@ -231,8 +231,8 @@ impl Assembler {
         self.wide(dst, 0, constant as u32, (constant >> 32) as u32);
     }
 
-    /// dst = a map, as helpers take it. The descriptor must be open when the program is loaded;
-    /// from then on the program holds the map itself.
+    /// dst = a map, in the form that helpers take. The descriptor must be open when the program is loaded;
+    /// from then on the program itself holds the map.
     pub fn load_map(&mut self, dst: Reg, map: impl AsFd) {
         let fd = map.as_fd().as_raw_fd().cast_unsigned();
         self.wide(dst, pseudo::MAP_FD, fd, 0);
@@ -250,7 +250,7 @@ impl Assembler {
         self.add_item(Insn::new(code, dst, meaning, 0, low.cast_signed()), Some(high));
     }
 
-    /// R0 = the helper's answer; R1 to R5 hold nothing afterwards.
+    /// R0 = the helper's return value; R1 to R5 are undefined afterwards.
     pub fn call(&mut self, helper: Helper) {
         self.push(class::JMP | part::CALL, Reg::R0, Reg::R0, 0, helper.0);
     }
@@ -261,24 +261,24 @@ impl Assembler {
         self.add_item(Insn::new(code, Reg::R0, pseudo::KERNEL_FUNCTION, 0, function.0), None);
     }
 
-    /// Ends the program; R0 is its answer.
+    /// Ends the program; R0 is its return value.
     pub fn exit(&mut self) {
         self.push(class::JMP | part::EXIT, Reg::R0, Reg::R0, 0, 0);
     }
 
-    /// Goes to the label.
+    /// Jumps to the label.
     pub fn jump(&mut self, to: Label) {
         self.push(class::JMP | part::JA, Reg::R0, Reg::R0, 0, 0);
         self.aim(to);
     }
 
-    /// Goes to the label if dst compares so with the source.
+    /// Jumps to the label if the comparison of dst with the source holds.
     pub fn branch(&mut self, compare: Compare, dst: Reg, source: impl Into<RightSide>, to: Label) {
         self.push_with(class::JMP | compare as u8, dst, source.into());
         self.aim(to);
     }
 
-    /// Compares the lower 32 bits of both. Linux 5.1.
+    /// Jumps like [`branch`](Self::branch), but compares only the lower 32 bits. Linux 5.1.
     pub fn branch32(
         &mut self,
         compare: Compare,
@@ -291,8 +291,8 @@ impl Assembler {
     }
 }
 
-/// A register that was written last: the next instructions go on with it, as in
-/// `asm.mov(R1, R2).rsh(6).and(63)` and `asm.load(W, R1, R2 + 4).jeq(0, end)`.
+/// The register written last. Its methods add further instructions on it, as in `asm.mov(R1,
+/// R2).rsh(6).and(63)` and `asm.load(W, R1, R2 + 4).jeq(0, end)`.
 #[derive(Debug)]
 pub struct Chain<'a> {
     asm: &'a mut Assembler,
@@ -300,7 +300,7 @@ pub struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// As [`Assembler::to_be`].
+    /// Calls [`Assembler::to_be`] with the register.
     pub fn to_be(self, size: Size) -> Self {
         self.asm.to_be(size, self.dst);
         self
@@ -391,8 +391,7 @@ branches! {
     Sle jsle jsle32 "<= (with sign)"
 }
 
-/// The longest program the kernel takes from a privileged user (Linux 5.2,
-/// `BPF_COMPLEXITY_LIMIT_INSNS`).
+/// The maximum length of a program from a privileged user (Linux 5.2, `BPF_COMPLEXITY_LIMIT_INSNS`).
 pub const MAX_INSNS: usize = 1_000_000;
 
 /// The error for an invalid program.
@@ -402,7 +401,7 @@ pub enum Fault {
     /// A jump leads to a label that was never placed.
     #[error("a jump leads to a label that is placed nowhere")]
     Unplaced,
-    /// A label was placed twice, or is another program's.
+    /// A label was placed twice, or belongs to another program.
     #[error("a label is placed twice")]
     PlacedTwice,
     /// A jump is too far for its 16 bits.
@@ -411,10 +410,10 @@ pub enum Fault {
         /// The distance, without sign.
         insns: usize,
     },
-    /// The kernel does not take a program of this length.
+    /// The kernel accepts no program of this length.
     #[error("{insns} instructions are too many, the kernel takes {MAX_INSNS}")]
     TooLong {
-        /// Instructions it would have.
+        /// The number of instructions.
         insns: usize,
     },
     /// The program can run past its last instruction.
@@ -430,7 +429,7 @@ pub struct Label(usize);
 #[derive(Clone, Copy, Debug)]
 struct Item {
     insn: Insn,
-    /// The upper half of a constant, in a second instruction.
+    /// The upper half of a wide constant, in a second instruction.
     upper: Option<u32>,
     /// The target of its jump.
     to: Option<Label>,
@@ -451,7 +450,7 @@ mod tests {
     use super::super::{Reg::*, Size::*};
     use super::*;
 
-    /// One instruction, as the eight bytes the kernel reads on a little-endian machine.
+    /// Returns one instruction as the eight bytes that the kernel reads on a little-endian machine.
     fn bytes(write: impl FnOnce(&mut Assembler)) -> Vec<u64> {
         let mut asm = Assembler::new();
         write(&mut asm);
@@ -473,7 +472,7 @@ mod tests {
     fn instructions_are_those_clang_writes() {
         type Write = fn(&mut Assembler);
         let stdin = |asm: &mut Assembler| asm.load_map(R1, std::io::stdin());
-        // Those `llvm-mc -triple=bpfel -mcpu=v3` can write, it writes so.
+        // As `llvm-mc -triple=bpfel -mcpu=v3` encodes those that it supports.
         let rows: &[(&str, Write, &[u64])] = &[
             (
                 "r6 = r1",

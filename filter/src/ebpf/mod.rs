@@ -1,4 +1,4 @@
-//! eBPF programs, made while running.
+//! eBPF programs, generated at run time.
 //!
 //! An [`Assembler`] takes instructions in order, and labels as targets of jumps. It returns the program
 //! in the form of `BPF_PROG_LOAD`. A program written with it reads like assembly:
@@ -24,8 +24,8 @@
 //! # Ok::<(), sluicegate_filter::ebpf::Fault>(())
 //! ```
 //!
-//! The assembler leaves out unreachable instructions, which the verifier refuses. It checks no other
-//! rule of the verifier.
+//! The assembler leaves out unreachable instructions, which the verifier rejects. It checks no other rule of
+//! the verifier.
 //!
 //! Numbers are those of `linux/bpf.h` and `linux/bpf_common.h`.
 
@@ -42,16 +42,16 @@ use std::ops::{Add, Sub};
 pub struct Insn {
     /// The operation code.
     pub code: u8,
-    /// Destination and source register, four bits each: the destination in those a C bit field
-    /// takes first, which are the lower ones on a little-endian machine.
+    /// Destination and source register, four bits each. The destination is the first C bit field: the lower
+    /// bits on a little-endian machine.
     pub registers: u8,
-    /// A distance: of a jump in instructions, of an access in bytes.
+    /// The distance of a jump in instructions, or of an access in bytes.
     pub off: i16,
     /// A constant.
     pub imm: i32,
 }
 
-// As `linux/bpf.h` has it: code, two registers in a byte, off, imm.
+// The layout in `linux/bpf.h`: code, two registers in a byte, off, imm.
 const _: () = {
     assert!(size_of::<Insn>() == 8);
     assert!(offset_of!(Insn, code) == 0);
@@ -95,20 +95,20 @@ mod part {
     pub(crate) const JA: u8 = 0x00;
     pub(crate) const CALL: u8 = 0x80;
     pub(crate) const EXIT: u8 = 0x90;
-    /// In the constant of an atomic operation: it also returns the former value.
+    /// A flag in the constant of an atomic operation: it also returns the old value.
     pub(crate) const FETCH: i32 = 0x01;
 }
 
-/// Meanings of a wide load's constant, given in place of its source register.
+/// Meanings of a wide load's constant, encoded as its source register.
 mod pseudo {
     pub(crate) const MAP_FD: u8 = 1;
     pub(crate) const MAP_VALUE: u8 = 2;
-    /// In a call: the constant is not a helper's number but that of a kernel function.
+    /// In a call: the constant is the number of a kernel function, not of a helper.
     pub(crate) const KERNEL_FUNCTION: u8 = 2;
 }
 
-/// A register. A call takes its arguments in `R1` to `R5` and returns in `R0`; it leaves nothing
-/// in those six. `R6` to `R9` survive it. A program begins with its context in `R1`.
+/// A register. A call takes its arguments in `R1` to `R5`, which it clobbers, and returns its result in `R0`.
+/// `R6` to `R9` survive it. A program begins with its context in `R1`.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "a register has no meaning but its number")]
@@ -123,12 +123,12 @@ pub enum Reg {
     R7,
     R8,
     R9,
-    /// The end of the stack, which grows down from here for 512 bytes. Read-only.
+    /// The frame pointer, read-only: the end of the stack, which has 512 bytes below it.
     R10,
 }
 
 impl Reg {
-    /// The frame pointer: the stack is below it.
+    /// Another name for the frame pointer.
     pub const FP: Self = Self::R10;
 }
 
@@ -232,7 +232,7 @@ pub enum Alu {
     Arsh = 0xc0,
 }
 
-/// Comparisons; those with a leading S have a sign.
+/// Comparisons; those with a leading S are signed.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the comparisons")]
@@ -252,7 +252,7 @@ pub enum Compare {
 }
 
 impl Compare {
-    /// Compares numbers of 32 bits.
+    /// Evaluates the comparison of 32-bit numbers.
     #[inline]
     pub fn holds(self, a: u32, b: u32) -> bool {
         let (signed_a, signed_b) = (a.cast_signed(), b.cast_signed());
@@ -287,8 +287,7 @@ impl Helper {
     pub const TAIL_CALL: Self = Self(12);
     /// `redirect(ifindex, flags)`.
     pub const REDIRECT: Self = Self(23);
-    /// `redirect_map(map, key, flags)`: the lower bits of `flags` are returned where there is
-    /// no such entry.
+    /// `redirect_map(map, key, flags)`: returns the lower bits of `flags` if there is no such entry.
     pub const REDIRECT_MAP: Self = Self(51);
     /// `xdp_adjust_meta(ctx, delta)`: makes room for metadata in front of the packet; pointers into the packet
     /// must be loaded again. Linux 4.15, not with every driver.
@@ -297,8 +296,8 @@ impl Helper {
     pub const XDP_ADJUST_TAIL: Self = Self(65);
     /// `probe_read_kernel_str(buffer, bytes, text)`: the length with its NUL, or an error. Linux 5.5.
     pub const PROBE_READ_KERNEL_STR: Self = Self(115);
-    /// `get_ns_current_pid_tgid(device, inode, numbers, bytes)`: the thread and the process as a
-    /// namespace of processes numbers them; 0, or an error. Linux 5.7.
+    /// `get_ns_current_pid_tgid(device, inode, numbers, bytes)`: the thread and process numbers in a PID
+    /// namespace; 0, or an error. Linux 5.7.
     pub const NS_PID_TGID: Self = Self(120);
     /// `xdp_get_buff_len(ctx)`: the packet's length with its fragments. Linux 5.18.
     pub const XDP_BUFF_LEN: Self = Self(188);
@@ -311,23 +310,23 @@ impl Helper {
     pub const XDP_STORE_BYTES: Self = Self(190);
 }
 
-/// Flag of [`Helper::RING_BUFFER_OUTPUT`]: wakes those that wait, whatever they have read.
+/// Flag of [`Helper::RING_BUFFER_OUTPUT`]: wakes the readers even if they have not read everything.
 pub const RING_BUFFER_FORCE_WAKEUP: i32 = 2;
 
-/// A function that the kernel lends to programs (a "kfunc", Linux 5.13), by the number it has in
-/// this kernel's own BTF, `/sys/kernel/btf/vmlinux`.
+/// A kernel function that programs may call (a "kfunc", Linux 5.13), by its number in the running kernel's
+/// BTF, `/sys/kernel/btf/vmlinux`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelFunction(pub i32);
 
-/// Offsets in an XDP program's context, `struct xdp_md`; all parts have four bytes.
+/// Offsets in an XDP program's context, `struct xdp_md`; all fields have four bytes.
 pub mod xdp_md {
     /// Points to the packet's first byte.
     pub const DATA: i16 = 0;
-    /// Points behind the last byte of its first buffer.
+    /// Points after the last byte of its first buffer.
     pub const DATA_END: i16 = 4;
     /// Points to the metadata in front of the packet.
     pub const DATA_META: i16 = 8;
-    /// The queue it came in on.
+    /// The queue that received it.
     pub const RX_QUEUE_INDEX: i16 = 16;
 }
 
@@ -337,31 +336,31 @@ pub mod xdp_action {
     pub const ABORTED: i32 = 0;
     /// Dropped.
     pub const DROP: i32 = 1;
-    /// On to the host.
+    /// Passed to the host.
     pub const PASS: i32 = 2;
-    /// Back out of the interface it came in on.
+    /// Sent out of the interface that received it.
     pub const TX: i32 = 3;
-    /// To the target of a redirect helper.
+    /// Sent to the target of a redirect helper.
     pub const REDIRECT: i32 = 4;
 }
 
-/// Offsets in the context of a program in the host's stack, `struct __sk_buff`; all parts have four
+/// Offsets in the context of a program in the host's stack, `struct __sk_buff`; all fields have four
 /// bytes.
 pub mod sk_buff {
-    /// A number beside the packet, which programs and rules of the host may set.
+    /// The packet mark, which the host's programs and rules may set.
     pub const MARK: i16 = 8;
     /// Nonzero if the kernel keeps a VLAN tag beside the packet.
     pub const VLAN_PRESENT: i16 = 20;
     /// Points to the packet's first byte.
     pub const DATA: i16 = 76;
-    /// Points behind the last byte that can be read directly.
+    /// Points after the last byte that can be read directly.
     pub const DATA_END: i16 = 80;
 }
 
 /// Return values of a program where packets enter and leave the host's stack: `TC_ACT_`
 /// (linux/pkt_cls.h).
 pub mod tc_action {
-    /// On to the next program or filter, and at last as without any.
+    /// Passed to the next program or filter; after the last one, handled as without any.
     pub const UNSPEC: i32 = -1;
     /// Dropped.
     pub const SHOT: i32 = 2;

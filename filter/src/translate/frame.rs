@@ -4,16 +4,16 @@ use crate::cbpf::{CELLS, Op};
 use crate::ebpf::{Assembler, Memory, Reg, Size, xdp_md};
 use crate::program::{Program, extension_number, is_extension};
 
-/// The registers and the stack of the program a filter becomes a part of.
+/// The registers and the stack of the program that contains a filter.
 ///
-/// A filter uses R0 to R3, and the stack area next to the frame pointer. It expects nothing in those
-/// registers and leaves nothing there. It changes no register from R6 on.
+/// A filter clobbers R0 to R3 and the stack area next to the frame pointer, and needs no values there. It
+/// does not change R6 to R9.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Holds the program's context, a `struct xdp_md`: R6.
     pub ctx: Reg,
-    /// Holds the context's `data`, as it was loaded: R7.
+    /// Holds the context's `data`: R7.
     pub data: Reg,
     /// Holds the context's `data_end`: R8.
     pub end: Reg,
@@ -22,22 +22,22 @@ pub struct Frame {
 }
 
 impl Default for Frame {
-    /// The frame of a program that takes no fragments.
+    /// Returns the frame of a program without support for fragments.
     fn default() -> Self {
         Self::new(false)
     }
 }
 
 impl Frame {
-    /// The bytes of the stack that a filter may use.
+    /// Stack bytes that a filter may use.
     pub const STACK_BYTES: i16 = Cell::Scratch(0).offset() + CELLS as i16 * 4;
 
-    /// The frame of a program that takes frames with fragments, or does not.
+    /// Creates the frame of a program with or without support for fragments.
     pub fn new(fragments: bool) -> Self {
         Self { ctx: Reg::R6, data: Reg::R7, end: Reg::R8, fragments }
     }
 
-    /// Loads the registers at the start of a program, where R1 holds the context.
+    /// Loads the registers. Call it at the start of a program, where R1 holds the context.
     pub fn enter(&self, asm: &mut Assembler) {
         asm.mov(self.ctx, Reg::R1);
         asm.load(Size::W, self.data, self.ctx + xdp_md::DATA);
@@ -48,7 +48,7 @@ impl Frame {
 /// A cell of the stack area.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cell {
-    /// The bytes that the helper loaded.
+    /// The bytes loaded by the helper.
     Buffer,
     /// A or X during a call.
     Kept,
@@ -59,7 +59,7 @@ pub(super) enum Cell {
 }
 
 impl Cell {
-    /// The position of the cell on the stack.
+    /// Returns the position of the cell on the stack.
     pub(super) fn memory(self) -> Memory {
         Reg::FP + (self.offset() - Frame::STACK_BYTES)
     }
@@ -74,19 +74,19 @@ impl Cell {
     }
 }
 
-/// Why a filter cannot be translated for XDP.
+/// The reason why a filter cannot be translated for XDP.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Untranslatable {
-    /// It jumps back.
+    /// The filter jumps back.
     #[error("it loops, as protochain does, and an XDP program cannot")]
     Loops,
-    /// It needs a value that an XDP program does not have.
+    /// The filter needs a value that an XDP program does not have.
     #[error("it asks for {0}, which an XDP program cannot know: it runs before the kernel does")]
     Asks(&'static str),
 }
 
-/// Returns an error for a program without a translation.
+/// Returns an error if a program has no translation.
 pub(super) fn check_ops(program: &Program) -> Result<(), Untranslatable> {
     if program.loops() {
         return Err(Untranslatable::Loops);
@@ -98,7 +98,7 @@ pub(super) fn check_ops(program: &Program) -> Result<(), Untranslatable> {
     asked.map_or(Ok(()), |name| Err(Untranslatable::Asks(name)))
 }
 
-/// The name of an extension, for errors.
+/// Returns the name of an extension, for errors.
 fn extension_name(k: u32) -> &'static str {
     match extension_number(k) {
         libc::SKF_AD_PROTOCOL => "the protocol the kernel keeps beside a packet",

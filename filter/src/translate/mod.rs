@@ -1,14 +1,13 @@
-//! From a filter's program to eBPF, for XDP.
+//! Translates a filter's program to eBPF, for XDP.
 //!
-//! The verifier wants a comparison with the packet's end on every way to an access. To make few
-//! of them, a check is made for all that is needed from there on (`survey`), and offsets from X
-//! go through a register, the window, that points to the packet's byte X while X stays the same.
+//! The verifier requires a comparison with the packet's end on every path to an access. To need few of these,
+//! each check covers all later loads (`survey`). Offsets from X use a register, the window, which points to
+//! the packet's byte X until X changes.
 //!
-//! A frame with fragments has only its first part between data and data_end. For these the
-//! program is laid out twice: the fast copy as above, and behind it a slow copy in which every
-//! load is a call of `bpf_xdp_load_bytes`. Where a check of the fast copy fails, the run goes on
-//! at the same instruction of the slow copy, which checks the packet's length, and stays
-//! in it. So the fast copy never joins a way on which less has been checked.
+//! Only the first part of a frame with fragments is between data and data_end. For such frames the program is
+//! laid out twice: the fast copy as above, then a slow copy in which every load calls `bpf_xdp_load_bytes`.
+//! If a check of the fast copy fails, the run continues at the same instruction of the slow copy, which
+//! checks the packet's length, and stays there. So no path with fewer checks joins the fast copy.
 
 mod frame;
 mod survey;
@@ -21,10 +20,10 @@ use super::program::Program;
 use frame::{Cell, check_ops};
 use survey::{Known, NEVER, Need};
 
-/// The highest offset of a load that the verifier and `bpf_xdp_load_bytes` accept.
+/// The highest load offset that the verifier and `bpf_xdp_load_bytes` accept.
 const REACH: u32 = 0xffff;
 
-/// The registers of a filter. A and X are those of its program.
+/// The registers of the filter: A and X of its program.
 const A: Reg = Reg::R0;
 const X: Reg = Reg::R1;
 /// Holds a value from one instruction to the next.
@@ -32,20 +31,18 @@ const TEMP: Reg = Reg::R2;
 /// Points to the packet's byte X, after an indirect load and until X changes.
 const WINDOW: Reg = Reg::R3;
 
-/// Appends a filter to a program: a run goes on at `pass` or at `reject`. See [`Frame`] for what
-/// it uses and keeps.
+/// Appends a filter to a program: a run continues at `pass` or `reject`. [`Frame`] describes the registers
+/// that it clobbers and preserves.
 ///
-/// The verdict is the one [`Program::run`] gives on the whole frame, with one exception: nothing
-/// beyond byte 65,535 can be looked at, so to look there rejects. XDP sees the frame as it was on
-/// the wire, tags in their places: give it [`Filter::program`](super::Filter::program), not the
-/// program for packet sockets.
+/// The verdict is that of [`Program::run`] on the whole frame, with one exception: a load beyond byte 65,535
+/// rejects, because it is impossible. XDP sees the frame as it was on the wire, with its tags: give it
+/// [`Filter::program`](super::Filter::program), not the program for packet sockets.
 ///
-/// Needs Linux 5.1, with fragments 5.18, and a machine that loads from any address, as x86 and
-/// ARM64 do. `len` without fragments subtracts two pointers, for which the verifier asks
-/// CAP_PERFMON.
+/// Needs Linux 5.1, with fragments 5.18, and a machine that loads from any address, as x86 and ARM64 do.
+/// `len` without fragments subtracts two pointers, for which the verifier requires CAP_PERFMON.
 ///
 /// # Errors
-/// [`Untranslatable`], and nothing is appended.
+/// [`Untranslatable`]; nothing is appended then.
 ///
 /// ```
 /// use sluicegate_filter::ebpf::{Assembler, Reg::R0, xdp_action};
@@ -95,7 +92,7 @@ pub fn translate(
     Ok(())
 }
 
-/// The two ways a program is laid out.
+/// The two copies of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Copy {
     /// Reads between data and data_end.
@@ -118,8 +115,8 @@ struct Translation<'a> {
 }
 
 impl Translation<'_> {
-    /// Sets values to 0 that may be read before they are written. Stores the length of a frame with
-    /// fragments, because its call clobbers registers.
+    /// Zeroes the values that may be read before they are written. Stores the length of a frame with
+    /// fragments, because the call for it clobbers registers.
     fn start(&mut self, unset: u32) {
         let length = |op: &Op| matches!(op, Op::LoadLength | Op::LoadXLength);
         if self.frame.fragments && self.ops.iter().any(length) {
@@ -175,7 +172,7 @@ impl Translation<'_> {
         }
     }
 
-    /// The target of a jump to an instruction, behind further jumps.
+    /// Returns the target of a jump to an instruction, after following further jumps.
     fn target(&self, copy: Copy, mut at: usize) -> Label {
         loop {
             match self.ops[at] {
@@ -187,7 +184,7 @@ impl Translation<'_> {
         }
     }
 
-    /// The continuation if the bytes an instruction needs are not between data and data_end.
+    /// Returns the continuation if the bytes that an instruction needs are not between data and data_end.
     fn out_of_reach(&self, at: usize) -> Label {
         if self.frame.fragments { self.slow[at] } else { self.reject }
     }
@@ -212,7 +209,7 @@ impl Translation<'_> {
         self.asm.lsh32(X, 2);
     }
 
-    /// Checks that the packet has the bytes needed from here on. False if no packet can.
+    /// Checks that the packet has the bytes needed from here on. Returns false if no packet can have them.
     fn check_packet(&mut self, at: usize) -> bool {
         let (need, out) = (self.needs[at].packet, self.out_of_reach(at));
         if need > REACH {
@@ -234,8 +231,8 @@ impl Translation<'_> {
         }
         if Some(known.window) < survey::end_of(self.ops[at]) {
             let last = REACH - need.window;
-            // It may be there already, checked for less. But the verifier must see that it cannot
-            // begin too far away for what is needed now.
+            // The window may exist already, checked for fewer bytes. But the verifier must see that it does
+            // not begin too far away for the bytes needed now.
             if known.window == 0 || known.x_max > last {
                 self.asm.mov32(WINDOW, X);
                 if known.x_max > last {
@@ -284,7 +281,7 @@ impl Translation<'_> {
     fn branch(&mut self, copy: Copy, compare: Compare, operand: Operand, yes: usize, no: usize) {
         let [if_yes, if_no] = [yes, no].map(|at| self.target(copy, at));
         let next = yes.min(no);
-        // None for bits in common.
+        // `Set` has no inverse.
         let inverse = match compare {
             Compare::Eq => Some(Compare::Ne),
             Compare::Gt => Some(Compare::Le),
@@ -310,7 +307,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Translates an operation that only moves values or calculates.
+    /// Translates an operation that neither reads the packet nor branches.
     fn without_packet(&mut self, op: Op) {
         let cell = |cell| Cell::Scratch(cell).memory();
         let (dst, source) = match op {
@@ -331,7 +328,7 @@ impl Translation<'_> {
                 self.asm.jeq32(A, 0, self.reject);
                 return self.asm.jump(self.pass);
             }
-            // Those that look at the packet or jump have been dealt with.
+            // The caller handles operations that read the packet or jump.
             Op::Load(..) | Op::LoadIndirect(..) | Op::LoadXHeader(_) => return,
             Op::Jump(_) | Op::Branch(..) => return,
         };

@@ -1,20 +1,19 @@
 //! Static analysis of a program before its translation.
 //!
-//! Jumps lead forward, so a pass from the end visits the successors of an instruction before it,
-//! and a pass from the start its predecessors.
+//! Jumps lead forward, so a pass from the end visits the successors of an instruction before it, and a pass
+//! from the start visits its predecessors.
 
 use crate::cbpf::{Op, Operand};
 
-/// More bytes than any packet has: the need of an instruction from which no path passes.
+/// More bytes than any packet has: the need of an instruction from which every path rejects.
 pub(super) const NEVER: u32 = u32::MAX;
 
 /// Bits of a set of registers and scratch cells: a bit for each cell, A and X.
 pub(super) const A: u32 = 1 << 16;
 pub(super) const X: u32 = 1 << 17;
 
-/// The least length of packet with which any path from an instruction on can pass. A shorter packet
-/// is rejected on every path, because a load outside of the packet rejects; so one check is enough
-/// for all the loads that follow.
+/// The minimum length of a packet that can pass on some path from an instruction. Every path rejects a
+/// shorter packet, because a load outside of the packet rejects. So one check suffices for all later loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     /// Bytes from the packet's start; [`NEVER`] if no path passes.
@@ -28,9 +27,9 @@ pub(super) struct Need {
 pub(super) struct Known {
     /// Bytes from the packet's start that the packet has.
     pub(super) packet: u32,
-    /// Bytes from X that the packet has, where the window's register points to the first; else 0.
+    /// Bytes from X that the packet has, if the window's register points to the first; otherwise 0.
     pub(super) window: u32,
-    /// X is at most this.
+    /// The maximum of X.
     pub(super) x_max: u32,
 }
 
@@ -50,7 +49,7 @@ impl Known {
     }
 }
 
-/// The instructions that may follow the one at `at`.
+/// Returns the instructions that may follow the one at `at`.
 pub(super) fn next(at: usize, op: Op) -> impl Iterator<Item = usize> {
     let to = |by: usize| Some(at + 1 + by);
     match op {
@@ -87,7 +86,7 @@ pub(super) fn needs(ops: &[Op]) -> Vec<Need> {
     needs
 }
 
-/// The end of an operation's load, counted from the packet's start or from X.
+/// Returns the end of an operation's load, relative to the packet's start or to X.
 pub(super) fn end_of(op: Op) -> Option<u32> {
     match op {
         Op::Load(width, k) | Op::LoadIndirect(width, k) => Some(k.saturating_add(width.bytes())),
@@ -119,7 +118,7 @@ pub(super) fn known(ops: &[Op], needs: &[Need]) -> Vec<Known> {
     known
 }
 
-/// The set of values that may be read before they are written, and so must start as 0. `keeps` names
+/// Returns the set of values that may be read before they are written, and must start as 0. `keeps` names
 /// further values that an operation must preserve.
 pub(super) fn unset(ops: &[Op], keeps: impl Fn(Op) -> u32) -> u32 {
     let mut written_at = vec![u32::MAX; ops.len()];
@@ -183,7 +182,7 @@ mod tests {
             Op::Return(0),
             Op::Return(1),
         ];
-        // Where the type is not 0x0800, the way leads to the rejecting end: it asks for nothing.
+        // If the type is not 0x0800, the path leads to the rejecting end, which needs nothing.
         let packet: Vec<u32> = needs(&ops).iter().map(|need| need.packet).collect();
         assert_eq!(packet, [24, 24, 24, 18, 18, 18, 0, NEVER, 0]);
         assert_eq!(needs(&ops)[4].window, 0, "X is another then");

@@ -1,4 +1,4 @@
-//! The kernel's side of a packet socket's filter: which programs it takes, and the verdict it gives.
+//! A model of the kernel's filter on a packet socket: the programs that it accepts, and their verdicts.
 //!
 //! Sources: net/core/filter.c (`bpf_check_classic`, `bpf_convert_filter`), linux/filter.h.
 
@@ -13,7 +13,7 @@ const NETWORK_HEADER: i32 = -0x10_0000;
 const LINK_HEADER: i32 = -0x20_0000;
 const MAX_INSTRUCTIONS: usize = 4096;
 
-/// A VLAN tag that was taken out of its frame.
+/// A VLAN tag removed from its frame.
 #[derive(Clone, Copy)]
 pub struct VlanTag {
     pub tpid: u16,
@@ -22,7 +22,7 @@ pub struct VlanTag {
 
 /// An Ethernet frame as a packet socket's filter sees it.
 pub struct Skb<'a> {
-    /// The frame from its destination address on, without the tag that was taken out.
+    /// The frame from its destination address on, without the removed tag.
     pub bytes: &'a [u8],
     /// Its length: `skb->len`, without that tag.
     pub len: u32,
@@ -34,7 +34,7 @@ fn extension(k: u32) -> Option<i32> {
     (number >= 0 && k.cast_signed() < 0).then_some(number)
 }
 
-/// True if the kernel takes the program.
+/// True if the kernel accepts the program.
 pub fn takes(program: &Program) -> bool {
     let knows = |op: &Op| match *op {
         Op::Calculate(Alu::Lsh | Alu::Rsh, Operand::K(by)) => by < 32,
@@ -50,7 +50,7 @@ pub fn takes(program: &Program) -> bool {
 
 /// True if a scratch cell may be read before it is written.
 pub fn reads_unset_cell(ops: &[Op]) -> bool {
-    // The cells written on every way to each operation; all jumps lead forward.
+    // The cells written on every path to each operation; all jumps lead forward.
     let mut written_at = vec![u16::MAX; ops.len()];
     written_at[0] = 0;
     for (at, op) in ops.iter().enumerate() {
@@ -71,7 +71,7 @@ pub fn reads_unset_cell(ops: &[Op]) -> bool {
     false
 }
 
-/// The kernel's verdict: the bytes to keep, 0 to reject.
+/// Returns the kernel's verdict: the bytes to keep, 0 to reject.
 pub fn run(program: &Program, skb: &Skb<'_>) -> u32 {
     execute(program.ops(), skb).unwrap_or(0)
 }
@@ -129,7 +129,7 @@ fn calculate(alu: Alu, a: u32, b: u32) -> Option<u32> {
         Alu::Or => a | b,
         Alu::And => a & b,
         Alu::Xor => a ^ b,
-        // By the lower five bits only.
+        // The shift is by the lower five bits only.
         Alu::Lsh => a.wrapping_shl(b),
         Alu::Rsh => a.wrapping_shr(b),
         Alu::Arsh => return None,

@@ -1,5 +1,5 @@
-//! Programs for packet sockets: the kernel's verdict on a frame whose tag it has taken out is the
-//! verdict on the frame as it was on the wire.
+//! Programs for packet sockets: the kernel's verdict on a frame without its tag equals the verdict on the
+//! frame on the wire.
 
 use kernel_filter::{Skb, VlanTag, run, takes};
 use proptest::prelude::*;
@@ -17,12 +17,12 @@ fn program(ops: Vec<Op>) -> Program {
     Program::new(instructions).unwrap()
 }
 
-/// An absolute load at this offset asks for an extension.
+/// True if an absolute load at this offset reads an extension.
 fn is_extension(k: u32) -> bool {
     (0xffff_f000..0xffff_f040).contains(&k) && k.is_multiple_of(4)
 }
 
-/// Takes the tag out of a frame, as a driver does.
+/// Removes the tag of a frame, as a driver does.
 fn take_tag_out(frame: &[u8]) -> (Vec<u8>, VlanTag) {
     let tag = VlanTag {
         tpid: u16::from_be_bytes([frame[12], frame[13]]),
@@ -31,8 +31,8 @@ fn take_tag_out(frame: &[u8]) -> (Vec<u8>, VlanTag) {
     ([&frame[..12], &frame[16..]].concat(), tag)
 }
 
-/// The verdicts on the wire and in a packet socket, for the frame as it is and, if it is
-/// long enough to have had a tag, without its tag.
+/// Compares the verdicts on the wire and in a packet socket, for the unchanged frame and, if it is long
+/// enough for a tag, without its tag.
 fn agree(original: &Program, rewritten: &Program, frame: &[u8], wire_bytes: u32) -> bool {
     let verdict = original.run(frame, wire_bytes) != 0;
     let whole = Skb { bytes: frame, len: wire_bytes, tag: None };
@@ -230,7 +230,7 @@ fn width() -> impl Strategy<Value = Size> {
     prop_oneof![Just(Size::B), Just(Size::H), Just(Size::W)]
 }
 
-/// Mostly offsets near the tag, some at the ends of what numbers can say.
+/// Mostly offsets near the tag, and some at the limits of their type.
 fn offset() -> impl Strategy<Value = u32> {
     prop_oneof![
         6 => 0..24_u32,
@@ -290,7 +290,7 @@ proptest! {
         cut_off in 0..8_u32,
         mask in 0..=255_u32,
     ) {
-        // The cells start written, and the verdict hangs on a bit of the last A.
+        // The cells are written first, and the verdict depends on a bit of the last A.
         let mut all: Vec<Op> = (0..3).map(Op::Store).collect();
         all.extend(ops);
         all.extend([Op::Calculate(Alu::And, Operand::K(mask)); 3]);
