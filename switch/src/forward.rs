@@ -1,6 +1,6 @@
-//! Where each packet of a batch goes, and its way there: from a port's receive ring to others'
-//! transmit rings, by exchange of buffers if it goes to one port that shares the pool, copied
-//! otherwise.
+//! Forwarding: decides on each packet of a batch, and moves it from a port's receive ring to the transmit
+//! rings of other ports. A packet for a single port that shares the pool moves by exchange of buffers; others
+//! are copied.
 
 use std::time::Instant;
 
@@ -15,17 +15,17 @@ use crate::vlan::{Form, FrameHeader, TAG, Vlans, is_group, is_link_local};
 /// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// One port gets it.
+    /// One port sends it.
     To(PortNumber),
-    /// All get it but the one it came from.
+    /// All ports but the receiving one send it.
     Flood,
-    /// Nobody gets it.
+    /// No port sends it.
     Nowhere,
     /// The run has ended.
     AfterEnd,
 }
 
-/// The fate of a packet, and what forwarding and counting need to know of it.
+/// The fate of a packet, with the values that forwarding and counting need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub fate: Fate,
@@ -40,7 +40,7 @@ pub(crate) struct Decision {
 /// Rules for all ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Each VLAN is a switch of its own.
+    /// Each VLAN is a separate switch.
     pub vlans: bool,
     /// Packets to link-local groups are forwarded, except pause frames.
     pub link_local: bool,
@@ -103,15 +103,15 @@ impl Decider<'_> {
             return Ok(0);
         }
         let vlan = vlans.of(header.tag).ok_or(LossCause::Vlan)?;
-        // If the outer tag is removed, the inner one would lead into another VLAN.
+        // Without the outer tag, the inner one would select another VLAN.
         if header.is_tagged_again && vlans.untagged == Some(vlan) {
             return Err(LossCause::Vlan);
         }
         Ok(vlan)
     }
 
-    /// Learns the port of an address. The switch has forgotten the addresses of a leaving port, and
-    /// may give its number to another.
+    /// Learns the port of an address. Learns none for a leaving port: the switch has removed its addresses,
+    /// and may reuse its number.
     #[inline]
     fn learn(&mut self, vlan: u16, mac: u64, number: PortNumber, from: &mut Member) {
         if from.leaving.is_some() {
@@ -146,7 +146,7 @@ impl Decider<'_> {
         }
     }
 
-    /// Floods a packet; if there is one other port only, the packet goes to that.
+    /// Floods a packet. With only one other port, the packet goes to that one.
     fn flood(&self, header: &FrameHeader, vlan: u16, from: &mut Member) -> Result<Fate, LossCause> {
         // The receiving port is not among the members while its batch is handled.
         let mut others = (0..self.members.len() as PortNumber)
@@ -231,8 +231,7 @@ fn swap(from: &mut Queue, batch: Batch, to: &mut Member, slots: u32) -> u32 {
     swapped
 }
 
-/// Copies a packet for a port. A full port is synced once per batch; if it stays full, the packet is
-/// lost.
+/// Copies a packet to a port. A full port is synced once per batch; if it stays full, the packet is lost.
 #[inline]
 pub(crate) fn copy(to: &mut Member, batch: Batch, packet: &Packet<'_>, wire_bytes: u32) {
     to.counts.given += 1;
@@ -267,8 +266,8 @@ pub(crate) fn copy(to: &mut Member, batch: Batch, packet: &Packet<'_>, wire_byte
     }
 }
 
-/// Converts a packet to a form, in `scratch` if that changes it. Returns its bytes on the wire, too: a
-/// file may give fewer bytes than the packet has.
+/// Converts a packet to a form, in `scratch` if the bytes change. Also returns its wire length, because a
+/// file may hold only a part of the packet.
 #[inline]
 pub(crate) fn formed<'a>(
     packet: Packet<'a>,

@@ -1,8 +1,8 @@
 //! A learning Ethernet switch over the ports of `sluicegate`.
 //!
-//! A [`Switch`] has ports and a [`Table`](table::Table) of which hosts are behind which. Its owner
-//! calls [`turn`](Switch::turn) again and again; a [`Worker`] does so on a thread, and a [`Handle`]
-//! is for those who have something to ask it.
+//! A [`Switch`] has ports and a [`Table`](table::Table) of the hosts at each port. Its owner calls
+//! [`turn`](Switch::turn) repeatedly. A [`Worker`] does this on a thread, and a [`Handle`] passes requests
+//! from other threads.
 //!
 //! ```
 //! use sluicegate::port::{OpenOptions, Use};
@@ -18,13 +18,13 @@
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! | --- | --- |
-//! | `switch` | ports in turns, a batch of each; what has become of them |
-//! | `run` | a switch on a thread of its own |
-//! | `forward` | where each packet goes; its way there |
-//! | [`table`] | which hosts are behind which ports |
-//! | [`vlan`] | the header fields a switch reads; VLANs of a port |
+//! | `switch` | the switch: one batch of each queue per turn; events of ports |
+//! | `run` | a switch on its own thread, and its handle |
+//! | `forward` | the decision on each packet, and its forwarding |
+//! | [`table`] | the learned and static hosts of each port |
+//! | [`vlan`] | the header fields that a switch reads; the VLANs of a port |
 //! | `member` | a port in the switch: its counters and flood limit; the pool of all ports |
 #![forbid(unsafe_code)]
 

@@ -19,9 +19,9 @@ use crate::vlan::Vlans;
 pub struct MemberConfig {
     /// Its VLANs, for a switch with VLANs.
     pub vlans: Vlans,
-    /// The most flooded packets a second; `None` for no limit.
+    /// Maximum of flooded packets per second; `None` for no limit.
     pub storm: Option<u32>,
-    /// The directions the port is used for; by default the port's kind decides.
+    /// The directions in which the port is used; by default the port's kind decides.
     pub usage: Option<Use>,
 }
 
@@ -47,7 +47,7 @@ pub struct Member {
     pub(crate) counts: Counts,
     /// The interface was down at the last check.
     pub(crate) down: bool,
-    /// Packets were given to it since it was last synced.
+    /// Packets were submitted to it since its last sync.
     pub(crate) given: bool,
     /// The last batch that found it full and synced it.
     pub(crate) tried: u64,
@@ -64,7 +64,7 @@ pub struct Member {
 pub struct MemberState {
     /// Its name in the switch.
     pub name: String,
-    /// As it was given when the port was opened.
+    /// The number given to [`Switch::add`](super::Switch::add).
     pub id: u64,
     /// The switch's counters of the port.
     pub counts: Counts,
@@ -101,12 +101,12 @@ impl Opened {
     /// The errors of [`Port::open`]; a port without Ethernet; a capture file without a `usage`.
     pub fn open(port: &PortName, usage: Option<Use>, options: &OpenOptions) -> Result<Self> {
         let mut port = port.clone();
-        // Packets that the host sends are not for the other ports, and the switch reads no timestamps.
+        // Packets sent by the host are not for the other ports, and the switch reads no timestamps.
         port.set_default("tx_copies", "off");
         // Frames are for hosts behind other ports. A card receives only its own otherwise.
         port.set_default("promisc", "on");
         if port.kind() == Kind::Packet {
-            // A block may arrive 10 ms late.
+            // With method `ring` a block may arrive 10 ms late.
             port.set_default("method", "recvmmsg");
         } else {
             port.set_default("timestamp", "off");
@@ -233,21 +233,21 @@ impl Member {
         !self.senders.is_empty() && self.leaving.is_none()
     }
 
-    /// The queue for packets from another port's queue of this number: always the same, so that a flow
-    /// keeps its order.
+    /// Returns the queue that sends packets from another port's queue of this number: always the same, to
+    /// keep the order of a flow.
     #[inline]
     pub(crate) fn sender(&mut self, number: usize) -> &mut Queue {
         let sender = self.senders[number % self.senders.len()];
         &mut self.queues[sender]
     }
 
-    /// Shows a packet to the monitors.
+    /// Copies a packet to the monitors.
     #[cold]
     pub(crate) fn show(&mut self, packet: &Packet<'_>, direction: Direction, now_ns: u64) {
         self.watchers.iter_mut().for_each(|(_, writer)| writer.offer(packet, direction, now_ns));
     }
 
-    /// Shows the monitors the packets submitted to a queue since `head`.
+    /// Copies the packets submitted to a queue since `head` to the monitors.
     #[cold]
     pub(crate) fn show_given(&mut self, number: usize, head: u32, now_ns: u64) {
         let sender = self.senders[number % self.senders.len()];
@@ -291,7 +291,7 @@ impl Member {
         late || !self.receives || self.queues.iter_mut().all(is_empty)
     }
 
-    /// The sum of its queues' counters, without queues whose counters are unreadable.
+    /// Returns the sum of its queues' counters, without queues whose counters are unreadable.
     pub(crate) fn stats(&mut self) -> QueueStats {
         let stats = self.queues.iter_mut().map(|queue| queue.stats().unwrap_or_default());
         stats.fold(QueueStats::default(), QueueStats::plus)
@@ -309,27 +309,27 @@ pub fn shared_pool(ports: &[PortName], options: &OpenOptions) -> Result<Option<A
     Port::pool_for(&shared.collect::<Vec<_>>(), options).map(Some)
 }
 
-/// The cause for dropping a received packet.
+/// The cause of a received packet's loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LossCause {
-    /// Too short for a frame, or the address of a group as its source.
+    /// The packet is too short for a frame, or its source is a group address.
     Malformed,
-    /// The port truncated it.
+    /// The port truncated the packet.
     Cut,
-    /// A protocol between neighbours, which no bridge forwards.
+    /// The packet's protocol is link-local: no bridge forwards it.
     LinkLocal,
-    /// The port is not in its VLAN.
+    /// The port is not a member of the packet's VLAN.
     Vlan,
     /// The port's flood limit is reached.
     Storm,
-    /// Its destination is behind the receiving port.
+    /// The packet's destination is at the receiving port.
     SamePort,
-    /// No other port takes it.
+    /// No other port accepts the packet.
     NoPort,
 }
 
-/// The causes, by their numbers, and their names in ledgers.
+/// The causes in numerical order, with their names in ledgers.
 pub const CAUSES: [(LossCause, &str); 7] = [
     (LossCause::Malformed, "malformed"),
     (LossCause::Cut, "cut"),
@@ -341,7 +341,7 @@ pub const CAUSES: [(LossCause, &str); 7] = [
 ];
 
 /// Counts since the port was added. Each received packet counts as one of `forwarded`, `flooded` and
-/// `dropped`; each packet for the port as one of `swapped`, `copied`, `full`, `too_long` and `down`.
+/// `dropped`; each packet to the port as one of `swapped`, `copied`, `full`, `too_long` and `down`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets received.
@@ -358,7 +358,7 @@ pub struct Counts {
     pub dropped: [u64; CAUSES.len()],
     /// Packets received after the end of the run.
     pub after_end: u64,
-    /// Packets for this port.
+    /// Packets to this port.
     pub given: u64,
     /// Packets that its ring took by exchange of buffers.
     pub swapped: u64,
@@ -372,7 +372,7 @@ pub struct Counts {
     pub too_long: u64,
     /// Packets lost because it was down.
     pub down: u64,
-    /// Addresses learned here that were behind another port before.
+    /// Addresses learned here that were at another port before.
     pub moved: u64,
     /// Addresses without room in the table.
     pub unlearned: u64,
@@ -387,12 +387,12 @@ impl Counts {
     }
 }
 
-/// Limits flooded packets. A burst has at most one second's worth.
+/// Limits flooded packets. A burst is limited to the packets of one second.
 #[derive(Clone, Debug)]
 pub struct Storm {
     per_second: u32,
     left: u32,
-    /// The time up to which `left` was filled.
+    /// The time up to which `left` is accounted for.
     filled: Instant,
 }
 
@@ -413,7 +413,7 @@ impl Storm {
         let Ok(due) = u32::try_from(due) else { return };
         if due > 0 {
             self.left = self.left.saturating_add(due).min(self.per_second);
-            // No more than what the packets are worth, so that fractions add up.
+            // Advances only by the time of whole packets, so that fractions accumulate.
             self.filled +=
                 Duration::from_nanos(u64::from(due) * 1_000_000_000 / u64::from(self.per_second));
         }

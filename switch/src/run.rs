@@ -1,4 +1,4 @@
-//! A switch on a thread of its own, and the handle by which other threads use it.
+//! A switch on its own thread, and the handle by which other threads use it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use sluicegate::ring::Wait;
 use crate::member::MemberState;
 use crate::switch::{Event, Switch};
 
-/// The longest sleep before the worker looks for orders.
+/// The longest sleep between two checks for requests.
 const TICK: Duration = Duration::from_millis(10);
 
 type Order = Box<dyn FnOnce(&mut Switch) + Send>;
@@ -24,7 +24,7 @@ pub struct Worker {
     stop: Arc<AtomicBool>,
 }
 
-/// Sends orders to a switch that works on another thread.
+/// Sends requests to a switch on another thread.
 #[derive(Debug)]
 pub struct Handle {
     orders: Sender<Order>,
@@ -35,9 +35,9 @@ pub struct Handle {
 /// The result of a switch.
 #[derive(Debug)]
 pub struct SwitchOutcome {
-    /// The last states of all ports.
+    /// The final states of all ports.
     pub ports: Vec<MemberState>,
-    /// The end of reception.
+    /// The time at which reception ended.
     pub at: Instant,
 }
 
@@ -53,7 +53,7 @@ impl Worker {
 
     /// Runs until [`Handle::stop`] or until the limit of packets is reached.
     pub fn run(mut self, wait: Wait) -> SwitchOutcome {
-        // A flag by itself: nothing is published through it.
+        // `Relaxed` suffices: the flag publishes no other data.
         while !self.stop.load(Ordering::Relaxed) && !self.switch.is_spent() {
             while let Ok(order) = self.orders.try_recv() {
                 order(&mut self.switch);
@@ -79,8 +79,8 @@ impl Worker {
 }
 
 impl Handle {
-    /// Calls a function with the switch between two batches, and waits for its result; `None` if the
-    /// switch has ended. Packets wait meanwhile, so the function must be short.
+    /// Calls a function with the switch between two batches, and waits for its result; `None` if the switch
+    /// has ended. The function must be short, because packets wait.
     pub fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Switch) -> T + Send + 'static,

@@ -24,12 +24,12 @@ use crate::member::{Member, MemberConfig, MemberState, Opened};
 use crate::table::{MAX_PORTS, MacEntry, PortNumber, Table, TableConfig, Tick};
 use crate::vlan::{Form, LAST};
 
-/// The most packets of a queue in one turn.
+/// Maximum of packets of a queue in one turn.
 const BATCH: usize = 256;
-/// Between two checks of the ports.
+/// The interval between two checks of the ports.
 const CHECK: Duration = Duration::from_millis(500);
 
-/// How a switch works.
+/// The configuration of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchConfig {
     /// The rules for packets.
@@ -38,16 +38,16 @@ pub struct SwitchConfig {
     pub table: TableConfig,
 }
 
-/// A change of a port.
+/// A change of a port's state.
 #[derive(Debug)]
 pub enum Event {
     /// The port failed, and was removed from the switch.
     Failed(String, Error),
-    /// The interface went down; the port stays, and works again when it is up.
+    /// The interface went down. The port stays, and works again when the interface is up.
     Down(String),
     /// The interface is up again.
     Up(String),
-    /// A notice of the port itself.
+    /// A notice from the port itself.
     Notice(String, String),
 }
 
@@ -60,9 +60,9 @@ pub struct Switch {
     decisions: Vec<Decision>,
     scratch: Vec<u8>,
     events: Vec<Event>,
-    /// Removed ports, with their last state.
+    /// The final states of removed ports.
     removed: Vec<MemberState>,
-    /// The most packets that the switch still receives.
+    /// The packets that the switch may still receive.
     budget: u64,
     /// Batches so far.
     batches: u64,
@@ -71,7 +71,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A switch without ports.
+    /// Creates a switch without ports.
     pub fn new(config: SwitchConfig) -> Self {
         let now = Instant::now();
         Self {
@@ -102,8 +102,8 @@ impl Switch {
     /// Adds a port. Its [`MemberState`]s carry `id`.
     ///
     /// # Errors
-    /// The name is taken; the switch is full; packets that one port receives from an interface, the
-    /// other would send there again.
+    /// The name is taken; the switch is full; another port would send packets to the interface from which
+    /// this port receives them, or the reverse.
     pub fn add(&mut self, name: &str, id: u64, opened: Opened, config: MemberConfig) -> Result<()> {
         if self.number(name).is_some() {
             return Err(Error::Usage(format!(
@@ -151,7 +151,7 @@ impl Switch {
     /// Adds a static entry: the port of an address.
     ///
     /// # Errors
-    /// No such port; no room; no VLAN where the switch knows VLANs, or one where it knows none.
+    /// No such port; no room; a VLAN is missing in a switch with VLANs, or present in one without.
     pub fn set_static(&mut self, vlan: u16, mac: u64, name: &str) -> Result<()> {
         let number = self.known(name)?;
         match self.rules.vlans {
@@ -200,7 +200,7 @@ impl Switch {
         (entries.collect(), (end < self.table.buckets()).then_some(end))
     }
 
-    /// The states of all ports.
+    /// Returns the states of all ports.
     pub fn states(&mut self) -> Vec<MemberState> {
         let table = &self.table;
         let members = self.members.iter_mut().enumerate();
@@ -211,13 +211,13 @@ impl Switch {
         there.collect()
     }
 
-    /// The last states of removed ports.
+    /// Returns the final states of removed ports.
     pub fn removed(&self) -> &[MemberState] {
         &self.removed
     }
 
-    /// Shows a port's packets to a writer, until the port is removed or [`unwatch`](Self::unwatch) is
-    /// called with this number.
+    /// Copies a port's packets to a writer, until the port is removed or [`unwatch`](Self::unwatch) is called
+    /// with this number.
     ///
     /// # Errors
     /// There is no port of that name; the number is in use.
@@ -289,7 +289,7 @@ impl Switch {
         came
     }
 
-    /// Serves a batch of one queue. Its port is not among the members meanwhile.
+    /// Serves a batch of one queue. Its port is not among the members during this call.
     #[inline]
     fn serve(
         &mut self,
@@ -347,7 +347,7 @@ impl Switch {
         let Self { members, table, rules, decisions, budget, .. } = self;
         decisions.clear();
         let mut decider = Decider { rules: *rules, table, members, now };
-        // Apart from the port, so that decisions may change its counters.
+        // Separates the queues from the port, so that decisions may change its counters.
         let queues = std::mem::take(&mut from.queues);
         for packet in queues[queue].rx().packets().take(BATCH) {
             if *budget == 0 {
@@ -363,7 +363,7 @@ impl Switch {
         from.queues = queues;
     }
 
-    /// Shows a received batch to the monitors.
+    /// Copies a received batch to the monitors.
     #[cold]
     fn show(&self, from: &mut Member, batch: Batch) {
         let Member { queues, watchers, .. } = from;
@@ -415,8 +415,8 @@ impl Switch {
     }
 }
 
-/// Copies packets at the head of a receive ring to all of these ports that take them, and releases
-/// them. Returns the number of copies.
+/// Copies packets at the head of a receive ring to those of these ports that accept them, and releases them.
+/// Returns the number of copies.
 fn spread(
     rules: Rules,
     from: &mut Queue,
@@ -469,7 +469,7 @@ impl Switch {
         }
     }
 
-    /// Removes the port that waiting failed for, if the check of its interface has not done so.
+    /// Removes the port for which waiting failed, if the check of its interface has not done so.
     #[cold]
     fn find_failed(&mut self) {
         self.each(|member| {
@@ -487,16 +487,16 @@ impl Switch {
             if let Err(error) = self.look_at(number as PortNumber) {
                 self.fail(number as PortNumber, error);
             } else if let Some(member) = self.members[number].as_deref_mut() {
-                // A file writes the packets it holds back.
+                // A sync makes a file write its buffered packets.
                 member.unsent |= member.takes();
             }
         }
-        // The worker parts ports when nothing comes; on a busy switch this is the only call.
+        // When no packets arrive, the worker calls `part`; on a busy switch this is the only call.
         self.part();
     }
 
-    /// Checks the queues and the link of a port. Forgets its hosts when it goes down because they
-    /// may appear elsewhere.
+    /// Checks the queues and the link of a port. When the link goes down, removes the port's hosts from the
+    /// table, because they may appear at another port.
     fn look_at(&mut self, number: PortNumber) -> Result<()> {
         let Some(member) = self.members[usize::from(number)].as_deref_mut() else { return Ok(()) };
         let up = member.presence.as_ref().map(LinkState::look).transpose()?;
@@ -529,10 +529,10 @@ impl Switch {
     }
 
     /// Ends the switch: stops reception, forwards received packets, and sends those in transmit rings.
-    /// Returns the last states of the ports.
+    /// Returns the final states of the ports.
     pub fn finish(mut self) -> (Vec<MemberState>, Vec<Event>) {
         let now = Instant::now();
-        // Not `leaving`: the ports still take packets of the others.
+        // The ports are not `leaving`: they still send packets of the others.
         self.each(|member| member.queues.iter_mut().try_for_each(Queue::stop_rx));
         let end = now + Duration::from_secs(3);
         loop {
@@ -568,7 +568,7 @@ impl Switch {
         }
     }
 
-    /// Removes a port at once, if it is not merely down.
+    /// Removes a failed port at once; a port that is only down stays.
     #[cold]
     fn fail(&mut self, number: PortNumber, error: Error) {
         let looked = self.look_at(number);
@@ -587,7 +587,7 @@ impl Switch {
         }
     }
 
-    /// Sends the last packets of a port, and keeps its last state.
+    /// Sends the last packets of a port, and stores its final state.
     fn end(&mut self, mut member: Member, patience: Duration) {
         for &sender in &member.senders {
             // The queue counts the rest as unsent.

@@ -4,7 +4,7 @@
 //!   VLAN, address ── two hashes, secret seeds ──> two buckets of four entries, a cache line each
 //! ```
 //!
-//! Its memory is allocated once. A flood of addresses harms the port it comes from, not the others:
+//! Its memory is allocated once. A flood of addresses harms only the port that receives it:
 //!
 //! - each port has a limit of learned entries;
 //! - an entry is *young* until its host is seen again later, or a packet is sent to it. Only young
@@ -18,7 +18,7 @@ use std::hash::{BuildHasher, RandomState};
 
 /// The number of a port in a switch.
 pub type PortNumber = u16;
-/// The most ports of a switch.
+/// Maximum of ports of a switch.
 pub const MAX_PORTS: usize = 256;
 /// The table's time, in tenths of a second from any start; it may wrap.
 pub type Tick = u32;
@@ -27,14 +27,14 @@ pub const TICKS_PER_SECOND: u32 = 10;
 
 const WAYS: usize = 4;
 
-/// The state of an entry: a new address may replace a lower one.
+/// The state of an entry, ordered: a new address may replace an entry in a lower state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum EntryState {
     #[default]
     Free,
-    /// Seen once, or moved, and not sent to.
+    /// The host was seen once, or has moved, and no packet was sent to it.
     Young,
-    /// Seen again, or sent to.
+    /// The host was seen again, or a packet was sent to it.
     InUse,
     Static,
 }
@@ -48,14 +48,14 @@ struct TableEntry {
     state: EntryState,
 }
 
-/// A line of the cache.
+/// A bucket of entries: one cache line.
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket([TableEntry; WAYS]);
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 
-/// The result of learning an address behind a port.
+/// The result of learning an address at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
     /// The entry existed.
@@ -75,9 +75,9 @@ pub enum Learned {
 pub struct TableConfig {
     /// The number of entries, rounded up to a power of two, at least 64.
     pub entries: usize,
-    /// The most learned entries of a port.
+    /// Maximum of learned entries of a port.
     pub per_port: u32,
-    /// A host that sends nothing for this time is forgotten.
+    /// The time after which the entry of a silent host is removed.
     pub age: Tick,
 }
 
@@ -95,11 +95,11 @@ pub struct MacEntry {
     pub vlan: u16,
     /// Its address, in the lower 48 bits.
     pub mac: u64,
-    /// The port it is behind.
+    /// Its port.
     pub port: PortNumber,
     /// Ticks since it was seen last.
     pub idle: Tick,
-    /// It was set, not learned.
+    /// The entry was set, not learned.
     pub is_static: bool,
 }
 
@@ -109,7 +109,7 @@ pub struct Table {
     buckets: Box<[Bucket]>,
     seeds: [u64; 2],
     config: TableConfig,
-    /// Entries that each port has learned.
+    /// The number of learned entries of each port.
     learned: Vec<u32>,
     statics: usize,
     /// The next bucket to be swept.
@@ -120,7 +120,7 @@ pub struct Table {
 type At = (usize, usize);
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(config: TableConfig) -> Self {
         let seed = || RandomState::new().hash_one(0);
         let buckets = config.entries.clamp(64, 1 << 24).next_power_of_two() / WAYS;
@@ -134,17 +134,17 @@ impl Table {
         }
     }
 
-    /// The number of entries it has room for.
+    /// Returns the maximum number of entries.
     pub fn capacity(&self) -> usize {
         self.buckets.len() * WAYS
     }
 
-    /// The number of a port's learned entries; expired ones count until they are swept.
+    /// Returns the number of a port's learned entries; expired ones count until they are swept.
     pub fn learned(&self, port: PortNumber) -> u32 {
         self.learned[usize::from(port)]
     }
 
-    /// The port that an address is behind.
+    /// Finds the port of an address.
     #[inline]
     pub fn find(&mut self, vlan: u16, mac: u64, now: Tick) -> Option<PortNumber> {
         let (bucket, way) = self.position(key(vlan, mac))?;
@@ -158,7 +158,7 @@ impl Table {
         Some(entry.port)
     }
 
-    /// Learns that an address is behind a port.
+    /// Learns that an address is at a port.
     #[inline]
     pub fn learn(&mut self, vlan: u16, mac: u64, port: PortNumber, now: Tick) -> Learned {
         let key = key(vlan, mac);
@@ -187,7 +187,7 @@ impl Table {
     pub fn set_static(&mut self, vlan: u16, mac: u64, port: PortNumber) -> bool {
         let key = key(vlan, mac);
         let at = self.position(key).or_else(|| {
-            // A quarter of all, so that learned entries have room in any case.
+            // At most a quarter of all entries, so that there is always room for learned ones.
             let full = self.statics >= self.capacity() / 4;
             let ways = self.ways(key).into_iter().filter(|_| !full);
             let lowest = ways.min_by_key(|&at| self.at(at).state);
@@ -213,7 +213,7 @@ impl Table {
         })
     }
 
-    /// Removes all entries of a port, static ones too. Returns their number.
+    /// Removes all entries of a port, including static ones. Returns their number.
     pub fn forget(&mut self, port: PortNumber) -> usize {
         self.take_out(0..self.buckets.len(), |entry| entry.port == port)
     }
@@ -231,7 +231,7 @@ impl Table {
         self.buckets.len()
     }
 
-    /// The entries of some buckets: a reader lists the whole table in steps.
+    /// Returns the entries of some buckets, so that a reader can list the whole table in steps.
     pub fn entries(
         &self,
         buckets: std::ops::Range<usize>,
@@ -270,7 +270,7 @@ impl Table {
         Learned::New
     }
 
-    /// A free or expired way, in the emptier of two buckets.
+    /// Finds a free or expired way, in the emptier of two buckets.
     fn room(&self, ways: &[At], now: Tick) -> Option<At> {
         let is_room = |&at: &At| {
             let entry = self.at(at);
@@ -291,7 +291,7 @@ impl Table {
         })
     }
 
-    /// The two buckets of a key.
+    /// Returns the two buckets of a key.
     #[inline]
     fn homes(&self, key: u64) -> [usize; 2] {
         let mask = self.buckets.len() - 1;
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn a_silent_host_is_forgotten() {
         let mut table = table(1024, 1024);
-        // Across the wrap of time.
+        // The time wraps during the test.
         let start = Tick::MAX - 50;
         table.learn(0, 7, 3, start);
         assert_eq!(table.find(0, 7, start.wrapping_add(100)), Some(3));
@@ -410,7 +410,7 @@ mod tests {
         assert!((8..=16).contains(&set), "{set}");
     }
 
-    /// 64,000 addresses that nobody has, from one port, and every host of the others is still known.
+    /// After 64,000 invented addresses from one port, every host of the other ports is still known.
     #[test]
     fn a_flood_of_addresses_costs_its_own_port_only() {
         let config = TableConfig::default();
@@ -432,7 +432,7 @@ mod tests {
             assert_eq!(table.find(0, mac, 3), Some(port));
         }
         statics.iter().for_each(|&mac| assert_eq!(table.find(0, mac, 3), Some(9)));
-        // A host that comes later finds room beside the flood, on other ports in any case.
+        // A later host finds room despite the flood; at other ports always.
         for mac in 5000..6000 {
             assert_eq!(table.learn(0, mac, 2, 4), Learned::New);
         }
@@ -468,7 +468,7 @@ mod tests {
     type Model = HashMap<(u16, u64), (PortNumber, Tick, bool)>;
 
     proptest! {
-        /// With room for all the table says what a simple one says.
+        /// With room for all entries the table equals a simple map.
         #[test]
         fn with_room_it_is_a_map(steps in proptest::collection::vec(step(), 1..200), start: Tick) {
             let mut table = table(8192, 8192);
@@ -523,7 +523,7 @@ mod tests {
             }
         }
 
-        /// Without room it may not know, but what it says is so, and limits hold.
+        /// Without room an entry may be missing, but no entry is wrong, and limits hold.
         #[test]
         fn without_room_it_says_nothing_wrong(
             steps in proptest::collection::vec((0..1000u64, 0..4u16, 0..3u32), 1..500)

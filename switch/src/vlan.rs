@@ -1,5 +1,5 @@
-//! VLANs (IEEE 802.1Q): the header fields that a switch reads, the VLANs of a port, and the form of
-//! frames there.
+//! VLANs (IEEE 802.1Q): the header fields that a switch reads, the VLANs of a port, and the form of the
+//! frames that it sends.
 
 use std::str::FromStr;
 
@@ -27,7 +27,7 @@ impl VlanSet {
     }
 }
 
-/// `10,20-29`.
+/// Parses a set such as `10,20-29`.
 impl FromStr for VlanSet {
     type Err = Error;
 
@@ -57,7 +57,7 @@ pub fn number(text: &str) -> Result<u16, Error> {
 /// The VLANs of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vlans {
-    /// The VLAN of frames without a tag, on arrival and departure.
+    /// The VLAN of untagged frames, received and sent.
     pub untagged: Option<u16>,
     /// The VLANs of tagged frames.
     pub tagged: VlanSet,
@@ -75,22 +75,23 @@ pub enum Form {
 }
 
 impl Vlans {
-    /// A port for hosts without VLANs.
+    /// Creates the VLANs of a port for hosts without VLAN tags.
     pub fn access(vlan: u16) -> Self {
         Self { untagged: Some(vlan), tagged: VlanSet::default() }
     }
 
-    /// The VLAN of a frame with this tag; `None` if the port does not admit it.
+    /// Returns the VLAN of a frame with this tag; `None` if the port does not admit it.
     #[inline]
     pub fn of(&self, tag: Option<u16>) -> Option<u16> {
-        // A tag of VLAN 0 gives a priority and no VLAN.
+        // A tag with VLAN 0 has a priority but no VLAN.
         match tag.map_or(0, |tag| tag & VLAN_BITS) {
             0 => self.untagged,
             vlan => (self.tagged.has(vlan) || self.untagged == Some(vlan)).then_some(vlan),
         }
     }
 
-    /// The form in which a frame of a VLAN leaves that arrived with this tag; `None` if it may not.
+    /// Returns the form in which the port sends a frame of a VLAN that arrived with this tag; `None` if it
+    /// does not send it.
     #[inline]
     pub fn form(&self, vlan: u16, tag: Option<u16>) -> Option<Form> {
         if self.untagged == Some(vlan) {
@@ -103,9 +104,9 @@ impl Vlans {
     }
 }
 
-/// The protocol of IEEE 802.1Q's tag, as in a frame.
+/// The protocol of an IEEE 802.1Q tag, in network byte order.
 pub(crate) const TAG: [u8; 2] = ethertype::VLAN.to_be_bytes();
-/// The VLAN's number in the control information.
+/// The bits of the VLAN number in the control information.
 pub(crate) const VLAN_BITS: u16 = 0x0fff;
 
 /// A frame's header. Addresses are in the lower 48 bits.

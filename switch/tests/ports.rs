@@ -1,4 +1,4 @@
-//! Ports of a switch that come and go, on sources and sinks that need no network.
+//! Adding and removing ports of a switch, with sources and sinks that need no network.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use sluicegate::port::{OpenOptions, Use};
 use sluicegate_switch::vlan::Vlans;
 use sluicegate_switch::{LossCause, MemberConfig, Opened, Rules, Switch, SwitchConfig};
 
-/// A switch with an endless source of packets, all of one address.
+/// Creates a switch with an endless source of packets from one address.
 fn with_source(rules: Rules) -> Switch {
     let mut switch = Switch::new(SwitchConfig { rules, ..SwitchConfig::default() });
     add(&mut switch, "source", Use::Receive);
@@ -23,7 +23,7 @@ fn add(switch: &mut Switch, name: &str, usage: Use) {
     switch.add(name, 0, opened, MemberConfig::default()).unwrap();
 }
 
-/// Adds a capture file of broadcast frames, with this behind their addresses.
+/// Adds a capture file of broadcast frames, with these bytes after their addresses.
 fn add_broadcasts(switch: &mut Switch, folder: &Path, frames: &[&[u8]], config: MemberConfig) {
     let words = |words: [u32; 6]| words.map(u32::to_le_bytes).concat();
     let mut file = words([0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, 1]);
@@ -40,7 +40,7 @@ fn add_broadcasts(switch: &mut Switch, folder: &Path, frames: &[&[u8]], config: 
     switch.add("file", 0, opened, config).unwrap();
 }
 
-/// A pipe at whose other end nobody is.
+/// Adds a `memif:` server without a client.
 fn add_stuck(switch: &mut Switch, name: &str, folder: &Path) {
     let port = format!("memif:{}?role=server", folder.join(name).display()).parse().unwrap();
     let opened = Opened::open(&port, Some(Use::Send), &OpenOptions::default()).unwrap();
@@ -142,7 +142,7 @@ fn no_tag_within_a_tag_leads_into_another_vlan() {
         let refused: [&[u8]; 3] = [
             &[0x81, 0, 0, 10, 0x81, 0, 0, 20, 8, 0],
             &[0x81, 0, 0, 10, 0x88, 0xa8, 0, 20, 8, 0],
-            // A priority, of the port's own VLAN.
+            // A priority tag, in the port's own VLAN.
             &[0x81, 0, 0xe0, 0, 0x81, 0, 0, 20, 8, 0],
         ];
         let taken: [&[u8]; 2] = [&[0x81, 0, 0, 10, 8, 0], &[8, 0]];
@@ -166,7 +166,7 @@ fn a_stuck_port_loses_no_packets_of_others() {
     let mut switch = Switch::new(SwitchConfig::default());
     add_broadcasts(&mut switch, folder.path(), &[&[8, 0][..]; 5000], MemberConfig::default());
     add_stuck(&mut switch, "stuck", folder.path());
-    // It has room for less than a batch, and takes what is synced at once.
+    // The port has room for less than a batch, and accepts synced packets at once.
     let name = "null:?slots=200".parse().unwrap();
     let sink = Opened::open(&name, Some(Use::Send), &OpenOptions::default()).unwrap();
     switch.add("sink", 0, sink, MemberConfig::default()).unwrap();
