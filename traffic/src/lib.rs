@@ -7,13 +7,13 @@
 //!   report <-- analyse <-- a port's receive ring <---------------------------------'
 //! ```
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! | --- | --- |
 //! | [`plan`] | the constant bytes of frames, the edits from packet to packet, checksums |
 //! | [`rate`] | paces, timetables, and lateness against them |
-//! | [`rewrite`] | address rules for packets that are sent again |
+//! | [`rewrite`] | address rules for replayed packets |
 //! | [`source`] | packets for a transmit ring, from a plan or a file, when they are due |
-//! | [`live`] | a plan as a program of the kernel: live frames |
+//! | [`live`] | a plan as a kernel program that sends live frames |
 //! | [`spec`] | specifications: a file, flags, profiles |
 //! | [`show`] | a listing of streams and packets |
 //! | [`analyse`] | losses, duplicates, order and delays of stamped packets |

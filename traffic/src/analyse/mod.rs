@@ -2,13 +2,13 @@
 //! delays.
 //!
 //! ```text
-//!   frame --> walk: headers, checksums --> stamp --> track: which numbers came --.
-//!                                            `----> delays: how long it took ----+--> Analysis
+//!   frame --> walk: headers, checksums --> stamp --> track: numbers received ----.
+//!                                            `----> delays: time since sending --+--> Analysis
 //! ```
 //!
-//! Each queue has its own [`Analyser`], which sees a part of the packets. A number missing in one
-//! queue may have arrived in another, so losses are computed at the end, from the first and last
-//! number and the count of different ones.
+//! Each queue has its own [`Analyser`], which receives a part of the packets. A number missing in one queue
+//! may have arrived in another, so losses are computed at the end, from the first and last number and the
+//! count of different ones.
 
 mod kernel;
 mod report;
@@ -26,17 +26,17 @@ pub use track::{NumberRun, StreamCounts, TrackShare, WINDOW};
 pub(crate) use walk::{Checksum, Observer, walk};
 pub use walk::{Condition, Found, look};
 
-/// The most tracks of an analyser, one per worker and stream. Each has a window of 8 KiB.
+/// Maximum of tracks of an analyser, one per worker and stream. The window of a track takes 8 KiB.
 const TRACKS_MAX: usize = 1024;
 
 /// Analyses the packets of one queue.
 #[derive(Debug)]
 pub struct Analyser {
-    /// The number of each stream's and worker's track, from 1; 0 for none.
+    /// The number, from 1, of the track of each stream and worker; 0 for none.
     of: Vec<u16>,
     tracks: Vec<Track>,
     delays: Vec<Delays>,
-    /// Corrupt packets, by the stream and worker that they name.
+    /// Corrupt packets, by the stream and worker in their stamps.
     corrupt: BTreeMap<(u8, u8), u64>,
     others: Others,
     /// The lead of the clock of received packets over that of stamps, in ns.
@@ -46,8 +46,8 @@ pub struct Analyser {
 }
 
 impl Analyser {
-    /// An analyser without packets. `ahead` returns the lead in ns of the time of day, which received
-    /// packets carry, over CLOCK_MONOTONIC, which stamps carry.
+    /// Creates an analyser without packets. `ahead` returns the lead, in ns, of the time of day (in received
+    /// packets) over CLOCK_MONOTONIC (in stamps).
     pub fn new(ahead: fn() -> i64) -> Self {
         Self {
             of: vec![0; 1 << 16],
@@ -61,7 +61,7 @@ impl Analyser {
         }
     }
 
-    /// Begins a batch: reads the clocks, which may have been set.
+    /// Begins a batch: reads the lead of the clocks again, because the time of day may have been set.
     pub fn begin_batch(&mut self) {
         self.ahead_ns = (self.ahead)();
     }
@@ -79,12 +79,12 @@ impl Analyser {
         self.found(found, came_ns);
     }
 
-    /// Counts a packet that is not of Ethernet.
+    /// Counts a packet of another link type than Ethernet.
     pub fn unstamped(&mut self) {
         self.others.unstamped += 1;
     }
 
-    /// Counts the findings of a packet that arrived at a time of CLOCK_MONOTONIC.
+    /// Counts a walked packet that arrived at a time of CLOCK_MONOTONIC.
     #[inline]
     pub fn found(&mut self, found: Found, came_ns: Option<u64>) {
         let Some(stamp) = found.stamp else {
@@ -95,7 +95,7 @@ impl Analyser {
             return;
         };
         if found.condition == Condition::Corrupt {
-            // The stamp itself may be corrupt. The report drops streams that no queue knows.
+            // The stamp itself may be corrupt. The report omits streams that no queue received.
             *self.corrupt.entry((stamp.stream, stamp.worker)).or_default() += 1;
             return;
         }
@@ -152,12 +152,12 @@ pub struct Stamp {
     pub worker: u8,
     /// The packet's number in stream and worker, modulo 2³².
     pub number: u32,
-    /// The time of its making, in ns of the sender's CLOCK_MONOTONIC.
+    /// The time when the packet was made, in ns of the sender's CLOCK_MONOTONIC.
     pub time_ns: u64,
 }
 
 impl Stamp {
-    /// The bytes of a stamp.
+    /// The length of a stamp in bytes.
     pub const BYTES: usize = 16;
     /// Its first two bytes.
     pub const MAGIC: [u8; 2] = *b"Sl";

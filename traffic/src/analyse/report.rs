@@ -19,13 +19,13 @@ pub struct Share {
 /// Packets that belong to no stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// Packets without a stamp behind their headers.
+    /// Packets without a stamp after their headers.
     pub unstamped: u64,
     /// Packets with a wrong checksum or length, of no known stream.
     pub corrupt: u64,
     /// Stamped packets of streams and workers without room for a track.
     pub untracked: u64,
-    /// Stamped packets with a checksum that covers missing bytes; their streams count them, too.
+    /// Stamped packets with a checksum that covers missing bytes; also counted in their streams.
     pub unchecked: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Delays {
     pub other_clock: u64,
 }
 
-/// A stamp older than this hour is of another clock.
+/// A stamp older than this (an hour) is from another clock.
 pub(super) const MAX_NS: u64 = 3_600_000_000_000;
 
 impl Delays {
@@ -61,18 +61,18 @@ impl Delays {
         self.other_clock > 0 || self.times.count() > 0
     }
 
-    /// Adds another's.
+    /// Adds the delays of another queue.
     pub fn merge(&mut self, other: &Self) {
         self.times.merge(&other.times);
         self.longest_ns = self.longest_ns.max(other.longest_ns);
         self.other_clock += other.other_clock;
     }
 
-    /// The delay that this share of packets does not exceed, in ns; `None` without delays.
+    /// Returns the delay that this share of packets does not exceed, in ns; `None` without delays.
     pub fn percentile(&self, share: f64) -> Option<u64> {
         let most = Latencies::longest(Latencies::CLASSES - 1);
         match self.times.percentile(share)? {
-            // The last class has no upper end.
+            // The last class has no upper limit.
             ns if ns >= most => Some(self.longest_ns),
             ns => Some(ns.min(self.longest_ns)),
         }
@@ -114,7 +114,7 @@ pub struct WorkerAnalysis {
     pub last: u32,
     /// The number of the sender's restarts.
     pub restarts: u64,
-    /// Number of queues or CPUs that received some of the packets.
+    /// The number of queues or CPUs that received some of the packets.
     pub ways: u64,
 }
 
@@ -140,7 +140,7 @@ impl Analysis {
         for ((stream, worker), tracks) in tracks {
             let analysis = WorkerAnalysis::of(worker, &tracks);
             if analysis.counts.received == 0 {
-                // Only corrupt packets name the stream.
+                // The stream occurs only in corrupt packets.
                 others.corrupt += analysis.counts.corrupt;
                 continue;
             }
@@ -155,7 +155,7 @@ impl Analysis {
         Self { streams, others }
     }
 
-    /// Packets lost and reordered, over all streams.
+    /// Returns the packets lost and reordered, over all streams.
     pub fn lost_and_reordered(&self) -> (u64, u64) {
         let workers = self.streams.iter().flat_map(|stream| &stream.workers);
         workers.fold((0, 0), |sum, worker| (sum.0 + worker.lost, sum.1 + worker.counts.reordered))
@@ -163,7 +163,7 @@ impl Analysis {
 }
 
 impl StreamAnalysis {
-    /// The sum of a number over all workers.
+    /// Returns the sum of a number over all workers.
     pub fn sum(&self, of: fn(&WorkerAnalysis) -> u64) -> u64 {
         self.workers.iter().map(of).sum()
     }

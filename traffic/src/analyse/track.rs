@@ -2,17 +2,17 @@
 
 use std::cmp::Ordering;
 
-/// The longest distance behind the highest number at which duplicates are recognized.
+/// The maximum distance below the highest number at which duplicates are recognized.
 pub const WINDOW: u64 = 65_536;
 
-/// The count of numbers in a stamp, after which they wrap.
+/// The count of different numbers in stamps, after which they wrap.
 const ROUND: u64 = 1 << 32;
 
-/// The first number becomes this or more, so that earlier packets have numbers, too.
+/// An offset of all numbers, so that packets sent before the first received one also have numbers.
 const BEGIN: u64 = ROUND;
 
-/// One run of a sender, until it restarts. Numbers have 64 bits and do not wrap. They begin at 2³², so
-/// that packets sent before the first one received have numbers, too.
+/// One run of a sender, until it restarts. Numbers have 64 bits and do not wrap. They begin at 2³², so that
+/// packets sent before the first received one also have numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberRun {
     /// The lowest number received.
@@ -21,20 +21,20 @@ pub struct NumberRun {
     pub last: u64,
     /// The count of different numbers received.
     pub different: u64,
-    /// The time of the stamp with the lowest number.
+    /// The time in the stamp with the lowest number.
     pub first_ns: u64,
-    /// The time of the stamp with the highest number.
+    /// The time in the stamp with the highest number.
     pub last_ns: u64,
 }
 
 impl NumberRun {
-    /// Numbers between the first and the last that were not received.
+    /// Returns the count of numbers between the first and the last that were not received.
     pub fn lost(&self) -> u64 {
-        // Counters read while a program writes them may contradict one another.
+        // Counters that are read while a program writes them may be inconsistent.
         (self.last + 1).saturating_sub(self.first).saturating_sub(self.different)
     }
 
-    /// Reports whether a packet belongs to another run: made later, with a number no higher. A
+    /// Reports whether a packet belongs to a new run: it was made later, but its number is not higher. A
     /// number slightly ahead has wrapped past 2³².
     fn is_over(&self, number: u32, time_ns: u64) -> bool {
         let last = self.last as u32;
@@ -42,8 +42,8 @@ impl NumberRun {
         time_ns > self.last_ns && number <= last && !(1..WINDOW).contains(&ahead)
     }
 
-    /// Merges the counts of the same run in another queue, whose lowest number was made no earlier.
-    /// Returns `None` and changes nothing if it is another run.
+    /// Merges the counts of the same run in another queue, whose lowest number was made no earlier. Returns
+    /// `None`, without a change, if the other queue's run is another one.
     pub fn join(&mut self, other: &Self) -> Option<()> {
         if self.is_over(other.first as u32, other.first_ns) {
             return None;
@@ -67,8 +67,8 @@ impl NumberRun {
         Some(())
     }
 
-    /// The other's first number, counted as here. Each queue counts from the round of 2³² of its own
-    /// first packet; the later of two packets has the higher number.
+    /// Returns the other queue's first number, converted to this queue's count. Each queue counts from the
+    /// round of 2³² of its own first packet. The later of two packets has the higher number.
     fn in_round(&self, other: &Self) -> u64 {
         let ahead_of = |number: u64| (other.first as u32).wrapping_sub(number as u32);
         let near =
@@ -88,13 +88,13 @@ impl NumberRun {
 /// Counts of a worker's packets in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamCounts {
-    /// Packets received, intact as far as their headers tell.
+    /// Packets received without a detected fault: all checkable lengths and checksums are right.
     pub received: u64,
     /// Received packets with a number received before.
     pub duplicates: u64,
-    /// Received packets that followed one with a higher number (RFC 4737).
+    /// Received packets that arrived after one with a higher number (RFC 4737).
     pub reordered: u64,
-    /// Received packets too far behind to be distinguished from duplicates.
+    /// Received packets too far below the highest number to be distinguished from duplicates.
     pub late: u64,
     /// Packets received with a wrong checksum or length; not in `received`.
     pub corrupt: u64,
@@ -109,9 +109,9 @@ pub struct TrackShare {
     pub worker: u8,
     /// Packet counts.
     pub counts: StreamCounts,
-    /// The sender's runs that are remembered one by one, in the order of time.
+    /// The sender's last runs, in order of time.
     pub runs: Vec<NumberRun>,
-    /// Packets lost in earlier runs, and the number of those runs.
+    /// Packets lost in runs before these, and the number of those runs.
     pub forgotten: (u64, u64),
 }
 
@@ -126,7 +126,7 @@ pub(super) struct Track {
 }
 
 const WORDS: usize = (WINDOW / 64) as usize;
-/// The most runs that are remembered one by one.
+/// Maximum of runs stored individually.
 const RUNS_MAX: usize = 64;
 
 impl Track {
@@ -168,8 +168,8 @@ impl Track {
     fn behind(&mut self, behind: u64, number: u32, time_ns: u64) {
         let Some(run) = &mut self.run else { return };
         if time_ns > run.last_ns {
-            // Made later, with a number no higher: the sender has restarted. If more than 2³¹ packets
-            // are missing instead, the report joins the runs.
+            // The packet was made later, but its number is not higher: the sender has restarted. If more than
+            // 2³¹ packets are missing instead, the report joins the runs.
             let TrackShare { runs, forgotten, .. } = &mut self.ended;
             if runs.len() == RUNS_MAX {
                 *forgotten = (forgotten.0 + runs.remove(0).lost(), forgotten.1 + 1);
@@ -203,7 +203,7 @@ impl Track {
     }
 }
 
-/// Marks a number; false if it was marked already.
+/// Marks a number; false if it was already marked.
 #[inline]
 fn set(seen: &mut [u64; WORDS], number: u64) -> bool {
     let at = (number % WINDOW) as usize;
@@ -213,7 +213,7 @@ fn set(seen: &mut [u64; WORDS], number: u64) -> bool {
     new
 }
 
-/// Unmarks the `count` numbers behind `last`, which numbers a window earlier had marked.
+/// Unmarks the `count` numbers after `last`, whose bits numbers one window earlier had set.
 #[inline]
 fn clear(seen: &mut [u64; WORDS], last: u64, count: u64) {
     if count >= WINDOW {

@@ -6,8 +6,8 @@ use super::Stamp;
 use crate::plan::fold;
 use sluicegate_base::headers::{Ipv4Header, Ipv6Extension, ethertype, protocol};
 
-/// The most headers walked. Each may have a checksum over the rest of the frame: a long frame of
-/// headers only would take milliseconds.
+/// Maximum of headers walked. Each may have a checksum over the rest of the frame, so a long frame with only
+/// headers would take milliseconds.
 const HEADERS_MAX: usize = 64;
 
 /// IANA's ports of tunnels in UDP.
@@ -15,7 +15,7 @@ const VXLAN_PORT: u16 = 4789;
 const MPLS_PORT: u16 = 6635;
 const GRE_PORT: u16 = 4754;
 
-/// A frame's integrity, as far as its headers tell; the worst last.
+/// A frame's integrity, judged by its headers; worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// Lengths agree, and all checksums are right.
@@ -29,7 +29,7 @@ pub enum Condition {
 /// The result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The stamp behind the last header.
+    /// The stamp after the last header.
     pub stamp: Option<Stamp>,
     /// The frame's condition.
     pub condition: Condition,
@@ -47,24 +47,24 @@ pub(crate) trait Observer<'a> {
     /// A header of the protocol that specifications call `name`.
     fn header(&mut self, _name: &'static str, _bytes: &'a [u8], _checksum: Checksum) {}
 
-    /// Bytes behind the length that a header gives.
+    /// Bytes after the length that a header gives.
     fn padding(&mut self, _bytes: usize) {}
 }
 
-/// Observes nothing.
+/// Ignores all headers.
 impl Observer<'_> for () {}
 
 /// A checksum in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checksum {
     Absent,
-    /// It covers missing bytes.
+    /// The checksum covers missing bytes.
     Unchecked,
-    /// The sum of all that it covers, itself included; 0xffff if it is right.
+    /// The sum of all bytes that it covers, and the checksum itself; 0xffff if it is right.
     Sum(u16),
 }
 
-/// Walks an Ethernet frame. Returns the data behind its headers, unless there are too many of those.
+/// Walks an Ethernet frame. Returns the data after its headers; `None` if there are too many headers.
 #[inline]
 pub(crate) fn walk<'a>(
     frame: &'a [u8],
@@ -106,7 +106,7 @@ struct Below {
 }
 
 struct Walk<'a, 'o, O> {
-    /// Bytes that no header has taken, up to the length that headers give.
+    /// Bytes after the headers read so far, up to the length that headers give.
     rest: &'a [u8],
     whole: bool,
     below: Option<Below>,
@@ -172,7 +172,7 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
             Some(rest) => {
                 self.observer.padding(self.rest.len() - bytes);
                 self.rest = rest;
-                // What the capture cut off lies behind this length.
+                // The capture cut only bytes after this length.
                 self.whole = true;
             }
             None if self.whole => self.worsen(Condition::Corrupt),
@@ -180,7 +180,7 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
         }
     }
 
-    /// Checks the sum of all that a checksum covers, itself included.
+    /// Checks a checksum by the sum of all bytes that it covers, which includes itself.
     #[inline]
     fn check(&mut self, sum: u64) -> Checksum {
         let sum = fold(sum);
@@ -217,7 +217,7 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
 
     fn mpls(&mut self) -> Option<Next> {
         let bottom = self.fixed("mpls", 4)?[2] & 1 != 0;
-        // A label does not name its content; receivers guess by the first bits, too (RFC 4928).
+        // A label does not name its content; receivers also guess by the first bits (RFC 4928).
         Some(match (bottom, self.rest.first()? >> 4) {
             (false, _) => Next::Type(ethertype::MPLS),
             (true, 4) => Next::Type(ethertype::IPV4),
@@ -348,8 +348,8 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
     }
 }
 
-/// The sum of 16-bit numbers in the machine's byte order; an odd last byte is the first of two. The
-/// byte order does not change whether all bits of the folded sum are set (RFC 1071).
+/// Sums 16-bit numbers in the machine's byte order; an odd last byte is the first of two. The byte order does
+/// not affect whether all bits of the folded sum are set (RFC 1071).
 #[inline]
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();

@@ -57,7 +57,7 @@ pub(super) fn calculate(asm: &mut Assembler, alu: Alu, reg: Reg, number: u64, sc
     }
 }
 
-/// A number as the right side of an instruction: in `scratch` if it is too large for it.
+/// Returns a number as the right side of an instruction; loads it into `scratch` if it is too large.
 fn right_side(asm: &mut Assembler, number: u64, scratch: Reg) -> RightSide {
     match i32::try_from(number.cast_signed()) {
         Ok(number) => number.into(),
@@ -123,7 +123,7 @@ pub(crate) fn class<const STEP_BITS: u32, const POWERS: u32>(
     asm.place(fits);
     asm.mov(class, time);
     asm.jlt(time, 1 << STEP_BITS, small);
-    // class: the power of two, found by halves; rest: the time, without what is found.
+    // class: the power of two, found by bisection; rest: the time, shifted by the bits found.
     asm.mov(class, 0);
     asm.mov(rest, time);
     for bits in [32, 16, 8, 4, 2, 1].into_iter().filter(|&bits| bits < POWERS as i32) {
@@ -137,7 +137,7 @@ pub(crate) fn class<const STEP_BITS: u32, const POWERS: u32>(
     asm.rsh(time, class);
     asm.lsh(class, STEP_BITS as i32).add(time);
     asm.place(small);
-    // For the verifier.
+    // Limits the class for the verifier.
     let last = Histogram::<STEP_BITS, POWERS>::CLASSES as i32 - 1;
     let known = asm.label();
     asm.jle(class, last, known);
@@ -145,7 +145,7 @@ pub(crate) fn class<const STEP_BITS: u32, const POWERS: u32>(
     asm.place(known);
 }
 
-/// The registers that helpers keep, by their content.
+/// The registers that helpers preserve, named by their content.
 pub(super) mod held {
     use super::Reg;
 

@@ -1,6 +1,6 @@
-//! Live frames: packets that an eBPF program makes in the kernel and sends at once. A plan becomes
-//! straight-line code ([`program`](self)): no packet is interpreted. Each worker has its own
-//! program, counters and thread.
+//! Live frames: packets that an eBPF program makes in the kernel and sends at once. A plan is translated to
+//! straight-line code ([`program`](self)), not interpreted for each packet. Each worker has its own program,
+//! counters and thread.
 
 pub(crate) mod arith;
 mod pace;
@@ -19,12 +19,12 @@ use crate::plan::Plan;
 use crate::rate::{Dial, Gaps, Pace, Period};
 use program::MakeJob;
 
-/// The first number of runs of the program: large, because starting it takes a moment.
+/// The number of program runs in the first call: large, because a start takes some time.
 const FIRST_RUNS: u32 = 1 << 20;
 
-/// A number of runs that takes a few milliseconds when no packet is due.
+/// A number of runs that takes a few milliseconds if no packet is due.
 const FEW_RUNS: u64 = 1 << 15;
-/// A time too short for sleeping.
+/// A time too short to sleep.
 const NEAR: Duration = Duration::from_millis(2);
 /// The last packets of a run are due within this time.
 const SOON: Duration = Duration::from_millis(50);
@@ -45,14 +45,15 @@ pub struct Sending {
     counters: WorkerCounters,
     limit: Option<u64>,
     done: Arc<OnceLock<Instant>>,
-    /// The thread that sends. To end several senders, tell each before you end one. The counters stay.
+    /// The sending thread. To end several senders, request the end of each before you wait for one. The
+    /// counters stay readable.
     pub thread: LiveThread,
 }
 
 /// Counters of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets handed to the interface.
+    /// Packets passed to the interface.
     pub packets: u64,
     /// Their bytes, without the frame check sequence.
     pub bytes: u64,
@@ -63,9 +64,8 @@ pub struct Counters {
 }
 
 impl Live {
-    /// Makes the program of worker `worker` of `workers` for an interface of this thread's network
-    /// namespace. A dial gives the first pace of all workers together. Needs Linux 5.18, CAP_BPF and
-    /// CAP_NET_ADMIN.
+    /// Makes the program of worker `worker` of `workers` for an interface of this thread's network namespace.
+    /// The dial sets the initial pace of all workers together. Needs Linux 5.18, CAP_BPF and CAP_NET_ADMIN.
     ///
     /// # Errors
     /// A missing privilege; a plan too large for a program.
@@ -108,12 +108,12 @@ impl Live {
     /// Makes the next packet without sending it.
     ///
     /// # Errors
-    /// The program refused it, or it is not due yet.
+    /// The program rejected the packet, or no packet is due yet.
     pub fn next_packet(&self) -> Result<Vec<u8>> {
         self.program.once()
     }
 
-    /// Starts to send `packets` packets, or endlessly many, from a thread pinned to `cpu`, if given.
+    /// Starts a thread that sends `packets` packets, or without end; pins it to `cpu`, if given.
     ///
     /// # Errors
     /// The system has no thread left, or no socket.
@@ -125,7 +125,7 @@ impl Live {
         let done = Arc::<OnceLock<Instant>>::default();
         let done_at = Arc::clone(&done);
         let next = move || {
-            // The time of the run before is old.
+            // The time read in the previous call is old.
             made.set(word::CLOCK_LEFT, 0);
             let left = limit.saturating_sub(made.get(word::PACKETS) + made.get(word::REFUSED));
             match (left, made.paced) {
@@ -133,7 +133,7 @@ impl Live {
                     done_at.get_or_init(Instant::now);
                     Next::End
                 }
-                // With a timetable most runs of the program make no packet: it stops by itself.
+                // With a timetable most runs make no packet; the program itself stops after the last packet.
                 (_, true) => Next::Run(made.rest().min(made.until_end(left))),
                 (_, false) => Next::Run(packets.map_or(u64::MAX, |_| left)),
             }
@@ -143,15 +143,15 @@ impl Live {
         Ok(Sending { counters, limit: packets, done, thread })
     }
 
-    /// Sets the pace, as [`Sending::set_pace`].
+    /// Sets the pace, like [`Sending::set_pace`].
     pub fn set_pace(&self, pace: Pace) {
         self.counters.set_pace(pace);
     }
 }
 
 impl Sending {
-    /// Sets the pace of all workers together; the length of bursts stays. A worker that was started
-    /// without a pace ignores it.
+    /// Sets the pace of all workers together; the length of bursts stays. A worker started without a pace
+    /// ignores it.
     pub fn set_pace(&self, pace: Pace) {
         self.counters.set_pace(pace);
     }
@@ -166,7 +166,7 @@ impl Sending {
         }
     }
 
-    /// The lateness of each burst's first packet against the timetable.
+    /// Returns the lateness of each burst's first packet against the timetable.
     pub fn gaps(&self) -> Gaps {
         let WorkerCounters { shared, gaps, .. } = &self.counters;
         let first = gaps.at as usize / 8;
@@ -185,7 +185,7 @@ impl Sending {
         self.thread.is_finished() || self.limit.is_some_and(all)
     }
 
-    /// The time when the worker had sent all packets; with a pace, late by a millisecond or so.
+    /// Returns the time at which the worker had sent all packets; with a pace, about a millisecond late.
     pub fn done_at(&self) -> Option<Instant> {
         self.done.get().copied()
     }
@@ -198,7 +198,7 @@ struct WorkerCounters {
     gaps: Table,
     /// The program keeps a timetable.
     paced: bool,
-    /// The number of this worker, and of all.
+    /// The number of this worker, and the number of workers.
     worker: (u32, u32),
 }
 
@@ -217,19 +217,18 @@ impl WorkerCounters {
         }
     }
 
-    /// Sets the period. The program may see one word before the other, which is wrong by less than a
-    /// ns once.
+    /// Sets the period. The program may read one word before the other is written, which makes one period
+    /// wrong by less than a ns.
     fn set_period(&self, period: Period) {
         let (worker, workers) = self.worker;
         let period = period.times(workers);
         self.set(word::PHASE, period.part_ns(worker, workers));
         self.set(word::FRACTION, period.fraction.into());
-        // The program detects changes by the period, and takes 0 for none.
+        // The program detects changes by the period; 0 means none.
         self.set(word::PERIOD, period.ns.max(1));
     }
 
-    /// Sleeps if nothing is due for a while, and returns the number of runs of the program to
-    /// follow.
+    /// Sleeps if no packet is due soon. Returns the number of program runs for the next call.
     fn rest(&self) -> u64 {
         let idle = Duration::from_nanos(self.get(word::IDLE));
         if idle < NEAR {
@@ -238,13 +237,13 @@ impl WorkerCounters {
         }
         // The idle time is unknown until the program runs again.
         self.set(word::IDLE, 0);
-        // A request to end unparks the thread.
+        // A request to end wakes the thread.
         std::thread::park_timeout((idle - NEAR / 2).min(MAX_SLEEP));
-        // One run is enough to find out that it goes on sleeping.
+        // One run suffices to measure the rest of a long sleep.
         if idle > MAX_SLEEP + NEAR { 1 } else { FEW_RUNS }
     }
 
-    /// The number of runs for the packets left: few towards the end, so that the thread ends soon
+    /// Returns the number of runs for the remaining packets: few near the end, so that the thread ends soon
     /// after the last packet.
     fn until_end(&self, left: u64) -> u64 {
         let bursts = left / self.get(word::BURST).max(1);
@@ -256,17 +255,17 @@ impl WorkerCounters {
 /// Byte offsets of the words at the start. This process writes PERIOD, BURST, FRACTION, PHASE, LIMIT,
 /// and resets IDLE and CLOCK_LEFT; the program writes the others.
 mod word {
-    /// Packets handed to the interface.
+    /// Packets passed to the interface.
     pub const PACKETS: i16 = 0;
     /// Their bytes.
     pub const BYTES: i16 = 8;
     /// Packets whose length the kernel refused.
     pub const REFUSED: i16 = 16;
-    /// The place in the plan's turns.
+    /// The position in the plan's turns.
     pub const TURN: i16 = 24;
     /// The period of this worker's bursts: [`crate::rate::Period::ns`].
     pub const PERIOD: i16 = 32;
-    /// Packets a burst.
+    /// Packets per burst.
     pub const BURST: i16 = 40;
     /// The period by which the program computed [`DUE`]; 0 before the first burst.
     pub const KEPT: i16 = 48;
@@ -276,7 +275,7 @@ mod word {
     pub const IN_BURST: i16 = 64;
     /// Restarts of the timetable.
     pub const RESTARTS: i16 = 72;
-    /// The most packets.
+    /// Maximum of packets.
     pub const LIMIT: i16 = 80;
     /// [`crate::rate::Period::fraction`].
     pub const FRACTION: i16 = 88;
@@ -288,18 +287,18 @@ mod word {
     pub const IDLE: i16 = 112;
     /// The time in stamps that several packets share, in ns of CLOCK_MONOTONIC.
     pub const CLOCK: i16 = 120;
-    /// The number of further packets that share it; reset before each run.
+    /// The number of further packets that share [`CLOCK`]; reset before each call.
     pub const CLOCK_LEFT: i16 = 128;
-    /// The bytes of these words; the streams' packet numbers follow.
+    /// The size of these words in bytes; the streams' packet numbers follow.
     pub const END: usize = 136;
 }
 
 /// A table of 64-bit numbers in the shared counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Table {
-    /// Offset in bytes from the start of the counters.
+    /// The offset in bytes from the start of the counters.
     at: u32,
-    /// Count of numbers.
+    /// The count of numbers.
     count: u32,
 }
 
@@ -318,12 +317,12 @@ impl CounterLayout {
         sheet
     }
 
-    /// The histogram, at the same offset in all programs of a plan.
+    /// Returns the table of the histogram: at the same offset in all programs of a plan.
     fn gaps(plan: &Plan) -> Table {
         Table { at: Self::number_of(plan.streams.len()), count: Gaps::CLASSES as u32 }
     }
 
-    /// The offset of the number of a stream's next packet.
+    /// Returns the offset of the number of a stream's next packet.
     fn number_of(stream: usize) -> u32 {
         (word::END + stream * 8) as u32
     }

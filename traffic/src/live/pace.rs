@@ -1,5 +1,5 @@
-//! A timetable in the program: it drops a packet that is not due yet, which costs little, because the
-//! kernel reuses its page at once.
+//! The timetable in the program. A run drops a packet that is not due yet. This costs little, because the
+//! kernel reuses the packet's page at once.
 
 use std::time::Duration;
 
@@ -11,11 +11,10 @@ use super::arith::held::*;
 use super::{Table, word};
 use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, Period};
 
-/// Drops a packet that is not due. Keeps the registers that helpers keep.
+/// Drops a packet that is not due. Preserves the registers that helpers preserve.
 ///
-/// The timetable is that of [`Timetable`](crate::rate::Timetable), with its words in the shared
-/// memory. The program reads the period each time because it may change. It makes up for a delay of
-/// at most `most_behind`.
+/// The timetable is that of [`Timetable`](crate::rate::Timetable), with its words in the shared memory. Each
+/// run reads the period, because it may change. The program makes up for a delay of at most `most_behind`.
 pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Duration) {
     // At most MAX_BEHIND, which fits 32 bits.
     let most_behind = most_behind.as_nanos() as i32;
@@ -23,7 +22,7 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Dura
     asm.load(Size::DW, R1, SHEET + word::PACKETS);
     asm.load(Size::DW, R2, SHEET + word::LIMIT);
     asm.jge(R1, R2, later);
-    // A burst that has begun needs no clock, except in a pause, which the timetable has to notice.
+    // The rest of a burst needs no clock, except in a pause, which the timetable has to detect.
     asm.load(Size::DW, R1, SHEET + word::PERIOD);
     asm.load_constant(R2, Period::NEVER.ns);
     asm.jge(R1, R2, look);
@@ -56,8 +55,8 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Dura
     asm.place(go);
 }
 
-/// Computes in R1 when the next burst is due after a change of period to R4, at the time R0. A kept
-/// period of 0 means that no burst has begun yet.
+/// R1 = the due time of the next burst after a change of period to R4 at the time R0. A stored period of 0
+/// means that no burst has begun yet.
 fn follow_change(asm: &mut Assembler, most_behind: i32) {
     let [same, begun, early, anew] = asm.labels();
     asm.load(Size::DW, R5, SHEET + word::KEPT);
@@ -81,8 +80,8 @@ fn follow_change(asm: &mut Assembler, most_behind: i32) {
     asm.place(same);
 }
 
-/// Computes in R1 when the next burst is due after a change of period from R5 to R4, for a worker
-/// behind at time R0.
+/// R1 = the due time of the next burst after a change of period from R5 to R4 at the time R0, for a late
+/// worker.
 fn stay_behind(asm: &mut Assembler, most: i32) {
     let [too_far, near] = asm.labels();
     asm.mov(R3, R0).sub(R1).jgt(most, too_far);

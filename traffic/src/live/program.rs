@@ -1,14 +1,14 @@
-//! Translates a plan into a program: straight-line eBPF that makes a worker's packets, one per run.
+//! Translates a plan to straight-line eBPF, which makes one of a worker's packets in each run.
 //!
 //! ```text
-//!   whose turn is it? --> stream 0: number, flow, random numbers --> length --> bytes that stay
+//!   the plan's turn -----> stream 0: number, flow, random numbers --> length --> constant bytes
 //!                     \-> stream 1: ...                              --> edits --> checksums
 //!                                                                    --> count --> redirect
 //! ```
 //!
-//! A live frame keeps its previous content, which its receiver may have changed. So each run writes
-//! the first bytes, up to [`REWRITTEN`]. The bytes behind stay; with several streams, which share
-//! frames, the program copies them from the shared memory.
+//! A live frame still has its previous content, which its receiver may have changed. So each run writes the
+//! first bytes, up to [`REWRITTEN`]. The bytes after them stay. Several streams share frames, so their
+//! programs also copy those bytes from the shared memory.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -28,11 +28,11 @@ use crate::plan::{
     fold,
 };
 
-/// The most bytes of a frame that instructions write for each packet.
+/// Maximum of bytes of a frame that instructions write for each packet.
 const REWRITTEN: usize = 256;
-/// Packets whose stamps share a time at full speed: those that the kernel hands to the interface at
-/// once (DEV_MAP_BULK_SIZE, kernel/bpf/devmap.c). A batch of live frames is four times as large, so
-/// the thread keeps its CPU between them.
+/// The number of packets whose stamps share a time at full speed: those that the kernel passes to the
+/// interface in one bulk (DEV_MAP_BULK_SIZE, kernel/bpf/devmap.c). A batch of live frames is four times as
+/// large, so the thread keeps its CPU between them.
 const PACKETS_A_CLOCK: i32 = 16;
 /// Stack offsets of the packet's length, its flow, and the first random number.
 const LENGTH: i16 = -8;
@@ -61,8 +61,8 @@ struct Lane<'a> {
     template: Option<Table>,
 }
 
-/// Returns the plan's property that exceeds a program's limits: 16-bit offsets and 512 bytes of
-/// stack.
+/// Returns the property of the plan that exceeds a program's limits, which are 16-bit offsets and 512 bytes
+/// of stack.
 pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
     const MAX_STREAMS: usize = 4000;
     const MAX_WORDS: u16 = 60;
@@ -82,19 +82,19 @@ impl MakeJob<'_> {
     /// Returns the shared memory's initial content.
     pub fn counters(&self) -> Vec<u64> {
         let mut writer = ProgramWriter::new(*self, None);
-        // Writing finds the tables; the program without a map is discarded.
+        // Writing the program creates the tables. The result, a program without a map, is discarded.
         writer.write();
         writer.sheet.words
     }
 
-    /// The program, for a map that holds the shared counters.
+    /// Returns the program, for a map that holds the shared counters.
     pub fn program(&self, map: impl AsFd) -> Result<Vec<Insn>, Fault> {
         let mut writer = ProgramWriter::new(*self, Some(map.as_fd()));
         writer.write();
         writer.asm.finish()
     }
 
-    /// The frame that the kernel is given: the longest template.
+    /// Returns the frame to pass to the kernel: the longest template.
     pub fn frame(&self) -> Vec<u8> {
         let templates = self.plan.streams.iter().map(|stream| &stream.template);
         templates.max_by_key(|template| template.len()).cloned().unwrap_or_default()
@@ -106,7 +106,7 @@ struct ProgramWriter<'a> {
     map: Option<BorrowedFd<'a>>,
     asm: Assembler,
     sheet: CounterLayout,
-    /// The end of a packet that the kernel refuses.
+    /// The target for a packet that the kernel refuses.
     refused: Label,
 }
 
@@ -198,7 +198,7 @@ impl<'a> ProgramWriter<'a> {
         self.job.exit.leave(&mut self.asm);
     }
 
-    /// One program runs on one CPU and is the only writer of this counter: no atomics.
+    /// Increments a counter, without atomics: only this program, on one CPU, writes it.
     fn count(&mut self, word: i16) {
         self.asm.load(Size::DW, R1, SHEET + word).add(1).store(Size::DW, SHEET + word);
     }
@@ -224,7 +224,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.store(Size::DW, FP + FLOW, R1);
     }
 
-    /// The random numbers: the packet's, then the flow's.
+    /// Computes the random numbers: the packet's, then the flow's.
     fn draw_words(&mut self, lane: &Lane<'_>) {
         let words = lane.stream.words;
         for word in 0..words.packet {
@@ -245,7 +245,7 @@ impl<'a> ProgramWriter<'a> {
         self.asm.store(Size::DW, FP + place, R1);
     }
 
-    /// The stack position of a random number.
+    /// Returns the stack position of a random number.
     fn drawn(lane: &Lane<'_>, per: Per, draw: Draw) -> Memory {
         let before = match per {
             Per::Packet => 0,
@@ -317,7 +317,7 @@ impl<'a> ProgramWriter<'a> {
     }
 
     fn write_edit(&mut self, lane: &Lane<'_>, edit: &Edit) {
-        // The time comes first: a helper clobbers the lower registers.
+        // The time must come first, because a helper clobbers the lower registers.
         if edit.parts.iter().any(|part| part.source == FieldSource::Time) {
             self.ask_time();
         }
@@ -331,8 +331,8 @@ impl<'a> ProgramWriter<'a> {
         self.asm.store(size, DATA + edit.at as i16, R1);
     }
 
-    /// R0 = the time. With a timetable each packet has its own. At full speed packets that leave
-    /// together share one, because the clock costs as much as all the rest.
+    /// R0 = the time. With a timetable each packet has its own. At full speed, packets of one bulk share a
+    /// time, because reading the clock costs as much as all the rest.
     fn ask_time(&mut self) {
         if self.job.most_behind.is_some() {
             return self.asm.call(Helper::KTIME_NS);
@@ -438,14 +438,14 @@ impl<'a> ProgramWriter<'a> {
             self.asm.mov32(R2, R2).add(R3);
         }
         if term.odd {
-            // Folding brings the upper byte back.
+            // The shift swaps the bytes once the sum is folded.
             self.asm.lsh(R2, 8);
         }
         self.asm.add(R1, R2);
     }
 }
 
-/// The number of bytes that instructions write in each frame of a stream.
+/// Returns the number of bytes that instructions write in each frame of a stream.
 fn written(stream: &Stream) -> usize {
     stream.sizes.shortest(&stream.template).min(REWRITTEN)
 }

@@ -11,7 +11,7 @@ use super::{
 pub struct Frames<P> {
     plan: P,
     worker: u32,
-    /// The place in the plan's turns.
+    /// The position in the plan's turns.
     turn: usize,
     progress: Vec<StreamProgress>,
     time_ns: fn() -> u64,
@@ -24,12 +24,12 @@ struct StreamProgress {
     flows: RandomKey,
     /// The number of its next packet.
     number: u64,
-    /// Bytes of its shortest packets.
+    /// The length of its shortest packets.
     shortest: u64,
     own: OwnFlows,
 }
 
-/// The flows of a stream that belong to a worker. A counter selects the next one: a division takes
+/// The flows of a stream that belong to a worker. A counter selects the next one, because a division takes
 /// longer than the rest of a plain packet.
 #[derive(Clone, Copy, Debug)]
 struct OwnFlows {
@@ -52,10 +52,10 @@ struct Moment<'a> {
 }
 
 impl<P: Borrow<Plan>> Frames<P> {
-    /// The packets of worker `worker` of `workers`. Packets that carry a time get it from `time_ns`.
+    /// Creates the packets of worker `worker` of `workers`. `time_ns` supplies the times in packets.
     ///
     /// # Panics
-    /// If there is no such worker, or the plan has no turns.
+    /// The worker does not exist, or the plan has no turns.
     pub fn new(plan: P, worker: u32, workers: u32, time_ns: fn() -> u64) -> Self {
         assert!(worker < workers, "worker {worker} of {workers}");
         let Plan { seed, streams, turns } = plan.borrow();
@@ -71,8 +71,8 @@ impl<P: Borrow<Plan>> Frames<P> {
         Self { plan, worker, turn: 0, progress, time_ns }
     }
 
-    /// Puts the next packet into `room` and returns its length; `None`, without a change, if it does
-    /// not fit.
+    /// Writes the next packet into `room` and returns its length; `None`, without a change, if it does not
+    /// fit.
     #[inline]
     pub fn next_into(&mut self, room: &mut [u8]) -> Option<usize> {
         let plan = self.plan.borrow();
@@ -117,13 +117,13 @@ impl OwnFlows {
     fn of(flows: u32, worker: u32, workers: u32) -> Self {
         let (worker, step, flows) = (u64::from(worker), u64::from(workers), u64::from(flows));
         if worker >= flows {
-            // More workers than flows: some share one.
+            // There are more workers than flows, so some workers share a flow.
             return Self { first: worker % flows, step, count: 1, turn: 0 };
         }
         Self { first: worker, step, count: (flows - worker).div_ceil(step), turn: 0 }
     }
 
-    /// The flow of the next packet.
+    /// Returns the flow of the next packet.
     #[inline]
     fn next(&mut self) -> u64 {
         let flow = self.first + self.turn * self.step;
@@ -142,7 +142,7 @@ impl Stream {
         !self.edits.is_empty() || !self.sums.is_empty()
     }
 
-    /// The length of packet `number`.
+    /// Returns the length of packet `number`.
     #[inline]
     fn size(&self, packets: &RandomKey, number: u64) -> usize {
         match &self.sizes {
@@ -198,7 +198,7 @@ impl Moment<'_> {
         };
         match index.random {
             Some(draw) => below(draw.of(key, number, words), index.count),
-            // A wrapping counter and a multiplication by the inverse both measured slower.
+            // A wrapping counter and a multiplication by the inverse were both slower when measured.
             None => number % index.count,
         }
     }
@@ -231,7 +231,7 @@ impl Moment<'_> {
             }
             Operand::Length { headers } => (self.length(headers), 2),
         };
-        // A byte alone is the upper half of its pair.
+        // A single byte is the upper half of its pair.
         let number = if bytes == 1 { number << 8 } else { number };
         let folded = fold((number >> 32) + (number & 0xffff_ffff));
         u64::from(if term.odd { folded.swap_bytes() } else { folded })
@@ -239,7 +239,8 @@ impl Moment<'_> {
 }
 
 impl Edit {
-    /// One arm a size: a store of known length is one instruction, any other a call.
+    /// Stores a number. Each size has its own arm, because a store of constant length is one instruction, any
+    /// other is a call.
     fn put(&self, frame: &mut [u8], number: u64) {
         let frame = &mut frame[usize::from(self.at)..];
         match self.bytes {
@@ -262,20 +263,20 @@ impl Edit {
 }
 
 impl Finish {
-    /// The checksum to send, from the right one.
+    /// Returns the checksum to send, from the right one.
     #[inline]
     pub fn of(self, right: u16) -> u16 {
         match (self, right) {
             (Self::NeverZero, 0) => 0xffff,
             (Self::Plain | Self::NeverZero, _) => right,
-            // Zero and 0xffff are the same number, and zero may mean that there is none.
+            // Zero and 0xffff are the same number, and zero may mean "no checksum".
             (Self::Wrong, 0x5555 | 0xaaaa) => 1,
             (Self::Wrong, _) => right ^ 0x5555,
         }
     }
 }
 
-/// The sum of 16-bit numbers; an odd last byte is the upper half of one.
+/// Sums 16-bit numbers; an odd last byte is the upper half of one.
 pub(crate) fn words(bytes: &[u8]) -> u64 {
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u64::from);
     bytes.chunks(2).map(word).sum()
@@ -304,18 +305,18 @@ pub(crate) mod constants {
 use constants::{GOLDEN, MIX};
 
 impl RandomKey {
-    /// The key of the packets of a stream in a worker.
+    /// Returns the key for the packets of a stream in a worker.
     pub fn of_packets(seed: u64, stream: usize, worker: u32) -> Self {
         Self(hash(Self(hash(Self(seed), stream as u64)), u64::from(worker) + 1))
     }
 
-    /// The key of the flows of a stream: the same in all workers.
+    /// Returns the key for the flows of a stream: the same in all workers.
     pub fn of_flows(seed: u64, stream: usize) -> Self {
         Self(hash(Self(hash(Self(seed), stream as u64)), 0))
     }
 }
 
-/// The random number of a key and a number: output `number` of SplitMix64 that starts at the key.
+/// Returns a random number: output `number` of SplitMix64 with `key` as its start.
 #[inline]
 pub fn hash(key: RandomKey, number: u64) -> u64 {
     let mut mixed = key.0.wrapping_add(number.wrapping_add(1).wrapping_mul(GOLDEN));
@@ -324,7 +325,7 @@ pub fn hash(key: RandomKey, number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A number below `count` from random bits, by operations that eBPF has, too.
+/// Maps random bits to a number below `count`, by operations that eBPF also has.
 #[inline]
 pub(crate) fn below(random: u64, count: u64) -> u64 {
     if count.is_power_of_two() {

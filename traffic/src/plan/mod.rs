@@ -8,11 +8,11 @@
 //!
 //! Both follow the same rules, so every sender sends the same packets:
 //!
-//! - A worker is a thread that sends. Its packet `n` is of the stream `turns[n % turns.len()]`,
-//!   and packet `m` of that stream in that worker, counted from 0.
-//! - Worker `w` of `W` has the flows `w`, `w + W`, `w + 2 W`, … of a stream, in turn.
-//! - A random number is a hash ([`hash()`]) of a key and the number of the packet or its flow. It has
-//!   no state, so any packet can be made without those before it.
+//! - A worker is a sending thread. Its packet `n` belongs to stream `turns[n % turns.len()]`. The packets of
+//!   a stream in a worker are numbered from 0.
+//! - Worker `w` of `W` sends the flows `w`, `w + W`, `w + 2 W`, … of a stream in turn.
+//! - A random number is a hash ([`hash()`]) of a key and the number of the packet or its flow. There is no
+//!   state, so any packet can be made without its predecessors.
 
 mod frames;
 
@@ -25,21 +25,20 @@ pub use frames::{Frames, RandomKey, fold, hash};
 pub struct Plan {
     /// Seed of the random numbers.
     pub seed: u64,
-    /// The kinds of packets.
+    /// The streams.
     pub streams: Vec<Stream>,
-    /// The stream of each packet, repeated; each stream as often as its weight.
+    /// The order of streams, which repeats. Each stream occurs as often as its weight.
     pub turns: Vec<u16>,
 }
 
-/// Packets of the same layers, with other numbers in them.
+/// Packets with the same layers and varying numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
     /// The stream's name in reports.
     pub name: String,
-    /// The longest frame, with zeros where an edit or a checksum goes. Shorter ones are its
-    /// beginning.
+    /// The longest frame, with zeros for edits and checksums. Shorter frames are its beginning.
     pub template: Vec<u8>,
-    /// Bytes of a frame, without the frame check sequence.
+    /// The sizes of frames, without the frame check sequence.
     pub sizes: Sizes,
     /// The number of flows, over all workers; at least 1.
     pub flows: u32,
@@ -47,7 +46,7 @@ pub struct Stream {
     pub words: Words,
     /// Fields that change. No two edits touch the same byte.
     pub edits: Vec<Edit>,
-    /// Checksums, the inner before the outer.
+    /// Checksums, inner before outer.
     pub sums: Vec<Sum>,
 }
 
@@ -69,7 +68,7 @@ pub enum Sizes {
     InTurn(Vec<u16>),
     /// `first` and the `count - 1` sizes above it, at random.
     AtRandom {
-        /// The shortest.
+        /// The shortest size.
         first: u16,
         /// The number of sizes; at least 1.
         count: u16,
@@ -78,12 +77,12 @@ pub enum Sizes {
     },
 }
 
-/// A number of one, two, four or eight bytes that changes, in network order.
+/// A changing number of one, two, four or eight bytes, in network byte order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
     /// The offset of its first byte in the frame.
     pub at: u16,
-    /// Bytes: 1, 2, 4 or 8.
+    /// Its length in bytes: 1, 2, 4 or 8.
     pub bytes: u8,
     /// The constant bits.
     pub keep: u64,
@@ -94,11 +93,11 @@ pub struct Edit {
 /// Some bits of an [`Edit`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which bits of the edit.
+    /// The bits of the edit.
     pub mask: u64,
     /// The offset of the bits from the right end.
     pub shift: u8,
-    /// Added to the source's number.
+    /// The number added to the source's.
     pub base: u64,
     /// The source of the number.
     pub source: FieldSource,
@@ -116,7 +115,7 @@ pub enum FieldSource {
     },
     /// A number of a list.
     List {
-        /// The place in the list; the index's count is the list's length.
+        /// The index in the list; its count is the list's length.
         index: Index,
         /// The list; at least one number.
         values: Vec<u64>,
@@ -130,14 +129,14 @@ pub enum FieldSource {
     Sequence,
     /// The number of the worker.
     Worker,
-    /// The time of the packet's making, in ns of CLOCK_MONOTONIC. It alone is not reproducible.
+    /// The time when the packet is made, in ns of CLOCK_MONOTONIC. The only source that is not reproducible.
     Time,
 }
 
 /// A number below `count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
-    /// The number that it depends on.
+    /// The kind of number that it depends on.
     pub per: Per,
     /// The number of values; at least 1.
     pub count: u64,
@@ -145,7 +144,7 @@ pub struct Index {
     pub random: Option<Draw>,
 }
 
-/// The index of a change: packet or flow.
+/// The number that a change depends on: the packet's or the flow's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Per {
     /// Every packet has its own.
@@ -168,10 +167,9 @@ pub struct Draw {
 pub struct Sum {
     /// The offset of its two bytes in the frame.
     pub at: u16,
-    /// The sum of the constant 16-bit numbers in network order, not folded.
+    /// The sum of the constant 16-bit numbers in network byte order, not folded.
     pub constant: u32,
-    /// The sum of the template's bytes in a frame of each size, the shortest first. Empty if it is the
-    /// same for all.
+    /// The sum of the template's bytes in a frame of each size, shortest first. Empty if all sums are equal.
     pub by_size: Vec<u16>,
     /// Edits and sums that the checksum covers.
     pub terms: Vec<Term>,
@@ -184,7 +182,7 @@ pub struct Sum {
 pub struct Term {
     /// The number added.
     pub of: Operand,
-    /// It lies at an odd offset from the beginning of the sum.
+    /// The number is at an odd offset from the beginning of the sum.
     pub odd: bool,
 }
 
@@ -193,9 +191,9 @@ pub struct Term {
 pub enum Operand {
     /// An edit, by its index.
     Edit(u16),
-    /// A checksum before this one, by its index.
+    /// An earlier checksum, by its index.
     Sum(u16),
-    /// A length that no edit has, or that a pseudo header repeats: [`FieldSource::Length`].
+    /// A length without an edit, or repeated in a pseudo header: see [`FieldSource::Length`].
     Length {
         /// Bytes before the part that the length covers.
         headers: u16,
@@ -214,7 +212,7 @@ pub enum Finish {
 }
 
 impl Sizes {
-    /// The length of the shortest frame.
+    /// Returns the length of the shortest frame.
     pub fn shortest(&self, template: &[u8]) -> usize {
         match self {
             Self::Fixed => template.len(),
@@ -225,7 +223,7 @@ impl Sizes {
 }
 
 impl Part {
-    /// The index that it depends on.
+    /// Returns the index that the part depends on.
     fn index(&self) -> Option<&Index> {
         match &self.source {
             FieldSource::Steps { index, .. } | FieldSource::List { index, .. } => Some(index),
@@ -253,12 +251,12 @@ impl Stream {
 }
 
 impl Plan {
-    /// Bytes of the longest frame.
+    /// Returns the length of the longest frame.
     pub fn longest(&self) -> usize {
         self.streams.iter().map(|stream| stream.template.len()).max().unwrap_or(0)
     }
 
-    /// Bytes of a frame on average, without the frame check sequence.
+    /// Returns the mean length of frames, without the frame check sequence.
     pub fn mean_bytes(&self) -> f64 {
         let means: Vec<f64> = self.streams.iter().map(Stream::mean_bytes).collect();
         let sum: f64 = self.turns.iter().map(|&turn| means[usize::from(turn)]).sum();

@@ -6,12 +6,12 @@
 //!   flags ----------+
 //! ```
 //!
-//! | module | what it knows |
+//! | module | contents |
 //! | --- | --- |
 //! | `value`, `size` | the grammar of a field's value and notation of its numbers; sizes of frames |
 //! | `layer` | the table of protocols by family, settings of fields, the writer of headers |
 //! | `edits` | constants and changing numbers in the bytes of a frame |
-//! | `build` | from a stream's layers to a plan: headers, payload, edits and checksums |
+//! | `build` | converts a stream's layers to a plan: headers, payload, edits and checksums |
 //! | `file`, `flags` | specifications from TOML and from flags of a command |
 //! | `fault` | errors and their positions |
 //!
@@ -51,9 +51,9 @@ use size::{Size, turns_of};
 pub use fault::SpecError;
 pub use flags::Flags;
 
-/// The most streams. A plan has 16 bits for their numbers.
+/// Maximum of streams. A plan has 16 bits for their numbers.
 const MAX_STREAMS: usize = 4096;
-/// The most memory that templates, sizes, lists and sums of a plan take.
+/// Maximum memory of a plan's templates, sizes, lists and sums.
 const MAX_BYTES: usize = 64 << 20;
 
 /// A specification of traffic.
@@ -65,11 +65,11 @@ pub struct Spec {
     origin: Origin,
 }
 
-/// One kind of packets.
+/// A stream: one kind of packets.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     pub(crate) name: String,
-    /// How often its turn is, compared with others.
+    /// Its frequency, relative to other streams.
     weight: u32,
     pub(crate) flows: u32,
     pub(crate) size: Option<(Size, Position)>,
@@ -80,7 +80,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A stream of default settings.
+    /// Creates a stream with default settings.
     fn new(name: String, layers: Vec<Layer>, place: Position) -> Self {
         Self { name, weight: 1, flows: 1, size: None, pad: true, layers, place }
     }
@@ -96,14 +96,14 @@ pub struct Defaults {
 }
 
 impl Default for Defaults {
-    /// Local addresses that no card has.
+    /// Locally administered addresses, which no card has.
     fn default() -> Self {
         Self { smac: [2, 0, 0, 0, 0, 1], dmac: [2, 0, 0, 0, 0, 2] }
     }
 }
 
 impl Spec {
-    /// Reads a specification in TOML. Files of payloads are found from the current directory.
+    /// Reads a specification in TOML. Paths of payload files are relative to the current directory.
     ///
     /// # Errors
     /// The first error in the text, with its line.
@@ -111,7 +111,7 @@ impl Spec {
         file::parse("", text, Path::new(""))
     }
 
-    /// Reads a file in TOML. Files of payloads are found from its directory.
+    /// Reads a file in TOML. Paths of payload files are relative to its directory.
     ///
     /// # Errors
     /// The file cannot be read; the first error in it, with its line.
@@ -127,10 +127,11 @@ impl Spec {
         self.plan_each(&[*defaults])
     }
 
-    /// Plans the packets with addresses for each stream: `defaults` at its number, or the last.
+    /// Plans the packets with addresses for each stream: the element of `defaults` with its number, or the
+    /// last one.
     ///
     /// # Errors
-    /// As [`plan`](Self::plan).
+    /// The errors of [`plan`](Self::plan).
     pub fn plan_each(&self, defaults: &[Defaults]) -> Result<Plan, SpecError> {
         self.build(defaults).map_err(|fault| self.origin.locate(fault))
     }
@@ -168,14 +169,14 @@ impl Spec {
     }
 }
 
-/// A specification with a name.
+/// A named, built-in specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// The profile's name.
     pub name: &'static str,
-    /// The file.
+    /// The specification in TOML.
     pub text: &'static str,
-    /// The size that replaces the file's, for a profile that shares a file: bytes without the frame
+    /// The size that replaces the one in `text`, for profiles that share a text: bytes without the frame
     /// check sequence.
     size: Option<u16>,
 }
@@ -206,12 +207,12 @@ impl Profile {
         Self { name, text, size: None }
     }
 
-    /// One size of RFC 2544's: its sizes count the frame check sequence.
+    /// Creates a profile with one of RFC 2544's sizes, which count the frame check sequence.
     const fn sized(name: &'static str, size: u16) -> Self {
         Self { name, text: RFC2544, size: Some(size) }
     }
 
-    /// A one-line description: the file's first line.
+    /// Returns a one-line description: the first line of the text.
     pub fn about(&self) -> &'static str {
         self.text.lines().next().unwrap_or_default().trim_start_matches("# ")
     }
@@ -221,7 +222,7 @@ impl Spec {
     /// Returns the built-in specification `name`.
     ///
     /// # Errors
-    /// There is no profile of this name: the error lists all.
+    /// No profile has this name; the error lists all.
     pub fn profile(name: &str) -> Result<Self, SpecError> {
         let Some(profile) = PROFILES.iter().find(|profile| profile.name == name) else {
             let names: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();

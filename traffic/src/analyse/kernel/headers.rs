@@ -12,13 +12,13 @@ use crate::live::arith;
 const AT: Reg = R1;
 /// Bytes of the packet from AT on.
 const BYTES: Reg = R2;
-/// The sum so far, of 32-bit numbers in the machine's byte order, which does not change whether the
+/// The sum so far, of 32-bit numbers in the machine's byte order. The byte order does not affect whether the
 /// folded sum is all ones (RFC 1071, 2 (B)).
 pub(super) const SUM: Reg = R3;
 /// The next header: an EtherType in network order, or an IP protocol.
 const NEXT: Reg = R4;
 
-/// The most VLAN tags.
+/// Maximum of VLAN tags.
 const TAGS: usize = 2;
 const UDP: i32 = protocol::UDP as i32;
 const TCP: i32 = protocol::TCP as i32;
@@ -65,7 +65,7 @@ impl Piece<'_> {
         self.asm.store(Size::DW, STATE + word::CONDITION, condition);
     }
 
-    /// Makes the packet's condition unchecked, if it is not worse. Clobbers R0.
+    /// Sets the packet's condition to unchecked, if it is not already worse. Clobbers R0.
     fn set_unchecked(&mut self) {
         let worse = self.asm.label();
         self.condition().jge(UNCHECKED, worse);
@@ -124,7 +124,7 @@ impl Piece<'_> {
         self.asm.add(AT, R4);
         self.asm.sub(BYTES, R4);
         self.asm.mov(NEXT, R0);
-        // Only the first fragment has a transport header; its checksum covers the others, too.
+        // Only the first fragment has a transport header; its checksum also covers the others.
         self.asm.jset32(R5, be(0x1fff), self.unstamped);
         self.asm.jset32(R5, be(0x2000), first);
         self.asm.jump(whole);
@@ -237,7 +237,7 @@ impl Piece<'_> {
         self.asm.place(on);
     }
 
-    /// Stores the offset of the stamp behind a header of R5 bytes, if it fits.
+    /// Stores the offset of the stamp after a header of R5 bytes, if it fits.
     fn stamp_behind(&mut self) {
         let none = self.asm.label();
         self.asm.mov(R0, R5).add(STAMP_BYTES).jgt(BYTES, none);
@@ -263,15 +263,15 @@ pub(super) fn be(number: u16) -> i32 {
     i32::from(number.to_be())
 }
 
-/// The next bytes to add, less BEFORE: the last step reads some bytes again.
+/// The address of the next bytes to add, less BEFORE, because the last step reads some bytes again.
 const DATA: Reg = R1;
 const BEFORE: i16 = 8;
 /// The number of bytes left.
 const LEFT: Reg = R2;
-/// The sum of every other number: two sums do not wait for each other.
+/// The sum of every second number: two sums do not wait for each other.
 const OTHER_SUM: Reg = R0;
 
-/// Bytes of a step, and the number of such steps, the largest first: each step has to check for the
+/// Sizes of steps in bytes, with the number of such steps, largest first. Each step has to check for the
 /// packet's end.
 const STEPS: [(i16, usize); 3] = [(128, 12), (32, 3), (8, 3)];
 
@@ -279,8 +279,8 @@ impl Piece<'_> {
     /// Judges the packet by the checksum over `UPPER_BYTES` from `UPPER_AT` on, and the pseudo
     /// header in SUM. Continues at `judged`.
     ///
-    /// Offset and length come from memory, so the verifier knows nothing of them and verifies the
-    /// code behind once for all headers.
+    /// Offset and length come from memory, so the verifier knows nothing of them and verifies the following
+    /// code once for all headers.
     pub(super) fn checksum(&mut self, judged: Label) {
         let unchecked = self.asm.label();
         self.asm.load(Size::DW, DATA, STATE + word::UPPER_AT).sub(i32::from(BEFORE)).and(0xff);
@@ -310,7 +310,7 @@ impl Piece<'_> {
         let asm = &mut self.asm;
         asm.jlt(LEFT, i32::from(bytes), fewer);
         asm.mov(R5, DATA).add(i32::from(BEFORE + bytes));
-        // For the verifier: the packet has these bytes.
+        // Proves to the verifier that the packet has these bytes.
         asm.jgt(R5, self.frame.end, unchecked);
         for at in (0..bytes).step_by(8) {
             asm.load(Size::W, R4, DATA + (BEFORE + at));
@@ -332,7 +332,7 @@ impl Piece<'_> {
         asm.mov(R5, DATA).add(i32::from(BEFORE)).jgt(end, unchecked);
         asm.load(Size::DW, R4, DATA + 0);
         asm.mov(R5, i32::from(BEFORE)).sub(LEFT).lsh(3);
-        // Shifts out the bytes that were added before.
+        // Shifts out the bytes that are already added.
         let shift = if cfg!(target_endian = "little") { Alu::Rsh } else { Alu::Lsh };
         asm.alu(shift, R4, R5);
         asm.mov(R5, R4).rsh(32);
@@ -342,7 +342,8 @@ impl Piece<'_> {
         asm.place(none);
     }
 
-    /// Continues at `right` if SUM, over all that a checksum covers, itself included, is all ones.
+    /// Continues at `right` if SUM is all ones. SUM must include all bytes that a checksum covers, and the
+    /// checksum.
     pub(super) fn right_or(&mut self, scratch: Reg, right: Label) {
         arith::fold(self.asm, SUM, scratch);
         self.asm.jeq(SUM, 0xffff, right);

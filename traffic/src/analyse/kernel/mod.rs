@@ -1,23 +1,23 @@
-//! The analyser inside XDP: a piece of program for ports that count packets without taking them from
-//! the kernel.
+//! The analyser inside XDP: a program fragment for ports that count packets without taking them from the
+//! kernel.
 //!
 //! ```text
 //!   headers ----> checksums ----> stamp ----> track of its stream and worker ----> delay
 //!      | (no stamp)                 | (none, or corrupt)                             |
-//!      `----------------------------`--------> other counts --------------------> behind it
+//!      `----------------------------`--------> other counts -----------> code after it
 //! ```
 //!
-//! Each CPU writes memory of its own, which this process maps. The program counts as the
-//! [`Analyser`] does, with these differences:
+//! Each CPU writes its own memory, which this process maps. The program counts as the [`Analyser`] does, with
+//! these differences:
 //!
-//! - Stamps are found behind Ethernet, up to two tags, IPv4 or IPv6 without extensions, UDP or TCP.
+//! - It finds stamps after Ethernet, up to two tags, IPv4 or IPv6 without extensions, and UDP or TCP.
 //! - It tracks streams 0 to 15 of workers 0 to 15.
 //! - The window has 4033 to 4096 numbers.
-//! - It checks checksums up to 1536 bytes behind the IP header; of longer packets, and of frames in
-//!   several buffers, only that of the IP header.
+//! - It checks checksums up to 1536 bytes after the IP header. For longer packets, and frames in several
+//!   buffers, it checks only that of the IP header.
 //! - It measures the delay of one in 16 packets, chosen by a hash of its number, because reading the
 //!   clock costs more than all the rest.
-//! - It remembers eight ended runs one by one.
+//! - It stores the last eight ended runs; of earlier runs, only their number and total loss.
 //!
 //! R6 to R8 hold the context and the packet, as in [`Frame`]; R9 holds the CPU's memory.
 //!
@@ -49,7 +49,7 @@ pub struct InKernel {
 }
 
 impl InKernel {
-    /// An analyser without packets.
+    /// Creates an analyser without packets.
     ///
     /// # Errors
     /// The kernel has no memory for it; a missing privilege.
@@ -104,7 +104,7 @@ impl InKernel {
         TrackShare { stream, worker, counts, runs, forgotten: (lost, forgotten) }
     }
 
-    /// The words from a byte offset of the memory on.
+    /// Reads words from a byte offset of the memory on.
     fn words<const N: usize>(&self, at: usize) -> [u64; N] {
         std::array::from_fn(|word| self.counters.get(at / 8 + word))
     }
@@ -126,13 +126,13 @@ impl Inspect for InKernel {
     }
 }
 
-/// The piece of program under construction.
+/// The program fragment under construction.
 struct Piece<'a> {
     asm: &'a mut Assembler,
     frame: &'a Frame,
-    /// The end of the piece.
+    /// The end of the fragment.
     done: Label,
-    /// The packet has no stamp.
+    /// The target for a packet without a stamp.
     unstamped: Label,
 }
 
@@ -164,7 +164,7 @@ impl Piece<'_> {
     }
 }
 
-/// The tracked streams, and workers in each. Powers of two.
+/// The numbers of tracked streams, and of workers in each. Powers of two.
 const STREAMS: usize = 16;
 const WORKERS: usize = 16;
 /// Words of a track's window: a bit for each of 4096 numbers.
@@ -191,7 +191,7 @@ mod word {
     pub const END: usize = 64;
 }
 
-/// Conditions, the worst last.
+/// Conditions, worst last.
 const INTACT: i32 = Condition::Intact as i32;
 const UNCHECKED: i32 = Condition::Unchecked as i32;
 const CORRUPT: i32 = Condition::Corrupt as i32;
@@ -204,23 +204,23 @@ mod delay {
     pub const BYTES: usize = CLASSES as usize + super::Latencies::CLASSES * 8;
 }
 
-/// Byte offsets of a track. Its reader takes the counts, and the words of a run, in this order.
+/// Byte offsets of a track. `shares` reads the counts, and the words of a run, in this order.
 mod track {
     pub const RECEIVED: i16 = 0;
     pub const DUPLICATES: i16 = 8;
     pub const REORDERED: i16 = 16;
     pub const LATE: i16 = 24;
     pub const CORRUPT: i16 = 32;
-    /// The current run begins here.
+    /// The words of the current run begin here.
     pub const FIRST: i16 = 40;
-    /// 0 before the first run. The reader takes it before `DIFFERENT`, which the program stores first: a
-    /// packet in between must not count as lost.
+    /// 0 before the first run. The program stores `DIFFERENT` first, and the reader reads `LAST` first, so
+    /// that a packet in between does not count as lost.
     pub const LAST: i16 = 48;
     /// The count of different numbers.
     pub const DIFFERENT: i16 = 56;
     pub const FIRST_NS: i16 = 64;
     pub const LAST_NS: i16 = 72;
-    /// The number of ended runs, and the packets lost in those that `RUNS` no longer holds.
+    /// The number of ended runs; then the packets lost in runs that `RUNS` no longer holds.
     pub const ENDED: i16 = 80;
     pub const ENDED_LOST: i16 = 88;
     pub const WINDOW: i16 = 96;

@@ -45,7 +45,8 @@ impl Piece<'_> {
         let mark = self.asm.label();
         self.asm.jump(mark);
         self.asm.place(ahead);
-        // Far ahead past 2³², and made later: the sender has restarted.
+        // At least a window ahead, but a lower number in the stamp, and a later time: the sender has
+        // restarted.
         self.asm.jlt(R1, WINDOW as i32, forward);
         self.asm.mov32(R0, LAST);
         self.asm.jgt(R2, R0, forward);
@@ -139,7 +140,8 @@ impl Piece<'_> {
         self.asm.jump(counted);
     }
 
-    /// Stores the run that ends in place of the oldest, whose losses are added up. Keeps R2 and R3.
+    /// Stores the ended run in place of the oldest one, whose losses it adds to the total. Preserves R2 and
+    /// R3.
     fn end_run(&mut self) {
         let none = self.asm.label();
         let asm = &mut self.asm;
@@ -163,7 +165,7 @@ impl Piece<'_> {
         self.clear();
     }
 
-    /// Begins a run with the number in R2, of the time in R3. Leaves the number to mark in LAST.
+    /// Begins a run with the number in R2 and the time in R3. Returns the number to mark in LAST.
     fn begin(&mut self) {
         let asm = &mut self.asm;
         asm.load_constant(LAST, 1 << 32);
@@ -174,7 +176,7 @@ impl Piece<'_> {
         asm.store(Size::DW, TRACK + track::DIFFERENT, 1);
     }
 
-    /// Moves R1 numbers ahead. Leaves the number to mark in LAST.
+    /// Moves R1 numbers ahead. Returns the number to mark in LAST.
     fn forward(&mut self) {
         let [same, all] = self.asm.labels();
         self.count(TRACK + track::DIFFERENT);
@@ -243,7 +245,7 @@ impl Piece<'_> {
         asm.rsh32(R1, 32 - SAMPLE_BITS);
         asm.jne(R1, 0, done);
         asm.call(Helper::KTIME_NS);
-        // For the verifier: the stream was checked before it was stored.
+        // The mask is for the verifier: the stream was checked before it was stored.
         asm.load(Size::DW, DELAY, R10 + STREAM).and(STREAMS as i32 - 1).mul(delay::BYTES as i32);
         asm.add(DELAY, DELAYS as i32).add(STATE);
         asm.load(Size::DW, R1, R10 + TIME);
