@@ -1,19 +1,19 @@
-//! Paces, timetables, and how late packets are against them.
+//! Paces, timetables, and the lateness of packets against a timetable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A pace: repeated bursts of packets, back to back.
+/// A pace: repeated bursts of back-to-back packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// Packets a second, on average; 0 for none.
+    /// Packets per second, on average; 0 for none.
     pub pps: f64,
-    /// Packets a burst; 1 spreads them evenly.
+    /// Packets per burst; 1 spreads them evenly.
     pub burst: u32,
 }
 
-/// The unit of a pace: packets, or bytes to spread bits evenly over packets of different lengths.
+/// The unit of a pace: packets, or bytes, which keep the bit rate even with packets of different lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A packet.
@@ -26,17 +26,17 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Bytes on the wire: with preamble and start 8, check sequence 4 and gap 12 of each frame.
+    /// Bytes on the wire: with each frame's preamble and start (8), check sequence (4) and gap (12).
     pub const BYTE_OF_LAYER1: Self = Self::Byte { besides: 24 };
-    /// The frames' bytes alone.
+    /// Bytes of the frames alone.
     pub const BYTE_OF_LAYER2: Self = Self::Byte { besides: 0 };
 }
 
-/// The longest delay that a sender makes up for, and the default of [`Dial::catching_up`]. A sender
-/// that is later restarts its timetable.
+/// The maximum delay that a sender makes up for, and the default of [`Dial::catching_up`]. A later sender
+/// restarts its timetable.
 pub const MAX_BEHIND: Duration = Duration::from_millis(100);
-/// A change of pace keeps a worker's delay, counted in packets, if the new period is shorter than
-/// this (a minute).
+/// A change of pace keeps a worker's delay, counted in packets, if the new period is shorter than this (about
+/// a minute).
 pub(crate) const LONG_PERIOD_NS: u64 = 1 << 36;
 
 impl Pace {
@@ -56,7 +56,7 @@ pub struct Dial {
 }
 
 impl Dial {
-    /// A dial at a pace of all workers together.
+    /// Creates a dial with a pace of all workers together.
     pub fn new(pace: Pace) -> Self {
         let Period { ns, fraction } = pace.period();
         let shared = Arc::new([ns.into(), u64::from(fraction).into()]);
@@ -69,11 +69,11 @@ impl Dial {
         Self { most_behind: most_behind.min(MAX_BEHIND), ..self }
     }
 
-    /// Sets another pace.
+    /// Sets the pace.
     pub fn set(&self, pace: Pace) {
         let Period { ns, fraction } = pace.period();
-        // Both pair with the loads of `period`. Nothing else is published. A reader that sees one
-        // of the two before the other is wrong by less than a ns once.
+        // Both stores pair with the loads in `period`, and publish nothing else. A reader that sees only one
+        // of them gets one period wrong by less than a ns.
         self.shared[1].store(fraction.into(), Ordering::Relaxed);
         self.shared[0].store(ns, Ordering::Relaxed);
     }
@@ -81,23 +81,23 @@ impl Dial {
     /// Returns the period from burst to burst over all workers.
     #[inline]
     pub fn period(&self) -> Period {
-        // Both pair with the stores of `set`.
+        // Both loads pair with the stores in `set`.
         let fraction = self.shared[1].load(Ordering::Relaxed) as u32;
         Period { ns: self.shared[0].load(Ordering::Relaxed), fraction }
     }
 
-    /// The longest delay that workers make up for.
+    /// Returns the maximum delay that workers make up for.
     pub fn most_behind(&self) -> Duration {
         self.most_behind
     }
 
-    /// Packets a burst.
+    /// Returns the packets per burst.
     pub fn burst(&self) -> u32 {
         self.burst
     }
 }
 
-/// Bits behind the point of a [`Period`], in ns.
+/// Fractional bits of a [`Period`] in ns.
 pub(crate) const FRACTION_BITS: u32 = 32;
 
 /// A span of time in whole ns and 2⁻³² parts of one, so that sums stay exact.
@@ -105,12 +105,12 @@ pub(crate) const FRACTION_BITS: u32 = 32;
 pub struct Period {
     /// Whole ns.
     pub ns: u64,
-    /// Parts of the next, in 2⁻³².
+    /// The fraction of a ns, in units of 2⁻³².
     pub fraction: u32,
 }
 
 impl Period {
-    /// 36 years, for nothing due. Longer periods are capped to it, so that sums of a few times and
+    /// 36 years: no burst is ever due. Longer periods are capped to it, so that sums of a few times and
     /// periods always fit.
     pub const NEVER: Self = Self { ns: 1 << 60, fraction: 0 };
 
@@ -133,7 +133,7 @@ impl Period {
         }
     }
 
-    /// A fraction `part / of` of the period, in whole ns; a pause stays a pause.
+    /// Returns the fraction `part / of` of the period, in whole ns; a pause stays a pause.
     pub fn part_ns(self, part: u32, of: u32) -> u64 {
         if self.is_never() {
             return self.ns;
@@ -155,11 +155,11 @@ impl Period {
 }
 
 impl Pace {
-    /// The period from burst to burst: never 0, and [`Period::NEVER`] for the slowest paces.
+    /// Returns the period from burst to burst: never 0, and [`Period::NEVER`] for the slowest paces.
     pub fn period(&self) -> Period {
         let ns = 1e9 * f64::from(self.burst.max(1)) / self.pps.max(0.0);
         let parts = ns * (1_u64 << FRACTION_BITS) as f64;
-        // What is too great is as great as can be, and then too long.
+        // The conversion saturates; `of_whole` then caps the period.
         Period::of_whole((parts.round() as u128).max(1))
     }
 }
@@ -186,7 +186,7 @@ pub struct Timetable {
 }
 
 impl Timetable {
-    /// The timetable of worker `worker` of `workers`, which take turns. It begins with the first call
+    /// Creates the timetable of worker `worker` of `workers`, which take turns. It begins with the first call
     /// of [`due`](Self::due), and follows the dial.
     pub fn of(dial: Dial, (worker, workers): (u32, u32)) -> Self {
         let asked = dial.period();
@@ -204,7 +204,7 @@ impl Timetable {
         }
     }
 
-    /// The number of packets due now, `most` at most. The caller reports those sent to
+    /// Returns the number of packets due now, at most `most`. The caller reports sent packets to
     /// [`sent`](Self::sent).
     pub fn due(&mut self, now_ns: u64, most: u32) -> u32 {
         let asked = self.dial.period();
@@ -227,23 +227,23 @@ impl Timetable {
             self.open = self.open.saturating_add(self.dial.burst());
         }
         self.due_ns = Some(due);
-        // A burst that has begun waits for the end of a pause.
+        // In a pause the rest of a burst waits.
         if self.period.is_never() { 0 } else { self.open.min(most) }
     }
 
-    /// Follows a change of pace: the next burst is due its period after the last, or now if that
-    /// has passed. A delay stays, counted in packets.
+    /// Follows a change of pace: the next burst is due one new period after the last, or now if that time has
+    /// passed. A delay stays, counted in packets.
     fn change(&mut self, asked: Period, now_ns: u64) {
         let before = std::mem::replace(&mut self.period, asked.times(self.workers));
         self.asked = asked;
-        // The first has yet to come.
+        // The first burst has not begun.
         let Some(due) = self.due_ns else { return };
         if due <= now_ns && self.period.ns < LONG_PERIOD_NS {
             let behind = self.behind_ns(now_ns - due, before);
             self.due_ns = Some(now_ns.saturating_sub(behind));
             return;
         }
-        // A due time that was rounded up may be a period and a ns away.
+        // A due time that was rounded up may be a period and one ns away.
         let since = (now_ns + before.ns).saturating_sub(due);
         self.due_ns = Some(match self.period.ns.checked_sub(since) {
             Some(left) => now_ns + left,
@@ -254,7 +254,7 @@ impl Timetable {
     /// Returns the delay after a change of pace, from the delay before it.
     fn behind_ns(&self, late_ns: u64, before: Period) -> u64 {
         let most = self.dial.most_behind().as_nanos() as u64;
-        // No product has more than 64 bits.
+        // The products fit 64 bits.
         let behind = match late_ns <= most {
             true => late_ns * self.period.ns / before.ns.max(1),
             false => 0,
@@ -262,63 +262,64 @@ impl Timetable {
         if behind <= most { behind } else { 0 }
     }
 
-    /// The delay of this worker's first burst, so that workers do not send at the same time.
+    /// Returns the delay of this worker's first burst, so that workers do not send at the same time.
     fn phase_ns(&self) -> u64 {
         self.period.part_ns(self.worker, self.workers)
     }
 
-    /// Records that packets that were due are sent.
+    /// Records that due packets were sent.
     pub fn sent(&mut self, packets: u32) {
         self.open -= packets.min(self.open);
     }
 
-    /// The due time of the next burst; `None` before the first call of [`due`](Self::due).
+    /// Returns the due time of the next burst; `None` before the first call of [`due`](Self::due).
     pub fn next_ns(&self) -> Option<u64> {
         self.due_ns
     }
 
-    /// The number of restarts after too long a delay.
+    /// Returns the number of restarts after too long a delay.
     pub fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// The lateness of bursts.
+    /// Returns the lateness of bursts.
     pub fn gaps(&self) -> &Gaps {
         &self.gaps
     }
 }
 
-/// Lateness of packets against a timetable: with an error of at most an eighth, up to 4 s.
+/// Lateness of packets against a timetable, with an error of at most one eighth, up to 4 s.
 pub type Gaps = Histogram<3, 32>;
 
-/// One-way delays of packets: with an error of at most one in 32, up to 68 s.
+/// One-way delays of packets, with an error of at most 1/32, up to 68 s.
 pub type Latencies = Histogram<5, 36>;
 
-/// Counts of times in ns, in classes that grow with them: each power of two is divided into
-/// 2^`STEP_BITS` steps. Times of 2^`POWERS` ns and longer are in the last class.
+/// Counts of times in ns, in classes that grow with the times: each power of two has 2^`STEP_BITS` classes.
+/// Times of 2^`POWERS` ns and longer are in the last class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram<const STEP_BITS: u32, const POWERS: u32> {
     counts: Vec<u64>,
 }
 
 impl<const STEP_BITS: u32, const POWERS: u32> Histogram<STEP_BITS, POWERS> {
-    /// Steps each power of two is divided into.
+    /// The number of classes of each power of two.
     pub(crate) const STEPS: u32 = 1 << STEP_BITS;
-    /// That number's logarithm.
+    /// The binary logarithm of `STEPS`.
     pub(crate) const STEP_BITS: u32 = STEP_BITS;
-    /// Times of 2 to this and longer are in the last class.
+    /// Times of 2^`POWERS` ns and longer are in the last class.
     pub(crate) const POWERS: u32 = POWERS;
     /// The number of classes.
     pub const CLASSES: usize = ((POWERS - STEP_BITS + 1) << STEP_BITS) as usize;
 
-    /// A histogram from the counts of its classes.
+    /// Creates a histogram from the counts of its classes.
     pub fn from_counts(counts: impl IntoIterator<Item = u64>) -> Self {
         let mut counts: Vec<u64> = counts.into_iter().collect();
         counts.resize(Self::CLASSES, 0);
         Self { counts }
     }
 
-    /// The class of a time: the shortest times have one each, then each power of two has 2^`STEP_BITS`.
+    /// Returns the class of a time. The shortest times have a class each; then each power of two has
+    /// 2^`STEP_BITS`.
     #[inline]
     pub fn class(ns: u64) -> usize {
         let ns = ns.min((1 << POWERS) - 1);
@@ -329,7 +330,7 @@ impl<const STEP_BITS: u32, const POWERS: u32> Histogram<STEP_BITS, POWERS> {
         (power << STEP_BITS) as usize + (ns >> power) as usize
     }
 
-    /// The longest time of a class, in ns; the last class has longer ones, too.
+    /// Returns the longest time of a class, in ns; the last class also contains longer ones.
     pub(crate) fn longest(class: usize) -> u64 {
         let class = class as u64;
         let steps = u64::from(Self::STEPS);
@@ -346,26 +347,26 @@ impl<const STEP_BITS: u32, const POWERS: u32> Histogram<STEP_BITS, POWERS> {
         self.counts[Self::class(ns)] += 1;
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
         }
     }
 
-    /// The number of times.
+    /// Returns the number of times.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The longest time in ns and the count of each class that has one, from the shortest.
+    /// Returns the longest time in ns and the count of each non-empty class, shortest first.
     pub fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
         let all = self.counts.iter().enumerate();
         all.filter(|(_, count)| **count > 0).map(|(class, &count)| (Self::longest(class), count))
     }
 
-    /// The time that this share of the times does not exceed, in ns: the upper end of its class. `None`
-    /// without times.
+    /// Returns the time that this share of the times does not exceed, in ns: the upper end of its class.
+    /// `None` without times.
     pub fn percentile(&self, share: f64) -> Option<u64> {
         let whole = self.count();
         let wanted = ((whole as f64 * share).ceil() as u64).clamp(1, whole.max(1));
@@ -403,7 +404,7 @@ mod tests {
             ("less than can be told", f64::MIN_POSITIVE, 1, Period::NEVER.ns, 0),
         ] {
             let period = Pace { pps, burst }.period();
-            // A number of packets an hour is not exact itself.
+            // A pace in packets per hour is itself not exact.
             let near = period.ns.abs_diff(ns) <= ns >> 50;
             assert!(
                 near && (fraction == 0 || period.fraction == fraction),
@@ -432,14 +433,14 @@ mod tests {
         Pace { pps, burst: 1 }
     }
 
-    /// Packets due at a time, all of which are sent.
+    /// Sends all packets due at a time; returns their number.
     fn sent(timetable: &mut Timetable, now_ns: u64) -> u32 {
         let packets = timetable.due(now_ns, u32::MAX);
         timetable.sent(packets);
         packets
     }
 
-    /// Packets due at each of these times.
+    /// Returns the packets due at each of these times.
     fn due(pace: Pace, times: &[u64]) -> Vec<u32> {
         let mut timetable = Timetable::of(Dial::new(pace), (0, 1));
         times.iter().map(|&ns| sent(&mut timetable, ns)).collect()
@@ -450,7 +451,7 @@ mod tests {
         assert_eq!(due(pace(1e6), &[5000, 5001, 6000, 6999, 9000]), [1, 0, 1, 0, 3]);
         let bursts = Pace { pps: 1e6, burst: 4 };
         assert_eq!(due(bursts, &[0, 3999, 4000, 12_000]), [4, 0, 4, 8]);
-        // A period that is no whole number of ns adds up all the same.
+        // Fractions of a ns add up.
         assert_eq!(due(pace(3e6), &[0, 1_000_000]).iter().sum::<u32>(), 3001);
     }
 
@@ -551,7 +552,7 @@ mod tests {
         let mut now = SECOND;
         for step in 1..10 {
             assert_eq!(sent(&mut timetable, now), 1, "burst {step}");
-            // Once in three its next one is a ns further off than its period says.
+            // In one case of three the next burst is a ns later than its period implies.
             dial.set(pace(3e6 + f64::from(step)));
             assert_eq!(sent(&mut timetable, now), 0, "burst {step}");
             now = timetable.next_ns().unwrap();
@@ -572,7 +573,7 @@ mod tests {
             let mut timetable = Timetable::of(dial.clone(), (0, 1));
             sent(&mut timetable, SECOND);
             dial.set(pace(after));
-            // Besides the packet that is due at once.
+            // Without the packet that is due at once.
             let due = i64::from(sent(&mut timetable, SECOND + 1000 + late_ns)) - 1;
             assert_eq!(due, packets, "{sentence}");
         }
@@ -580,7 +581,7 @@ mod tests {
 
     #[test]
     fn a_late_worker_loses_no_packet_of_a_ramp() {
-        // From 0 to 100,000 a second within 2 s, looked at every 3 ms: 100,000 packets.
+        // From 0 to 100,000 packets per second within 2 s, polled every 3 ms: 100,000 packets.
         let dial = Dial::new(pace(0.1));
         let mut timetable = Timetable::of(dial.clone(), (0, 1));
         let mut packets = 0;
@@ -595,7 +596,7 @@ mod tests {
 
     #[test]
     fn many_small_steps_send_at_their_mean() {
-        // From 0 to 100 a second within 10 s, in steps of 20 ms: 500 packets.
+        // From 0 to 100 packets per second within 10 s, in steps of 20 ms: 500 packets.
         let dial = Dial::new(pace(0.1));
         let mut timetable = Timetable::of(dial.clone(), (0, 1));
         let mut packets = 0;

@@ -1,8 +1,8 @@
-//! Rewrites the addresses of packets that are sent again: Ethernet, IPv4, IPv6 and ARP.
+//! Rewrites the addresses of replayed packets: Ethernet, IPv4, IPv6 and ARP.
 //!
-//! Corrects the checksums that cover an address by the difference (RFC 1624): a right one stays right,
-//! a wrong one wrong. Changes only a packet's own headers, behind its VLAN tags: not those inside a
-//! tunnel or quoted in ICMP errors, and no addresses in payloads.
+//! It updates the checksums that cover an address by the difference (RFC 1624), so right ones stay right and
+//! wrong ones stay wrong. It changes only the packet's own headers, after any VLAN tags: not the headers
+//! inside a tunnel or an ICMP error, and no addresses in payloads.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -12,10 +12,10 @@ use sluicegate_base::headers::{self, Headers, Ip, be16, ethertype, protocol};
 
 use crate::plan::{fold, words};
 
-/// An address of Ethernet.
+/// An Ethernet address.
 type Mac = [u8; 6];
 
-/// Other addresses for packets, by rules. Where several match, the first counts.
+/// Rules that replace addresses of packets. The first matching rule applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
     macs: Vec<(Mac, Mac)>,
@@ -24,13 +24,13 @@ pub struct Rewrite {
     destination: Option<Mac>,
 }
 
-/// One change of addresses.
+/// A rule that replaces addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// Replaces an Ethernet address by another, as source and as destination.
     Mac([u8; 6], [u8; 6]),
-    /// Replaces a prefix by another, and keeps the bits behind it. The first has no more bits than the
-    /// second, and is of the same family.
+    /// Replaces the first prefix by the second, and keeps the bits after it. Both have the same family, and
+    /// the first is not longer than the second.
     Prefix((IpAddr, u8), (IpAddr, u8)),
     /// Sets the source of every frame; overrides other rules.
     Source([u8; 6]),
@@ -38,15 +38,15 @@ pub enum Rule {
     Destination([u8; 6]),
 }
 
-/// From one prefix to another, in numbers.
+/// A prefix rule in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PrefixRule {
     /// Bytes of its addresses.
     bytes: usize,
-    /// Required bits of an address under the mask.
+    /// The value of the masked bits of a matching address.
     from: u128,
     from_mask: u128,
-    /// New bits under the other mask.
+    /// The new value of the bits under the other mask.
     to: u128,
     to_mask: u128,
 }
@@ -82,7 +82,7 @@ impl Rewrite {
         self.macs.iter().find(|(from, _)| *from == mac).map_or(mac, |(_, to)| *to)
     }
 
-    /// Changes an IP address of 4 or 16 bytes, and notes the difference.
+    /// Changes an IP address of 4 or 16 bytes, and adds the change to `difference`.
     fn change_address(&self, address: &mut [u8], difference: &mut Difference) {
         let number = match &*address {
             &[a, b, c, d] => u32::from_be_bytes([a, b, c, d]).into(),
@@ -101,7 +101,7 @@ impl Rewrite {
     }
 }
 
-/// Adds the rules in their order.
+/// Collects rules, in their order.
 impl FromIterator<Rule> for Rewrite {
     fn from_iter<I: IntoIterator<Item = Rule>>(rules: I) -> Self {
         let mut rewrite = Self::default();
@@ -155,7 +155,7 @@ impl Rule {
     }
 }
 
-/// Parses a rule of either kind, as in a line of a file.
+/// Parses a rule of MAC or IP addresses, as in a line of a file.
 impl FromStr for Rule {
     type Err = NotARule;
 
@@ -238,7 +238,7 @@ impl Rewrite {
         if found.ethertype == ethertype::IPV4 {
             correct(frame, found.network + 10, difference);
         }
-        // A checksum behind a routing header covers the last destination, not this one.
+        // After a routing header with segments left, checksums cover the final destination, not this one.
         let covered = if ip.segments_left { before } else { difference };
         if let Some((kind, at)) = &ip.transport {
             correct_transport(&mut frame[at.clone()], *kind, covered);
@@ -277,14 +277,15 @@ fn correct(bytes: &mut [u8], at: usize, difference: Difference) {
     }
 }
 
-/// The difference that changed words make in a checksum.
+/// The effect of changed words on a checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Difference(u64);
 
 impl Difference {
-    /// Replaces bytes at an even offset by as many others; an odd last byte is followed by 0.
+    /// Adds the change from one byte string at an even offset to another of the same length; an odd last byte
+    /// is padded with 0.
     fn change(&mut self, before: &[u8], now: &[u8]) {
-        // The complement of a word takes it away.
+        // Adding the complement of a word subtracts it.
         self.0 += 0xffff * before.len().div_ceil(2) as u64 - words(before) + words(now);
     }
 
@@ -307,7 +308,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A frame to 198.18.0.2 or 2001:db8::2 with a payload.
+    /// Makes a frame to 198.18.0.2 or 2001:db8::2 with a payload.
     pub(crate) fn frame(tags: usize, v6: bool, protocol: u8, carried: &[u8]) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
         (0..tags).for_each(|_| frame.extend([0x81, 0, 0, 7]));
@@ -397,7 +398,7 @@ pub(crate) mod tests {
 
     type Host = (Mac, [u8; 4], [u8; 16]);
 
-    /// The packet from one host to another, as a library makes it, checksums and all.
+    /// Makes the packet from one host to another, with checksums, by a library.
     fn made(kind: &PacketKind, from: Host, to: Host) -> Vec<u8> {
         let mut frame = Vec::new();
         let link = PacketBuilder::ethernet2(from.0, to.0);
@@ -467,8 +468,8 @@ pub(crate) mod tests {
             let mut cut = whole[..bytes].to_vec();
             rewrite.apply(&mut cut);
             rewrite.apply(&mut whole);
-            // Before its addresses are all there a header is none. The last byte may be half of a
-            // checksum, which stays.
+            // A header without all its addresses is invalid. The last byte may be half of a checksum, which
+            // stays.
             let all = if kind.v6 { 62 } else { 42 };
             if bytes >= all {
                 prop_assert_eq!(&cut[..bytes - 1], &whole[..bytes - 1]);
@@ -505,12 +506,12 @@ pub(crate) mod tests {
         other.apply(&mut changed);
         assert_eq!(changed[40..42], [0, 0], "UDP without a checksum");
         assert_eq!(changed[26..30], [192, 0, 2, 1]);
-        // A piece from the middle: what stands where TCP's checksum would is payload.
+        // In a middle fragment, the bytes at the offset of TCP's checksum are payload.
         let mut piece = frame(0, false, 6, &[7; 40]);
         piece[20..22].copy_from_slice(&[0, 9]);
         other.apply(&mut piece);
         assert_eq!(piece[34..], [7; 40]);
-        // What follows a packet is padding.
+        // Bytes after the packet are padding.
         let mut padded = frame(0, false, 6, &[]);
         padded.resize(60, 9);
         other.apply(&mut padded);
@@ -532,7 +533,7 @@ pub(crate) mod tests {
         assert_ne!(sum(&["2001:db8::1=2001:db8::9"]), [0x12, 0x34], "the source");
     }
 
-    /// The whole sum.
+    /// Returns the checksum of the whole.
     fn checksum(bytes: &[u8]) -> [u8; 2] {
         let mut sum = words(bytes);
         while sum > 0xffff {
@@ -548,7 +549,7 @@ pub(crate) mod tests {
             now in any::<[u8; 4]>(),
             at in any::<prop::sample::Index>(),
         ) {
-            // Something that is never all zeros, as headers are.
+            // Like a header, the bytes are never all zeros.
             bytes[0] = 0x45;
             let at = (at.index(bytes.len() - 5) & !1).max(2);
             let before = checksum(&bytes);

@@ -1,5 +1,5 @@
-//! Prints streams in a few lines each, then the first packets, decoded and as bytes. Packets are
-//! decoded as a receiver does, without the specification: the listing shows what is sent.
+//! Prints each stream in a few lines, then the first packets, decoded and as bytes. Packets are decoded as by
+//! a receiver, without the specification, so the listing shows the real content.
 
 use std::fmt::{self, Write};
 
@@ -13,8 +13,8 @@ use crate::spec::layer::{Field, Given, Hex, Layer, Protocol};
 /// The longest frame: sizes in a plan have 16 bits.
 const LONGEST: usize = 65_535;
 
-/// Writes the streams of `spec`, then the first `packets` packets of `plan`, its plan, as a single
-/// worker sends them. Times in packets are zero.
+/// Writes the streams of `spec`, then the first `packets` packets of `plan`, its plan, for a single worker.
+/// Times in packets are zero.
 ///
 /// # Errors
 /// The errors of `to`.
@@ -51,7 +51,7 @@ pub fn show(spec: &Spec, plan: &Plan, packets: usize, to: &mut dyn Write) -> fmt
     Ok(())
 }
 
-/// The longest line before a break.
+/// Maximum length of a line.
 const LINE: usize = 84;
 
 /// Writes names and texts in two columns.
@@ -68,7 +68,7 @@ fn write_lines(lines: &[(String, String)], to: &mut dyn Write) -> fmt::Result {
     Ok(())
 }
 
-/// Breaks a text into lines after commas.
+/// Wraps a text after commas.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for part in text.split_inclusive(", ") {
@@ -82,16 +82,16 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-/// Bytes a line of a dump.
+/// Bytes per line of a dump.
 const BYTES_A_LINE: usize = 16;
-/// Width of a line's bytes: eight groups of four digits and a blank.
+/// The width of a line's bytes: eight groups of four digits and a blank.
 const WIDTH: usize = 40;
 
-/// Writes bytes as tcpdump -X does.
+/// Writes bytes in the form of `tcpdump -X`.
 fn write_bytes(bytes: &[u8], to: &mut dyn Write) -> fmt::Result {
     for (number, line) in bytes.chunks(BYTES_A_LINE).enumerate() {
         let digits: String = line.chunks(2).map(|pair| format!("{} ", Hex(pair))).collect();
-        // As tcpdump does, show a blank as a dot.
+        // Shows a blank as a dot, like tcpdump.
         let printable = |byte: &u8| if byte.is_ascii_graphic() { char::from(*byte) } else { '.' };
         let text: String = line.iter().map(printable).collect();
         writeln!(to, "\t0x{:04x}:  {digits:WIDTH$} {text}", number * BYTES_A_LINE)?;
@@ -130,7 +130,7 @@ fn write_streams(spec: &Spec, plan: &Plan, to: &mut dyn Write) -> fmt::Result {
     Ok(())
 }
 
-/// Formats a layer's fields: those that are set, and the most important defaults.
+/// Formats the fields of a layer that are set, and the most important defaults.
 fn fields(layer: &Layer) -> Vec<String> {
     let text = |field: &Field| {
         let text = match layer.setting(field.name).map(|setting| &setting.given) {
@@ -160,8 +160,8 @@ fn given(field: &Field, given: &Given) -> String {
     }
 }
 
-/// The line of each header. `{field}` is the field's value as a specification writes it. The
-/// part between two commas is left out if its field is absent, or zero and marked with `?`.
+/// The line of each header. `{field}` is the field's value as a specification writes it. A part between two
+/// commas is omitted if its field is absent, or zero and marked with `?`.
 const LINES: &[(&str, &str)] = &[
     ("ether", "{src} > {dst}, type {type}"),
     ("vlan", "id {id}, pcp {pcp}, dei {?dei}, type {type}"),
@@ -239,7 +239,7 @@ struct ShownHeader<'a> {
 }
 
 impl ShownHeader<'_> {
-    /// Fills in a part of a line.
+    /// Formats a part of a line.
     fn part(&self, part: &str) -> Option<String> {
         let mut text = String::new();
         for (place, piece) in part.split(['{', '}']).enumerate() {
@@ -276,7 +276,7 @@ impl ShownHeader<'_> {
         })
     }
 
-    /// The optional word of a GRE header that this flag announces.
+    /// Returns the optional word of a GRE header that this flag announces.
     fn gre_word(&self, wanted: u8) -> Option<u32> {
         let (flags, words) = (*self.bytes.first()?, self.bytes.as_chunks().0);
         let before =
@@ -285,7 +285,7 @@ impl ShownHeader<'_> {
         Some(u32::from_be_bytes(*word))
     }
 
-    /// A checksum, and whether it is right.
+    /// Formats a checksum and its state: right or wrong.
     fn checksum(&self, is: u32) -> String {
         match self.checksum {
             Checksum::Absent => "none".to_owned(),
@@ -298,7 +298,7 @@ impl ShownHeader<'_> {
         }
     }
 
-    /// TCP options in the syntax of a specification.
+    /// Formats TCP options in the syntax of a specification.
     fn tcp_options(&self) -> Option<String> {
         let header = TcpHeaderSlice::from_slice(self.bytes).ok()?;
         let option = |option| match option {
@@ -314,7 +314,7 @@ impl ShownHeader<'_> {
     }
 }
 
-/// An EtherType with its name, if it has one.
+/// Formats an EtherType with its name, if it has one.
 fn ethertype(number: u128) -> Option<String> {
     let field = Protocol::find("ether").ok()?.field("type").ok()?;
     Some(match field.form().write(number) {

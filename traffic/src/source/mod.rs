@@ -1,5 +1,5 @@
-//! Sources of packets for a port's transmit ring: generated from a plan, or read from a file; at
-//! full speed or when they are due.
+//! Sources of packets for a port's transmit ring: generated from a plan or read from a file, at full speed or
+//! by a timetable.
 
 mod replay;
 
@@ -16,7 +16,7 @@ pub use sluicegate::ring::Filled;
 
 pub use replay::{Replay, ReplayOptions, Tempo};
 
-/// Packets that a source left out, or sent shorter than they were on the wire.
+/// Packets that a source omitted, or sent shorter than they were on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Packets longer than the target can send.
@@ -25,12 +25,12 @@ pub struct LeftOut {
     pub too_short: u64,
     /// Packets of another link type than the target's.
     pub other_link_type: u64,
-    /// Packets that were sent although the file lacks some of their bytes.
+    /// Packets sent although the file lacks some of their bytes.
     pub cut_in_file: u64,
 }
 
 impl LeftOut {
-    /// Packets that were not sent.
+    /// Returns the number of packets not sent.
     pub fn packets(&self) -> u64 {
         self.too_long + self.too_short + self.other_link_type
     }
@@ -46,9 +46,9 @@ impl LeftOut {
     }
 }
 
-/// A sleep ends this long before a packet is due: the kernel may wake the thread this late.
+/// A sleep ends this long before a packet is due, because the kernel may wake the thread this late.
 const WAKE_BEFORE: Duration = Duration::from_millis(1);
-/// The longest sleep: a sleeping worker does not notice a stop request.
+/// The longest sleep: a sleeping worker does not detect a stop request.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
 
 /// Sleeps if the due time is far away, and spins if it is near.
@@ -62,17 +62,17 @@ fn rest_until(due_ns: u64, now_ns: u64) {
 
 /// A source of one worker's packets.
 pub trait PacketSource: Send {
-    /// Puts up to `most` packets that are due into the ring, as many as it has room for, and gives
-    /// their slots to the backend. `now_ns` is the time of a clock that never goes back.
+    /// Writes up to `most` due packets into the ring, as far as there is room, and gives their slots to the
+    /// backend. `now_ns` is the time of a clock that never goes back.
     ///
     /// # Errors
-    /// The source cannot go on.
+    /// The source cannot continue.
     fn fill(&mut self, ring: &mut RingMut<'_>, most: u32, now_ns: u64) -> Result<Filled>;
 
-    /// Records the time at which the packets in the ring were handed over.
+    /// Records the time at which the packets in the ring were submitted.
     fn handed_over(&mut self, _now_ns: u64) {}
 
-    /// Waits when nothing was due, at most about 20 ms.
+    /// Waits after a call without due packets, for about 20 ms at most.
     ///
     /// # Errors
     /// The source cannot wait for its input.
@@ -89,17 +89,17 @@ pub trait PacketSource: Send {
         None
     }
 
-    /// The lateness of each packet; empty if packets have no times.
+    /// Returns the lateness of each packet; empty if packets have no times.
     fn lateness(&self) -> Gaps;
 
-    /// Packets that were not sent, or not entirely.
+    /// Returns the packets not sent, or not sent entirely.
     fn left_out(&self) -> LeftOut;
 
-    /// How often the source was too late to catch up.
+    /// Returns how often the source was too late to catch up.
     fn restarts(&self) -> u64;
 }
 
-/// A worker's packets of a plan, endlessly many or some.
+/// A worker's packets of a plan: a number of packets, or endless.
 #[derive(Debug)]
 pub struct PlanSource {
     frames: Frames<Arc<Plan>>,
@@ -114,8 +114,8 @@ pub struct PlanSource {
 }
 
 impl PlanSource {
-    /// The packets of worker `worker` of `workers`: `packets`, or endlessly many; at the pace that
-    /// all workers keep together, if there is one. Packets that carry a time get it from `time_ns`.
+    /// Creates the source of worker `worker` of `workers`: `packets` packets, or endless; at the pace of all
+    /// workers together, if there is one. `time_ns` supplies the times in packets.
     pub fn new(
         plan: &Arc<Plan>,
         (worker, workers): (u32, u32),
@@ -133,8 +133,8 @@ impl PlanSource {
         }
     }
 
-    /// Puts up to `most` packets into the ring, as many as it has room for, and gives their slots
-    /// to the backend.
+    /// Writes up to `most` packets into the ring, as far as there is room, and gives their slots to the
+    /// backend.
     #[inline]
     fn build(&mut self, ring: &mut RingMut<'_>, most: u32) -> Filled {
         let mut filled = Filled::default();
@@ -154,8 +154,8 @@ impl PlanSource {
         }
     }
 
-    /// Puts a packet into several slots, gives them to the backend and returns its bytes. Returns
-    /// `None` if too few slots are free; the packet waits.
+    /// Writes a packet into several slots, gives them to the backend and returns its length. Returns `None`
+    /// if too few slots are free: the packet waits.
     #[cold]
     fn split(&mut self, ring: &mut RingMut<'_>) -> Option<usize> {
         if self.waiting == 0 {
@@ -165,7 +165,7 @@ impl PlanSource {
         let buffer = ring.buffer_mut(at).len();
         let slots = self.waiting.div_ceil(buffer.max(1)) as u32;
         if slots >= ring.num_slots() {
-            // It would wait for ever.
+            // The packet would wait forever.
             self.waiting = 0;
             self.too_long += 1;
             return None;
@@ -194,7 +194,7 @@ impl PacketSource for PlanSource {
         }
         let left_out = self.too_long;
         let filled = self.build(ring, most);
-        // A packet that is left out has had its turn, too.
+        // An omitted packet also uses up its turn.
         let packets = filled.packets + (self.too_long - left_out) as u32;
         if let Some(timetable) = &mut self.timetable {
             timetable.sent(packets);
@@ -204,7 +204,7 @@ impl PacketSource for PlanSource {
     }
 
     fn rest(&mut self, now_ns: u64) -> Result<()> {
-        // Without a timetable the ring has no room, and may have some at any time.
+        // Without a timetable the ring is full, and may have room again at any time.
         rest_until(self.timetable.as_ref().and_then(Timetable::next_ns).unwrap_or(0), now_ns);
         Ok(())
     }

@@ -1,6 +1,5 @@
-//! Computes when the packets of a replay are due. A packet's time follows from its [`Position`] and
-//! the start of the replay alone: a late packet delays no other, and all workers share one
-//! timetable.
+//! Computes the due times of a replay's packets. A packet's due time depends only on its [`Position`] and the
+//! start of the replay. So a late packet delays no other, and all workers share one timetable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,20 +9,20 @@ use sluicegate::ring::{Meta, TimestampSource};
 use super::Tempo;
 use crate::rate::{Gaps, MAX_BEHIND, Period, Unit};
 
-/// A packet's position in a replay: the sum of what precedes it.
+/// A packet's position in a replay: the totals of all earlier packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
-    /// Time since the first packet, by the file's timestamps.
+    /// The time since the first packet, by the file's timestamps.
     pub(super) ns: u64,
     pub(super) packets: u64,
     pub(super) bytes: u64,
 }
 
-/// Gap between rounds of a file that spans no time.
+/// The gap between rounds of a file that spans no time.
 const BETWEEN_ROUNDS_NS: u64 = 1_000_000_000;
 
 impl Position {
-    /// The position of a packet within a round that began here.
+    /// Returns the position of a packet within a round that begins here.
     #[inline]
     pub(super) fn plus(self, within: Self) -> Self {
         Self {
@@ -33,7 +32,7 @@ impl Position {
         }
     }
 
-    /// The start of the next round: after the mean gap of the file.
+    /// Returns the start of the next round: after the file's mean gap.
     pub(super) fn after_round(self, round: Self) -> Self {
         let gap = match round.ns.checked_div(round.packets.saturating_sub(1)) {
             None | Some(0) if round.ns == 0 => BETWEEN_ROUNDS_NS,
@@ -44,7 +43,7 @@ impl Position {
     }
 }
 
-/// The positions of the packets of one round, as they are read.
+/// Computes the positions of a round's packets while they are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     first_ns: Option<u64>,
@@ -52,8 +51,8 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// The next packet's position. Time never goes back: a packet with an earlier timestamp, or
-    /// none, is due with the packet before it.
+    /// Returns the next packet's position. Time never goes back: a packet with an earlier timestamp, or none,
+    /// is due with the previous packet.
     #[inline]
     pub(super) fn position(&self, meta: &Meta) -> Position {
         let since_first = match (self.first_ns, meta.timestamp_source) {
@@ -65,7 +64,7 @@ impl Round {
         Position { ns: self.passed.ns.max(since_first), ..self.passed }
     }
 
-    /// Advances behind a packet at `position`.
+    /// Advances past a packet at `position`.
     #[inline]
     pub(super) fn pass(&mut self, position: Position, meta: &Meta, bytes: usize) {
         if self.first_ns.is_none() && meta.timestamp_source != TimestampSource::None {
@@ -78,19 +77,19 @@ impl Round {
         };
     }
 
-    /// The position after the last packet passed.
+    /// Returns the position after the last packet passed.
     pub(super) fn passed(&self) -> Position {
         self.passed
     }
 }
 
-/// The start of a replay, shared by its workers. Each number is complete by itself, so relaxed
+/// The start of a replay, shared by its workers. Each number is independent of other data, so relaxed
 /// ordering suffices.
 #[derive(Debug)]
 pub(super) struct ReplayStart {
     /// Workers that have not arrived yet.
     missing: AtomicU32,
-    /// Monotonic time of the start; 0 until all workers have arrived.
+    /// The monotonic time of the start; 0 until all workers have arrived.
     at_ns: AtomicU64,
 }
 
@@ -116,7 +115,7 @@ impl ReplayStart {
     }
 }
 
-/// One worker's view of the timetable, and how well it keeps to it.
+/// One worker's view of the timetable, and its lateness.
 #[derive(Debug)]
 pub(super) struct ReplayClock {
     tempo: Tempo,
@@ -125,7 +124,7 @@ pub(super) struct ReplayClock {
     arrived: bool,
     /// The due time of the first packet that has to wait.
     pub(super) next_ns: Option<u64>,
-    /// Due times of packets that are in the ring and not handed over.
+    /// Due times of packets in the ring that are not yet submitted.
     in_ring: Vec<u64>,
     pub(super) gaps: Gaps,
     pub(super) restarts: u64,
@@ -198,7 +197,7 @@ impl ReplayClock {
         self.start.at().unwrap_or(begun_ns)
     }
 
-    /// Records the lateness of the packets handed over.
+    /// Records the lateness of the submitted packets.
     #[inline]
     pub(super) fn handed_over(&mut self, now_ns: u64) {
         for due in self.in_ring.drain(..) {
@@ -206,7 +205,7 @@ impl ReplayClock {
         }
     }
 
-    /// The time from the start of the replay to a packet.
+    /// Returns the time from the start of the replay to a packet.
     #[inline]
     fn after_ns(&self, position: Position) -> u64 {
         match &self.tempo {
@@ -218,7 +217,7 @@ impl ReplayClock {
     }
 }
 
-/// The last pace, and the units that were due before it.
+/// The last pace, and the units due before it.
 #[derive(Debug)]
 struct Pacing {
     /// The dial's period when it was last read.
@@ -296,7 +295,7 @@ mod tests {
             let clock = ReplayClock::new(&tempo, ReplayStart::of(1));
             assert_eq!(clock.after_ns(position), ns, "{tempo:?}");
         }
-        // Years of it, to the nanosecond.
+        // Exact to the nanosecond over years.
         let years = at(3 * 365 * 86_400 * 1_000 * MS + 1, 1, 60);
         let clock = ReplayClock::new(&Tempo::Recorded(1.0), ReplayStart::of(1));
         assert_eq!(clock.after_ns(years), years.ns);

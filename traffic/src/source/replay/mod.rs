@@ -1,4 +1,4 @@
-//! Packets of a capture file, sent again.
+//! Replays the packets of a capture file.
 //!
 //! ```text
 //!   file --> packets: read, or kept for loops --> clock: is it due? --> transmit ring
@@ -25,12 +25,12 @@ use crate::rewrite::Rewrite;
 use clock::{Position, ReplayClock, ReplayStart};
 use packets::Packets;
 
-/// When packets are sent.
+/// The times at which packets are sent.
 #[derive(Clone, Debug)]
 pub enum Tempo {
-    /// As they were recorded, times this speed; above 0.
+    /// At the recorded times, divided by this speed, which is above 0.
     Recorded(f64),
-    /// At the pace that is set, whenever they were recorded.
+    /// At a set pace, regardless of the recorded times.
     Paced {
         /// The pace of all workers together.
         dial: Dial,
@@ -41,28 +41,28 @@ pub enum Tempo {
     Top,
 }
 
-/// How a file is replayed.
+/// The options of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
-    /// When its packets are sent.
+    /// The times at which packets are sent.
     pub tempo: Tempo,
-    /// Number of rounds; 0 is endless.
+    /// The number of rounds; 0 is endless.
     pub rounds: u64,
-    /// Packet limit over all rounds and workers.
+    /// Maximum of packets over all rounds and workers.
     pub packets: Option<u64>,
-    /// The longest packet that the target takes: longer ones are left out, apart from an 802.1Q
-    /// tag, and so are packets shorter than an Ethernet header. `None` leaves out no packet.
+    /// Maximum length of a packet, without an 802.1Q tag. Longer packets, and those shorter than an Ethernet
+    /// header, are omitted. `None` omits no packet.
     pub most_bytes: Option<usize>,
-    /// The link type to send; packets of a file's other interfaces are left out.
+    /// The link type to send; packets of other link types are omitted.
     pub link_type: u16,
     /// Address changes.
     pub rewrite: Arc<Rewrite>,
-    /// Memory limit for a file that is sent in several rounds; a larger file is read in each round.
+    /// Memory limit for the packets of a file with several rounds; a larger file is read again in each round.
     pub keep_bytes: usize,
 }
 
-/// One worker's part of a file. A read error does not end a replay at once: all workers send the
-/// packets before it, then [`failure`](PacketSource::failure) returns it.
+/// One worker's part of a file. After a read error all workers still send the packets before it; then
+/// [`failure`](PacketSource::failure) returns the error.
 #[derive(Debug)]
 pub struct Replay {
     packets: Packets,
@@ -112,7 +112,7 @@ impl Replay {
     }
 }
 
-/// Reports whether the file can be read more than once: a pipe cannot.
+/// Reports whether the file can be read more than once, unlike a pipe.
 fn is_on_disk(file: &PortName) -> Result<bool> {
     let path = Path::new(file.name());
     if file.name() == "-" {
@@ -181,10 +181,10 @@ impl PacketSource for Replay {
     }
 }
 
-/// Puts packets into a transmit ring when they are due.
+/// Moves due packets into a transmit ring.
 struct Hand<'a, 'r> {
     ring: &'a mut RingMut<'r>,
-    /// The most packets.
+    /// Maximum of packets.
     most: u32,
     now_ns: u64,
     begun_ns: u64,
@@ -196,8 +196,7 @@ struct Hand<'a, 'r> {
 }
 
 impl Hand<'_, '_> {
-    /// Puts a packet into the ring, or leaves it out. Returns false if it and all later packets
-    /// have to wait.
+    /// Writes a packet into the ring, or omits it. Returns false if it and all later packets have to wait.
     #[inline]
     fn take(&mut self, packet: &Packet<'_>, position: Position) -> bool {
         if self.filled.packets == self.most {
@@ -233,7 +232,7 @@ impl Hand<'_, '_> {
         true
     }
 
-    /// Reports whether a packet fits without its 802.1Q tag. A second tag counts.
+    /// Reports whether a packet fits without its outer 802.1Q tag.
     #[cold]
     fn is_tagged_and_fits(&self, packet: &Packet<'_>, bytes: usize) -> bool {
         bytes <= self.most_bytes + VLAN_TAG_BYTES

@@ -19,20 +19,20 @@ use super::{Hand, ReplayOptions};
 pub(super) struct Packets {
     file: PortName,
     options: ReplayOptions,
-    /// The number of this worker, and of all.
+    /// The number of this worker, and the number of workers.
     worker: (u32, u32),
     /// The file's reader; `None` when its packets are used up.
     reader: Option<Queue>,
     /// The packets of the first round, if there are more rounds and memory for it.
     kept: Option<Kept>,
-    /// The length of a round, if packets come from memory.
+    /// The length of a round, if packets are read from memory.
     kept_round: Option<Position>,
     /// Rounds after this one; `None` means endless.
     rounds: Option<u64>,
     /// The beginning of this round.
     base: Position,
     round: Round,
-    /// A packet of the right link type was read; a file without one is refused at its end.
+    /// A packet of the right link type was read. A file without one is an error at its end.
     any: bool,
     /// The error that ended the file early.
     pub(super) failure: Option<Error>,
@@ -59,8 +59,8 @@ impl Packets {
         })
     }
 
-    /// Gives packets to a hand, until the hand takes no more, the packets read are used up or the
-    /// round ends.
+    /// Passes packets to a hand until it accepts no more, all packets in the ring are used up, or the round
+    /// ends.
     pub(super) fn give(&mut self, hand: &mut Hand<'_, '_>) {
         if let (Some(length), Some(kept)) = (self.kept_round, &mut self.kept) {
             match kept.give(hand, self.base, self.options.packets) {
@@ -89,7 +89,7 @@ impl Packets {
             }
             let fits = all_fit || fits(interfaces, link_type, meta);
             self.any |= fits;
-            // The first worker counts packets that no worker sends.
+            // Worker 0 counts the packets that no worker sends.
             let own = worker == if fits { worker_of(packet.head(), workers) } else { 0 };
             if !fits {
                 hand.left_out.other_link_type += u64::from(own);
@@ -110,7 +110,7 @@ impl Packets {
         }
     }
 
-    /// Reads packets into the reader's ring, when all those in it are released. An error comes after
+    /// Reads packets into the reader's ring once all earlier ones are released. An error is reported after
     /// the packets before it.
     fn read(&mut self) -> Result<()> {
         let Some(reader) = &mut self.reader else { return Ok(()) };
@@ -129,7 +129,7 @@ impl Packets {
             return Err(refusal(&self.file, reader.interfaces(), self.options.link_type));
         }
         self.reader = None;
-        // A round without packets would repeat for ever.
+        // A round without packets would repeat forever.
         if !self.any || !self.begin_round(passed) {
             return Ok(());
         }
@@ -143,7 +143,7 @@ impl Packets {
         Ok(())
     }
 
-    /// Begins the next round, behind one of this length. Returns false if there is none.
+    /// Begins the next round, after one of this length. Returns false if there is none.
     fn begin_round(&mut self, length: Position) -> bool {
         if self.rounds == Some(0) {
             return false;
@@ -153,7 +153,7 @@ impl Packets {
         true
     }
 
-    /// Waits until there may be more to read from a pipe. Returns false if there is more at once.
+    /// Waits until a pipe may have more packets. Returns false if it has some at once.
     pub(super) fn wait(&mut self, timeout: Duration) -> Result<bool> {
         match &mut self.reader {
             Some(reader) if reader.rx().available() == 0 => {
@@ -200,15 +200,14 @@ fn rewrite(reader: &mut Queue, options: &ReplayOptions) {
 const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK_PACKETS: usize = 1 << 13;
 
-/// One worker's packets of a file in memory. The worker keeps them while it sends them for the
-/// first time.
+/// One worker's packets of a file, in memory. The worker stores them during the first round.
 #[derive(Debug)]
 struct Kept {
     chunks: Vec<Chunk>,
-    /// Memory that all workers' packets take; each worker counts it by itself.
+    /// The memory that all workers' packets take; each worker counts it on its own.
     taken: usize,
     most: usize,
-    /// The next packet to give: chunk and index in it.
+    /// The next packet to pass on: chunk, and index in it.
     next: (usize, usize),
 }
 
@@ -224,17 +223,17 @@ struct Chunk {
 struct KeptPacket {
     at: usize,
     bytes: u32,
-    /// It cannot be sent, and is only counted.
+    /// The packet cannot be sent and is only counted.
     other_link_type: bool,
     position: Position,
     meta: Meta,
 }
 
-/// The packets of a round that a hand has taken.
+/// The packets of a round that a hand has accepted.
 enum Given {
     NotAll,
     All,
-    /// All up to the limit of packets.
+    /// All packets up to the limit.
     Limit,
 }
 
@@ -247,8 +246,8 @@ impl Kept {
         keeps.then(|| Self { chunks: Vec::new(), taken: 0, most, next: (0, 0) })
     }
 
-    /// Counts a packet, and keeps it if it is this worker's `own`; of one that does not fit, only
-    /// the metadata. Returns false when memory runs out, for all workers at the same packet.
+    /// Counts a packet, and stores it if it is this worker's `own`; stores only the metadata of one that does
+    /// not fit. Returns false when memory runs out, at the same packet in all workers.
     #[inline]
     fn take(&mut self, packet: &Packet<'_>, fits: bool, own: bool, position: Position) -> bool {
         let bytes = if fits { packet.captured_bytes() } else { 0 };
@@ -276,7 +275,7 @@ impl Kept {
         true
     }
 
-    /// Gives packets of a round that began at `base`, up to a limit counted from the first round.
+    /// Passes on packets of a round that began at `base`, up to a limit counted from the first round.
     fn give(&mut self, hand: &mut Hand<'_, '_>, base: Position, limit: Option<u64>) -> Given {
         let (mut at, mut next) = self.next;
         while let Some(chunk) = self.chunks.get(at) {
@@ -319,14 +318,14 @@ pub(super) fn check(file: &PortName, link_type: Option<u16>) -> Result<()> {
         if reader.interfaces().iter().any(|interface| interface.link_type == link_type) {
             return Ok(());
         }
-        // Sending reports a broken file; the packets before the break have no such interface.
+        // No packet before a fault in the file has such an interface. Sending reports the fault.
         if reader.format() == Format::Pcap || !matches!(reader.next_packet(), Ok(Some(_))) {
             return Err(refusal(file, reader.interfaces(), link_type));
         }
     }
 }
 
-/// The error for a file without a packet that can be sent.
+/// Returns the error for a file without a packet that can be sent.
 fn refusal(file: &PortName, interfaces: &[Interface], link_type: u16) -> Error {
     let mut others: Vec<u16> = interfaces.iter().map(|interface| interface.link_type).collect();
     others.sort_unstable();
@@ -339,7 +338,7 @@ fn refusal(file: &PortName, interfaces: &[Interface], link_type: u16) -> Error {
     ))
 }
 
-/// A link type's number in tcpdump.org's list, and its name if it is a common one.
+/// Formats a link type: its number in tcpdump.org's list, and a common one's name.
 fn named(link_type: u16) -> String {
     let name = match link_type {
         LINKTYPE_ETHERNET => "Ethernet",

@@ -1,6 +1,6 @@
-//! Assigns flows to workers, so that the packets of a flow stay in order. Each worker reads the
-//! whole file and skips other workers' packets: no worker waits for another and no packet moves
-//! between CPU caches. Reading costs a fraction of sending.
+//! Assigns flows to workers, so that the packets of a flow stay in order. Each worker reads the whole file
+//! and skips other workers' packets. So no worker waits for another, and no packet moves between CPU caches.
+//! Reading costs a fraction of sending.
 
 use sluicegate_base::headers::{self, Ip, protocol};
 
@@ -13,8 +13,8 @@ pub(super) fn worker_of(frame: &[u8], workers: u32) -> u32 {
     }
 }
 
-/// Hashes addresses, ports and protocol, alike for both directions of a flow. Fragments go by
-/// addresses alone because only the first has ports; non-IP packets by MAC addresses and EtherType.
+/// Hashes addresses, ports and protocol: equal for both directions of a flow. For fragments it hashes only
+/// addresses, because only the first fragment has ports; for non-IP packets, MAC addresses and EtherType.
 #[inline]
 fn flow(frame: &[u8]) -> u32 {
     let Some(found) = headers::find(frame) else { return 0 };
@@ -29,7 +29,7 @@ fn flow(frame: &[u8]) -> u32 {
     both(source, destination, ports << 8 | kind)
 }
 
-/// Both ports, the lower one first; 0 without ports.
+/// Returns both ports, the lower one first; 0 without ports.
 #[inline]
 fn ports(frame: &[u8], ip: &Ip) -> u64 {
     use protocol::{DCCP, SCTP, TCP, UDP, UDP_LITE};
@@ -56,7 +56,7 @@ fn folded(address: &[u8]) -> u64 {
     })
 }
 
-/// Spreads a number over all bits (the finalizer of splitmix64, but for its last step).
+/// Spreads a number over all bits (the finalizer of splitmix64 without its last step).
 #[inline]
 fn mix(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
