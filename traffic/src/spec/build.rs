@@ -1,8 +1,8 @@
 //! Builds a plan's stream from layers.
 //!
 //! ```text
-//!   layers --> draft: headers, what changes in them, wanted checksums
-//!          --> template of the longest frame, edits --> checksums, the inner before the outer
+//!   layers --> draft: headers, changing fields, required checksums
+//!          --> template of the longest frame, edits --> checksums, inner before outer
 //! ```
 
 use super::fault::Fault;
@@ -14,7 +14,7 @@ use crate::plan::{self, Edit, FieldSource, Operand, Sizes, Sum, Term, fold, word
 
 /// The minimum Ethernet frame (IEEE 802.3, without the frame check sequence).
 const MIN_FRAME: usize = 60;
-/// The most layers of a stream.
+/// Maximum of layers of a stream.
 const MAX_LAYERS: usize = 64;
 
 /// Builds a stream.
@@ -47,14 +47,14 @@ pub(super) fn stream(
     let words = template.draws.words().map_err(wrong)?;
     let template = std::mem::take(&mut template.bytes);
     let mut summing = Summing { end, sizes: &sizes, edits: &edits, sums: Vec::new(), template };
-    // Headers were written from the outside in.
+    // The headers were written from the outside in, so the reverse order is inner before outer.
     draft.sums.iter().rev().for_each(|sum| summing.add(sum));
     let Summing { sums, template, .. } = summing;
     let (name, flows) = (stream.name.clone(), stream.flows);
     Ok(plan::Stream { name, template, sizes, flows, words, edits, sums })
 }
 
-/// The memory of a stream's templates, sizes, lists and sums.
+/// Returns the memory of a stream's templates, sizes, lists and sums.
 pub(super) fn memory_bytes(stream: &plan::Stream) -> usize {
     let sizes = if let Sizes::InTurn(sizes) = &stream.sizes { sizes.len() * 2 } else { 0 };
     let sums: usize = stream.sums.iter().map(|sum| sum.by_size.len() * 2).sum();
@@ -93,7 +93,7 @@ fn check_order(stream: &Stream) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The sizes of a stream's frames.
+/// Returns the sizes of a stream's frames.
 fn sizes(stream: &Stream, draft: &mut Draft) -> Sizes {
     let varying = stream.size.as_ref().filter(|(size, _)| size.bounds().0 < size.bounds().1);
     let Some((size, _)) = varying else { return Sizes::Fixed };
@@ -143,7 +143,7 @@ fn fill(stream: &Stream, draft: &mut Draft, seed: u64) -> Result<usize, Fault> {
     Ok(end)
 }
 
-/// Checksums of a template: constant ones are written into it.
+/// Plans the checksums of a template, and writes constant ones into it.
 struct Summing<'a> {
     /// The end of the payload.
     end: usize,
@@ -181,19 +181,19 @@ impl Summing<'_> {
         }
         let mut by_size = if varies { self.by_size(from) } else { Vec::new() };
         if by_size.iter().all(|sum| Some(sum) == by_size.first()) {
-            // Frames of all sizes have the same sum because only zeros follow, or the list is empty.
+            // All sizes have the same sum because only zeros follow, or the list is empty.
             constant += by_size.first().copied().map_or(0, u64::from);
             by_size = Vec::new();
         }
         if !varies {
             constant += words(&self.template[from..wanted.to.unwrap_or(self.end)]);
         }
-        // At most 2^15 numbers of 16 bits, and a pseudo header.
+        // The sum has at most 2^15 numbers of 16 bits, and a pseudo header.
         let constant = constant as u32;
         Sum { at: wanted.at as u16, constant, by_size, terms, finish: wanted.finish }
     }
 
-    /// The edits and checksums in a range of bytes.
+    /// Returns the edits and checksums in a range of bytes.
     fn covered(&self, from: usize, to: usize) -> impl Iterator<Item = Term> {
         let edits = (0..).map(Operand::Edit).zip(self.edits.iter().map(|edit| edit.at));
         let sums = (0..).map(Operand::Sum).zip(self.sums.iter().map(|sum| sum.at));
@@ -202,7 +202,7 @@ impl Summing<'_> {
         covered.map(move |(of, at)| Term { of, odd: (at - from) % 2 == 1 })
     }
 
-    /// The sums of the template's bytes from an offset to the end of each size.
+    /// Returns the sums of the template's bytes from an offset to the end of each size.
     fn by_size(&self, from: usize) -> Vec<u16> {
         let shortest = self.sizes.shortest(&self.template);
         let mut total = words(&self.template[from..shortest]);

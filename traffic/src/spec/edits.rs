@@ -1,18 +1,18 @@
-//! Lays numbers into the bytes of a frame: constants into its template, and what changes into edits.
+//! Encodes numbers in the bytes of a frame: constants in its template, changing numbers as edits.
 //!
-//! An edit has at most eight bytes, and a number in it at most 64 bits. So a MAC address takes two
-//! edits, of two bytes and of four; an IPv6 address two of eight, or four of four where its lower
-//! bits are random, because one draw has at most 32 bits.
+//! An edit has at most eight bytes, and its number at most 64 bits. So a MAC address takes two edits, of two
+//! and four bytes. An IPv6 address takes two of eight bytes, or four of four bytes if its lower bits are
+//! random, because a draw has at most 32 bits.
 
 use crate::plan::{Draw, Edit, FieldSource, Index, Part, Per, Words};
 use crate::spec::value::{Set, Value, block};
 
-/// The position of a field: bits of a cell of whole bytes, which one edit can change.
+/// The position of a field: bits of a cell, which is a number of whole bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bits {
     /// The offset of the cell, in its header or in the frame.
     pub(crate) at: usize,
-    /// Bytes of the cell: 1, 2 or 4; 6, 8 and 16 for fields that fill it.
+    /// The length of the cell in bytes: 1, 2 or 4; 6, 8 or 16 for fields that fill it.
     pub(crate) cell: usize,
     /// The offset of the bits from the cell's right end.
     pub(crate) shift: u8,
@@ -20,12 +20,12 @@ pub(crate) struct Bits {
 }
 
 impl Bits {
-    /// All bits of a cell.
+    /// Selects all bits of a cell.
     pub(crate) const fn cell(at: usize, cell: usize) -> Self {
         Self { at, cell, shift: 0, width: cell as u8 * 8 }
     }
 
-    /// The range of its bits, counted from the beginning of the header.
+    /// Returns the range of its bits, counted from the beginning of the header.
     fn span(self) -> std::ops::Range<usize> {
         let end = (self.at + self.cell) * 8 - usize::from(self.shift);
         end - usize::from(self.width)..end
@@ -42,13 +42,13 @@ impl Bits {
         Some((cell & self.mask()) >> self.shift)
     }
 
-    /// The bits of the cell's number.
+    /// Returns the mask of the bits in the cell's number.
     fn mask(self) -> u128 {
         (u128::MAX >> (128 - u32::from(self.width))) << self.shift
     }
 
-    /// Divides the bits into pieces of at most `most` bytes, the lowest first. Each comes with the
-    /// number of bits to its right.
+    /// Divides the bits into pieces of at most `most` bytes, lowest first, each with the number of bits to
+    /// its right.
     fn pieces(self, most: usize) -> Vec<(Self, u8)> {
         if self.cell <= 4 {
             return vec![(self, 0)];
@@ -63,19 +63,18 @@ impl Bits {
         pieces
     }
 
-    /// The part of a field's number that belongs into this piece, which has `lower` bits to its
-    /// right.
+    /// Returns the part of a field's number for this piece, which has `lower` bits to its right.
     fn part(self, number: u128, lower: u8) -> u64 {
         (number >> lower) as u64 & (u64::MAX >> (64 - u32::from(self.width)))
     }
 }
 
-/// The number of some bytes in network order.
+/// Reads bytes as a number in network byte order.
 pub(crate) fn number_of(cell: &[u8]) -> u128 {
     cell.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
 }
 
-/// The constant bytes of a frame, and what changes in them.
+/// The constant bytes of a frame, and its edits.
 #[derive(Debug, Default)]
 pub(crate) struct Template {
     pub(crate) bytes: Vec<u8>,
@@ -84,14 +83,14 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Puts a constant into bits of the frame.
+    /// Writes a constant to bits of the frame.
     pub(crate) fn number(&mut self, bits: Bits, number: u128) {
         let cell = &mut self.bytes[bits.at..][..bits.cell];
         let new = number_of(cell) & !bits.mask() | number << bits.shift & bits.mask();
         cell.copy_from_slice(&new.to_be_bytes()[16 - bits.cell..]);
     }
 
-    /// Puts a value into bits of the frame: an edit for each part that changes.
+    /// Writes a value to bits of the frame: adds an edit for each changing part.
     pub(crate) fn value(&mut self, bits: Bits, value: &Value) {
         let per = value.per;
         match &value.set {
@@ -129,7 +128,7 @@ impl Template {
         }
     }
 
-    /// Adds an edit of the lowest piece alone.
+    /// Writes `first`, and adds an edit of only its lowest piece.
     fn steps(&mut self, bits: Bits, first: u128, source: FieldSource) {
         self.number(bits, first);
         let (piece, lower) = bits.pieces(unit_bytes(bits))[0];
@@ -154,7 +153,7 @@ impl Template {
         Index { per, count, random: Some(self.draws.draw(per, count)) }
     }
 
-    /// Adds an edit of `base` and what the source adds to it.
+    /// Adds an edit with the sum of `base` and the source's number.
     pub(crate) fn source(&mut self, bits: Bits, base: u64, source: FieldSource) {
         let part = Part { mask: bits.mask() as u64, shift: bits.shift, base, source };
         let (at, bytes) = (bits.at as u16, bits.cell as u8);
@@ -164,13 +163,13 @@ impl Template {
         }
     }
 
-    /// Moves the constant bits beside edits from the bytes into the edits, and returns those in the
+    /// Moves the constant bits in the bytes of edits from the template to the edits. Returns the edits in the
     /// order of the frame.
     pub(crate) fn finish_edits(&mut self) -> Result<Vec<Edit>, String> {
         let mut edits = std::mem::take(&mut self.edits);
         edits.sort_by_key(|edit| edit.at);
         for pair in edits.windows(2) {
-            // The table of fields rules this out: fields share a whole cell or no byte of it.
+            // The table of fields excludes this: two fields share a whole cell or no byte.
             if pair[0].at + u16::from(pair[0].bytes) > pair[1].at {
                 return Err(format!("two fields change byte {} of the frame", pair[1].at));
             }
@@ -185,7 +184,7 @@ impl Template {
     }
 }
 
-/// The most bytes of a field that one edit changes where values are listed or counted.
+/// Returns the maximum of bytes that one edit changes in a field with a list or a counter.
 fn unit_bytes(bits: Bits) -> usize {
     if bits.cell == 6 { 4 } else { 8 }
 }
@@ -194,14 +193,14 @@ fn unit_bytes(bits: Bits) -> usize {
 /// numbers as possible.
 #[derive(Debug, Default)]
 pub(crate) struct Draws {
-    /// The bits taken of each of the packet's numbers.
+    /// The bits in use of each of the packet's numbers.
     packet: Vec<u8>,
-    /// The bits taken of each of the flow's numbers.
+    /// The bits in use of each of the flow's numbers.
     flow: Vec<u8>,
 }
 
 impl Draws {
-    /// Allots bits for a number below `count`: as many as the plan's rule takes.
+    /// Allots the bits that the plan's rule uses for a number below `count`.
     pub(crate) fn draw(&mut self, per: Per, count: u64) -> Draw {
         let bits = match count {
             _ if count.is_power_of_two() => count.trailing_zeros() as u8,
@@ -212,7 +211,7 @@ impl Draws {
             Per::Packet => &mut self.packet,
             Per::Flow => &mut self.flow,
         };
-        // A shift by 64 is invalid, even for no bits.
+        // A shift by 64 is invalid, even for zero bits.
         let room = |used: &u8| *used < 64 && used + bits <= 64;
         let word = used.iter().position(room).unwrap_or(used.len());
         if word == used.len() {
@@ -223,7 +222,7 @@ impl Draws {
         Draw { word: word as u8, shift }
     }
 
-    /// The number of random numbers; an error if a plan cannot hold it.
+    /// Returns the count of random numbers; an error if it is too large for a plan.
     pub(crate) fn words(&self) -> Result<Words, String> {
         match (self.packet.len().try_into(), self.flow.len().try_into()) {
             (Ok(packet), Ok(flow)) => Ok(Words { packet, flow }),

@@ -6,24 +6,24 @@ use std::sync::Arc;
 /// The position of a setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Position {
-    /// A default has none.
+    /// No position: a default.
     #[default]
     Nowhere,
-    /// These bytes of the file.
+    /// Bytes of the file.
     Text(Range<usize>),
-    /// This flag of the command line.
+    /// A flag of the command line.
     Flag(&'static str),
 }
 
 /// The text that positions refer to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
-    /// The name of the file; empty if there is none.
+    /// The name of the file; empty without one.
     pub(crate) name: String,
     pub(crate) text: Arc<str>,
 }
 
-/// An error before its position is looked up in the text.
+/// An error before its position is resolved in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) place: Position,
@@ -85,11 +85,11 @@ impl SpecError {
     }
 }
 
-/// The longest line that is shown whole.
+/// Maximum length of a line shown whole.
 const MAX_EXCERPT: usize = 200;
 
 impl Origin {
-    /// Turns a fault into an error with its position: "dns.toml, line 7, column 21".
+    /// Converts a fault to an error with its position: "dns.toml, line 7, column 21".
     pub(crate) fn locate(&self, fault: Fault) -> SpecError {
         let Fault { place, object, problem } = fault;
         let (position, line, excerpt) = match place {
@@ -116,7 +116,7 @@ impl Origin {
         if end - begin > MAX_EXCERPT {
             return (position, Some(line), String::new());
         }
-        // A tab is one character above and below.
+        // A tab stays a tab, so that the marks align with the line.
         let blank = |c: char| if c == '\t' { '\t' } else { ' ' };
         let indent: String = text[begin..from].chars().map(blank).collect();
         let marks = "^".repeat(text[from..to].trim_end().chars().count().max(1));

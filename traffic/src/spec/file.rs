@@ -18,7 +18,7 @@ use super::layer::{Layer, Protocol, integer, kind, read_setting};
 use super::size::Size;
 use super::{MAX_STREAMS, Spec, Stream};
 
-/// The longest file: lists in it may be long.
+/// Maximum size of a file: its lists may be long.
 const MAX_FILE: u64 = 4 << 20;
 
 const KEYS: &[&str] = &["seed", "stream"];
@@ -180,7 +180,7 @@ impl Walk<'_> {
     }
 }
 
-/// The entries in the order of the text: the table has sorted them.
+/// Returns the entries in the order of the text; the table is sorted by key.
 fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<TomlEntry<'a, 'i>> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -192,7 +192,7 @@ fn unknown(key: &Spanned<Cow<str>>, known: &[&str]) -> Fault {
     Fault::new(&Position::Text(key.span()), "", problem)
 }
 
-/// The error for a value of the wrong kind; `right` describes a valid one.
+/// Returns the error for a value of the wrong kind; `right` describes a valid one.
 fn not(value: &Spanned<DeValue>, object: &str, right: &str) -> Fault {
     let problem = format!("{} is not what belongs here: {right}", kind(value.get_ref()));
     Fault::new(&Position::Text(value.span()), object, problem)

@@ -1,6 +1,6 @@
-//! A specification from flags of a command, and flags that change one.
+//! Command-line flags that create a specification, or change one.
 //!
-//! Both set fields of layers with the same syntax as a file: flags alone create a stream of default
+//! Flags set fields of layers with the same syntax as a file. Without a file they create a stream of default
 //! layers, then change it.
 
 use std::path::Path;
@@ -15,9 +15,8 @@ use super::value::{Form, Set, Value};
 use super::{Spec, Stream};
 use crate::plan::Per;
 
-/// Flags of a user. Without a flag, a field keeps its value or its default: UDP from 198.18.0.1 to
-/// 198.18.0.2 (2001:db8::1 and ::2 if either address is IPv6), ports 9 (discard), the shortest
-/// frames.
+/// The flags of a user. Without a flag, a field keeps its value or its default: UDP from 198.18.0.1 to
+/// 198.18.0.2 (2001:db8::1 and ::2 if either address is IPv6), ports 9 (discard), the shortest frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `--size`: bytes of a frame without the frame check sequence, like `60`, `60,512,1514`,
@@ -27,9 +26,9 @@ pub struct Flags {
     pub smac: Option<String>,
     /// `--dmac`: the destination on Ethernet.
     pub dmac: Option<String>,
-    /// `--src`: the source address. Of IPv6, it makes IPv6.
+    /// `--src`: the source address. An IPv6 address selects IPv6.
     pub src: Option<String>,
-    /// `--dst`: the destination address. Of IPv6, it makes IPv6.
+    /// `--dst`: the destination address. An IPv6 address selects IPv6.
     pub dst: Option<String>,
     /// `--sport`: the source port.
     pub sport: Option<String>,
@@ -37,17 +36,16 @@ pub struct Flags {
     pub dport: Option<String>,
     /// `--proto`: `udp`, `tcp` or `icmp`.
     pub proto: Option<String>,
-    /// `--vlan`: identifiers of tags, the outer before the inner.
+    /// `--vlan`: identifiers of tags, outer before inner.
     pub vlan: Vec<String>,
-    /// `--flows`: the number of flows. Values of other flags then vary by the flow; if none varies,
-    /// the source port does.
+    /// `--flows`: the number of flows. The values of other flags then vary by flow; if none varies, the
+    /// source port does.
     pub flows: Option<u32>,
     /// `--tcp-flags`: flags of TCP, like `S` or `syn+ack`.
     pub tcp_flags: Option<String>,
-    /// `--payload`: `hex:…`, `text:…`, `pattern:…` (hexadecimal, over and over), `file:…` or
-    /// `random`.
+    /// `--payload`: `hex:…`, `text:…`, `pattern:…` (hexadecimal, repeated), `file:…` or `random`.
     pub payload: Option<String>,
-    /// `--stamp`: every packet has a stamp, behind its last header.
+    /// `--stamp`: every packet has a stamp after its last header.
     pub stamp: bool,
 }
 
@@ -64,7 +62,7 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Applies flags to each stream that has their layers, to the outer one of several.
+    /// Applies flags to each stream that has their layers; of several such layers, to the outermost.
     ///
     /// # Errors
     /// An invalid flag; a flag that changes no stream.
@@ -74,13 +72,13 @@ impl Spec {
     }
 }
 
-/// A flag and its text, which sets a field of one of some layers.
+/// A flag, its text, and the field of one of several layers that it sets.
 type FieldFlag<'a> = (&'static str, &'a str, &'static [&'static Protocol], &'static str);
 
 impl Flags {
-    /// The stream of the flags, without settings of fields.
+    /// Returns the stream of the flags, without settings of fields.
     fn stream(&self) -> Result<Stream, Fault> {
-        // No other text of an address has a colon.
+        // Only IPv6 addresses contain a colon.
         let is_v6 = |text: &Option<String>| {
             let text = text.as_deref().unwrap_or_default();
             text.trim_start_matches("flow:").trim_start_matches("any:").contains(':')
@@ -106,7 +104,7 @@ impl Flags {
         Ok(Stream::new("0".into(), layers, Position::Nowhere))
     }
 
-    /// The flags that set a field, as far as they are given.
+    /// Returns the given flags that set a field.
     fn fields(&self) -> impl Iterator<Item = FieldFlag<'_>> {
         const IP: &[&Protocol] = &[&IPV4, &IPV6];
         const PORTS: &[&Protocol] = &[&UDP, &TCP];
@@ -128,7 +126,7 @@ impl Flags {
     /// Reports whether a flag makes the packets of flows differ.
     fn varies(&self) -> bool {
         let texts = self.fields().map(|(_, text, ..)| text);
-        // Only a constant is written as a single number or address.
+        // Only a constant is a single number or address.
         texts.chain(self.vlan.iter().map(String::as_str)).any(|text| {
             [Form::Mac, Form::Ipv4, Form::Ipv6, Form::Number { bits: 16, names: &[] }]
                 .iter()
@@ -183,7 +181,7 @@ impl Flags {
         Err(Fault::new(&place, "", problem))
     }
 
-    /// Sets a field. With `--flows` a varying value varies by the flow.
+    /// Sets a field. With `--flows` a varying value varies by flow.
     fn set(
         &self,
         layer: &mut Layer,
@@ -206,7 +204,7 @@ impl Flags {
         Ok(())
     }
 
-    /// Inserts VLAN tags behind Ethernet's addresses.
+    /// Inserts VLAN tags after the Ethernet addresses.
     fn tag(&self, stream: &mut Stream) -> Result<(), Fault> {
         let place = Position::Flag("--vlan");
         let ether = stream.layers.iter().position(|layer| layer.protocol.is(&ETHER));
@@ -246,7 +244,7 @@ impl Flags {
     }
 }
 
-/// Puts a stamp behind the last header, where receivers look for it, if the stream has none.
+/// Inserts a stamp after the last header, where receivers expect it, if the stream has none.
 fn stamp(stream: &mut Stream) {
     if stream.layers.iter().any(|layer| layer.protocol.is(&STAMP)) {
         return;
@@ -256,7 +254,7 @@ fn stamp(stream: &mut Stream) {
     stream.layers.insert(end, Layer::new(&STAMP, Position::Flag("--stamp")));
 }
 
-/// Gives each flow a source port or identifier of its own, if no flag distinguishes flows.
+/// Gives each flow its own source port or identifier, if no flag distinguishes flows.
 fn spread(upper: &mut Layer) {
     let field = upper.protocol.fields.iter().find(|field| ["sport", "id"].contains(&field.name));
     if let Some(field) = field {

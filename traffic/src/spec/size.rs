@@ -13,9 +13,9 @@ use std::fmt;
 
 use super::value::{Form, Set, Value};
 
-/// The longest frame: offsets in a plan have 16 bits.
+/// Maximum length of a frame: offsets in a plan have 16 bits.
 pub(crate) const MAX_FRAME: u16 = 65_535;
-/// The most frames after which a mix of sizes repeats.
+/// Maximum of frames after which a mix of sizes repeats.
 const MAX_TURNS: u64 = 65_536;
 /// Simple IMIX: packets of 40, 576 and 1500 bytes, as frames.
 const IMIX: &str = "60=7,590=4,1514=1";
@@ -23,7 +23,7 @@ const IMIX: &str = "60=7,590=4,1514=1";
 /// The sizes of a stream's frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// The text of the specification.
+    /// Its text in the specification.
     text: String,
     pub(crate) order: SizeOrder,
 }
@@ -74,13 +74,13 @@ impl Size {
         })
     }
 
-    /// These sizes in turn.
+    /// Creates a list of sizes, used in turn.
     pub(crate) fn list(sizes: &[u128]) -> Result<Self, String> {
         let sizes: Vec<_> = sizes.iter().map(u128::to_string).collect();
         Self::parse(&sizes.join(","))
     }
 
-    /// The shortest and the longest.
+    /// Returns the shortest and the longest size.
     pub(crate) fn bounds(&self) -> (u16, u16) {
         match &self.order {
             SizeOrder::InTurn(sizes) => sizes
@@ -112,8 +112,8 @@ fn mix(text: &str) -> Result<SizeOrder, String> {
     Ok(SizeOrder::InTurn(turns.map(|turn| sizes[usize::from(turn)]).collect()))
 }
 
-/// Distributes turns by weight and mixes them well: at every turn each index gains its weight as
-/// credit, and the one with most credit takes the turn and pays the total.
+/// Distributes turns evenly by weight. At every turn each index gains its weight as credit; the index with
+/// most credit takes the turn and pays the total.
 pub(super) fn turns_of(weights: &[u32]) -> Result<Vec<u16>, String> {
     let common = weights.iter().fold(0, |a, b| gcd(a, *b)).max(1);
     let weights: Vec<_> = weights.iter().map(|weight| i64::from(weight / common)).collect();
@@ -129,7 +129,7 @@ pub(super) fn turns_of(weights: &[u32]) -> Result<Vec<u16>, String> {
         for (credit, weight) in credit.iter_mut().zip(&weights) {
             *credit += weight;
         }
-        // Of equals the first.
+        // Selects the first of equal credits.
         let next = (0..credit.len()).rev().max_by_key(|index| credit[*index]).unwrap_or(0);
         credit[next] -= all;
         turns.push(next as u16);

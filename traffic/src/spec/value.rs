@@ -1,4 +1,4 @@
-//! The value of a field over all packets, and the notation of its numbers.
+//! The values of a field over all packets, and the notation of its numbers.
 //!
 //! | text | the packets have |
 //! | --- | --- |
@@ -29,7 +29,7 @@ use sluicegate::link::Mac;
 
 use crate::plan::Per;
 
-/// The most numbers in a list, which takes memory here and in the kernel.
+/// Maximum length of a list, which takes memory here and in the kernel.
 const MAX_LIST: usize = 65_536;
 
 /// The values of a field over all packets.
@@ -44,19 +44,19 @@ pub(crate) struct Value {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Set {
     One(u128),
-    /// At least two.
+    /// At least two numbers in turn or at random.
     List {
         values: Vec<u128>,
         random: bool,
     },
-    /// From `first` towards `last`, in turn. `last` is another number than `first`, and may be
-    /// less.
+    /// The numbers from `first` to `last` in turn. `last` differs from `first` and may be less.
     Counter {
         first: u128,
         last: u128,
         step: u128,
     },
-    /// At random; `first` is less than `last`. A prefix of addresses is a range, too.
+    /// A random number from `first` to `last`; `first` is less than `last`. A prefix of addresses is also a
+    /// range.
     Range {
         first: u128,
         last: u128,
@@ -82,7 +82,7 @@ impl Value {
             None if text.contains(',') => list_of(text, false, form)?,
             None => Self::span(text, form)?,
         };
-        // A constant depends on neither, so that each value has one text.
+        // A constant depends on neither; storing `Packet` gives each value a single text.
         let per = if let Set::One(_) = set { Per::Packet } else { per };
         Ok(Self { per, set })
     }
@@ -102,18 +102,18 @@ impl Value {
         }
     }
 
-    /// These numbers in turn.
+    /// Creates a list of numbers, used in turn.
     pub(crate) fn list(values: Vec<u128>) -> Result<Self, String> {
         Ok(Self { per: Per::Packet, set: list(values, false)? })
     }
 
-    /// The number, if it stays.
+    /// Returns the number of a constant.
     pub(crate) fn fixed(&self) -> Option<u128> {
         if let Set::One(number) = self.set { Some(number) } else { None }
     }
 
-    /// Reports whether a packet may have a number that `such` accepts; assumed for counters and
-    /// random numbers.
+    /// Reports whether `such` accepts a number that some packet may have. Always true for counters and random
+    /// numbers.
     pub(crate) fn may_be(&self, such: impl Fn(u128) -> bool) -> bool {
         match &self.set {
             Set::One(number) => such(*number),
@@ -122,7 +122,7 @@ impl Value {
         }
     }
 
-    /// The text of the value; parsed again, it is the same value.
+    /// Returns the text of the value, which parses to the same value.
     pub(crate) fn shown(&self, form: Form) -> String {
         let per = if self.per == Per::Flow { "flow:" } else { "" };
         let numbers = self.numbers(form, usize::MAX);
@@ -133,7 +133,7 @@ impl Value {
         }
     }
 
-    /// The text of the value and how it varies; of a list, at most `most` numbers.
+    /// Returns the text of the value and how it varies, with at most `most` numbers of a list.
     pub(crate) fn described(&self, form: Form, most: usize) -> String {
         let per = if self.per == Per::Flow { " by flow" } else { "" };
         let numbers = self.numbers(form, most);
@@ -166,7 +166,7 @@ impl Value {
                     format!("{}/{}", form.write(*first), form.bits() - lower)
                 }
                 _ => {
-                    // A name may have a dash of its own.
+                    // A name may contain a dash.
                     let form = form.nameless();
                     format!("{}-{}", form.write(*first), form.write(*last))
                 }
@@ -234,7 +234,7 @@ fn range(text: &str, first: &str, last: &str, form: Form) -> Result<Set, String>
     let wrong = |_| format!("'{text}' is not {}, and no range first-last of such", form.right());
     let (first, last) = (first.trim(), last.trim());
     let read = |one: &str| match number(one) {
-        // The error for a number that is too large says so.
+        // `read` returns the error for a number that is too large.
         Some(_) => form.read(one),
         None => form.read(one).map_err(wrong),
     };
@@ -278,8 +278,8 @@ fn same_unit(first: u128, last: u128, what: &str, form: Form) -> Result<(), Stri
 pub(crate) enum Form {
     /// Decimal or `0x…`, or one of these names.
     Number { bits: u8, names: &'static [(&'static str, u64)] },
-    /// As [`Form::Number`], or several names joined by `+`, or their letters: `syn+ack`, `SA`. The names
-    /// and letters are in the order of the bits, from the lowest.
+    /// A number as in [`Form::Number`], or several names joined by `+`, or their letters: `syn+ack`, `SA`.
+    /// The names and letters are in the order of the bits, from the lowest.
     Flags { bits: u8, names: &'static [&'static str], letters: &'static [&'static str] },
     /// `02:00:00:00:00:01`.
     Mac,
@@ -290,7 +290,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// How many bits its numbers have.
+    /// Returns the number of bits of its numbers.
     pub(crate) const fn bits(self) -> u8 {
         match self {
             Self::Number { bits, .. } | Self::Flags { bits, .. } => bits,
@@ -300,7 +300,7 @@ impl Form {
         }
     }
 
-    /// The greatest of its numbers.
+    /// Returns its greatest number.
     pub(crate) fn most(self) -> u128 {
         u128::MAX >> (128 - u32::from(self.bits()))
     }
@@ -318,8 +318,8 @@ impl Form {
         matches!(self, Self::Mac | Self::Ipv4 | Self::Ipv6)
     }
 
-    /// The number of lower bits that change together in a range that is not a power of two: an edit
-    /// of a plan holds no more.
+    /// Returns the number of lower bits that may change in a range that is not a power of two: the bits of
+    /// one edit.
     pub(crate) fn unit_bits(self) -> u8 {
         match self {
             Self::Mac => 32,
@@ -379,7 +379,7 @@ impl Form {
         }
     }
 
-    /// A number that the field has room for.
+    /// Returns a number if it fits the field.
     pub(crate) fn in_range(self, number: u128) -> Result<u128, String> {
         let (most, bits) = (self.most(), self.bits());
         if number > most {
@@ -388,7 +388,7 @@ impl Form {
         Ok(number)
     }
 
-    /// The text of a number, for [`read`](Self::read).
+    /// Returns the text of a number, for [`read`](Self::read).
     pub(crate) fn write(self, number: u128) -> String {
         match self {
             Self::Mac => {
@@ -412,18 +412,18 @@ impl Form {
     }
 }
 
-/// A number, decimal or hexadecimal.
+/// Parses a number, decimal or hexadecimal.
 fn number(text: &str) -> Option<u128> {
     let (digits, radix) = match text.strip_prefix("0x") {
         Some(digits) => (digits, 16),
         None => (text, 10),
     };
-    // The library's parser takes a sign.
+    // The standard library's parser accepts a sign.
     let plain = digits.chars().all(|digit| digit.is_digit(radix));
     if plain { u128::from_str_radix(digits, radix).ok() } else { None }
 }
 
-/// Names joined by `+`, or a word of letters.
+/// Parses names joined by `+`, or a word of letters.
 fn flags(text: &str, names: &[&str], letters: &[&str]) -> Option<u128> {
     let named = |word: &str| names.iter().position(|name| *name == word.trim());
     let lettered = |c: char| letters.iter().position(|letters| letters.contains(c));

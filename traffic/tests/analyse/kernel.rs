@@ -1,4 +1,4 @@
-//! The program in the kernel counts what the analyser counts, packet by packet.
+//! The program in the kernel has the same counts as the analyser.
 
 use proptest::prelude::*;
 use sluicegate::error::Error;
@@ -14,7 +14,7 @@ use sluicegate_traffic::spec::{Defaults, Spec};
 
 use crate::model::{fate, way};
 
-/// The analyser in a program that drops everything; none without the privilege.
+/// Loads the analyser in a program that drops everything; `None` without the privilege.
 fn trial(fragments: bool) -> Option<(InKernel, ProgTestRun)> {
     let kernel = match InKernel::new() {
         Err(Error::Privilege { operation, capability, .. }) if !is_root() => {
@@ -23,7 +23,7 @@ fn trial(fragments: bool) -> Option<(InKernel, ProgTestRun)> {
         }
         other => other.unwrap(),
     };
-    // Each CPU counts by itself.
+    // Each CPU has its own counts, so the thread stays on one.
     let cpu = (0..possible_cpus().unwrap()).find(|&cpu| pin_thread(cpu).is_ok());
     assert!(cpu.is_some(), "a CPU to run on");
     let (mut asm, frame) = (Assembler::new(), Frame::new(fragments));
@@ -44,7 +44,7 @@ fn is_root() -> bool {
 /// The first packets of a specification's worker.
 fn frames(spec: &str, worker: u32, count: usize) -> Vec<Vec<u8>> {
     let plan = Spec::parse(spec).unwrap().plan(&Defaults::default()).unwrap();
-    // Long ago, and each a moment later.
+    // All stamps carry an old time, the same for every packet.
     let mut frames = Frames::new(&plan, worker, worker + 1, || 1000);
     let mut room = vec![0; 65_536];
     let next = |_| {
@@ -65,7 +65,7 @@ fn both(packets: &[Vec<u8>]) -> Option<[Analysis; 2]> {
     Some([Analysis::of(&kernel.shares()), Analysis::of(&[analyser.share()])])
 }
 
-/// All but how long it took, and on how many CPUs.
+/// Returns all counts except delays and the number of CPUs.
 fn counts(analysis: &Analysis) -> (Vec<(u8, Vec<WorkerAnalysis>)>, Others) {
     let streams = analysis.streams.iter().map(|stream| {
         let workers =
@@ -188,7 +188,7 @@ fn every_flipped_bit_is_detected() {
     }
 }
 
-/// A packet with this number, made at this time, of a stream without checksums.
+/// Makes a packet with this number and time, of a stream without checksums.
 fn numbered(template: &[u8], number: u32, time_ns: u64) -> Vec<u8> {
     let mut packet = template.to_vec();
     packet[46..50].copy_from_slice(&number.to_be_bytes());
@@ -212,7 +212,8 @@ proptest! {
     ) {
         let template = template();
         let mut packets = Vec::new();
-        // Each run is a sender that has started over, but for one that lost what it had in common.
+        // Each run is a restarted sender with the same first number. If all repeated numbers are lost, the
+        // restart is undetectable.
         for (run, fates) in (1_u64..).zip(&runs) {
             let later = |number: u32| run << 40 | u64::from(number.wrapping_sub(first)) << 4;
             let split = fates.len() as u32 / 2;
@@ -238,7 +239,7 @@ fn a_restart_is_recognized_as_by_the_analyser() {
         ("too many are lost", vec![(u32::MAX, 10), (65_535, 20)]),
         ("the lowest comes later", vec![(5, 50), (3, 30), (2, 60), (4, 80), (3, 70)]),
     ];
-    // More often than is remembered, and with more and more that is lost.
+    // More runs than are stored, with growing losses.
     let often = (0..30_u32).flat_map(|run| [(0, run), (run * 2 + 1, run)]);
     let often = often.enumerate().map(|(at, (number, _))| (number, at as u64));
     rows.push(("often", often.collect()));
@@ -258,7 +259,7 @@ fn losses_are_exact_across_cpus_and_restarts() {
         return;
     };
     let template = template();
-    // Of each run one is lost, and the last of it come to one CPU alone.
+    // Each run loses one packet, and its last packets arrive at a single CPU.
     for (run, number) in (0..6_u64).flat_map(|run| (0..100_u32).map(move |number| (run, number))) {
         if number == 50 {
             continue;
@@ -283,7 +284,7 @@ fn the_window_moves_by_any_distance() {
         let Some([kernel, other]) = both(&packets) else { return };
         let [kernel, other] = [&kernel, &other].map(|it| it.streams[0].workers[0].clone());
         match by {
-            // Out of its window, which is smaller.
+            // Outside the kernel's window, which is smaller.
             4095..65_536 => assert_eq!(kernel.counts.late, 2, "{by}"),
             _ => assert_eq!(kernel.counts, other.counts, "{by}"),
         }
@@ -295,21 +296,21 @@ fn some_packets_have_their_delay_measured() {
     let Some((kernel, trial)) = trial(false) else { return };
     let template = template();
     for number in 0..1600 {
-        // The host runs for longer than that, and for less than the other.
+        // The host's uptime is between these two times.
         let time = if number < 800 { 1 } else { u64::MAX };
         trial.run(&numbered(&template, number, time), 1).unwrap();
     }
     let analysis = Analysis::of(&kernel.shares());
     let delays = &analysis.streams[0].delays;
     let (times, other) = (delays.times.count(), delays.other_clock);
-    // One of 16, some more or fewer; all of another clock if the host has run for over an hour.
+    // About one packet of 16; all count as of another clock if the host has run for over an hour.
     assert!((60..140).contains(&(times + other)), "{times} and {other}");
     assert!(other >= 30, "{other}");
 }
 
 #[test]
 fn a_frame_of_several_buffers_is_taken() {
-    // That the verifier takes it; such frames come with live traffic only.
+    // Checks only that the verifier accepts the program; such frames occur only in live traffic.
     let Some((kernel, trial)) = trial(true) else { return };
     for packet in frames("[[stream]]\nlayers = ['ether', 'ipv4', 'udp', 'stamp']\n", 0, 9) {
         trial.run(&packet, 1).unwrap();

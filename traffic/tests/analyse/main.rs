@@ -1,5 +1,5 @@
-//! The analyser: against a simple model that forgets nothing, over packets that are lost, change
-//! places and come twice at random; and on packets of specifications with faults planted.
+//! Tests of the analyser: against a simple model that stores everything, with random losses, reordering and
+//! duplicates; and on packets of specifications with planted faults.
 
 mod kernel;
 mod model;

@@ -1,4 +1,4 @@
-//! Tracks count what a model counts that remembers every number.
+//! Tracks have the same counts as a model that stores every number.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ pub enum Fate {
     Comes,
     IsLost,
     ComesTwice,
-    /// This number of packets overtake it.
+    /// It arrives after this number of packets have overtaken it.
     Waits(u16),
     /// A duplicate arrives after this number of packets.
     ComesAgain(u16),
@@ -30,7 +30,7 @@ pub fn fate() -> impl Strategy<Value = Fate> {
     ]
 }
 
-/// Numbers in the order in which they come.
+/// Returns the numbers in order of arrival.
 pub fn way(first: u32, fates: &[Fate]) -> Vec<u32> {
     let mut moments = Vec::new();
     for (at, fate) in (0_u32..).zip(fates) {
@@ -48,7 +48,7 @@ pub fn way(first: u32, fates: &[Fate]) -> Vec<u32> {
     moments.into_iter().map(|(_, number)| number).collect()
 }
 
-/// Counts numbers that do not wrap, in the order of arrival.
+/// Counts numbers that do not wrap, in order of arrival.
 fn model(numbers: impl IntoIterator<Item = u64>) -> (StreamCounts, u64) {
     let (mut counts, mut seen) = (StreamCounts::default(), HashSet::new());
     let (mut first, mut last) = (u64::MAX, 0);
@@ -108,7 +108,7 @@ proptest! {
     ) {
         let numbers = way(first, &fates);
         let (counts, lost) = model(numbers.iter().map(|it| u64::from(it.wrapping_sub(first))));
-        // A packet and its duplicate are of one flow, and come to one queue.
+        // A packet and its duplicate have the same flow, so they arrive in the same queue.
         let of = |queue| {
             let mut numbers = numbers.clone();
             numbers.retain(|it| (it.wrapping_mul(0x9e37_79b1) >> 16) as usize % queues == queue);
@@ -135,7 +135,7 @@ fn a_packet_beyond_the_window_counts_as_late_only() {
         let StreamCounts { received, reordered, duplicates, .. } = found.counts;
         assert_eq!((received, duplicates), (3, 0), "{sentence}");
         assert_eq!((found.counts.late, reordered), (late, 1 - late), "{sentence}");
-        // What came too late to be told from a duplicate counts as lost.
+        // A packet too late to be distinguished from a duplicate counts as lost.
         assert_eq!(found.lost, u64::from(last) - 2 + late, "{sentence}");
     }
 }
@@ -242,7 +242,7 @@ fn a_stamp_of_another_clock_has_no_latency() {
 
 #[test]
 fn contradictory_counters_do_not_count_billions_lost() {
-    // As it is read while a program begins another run.
+    // The counters as read while a program begins another run.
     let run = NumberRun { first: 7 << 32, last: 1 << 32, different: 9, first_ns: 1, last_ns: 0 };
     assert_eq!(run.lost(), 0);
     let mut other =

@@ -1,4 +1,4 @@
-//! Packets of specifications, with faults planted in them.
+//! Packets of specifications with planted faults.
 
 use sluicegate_traffic::analyse::{Analyser, Analysis, Condition, Stamp, look};
 use sluicegate_traffic::plan::Frames;
@@ -79,7 +79,7 @@ fn profiles_are_stamped_and_read_again() {
         let mut spec = Spec::profile(profile.name).unwrap();
         let flags = Flags { stamp: true, ..Flags::default() };
         if spec.apply(&flags).and_then(|()| spec.plan(&Defaults::default())).is_err() {
-            // Their sizes leave no room for it.
+            // The sizes leave no room for a stamp.
             continue;
         }
         let mut analyser = Analyser::new(|| 0);
@@ -90,7 +90,7 @@ fn profiles_are_stamped_and_read_again() {
         let received: u64 = analysis.streams.iter().map(|it| it.sum(|it| it.counts.received)).sum();
         let others = analysis.others;
         match profile.name {
-            // Behind the first piece nothing is stamped: there no header ends.
+            // Later fragments have no stamp, because no header ends there.
             "fragments" => assert_eq!(received + others.unstamped, 500),
             name => assert_eq!(received, 500, "{name}: {analysis:?}"),
         }
@@ -110,7 +110,7 @@ fn a_flipped_bit_is_detected_wherever_a_checksum_covers_it() {
         "'ether', 'ipv6', 'tcp', 'stamp', { payload = { text = 'even' } }",
     ] {
         let frame = frames(&of_layers(layers), 0, 1).remove(0);
-        // IPv6 has no checksum of its own: what no pseudo header has is not covered.
+        // IPv6 has no checksum: only its fields in the pseudo header are covered.
         let covered = if layers.contains("ipv6") { 22..frame.len() } else { 14..frame.len() };
         for at in covered {
             for bit in 0..8 {
@@ -141,11 +141,11 @@ fn corrupt_packets_are_counted_and_not_believed() {
     let mut analyser = Analyser::new(|| 0);
     for (number, mut frame) in frames(&spec, 0, 10).into_iter().enumerate() {
         match number {
-            // In the number,
+            // A wrong number.
             3 => frame[48] ^= 1,
-            // in the mark of a stamp,
+            // A wrong magic.
             5 => frame[42] ^= 1,
-            // in the stream.
+            // A wrong stream.
             7 => frame[44] ^= 1,
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Files: real captures, other link types, packets too long to send, and other addresses.
+//! Replay of files: real captures, other link types, packets too long to send, and changed addresses.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use sluicegate_traffic::source::{PacketSource, Replay, ReplayOptions, Tempo};
 use crate::real_captures::real_captures;
 use crate::support::*;
 
-/// A pcapng file of an interface for each link type, and packets by their number.
+/// Makes a pcapng file with an interface for each link type, and packets with interface numbers.
 fn pcapng(link_types: &[u16], packets: &[(u32, &[u8])]) -> Vec<u8> {
     let mut file = Vec::new();
     let mut block = |kind: u32, body: &[u8]| {
@@ -128,7 +128,7 @@ fn every_packet_gets_its_other_addresses_once_and_in_every_round() {
     let file = folder.path().join("mix.pcap");
     let recorded = mix(600);
     pcap(&file, 1, &recorded);
-    // Twice applied they would lead further.
+    // Rules applied twice would give other addresses.
     let rules = ["198.18.0.2=198.18.0.3", "198.18.0.3=198.18.0.4", "198.18.0.1=198.18.0.2"];
     let rewrite: Rewrite = rules.iter().map(|rule| rule.parse::<Rule>().unwrap()).collect();
     let rewrite = Arc::new(rewrite);

@@ -1,4 +1,4 @@
-//! Several workers: all packets, each once, and those of a flow in order.
+//! Several workers send each packet once, and those of a flow in order.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use sluicegate_traffic::source::{ReplayOptions, Tempo};
 
 use crate::support::*;
 
-/// Source port and number of each packet.
+/// Returns the source port and number of each packet.
 fn numbers(packets: &[Recorded]) -> Vec<(u16, u32)> {
     let number = |(_, bytes): &Recorded| {
         let port = u16::from_be_bytes([bytes[34], bytes[35]]);
@@ -78,7 +78,7 @@ fn every_round_is_the_same_from_memory_and_from_the_file() {
             ("from memory, in several pieces", 1 << 30),
             ("it is longer in memory than it looked on the disk", on_disk),
         ] {
-            // Not compared by what fails: that would be long.
+            // Not `assert_eq!`, whose message would be very long.
             assert!(rounds(3, keep_bytes) == three, "{sentence}, {workers} workers");
         }
     }

@@ -1,4 +1,4 @@
-//! Replaying files, at times that are given and not waited for.
+//! Tests of replay, with given times instead of waits.
 
 mod files;
 mod flows;

@@ -1,4 +1,4 @@
-//! Files to replay, and what came of them.
+//! Files to replay, and their results.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub fn pcap(path: &Path, link_type: u32, packets: &[Recorded]) {
     std::fs::write(path, file).unwrap();
 }
 
-/// A UDP packet of a flow, whose number it carries.
+/// Makes a UDP packet of a flow, with the flow in its source port.
 pub fn packet(flow: u16, number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
     frame.extend((bytes as u16 - 14).to_be_bytes());
@@ -39,7 +39,7 @@ pub fn packet(flow: u16, number: u32, bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// Packets of seven flows and many lengths, a microsecond apart.
+/// Makes packets of seven flows and many lengths, a microsecond apart.
 pub fn mix(packets: u32) -> Vec<Recorded> {
     let one = |n: u32| {
         let bytes = 60 + (n as usize * 397) % 1455;
@@ -60,7 +60,7 @@ pub fn options(tempo: Tempo) -> ReplayOptions {
     }
 }
 
-/// A tempo of this number of units a second.
+/// Creates a tempo of this number of units per second.
 pub fn paced(pps: f64, of: Unit) -> Tempo {
     Tempo::Paced { dial: Dial::new(Pace { pps, burst: 1 }), of }
 }
@@ -69,7 +69,7 @@ pub fn name(path: &Path) -> PortName {
     format!("pcap:{}", path.display()).parse().unwrap()
 }
 
-/// One worker's source, and the ring it fills.
+/// One worker's source, and the ring that it fills.
 pub struct Worker {
     pub source: Replay,
     pub queue: Queue,
@@ -87,7 +87,7 @@ impl Worker {
         Self { source, queue: port.queues.remove(0) }
     }
 
-    /// Packets sent per batch.
+    /// Sends the packets due at a time, as one batch.
     pub fn at(&mut self, now_ns: u64) -> Filled {
         let mut all = Filled::default();
         loop {
@@ -103,12 +103,12 @@ impl Worker {
     }
 }
 
-/// The only worker's.
+/// Opens a file for a single worker.
 pub fn only(file: &Path, options: &ReplayOptions) -> Worker {
     Worker::of(Replay::open(&name(file), options, 1).unwrap().remove(0))
 }
 
-/// Replays a file by `workers` workers as fast as possible: the packets of each, and its error.
+/// Replays a file by `workers` workers as fast as possible. Returns each worker's packets and error.
 pub fn sent(
     folder: &Path,
     file: &Path,
@@ -141,7 +141,7 @@ pub fn sent(
 /// Returns a file's packets, and whether the file ends cleanly.
 pub fn read(path: &Path) -> (Vec<Recorded>, bool) {
     if path.metadata().unwrap().len() == 0 {
-        // Nothing was sent there.
+        // No packet was sent to this file.
         return (Vec::new(), true);
     }
     let mut reader = Reader::open(path).unwrap();

@@ -1,4 +1,4 @@
-//! When packets are sent.
+//! The times at which packets are sent.
 
 use sluicegate_traffic::rate::Unit;
 use sluicegate_traffic::source::{PacketSource, Replay, ReplayOptions, Tempo};
@@ -8,7 +8,7 @@ use crate::support::*;
 const BEGUN: u64 = 1_000_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// How many packets of a file are sent at each of these times after the beginning.
+/// Returns the number of packets of a file sent at each of these times after the beginning.
 fn sent_at(recorded: &[u64], tempo: Tempo, rounds: u64, times: &[u64]) -> Vec<u32> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.pcap");
@@ -79,7 +79,7 @@ fn rounds_follow_at_the_mean_gap() {
     let times = [0, 100, 3000, 4499, 4500, 4600, 7500, 8999, 9000];
     let sent = sent_at(&recorded, Tempo::Recorded(1.0), 0, &times);
     assert_eq!(sent, [1, 1, 1, 0, 1, 1, 1, 0, 1]);
-    // At a rate a round is followed by the next as a packet is by another.
+    // At a rate, the gap between rounds equals that between packets.
     let times = [0, 1000, 2000, 2999, 3000, 4000];
     assert_eq!(sent_at(&recorded, paced(1e6, Unit::Packet), 2, &times), [1, 1, 1, 0, 1, 1]);
 }
@@ -113,7 +113,7 @@ fn several_workers_keep_one_timetable() {
                 break;
             }
         }
-        // The last one to come begins, and takes no more than it has.
+        // The last worker to arrive starts the replay, and sends only its own packets.
         let first = workers[2].at(BEGUN).packets;
         assert!(first <= 1, "{sentence}");
         let half: u32 = workers.iter_mut().map(|worker| worker.at(BEGUN + ns).packets).sum();

@@ -1,4 +1,4 @@
-//! The page of the specification says what is so.
+//! The documentation of specifications agrees with the code.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use sluicegate_traffic::spec::{Defaults, Flags, PROFILES, Spec};
 
 use crate::plan;
 
-/// The page; none where the crate is without the rest of the tree.
+/// Returns the page; `None` if the crate is outside the repository.
 fn page() -> Option<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/generate.md");
     let page = std::fs::read_to_string(path).ok();

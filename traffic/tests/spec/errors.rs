@@ -310,7 +310,7 @@ fn a_plan_does_not_take_all_memory() {
 
 #[test]
 fn no_text_is_too_strange() {
-    // Pieces of specifications, cut and put together anyhow.
+    // Pieces of specifications, cut and joined at random.
     let whole = "seed = 7\n[[stream]]\nname = 'é'\nweight = 3\nflows = 9\nsize = '64-99'\nlayers = [\
         'ether', { vlan = { id = '1-9' } }, { ipv4 = { src = '1.2.3.0/24', checksum = 'bad' } },\
         { tcp = { options = ['mss=9', 'nop'] } }, 'stamp', { payload = { pattern = '00' } }]\n";

@@ -1,4 +1,4 @@
-//! Flags say what a file can say, too.
+//! Flags have the same effect as a file.
 
 use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::spec::{Defaults, Flags, Spec, SpecError};

@@ -1,10 +1,10 @@
-//! Specifications at random, with what their packets may have in each field.
+//! Generates random specifications, with the values that their packets may have in each field.
 
 use sluicegate_traffic::plan::{RandomKey, hash};
 
 use crate::headers::FIELDS;
 
-/// Numbers at random, the same each time.
+/// Reproducible random numbers.
 pub struct Random {
     key: RandomKey,
     count: u64,
@@ -24,7 +24,7 @@ impl Random {
         self.next() % count
     }
 
-    /// Once in `count` times.
+    /// Returns true once in `count` times.
     fn one_in(&mut self, count: u64) -> bool {
         self.below(count) == 0
     }
@@ -47,7 +47,7 @@ pub enum Set {
     Between(u128, u128),
 }
 
-/// A stream, and what its packets may have.
+/// A stream, and the allowed values of its packets.
 #[derive(Debug)]
 pub struct Made {
     pub text: String,
@@ -55,13 +55,13 @@ pub struct Made {
     pub layers: Vec<&'static str>,
     pub allowed: Vec<Allowed>,
     pub flows: u32,
-    /// The frame's sizes, the least and the most.
+    /// The minimum and maximum size of frames.
     pub sizes: (usize, usize),
-    /// Reports whether a part of it is random.
+    /// True if a part of it is random.
     pub random: bool,
 }
 
-/// A stream at random.
+/// Generates a random stream.
 pub fn stream(random: &mut Random) -> Made {
     let layers = stack(random);
     let mut allowed = Vec::new();
@@ -87,7 +87,7 @@ pub fn stream(random: &mut Random) -> Made {
     Made { text, layers, allowed, flows, sizes, random }
 }
 
-/// Layers that can follow each other.
+/// Generates layers in a valid order.
 fn stack(random: &mut Random) -> Vec<&'static str> {
     let mut layers = vec!["ether"];
     link(random, &mut layers);
@@ -141,7 +141,7 @@ fn link(random: &mut Random, layers: &mut Vec<&'static str>) {
     }
 }
 
-/// Bytes of a header without options.
+/// Returns the length of a header without options.
 fn length(layer: &str) -> usize {
     match layer {
         "ether" => 14,
@@ -154,7 +154,7 @@ fn length(layer: &str) -> usize {
     }
 }
 
-/// Some of a layer's fields, said so.
+/// Sets some of a layer's fields at random.
 fn fields(
     random: &mut Random,
     layer: &'static str,
@@ -163,14 +163,14 @@ fn fields(
     allowed: &mut Vec<Allowed>,
 ) -> Vec<String> {
     let mut said = Vec::new();
-    // Two ways to say the same bits exclude each other.
+    // Two fields of the same bits exclude each other.
     let other_way = random.one_in(2);
     for &(_, field, _, bits) in FIELDS.iter().filter(|row| row.0 == layer) {
         let excluded = match field {
             "tos" | "traffic-class" | "rest" => other_way,
             "dscp" | "ecn" => !other_way,
             "id" | "seq" if layer.starts_with("icmp") => !other_way,
-            // Fragments are looked at on their own; a tunnel's port says what it is.
+            // Other tests check fragments; a tunnel's port identifies its protocol.
             "frag" | "mf" => true,
             "dport" => next == Some(&"vxlan"),
             _ => false,
@@ -196,7 +196,7 @@ fn fields(
     said
 }
 
-/// Writes a field that lengthens the header; returns the added bytes.
+/// Adds a field that lengthens the header; returns the added bytes.
 fn more(random: &mut Random, layer: &str, fields: &mut Vec<String>) -> usize {
     let words = fields.len();
     let mut add = |said: &str, bytes| {
@@ -229,7 +229,7 @@ fn more(random: &mut Random, layer: &str, fields: &mut Vec<String>) -> usize {
     }
 }
 
-/// A value of a field, and what it means.
+/// Generates a value of a field, and its meaning.
 fn value(random: &mut Random, field: &str, bits: usize) -> (String, Set) {
     let mask = u128::MAX >> (128 - bits);
     let base: u128 = match bits {
@@ -238,7 +238,7 @@ fn value(random: &mut Random, field: &str, bits: usize) -> (String, Set) {
         32 if matches!(field, "src" | "dst" | "spa" | "tpa") => 0xc612_0000,
         _ => 0,
     };
-    // Ports that tshark takes for something are left out.
+    // Ports that tshark associates with a protocol are avoided.
     let port = matches!(field, "sport" | "dport");
     let (low, room) = match (base, port) {
         (_, true) => (50_000, 8000),
@@ -272,7 +272,7 @@ fn value(random: &mut Random, field: &str, bits: usize) -> (String, Set) {
             let step = 1 + u128::from(random.below(5));
             let count = first.abs_diff(other) / step + 1;
             let at = |n: u128| if first < other { first + n * step } else { first - n * step };
-            // More than are looked at are not written down.
+            // The list needs no more values than the tests check.
             let list = (0..count.min(5000)).map(at).collect();
             (format!("{}..{}/{step}", write(first), write(other)), Set::InTurn(list))
         }
@@ -302,7 +302,7 @@ fn payload(random: &mut Random) -> Option<String> {
     kinds.get(place).map(|kind| format!("{{ {kind} }}"))
 }
 
-/// The frame's size, and its bounds.
+/// Generates the frame's size and its bounds.
 fn size(random: &mut Random, headers: usize) -> (String, (usize, usize)) {
     let mut any = || headers as u64 + random.below(1400);
     let (a, b) = (any(), any());

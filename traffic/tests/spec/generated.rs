@@ -1,4 +1,4 @@
-//! 200 specifications at random: what becomes of them is right.
+//! The packets of 200 random specifications are right.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use crate::generate::{Allowed, Made, Random, Set, stream};
 use crate::headers::read;
 use crate::{TIME_NS, frames, plan};
 
-/// How many are made, and how many packets of each worker are looked at.
+/// The number of specifications. The test checks `PACKETS` packets of each worker.
 pub const SPECIFICATIONS: u64 = 200;
 const PACKETS: usize = 40;
 const WORKERS: u32 = 2;
@@ -52,7 +52,7 @@ fn check(made: &Made, worker: u32, frames: &[Vec<u8>]) -> Result<(), String> {
     Ok(())
 }
 
-/// The flow of a worker's packet: dealt like cards, and taken in turn.
+/// Returns the flow of a worker's packet: flows are dealt like cards, and used in turn.
 fn flow(number: usize, flows: u32, worker: u32) -> u64 {
     let own: Vec<_> = (0..flows).filter(|flow| flow % WORKERS == worker).collect();
     match own.as_slice() {
@@ -105,7 +105,7 @@ fn the_same_seed_gives_the_same_packets_and_workers_have_their_own() {
         let other = plan(&format!("seed = 1\n{}", made.text));
         let first = frames(&one, 0, 2, PACKETS);
         assert_eq!(first, frames(&again, 0, 2, PACKETS));
-        // With few values chance may repeat itself: not for most of them.
+        // With few values, random numbers may repeat, but not for most specifications.
         if made.random {
             differ += u64::from(first != frames(&one, 1, 2, PACKETS));
             differ += u64::from(first != frames(&other, 0, 2, PACKETS));

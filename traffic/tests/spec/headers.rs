@@ -1,9 +1,9 @@
-//! A reader of headers, written from the RFCs and not from the crate: where fields stand, how
-//! long headers are, what checksums must be.
+//! A reader of headers, written from the RFCs and not from the crate: positions of fields, lengths of
+//! headers, checksums.
 
 use std::collections::BTreeMap;
 
-/// Protocol, field, the first of its bits in the header, and how many.
+/// Protocol, field, the offset of its first bit in the header, and its number of bits.
 pub const FIELDS: &[(&str, &str, usize, usize)] = &[
     ("ether", "dst", 0, 48),
     ("ether", "src", 48, 48),
@@ -56,16 +56,16 @@ pub const FIELDS: &[(&str, &str, usize, usize)] = &[
     ("vxlan", "vni", 32, 24),
 ];
 
-/// A header as it was read: its protocol and the numbers of its fields.
+/// A header: its protocol and the numbers of its fields.
 #[derive(Debug)]
 pub struct Read {
     pub protocol: String,
     pub fields: BTreeMap<&'static str, u128>,
-    /// Where it begins in the frame.
+    /// Its offset in the frame.
     pub at: usize,
 }
 
-/// Reads a frame of which these are the layers; `Err` says what is wrong with it.
+/// Reads a frame with these layers; `Err` describes a fault in it.
 pub fn read(frame: &[u8], layers: &[&str]) -> Result<Vec<Read>, String> {
     let mut reader = Reader { frame, at: 0, end: frame.len(), ip: None, read: Vec::new() };
     for (count, layer) in layers.iter().enumerate() {
@@ -74,7 +74,7 @@ pub fn read(frame: &[u8], layers: &[&str]) -> Result<Vec<Read>, String> {
     Ok(reader.read)
 }
 
-/// The numbers that say what follows.
+/// Returns the EtherType of a layer.
 fn ethertype(name: &str) -> Option<u16> {
     let rows =
         [("ipv4", 0x0800), ("arp", 0x0806), ("ipv6", 0x86dd), ("mpls", 0x8847), ("ether", 0x6558)];
@@ -99,9 +99,9 @@ fn protocol(name: &str) -> Option<u8> {
 struct Reader<'a> {
     frame: &'a [u8],
     at: usize,
-    /// Where what the headers so far carry ends.
+    /// The end of the content of the headers read so far.
     end: usize,
-    /// The sum of the addresses below, whether they are of IPv6, whether it is a fragment.
+    /// The IP header below: the sum of its addresses, true for IPv6, true for a fragment.
     ip: Option<(u64, bool, bool)>,
     read: Vec<Read>,
 }
@@ -165,7 +165,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A header with an EtherType in it.
+    /// Checks the EtherType in a header.
     fn typed(&self, at: usize, length: usize, next: Option<&str>) -> Result<usize, String> {
         let header = &self.frame[self.at..];
         let number = u16::from_be_bytes([header[at], header[at + 1]]);
@@ -202,7 +202,7 @@ impl Reader<'_> {
         Ok(40)
     }
 
-    /// IP says how long it is: less than the rest only if a short frame was filled up.
+    /// Checks the length in an IP header: less than the rest only if a short frame was padded.
     fn ends(&mut self, length: usize) -> Result<(), String> {
         let rest = self.end - self.at;
         if length != rest && (self.frame.len() != 60 || length > rest) {
@@ -229,7 +229,7 @@ impl Reader<'_> {
         Ok(8)
     }
 
-    /// A checksum with a pseudo header.
+    /// Checks a checksum with a pseudo header.
     fn whole(&self, name: &str, protocol: u8) -> Result<(), String> {
         let (addresses, ..) = self.ip.ok_or(format!("{name} without ip"))?;
         let bytes = &self.frame[self.at..self.end];
@@ -271,13 +271,13 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, is: T, should: T) -> Result<
     if is == should { Ok(()) } else { Err(format!("{what}: {is:x?} and not {should:x?}")) }
 }
 
-/// Bits of a header as a number.
+/// Returns bits of a header as a number.
 pub fn bits(header: &[u8], from: usize, count: usize) -> u128 {
     let bit = |place: usize| header[place / 8] >> (7 - place % 8) & 1;
     (from..from + count).fold(0, |number, place| number << 1 | u128::from(bit(place)))
 }
 
-/// The sum of RFC 1071: of what has a right checksum in it it is 0xffff.
+/// Returns the sum of RFC 1071: 0xffff if the bytes include their right checksum.
 pub fn sum(bytes: &[u8]) -> u64 {
     folded(total(bytes))
 }

@@ -1,4 +1,4 @@
-//! Programs of the kernel make the packets that the plan says, bit by bit.
+//! Kernel programs make exactly the packets of the plan.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::generate::{Random, stream};
 use crate::generated::SPECIFICATIONS;
 use crate::{frames, plan};
 
-/// Each with a sentence.
+/// Specifications, each with a description.
 const SPECS: &[(&str, &str)] = &[
     ("a packet that never changes", "[[stream]]\nsize = 60\nlayers = ['ether', 'ipv4', 'udp']"),
     (
@@ -71,18 +71,18 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0)
 }
 
-/// The program of a worker, unless there is no privilege to load one.
+/// Loads the program of a worker; `None` without the privilege.
 fn live(plan: &Plan, worker: (u32, u32), pace: Option<Pace>) -> Option<Live> {
     dialled(plan, worker, pace.map(Dial::new))
 }
 
-/// Sends at a dial's pace.
+/// Loads the program of a worker with a dial's pace.
 fn dialled(plan: &Plan, worker: (u32, u32), dial: Option<Dial>) -> Option<Live> {
-    // No packet is sent, so no interface needs to be there.
+    // No packet is sent, so no interface needs to exist.
     let interface = Interface { index: 1, ..Interface::default() };
     match Live::new(plan, worker, &interface, dial.as_ref()) {
         Ok(live) => Some(live),
-        // Root has what it takes: an error is one then.
+        // Root has the privileges, so an error for root is a failure.
         Err(Error::Privilege { operation, capability, .. }) if !is_root() => {
             eprintln!("skipped: {operation} needs {capability}; get it by sudo");
             None
@@ -91,7 +91,7 @@ fn dialled(plan: &Plan, worker: (u32, u32), dial: Option<Dial>) -> Option<Live> 
     }
 }
 
-/// Reports whether a packet carries its time: then no two packets are equal.
+/// Reports whether packets contain their time; if so, no two packets are equal.
 fn is_timed(plan: &Plan) -> bool {
     let edits = plan.streams.iter().flat_map(|stream| &stream.edits);
     edits.flat_map(|edit| &edit.parts).any(|part| part.source == FieldSource::Time)
@@ -129,7 +129,7 @@ fn programs_make_the_packets_of_specifications_at_random() {
     for seed in 0..SPECIFICATIONS {
         let made = stream(&mut Random::new(seed));
         let plan = plan(&made.text);
-        // Live frames have one page.
+        // A live frame has a single page.
         if plan.longest() > MAX_BYTES as usize || is_timed(&plan) {
             continue;
         }
@@ -141,7 +141,7 @@ fn programs_make_the_packets_of_specifications_at_random() {
     assert!(compared > SPECIFICATIONS / 2, "{compared} of {SPECIFICATIONS}");
 }
 
-/// The times in the stamps of the next packets.
+/// Returns the times in the stamps of the next packets.
 fn times(live: &Live, packets: usize) -> Vec<u64> {
     let stamp = |_| Stamp::read(&live.next_packet().unwrap()[42..]).expect("a stamp");
     (0..packets).map(stamp).map(|stamp| stamp.time_ns).collect()
@@ -177,7 +177,7 @@ fn programs_keep_a_timetable_and_follow_its_changes() {
     let is_due = |live: &Live| live.next_packet().is_ok();
     assert!(is_due(&hourly), "the first is due at once");
     assert!(!is_due(&hourly) && !is_due(&hourly), "the next in an hour");
-    // Within a ns of the last, so it is due whenever it is looked at.
+    // The next packet is due within a ns of the last, so it is due at every poll.
     hourly.set_pace(pace(2e9, 1));
     assert!((0..1000).all(|_| is_due(&hourly)), "at once, at another pace");
     hourly.set_pace(pace(0.0, 1));
@@ -216,7 +216,7 @@ fn programs_skip_packets_beyond_the_limit_of_delay() {
         live.set_pace(every(then));
         let start = Instant::now();
         let due = (0..10).filter(|_| live.next_packet().is_ok()).count();
-        // One at once; others as time goes by, if it does.
+        // One packet is due at once; the number of others depends on the elapsed time.
         let most = 1 + start.elapsed().as_nanos() / then.as_nanos();
         assert!((1..=most).contains(&(due as u128)), "{sentence}: {due}, not up to {most}");
     }

@@ -1,6 +1,6 @@
-//! Specifications and what becomes of them: by 200 that are made at random, by samples, flags
-//! and profiles, and by what is wrong with wrong ones. Packets are looked at by a reader of headers
-//! that is only here, by etherparse, and by tshark; programs of the kernel make the same.
+//! Tests of specifications and their packets: 200 random ones, samples, flags, profiles, and errors in
+//! invalid ones. A separate reader of headers, etherparse and tshark check the packets. Kernel programs make
+//! the same packets.
 
 mod docs;
 mod errors;
@@ -24,10 +24,10 @@ fn plan(text: &str) -> Plan {
     spec.plan(&Defaults::default()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// The time that packets carry here.
+/// The time in all packets.
 const TIME_NS: u64 = 0x0123_4567_89ab_cdef;
 
-/// The first packets of a worker.
+/// Makes the first packets of a worker.
 fn frames(plan: &Plan, worker: u32, workers: u32, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Frames::new(plan, worker, workers, || TIME_NS);
     let mut room = vec![0xee; 65_536];
@@ -38,7 +38,7 @@ fn frames(plan: &Plan, worker: u32, workers: u32, count: usize) -> Vec<Vec<u8>> 
     (0..count).map(next).collect()
 }
 
-/// The only packet of a stream of these layers.
+/// Makes the only packet of a stream of these layers.
 fn frame(layers: &str) -> Vec<u8> {
     frames(&plan(&format!("[[stream]]\nlayers = [{layers}]\n")), 0, 1, 1).remove(0)
 }

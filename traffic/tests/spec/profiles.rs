@@ -1,4 +1,4 @@
-//! Profiles are what they say they are.
+//! Packets of profiles match their descriptions.
 
 use std::collections::HashSet;
 
@@ -47,7 +47,7 @@ fn tshark_recognizes_the_profiles() {
     if !have_tshark() {
         return;
     }
-    // What it is to say in these fields of the first packets.
+    // The expected values in these fields of the first packets.
     let rows: &[(&str, &[&str], &[&str])] = &[
         (
             "syn-flood",

@@ -1,4 +1,4 @@
-//! Specifications whose packets are known.
+//! Specifications with known packets.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use sluicegate_traffic::spec::{Defaults, Spec};
 use crate::headers::sum;
 use crate::{frame, frames, plan};
 
-/// Bytes in hexadecimal, without blanks.
+/// Formats bytes in hexadecimal, without blanks.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -170,7 +170,7 @@ fn a_bad_checksum_is_wrong_and_there() {
 #[test]
 fn a_frame_is_as_long_as_its_layers_and_its_size_say() {
     let udp = "layers = ['ether', 'ipv4', 'udp'";
-    // Bytes of the frame, of IP, and of UDP.
+    // The lengths of the frame, of IP, and of UDP.
     let rows = [
         ("a short frame is filled up behind IP", format!("{udp}]"), (60, 28, 8)),
         ("or not", format!("pad = false\n{udp}]"), (42, 28, 8)),

@@ -79,7 +79,7 @@ fn packets_are_shown_as_they_are_sent() {
     assert!(packets[2].contains(&format!("\n  arp      {arp}\n  padding  18 bytes\n")));
 }
 
-/// The layers that were read out of a packet.
+/// Returns the layers in the listing of a packet.
 fn layers_of(packet: &str) -> Vec<&str> {
     let lines = packet.lines().skip(1).take_while(|line| !line.starts_with('\t'));
     let names = lines.filter_map(|line| line.strip_prefix("  ")?.split_once(' '));

@@ -1,4 +1,4 @@
-//! Whatever a specification says, it is refused with a reason, or makes packets.
+//! Every specification, valid or not, is rejected with a reason or makes packets.
 
 use sluicegate_traffic::plan::Frames;
 use sluicegate_traffic::show::show;
@@ -6,7 +6,7 @@ use sluicegate_traffic::spec::{Defaults, Spec};
 
 use crate::generate::Random;
 
-/// Specifications tried; some hundreds of them are valid.
+/// The number of specifications; a few hundred of them are valid.
 const TRIED: u64 = 5_000;
 
 /// Layers that may follow each other.
@@ -80,11 +80,11 @@ const FIELDS: &[(&str, &str)] = &[
     ("payload", "random"),
     ("payload", "file"),
     ("payload", "length"),
-    // Nobody has this one.
+    // This field does not exist.
     ("udp", "port"),
 ];
 
-/// Writes a setting for one of them.
+/// Settings for these fields.
 const VALUES: &[&str] = &[
     "0",
     "1",
@@ -162,7 +162,7 @@ fn write(random: &mut Random) -> String {
         let mut layers = pick(random, STACKS).to_vec();
         layers.push("payload");
         if random.below(20) == 0 {
-            // Something that may not belong there.
+            // A layer that may not belong there.
             let at = random.below(layers.len() as u64) as usize;
             let other = pick(random, STACKS);
             layers[at] = pick(random, other);

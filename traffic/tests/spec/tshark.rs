@@ -17,7 +17,7 @@ pub fn write(path: &Path, packets: &[Vec<u8>]) {
     let mut file = Port::open(&name, &options).unwrap().queues.remove(0);
     let mut meta = Meta::default();
     for (second, packet) in (1..).zip(packets) {
-        // Far apart: nothing looks repeated.
+        // Far apart, so that no packet looks like a retransmission.
         meta.timestamp_ns = second * 1_000_000_000;
         while !file.tx_mut().push(&Packet::new(&meta, packet)) {
             file.sync_tx().unwrap();
@@ -33,7 +33,7 @@ pub fn tshark(path: &Path, fields: &[&str]) -> Vec<Vec<String>> {
     for protocol in ["ip", "udp", "tcp"] {
         command.args(["-o", &format!("{protocol}.check_checksum:TRUE")]);
     }
-    // Each packet by itself: they belong to no conversation.
+    // tshark checks each packet on its own, not as part of a conversation.
     for setting in ["tcp.analyze_sequence_numbers", "ip.defragment", "ipv6.defragment"] {
         command.args(["-o", &format!("{setting}:FALSE")]);
     }
@@ -55,17 +55,17 @@ pub fn have_tshark() -> bool {
     found
 }
 
-/// Wireshark's words for what is wrong with a packet, not only unusual.
+/// Wireshark's words for invalid, not only unusual, packets.
 const COMPLAINTS: &[&str] = &["hecksum", "ength", "alformed", "ogus", "runcated", "hort", "exceed"];
-/// It wonders about a packet that has nothing in it.
+/// Wireshark's remark about an empty packet.
 const EMPTY: &str = "IPv6 payload length equals 0";
-/// Severity: error. Below it are warnings and notes on what random numbers mean.
+/// The severity of errors. Lower severities are warnings and notes on the meaning of random numbers.
 const ERROR: u32 = 0x80_0000;
-/// A checksum's status: it is right, or there is none.
+/// The status of a right or absent checksum.
 const GOOD: &str = "1";
 const NONE: &str = "3";
 
-/// The protocols with a checksum whose status it tells, and their names here.
+/// The protocols with a checksum status in tshark, and their names here.
 const CHECKED: &[(&str, &str)] = &[
     ("ip.checksum.status", "ipv4"),
     ("udp.checksum.status", "udp"),

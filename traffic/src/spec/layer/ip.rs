@@ -6,7 +6,7 @@ use crate::plan::Finish;
 use crate::spec::fault::Fault;
 use crate::spec::value::Form;
 
-/// Differentiated services (RFC 8126's registry): classes of traffic with names.
+/// Differentiated services (RFC 8126's registry): named traffic classes.
 const DSCP: &[(&str, u64)] = &[
     ("cs0", 0),
     ("cs1", 8),
@@ -34,7 +34,7 @@ const DSCP: &[(&str, u64)] = &[
 /// Explicit congestion notification (RFC 3168).
 const ECN: &[(&str, u64)] = &[("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)];
 
-/// IP protocols and IPv6 next headers that have names here.
+/// Named IP protocols and IPv6 next headers.
 const IP_PROTOCOLS: &[(&str, u64)] = &[
     ("hop-by-hop", 0),
     ("icmp", 1),
@@ -54,7 +54,7 @@ const IP_PROTOCOLS: &[(&str, u64)] = &[
     ("sctp", 132),
 ];
 
-/// The first of the flags.
+/// The lowest flag.
 const MORE_FRAGMENTS: u128 = 1;
 
 pub(crate) const IPV4: Protocol = Protocol {
@@ -84,7 +84,7 @@ pub(crate) const IPV4: Protocol = Protocol {
 
 fn ipv4(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.append_given("options");
-    // Zero ends the options.
+    // A zero ends the options.
     header.fill_to_multiple(4);
     header.auto("ihl", header.bytes() as u128 / 4);
     header.length("length", 0);
@@ -126,7 +126,7 @@ fn ipv6(header: &mut HeaderWriter) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The longest data of an extension header: its length has eight bits, and counts eight bytes.
+/// Maximum data of an extension header: its length field has eight bits, and counts units of eight bytes.
 const MAX_DATA: usize = 256 * 8 - 4;
 
 pub(crate) const HOP_BY_HOP: Protocol = options_header("hop-by-hop", 0);
@@ -145,7 +145,7 @@ const OPTIONS: &[Field] = &[
 
 fn options(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.append_given("options");
-    // One byte of padding is an option of its own; more are PadN (RFC 8200, section 4.2).
+    // One byte of padding is the option Pad1; more bytes are PadN (RFC 8200, section 4.2).
     let pad = match header.bytes() {
         2 => 6,
         bytes => bytes.next_multiple_of(8) - bytes,
@@ -178,7 +178,7 @@ fn routing(header: &mut HeaderWriter) -> Result<(), Fault> {
     extension(header)
 }
 
-/// Finishes an extension header that has a length: in units of eight bytes, without the first.
+/// Finishes an extension header with a length, which counts units of eight bytes after the first.
 fn extension(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.fill_to_multiple(8);
     header.auto("length", header.bytes() as u128 / 8 - 1);

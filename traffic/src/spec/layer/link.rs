@@ -1,6 +1,5 @@
-//! Layers that carry an EtherType or are named by one: Ethernet and its tags (IEEE 802.3, 802.1Q),
-//! MPLS (RFC 3032, RFC 5462), ARP (RFC 826), and the tunnels GRE (RFC 2784, RFC 2890) and VXLAN
-//! (RFC 7348).
+//! Layers that contain an EtherType or have one: Ethernet and its tags (IEEE 802.3, 802.1Q), MPLS (RFC 3032,
+//! RFC 5462), ARP (RFC 826), and the tunnels GRE (RFC 2784, RFC 2890) and VXLAN (RFC 7348).
 
 use super::writer::{Cover, HeaderWriter};
 use super::{Field, Given, KnownAs, Layer, Protocol, Takes};
@@ -9,7 +8,7 @@ use crate::spec::edits::{Bits, number_of};
 use crate::spec::fault::Fault;
 use crate::spec::value::Form;
 
-/// IEEE 802: an EtherType for local experiments.
+/// An EtherType for local experiments (IEEE 802).
 pub(crate) const EXPERIMENTAL: u128 = 0x88b5;
 
 const DOT1Q: u64 = 0x8100;
@@ -35,7 +34,7 @@ pub(crate) const ETHER: Protocol = Protocol {
         Field::address("src", 6, Form::Mac),
         Field::number("type", 12, 2).named(ETHERTYPES),
     ],
-    // In tunnels (RFC 1701: transparent Ethernet bridging).
+    // Inside tunnels (RFC 1701: transparent Ethernet bridging).
     known_as: KnownAs { ethertype: Some(0x6558), ip: Some(143), port: None },
     derive: ether,
 };
@@ -66,8 +65,8 @@ pub(crate) const VLAN: Protocol = Protocol {
 const TPID: Takes =
     Takes::Value(Form::Number { bits: 16, names: &[("dot1q", DOT1Q), ("dot1ad", DOT1AD)] });
 
-/// Fills in a field that is the EtherType of the next header. The header below a tag holds its TPID:
-/// of two tags, the outer has the provider's (IEEE 802.1ad).
+/// Sets a field to the EtherType of the next header. The header below a tag contains the tag's TPID; of two
+/// tags, the outer has the provider's (IEEE 802.1ad).
 fn name_next_ethertype(header: &mut HeaderWriter, name: &str) -> Result<(), Fault> {
     let tag = header.next().filter(|next| next.protocol.is(&VLAN));
     if let (Some(tag), Some(bits)) = (tag, header.unset(name)) {
@@ -101,7 +100,7 @@ pub(crate) const MPLS: Protocol = Protocol {
         Field::part("bottom", 0, 4, 8, 1),
         Field::part("ttl", 0, 4, 0, 8).or("64"),
     ],
-    // By IP: RFC 4023; by UDP: RFC 7510.
+    // In IP: RFC 4023; in UDP: RFC 7510.
     known_as: KnownAs { ethertype: Some(0x8847), ip: Some(137), port: Some(6635) },
     derive: mpls,
 };
@@ -164,7 +163,7 @@ fn gre(header: &mut HeaderWriter) -> Result<(), Fault> {
     name_next_ethertype(header, "protocol")?;
     if let Some(setting) = header.layer.setting("checksum") {
         let at = header.bytes();
-        // Two bytes more are reserved.
+        // The other two bytes are reserved.
         header.append(&[0; 4]);
         match &setting.given {
             Given::Value(value) => header.put(Bits::cell(at, 2), value),
@@ -185,7 +184,7 @@ pub(crate) const VXLAN: Protocol = Protocol {
     name: "vxlan",
     bytes: 8,
     fields: &[
-        // The VNI is valid.
+        // The flag: the VNI is valid.
         Field::number("flags", 0, 1).or("0x08"),
         Field::part("vni", 4, 4, 8, 24).or("1"),
     ],

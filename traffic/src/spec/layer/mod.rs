@@ -1,7 +1,7 @@
 //! Layers and their fields.
 //!
-//! Each protocol is a row of [`PROTOCOLS`]: its fields with their positions in the header, and a
-//! function that derives the rest from the layers around it.
+//! Each protocol is a row of [`PROTOCOLS`]: its fields with their positions in the header, and a function
+//! that derives other fields from the adjacent layers.
 
 mod ip;
 mod link;
@@ -55,12 +55,12 @@ pub(crate) const PROTOCOLS: &[&Protocol] = &[
 pub(crate) struct Protocol {
     /// Its name in a specification.
     pub(crate) name: &'static str,
-    /// Bytes of the header without its optional parts.
+    /// The length of the header without its optional parts.
     pub(crate) bytes: usize,
     pub(crate) fields: &'static [Field],
-    /// The numbers by which headers below it name it.
+    /// Its numbers in the headers below it.
     pub(crate) known_as: KnownAs,
-    /// Derives what follows from other layers: types, lengths, checksums, options.
+    /// Derives the values that depend on other layers: types, lengths, checksums, options.
     pub(crate) derive: fn(&mut HeaderWriter) -> Result<(), Fault>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Field {
     pub(crate) takes: Takes,
     /// The position in the header; `None` if the protocol's function chooses it.
     pub(crate) bits: Option<Bits>,
-    /// The default in the field's syntax; empty for zero and for derived fields.
+    /// The default, in the field's syntax; empty for zero and for derived fields.
     pub(crate) default: &'static str,
 }
 
@@ -109,12 +109,12 @@ pub(crate) enum Takes {
 }
 
 impl Field {
-    /// A number that fills `cell` bytes.
+    /// Creates a field of a number that fills `cell` bytes.
     pub(crate) const fn number(name: &'static str, at: usize, cell: usize) -> Self {
         Self::part(name, at, cell, 0, cell as u8 * 8)
     }
 
-    /// A number of `width` bits of a cell, `shift` from its right end.
+    /// Creates a field of a number of `width` bits in a cell, `shift` bits from its right end.
     pub(crate) const fn part(
         name: &'static str,
         at: usize,
@@ -126,18 +126,18 @@ impl Field {
         Self { name, takes, bits: Some(Bits { at, cell, shift, width }), default: "" }
     }
 
-    /// An address, in a cell of its own.
+    /// Creates a field of an address, in its own cell.
     pub(crate) const fn address(name: &'static str, at: usize, form: Form) -> Self {
         let bits = Some(Bits::cell(at, form.bits() as usize / 8));
         Self { name, takes: Takes::Value(form), bits, default: "" }
     }
 
-    /// A checksum.
+    /// Creates a checksum field.
     pub(crate) const fn checksum(at: usize) -> Self {
         Self { takes: Takes::Checksum, ..Self::number("checksum", at, 2) }
     }
 
-    /// A field without a fixed offset in the header.
+    /// Creates a field without a fixed offset in the header.
     pub(crate) const fn special(name: &'static str, takes: Takes) -> Self {
         Self { name, takes, bits: None, default: "" }
     }
@@ -162,7 +162,7 @@ impl Field {
         Self { takes: Takes::Value(Form::Flags { bits, names, letters }), ..self }
     }
 
-    /// The notation of its numbers.
+    /// Returns the notation of its numbers.
     pub(crate) const fn form(&self) -> Form {
         match self.takes {
             Takes::Value(form) => form,
@@ -171,11 +171,11 @@ impl Field {
     }
 }
 
-/// A layer of a stream: a protocol, and settings of its fields.
+/// A layer of a stream: a protocol and settings of its fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub(crate) protocol: &'static Protocol,
-    /// In the order of the specification.
+    /// The settings, in the order of the specification.
     pub(crate) settings: Vec<Setting>,
     pub(crate) place: Position,
 }
@@ -188,7 +188,7 @@ pub(crate) struct Setting {
     pub(crate) place: Position,
 }
 
-/// See [`Takes`].
+/// The content of a setting; see [`Takes`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Given {
     Value(Value),
@@ -202,7 +202,7 @@ pub(crate) enum Given {
 }
 
 impl Protocol {
-    /// The protocol of this name; `Err` lists all.
+    /// Returns the protocol with this name; `Err` lists all.
     pub(crate) fn find(name: &str) -> Result<&'static Self, String> {
         let found = PROTOCOLS.iter().find(|protocol| protocol.name == name);
         found.copied().ok_or_else(|| {
@@ -211,7 +211,7 @@ impl Protocol {
         })
     }
 
-    /// The field of this name; `Err` lists all.
+    /// Returns the field with this name; `Err` lists all.
     pub(crate) fn field(&'static self, name: &str) -> Result<&'static Field, String> {
         self.fields.iter().find(|field| field.name == name).ok_or_else(|| {
             let names: Vec<_> = self.fields.iter().map(|field| field.name).collect();
@@ -249,7 +249,7 @@ impl Layer {
         self.settings.iter().find(|setting| setting.field.name == name)
     }
 
-    /// The value of a field, if one was given.
+    /// Returns the value of a field, if one was given.
     pub(crate) fn value(&self, name: &str) -> Option<&Value> {
         match &self.setting(name)?.given {
             Given::Value(value) => Some(value),
@@ -286,7 +286,7 @@ impl fmt::Debug for Protocol {
     }
 }
 
-/// The kind of a TOML value, for errors.
+/// Returns the kind of a TOML value, for errors.
 pub(super) fn kind(raw: &DeValue) -> &'static str {
     match raw {
         DeValue::String(_) => "a text",
@@ -299,14 +299,13 @@ pub(super) fn kind(raw: &DeValue) -> &'static str {
     }
 }
 
-/// A TOML integer, if it is not negative.
+/// Returns a TOML integer that is not negative.
 pub(super) fn integer(raw: &DeValue) -> Option<u128> {
     let integer = raw.as_integer()?;
     u128::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
-/// Converts a setting to the field's type; `Err` describes a valid one. Files are relative to
-/// `base`.
+/// Converts a setting to the field's type; `Err` describes a valid one. Paths are relative to `base`.
 pub(super) fn read_setting(field: &Field, raw: &DeValue, base: &Path) -> Result<Given, String> {
     let not = |right: &str| format!("{} is not {right}", kind(raw));
     let text = |right: &str| raw.as_str().ok_or_else(|| not(right));
@@ -356,7 +355,7 @@ fn number(form: Form, raw: &DeValue) -> Result<u128, String> {
     }
 }
 
-/// Reads TCP options: a list, or a text with `;` between them.
+/// Reads TCP options: a list, or a text separated by `;`.
 fn options(raw: &DeValue) -> Result<Vec<TcpOption>, String> {
     let wrong = |raw| format!("{} is no TCP option", kind(raw));
     match raw {
@@ -369,7 +368,7 @@ fn options(raw: &DeValue) -> Result<Vec<TcpOption>, String> {
     }
 }
 
-/// Reads the beginning of a file: the bytes that fit into a frame.
+/// Reads the beginning of a file: the bytes that fit in a frame.
 fn file(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let read =

@@ -1,4 +1,4 @@
-//! Bytes without fields: raw ones, the stamp, the payload.
+//! Layers of data: raw bytes, the stamp, the payload.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::spec::edits::{Bits, number_of};
 use crate::spec::fault::Fault;
 use crate::spec::value::Form;
 
-/// The most bytes that a specification gives: a frame has no more.
+/// Maximum of bytes in a specification: that of a frame.
 pub(crate) const MAX_BYTES: usize = 65_535;
 
 pub(crate) const RAW: Protocol = Protocol {
@@ -24,7 +24,7 @@ pub(crate) const RAW: Protocol = Protocol {
     },
 };
 
-/// Identifies a packet to the receiver: `Sl`, stream, worker, the packet's number in both, and the
+/// The stamp identifies a packet to the receiver: `Sl`, stream, worker, the packet's number in both, and the
 /// transmit time.
 pub(crate) const STAMP: Protocol = Protocol {
     name: "stamp",
@@ -94,7 +94,7 @@ fn payload(header: &mut HeaderWriter) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Bytes in hexadecimal, with blanks or colons between them if that reads better.
+/// Parses bytes in hexadecimal, with optional blanks or colons between them.
 pub(crate) fn hex(text: &str, most: usize) -> Result<Vec<u8>, String> {
     let wrong = || "these are not bytes in hexadecimal, like 00ff10 or 00 ff 10".to_owned();
     let text = text.trim();
@@ -109,7 +109,7 @@ pub(crate) fn hex(text: &str, most: usize) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Bytes in hexadecimal, as [`hex`] reads them.
+/// Formats bytes in hexadecimal, readable by [`hex`].
 pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {

@@ -12,10 +12,11 @@ use crate::spec::fault::Fault;
 use crate::spec::value::{Form, Value};
 
 const FLAGS: &[&str] = &["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"];
-/// Letters for the flags in a word like `SA`.
+/// The letters of the flags in a word like `SA`.
 const LETTERS: &[&str] = &["F", "S", "R", "P", "A", "U", "E", "CW", "N"];
 
-/// The header's length has four bits, and counts words: fifteen, five without options.
+/// Maximum of option bytes: the header's length field has four bits, so at most 15 words, of which the header
+/// itself takes 5.
 const MAX_OPTIONS: usize = 40;
 
 pub(crate) const TCP: Protocol = Protocol {
@@ -63,7 +64,7 @@ pub(crate) struct TcpOption {
     name: &'static str,
     /// Kind, length and data, with zeros for the values.
     bytes: Vec<u8>,
-    /// Behind kind and length, each with its bytes.
+    /// The values after kind and length, each with its length in bytes.
     values: Vec<(usize, Value)>,
 }
 
@@ -74,7 +75,7 @@ const OPTIONS: &[(&str, u8, &[usize])] =
 const RIGHT: &str = "mss=1460, wscale=7, sack-ok, timestamps=1 0 (its own and the other's), nop \
                      or raw=0a0b0c (bytes in hexadecimal)";
 
-/// How a value of an option is written.
+/// Returns the notation of an option's value.
 const fn form(bytes: usize) -> Form {
     Form::Number { bits: bytes as u8 * 8, names: &[] }
 }
@@ -215,7 +216,7 @@ const fn fields(types: &'static [(&'static str, u64)]) -> [Field; 6] {
         Field::checksum(2),
         Field::number("id", 4, 2),
         Field::number("seq", 6, 2),
-        // What other types than echo have there.
+        // The content of these bytes in types other than echo.
         Field::number("rest", 4, 4),
     ]
 }

@@ -15,17 +15,17 @@ pub(crate) struct Draft {
     /// The index of the stream in the plan.
     pub(crate) stream: usize,
     pub(crate) template: Template,
-    /// Fields that hold the number of bytes from an offset to the end of the frame.
+    /// Length fields, each with the offset from which its bytes count, to the end of the frame.
     pub(crate) lengths: Vec<(Bits, usize)>,
-    /// Checksums, the outer before the inner.
+    /// Checksums, outer before inner.
     pub(crate) sums: Vec<SumOf>,
-    /// The last IP header. Any other layer but an extension header hides it.
+    /// The last IP header. Any layer except an extension header clears it.
     pub(crate) ip: Option<Ip>,
-    /// The payload behind the headers.
+    /// The payload after the headers.
     pub(crate) fill: Option<Fill>,
 }
 
-/// An IP header as the layer above needs it.
+/// The properties of an IP header that the layer above needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Ip {
     pub(crate) version: u8,
@@ -35,13 +35,13 @@ pub(crate) struct Ip {
     pub(crate) fragment: bool,
 }
 
-/// A checksum that the plan has to contain.
+/// A checksum required in the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct SumOf {
     pub(crate) at: usize,
     /// The first byte covered.
     pub(crate) from: usize,
-    /// The end of the bytes covered; `None` for the end of the payload.
+    /// The end of the covered bytes; `None` for the end of the payload.
     pub(crate) to: Option<usize>,
     /// The addresses and the protocol of a pseudo header.
     pub(crate) pseudo: Option<(Range<usize>, u8)>,
@@ -71,7 +71,7 @@ pub(crate) enum Content {
 }
 
 impl Fill {
-    /// The length if the stream has no size.
+    /// Returns the length for a stream without a size.
     pub(crate) fn natural_length(&self) -> usize {
         match (&self.content, self.length) {
             (_, Some(length)) => length.into(),
@@ -95,7 +95,7 @@ impl Fill {
                 room.iter_mut().zip(bytes.iter().cycle()).for_each(|(to, byte)| *to = *byte);
             }
             Content::Random => {
-                // No worker has this number, so no packet shares these random numbers.
+                // No worker has this number, so no packet uses the same random numbers.
                 let key = RandomKey::of_packets(seed, stream, u32::MAX);
                 for (number, bytes) in room.chunks_mut(8).enumerate() {
                     let random = hash(key, number as u64).to_be_bytes();
@@ -106,7 +106,7 @@ impl Fill {
     }
 }
 
-/// Writes one header, behind all those below it.
+/// Writes one header, after all those below it.
 pub(crate) struct HeaderWriter<'a> {
     pub(crate) draft: &'a mut Draft,
     pub(crate) layer: &'a Layer,
@@ -124,7 +124,7 @@ pub(crate) struct HeaderWriter<'a> {
 pub(crate) enum Cover {
     /// The header alone.
     Header,
-    /// The header and all that follows.
+    /// The header and all bytes after it.
     Rest,
     /// [`Cover::Rest`], and a pseudo header of addresses, length and this protocol.
     Upper(u8),
@@ -158,7 +158,7 @@ impl<'a> HeaderWriter<'a> {
         (layer.protocol.derive)(&mut header)
     }
 
-    /// The number of bytes written.
+    /// Returns the number of bytes written.
     pub(crate) fn bytes(&self) -> usize {
         self.draft.template.bytes.len() - self.at
     }
@@ -168,7 +168,7 @@ impl<'a> HeaderWriter<'a> {
         self.draft.template.bytes.extend_from_slice(bytes);
     }
 
-    /// Adds the bytes that are set for a field.
+    /// Adds the bytes given for a field.
     pub(crate) fn append_given(&mut self, name: &str) {
         if let Some(Setting { given: Given::Bytes(bytes), .. }) = self.layer.setting(name) {
             self.append(bytes);
@@ -180,31 +180,31 @@ impl<'a> HeaderWriter<'a> {
         self.draft.template.bytes.resize(self.at + self.bytes().next_multiple_of(of), 0);
     }
 
-    /// Puts a value into bits of the header.
+    /// Writes a value to bits of the header.
     pub(crate) fn put(&mut self, bits: Bits, value: &Value) {
         self.draft.template.value(Bits { at: self.at + bits.at, ..bits }, value);
     }
 
-    /// Puts a number that depends on the packet into bits of the header.
+    /// Writes a number that depends on the packet to bits of the header.
     pub(crate) fn put_source(&mut self, bits: Bits, source: FieldSource) {
         self.draft.template.source(Bits { at: self.at + bits.at, ..bits }, 0, source);
     }
 
-    /// Puts a number into a field that is not set.
+    /// Writes a number to a field, if that is not set.
     pub(crate) fn auto(&mut self, name: &str, number: u128) {
         if let Some(bits) = self.unset(name) {
             self.put(bits, &number.into());
         }
     }
 
-    /// Puts the number of bytes behind the first `from` of the header into a field that is not set.
+    /// Writes the number of bytes after the first `from` bytes of the header to a field, if that is not set.
     pub(crate) fn length(&mut self, name: &str, from: usize) {
         if let Some(bits) = self.unset(name) {
             self.draft.lengths.push((Bits { at: self.at + bits.at, ..bits }, self.at + from));
         }
     }
 
-    /// The position of a field, if no setting has a bit of it.
+    /// Returns the position of a field, if no setting shares a bit with it.
     pub(crate) fn unset(&self, name: &str) -> Option<Bits> {
         let field = self.layer.protocol.fields.iter().find(|field| field.name == name)?;
         let overlaps = |setting: &Setting| {
@@ -213,8 +213,8 @@ impl<'a> HeaderWriter<'a> {
         if self.layer.settings.iter().any(overlaps) { None } else { field.bits }
     }
 
-    /// Adds the checksum, of two bytes `at` in the header, if no number is set for it. With
-    /// `absent` a checksum is added only if the specification asks for one.
+    /// Adds the two-byte checksum at offset `at` of the header, if no number is set for it. With `absent`,
+    /// adds it only if the specification requests one.
     pub(crate) fn checksum(
         &mut self,
         at: usize,
@@ -243,12 +243,12 @@ impl<'a> HeaderWriter<'a> {
         Ok(())
     }
 
-    /// The layer that follows, if it has a header.
+    /// Returns the next layer, if it has a header.
     pub(crate) fn next(&self) -> Option<&'a Layer> {
         self.above.first().filter(|layer| !layer.protocol.is_data())
     }
 
-    /// Fills in a field that names the next header; `otherwise` if only data follows.
+    /// Sets a field to the number of the next header, or to `otherwise` if only data follows.
     pub(crate) fn name_next(
         &mut self,
         name: &str,
@@ -274,9 +274,9 @@ impl<'a> HeaderWriter<'a> {
         Ok(())
     }
 
-    /// Fills in a field that is the IP protocol of the next header.
+    /// Sets a field to the IP protocol of the next header.
     pub(crate) fn name_next_protocol(&mut self, name: &str) -> Result<(), Fault> {
-        /// RFC 3692: for experiments.
+        /// A protocol number for experiments (RFC 3692).
         const EXPERIMENTAL: u128 = 253;
         self.name_next(name, |known| known.ip.map(u128::from), EXPERIMENTAL)
     }
