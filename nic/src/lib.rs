@@ -1,6 +1,6 @@
-//! Settings of network cards: changed for a time, recorded, and restored, also after a kill.
+//! Temporary settings of network cards: changed, recorded, and restored, even after a kill.
 //!
-//! So far: the settings that defer interrupts while a process busy-polls a driver.
+//! At present: the settings that defer interrupts while a process busy-polls a driver.
 //!
 //! ```text
 //!   Deferred::new     record former values and this process --> write the settings
@@ -8,11 +8,11 @@
 //!   killed            restore_interrupts, called by the next process that uses the interface
 //! ```
 //!
-//! Busy polling (SO_PREFER_BUSY_POLL, Linux 5.11) replaces interrupts only where the interface defers
-//! them: for `napi_defer_hard_irqs` polls that find nothing, each `gro_flush_timeout` ns after the
-//! one before. These settings outlive the process that wrote them, so each interface has a record of
-//! its polling processes and the former values, written before any change. A setting that another
-//! program has changed meanwhile is not restored.
+//! Busy polling (SO_PREFER_BUSY_POLL, Linux 5.11) replaces interrupts only if the interface defers them: for
+//! `napi_defer_hard_irqs` empty polls, each `gro_flush_timeout` ns after the previous one. These settings
+//! outlive the process that wrote them. So each interface has a record of its polling processes and the
+//! former values, written before any change. A setting that another program has changed since is not
+//! restored.
 //!
 //! Sources: Documentation/networking/napi.rst and af_xdp.rst, which recommend these values;
 //! Documentation/ABI/testing/sysfs-class-net.
@@ -36,26 +36,27 @@ const RECORDS: RecordDir = RecordDir {
     capability: "CAP_NET_ADMIN and the right to write to /run/sluice",
 };
 
-/// The settings that are raised, and their values: polls that find nothing, and ns between them.
+/// The settings to raise, and their values: empty polls, and ns between them.
 const SETTINGS: [(&str, u64); 2] = [("napi_defer_hard_irqs", 2), ("gro_flush_timeout", 200_000)];
 
-/// Defers the interrupts of an interface until it is dropped.
+/// Defers the interrupts of an interface until this value is dropped.
 #[derive(Debug)]
 pub struct Deferred {
     files: SysFiles,
     me: Process,
-    /// Not where the settings were as wanted, and nothing is to be put back.
+    /// False if the settings already had the required values, so that nothing must be restored.
     recorded: bool,
 }
 
 impl Deferred {
-    /// Defers the interface's interrupts, if they are not deferred as far already.
-    /// To be called in the interface's network namespace.
+    /// Defers the interface's interrupts, if they are not already deferred that far. Call it in the
+    /// interface's network namespace.
     ///
     /// # Errors
     /// The settings or the record cannot be written; nothing is changed then.
     pub fn new(interface: &Interface) -> Result<Self> {
-        // No Self before it is in the record: dropped, it would take another of this process out.
+        // Creates no `Self` before the record has its entry: its drop would remove another entry of this
+        // process.
         let (files, me) = (SysFiles::of(interface)?, Process::this()?);
         let records = Records::lock(&RECORDS)?;
         let mut record = InterruptRecord::load(&records, &files.id).unwrap_or_default();
@@ -69,19 +70,19 @@ impl Deferred {
                 raised.push((file.map_err(|e| files.failed("set", setting, e))?, setting, wanted));
                 *former = Some(now);
             } else if now > *wanted {
-                // Somebody else's.
+                // Another program's value.
                 *former = None;
             }
         }
         if record.former == [None; 2] {
-            // Somebody wants them so: there is nothing to put back.
+            // Another program has set these values: there is nothing to restore.
             return Ok(Self { files, me, recorded: false });
         }
         record.users.push(me);
         records.put(&files.id, &record.to_text())?;
         for (file, setting, wanted) in raised {
             if let Err(error) = write(file, *wanted) {
-                // Puts back what was raised before.
+                // Restores the settings raised so far.
                 leave(&records, &files, me);
                 return Err(files.failed("set", setting, error));
             }
@@ -95,16 +96,17 @@ impl Drop for Deferred {
         if !self.recorded {
             return;
         }
-        // Fails in a process that has dropped its privileges: the next user of the interface does it.
+        // This fails in a process that has dropped its privileges; then the next user of the interface
+        // restores.
         if let Ok(records) = Records::lock(&RECORDS) {
             leave(&records, &self.files, self.me);
         }
     }
 }
 
-/// Restores the settings that killed processes left behind. To be called in the interface's
-/// network namespace. True if there was something. Records of interfaces that were removed, of this
-/// namespace or with theirs, are cleared on the way.
+/// Restores the settings left by killed processes. Returns true if there were any. Call it in the interface's
+/// network namespace. Also removes the records of interfaces that no longer exist in this namespace, or whose
+/// namespace no longer exists.
 ///
 /// # Errors
 /// The settings or the record cannot be written.
@@ -114,7 +116,7 @@ pub fn restore_interrupts(interface: &Interface) -> Result<bool> {
     let names = records.names().into_iter();
     let dead: Vec<String> = names.filter(|name| is_dead(&records, name)).collect();
     if !dead.is_empty() {
-        // What fails here the next one does.
+        // After a failure the next caller tries again.
         let _ = forget_removed(&dead);
     }
     if !dead.contains(&id) {
@@ -122,7 +124,7 @@ pub fn restore_interrupts(interface: &Interface) -> Result<bool> {
     }
     let files = SysFiles::of(interface)?;
     let records = Records::lock(&RECORDS)?;
-    // Again, because another process may have been faster.
+    // Checks again, because another process may have been faster.
     match InterruptRecord::load(&records, &id).filter(InterruptRecord::is_dead) {
         Some(record) => put_back(&records, &files, &record).map(|()| true),
         None => Ok(false),
@@ -134,8 +136,8 @@ fn is_dead(records: &Records, name: &str) -> bool {
     InterruptRecord::load(records, name).is_some_and(|record| record.is_dead())
 }
 
-/// Removes those of some records whose interfaces were removed: this namespace does not have them, or
-/// their namespace does not exist.
+/// Removes the records of interfaces that were removed: this namespace does not have them, or their namespace
+/// does not exist.
 fn forget_removed(dead: &[String]) -> Result<()> {
     let here = this_netns()?;
     let interfaces = Netlink::open(None)?.interfaces()?;
@@ -151,28 +153,28 @@ fn forget_removed(dead: &[String]) -> Result<()> {
         return Ok(());
     }
     let records = Records::lock(&RECORDS)?;
-    // Again, for the numbers may be those of a new interface by now.
+    // Checks again, because a new interface may have the same numbers by now.
     removed
         .into_iter()
         .filter(|name| is_dead(&records, name))
         .try_for_each(|name| records.forget(name))
 }
 
-/// Takes one user out of the record; the last one puts everything back.
+/// Removes one user from the record; the last one restores all settings.
 fn leave(records: &Records, files: &SysFiles, me: Process) {
     let Some(mut record) = InterruptRecord::load(records, &files.id) else { return };
     if let Some(at) = record.users.iter().position(|user| *user == me) {
         record.users.swap_remove(at);
     }
     record.users.retain(|user| user.lives());
-    // After a failure the record stays, for the next user of the interface.
+    // After a failure the record stays for the next user of the interface.
     let _ = match record.users.is_empty() {
         true => put_back(records, files, &record),
         false => records.put(&files.id, &record.to_text()),
     };
 }
 
-/// Writes the former values, where ours still stand, and removes the record.
+/// Restores the former values of settings that still have ours, and removes the record.
 fn put_back(records: &Records, files: &SysFiles, record: &InterruptRecord) -> Result<()> {
     for ((setting, wanted), former) in SETTINGS.iter().zip(record.former) {
         let Some(former) = former else { continue };
@@ -189,18 +191,18 @@ fn put_back(records: &Records, files: &SysFiles, record: &InterruptRecord) -> Re
     records.forget(&files.id)
 }
 
-/// Which interface: its namespace, and its number there.
+/// Returns the name of an interface's record: its namespace, and its number there.
 fn id_of(interface: &Interface) -> Result<String> {
     Ok(format!("{}-{}", this_netns()?, interface.index))
 }
 
-/// The namespace and the interface's number of a record's name.
+/// Parses a record's name: the namespace and the interface's number.
 fn parse_id(id: &str) -> Option<(u64, u32)> {
     let (netns, index) = id.split_once('-')?;
     Some((netns.parse().ok()?, index.parse().ok()?))
 }
 
-/// The number of this thread's network namespace.
+/// Returns the number of this thread's network namespace.
 fn this_netns() -> Result<u64> {
     let netns = fs::metadata("/proc/thread-self/ns/net");
     Ok(netns.map_err(|e| Error::system("look at", "this network namespace", e))?.ino())
@@ -209,7 +211,7 @@ fn this_netns() -> Result<u64> {
 /// The record of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct InterruptRecord {
-    /// Its name, for a person who reads the file.
+    /// Its name, for human readers of the file.
     interface: String,
     /// The values to restore, in the order of SETTINGS.
     former: [Option<u64>; 2],
@@ -264,7 +266,7 @@ impl InterruptRecord {
 /// The interface's settings in sysfs.
 #[derive(Debug)]
 struct SysFiles {
-    /// `/sys/class/net` as the interface's namespace has it, wherever this process is.
+    /// `/sys/class/net` of the interface's namespace, independent of the process's namespace.
     folder: File,
     id: String,
     index: u32,
@@ -273,7 +275,7 @@ struct SysFiles {
 }
 
 impl SysFiles {
-    /// To be called in the interface's network namespace.
+    /// Opens the settings. Call it in the interface's network namespace.
     fn of(interface: &Interface) -> Result<Self> {
         let (folder, id) = (netns::sysfs_interfaces()?, id_of(interface)?);
         Ok(Self { folder, id, index: interface.index, name: interface.name.clone() })
@@ -287,7 +289,7 @@ impl SysFiles {
         OpenOptions::new().write(true).open(self.path(setting)?)
     }
 
-    /// A setting's file, by the interface's number: its name may have changed.
+    /// Returns a setting's file, found by the interface's number, because its name may have changed.
     fn path(&self, setting: &str) -> io::Result<PathBuf> {
         let folder = PathBuf::from(format!("/proc/self/fd/{}", self.folder.as_raw_fd()));
         let is_it = |path: &PathBuf| {
