@@ -12,13 +12,13 @@ pub mod flags {
     pub const FORWARD: u16 = 4;
     /// A switch shall not learn from the packet; accepted and without effect.
     pub const NO_LEARN: u16 = 8;
-    /// The bytes are at `ptr`. Refused: it would be an address of the server's.
+    /// The bytes are at `ptr`. Rejected, because it would be an address in the server.
     pub const INDIRECT: u16 = 0x10;
     /// The packet continues in the next slot.
     pub const MOREFRAG: u16 = 0x20;
 }
 
-/// One place in a ring.
+/// One slot of a ring.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
@@ -28,7 +28,7 @@ pub struct Slot {
     pub len: u16,
     /// See [`flags`].
     pub flags: u16,
-    /// Where in the buffer the packet starts.
+    /// The offset of the packet in the buffer.
     pub ptr: u64,
 }
 
@@ -36,9 +36,9 @@ pub struct Slot {
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct RingHeader {
-    /// From the ring's own address to buffer 0 of its pool.
+    /// The distance from the ring's address to buffer 0 of its pool.
     pub buf_ofs: i64,
-    /// Slots in the ring; need not be a power of two.
+    /// Slots in the ring; not necessarily a power of two.
     pub num_slots: u32,
     /// Bytes in each buffer.
     pub nr_buf_size: u32,
@@ -46,18 +46,18 @@ pub struct RingHeader {
     pub ringid: u16,
     /// 0 transmit, 1 receive.
     pub dir: u16,
-    /// The program's: first slot it still owns.
+    /// The first slot that the program owns. Written by the program.
     pub head: u32,
-    /// The program's: up to where it has looked; it wakes when `cur != tail`.
+    /// The first slot that the program has not seen; it wakes when `cur != tail`. Written by the program.
     pub cur: u32,
-    /// The backend's: first slot the program does not own.
+    /// The first slot that the program does not own. Written by the backend.
     pub tail: u32,
     /// Flags of the ring; without effect.
     pub flags: u32,
     _pad: u32,
     /// Time of the last sync: seconds, microseconds.
     pub ts: [i64; 2],
-    /// Which bits of a slot's `ptr` are an offset into the buffer.
+    /// The bits of a slot's `ptr` that are an offset into the buffer.
     pub offset_mask: u64,
     /// Alignment of buffers; 0 for none.
     pub buf_align: u64,
@@ -91,7 +91,7 @@ const _: () = {
 };
 
 impl RingHeader {
-    /// A header whose slots are all the server's, with all cursors at `start`.
+    /// Creates a header whose slots all belong to the server, with all cursors at `start`.
     pub(crate) fn new(
         buf_ofs: i64,
         (num_slots, nr_buf_size): (u32, u32),

@@ -1,8 +1,8 @@
 //! The image of a ring: the memory that a program in another process reads and writes.
 //!
-//! The program may write any byte of it at any time. So nothing is read twice: a value is copied out, and the
-//! copy is checked. What the program may not write (the ring's size, where its buffers are, `tail`) is kept
-//! outside the image.
+//! The program may write any byte of it at any time. So the server reads nothing twice: it copies a value and
+//! checks the copy. It keeps values that the program must not change (the ring's size, the position of its
+//! buffers, `tail`) outside the image.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -10,7 +10,7 @@ use std::mem::size_of;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-// Not loom's: these lie where another process sees them.
+// Not loom's atomics, because another process accesses these.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use sluicegate_base::memory::{Pool, PoolConfig};
@@ -19,12 +19,12 @@ use sluicegate_base::{Error, Result};
 use crate::abi::{RingHeader, Slot, flags};
 use crate::lent_buffers::LentBuffers;
 
-/// Flags that a program may set in a slot that it gives back. INDIRECT is not one of them, because its
-/// address would be the server's.
+/// Flags that a program may set in a slot that it returns. INDIRECT is not among them, because it would be an
+/// address in the server.
 const KNOWN_FLAGS: u16 =
     flags::BUF_CHANGED | flags::REPORT | flags::FORWARD | flags::NO_LEARN | flags::MOREFRAG;
 
-/// An invalid value that a program has written into an image.
+/// An invalid value written into an image by its program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImageFault {
     slot: Option<u32>,
@@ -50,9 +50,9 @@ pub(crate) struct Image {
     num_slots: u32,
     area: Arc<RingArea>,
     range: Range<usize>,
-    /// The first slot that the program has not given back, as far as it was checked.
+    /// The first slot that the program has not returned, as last checked.
     pub(crate) head: u32,
-    /// The first slot that the program was not given.
+    /// The first slot not handed out to the program.
     pub(crate) tail: u32,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Image {
 unsafe impl Send for Image {}
 
 impl Image {
-    /// An image in which every slot is the server's: head and tail both stand at `start`.
+    /// Creates an image in which every slot belongs to the server: head and tail are at `start`.
     pub(crate) fn new(
         area: &Arc<RingArea>,
         num_slots: u32,
@@ -89,27 +89,27 @@ impl Image {
         Ok(image)
     }
 
-    /// Where the image begins, from the start of the region.
+    /// Returns the offset of the image in the region.
     pub(crate) fn offset(&self) -> usize {
         self.range.start
     }
 
-    /// Slots that the program has.
+    /// Returns the number of slots that the program has.
     pub(crate) fn out(&self) -> u32 {
         self.distance(self.head, self.tail)
     }
 
-    /// Slots that the program may be given.
+    /// Returns the number of slots that may be handed out.
     pub(crate) fn room(&self) -> u32 {
         self.num_slots - 1 - self.out()
     }
 
-    /// Slots in the ring.
+    /// Returns the number of slots in the ring.
     pub(crate) fn num_slots(&self) -> u32 {
         self.num_slots
     }
 
-    /// The slot after this one.
+    /// Returns the slot after this one.
     pub(crate) fn next(&self, index: u32) -> u32 {
         if index + 1 >= self.num_slots { 0 } else { index + 1 }
     }
@@ -118,11 +118,11 @@ impl Image {
         if to >= from { to - from } else { to + self.num_slots - from }
     }
 
-    /// The first slot that the program has not given back.
+    /// Reads the program's head: the first slot that it has not returned.
     ///
     /// # Errors
-    /// An invalid cursor: head and cur lie between the last head and tail, cur not before head, and tail
-    /// is where the server has put it.
+    /// An invalid cursor. Valid are head and cur between the last head and tail, cur not before head, and
+    /// tail at the server's value.
     pub(crate) fn given_back(&self) -> Result<u32, ImageFault> {
         // SAFETY: the header lies in the mapping, and its cursors are 4-byte aligned; they are only
         // accessed as atomics from `new` on.
@@ -154,7 +154,7 @@ impl Image {
         Ok(head)
     }
 
-    /// Takes back the slot at head: a checked copy, whose buffer the caller holds.
+    /// Takes back the slot at head: a checked copy. The caller holds its buffer.
     ///
     /// # Errors
     /// An invalid slot. Its buffer stays with its holder.
@@ -181,14 +181,14 @@ impl Image {
         Ok(slot)
     }
 
-    /// Writes the slot at tail, which is the program's from the next `publish` on.
+    /// Writes the slot at tail, which the program owns after the next `publish`.
     pub(crate) fn hand_out(&mut self, slot: Slot, held: &LentBuffers) {
         held.lend(slot.buf_idx);
         self.write(self.tail, slot);
         self.tail = self.next(self.tail);
     }
 
-    /// Shows the program the slots up to tail.
+    /// Publishes the slots up to tail to the program.
     pub(crate) fn publish(&self) {
         // SAFETY: as in `given_back`.
         let tail = unsafe { AtomicU32::from_ptr(&raw mut (*self.header.as_ptr()).tail) };
@@ -200,7 +200,7 @@ impl Image {
     /// Copies bytes to the start of a buffer that the server holds.
     ///
     /// # Panics
-    /// If it has fewer.
+    /// The buffer is shorter than `bytes`.
     pub(crate) fn copy_in(&self, buffer: u32, bytes: &[u8]) {
         assert!(
             bytes.len() <= self.area.pool().buffer_bytes() as usize
@@ -213,7 +213,7 @@ impl Image {
         }
     }
 
-    /// A copy of a slot, each byte of it read once.
+    /// Copies a slot; reads each byte once.
     fn read(&self, index: u32) -> Slot {
         let words: [u64; 2] = self.halves(index).map(|half| half.load(Ordering::Relaxed));
         // SAFETY: a slot is integers without padding (abi), for which any bytes are a value.
@@ -228,7 +228,7 @@ impl Image {
         }
     }
 
-    /// A slot's two words. Relaxed is enough for both: head and tail publish them.
+    /// Returns a slot's two words. Relaxed accesses suffice: head and tail publish them.
     fn halves(&self, index: u32) -> [&AtomicU64; 2] {
         assert!(index < self.num_slots);
         // SAFETY: the slot lies in the mapping, is 8-byte aligned, and is only accessed as these
@@ -246,11 +246,11 @@ impl Drop for Image {
     }
 }
 
-/// The part of a region in which the images of rings lie, in front of its buffers, and what is free of it.
+/// The part of a region before its buffers that holds the images of rings, with its free ranges.
 #[derive(Debug)]
 pub(crate) struct RingArea {
     pool: Arc<Pool>,
-    /// In order, no two adjacent.
+    /// Free ranges, in order, no two adjacent.
     free: Mutex<Vec<Range<usize>>>,
 }
 
@@ -258,19 +258,19 @@ impl RingArea {
     /// Images begin at multiples of this: two cache lines, as `struct netmap_ring` does.
     pub(crate) const ALIGNMENT: usize = 128;
 
-    /// Makes a pool with room for `bytes` bytes of images in front of its buffers.
+    /// Creates a pool with room for `bytes` bytes of images before its buffers.
     pub(crate) fn new(config: PoolConfig, bytes: usize) -> Result<Self> {
         let pool = Pool::with_header(config, bytes.max(1))?;
         let free = Mutex::new(std::iter::once(0..pool.buffers_at()).collect());
         Ok(Self { pool, free })
     }
 
-    /// The buffers behind the area.
+    /// Returns the pool of buffers after the area.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// Takes `bytes` bytes, aligned.
+    /// Allocates `bytes` bytes, aligned.
     pub(crate) fn take(&self, bytes: usize) -> Result<Range<usize>> {
         let bytes = bytes.next_multiple_of(Self::ALIGNMENT);
         let mut free = self.free();
@@ -284,7 +284,7 @@ impl RingArea {
         Ok(taken)
     }
 
-    /// Returns a part.
+    /// Frees a range.
     pub(crate) fn give(&self, range: Range<usize>) {
         let mut free = self.free();
         free.push(range);

@@ -1,27 +1,27 @@
 //! The buffers that a program in another process holds: one bit each.
 //!
-//! The program names the buffer that it gives back, and may name any. A number counts once: the thread that
-//! clears its bit has the buffer. A bit that is clear already means a buffer that was given back twice, or
-//! that the program never had.
+//! The program returns a buffer by its number, and may write any number. The thread that clears the number's
+//! bit gets the buffer. A bit that is already clear means that the buffer was returned twice, or that the
+//! program never had it.
 
 use sluicegate_base::ring::{AtomicU32, Ordering};
 
 const BITS: u32 = u32::BITS;
 
-/// A set of buffers, that of all rings of one program.
+/// The set of buffers lent to one program, over all its rings.
 #[derive(Debug)]
 pub(crate) struct LentBuffers {
     words: Box<[AtomicU32]>,
 }
 
 impl LentBuffers {
-    /// None of `buffers` buffers.
+    /// Creates an empty set, for `buffers` buffers.
     pub(crate) fn none_of(buffers: u32) -> Self {
         Self { words: (0..buffers.div_ceil(BITS)).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Lends a buffer to the program. Release: pairs with `take_back`, by any ring, and publishes what the
-    /// last holder wrote.
+    /// Lends a buffer to the program. Release: pairs with `take_back` by any ring, and publishes the last
+    /// holder's writes.
     #[inline]
     pub(crate) fn lend(&self, buffer: u32) {
         let before = self.word(buffer).fetch_or(bit(buffer), Ordering::Release);
@@ -35,7 +35,7 @@ impl LentBuffers {
         word.is_some_and(|it| it.fetch_and(!bit(buffer), Ordering::Acquire) & bit(buffer) != 0)
     }
 
-    /// Takes all back.
+    /// Takes all buffers back.
     pub(crate) fn drain(&self) -> Vec<u32> {
         let words = self.words.iter().zip((0..).step_by(BITS as usize));
         let taken = words.map(|(word, first)| (word.swap(0, Ordering::Acquire), first));
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// A buffer's byte, which only its holder may write: loom finds two holders.
+    /// A buffer's byte, which only its holder may write. So loom detects two holders.
     struct Byte(UnsafeCell<u8>);
 
     // SAFETY: loom checks that two threads never write it at once.
@@ -122,7 +122,7 @@ mod tests {
                 others.1.0.with_mut(|_| ());
                 others.0.lend(3);
             });
-            // The program may name the buffer before it has it.
+            // The program may return the buffer before it has it.
             if shared.0.take_back(3) {
                 shared.1.0.with_mut(|_| ());
             }

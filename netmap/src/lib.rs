@@ -1,4 +1,4 @@
-//! Rings in netmap's memory layout, shared with a program in another process that is not trusted.
+//! Rings in netmap's memory layout, shared with an untrusted program in another process.
 //!
 //! ```text
 //!   the server's memory                the region: a memory file that both map
@@ -8,7 +8,7 @@
 //!   +-----------------+  take_back     +--------------------------------+
 //!     ^ sync             transfer      | buffers                        |
 //!     v                                +--------------------------------+
-//!   backend of a port                    one bit each for those that the program has: lent_buffers
+//!   backend of a port                    one bit per buffer, set if the program has it: lent_buffers
 //! ```
 //!
 //! [`Region::open`] opens a port for the program; [`Served`] syncs one of its queues:

@@ -1,16 +1,17 @@
-//! Queues whose rings a program in another process has.
+//! Queues whose rings are shared with a program in another process.
 //!
-//! A [`Region`] is the memory of one such program: images of rings, and buffers. The program maps it and works
-//! on the images as on any ring. In the server's process, a [`Served`] has the queue with its own rings, which
-//! are in no memory of the program's. When the program asks for a sync, it carries slots between the two.
+//! A [`Region`] is the memory of one such program: images of rings, and buffers. The program maps it and uses
+//! the images like any ring. In the server's process, a [`Served`] has the queue with its own rings, which
+//! are not in shared memory. When the program requests a sync, [`Served`] moves slots between the two.
 //!
-//! The program may write anything into its memory at any time. What it gives back is copied once and checked:
-//! its cursors, and of each slot the buffer (one that it has, and gives back once), where the packet starts, how
-//! long it is, its flags. An invalid value ends the queue with an error; other queues and other regions go on.
+//! The program may write anything into its memory at any time. The server copies returned values once and
+//! checks the copies: the cursors, and for each slot the buffer (lent, and returned only once), the packet's
+//! offset and length, and the flags. An invalid value ends the queue with an error; other queues and regions
+//! continue.
 //!
-//! Two rules make that sound. All ports of a region are served: none lends a slice of a buffer that the program
-//! may be writing. And no backend lets the bytes of a packet decide where it reads or writes: it copies them,
-//! or the kernel does.
+//! Two rules make this sound. All ports of a region are served, so no port lends a slice of a buffer that the
+//! program may be writing. No backend derives an address from the bytes of a packet: it copies them, or the
+//! kernel does.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,9 +29,9 @@ use crate::transfer::{Incoming, Outgoing};
 /// The size of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionConfig {
-    /// Buffers. A receive ring takes one a slot besides those of its port.
+    /// Buffers. A receive ring takes one per slot in addition to those of its port.
     pub buffers: u32,
-    /// Bytes in each: a multiple of 64, and of 2048 or 4096 if AF_XDP uses the region.
+    /// The size of a buffer: a multiple of 64; 2048 or 4096 if AF_XDP uses the region.
     pub buffer_bytes: u32,
     /// Room for the images of rings, in bytes.
     pub ring_area_bytes: usize,
@@ -43,7 +44,7 @@ impl Default for RegionConfig {
     }
 }
 
-/// The memory that one program in another process shares: its rings and its buffers.
+/// The memory shared with one program in another process: its rings and buffers.
 #[derive(Clone, Debug)]
 pub struct Region {
     shared: Arc<ServedState>,
@@ -53,12 +54,12 @@ pub struct Region {
 struct ServedState {
     area: Arc<RingArea>,
     lent: Arc<LentBuffers>,
-    /// Queues that the program has.
+    /// The number of queues that the program has.
     queues: Mutex<usize>,
 }
 
 impl Region {
-    /// Makes a region, of ordinary pages: a program could take away some of huge ones.
+    /// Creates a region of ordinary pages, because a program could remove huge ones.
     ///
     /// # Errors
     /// Not enough memory, or an invalid size.
@@ -70,8 +71,8 @@ impl Region {
         Ok(Self { shared: Arc::new(ServedState { area, lent, queues: Mutex::new(0) }) })
     }
 
-    /// Opens a port for the program, in the region's pool: the port, and its queues. Packets swap between all
-    /// ports of one region.
+    /// Opens a port for the program, in the region's pool. Returns the port and its queues. All ports of a
+    /// region can swap packets.
     ///
     /// # Errors
     /// As [`Port::open`]; too few buffers in the region, or too little room for rings.
@@ -84,29 +85,29 @@ impl Region {
         Ok((port, served))
     }
 
-    /// The memory file, to hand to the program. Its size is sealed.
+    /// Returns the memory file, to pass to the program. Its size is sealed.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.area.pool().file()
     }
 
-    /// Bytes that the program maps.
+    /// Returns the number of bytes to map.
     pub fn bytes(&self) -> usize {
         self.shared.area.pool().bytes()
     }
 
-    /// Free buffers: all of them, when no queue is served.
+    /// Returns the number of free buffers: all of them if no queue is served.
     pub fn free_buffers(&self) -> usize {
         self.shared.area.pool().free_buffers()
     }
 
-    /// Queues that the program has. None is opened or closed while the lock is held.
+    /// The number of queues that the program has. None is opened or closed while the lock is held.
     fn queues(&self) -> MutexGuard<'_, usize> {
         self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A queue that a program in another process has, on the server's side. The server calls it when the program
-/// asks for a sync.
+/// The server's side of a queue of a program in another process. The server calls it when the program
+/// requests a sync.
 #[derive(Debug)]
 pub struct Served {
     /// For messages: "xdp:eth0, queue 0".
@@ -114,9 +115,9 @@ pub struct Served {
     rx: Incoming,
     tx: Outgoing,
     queue: Queue,
-    /// The fault that ended the queue, and the ring it was in.
+    /// The ring with the fault that ended the queue, and the fault.
     ended: Option<(&'static str, ImageFault)>,
-    // Last: the rings return their buffers before the last queue drains what the program has.
+    // The last field: the rings return their buffers before the last queue takes back the program's buffers.
     _hold: Hold,
 }
 
@@ -136,7 +137,7 @@ impl Drop for Hold {
         let ServedState { area, lent, .. } = &*self.0.shared;
         let mut queues = self.0.queues();
         *queues -= 1;
-        // Under the lock: a queue that is opened now hands out buffers that are not to be drained.
+        // Under the lock, because a queue opened now hands out buffers that must not be drained.
         if *queues == 0 {
             // SAFETY: `lent` has the buffers that the program was lent and has not given back; with the last
             // queue its images end, so it cannot give them back any more.
@@ -165,19 +166,19 @@ impl Served {
         })
     }
 
-    /// Where the receive ring's image begins in the region: an [`abi::RingHeader`](crate::abi::RingHeader) with
-    /// `dir` 1, which has the offset of the buffers, and slots.
+    /// Returns the offset in the region of the receive ring's image: an
+    /// [`abi::RingHeader`](crate::abi::RingHeader) with `dir` 1 and the offset of the buffers, then slots.
     pub fn rx_offset(&self) -> usize {
         self.rx.offset()
     }
 
-    /// Where the transmit ring's image begins in the region.
+    /// Returns the offset in the region of the transmit ring's image.
     pub fn tx_offset(&self) -> usize {
         self.tx.offset()
     }
 
-    /// Takes back the receive slots that the program has released, and hands out what has arrived.
-    /// Never waits. Returns how many slots are new.
+    /// Takes back the receive slots that the program has released, and hands out received packets. Never
+    /// waits. Returns the number of new slots.
     ///
     /// # Errors
     /// As [`Queue::sync_rx`]; [`Error::Corrupt`] if the program has written an invalid value, now or before.
@@ -189,12 +190,12 @@ impl Served {
         synced.map(|_| new)
     }
 
-    /// Sends what the program has released, and hands out the room in the ring. Never waits, except for a disk.
-    /// Returns how many slots are new.
+    /// Sends the slots that the program has released, and hands out the room in the ring. Never waits, except
+    /// for a disk. Returns the number of new slots.
     ///
     /// # Errors
     /// As [`Queue::sync_tx`]; [`Error::Corrupt`] if the program has written an invalid value, now or before:
-    /// then nothing is sent of what it has released since the last call.
+    /// then nothing that it has released since the last call is sent.
     pub fn sync_tx(&mut self) -> Result<u32> {
         self.check_alive()?;
         let taken = self.tx.take_back(&mut self.queue.tx_mut());
@@ -204,7 +205,7 @@ impl Served {
         synced.map(|_| new)
     }
 
-    /// Waits until a packet can be received, as [`Queue::wait_rx`].
+    /// Waits until a packet can be received, like [`Queue::wait_rx`].
     ///
     /// # Errors
     /// As [`Queue::wait_rx`].
@@ -212,7 +213,7 @@ impl Served {
         self.queue.wait_rx(wait, timeout)
     }
 
-    /// Checks the state of the source, as [`Queue::check`].
+    /// Checks the state of the source, like [`Queue::check`].
     ///
     /// # Errors
     /// As [`Queue::check`].
@@ -220,7 +221,7 @@ impl Served {
         self.queue.check()
     }
 
-    /// Lets nothing more in, as [`Queue::stop_rx`].
+    /// Stops receiving, like [`Queue::stop_rx`].
     ///
     /// # Errors
     /// The kernel refused.
@@ -228,7 +229,7 @@ impl Served {
         self.queue.stop_rx()
     }
 
-    /// The counters of the backend.
+    /// Returns the counters of the backend.
     ///
     /// # Errors
     /// The kernel refused.
@@ -236,7 +237,7 @@ impl Served {
         self.queue.stats()
     }
 
-    /// Packets that were dropped because they need more slots than the receive ring has.
+    /// Returns the number of packets dropped because they need more slots than the receive ring has.
     pub fn too_long(&self) -> u64 {
         self.rx.too_long
     }
@@ -248,11 +249,11 @@ impl Served {
         }
     }
 
-    /// Ends the queue: it takes no more packets from the host.
+    /// Ends the queue, which then takes no more packets from the host.
     fn end(&mut self, ring: &'static str, fault: ImageFault) -> Error {
         let error = self.corrupt(ring, &fault);
         self.ended = Some((ring, fault));
-        // Its packets fall to the host at the latest when it is dropped.
+        // If this fails, the host gets the packets once the queue is dropped.
         let _ = self.queue.stop_rx();
         error
     }

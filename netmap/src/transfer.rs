@@ -1,4 +1,4 @@
-//! Carries slots from a ring to its image and back.
+//! Moves slots from a ring to its image and back.
 //!
 //! ```text
 //!   the server's                        shared with the program
@@ -11,11 +11,11 @@
 //!                                                or the program ([`LentBuffers`])
 //! ```
 //!
-//! A transmit ring and its image move in step: a slot of the ring has no buffer while the program has the
-//! slot, and gets the one that the program gives back. So a buffer stays with its slot, as netmap's programs
-//! expect. A receive ring does not: its slot and the image's exchange buffers, and the ring gets its slot back
-//! at once. Bytes outside the pool (INDIRECT) are copied into as many buffers as they need, so that no
-//! program keeps a block of the kernel's.
+//! A transmit ring and its image move in step: while the program has a slot, the ring's slot has no buffer,
+//! and later gets the one that the program returns. So a buffer stays with its slot, as netmap programs
+//! expect. A receive ring's slot and the image's slot exchange buffers, and the ring gets its slot back at
+//! once. Bytes outside the pool (INDIRECT) are copied into as many buffers as they need, so that no program
+//! holds a block of the kernel.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::abi::{self, flags};
 use crate::image::{Image, ImageFault, RingArea};
 use crate::lent_buffers::LentBuffers;
 
-/// The image of a transmit ring: from the program to the ring.
+/// The image of a transmit ring: slots move from the program to the ring.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     image: Image,
@@ -36,7 +36,7 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Serves a transmit ring; all its room is handed out.
+    /// Creates the image of a transmit ring, and hands out all its room.
     pub(crate) fn new(
         ring: &mut RingMut<'_>,
         number: u32,
@@ -53,15 +53,15 @@ impl Outgoing {
         Ok(outgoing)
     }
 
-    /// Where the image begins, from the start of the region.
+    /// Returns the offset of the image in the region.
     pub(crate) fn offset(&self) -> usize {
         self.image.offset()
     }
 
-    /// Moves the slots that the program has given back to the ring; sync the ring then.
+    /// Moves the slots that the program has returned to the ring. Sync the ring afterwards.
     ///
     /// # Errors
-    /// An invalid slot. Nothing of this call is sent; the slots before it stay in the ring.
+    /// An invalid slot. Nothing is sent by this call; the slots before the invalid one stay in the ring.
     pub(crate) fn take_back(&mut self, ring: &mut RingMut<'_>) -> Result<(), ImageFault> {
         let (from, head) = (self.image.head, self.image.given_back()?);
         debug_assert_eq!(from, ring.head(), "ring and image go in step");
@@ -81,7 +81,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Hands out the room in the ring. Returns how many slots are new.
+    /// Hands out the room in the ring. Returns the number of new slots.
     pub(crate) fn hand_out(&mut self, ring: &mut RingMut<'_>) -> u32 {
         let mut n = 0;
         while self.image.tail != ring.tail() {
@@ -99,20 +99,20 @@ impl Outgoing {
     }
 }
 
-/// The image of a receive ring: from the ring to the program.
+/// The image of a receive ring: slots move from the ring to the program.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     image: Image,
     lent: Arc<LentBuffers>,
     pool: Arc<Pool>,
-    /// The buffer of each slot of the image that the program does not have.
+    /// The buffers of the image's slots that the program does not have.
     spare_buffers: Vec<u32>,
     /// Packets that need more slots than the image has.
     pub(crate) too_long: u64,
 }
 
 impl Incoming {
-    /// Serves a receive ring, with as many further buffers as the ring has slots.
+    /// Creates the image of a receive ring, with an additional buffer for each slot of the ring.
     pub(crate) fn new(
         ring: &RingMut<'_>,
         number: u32,
@@ -122,12 +122,12 @@ impl Incoming {
         let slots = ring.num_slots();
         let image = Image::new(area, slots, (number, false), 0)?;
         let pool = Arc::clone(area.pool());
-        // A direction that the queue does not have takes no buffer.
+        // A missing direction of the queue takes no buffers.
         let spare_buffers = if slots > 1 { pool.take(slots as usize)? } else { Vec::new() };
         Ok(Self { image, lent: Arc::clone(lent), pool, spare_buffers, too_long: 0 })
     }
 
-    /// Where the image begins, from the start of the region.
+    /// Returns the offset of the image in the region.
     pub(crate) fn offset(&self) -> usize {
         self.image.offset()
     }
@@ -145,7 +145,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Hands out the whole packets in the ring, as far as the image has room. Returns how many slots are new.
+    /// Hands out the whole packets in the ring, as far as the image has room. Returns the number of new
+    /// slots.
     pub(crate) fn hand_out(&mut self, ring: &mut RingMut<'_>) -> u32 {
         let before = self.image.out();
         while let Some((slots, needed)) = self.next_packet(ring) {
@@ -166,7 +167,7 @@ impl Incoming {
         self.image.out() - before
     }
 
-    /// The next packet's slots in the ring, and those that it needs in the image.
+    /// Returns the number of the next packet's slots in the ring, and the number that it needs in the image.
     fn next_packet(&self, ring: &RingMut<'_>) -> Option<(u32, u32)> {
         let (mut at, mut needed) = (ring.head(), 0);
         for n in 1..=ring.available() {
@@ -185,7 +186,7 @@ impl Incoming {
         !slot.is_indirect() && slot.buffer() != 0 && ring.uses_pool(&self.pool)
     }
 
-    /// Hands one slot of the ring over: by exchange, or copied.
+    /// Hands out one slot of the ring: by exchange of buffers, or by copy.
     fn hand_over(&mut self, ring: &mut RingMut<'_>, at: u32) {
         let slot = *ring.slot(at);
         if self.can_exchange(ring, &slot) {

@@ -1,9 +1,8 @@
-//! The bytes of packets, in the buffers that slots name.
+//! Access to packet bytes, in the buffers of slots.
 
 use crate::program::{Memory, Ring, field};
 
-/// Fields of a ring's header, as netmap's has them: how far behind it the buffers begin, and how many
-/// bytes each has.
+/// Offsets of fields in netmap's ring header: the distance to the buffers, and their size.
 pub const BUF_OFS: usize = 0;
 pub const NR_BUF_SIZE: usize = 12;
 
@@ -15,7 +14,7 @@ pub struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    /// Where a ring's header says that they are, whatever it says later.
+    /// Reads the position of the buffers from a ring's header; later changes of the header have no effect.
     pub fn of(memory: &'a Memory, ring: Ring<'_>) -> Self {
         let first = memory.read::<i64>(ring.at + BUF_OFS) + ring.at as i64;
         Self { memory, first, bytes: memory.read(ring.at + NR_BUF_SIZE) }
@@ -30,7 +29,7 @@ impl<'a> Buffers<'a> {
         self.memory.write(self.at(buffer) + at as usize, value);
     }
 
-    /// Reads a byte of what a slot holds.
+    /// Reads a byte of a slot's buffer.
     pub fn byte(&self, ring: Ring<'_>, index: u32, at: u32) -> u8 {
         let (buffer, ptr): (u32, u64) =
             (ring.slot(index, field::BUF), ring.slot(index, field::PTR));

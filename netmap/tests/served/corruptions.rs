@@ -12,7 +12,7 @@ pub struct Row {
     pub write: Box<dyn Fn(Ring<'_>)>,
     /// The error: slot, field, value.
     pub says: String,
-    /// It can be wrong only where the program does not have all slots that it can have.
+    /// The value is invalid only if the program does not have all slots.
     pub in_part: bool,
 }
 
@@ -20,24 +20,24 @@ fn row(sentence: &'static str, write: impl Fn(Ring<'_>) + 'static, says: impl In
     Row { sentence, write: Box::new(write), says: says.into(), in_part: false }
 }
 
-/// A cursor is wrong.
+/// Writes an invalid cursor.
 fn cursor(ring: Ring<'_>, field: usize, value: u32) {
     ring.set(field, value);
 }
 
-/// The first slot is wrong, and is given back with the one behind it.
+/// Writes an invalid field of the first slot, and returns it with the next one.
 fn slot<T: Copy>(ring: Ring<'_>, field: usize, value: T) {
     ring.set_slot(ring.head(), field, value);
     ring.give(2);
 }
 
-/// The first slot has `len` bytes of its buffer, from `ptr` on.
+/// Sets the first slot to `len` bytes of its buffer, from `ptr` on.
 fn extent(ring: Ring<'_>, ptr: u64, len: u16) {
     ring.set_slot(ring.head(), field::PTR, ptr);
     slot(ring, field::LEN, len);
 }
 
-/// One field of a slot has an invalid value.
+/// Creates a row: one field of a slot has an invalid value.
 fn value<T: Copy + Display + 'static>(
     sentence: &'static str,
     (name, field): (&str, usize),
@@ -142,7 +142,7 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// Fields that the server never reads: the program harms only itself.
+/// Writes fields that the server never reads: the program harms only itself.
 pub fn write_all_else(ring: Ring<'_>) {
     ring.set(BUF_OFS, i64::MIN);
     ring.set(field::NUM_SLOTS, u32::MAX);

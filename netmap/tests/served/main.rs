@@ -1,4 +1,4 @@
-//! Queues whose rings a program in another process has, and may write anything into.
+//! Tests of queues whose rings are shared with a program that may write anything into them.
 
 mod buffers;
 #[path = "../../../core/tests/child/limit.rs"]
@@ -17,7 +17,7 @@ use sluicegate_netmap::{Region, RegionConfig, Served};
 /// Buffers of a region.
 pub const BUFFERS: u32 = 4096;
 
-/// A program's region, and the queues of its port.
+/// Creates a program's region, and the queues of its port.
 pub fn served(name: &str, options: &OpenOptions) -> (Region, Vec<Served>) {
     let region = Region::new(RegionConfig { buffers: BUFFERS, ..RegionConfig::default() })
         .expect("a region");

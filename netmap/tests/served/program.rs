@@ -1,4 +1,4 @@
-//! A program that is served: it has mapped its region, and may write there what it likes.
+//! A served program, which has mapped its region and may write anything there.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use sluicegate_base::memory::Mmap;
 
-/// Where the fields lie, as netmap's header has them.
+/// Offsets of fields in netmap's header.
 pub mod field {
     pub const NUM_SLOTS: usize = 8;
     pub const HEAD: usize = 20;
@@ -23,7 +23,7 @@ pub mod field {
 /// The region, mapped.
 pub struct Memory(Mmap);
 
-/// One ring in it. It and its slots are known by where they begin.
+/// One ring in the memory, with the offset of its header and slots.
 #[derive(Clone, Copy)]
 pub struct Ring<'a> {
     memory: &'a Memory,
@@ -36,7 +36,7 @@ impl Memory {
         Self(Mmap::shared(fd, bytes).unwrap())
     }
 
-    /// A ring of as many slots as its header says, whatever it says later.
+    /// Creates a ring with the number of slots in its header; later changes of the header have no effect.
     pub fn ring(&self, at: usize) -> Ring<'_> {
         Ring { memory: self, at, num_slots: self.read(at + field::NUM_SLOTS) }
     }
@@ -49,13 +49,13 @@ impl Memory {
 
     pub fn write<T: Copy>(&self, at: usize, value: T) {
         assert!(at + size_of::<T>() <= self.0.bytes() && at.is_multiple_of(align_of::<T>()));
-        // SAFETY: within the mapping, aligned; who else looks there expects it to change.
+        // SAFETY: within the mapping, aligned; all other readers expect changes there.
         unsafe { self.0.at(at).cast::<T>().as_ptr().write_volatile(value) }
     }
 
     fn cursor(&self, at: usize) -> &AtomicU32 {
         assert!(at + 4 <= self.0.bytes() && at.is_multiple_of(4));
-        // SAFETY: within the mapping, aligned, and read and written in one go by all.
+        // SAFETY: within the mapping, aligned, and all accesses are atomic.
         unsafe { AtomicU32::from_ptr(self.0.at(at).cast().as_ptr()) }
     }
 }
@@ -74,7 +74,7 @@ impl Ring<'_> {
     }
 
     pub fn available(&self) -> u32 {
-        // A program that has put its head somewhere goes on from there, as far as it is a slot.
+        // After writing an invalid head the program continues from there, modulo the number of slots.
         (self.tail() % self.num_slots + self.num_slots - self.head() % self.num_slots)
             % self.num_slots
     }
@@ -97,7 +97,7 @@ impl Ring<'_> {
         self.memory.write(self.slot_at(index) + field, value);
     }
 
-    /// Gives the first `n` slots back.
+    /// Returns the first `n` slots.
     pub fn give(&self, n: u32) {
         let head = self.after(self.head(), n);
         self.set(field::CUR, head);
@@ -105,7 +105,7 @@ impl Ring<'_> {
     }
 }
 
-/// Moves all that has come to where it is sent, by exchanging buffers. How many slots.
+/// Moves all received slots to the transmit ring by exchanging buffers. Returns their number.
 pub fn echo(rx: Ring<'_>, tx: Ring<'_>) -> u32 {
     let n = rx.available().min(tx.available());
     for i in 0..n {

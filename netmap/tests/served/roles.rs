@@ -1,4 +1,4 @@
-//! The program's process: this test binary once more, with a role.
+//! The program's process: a copy of this test binary with a role.
 
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
@@ -11,10 +11,10 @@ use crate::corruptions::{rows, write_all_else};
 use crate::program::{Memory, Ring, echo, field};
 
 const ROLE: &str = "SLUICE_TEST_ROLE";
-/// A process with a role ends by itself after this time.
+/// A process with a role exits after this time.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// Starts a process that has a region, and two rings of it, to play a role there.
+/// Starts a process with a role, on a region and two of its rings.
 pub fn play(role: &str, region: &Region, served: &Served) -> Child {
     let (bytes, rx, tx) = (region.bytes(), served.rx_offset(), served.tx_offset());
     Command::new(std::env::current_exe().unwrap())
@@ -54,9 +54,9 @@ fn echo_on(rx: Ring<'_>, tx: Ring<'_>, packets: u32) {
     }
 }
 
-/// Writes into any slot at any time until it is killed, something and something else over it, for
-/// the server to see one, the other, or some of each. With an even seed only valid values, with an
-/// odd one whatever it likes.
+/// Writes into random slots until it is killed: each time a value, then another over it, so that the server
+/// may see one, the other, or a mix. With an even seed all values are valid, with an odd one any value is
+/// possible.
 fn scribble(buffers: &Buffers<'_>, rx: Ring<'_>, tx: Ring<'_>, seed: u64) {
     let (mut random, end) = (Random(seed), Instant::now() + LIMIT);
     let kinds = if seed.is_multiple_of(2) { 11 } else { 16 };
@@ -76,7 +76,7 @@ fn scribble(buffers: &Buffers<'_>, rx: Ring<'_>, tx: Ring<'_>, seed: u64) {
                 8 => flip(&mut random, |r| ring.set_slot(index, field::PTR, u64::from(r % 500))),
                 9 => flip(&mut random, |r| ring.set_slot(index, field::FLAGS, r as u16 & 0x21)),
                 10 => buffers.set_byte(2 + random.below(4000), 42 + random.below(1000), 7),
-                // What follows cannot be: it ends the queue, if the server sees it.
+                // An invalid value: it ends the queue if the server sees it.
                 11 => {
                     let buffer: u32 = ring.slot(index, field::BUF);
                     ring.set_slot(index, field::BUF, random.below(4100));
@@ -101,7 +101,7 @@ fn scribble(buffers: &Buffers<'_>, rx: Ring<'_>, tx: Ring<'_>, seed: u64) {
     }
 }
 
-/// Writes something, and something else at once.
+/// Writes a value, and another one at once.
 fn flip(random: &mut Random, write: impl Fn(u32)) {
     write(random.next() as u32);
     write(random.next() as u32);

@@ -1,4 +1,4 @@
-//! Over `null:`, which needs no privilege.
+//! Tests over `null:`, which needs no privilege.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn null() -> (Region, Vec<Served>) {
     served("null:/0-1?slots=64", &OpenOptions::default())
 }
 
-/// Has a program pass on what comes, by hand, and the server carry it: how many packets were sent.
+/// Plays a program that forwards all packets, and syncs the server. Returns the number of packets sent.
 fn pass(region: &Region, queue: &mut Served) -> u64 {
     let memory = Memory::map(region.fd(), region.bytes());
     let (rx, tx) = (memory.ring(queue.rx_offset()), memory.ring(queue.tx_offset()));
@@ -30,7 +30,7 @@ fn pass(region: &Region, queue: &mut Served) -> u64 {
     queue.stats().unwrap().sent - before
 }
 
-/// Has a program give 50 slots back that it does not get again.
+/// Plays a program that returns 50 slots permanently.
 fn give_some_for_good(region: &Region, queue: &mut Served) {
     queue.sync_rx().unwrap();
     queue.stop_rx().unwrap();
@@ -53,7 +53,7 @@ fn a_buffer_stays_with_its_slot_for_who_fills_it_once() {
     let memory = Memory::map(region.fd(), region.bytes());
     let tx = memory.ring(queues[0].tx_offset());
     let buffers = || (0..tx.num_slots).map(|i| tx.slot::<u32>(i, field::BUF)).collect::<Vec<_>>();
-    // The last slot is the server's, and has no buffer to see yet.
+    // The last slot belongs to the server, and has no visible buffer yet.
     tx.give(63);
     queues[0].sync_tx().unwrap();
     let before = buffers();
@@ -65,7 +65,7 @@ fn a_buffer_stays_with_its_slot_for_who_fills_it_once() {
     assert_eq!(buffers(), before);
 }
 
-/// A capture file with packets of these lengths.
+/// Makes a capture file with packets of these lengths.
 fn capture(lengths: &[u32]) -> tempfile::NamedTempFile {
     let path = tempfile::Builder::new().suffix(".pcap").tempfile().unwrap();
     let mut file: Vec<u8> = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 262_144, 1]
@@ -84,7 +84,7 @@ fn packet(bytes: u32) -> impl Iterator<Item = u8> {
     (0..bytes).map(move |i| (i * 7 + bytes) as u8)
 }
 
-/// The rings as seen by a program that gives slots back in the given turns.
+/// Returns the packets seen by a program that returns slots in these portions.
 fn seen(lengths: &[u32], slots: u32, turns: &[u32]) -> Vec<Vec<u8>> {
     let file = capture(lengths);
     let name = format!("pcap:{}?slots={slots}", file.path().display());
@@ -159,7 +159,7 @@ fn an_invalid_value_ends_its_queue_alone() {
             let (region, mut queues) = null();
             let (others, mut other) = null();
             if role == "corrupt-tx" && row.in_part {
-                continue; // `null:` hands out at once all that there is.
+                continue; // `null:` hands out all slots at once.
             }
             give_some_for_good(&region, &mut queues[0]);
             let status = child::end(play(&format!("{role} {number}"), &region, &queues[0])).status;
@@ -192,7 +192,7 @@ fn a_number_given_back_counts_once() {
     let tx = memory.ring(queues[0].tx_offset());
     tx.give(1);
     queues[0].sync_tx().unwrap();
-    // It is handed out again behind the others, and is not the program's to give before.
+    // The slot's buffer is handed out again after the others; before that the program must not return it.
     let taken: u32 = tx.slot(0, field::BUF);
     tx.give(1);
     queues[0].sync_tx().unwrap();
@@ -203,7 +203,7 @@ fn a_number_given_back_counts_once() {
     tx.give(2);
     let said = queues[0].sync_tx().unwrap_err().to_string();
     assert!(said.contains(&format!("slot 3: buf_idx is {mine}, which")), "{said}");
-    // The other queue of the region is not fooled with it, either.
+    // The region's other queue rejects it too.
     let tx = memory.ring(queues[1].tx_offset());
     tx.set_slot(0, field::BUF, mine);
     tx.give(1);
@@ -232,7 +232,7 @@ fn fields_that_the_server_ignores_are_harmless() {
 
 #[test]
 fn a_program_that_writes_while_the_server_reads_ends_its_queue_at_most() {
-    // A second program goes on all the while, and loses nothing.
+    // A second program continues meanwhile, and loses nothing.
     let (others, mut other) = null();
     let mut queue = other.remove(0);
     let count = 200_000;
@@ -250,7 +250,7 @@ fn a_program_that_writes_while_the_server_reads_ends_its_queue_at_most() {
     for seed in 1..=20 {
         let (region, mut queues) = null();
         let mut scribbler = play(&format!("scribble {seed}"), &region, &queues[0]);
-        // The first that writes what cannot be is waited for.
+        // The test waits for the first writer of invalid values.
         let time = if seed == 1 { Duration::from_secs(60) } else { Duration::from_millis(200) };
         let end = Instant::now() + time;
         let mut result = Ok(());

@@ -1,5 +1,5 @@
-//! Over a lab's interfaces: what a program does to its own ring is no matter to the other queue of
-//! its port, to another program, and to the host.
+//! Tests over a lab's interfaces: a program's changes of its own ring do not affect the other queue of its
+//! port, another program, or the host.
 
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
@@ -17,14 +17,14 @@ use crate::roles::play;
 use crate::scratch::lab_of;
 use crate::{BUFFERS, child, served};
 
-/// How long a test waits for what must come.
+/// The time that a test waits for expected packets.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Flows that are sent to the program, enough for both queues to have some.
+/// Flows sent to the program, enough for both queues to get some.
 const FLOWS: u16 = 40;
-/// Packets that the other program sends back.
+/// Packets that the other program returns.
 const ECHOED: u32 = 4000;
 
-/// UDP to everybody, which nobody answers.
+/// Makes a broadcast UDP frame, which no host answers.
 fn frame(from: u16, to: u16) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2([2, 0, 198, 18, 0, 1], [0xff; 6])
         .ipv4([198, 18, 0, 1], [198, 18, 0, 255], 64)
@@ -43,7 +43,7 @@ fn left(lab: &Lab, name: &str) -> Queue {
     Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0)
 }
 
-/// The program's region and its two queues.
+/// Creates the program's region and its two queues.
 fn program(lab: &Lab, name: &str) -> (Region, Vec<Served>) {
     served(name, &options(lab, "right", Use::Both))
 }
@@ -78,7 +78,7 @@ impl Others {
         let counted = std::thread::spawn(move || {
             let (mut sent, mut back, end) = (0, 0, Instant::now() + PATIENCE);
             while back < ECHOED && Instant::now() < end {
-                // Few enough at a time for all rings on the way.
+                // Each portion fits all rings on the path.
                 if sent == back {
                     while sent < back + 40 {
                         let bytes = frame(sent as u16, 9001);
@@ -97,7 +97,7 @@ impl Others {
         Self { pings, program, server, counted }
     }
 
-    /// All that was sent to the other program has come back, and all pings were answered.
+    /// Asserts that all packets to the other program came back, and that all pings were answered.
     fn assert_whole(self) {
         assert_eq!(self.counted.join().unwrap(), ECHOED);
         assert_eq!(self.server.join().unwrap(), ECHOED.into());
@@ -108,8 +108,8 @@ impl Others {
     }
 }
 
-/// Sends one packet of each flow, and syncs the queues until all have come: how many each then
-/// has. Where the first one was ended, until those of the second have, and no more.
+/// Sends one packet of each flow, and syncs the queues until all have arrived. Returns the number in each
+/// queue. If the first queue has ended, waits only for those of the second.
 fn offer(
     wire: &mut Queue,
     queues: &mut [Served],
@@ -124,7 +124,7 @@ fn offer(
     wire.sync_tx().unwrap();
     let end = Instant::now() + PATIENCE;
     loop {
-        // The first one may have been ended.
+        // The first queue may have ended.
         let _ = queues[0].sync_rx();
         queues[1].sync_rx().unwrap();
         let [first, second] = available(queues, memory);
@@ -137,7 +137,7 @@ fn offer(
     }
 }
 
-/// Nothing more comes to the second queue for a while that is long beside the way to it.
+/// Returns true if the second queue receives nothing for a time much longer than the path's delay.
 fn quiet(queues: &mut [Served], memory: &Memory) -> bool {
     let before = available(queues, memory);
     let end = Instant::now() + Duration::from_millis(50);
@@ -151,7 +151,7 @@ fn available(queues: &[Served], memory: &Memory) -> [u32; 2] {
     [0, 1].map(|i| memory.ring(queues[i].rx_offset()).available())
 }
 
-/// Has the program give back pieces of a packet that never ends: slots that it does not get again.
+/// Plays a program that returns parts of a packet that never ends: slots that it does not get again.
 fn give_pieces(queue: &mut Served, tx: Ring<'_>) {
     for _ in 0..10 {
         tx.set_slot(tx.head(), field::LEN, 20u16);
@@ -182,7 +182,7 @@ fn every_corruption_ends_its_queue(name: &str) {
             let said = error.expect_err(row.sentence).to_string();
             assert!(said.contains(&row.says), "{name}: {}: {said}", row.sentence);
             assert!(said.contains("right0, queue 0"), "{said}");
-            // The flows of the other queue are still its own.
+            // The other queue still has the same flows.
             let [_, again] = offer(&mut wire, &mut queues, &memory, Some(second));
             assert_eq!(again, second, "{name}: {}", row.sentence);
             drop(queues);
@@ -229,7 +229,7 @@ fn a_program_that_writes_while_the_server_reads() {
         let (rx, tx) = (memory.ring(second.rx_offset()), memory.ring(second.tx_offset()));
         let mut queues = [queues.remove(0), second];
         let mut scribbler = play(&format!("scribble {seed}"), &region, &queues[0]);
-        // The first that writes what cannot be is waited for.
+        // The test waits for the first writer of invalid values.
         let time = if seed == 1 { PATIENCE } else { Duration::from_millis(500) };
         let end = Instant::now() + time;
         let mut result = Ok(());
@@ -240,7 +240,7 @@ fn a_program_that_writes_while_the_server_reads() {
             }
             wire.sync_tx().unwrap();
             result = queues[0].sync_rx().and_then(|_| queues[0].sync_tx()).map(|_| ());
-            // The second queue has an honest program.
+            // The second queue has a correct program.
             queues[1].sync_rx().unwrap();
             echo(rx, tx);
             queues[1].sync_tx().unwrap();
