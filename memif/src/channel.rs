@@ -1,7 +1,7 @@
-//! The control socket, a file or an abstract name (`@name`): messages, each with one file at most, and
-//! none waited for without a limit.
+//! The control socket, a file or an abstract name (`@name`). It carries messages, each with at most one file.
+//! Every wait for a message has a limit.
 //!
-//! It is a socket of packets (SOCK_SEQPACKET): a message arrives whole or not at all.
+//! It is a SOCK_SEQPACKET socket, so a message arrives whole or not at all.
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -22,23 +22,23 @@ use nix::sys::socket::{
 use super::message::{MESSAGE_BYTES, Message, ProtocolError};
 use sluicegate_base::socket_file::SocketFile;
 
-/// Most files that the kernel hands over with one message (SCM_MAX_FD, include/net/scm.h).
+/// Maximum of files that the kernel passes with one message (SCM_MAX_FD, include/net/scm.h).
 const MAX_FILES: usize = 253;
 
-/// Why a channel ended.
+/// The reason why a channel ended.
 #[derive(Debug)]
 pub enum ChannelEnd {
     /// The peer closed it, or was killed.
     Closed,
-    /// The peer said so, and why.
+    /// The peer disconnected, with this reason.
     Told(String),
-    /// The peer said what it must not.
+    /// The peer sent an invalid message.
     ProtocolError(ProtocolError),
-    /// Nothing came in time.
+    /// No message arrived in time.
     Late,
-    /// We are to end.
+    /// This process requested the end.
     Stopped,
-    /// The system has no room, memory or files for it.
+    /// The system has too few resources: room, memory or files.
     System(Errno),
 }
 
@@ -55,24 +55,25 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Over a connected socket that does not block.
+    /// Creates a channel over a connected, non-blocking socket.
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self { socket }
     }
 
-    /// Over a socket that accept(2) has just returned.
+    /// Creates a channel over a socket that accept(2) has just returned.
     pub(super) fn accepted(fd: i32) -> Self {
-        // SAFETY: the kernel has just made the descriptor for this process, and the caller, which
-        // has it from accept(2), hands it on and keeps none: it is owned here alone.
+        // SAFETY: accept(2) has just made the descriptor for this process, and the caller passes it on and
+        // keeps no copy. So it is owned only here.
         Self { socket: unsafe { OwnedFd::from_raw_fd(fd) } }
     }
 
-    /// The process at the other end when the socket was connected.
+    /// Returns the process at the other end when the socket was connected.
     pub fn peer_process(&self) -> Option<i32> {
         getsockopt(&self.socket, sockopt::PeerCredentials).ok().map(|peer| peer.pid())
     }
 
-    /// Sends a message, with a file or without. A peer that does not read has room for several.
+    /// Sends a message, with or without a file. The socket buffers several messages for a peer that does not
+    /// read.
     pub(super) fn send(
         &self,
         message: &Message,
@@ -96,13 +97,13 @@ impl Channel {
         }
     }
 
-    /// Tells the peer why the connection ends. Errors are ignored, because it ends anyway.
+    /// Sends the peer the reason for the end. Errors are ignored, because the connection ends in any case.
     pub fn disconnect(&self, reason: &str) {
         let _ = self.send(&Message::Disconnect { code: 0, reason: reason.into() }, None);
     }
 
-    /// Waits for a message until `end`, or until `wake` is readable. The other end's DISCONNECT is no
-    /// message but the end.
+    /// Waits for a message until `end`, or until `wake` is readable. A DISCONNECT of the peer is returned as
+    /// the end, not as a message.
     pub(super) fn receive(
         &self,
         wake: BorrowedFd<'_>,
@@ -126,7 +127,7 @@ impl Channel {
         }
     }
 
-    /// Reads the end of the conversation, when no other message can arrive.
+    /// Reads the reason for the end, when no other message can arrive.
     pub fn hear_end(&self) -> ChannelEnd {
         match self.take() {
             Ok((Message::Disconnect { reason, .. }, _)) => ChannelEnd::Told(reason),
@@ -137,7 +138,7 @@ impl Channel {
 
     fn take(&self) -> Result<(Message, Option<OwnedFd>), ChannelEnd> {
         let mut bytes = [0; MESSAGE_BYTES];
-        // Room for all that a message can carry, so that all are closed that should not be there.
+        // Room for all files that a message can carry, so that unexpected ones are closed.
         let mut space = cmsg_space!([i32; MAX_FILES]);
         let mut pieces = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
@@ -150,7 +151,7 @@ impl Channel {
         let (length, flags) = (received.bytes, received.flags);
         let mut files = files_in(&space);
         if flags.contains(MsgFlags::MSG_CTRUNC) {
-            // Some more than these: this process has as many as it may.
+            // The kernel dropped some files, because this process has reached its limit of descriptors.
             return Err(ChannelEnd::System(Errno::EMFILE));
         }
         if length == 0 {
@@ -168,16 +169,15 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // A child between fork and exec has the socket, too, and the peer must not wait for it.
+        // A child between fork and exec also has the socket, and the peer must not wait for that child.
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
     }
 }
 
-/// The files that came with a message, which are in the one control message that there can be: no
-/// option asks for another. nix shows none where some were left out (MSG_CTRUNC), and so would leave
-/// the others open.
+/// Returns the files of a message. They are in its only control message, because no socket option requests
+/// another. nix returns none if the kernel dropped some (MSG_CTRUNC), and would leak the others.
 fn files_in(space: &[u8]) -> Vec<OwnedFd> {
-    // The header: bytes with the header, a level, a type. All zeros where nothing came.
+    // The header: length including itself, level, type. All zeros if no file came.
     const LEVEL_AT: usize = offset_of!(libc::cmsghdr, cmsg_level);
     const FILES_AT: usize = size_of::<libc::cmsghdr>();
     let rights = [libc::SOL_SOCKET.to_ne_bytes(), libc::SCM_RIGHTS.to_ne_bytes()];
@@ -187,8 +187,8 @@ fn files_in(space: &[u8]) -> Vec<OwnedFd> {
     };
     let numbers = space.get(FILES_AT..bytes).unwrap_or_default();
     let files = numbers.as_chunks().0.iter().map(|number| {
-        // SAFETY: the kernel has just made the descriptor for this process and told nobody else of
-        // it, so that it is owned here.
+        // SAFETY: the kernel has just made the descriptor for this process, and only this function knows it.
+        // So it is owned here.
         unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(*number)) }
     });
     files.collect()
@@ -200,7 +200,7 @@ impl AsFd for Channel {
     }
 }
 
-/// Which of several files can be read from, within a time.
+/// Waits until one of several files is readable, with a timeout. Returns which ones are.
 pub fn wait<const N: usize>(
     files: [BorrowedFd<'_>; N],
     timeout: Duration,
@@ -215,7 +215,7 @@ pub fn wait<const N: usize>(
     Ok(polled.map(|file| file.any().unwrap_or(false)))
 }
 
-/// Most connections that wait to be accepted.
+/// Maximum of connections that wait to be accepted.
 const WAITING: i32 = 16;
 
 /// A control socket's address.
@@ -223,20 +223,20 @@ const WAITING: i32 = 16;
 pub enum Address {
     /// A file.
     File(PathBuf),
-    /// A name without a file; it goes with its owner. Of the network namespace.
+    /// An abstract name in the network namespace, without a file. It is freed with its owner.
     Abstract(String),
 }
 
-/// A socket that clients connect to. Its file is removed with it.
+/// A listening socket. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Listener {
-    /// Removes the file.
+    /// Removes the file on drop.
     file: Option<SocketFile>,
     socket: OwnedFd,
 }
 
 impl Address {
-    /// `@name` or a file's path.
+    /// Parses `@name` or a file's path.
     pub fn of(name: &str) -> Self {
         match name.strip_prefix('@') {
             Some(name) => Self::Abstract(name.to_owned()),
@@ -251,15 +251,15 @@ impl Address {
         }
     }
 
-    /// Connects to the process that listens there.
+    /// Connects to the process that listens at the address.
     pub fn connect(&self) -> Result<Channel, Errno> {
         let socket = new_socket()?;
         connect(socket.as_raw_fd(), &self.unix()?)?;
         Ok(Channel::new(socket))
     }
 
-    /// Listens there. A stale file is replaced; EADDRINUSE means that a process listens at the file or is
-    /// about to, or that the file is no socket.
+    /// Listens at the address. A stale file is replaced. EADDRINUSE means that a process listens at the file
+    /// or is about to, or that the file is not a socket.
     pub fn listen(&self) -> Result<Listener, Errno> {
         let socket = new_socket()?;
         let file = match self {
@@ -285,12 +285,12 @@ impl Address {
 }
 
 impl Listener {
-    /// The next client, if one has come.
+    /// Accepts the next client, if there is one.
     pub fn accept(&self) -> Result<Option<Channel>, Errno> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         match accept4(self.socket.as_raw_fd(), flags) {
             Ok(fd) => Ok(Some(Channel::accepted(fd))),
-            // One that left again is none.
+            // A client that has already disconnected is ignored.
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(None),
             Err(error) => Err(error),
         }
@@ -299,9 +299,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // First, since nobody replaces the file as long as we listen.
+        // The file is removed first, because no process replaces it while this socket listens.
         self.file = None;
-        // A child between fork and exec has the socket, too, and no client must connect to it.
+        // A child between fork and exec also has the socket, and no client must connect to that child.
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
     }
 }
@@ -359,12 +359,12 @@ mod tests {
         assert!(address.connect().is_ok(), "it was replaced");
     }
 
-    /// A name without a file that no other run of the tests has.
+    /// Returns an abstract name that no other test run uses.
     fn own_name(name: &str) -> String {
         format!("@sluice-test-{}-{name}", std::process::id())
     }
 
-    /// Listens as soon as no child of another test, just forked, has the last listener's socket.
+    /// Listens once no forked child of another test holds the previous listener's socket.
     fn listen_again(address: &Address) -> Listener {
         let end = Instant::now() + Duration::from_secs(60);
         loop {

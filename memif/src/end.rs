@@ -1,5 +1,4 @@
-//! One end of a ring: which entries it has, where their buffers are, and how the other end learns that
-//! it has handed over.
+//! One end of a ring: its entries, their buffers, and the notification of the other end.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -11,7 +10,7 @@ use sluicegate_base::memory::{prefetch, prefetch_to_write};
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{AtomicU16, Ordering};
 
-/// The buffers of this many entries are prefetched at a time, before their turn: the peer had them last.
+/// The number of entries whose buffers are prefetched together, because the peer's CPU used them last.
 pub(super) const BATCH: u32 = 8;
 
 /// One end of a ring in either direction.
@@ -20,40 +19,40 @@ pub struct RingEnd {
     memory: RingMemory,
     notifier: Notifier,
     cursor: Cursor<AtomicU16>,
-    /// At a client, which owns the memory: an entry always has the same buffer, wherever the peer says it
-    /// lies. A server finds buffers where the client says they are.
+    /// The client's buffers; `None` at a server. The client owns the memory, and an entry always has the same
+    /// buffer, whatever its descriptor contains. A server uses the positions in the client's descriptors.
     own: Option<OwnBuffers>,
-    /// By place: whether a packet that was sent ends there.
+    /// For each place in the ring: true if a sent packet ends there.
     ends: Vec<bool>,
 }
 
-/// The buffers of a client's ring, one behind the other in its region.
+/// The consecutive buffers of a client's ring in its region.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnBuffers {
-    /// Where the first begins.
+    /// The offset of the first buffer.
     pub at: u32,
-    /// Bytes in each.
+    /// The size of a buffer.
     pub bytes: u32,
 }
 
-/// An entry's buffer: room for a packet, or a piece of one.
+/// An entry's buffer: room for a packet, or a packet or a piece of one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Buffer {
-    /// Where `descriptor.length` bytes lie in a region; None if they lie in none.
+    /// The address of `descriptor.length` bytes in a region; `None` if they are in no region.
     pub start: Option<NonNull<u8>>,
     pub descriptor: Descriptor,
 }
 
 impl RingEnd {
-    /// The client's end of a new ring.
+    /// Creates the client's end of a new ring.
     pub(super) fn of_client(memory: RingMemory, notifier: Notifier, own: OwnBuffers) -> Self {
         let cursor = Cursor::producing(memory.entries(), 0);
         Self::new(memory, notifier, cursor, Some(own))
     }
 
-    /// The server's end of a ring that a client has made.
+    /// Creates the server's end of a client's ring.
     pub(super) fn of_server(memory: RingMemory, notifier: Notifier) -> Self {
-        // Relaxed: our own index, which nobody else stores.
+        // Relaxed: only this side stores its index.
         let start = memory.tail().load(Ordering::Relaxed).into();
         let cursor = Cursor::consuming(memory.entries(), start);
         Self::new(memory, notifier, cursor, None)
@@ -69,13 +68,14 @@ impl RingEnd {
         Self { memory, notifier, cursor, own, ends }
     }
 
-    /// Entries of the ring.
+    /// Returns the number of entries of the ring.
     #[inline]
     pub(super) fn entries(&self) -> u32 {
         self.memory.entries()
     }
 
-    /// How many of `wanted` entries are this end's; looks only where fewer are known.
+    /// Returns how many of `wanted` entries belong to this end. Reads the other side's index only if fewer
+    /// are known.
     #[inline]
     pub fn look(&mut self, wanted: u32) -> u32 {
         // The client stores the head, the server the tail.
@@ -83,10 +83,10 @@ impl RingEnd {
         self.cursor.look(other, wanted)
     }
 
-    /// Looks for up to `wanted` entries to use, and checks the other side's index.
+    /// Returns the number of usable entries, up to `wanted`, and checks the other side's index.
     ///
     /// # Errors
-    /// The other side's index made no sense.
+    /// The other side's index is invalid.
     #[inline]
     pub(super) fn claim(&mut self, wanted: u32) -> Result<u32, ProtocolError> {
         let claimed = self.look(wanted);
@@ -97,13 +97,13 @@ impl RingEnd {
         Err(ProtocolError(format!("a ring's {index} is out of range")))
     }
 
-    /// The place in the ring of this end's entry `i`.
+    /// Returns the place in the ring of this end's entry `i`.
     #[inline]
     fn place(&self, i: u32) -> usize {
         self.memory.place(self.cursor.index(i))
     }
 
-    /// The whole buffer of entry `i`, at a client.
+    /// Returns the whole buffer of entry `i`, at a client.
     #[inline]
     fn own_buffer(&self, i: u32) -> Option<Descriptor> {
         let OwnBuffers { at, bytes: length } = self.own?;
@@ -111,14 +111,14 @@ impl RingEnd {
         Some(Descriptor { flags: 0, region: 0, length, offset, metadata: 0 })
     }
 
-    /// The room in this end's entry `i`. The descriptor is read once.
+    /// Returns the room in this end's entry `i`. Reads the descriptor once.
     #[inline]
     pub(super) fn room(&self, i: u32) -> Buffer {
         let own = self.own_buffer(i);
         self.locate(own.unwrap_or_else(|| self.memory.read(self.cursor.index(i))))
     }
 
-    /// The piece of a packet in this end's entry `i`. The descriptor is read once.
+    /// Returns the piece of a packet in this end's entry `i`. Reads the descriptor once.
     #[inline]
     fn piece(&self, i: u32) -> Buffer {
         let descriptor = self.memory.read(self.cursor.index(i));
@@ -138,19 +138,20 @@ impl RingEnd {
         Buffer { start: self.memory.locate(region, offset, length), descriptor }
     }
 
-    /// The room in the entries from `first` on, up to `end`, [`BATCH`] of them at most; prefetched.
+    /// Returns the room in the entries from `first` to `end`, at most [`BATCH`] of them, and prefetches it.
     #[inline]
     pub(super) fn rooms(&self, first: u32, end: u32) -> [Buffer; BATCH as usize] {
         batch(first, end, |i| self.room(i), prefetch_to_write)
     }
 
-    /// The pieces in the entries from `first` on, up to `end`, [`BATCH`] of them at most; prefetched.
+    /// Returns the pieces in the entries from `first` to `end`, at most [`BATCH`] of them, and prefetches
+    /// them.
     #[inline]
     pub(super) fn pieces(&self, first: u32, end: u32) -> [Buffer; BATCH as usize] {
         batch(first, end, |i| self.piece(i), prefetch)
     }
 
-    /// The breach of a peer that describes bytes which lie nowhere.
+    /// Returns the protocol error for a descriptor of bytes outside all regions.
     #[cold]
     pub(super) fn misplaced(&self, descriptor: Descriptor) -> ProtocolError {
         let Descriptor { region, length, offset, .. } = descriptor;
@@ -162,8 +163,8 @@ impl RingEnd {
         })
     }
 
-    /// Marks the buffer of this end's entry `i` as filled with bytes of a packet, which ends there or goes
-    /// on in the next.
+    /// Marks the buffer of this end's entry `i` as filled with bytes of a packet, which ends there or
+    /// continues in the next entry.
     #[inline]
     pub(super) fn fill(&mut self, i: u32, room: Descriptor, bytes: usize, ends: bool) {
         let flags = if ends { 0 } else { NEXT };
@@ -173,7 +174,7 @@ impl RingEnd {
         self.ends[place] = ends;
     }
 
-    /// Marks the buffer of this end's entry `i` as empty. A server leaves that to the client.
+    /// Marks the buffer of this end's entry `i` as empty, at a client. A server leaves this to the client.
     #[inline]
     pub(super) fn empty(&mut self, i: u32) {
         if let Some(own) = self.own_buffer(i) {
@@ -181,7 +182,7 @@ impl RingEnd {
         }
     }
 
-    /// Hands a client's empty buffers to the server, for the first time.
+    /// Passes a client's empty buffers to the server for the first time.
     pub(super) fn offer(&mut self) {
         if self.own.is_some() {
             (0..self.entries()).for_each(|i| self.empty(i));
@@ -189,7 +190,7 @@ impl RingEnd {
         }
     }
 
-    /// Hands over this end's first `n` entries.
+    /// Passes this end's first `n` entries to the other end.
     #[inline]
     pub(super) fn hand_over(&mut self, n: u32) {
         if n > 0 {
@@ -198,7 +199,8 @@ impl RingEnd {
         }
     }
 
-    /// Hands over this end's first `n` entries, which hold packets, and wakes a receiver that sleeps.
+    /// Passes this end's first `n` entries, which hold packets, to the other end, and wakes a sleeping
+    /// receiver.
     #[inline]
     pub(super) fn publish(&mut self, n: u32) {
         if n > 0 {
@@ -207,32 +209,32 @@ impl RingEnd {
         }
     }
 
-    /// Packets that were sent in entries that the other end still holds. It may have taken the packets:
-    /// a client hands entries back with the next empty buffers.
+    /// Returns the number of packets in entries that the other end still holds. It may have taken these
+    /// packets already, because a client returns entries only with the next empty buffers.
     pub fn in_flight(&mut self) -> u64 {
         let others = self.entries() - self.look(u32::MAX);
         let ends = |back: &u32| self.ends[self.place(back.wrapping_neg())];
         (1..=others).filter(ends).count() as u64
     }
 
-    /// From now on senders wake who waits for what comes here. It may sleep only if it finds nothing
-    /// after this.
+    /// Enables notifications: senders wake this end's receiver. The receiver may sleep only if the ring is
+    /// still empty after this call.
     pub fn enable(&self) {
         self.notifier.enable(&self.memory);
     }
 
-    /// Ends a wait: turns notifications off and clears the event.
+    /// Ends a wait: disables notifications and clears the event.
     pub fn disable(&self) {
         self.notifier.disable(&self.memory);
     }
 
-    /// True if the event would wake a sleeper now.
+    /// True if the event is set, so that it would wake a sleeper now.
     pub fn rings(&self) -> bool {
         self.notifier.rings()
     }
 }
 
-/// The buffers of the entries from `first` on, up to `end`; their first lines are prefetched.
+/// Returns the buffers of the entries from `first` to `end`, and prefetches their first cache lines.
 #[inline]
 fn batch(
     first: u32,
@@ -250,7 +252,7 @@ fn batch(
     buffers
 }
 
-/// Readable where who waits for what comes here is woken.
+/// The event file: readable when this end's receiver is woken.
 impl AsFd for RingEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.notifier.as_fd()

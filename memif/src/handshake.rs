@@ -1,4 +1,4 @@
-//! The handshake: from a connected socket to rings.
+//! The handshake, which turns a connected socket into rings.
 //!
 //! ```text
 //!   server                     client
@@ -23,7 +23,7 @@ use super::ring::{MAX_REGIONS, Regions};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::PAGE_BYTES;
 
-/// Bounds the whole handshake: the other end may be busy, but not forever.
+/// The limit of the whole handshake, for a busy peer.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The mode in which packets are Ethernet frames.
 const ETHERNET: u8 = 0;
@@ -33,27 +33,27 @@ const ETHERNET: u8 = 0;
 pub struct Settings {
     /// The interface's number on the socket.
     pub id: u32,
-    /// The secret that both ends know; zeros if none is required.
+    /// The shared secret; zeros if none is required.
     pub secret: [u8; SECRET_BYTES],
-    /// Most rings in each direction.
+    /// Maximum of rings in each direction.
     pub queues: u16,
-    /// Most entries of a ring, as a power of two.
+    /// Maximum of entries of a ring, as a power of two.
     pub log2_entries: u8,
-    /// Bytes of each buffer of a client.
+    /// The size of a client's buffers.
     pub buffer_bytes: u32,
-    /// Takes memory from the peer that it could make smaller.
+    /// Accepts memory that the peer can shrink.
     pub trusts: bool,
 }
 
 impl Settings {
-    /// The most bytes that a client's region has.
+    /// Returns the maximum size of a client's region.
     pub fn max_region_bytes(&self) -> u64 {
         let Self { queues, log2_entries, buffer_bytes, .. } = *self;
         Layout { rings: 2 * u32::from(queues), log2_entries, buffer_bytes }.bytes()
     }
 }
 
-/// A client's region: its rings, one behind the other, and then the buffers of each.
+/// The layout of a client's region: all rings, then the buffers of each.
 struct Layout {
     rings: u32,
     log2_entries: u8,
@@ -61,12 +61,12 @@ struct Layout {
 }
 
 impl Layout {
-    /// Where a ring begins.
+    /// Returns the offset of a ring.
     fn ring_at(&self, ring: u32) -> u64 {
         u64::from(ring) * u64::from(ring_bytes(self.log2_entries))
     }
 
-    /// Where the buffers of a ring begin.
+    /// Returns the offset of a ring's buffers.
     fn buffers_at(&self, ring: u32) -> u64 {
         let first = self.ring_at(self.rings).next_multiple_of(PAGE_BYTES as u64);
         first + (u64::from(ring) << self.log2_entries) * u64::from(self.buffer_bytes)
@@ -80,27 +80,27 @@ impl Layout {
 /// The rings of one queue; the peer may have fewer.
 #[derive(Debug, Default)]
 pub struct Pair {
-    /// To receive from.
+    /// The ring to receive from.
     pub rx: Option<RingEnd>,
-    /// To send to.
+    /// The ring to send to.
     pub tx: Option<RingEnd>,
 }
 
 /// An established connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// The peer's name for itself and for its interface.
+    /// The peer's names of its program and its interface.
     pub peer: String,
-    /// For each queue.
+    /// The rings of each queue.
     pub pairs: Vec<Pair>,
 }
 
-/// This program's name.
+/// Returns this program's name.
 fn own_name() -> String {
     format!("sluice {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The name of this end's interface; the process ID makes it unique.
+/// Returns the name of this end's interface; the process ID makes it unique.
 fn own_interface() -> String {
     format!("sluice/{}", std::process::id())
 }
@@ -122,7 +122,7 @@ fn failed(error: Error) -> ChannelEnd {
     ProtocolError(error.to_string()).into()
 }
 
-/// The messages of one handshake, all within its time.
+/// The messages of one handshake, within its time limit.
 struct Talk<'a> {
     channel: &'a Channel,
     wake: BorrowedFd<'a>,
@@ -142,7 +142,7 @@ impl<'a> Talk<'a> {
         self.channel.receive(self.wake, self.end)
     }
 
-    /// Says something that has to be acknowledged.
+    /// Sends a message and waits for its acknowledgement.
     fn tell(&self, message: &Message, file: Option<BorrowedFd<'_>>) -> Result<(), ChannelEnd> {
         self.channel.send(message, file)?;
         match self.hear()? {
@@ -151,7 +151,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Runs a handshake, and tells the peer where it did something wrong.
+    /// Runs a handshake, and reports a protocol error to the peer.
     fn run<T>(&self, talk: impl FnOnce(&Self) -> Result<T, ChannelEnd>) -> Result<T, ChannelEnd> {
         talk(self).inspect_err(|ended| match ended {
             ChannelEnd::ProtocolError(breach) => self.channel.disconnect(&breach.0),
@@ -161,7 +161,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// The client's part: gives its memory, the rings and their buffers.
+/// Runs the client's part: creates the memory with rings and buffers, and sends it to the server.
 ///
 /// # Errors
 /// The peer closed the connection, refused it, or broke the protocol; or memory ran out.
@@ -199,7 +199,7 @@ pub fn as_client(
         let mut pairs: Vec<Pair> = (0..settings.queues).map(|_| Pair::default()).collect();
         let rings = (0..to_server).map(|i| (true, i)).chain((0..to_client).map(|i| (false, i)));
         for (number, (to_server, index)) in rings.enumerate() {
-            // Within 32 bits: the port checked the size of the whole region.
+            // It fits 32 bits, because the port has checked the size of the whole region.
             let offset = layout.ring_at(number as u32) as u32;
             let at = layout.buffers_at(number as u32) as u32;
             let notifier = Notifier::new().map_err(failed)?;
@@ -232,10 +232,10 @@ fn check_hello(hello: &Hello) -> Result<(), ProtocolError> {
     Ok(())
 }
 
-/// The server's part: takes the client's memory and rings.
+/// Runs the server's part: receives the client's memory and rings.
 ///
 /// # Errors
-/// As of [`as_client`].
+/// The errors of [`as_client`].
 pub fn as_server(
     channel: &Channel,
     settings: &Settings,
@@ -319,7 +319,7 @@ fn check_init(init: &Init, settings: &Settings) -> Result<(), ProtocolError> {
     }
 }
 
-/// Compares all of both, so that the time it takes tells nothing.
+/// Compares all bytes, so that the duration reveals nothing about the secret.
 fn is_same(one: &[u8; SECRET_BYTES], other: &[u8; SECRET_BYTES]) -> bool {
     one.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }

@@ -17,16 +17,16 @@
 //! | --- | --- |
 //! | `message` | the messages of the control socket, as bytes |
 //! | `channel` | the control socket: its address, messages and descriptors over it |
-//! | `handshake` | from a connected socket to rings, in both roles |
+//! | `handshake` | the setup of rings over a connected socket, in both roles |
 //! | `ring` | shared regions, and a ring's memory in them: two indices, descriptors |
 //! | `notifier` | wakes the receiver of a ring |
 //! | `end` | one end of a ring: its entries and their buffers |
 //! | `transfer` | copies packets into shared buffers, and out of them |
 //!
-//! The peer is another program, and may be wrong or hostile. Each of its values is read once, checked,
-//! and only then used; an invalid one is a [`ProtocolError`], which ends the connection and nothing else.
-//! Packets are copied between shared memory and our own by raw pointers: no Rust reference leads into
-//! memory that the peer can write, and the peer cannot change a packet that was received.
+//! The peer is another program, and may be wrong or hostile. Each of its values is read once, checked, and
+//! only then used. An invalid one is a [`ProtocolError`], which ends only the connection. Packets are copied
+//! between shared and private memory by raw pointers. So no Rust reference points into memory that the peer
+//! can write, and the peer cannot change a received packet.
 //!
 //! Source: VPP src/plugins/memif/memif.h, DPDK drivers/net/memif/memif.h. Linux 3.17.
 #![warn(unreachable_pub)]

@@ -1,25 +1,25 @@
-//! The messages of the control socket: 128 bytes each, a type, then what belongs to it, packed.
+//! The messages of the control socket: 128 bytes each, with a type and its packed fields.
 //!
-//! Integers are in the host's order, as both ends are one host's. What a peer says is a name or a
-//! reason that people read: characters that could steer a terminal are taken out.
+//! Integers are in host byte order, because both ends are on one host. A peer's names and reasons are shown
+//! to the user, so control characters are removed.
 
 use std::fmt;
 
-/// Bytes of every message.
+/// The size of every message.
 pub const MESSAGE_BYTES: usize = 128;
-/// Bytes of a name.
+/// The size of a name.
 const NAME_BYTES: usize = 32;
-/// Bytes of a secret.
+/// The size of a secret.
 pub(super) const SECRET_BYTES: usize = 24;
-/// Bytes of a reason.
+/// The size of a reason.
 const REASON_BYTES: usize = 96;
 
-/// The version spoken here: 2.0.
+/// The supported version: 2.0.
 pub(super) const VERSION: u16 = 2 << 8;
 /// The flag of a ring from client to server.
 const TO_SERVER: u16 = 1;
 
-/// A peer's breach of the protocol, as reported to the peer and the user.
+/// A protocol error of the peer, reported to the peer and the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolError(pub String);
 
@@ -29,33 +29,33 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// A message. `C` marks those of the client, `S` those of the server.
+/// A message. `C` means that the client sends it, `S` the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// S: the last message was taken.
+    /// S: the last message was accepted.
     Ack,
-    /// S: what the server can do; the first message.
+    /// S: the server's abilities; the first message.
     Hello(Hello),
-    /// C: which interface is wanted.
+    /// C: the requested interface.
     Init(Init),
     /// C: a memory region; its file accompanies the message.
     AddRegion {
-        /// The region's number: they are counted up.
+        /// The region's number; regions are numbered consecutively.
         index: u16,
         /// Bytes.
         bytes: u64,
     },
-    /// C: a ring, with the event file that wakes who receives from it.
+    /// C: a ring, with the event file that wakes its receiver.
     AddRing(AddRing),
-    /// C: all is said; the interface has this name.
+    /// C: the setup is complete; the interface has this name.
     Connect(String),
     /// S: packets may flow; the interface has this name.
     Connected(String),
-    /// C, S: the end, and why.
+    /// C, S: the end of the connection.
     Disconnect {
-        /// A number that says nothing more.
+        /// A number without further meaning.
         code: u32,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -65,26 +65,26 @@ pub enum Message {
 pub struct Hello {
     /// The program's name.
     pub name: String,
-    /// The oldest and the newest version it speaks.
+    /// The oldest and the newest supported version.
     pub versions: (u16, u16),
-    /// The highest number a region can have.
+    /// The highest number of a region.
     pub last_region: u16,
-    /// The highest number a ring to the client can have, and one to the server.
+    /// The highest numbers of rings to the client, and to the server.
     pub last_rings: (u16, u16),
-    /// Most entries of a ring, as a power of two.
+    /// Maximum of entries of a ring, as a power of two.
     pub most_log2_entries: u8,
 }
 
-/// Which interface a client wants.
+/// The interface that a client requests.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Init {
-    /// The version it speaks.
+    /// The client's version.
     pub version: u16,
     /// The interface's number on this socket.
     pub id: u32,
     /// The kind of packets: 0 is Ethernet.
     pub mode: u8,
-    /// The secret that both ends know, padded with zeros.
+    /// The shared secret, padded with zeros.
     pub secret: [u8; SECRET_BYTES],
     /// The program's name.
     pub name: String,
@@ -92,34 +92,34 @@ pub struct Init {
 
 impl fmt::Debug for Init {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A secret is not for logs.
+        // Omits the secret from logs.
         let Self { version, id, mode, name, .. } = self;
         write!(f, "Init {{ version: {version:#x}, id: {id}, mode: {mode}, name: {name:?}, .. }}")
     }
 }
 
-/// Where a ring lies.
+/// The position of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddRing {
-    /// From client to server.
+    /// True for a ring from client to server.
     pub to_server: bool,
-    /// Its number in its direction: they are counted up.
+    /// Its number in its direction; rings are numbered consecutively.
     pub index: u16,
-    /// The region it lies in.
+    /// Its region.
     pub region: u16,
-    /// Where it begins there.
+    /// Its offset in the region.
     pub offset: u32,
-    /// Entries, as a power of two.
+    /// The number of entries, as a power of two.
     pub log2_entries: u8,
-    /// Bytes of a private header in each packet: none are known here.
+    /// The size of a private header in each packet; only 0 is supported.
     pub private_header: u16,
 }
 
 impl Message {
-    /// The message in these bytes.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// No type of message that there is.
+    /// The type of the message is unknown.
     pub fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Result<Self, ProtocolError> {
         let at = Fields(bytes);
         Ok(match at.u16(0) {
@@ -154,7 +154,7 @@ impl Message {
         })
     }
 
-    /// Its bytes. Text that is too long is cut.
+    /// Encodes the message. Text that is too long is cut.
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let mut bytes = [0; MESSAGE_BYTES];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -198,7 +198,7 @@ impl Message {
         bytes
     }
 
-    /// The message's name, for errors.
+    /// Returns the message's name, for errors.
     pub fn what(&self) -> &'static str {
         self.number_and_name().1
     }
@@ -217,7 +217,7 @@ impl Message {
     }
 }
 
-/// The fields of a message; all places are constants within it.
+/// Access to the fields of a message; all offsets are constants within it.
 struct Fields<'a>(&'a [u8; MESSAGE_BYTES]);
 
 impl Fields<'_> {
@@ -233,7 +233,7 @@ impl Fields<'_> {
         u32::from_ne_bytes(self.array(at))
     }
 
-    /// Text that ends at a zero byte, or after `most` bytes.
+    /// Reads text that ends at a zero byte, or after `most` bytes.
     fn text(&self, at: usize, most: usize) -> String {
         let field = &self.0[at..at + most];
         let bytes = field.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -242,7 +242,7 @@ impl Fields<'_> {
     }
 }
 
-/// As much of a text as fits in a field with a zero byte behind it.
+/// Cuts a text to fit a field with a final zero byte.
 fn cut(text: &str, bytes: usize) -> &[u8] {
     &text.as_bytes()[..text.floor_char_boundary(bytes - 1)]
 }
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Against memif.h: type u16, then packed.
+    /// Compares with memif.h: type u16, then packed fields.
     #[test]
     fn fields_lie_where_others_look_for_them() {
         let all = every_kind();
@@ -328,7 +328,7 @@ mod tests {
             bytes[1] = 0;
             bytes[0] %= 10;
             match Message::decode(&bytes) {
-                // What was understood means the same when it is said again.
+                // A decoded message encodes to the same meaning.
                 Ok(message) => {
                     let again = Message::decode(&message.encode());
                     prop_assert_eq!(again.map(|message| message.what()), Ok(message.what()));

@@ -5,12 +5,11 @@
 //!   store index                    clear MASK_INT
 //!   fence                          fence
 //!   load MASK_INT                  load index
-//!   not masked: write event        nothing there: sleep
+//!   not masked: write event        ring empty: sleep
 //! ```
 //!
-//! Both fences are sequentially consistent, so that at least one of the two sees what the other has
-//! stored: no sleeper is forgotten. Other programs have no fence there (DPDK's eth_memif_tx), so a
-//! sleeper looks again by itself after a while.
+//! Both fences are sequentially consistent, so at least one side sees the other's store, and no wake-up is
+//! lost. Other programs have no fence there (DPDK's eth_memif_tx), so a sleeper also polls after a while.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -30,14 +29,14 @@ use sluicegate_base::ring::{Ordering, fence};
 pub(crate) struct Notifier(OwnedFd);
 
 impl Notifier {
-    /// A new one.
+    /// Creates an eventfd.
     pub(super) fn new() -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let event = EventFd::from_value_and_flags(0, flags);
         event.map(|event| Self(event.into())).map_err(|e| Error::system("create", "an event", e))
     }
 
-    /// Takes a peer's file, if it is an eventfd: a write to any other could block.
+    /// Takes a peer's file. It must be an eventfd, because a write to another file could block.
     pub(super) fn of_peer(file: OwnedFd) -> Result<Self, ProtocolError> {
         let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         let is_event =
@@ -49,7 +48,7 @@ impl Notifier {
         }
     }
 
-    /// Wakes the receiver, if it sleeps. After the index was stored.
+    /// Wakes the receiver, if it sleeps. Call it after storing the index.
     #[inline]
     pub(super) fn ring(&self, ring: &RingMemory) {
         // Pairs with the fence in `enable`.
@@ -61,43 +60,44 @@ impl Notifier {
 
     #[cold]
     fn wake(&self) {
-        // A peer may have undone O_NONBLOCK; one that is full wakes already. The kernel has no write
-        // to an event that never waits (eventfd_write, fs/eventfd.c): a peer that makes it block and
-        // fills it between these two calls has us wait for it.
+        // A peer may have cleared O_NONBLOCK, so this polls first; a full event already wakes the receiver.
+        // The kernel has no write to an event that never waits (eventfd_write, fs/eventfd.c). So a peer that
+        // clears O_NONBLOCK and fills the event between these two calls makes this process wait.
         let mut file = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
         if poll(&mut file, PollTimeout::ZERO) == Ok(1) {
             let _ = write(&self.0, &1u64.to_ne_bytes());
         }
     }
 
-    /// From now on senders wake the receiver. It may sleep only if it finds nothing after this.
+    /// Makes senders wake the receiver. The receiver may sleep only if the ring is still empty after this
+    /// call.
     pub(crate) fn enable(&self, ring: &RingMemory) {
         ring.ask_for_wakeup(true);
         // Pairs with the fence in `ring`.
         fence(Ordering::SeqCst);
     }
 
-    /// The receiver is awake, and forgets what woke it.
+    /// Notes that the receiver is awake, and clears the event.
     pub(crate) fn disable(&self, ring: &RingMemory) {
         ring.ask_for_wakeup(false);
         forget(self.0.as_fd());
     }
 
-    /// True if the event would wake a sleeper now. After [`disable`](Self::disable): the peer rang again,
-    /// or the event is a semaphore (EFD_SEMAPHORE), which a read decrements by one.
+    /// True if the event is set. After [`disable`](Self::disable) this means that the peer has set it again,
+    /// or that it is a semaphore (EFD_SEMAPHORE), which a read decrements by one.
     pub(crate) fn rings(&self) -> bool {
         let mut file = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         poll(&mut file, PollTimeout::ZERO) == Ok(1)
     }
 }
 
-/// Empties an event file. Never waits for it, though the peer has the file, too, and may have undone
-/// O_NONBLOCK: eventfd_read (fs/eventfd.c, Linux 5.8) heeds the flag of the call as well.
+/// Clears an event file. Never waits, although the peer also has the file and may have cleared O_NONBLOCK,
+/// because eventfd_read (fs/eventfd.c, Linux 5.8) also checks the call's own flag.
 fn forget(event: BorrowedFd<'_>) {
     let mut count = [0u8; 8];
     let buffer = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
-    // SAFETY: `buffer` is one buffer of 8 bytes, which outlives the call. -1 for the offset reads as
-    // read(2) does. Nothing there, or what is no event any more, leaves the bytes as they are.
+    // SAFETY: `buffer` is one buffer of 8 bytes, which outlives the call. -1 for the offset reads as read(2)
+    // does. If the event is not set, or the file is not an event any more, the bytes stay unchanged.
     let _ = unsafe { libc::preadv2(event.as_raw_fd(), &buffer, 1, -1, libc::RWF_NOWAIT) };
 }
 
@@ -107,7 +107,7 @@ impl AsFd for Notifier {
     }
 }
 
-/// The handshake of flag and index, interleaved. Run as the cursors' (`ring/cursor.rs`).
+/// Interleavings of flag and index. Run like the tests of cursors (`ring/cursor.rs`).
 #[cfg(all(test, loom))]
 mod loom_tests {
     use loom::sync::Arc;

@@ -1,5 +1,5 @@
-//! Memory that both ends share, and the rings in it. The client gives regions, as files. A ring is
-//! a header of two cache lines and the descriptors behind it.
+//! Shared memory and its rings. The client supplies regions, as files. A ring is a header of two cache lines,
+//! followed by the descriptors.
 //!
 //! ```text
 //!   0    cookie  flags  head        64   tail        128   desc  desc  desc  …   2ⁿ of 16 bytes
@@ -9,8 +9,8 @@
 //!             the receiver's  the client's  the server's
 //! ```
 //!
-//! Head and tail count up and wrap at 2¹⁶; the client stores head, the server tail. Descriptors in
-//! [tail, head) are the server's, the others the client's.
+//! Head and tail count up and wrap at 2¹⁶; the client stores head, the server tail. Descriptors in [tail,
+//! head) belong to the server, the others to the client.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,20 +26,20 @@ use sluicegate_base::error::Result;
 use sluicegate_base::memory::Mmap;
 use sluicegate_base::ring::{AtomicU16, Ordering};
 
-/// Most regions of a client: DPDK has one for each part of its heap.
+/// Maximum of regions of a client: DPDK has one for each part of its heap.
 pub(super) const MAX_REGIONS: u16 = 256;
-/// Most bytes in all regions of a client.
+/// Maximum total size of a client's regions.
 const MAX_BYTES: u64 = 1 << 40;
 
-/// A region, as one end maps it.
+/// A region, mapped by one end.
 #[derive(Debug)]
 pub(super) struct Region {
     map: Mmap,
-    /// As many as the peer said, maybe fewer than are mapped.
+    /// The size that the peer has sent; the mapping may be larger.
     bytes: u64,
 }
 
-/// All regions of a client: one where the client is ours.
+/// All regions of a client; exactly one if this end is the client.
 #[derive(Debug, Default)]
 pub(super) struct Regions(Vec<Region>);
 
@@ -56,7 +56,7 @@ impl Region {
             if !SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK) {
                 return Err(breach("not sealed against shrinking (F_SEAL_SHRINK)"));
             }
-            // Huge pages can run out later, which kills, too.
+            // Huge pages can run out later, which also kills the process.
             if !fstatfs(&file).is_ok_and(|it| it.filesystem_type() == TMPFS_MAGIC) {
                 return Err(breach("not ordinary memory (memfd)"));
             }
@@ -70,17 +70,17 @@ impl Region {
         Ok(Self { map, bytes })
     }
 
-    /// Where bytes begin; None if they do not lie in it.
+    /// Returns the address of bytes; `None` if they are not entirely in the region.
     #[inline]
     fn locate(&self, offset: u32, bytes: u32) -> Option<NonNull<u8>> {
         let end = u64::from(offset) + u64::from(bytes);
-        // Nothing at the very end has no address of its own.
+        // An empty range at the very end has no address.
         (end <= self.bytes && u64::from(offset) < self.bytes).then(|| self.map.at(offset as usize))
     }
 }
 
 impl Regions {
-    /// A client's: one region of new memory, and the file to share it by.
+    /// Creates a client's single region of new memory. Returns also the file that shares it.
     pub(super) fn own(bytes: usize) -> Result<(OwnedFd, Self)> {
         let (file, map) = Mmap::memfd(c"sluice-memif", bytes, false)?;
         let bytes = map.bytes() as u64;
@@ -106,7 +106,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Where bytes of a region begin; None if there are none such.
+    /// Returns the address of bytes in a region; `None` if they do not exist.
     #[inline]
     pub(super) fn locate(&self, region: u16, offset: u32, bytes: u32) -> Option<NonNull<u8>> {
         self.0.get(usize::from(region))?.locate(offset, bytes)
@@ -115,7 +115,7 @@ impl Regions {
 
 /// The first word of a ring's header.
 const COOKIE: u32 = 0x3e3_1f20;
-/// The receiver does not want to be woken.
+/// Flag: the receiver requests no wake-up.
 const MASK_INT: u16 = 1;
 
 const FLAGS_AT: usize = 4;
@@ -123,44 +123,44 @@ const HEAD_AT: usize = 6;
 const TAIL_AT: usize = 64;
 const DESCRIPTORS_AT: usize = 128;
 const DESCRIPTOR_BYTES: usize = 16;
-/// A packet goes on in the next descriptor.
+/// Flag: the packet continues in the next descriptor.
 pub(super) const NEXT: u16 = 1;
-/// As many entries, as a power of two, leave indices of 16 bits unambiguous.
+/// Maximum of entries, as a power of two: more would make 16-bit indices ambiguous.
 pub(super) const MAX_LOG2_ENTRIES: u8 = 14;
 
-/// Where a packet lies, or a part of one, or room for one.
+/// The position of a packet, of a part of one, or of room for one.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Descriptor {
     /// See [`NEXT`].
     pub flags: u16,
     pub region: u16,
-    /// Bytes of the packet, or of room.
+    /// Bytes of the packet or the room.
     pub length: u32,
-    /// From the start of the region.
+    /// The offset in the region.
     pub offset: u32,
     pub metadata: u32,
 }
 
-/// A ring's memory, as one end has it.
+/// A ring's memory, accessed by one end.
 #[derive(Debug)]
 pub(crate) struct RingMemory {
-    /// The memory of the ring and of its buffers, which this keeps mapped.
+    /// The memory of the ring and of its buffers; this keeps it mapped.
     regions: Arc<Regions>,
     base: NonNull<u8>,
     mask: u32,
 }
 
-// SAFETY: the address leads into memory that `regions` keeps mapped and that belongs to no thread.
+// SAFETY: the address points into memory that `regions` keeps mapped and that belongs to no thread.
 unsafe impl Send for RingMemory {}
 
-/// Bytes of a ring.
+/// Returns the size of a ring in bytes.
 pub(super) fn ring_bytes(log2_entries: u8) -> u32 {
     (DESCRIPTORS_AT + (DESCRIPTOR_BYTES << log2_entries)) as u32
 }
 
 impl RingMemory {
-    /// Creates an empty ring in the region of our own.
+    /// Creates an empty ring in this client's region.
     pub(super) fn create(regions: &Arc<Regions>, offset: u32, log2_entries: u8) -> Self {
         let start = regions.locate(0, offset, ring_bytes(log2_entries));
         let start = start.expect("a ring lies in the region that was made for it");
@@ -172,7 +172,7 @@ impl RingMemory {
         ring
     }
 
-    /// The ring that a peer says lies in one of its regions.
+    /// Opens a peer's ring, at a position that the peer has sent.
     pub(super) fn of_peer(
         regions: &Arc<Regions>,
         region: u16,
@@ -202,7 +202,7 @@ impl RingMemory {
         Self { regions: Arc::clone(regions), base, mask: (1 << log2_entries) - 1 }
     }
 
-    /// Where bytes of a region begin; None if there are none such.
+    /// Returns the address of bytes in a region; `None` if they do not exist.
     #[inline]
     pub(super) fn locate(&self, region: u16, offset: u32, bytes: u32) -> Option<NonNull<u8>> {
         self.regions.locate(region, offset, bytes)
@@ -215,13 +215,13 @@ impl RingMemory {
         unsafe { self.base.add(at).cast().as_ref() }
     }
 
-    /// The client's index.
+    /// Returns the client's index.
     #[inline]
     pub(super) fn head(&self) -> &AtomicU16 {
         self.index(HEAD_AT)
     }
 
-    /// The server's index.
+    /// Returns the server's index.
     #[inline]
     pub(super) fn tail(&self) -> &AtomicU16 {
         self.index(TAIL_AT)
@@ -232,26 +232,26 @@ impl RingMemory {
         self.index(FLAGS_AT)
     }
 
-    /// The receiver says whether it wants to be woken. Relaxed: what orders it is its fence
-    /// (see [`notifier`](super::notifier)).
+    /// Requests a wake-up of the receiver, or none. Relaxed: the receiver's fence orders it (see
+    /// [`notifier`](super::notifier)).
     #[inline]
     pub(super) fn ask_for_wakeup(&self, wanted: bool) {
         self.flags().store(if wanted { 0 } else { MASK_INT }, Ordering::Relaxed);
     }
 
-    /// True if the receiver wants to be woken. Relaxed: as above.
+    /// True if the receiver requests a wake-up. Relaxed: as above.
     #[inline]
     pub(super) fn wants_wakeup(&self) -> bool {
         self.flags().load(Ordering::Relaxed) & MASK_INT == 0
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     #[inline]
     pub(super) fn entries(&self) -> u32 {
         self.mask + 1
     }
 
-    /// The place of an index's entry in the ring.
+    /// Returns the place of an index's entry in the ring.
     #[inline]
     pub(super) fn place(&self, index: u32) -> usize {
         (index & self.mask) as usize
@@ -260,18 +260,18 @@ impl RingMemory {
     #[inline]
     fn words(&self, index: u32) -> NonNull<u64> {
         let at = DESCRIPTORS_AT + self.place(index) * DESCRIPTOR_BYTES;
-        // SAFETY: masked, the entry lies in the ring, and so in the mapping; its place is a multiple
-        // of 8 from the base, which is one.
+        // SAFETY: the masked entry is in the ring, and so in the mapping; its offset is a multiple of 8, like
+        // the base.
         unsafe { self.base.add(at).cast() }
     }
 
-    /// Reads a descriptor, once: what the peer writes there afterwards makes no difference.
+    /// Reads a descriptor once, so that later writes of the peer have no effect.
     #[inline]
     pub(super) fn read(&self, index: u32) -> Descriptor {
         let at = self.words(index);
-        // SAFETY: both words of the entry lie in the mapping (`words`). Volatile: a peer that
-        // writes to an entry of ours causes wrong numbers and nothing worse. A descriptor is integers
-        // without padding, for which any bytes are a value.
+        // SAFETY: both words of the entry lie in the mapping (`words`). Volatile: a peer that writes to an
+        // entry of this end causes wrong numbers and nothing worse. A descriptor is integers without padding,
+        // for which any bytes are a value.
         unsafe { std::mem::transmute([at.read_volatile(), at.add(1).read_volatile()]) }
     }
 
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    /// Against memif.h: memif_ring_t and memif_desc_t.
+    /// Compares with memif.h: memif_ring_t and memif_desc_t.
     #[test]
     fn a_ring_lies_in_memory_as_others_have_it() {
         let (file, regions) = Regions::own(ring_bytes(3) as usize).unwrap();

@@ -1,5 +1,5 @@
-//! Copies packets from a transmit ring's slots into shared buffers, and from shared buffers into the
-//! slots of a receive ring. The program sees only the copies, which the peer cannot reach.
+//! Copies packets from a transmit ring's slots into shared buffers, and from shared buffers into the slots of
+//! a receive ring. The program gets only the copies, which the peer cannot access.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -15,14 +15,14 @@ use sluicegate_base::ring::{Meta, Packet, Ring, TimestampSource, now_ns};
 pub struct SendCounts {
     /// Slots, including those of packets that were too long.
     pub slots: u32,
-    /// Packets handed to the peer.
+    /// Packets passed to the peer.
     pub packets: u32,
-    /// Packets with more pieces than the whole ring has entries for.
+    /// Packets that need more entries than the whole ring has.
     pub too_long: u32,
 }
 
 impl RingEnd {
-    /// Copies whole packets from slot `first` on into this end's entries, as many as there is room for.
+    /// Copies whole packets from slot `first` on into this end's entries, as far as there is room.
     #[inline]
     pub fn send(&mut self, ring: &Ring, first: u32) -> Result<SendCounts, ProtocolError> {
         let mut sent = SendCounts::default();
@@ -41,7 +41,7 @@ impl RingEnd {
             let Some(packet) = ring.pending_tx(ring.after(first, sent.slots)).next() else { break };
             let pieces = self.copy_in_pieces(&packet, used, room)?;
             if pieces == 0 {
-                // The buffers may be smaller than slots, and a packet take more of them.
+                // The buffers may be smaller than slots, so that a packet takes more of them.
                 let all = self.claim(u32::MAX)?;
                 if all > room {
                     room = all;
@@ -62,8 +62,8 @@ impl RingEnd {
         Ok(sent)
     }
 
-    /// Copies the packets in `slots` slots from `at` on into as many `entries`, up to a packet that lies
-    /// in several slots or is longer than the next buffer. Returns how many they were.
+    /// Copies the packets in `slots` slots from `at` on into as many `entries`. Stops at a packet that takes
+    /// several slots or is longer than the next buffer. Returns the number copied.
     #[inline]
     fn copy_whole(&mut self, ring: &Ring, mut at: u32, slots: u32, entries: Range<u32>) -> u32 {
         let end = entries.end.min(entries.start.saturating_add(slots));
@@ -79,8 +79,8 @@ impl RingEnd {
                 if ring.slot(at).continues() {
                     return entry - entries.start;
                 }
-                // SAFETY: the program has given the slot, one of `slots`, to be sent; nobody writes its
-                // bytes while the ring is borrowed.
+                // SAFETY: the program has submitted the slot, one of `slots`; nobody writes its bytes while
+                // the ring is borrowed.
                 let packet = unsafe { ring.bytes_unchecked(at) };
                 let fits = packet.len() <= room.descriptor.length as usize;
                 let Some(start) = room.start.filter(|_| fits) else {
@@ -97,8 +97,8 @@ impl RingEnd {
         entry - entries.start
     }
 
-    /// Copies a packet into the buffers of the entries from `used` on, whatever pieces there are at both
-    /// ends. Returns how many it took; 0 if there are too few.
+    /// Copies a packet of several pieces into the buffers of the entries from `used` on. Returns the number
+    /// of entries used; 0 if there are too few.
     #[inline(never)]
     fn copy_in_pieces(
         &mut self,
@@ -145,16 +145,16 @@ impl RingEnd {
 pub struct RxEnd {
     /// This end of the ring.
     pub end: RingEnd,
-    /// Slots behind the receive ring's tail that hold the beginning of a packet.
+    /// Slots after the receive ring's tail that hold the beginning of a packet.
     partial: u32,
 }
 
 /// Counts of one call to receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Pieces that were taken from the peer.
+    /// Pieces taken from the peer.
     pub pieces: u32,
-    /// Slots that are handed to the program.
+    /// Slots passed to the program.
     pub slots: u32,
     /// Packets in them.
     pub packets: u32,
@@ -167,11 +167,11 @@ impl RxEnd {
         Self { end, partial: 0 }
     }
 
-    /// Receives up to `max` pieces of packets, as many as the ring has room for. A piece that is longer
-    /// than a slot's buffer goes on in the next slots.
+    /// Receives up to `max` pieces of packets, as far as the ring has room. A piece longer than a slot's
+    /// buffer continues in the next slots.
     ///
     /// # Errors
-    /// The first piece is invalid. An invalid one behind it is left to the next call.
+    /// The first piece is invalid. A later invalid piece is left to the next call.
     #[inline]
     pub fn receive(&mut self, ring: &mut Ring, max: u32) -> Result<Received, ProtocolError> {
         let room = ring.room();
@@ -208,10 +208,10 @@ impl RxEnd {
         Ok(received)
     }
 
-    /// Where a piece lies, and how many slots it takes.
+    /// Returns the address of a piece, and the number of slots that it takes.
     ///
     /// # Errors
-    /// The piece lies nowhere, or its packet takes more slots than the ring can hold.
+    /// The piece is in no region, or its packet takes more slots than the ring has.
     #[inline]
     fn check(&self, ring: &Ring, piece: &Buffer) -> Result<(NonNull<u8>, u32), ProtocolError> {
         let Descriptor { flags, length, .. } = piece.descriptor;
@@ -219,7 +219,7 @@ impl RxEnd {
             return Err(self.end.misplaced(piece.descriptor));
         };
         let slots = match slot_bytes(ring) {
-            // Nearly all: without a division.
+            // The usual case, without a division.
             bytes if length <= bytes => 1,
             bytes => length.div_ceil(bytes),
         };
@@ -229,8 +229,8 @@ impl RxEnd {
         }
     }
 
-    /// Copies a piece into the slots behind those that are filled: `whole` slots of whole packets, and
-    /// the beginning of this one. There is room.
+    /// Copies a piece into the slots after the filled ones: `whole` slots of whole packets, and the beginning
+    /// of this packet. The caller has checked the room.
     #[inline]
     fn copy(&self, ring: &mut Ring, whole: u32, piece: (NonNull<u8>, Descriptor), now_ns: u64) {
         let (start, Descriptor { flags, length, .. }) = piece;
@@ -249,12 +249,12 @@ impl RxEnd {
             let bytes = (length - copied).min(slot_bytes(ring));
             let ends = copied + bytes == length;
             ring.fill(at, bytes as u16, !ends || flags & NEXT != 0, meta);
-            // SAFETY: the slot is behind the tail, so it and its buffer are the backend's; `fill` has
-            // checked that it has a buffer of at least `bytes` bytes.
+            // SAFETY: the slot is not between head and tail, so it and its buffer are the backend's; `fill`
+            // has checked that it has a buffer of at least `bytes` bytes.
             let buffer = unsafe { ring.buffer_unchecked(at) }.as_mut_ptr();
             // SAFETY: `length` bytes from `start` on lie in a region that is mapped, `copied` and `bytes`
-            // together are no more, and the buffer, of a pool of our own, is other memory. The peer may
-            // store there meanwhile: no reference is made, and any bytes are a packet.
+            // together are no more, and the buffer, of a private pool, is other memory. The peer may write
+            // the source meanwhile: no reference is made, and any bytes are valid.
             unsafe {
                 let from = start.as_ptr().add(copied as usize);
                 from.copy_to_nonoverlapping(buffer, bytes as usize);
@@ -269,7 +269,7 @@ impl RxEnd {
     }
 }
 
-/// The most bytes of a packet that a slot holds.
+/// Returns the maximum bytes of a packet in a slot.
 #[inline]
 fn slot_bytes(ring: &Ring) -> u32 {
     ring.buffer_bytes().min(u16::MAX.into())
