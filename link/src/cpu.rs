@@ -1,8 +1,8 @@
 //! The network work of each CPU, from `/proc`.
 //!
-//! Sources: proc(5), and for `softnet_stat` net/core/net-procfs.c. Newer kernels write the CPU's
-//! number there, as the 13th word; without it the lines are those of the CPUs in use, in order.
-//! The counts are the whole machine's, whatever the namespace.
+//! Sources: proc(5), and for `softnet_stat` net/core/net-procfs.c. Newer kernels write the CPU's number there
+//! as the 13th word; without it, the lines are those of the online CPUs, in order. The counts are those of
+//! the whole machine in every namespace.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,9 +20,9 @@ use sluicegate_base::error::{Error, Result};
 pub struct CpuCounters {
     /// Its number.
     pub cpu: u32,
-    /// Time in all, in ticks (1/100 s nearly everywhere).
+    /// Total time, in ticks (usually 1/100 s).
     pub total_ticks: u64,
-    /// Time spent doing nothing, or waiting for a disk.
+    /// Idle time, including waits for a disk.
     pub idle_ticks: u64,
     /// Time spent in softirqs, where the kernel handles packets.
     pub softirq_ticks: u64,
@@ -34,7 +34,7 @@ pub struct CpuCounters {
     pub processed: u64,
     /// Packets dropped because the CPU's backlog was full (`net.core.netdev_max_backlog`).
     pub dropped: u64,
-    /// Times a receive softirq ran out of budget with packets left (`net.core.netdev_budget`).
+    /// Times that a receive softirq ran out of budget with packets left (`net.core.netdev_budget`).
     pub time_squeeze: u64,
 }
 
@@ -65,8 +65,8 @@ fn parse(stat: &str, softirqs: &str, softnet: &str) -> Vec<CpuCounters> {
     cpus.into_values().collect()
 }
 
-/// A line such as "cpu0 user nice system idle iowait irq softirq steal guest guest_nice"; the
-/// guests' times are part of the first two.
+/// Parses a line such as "cpu0 user nice system idle iowait irq softirq steal guest guest_nice"; the first
+/// two include the guests' times.
 fn parse_times(line: &str) -> Option<CpuCounters> {
     let mut words = line.split_ascii_whitespace();
     let cpu = words.next()?.strip_prefix("cpu")?.parse().ok()?;
@@ -81,7 +81,7 @@ fn parse_times(line: &str) -> Option<CpuCounters> {
     })
 }
 
-/// A table: CPUs across, kinds of softirq down.
+/// Parses a table with a column for each CPU and a row for each kind of softirq.
 fn parse_softirqs(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
     let mut lines = text.lines();
     let numbers: Vec<Option<u32>> = lines
@@ -108,7 +108,7 @@ fn parse_softirqs(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
     }
 }
 
-/// Lines of hexadecimal words, 32 bits each.
+/// Parses lines of hexadecimal words, 32 bits each.
 fn parse_softnet(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
     let order: Vec<u32> = cpus.keys().copied().collect();
     for (line, in_order) in text.lines().zip(order.iter().map(Some).chain(std::iter::repeat(None)))
@@ -132,7 +132,7 @@ fn parse_softnet(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
     }
 }
 
-/// A thread's two clocks when it began: the one that goes on, and the one that goes while it runs.
+/// A measurement of a thread's CPU usage: its wall clock and its CPU clock at the beginning.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadCpuUsage {
     wall: Duration,
@@ -140,32 +140,32 @@ pub struct ThreadCpuUsage {
 }
 
 impl ThreadCpuUsage {
-    /// Of this thread, from now on.
+    /// Begins to measure this thread.
     pub fn begin() -> Self {
-        // The clock that goes on is read first here and last in `share`: so its span has the other's
-        // in it, and no share is more than the whole.
+        // The wall clock is read first here and last in `share`. So its span includes the CPU clock's, and no
+        // share exceeds 1.
         let wall = time(ClockId::CLOCK_MONOTONIC);
         Self { wall, on_cpu: time(ClockId::CLOCK_THREAD_CPUTIME_ID) }
     }
 
-    /// The share until now, from 0 to 1. The same thread asks.
+    /// Returns the share until now, from 0 to 1. Call it in the same thread.
     pub fn share(&self) -> f64 {
         let on_cpu = time(ClockId::CLOCK_THREAD_CPUTIME_ID).saturating_sub(self.on_cpu);
         let wall = time(ClockId::CLOCK_MONOTONIC).saturating_sub(self.wall);
-        // What is left is the two clocks' own difference in speed, of parts of a million.
+        // The clocks may still differ in speed by parts per million.
         (on_cpu.as_secs_f64() / wall.as_secs_f64().max(1e-9)).min(1.0)
     }
 }
 
 fn time(clock: ClockId) -> Duration {
-    // These two clocks are always there.
+    // These two clocks always exist.
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Pins this thread to one CPU.
 ///
 /// # Errors
-/// There is no such CPU, or a cpuset keeps it from this process.
+/// The CPU does not exist, or a cpuset excludes it.
 pub fn pin_thread(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     match set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)) {
@@ -182,7 +182,7 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
     }
 }
 
-/// Checks that a thread may run on a CPU, by pinning one that exits at once.
+/// Checks that a thread may run on a CPU: pins a thread that exits at once.
 ///
 /// # Errors
 /// As [`pin_thread`], or no thread can be started.
@@ -194,10 +194,11 @@ pub fn may_pin(cpu: usize) -> Result<()> {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// How many CPUs there can be, those that are not plugged in included: numbers of CPUs are below.
+/// Returns the number of possible CPUs, including those that are not plugged in. All CPU numbers are below
+/// it.
 ///
 /// # Errors
-/// The system does not say.
+/// The system does not report it.
 pub fn possible_cpus() -> Result<usize> {
     libbpf_rs::num_possible_cpus().map_err(|error| {
         Error::system("look up the CPUs of", "this host", std::io::Error::other(error))
@@ -209,27 +210,27 @@ pub fn possible_cpus() -> Result<usize> {
 pub struct Allowed(CpuSet);
 
 impl Allowed {
-    /// Those of this thread.
+    /// Returns the CPUs of this thread.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not report them.
     pub fn here() -> Result<Self> {
         let set = sched_getaffinity(Pid::from_raw(0));
         set.map(Self).map_err(|error| Error::system("look up the CPUs of", "this thread", error))
     }
 
-    /// Their numbers.
+    /// Returns their numbers.
     pub fn cpus(&self) -> impl Iterator<Item = usize> {
         (0..CpuSet::count()).filter(|&cpu| self.0.is_set(cpu).unwrap_or(false))
     }
 
-    /// How many.
+    /// Returns the number of CPUs.
     pub fn count(&self) -> usize {
         self.cpus().count()
     }
 
-    /// Makes this thread run on all of these CPUs but one. If that leaves none, or the kernel refuses,
-    /// the thread keeps its CPUs.
+    /// Makes this thread run on all of these CPUs except one. If none is left, or the kernel refuses, the
+    /// thread keeps its CPUs.
     pub fn but(&self, cpu: usize) {
         let mut set = self.0;
         if self.count() > 1 && set.unset(cpu).is_ok() {
@@ -295,7 +296,7 @@ ctxt 4
 
     #[test]
     fn no_share_is_more_than_the_whole() {
-        // The thread has been on a CPU before: that is not part of the time.
+        // The thread's earlier CPU time must not count.
         let before = time(ClockId::CLOCK_THREAD_CPUTIME_ID);
         while time(ClockId::CLOCK_THREAD_CPUTIME_ID) < before + Duration::from_millis(5) {}
         for _ in 0..1000 {

@@ -1,7 +1,7 @@
 //! Statistics and settings of a driver: queues, rings, GRO, timestamps.
 //!
-//! By `SIOCETHTOOL` and `SIOCGHWTSTAMP`. Reading needs no privilege, setting needs
-//! `CAP_NET_ADMIN`. Sources: netdevice(7), linux/ethtool.h, linux/net_tstamp.h.
+//! Uses `SIOCETHTOOL` and `SIOCGHWTSTAMP`. Reading needs no privilege; setting needs `CAP_NET_ADMIN`.
+//! Sources: netdevice(7), linux/ethtool.h, linux/net_tstamp.h.
 #![allow(unsafe_code)]
 
 use std::ffi::c_char;
@@ -31,24 +31,24 @@ const ETH_FLAG_LRO: u32 = 1 << 15;
 const ETH_SS_STATS: u32 = 1;
 const ETH_GSTRING_LEN: usize = 32;
 
-/// Where requests and answers lie: room for 131,071 statistics' names. Pages come into being
-/// when touched.
+/// The size of the area for requests and answers, enough for 131,071 names of statistics. Pages are allocated
+/// on first access.
 const AREA_BYTES: usize = 4 << 20;
 
 /// Bytes of a `struct ethtool_gstrings`, and of a `struct ethtool_stats`, before their entries.
 const STRINGS_BYTES: usize = 12;
 const STATISTICS_BYTES: usize = 8;
 
-/// A structure of the kernel's with `N` words of 32 bits, of which the first is a command: a request, and the
-/// answer in its place.
+/// Creates a kernel structure of `N` 32-bit words, the first of which is a command. The answer overwrites the
+/// request.
 fn request<const N: usize>(command: u32) -> [u32; N] {
     let mut words = [0; N];
     words[0] = command;
     words
 }
 
-/// Queues in use and the most there can be. `combined` ones have an interrupt that serves a
-/// receive and a transmit queue.
+/// Queues in use, and their maximum. `combined` ones have an interrupt that serves a receive and a transmit
+/// queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Channels {
@@ -60,16 +60,16 @@ pub struct Channels {
     pub combined_max: u32,
 }
 
-/// The timestamps an interface can make.
+/// The timestamps that an interface can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamping {
-    /// `SOF_TIMESTAMPING_` bits (linux/net_tstamp.h) that its sockets can ask for.
+    /// `SOF_TIMESTAMPING_` bits (linux/net_tstamp.h) that its sockets can request.
     pub flags: u32,
-    /// The card's clock: N of `/dev/ptpN`; none where it has no clock.
+    /// The card's clock: N of `/dev/ptpN`; `None` without a clock.
     pub clock: Option<u32>,
-    /// Bit N is set where `HWTSTAMP_TX_` N is possible.
+    /// Bit N is set if `HWTSTAMP_TX_` N is possible.
     pub tx_types: u32,
-    /// Bit N is set where `HWTSTAMP_FILTER_` N is possible.
+    /// Bit N is set if `HWTSTAMP_FILTER_` N is possible.
     pub rx_filters: u32,
 }
 
@@ -81,7 +81,7 @@ impl Timestamping {
     }
 }
 
-/// The hardware timestamps an interface makes now.
+/// The hardware timestamps that an interface makes now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HardwareStamps {
     /// `HWTSTAMP_TX_` value; 0 is off.
@@ -90,7 +90,7 @@ pub struct HardwareStamps {
     pub rx: i32,
 }
 
-/// A way to ask the drivers of one network namespace.
+/// A socket for requests to the drivers of one network namespace.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: OwnedFd,
@@ -101,7 +101,7 @@ impl Ethtool {
     /// Opens a socket in the namespace `netns`, or in this thread's.
     ///
     /// # Errors
-    /// As [`netns::run_in`], or the kernel gives no socket.
+    /// The errors of [`netns::run_in`]; no socket is available.
     pub fn open(netns: Option<&str>) -> Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = netns::run_in(netns, || {
@@ -111,22 +111,22 @@ impl Ethtool {
         Ok(Self { socket, area: guarded_area()? })
     }
 
-    /// The name of the driver that runs the interface: "ixgbe", "veth".
+    /// Returns the name of the interface's driver: "ixgbe", "veth".
     ///
     /// # Errors
-    /// No such interface; one without a driver to ask.
+    /// No such interface; it has no driver.
     pub fn driver(&mut self, interface: &str) -> Result<String> {
         // struct ethtool_drvinfo
         let info = self.ask(interface, "driver", request::<49>(ETHTOOL_GDRVINFO))?;
         Ok(text(info.map(u32::to_ne_bytes)[1..9].as_flattened()))
     }
 
-    /// The names of the driver's statistics; none where it has none.
+    /// Returns the names of the driver's statistics; empty if it has none.
     ///
     /// # Errors
     /// No such interface; more names than 131,071.
     pub fn statistics_names(&mut self, interface: &str) -> Result<Vec<String>> {
-        // struct ethtool_sset_info: a mask of 64 bits, and the count of the one set in it.
+        // struct ethtool_sset_info: a mask of 64 bits, and the count of the single set in it.
         let mask = (1u64 << ETH_SS_STATS).to_ne_bytes();
         let [first, second] = [0, 4].map(|at| word(&mask, at).unwrap_or_default());
         let set = [ETHTOOL_GSSET_INFO, 0, first, second, 0, 0];
@@ -146,8 +146,8 @@ impl Ethtool {
         Ok(names.chunks_exact(ETH_GSTRING_LEN).map(text).collect())
     }
 
-    /// The driver's statistics, in the order of their names. Their number changes with that of
-    /// the queues: where it is not that of the names, ask for those again.
+    /// Returns the driver's statistics, in the order of their names. Their number changes with the number of
+    /// queues. If it differs from the number of names, read the names again.
     ///
     /// # Errors
     /// No such interface.
@@ -159,7 +159,7 @@ impl Ethtool {
         Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
     }
 
-    /// The interface's queues; none where the driver does not say.
+    /// Returns the interface's queues; `None` if the driver does not report them.
     ///
     /// # Errors
     /// No such interface.
@@ -176,14 +176,13 @@ impl Ethtool {
         }))
     }
 
-    /// The link's speed in Mbit/s; none where the driver does not say, or there is no link.
+    /// Returns the link's speed in Mbit/s; `None` without a link, or if the driver does not report it.
     ///
     /// # Errors
     /// No such interface.
     pub fn speed(&mut self, interface: &str) -> Result<Option<u32>> {
-        // The first answer says how many words the sets of modes have, which come with the second
-        // (linux/ethtool.h): as a number below zero.
-        // The number is the last byte of the fourth word of the structure.
+        // The first answer contains the number of words of each set of modes, negated (linux/ethtool.h): the
+        // last byte of the structure's fourth word. The second answer contains the sets.
         let mut settings = request::<12>(ETHTOOL_GLINKSETTINGS);
         let Some(asked) = supported(self.ask(interface, "speed", settings))? else {
             return Ok(None);
@@ -214,8 +213,8 @@ impl Ethtool {
         Ok(flags & ETH_FLAG_LRO != 0)
     }
 
-    /// Switches generic receive offload. On a veth it also switches NAPI, without which nothing
-    /// can be redirected to the interface (Linux 5.13).
+    /// Switches generic receive offload. On a veth this also switches NAPI, which the interface needs to
+    /// accept redirected packets (Linux 5.13).
     ///
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
@@ -223,8 +222,8 @@ impl Ethtool {
         self.ask(interface, "set GRO of", [ETHTOOL_SGRO, on.into()]).map(drop)
     }
 
-    /// Makes the interface fill in checksums of the host's packets, or makes the host do it; then the host
-    /// segments TCP, too.
+    /// Switches checksum offload of the host's packets. Without it the host itself fills in checksums and
+    /// segments TCP.
     ///
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
@@ -233,12 +232,12 @@ impl Ethtool {
         self.ask(interface, "set transmit checksums of", request).map(drop)
     }
 
-    /// The timestamps the interface can make; none where the driver does not say.
+    /// Returns the timestamps that the interface can make; `None` if the driver does not report them.
     ///
     /// # Errors
     /// No such interface.
     pub fn timestamping(&mut self, interface: &str) -> Result<Option<Timestamping>> {
-        // struct ethtool_ts_info; a clock below zero is none.
+        // struct ethtool_ts_info; a negative clock means none.
         let info = supported(self.ask(interface, "timestamps", request(ETHTOOL_GET_TS_INFO)))?;
         Ok(info.map(|[_, flags, clock, tx_types, _, _, _, rx_filters, _, _, _]| Timestamping {
             flags,
@@ -248,7 +247,7 @@ impl Ethtool {
         }))
     }
 
-    /// The hardware timestamps the interface makes now; none where it can make none.
+    /// Returns the hardware timestamps that the interface makes now; `None` if it can make none.
     ///
     /// # Errors
     /// No such interface.
@@ -268,7 +267,7 @@ impl Ethtool {
         self.call(interface, libc::SIOCETHTOOL, request).map_err(|e| failed(what, interface, e))
     }
 
-    /// Lays the request at the area's start, calls the kernel, and reads it back.
+    /// Copies the request to the area's start, calls the kernel, and reads the answer.
     fn call<const N: usize>(
         &mut self,
         interface: &str,
@@ -276,7 +275,7 @@ impl Ethtool {
         request: [u32; N],
     ) -> io::Result<[u32; N]> {
         let mut name: [c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
-        // The last byte stays zero: a longer name cannot be one.
+        // The last byte stays zero, so a longer name is invalid.
         if interface.len() >= name.len() {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
@@ -289,12 +288,11 @@ impl Ethtool {
             ifr_name: name,
             ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: area.cast() },
         };
-        // SAFETY: the area is page-aligned, larger than any request, and reached by nobody else
-        // while `self` is borrowed mutably. The ioctl reads and writes the ifreq, which lives
-        // on this stack, and memory from `area` on: as far as the request says, or for
-        // statistics as far as the driver's number of queues at that moment wants; where that
-        // is beyond the area it meets the page without access and fails with EFAULT.
-        // What is read back was written above; any bytes are words.
+        // SAFETY: the area is page-aligned, larger than any request, and not accessed by anything else while
+        // `self` is borrowed mutably. The ioctl reads and writes the ifreq, which lives on this stack, and
+        // memory from `area` on: up to the length in the request, or for statistics up to a length that
+        // depends on the driver's number of queues at that moment. Beyond the area it hits the inaccessible
+        // page and fails with EFAULT. The bytes read back were written above; any bytes are valid words.
         unsafe {
             area.cast::<[u32; N]>().write(request);
             if libc::ioctl(self.socket.as_raw_fd(), number, &raw mut ifreq) < 0 {
@@ -304,7 +302,7 @@ impl Ethtool {
         }
     }
 
-    /// The `count` entries that follow an answer of `offset` bytes.
+    /// Returns the `count` entries after an answer of `offset` bytes.
     fn rest(&mut self, offset: usize, count: u32, entry_bytes: usize) -> Result<&[u8]> {
         let bytes = (count as usize).saturating_mul(entry_bytes);
         if bytes > AREA_BYTES - offset {
@@ -320,11 +318,11 @@ impl Ethtool {
     }
 }
 
-/// The area, with an inaccessible page behind it.
+/// Creates the area, followed by an inaccessible page.
 fn guarded_area() -> Result<Mmap> {
     let area = Mmap::anonymous(AREA_BYTES + PAGE_BYTES)?;
     let guard = area.at(AREA_BYTES);
-    // SAFETY: the last page of a mapping just made, which nobody has a reference into.
+    // SAFETY: the last page of a new mapping, into which no reference exists.
     if unsafe { libc::mprotect(guard.as_ptr().cast(), PAGE_BYTES, libc::PROT_NONE) } != 0 {
         return Err(Error::last_os("protect", "a page behind the ethtool area"));
     }
@@ -340,7 +338,7 @@ fn failed(what: &'static str, interface: &str, error: io::Error) -> Error {
     }
 }
 
-/// A driver that does not know the question is no error.
+/// Converts the error of an unsupported request to `None`.
 fn supported<T>(answer: Result<T>) -> Result<Option<T>> {
     match answer {
         Ok(answer) => Ok(Some(answer)),

@@ -1,7 +1,7 @@
 //! Attributes and counters of an interface, from rtnetlink.
 //!
-//! Attributes are read one by one, and only those needed: an exotic attribute of an exotic
-//! device then hides nothing else. Source: linux/if_link.h, `struct rtnl_link_stats64`.
+//! Attributes are parsed one by one, and only those needed, so an unusual attribute of an unusual device
+//! hides no other. Source: linux/if_link.h, `struct rtnl_link_stats64`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -28,9 +28,9 @@ pub struct Interface {
     pub kind: String,
     /// Its hardware type, an `ARPHRD_` number (linux/if_arp.h): 1 is Ethernet.
     pub hardware: u16,
-    /// Its Ethernet address, where it has one.
+    /// Its Ethernet address, if it has one.
     pub mac: Option<Mac>,
-    /// The most bytes of a packet after the link-layer header.
+    /// Maximum bytes of a packet after the link-layer header.
     pub mtu: u32,
     /// True if it is switched on (`IFF_UP`).
     pub up: bool,
@@ -38,20 +38,20 @@ pub struct Interface {
     pub running: bool,
     /// True if it is a loopback interface.
     pub loopback: bool,
-    /// Receive queues it was made with.
+    /// Its number of receive queues at creation.
     pub rx_queues: u32,
-    /// Transmit queues it was made with.
+    /// Its number of transmit queues at creation.
     pub tx_queues: u32,
     /// True if its driver runs an XDP program on received packets (reported since Linux 4.20).
     pub native_xdp: bool,
     /// Its IP addresses.
     pub addresses: Vec<Address>,
-    /// Its counters since it was made.
+    /// Its counters since its creation.
     pub stats: LinkStats,
 }
 
 impl Interface {
-    /// "up", "no carrier" or "down".
+    /// Returns "up", "no carrier" or "down".
     pub fn state(&self) -> &'static str {
         match (self.up, self.running) {
             (true, true) => "up",
@@ -61,7 +61,7 @@ impl Interface {
     }
 }
 
-/// One line: name, kind, state, hardware and IP addresses.
+/// Formats one line: name, kind, state, hardware and IP addresses.
 impl fmt::Display for Interface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match (self.kind.as_str(), self.loopback) {
@@ -92,7 +92,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// Six bytes in hex, with colons between.
+/// Parses six bytes in hexadecimal, separated by colons.
 impl FromStr for Mac {
     type Err = NotMac;
 
@@ -106,7 +106,7 @@ impl FromStr for Mac {
     }
 }
 
-/// A text that is no Ethernet address.
+/// The error for a text that is not an Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an Ethernet address is like 02:00:00:00:00:01")]
 pub struct NotMac;
@@ -126,8 +126,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// Counters of an interface since it was made: packets, and bytes of layer 2 without the
-/// frame check sequence. The meanings are those of `struct rtnl_link_stats64`.
+/// Counters of an interface since its creation: packets, and bytes of layer 2 without the frame check
+/// sequence. They are defined by `struct rtnl_link_stats64`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are the kernel's, by its names")]
 pub struct LinkStats {
@@ -174,7 +174,7 @@ impl LinkStats {
 }
 
 impl Netlink {
-    /// The interfaces there are, with their addresses, in the kernel's order.
+    /// Returns all interfaces with their addresses, in the kernel's order.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -188,7 +188,7 @@ impl Netlink {
         Ok(interfaces)
     }
 
-    /// The interfaces there are, without their addresses: one question instead of two.
+    /// Returns all interfaces without their addresses, by one request instead of two.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -197,10 +197,10 @@ impl Netlink {
         links.map_err(|e| Error::system("list", "interfaces", e))
     }
 
-    /// One interface by name.
+    /// Returns one interface by name.
     ///
     /// # Errors
-    /// Where there is none of that name, the error lists those there are.
+    /// No interface has this name; the error lists all names.
     pub fn interface(&mut self, name: &str) -> Result<Interface> {
         let mut interface = self.link(name)?;
         let addresses = self.addresses()?.into_iter();
@@ -209,27 +209,27 @@ impl Netlink {
         Ok(interface)
     }
 
-    /// The number of the interface of that name.
+    /// Returns the number of the interface with this name.
     pub(super) fn index(&mut self, name: &str) -> Result<u32> {
         self.link(name).map(|link| link.index)
     }
 
-    /// One interface by name, without its addresses: one question instead of two.
+    /// Returns one interface by name without its addresses, by one request instead of two.
     ///
     /// # Errors
-    /// As [`interface`](Self::interface).
+    /// The errors of [`interface`](Self::interface).
     pub fn link(&mut self, name: &str) -> Result<Interface> {
         match self.get(libc::RTM_GETLINK, &by_name(name), parse_link) {
             Ok(link) => link.ok_or_else(|| Error::removed(format!("interface '{name}'"))),
             Err(e) => match e.raw_os_error() {
-                // EINVAL, ERANGE: longer than a name can be.
+                // EINVAL, ERANGE: the name is too long.
                 Some(libc::ENODEV | libc::EINVAL | libc::ERANGE) => Err(self.unknown(name)),
                 _ => Err(Error::system("look up", name, e)),
             },
         }
     }
 
-    /// The alias of an interface (`ip link set alias`), if it has one.
+    /// Returns the alias of an interface (`ip link set alias`), if it has one.
     ///
     /// # Errors
     /// No such interface.
@@ -240,12 +240,12 @@ impl Netlink {
         alias.map_err(|e| Error::system("look up", name, e))
     }
 
-    /// An interface in use as it is now, without its addresses. It is known by its index: a new name
-    /// changes nothing.
+    /// Reads an interface again, without its addresses. It is identified by its index, so a new name has no
+    /// effect.
     ///
     /// # Errors
-    /// [`Error::Removed`] if it was removed; any other where the kernel does not answer, and the next
-    /// question may tell.
+    /// [`Error::Removed`] if it was removed. Another error means that the kernel did not answer; the next
+    /// call may succeed.
     pub fn again(&mut self, interface: &Interface) -> Result<Interface> {
         match self.get(libc::RTM_GETLINK, &link(interface.index), parse_link) {
             Ok(now) => now.ok_or_else(|| Error::removed(&interface.name)),
@@ -268,7 +268,7 @@ impl Netlink {
     }
 }
 
-/// A `struct ifinfomsg` with an interface's number; 0 for all, or one that an attribute names.
+/// Creates a `struct ifinfomsg` with an interface's number; 0 for all, or for one named by an attribute.
 pub(super) fn link(index: u32) -> Body {
     Body::of(&[0, index, 0, 0])
 }
@@ -313,8 +313,8 @@ pub(super) fn parse_link(body: &[u8]) -> Option<Interface> {
 fn parse_address(body: &[u8]) -> Option<(u32, Address)> {
     let (prefix, index) = (*body.get(1)?, word(body, 4)?);
     let attributes = body.get(ADDRESS_HEADER_BYTES..)?;
-    // On a point-to-point link IFA_ADDRESS is the peer's and IFA_LOCAL ours; IPv6 has only the
-    // former where there is no peer.
+    // On a point-to-point link IFA_ADDRESS is the peer's address and IFA_LOCAL this host's. Without a peer
+    // IPv6 has only the former.
     let local = attribute(attributes, libc::IFA_LOCAL);
     let ip = ip(local.or_else(|| attribute(attributes, libc::IFA_ADDRESS))?)?;
     Some((index, Address { ip, prefix }))

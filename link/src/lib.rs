@@ -1,11 +1,11 @@
-//! Interfaces, the namespaces they live in, and the lab.
+//! Interfaces, their network namespaces, and the lab.
 //!
 //! ```text
 //!   Netlink   interfaces, addresses, routes, filters      rtnetlink
-//!   Ethtool   what a driver tells beyond that             ioctl
+//!   Ethtool   statistics and settings of drivers          ioctl
 //!   NextHops  IP address --> Ethernet address             routes and neighbours
 //!   Sampler   counters --> Rates                          both, and /proc
-//!   netns     runs things in a network namespace          setns
+//!   netns     runs code and commands in a namespace       setns
 //!   Lab       hosts: namespaces joined by veth links      all of these
 //! ```
 //!
@@ -26,8 +26,8 @@
 //! # Ok::<(), sluicegate_base::Error>(())
 //! ```
 //!
-//! Sockets remember the namespace they were opened in, so a [`Netlink`] or an [`Ethtool`]
-//! needs a thread in that namespace only for the moment of opening.
+//! A socket stays in the namespace in which it was opened, so a [`Netlink`] or an [`Ethtool`] needs a thread
+//! in that namespace only while it is opened.
 #![warn(unreachable_pub)]
 
 mod cpu;
@@ -73,7 +73,7 @@ use std::io;
 
 use sluicegate_base::error::{Error, Result};
 
-/// The interfaces of a network namespace, in the kernel's order; of this thread's if none.
+/// Returns the interfaces of a network namespace, or of this thread's, in the kernel's order.
 ///
 /// # Errors
 /// No such namespace, or no privilege to enter it.
@@ -81,15 +81,15 @@ pub fn interfaces(netns: Option<&str>) -> Result<Vec<Interface>> {
     Netlink::open(netns)?.interfaces()
 }
 
-/// One interface by name.
+/// Returns one interface by name.
 ///
 /// # Errors
-/// As [`interfaces`]; where there is none of that name, the error lists those there are.
+/// The errors of [`interfaces`]; no interface has this name (the error lists all).
 pub fn interface(netns: Option<&str>, name: &str) -> Result<Interface> {
     Netlink::open(netns)?.interface(name)
 }
 
-/// A failed change to the network: the error of a missing privilege names the capability.
+/// Creates the error of a failed change to the network. For a missing privilege it names the capability.
 pub fn refused(
     operation: &'static str,
     object: impl Into<String>,

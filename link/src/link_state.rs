@@ -1,9 +1,9 @@
-//! Link state, queried without the kernel's rtnl lock (net/core/dev_ioctl.c, `dev_ifsioc_locked`), and
-//! names of devices, remembered beyond their removal.
+//! Link state, queried without the kernel's rtnl lock (net/core/dev_ioctl.c, `dev_ifsioc_locked`), and names
+//! of devices, kept after their removal.
 //!
-//! The kernel forgets the name of a device with the device. Its messages about the device queue at a
-//! socket until they are read (RTM_NEWLINK, RTM_DELLINK; rtnetlink(7)), so a late reader finds the name
-//! there.
+//! The kernel forgets a device's name when it removes the device. But its messages about the device
+//! (RTM_NEWLINK, RTM_DELLINK; rtnetlink(7)) stay in a socket's queue until they are read, so a late reader
+//! still gets the name.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ use sluicegate_base::error::{Error, Result};
 use sluicegate_filter::Instruction;
 use sluicegate_filter::cbpf::{self, Compare, Op, Operand, Size};
 
-/// An interface is asked about by its name, which may change meanwhile.
+/// Maximum of requests for one query: a request names the interface, and the name may change meanwhile.
 const MAX_ASKS: usize = 8;
 
-/// A way to ask about one interface. It is known by its number: a new name changes nothing.
+/// A query of one interface's state. The interface is identified by its index, so a new name has no effect.
 #[derive(Debug)]
 pub struct LinkState {
     socket: OwnedFd,
-    /// Asks with the lock held.
+    /// Requests that take the lock.
     netlink: Mutex<Netlink>,
     interface: Interface,
 }
@@ -37,11 +37,11 @@ pub struct LinkState {
 /// The state of an interface at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// True if it is switched on (`IFF_UP`).
+    /// True if it is up (`IFF_UP`).
     pub up: bool,
     /// True if it is on and has a carrier (`IFF_RUNNING`).
     pub running: bool,
-    /// The most bytes of a packet after the link-layer header.
+    /// Maximum bytes of a packet after the link-layer header.
     pub mtu: u32,
 }
 
@@ -49,7 +49,7 @@ impl LinkState {
     /// Opens a query for an interface of this thread's network namespace.
     ///
     /// # Errors
-    /// The kernel gives no socket.
+    /// No socket is available.
     pub fn of(interface: &Interface) -> Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)
@@ -58,10 +58,10 @@ impl LinkState {
         Ok(Self { socket, netlink, interface: interface.clone() })
     }
 
-    /// Its state now.
+    /// Returns its current state.
     ///
     /// # Errors
-    /// It was removed.
+    /// The interface was removed.
     pub fn look(&self) -> Result<State> {
         self.ask().map_err(|error| self.failed(error))
     }
@@ -69,14 +69,14 @@ impl LinkState {
     /// Checks that packets may be sent to it.
     ///
     /// # Errors
-    /// It was removed, or is down.
+    /// The interface was removed, or is down.
     pub fn check_up(&self) -> Result<State> {
         let state = self.look()?;
         if state.up { Ok(state) } else { Err(self.down()) }
     }
 
-    /// The error for an interface that is down, or is being removed: the kernel switches it off first.
-    /// With its lock held it tells one from the other.
+    /// Returns the error for an interface that is down or is being removed, because a removal first sets it
+    /// down. A request that takes the lock distinguishes the two.
     pub fn down(&self) -> Error {
         let mut netlink = self.netlink.lock().unwrap_or_else(PoisonError::into_inner);
         match netlink.again(&self.interface) {
@@ -90,10 +90,10 @@ impl LinkState {
         }
     }
 
-    /// Its name now.
+    /// Returns its current name.
     ///
     /// # Errors
-    /// It was removed.
+    /// The interface was removed.
     pub(crate) fn name(&self) -> Result<String> {
         let request = self.named().map_err(|error| self.failed(error))?;
         let bytes =
@@ -108,7 +108,7 @@ impl LinkState {
         }
     }
 
-    /// A request that names it.
+    /// Creates a request with its name.
     fn named(&self) -> io::Result<libc::ifreq> {
         let mut request = libc::ifreq {
             ifr_name: [0 as c_char; libc::IFNAMSIZ],
@@ -123,7 +123,7 @@ impl LinkState {
     fn ask(&self) -> io::Result<State> {
         for _ in 1..MAX_ASKS {
             match self.ask_by(self.named()?) {
-                // It got another name between the questions.
+                // The interface was renamed between the requests.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 answer => return answer,
             }
@@ -155,28 +155,27 @@ impl LinkState {
 // The kernel's last message about an interface: RTM_DELLINK, when the interface is removed from its
 // network namespace or moves to another.
 //
-// A filter on the socket lets no other message in. The socket's buffer bears what a host with many
-// containers does to its other interfaces, though nobody reads until the end.
+// A filter on the socket rejects all other messages. So changes of other interfaces, such as those of many
+// containers, cannot fill the socket's buffer, although nobody reads it until the end.
 //
 // Sources: rtnetlink(7), linux/rtnetlink.h, net/core/rtnetlink.c (`rtmsg_ifinfo`).
 
-/// Offsets in a message: the type in `struct nlmsghdr`, family and index in the `struct ifinfomsg`
-/// behind it.
+/// Offsets in a message: the type in `struct nlmsghdr`, family and index in the `struct ifinfomsg` after it.
 const TYPE: u32 = 4;
 const FAMILY: u32 = 16;
 const INDEX: u32 = 20;
 
-/// Receives the message about one interface.
+/// Receives the message about the removal of one interface.
 #[derive(Debug)]
 pub(super) struct LinkRemoval {
     socket: Socket,
 }
 
 impl LinkRemoval {
-    /// Listens from now on, in a namespace or in this thread's, for the interface with this index.
+    /// Starts to listen, in a namespace or in this thread's, for the interface with this index.
     ///
     /// # Errors
-    /// As [`subscribe`].
+    /// The errors of [`subscribe`].
     pub(crate) fn open(netns: Option<&str>, index: u32) -> Result<Self> {
         let attach = |socket: &Socket| cbpf::attach_to_socket(socket.as_fd(), &filter(index));
         Ok(Self { socket: subscribe(netns, libc::RTMGRP_LINK, attach)? })
@@ -197,8 +196,9 @@ impl LinkRemoval {
     }
 }
 
-/// Passes the removal of one interface. A bridge reports ports that leave it by the same type of
-/// message, with its own family. Classic BPF loads in network byte order, netlink has the host's.
+/// Returns a filter that passes the removal of one interface. A bridge reports ports that leave it by the
+/// same type of message, with its own family. Classic BPF loads in network byte order; netlink uses the
+/// host's.
 fn filter(index: u32) -> Vec<Instruction> {
     let fields = [
         (Size::H, TYPE, u32::from(libc::RTM_DELLINK.to_be())),
@@ -207,7 +207,7 @@ fn filter(index: u32) -> Vec<Instruction> {
     ];
     let ops = 2 * fields.len() + 1;
     let checks = fields.iter().enumerate().flat_map(|(number, &(width, offset, value))| {
-        // Behind this branch, up to the last operation, which rejects.
+        // The distance from the end of this branch to the last operation, which rejects.
         let to_end = (ops - (2 * number + 2)) as u8;
         let equal = Op::Branch(Compare::Eq, Operand::K(value), 0, to_end);
         [Op::Load(width, offset), equal]
@@ -215,10 +215,10 @@ fn filter(index: u32) -> Vec<Instruction> {
     checks.chain([Op::Return(u32::MAX), Op::Return(0)]).map(Op::encode).collect()
 }
 
-/// Names that are remembered at most; those of the lowest indices, which are the oldest, go first.
+/// Maximum of names; those with the lowest indices, which are the oldest, are removed first.
 const MAX_NAMES: usize = 4096;
 
-/// Names of the devices of one network namespace that the kernel has sent messages about.
+/// Names of devices in one network namespace, from the kernel's messages.
 #[derive(Debug)]
 pub struct LinkNames {
     socket: Socket,
@@ -227,7 +227,7 @@ pub struct LinkNames {
 }
 
 impl LinkNames {
-    /// Listens from now on, in the namespace `netns`, or in this thread's.
+    /// Starts to listen, in the namespace `netns` or in this thread's.
     ///
     /// # Errors
     /// No such namespace, no privilege to enter it, or no socket.
@@ -236,19 +236,19 @@ impl LinkNames {
         Ok(Self { socket, buffer: vec![0; BUFFER_BYTES], names: BTreeMap::new() })
     }
 
-    /// The last name of a device, if messages named it.
+    /// Returns the last name of a device, if messages contained it.
     pub fn get(&mut self, index: u32) -> Option<&str> {
         self.read();
         self.names.get(&index).map(String::as_str)
     }
 
-    /// Reads the messages that wait at the socket, so that there is room for more.
+    /// Reads the queued messages, which makes room for more.
     pub fn read(&mut self) {
         loop {
             let bytes = match self.socket.recv(&mut &mut self.buffer[..], libc::MSG_TRUNC) {
                 Ok(bytes) => bytes,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                // The socket had no room for some messages; it still has the others.
+                // The socket dropped some messages; the others are still queued.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => continue,
                 Err(_) => return,
             };

@@ -1,7 +1,7 @@
-//! XDP abilities of a driver, as the kernel reports them.
+//! XDP abilities of a driver, reported by the kernel.
 //!
-//! By the generic netlink family "netdev" (Linux 6.3); reading needs no privilege. Sources:
-//! linux/netdev.h, linux/genetlink.h, Documentation/netlink/specs/netdev.yaml.
+//! Uses the generic netlink family "netdev" (Linux 6.3); reading needs no privilege. Sources: linux/netdev.h,
+//! linux/genetlink.h, Documentation/netlink/specs/netdev.yaml.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -35,18 +35,18 @@ const NETDEV_XDP_RX_METADATA_VLAN_TAG: u64 = 4;
 /// XDP abilities of an interface's driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpAbilities {
-    /// `NETDEV_XDP_ACT_` bits (linux/netdev.h); 0 where the driver has no XDP of its own.
+    /// `NETDEV_XDP_ACT_` bits (linux/netdev.h); 0 if the driver has no native XDP.
     pub actions: u64,
-    /// Most pieces of a packet in zero-copy mode. None where the driver has no such mode, or
-    /// the kernel does not say (before 6.6).
+    /// Maximum of pieces of a packet in zero-copy mode. `None` if the driver lacks that mode, or the kernel
+    /// does not report it (before 6.6).
     pub zero_copy_pieces: Option<u32>,
     /// The metadata that a program can read; none if the kernel does not report it (before 6.7).
     pub metadata: Option<Metadata>,
 }
 
 impl XdpAbilities {
-    /// True if it sends packets that an XDP program redirects to it. Some drivers do only with a
-    /// program attached, a veth only when its other end has NAPI.
+    /// True if it sends packets that an XDP program redirects to it. Some drivers do so only with a program
+    /// attached, a veth only while its other end has NAPI.
     pub fn sends_redirected(&self) -> bool {
         self.actions & NETDEV_XDP_ACT_NDO_XMIT != 0
     }
@@ -57,27 +57,27 @@ impl XdpAbilities {
     }
 }
 
-/// Metadata of a received packet that a driver gives to an XDP program.
+/// Metadata of a received packet that an XDP program can read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// The time the card took (`bpf_xdp_metadata_rx_timestamp`).
+    /// The card's timestamp (`bpf_xdp_metadata_rx_timestamp`).
     pub timestamp: bool,
-    /// The hash the card made (`bpf_xdp_metadata_rx_hash`).
+    /// The card's hash (`bpf_xdp_metadata_rx_hash`).
     pub hash: bool,
-    /// The VLAN tag the card took out (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
+    /// The VLAN tag that the card removed (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
     pub vlan_tag: bool,
 }
 
-/// XDP abilities of an interface's driver; none if the kernel does not report them (before
-/// 6.3). The interface is one of the namespace `netns`, or of this thread's.
+/// Returns the XDP abilities of an interface's driver; `None` if the kernel does not report them (before
+/// 6.3). The interface is in the namespace `netns`, or in this thread's.
 ///
 /// # Errors
-/// As [`netns::run_in`]; no such interface.
+/// The errors of [`netns::run_in`]; no such interface.
 pub fn xdp_abilities(netns: Option<&str>, interface: &Interface) -> Result<Option<XdpAbilities>> {
     let failed =
         |error| Error::system("ask for the XDP abilities of", interface.name.as_str(), error);
     let mut netlink = Netlink::open_to(netns, NETLINK_GENERIC)?;
-    // Of the families asked here all versions take the first one's requests.
+    // All versions of these families accept requests of version 1.
     let request = |command| Body::begin([command, 1, 0, 0], &[]);
     let by_name = request(CTRL_CMD_GETFAMILY).with_text(CTRL_ATTR_FAMILY_NAME, NETDEV_FAMILY_NAME);
     let id = |body: &[u8]| number(body, CTRL_ATTR_FAMILY_ID);
@@ -103,7 +103,7 @@ fn abilities(body: &[u8]) -> XdpAbilities {
     }
 }
 
-/// The number in an answer's attribute, of two, four or eight bytes.
+/// Returns the number in an answer's attribute, of two, four or eight bytes.
 fn number(body: &[u8], kind: u16) -> Option<u64> {
     let value = attribute(body.get(GENL_HEADER_BYTES..)?, kind)?;
     match value.len() {
@@ -113,13 +113,13 @@ fn number(body: &[u8], kind: u16) -> Option<u64> {
     }
 }
 
-/// The transmit queues that everybody may send by, each under its lock (`real_num_tx_queues` of
-/// linux/netdevice.h); none where sysfs cannot be seen. To be called in the interface's network
-/// namespace. Needs CAP_SYS_ADMIN.
+/// Returns the number of transmit queues that all senders share, each under its lock (`real_num_tx_queues` of
+/// linux/netdevice.h); `None` if sysfs is not accessible. Call it in the interface's network namespace. Needs
+/// CAP_SYS_ADMIN.
 ///
-/// ethtool counts those too that a driver keeps for what XDP programs send (virtio_net does), and
-/// rtnetlink those there is room for. In sysfs there is a folder for each that the host sends by
-/// (net/core/net-sysfs.c, netdev_queue_update_kobjects).
+/// ethtool also counts queues that a driver reserves for XDP programs (virtio_net does), and rtnetlink counts
+/// all allocated ones. sysfs has a folder for each queue that the host uses (net/core/net-sysfs.c,
+/// netdev_queue_update_kobjects).
 pub fn transmit_queues(interface: &Interface) -> Option<u32> {
     let interfaces = netns::sysfs_interfaces().ok()?;
     let folder = format!("/proc/self/fd/{}/{}/queues", interfaces.as_raw_fd(), interface.name);
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::for_tests;
 
-    /// An attribute as it lies in a message.
+    /// Encodes an attribute as in a message.
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
         Body::default().with(kind, value).as_ref().to_vec()
     }

@@ -1,7 +1,7 @@
-//! A blocking conversation with the kernel by netlink: rtnetlink, and generic families.
+//! Blocking requests to the kernel by netlink: rtnetlink, and generic families.
 //!
-//! Sources: netlink(7), rtnetlink(7), linux/netlink.h. Reading needs no privilege; changing
-//! needs `CAP_NET_ADMIN` in the namespace the socket was opened in.
+//! Sources: netlink(7), rtnetlink(7), linux/netlink.h. Reading needs no privilege; changing needs
+//! `CAP_NET_ADMIN` in the socket's namespace.
 
 use std::io;
 use std::net::IpAddr;
@@ -21,9 +21,9 @@ const NOOP: u16 = libc::NLMSG_NOOP as u16;
 const ERROR: u16 = libc::NLMSG_ERROR as u16;
 const DONE: u16 = libc::NLMSG_DONE as u16;
 
-/// Larger than the 32 KiB the kernel fills at most in one go of a dump.
+/// Larger than the 32 KiB that the kernel fills at most in one part of a dump.
 pub(super) const BUFFER_BYTES: usize = 64 << 10;
-/// A dump that was disturbed by a change is asked for again, this often.
+/// The number of attempts at a dump that a change may interrupt.
 const DUMP_TRIES: usize = 8;
 
 /// An open socket to one network namespace's rtnetlink.
@@ -38,7 +38,7 @@ impl Netlink {
     /// Opens a socket in the namespace `netns`, or in this thread's.
     ///
     /// # Errors
-    /// As [`netns::run_in`], or the kernel gives no socket.
+    /// The errors of [`netns::run_in`]; no socket is available.
     pub fn open(netns: Option<&str>) -> Result<Self> {
         Self::open_to(netns, NETLINK_ROUTE)
     }
@@ -56,8 +56,8 @@ impl Netlink {
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Asks for all there is of something and collects what `each` makes of the body of each
-    /// answer; what it can make nothing of is passed over.
+    /// Requests all objects of a kind. Collects the results of `each` for the body of each answer; skips
+    /// answers for which it returns `None`.
     pub(super) fn dump<T>(
         &mut self,
         kind: u16,
@@ -77,25 +77,25 @@ impl Netlink {
                 break;
             }
         }
-        // Where so much changes that no listing is of one moment, the last one counts.
+        // If changes interrupted every attempt, the last one counts.
         Ok(found)
     }
 
-    /// Asks for one thing.
+    /// Requests one object.
     pub(super) fn get<T>(
         &mut self,
         kind: u16,
         request: &Body,
         mut each: impl FnMut(&[u8]) -> Option<T>,
     ) -> io::Result<Option<T>> {
-        // Of queueing disciplines the kernel tells those who want an echo only (net/sched/sch_api.c).
+        // The kernel reports queueing disciplines only with NLM_F_ECHO (net/sched/sch_api.c).
         let sequence = self.send(kind, request, NLM_F_ACK | NLM_F_ECHO)?;
         let mut found = None;
         self.answers(sequence, |_, body| found = each(body))?;
         Ok(found)
     }
 
-    /// Asks for a change and waits until it is done.
+    /// Requests a change and waits until it is done.
     pub(super) fn change(&mut self, kind: u16, request: &Body, flags: i32) -> io::Result<()> {
         let sequence = self.send(kind, request, flags | NLM_F_ACK)?;
         self.answers(sequence, |_, _| ())
@@ -112,8 +112,8 @@ impl Netlink {
         Ok(self.sequence)
     }
 
-    /// Reads the answers to one request to their end: an acknowledgement, an error, or the end
-    /// of a dump. What is left of an earlier request is passed over.
+    /// Reads the answers to one request to their end: an acknowledgement, an error, or the end of a dump.
+    /// Skips leftovers of an earlier request.
     fn answers(&mut self, sequence: u32, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
         loop {
             let bytes = match self.socket.recv(&mut &mut self.buffer[..], libc::MSG_TRUNC) {
@@ -147,7 +147,7 @@ pub(super) struct NetlinkMessage<'a> {
 }
 
 impl<'a> NetlinkMessage<'a> {
-    /// The message that bytes begin with, and the bytes behind it; none if it is cut short.
+    /// Returns the message at the beginning of some bytes, and the bytes after it; `None` if it is truncated.
     fn first(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let length = word(bytes, 0)? as usize;
         let (kind, flags, sequence) = (half(bytes, 4)?, half(bytes, 6)?, word(bytes, 8)?);
@@ -157,7 +157,7 @@ impl<'a> NetlinkMessage<'a> {
     }
 }
 
-/// The messages in what one call received. A malformed one is the last.
+/// Iterates over the messages received by one call. A malformed one is the last.
 pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<'_>>> {
     std::iter::from_fn(move || {
         let bytes = std::mem::take(&mut rest);
@@ -172,18 +172,17 @@ pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = io::Result<Netli
     })
 }
 
-/// The body of a message, or the value of an attribute that holds attributes: a structure of the kernel's,
-/// if it has one, then attributes.
+/// The body of a message, or the value of a nested attribute: an optional kernel structure, then attributes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Body(Vec<u8>);
 
 impl Body {
-    /// A structure, by its words of 32 bits.
+    /// Creates a body with a structure of these 32-bit words.
     pub(super) fn of(words: &[u32]) -> Self {
         Self(words.iter().flat_map(|word| word.to_ne_bytes()).collect())
     }
 
-    /// A structure that begins with four bytes: often the address family comes first.
+    /// Creates a body with a structure that begins with four bytes, often with the address family first.
     pub(super) fn begin(bytes: [u8; 4], words: &[u32]) -> Self {
         let first = u32::from_ne_bytes(bytes);
         Self::of(&[&[first], words].concat())
@@ -225,7 +224,7 @@ impl AsRef<[u8]> for Body {
     }
 }
 
-/// The attributes in these bytes, by kind; up to the first that is cut short.
+/// Iterates over the attributes in these bytes, with their kinds; ends at the first truncated one.
 pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let bytes = usize::from(half(rest, 0)?);
@@ -236,28 +235,28 @@ pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
     })
 }
 
-/// The value of the first attribute of a kind.
+/// Returns the value of the first attribute of a kind.
 pub(super) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(it, _)| *it == kind).map(|(_, value)| value)
 }
 
-/// The 32-bit number at an offset.
+/// Reads the 32-bit number at an offset.
 pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
-/// The 16-bit number at an offset.
+/// Reads the 16-bit number at an offset.
 pub(super) fn half(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().copied().map(u16::from_ne_bytes)
 }
 
-/// A text, up to its zero.
+/// Reads a text, up to its zero byte.
 pub(super) fn text(value: &[u8]) -> String {
     let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// The IP address that a value is.
+/// Converts a value to an IP address.
 pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     match value.len() {
         4 => value.first_chunk::<4>().map(|bytes| (*bytes).into()),
@@ -266,17 +265,16 @@ pub(super) fn ip(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The number of an IP address's family.
+/// Returns the number of an IP address's family.
 pub(super) fn family(ip: IpAddr) -> u8 {
     (if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
 }
 
-/// Opens a socket for the messages of multicast groups (`RTMGRP_` bits) of a namespace, or of this
-/// thread's, from now on.
-/// `prepare` sets the socket up before the first message can come.
+/// Opens a socket that receives the messages of multicast groups (`RTMGRP_` bits) in a namespace, or in this
+/// thread's. `prepare` configures the socket before the first message can arrive.
 ///
 /// # Errors
-/// As [`netns::run_in`], or the kernel gives no socket.
+/// The errors of [`netns::run_in`]; no socket is available.
 pub(super) fn subscribe(
     netns: Option<&str>,
     groups: i32,
@@ -293,10 +291,10 @@ pub(super) fn subscribe(
     })
 }
 
-/// The result that an error message and the end of a dump begin with: 0 or a negative errno.
+/// Parses the result at the beginning of an error message or the end of a dump: 0 or a negative errno.
 fn status(body: &[u8]) -> io::Result<()> {
     match body.first_chunk().map(|code| i32::from_ne_bytes(*code)) {
-        // The end of a dump may come without a body.
+        // The end of a dump may have no body.
         None | Some(0) => Ok(()),
         Some(code) => Err(io::Error::from_raw_os_error(code.wrapping_neg())),
     }

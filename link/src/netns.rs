@@ -1,12 +1,11 @@
-//! Network namespaces: by name as `ip netns` names them (a mount at `/run/netns/NAME`), by the path
-//! of a file such as `/proc/PID/ns/net`, or by the PID of a process that is in one.
+//! Network namespaces: by the name that `ip netns` uses (a mount at `/run/netns/NAME`), by the path of a file
+//! such as `/proc/PID/ns/net`, or by the PID of a process in one.
 //!
-//! A text with a `/` is a path. Any other is a name where a namespace has it; digits that are no
-//! name are a PID. Only a name can be created or deleted.
+//! A text with a `/` is a path. Any other text is a name if such a namespace exists; otherwise digits are a
+//! PID. Only a name can be created or deleted.
 //!
-//! A namespace belongs to a thread, so whatever enters one does so on a thread made for it,
-//! which ends when the work is done: the caller's own thread never moves. What the work opens
-//! (sockets, processes) stays in the namespace it was opened in.
+//! Each thread has its own namespace. So work in another namespace runs on a new thread, and the caller's
+//! thread never moves. Sockets and processes that the work creates stay in that namespace.
 //!
 //! Entering, making and deleting need `CAP_SYS_ADMIN`. Sources: setns(2), namespaces(7),
 //! ip-netns(8).
@@ -29,17 +28,17 @@ use super::refused;
 
 const FOLDER: &str = "/run/netns";
 const ADMIN: &str = "CAP_SYS_ADMIN";
-/// Another user than root needs it to make and remove files in root's folder.
+/// A user other than root needs it to create and remove files in root's folder.
 const FILES: &str = "CAP_DAC_OVERRIDE";
-/// Looking into another user's process takes this as well (proc(5)).
+/// Also needed to inspect another user's process (proc(5)).
 const PTRACE: &str = "CAP_SYS_PTRACE and CAP_SYS_ADMIN";
 const NO_PATH: Option<&Path> = None;
 
-/// Runs `work` in the namespace `name` (a name, a path or a PID), or right here if there is none.
+/// Runs `work` in the namespace `name` (a name, a path or a PID); without a name, in this thread's.
 ///
 /// # Errors
-/// No namespace of that name (the error lists those that exist), path or PID; a missing
-/// `CAP_SYS_ADMIN`; no thread; and whatever `work` returns.
+/// No namespace of that name (the error lists those that exist), path or PID; a missing `CAP_SYS_ADMIN`; no
+/// thread can be started; or an error of `work`.
 pub fn run_in<T, F>(name: Option<&str>, work: F) -> Result<T>
 where
     T: Send,
@@ -60,7 +59,7 @@ where
     }
 }
 
-/// Runs `work` in a new namespace without a name, which lives as long as its descriptor.
+/// Runs `work` in a new namespace without a name, which exists as long as its descriptor.
 ///
 /// # Errors
 /// A missing `CAP_SYS_ADMIN`, no thread can be started, or an error of `work`.
@@ -74,20 +73,20 @@ pub fn private(work: impl FnOnce() -> Result<()> + Send) -> Result<File> {
     })
 }
 
-/// The names of the namespaces there are, sorted.
+/// Returns the names of all named namespaces, sorted.
 pub fn list() -> Vec<String> {
     names_in(Path::new(FOLDER))
 }
 
-/// True if a namespace of that name, path or PID exists.
+/// True if a namespace with this name, path or PID exists.
 pub fn exists(name: &str) -> bool {
     Reference::of(name).is_ok_and(|reference| reference.path().exists())
 }
 
-/// Makes a namespace, as `ip netns add` does: empty but for a loopback interface that is down.
+/// Creates a namespace like `ip netns add`: with only a loopback interface, which is down.
 ///
 /// # Errors
-/// A name that is taken or cannot be one, a missing `CAP_SYS_ADMIN`.
+/// The name is taken or invalid; a missing `CAP_SYS_ADMIN`.
 pub fn create(name: &str) -> Result<()> {
     let path = path(name)?;
     share_folder()?;
@@ -109,14 +108,14 @@ pub fn create(name: &str) -> Result<()> {
             .map_err(|e| refused("create", object(name), ADMIN, e))
     });
     if made.is_err() {
-        // The name without a namespace behind it is of no use; the first error is the one to tell.
+        // The name without a namespace is useless. The first error is the one to report.
         let _ = fs::remove_file(&path);
     }
     made
 }
 
-/// Takes a namespace's name away. The namespace itself, with its interfaces, goes when the last
-/// process and socket in it have closed.
+/// Removes a namespace's name. The kernel removes the namespace and its interfaces when the last process and
+/// socket in it end.
 ///
 /// # Errors
 /// No namespace of that name, a missing `CAP_SYS_ADMIN`.
@@ -126,18 +125,18 @@ pub fn delete(name: &str) -> Result<()> {
         return Err(unknown(name));
     }
     match umount2(&path, MntFlags::MNT_DETACH) {
-        // EINVAL: a name whose namespace was removed is a mere file.
+        // EINVAL: the name of a removed namespace is an ordinary file.
         Ok(()) | Err(Errno::EINVAL) => {}
         Err(e) => return Err(refused("unmount", object(name), ADMIN, e)),
     }
     fs::remove_file(&path).map_err(|e| refused("delete", object(name), FILES, e))
 }
 
-/// Runs `work` in a namespace, with a view of `/sys` that shows that namespace's interfaces, which
-/// what it starts inherits.
+/// Runs `work` in a namespace, with a `/sys` that shows that namespace's interfaces. Processes that it starts
+/// inherit this view.
 ///
 /// # Errors
-/// As [`run_in`].
+/// The errors of [`run_in`].
 pub fn run_in_with_mounts<T, F>(name: &str, work: F) -> Result<T>
 where
     T: Send,
@@ -149,16 +148,16 @@ where
     })
 }
 
-/// Starts a command in a namespace, with a view of `/sys` that shows that namespace's interfaces.
+/// Starts a command in a namespace, with a `/sys` that shows that namespace's interfaces.
 ///
 /// # Errors
-/// As [`run_in`], or the command cannot be started.
+/// The errors of [`run_in`]; the command cannot be started.
 pub fn spawn(name: &str, command: &mut Command) -> Result<Child> {
     run_in_with_mounts(name, || command.spawn().map_err(|e| not_started(command, e)))
 }
 
-/// Becomes a command in a namespace: where all goes well it does not return, and the command's
-/// exit status, signals and standard streams are this process's own.
+/// Replaces this process by a command in a namespace. Returns only on failure. The command keeps the
+/// process's exit status, signals and standard streams.
 pub fn exec(name: &str, command: &mut Command) -> Error {
     let replaced = run_in_with_mounts(name, || {
         let error = command.exec();
@@ -174,8 +173,8 @@ fn not_started(command: &Command, error: io::Error) -> Error {
     Error::system("start", command.get_program().display().to_string(), error)
 }
 
-/// The folder `/sys/class/net` with the interfaces of this thread's network namespace, whatever
-/// this process has mounted there. It stays as it is when the thread has moved on.
+/// Opens `/sys/class/net` with the interfaces of this thread's network namespace, regardless of this
+/// process's mounts. The result stays valid when the thread moves to another namespace.
 pub fn sysfs_interfaces() -> Result<File> {
     on_own_thread(|| {
         show_in_sysfs("this network namespace")?;
@@ -184,23 +183,23 @@ pub fn sysfs_interfaces() -> Result<File> {
     })
 }
 
-/// Mounts a sysfs of this thread's network namespace over `/sys`, in a mount namespace of its
-/// own that its children inherit: programs look for their interfaces in `/sys/class/net`.
+/// Mounts a sysfs of this thread's network namespace over `/sys`, in a new mount namespace that children
+/// inherit, because programs look for interfaces in `/sys/class/net`.
 fn show_in_sysfs(name: &str) -> Result<()> {
     let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     unshare(CloneFlags::CLONE_NEWNS)
         .and_then(|()| mount(Some(""), "/", Some("none"), slave, NO_PATH))
         .and_then(|()| {
-            // Whatever else is mounted below (cgroups, tracefs) is hidden with the old one; that
-            // is what `ip netns exec` does too.
+            // This hides other mounts below `/sys` (cgroups, tracefs) with the old one, as `ip netns exec`
+            // does.
             let _ = umount2("/sys", MntFlags::MNT_DETACH);
             mount(Some(name), "/sys", Some("sysfs"), MsFlags::empty(), NO_PATH)
         })
         .map_err(|e| refused("show /sys of", object(name), ADMIN, e))
 }
 
-/// Makes `/run/netns` a mount that is shared with other mount namespaces, so that names made
-/// here appear there and can be deleted everywhere. iproute2 takes the same lock.
+/// Makes `/run/netns` a mount shared with other mount namespaces, so that new names appear there and can be
+/// deleted everywhere. iproute2 takes the same lock.
 fn share_folder() -> Result<()> {
     let failed = |e: io::Error| refused("prepare", FOLDER, ADMIN, e);
     let folder = fs::DirBuilder::new().recursive(true).mode(0o755).create(FOLDER);
@@ -210,7 +209,7 @@ fn share_folder() -> Result<()> {
     let shared = MsFlags::MS_SHARED | MsFlags::MS_REC;
     let share = || mount(Some(""), FOLDER, Some("none"), shared, NO_PATH);
     match share() {
-        // EINVAL: the folder is no mount point yet.
+        // EINVAL: the folder is not a mount point yet.
         Err(Errno::EINVAL) => {
             let bind = MsFlags::MS_BIND | MsFlags::MS_REC;
             mount(Some(FOLDER), FOLDER, Some("none"), bind, NO_PATH)
@@ -232,7 +231,7 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> 
     })
 }
 
-/// The namespace as a descriptor, as setns(2) and rtnetlink take it.
+/// Opens a namespace as a descriptor for setns(2) and rtnetlink.
 pub(super) fn open(name: &str) -> Result<File> {
     let reference = Reference::of(name)?;
     File::open(reference.path()).map_err(|e| match (e.kind(), &reference) {
@@ -250,7 +249,7 @@ pub(super) fn open(name: &str) -> Result<File> {
     })
 }
 
-/// The ways to refer to a namespace, each with the file that opens it.
+/// A reference to a namespace, with the file that opens it.
 enum Reference {
     Name(PathBuf),
     Path(PathBuf),
@@ -291,7 +290,7 @@ fn object(name: &str) -> String {
     format!("network namespace '{name}'")
 }
 
-/// The error for a file that opens, but is no network namespace.
+/// Returns the error for a file that can be opened but is not a network namespace.
 fn not_one(name: &str) -> Error {
     Error::Usage(format!(
         "'{name}' is not a network namespace; a process has one as /proc/PID/ns/net"
@@ -308,26 +307,26 @@ fn unknown(name: &str) -> Error {
     Error::Usage(format!("no network namespace '{name}'; {there}"))
 }
 
-/// The namespaces of all processes that this one may look at, and those that a mount of this mount
-/// namespace keeps (`ip netns`, containers). A namespace that only a socket or another mount namespace
-/// keeps is not among them.
+/// Returns the namespaces of all processes that this one may inspect, and those held by a mount in this mount
+/// namespace (`ip netns`, containers). Namespaces held only by a socket or another mount namespace are
+/// missing.
 ///
 /// # Errors
 /// No /proc.
 pub fn live_namespaces() -> io::Result<HashSet<u64>> {
-    // A path in it may be of any bytes.
+    // Paths in it may contain any bytes.
     let mounts = fs::read("/proc/self/mountinfo")?;
     let mounts = String::from_utf8_lossy(&mounts);
     let mut namespaces: HashSet<u64> = mounts.lines().filter_map(mounted).collect();
     for entry in fs::read_dir("/proc")? {
         let path = entry?.path().join("ns/net");
-        // Not every entry is a process, one may have just ended, and another's may not be looked at.
+        // Some entries are not processes, have just exited, or may not be inspected.
         namespaces.extend(fs::metadata(&path).map(|namespace| namespace.ino()));
     }
     Ok(namespaces)
 }
 
-/// The namespace that a line of mountinfo is about: the fourth field is `net:[4026532208]`.
+/// Returns the namespace of a line of mountinfo: the fourth field is `net:[4026532208]`.
 fn mounted(line: &str) -> Option<u64> {
     let root = line.split(' ').nth(3)?;
     root.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()

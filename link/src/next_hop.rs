@@ -1,16 +1,16 @@
-//! Next hops: the Ethernet address that packets to an IP address get on an interface; and whether an
-//! interface carries a default route.
+//! Next hops: the Ethernet destination of packets to an IP address on an interface; and a check for an
+//! interface with a default route.
 //!
 //! ```text
 //!   destination --> route --> gateway, or the destination itself --> neighbour table --> MAC
-//!                                             asked for by the kernel: ARP, neighbour discovery
+//!                                             resolved by the kernel: ARP, neighbour discovery
 //! ```
 //!
-//! The kernel's own tables decide, so packets go where the host's own would. A neighbour that is
-//! not in them gets an empty datagram, which makes the kernel ask for it. `NTF_USE` would do that
-//! without a datagram, but needs `CAP_NET_ADMIN`, and for IPv6 a link-local address: the request's
-//! source is the datagram's or that one (net/ipv6/ndisc.c, `ndisc_solicit`, Linux 6.18).
-//! Sources: rtnetlink(7), arp(7), net/ipv4/route.c (`inet_rtm_getroute`).
+//! The kernel's own tables decide, so packets take the same path as the host's own. An unknown neighbour gets
+//! an empty datagram, which makes the kernel resolve it. `NTF_USE` would do this without a datagram, but
+//! needs `CAP_NET_ADMIN`, and for IPv6 a link-local address, because the request's source is the datagram's
+//! source or that address (net/ipv6/ndisc.c, `ndisc_solicit`, Linux 6.18). Sources: rtnetlink(7), arp(7),
+//! net/ipv4/route.c (`inet_rtm_getroute`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -26,23 +26,24 @@ use super::netlink::{Body, attribute, family, half, ip, subscribe, word};
 use super::{Interface, Mac, Netlink, netns};
 use sluicegate_base::error::{Error, Result};
 
-/// The kernel gives up after three requests, a second apart (`mcast_solicit`, `retrans_time_ms`).
+/// The time to wait for an answer. The kernel gives up after three requests, one second apart
+/// (`mcast_solicit`, `retrans_time_ms`).
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The discard service: no program answers.
+/// The port of the discard service, which does not answer.
 const DISCARD: u16 = 9;
 /// Bytes of a `struct rtmsg`, and of a `struct ndmsg` (linux/rtnetlink.h, linux/neighbour.h).
 const HEADER_BYTES: usize = 12;
 
-/// The states in which an entry's address is used (include/net/neighbour.h).
+/// The states in which the kernel uses an entry's address (include/net/neighbour.h).
 const NUD_VALID: u16 =
     NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE | NUD_PROBE | NUD_STALE | NUD_DELAY;
 
 /// The receiver of packets on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
-    /// All that listen to this Ethernet address: broadcast, multicast, the host itself.
+    /// A fixed Ethernet address: broadcast, multicast, or the host itself.
     Mac(Mac),
-    /// The neighbour that has this IP address: the gateway, or the destination.
+    /// The neighbour with this IP address: the gateway or the destination.
     Neighbour(IpAddr),
 }
 
@@ -55,24 +56,24 @@ pub struct NextHops {
 }
 
 impl NextHops {
-    /// For packets that leave by `interface`, which is in the namespace `netns`.
+    /// Opens a query for packets that leave by `interface`, in the namespace `netns`.
     ///
     /// # Errors
-    /// As [`Netlink::open`].
+    /// The errors of [`Netlink::open`].
     pub fn open(netns: Option<&str>, interface: &Interface) -> Result<Self> {
         let netlink = Netlink::open(netns)?;
         Ok(Self { netlink, netns: netns.map(str::to_owned), interface: interface.clone() })
     }
 
-    /// The name of the interface.
+    /// Returns the name of the interface.
     pub fn interface(&self) -> &str {
         &self.interface.name
     }
 
-    /// The next hop of packets to `destination`.
+    /// Returns the next hop of packets to `destination`.
     ///
     /// # Errors
-    /// No route to it leaves by the interface. The error says where its route leads.
+    /// No route to it leaves by the interface. The error contains the route that the kernel takes.
     pub fn to(&mut self, destination: IpAddr) -> Result<NextHop> {
         if self.interface.loopback {
             return Ok(NextHop::Mac(self.interface.mac.unwrap_or_default()));
@@ -96,7 +97,7 @@ impl NextHops {
         })
     }
 
-    /// The Ethernet address of a next hop, as far as the kernel knows it.
+    /// Returns the Ethernet address of a next hop, if the kernel knows it.
     ///
     /// # Errors
     /// The kernel does not answer.
@@ -107,11 +108,11 @@ impl NextHops {
         }
     }
 
-    /// The Ethernet address of the next hop of packets to `destination`. The kernel asks for it if
-    /// it does not know it.
+    /// Returns the Ethernet address of the next hop of packets to `destination`. The kernel resolves it if
+    /// necessary.
     ///
     /// # Errors
-    /// As [`to`](Self::to); the neighbour does not answer, which the kernel knows after 3 s.
+    /// The errors of [`to`](Self::to); the neighbour does not answer (after 3 s).
     pub fn mac(&mut self, destination: IpAddr) -> Result<Mac> {
         let hop = self.to(destination)?;
         if let Some(mac) = self.known_mac(hop)? {
@@ -130,9 +131,9 @@ impl NextHops {
         }
     }
 
-    /// Makes the kernel ask for a neighbour, and waits until it has an answer or has given up.
+    /// Makes the kernel resolve a neighbour, and waits until it has an answer or has given up.
     fn ask(&mut self, address: IpAddr) -> Result<Option<Mac>> {
-        // Before the request: what changes meanwhile wakes the wait.
+        // Subscribed before the request, so that no change is missed.
         let changes = subscribe(self.netns.as_deref(), libc::RTMGRP_NEIGH, |_| Ok(()))?;
         let name = &self.interface.name;
         let sent = netns::run_in(self.netns.as_deref(), || Ok(probe(&self.interface, address)))?;
@@ -150,7 +151,7 @@ impl NextHops {
         }
     }
 
-    /// The entry of an address in the interface's neighbour table.
+    /// Returns the entry of an address in the interface's neighbour table.
     fn neighbour(&mut self, address: IpAddr) -> Result<Option<Neighbour>> {
         let index = self.interface.index;
         let parse = |body: &[u8]| Neighbour::parse(body, index, address);
@@ -160,17 +161,17 @@ impl NextHops {
         Ok(found.into_iter().next())
     }
 
-    /// The route that the kernel takes to an address; of those out of one interface, if it is named.
-    /// None if there is none, or it refuses.
+    /// Returns the kernel's route to an address, restricted to one interface if given; `None` if there is
+    /// none, or it rejects packets.
     fn route(&mut self, to: IpAddr, out_of: Option<u32>) -> Result<Option<Route>> {
         self.get_route(to, out_of, 0, Route::parse)
     }
 
-    /// A route to an address out of the interface that is as specific as the one that the kernel
-    /// takes: the other of two default routes, or one of several next hops.
+    /// Returns a route to an address out of the interface that is as specific as the kernel's choice: the
+    /// other of two default routes, or one of several next hops.
     fn equal_route(&mut self, to: IpAddr) -> Result<Option<Route>> {
         let index = Some(self.interface.index);
-        // Asked for so, the kernel invents no route where an interface is named.
+        // With this flag the kernel does not invent a route for a request with an interface.
         let bits = |body: &[u8]| body.get(1).copied();
         let taken = self.get_route(to, None, libc::RTM_F_FIB_MATCH, bits)?;
         let ours = self.get_route(to, index, libc::RTM_F_FIB_MATCH, bits)?;
@@ -239,12 +240,12 @@ impl NextHops {
     }
 }
 
-/// A route, as the kernel resolves it for one address.
+/// A route, resolved by the kernel for one address.
 #[derive(Debug)]
 struct Route {
-    /// `RTN_` number.
+    /// The type, an `RTN_` number.
     kind: u8,
-    /// The index of the interface it leaves by.
+    /// The index of the outgoing interface.
     out: u32,
     gateway: Option<IpAddr>,
 }
@@ -253,7 +254,7 @@ impl Route {
     fn parse(body: &[u8]) -> Option<Self> {
         let (kind, attributes) = (*body.get(7)?, body.get(HEADER_BYTES..)?);
         let out = attribute(attributes, libc::RTA_OIF).and_then(|index| word(index, 0));
-        // An IPv4 route may have an IPv6 gateway (RFC 5549): a `struct rtvia`, the family before it.
+        // An IPv4 route may have an IPv6 gateway (RFC 5549): a `struct rtvia`, with the family first.
         let via = || attribute(attributes, libc::RTA_VIA)?.get(2..);
         let gateway = attribute(attributes, libc::RTA_GATEWAY).or_else(via).and_then(ip);
         Some(Self { kind, out: out.unwrap_or_default(), gateway })
@@ -269,7 +270,7 @@ impl Route {
 struct Neighbour {
     /// Its Ethernet address, while it is valid.
     mac: Option<Mac>,
-    /// True if the kernel has asked and got no answer.
+    /// True if the kernel's requests had no answer.
     failed: bool,
 }
 
@@ -281,13 +282,13 @@ impl Neighbour {
             return None;
         }
         let mac = attribute(attributes, libc::NDA_LLADDR).and_then(|mac| mac.try_into().ok());
-        // An address that is being confirmed is still used.
+        // An address under confirmation is still in use.
         let mac = mac.filter(|_| state & NUD_VALID != 0).map(Mac);
         Some(Self { mac, failed: state == libc::NUD_FAILED })
     }
 }
 
-/// A `struct ndmsg`: an entry for an address, in a state.
+/// Creates a `struct ndmsg`: an entry for an address, in a state.
 pub(super) fn neighbour(ip: IpAddr, index: u32, state: u16) -> Body {
     let [low, high] = state.to_ne_bytes();
     Body::begin([family(ip), 0, 0, 0], &[index, u32::from_ne_bytes([low, high, 0, 0])])
@@ -297,7 +298,7 @@ pub(super) fn neighbour(ip: IpAddr, index: u32, state: u16) -> Body {
 fn probe(interface: &Interface, neighbour: IpAddr) -> io::Result<()> {
     let (from, to): (IpAddr, SocketAddr) = match neighbour {
         IpAddr::V4(address) => (Ipv4Addr::UNSPECIFIED.into(), (address, DISCARD).into()),
-        // A link-local address says nothing without its interface.
+        // A link-local address needs its interface.
         IpAddr::V6(address) => (
             Ipv6Addr::UNSPECIFIED.into(),
             SocketAddrV6::new(address, DISCARD, 0, interface.index).into(),
@@ -309,7 +310,7 @@ fn probe(interface: &Interface, neighbour: IpAddr) -> io::Result<()> {
     socket.send_to(&[], to).map(drop)
 }
 
-/// The Ethernet address of a multicast or broadcast address (RFC 1112, RFC 2464).
+/// Returns the Ethernet address of a multicast or broadcast address (RFC 1112, RFC 2464).
 fn group(address: IpAddr) -> Option<Mac> {
     match address {
         IpAddr::V4(address) if address.is_broadcast() => Some(Mac([0xff; 6])),
@@ -325,11 +326,10 @@ fn group(address: IpAddr) -> Option<Mac> {
     }
 }
 
-/// Waits until something has changed, and takes all messages about it; false if nothing has until
-/// `end`.
+/// Waits for a change, and reads all messages about it; false if there is none until `end`.
 fn wait(changes: &Socket, end: Instant) -> io::Result<bool> {
     let left = end.saturating_duration_since(Instant::now());
-    // Rounded up, so that the last wait is not a spin.
+    // Rounded up, so that the last wait does not spin.
     let timeout = PollTimeout::try_from(left.as_millis() as u64 + 1).unwrap_or(PollTimeout::MAX);
     let mut fds = [PollFd::new(changes.as_fd(), PollFlags::POLLIN)];
     match poll(&mut fds, timeout) {
@@ -337,13 +337,13 @@ fn wait(changes: &Socket, end: Instant) -> io::Result<bool> {
         Ok(_) | Err(nix::errno::Errno::EINTR) => {}
         Err(error) => return Err(error.into()),
     }
-    // Their content is of no interest, and one that found no room (ENOBUFS) was a change, too.
+    // The content does not matter; a dropped message (ENOBUFS) was a change, too.
     let mut buffer = [0; 4096];
     while changes.recv(&mut &mut buffer[..], 0).is_ok() {}
     Ok(true)
 }
 
-/// True if a default route of the host leads out of this interface.
+/// True if a default route of the host leaves by this interface.
 ///
 /// # Errors
 /// No such interface; the kernel does not answer.
@@ -355,7 +355,7 @@ pub fn carries_default_route(netns: Option<&str>, interface: &str) -> Result<boo
     Ok(!routes.map_err(|e| Error::system("list", "routes", e))?.is_empty())
 }
 
-/// Parses a message; some for a default route with a next hop that leaves, or may leave, by this interface.
+/// Parses a message; returns `Some` for a default route with a next hop that is, or may be, on this interface.
 fn default_route(body: &[u8], index: u32) -> Option<()> {
     const NEXT_HOP_BYTES: usize = 8;
     /// linux/rtnetlink.h
@@ -364,10 +364,11 @@ fn default_route(body: &[u8], index: u32) -> Option<()> {
     let attributes = body.get(HEADER_BYTES..)?;
     let one = attribute(attributes, libc::RTA_OIF).and_then(|index| word(index, 0));
     let many = attribute(attributes, libc::RTA_MULTIPATH);
-    // A nexthop object, whose interfaces the message leaves out (net.ipv4.nexthop_compat_mode=0): it may be
-    // this one.
+    // A nexthop object, whose interfaces the message omits (net.ipv4.nexthop_compat_mode=0): this interface
+    // may be one of them.
     let unknown = one.is_none() && many.is_none() && attribute(attributes, RTA_NH_ID).is_some();
-    // Each a `struct rtnexthop`, which begins with its length and has the interface in its second word.
+    // Next hops are `struct rtnexthop`s, which begin with their length and have the interface in the second
+    // word.
     let mut rest = many.unwrap_or_default();
     let several = std::iter::from_fn(|| {
         let out = word(rest, 4)?;

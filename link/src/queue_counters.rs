@@ -1,9 +1,9 @@
-//! Counters of single queues, which each driver names in its own way among the strings of `ethtool -S`
-//! (`*_ethtool.c`, Linux 6.x).
+//! Counters of single queues. Each driver has its own names for them in `ethtool -S` (`*_ethtool.c`, Linux
+//! 6.x).
 
 use std::collections::BTreeMap;
 
-/// Which way packets go, seen from the host.
+/// The direction of packets, seen from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// Received.
@@ -14,19 +14,19 @@ pub enum Direction {
 
 use Direction::{Rx, Tx};
 
-/// Counters of one queue; absent where its driver does not count.
+/// Counters of one queue; `None` if its driver does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCounters {
     /// Receive or transmit queue.
     pub direction: Direction,
     /// Its number.
     pub queue: u32,
-    /// Packets that passed it. A driver that counts only those that its XDP path handled (veth)
-    /// counts all that it receives while it runs an XDP program; otherwise this is absent.
+    /// Packets that passed it. If a driver counts only packets of its XDP path (veth), these are all received
+    /// packets while it runs an XDP program; otherwise this is `None`.
     pub packets: Option<u64>,
     /// Bytes of those packets.
     pub bytes: Option<u64>,
-    /// Packets lost there: no buffer, no room.
+    /// Packets lost in the queue: no buffer, no room.
     pub drops: Option<u64>,
     /// Packets an XDP program dropped on purpose.
     pub xdp_drops: Option<u64>,
@@ -51,7 +51,7 @@ struct Statistic {
     count: Count,
 }
 
-/// The forms of a queue's direction and number: the text before the number, and the text behind it.
+/// The forms of names: the text before the queue's number, the text after it, and the direction.
 const FORMS: &[(&str, &str, Direction)] = &[
     ("rx_queue_", "_", Rx), // ixgbe, igb, ice, veth, older virtio_net
     ("tx_queue_", "_", Tx),
@@ -82,11 +82,10 @@ const COUNTS: [(Count, &str); 6] = [
     (Count::XdpDrops, "xdp_drop xdp_drops"),
 ];
 
-/// Where each queue's counts stand among a driver's statistics; worked out once per list of
-/// names.
+/// The positions of each queue's counts in a driver's statistics, computed once per list of names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QueueMap {
-    /// How many names it was made from.
+    /// The number of names.
     pub(super) names: usize,
     places: Vec<(usize, Statistic)>,
 }
@@ -106,8 +105,8 @@ impl QueueMap {
         self.places.is_empty()
     }
 
-    /// Each queue's counts from the values that belong to the names, by direction and number.
-    /// With `native_xdp` all that is received takes the way of XDP.
+    /// Returns each queue's counts from the values of the names, by direction and number. `native_xdp` means
+    /// that all received packets take the XDP path.
     pub(super) fn read(&self, values: &[u64], native_xdp: bool) -> Vec<QueueCounters> {
         let mut queues: BTreeMap<(Direction, u32), [Option<u64>; 6]> = BTreeMap::new();
         for (at, statistic) in &self.places {

@@ -15,7 +15,7 @@ pub struct Rates {
     pub seconds: f64,
     /// The interfaces of the later sample.
     pub interfaces: Vec<InterfaceRates>,
-    /// The CPUs that are in both.
+    /// The CPUs in both samples.
     pub cpus: Vec<CpuRates>,
 }
 
@@ -28,14 +28,14 @@ pub struct InterfaceRates {
     pub index: u32,
     /// "up", "no carrier" or "down".
     pub state: &'static str,
-    /// It was made or its counters were reset since the earlier sample: the rates are unknown,
-    /// and zero here.
+    /// True if it was created or its counters were reset since the earlier sample; then the rates are
+    /// unknown, and zero here.
     pub reset: bool,
     /// Received.
     pub rx: DirectionRates,
     /// Sent.
     pub tx: DirectionRates,
-    /// By queue, where the driver counts so.
+    /// Rates by queue, if the driver counts by queue.
     pub queues: Vec<QueueRates>,
 }
 
@@ -48,19 +48,18 @@ pub struct DirectionRates {
     pub bits_l2: f64,
     /// Packets lost per second, by cause. Causes do not overlap.
     pub drops: Vec<(&'static str, f64)>,
-    /// Overflows per second of the card's own queue, which a driver may have counted among the
-    /// drops as well.
+    /// Overflows per second of the card's own queue, which a driver may also count as drops.
     pub fifo: f64,
 }
 
 impl DirectionRates {
-    /// Packets lost per second, whatever the cause.
+    /// Returns the packets lost per second, over all causes.
     pub fn drops_total(&self) -> f64 {
         self.drops.iter().map(|(_, rate)| rate).sum()
     }
 }
 
-/// One queue's rates per second; absent where its driver does not count it.
+/// One queue's rates per second; `None` if its driver does not count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueRates {
     /// Receive or transmit queue.
@@ -82,9 +81,9 @@ pub struct QueueRates {
 pub struct CpuRates {
     /// Its number.
     pub cpu: u32,
-    /// The share of its time it was busy, from 0 to 1.
+    /// The share of time that it was busy, from 0 to 1.
     pub busy: f64,
-    /// The share of its time in softirqs, from 0 to 1.
+    /// The share of time in softirqs, from 0 to 1.
     pub softirq: f64,
     /// Receive softirqs per second.
     pub net_rx: f64,
@@ -99,11 +98,11 @@ pub struct CpuRates {
 }
 
 impl Rates {
-    /// The rates between two samples.
+    /// Computes the rates between two samples.
     pub fn between(before: &Sample, now: &Sample) -> Self {
         let seconds = now.at.saturating_duration_since(before.at).as_secs_f64();
         let interfaces = now.interfaces.iter().map(|new| {
-            // A name that was given to another interface has another number.
+            // The number distinguishes another interface that got the same name.
             let same = |old: &&InterfaceSample| {
                 old.interface.index == new.interface.index
                     && old.interface.name == new.interface.name
@@ -181,7 +180,7 @@ fn both_directions(
 
 fn queue_rates(old: &QueueCounters, new: &QueueCounters, seconds: f64) -> QueueRates {
     let rate = |count: fn(&QueueCounters) -> Option<u64>| {
-        // A count that has just appeared has no rate yet.
+        // A new counter has no rate yet.
         let now = count(new)?;
         let before = count(old).unwrap_or(now);
         Some(per_second(before, now, seconds))
@@ -215,11 +214,11 @@ fn cpu_rates(old: &CpuCounters, new: &CpuCounters, seconds: f64) -> CpuRates {
     }
 }
 
-/// A counter's advance since the reading before; none if it went back, because its owner was made anew or
-/// reset.
+/// Returns a counter's advance since the previous reading; `None` if it went back, because its owner was
+/// created again or reset.
 ///
-/// Some drivers count in 32 bits. A counter that fell from within 32 bits is taken to have wrapped where
-/// the way round is less than half of them, and to have restarted otherwise.
+/// Some drivers count in 32 bits. A counter that fell from a 32-bit value is assumed to have wrapped if the
+/// distance through the wrap is less than half of the range, and otherwise to have restarted.
 fn advance(before: u64, now: u64) -> Option<u64> {
     if now >= before {
         return Some(now - before);
@@ -229,7 +228,7 @@ fn advance(before: u64, now: u64) -> Option<u64> {
     (by < 1 << 31).then_some(by.into())
 }
 
-/// The advance per second; zero where the counter restarted.
+/// Returns the advance per second; zero if the counter restarted.
 fn per_second(before: u64, now: u64, seconds: f64) -> f64 {
     let by = advance(before, now).filter(|_| seconds > 0.0);
     by.map_or(0.0, |by| by as f64 / seconds)
@@ -238,7 +237,7 @@ fn per_second(before: u64, now: u64, seconds: f64) -> f64 {
 /// All counters at one moment.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// When they were read.
+    /// The time of reading.
     pub at: Instant,
     /// The interfaces, in the kernel's order.
     pub interfaces: Vec<InterfaceSample>,
@@ -251,26 +250,26 @@ pub struct Sample {
 pub struct InterfaceSample {
     /// The interface and its own counters; without its addresses.
     pub interface: Interface,
-    /// Its queues', where the driver counts by queue.
+    /// The counters of its queues, if the driver counts by queue.
     pub queues: Vec<QueueCounters>,
 }
 
-/// Reads counters again and again.
+/// Reads counters repeatedly.
 #[derive(Debug)]
 pub struct Sampler {
     netlink: Netlink,
     ethtool: Ethtool,
     only: Vec<String>,
-    /// By interface number: where its queues' counts are among its driver's statistics.
+    /// The positions of queue counts in the driver's statistics, by interface number.
     maps: HashMap<u32, QueueMap>,
 }
 
 impl Sampler {
-    /// Prepares to read the interfaces called `only`, or all if that is empty, in a namespace.
-    /// Needs no privilege but to enter another namespace.
+    /// Prepares to read the interfaces named in `only`, or all if that is empty, in a namespace. Needs a
+    /// privilege only to enter another namespace.
     ///
     /// # Errors
-    /// No such namespace; none of an interface's name, once, now: later they may come and go.
+    /// No such namespace; an interface of `only` does not exist now. Later, interfaces may come and go.
     pub fn open(netns: Option<&str>, only: &[String]) -> Result<Self> {
         let mut netlink = Netlink::open(netns)?;
         for name in only {
@@ -300,7 +299,7 @@ impl Sampler {
         Ok(Sample { at, interfaces, cpus: cpu::read()? })
     }
 
-    /// An interface without a driver's statistics, or one removed meanwhile, has no queues.
+    /// Reads the queues' counters; empty for an interface without driver statistics, or one that was removed.
     fn queues(&mut self, link: &Interface) -> Vec<QueueCounters> {
         let map = self.maps.entry(link.index).or_insert_with(|| {
             QueueMap::new(&self.ethtool.statistics_names(&link.name).unwrap_or_default())
@@ -312,7 +311,7 @@ impl Sampler {
             return Vec::new();
         };
         if values.len() != map.names {
-            // The number of queues has changed: the names with it.
+            // The number of queues has changed, and the names with it.
             let names = self.ethtool.statistics_names(&link.name).unwrap_or_default();
             *map = QueueMap::new(&names);
             values = self.ethtool.statistics_values(&link.name).unwrap_or_default();

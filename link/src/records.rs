@@ -1,8 +1,8 @@
-//! Records of changes that outlive a process: a folder below `/run/sluice`, one file for each thing
-//! that was changed; and [`Process`], which names the process that made a change.
+//! Records of changes that outlive a process: a folder below `/run/sluice` with one file for each changed
+//! object; and [`Process`], which identifies the process that made a change.
 //!
-//! A process that changes such a thing holds a lock meanwhile. A record is written in full and then
-//! renamed, so readers need no lock. A reboot removes the records together with the changes.
+//! A process holds a lock while it changes such an object. A record is written in full and then renamed, so
+//! readers need no lock. A reboot removes the records together with the changes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use sluicegate_base::error::{Error, Result};
 
-/// The records of one kind of thing.
+/// The location of one kind of record.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordDir {
-    /// The folder they are in.
+    /// The folder of the records.
     pub folder: &'static str,
-    /// The file that is locked meanwhile.
+    /// The lock file.
     pub lock: &'static str,
     /// The operation that needs them: "making or removing a lab".
     pub purpose: &'static str,
@@ -24,7 +24,7 @@ pub struct RecordDir {
     pub capability: &'static str,
 }
 
-/// The records of one kind, and the lock where there is one.
+/// The records of one kind, with or without the lock.
 #[derive(Debug)]
 pub struct Records {
     folder: &'static Path,
@@ -32,7 +32,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Waits for others to be done with their changes, and keeps them from new ones.
+    /// Opens the records with the lock: waits for other processes' changes, and blocks new ones.
     pub fn lock(place: &RecordDir) -> Result<Self> {
         let folder = Path::new(place.folder);
         let failed = |e: io::Error| match e.kind() {
@@ -55,22 +55,22 @@ impl Records {
         Ok(Self { folder, _lock: Some(file) })
     }
 
-    /// Opens the records without the lock, to read only.
+    /// Opens the records without the lock, only to read.
     pub fn read(place: &RecordDir) -> Self {
         Self { folder: Path::new(place.folder), _lock: None }
     }
 
-    /// The names of the records there are, sorted.
+    /// Returns the names of all records, sorted.
     pub fn names(&self) -> Vec<String> {
         names_in(self.folder)
     }
 
-    /// A record's text.
+    /// Returns a record's text.
     pub fn get(&self, name: &str) -> Option<String> {
         fs::read_to_string(self.path(name)?).ok()
     }
 
-    /// Makes a record, or another in its place.
+    /// Creates or replaces a record.
     pub fn put(&self, name: &str, text: &str) -> Result<()> {
         let unfinished = self.folder.join(format!(".{name}"));
         fs::write(&unfinished, text)
@@ -84,13 +84,13 @@ impl Records {
         fs::remove_file(&path).map_err(|e| unwritable("delete", &path, e))
     }
 
-    /// A name with a slash would lead out of the folder.
+    /// Returns a record's path; `None` for a name with a slash, which would lead out of the folder.
     fn path(&self, name: &str) -> Option<PathBuf> {
         (!name.contains('/')).then(|| self.folder.join(name))
     }
 }
 
-/// The names of the files in a folder, sorted; none if it cannot be read.
+/// Returns the names of the files in a folder, sorted; empty if it cannot be read.
 pub(crate) fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     let mut names: Vec<String> =
@@ -101,24 +101,24 @@ pub(crate) fn names_in(folder: &Path) -> Vec<String> {
 
 fn unwritable(operation: &'static str, path: &Path, error: io::Error) -> Error {
     match error.raw_os_error() {
-        // No other process would find a record elsewhere.
+        // A record elsewhere would not be found by other processes.
         Some(libc::EROFS) => Error::path(operation, path, error)
             .remedy("/run/sluice has to be writable: mount a tmpfs there"),
         _ => Error::path(operation, path, error),
     }
 }
 
-/// A process to whom something belongs that would outlive it.
+/// A process that owns an object that may outlive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Its number.
     pub pid: u32,
-    /// When it started, in ticks since the machine did: numbers of processes come again.
+    /// Its start, in ticks since the machine's start, because process numbers are reused.
     pub started: u64,
 }
 
 impl Process {
-    /// This process.
+    /// Returns this process.
     ///
     /// # Errors
     /// No /proc.
@@ -128,26 +128,26 @@ impl Process {
         Ok(Self { pid, started: stat?.0 })
     }
 
-    /// True if it runs. A zombie has exited: it holds nothing but its number.
+    /// True if it runs. A zombie has exited and holds only its number.
     pub fn lives(self) -> bool {
         stat(self.pid).is_ok_and(|(started, ended)| started == self.started && !ended)
     }
 }
 
-/// When a process started, and whether it has ended (`/proc/PID/stat`, proc_pid_stat(5)).
+/// Reads the start of a process, and true if it has exited (`/proc/PID/stat`, proc_pid_stat(5)).
 fn stat(pid: u32) -> io::Result<(u64, bool)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     parse_stat(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The second field is a name in parentheses that can hold anything; the third is the state, the
+/// Parses a line: the second field is a name in parentheses, with any characters; the third is the state, the
 /// 20th the number of threads, the 22nd the start.
 fn parse_stat(text: &str) -> Option<(u64, bool)> {
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let threads: u64 = fields.nth(16)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
-    // A process whose first thread has ended goes on as long as it has others.
+    // A process continues after its first thread has exited, as long as it has others.
     Some((started, matches!(state, "Z" | "X") && threads <= 1))
 }
 
@@ -170,7 +170,7 @@ mod tests {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let process = Process { pid: child.id(), started: stat(child.id()).unwrap().0 };
         assert!(process.lives());
-        // It ends with its input.
+        // The child exits at the end of its input.
         drop(child.stdin.take());
         let zombie = || fs::read_to_string(format!("/proc/{}/stat", process.pid)).unwrap();
         while !zombie().contains(") Z ") {

@@ -1,8 +1,8 @@
 //! TAP devices: interfaces whose wire is a file descriptor.
 //!
-//! What the host sends out of the interface is read from the descriptor, a frame a call; what is
-//! written to it the host receives. Each descriptor is a queue of the device. Unless it is to
-//! persist, the device goes with the last of them, however the process ends.
+//! A read from the descriptor returns one frame that the host sends; the host receives each frame written to
+//! it. Each descriptor is a queue of the device. The kernel removes a non-persistent device with its last
+//! descriptor, even if the process is killed.
 //!
 //! Needs `CAP_NET_ADMIN`, and `/dev/net/tun`. Source: linux/if_tun.h, drivers/net/tun.c.
 #![allow(unsafe_code)]
@@ -19,12 +19,12 @@ use sluicegate_base::error::{Error, Result};
 const DEVICE: &str = "/dev/net/tun";
 const ADMIN: &str = "CAP_NET_ADMIN";
 
-/// Allows a device that exists, or requires a new one.
+/// Permits an existing device, or requires a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Making {
-    /// An existing device is used, unless another process has it.
+    /// Uses an existing device, if no other process has it.
     OrUse,
-    /// The device must be new: the kernel rejects a second maker.
+    /// The device must be new: the kernel rejects a second creation.
     New,
 }
 
@@ -35,11 +35,11 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens `queues` queues of the device of that name in this thread's network namespace. One
-    /// that is made now is down.
+    /// Opens `queues` queues of the device with this name in this thread's network namespace. A new device is
+    /// down.
     ///
     /// # Errors
-    /// A missing privilege, no `/dev/net/tun`, a name that something else has.
+    /// A missing privilege; no `/dev/net/tun`; another kind of interface has the name.
     pub fn open(name: &str, queues: usize, making: Making) -> Result<Vec<Self>> {
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', '\0', ' ', '%']) {
             return Err(Error::Usage(format!(
@@ -49,7 +49,7 @@ impl Tap {
         let exclusive = if making == Making::New { libc::IFF_TUN_EXCL } else { 0 };
         let several = libc::IFF_MULTI_QUEUE;
         let first = match attach(name, exclusive | if queues > 1 { several } else { 0 }) {
-            // It exists, made for several queues.
+            // The device exists, and was created for several queues.
             Err(error) if is_invalid(&error) && queues == 1 => attach(name, exclusive | several),
             other => other,
         };
@@ -57,23 +57,23 @@ impl Tap {
         std::iter::once(first).chain(others).collect()
     }
 
-    /// True if the device stays when no process has it open.
+    /// Makes the device persistent or not. A persistent device stays when no process has it open.
     pub fn set_persistent(&self, name: &str, persistent: bool) -> Result<()> {
-        // SAFETY: takes a number.
+        // SAFETY: the request takes a number.
         let status = unsafe {
             libc::ioctl(self.file.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(persistent))
         };
         if status == 0 { Ok(()) } else { Err(Error::last_os("make persistent", name)) }
     }
 
-    /// Reads the next frame that the host has sent: into the first buffer, and what does not fit
-    /// there into the second. Returns its bytes. [`io::ErrorKind::WouldBlock`]: there is none.
+    /// Reads the next frame that the host has sent: into the first buffer, and the rest into the second.
+    /// Returns its length. [`io::ErrorKind::WouldBlock`] means that there is none.
     #[inline]
     pub fn read(&self, first: &mut [u8], rest: &mut [u8]) -> io::Result<usize> {
         (&self.file).read_vectored(&mut [IoSliceMut::new(first), IoSliceMut::new(rest)])
     }
 
-    /// Makes the host receive a frame.
+    /// Writes a frame, which the host receives.
     #[inline]
     pub fn write(&self, frame: &[u8]) -> io::Result<()> {
         (&self.file).write(frame).map(|_| ())
@@ -107,7 +107,7 @@ fn attach(name: &str, flags: i32) -> Result<Tap> {
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as c_char;
     }
-    // SAFETY: the kernel reads and writes an ifreq, which lives.
+    // SAFETY: the kernel reads and writes an ifreq, which outlives the call.
     let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if status == 0 {
         return Ok(Tap { file });

@@ -1,9 +1,8 @@
-//! Traffic control: the state of an interface's queueing discipline, and filters where packets enter
-//! and leave an interface: eBPF programs on its `clsact` discipline, which queues nothing.
+//! Traffic control: the state of an interface's queueing discipline, and filters for packets that enter and
+//! leave an interface: eBPF programs on its `clsact` discipline, which queues nothing.
 //!
-//! Filters stay when their maker exits; the kernel removes them with the interface. Changes need
-//! `CAP_NET_ADMIN`.
-//! Sources: tc-bpf(8), rtnetlink(7), linux/pkt_cls.h, linux/pkt_sched.h, linux/gen_stats.h,
+//! Filters stay after their process exits; the kernel removes them with the interface. Changes need
+//! `CAP_NET_ADMIN`. Sources: tc-bpf(8), rtnetlink(7), linux/pkt_cls.h, linux/pkt_sched.h, linux/gen_stats.h,
 //! net/sched/cls_bpf.c.
 
 use std::io;
@@ -43,12 +42,12 @@ const DROPS: usize = 2;
 const CLSACT: &str = "clsact";
 const BPF: &str = "bpf";
 
-/// Which packets a filter sees.
+/// The direction of the packets that a filter sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Those that come in.
+    /// Received packets.
     Ingress,
-    /// Those that leave.
+    /// Sent packets.
     Egress,
 }
 
@@ -62,14 +61,14 @@ impl Side {
     }
 }
 
-/// Where a filter stands among those of its side, and what it is called.
+/// The position of a filter among those of its side, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterPlace {
     /// The direction of the packets that it sees.
     pub side: Side,
-    /// The lower are asked first.
+    /// Its priority; lower numbers run first.
     pub priority: u16,
-    /// Its number among those of its priority, from 1 on.
+    /// Its number within the priority, from 1.
     pub handle: u32,
     /// The name that `tc` shows.
     pub name: String,
@@ -80,14 +79,13 @@ pub struct FilterPlace {
 pub enum Then {
     /// The program's return value decides.
     AsProgramSays,
-    /// They enter this interface, as if they came in there; the program has said -1. In place of
-    /// `bpf_redirect`, for a packet that came so is not shown to XDP in skb mode once more
-    /// (net/core/dev.c, `netif_receive_generic_xdp`).
+    /// They enter this interface as if received there; the program must return -1. Unlike `bpf_redirect`,
+    /// this does not pass the packet to XDP in skb mode again (net/core/dev.c, `netif_receive_generic_xdp`).
     Enter(u32),
 }
 
 impl Netlink {
-    /// Gives an interface room for filters; false if it has it already.
+    /// Adds the `clsact` discipline to an interface; false if it already has one.
     pub fn add_clsact(&mut self, interface: u32) -> io::Result<bool> {
         match self.change(libc::RTM_NEWQDISC, &clsact(interface), NLM_F_CREATE | NLM_F_EXCL) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
@@ -95,20 +93,20 @@ impl Netlink {
         }
     }
 
-    /// Takes that room away, with all filters.
+    /// Removes the `clsact` discipline and all its filters.
     pub fn delete_clsact(&mut self, interface: u32) -> io::Result<()> {
         self.change(libc::RTM_DELQDISC, &clsact(interface), 0)
     }
 
-    /// How many packets filters of an interface have dropped, both sides together, if it has room
-    /// for filters. Counted in 32 bits.
+    /// Returns the number of packets dropped by the filters of both sides, in 32 bits; `None` without
+    /// `clsact`.
     pub fn clsact_drops(&mut self, interface: u32) -> io::Result<Option<u32>> {
         self.get(libc::RTM_GETQDISC, &clsact(interface), |body| {
             queue_statistic(body.get(HEADER_BYTES..)?, DROPS)
         })
     }
 
-    /// Puts a program on an interface that has room for filters, for packets of all protocols.
+    /// Adds a program as a filter for packets of all protocols. The interface needs `clsact`.
     pub fn add_filter(
         &mut self,
         interface: u32,
@@ -127,13 +125,13 @@ impl Netlink {
         self.change(libc::RTM_NEWTFILTER, &request, NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Takes a filter away.
+    /// Removes a filter.
     pub fn delete_filter(&mut self, interface: u32, place: &FilterPlace) -> io::Result<()> {
         self.change(libc::RTM_DELTFILTER, &filter(interface, place), 0)
     }
 
-    /// The filters of one side of an interface; none where it has no room for them. Those of other
-    /// kinds have no name.
+    /// Returns the filters of one side of an interface; empty without `clsact`. Filters other than BPF
+    /// programs have no name.
     pub fn filters(&mut self, interface: u32, side: Side) -> io::Result<Vec<FilterPlace>> {
         let request = Body::of(&[0, interface, 0, side.parent(), 0]);
         match self.dump(libc::RTM_GETTFILTER, &request, |body| found(body, interface, side)) {
@@ -155,20 +153,20 @@ fn filter(interface: u32, place: &FilterPlace) -> Body {
     Body::of(&header).with_text(TCA_KIND, BPF)
 }
 
-/// A list of one action, which makes packets enter an interface.
+/// Creates a list of one action, which makes packets enter an interface.
 fn entering(interface: u32) -> Body {
-    // struct tc_mirred: index, capabilities, action, two counts; what to do, and where to.
+    // struct tc_mirred: index, capabilities, action, two counts, the operation, the interface.
     let mirred = [0, 0, TC_ACT_STOLEN, 0, 0, TCA_INGRESS_REDIR, interface];
     let options = Body::default().with(TCA_MIRRED_PARMS, Body::of(&mirred));
     let action = Body::default().with_text(TCA_ACT_KIND, "mirred").with(TCA_ACT_OPTIONS, options);
     Body::default().with(1, action)
 }
 
-/// The filter that a message tells of, if it is on this interface.
+/// Parses a message; returns its filter if that is on this interface.
 fn found(body: &[u8], interface: u32, side: Side) -> Option<FilterPlace> {
     let (index, handle, info) = (word(body, 4)?, word(body, 8)?, word(body, 16)?);
     let attributes = body.get(HEADER_BYTES..)?;
-    // Each priority is told of by itself, too, without a handle.
+    // The kernel also reports each priority itself, without a handle.
     if index != interface || handle == 0 {
         return None;
     }
@@ -182,7 +180,7 @@ fn found(body: &[u8], interface: u32, side: Side) -> Option<FilterPlace> {
 /// The discipline of an interface without a queue.
 const NO_QUEUE: &[u8] = b"noqueue\0";
 
-/// Asks for the state of an interface's queueing discipline.
+/// Queries the state of an interface's queueing discipline.
 #[derive(Debug)]
 pub struct Backlog {
     netlink: Netlink,
@@ -190,28 +188,28 @@ pub struct Backlog {
     index: u32,
 }
 
-/// The state of a queueing discipline, of all senders together.
+/// The state of a queueing discipline, over all senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlogged {
-    /// The interface has one.
+    /// True if the interface has one.
     pub exists: bool,
-    /// Packets that wait in it.
+    /// Packets waiting in it.
     pub waiting: u32,
-    /// Packets that it dropped since it was made; it wraps.
+    /// Packets dropped since its creation; the count wraps.
     pub dropped: u32,
 }
 
 impl Backlog {
-    /// The queue of an interface of a network namespace, or of this thread's.
+    /// Opens a query for an interface of a network namespace, or of this thread's.
     ///
     /// # Errors
-    /// No such namespace, or the kernel gives no socket.
+    /// No such namespace; no socket is available.
     pub fn open(netns: Option<&str>, interface: &Interface) -> Result<Self> {
         let (name, index) = (interface.name.clone(), interface.index);
         Ok(Self { netlink: Netlink::open(netns)?, name, index })
     }
 
-    /// Its state now; of no discipline, nothing waits.
+    /// Returns its current state; without a discipline no packet waits.
     ///
     /// # Errors
     /// The kernel refused.
@@ -224,8 +222,8 @@ impl Backlog {
     }
 }
 
-/// The discipline in a message, if it is the root of this interface: its counts contain those of all
-/// below it.
+/// Parses a message; returns the discipline if it is the root of this interface. Its counts include those of
+/// all below it.
 fn root_queue(body: &[u8], index: u32) -> Option<Backlogged> {
     if word(body, 4)? != index || word(body, 12)? != TC_H_ROOT {
         return None;
@@ -236,7 +234,7 @@ fn root_queue(body: &[u8], index: u32) -> Option<Backlogged> {
     Some(Backlogged { exists, waiting: statistic(QLEN)?, dropped: statistic(DROPS)? })
 }
 
-/// One word of a discipline's `struct gnet_stats_queue`.
+/// Returns one word of a discipline's `struct gnet_stats_queue`.
 fn queue_statistic(attributes: &[u8], number: usize) -> Option<u32> {
     word(attribute(attribute(attributes, TCA_STATS2)?, TCA_STATS_QUEUE)?, number * 4)
 }

@@ -1,9 +1,9 @@
-//! Reads what an interface has sent and dropped, without the kernel's rtnl lock, which netlink's
-//! answers wait for and the end of a program of live frames holds: `/proc/net/dev` takes none
+//! Reads the packets that an interface has sent and dropped, without the kernel's rtnl lock. Netlink's
+//! answers wait for that lock, and the end of a live-frame program holds it; `/proc/net/dev` does not take it
 //! (net/core/net-procfs.c).
 //!
-//! The interface is known by its index: a new name changes nothing. When it is removed, the kernel's
-//! last message about it (RTM_DELLINK) has what it dropped; a veth has forgotten by then what it sent.
+//! The interface is identified by its index, so a new name has no effect. When it is removed, the kernel's
+//! last message about it (RTM_DELLINK) contains its drops; a veth has lost its count of sent packets by then.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -13,9 +13,9 @@ use super::{Interface, LinkState, LinkStats, netns};
 use sluicegate_base::error::{Error, Result};
 
 const PATH: &str = "/proc/thread-self/net/dev";
-/// The name may change between two questions; looks until it does not.
+/// Maximum of attempts: the name may change between two reads.
 const MAX_LOOKS: usize = 8;
-/// The kind of ifb devices: they drop packets from sockets and count them as received and dropped
+/// The kind of ifb devices, which drop packets from sockets and count them as received and dropped
 /// (drivers/net/ifb.c, `ifb_xmit`).
 const IFB: &str = "ifb";
 
@@ -26,24 +26,24 @@ pub struct TxCounters {
     presence: LinkState,
     removal: LinkRemoval,
     kind: String,
-    /// Its drops, once it was removed.
+    /// Its drops, after its removal.
     removed: Option<TxCounts>,
 }
 
-/// Transmit counters of an interface since it was made, of all senders.
+/// Transmit counters of an interface since its creation, over all senders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxCounts {
     /// Packets that it sent.
     pub sent: u64,
     /// Packets that it dropped.
     pub dropped: u64,
-    /// Packets that it could not send: no route for a tunnel, a fault of the card. Some drivers count
-    /// them among the dropped, too.
+    /// Packets that it could not send: no route for a tunnel, a fault of the card. Some drivers also count
+    /// them as dropped.
     pub errors: u64,
 }
 
 impl TxCounts {
-    /// The counts since an earlier moment.
+    /// Returns the counts since an earlier moment.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -55,12 +55,12 @@ impl TxCounts {
 }
 
 impl TxCounters {
-    /// The counters of an interface of a network namespace, or of this thread's.
+    /// Opens the counters of an interface of a network namespace, or of this thread's.
     ///
     /// # Errors
     /// No such namespace, no privilege to enter it, or no `/proc`.
     pub fn open(netns: Option<&str>, interface: &Interface) -> Result<Self> {
-        // Opened first: a removal from here on is seen.
+        // Opened first, so that no later removal is missed.
         let removal = LinkRemoval::open(netns, interface.index)?;
         let (file, presence) = netns::run_in(netns, || {
             let file = File::open(PATH).map_err(|error| Error::system("open", PATH, error))?;
@@ -69,13 +69,13 @@ impl TxCounters {
         Ok(Self { file, presence, removal, kind: interface.kind.clone(), removed: None })
     }
 
-    /// True if the last [`read`](Self::read) found that the interface was removed.
+    /// True if the last [`read`](Self::read) found the interface removed.
     pub fn is_removed(&self) -> bool {
         self.removed.is_some()
     }
 
-    /// The counters now. Of an interface that was removed, what it had dropped, and as many sent as could
-    /// be. None where the kernel does not tell.
+    /// Reads the counters. For a removed interface it returns its drops, and the maximum as the number sent.
+    /// `None` if the kernel does not report them.
     pub fn read(&mut self) -> Option<TxCounts> {
         if self.removed.is_some() {
             return self.removed;
@@ -117,10 +117,10 @@ impl TxCounters {
     }
 }
 
-/// The counters in an interface's line: eight numbers of what it received (bytes, packets, errors,
-/// drops, ...), then eight of what it sent.
+/// Parses an interface's line: eight numbers for receiving (bytes, packets, errors, drops, ...), then eight
+/// for sending.
 fn stats_of(text: &str, name: &str) -> Option<LinkStats> {
-    // No interface's name has a colon (net/core/dev.c, dev_valid_name).
+    // No interface name contains a colon (net/core/dev.c, dev_valid_name).
     let (_, counts) =
         text.lines().filter_map(|line| line.split_once(':')).find(|it| it.0.trim() == name)?;
     let counts: Vec<u64> =
@@ -189,7 +189,7 @@ left0:18446744073709551615 7 0 1 0 0 0 0 900 18446744073709551615 5 12 0 0 0 0
         let left = netlink.interface("left0").unwrap();
         let mut counters = TxCounters::open(Some(&netns), &left).unwrap();
         let ends = ["other0", "other1"].map(|name| VethEnd { name, netns: None, mac: None });
-        // More messages than a socket's buffer bears.
+        // More messages than fit a socket's buffer.
         for _ in 0..60 {
             netlink.add_veth(&ends[0], &ends[1], 1).unwrap();
             netlink.delete("other0").unwrap();

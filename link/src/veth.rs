@@ -1,6 +1,6 @@
-//! Changes to interfaces: veth pairs, addresses, neighbours, on and off.
+//! Changes to interfaces: veth pairs, addresses, routes, neighbours, up and down.
 //!
-//! All need `CAP_NET_ADMIN`; a pair across namespaces also needs it in both. Source: veth(4).
+//! All need `CAP_NET_ADMIN`; a pair across namespaces needs it in both. Source: veth(4).
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -15,28 +15,28 @@ use super::{Address, Mac, Netlink, netns, refused};
 use sluicegate_base::error::Result;
 
 const ADMIN: &str = "CAP_NET_ADMIN";
-/// In the data of a veth, its other end (linux/veth.h).
+/// The attribute of a veth's other end (linux/veth.h).
 const VETH_INFO_PEER: u16 = 1;
 
-/// One end of a veth pair to be made.
+/// One end of a new veth pair.
 #[derive(Clone, Debug)]
 pub struct VethEnd<'a> {
     /// The interface's name.
     pub name: &'a str,
-    /// The namespace it is made in; the socket's if none.
+    /// Its namespace; by default the socket's.
     pub netns: Option<&'a str>,
-    /// Its Ethernet address; the kernel makes one up if none.
+    /// Its Ethernet address; by default the kernel chooses one.
     pub mac: Option<Mac>,
 }
 
 impl Netlink {
-    /// Makes a veth pair, each end with `queues` receive and transmit queues.
+    /// Creates a veth pair, each end with `queues` receive and transmit queues.
     ///
     /// # Errors
-    /// A name that is taken, a namespace that is not there, a missing `CAP_NET_ADMIN`.
+    /// A name is taken; a namespace does not exist; a missing `CAP_NET_ADMIN`.
     pub fn add_veth(&mut self, left: &VethEnd<'_>, right: &VethEnd<'_>, queues: u32) -> Result<()> {
         let object = format!("{}-{}", left.name, right.name);
-        // The kernel takes the namespaces by descriptor: both stay open until it has answered.
+        // The kernel takes the namespaces by descriptor, so both stay open until it has answered.
         let left_netns = left.netns.map(netns::open).transpose()?;
         let right_netns = right.netns.map(netns::open).transpose()?;
         let peer = end_link(right, right_netns.as_ref(), queues);
@@ -48,16 +48,16 @@ impl Netlink {
             .map_err(|e| refused("create veth pair", object, ADMIN, e))
     }
 
-    /// Removes an interface; with one end of a veth pair goes the other.
+    /// Removes an interface. One end of a veth pair takes the other with it.
     ///
     /// # Errors
-    /// No such interface, one that cannot be removed, a missing `CAP_NET_ADMIN`.
+    /// No such interface; it cannot be removed; a missing `CAP_NET_ADMIN`.
     pub fn delete(&mut self, name: &str) -> Result<()> {
         let link = link(self.index(name)?);
         self.change(libc::RTM_DELLINK, &link, 0).map_err(|e| refused("delete", name, ADMIN, e))
     }
 
-    /// Switches an interface on or off.
+    /// Sets an interface up or down.
     ///
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
@@ -68,15 +68,15 @@ impl Netlink {
         self.set(name, operation, |index| Body::of(&[0, index, flags, flag]))
     }
 
-    /// Sets the most bytes that a packet may have after its link-layer header.
+    /// Sets the MTU: the maximum bytes of a packet after its link-layer header.
     ///
     /// # Errors
-    /// No such interface, an MTU that it cannot have, a missing `CAP_NET_ADMIN`.
+    /// No such interface; an invalid MTU; a missing `CAP_NET_ADMIN`.
     pub fn set_mtu(&mut self, name: &str, mtu: u32) -> Result<()> {
         self.set(name, "set the MTU of", |it| link(it).with_number(libc::IFLA_MTU, mtu))
     }
 
-    /// Sets how many packets may wait to be sent.
+    /// Sets the number of packets that may wait to be sent.
     ///
     /// # Errors
     /// No such interface, a missing `CAP_NET_ADMIN`.
@@ -85,18 +85,18 @@ impl Netlink {
         self.set(name, "set the queue length of", length)
     }
 
-    /// Gives an interface another Ethernet address.
+    /// Sets the Ethernet address of an interface.
     ///
     /// # Errors
-    /// No such interface, one that keeps its address, a missing `CAP_NET_ADMIN`.
+    /// No such interface; its address is fixed; a missing `CAP_NET_ADMIN`.
     pub fn set_mac(&mut self, name: &str, mac: Mac) -> Result<()> {
         self.set(name, "set the address of", |it| link(it).with(libc::IFLA_ADDRESS, mac.0))
     }
 
-    /// Writes what an interface is for, where `ip link` shows it.
+    /// Sets the alias of an interface, which `ip link` shows.
     ///
     /// # Errors
-    /// No such interface, a text of more than 255 bytes, a missing `CAP_NET_ADMIN`.
+    /// No such interface; a text of more than 255 bytes; a missing `CAP_NET_ADMIN`.
     pub fn set_alias(&mut self, name: &str, text: &str) -> Result<()> {
         self.set(name, "set the alias of", |it| link(it).with_text(libc::IFLA_IFALIAS, text))
     }
@@ -111,10 +111,10 @@ impl Netlink {
         self.change(libc::RTM_SETLINK, &change, 0).map_err(|e| refused(operation, name, ADMIN, e))
     }
 
-    /// Gives an interface an address, without duplicate address detection: it is usable at once.
+    /// Adds an address to an interface, without duplicate address detection, so that it is usable at once.
     ///
     /// # Errors
-    /// No such interface, an address it has already, a missing `CAP_NET_ADMIN`.
+    /// No such interface; it already has the address; a missing `CAP_NET_ADMIN`.
     pub fn add_address(&mut self, name: &str, address: Address) -> Result<()> {
         let flags = if address.ip.is_ipv6() { libc::IFA_F_NODAD as u8 } else { 0 };
         let begin = [family(address.ip), address.prefix, flags, 0];
@@ -128,8 +128,7 @@ impl Netlink {
     /// Adds a route to a prefix, through a gateway on the interface's link.
     ///
     /// # Errors
-    /// No such interface, or one that is off; a gateway that is not on its link; a missing
-    /// `CAP_NET_ADMIN`.
+    /// No such interface, or it is down; the gateway is not on its link; a missing `CAP_NET_ADMIN`.
     pub fn add_route(&mut self, name: &str, prefix: Address, gateway: IpAddr) -> Result<()> {
         let [table, protocol, kind] = [libc::RT_TABLE_MAIN, libc::RTPROT_STATIC, libc::RTN_UNICAST];
         let rest = u32::from_ne_bytes([table, protocol, libc::RT_SCOPE_UNIVERSE, kind]);
@@ -141,10 +140,10 @@ impl Netlink {
             .map_err(|e| refused("add route", format!("{prefix} via {gateway}"), ADMIN, e))
     }
 
-    /// Adds a permanent neighbour entry to an interface: it does not resolve the address.
+    /// Adds a permanent neighbour entry to an interface, which then does not resolve the address.
     ///
     /// # Errors
-    /// No such interface, or one that is off; a missing `CAP_NET_ADMIN`.
+    /// No such interface, or it is down; a missing `CAP_NET_ADMIN`.
     pub fn add_neighbour(&mut self, name: &str, ip: IpAddr, mac: Mac) -> Result<()> {
         let permanent = neighbour(ip, self.index(name)?, libc::NUD_PERMANENT);
         let request = permanent.with_ip(libc::NDA_DST, ip).with(libc::NDA_LLADDR, mac.0);

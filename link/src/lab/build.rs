@@ -10,30 +10,30 @@ use super::plan::{self, Host};
 use crate::{Ethtool, Netlink, VethEnd, netns};
 use sluicegate_base::error::{Error, Result};
 
-/// Settings that keep a host from speaking unasked. They are written before its interfaces are
-/// made, which inherit them.
+/// Settings that stop a host from sending packets on its own. They are written before its interfaces are
+/// created, which inherit them.
 const QUIET: &[(&str, &str)] = &[
     ("accept_ra", "0"),
     ("router_solicitations", "0"),
     ("autoconf", "0"),
     ("accept_dad", "0"),
     ("dad_transmits", "0"),
-    // No link-local address: each is one more multicast group to report.
+    // No link-local address, because each one adds a multicast group to report.
     ("addr_gen_mode", "1"),
-    // An address joins a multicast group, and that is reported (MLD, RFC 3810), then again
-    // within this time in ms. The sooner it is over the better.
+    // An address joins a multicast group. The host reports this (MLD, RFC 3810), and again within this time
+    // in ms; it should be short.
     ("mldv1_unsolicited_report_interval", "1"),
     ("mldv2_unsolicited_report_interval", "1"),
 ];
 
-/// How often a host reports that it joined a multicast group.
+/// The number of reports when a host joins a multicast group.
 const REPORTS: &str = "/proc/sys/net/ipv6/mld_qrv";
 const REPORTS_DEFAULT: u64 = 2;
-/// The longest wait for those reports. Where they come later, the lab is merely less quiet.
+/// The longest wait for these reports. Later reports only make the lab less quiet.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const IPV6: &str = "/proc/sys/net/ipv6/conf";
-/// The switches of forwarding. A new namespace has IPv4's from the machine's own.
+/// The forwarding settings. A new namespace inherits the setting of IPv4 from the machine's own.
 const FORWARDING: [&str; 2] =
     ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
 
@@ -64,7 +64,7 @@ pub(super) fn refuse_foreign(config: &LabConfig) -> Result<()> {
     Ok(())
 }
 
-/// Makes hosts, then links, then gives the interfaces what they need.
+/// Creates hosts, then links, then configures the interfaces.
 pub(super) fn build(config: &LabConfig) -> Result<()> {
     for host in config.shape.hosts() {
         let netns = plan::netns(&config.name, host.name);
@@ -82,16 +82,16 @@ pub(super) fn build(config: &LabConfig) -> Result<()> {
             netns: Some(netns),
             mac: Some(interface.mac),
         };
-        // Asked for in the left host, so that the machine's own namespace never sees the pair.
+        // Created in the left host, so that the pair never appears in the machine's own namespace.
         Netlink::open(Some(&left_netns))?.add_veth(
             &VethEnd { netns: None, ..end(left.1, &left_netns) },
             &end(right.1, &right_netns),
             config.queues,
         )?;
     }
-    // An end takes redirected frames only if the other had NAPI when it was switched on: hence
-    // NAPI on all ends first. And there is no card that would fill in the checksums that a host
-    // leaves to a veth: packets that do not stay skbs would have wrong ones.
+    // An end accepts redirected frames only if the other end had NAPI when the first was set up, so NAPI is
+    // enabled on all ends first. And no card fills in the checksums that a host leaves to a veth: packets
+    // that do not stay skbs would have wrong ones.
     for host in config.shape.hosts() {
         let mut ethtool = Ethtool::open(Some(&plan::netns(&config.name, host.name)))?;
         for interface in host.interfaces {
@@ -122,7 +122,7 @@ fn equip(config: &LabConfig, host: &Host) -> Result<()> {
         if addresses.is_empty() {
             continue;
         }
-        // Two hosts that forward would hand such a packet to each other until its TTL ends.
+        // Two forwarding hosts would send such a packet to each other until its TTL ends.
         let routes = if forwards { Vec::new() } else { interface.routes() };
         for route in routes.iter().filter(|route| ipv6 || route.gateway.is_ipv4()) {
             netlink.add_route(interface.name, route.prefix, route.gateway)?;
@@ -138,8 +138,8 @@ fn equip(config: &LabConfig, host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// Waits until IPv6's own reports were sent and have arrived: from then on all counters stand still
-/// until a program sends.
+/// Waits until IPv6's own reports have been sent and received. After that no counter changes until a program
+/// sends.
 fn settle(config: &LabConfig) -> Result<()> {
     if !Path::new(IPV6).exists() {
         return Ok(());
@@ -174,8 +174,8 @@ fn settle(config: &LabConfig) -> Result<()> {
     Ok(())
 }
 
-/// Where a setting cannot be written (no IPv6, a read-only `/proc/sys`), the host is as usable,
-/// only less quiet.
+/// Makes a host quiet. If a setting cannot be written (no IPv6, a read-only `/proc/sys`), the host works but
+/// is less quiet.
 fn quieten(host: &Host) {
     for switch in FORWARDING {
         let _ = fs::write(switch, "0");
@@ -194,7 +194,7 @@ fn forwards() -> bool {
     FORWARDING.iter().any(|path| fs::read_to_string(path).is_ok_and(|text| text.trim() != "0"))
 }
 
-/// Removes links, then hosts; what is not there is no error.
+/// Removes links, then hosts. Missing ones are no error.
 pub(super) fn tear_down(config: &LabConfig) -> Result<()> {
     let mut result = Ok(());
     for host in config.shape.hosts() {
@@ -202,13 +202,13 @@ pub(super) fn tear_down(config: &LabConfig) -> Result<()> {
         if !netns::exists(&netns) {
             continue;
         }
-        // A process that still runs there keeps the namespace, but not the links.
+        // A process still running there keeps the namespace, but not the links.
         if let Ok(mut netlink) = Netlink::open(Some(&netns)) {
             for interface in host.interfaces {
                 let _ = netlink.delete(interface.name);
             }
         }
-        // One that cannot be deleted does not keep the others from it.
+        // A failure for one host does not stop the removal of the others.
         result = result.and(netns::delete(&netns));
     }
     result

@@ -1,5 +1,4 @@
-//! The lab: hosts made of network namespaces and veth links, for trying and testing without a
-//! network.
+//! The lab: hosts made of network namespaces and veth links, for trials and tests without a network.
 //!
 //! ```text
 //!   pair    left (left0) ──────────────────────────── (right0) right
@@ -7,14 +6,12 @@
 //!   star    left (left0) ── (middle0) middle; right, upper and lower at middle1 to middle3
 //! ```
 //!
-//! Host HOST of the lab NAME is the namespace NAME-HOST, which `ip netns` sees too. All but `middle`
-//! have addresses, have permanent neighbour entries for each other, and have routes to the rest of
-//! 198.18.0.0/15 and 2001:db8::/32 through each other: the other host drops what is not for it,
-//! because no host of a lab forwards. Nothing else talks
-//! on the links, so that what a test sends is all there is to count. Packets are on the links as on a
-//! wire: checksums filled in, TCP cut into packets. Making and removing labs
-//! needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, of another user than root `CAP_DAC_OVERRIDE` too, and
-//! Linux 5.13 for NAPI on a veth.
+//! Host HOST of the lab NAME is the namespace NAME-HOST, also for `ip netns`. All hosts except `middle` have
+//! addresses, permanent neighbour entries for each other, and routes to the rest of 198.18.0.0/15 and
+//! 2001:db8::/32 through each other. The other host drops packets that are not for it, because no host of a
+//! lab forwards. Nothing else sends on the links, so a test counts only its own packets. Packets on the links
+//! are as on a wire: with checksums, and TCP segmented. Creating and removing labs needs `CAP_SYS_ADMIN` and
+//! `CAP_NET_ADMIN`; a user other than root also needs `CAP_DAC_OVERRIDE`. NAPI on a veth needs Linux 5.13.
 
 mod build;
 mod plan;
@@ -47,7 +44,7 @@ impl Default for LabConfig {
 }
 
 impl LabConfig {
-    /// The most queues an interface of a lab can have.
+    /// Maximum of queues of a lab's interface.
     pub const MAX_QUEUES: u32 = 64;
 
     fn check(&self) -> Result<()> {
@@ -70,40 +67,40 @@ impl LabConfig {
     }
 }
 
-/// The labs that are up, recorded one a file.
+/// The records of existing labs, one per file.
 const LABS: RecordDir = RecordDir {
     folder: "/run/sluice/labs",
     lock: "/run/sluice/lab.lock",
     purpose: "making or removing a lab",
-    // Only files have refused: those of root, where the caller is another.
+    // The records report these only when they may not access root's files, for a caller other than root.
     capability: "CAP_DAC_OVERRIDE, CAP_SYS_ADMIN and CAP_NET_ADMIN",
 };
 
-/// A lab that is up.
+/// An existing lab.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lab {
     config: LabConfig,
-    /// The process a scratch lab belongs to.
+    /// The process that owns a scratch lab.
     owner: Option<Process>,
-    /// True if dropping this value removes the lab: only if this value made it for a test.
+    /// True if dropping this value removes the lab: only for a lab created for a test.
     scratch: bool,
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
         if self.scratch {
-            // Where that fails, the next scratch lab's maker tries again.
+            // If this fails, the next `scratch` call tries again.
             let _ = Records::lock(&LABS).and_then(|records| remove(&records, &self.config));
         }
     }
 }
 
 impl Lab {
-    /// Makes a lab. One that is up already stays as it is; one that is broken is made anew.
+    /// Creates a lab. A complete lab stays unchanged; a broken one is created again.
     ///
     /// # Errors
-    /// A lab of this name with another shape or number of queues, a namespace of its name that
-    /// is not a lab's, a missing privilege. Nothing half-made is left behind.
+    /// A lab of this name with another shape or number of queues exists; a namespace of its name belongs to
+    /// no lab; a missing privilege. A failed creation leaves nothing.
     pub fn up(config: &LabConfig) -> Result<Self> {
         config.check()?;
         let records = Records::lock(&LABS)?;
@@ -127,23 +124,23 @@ impl Lab {
         Self::make(&records, config.clone(), None)
     }
 
-    /// Makes a lab of shape pair with one queue for a test; it goes when it is dropped.
+    /// Creates a lab of shape pair with one queue for a test. Dropping it removes the lab.
     ///
     /// # Errors
-    /// As [`Lab::scratch_with`].
+    /// The errors of [`Lab::scratch_with`].
     pub fn scratch() -> Result<Self> {
         Self::scratch_with(Shape::Pair, 1)
     }
 
-    /// Makes a lab under a unique name, which is removed when it is dropped. Labs whose process
-    /// ended without dropping them are removed on the way.
+    /// Creates a lab with a unique name. Dropping it removes the lab. Also removes scratch labs whose process
+    /// has ended without dropping them.
     ///
     /// # Errors
-    /// As [`Lab::up`].
+    /// The errors of [`Lab::up`].
     pub fn scratch_with(shape: Shape, queues: u32) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let owner = Process::this()?;
-        // Only uniqueness matters: nothing is published with the number.
+        // Relaxed: the number only has to be unique, and publishes nothing.
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let config = LabConfig {
             name: format!("scratch-{}-{}-{count}", owner.pid, owner.started),
@@ -162,28 +159,28 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Removes a lab. Commands that still run in it keep a network without links.
+    /// Removes a lab. Commands still running in it keep a namespace without links.
     ///
     /// # Errors
-    /// No lab of that name (the error lists those there are), a missing privilege.
+    /// No lab has this name (the error lists all), a missing privilege.
     pub fn down(name: &str) -> Result<()> {
-        // Before the lock, so that a wrong name is told without any privilege; and again under
-        // it, for another process may have been faster.
+        // Checked before the lock, so that a wrong name is reported without privileges; and again under the
+        // lock, because another process may have been faster.
         Self::find(name)?;
         let records = Records::lock(&LABS)?;
         let lab = Self::find(name)?;
         remove(&records, &lab.config)
     }
 
-    /// The labs that are up, by name; needs no privilege.
+    /// Returns the existing labs, by name; needs no privilege.
     pub fn list() -> Vec<Self> {
         Self::recorded(&Records::read(&LABS))
     }
 
-    /// The lab of that name; needs no privilege.
+    /// Returns the lab of this name; needs no privilege.
     ///
     /// # Errors
-    /// No lab of that name (the error lists those there are).
+    /// No lab has this name (the error lists all).
     pub fn find(name: &str) -> Result<Self> {
         Self::load(&Records::read(&LABS), name).ok_or_else(|| {
             let labs = Self::list();
@@ -196,12 +193,12 @@ impl Lab {
         })
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.config.name
     }
 
-    /// Its shape.
+    /// Returns its shape.
     pub fn shape(&self) -> Shape {
         self.config.shape
     }
@@ -211,17 +208,17 @@ impl Lab {
         self.config.queues
     }
 
-    /// The process that a scratch lab belongs to.
+    /// Returns the process that owns a scratch lab.
     pub fn owner(&self) -> Option<u32> {
         self.owner.map(|owner| owner.pid)
     }
 
-    /// Its hosts, from left to right.
+    /// Returns its hosts, from left to right.
     pub fn hosts(&self) -> &'static [Host] {
         self.config.shape.hosts()
     }
 
-    /// The name of a host's namespace: "lab-left".
+    /// Returns the name of a host's namespace: "lab-left".
     pub fn netns(&self, host: &str) -> String {
         plan::netns(&self.config.name, host)
     }
@@ -229,7 +226,7 @@ impl Lab {
     /// Runs a command on a host and waits for its end. It has this process's standard streams.
     ///
     /// # Errors
-    /// No such host, no command named, a missing privilege, a command that cannot be started.
+    /// No such host, no command, a missing privilege, or a command that cannot be started.
     pub fn exec(&self, host: &str, command: &[impl AsRef<OsStr>]) -> Result<ExitStatus> {
         let (program, arguments) = command
             .split_first()
@@ -242,12 +239,12 @@ impl Lab {
     /// Starts a command on a host.
     ///
     /// # Errors
-    /// As [`Lab::exec`].
+    /// The errors of [`Lab::exec`].
     pub fn spawn(&self, host: &str, command: &mut Command) -> Result<Child> {
         netns::spawn(&self.known(host)?, command)
     }
 
-    /// Becomes a command on a host; returns only where that fails.
+    /// Replaces this process by a command on a host; returns only on failure.
     pub fn become_command(&self, host: &str, command: &mut Command) -> Error {
         match self.known(host) {
             Ok(netns) => netns::exec(&netns, command),
@@ -267,17 +264,17 @@ impl Lab {
         )))
     }
 
-    /// The lab of that name. A file that is no record is passed over.
+    /// Loads the lab of this name; `None` if the file is not a valid record.
     fn load(records: &Records, name: &str) -> Option<Self> {
         Self::parse(name, &records.get(name)?)
     }
 
-    /// All labs, by name.
+    /// Loads all labs, by name.
     fn recorded(records: &Records) -> Vec<Self> {
         records.names().iter().filter_map(|name| Self::load(records, name)).collect()
     }
 
-    /// Its record.
+    /// Formats its record.
     fn to_text(&self) -> String {
         let mut text = format!("shape {}\nqueues {}\n", self.config.shape, self.config.queues);
         if let Some(owner) = self.owner {
@@ -307,11 +304,11 @@ impl Lab {
 
     fn make(records: &Records, config: LabConfig, owner: Option<Process>) -> Result<Self> {
         build::refuse_foreign(&config)?;
-        // Recorded first, so that the lab can be found and removed whatever happens from here on.
+        // Recorded first, so that the lab can be found and removed after any later failure.
         let lab = Self { config, owner, scratch: false };
         records.put(&lab.config.name, &lab.to_text())?;
         if let Err(error) = build::build(&lab.config) {
-            // The reason it could not be built matters more than that of the clearing up.
+            // The error of the build matters more than one of the removal.
             let _ = remove(records, &lab.config);
             return Err(error);
         }
@@ -328,12 +325,12 @@ fn queues(count: u32) -> String {
     format!("{count} {}", if count == 1 { "queue" } else { "queues" })
 }
 
-/// Labs for the unit tests of this crate, or the reason why there is none.
+/// Labs for the unit tests of this crate; prints the reason if none can be created.
 #[cfg(test)]
 pub(crate) mod for_tests {
     use super::{Lab, Shape};
 
-    /// True if a test can make labs and programs; else prints the reason.
+    /// True if a test can create labs and load programs; otherwise prints the reason.
     pub(crate) fn is_root() -> bool {
         let is_root = nix::unistd::geteuid().is_root();
         if !is_root {
@@ -342,12 +339,12 @@ pub(crate) mod for_tests {
         is_root
     }
 
-    /// Two hosts and a link between them.
+    /// Creates two hosts and a link between them.
     pub(crate) fn lab() -> Option<Lab> {
         lab_with(1)
     }
 
-    /// Two hosts and a link with `queues` queues at each end.
+    /// Creates two hosts and a link with `queues` queues at each end.
     pub(crate) fn lab_with(queues: u32) -> Option<Lab> {
         is_root().then(|| Lab::scratch_with(Shape::Pair, queues).expect("a scratch lab"))
     }

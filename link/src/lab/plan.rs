@@ -7,16 +7,15 @@ use std::str::FromStr;
 use crate::{Address, Mac};
 use sluicegate_base::error::{Error, Result};
 
-/// How a lab's hosts are joined.
+/// The topology of a lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
     /// `left` and `right`, joined by one link.
     #[default]
     Pair,
-    /// `left`, `middle` and `right` in a row; `middle` has no addresses and forwards nothing by
-    /// itself.
+    /// `left`, `middle` and `right` in a row; `middle` has no addresses, and its kernel does not forward.
     Line,
-    /// `left`, `right`, `upper` and `lower`, each joined to `middle`, which is as in a line.
+    /// `left`, `right`, `upper` and `lower`, each joined to `middle`, which is like that of a line.
     Star,
 }
 
@@ -55,12 +54,11 @@ pub struct Host {
 /// An interface of a lab's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostInterface {
-    /// "left0".
+    /// Its name: "left0".
     pub name: &'static str,
     /// Its Ethernet address.
     pub mac: Mac,
-    /// The number of its host in the lab's networks, and that of the host that its routes lead
-    /// through; none where it has no addresses.
+    /// The number of its host in the lab's networks, and that of its gateway; `None` without addresses.
     numbers: Option<[u8; 2]>,
 }
 
@@ -72,7 +70,7 @@ pub(super) struct Route {
 }
 
 impl HostInterface {
-    /// Its IP addresses: 198.18.0.N/24 (RFC 2544) and 2001:db8:18::N/64 (RFC 3849).
+    /// Returns its IP addresses: 198.18.0.N/24 (RFC 2544) and 2001:db8:18::N/64 (RFC 3849).
     pub fn addresses(&self) -> Vec<Address> {
         let Some([number, _]) = self.numbers else {
             return Vec::new();
@@ -81,7 +79,7 @@ impl HostInterface {
         vec![Address { ip: v4, prefix: 24 }, Address { ip: v6, prefix: 64 }]
     }
 
-    /// Its routes: the rest of 198.18.0.0/15 and 2001:db8::/32, through another host.
+    /// Returns its routes: the rest of 198.18.0.0/15 and 2001:db8::/32, through another host.
     pub(super) fn routes(&self) -> Vec<Route> {
         let Some([_, other]) = self.numbers else {
             return Vec::new();
@@ -94,7 +92,7 @@ impl HostInterface {
     }
 }
 
-/// The addresses of a host of a lab.
+/// Returns the addresses of a lab's host.
 fn ips(number: u8) -> [IpAddr; 2] {
     let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0x18, 0, 0, 0, 0, number.into());
     [Ipv4Addr::new(198, 18, 0, number).into(), v6.into()]
@@ -103,7 +101,7 @@ fn ips(number: u8) -> [IpAddr; 2] {
 /// A link: the host and interface at each end.
 pub(super) type Link = [(&'static str, &'static HostInterface); 2];
 
-/// Locally administered; then 198.18.0 and a number, as in the addresses.
+/// Returns a locally administered address with 198.18.0 and a number, like the IP addresses.
 const fn mac(number: u8) -> Mac {
     Mac([0x02, 0x00, 198, 18, 0, number])
 }
@@ -125,7 +123,7 @@ const LOWER: Host = Host { name: "lower", interfaces: &[LOWER0] };
 const HUB: Host = Host { name: "middle", interfaces: &[MIDDLE0, MIDDLE1, MIDDLE2, MIDDLE3] };
 
 impl Shape {
-    /// The hosts, from left to right.
+    /// Returns the hosts, from left to right.
     pub fn hosts(self) -> &'static [Host] {
         match self {
             Self::Pair => &[LEFT, RIGHT],
@@ -134,7 +132,7 @@ impl Shape {
         }
     }
 
-    /// The links, from left to right.
+    /// Returns the links, from left to right.
     pub(super) fn links(self) -> &'static [Link] {
         match self {
             Self::Pair => &[[("left", &LEFT0), ("right", &RIGHT0)]],
@@ -152,7 +150,7 @@ impl Shape {
     }
 }
 
-/// The name of a host's namespace.
+/// Returns the name of a host's namespace.
 pub(super) fn netns(lab: &str, host: &str) -> String {
     format!("{lab}-{host}")
 }
