@@ -85,7 +85,7 @@ fn cpu_list(text: &str) -> Result<Box<[usize]>, units::NotUnderstood> {
 }
 
 impl Common {
-    /// Options of ports whose packets a reader sees as they come.
+    /// Returns the options of ports whose packets are shown at once.
     pub fn options(&self) -> OpenOptions {
         OpenOptions {
             netns: self.netns.clone(),
@@ -95,23 +95,23 @@ impl Common {
         }
     }
 
-    /// Options of ports whose packets are only recorded or counted.
+    /// Returns the options of ports whose packets are only recorded or counted.
     pub fn recording(&self) -> OpenOptions {
         OpenOptions { latency: Some(RECORDING), ..self.options() }
     }
 
-    /// Options of ports whose packets are sent on.
+    /// Returns the options of ports whose packets are forwarded.
     pub fn forwarding(&self) -> OpenOptions {
         OpenOptions { latency: Some(Duration::ZERO), ..self.options() }
     }
 
-    /// Owner and mode of capture files: the user that the command becomes owns them.
+    /// Returns the owner and mode of capture files. The user of `--user` owns them.
     pub fn access(&self) -> FileAccess {
         let owner = self.user.as_deref().and_then(privileges::ids_of);
         FileAccess { mode: self.file_mode, owner }
     }
 
-    /// Rejects a user or a CPU that the run cannot have. Comes first: opening may empty a file.
+    /// Rejects an invalid user or CPU. Call it first, because opening a port may empty a file.
     pub fn check(&self) -> sluicegate::Result<()> {
         if let Some(user) = &self.user {
             privileges::user(user)?;
@@ -124,18 +124,18 @@ impl Common {
         self.user.as_deref().map_or(Ok(()), privileges::become_user)
     }
 
-    /// The CPUs for the threads, in turns; anywhere if empty.
+    /// Returns the CPUs for the threads, used in turn; empty for any CPU.
     pub fn cpus(&self) -> &[usize] {
         self.cpus.as_deref().unwrap_or_default()
     }
 
-    /// How many of `--count` packets one of several workers sends.
+    /// Returns one worker's share of the `--count` packets.
     pub fn share(&self, index: usize, workers: usize) -> Option<u64> {
         let (index, workers) = (index as u64, workers as u64);
         self.count.map(|count| count / workers + u64::from(index < count % workers))
     }
 
-    /// The CPU of the thread with this index.
+    /// Returns the CPU of the thread with this index.
     pub fn cpu(&self, index: usize) -> Option<usize> {
         self.cpus().iter().copied().cycle().nth(index)
     }

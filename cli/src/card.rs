@@ -1,11 +1,11 @@
 //! Compares the counters of an interface and the host before and after a run: packets lost before a
 //! port received them, in the card or in the host's queue between driver and stack, and packets sent.
 //!
-//! The kernel tells the fate of each frame that XDP redirects (`QueueStats::redirects`). Of other
-//! packets only the interface's counters tell, which contain everybody's: they give bounds. With A
-//! packets handed over by this command, and S sent, L lost and W waiting by the interface's counters
-//! in the same time, others handed over S + L + W - A. Of ours at most min(A, S) are out, and at least
-//! A - L - W, because each packet that the interface took stands in one of its counters.
+//! The kernel reports the fate of each frame that XDP redirects (`QueueStats::redirects`). For other packets
+//! there are only the interface's counters, which include all senders and so give bounds. If this command
+//! submitted A packets, and the interface counted S sent, L lost and W waiting in the same time, other
+//! senders submitted S + L + W - A. Of this command's packets at most min(A, S) are out, and at least A - L -
+//! W, because one of the counters includes each accepted packet.
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
@@ -20,8 +20,9 @@ use sluicegate::xdp::RedirectCounts;
 
 use crate::ledger::{Ledger, Section};
 
-/// An interface may count its last packets this much later than it took them: cards count what has left,
-/// and a veth what its far end took, whose CPU may be busy (drivers/net/veth.c, `veth_xdp_rcv`).
+/// An interface may count its last packets this much later than it accepted them. Cards count packets that
+/// have left, and a veth counts packets that its far end has taken, whose CPU may be busy
+/// (drivers/net/veth.c, `veth_xdp_rcv`).
 const COUNTING_TIMEOUT: Duration = Duration::from_millis(500);
 /// The interface counts the last packets within this time if others send, too.
 const SETTLING_TIME: Duration = Duration::from_millis(50);
@@ -30,7 +31,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Packets in the ring of a veth's receive queue (VETH_RING_SIZE, drivers/net/veth.c).
 const VETH_RING_PACKETS: u64 = 256;
 
-/// An interface's own counters, from the moment a run begins.
+/// An interface's own counters since the beginning of a run.
 #[derive(Debug)]
 pub struct Card {
     netlink: Netlink,
@@ -59,13 +60,13 @@ pub struct Transmitted {
     pub queue_dropped: u64,
     pub waiting: u64,
     pub removed: bool,
-    /// Packets that went uncounted with a removed veth's ring, at most; `None` if that is not known, or if
-    /// a queue stood before it.
+    /// Maximum of uncounted packets in a removed veth's ring; `None` if that is unknown, or if a queue stood
+    /// before it.
     pub max_in_ring: Option<u64>,
 }
 
 impl Card {
-    /// Reads the counters; `None` if the port is no interface, or they cannot be read.
+    /// Reads the counters; `None` if the port is not an interface, or the counters are unreadable.
     pub fn watch(port: &PortName, netns: Option<&str>) -> Option<Self> {
         if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live) {
             return None;
@@ -99,7 +100,7 @@ impl Card {
         Some(CardCounts { stats, softnet_dropped: softnet_dropped()? })
     }
 
-    /// The packets of all senders that the interface has sent so far; none if it was removed.
+    /// Returns the packets of all senders that the interface has sent so far; `None` if it was removed.
     pub fn sent_now(&mut self) -> Option<u64> {
         let sent = self.transmitted_now()?.sent;
         (!self.is_removed()).then_some(sent)
@@ -152,7 +153,7 @@ impl Card {
         }
     }
 
-    /// Packets that wait in the host's queue, and those it dropped meanwhile.
+    /// Returns the packets waiting in the host's queue, and those that it has dropped since the beginning.
     fn queue_now(&mut self) -> Backlogged {
         let Some((queue, before)) = &mut self.queue else { return Backlogged::default() };
         let now = queue.read().unwrap_or(*before);
@@ -161,16 +162,16 @@ impl Card {
         Backlogged { dropped, ..now }
     }
 
-    /// The most packets that can lie in a veth's ring; none for another interface, or with a queue.
+    /// Returns the maximum of packets in a veth's ring; `None` for another interface, or with a queue.
     fn max_in_ring(&self) -> Option<u64> {
         let has_queue = self.queue.as_ref().is_some_and(|(_, before)| before.exists);
         let is_veth = self.interface.kind == "veth" && !has_queue;
         is_veth.then(|| VETH_RING_PACKETS * u64::from(self.interface.tx_queues.max(1)))
     }
 
-    /// Adds the receive counters to a ledger: as of the last read, or of now. A packet without a buffer in the
-    /// card has come in and is lost; with a filter, it is unknown whether it would have passed. Returns the
-    /// packets that the host dropped on all its interfaces together.
+    /// Adds the receive counters to a ledger: as of the last read, or of now. A packet for which the card had
+    /// no buffer counts as received and lost; with a filter it is unknown whether it would have passed.
+    /// Returns the packets that the host dropped on all its interfaces together.
     pub fn account(&mut self, ledger: &mut Ledger) -> u64 {
         let now = if self.after.is_some() { None } else { self.received() };
         let Some(after) = self.after.as_ref().or(now.as_ref()) else { return 0 };
@@ -188,12 +189,12 @@ impl Card {
     }
 }
 
-/// Packets that the host dropped before any socket, on all its interfaces together.
+/// Returns the packets that the host dropped before any socket, over all its interfaces.
 fn softnet_dropped() -> Option<u64> {
     Some(cpu_counters().ok()?.iter().map(|cpu| cpu.dropped).sum())
 }
 
-/// The fate of packets that a command handed to an interface.
+/// The fate of packets that a command submitted to an interface.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Transmission {
     /// Packets of all senders that the interface sent meanwhile; none if it does not count them.
@@ -206,7 +207,8 @@ pub struct Transmission {
 }
 
 impl Transmission {
-    /// The packets that queues handed over to the interface behind a card; none if it is not an interface.
+    /// Returns the fate of the packets that queues submitted to a card's interface; `None` if there is no
+    /// interface.
     pub fn of(mut card: Option<&mut Card>, handed: &QueueStats) -> Option<Self> {
         let QueueStats { sent: packets, redirects, untraced, .. } = *handed;
         let known = redirects.total();
@@ -220,11 +222,11 @@ impl Transmission {
         let unknown =
             Self { sent: redirected, uncertain: rest, losses: redirect_losses, ..Self::default() };
         let Some(card) = card else {
-            // The run goes on: some packets are on their way.
+            // The run continues: some packets are in transit.
             return (known > 0).then_some(unknown);
         };
         if known > packets {
-            // Others redirect between the same interfaces.
+            // Other programs redirect between the same interfaces.
             let bounds = Self::within(packets, redirected, unknown.losses, (0, None));
             return Some(Self { interface_sent: card.sent_now(), ..bounds });
         }
@@ -253,9 +255,9 @@ impl Transmission {
         Some(all)
     }
 
-    /// Bounds of how many of `packets` are out, where `sent` and `losses` were counted of all senders
-    /// together. No counter has those that vanished: at most that number, under this name if they
-    /// vanished for certain; without a name they are unexplained.
+    /// Computes bounds of the number of `packets` that are out. `sent` and `losses` are counts of all
+    /// senders. No counter includes vanished packets: at most this number, with this name if they vanished
+    /// for certain; without a name they are unexplained.
     fn within(
         packets: u64,
         sent: u64,
@@ -275,7 +277,7 @@ impl Transmission {
         Self { interface_sent: None, sent: min, uncertain: max - min, losses }
     }
 
-    /// Packets that still waited in the host's queue.
+    /// Returns the packets that still waited in the host's queue.
     pub fn waiting(&self) -> u64 {
         let waiting = self.losses.iter().find(|(name, _)| *name == "unsent");
         waiting.map_or(0, |(_, packets)| *packets)

@@ -1,4 +1,4 @@
-//! `sluice count`: receives, counts, and lets go.
+//! `sluice count`: receives and counts packets.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,7 +58,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     common.check()?;
     ports::apply_filter(&mut port, filter.as_deref())?;
     if matches!(port.kind(), Kind::Xdp | Kind::Mirror) && !analyze {
-        // Nobody looks at the time here.
+        // The command does not use timestamps here.
         port.set_default("timestamp", "off");
     }
     // Packets that stay in the kernel are analysed there.

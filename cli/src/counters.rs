@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The workers' snapshots: the control thread asks for them, and each worker makes one between two
-/// batches.
+/// The workers' snapshots: the control thread requests them, and each worker makes one between two batches.
 #[derive(Debug)]
 pub struct Snapshots<T> {
     /// The number of requests so far.
@@ -14,17 +13,17 @@ pub struct Snapshots<T> {
     made: Mutex<Vec<(u32, Option<Arc<T>>)>>,
 }
 
-/// Stands for all requests to come: the snapshot is the worker's last.
+/// The request number of a worker's last snapshot, which answers all later requests.
 pub const LAST: u32 = u32::MAX;
 
 impl<T> Snapshots<T> {
-    /// Creates the list for a number of workers, which have made none.
+    /// Creates the list for a number of workers, without snapshots.
     pub fn of(workers: usize) -> Self {
         let made = (0..workers).map(|_| (0, None)).collect();
         Self { asked: AtomicU32::new(0), made: Mutex::new(made) }
     }
 
-    /// Asks all workers for a snapshot.
+    /// Requests a snapshot from all workers.
     pub fn ask(&self) {
         self.asked.fetch_add(1, Ordering::Relaxed);
     }
@@ -32,7 +31,7 @@ impl<T> Snapshots<T> {
     /// The number of the latest request.
     #[inline]
     pub fn asked(&self) -> u32 {
-        // A number by itself: the mutex publishes the snapshots.
+        // `Relaxed` suffices: the mutex publishes the snapshots.
         self.asked.load(Ordering::Relaxed)
     }
 
@@ -42,8 +41,8 @@ impl<T> Snapshots<T> {
             (request, Some(snapshot));
     }
 
-    /// Returns the workers' snapshots when all have answered the latest request or the time is over; none
-    /// of a worker that is late, because a file or a pipe holds it up.
+    /// Returns the workers' snapshots when all have answered the latest request or the time is over. The
+    /// snapshot of a late worker, delayed by a file or a pipe, is `None`.
     pub fn answers(&self, until: Instant) -> Option<Vec<Option<Arc<T>>>> {
         let asked = self.asked();
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,9 +54,9 @@ impl<T> Snapshots<T> {
     }
 }
 
-/// One worker's counters, on cache lines of their own. Only the worker writes them, once a
-/// batch; others read them now and then. Relaxed throughout: each is a count by itself, and
-/// nothing else is published through it.
+/// One worker's counters, on separate cache lines. Only the worker writes them, once per batch; other threads
+/// read them occasionally. All accesses are relaxed, because each count is independent and publishes nothing
+/// else.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct WorkerCounters {
@@ -74,9 +73,9 @@ pub struct Totals {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
-    /// Packets the kernel had for us, as of the last look.
+    /// Packets that the kernel had for the port, at the last poll.
     pub received: u64,
-    /// Packets it lost for want of room, as of the last look.
+    /// Packets that it lost for lack of room, at the last poll.
     pub lost: u64,
 }
 
@@ -88,7 +87,7 @@ impl WorkerCounters {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
-    /// Notes what the backend has counted.
+    /// Stores the backend's counts.
     pub fn note(&self, received: u64, lost: u64) {
         self.received.store(received, Ordering::Relaxed);
         self.lost.store(lost, Ordering::Relaxed);
@@ -120,7 +119,7 @@ impl Totals {
     }
 }
 
-/// The packets that `--count` leaves to handle. Relaxed throughout: the counters publish no other
+/// The remaining packets of `--count`. All accesses are relaxed, because the counters publish no other
 /// memory.
 #[derive(Debug)]
 pub struct Wanted(Option<Limit>);
@@ -129,7 +128,7 @@ pub struct Wanted(Option<Limit>);
 struct Limit {
     /// Packets that no thread has reserved.
     free: AtomicU64,
-    /// Packets that are still missing; of these some may be reserved.
+    /// Packets still missing, including reserved ones.
     missing: AtomicU64,
 }
 
@@ -145,8 +144,9 @@ impl Wanted {
         self.0.is_some()
     }
 
-    /// Reserves packets for this thread, `most` at most. Until they are [`settled`](Self::settle)
-    /// nobody else gets them. None does not mean that there are enough: another may give back.
+    /// Reserves at most `most` packets for this thread. No other thread gets them until they are
+    /// [`settled`](Self::settle). A result of 0 does not mean that the run has enough packets: another thread
+    /// may return some.
     #[inline]
     pub fn reserve(&self, most: u32) -> u32 {
         let Some(limit) = &self.0 else { return most };
@@ -154,7 +154,8 @@ impl Wanted {
         u32::try_from(taken).unwrap_or(most)
     }
 
-    /// Says how many of those reserved there were; the others are free again. True: there are enough.
+    /// Reports the number of reserved packets that were used, and frees the others. Returns true if the run
+    /// has enough packets.
     #[inline]
     pub fn settle(&self, reserved: u32, used: u32) -> bool {
         let Some(limit) = &self.0 else { return false };
@@ -163,7 +164,8 @@ impl Wanted {
         limit.missing.load(Ordering::Relaxed) == 0
     }
 
-    /// Counts packets that have come without being asked for, however many. True: there are enough.
+    /// Counts packets that arrived without a reservation, in any number. Returns true if the run has enough
+    /// packets.
     pub fn have_come(&self, packets: u64) -> bool {
         let Some(limit) = &self.0 else { return false };
         take(&limit.free, packets);
@@ -172,7 +174,7 @@ impl Wanted {
     }
 }
 
-/// Takes as many from a count as there are, `most` at most. How many.
+/// Takes at most `most` from a count. Returns the number taken.
 fn take(count: &AtomicU64, most: u64) -> u64 {
     let less = |count: u64| Some(count.saturating_sub(most));
     match count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
@@ -226,7 +228,7 @@ mod tests {
                 while !over.load(Ordering::Relaxed) {
                     random = random.wrapping_mul(1_103_515_245).wrapping_add(12_345);
                     let reserved = wanted.reserve(random >> 16 & 63);
-                    // Often a part comes back, as where packets take several slots.
+                    // Often a part is returned, for example when packets take several slots.
                     let used = reserved.min(random >> 22 & 63);
                     std::thread::yield_now();
                     if wanted.settle(reserved, used) {

@@ -1,9 +1,9 @@
 //! The ledger of every packet's fate.
 //!
-//! Inputs, outputs and losses have names. The rest is [`unexplained`](Ledger::unexplained): zero when all is
-//! well, negative when more came out than is known to have come in.
-//! Where others use the same counters, some packets are [`uncertain`](Section::Uncertain): out or lost.
-//! Notes are figures beside the sum, such as the host's own drops.
+//! Inputs, outputs and losses have names. The rest is [`unexplained`](Ledger::unexplained): zero in a correct
+//! run, negative if more packets went out than are known to have come in. If other programs use the same
+//! counters, some packets are [`uncertain`](Section::Uncertain): out or lost. Notes are figures outside of
+//! the sum, such as the host's own drops.
 
 use sluicegate::port::QueueStats;
 
@@ -29,18 +29,18 @@ pub struct LedgerEntry {
     pub section: Section,
     /// The place or cause: "written", "ring_full". Unique within a section.
     pub name: &'static str,
-    /// How many packets.
+    /// The number of packets.
     pub packets: u64,
 }
 
-/// Where every packet went: in = out + losses + uncertain + unexplained.
+/// The fate of every packet: in = out + losses + uncertain + unexplained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     entries: Vec<LedgerEntry>,
 }
 
 impl Ledger {
-    /// Adds packets under a name; entries keep the order they were first named in.
+    /// Adds packets under a name; entries keep the order in which they were first added.
     pub fn add(&mut self, section: Section, name: &'static str, packets: u64) {
         match self.entries.iter_mut().find(|e| e.section == section && e.name == name) {
             Some(entry) => entry.packets += packets,
@@ -48,7 +48,7 @@ impl Ledger {
         }
     }
 
-    /// Adds the packets that queues received and lost; those that came after the end were dropped.
+    /// Adds the packets that queues received and lost; those received after the end were dropped.
     pub fn add_received(&mut self, stats: &QueueStats, after_end: u64) {
         self.add(Section::In, "received", stats.received.saturating_sub(after_end));
         self.add(Section::Loss, "ring_full", stats.dropped_ring_full - stats.lost_long);
@@ -83,7 +83,7 @@ impl Ledger {
         self.entries(section).map(|e| e.packets).sum()
     }
 
-    /// The most packets that can have been sent.
+    /// Returns the maximum of packets that can have been sent.
     pub fn max_out(&self) -> u64 {
         self.total(Section::Out) + self.total(Section::Uncertain)
     }

@@ -75,7 +75,7 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
-    // What they start would inherit it.
+    // Commands that these start would inherit it.
     if !matches!(command, Command::Lab(_) | Command::Bench(_)) {
         privileges::gain_no_more()?;
     }

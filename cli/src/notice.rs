@@ -16,7 +16,7 @@ use sluicegate::error::{Error, Kind};
 use sluicegate::filter;
 use sluicegate_bench::Failure;
 
-/// Prints a message on stderr. A closed stderr is no reason to stop.
+/// Prints a message on stderr. A closed stderr does not stop the command.
 pub fn say(text: impl Display) {
     let _ = writeln!(stderr(), "sluice: {text}");
 }
@@ -26,7 +26,8 @@ pub fn say(text: impl Display) {
 pub fn reader_left(error: &io::Error, output: impl AsFd) -> bool {
     match error.kind() {
         ErrorKind::BrokenPipe => true,
-        // A terminal that hung up answers every request so (drivers/tty/tty_io.c, hung_up_tty_ioctl).
+        // Every request to a terminal that hung up fails with this error (drivers/tty/tty_io.c,
+        // hung_up_tty_ioctl).
         _ => {
             error.raw_os_error() == Some(Errno::EIO as i32)
                 && matches!(tcgetattr(output), Err(Errno::EIO))
@@ -50,7 +51,7 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     }
     let ours = error.downcast_ref::<Error>();
     match ours {
-        // Our messages hold their cause already.
+        // Sluice's own messages already contain their cause.
         Some(ours) => say(ours),
         None => say(format_args!("{error:#}")),
     }

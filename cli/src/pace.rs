@@ -1,4 +1,4 @@
-//! How closely a sender kept its timetable: the rate asked for, and a histogram of how late packets were.
+//! The accuracy of a sender: the requested rate, and a histogram of the packets' lateness.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -9,32 +9,32 @@ use sluicegate_traffic::rate::{Gaps, Unit};
 
 use crate::units::{show_count, show_duration, show_percent, show_pps, show_rate};
 
-/// How closely a sender followed the rate asked for, or the packets' times.
+/// The accuracy with which a sender followed the requested rate, or the packets' times.
 #[derive(Clone, Debug)]
 pub struct Paced {
-    /// The rate asked for; `None` if packets have their own times.
+    /// The requested rate; `None` if packets have their own times.
     pub target: Option<TargetRate>,
-    /// How late the first packet of each burst was, against the timetable.
+    /// The lateness of the first packet of each burst.
     pub late: Gaps,
-    /// Times it was too far behind to make up for it.
+    /// Times that it was too late to catch up.
     pub restarts: u64,
 }
 
-/// A rate that was asked for.
+/// A requested rate.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetRate {
-    /// The last one, in packets or bytes a second.
+    /// The last one, in packets or bytes per second.
     pub rate: (f64, Unit),
-    /// How often another was asked for while it ran.
+    /// The number of changes during the run.
     pub changes: u64,
-    /// Packets a second that were taken.
+    /// Packets accepted per second.
     pub achieved_pps: f64,
 }
 
-/// The ends of the text's lines: powers of two, where classes end, too. Later packets have a line of
-/// their own.
+/// The upper ends of the text's lines: powers of two, which are also ends of classes. Later packets have a
+/// separate line.
 const LINES_NS: [u64; 7] = [1 << 7, 1 << 10, 1 << 13, 1 << 17, 1 << 20, 1 << 23, 1 << 27];
-/// How long the longest bar is.
+/// The length of the longest bar.
 const BAR: u64 = 24;
 
 impl Serialize for Paced {
@@ -60,7 +60,7 @@ impl Serialize for Paced {
 }
 
 impl Paced {
-    /// The lateness that a share of the packets did not exceed, in ns; 0 where no packet was due.
+    /// Returns the lateness that a share of the packets did not exceed, in ns; 0 if no packet was due.
     fn late_ns(&self, share: f64) -> u64 {
         self.late.percentile(share).unwrap_or(0)
     }
@@ -111,7 +111,7 @@ impl Paced {
         Ok(())
     }
 
-    /// The histogram in few lines, from the first that has packets to the last.
+    /// Returns the histogram in a few lines, from the first to the last with packets.
     fn lines(&self) -> Vec<(Option<u64>, u64)> {
         let ends = LINES_NS.iter().map(|&ns| Some(ns)).chain([None]);
         let mut lines: Vec<_> = ends.map(|end| (end, 0)).collect();

@@ -1,4 +1,4 @@
-//! Giving up privileges, once everything is open.
+//! Drops privileges after everything is open.
 
 use caps::{CapSet, Capability};
 use nix::sys::prctl::set_no_new_privs;
@@ -17,7 +17,7 @@ pub fn gain_no_more() -> Result<()> {
     set_no_new_privs().map_err(|error| Error::system("set", "NoNewPrivs", error))?;
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).unwrap_or(false) {
         for capability in caps::all() {
-            // An older kernel does not know all.
+            // An older kernel does not support all capabilities.
             let _ = caps::drop(None, CapSet::Bounding, capability);
         }
     }
@@ -33,7 +33,7 @@ pub fn ids_of(name: &str) -> Option<(u32, u32)> {
 /// Looks up an ordinary user that the process may become.
 ///
 /// # Errors
-/// The user does not exist, is root, or is not the caller where the caller is not root.
+/// The user does not exist or is root; the caller is neither root nor this user.
 pub fn user(name: &str) -> Result<User> {
     let user = User::from_name(name).map_err(|error| failed(name, error))?;
     let Some(user) = user else {
@@ -55,21 +55,21 @@ pub fn user(name: &str) -> Result<User> {
     Ok(user)
 }
 
-/// Makes the process an ordinary user's. Open files stay open.
+/// Changes the process to an ordinary user. Open files stay open.
 ///
 /// # Errors
-/// As [`user`]; not allowed to change; a thread that has privileges still.
+/// The errors of [`user`]; the change is not permitted; a thread still has privileges.
 pub fn become_user(name: &str) -> Result<()> {
     let User { uid, gid, .. } = user(name)?;
     let text = std::ffi::CString::new(name)
         .map_err(|_| Error::Usage("--user: a NUL byte is in no name".into()))?;
     let groups = getgrouplist(&text, gid).map_err(|error| failed(name, error))?;
     let ids = Ids { uid, gid, groups };
-    // Not everybody may.
+    // Not every process may do this.
     let _ = caps::clear(None, CapSet::Ambient);
     socket_file::give_to(uid.as_raw(), gid.as_raw())?;
     match change(&text, &ids) {
-        // There is nothing to change but capabilities, which `check` looks at.
+        // Only capabilities remain to be dropped, which `check` verifies.
         Err(nix::Error::EPERM) if ids.are_ours() => {}
         other => other.map_err(|error| failed(name, error))?,
     }
@@ -101,26 +101,24 @@ impl Ids {
     }
 }
 
-/// Becomes the user, in all threads (glibc sees to that).
+/// Changes to the user, in all threads (glibc does this).
 fn change(name: &std::ffi::CStr, ids: &Ids) -> nix::Result<()> {
     initgroups(name, ids.gid)?;
     setgid(ids.gid)?;
-    // The kernel takes capabilities from a thread that ceases to be root, and from no other
-    // (capabilities(7)); capset(2) takes them from one thread only. So who has them from the
-    // command's file becomes root first, where that can be.
+    // The kernel removes capabilities only from a thread that stops being root (capabilities(7)), and
+    // capset(2) changes only one thread. So a process with file capabilities first becomes root, if possible.
     let _ = setuid(Uid::from_raw(0));
-    // The user last: then nothing can be changed any more.
+    // The user comes last, because nothing can be changed afterwards.
     setuid(ids.uid)
 }
 
-/// Checks that no thread has a privilege left. A process that only believes so is worse than one that
-/// never tried.
+/// Checks that no thread has a privilege left, so that no failure to drop one stays undetected.
 fn check(name: &str, ids: &Ids) -> Result<()> {
     let failed = |error| Error::system("look at the threads of", "/proc/self/task", error);
     for thread in std::fs::read_dir("/proc/self/task").map_err(failed)? {
         let path = thread.map_err(failed)?.path();
         let status = match std::fs::read_to_string(path.join("status")) {
-            // It has ended.
+            // The thread has exited.
             Err(_) if !path.exists() => continue,
             other => other.map_err(failed)?,
         };
@@ -142,7 +140,7 @@ fn check(name: &str, ids: &Ids) -> Result<()> {
     Ok(())
 }
 
-/// The line of a thread's /proc/…/status that shows another user or a privilege.
+/// Returns the line of a thread's /proc/…/status that shows another user or a privilege.
 fn privileged<'a>(status: &'a str, ids: &Ids) -> Option<&'a str> {
     const KEYS: [&str; 6] = ["Uid", "Gid", "Groups", "CapPrm", "CapEff", "CapAmb"];
     let is_group = |word: &str| ids.groups.iter().any(|group| word == group.to_string());

@@ -29,7 +29,7 @@ pub struct ListenerArgs {
     port: u16,
 }
 
-/// Reads until a signal comes; then prints the number of datagrams.
+/// Reads until a signal arrives; then prints the number of datagrams.
 pub fn listener(args: &ListenerArgs) -> anyhow::Result<()> {
     let signals = Signals::catch()?;
     let failed = |error| Error::system("listen on", format!("UDP port {}", args.port), error);
@@ -43,7 +43,7 @@ pub fn listener(args: &ListenerArgs) -> anyhow::Result<()> {
         looks = match socket.recv(&mut bytes) {
             Ok(_) => {
                 received += 1;
-                // Seldom, because it is no part of the work.
+                // Rarely, because the check is not part of the measured work.
                 received.is_multiple_of(1024)
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -67,7 +67,7 @@ pub struct RelayArgs {
     cpu: Option<usize>,
 }
 
-/// Forwards packets between the two ports, both ways, until a signal comes.
+/// Forwards packets between the two ports, both ways, until a signal arrives.
 pub fn relay(args: &RelayArgs) -> anyhow::Result<()> {
     let signals = Signals::catch()?;
     args.cpu.map_or(Ok(()), pin_thread)?;
@@ -86,7 +86,7 @@ pub fn relay(args: &RelayArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Forwards the packets that have come, and returns their number.
+/// Forwards the received packets, and returns their number.
 fn pass(from: &mut Queue, to: &mut Queue) -> sluicegate::Result<u32> {
     from.sync_rx()?;
     let moved = forward(from.rx_mut(), to.tx_mut());
@@ -134,8 +134,8 @@ fn open(way: &str, sends: bool) -> Result<File, Error> {
     }
 }
 
-/// Sends or receives until a signal comes or the other end closes. A packet longer than a page passes a pipe
-/// in pieces (pipe(7)).
+/// Sends or receives until a signal arrives or the other end closes. A pipe splits a packet longer than a
+/// page (pipe(7)).
 pub fn end(args: &EndArgs) -> anyhow::Result<()> {
     let sends = args.what == "send";
     let mut end = open(&args.way, sends)?;

@@ -11,12 +11,12 @@ use sluicegate::file::write::{Chunk, Encoder, Merger};
 use sluicegate::port::{PortName, RECORDING};
 use sluicegate::ring::{Packet, now_ns};
 
-/// Messages on their way to the merging thread.
+/// Maximum of messages queued for the merging thread.
 const IN_TRANSIT: usize = 256;
 /// Interval between checks for expired records while nothing arrives.
 const TICK: Duration = Duration::from_millis(10);
-/// The longest time a packet spends in the kernel, besides the time to fill a block of a packet ring or the
-/// sleep of a reader of a ring of copies. A packet that comes after a promise is late.
+/// The longest time of a packet in the kernel, without the time to fill a block of a packet ring, or the
+/// sleep of a reader of a ring of copies. A packet that breaks a promise is late.
 const DELIVERY: Duration = Duration::from_millis(40);
 
 /// The output of all queues; it counts lost records.
@@ -43,29 +43,29 @@ pub enum ChunkRoute {
 pub enum Message {
     /// A full chunk of a source.
     Chunk(usize, Chunk),
-    /// Nothing older than this time will come from a source.
+    /// A source will send nothing older than this time.
     Silent(usize, u64),
-    /// A live source has no room left: all records that have come are written.
+    /// A live source has no room left: write all received records now.
     Hurry,
-    /// Nothing more will come from a source.
+    /// A source has ended.
     End(usize),
 }
 
-/// How a queue's chunks are handed on.
+/// The limits of a queue's chunks.
 #[derive(Clone, Copy)]
 pub struct ChunkOptions {
     pub bytes: usize,
-    /// Chunks that one queue may have on their way to others at most.
+    /// Maximum of one queue's chunks in transit.
     pub max_chunks: usize,
     /// How long a part of a chunk may be held back.
     pub patience: Duration,
     /// The promises of a live queue; none for a file or a pipe.
     pub quiet: Option<Quiet>,
-    /// A live queue without room loses the order, and no packets.
+    /// A live queue without room gives up the order, not packets.
     pub hurries: bool,
 }
 
-/// One queue's records on their way to the output.
+/// Sends one queue's records to the output.
 pub struct ChunkSender<S> {
     pub encoder: Encoder,
     chunk: Chunk,
@@ -81,17 +81,17 @@ impl<S: ChunkSink> ChunkSender<S> {
         Self { encoder, chunk, route, sink, options, handed_on: Instant::now() }
     }
 
-    /// Adds a packet's record; a full chunk goes first.
+    /// Adds a packet's record; passes on a full chunk first.
     #[inline]
     pub fn append(&mut self, packet: &Packet<'_>) {
         if !self.encoder.append(&mut self.chunk, packet) {
             self.pass_on();
-            // An empty chunk takes a packet of any length.
+            // An empty chunk has room for a packet of any length.
             self.encoder.append(&mut self.chunk, packet);
         }
     }
 
-    /// Hands the chunk on and begins a new one.
+    /// Passes the chunk on and begins a new one.
     pub fn pass_on(&mut self) {
         self.handed_on = Instant::now();
         if self.chunk.is_empty() {
@@ -121,7 +121,7 @@ impl<S: ChunkSink> ChunkSender<S> {
         }
     }
 
-    /// Called when no packet has come for a moment: hands on records held back for long enough, and promises
+    /// Called when no packet has arrived for a moment: passes on records held back long enough, and promises
     /// that no older ones will follow.
     pub fn idle(&mut self) {
         let quiet_until_ns = self.options.quiet.as_mut().map(Quiet::look);
@@ -141,7 +141,7 @@ impl<S: ChunkSink> ChunkSender<S> {
         }
     }
 
-    /// Hands on the last records.
+    /// Passes on the last records.
     pub fn finish(&mut self) {
         self.pass_on();
         if let ChunkRoute::Merged { source, to, .. } = &self.route {
@@ -154,16 +154,16 @@ impl<S: ChunkSink> ChunkSender<S> {
 #[derive(Clone, Copy)]
 pub struct MergeOrder {
     pub sources: usize,
-    /// How long a record waits for earlier ones of others.
+    /// How long a record waits for earlier records of other queues.
     pub window: Duration,
     /// A silent source delays the others for the window only; files may take any time.
     pub live: bool,
 }
 
-/// The merging thread; it returns the number of records that came too late to be in order.
+/// The merging thread; it returns the number of records that arrived too late to be in order.
 pub type Merging = Option<JoinHandle<u64>>;
 
-/// Makes each queue's route to an output; of several, starts the thread that merges.
+/// Creates each queue's route to an output; starts the merging thread if there are several.
 pub fn routes<S: ChunkSink + 'static>(
     order: MergeOrder,
     out: Chunk,
@@ -196,7 +196,7 @@ fn merge(
     let mut open = true;
     while open {
         let first = incoming.recv_timeout(TICK);
-        // Messages sent before this moment are taken before anything counts as missing.
+        // Messages sent before this moment are handled before any record counts as missing.
         let mut now = Instant::now();
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             (0..back.len()).for_each(|source| merger.close(source));
@@ -233,7 +233,7 @@ fn merge(
     merger.late()
 }
 
-/// The promises of a queue whose polls find nothing.
+/// The promises of a queue whose polls are empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Quiet {
     delivery_ns: u64,
@@ -252,8 +252,7 @@ impl Quiet {
         Ok(Self { delivery_ns: delivery.as_nanos() as u64, looked_ns: 0 })
     }
 
-    /// Notes a poll that found nothing. Nothing older than the returned time, in nanoseconds since 1970, will
-    /// come.
+    /// Records an empty poll. Returns the time, in nanoseconds since 1970, before which no later packet lies.
     pub fn look(&mut self) -> u64 {
         // Not the current time: this thread may have been suspended since its poll.
         let looked_ns = std::mem::replace(&mut self.looked_ns, now_ns());

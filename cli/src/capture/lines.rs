@@ -1,5 +1,5 @@
-//! Printing packets, one line each. A line on its way is a pcapng record whose packet is the text: so lines
-//! are brought into the order of time as packets are.
+//! Printing packets, one line each. In transit a line is a pcapng record whose packet is the text, so lines
+//! are merged by time like packets.
 
 use std::io::{self, Write, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +14,12 @@ use super::chunks::{ChunkOptions, ChunkRoute, ChunkSender, ChunkSink, Quiet};
 use crate::notice;
 use crate::print::Printer;
 
-/// Bytes of a chunk that is written straight, and of one that waits for other queues.
+/// The size of a chunk that is written directly, and of one that waits for other queues.
 const STRAIGHT_BYTES: usize = 64 << 10;
 const MERGED_BYTES: usize = 8 << 10;
-/// The text of one queue that may wait: as much as chunks of a queue on their way to a file.
+/// Maximum of waiting text of one queue: equal to that of a queue's chunks in transit to a file.
 const MAX_BYTES: usize = 32 << 20;
-/// Interval at which an idle queue hands on lines and promises silence.
+/// Interval at which an idle queue passes on lines and promises silence.
 const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Standard output, shared by the lines of all queues.
@@ -75,7 +75,7 @@ impl LineOutput {
         if let Err(error) = out.write_all(&state.text).and_then(|()| out.flush()) {
             state.lost += chunk.packets();
             state.failure = Some(error);
-            // A flag by itself: the mutex publishes the failure.
+            // `Relaxed` suffices: the mutex publishes the failure.
             self.failed.store(true, Ordering::Relaxed);
         }
     }
@@ -100,7 +100,7 @@ fn text_of<'a>(record: &Record<'a>) -> &'a [u8] {
     packet.map_or(&[], |(bytes, rest)| &rest[4..][..u32::from_le_bytes(*bytes) as usize])
 }
 
-/// Prints one queue's packets to standard output, in their order among those of all queues.
+/// Prints one queue's packets to standard output, in order with those of other queues.
 pub struct Lines {
     printer: Printer,
     text: String,
@@ -153,7 +153,7 @@ pub fn encoder() -> Encoder {
     Encoder::new(&EncoderConfig::default())
 }
 
-/// An empty chunk, in which the lines of several queues come together.
+/// Creates an empty chunk for the merged lines of several queues.
 pub fn merged_chunk() -> Chunk {
     encoder().chunk_of(STRAIGHT_BYTES)
 }

@@ -4,7 +4,7 @@
 //!   one queue:       ring → encoder → chunk ───────────────────────────→ file
 //!   several:         ring → encoder → chunk ─┐
 //!                    ring → encoder → chunk ─┴→ merge (order of time) ─→ file
-//!   lines:           ring → printer → encoder, and on as above ────────→ standard output
+//!   lines:           ring → printer → encoder, then as above ──────────→ standard output
 //! ```
 
 mod chunks;
@@ -51,13 +51,14 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     let mut ports = Vec::new();
     for name in &options.args.ports {
         let port = Port::open(name, &options.opening())?;
-        // At once: the card's counters are to cover the time that the port is open.
+        // Created at once, so that the card's counters cover the time that the port is open.
         let mut report = Report::of_port("capture", &port, &options.args.common);
         ports::announce(&port, &options.args.common, &mut report);
         ports.push((port, report));
     }
     let file = options.output.as_ref().map(|config| Output::prepare(config.clone())).transpose()?;
-    // The user begins later files, so the user begins the first, too: a missing permission shows now.
+    // The user of `--user` creates later files, so that user also creates the first: a missing permission is
+    // reported now.
     let first = options.output.as_ref().is_some_and(OutputConfig::begins_files_later);
     if first {
         options.args.common.become_user()?;
@@ -71,7 +72,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     session.run()
 }
 
-/// Creates the first file, or finds out whether that can be done later.
+/// Creates the first file, or checks that it can be created later.
 fn begin(mut output: Output, options: &Options, as_user: bool) -> Result<Arc<File>> {
     let begun = output.begin().map_err(|error| match &options.args.common.user {
         Some(user) if as_user && error.kind() == Mends::Privilege => error.remedy(format!(
@@ -85,7 +86,7 @@ fn begin(mut output: Output, options: &Options, as_user: bool) -> Result<Arc<Fil
 /// A port to capture from.
 struct CapturePort {
     report: Report,
-    /// The places of its queues among the workers.
+    /// The indices of its queues among the workers.
     queues: Range<usize>,
     /// The numbers of its interfaces in the file.
     numbers: Arc<Numbers>,
@@ -110,7 +111,7 @@ impl<'a> Session<'a> {
         ports: Vec<(Port, Report)>,
         file: Option<Arc<File>>,
     ) -> Result<Self> {
-        // Before the merging threads start.
+        // Called before the merging threads start.
         signals::hold()?;
         let sources = ports.iter().map(|(port, _)| port.queues.len()).sum();
         let live = are_live(&options.args.ports);
@@ -132,7 +133,8 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
-    /// Announces the capture on a terminal: a file shows nothing until its end, and a link may be quiet.
+    /// Announces the capture on a terminal, because a capture to a file prints nothing until its end, and a
+    /// link may be quiet.
     fn announce(&self) {
         let options = self.options;
         let is_live = options.args.ports.iter().any(|port| port.kind() != Kind::Pcap);
@@ -184,7 +186,7 @@ impl<'a> Session<'a> {
                     queues: count,
                     ..options.encoder.clone()
                 });
-                // A queue passes its packets on well before the merger stops waiting for them.
+                // A queue passes its packets on well before the merger's wait for them ends.
                 let patience = match route {
                     ChunkRoute::Merged { .. } => {
                         options.patience.min(options.args.reorder_window / 4)
@@ -283,8 +285,8 @@ impl RunControl<ReceiveCounts> for Session<'_> {
         if !self.options.print {
             status.show(Totals::sum(counters), elapsed);
         }
-        // Every file of a rotation ends with some statistics. Writing is not waited for: this thread has
-        // to see signals.
+        // Every file of a rotation ends with statistics. This thread does not wait for a write, because it
+        // has to handle signals.
         if let Some(mut output) = self.file.as_ref().and_then(|file| file.idle_output()) {
             for CapturePort { queues, numbers, .. } in &self.ports {
                 let totals = Totals::sum(&counters[queues.clone()]);
@@ -298,7 +300,7 @@ impl RunControl<ReceiveCounts> for Session<'_> {
     }
 }
 
-/// Makes the report on the whole, without the packets' fate.
+/// Creates the overall report, without the packets' fate.
 fn together(reports: Vec<Report>) -> Report {
     let mut whole = Report::together(reports);
     for port in &mut whole.ports {
@@ -321,9 +323,9 @@ fn totals(outcomes: &Outcomes<ReceiveCounts>) -> Totals {
     totals
 }
 
-/// Returns true if a silent source delays the others for the reorder window only. Files can wait
-/// without limit, also for a single pipe. Two pipes cannot: the writer of the one that is not read
-/// may have to drop packets.
+/// Returns true if a silent source delays the others only for the reorder window. Files can wait without
+/// limit, even for a single pipe. Two pipes cannot, because the writer of an unread pipe may have to drop
+/// packets.
 fn are_live(names: &[PortName]) -> bool {
     let mut pipes = 0;
     for name in names {
@@ -347,7 +349,7 @@ fn account_for_lines(report: &mut Report, lines: &LineOutput, options: &Options)
         report.ledger.add(Section::Out, "printed", report.traffic.packets - lines.lost());
         report.ledger.add(Section::Loss, "not_printed", lines.lost());
     }
-    // A line may be late though its record is not, and the other way round.
+    // A line may be late although its record is not, or the reverse.
     let late = match options.output {
         Some(_) => "lines_out_of_order",
         None => "out_of_order",

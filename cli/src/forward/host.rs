@@ -79,7 +79,7 @@ impl Leaving {
         Ok(flows.map(|flows| Arc::new(Self { filter, flows })))
     }
 
-    /// Gives the flows of matching packets to the host; the packets themselves are still forwarded.
+    /// Passes the flows of matching packets to the host; the packets themselves are still forwarded.
     ///
     /// # Errors
     /// The kernel refuses a flow.
@@ -92,7 +92,7 @@ impl Leaving {
         Ok(())
     }
 
-    /// Notes how many packets bypassed the forwarder, or why that is unknown.
+    /// Adds the number of packets that bypassed the forwarder to the report, or the reason why it is unknown.
     pub fn account(&self, report: &mut Report) {
         let counts = match self.flows.counts() {
             Ok(counts) => counts,

@@ -136,7 +136,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     let options = RunOptions { common, wait: receiving.wait, stdout_is_taken: false };
     let ended = supervise(relays, options, &Signals::catch()?, &mut control);
     let ForwardControl { sides, .. } = control;
-    // Only now, because a watcher takes a lost connection for a forwarder that was killed.
+    // Dropped only now, because a watcher treats a lost connection as a killed forwarder.
     drop(watched);
     let ended = ended?;
     let mut report = report(sides, &ended.outcomes, ended.elapsed, leaving.as_deref());
@@ -258,7 +258,7 @@ impl Args {
                 return Err(port.error("action= is for `sluice count`: it leaves no packets"));
             }
             ports::apply_filter(port, self.filter.as_deref())?;
-            // The host's own packets have left already.
+            // The host has already sent its own packets.
             port.set_default("tx_copies", "off");
             if port.kind() == Kind::Xdp {
                 // Forwarded packets are for others, unless the target is the host.
@@ -271,7 +271,7 @@ impl Args {
         Ok(())
     }
 
-    /// Rejects a target that feeds the source: packets would come in again, or overwrite the input.
+    /// Rejects a target that feeds the source: packets would be received again, or overwrite the input.
     fn refuse_loops(&self) -> Result<()> {
         let [from, to] = [&self.from, &self.to];
         match (from.kind(), to.kind()) {
@@ -319,7 +319,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Rejects changes to the way back where there is none.
+    /// Rejects changes to the reverse direction if there is none.
     pub fn check(&self, one_way: bool) -> Result<()> {
         let back = self.reverse_smac.is_some()
             || self.reverse_dmac.is_some()
@@ -332,7 +332,7 @@ impl Headers {
         }
     }
 
-    /// The rewriters of packets that come in at each port; none where nothing changes.
+    /// Returns the rewriters of packets received at each port; `None` if nothing changes.
     pub fn rewriters(&self) -> [Option<Rewriter>; 2] {
         [
             rewriter(self.smac, self.dmac, self.vlan),

@@ -1,7 +1,7 @@
 //! A forwarding thread: some queues of both ports, and the paths between them.
 //!
 //! ```text
-//!   sync what receives → move along each way → sync what sends → again, or wait
+//!   sync receiving queues → move along each path → sync sending queues → again, or wait
 //! ```
 //!
 //! Packets for a full target stay in their source's ring; losses occur there, as `ring_full`.
@@ -58,13 +58,12 @@ pub struct Relay {
     passed: [Passed; 2],
     /// The time since which pending packets have not moved.
     stuck: Option<Instant>,
-    /// The time since which nothing more is let in.
+    /// The time when reception stopped.
     closed: Option<Instant>,
 }
 
 impl Relay {
-    /// Forwards until told to stop, until all sources have come to their end, or until something
-    /// fails.
+    /// Forwards until stopped, until all sources have ended, or until a failure.
     fn forward(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<()> {
         let mut looked = Instant::now();
         let mut rounds = 0;
@@ -100,7 +99,7 @@ impl Relay {
                 }
             }
             if step.is_err() {
-                // Packets that came before are still accounted for.
+                // Packets received before the failure are still accounted for.
                 thread.run.stop.set();
                 result = result.and(step);
             }
@@ -156,7 +155,7 @@ impl Relay {
         Ok(progress)
     }
 
-    /// Moves the packets that have come, up to the limit, along a path.
+    /// Moves the received packets, up to the limit, along a path.
     fn pass(&mut self, index: usize, thread: &mut WorkerThread<'_, Relayed>) -> Result<Moved> {
         let QueuePair { from, to, looked_at, .. } = self.ways[index];
         let Ok([source, target]) = self.queues.get_disjoint_mut([from, to]) else {
@@ -215,7 +214,7 @@ impl Relay {
         Ok(moved)
     }
 
-    /// Waits for packets, or a moment. An error means that none will come any more.
+    /// Waits for packets, or for a moment. An error means that no more packets will arrive.
     fn wait(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<()> {
         if self.closed.is_some() {
             std::thread::sleep(DRAIN);
@@ -266,7 +265,7 @@ impl Relay {
         }
     }
 
-    /// Lets nothing more in.
+    /// Stops reception.
     fn close(&mut self) -> Result<()> {
         if self.closed.is_some() {
             return Ok(());
@@ -448,7 +447,7 @@ mod tests {
 
     use super::*;
 
-    /// For each thread, the ways from queue to queue: side and number of each.
+    /// Returns the paths from queue to queue of each thread: side and number of both queues.
     fn plan(names: [&str; 2], sources: &[usize], most: Option<u32>) -> Vec<Vec<[(usize, u32); 2]>> {
         let ports = names.map(|name| (name.parse().unwrap(), Use::Both));
         let ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();

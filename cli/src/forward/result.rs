@@ -23,7 +23,7 @@ impl Sides {
         Self { reports, sources }
     }
 
-    /// Reads the interfaces' counters, once nothing more is let in.
+    /// Reads the interfaces' counters, after reception has stopped.
     pub fn look_at_cards(&mut self) {
         self.reports.iter_mut().for_each(Report::look_at_card);
     }
@@ -98,9 +98,9 @@ pub struct Passed {
     pub bytes: u64,
     /// Packets that need more slots than the target has.
     pub too_long: u64,
-    /// Packets that came in after the end, and were dropped.
+    /// Packets received after the end and dropped.
     pub after_end: u64,
-    /// Packets that came in before the end, and had no target any more.
+    /// Packets received before the end that had no target any more.
     pub unsent: u64,
     /// Counters of the side's queues, receive and transmit.
     pub stats: QueueStats,
@@ -131,7 +131,7 @@ impl Passed {
             after_end: self.after_end + other.after_end,
             unsent: self.unsent + other.unsent,
             stats: self.stats.plus(other.stats),
-            // All of a port's queues see the same.
+            // All queues of a port report the same events.
             downs: self.downs.max(other.downs),
         }
     }
@@ -144,8 +144,8 @@ pub fn all_passed<'a>(threads: impl Iterator<Item = &'a [Passed; 2]>) -> [Passed
     })
 }
 
-/// The packets that the kernel redirected from port to port: the queue of each source counts both the
-/// packets that came and their fate at the other side.
+/// Returns the packets that the kernel redirected from port to port. The queue of each source counts both the
+/// received packets and their fate at the other side.
 pub fn redirected(outcomes: &Outcomes<ReceiveCounts>) -> [Passed; 2] {
     let mut passed = <[Passed; 2]>::default();
     for (side, outcome) in outcomes.iter().enumerate() {

@@ -17,7 +17,7 @@ use sluicegate::ring::{Direction, Packet, now_ns};
 
 use crate::notice::{failure, said};
 
-/// A thread that is not held up obeys orders within this time.
+/// The time in which a thread that is not blocked executes requests.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The control socket of a forwarder.
@@ -43,7 +43,7 @@ impl WatchPoint {
     }
 }
 
-/// An order to a thread about its watchers. The sender of the order waits until it is dropped.
+/// A request to a thread about its watchers. The sender waits until the request is dropped.
 type WatchOrder = Box<dyn FnOnce(&mut Vec<Watcher>) + Send>;
 
 /// A client's ring in one thread.
@@ -62,7 +62,7 @@ pub struct Watchers {
 }
 
 impl Watchers {
-    /// Obeys the orders that have come since the last call.
+    /// Executes the requests received since the last call.
     pub fn obey(&mut self) {
         while let Some(order) = self.orders.as_ref().and_then(|orders| orders.try_recv().ok()) {
             order(&mut self.there);
@@ -91,7 +91,7 @@ impl Watchers {
         }
     }
 
-    /// Publishes the offered packets, once a round.
+    /// Publishes the offered packets, once per round.
     pub fn publish(&mut self) {
         self.there.iter_mut().for_each(|watcher| watcher.writer.publish());
     }
@@ -103,7 +103,7 @@ pub struct Watched {
     threads: Threads,
 }
 
-/// The forwarding threads, as the control socket sees them.
+/// The control socket's handles of the forwarding threads.
 struct Threads {
     ports: [PortName; 2],
     orders: Vec<Sender<WatchOrder>>,
@@ -151,8 +151,8 @@ impl Service for Threads {
 }
 
 impl Threads {
-    /// Gives each thread a ring of its own, and answers when all threads write. Fails if a thread does not
-    /// begin in time: its packets would be missing unnoticed.
+    /// Gives each thread a separate ring, and answers when all threads write. Fails if a thread does not
+    /// begin in time, because its packets would be missing without notice.
     fn begin(&mut self, client: u64, watch: &WatchRequest) -> Result<Answer> {
         let side = side(&self.ports, &watch.port)?;
         if self.clients.contains(&client) {
@@ -175,7 +175,7 @@ impl Threads {
             });
         }
         drop(done);
-        // The channel carries nothing: it disconnects when the last order is dropped.
+        // The channel carries no messages: it disconnects when the last request is dropped.
         if all_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             self.end(client);
             return Err(Error::system("watch", &*watch.port, ErrorKind::TimedOut)
@@ -185,7 +185,7 @@ impl Threads {
         Ok(Answer { line: format!("watching {}", watch.port), files, keep: true })
     }
 
-    /// Makes all threads stop writing for a client, and those that have not begun never begin.
+    /// Makes all threads stop writing for a client; threads that have not begun never begin.
     fn end(&self, client: u64) {
         for thread in &self.orders {
             give(thread, move |there| there.retain(|watcher| watcher.number != client));

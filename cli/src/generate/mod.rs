@@ -123,7 +123,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// The pace that flags ask for.
+    /// Returns the pace that the flags request.
     fn pace(&self, measure: &Measure) -> Result<Option<Pace>> {
         if let Some(gap) = self.burst_gap {
             return Ok(Some(Pace::of_bursts(self.burst, gap)));
@@ -145,7 +145,7 @@ fn max_lag(text: &str) -> std::result::Result<Duration, String> {
     duration_in(Duration::ZERO..=MAX_BEHIND, text, "100ms is the most that is made up for")
 }
 
-/// Needs no privilege, and no interface.
+/// Shows the plan. Needs no privilege and no interface.
 fn show_plan(args: &Args, spec: &Spec, packets: usize) -> anyhow::Result<()> {
     let netns = args.common.netns.as_deref();
     let interface = args.port.as_ref().and_then(|port| interface_of(port, netns).ok().flatten());
@@ -172,15 +172,14 @@ enum Method {
     Sendto,
 }
 
-/// Threads of live frames for each CPU there is. With hundreds even the end would have to wait for a
-/// CPU for long.
+/// Maximum of threads of live frames per CPU. With hundreds, even the end would have to wait long for a CPU.
 const THREADS_A_CPU: u32 = 16;
 
 /// A send method and its environment.
 struct SendMethod<'a> {
     /// The target.
     pub port: &'a PortName,
-    /// The method, where the port leaves a choice.
+    /// The method, if the port leaves a choice.
     pub method: Method,
     /// Threads, CPUs, the network namespace.
     pub common: &'a Common,
@@ -192,7 +191,7 @@ impl SendMethod<'_> {
     /// Opens the sender, to an interface or to a file.
     ///
     /// # Errors
-    /// A method that the port does not go with; whatever opening it fails at.
+    /// The port does not support the method; the errors of opening it.
     fn open(&self, interface: Option<&Interface>, plan: &Arc<Plan>) -> Result<Sender> {
         let Some(interface) = interface.filter(|_| leaves_choice(self.port)) else {
             return match self.method {
@@ -236,7 +235,7 @@ impl SendMethod<'_> {
         }
     }
 
-    /// How many threads send.
+    /// Returns the number of sending threads.
     fn workers(&self) -> u32 {
         let cpus = self.common.cpus().len() as u32;
         self.common.threads.unwrap_or(cpus.max(1))
@@ -282,8 +281,8 @@ impl SendMethod<'_> {
         sending(kind, self.workers(), self.common)
     }
 
-    /// Through a port that is open, by as many of its queues as threads are asked for; `fallen` is what
-    /// was tried before.
+    /// Creates a sender for an open port, with one of its queues per requested thread. `fallen` lists the
+    /// methods tried before.
     fn through(&self, mut opened: Port, plan: &Arc<Plan>, fallen: Vec<Fallback>) -> Sender {
         if let Some(threads) = self.common.threads {
             limit_queues(&mut opened, threads);

@@ -11,7 +11,7 @@ const ECHO: u8 = 8;
 const TIME_EXCEEDED: u8 = 11;
 const PARAMETER_PROBLEM: u8 = 12;
 
-/// Messages that are written by name (IANA's registry), in tcpdump's words.
+/// Messages printed by name (IANA's registry), in tcpdump's words.
 const NAMES: &[(u8, &str)] = &[
     (4, "source quench"),
     (9, "router advertisement"),
@@ -22,7 +22,7 @@ const NAMES: &[(u8, &str)] = &[
     (18, "address mask"),
 ];
 
-/// Why a destination is unreachable: the words before its address, and after.
+/// The reasons why a destination is unreachable: the words before and after its address.
 const UNREACHABLE_CODES: &[(u8, (&str, &str))] = &[
     (0, ("net ", "")),
     (1, ("host ", "")),
@@ -32,7 +32,7 @@ const UNREACHABLE_CODES: &[(u8, (&str, &str))] = &[
     (13, ("host ", " - admin prohibited filter")),
 ];
 
-/// Where the packet that an error is about begins.
+/// The offset of the packet quoted in an error.
 const INNER: usize = 8;
 
 /// Writes a message of `length` bytes, whole or not at all.
@@ -81,7 +81,7 @@ fn body(line: &mut Line, message: Bytes) -> Result<(), Cut> {
     Ok(())
 }
 
-/// The destination of the packet that an error is about.
+/// Returns the destination of the packet quoted in an error.
 fn destination(message: Bytes) -> Result<IpAddress, Cut> {
     message.array(INNER + 16).map(IpAddress::V4)
 }

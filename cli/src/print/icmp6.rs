@@ -33,7 +33,7 @@ const NAMES: &[(u8, &str)] = &[
     (143, "multicast listener report v2"),
 ];
 
-/// Where the packet that an error is about begins.
+/// The offset of the packet quoted in an error.
 const INNER: usize = 8;
 
 /// Writes a message of `length` bytes.
@@ -84,7 +84,7 @@ fn address(message: Bytes, at: usize) -> Result<IpAddress, Cut> {
     message.array(at).map(IpAddress::V6)
 }
 
-/// The destination of the packet that an error is about.
+/// Returns the destination of the packet quoted in an error.
 fn destination(message: Bytes) -> Result<IpAddress, Cut> {
     address(message, INNER + 24)
 }
@@ -107,11 +107,11 @@ fn unreachable(line: &mut Line, message: Bytes, code: u8) -> Result<(), Cut> {
     Ok(())
 }
 
-/// The transport protocol and destination port of the packet that an error is about.
+/// Returns the transport protocol and destination port of the packet quoted in an error.
 fn inner_port(message: Bytes) -> Result<(&'static str, u16), Cut> {
     let mut next = message.u8(INNER + 6)?;
     let mut at = INNER + 40;
-    // Each header takes eight bytes or more: this ends with the packet.
+    // The loop ends with the packet, because each header takes at least eight bytes.
     loop {
         let bytes = match next {
             UDP => return Ok(("udp", message.u16(at + 2)?)),

@@ -7,7 +7,7 @@ use sluicegate::headers::protocol::{
 use super::line::{BAD_HEADER, Bytes, Cut, IpAddress, Line, Network, first, name};
 use super::{icmp, icmp6, tcp};
 
-/// Protocols that are written by name and length (IANA's registry), in tcpdump's words.
+/// Protocols printed by name and length (IANA's registry), in tcpdump's words.
 const NAMES: &[(u8, &str)] = &[
     (2, "igmp"),
     (protocol::DCCP, "DCCP"),
@@ -24,7 +24,7 @@ const NAMES: &[(u8, &str)] = &[
     (135, "mobility"),
 ];
 
-/// Writes an IPv4 packet in `length` bytes; what follows its own length is padding.
+/// Writes an IPv4 packet in `length` bytes; bytes beyond its own length are padding.
 pub fn v4(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const HEADER: u32 = 20;
     const MORE_FRAGMENTS: u16 = 0x2000;
@@ -67,7 +67,7 @@ pub fn v4(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     payload(line, &network, network.protocol, rest, total - header_length)
 }
 
-/// Writes an IPv6 packet in `length` bytes; what follows its own length is padding.
+/// Writes an IPv6 packet in `length` bytes; bytes beyond its own length are padding.
 pub fn v6(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const HEADER: u32 = 40;
     let header = Bytes::new(data, "ip6");
@@ -123,8 +123,9 @@ pub fn v6(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     }
 }
 
-/// Returns the length in a header; that of the whole packet where the header has 0 because 16 bits do not
-/// hold it: in jumbograms (RFC 2675), and in TCP segments that the kernel has not split yet.
+/// Returns the length in a header. The header has 0 if the length does not fit 16 bits: in jumbograms (RFC
+/// 2675), and in TCP segments that the kernel has not split yet. Then it returns the length of the whole
+/// packet.
 fn or_whole(says: u32, whole: u32) -> u32 {
     if says == 0 && whole > u16::MAX.into() { whole } else { says }
 }

@@ -1,5 +1,5 @@
-//! A line being written: the reader of headers that may be cut anywhere, the addresses of a packet, and the
-//! sequence numbers TCP connections began with, so that lines count from there.
+//! A line under construction: the reader of possibly truncated headers, the addresses of a packet, and the
+//! initial sequence numbers of TCP connections, to which printed numbers are relative.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -8,17 +8,17 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use sluicegate::headers::protocol::{TCP, UDP};
 
-/// A line being written, and what is remembered of packets before it.
+/// A line under construction, and the state kept from earlier packets.
 pub struct Line<'p> {
     out: &'p mut String,
     pub flows: &'p mut Flows,
-    /// Shows the link-layer header, too.
+    /// Also shows the link-layer header.
     pub link_header: bool,
-    /// Network headers inside each other so far.
+    /// The number of nested network headers so far.
     depth: u8,
 }
 
-/// More network headers inside each other are not followed: the stack is finite.
+/// Maximum of nested network headers, because the stack is finite.
 const DEPTH: u8 = 32;
 
 impl<'p> Line<'p> {
@@ -35,7 +35,7 @@ impl<'p> Line<'p> {
         let _ = self.out.write_fmt(arguments);
     }
 
-    /// A number, without the cost of the formatting machinery.
+    /// Writes a decimal number, without the cost of `write!`.
     pub fn decimal(&mut self, number: impl Into<u32>) {
         let mut digits = [0; 10];
         let mut at = digits.len();
@@ -51,7 +51,7 @@ impl<'p> Line<'p> {
         self.out.extend(digits[at..].iter().map(|&digit| char::from(digit)));
     }
 
-    /// Bytes as hexadecimal digits, `between` them.
+    /// Writes bytes as hexadecimal digits, separated by `between`.
     pub fn hex(&mut self, bytes: &[u8], between: &str) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         for (index, byte) in bytes.iter().enumerate() {
@@ -81,7 +81,7 @@ impl<'p> Line<'p> {
         self.decimal(length);
     }
 
-    /// The current end of the line, for [`Self::back_to`].
+    /// Returns the current end of the line, for [`Self::back_to`].
     pub fn mark(&self) -> usize {
         self.out.len()
     }
@@ -102,7 +102,7 @@ impl<'p> Line<'p> {
     }
 }
 
-/// Ends the line of a header that contradicts itself.
+/// The end of the line of an inconsistent header.
 pub const BAD_HEADER: &str = "[bad header]";
 
 /// A network address.
@@ -127,12 +127,12 @@ impl fmt::Display for IpAddress {
     }
 }
 
-/// The name of a number, from a table.
+/// Returns the name of a number in a table.
 pub fn name<K: Copy + PartialEq, V: Copy>(table: &[(K, V)], number: K) -> Option<V> {
     table.iter().find(|(key, _)| *key == number).map(|&(_, name)| name)
 }
 
-/// The packet was cut inside this protocol's header: the line ends with `[|name]`.
+/// The packet is truncated in this protocol's header: the line ends with `[|name]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut(pub &'static str);
 
@@ -153,7 +153,7 @@ impl<'a> Bytes<'a> {
         self.data.len()
     }
 
-    /// The end of the packet, met while reading.
+    /// Returns the error of a truncated packet.
     pub fn cut(&self) -> Cut {
         Cut(self.protocol)
     }
@@ -184,13 +184,13 @@ impl<'a> Bytes<'a> {
         self.array(at).map(u32::from_be_bytes)
     }
 
-    /// The bytes from `at` on; empty if the packet ends before it.
+    /// Returns the bytes from `at` on; empty if the packet ends before.
     pub fn after(&self, at: usize) -> &'a [u8] {
         self.data.get(at..).unwrap_or_default()
     }
 }
 
-/// The first `length` bytes, or as many as there are.
+/// Returns the first `length` bytes, or all if there are fewer.
 pub fn first(data: &[u8], length: u32) -> &[u8] {
     &data[..data.len().min(length as usize)]
 }
@@ -199,7 +199,7 @@ pub fn first(data: &[u8], length: u32) -> &[u8] {
 pub struct Network {
     pub source: IpAddress,
     pub destination: IpAddress,
-    /// The protocol that this header names; extension headers may come before the payload.
+    /// The protocol in this header; extension headers may precede the payload.
     pub protocol: u8,
     /// The rest of the payload is in other packets.
     pub fragmented: bool,
@@ -220,8 +220,8 @@ impl Network {
         line.text(end);
     }
 
-    /// Writes and returns the ports at the beginning of a header; with the addresses, unless those stand
-    /// before an extension header.
+    /// Writes and returns the ports at the beginning of a header; also writes the addresses, unless they were
+    /// written before an extension header.
     pub fn ports(&self, line: &mut Line, header: Bytes) -> Result<(u16, u16), Cut> {
         let addresses = matches!(self.protocol, TCP | UDP);
         if !header.has(0, 4) {
@@ -245,14 +245,13 @@ impl Network {
     }
 }
 
-/// Connections remembered in each of two generations. When the younger is full, the older,
-/// which holds those not seen for longest, is forgotten; a forgotten connection starts anew
-/// with its next packet.
+/// Maximum of connections in each of two generations. When the younger is full, the older, with the
+/// connections unused for longest, is removed. A removed connection starts again with its next packet.
 const GENERATION: usize = 32_768;
 
 /// One end of a connection.
 type End = (u16, IpAddress);
-/// The two ends, lower first: the same for both directions.
+/// The two ends, lower first: equal for both directions.
 type Ends = [End; 2];
 /// The initial sequence numbers to subtract, for packets of each end.
 type FirstNumbers = [u32; 2];
@@ -264,11 +263,11 @@ pub struct Base {
     pub sent: u32,
     /// The offset of acknowledged numbers: `ack`, and the edges of a selective acknowledgement.
     pub acknowledged: u32,
-    /// The connection's first packet seen: its own numbers are shown as they are.
+    /// True for the first packet of a connection, whose numbers are absolute.
     pub fresh: bool,
 }
 
-/// The connections seen of late.
+/// The recent connections.
 #[derive(Default)]
 pub struct Flows {
     young: HashMap<Ends, FirstNumbers>,
@@ -276,7 +275,7 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Finds the segment's connection, or begins one; `begins` says that it has the SYN flag.
+    /// Finds the segment's connection, or creates one; `begins` means that it has the SYN flag.
     pub fn base(
         &mut self,
         source: End,

@@ -16,7 +16,7 @@ const LINUX_SLL2: u16 = 276;
 
 /// The VLAN tag of QinQ that some switches use besides those of [`ethertype::VLAN_TAGS`].
 const QINQ_9200: u16 = 0x9200;
-/// Up to here the field is a length, not a type.
+/// Maximum of a length in the field; larger values are types.
 const MAX_LENGTH: u16 = 1500;
 
 /// Names of Ethernet types (IANA's registry), in tcpdump's words.
@@ -42,7 +42,7 @@ const TYPES: &[(u16, &str)] = &[
     (QINQ_9200, "802.1Q-9200"),
 ];
 
-/// Writes a packet of `length` bytes, of which `data` were captured.
+/// Writes a packet of `length` bytes; `data` is its captured part.
 pub fn print(line: &mut Line, link_type: u16, data: &[u8], length: u32) -> Result<(), Cut> {
     match link_type {
         ETHERNET => ethernet(line, data, length),
@@ -60,7 +60,7 @@ pub fn print(line: &mut Line, link_type: u16, data: &[u8], length: u32) -> Resul
     }
 }
 
-/// An Ethernet frame without its check sequence.
+/// Writes an Ethernet frame without its check sequence.
 fn ethernet(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const ADDRESSES: usize = 12;
     let header = Bytes::new(data, "ether");
@@ -108,7 +108,7 @@ fn addresses(line: &mut Line, header: Bytes) -> Result<(), Cut> {
     Ok(())
 }
 
-/// `ethertype IPv4 (0x0800)`.
+/// Writes an EtherType: `ethertype IPv4 (0x0800)`.
 fn print_type(line: &mut Line, ethertype: u16) {
     match name(TYPES, ethertype) {
         Some(name) => write!(line, "ethertype {name} ({ethertype:#06x})"),
@@ -117,14 +117,14 @@ fn print_type(line: &mut Line, ethertype: u16) {
     }
 }
 
-/// `vlan 5, p 0, `: a VLAN tag (IEEE 802.1Q).
+/// Writes a VLAN tag (IEEE 802.1Q): `vlan 5, p 0, `.
 fn print_tag(line: &mut Line, control: u16) {
     let (vlan, priority) = (control & 0xfff, control >> 13);
     let eligible = if control & 0x1000 == 0 { "" } else { ", DEI" };
     write!(line, "vlan {vlan}, p {priority}{eligible}, ");
 }
 
-/// Writes the packet behind an Ethernet type. Returns false, and writes nothing, for other types.
+/// Writes the packet after an EtherType. Returns false, and writes nothing, for an unknown one.
 fn protocol(line: &mut Line, ethertype: u16, data: &[u8], length: u32) -> Result<bool, Cut> {
     match ethertype {
         ethertype::IPV4 => ip::v4(line, data, length)?,
@@ -135,7 +135,7 @@ fn protocol(line: &mut Line, ethertype: u16, data: &[u8], length: u32) -> Result
     Ok(true)
 }
 
-/// An IP packet without a header below it.
+/// Writes an IP packet without a link-layer header.
 fn raw(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     if line.link_header {
         line.text("ip: ");
@@ -150,7 +150,7 @@ fn raw(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     }
 }
 
-/// BSD loopback: the address family, in the byte order of the machine that captured.
+/// Writes a BSD loopback packet: the address family is in the byte order of the capturing machine.
 fn null(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const HEADER: usize = 4;
     let header = Bytes::new(data, "null");
@@ -169,7 +169,7 @@ fn null(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     Ok(())
 }
 
-/// Linux cooked capture, version 1.
+/// Writes a Linux cooked packet, version 1.
 fn sll(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const HEADER: usize = 16;
     let header = Bytes::new(data, "sll");
@@ -181,13 +181,13 @@ fn sll(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     cooked(line, ethertype, header.after(HEADER), length, HEADER)
 }
 
-/// Linux cooked capture, version 2, which has the interface's number.
+/// Writes a Linux cooked packet, version 2, which has the interface's number.
 fn sll2(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const HEADER: usize = 20;
     let header = Bytes::new(data, "sll2");
     header.slice(0, HEADER)?;
     let (ethertype, interface) = (header.u16(0)?, header.u32(4)?);
-    // By its number: this machine need not be the one that captured.
+    // Names the interface by its number, because the capturing machine may be another one.
     write!(line, "if{interface:<3} {:<3} ", packet_type(header.u8(10)?.into()));
     if line.link_header {
         write!(line, "ifindex {interface} ");
@@ -209,7 +209,7 @@ fn sender(line: &mut Line, header: Bytes, bytes: u16, at: usize) -> Result<(), C
     Ok(())
 }
 
-/// The packet behind a cooked header of `header` bytes.
+/// Writes the packet after a cooked header of `header` bytes.
 fn cooked(
     line: &mut Line,
     ethertype: u16,

@@ -1,8 +1,8 @@
-//! Prints one line a packet, in the words of `tcpdump -nn`, which people know how to read and search.
+//! Prints one line per packet, in the words of `tcpdump -nn`, which people know how to read and search.
 //!
-//! Ethernet, ARP, IPv4, IPv6, TCP, UDP, ICMP and ICMPv6 are written as tcpdump 4.99 writes them.
-//! Payloads of TCP and UDP are not read: the line ends where tcpdump would begin with them.
-//! A packet cut by the snapshot length says where: `[|tcp]`. Any bytes give a line.
+//! Ethernet, ARP, IPv4, IPv6, TCP, UDP, ICMP and ICMPv6 have the format of tcpdump 4.99. Payloads of TCP and
+//! UDP are not decoded: the line ends where tcpdump would begin with them. The line of a truncated packet
+//! names the truncated header: `[|tcp]`. Any bytes give a line.
 
 mod icmp;
 mod icmp6;
@@ -18,8 +18,8 @@ use sluicegate::ring::{Direction, Packet};
 use line::Flows;
 use line::{Cut, Line};
 
-/// Writes packets as lines. It remembers where TCP connections began, in bounded memory, and
-/// allocates nothing for a packet.
+/// Writes packets as lines. It stores the initial sequence numbers of TCP connections, in bounded memory, and
+/// allocates nothing per packet.
 pub struct Printer {
     pub clock: TimePrinter,
     flows: Flows,
@@ -29,7 +29,7 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// A printer of lines with times in this form, and in this zone where the form has one.
+    /// Creates a printer of lines with times in this format, and in this zone if the format uses one.
     pub fn new(format: TimeFormat, zone: TimeZone) -> Self {
         Self {
             clock: TimePrinter::new(format, zone),
@@ -39,8 +39,8 @@ impl Printer {
         }
     }
 
-    /// Appends the packet's line, newline included, to `out`. `link_type` is what the packet
-    /// begins with (tcpdump.org/linktypes.html). With `device` the line names it and the direction.
+    /// Appends the packet's line, newline included, to `out`. `link_type` is the type of the packet's first
+    /// header (tcpdump.org/linktypes.html). With `device` the line names it and the direction.
     pub fn line(
         &mut self,
         out: &mut String,
@@ -84,11 +84,11 @@ pub enum TimeFormat {
     None,
 }
 
-/// Writes times; the text of a second is made once for all its packets.
+/// Writes times; formats each second only once.
 pub struct TimePrinter {
     format: TimeFormat,
     zone: TimeZone,
-    /// Shows nine digits of a second in the place of six.
+    /// Shows nine digits of a second instead of six.
     pub nanoseconds: bool,
     second: Option<u64>,
     text: String,
@@ -99,7 +99,7 @@ impl TimePrinter {
         Self { format, zone, nanoseconds: false, second: None, text: String::new() }
     }
 
-    /// A time in nanoseconds since 1970, and a blank.
+    /// Writes a time, given in nanoseconds since 1970, and a blank.
     pub fn print(&mut self, line: &mut Line, timestamp_ns: u64) {
         const NS: u64 = 1_000_000_000;
         if self.format == TimeFormat::None {
@@ -257,7 +257,7 @@ mod tests {
             mut bytes in proptest::collection::vec(any::<u8>(), 40..200),
         ) {
             bytes[0] = version << 4 | 5;
-            // Most often a length that fits, so that the rest is looked at.
+            // Usually a length that fits, so that the rest is decoded.
             bytes[2] = 0;
             bytes[4] = 0;
             bytes[if version == 4 { 9 } else { 6 }] = protocol;

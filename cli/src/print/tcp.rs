@@ -73,7 +73,7 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
         let there = header.len().min(header_length as usize);
         let bytes = header.slice(HEADER as usize, there - HEADER as usize)?;
         if !options(line, bytes, base.acknowledged) {
-            // It ends within an option: by the capture's end, or by its own length.
+            // The header ends within an option: it is truncated, or its own length is too short.
             header.slice(0, header_length as usize)?;
             line.text(BAD_HEADER);
             return Ok(());
@@ -97,8 +97,8 @@ fn print_flags(line: &mut Line, flags: u8) {
     line.text("]");
 }
 
-/// Writes the options; the edges of a selective acknowledgement count from `base`. Returns false where the
-/// bytes end within an option.
+/// Writes the options; the edges of a selective acknowledgement count from `base`. Returns false if the bytes
+/// end within an option.
 fn options(line: &mut Line, bytes: &[u8], base: u32) -> bool {
     const END: u8 = 0;
     const NOP: u8 = 1;
