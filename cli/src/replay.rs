@@ -1,4 +1,4 @@
-//! `sluice replay`: sends the packets of a capture file again.
+//! `sluice replay`: replays the packets of a capture file.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -30,9 +30,9 @@ Examples:
   sluice replay trace.pcap eth1 --rewrite-ip 0.0.0.0/0=198.18.0.0/15 --dmac auto
   sluice replay trace.pcap.zst packet:eth1?qdisc=bypass --top-speed --loop 0 --duration 10s";
 
-/// Packets a second that a packet socket sends everywhere.
+/// Packets per second that a packet socket sends on every machine.
 const SOCKET_PPS: f64 = 200e3;
-/// The memory that a looped file may take.
+/// Memory limit of a looped file.
 const KEEP_BYTES: usize = 1 << 30;
 
 /// Send the packets of a capture file again
@@ -103,7 +103,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let mut rewrite = args.addresses.rewrite()?;
     let interface = interface_to_send(&args.port, netns, args.allow_default_route.as_deref())?;
     let steering = steering(&args, interface.as_ref())?;
-    // Before a file is emptied, or anything happens to an interface.
+    // Checked before a file is emptied or an interface changed.
     if args.port.kind() == Kind::Pcap {
         ports::refuse_overwriting([&file], Path::new(args.port.name()))?;
     }
@@ -124,7 +124,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         rewrite: Arc::new(rewrite),
         keep_bytes: KEEP_BYTES,
     };
-    // Opened before signals are caught: a pipe may keep the command waiting.
+    // Opened before signals are caught, because a pipe may make the command wait.
     let sources = Replay::open(&file, &options, port.queues.len() as u32)?;
     let sources = sources.into_iter().map(|source| Box::new(source) as Box<dyn PacketSource>);
     let sender = Sender::Ring { port, sources: sources.collect() };
@@ -139,11 +139,12 @@ fn tempo(args: &Args, steering: Option<&Steering>) -> Tempo {
     }
 }
 
-/// As recorded, and at rates that a socket keeps, the time of each packet matters more than speed.
+/// Returns the goal of the choice of a method. At recorded times, and at rates that a socket reaches, the
+/// time of each packet matters more than speed.
 fn wish(args: &Args, steering: Option<&Steering>) -> Wish {
     let fast = steering.map(Steering::asked).is_some_and(|(asked, of)| match of {
         Unit::Packet => asked > SOCKET_PPS,
-        // They may be the shortest there are.
+        // The packets may be the shortest possible.
         Unit::Byte { besides } => asked > SOCKET_PPS * f64::from(60 + besides),
     });
     if args.top_speed || fast { Wish::Speed } else { Wish::Times }
@@ -166,12 +167,12 @@ fn steering(args: &Args, interface: Option<&Interface>) -> Result<Option<Steerin
     Steering::new(asked, measure, changes)
 }
 
-/// The longest frame that an interface sends: the MTU does not count the Ethernet header.
+/// Returns the maximum length of an interface's frame: the MTU excludes the Ethernet header.
 fn most_bytes(interface: &Interface) -> usize {
     interface.mtu as usize + 14
 }
 
-/// The interface that a written file describes.
+/// The interface described in a written file.
 const ETHERNET: Described = Described {
     name: String::new(),
     link_type: LINKTYPE_ETHERNET,
@@ -179,7 +180,7 @@ const ETHERNET: Described = Described {
     comment: String::new(),
 };
 
-/// The number of threads. A single one keeps the order of all packets, not only within flows.
+/// Returns the number of threads. A single one keeps the order of all packets, not only within flows.
 fn threads(args: &Args) -> u32 {
     let named = args.port.queues().map(|queues| queues.count() as u32);
     args.common.threads.or(named).unwrap_or(1)
@@ -193,7 +194,7 @@ fn open(args: &Args, wish: Wish) -> Result<Port> {
     ports::say_fallbacks(&port, args.common.verbose);
     limit_queues(&mut port, threads);
     if args.port.kind() == Kind::Pcap {
-        // A file without packets is a file all the same.
+        // A file without packets must also be valid.
         port.queues.iter_mut().try_for_each(|queue| queue.describe_sent(&[ETHERNET]))?;
     }
     Ok(port)
@@ -227,9 +228,9 @@ pub struct Addresses {
 /// The destination MAC of all frames.
 #[derive(Clone, Copy, Debug)]
 enum Dmac {
-    /// The next hop's.
+    /// The next hop's address.
     Auto,
-    /// This one.
+    /// This address.
     Mac([u8; 6]),
 }
 
@@ -280,10 +281,10 @@ fn rules(path: &Path, text: &str) -> Result<Vec<Rule>> {
         .collect()
 }
 
-/// Packets of the file that are looked at for their destinations.
+/// The number of the file's packets whose destinations are read.
 const SAMPLED: usize = 1000;
 
-/// The MAC that all packets of a file are sent to.
+/// Returns the destination MAC of all packets of a file.
 ///
 /// # Errors
 /// The file cannot be read twice, the port is no interface, or a next hop does not resolve.
@@ -312,7 +313,7 @@ pub fn next_hop_mac(
     hops.mac(destination)
 }
 
-/// The IP destinations of the first packets, as they are sent.
+/// Returns the IP destinations of the first packets, after rewriting.
 fn destinations(file: &PortName, rewrite: &Rewrite) -> Result<Vec<IpAddr>> {
     let mut port = Port::open(file, &OpenOptions::default())?;
     let mut found = Vec::new();

@@ -21,18 +21,18 @@ use crate::units::{
     packets_word, show_bps, show_bytes, show_count, show_duration, show_percent, show_pps,
 };
 
-/// Bytes that a frame occupies on the wire besides those counted here: preamble and start
-/// delimiter 8, frame check sequence 4, gap between frames 12.
+/// Bytes of a frame on the wire that are not counted here: preamble and start delimiter 8, frame check
+/// sequence 4, gap between frames 12.
 pub const L1_OVERHEAD_BYTES: u64 = 24;
 
 /// The result of a traffic command.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
     pub command: &'static str,
-    /// The command still runs.
+    /// True while the command runs.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub so_far: bool,
-    /// The port, or all of them with a space between.
+    /// The port, or all ports separated by spaces.
     pub port: String,
     /// The other port of `forward`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub struct Report {
     pub backend: String,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub method: &'static str,
-    /// How packets come from the card, where there is a choice.
+    /// The mode of receiving from the card, if there is a choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<&'static str>,
     /// `{from, to, reason}` each.
@@ -71,11 +71,11 @@ pub struct Report {
     /// The interface's own counters, until they are added to the ledger.
     #[serde(skip)]
     pub card: Option<Card>,
-    /// Packets that the host dropped meanwhile, on any interface, until they are added to the
-    /// ledger of the whole.
+    /// Packets that the host dropped during the run, on any interface, until they are added to the overall
+    /// ledger.
     #[serde(skip)]
     pub host_dropped: u64,
-    /// Each port by itself, where there are several.
+    /// The reports of the ports, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Report>,
 }
@@ -98,7 +98,7 @@ pub struct DirectionReport {
     pub to: String,
     #[serde(flatten)]
     pub traffic: Traffic,
-    /// Packets that moved by an exchange of buffers, and by a copy.
+    /// Packets moved by exchange of buffers, and by copy.
     pub swapped: u64,
     pub copied: u64,
 }
@@ -110,7 +110,7 @@ pub struct Thread {
     pub cpu: Option<usize>,
     pub queue: u32,
     pub packets: u64,
-    /// The share of the time it was on a CPU.
+    /// The share of time on a CPU.
     pub busy: f64,
 }
 
@@ -156,7 +156,7 @@ impl DirectionReport {
 }
 
 impl Report {
-    /// The report on one port.
+    /// Creates the report on one port.
     pub fn of_port(command: &'static str, port: &Port, common: &Common) -> Self {
         let fallback = |it: &Fallback| json!({"from": it.from, "to": it.to, "reason": it.reason});
         Self {
@@ -167,7 +167,7 @@ impl Report {
         }
     }
 
-    /// The report on an interface, or on a port of that name.
+    /// Creates the report on an interface, or on a port with this name.
     pub fn new(command: &'static str, name: &PortName, common: &Common) -> Self {
         Self {
             command,
@@ -178,7 +178,7 @@ impl Report {
         }
     }
 
-    /// A copy for the ledger so far. The interface's own counters stay with the final report.
+    /// Creates a copy for the ledger so far. The interface's own counters stay with the final report.
     pub fn so_far(&self) -> Self {
         Self {
             command: self.command,
@@ -194,28 +194,28 @@ impl Report {
         }
     }
 
-    /// Notes how many threads gave no answer when the ledger so far was asked for.
+    /// Adds the number of threads that did not answer the request for the ledger so far.
     pub fn note_silent<T>(&mut self, outcomes: &[Option<Arc<T>>]) {
         let silent = outcomes.iter().filter(|outcome| outcome.is_none()).count();
         self.ledger.add(Section::Note, "threads_without_answer", silent as u64);
     }
 
-    /// Reads the interface's own counters for the last time: when nothing more is let in, so that
-    /// they cover the same time.
+    /// Reads the interface's own counters for the last time. Call it when reception stops, so that they cover
+    /// the same time.
     pub fn look_at_card(&mut self) {
         if let Some(card) = &mut self.card {
             card.look();
         }
     }
 
-    /// Adds what the interface's own counters say to the ledger.
+    /// Adds the interface's own counters to the ledger.
     pub fn account_card(&mut self) {
         if let Some(mut card) = self.card.take() {
             self.host_dropped = card.account(&mut self.ledger);
         }
     }
 
-    /// The report on the whole: the only port's, or several ports' under one.
+    /// Creates the overall report: that of the only port, or one that contains several ports' reports.
     pub fn together(mut reports: Vec<Self>) -> Self {
         let mut whole = match reports.len() {
             1 => reports.remove(0),
@@ -225,15 +225,15 @@ impl Report {
         whole
     }
 
-    /// Notes the host's drops meanwhile, once for all ports.
+    /// Adds the host's drops during the run, once for all ports.
     pub fn note_host_drops(&mut self) {
-        // Each port's watch saw the same drops; the longest saw most of them.
+        // All ports counted the same drops; the port that was open longest counted most of them.
         let ports = self.ports.iter().map(|report| report.host_dropped);
         let dropped = ports.fold(self.host_dropped, u64::max);
         self.ledger.add(Section::Note, "softnet_dropped_all_interfaces", dropped);
     }
 
-    /// The report on several ports, with theirs in it.
+    /// Creates the report on several ports, which contains theirs.
     pub fn over(reports: Vec<Self>) -> Self {
         let join = |text: fn(&Self) -> &str| {
             let mut words: Vec<&str> = reports.iter().map(text).collect();
@@ -271,7 +271,7 @@ impl Report {
         }
     }
 
-    /// The source and its method: "right0 (ring)".
+    /// Returns the source and its method: "right0 (ring)".
     pub fn port_and_method(&self) -> String {
         let ports = match &self.to {
             None => self.port.clone(),
@@ -398,7 +398,8 @@ impl Report {
         for (loss, remedy) in remedies(ledger) {
             writeln!(out, "  advice {}: {remedy}", loss.replace('_', " "))?;
         }
-        // The interface's own count includes others' packets: it only helps if packets are unexplained.
+        // The interface's own count includes other senders' packets. It helps only if packets are
+        // unexplained.
         let helps = |name| name != "card_received" || unexplained != 0;
         let notes = ledger.entries(Section::Note);
         for entry in notes.filter(|entry| entry.packets > 0 && helps(entry.name)) {

@@ -1,9 +1,9 @@
-//! Signals as something to wait for: SIGINT, SIGTERM, SIGHUP and SIGQUIT ask a command to end, SIGUSR1
-//! asks for the ledger so far.
+//! Signals as events to wait for: SIGINT, SIGTERM, SIGHUP and SIGQUIT request the end of a command, SIGUSR1
+//! requests the ledger so far.
 //!
-//! A SIGHUP that the caller ignores (nohup) stays ignored. A session that is dropped may send SIGHUP
-//! twice, and a service manager SIGTERM and SIGHUP: once a signal has asked for the end, only SIGINT
-//! and SIGQUIT end the process at once.
+//! A SIGHUP that the caller ignores (nohup) stays ignored. A dropped session may send SIGHUP twice, and a
+//! service manager SIGTERM and SIGHUP. So after the first request for the end only SIGINT and SIGQUIT end the
+//! process at once.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use sluicegate::error::{Error, Result};
 
-/// Ask a command to end.
+/// Signals that request the end of a command.
 const END: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
-/// End the process at once after a signal has asked for the end.
+/// Signals that end the process at once after an earlier request for the end.
 const END_AT_ONCE: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
-/// Asks for the ledger so far.
+/// The signal that requests the ledger so far.
 const LEDGER: Signal = Signal::SIGUSR1;
 /// The exit status of a process that ends at once.
 const STATUS_AT_ONCE: i32 = 130;
 
-/// Blocks the signals that never end a command, in this thread and those it starts: SIGUSR1, also where
-/// there is no ledger yet, and SIGXFSZ. A write beyond the limit of a file's size fails with EFBIG then.
+/// Blocks the signals that never end a command, in this thread and those it starts: SIGUSR1, even before
+/// there is a ledger, and SIGXFSZ. Then a write beyond the file size limit fails with EFBIG.
 pub fn hold_harmless() -> Result<()> {
     block(&SigSet::from_iter([LEDGER, Signal::SIGXFSZ]))
 }
 
-/// Blocks the signals that end a command, in this thread and those it starts: any other thread would
-/// take them with their default action.
+/// Blocks the signals that end a command, in this thread and those it starts, because any other thread would
+/// receive them with their default action.
 pub fn hold() -> Result<SigSet> {
     let mut set = SigSet::from_iter(END);
     if is_ignored(Signal::SIGHUP) {
@@ -56,8 +56,8 @@ fn is_ignored(signal: Signal) -> bool {
 
 /// The signals of a command, blocked and readable.
 ///
-/// After the drop they have their default action again, because printing the result may wait for a
-/// reader: all that end a command, or only SIGINT where one has asked for the end.
+/// After the drop they have their default action again, because printing the result may wait for a reader:
+/// all signals that end a command, or only SIGINT if the end was already requested.
 pub struct Signals {
     blocked: SigSet,
     shared: Arc<SignalState>,
@@ -65,16 +65,16 @@ pub struct Signals {
 
 struct SignalState {
     fd: SignalFd,
-    /// A signal has asked for the end.
+    /// A signal has requested the end.
     end_asked: AtomicBool,
-    /// A signal has asked for the ledger, which has not been printed since.
+    /// A signal has requested the ledger, which has not been printed since.
     ledger_asked: AtomicBool,
     /// A thread ends the process at the second signal.
     watched: AtomicBool,
 }
 
 impl Signals {
-    /// Catches them from now on.
+    /// Starts to catch the signals.
     pub fn catch() -> Result<Self> {
         let blocked = hold()?;
         hold_harmless()?;
@@ -91,7 +91,7 @@ impl Signals {
         Ok(Self { blocked, shared: Arc::new(shared) })
     }
 
-    /// Takes a signal, if one has come; true if it asks for the end.
+    /// Takes a pending signal; returns true if it requests the end.
     pub fn take(&self) -> bool {
         match self.shared.fd.read_signal() {
             Ok(Some(signal)) => self.shared.note(&signal).is_some(),
@@ -99,14 +99,14 @@ impl Signals {
         }
     }
 
-    /// Returns true, once a signal, if a signal asks for the current ledger.
+    /// Returns true if a signal has requested the current ledger, once per signal.
     pub fn take_ledger_request(&self) -> bool {
         self.shared.ledger_asked.swap(false, Ordering::Relaxed)
     }
 
-    /// Ends the process with status 130, from now on, when SIGINT or SIGQUIT comes after a signal that
-    /// asked for the end. What is left to do may wait for a reader or a disk. A thread of its own reads
-    /// the signals: the caller takes no more.
+    /// From now on, SIGINT or SIGQUIT after a request for the end ends the process with status 130, because
+    /// the rest of the work may wait for a reader or a disk. A separate thread reads the signals; the caller
+    /// takes no more.
     pub fn end_at_second(&self) -> Result<()> {
         if self.shared.watched.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -117,11 +117,11 @@ impl Signals {
         thread.map(|_| ()).map_err(|e| Error::system("start", "the thread for signals", e))
     }
 
-    /// Waits until `deadline`. Returns true if a signal asks for the end before it.
+    /// Waits until `deadline`. Returns true if a signal requests the end before it.
     pub fn wait(&self, deadline: Instant) -> Result<bool> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // Rounded up, or the last fraction of a millisecond would be spent spinning.
+            // Rounded up, so that the last fraction of a millisecond is not spent spinning.
             let left = left + Duration::from_micros(999);
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
             match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout) {
@@ -139,10 +139,10 @@ impl Signals {
 }
 
 impl SignalState {
-    /// Notes the request a signal makes. Returns the signal if it asks for the end.
+    /// Records the request of a signal. Returns the signal if it requests the end.
     fn note(&self, signal: &siginfo) -> Option<Signal> {
         let signal = Signal::try_from(signal.ssi_signo.cast_signed()).ok()?;
-        // Flags by themselves: nothing is published through them.
+        // `Relaxed` suffices: the flags publish no other data.
         if signal == LEDGER {
             self.ledger_asked.store(true, Ordering::Relaxed);
             return None;
@@ -154,7 +154,7 @@ impl SignalState {
     /// Reads signals until one ends the process.
     fn watch(&self) {
         loop {
-            // An error shows in reading, too.
+            // Reading reports the same error.
             let _ = poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
             let asked = self.end_asked.load(Ordering::Relaxed);
             match self.fd.read_signal() {
@@ -171,7 +171,7 @@ impl SignalState {
     }
 }
 
-/// Readable when a signal has come.
+/// The descriptor is readable when a signal is pending.
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.fd.as_fd()
@@ -180,7 +180,7 @@ impl AsFd for Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // One that is pending would end the process.
+        // A pending signal would end the process.
         while let Ok(Some(signal)) = self.shared.fd.read_signal() {
             self.shared.note(&signal);
         }

@@ -1,5 +1,5 @@
-//! Progress on stderr: a live line on a terminal, plain lines elsewhere; on stdout, a line of
-//! JSON for each interval if asked for.
+//! Progress on stderr: a live line on a terminal, plain lines elsewhere; on stdout, a line of JSON for each
+//! interval if requested.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write, stderr, stdout};
@@ -22,14 +22,14 @@ const ELSEWHERE: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub struct Status {
     live: Option<ProgressBar>,
-    /// The result is JSON; a line for each interval, too, if one was asked for.
+    /// The result is JSON, with a line for each interval if requested.
     json: bool,
     json_lines: bool,
     stdout_is_taken: bool,
     interval: Duration,
     before: Totals,
     before_at: Duration,
-    /// Stamped packets lost and reordered so far, if they are analysed.
+    /// Stamped packets lost and reordered so far, if the run analyses them.
     missing: Option<(u64, u64)>,
     /// The live line, and its end: the losses, or a note.
     line: String,
@@ -43,8 +43,8 @@ pub fn is_live(common: &Common) -> bool {
 }
 
 impl Status {
-    /// The status of a run with these flags. Where packets go to standard output, lines of JSON
-    /// go to stderr.
+    /// Creates the status of a run with these flags. If packets go to standard output, lines of JSON go to
+    /// stderr.
     pub fn new(common: &Common, stdout_is_taken: bool) -> Self {
         let terminal = stderr().is_terminal();
         let live = is_live(common).then(|| {
@@ -62,7 +62,7 @@ impl Status {
         }
     }
 
-    /// Shows an analysis' missing packets from now on.
+    /// Starts to show an analysis' missing packets.
     pub fn analysed(&mut self, analysis: &Analysis) {
         self.missing = Some(analysis.lost_and_reordered());
     }
@@ -106,7 +106,7 @@ impl Status {
                 line["stamped_lost"] = lost.into();
                 line["stamped_reordered"] = reordered.into();
             }
-            // A reader that has left is no reason to stop receiving.
+            // The exit of a reader does not stop reception.
             let _ = match self.stdout_is_taken {
                 true => writeln!(stderr(), "{line}"),
                 false => writeln!(stdout(), "{line}"),

@@ -1,4 +1,4 @@
-//! Targets of a sender: the check that they may be sent to, and the port that sends best to a plain
+//! Targets of a sender: the check that sending is allowed, and the choice of the best port for a plain
 //! interface name.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, Use};
 use crate::args::Common;
 use crate::notice;
 
-/// The interface that a port sends out of; `None` for files and TAP devices.
+/// Returns the interface that a port sends out of; `None` for files and TAP devices.
 ///
 /// # Errors
 /// A port that only receives; no such interface.
@@ -32,10 +32,10 @@ pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Inter
     }
 }
 
-/// The interface that a port sends out of, if sending there is allowed; `None` for files.
+/// Returns the interface that a port sends out of, if sending there is allowed; `None` for files.
 ///
 /// # Errors
-/// As those of [`interface_of`]; the interface carries the default route, and `yes` is not its name.
+/// The errors of [`interface_of`]; the interface carries the default route, and `yes` is not its name.
 pub fn interface_to_send(
     port: &PortName,
     netns: Option<&str>,
@@ -64,10 +64,10 @@ pub fn link_speed(interface: &str, netns: Option<&str>) -> Option<f64> {
     speed.ok().flatten().map(|mbit| f64::from(mbit) * 1e6)
 }
 
-/// Between two looks.
+/// The interval between two checks.
 const CHECK: Duration = Duration::from_millis(500);
 
-/// Looks at an interface's carrier now and then.
+/// Checks an interface's carrier periodically.
 #[derive(Debug)]
 pub struct Carrier {
     presence: LinkState,
@@ -122,8 +122,8 @@ pub fn destination(frame: &[u8]) -> Option<IpAddr> {
 /// may have none: packets of both directions also go to addresses of this host.
 ///
 /// # Errors
-/// No destination, or too few to which a route out of the interface leads; next hops that differ.
-/// `packets` names the packets.
+/// No destination, or too few with a route out of the interface; different next hops. `packets` names the
+/// packets.
 pub fn common_hop(
     hops: &mut NextHops,
     packets: &str,
@@ -154,7 +154,7 @@ pub fn common_hop(
     }
 }
 
-/// How a port that packets are sent to is opened, by this many threads; `xdp:` has the card's queues.
+/// Returns the options to open a port for this many sending threads; `xdp:` has the card's queues.
 pub fn sending(kind: Kind, threads: u32, common: &Common) -> OpenOptions {
     let queues = if kind == Kind::Xdp { 0 } else { threads };
     OpenOptions { usage: Use::Send, queues, ..common.options() }
@@ -178,15 +178,15 @@ const LIVE: &str = "live:";
 /// The goal of the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// How many packets leave.
+    /// Maximum speed.
     Speed,
-    /// When each of them leaves. This excludes `live:`, whose thread has to be woken or keeps a CPU busy:
-    /// with two CPUs, its packets left milliseconds late, those of `packet:` 20 µs.
+    /// Exact times of packets. This excludes `live:`, whose thread has to be woken or keeps a CPU busy: with
+    /// two CPUs its packets left milliseconds late, those of `packet:` 20 µs late.
     Times,
 }
 
-/// Opens the port that sends best, or the port as it is if it names its method. `options` apply to
-/// a port with as many queues as wanted; `xdp:` has the card's queues.
+/// Opens the best port for sending, or the unchanged port if it names its method. `options` apply to a port
+/// with as many queues as wanted; `xdp:` has the card's queues.
 ///
 /// # Errors
 /// Those of `packet:`, if nothing better works.
@@ -215,7 +215,7 @@ pub fn best(port: &PortName, options: &OpenOptions, wish: Wish) -> Result<Port> 
     Ok(opened)
 }
 
-/// Why a method was passed over, without the method's own name.
+/// Returns the reason why a method was not used, without the method's name.
 pub fn short(error: &Error) -> String {
     match error {
         Error::Unsupported { remedy, .. } => remedy.clone(),
@@ -223,14 +223,14 @@ pub fn short(error: &Error) -> String {
     }
 }
 
-/// Opens an interface that is named alone as a port of AF_XDP sockets in zero-copy mode.
+/// Opens a plain interface name as a port of AF_XDP sockets in zero-copy mode.
 ///
 /// # Errors
-/// The driver has no such mode, as far as the kernel says; whatever opening it fails at.
+/// The kernel reports that the driver lacks this mode; the errors of opening it.
 pub fn zero_copy(port: &PortName, options: &OpenOptions) -> Result<Port> {
     let netns = options.netns.as_deref();
     let interface = link::interface(netns, port.name())?;
-    // A try attaches the program, for which some cards reset.
+    // Checked first, because an attempt attaches the program, which makes some cards reset.
     if xdp_abilities(netns, &interface)?.is_some_and(|abilities| !abilities.zero_copy()) {
         return Err(Error::Unsupported {
             feature: format!("zero-copy with {}", interface.name),
@@ -242,8 +242,8 @@ pub fn zero_copy(port: &PortName, options: &OpenOptions) -> Result<Port> {
     Port::open(&port, &OpenOptions { queues: 0, ..options.clone() })
 }
 
-/// Opens a plain interface name as `live:`, if each of its threads may have a CPU besides that of
-/// the thread that fills its queue.
+/// Opens a plain interface name as `live:`, if each of its threads can have a CPU other than that of the
+/// thread that fills its queue.
 fn live(port: &PortName, options: &OpenOptions) -> Result<Port> {
     let port = of_kind(port, Kind::Live)?;
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -1,5 +1,4 @@
-//! Quantities as people read them: counts, rates, sizes, durations. How they are written is the
-//! library's, [`sluicegate::units`].
+//! Formats quantities for people: counts, rates, sizes, durations. [`sluicegate::units`] parses them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 use sluicegate::units;
 use sluicegate_traffic::rate::Unit;
 
-/// Parses a time in a range, or says what is wrong with one outside it.
+/// Parses a time in a range; `Err` describes the range.
 pub fn duration_in(
     range: RangeInclusive<Duration>,
     text: &str,
@@ -22,12 +21,12 @@ pub fn interval(text: &str) -> Result<Duration, String> {
     duration_in(Duration::from_millis(10)..=Duration::MAX, text, "10ms is the shortest")
 }
 
-/// The word for a number of packets.
+/// Returns the word for a number of packets.
 pub fn packets_word(count: u64) -> &'static str {
     if count == 1 { "packet" } else { "packets" }
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -40,8 +39,7 @@ pub fn show_count(count: u64) -> String {
     text
 }
 
-/// Packets a second: `3.85 Mpps`; below one in ten seconds the other way round: `1 packet in 1 h 0
-/// min`.
+/// Formats packets per second: `3.85 Mpps`; below one in ten seconds as an interval: `1 packet in 1 h 0 min`.
 pub fn show_pps(pps: f64) -> String {
     match Duration::try_from_secs_f64(1.0 / pps) {
         Ok(apart) if pps < 0.1 => format!("1 packet in {}", show_duration(apart)),
@@ -49,13 +47,13 @@ pub fn show_pps(pps: f64) -> String {
     }
 }
 
-/// Bits a second: `1.97 Gbit/s`.
+/// Formats bits per second: `1.97 Gbit/s`.
 pub fn show_bps(bps: f64) -> String {
     show_scaled(bps, 1000.0, SI, "bit/s")
 }
 
-/// A number for a column whose head has the unit: `0`, `0.5`, `999`, `1.20k`, `14.9M`. Three digits with
-/// a prefix keep the width.
+/// Formats a number for a column whose head has the unit: `0`, `0.5`, `999`, `1.20k`, `14.9M`. Three digits
+/// with a prefix keep the width.
 pub fn show_si(value: f64) -> String {
     match scaled(value, 1000.0, SI) {
         (value, "") => significant(value),
@@ -63,12 +61,12 @@ pub fn show_si(value: f64) -> String {
     }
 }
 
-/// A size: `64 MiB`, `1.50 KiB`, `512 B`.
+/// Formats a size: `64 MiB`, `1.50 KiB`, `512 B`.
 pub fn show_bytes(bytes: u64) -> String {
     show_scaled(bytes as f64, 1024.0, &["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], "B")
 }
 
-/// A span of time: `1.5 s`, `320 µs`, `2 min 5 s`, `1 h 30 min`.
+/// Formats a duration: `1.5 s`, `320 µs`, `2 min 5 s`, `1 h 30 min`.
 pub fn show_duration(duration: Duration) -> String {
     let (ns, seconds) = (duration.as_nanos(), duration.as_secs());
     let scaled = |unit_ns: f64, unit| format!("{} {unit}", significant(ns as f64 / unit_ns));
@@ -82,9 +80,9 @@ pub fn show_duration(duration: Duration) -> String {
     }
 }
 
-/// A part of a whole: `12.5 %`; nothing of nothing is 0 %.
+/// Formats a part of a whole: `12.5 %`; 0 of 0 is 0 %.
 pub fn show_percent(part: u64, whole: u64) -> String {
-    // A part is never rounded to none or all.
+    // A part is never rounded to 0 % or 100 %.
     match 100.0 * part as f64 / whole.max(1) as f64 {
         percent if part > 0 && percent < 0.01 => "< 0.01 %".into(),
         percent if part < whole && percent > 99.99 => "> 99.99 %".into(),
@@ -94,7 +92,7 @@ pub fn show_percent(part: u64, whole: u64) -> String {
 
 const SI: &[&str] = &["", "k", "M", "G", "T", "P"];
 
-/// A value with its prefix and unit.
+/// Formats a value with its prefix and unit.
 fn show_scaled(
     value: f64,
     step: f64,
@@ -105,11 +103,11 @@ fn show_scaled(
     format!("{} {prefix}{unit}", significant(value))
 }
 
-/// A value by the prefix that leaves one to three digits, or four just below a binary step,
-/// before the point.
+/// Divides a value by the prefix that leaves one to three digits before the point, or four just below a
+/// binary step.
 fn scaled(value: f64, step: f64, prefixes: &'static [&'static str]) -> (f64, &'static str) {
     let (mut value, mut at) = (value, 0);
-    // Compared as it will be rounded: 999.9996 k is 1 M.
+    // The comparison allows for rounding: 999.9996 k is 1 M.
     while value.abs() >= step - 0.5 && at + 1 < prefixes.len() {
         value /= step;
         at += 1;
@@ -117,7 +115,7 @@ fn scaled(value: f64, step: f64, prefixes: &'static [&'static str]) -> (f64, &'s
     (value, prefixes[at])
 }
 
-/// Three digits, the zeros at the end too.
+/// Formats three digits, with trailing zeros.
 fn three_digits(value: f64) -> String {
     let value = if value.is_nan() { 0.0 } else { value };
     let places = match value.abs() {
@@ -128,7 +126,7 @@ fn three_digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// Three significant digits, without zeros at the end of a fraction.
+/// Formats three significant digits, without trailing zeros of a fraction.
 fn significant(value: f64) -> String {
     let digits = three_digits(value);
     match digits.contains('.') {

@@ -1,5 +1,5 @@
-//! A run: a thread for each piece of work, and the control thread, which attends to signals, time,
-//! the status and the ledger so far.
+//! A run: one thread per piece of work, and the control thread, which handles signals, time limits, the
+//! status and the ledger so far.
 
 mod receive;
 
@@ -28,9 +28,9 @@ use crate::signals::Signals;
 use crate::status::Status;
 pub use receive::{DRAIN, LAST_PACKETS, LOOK, Nothing, ReceiveCounts, Visitor, receive};
 
-/// A worker that has not answered within this time is held up: the ledger so far goes without it.
+/// The time limit of workers' answers; the ledger so far excludes a worker that has not answered.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval between checks while workers owe their snapshots.
+/// Interval between checks while snapshots are pending.
 const ANSWER_TICK: Duration = Duration::from_millis(10);
 
 /// How a run is controlled, besides its flags.
@@ -57,20 +57,20 @@ pub trait Work: Send {
         true
     }
 
-    /// Does the work, until told to stop, or until there is no more to do. Publishes a snapshot of its
-    /// counts when asked for one. A failure ends the other threads, too.
+    /// Does the work until it is stopped or finished. Publishes a snapshot of its counts when requested. A
+    /// failure also ends the other threads.
     fn run(self, thread: &mut WorkerThread<'_, Self::Counts>) -> (Self::Counts, Result<()>);
 }
 
 /// The decisions and reports of a run, on its control thread.
 pub trait RunControl<T> {
-    /// The time between two calls of [`tick`](Self::tick), at most.
+    /// The maximum time between two calls of [`tick`](Self::tick).
     const TICK: Duration = Duration::from_millis(100);
 
-    /// The report so far, asked for by SIGUSR1.
+    /// Returns the report so far, requested by SIGUSR1.
     fn report_so_far(&mut self, outcomes: &Outcomes<T>, elapsed: Duration) -> Report;
 
-    /// Shows the workers' counts, once an interval.
+    /// Shows the workers' counts, once per interval.
     fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
         status.show(Totals::sum(counters), elapsed);
     }
@@ -80,7 +80,7 @@ pub trait RunControl<T> {
         ControlFlow::Continue(())
     }
 
-    /// Called once, when nothing more is let in, before the workers have dealt with all that came.
+    /// Called once, when reception has stopped, before the workers have processed all packets.
     fn at_end(&mut self) {}
 }
 
@@ -89,16 +89,16 @@ pub trait RunControl<T> {
 pub struct Outcome<T> {
     /// The CPU it is pinned to.
     pub cpu: Option<usize>,
-    /// The share of the time it was on a CPU.
+    /// The share of time on a CPU.
     pub busy: f64,
-    /// Messages about its ports that were printed meanwhile.
+    /// Messages about its ports printed during the run.
     pub notices: Vec<String>,
-    /// When it had handed on its last packet; for a snapshot, the time of the snapshot.
+    /// The time of its last packet; of a snapshot, the time of the snapshot.
     ended: Instant,
     pub counts: T,
 }
 
-/// The outcomes of a run's threads; none of a thread that is held up.
+/// The outcomes of a run's threads; `None` for a thread that has not answered.
 pub type Outcomes<T> = [Option<Arc<Outcome<T>>>];
 
 /// A run that has ended.
@@ -106,8 +106,7 @@ pub type Outcomes<T> = [Option<Arc<Outcome<T>>>];
 pub struct Run<T> {
     /// The outcome of each worker; none is missing.
     pub outcomes: Vec<Option<Arc<Outcome<T>>>>,
-    /// From the first packet let in to the last: until the run was stopped, or until the last
-    /// source had come to its end.
+    /// The time of reception: until the run was stopped, or until the last source ended.
     pub elapsed: Duration,
     /// The run ended because the reader of standard output left.
     pub reader_left: bool,
@@ -120,7 +119,7 @@ pub struct Run<T> {
 /// The state that all workers of a run share.
 #[derive(Debug)]
 pub struct RunContext {
-    /// Set when nothing more is to be let in.
+    /// Set when reception must stop.
     pub stop: Stop,
     /// Packets still wanted by `--count`, over all workers.
     pub wanted: Wanted,
@@ -162,7 +161,7 @@ impl<T> WorkerThread<'_, T> {
         self.snapshots.answer(self.index, LAST, Arc::new(self.outcome(counts)));
     }
 
-    /// Sets the time of the last packet: the run's time ends there.
+    /// Sets the time of the last packet, which ends the run's time.
     pub fn ended_at(&mut self, at: Instant) {
         self.ended = Some(at);
     }
@@ -180,7 +179,7 @@ impl<T> WorkerThread<'_, T> {
         }
     }
 
-    /// Reports that a queue's interface went down or came up, once for all its queues.
+    /// Reports that a queue's interface went down or came up, once for all queues.
     pub fn tell(&self, queue: &Queue, up: bool) {
         let Some(interface) = queue.interfaces().first() else { return };
         let name = &interface.name;
@@ -208,7 +207,7 @@ impl<T> WorkerThread<'_, T> {
 /// Runs a thread for each piece of work.
 ///
 /// # Errors
-/// A thread cannot be started or pinned to its CPU. Failures of workers stand in the run's result.
+/// A thread cannot be started or pinned to its CPU. Failures of workers are in the run's result.
 pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     work: Vec<W>,
     options: RunOptions<'_>,
@@ -226,14 +225,14 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
         down: Mutex::default(),
     };
     let running = AtomicUsize::new(work.len());
-    // Each is watched until it has asked for the end.
+    // Each event source is polled until it has requested the end.
     let mut reader = stdout_is_taken.then(stdout);
     let mut asking = Some(signals);
     let start = Instant::now();
     let (mut reader_left, mut ended_by_user) = (false, false);
     let mut open = true;
     let ends = thread::scope(|scope| {
-        // The workers end however this scope is left.
+        // Stops the workers however this scope is left.
         let _stop = StopOnDrop(&shared.stop);
         let workers: Vec<ScopedJoinHandle<'_, Result<_>>> = work
             .into_iter()
@@ -368,7 +367,7 @@ impl Stop {
 
     /// Wakes the control thread.
     fn wake(&self) {
-        // It fails only if a wake-up is pending.
+        // This fails only if a wake-up is already pending.
         let _ = self.wake.write(1);
     }
 }
@@ -382,7 +381,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Counts a worker as running until it ends, however it ends.
+/// Counts a worker as running until it ends, even by a panic.
 struct RunningWorker<'a> {
     count: &'a AtomicUsize,
     stop: &'a Stop,
@@ -396,8 +395,8 @@ impl Drop for RunningWorker<'_> {
     }
 }
 
-/// Waits until a signal has come, the reader of standard output has left, a worker has ended, or the time
-/// is over. Returns which of the first two it was.
+/// Waits for a signal, the exit of the reader of standard output, the end of a worker, or the end of the
+/// time. Returns which of the first two occurred.
 fn wait_for_event(
     stop: &Stop,
     signals: Option<&Signals>,
@@ -406,7 +405,7 @@ fn wait_for_event(
 ) -> Result<(bool, bool)> {
     let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
     let mut fds = vec![PollFd::new(stop.wake.as_fd(), PollFlags::POLLIN)];
-    // No event is asked of stdout: a pipe without a reader reports an error all the same.
+    // No event is requested for stdout: poll reports the error of a pipe without a reader in any case.
     fds.extend(stdout.map(|stdout| PollFd::new(stdout.as_fd(), PollFlags::empty())));
     fds.extend(signals.map(|signals| PollFd::new(signals.as_fd(), PollFlags::POLLIN)));
     match nix::poll::poll(&mut fds, timeout) {
@@ -463,7 +462,7 @@ mod tests {
 
     #[test]
     fn every_visitor_finishes_once() {
-        // No packet limit for the panicking one, which may come last.
+        // The panicking visitor has no packet limit, because it may be the last.
         for (sentence, panics, flags) in [
             ("one whose worker panics, too", [true, false], "--duration=10s"),
             ("those whose threads cannot be pinned, too", [false, false], "--cpus=8191"),

@@ -1,4 +1,4 @@
-//! Receiving: one queue, one thread, batch in, batch out.
+//! Receiving: one thread per queue, which processes batches.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub trait Visitor: Send {
         ControlFlow::Continue(())
     }
 
-    /// Called when no packet has come for a moment: hands on held-back records.
+    /// Called when no packet has arrived for a moment: passes on buffered records.
     fn idle(&mut self) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
@@ -72,7 +72,7 @@ pub struct ReceiveCounts {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
-    /// Packets that came after the end of the run and were dropped.
+    /// Packets received after the end of the run and dropped.
     pub after_end: u64,
     /// The backend's own count.
     pub stats: QueueStats,
@@ -80,17 +80,17 @@ pub struct ReceiveCounts {
     pub downs: u32,
 }
 
-/// Runs a worker on each queue with the visitor beside it.
+/// Runs a worker on each queue with its visitor.
 ///
 /// # Errors
-/// As those of [`supervise`].
+/// The errors of [`supervise`].
 pub fn receive<V: Visitor>(
     work: Vec<(Queue, &mut V)>,
     options: RunOptions<'_>,
     signals: &Signals,
     control: &mut impl RunControl<ReceiveCounts>,
 ) -> Result<Run<ReceiveCounts>> {
-    // All are created before the first thread: if one cannot start, the others still finish.
+    // All are created before the first thread starts: if one cannot start, the others still finish.
     let work = work
         .into_iter()
         .map(|(queue, visitor)| Receiving { queue, visitor: Finished(Some(visitor)) });
@@ -110,7 +110,7 @@ impl<V: Visitor> Work for Receiving<'_, V> {
         format!("queue-{}", self.queue.number())
     }
 
-    /// Receives until told to stop, the source ends, or something fails.
+    /// Receives until stopped, until the source ends, or until a failure.
     fn run(self, thread: &mut WorkerThread<'_, ReceiveCounts>) -> (ReceiveCounts, Result<()>) {
         let Self { mut queue, mut visitor } = self;
         let mut worker = Worker {
@@ -134,11 +134,11 @@ impl<V: Visitor> Work for Receiving<'_, V> {
     }
 }
 
-/// A worker at work.
+/// A running worker.
 struct Worker<'a, 'b> {
     queue: &'a mut Queue,
     thread: &'a mut WorkerThread<'b, ReceiveCounts>,
-    /// Nothing more is let in; earlier packets still come out.
+    /// Reception has stopped; earlier packets are still returned.
     closed: bool,
     after_end: u64,
     downs: u32,
@@ -180,7 +180,7 @@ impl Worker<'_, '_> {
                 }
                 broken = broken || visitor.idle().is_break();
                 if let Err(error) = self.wait() {
-                    // Packets that came before the failure still come out.
+                    // Packets received before the failure are still returned.
                     self.close()?;
                     first_error.get_or_insert(error);
                 }
@@ -211,7 +211,7 @@ impl Worker<'_, '_> {
         checked
     }
 
-    /// Reports that an interface is up again, because packets came.
+    /// Reports that an interface is up again, because packets arrived.
     fn packets_came(&mut self) {
         if self.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
             self.down_since = None;
@@ -232,7 +232,7 @@ impl Worker<'_, '_> {
         }
     }
 
-    /// Lets nothing more in, here and at the other workers.
+    /// Stops reception, here and in the other workers.
     fn close(&mut self) -> Result<()> {
         self.thread.run.stop.set();
         if !std::mem::replace(&mut self.closed, true) {
@@ -241,7 +241,7 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Waits for packets, or a moment. An error means that no more will come.
+    /// Waits for packets, or for a moment. An error means that no more will arrive.
     fn wait(&mut self) -> Result<()> {
         if self.closed {
             std::thread::sleep(DRAIN);
@@ -313,7 +313,7 @@ impl Report {
             times_down = times_down.max(downs);
         }
         self.account_card();
-        // All queues of a port see the same events.
+        // All queues of a port report the same events.
         self.ledger.add(Section::Note, "interface_down_events", times_down.into());
     }
 }

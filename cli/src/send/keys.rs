@@ -1,7 +1,7 @@
 //! Keys that change a run, on a terminal where its status is a live line.
 //!
-//! Only echo and line buffering are switched off: ^C, ^Z and the output of others work as usual. The
-//! terminal is restored before ^Z stops the process, and taken again when the process continues in the
+//! Only echo and line buffering are switched off: ^C, ^Z and the output of other programs work as usual. The
+//! terminal is restored before ^Z stops the process, and changed again when the process continues in the
 //! foreground.
 
 use std::io::{IsTerminal, Read, Stdin, stdin};
@@ -23,13 +23,13 @@ pub struct Keys {
     terminal: Stdin,
     /// SIGTSTP: ^Z.
     stops: SignalFd,
-    /// The terminal's former settings, while it is taken.
+    /// The terminal's former settings, while they are changed.
     before: Option<Termios>,
 }
 
 impl Keys {
-    /// Takes the terminal, if standard input is one, and explains the keys where there is a rate. Threads
-    /// started after this leave SIGTSTP to it.
+    /// Changes the terminal, if standard input is one, and explains the keys if there is a rate. Threads
+    /// started afterwards leave SIGTSTP to this value.
     pub fn open(paced: bool) -> Option<Self> {
         let terminal = stdin();
         if !terminal.is_terminal() {
@@ -51,7 +51,7 @@ impl Keys {
         Some(keys)
     }
 
-    /// The next key, if one was pressed. Stops the process on ^Z.
+    /// Returns the next key, if one was pressed. Stops the process on ^Z.
     pub fn take(&mut self) -> Option<u8> {
         if let Ok(Some(_)) = self.stops.read_signal() {
             self.stop();
@@ -90,7 +90,7 @@ impl Keys {
         }
     }
 
-    /// Restores the terminal. In the background the shell has it already.
+    /// Restores the terminal. In the background the shell already has it.
     fn give_back(&mut self) {
         if let Some(before) = self.before.take()
             && self.is_ours()

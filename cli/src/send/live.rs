@@ -1,4 +1,4 @@
-//! Sending live frames: a worker each with a program of its own.
+//! Sending live frames: each worker has its own program.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -20,13 +20,13 @@ use crate::run::WorkerThread;
 /// Sends live frames.
 #[derive(Debug)]
 pub struct LiveSender {
-    /// Lets the starter begin; dropped before that, it abandons the run.
+    /// Lets the starter begin. If it is dropped before that, the run is cancelled.
     go: Sender<()>,
     /// A thread that waits in the interface's namespace to start the workers: a process that dropped
     /// its privileges cannot enter the namespace.
     starter: Option<JoinHandle<Result<Vec<Sending>>>>,
     sending: Vec<Sending>,
-    /// Delivers other paces; disconnects at the end.
+    /// Delivers changes of the pace; disconnects at the end.
     paces: Receiver<Pace>,
     started: Instant,
 }
@@ -49,7 +49,7 @@ impl LiveSender {
             // The main thread takes signals; workers inherit this mask.
             SigSet::all().thread_block().map_err(|e| Error::system("hold", "signals", e))?;
             netns::run_in(netns.as_deref(), move || {
-                // If the receiver was dropped, there is no go either.
+                // If the receiver was dropped, no `go` follows either.
                 let _ = inside.send(());
                 let ready = if begins.recv().is_ok() { ready } else { Vec::new() };
                 ready.into_iter().map(|(live, packets, cpu)| live.start(packets, cpu)).collect()
@@ -59,7 +59,7 @@ impl LiveSender {
             .name("starter".into())
             .spawn(wait)
             .map_err(|e| Error::system("start", "a thread for live frames", e))?;
-        // The thread waits in the namespace, or its result says why not.
+        // Either the thread waits in the namespace, or its result has the error.
         if is_inside.recv().is_err() {
             join(starter)?;
             return Err(Error::Usage("live frames: nothing was ready to be sent".into()));
@@ -73,7 +73,7 @@ impl LiveSender {
         let (to, paces) = channel();
         if let Some(starter) = self.starter.take() {
             self.started = Instant::now();
-            // If the thread has ended, its result says why.
+            // If the thread has ended, its result has the reason.
             let _ = self.go.send(());
             self.sending = join(starter)?;
         }
@@ -94,7 +94,7 @@ impl LiveSender {
                 thread.publish(self.sent());
             }
         }
-        // All are told to end before one is joined: on few CPUs each needs some time.
+        // All are requested to end before the first is joined, because on few CPUs each needs some time.
         self.sending.iter().for_each(|sending| sending.thread.tell());
         let ends: Vec<_> = self.sending.iter_mut().map(|sending| sending.thread.end()).collect();
         self.note_counters(thread);
@@ -116,7 +116,7 @@ impl LiveSender {
         all || self.sending.iter().any(Sending::has_failed)
     }
 
-    /// The workers' counts. The end of sending is unknown where a worker was stopped early.
+    /// Returns the workers' counts. The end of sending is unknown if a worker was stopped early.
     fn sent(&self) -> SendCounts {
         let ends: Option<Vec<_>> = self.sending.iter().map(Sending::done_at).collect();
         let span = ends.and_then(|ends| Some((self.started, ends.into_iter().max()?)));

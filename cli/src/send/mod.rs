@@ -4,7 +4,7 @@
 //!   source: made, or read from a file --> worker: a thread and a transmit ring --+
 //!   plan --> program in the kernel: live frames ---------------------------------+--> the wire
 //!   control: time, signals, status    report: attempted, accepted, sent
-//!   steering: rate, file, keys, ramp --> dial, which workers look at
+//!   steering: rate, file, keys, ramp --> dial, which workers read
 //! ```
 
 mod keys;
@@ -50,16 +50,16 @@ pub enum Sender {
 #[derive(Debug)]
 pub struct SendCounts {
     pub workers: Vec<Done>,
-    /// How late packets were against the timetable; empty without one.
+    /// The packets' lateness against the timetable; empty without one.
     pub gaps: Gaps,
-    /// The begin and end of sending, where known.
+    /// The begin and end of sending, if known.
     pub span: Option<(Instant, Instant)>,
 }
 
 /// The counts of one worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
-    /// Packets it made, whether or not the target can send them.
+    /// Packets made, including those that the target cannot send.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -67,9 +67,9 @@ pub struct Done {
     pub left_out: LeftOut,
     /// The queue's own counts.
     pub stats: QueueStats,
-    /// Times it fell too far behind its timetable.
+    /// Times that it was too late to catch up with its timetable.
     pub restarts: u64,
-    /// The share of the time it was on a CPU.
+    /// The share of time on a CPU.
     pub busy: f64,
 }
 
@@ -79,8 +79,8 @@ enum SendWork {
     Ring(RingWorker),
 }
 
-/// Borrowed, so that queues stay open until the report is complete: closing one may delay other workers
-/// and readers of the interface's counters.
+/// The work is borrowed, so that queues stay open until the report is complete: closing one may delay other
+/// workers and readers of the interface's counters.
 impl Work for &mut SendWork {
     type Counts = SendCounts;
 
@@ -107,7 +107,7 @@ impl Work for &mut SendWork {
 /// Runs a sender that was opened, and publishes the report.
 ///
 /// # Errors
-/// What failed first.
+/// The first failure.
 pub fn send(
     command: &'static str,
     port: &PortName,
@@ -119,7 +119,7 @@ pub fn send(
     let carrier = Carrier::of(port, common.netns.as_deref());
     common.become_user()?;
     let signals = Signals::catch()?;
-    // Before threads start, which inherit the blocked SIGTSTP.
+    // Opened before threads start, because they inherit the blocked SIGTSTP.
     let keys = status::is_live(common).then(|| Keys::open(steering.is_some())).flatten();
     let mut paces = None;
     let mut work = match sender {
@@ -137,7 +137,7 @@ pub fn send(
     // Standard output may be the target of packets; then the report goes to stderr.
     report.publish(port.kind() == Kind::Pcap && port.name() == "-", common.json)?;
     ended.result?;
-    // A source's failure is no reason for other workers to end: each sends what it has before.
+    // A source's failure does not end other workers: each sends its packets before the fault.
     let mut workers = work.iter_mut();
     let failure = workers.find_map(|work| match work {
         SendWork::Ring(worker) => worker.failure(),
@@ -153,7 +153,7 @@ struct SendControl<'a> {
     steering: Option<&'a mut Steering>,
     carrier: Option<Carrier>,
     keys: Option<Keys>,
-    /// Sends another pace to live frames; dropped at the end. Rings follow the dial.
+    /// Sends changes of the pace to live frames; dropped at the end. Rings follow the dial.
     paces: Option<mpsc::Sender<Pace>>,
 }
 
@@ -180,14 +180,14 @@ impl RunControl<SendCounts> for SendControl<'_> {
         }
         let pace = self.steering.as_mut().and_then(|steering| steering.look(elapsed));
         if let (Some(pace), Some(paces)) = (pace, &self.paces) {
-            // A worker that has ended needs none.
+            // A worker that has ended needs no pace.
             let _ = paces.send(pace);
         }
         ControlFlow::Continue(())
     }
 
     fn at_end(&mut self) {
-        // A second signal may end the process from now on: the terminal is given back before.
+        // A second signal may end the process from now on, so the terminal is restored before.
         self.keys = None;
         self.paces = None;
     }

@@ -1,4 +1,4 @@
-//! The report of a sender: packets attempted, handed over and sent.
+//! The report of a sender: packets attempted, submitted and sent.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::units::{packets_word, show_count};
 pub struct SendReport<'a> {
     common: &'a Common,
     report: Report,
-    /// It sends live frames, a thread for each worker.
+    /// True if it sends live frames, with a thread for each worker.
     live: bool,
     /// The name of packets with another link type.
     other_link_type: &'static str,
@@ -69,7 +69,7 @@ impl<'a> SendReport<'a> {
         let spans: Vec<_> = sent().filter_map(|sent| sent.span).collect();
         let begin = spans.iter().map(|(begin, _)| *begin).min();
         let end = spans.iter().map(|(_, end)| *end).max();
-        // The control thread sees the end later than the workers.
+        // The control thread detects the end later than the workers.
         let elapsed = begin.zip(end).map_or(run.elapsed, |(begin, end)| end - begin);
         let mut gaps = Gaps::default();
         sent().for_each(|sent| gaps.merge(&sent.gaps));
@@ -121,7 +121,7 @@ impl<'a> SendReport<'a> {
         };
         report.threads = done.iter().enumerate().map(thread).collect();
         report.notices.iter().for_each(notice::say);
-        // The workers' notices have been printed.
+        // The workers' notices are already printed.
         let said = run.outcomes.iter().flatten().flat_map(|outcome| outcome.notices.clone());
         report.notices.splice(0..0, said);
         report

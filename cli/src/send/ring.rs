@@ -10,22 +10,22 @@ use sluicegate_traffic::source::{LeftOut, PacketSource};
 use super::{Done, SendCounts, SendWork};
 use crate::run::WorkerThread;
 
-/// Packets between two checks of the clock and the stop flag: as many as one system call takes, or half of a
-/// larger ring. Of packets with a time, only the due ones.
+/// Packets between two checks of the clock and the stop flag: the number that one system call takes, or half
+/// of a larger ring. If packets have times, only due ones.
 const BATCH: u32 = 256;
 /// The upper limit of a batch.
 const BATCH_MAX: u32 = 1024;
 
 /// Time limit of the last packets.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Time limit of the last packets once the user wants the end.
+/// Time limit of the last packets after the user has ended the run.
 const IMPATIENCE: Duration = Duration::from_millis(40);
 /// Interval between checks for notices of the port.
 const NOTICE: Duration = Duration::from_millis(200);
 /// A sender whose packets have not left for this long sleeps between checks.
 const STUCK: Duration = Duration::from_millis(1);
 const STUCK_LOOK: Duration = Duration::from_micros(50);
-/// Interval between checks whether the last packets have left.
+/// Interval between checks for the departure of the last packets.
 const LAST_LOOK: Duration = Duration::from_millis(1);
 
 /// One queue's share of the work.
@@ -54,7 +54,7 @@ impl RingWorker {
     pub fn run(&mut self, thread: &mut WorkerThread<'_, SendCounts>) -> (SendCounts, Result<()>) {
         let begin = Instant::now();
         let mut result = self.send_all(thread);
-        // Packets in the ring are still sent, after a failure too; briefly, if the user wants the end.
+        // Packets in the ring are still sent, even after a failure; only briefly if the user ends the run.
         let end = Instant::now() + PATIENCE;
         result = result.and_then(|()| self.drain(thread, end));
         let left = match thread.run.stop.is_set() {
@@ -87,7 +87,7 @@ impl RingWorker {
         SendCounts { workers: vec![done], gaps: self.source.lateness(), span: None }
     }
 
-    /// Waits for the ring to become empty, unless the user wants the end.
+    /// Waits for the ring to become empty, unless the user ends the run.
     fn drain(&mut self, thread: &mut WorkerThread<'_, SendCounts>, end: Instant) -> Result<()> {
         while !self.has_sent_all() && !thread.run.stop.is_set() && Instant::now() < end {
             if self.queue.sync_tx()? == 0 {

@@ -19,11 +19,11 @@ const RIGHT: &str = "a rate is like 1Mpps, 5Gbps (layer 1), 5GbpsL2 or 80% of th
 /// A rate as typed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// Packets a second.
+    /// Packets per second.
     Packets(f64),
-    /// Bits a second, with preambles and the gaps between frames.
+    /// Bits per second, with preambles and the gaps between frames.
     Layer1(f64),
-    /// Bits a second of the frames themselves.
+    /// Bits per second of the frames themselves.
     Layer2(f64),
     /// A part of the link's speed.
     OfLink(f64),
@@ -42,7 +42,7 @@ impl FromStr for Rate {
         ];
         let parts = |(unit, rate)| Some((text.strip_suffix(unit)?.trim(), unit, rate));
         let (number, unit, rate) = units.into_iter().find_map(parts).ok_or(RIGHT)?;
-        // Fractions, too.
+        // Fractions are also valid.
         let exact = units::count(number).map(|count| count as f64);
         match exact.or_else(|_| number.parse::<f64>()) {
             Ok(percent) if unit == "%" && percent > 100.0 => Err(RIGHT.to_owned()),
@@ -53,7 +53,7 @@ impl FromStr for Rate {
 }
 
 impl Rate {
-    /// Returns the unit to count where packet lengths are unknown in advance.
+    /// Returns the unit to count if packet lengths are unknown in advance.
     pub fn unit(self) -> Unit {
         match self {
             Self::Packets(_) => Unit::Packet,
@@ -70,14 +70,14 @@ pub struct Measure {
     pub mean_bytes: Option<f64>,
     /// The unit that the pace counts.
     pub unit: Unit,
-    /// Packets a burst.
+    /// Packets per burst.
     pub burst: u32,
     /// The link's speed, in bit/s.
     pub speed: Option<f64>,
 }
 
 impl Measure {
-    /// The pace of packets at a rate.
+    /// Returns the pace of packets at a rate.
     ///
     /// # Errors
     /// The link's speed or the packets' lengths are unknown; the rate is so low that the second packet would
@@ -111,7 +111,7 @@ impl Measure {
         }
     }
 
-    /// The pace in a rate file's text; `None` for a pause.
+    /// Parses the pace in a rate file; `None` for a pause.
     fn read(&self, text: &str) -> Result<Option<Pace>, String> {
         if text == "pause" {
             return Ok(None);
@@ -120,13 +120,13 @@ impl Measure {
         self.pace(rate).map(Some).map_err(|error| error.to_string())
     }
 
-    /// The pace of no packets at all.
+    /// Returns the pace of a pause.
     pub fn none(&self) -> Pace {
         Pace { pps: 0.0, burst: self.burst }
     }
 }
 
-/// The longest text of a rate.
+/// Maximum length of a rate's text.
 const MAX_BYTES: u64 = 100;
 
 /// The file, and its content at the last read.
@@ -142,8 +142,8 @@ impl RateFile {
         Self { path, seen: None }
     }
 
-    /// Returns the pace in the file if it has changed (`None` for a pause), or its error, once. Ignores
-    /// an empty file: its writer has just begun.
+    /// Returns the pace in the file if it has changed (`None` for a pause), or its error, once. Ignores an
+    /// empty file, whose writer has just begun.
     pub fn look(&mut self, measure: &Measure) -> Option<Result<Option<Pace>, String>> {
         let text = self.read();
         let seen = text.as_ref().map(String::clone).map_err(std::io::Error::kind);
@@ -188,7 +188,7 @@ pub struct Changes {
     pub ramp: Option<Duration>,
 }
 
-/// The rate of a run, which its control thread sets and its workers keep.
+/// The rate of a run, set by its control thread and followed by its workers.
 #[derive(Debug)]
 pub struct Steering {
     measure: Measure,
@@ -198,7 +198,7 @@ pub struct Steering {
     asked: Pace,
     paused: bool,
     changes: u64,
-    /// The pace last given to the workers.
+    /// The pace last passed to the workers.
     told: Pace,
     dial: Dial,
 }
@@ -245,7 +245,7 @@ impl Steering {
         self.dial.clone()
     }
 
-    /// Returns the rate last asked for, and its unit.
+    /// Returns the last requested rate, and its unit.
     pub fn asked(&self) -> (f64, Unit) {
         (self.asked.pps, self.measure.unit)
     }
@@ -314,7 +314,8 @@ impl Steering {
         self.changes += u64::from((self.asked, self.paused) != before);
     }
 
-    /// The packets a second at this moment; during a ramp, those in the middle of the coming interval.
+    /// Returns the packets per second at this moment; during a ramp, those in the middle of the next
+    /// interval.
     fn pps(&self, elapsed: Duration) -> f64 {
         let since = elapsed + TICK / 2;
         match self.paused {

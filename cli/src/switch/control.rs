@@ -1,5 +1,5 @@
-//! The control socket of a switch: requests, each a line of JSON (docs/commands/switch.md), how a running
-//! switch answers them, and the commands that ask.
+//! The control socket of a switch: requests, each a line of JSON (docs/commands/switch.md), the running
+//! switch's answers, and the commands that send requests.
 
 use std::io::{self, Write, stdout};
 use std::path::Path;
@@ -79,7 +79,7 @@ pub enum Request {
     },
 }
 
-/// Buckets of the table that are looked at between two batches, and for one answer.
+/// Buckets of the table read between two batches, and for one answer.
 const PIECE: usize = 256;
 const PIECES: usize = 8;
 
@@ -198,7 +198,7 @@ impl Answering<'_, '_> {
     }
 }
 
-/// Parses an address as a number, as the table has it.
+/// Parses an address as a number, the form of the table.
 fn number(text: &str) -> Result<u64> {
     let Mac([a, b, c, d, e, f]) =
         text.parse().map_err(|error| Error::Usage(format!("'{text}': {error}")))?;
@@ -208,7 +208,7 @@ fn number(text: &str) -> Result<u64> {
     }
 }
 
-/// Asks the running switch of a control socket, and shows the answer.
+/// Sends a request to the running switch of a control socket, and shows the answer.
 pub fn ask(request: &Request, socket: &Path) -> anyhow::Result<()> {
     let mut client = Client::connect(socket)?;
     if let Request::Show { json, .. } = request {
@@ -242,7 +242,7 @@ fn show(client: &mut Client, request: &Request, as_json: bool) -> anyhow::Result
         if let Value::Array(some) = answer["entries"].take() {
             entries.extend(some);
         }
-        // Bucket numbers only grow: any other answer is the end.
+        // Bucket numbers only grow; any other answer ends the listing.
         next = answer["next"].as_u64().filter(|&next| next > from);
     }
     shown["table"] = entries.into();

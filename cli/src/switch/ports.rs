@@ -1,4 +1,4 @@
-//! The ports of a switch: how they are opened, and the reports on each and on the whole.
+//! The ports of a switch: opening them, their reports, and the overall report.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::status::Status;
 use crate::target::interface_to_send;
 use crate::{notice, ports};
 
-/// The ports that the switch has had, and how to open more.
+/// All ports that the switch has had, and the settings to open more.
 pub struct Ports<'a> {
     pub common: &'a Common,
     pub allow_default_route: &'a [String],
     pub pool: Option<Arc<Pool>>,
     pub knows_vlans: bool,
-    /// By the numbers that they were given.
+    /// Indexed by the ports' numbers.
     pub reports: Vec<Report>,
 }
 
 impl Ports<'_> {
-    /// Adds a port to a switch that runs.
+    /// Adds a port to a running switch.
     pub fn add(&mut self, named: &Named, settings: &PortSettings, handle: &Handle) -> Result<()> {
         if settings.speak_of_vlans() && !self.knows_vlans {
             return Err(Error::Usage(
@@ -49,12 +49,12 @@ impl Ports<'_> {
         added
     }
 
-    /// A port as it was named when it was opened.
+    /// Returns a port's name at its opening.
     pub fn name_of(&self, state: &MemberState) -> &str {
         self.reports.get(state.id as usize).map_or("", |report| &report.port)
     }
 
-    /// Opens a port, and begins its report.
+    /// Opens a port, and creates its report.
     pub fn open(&mut self, named: &Named, usage: Option<Use>) -> Result<(u64, Opened)> {
         let port = &named.port;
         let netns = self.common.netns.as_deref();
@@ -77,7 +77,7 @@ impl Ports<'_> {
         Ok((id, opened))
     }
 
-    /// The report of the whole, when the switch has ended.
+    /// Returns the overall report, after the switch has ended.
     pub fn report(mut self, run: &Run<Option<SwitchOutcome>>) -> Report {
         let Some(outcome) = run.outcomes.first().and_then(Option::as_deref) else {
             return Report::default();
@@ -89,12 +89,12 @@ impl Ports<'_> {
         whole
     }
 
-    /// The report of the whole while the switch runs.
+    /// Returns the overall report while the switch runs.
     pub fn report_so_far(&self, ports: &[MemberState], elapsed: Duration) -> Report {
         whole(self.reports.iter().map(Report::so_far).collect(), ports, elapsed)
     }
 
-    /// Prints an event of a port, and notes it in the report.
+    /// Prints an event of a port, and adds it to the report.
     pub fn tell(&mut self, event: Event, status: &Status) {
         let text = match event {
             Event::Failed(name, error) => format!("{name} is out of the switch: {error}"),
@@ -136,7 +136,7 @@ pub fn switching(state: &MemberState) -> Map<String, Value> {
     name.into_iter().chain(fields).chain([("down".to_owned(), state.down.into())]).collect()
 }
 
-/// The ledger of a port: packets that came from it, and packets for it. Their fate at its interface is
+/// Returns the ledger of a port: packets received from it, and packets for it. Their fate at its interface is
 /// known at the end.
 pub fn port_ledger(state: &MemberState, transmission: Option<&Transmission>) -> Ledger {
     let mut ledger = Ledger::default();
@@ -176,7 +176,7 @@ fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
     for port in ports {
         let sent = port.ledger.entries(Section::Out).filter(|entry| entry.name != DELIVERED);
         sent.for_each(|entry| ledger.add(Section::Out, entry.name, entry.packets));
-        // The card's own losses came in, too.
+        // The card's own losses also count as received.
         let missed = port.ledger.entries(Section::In).filter(|entry| entry.name == "rx_missed");
         missed.for_each(|entry| ledger.add(Section::In, entry.name, entry.packets));
         for role in [Section::Loss, Section::Uncertain, Section::Note] {

@@ -61,7 +61,7 @@ pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
     let options = RunOptions { common, wait: args.receiving.wait, stdout_is_taken: false };
     let ended = supervise(vec![Switching(worker)], options, &Signals::catch()?, &mut control)?;
     let SwitchControl { ports, server, .. } = control;
-    // Only now, because a watcher takes a lost connection for a switch that was killed.
+    // Dropped only now, because a watcher treats a lost connection as a killed switch.
     drop(server);
     ports.report(&ended).publish(false, common.json)?;
     Ok(ended.result?)

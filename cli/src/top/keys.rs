@@ -18,24 +18,24 @@ pub const COLUMNS: [Column; 6] = [
     ("tx drops", |interface| interface.tx.drops_total()),
 ];
 
-/// All the view needs to know.
+/// The state of the view.
 #[derive(Default)]
 pub struct ViewState {
-    /// The namespace, if not the command's own.
+    /// The namespace; `None` for the command's own.
     pub netns: Option<String>,
     /// The rates shown; none until the first interval has passed.
     pub rates: Option<Rates>,
     pub interval: Duration,
-    /// The column of [`COLUMNS`] that sorts the interfaces; by name if none.
+    /// The column of [`COLUMNS`] that sorts the interfaces; `None` sorts by name.
     pub sort: Option<usize>,
     pub reverse: bool,
     pub paused: bool,
     pub help: bool,
     pub queues: bool,
     pub cpus: bool,
-    /// Shows interfaces without traffic, too.
+    /// Also shows interfaces without traffic.
     pub idle: bool,
-    /// The interface whose queues are shown; the first if none.
+    /// The interface whose queues are shown; by default the first.
     pub selected: Option<String>,
 }
 
@@ -58,14 +58,14 @@ impl ViewState {
         Self { netns, interval, sort: Some(0), ..shown }
     }
 
-    /// New rates, unless the view is paused.
+    /// Sets new rates, unless the view is paused.
     pub fn update(&mut self, rates: Rates) {
         if !self.paused {
             self.rates = Some(rates);
         }
     }
 
-    /// The interfaces to show, in order: numbers from the largest down, names from a on.
+    /// Returns the interfaces to show, in order: numbers descending, names ascending.
     pub fn interfaces(&self) -> Vec<&InterfaceRates> {
         let all = self.rates.iter().flat_map(|rates| &rates.interfaces);
         let shown = |rates: &&InterfaceRates| {
@@ -80,17 +80,17 @@ impl ViewState {
         interfaces
     }
 
-    /// The row of the selected interface.
+    /// Returns the row of the selected interface.
     pub fn selected_row(&self) -> usize {
         let interfaces = self.interfaces();
         let name = self.selected.as_deref();
         interfaces.iter().position(|i| Some(i.name.as_str()) == name).unwrap_or(0)
     }
 
-    /// Takes a key.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> KeyAction {
-        // Raw mode leaves to us what the terminal does elsewhere. Shift makes another letter,
-        // which the code says already; with anything else held a letter is not our key.
+        // In raw mode the program handles the keys of the terminal. The key code already includes Shift; a
+        // letter with another modifier is not one of the keys below.
         if !KeyModifiers::SHIFT.contains(key.modifiers) {
             return match (key.modifiers, key.code) {
                 (KeyModifiers::CONTROL, KeyCode::Char('c')) => KeyAction::Quit,

@@ -1,4 +1,4 @@
-//! Aligned lines for each interval: the interfaces, then the queues and CPUs that are at work.
+//! Aligned lines for each interval: the interfaces, then the active queues and CPUs.
 //!
 //! Each line begins with the time and its subject, for `grep` and `awk`.
 
@@ -10,7 +10,7 @@ use sluicegate::link::{CpuRates, Direction, DirectionRates, InterfaceRates, Queu
 use super::keys::COLUMNS;
 use crate::units::show_si as si;
 
-/// The lines of one interval that ends now.
+/// Returns the lines of an interval that ends now.
 pub fn text(rates: &Rates) -> String {
     at(rates, &jiff::Zoned::now().strftime("%H:%M:%S").to_string())
 }
@@ -80,17 +80,17 @@ fn at(rates: &Rates, time: &str) -> String {
     text
 }
 
-/// A rate that may be unknown.
+/// Formats a rate that may be unknown.
 pub fn si_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), si)
 }
 
-/// A share from 0 to 1: "34%".
+/// Formats a share from 0 to 1: "34%".
 pub fn percent(share: f64) -> String {
     format!("{:.0}%", share * 100.0)
 }
 
-/// The causes that are not zero: "missed 3.0k, errors 2".
+/// Formats the causes that are not zero: "missed 3.0k, errors 2".
 pub fn causes(drops: &[(&'static str, f64)]) -> String {
     let causes = drops.iter().filter(|(_, rate)| *rate > 0.0);
     let causes: Vec<String> =
@@ -98,7 +98,7 @@ pub fn causes(drops: &[(&'static str, f64)]) -> String {
     causes.join(", ")
 }
 
-/// The line of one interval that ends now.
+/// Returns the JSON line of an interval that ends now.
 pub fn json(rates: &Rates, netns: Option<&str>) -> String {
     let mut line = json!({
         "time": jiff::Timestamp::now().to_string(),

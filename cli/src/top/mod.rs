@@ -1,4 +1,4 @@
-//! `sluice top`: what the interfaces, their queues and the CPUs are doing.
+//! `sluice top`: the rates of interfaces, queues and CPUs.
 
 mod keys;
 mod lines;
@@ -98,7 +98,7 @@ impl Watch {
         self.left == Some(0) || self.end.is_some_and(|end| self.before.at >= end)
     }
 
-    /// Reads now and gives the rates since the last reading.
+    /// Reads the counters, and returns the rates since the last reading.
     fn read(&mut self) -> Result<Rates, Error> {
         let now = self.sampler.sample()?;
         let rates = Rates::between(&self.before, &now);
@@ -119,7 +119,7 @@ impl Watch {
         }
     }
 
-    /// Another interval from now on.
+    /// Changes the interval from now on.
     fn set_interval(&mut self, interval: Duration) {
         self.interval = interval;
         self.next = Instant::now();
@@ -142,11 +142,10 @@ fn lines(
     Ok(())
 }
 
-/// How late a signal is noticed at most while no key is pressed.
+/// The maximum delay of a signal's handling while no key is pressed.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Shows the view until it is over. The terminal is given back as it was, after a panic too
-/// (ratatui's hook).
+/// Shows the view until its end. The terminal is restored, even after a panic (ratatui's hook).
 fn full_screen(watch: &mut Watch, signals: &Signals, netns: Option<String>) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let result = show(&mut terminal, watch, signals, netns);
@@ -179,17 +178,17 @@ fn show(
                 KeyAction::Nothing => {}
             }
         }
-        // After any other event too: a resize needs it.
+        // Also drawn after other events, because a resize needs it.
         terminal.draw(|frame| view::draw(frame, &state))?;
     }
     Ok(())
 }
 
-/// Stops the command until the shell lets it go on; meanwhile the terminal is as it was.
+/// Stops the command until the shell continues it; meanwhile the terminal is restored.
 fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     terminal.show_cursor()?;
     ratatui::try_restore()?;
-    // The whole group, as the terminal does it: a `sudo` before us stops with us.
+    // Signals the whole process group, as the terminal does, so that a parent `sudo` also stops.
     kill(Pid::from_raw(0), Signal::SIGTSTP)?;
     *terminal = ratatui::try_init()?;
     Ok(())

@@ -20,7 +20,7 @@ const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
 const NUMBER: u16 = 9;
 /// The width of an interface's state: "no carrier".
 const STATE: u16 = 10;
-/// The lines a pane has besides its rows: the title and the head of the table.
+/// The lines of a pane in addition to its rows: the title and the head of the table.
 const PANE: u16 = 2;
 
 const HELP: &[(&str, &str)] = &[
@@ -101,7 +101,7 @@ fn draw_interfaces(frame: &mut Frame, area: Rect, state: &ViewState) {
         Some(_) => cell("name".into(), DIM, false),
     }];
     heads.extend(COLUMNS.iter().enumerate().map(|(column, (head, _))| {
-        // The arrow takes the last letter's place, so that the column stays as narrow.
+        // The arrow replaces the last letter, so that the column keeps its width.
         match state.sort == Some(column) {
             true => cell(format!("{}{arrow}", head[..7].trim_end_matches('/')), BOLD, true),
             false => cell((*head).into(), DIM, true),
@@ -144,7 +144,7 @@ fn interface_row(interface: &InterfaceRates, columns: usize) -> Row<'static> {
     Row::new(cells)
 }
 
-/// A queue's two directions side by side.
+/// Both directions of a queue.
 type QueueRow<'a> = (u32, [Option<&'a QueueRates>; 2]);
 
 fn queue_rows(queues: &[QueueRates]) -> Vec<QueueRow<'_>> {
@@ -231,7 +231,7 @@ fn draw_cpus(frame: &mut Frame, area: Rect, cpus: &[CpuRates]) {
     frame.render_widget(numbers_table(&heads, rows, title, area.width), area);
 }
 
-/// A table of numbers with as many of its columns as fit, each whole.
+/// Creates a table of numbers with the columns that fit completely.
 fn numbers_table<'a>(
     heads: &[&'a str; 8],
     rows: impl Iterator<Item = Vec<Cell<'a>>>,
@@ -268,12 +268,12 @@ fn pane(title: String) -> Block<'static> {
     Block::default().borders(Borders::TOP).border_style(DIM).title(Span::styled(title, BOLD))
 }
 
-/// The rows that a pane has room for.
+/// Returns the number of rows that fit a pane.
 fn room(area: Rect) -> usize {
     area.height.saturating_sub(PANE).into()
 }
 
-/// The end of a title: the number of rows without room.
+/// Returns the end of a title: the number of hidden rows.
 fn unseen(rows: usize, area: Rect) -> String {
     match rows.saturating_sub(room(area)) {
         0 => " ".into(),
@@ -289,7 +289,7 @@ fn number(text: String) -> Cell<'static> {
     cell(text, Style::new(), true)
 }
 
-/// A number, red if it is not zero.
+/// Formats a number, in red if it is not zero.
 fn loss(rate: Option<f64>) -> Cell<'static> {
     let style = if rate > Some(0.0) { LOSS } else { Style::new() };
     cell(si_or_dash(rate), style, true)
