@@ -9,16 +9,16 @@ use crate::measurement::Spread;
 use crate::report::{Report, StepReport, rates};
 use crate::suite::{SuiteKind, Sweep};
 
-/// A ratio to reach.
+/// A minimum ratio of two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Threshold {
     /// The suite that both steps belong to.
     pub suite: SuiteKind,
     /// The step.
     pub step: &'static str,
-    /// The step it is compared with.
+    /// The step to compare with.
     pub to: &'static str,
-    /// The least ratio of their rates.
+    /// The minimum ratio of their rates.
     pub at_least: f64,
 }
 
@@ -64,7 +64,7 @@ pub const THRESHOLDS: &[Threshold] = &[
     threshold(SuiteKind::Pipe, "null: to null:, in one program", "dpdk-testpmd io, net_null", 1.0),
 ];
 
-/// The parameters that thresholds are measured with.
+/// Returns the parameters with which thresholds are measured.
 pub fn sweep() -> Sweep {
     Sweep { sizes: vec![60], batches: vec![], queues: vec![1], cores: vec![1], rules: vec![1] }
 }
@@ -88,7 +88,7 @@ pub struct Checked {
     /// The ratio, over the rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<Spread>,
-    /// Why it has no ratio.
+    /// The reason why it has no ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

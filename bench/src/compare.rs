@@ -43,7 +43,7 @@ impl Moved {
         self.now.as_ref().map_or(-1.0, |now| now.median / self.before.median - 1.0)
     }
 
-    /// Returns true if Sluice became slower. A lower rate alone may be the machine's doing, and other
+    /// Returns true if Sluice became slower. A lower rate alone may be caused by the machine, and other
     /// programs' steps do not count. A step of Sluice that ran before and fails now counts as slower.
     pub fn is_worse(&self) -> bool {
         match (&self.now, self.what) {
@@ -138,7 +138,7 @@ mod tests {
         // AF_XDP is half as fast, but so is its reference: its ratio stayed.
         assert_eq!(named, [("TX ring, 60 B", Metric::Ratio), ("sendmmsg, 60 B", Metric::Rate)]);
         assert!((moved[0].by() + 0.8).abs() < 1e-9, "{}", moved[0].by());
-        // That the reference is slower may be the machine's.
+        // The machine may be the cause of the slower reference.
         assert_eq!(moved.iter().map(Moved::is_worse).collect::<Vec<_>>(), [true, false]);
         let doubled =
             report(&[("sendmmsg", 1.0, 1.0), ("AF_XDP", 5.0, 5.0), ("TX ring", 0.1, 0.1)]);

@@ -1,8 +1,9 @@
 //! The cost of waiting: the CPU time of each way of receiving at modest rates, and the round trip
 //! through each way of forwarding.
 //!
-//! At full speed nothing waits. At 10,000 to 300,000 packets a second, where most programs run, a receiver's
-//! cost is how often it looks and how it is woken, and a forwarder's delay is how soon it wakes.
+//! At full speed no program waits. At 10,000 to 300,000 packets per second, the range of most programs, a
+//! receiver's cost depends on how often it polls and how it is woken, and a forwarder's delay on how soon it
+//! wakes.
 
 use std::time::{Duration, Instant};
 
@@ -31,9 +32,9 @@ const SETTING: Setting = Setting { size: 60, batch: None, queues: 1, cores: 1, r
 /// The rates, times and counts of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostSettings {
-    /// Packets a second that receivers get; at 0 nothing is sent.
+    /// Packets per second to send to receivers; 0 sends none.
     pub rates: Vec<u64>,
-    /// How long a receiver is measured at each rate, once packets have come for a second.
+    /// The measuring time of a receiver at each rate, after one second of packets.
     pub time: Duration,
     /// Pings through each forwarder.
     pub pings: u32,
@@ -42,7 +43,7 @@ pub struct CostSettings {
 /// The results of a run.
 #[derive(Debug, Default, Serialize)]
 pub struct CostResults {
-    /// How long each receiver was measured at a rate.
+    /// The measuring time of each receiver at a rate.
     pub seconds: f64,
     /// Each way of receiving.
     pub receiving: Vec<ReceiverCost>,
@@ -59,11 +60,11 @@ pub struct ReceiverCost {
     pub step: String,
     /// The program: "sluice", or a peer's name.
     pub by: &'static str,
-    /// The command, as a shell takes it.
+    /// The shell command.
     pub command: String,
     /// The CPU time at each rate.
     pub rates: Vec<AtRate>,
-    /// Why it could not be measured at a rate.
+    /// The reason why it could not be measured at a rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
@@ -71,11 +72,11 @@ pub struct ReceiverCost {
 /// The cost of receiving at one rate.
 #[derive(Debug, Serialize)]
 pub struct AtRate {
-    /// Packets a second that were to be sent.
+    /// The requested packets per second.
     pub pps: u64,
     /// The CPU time of the program's threads, as a share of one CPU.
     pub cpu: f64,
-    /// Packets that were sent in all.
+    /// The total of packets sent.
     pub sent: u64,
     /// Packets that the program reports; absent if it reports none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,12 +90,12 @@ pub struct ForwarderCost {
     pub step: String,
     /// The program: "sluice", or "linux" for the kernel alone.
     pub by: &'static str,
-    /// The command, as a shell takes it.
+    /// The shell command.
     pub command: String,
     /// The round trips.
     #[serde(flatten)]
     pub round_trips: Option<RoundTrips>,
-    /// Why it could not be measured.
+    /// The reason why it could not be measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
@@ -102,7 +103,7 @@ pub struct ForwarderCost {
 /// Times of round trips.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RoundTrips {
-    /// Pings that were sent.
+    /// Pings sent.
     pub pings: u32,
     /// Pings without an answer.
     pub lost: u32,
@@ -114,10 +115,10 @@ pub struct RoundTrips {
     pub max_ms: f64,
 }
 
-/// Measures in labs that it makes.
+/// Measures in its own labs.
 ///
 /// # Errors
-/// A missing privilege; it was stopped before anything was measured. A program that fails is noted in its
+/// A missing privilege; the run was stopped before the first measurement. The failure of a program is in its
 /// row.
 pub fn run(settings: &CostSettings, watch: &dyn BenchObserver) -> Result<CostResults, Failure> {
     let mut results =
@@ -174,7 +175,7 @@ fn measure(
     Ok(())
 }
 
-/// The ways of receiving.
+/// Returns the ways of receiving.
 fn receivers(context: &StepContext<'_>) -> Vec<Step> {
     let right = context.right();
     let step = |by, name: &str, program: Program| {
@@ -219,7 +220,7 @@ fn at_rate(
     receiver.still_runs()?;
     sender.as_mut().map_or(Ok(()), |it| it.still_runs())?;
     let sent = sender.map(|it| it.end()).transpose()?;
-    // A packet ring passes its last block on within 10 ms, tcpdump's within a second.
+    // A packet ring delivers its last block within 10 ms, that of tcpdump within a second.
     watch.pause(Duration::from_millis(100))?;
     let said = receiver.end()?;
     Ok(AtRate {
@@ -230,7 +231,7 @@ fn at_rate(
     })
 }
 
-/// The ways of forwarding.
+/// Returns the ways of forwarding.
 fn forwarders(context: &StepContext<'_>) -> Vec<Step> {
     let Some(middle) = &context.testbed.middle else { return Vec::new() };
     let [from, to] = middle.each_ref().map(|side| &side.interface);

@@ -1,10 +1,11 @@
 //! The distance of two CPUs: the round trip of a cache line between them.
 //!
-//! The host of a virtual machine moves its CPUs about the chip while a bench runs: a round trip takes 50 ns, then
-//! 160, then 600, and in the last case all memory that two CPUs share costs several times as much. Results are
-//! comparable only at similar distances. So a turn waits until the CPUs are near each other, and runs again if
-//! they are not at its end. If they did not come near in time, no turn waits until they have been near again.
-//! Idle CPUs may be elsewhere than busy ones: the distance that a turn measured itself counts first.
+//! The host of a virtual machine moves its CPUs across the chip while a bench runs: a round trip takes 50 ns,
+//! then 160, then 600. In the last case all memory that two CPUs share costs several times as much. Results
+//! are comparable only at similar distances. So a turn waits until the CPUs are near each other, and runs
+//! again if they are distant at its end. After a wait that timed out, no turn waits until the CPUs have been
+//! near again. Idle CPUs may have other positions than busy ones, so a distance measured by the turn itself
+//! takes precedence.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,18 +18,19 @@ use crate::measurement::Measurement;
 use crate::observer::{BenchObserver, Failure};
 use crate::testbed::Cpus;
 
-/// The most runs of a turn; the last one counts at any distance.
+/// Maximum of runs of a turn; the last one counts at any distance.
 const MAX_TRIES: u32 = 3;
-/// The most looks of a wait, and the time between two.
+/// Maximum of measurements of a wait, and the time between two.
 const MAX_LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 /// The longest wait, in turns.
 const MAX_TURNS: u32 = 5;
-/// Up to here CPUs are near each other, even if they were nearer once.
+/// Up to this distance CPUs are near, even if they were nearer before.
 const NEAR: Duration = Duration::from_nanos(300);
-/// Up to this multiple of the smallest distance CPUs are near, too.
+/// Up to this multiple of the smallest distance CPUs are also near.
 const ALIKE: u32 = 2;
-/// Round trips of a measurement, and measurements of which the best counts: the others were disturbed.
+/// Round trips of a measurement, and number of measurements. The shortest counts, because the others were
+/// disturbed.
 const TRIPS: u32 = 500;
 const REPEATS: u32 = 20;
 
@@ -101,7 +103,7 @@ impl CpuDistance {
         ))
     }
 
-    /// The longest round trip between CPUs that are near each other.
+    /// Returns the longest round trip between CPUs that count as near.
     pub fn near(&self) -> Duration {
         self.nearest.saturating_mul(ALIKE).max(NEAR)
     }
@@ -110,20 +112,20 @@ impl CpuDistance {
         apart <= self.near()
     }
 
-    /// Notes a distance; zero if there is none.
+    /// Records a distance; zero if there is none.
     fn saw(&mut self, apart: Option<Duration>) -> Duration {
         self.nearest = self.nearest.min(apart.unwrap_or(Duration::MAX));
         apart.unwrap_or_default()
     }
 }
 
-/// The number of looks until a wait ends: a short turn is not worth a long wait.
+/// Returns the number of measurements until a wait ends, because a short turn is not worth a long wait.
 pub(crate) fn looks(turn: Duration) -> u32 {
     let looks = (turn * MAX_TURNS).as_millis() / PAUSE.as_millis();
     u32::try_from(looks).unwrap_or(MAX_LOOKS).clamp(1, MAX_LOOKS)
 }
 
-/// Looks at the distance until it is at most `near`, and returns the last one.
+/// Measures the distance until it is at most `near`, and returns the last one.
 pub(crate) fn wait_until(
     near: Duration,
     looks: u32,
@@ -141,15 +143,15 @@ pub(crate) fn wait_until(
     Ok(apart)
 }
 
-/// Measures a cache line's round trip between the first two of `cpus`; none if the machine has one CPU. Work on
-/// these CPUs delays the answer by milliseconds and does not change it.
+/// Measures a cache line's round trip between the first two of `cpus`; none if the machine has one CPU. Work
+/// on these CPUs delays the result by milliseconds, but does not change it.
 pub(crate) fn apart(cpus: &Cpus) -> Option<Duration> {
     round_trip(cpus.senders(2).try_into().ok()?)
 }
 
 /// Measures a cache line's round trip between two CPUs; none if a thread cannot be pinned to them.
 fn round_trip([here, there]: [usize; 2]) -> Option<Duration> {
-    /// A line of its own, and the next, which CPUs fetch with it.
+    /// A separate cache line, and the next one, which CPUs fetch with it.
     #[repr(align(128))]
     struct CacheLine(AtomicU32);
     let (ping, pong) = (CacheLine(AtomicU32::new(0)), CacheLine(AtomicU32::new(0)));

@@ -1,9 +1,9 @@
-//! The instructions of the hot loops: numbers that do not depend on the load of the machine, so that they
-//! show a loop that grew by a few instructions.
+//! Instruction counts of the hot loops. They do not depend on the machine's load, so they show a loop that
+//! grew by a few instructions.
 //!
-//! Valgrind counts loops in user space. A loop is run for few packets and for many; the difference leaves out
-//! the start and the end. Programs in the kernel are as long as the verifier leaves them. A packet meets only
-//! some of their instructions, and no counter says which.
+//! Valgrind counts loops in user space. A loop runs for few packets and for many; the difference excludes the
+//! start and the end. For kernel programs the length after the verifier counts. A packet executes only some
+//! of these instructions, and no counter reports which.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::testbed::{Testbed, TestbedConfig};
 const VALGRIND: &str = "valgrind";
 /// Position of valgrind's count of instructions, in all threads.
 const INSTRUCTIONS: Count = Count::After("Collected :");
-/// The longest run, on a busy machine and of a command that is not optimised.
+/// The longest run, of an unoptimised command on a busy machine.
 const MAX_RUN: Duration = Duration::from_secs(60);
-/// How long packets are sent through a program in the kernel.
+/// The time of sending packets through a kernel program.
 const SENDING: Duration = Duration::from_millis(300);
 /// The receiving port while the program of a sender is examined.
 const DROP: &str = "xdp:right0?action=drop";
@@ -40,7 +40,7 @@ pub struct HotLoop {
     /// Its length; absent if it could not be counted.
     #[serde(flatten)]
     pub length: Option<Length>,
-    /// Why there is no number.
+    /// The reason why there is no count.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
 }
@@ -49,9 +49,9 @@ pub struct HotLoop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoopUnit {
-    /// A packet: instructions that are run for it in user space.
+    /// A packet: the instructions executed for it in user space.
     Packet,
-    /// A program in the kernel: all its instructions, of which a packet meets some.
+    /// A kernel program: all its instructions, of which a packet executes some.
     Program,
 }
 
@@ -63,14 +63,14 @@ pub struct Length {
     /// Bytes of a program's machine code.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub bytes: Option<u32>,
-    /// ns of a run of the program on its interface, by the kernel's run statistics, with the programs it
-    /// calls and the reading of a clock. It varies as a rate does.
+    /// ns of a run of the program on its interface, by the kernel's run statistics, including the programs
+    /// that it calls and the reading of a clock. It varies like a rate.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ns: Option<f64>,
 }
 
 impl HotLoop {
-    /// Its length as people read it: "41.20 a packet", "96 in all, 512 bytes, 70 ns a run".
+    /// Formats its length: "41.20 a packet", "96 in all, 512 bytes, 70 ns a run".
     pub fn shown(&self) -> String {
         let Some(Length { instructions, bytes, ns }) = self.length else {
             return self.failed.clone().unwrap_or_else(|| "not counted".into());
@@ -94,9 +94,9 @@ pub struct Counted {
     pub complete: bool,
 }
 
-/// How a loop is run.
+/// The way to run a loop.
 enum LoopKind {
-    /// By `sluice` with these arguments, for few packets and for many, which it makes itself.
+    /// By `sluice` with these arguments, which itself makes few packets or many.
     OwnPackets(&'static [&'static str], [u32; 2]),
     /// By `sluice` with these arguments, which receives few packets or many.
     Receiver(&'static [&'static str], [u32; 2]),
@@ -221,11 +221,11 @@ impl LoopKind {
             .on(context.receiver());
         let mut running = context.testbed.start(&program)?;
         if receives {
-            // All packets are in the receiver's ring before it looks, so that it never waits and all batches
+            // All packets are in the receiver's ring before it polls, so that it never waits and all batches
             // are full.
             running.until(&BEGUN, watch)?;
             running.signal(Signal::SIGSTOP);
-            // A busy machine may lose some.
+            // A busy machine may lose some packets.
             let sent = (packets + packets / 4).to_string();
             let flags = ["--method", "live", "--count", &sent];
             let sender = context.generate(context.left(), flags);
@@ -246,7 +246,7 @@ fn examine(
     (port, to, flags): (&str, &str, &[&str]),
     is_receiver_s: bool,
 ) -> Result<Length, Failure> {
-    // Without it there are no times.
+    // The kernel measures times only while this exists.
     let _statistics = RunStatistics::on();
     let receiver = context.count(port, [""; 0]).ready(BEGUN);
     let receiver = context.testbed.start_ready(&receiver, watch)?;
@@ -261,7 +261,7 @@ fn examine(
 fn length(name: &str, programs: &[ProgInfo]) -> Result<Length, Failure> {
     let it = programs.iter().find(|it| it.name == name);
     let it = it.ok_or_else(|| Failure::of(format!("the process has no program {name}")))?;
-    // A program that others call has no runs of its own.
+    // A program called by others has no runs of its own.
     let runs = std::iter::once(it).chain(programs.iter().max_by_key(|it| it.runs));
     let run = { runs }.find(|it| it.runs > 0);
     Ok(Length {
@@ -271,7 +271,7 @@ fn length(name: &str, programs: &[ProgInfo]) -> Result<Length, Failure> {
     })
 }
 
-/// To hundredths: the rest depends on signals and timers.
+/// Rounds to hundredths, because smaller parts depend on signals and timers.
 fn per_packet(instructions: u64, packets: u32) -> f64 {
     (instructions as f64 / f64::from(packets) * 100.0).round() / 100.0
 }

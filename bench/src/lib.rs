@@ -1,4 +1,4 @@
-//! Measures what each method of receiving, sending, dropping and forwarding packets costs, and explains it.
+//! Measures the cost of each method of receiving, sending, dropping and forwarding packets, and its causes.
 //!
 //! ```text
 //!   suite, peers --> step --> rounds: each step has one turn in each round

@@ -14,11 +14,11 @@ use crate::profile::{Participants, Profiler, Recorded};
 use crate::step::{Counter, Destination, Method, Pipe, Reception, Step};
 use crate::testbed::{NOBODY, Testbed};
 
-/// Longest wait for packets: for the first, and for each later rate.
+/// The longest wait for the first packet, and for each later rate.
 const PACKETS_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time between two looks for them.
+/// Time between two checks for them.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Packets that show that traffic flows; a host sends fewer by itself when its interface is new.
+/// A number of packets that proves traffic: a host with a new interface sends fewer on its own.
 const TRAFFIC: u64 = 1000;
 /// Time until a sender has its full rate, and for its last packets to arrive.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -74,7 +74,7 @@ impl TurnContext<'_> {
         sender.over(time, watch)?;
         let recorded = profiler.stop()?;
         watch.pause(DRAIN)?;
-        // The counts of a program that has exited are no rate.
+        // The counts of a program that has exited do not give a rate.
         program.as_mut().map_or(Ok(()), Running::still_runs)?;
 
         let said = sender.said();
@@ -114,7 +114,7 @@ impl TurnContext<'_> {
         Ok(measurement(&recorded, &participants, sent, figures))
     }
 
-    /// The fastest sender, by a CPU for each queue.
+    /// Returns the fastest sender, with a CPU for each queue.
     fn sender(self, step: &Step, to: Destination) -> Result<Program, Failure> {
         let Self { testbed, time, .. } = self;
         let dmac = match (to, &testbed.middle) {
@@ -146,7 +146,7 @@ impl TurnContext<'_> {
         count.ok_or_else(none).map(Some)
     }
 
-    /// Packets that have met the XDP program at the right end's interface.
+    /// Returns the packets that have reached the XDP program at the right end's interface.
     fn seen_in_xdp(self) -> Result<u64, Failure> {
         let side = &self.testbed.right;
         let interface = side.look()?;
@@ -157,7 +157,7 @@ impl TurnContext<'_> {
         total.ok_or_else(|| Failure::of(removed()))
     }
 
-    /// Counts at the right end what the program sends.
+    /// Counts the packets that the program sends, at the right end.
     fn send(self, program: &Program) -> Result<Measurement, Failure> {
         let Self { testbed, time, watch, .. } = self;
         let counter = self.count_in_xdp()?;
@@ -212,7 +212,7 @@ impl TurnContext<'_> {
         let cpu_ns = |programs: &[Running]| programs.iter().map(Running::cpu_ns).sum::<u64>();
         let apart = || pipe.sender.as_ref().and_then(|_| cpu_distance::apart(&self.testbed.cpus));
 
-        // The intervals in which packets begin to come and in which the measurement begins are left out.
+        // The intervals of the first packets and of the measurement's begin are excluded.
         self.rates(&mut programs, receiver, pipe, 1)?;
         let looks = cpu_distance::looks(self.time);
         let apart_before = cpu_distance::wait_until(self.near, looks, self.watch, apart)?;
@@ -234,7 +234,7 @@ impl TurnContext<'_> {
         Ok(Measurement { apart_ns, ..measurement(&recorded, &participants, packets, figures) })
     }
 
-    /// Waits until the receiver has reported at least `n` rates above zero, and returns all.
+    /// Waits until the receiver has reported at least `n` rates above zero, and returns all of them.
     fn rates(
         self,
         programs: &mut [Running],
@@ -267,7 +267,7 @@ pub struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Runs the commands that a step wants before.
+    /// Runs the preparing commands of a step.
     ///
     /// # Errors
     /// One of them fails; the others are undone.
@@ -281,8 +281,8 @@ impl<'a> Prepared<'a> {
 impl Drop for Prepared<'_> {
     fn drop(&mut self) {
         for program in &self.step.tidy {
-            // A change that stays makes the preparation of the next step fail, which reports it. The testbed
-            // is removed in the end, too.
+            // A remaining change makes the preparation of the next step fail, which reports it. Also, the
+            // testbed is removed in the end.
             let _ = self.testbed.run(program);
         }
     }
@@ -303,13 +303,13 @@ fn per_packet(ns: u64, packets: u64) -> f64 {
     ns as f64 / packets.max(1) as f64
 }
 
-/// Packets in millions a second.
+/// Returns a rate in millions of packets per second.
 fn mpps(packets: u64, time: Duration) -> f64 {
     packets as f64 / time.as_nanos().max(1) as f64 * 1e3
 }
 
-/// The share of `sent` that did not arrive, from 0 to 1. If a host sends packets of its own, more may arrive:
-/// nothing is lost then.
+/// The share of `sent` that did not arrive, from 0 to 1. A host may send packets of its own; if more arrive
+/// than were sent, nothing counts as lost.
 fn lost(sent: u64, arrived: u64) -> f64 {
     sent.saturating_sub(arrived) as f64 / sent.max(1) as f64
 }

@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 /// that could not be measured is absent, not zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures<T> {
-    /// Packets in millions a second: received, sent or dropped, by suite.
+    /// Millions of packets per second: received, sent or dropped, by suite.
     pub mpps: T,
-    /// Packets that were sent at the same time, in millions a second.
+    /// Packets sent in the same time, in millions per second.
     #[serde(skip_serializing_if = "Option::is_none", default = "absent")]
     pub offered_mpps: Option<T>,
     /// The share of the packets sent that did not arrive, from 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none", default = "absent")]
     pub lost: Option<T>,
-    /// CPU time of the measured program's threads in ns a packet, spinning included. Softirqs count only if they
-    /// interrupted these threads.
+    /// CPU time of the measured program's threads in ns per packet, spinning included. Softirqs count only if
+    /// they interrupted these threads.
     #[serde(skip_serializing_if = "Option::is_none", default = "absent")]
     pub cpu_ns: Option<T>,
 }
@@ -69,7 +69,7 @@ pub struct Explanation {
     /// One sentence of advice.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
-    /// Why the causes are doubtful; none if they are not.
+    /// The reason why the causes are doubtful; `None` if they are not.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doubt: Option<String>,
 }
@@ -79,9 +79,9 @@ pub struct Explanation {
 pub struct CpuShare {
     /// Its number.
     pub cpu: u32,
-    /// The share of the time it was not idle, from 0 to 1.
+    /// The share of time that it was not idle, from 0 to 1.
     pub busy: f64,
-    /// That time in ns a packet.
+    /// That time in ns per packet.
     pub ns: f64,
 }
 
@@ -92,7 +92,7 @@ pub struct Cause {
     pub name: String,
     /// Its share of the time in which the CPUs were not idle, from 0 to 1.
     pub share: f64,
-    /// That time in ns a packet.
+    /// That time in ns per packet.
     pub ns: f64,
     /// The functions that took most of it, the largest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use sluicegate::error::{Error, Kind};
 
-/// Why there is no measurement.
+/// The reason why there is no measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The observer stopped the bench.
     #[error("stopped before anything was measured")]
     Stopped,
-    /// The step could not be run, or what it said makes no sense.
+    /// The step could not be run, or its output is invalid.
     #[error("{reason}")]
     Step {
         /// The kind of error, which decides the exit status.
@@ -21,7 +21,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Of something that failed while running.
+    /// Creates a run-time failure.
     pub fn of(reason: impl Into<String>) -> Self {
         Self::Step { kind: Kind::Runtime, reason: reason.into() }
     }
@@ -46,7 +46,7 @@ pub trait BenchObserver {
     /// Waits; returns false to stop the bench.
     fn wait(&self, time: Duration) -> bool;
 
-    /// Gets the step that begins.
+    /// Reports the step that begins.
     fn progress(&self, _progress: &Progress<'_>) {}
 
     /// Waits.

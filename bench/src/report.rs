@@ -78,7 +78,7 @@ pub struct StepReport {
     /// Work of each CPU in the round of the median rate; causes of the last round.
     #[serde(flatten)]
     pub explanation: Explanation,
-    /// Why a turn failed, the last one of several.
+    /// The reason of the last failed turn.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
     /// True if it failed for lack of a privilege or of a kernel feature.
@@ -98,7 +98,7 @@ pub struct Turn {
     pub measurement: Measurement,
 }
 
-/// The results of a step's turns: by the round's number a measurement, or why there is none.
+/// The results of a step's turns: by the round's number, a measurement or the reason why there is none.
 pub type Outcomes = Vec<(u32, Result<Measurement, Failure>)>;
 
 impl Report {
@@ -161,7 +161,7 @@ impl StepReport {
         self.setting.title(&self.step)
     }
 
-    /// Why it has no figures.
+    /// Returns the reason why it has no figures.
     pub fn why_not(&self) -> &str {
         self.failed.as_deref().unwrap_or("no turn was over")
     }
@@ -212,7 +212,7 @@ fn median_turn(turns: &[Turn]) -> Option<&Measurement> {
     order.get(order.len().saturating_sub(1) / 2).copied()
 }
 
-/// The machine that a bench ran on, as far as numbers depend on it.
+/// The machine of a bench: the properties that affect results.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// CPUs in use.

@@ -1,4 +1,4 @@
-//! Rounds: every step has a turn in each, so that the machine's slow minutes affect all alike.
+//! Rounds: every step has a turn in each, so that slow phases of the machine affect all steps alike.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -82,7 +82,7 @@ impl Bench {
                         let context = TurnContext {
                             testbed: testbed(kind, &step.setting)?,
                             time: self.time,
-                            // Once is enough, and leaves the other rounds undisturbed.
+                            // Sampling once suffices, and leaves the other rounds undisturbed.
                             causes: causes && round == self.rounds,
                             near: distance.near(),
                             watch,

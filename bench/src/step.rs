@@ -71,7 +71,7 @@ pub struct Step {
     pub prepare: Vec<Program>,
     /// Commands that run afterwards, even after a failure.
     pub tidy: Vec<Program>,
-    /// How it is measured.
+    /// The method of measurement.
     pub method: Method,
 }
 
@@ -131,7 +131,7 @@ impl Step {
     }
 }
 
-/// How a step is measured.
+/// The method of measuring a step.
 #[derive(Clone, Debug)]
 pub enum Method {
     /// Packets are sent from the left as fast as possible, and counted where they arrive.

@@ -32,7 +32,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// The interface as it is now.
+    /// Reads the interface's current state.
     ///
     /// # Errors
     /// No interface has its name, or its namespace cannot be entered.
@@ -63,11 +63,11 @@ pub struct Testbed {
     pub cpus: Cpus,
     /// Removed on drop.
     lab: Option<Lab>,
-    /// For files that steps make. Removed on drop.
+    /// The folder for files of steps. Removed on drop.
     folder: TempDir,
 }
 
-/// The properties of a testbed that is created.
+/// The properties of a new testbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TestbedConfig {
     /// Queues of each interface.

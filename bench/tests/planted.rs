@@ -1,5 +1,5 @@
-//! Slowdowns that are planted are named: a reader that sleeps, one that copies, packets that all come
-//! to one CPU. In labs of their own; needs root, and where that is not there each test says so.
+//! Reports name planted slowdowns: a reader that sleeps, one that copies, packets that all arrive at one CPU.
+//! The tests make their own labs and need root; without it each test prints that.
 
 #[path = "../../core/tests/child/limit.rs"]
 mod child;
@@ -20,17 +20,17 @@ use sluicegate_bench::profile::{Participants, Profiler};
 
 /// The environment variable with a child's role.
 const ROLE: &str = "SLUICE_TEST_ROLE";
-/// The longest that a child works whose parent has forgotten it.
+/// Maximum run time of a child whose parent does not stop it.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long is sampled.
+/// The sampling time.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Not a test but what children of the tests do.
+/// Not a test: the entry point of the tests' children.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     std::thread::spawn(|| {
-        // Its end is the sign to stop.
+        // The end of standard input is the sign to stop.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         STOP.store(true, Ordering::Relaxed);
     });
@@ -42,14 +42,14 @@ fn child() {
     }
 }
 
-/// Tells the loops to end; nothing is published with it.
+/// Makes the loops end; publishes no other data.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 fn goes_on(since: Instant) -> bool {
     !STOP.load(Ordering::Relaxed) && since.elapsed() < LIMIT
 }
 
-/// Sends to a port where nobody listens, on CPU 0, where a veth's softirq then runs, too.
+/// Sends to a port without a listener, on CPU 0, where the veth's softirq also runs.
 fn send() {
     pin_thread(0).unwrap();
     let mut queue = open("packet:left0", Use::Send);
@@ -64,7 +64,7 @@ fn send() {
     }
 }
 
-/// Receives on CPU 1, handles each batch, and says what it got and lost.
+/// Receives on CPU 1, handles each batch, and prints the packets received and lost.
 fn receive(mut handle: impl FnMut(&Queue)) {
     pin_thread(1).unwrap();
     let mut queue = open("packet:right0?method=recvmmsg&buffer=256K", Use::Receive);
@@ -83,7 +83,7 @@ fn receive(mut handle: impl FnMut(&Queue)) {
     println!("counted {got} {lost}");
 }
 
-/// An extra copy for each packet, of much more than a packet.
+/// Copies much more than a packet, for each packet.
 fn copy(queue: &Queue) {
     const BYTES: usize = 64 << 10;
     let (from, mut to) = (vec![1; BYTES], vec![0; BYTES]);
@@ -97,7 +97,7 @@ fn open(name: &str, usage: Use) -> Queue {
     Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0)
 }
 
-/// A lab, where there is root and a second CPU.
+/// Creates a lab, if there is root and a second CPU.
 fn lab() -> Option<Lab> {
     if std::thread::available_parallelism().unwrap().get() < 2 {
         println!("skipped: needs two CPUs");
@@ -131,9 +131,9 @@ fn end_reader(child: Child) -> (u64, u64) {
     (number(), number())
 }
 
-/// The profile of a second of sending, and of a reader of that role if one is named.
+/// Returns the profile of a second of sending, and of a reader with this role if given.
 fn profile(lab: &Lab, role: Option<&str>) -> Explanation {
-    // CPUs are what is looked at: one test at a time.
+    // Tests measure CPUs, so only one may run at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let sender = start(lab, "left", "send");
@@ -174,7 +174,7 @@ fn an_extra_copy_is_named() {
 #[test]
 fn packets_that_all_come_to_one_cpu_are_named() {
     let Some(lab) = lab() else { return };
-    // Packets of other programs on this machine may arrive on the other CPU meanwhile: try again.
+    // Other programs' packets may arrive on the other CPU meanwhile, so the test is repeated.
     let mut said = Vec::new();
     let named = (0..5).any(|_| {
         said.push(profile(&lab, None).advice.unwrap_or_default());

@@ -1,7 +1,8 @@
 //! Trials by programs: packets with stamps enter a device by one interface and leave it by another.
 //!
-//! `sluice generate --stamp` sends them, and `sluice count --analyze` counts those with its stamps, not what a
-//! device or a host sends by itself. Counting starts before sending, and goes on until nothing more comes.
+//! `sluice generate --stamp` sends them, and `sluice count --analyze` counts only packets with its stamps,
+//! not those that a device or a host sends on its own. Counting starts before sending, and continues until no
+//! more packets arrive.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::testbed::Testbed;
 /// Longest delay that a late sender makes up for, at full speed: a burst that a device with a buffer
 /// accepts. The sender skips packets that are later, so that its delay never causes loss in a device.
 const MAX_LAG: &str = "1ms";
-/// The most attempts at a trial in which nothing is sent.
+/// Maximum of attempts at a trial in which nothing is sent.
 const MAX_TRIES: u32 = 5;
 
 /// Trials on a device between the two sides of a testbed: packets enter at the left and leave at the right.
@@ -25,9 +26,9 @@ pub struct DeviceTrial<'a> {
     pub testbed: &'a Testbed,
     /// The device, if it is a program of this bench.
     pub device: Option<Running>,
-    /// The Ethernet address that packets are sent to: the device's own if it routes.
+    /// The destination MAC of packets: the device's own if it routes.
     pub to: Mac,
-    /// How long packets may still come after sending has ended (RFC 2544, 23: two seconds).
+    /// The time for packets to arrive after the end of sending (RFC 2544, 23: two seconds).
     pub drain: Duration,
     /// Observer that can stop the trial.
     pub watch: &'a dyn BenchObserver,
@@ -37,7 +38,7 @@ pub struct DeviceTrial<'a> {
 
 impl Trial for DeviceTrial<'_> {
     fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
-        // On a busy machine a short time may be over before the first packet: that was no trial.
+        // On a busy machine a short time may be over before the first packet, which is no valid trial.
         for _ in 0..MAX_TRIES {
             let outcome = self.once(offer)?;
             if outcome.sent > 0 {
@@ -77,7 +78,7 @@ impl DeviceTrial<'_> {
         };
         match (offer.until, offer.rate) {
             (Until::Packets(packets), _) => program.and(["--count", &packets.to_string()]),
-            // A rate and a time make a number of packets.
+            // A rate and a time give a number of packets.
             (Until::Time(time), Some(rate)) => {
                 let packets = (rate * time.as_secs_f64()).round().max(1.0);
                 program.and(["--count", &format!("{packets:.0}")])
@@ -94,7 +95,7 @@ fn longest(offer: &Offer) -> Duration {
     match offer.until {
         // The count and the rate set the time; a sender that falls behind takes longer.
         Until::Time(time) => time * 4,
-        // Every sender is faster than that.
+        // Every sender is faster than this.
         Until::Packets(packets) => Duration::from_secs(1 + packets / 10_000),
     }
 }
@@ -102,8 +103,8 @@ fn longest(offer: &Offer) -> Duration {
 /// Computes a trial's outcome from both commands' JSON.
 fn outcome(offer: &Offer, sent: &ProcessOutput, counted: &ProcessOutput) -> Option<TrialOutcome> {
     let [attempted, elapsed_s] = [sent.number("/attempted")?, sent.number("/elapsed_s")?];
-    // A sender that skipped no packet kept to the rate. That is more exact than its rate by the clock,
-    // which is read before the first packet and after the last.
+    // A sender that skipped no packet kept the rate. This is more exact than its rate by the clock, which is
+    // read before the first packet and after the last.
     let kept = sent.number("/pace/restarts") == Some(0.0);
     let counted: Value = counted.result()?;
     let streams = counted.pointer("/analysis/streams")?.as_array()?;

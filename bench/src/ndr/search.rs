@@ -10,7 +10,7 @@ use crate::observer::Failure;
 /// The fastest rate that a device sustains.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Throughput {
-    /// Packets a second.
+    /// Packets per second.
     pub pps: f64,
     /// The share that was lost in the confirming trial, from 0 to 1.
     pub lost: f64,
@@ -42,9 +42,9 @@ pub struct Tried {
     pub lost: f64,
 }
 
-/// The fewest packets of a trial: fewer do not show a loss of a thousandth.
+/// Minimum of packets of a trial: fewer do not show a loss of 0.1 %.
 const MIN_PACKETS: f64 = 1000.0;
-/// The most trials of a rate that the sender does not keep to. After a rate at which it never did, other rates
+/// Maximum of trials of a rate that the sender does not keep. After a rate that it never kept, other rates
 /// are tried once.
 const MAX_TRIES: u32 = 5;
 
@@ -100,7 +100,7 @@ struct Search<'a> {
     trial: &'a mut dyn Trial,
     bytes: u32,
     goal: &'a Goal,
-    /// The most trials of a rate.
+    /// Maximum of trials of a rate.
     tries: u32,
     tried: &'a mut Vec<Tried>,
 }
@@ -183,8 +183,9 @@ impl Search<'_> {
         PassedRate { target_pps, pps, lost, kept }
     }
 
-    /// Offers a rate, again if the sender did not keep to it and the device lost nothing: that says nothing of the
-    /// device. If the sender never keeps to it, returns the nearest trial.
+    /// Offers a rate. Repeats the trial if the sender did not keep the rate and the device lost nothing,
+    /// because that proves nothing about the device. If the sender never keeps the rate, returns the nearest
+    /// trial.
     fn ask(&mut self, rate: f64, time: Duration) -> Result<TrialOutcome, Failure> {
         let mut nearest = self.offer(rate, time)?;
         for _ in 1..self.tries {

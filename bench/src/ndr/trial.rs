@@ -1,5 +1,5 @@
-//! A trial, in which packets are offered to a device and counted behind it; latency (RFC 2544, 26.2), frame loss
-//! (26.3) and bursts (26.4) by trials.
+//! A trial, in which packets are offered to a device and counted after it; and latency (RFC 2544, 26.2),
+//! frame loss (26.3) and bursts (26.4) measured by trials.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::observer::Failure;
 pub struct Goal {
     /// The share of packets that may be lost, from 0 to 1.
     pub loss: f64,
-    /// The error of the answer, as a share of it.
+    /// The tolerated error of the result, as a share of it.
     pub resolution: f64,
     /// The length of a trial.
     #[serde(rename = "seconds", serialize_with = "seconds")]
     pub time: Duration,
-    /// The length of the last trial, which has to confirm the answer: a device with a large buffer
-    /// passes short trials at rates that it cannot keep up.
+    /// The length of the last trial, which has to confirm the result, because a device with a large buffer
+    /// passes short trials at rates that it cannot sustain.
     #[serde(rename = "confirm_seconds", serialize_with = "seconds")]
     pub confirm: Duration,
 }
@@ -32,7 +32,7 @@ fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Er
 pub struct Offer {
     /// Bytes of a frame, without its check sequence.
     pub bytes: u32,
-    /// Packets a second; none for as fast as the sender can.
+    /// Packets per second; `None` for full speed.
     pub rate: Option<f64>,
     /// When it ends.
     pub until: Until,
@@ -50,36 +50,36 @@ pub enum Until {
 /// The outcome of a trial, after the device has drained.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrialOutcome {
-    /// Packets that went to the device.
+    /// Packets sent to the device.
     pub sent: u64,
-    /// Packets that came out of it.
+    /// Packets that left the device.
     pub received: u64,
     /// The time that sending took, in seconds.
     pub seconds: f64,
-    /// How long they took, where that was measured.
+    /// Their latency, if measured.
     pub latency: Option<Latency>,
 }
 
-/// How long packets took through the device, in ns.
+/// The latency of packets through the device, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half of them took no longer.
+    /// The median.
     pub p50_ns: u64,
-    /// 99 % of them.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 99.9 % of them.
+    /// The 99.9th percentile.
     pub p99_9_ns: u64,
-    /// None took longer.
+    /// The maximum.
     pub max_ns: u64,
 }
 
 impl TrialOutcome {
-    /// Packets a second that went to the device.
+    /// Returns the packets per second sent to the device.
     pub fn offered_pps(&self) -> f64 {
         self.sent as f64 / self.seconds.max(1e-9)
     }
 
-    /// The share that did not come out of it, from 0 to 1.
+    /// Returns the share of packets that did not leave the device, from 0 to 1.
     pub fn lost(&self) -> f64 {
         self.sent.saturating_sub(self.received) as f64 / self.sent.max(1) as f64
     }
@@ -87,16 +87,16 @@ impl TrialOutcome {
 
 /// A way to run trials on a device.
 pub trait Trial {
-    /// Offers packets, waits until all that the device still holds has come out, and counts.
+    /// Offers packets, waits until the device has drained, and counts.
     ///
     /// # Errors
     /// A program failed, or the observer stopped the test.
     fn offer(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure>;
 }
 
-/// The longest burst that is tried (26.4: two seconds at least).
+/// The longest burst to try (26.4: at least two seconds).
 const MAX_TIME: Duration = Duration::from_secs(2);
-/// How often the answer has to hold.
+/// The number of trials that have to confirm a burst.
 const REPEATS: u32 = 3;
 /// The finest resolution of a burst, as a share.
 const MIN_RESOLUTION: f64 = 0.02;
@@ -146,7 +146,7 @@ pub fn back_to_back(
         if holds {
             return Ok(BackToBack { packets: passes, longest_tried: false });
         }
-        // It was luck: only shorter bursts remain.
+        // The earlier pass was luck: only shorter bursts remain.
         (passes, fails) = (0, passes);
     }
 }
@@ -170,7 +170,7 @@ pub struct LossAt {
     pub of_most: f64,
     /// The offered rate in packets a second.
     pub offered_pps: f64,
-    /// The share of that which was lost, from 0 to 1.
+    /// The share lost, from 0 to 1.
     pub lost: f64,
 }
 
@@ -232,17 +232,17 @@ pub(crate) mod mock {
     /// Behaviour of a simulated device.
     #[derive(Clone, Copy, Debug)]
     pub enum MockDevice {
-        /// Passes at most `pps` packets a second.
+        /// Passes at most `pps` packets per second.
         Limit { pps: f64 },
-        /// It does so, and holds as many as its buffer takes.
+        /// Passes at most `pps` packets per second, and buffers `buffer` packets.
         Buffer { pps: f64, buffer: f64 },
-        /// Its limit is another in each trial, up to this share more or less.
+        /// Passes a number of packets per second that differs in each trial by up to this share.
         Drift { pps: f64, drift: f64 },
         /// It loses this share.
         Loss { share: f64 },
     }
 
-    /// A device, and a sender with a limit of its own, in packets a second.
+    /// A device, and a sender with its own limit, in packets per second.
     #[derive(Debug)]
     pub struct MockLab {
         device: MockDevice,
@@ -257,7 +257,7 @@ pub(crate) mod mock {
             Self { device, sender_pps, trials: 0, late: 0 }
         }
 
-        /// With a sender that is often late, and leaves out what it missed.
+        /// Sets a sender that is often late, and skips the packets that it missed.
         pub fn late(self, late: u32) -> Self {
             Self { late, ..self }
         }
@@ -277,7 +277,7 @@ pub(crate) mod mock {
                 MockDevice::Limit { pps } => pps * seconds,
                 MockDevice::Buffer { pps, buffer } => pps * seconds + buffer,
                 MockDevice::Drift { pps, drift } => {
-                    // Around the circle in steps that never come to the same place again.
+                    // Steps around the circle that never reach the same point again.
                     let swing = (f64::from(self.trials) * 2.4).sin();
                     pps * (1.0 + drift * swing) * seconds
                 }
@@ -304,7 +304,7 @@ mod tests {
         for buffer in [0.0, 1.0, 500.0, 70e3] {
             let mut lab = MockLab::new(MockDevice::Buffer { pps: 0.5e6, buffer }, 1e6);
             let found = back_to_back(&mut lab, 60, 1e6, &goal(MAX_TIME)).unwrap();
-            // Half of what comes leaves meanwhile, so the burst is twice the buffer.
+            // Half of the arriving packets leave meanwhile, so the burst is twice the buffer.
             let expected = 2.0 * buffer;
             let off = (found.packets as f64 - expected).abs();
             assert!(off <= expected * 0.03 + 3.0, "{buffer}: {found:?}");

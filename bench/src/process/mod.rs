@@ -38,7 +38,7 @@ pub enum LabHost {
 /// A program: its arguments, where it runs, when it is ready, and how it reports a packet count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Its name as people type it: "sluice", "tcpdump".
+    /// Its name as typed: "sluice", "tcpdump".
     pub name: String,
     /// Arguments after the name.
     pub arguments: Vec<String>,

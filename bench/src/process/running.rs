@@ -27,7 +27,7 @@ use crate::observer::{BenchObserver, Failure, Patient};
 
 /// Time for a program to end on SIGINT.
 const GRACE: Duration = Duration::from_secs(10);
-/// Time between two looks at a program.
+/// Time between two checks of a program.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// The sign that a program is ready.
@@ -111,7 +111,7 @@ impl Running {
         cpu_ns(self.pid())
     }
 
-    /// Waits until it has ended by itself, which should take `time` and a little.
+    /// Waits until it has ended on its own, which should take little more than `time`.
     ///
     /// # Errors
     /// The process takes much longer or fails, or the observer stops the bench.
@@ -136,12 +136,12 @@ impl Running {
             _ => Kind::Runtime,
         };
         let complaint = self.complaint();
-        // Sluice's errors start with its name; the reason has it already.
+        // Sluice's errors start with its name, which the reason already contains.
         let complaint = complaint.trim_start_matches("sluice: ");
         Failure::Step { kind, reason: format!("{} ended: {complaint}", self.name) }
     }
 
-    /// Waits for its end; the observer is not asked.
+    /// Waits for its end; the observer cannot stop this.
     pub(super) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, Failure> {
         self.poll(limit, &Patient, "does not end", Self::status)
     }
@@ -190,7 +190,7 @@ impl Running {
 
     /// Returns its exit status if it has ended, and then kills what it left in its process group.
     fn status(&mut self) -> Result<Option<ExitStatus>, Failure> {
-        // This look does not release the process number, so that the group is still its own.
+        // This call does not release the process number, so the group still belongs to the process.
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         let seen = waitid(Id::Pid(self.process()), look);
         if matches!(seen, Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))) {
@@ -211,7 +211,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if matches!(self.status(), Ok(None)) {
             self.signal(Signal::SIGKILL);
-            // If the kernel does not let go of it, nothing more can be done.
+            // If the kernel does not end it, nothing more can be done.
             let _ = self.wait(TIMEOUT);
         }
     }
@@ -240,7 +240,7 @@ fn complaint(text: &str) -> Option<&str> {
     error.or_else(|| lines.next_back())
 }
 
-/// Reads all of a file, wherever its writer is.
+/// Reads a whole file, independent of its writer's position.
 fn text(file: &File) -> String {
     let mut bytes = vec![0; file.metadata().map_or(0, |it| it.len() as usize)];
     let read = file.read_at(&mut bytes, 0).unwrap_or(0);
@@ -284,7 +284,7 @@ pub(super) fn spawn(
     Ok(Started { child, _thread: leave })
 }
 
-/// Starts a command by this thread, reports it, and stays until the command is dropped.
+/// Starts a command from this thread, reports it, and stays until the command is dropped.
 fn hold(
     command: &mut Command,
     cpu: Option<usize>,

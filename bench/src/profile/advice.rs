@@ -1,5 +1,5 @@
-//! Advice, by rules over the findings. A rule looks for one limit and weighs it by the share of the time that
-//! its remedy might gain; the heaviest is reported.
+//! Advice, by rules over the findings. A rule checks for one limit and weighs it by the share of time that
+//! its remedy might save. The heaviest rule is reported.
 
 use super::causes::{BUFFERS, CAUSES, COPYING, LOCKS, OTHERS, PIPES, WAKEUPS};
 use super::findings::{Cpu, Findings};
@@ -27,13 +27,13 @@ fn others_time(findings: &Findings) -> Option<String> {
     })
 }
 
-/// Reports a share of foreign packets, as the excess of handled packets over measured ones: the
-/// kernel's counters do not tell them apart.
+/// Reports a share of foreign packets: the excess of handled packets over measured ones, because the kernel's
+/// counters do not distinguish them.
 fn others_packets(findings: &Findings) -> Option<String> {
     let came = findings.total(Cpu::came);
     let others = came.saturating_sub(findings.packets);
     let share = others as f64 / came.max(1) as f64;
-    // Any host receives a few.
+    // Every host receives a few.
     (share > 0.1 && others > 1000).then(|| {
         let share = percent(share);
         format!("{share} of the received packets were not the bench's: measure again without them")
@@ -100,10 +100,10 @@ fn sleeps(findings: &Findings) -> Option<Weighed> {
     (findings.lost >= 0.01).then_some((0.8 + findings.lost / 5.0, text))
 }
 
-/// All packets come to one full CPU while another has time for half of them.
+/// All packets arrive at one full CPU while another has time for half of them.
 fn one_cpu(findings: &Findings) -> Option<Weighed> {
     let one = findings.only_receiver()?;
-    // The share of the time that other programs left to it.
+    // The share of the time that other programs leave to it.
     let share = one.receive / (1.0 - one.others).max(0.05);
     let is_full = one.busy > 0.9 || one.dropped > one.came() / 100;
     // If the CPU mostly makes and sends packets, more receiving CPUs help little.

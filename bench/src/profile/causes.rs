@@ -1,4 +1,4 @@
-//! From function names to causes: what a call chain means. The table is causes.json.
+//! Maps call chains of function names to causes. The table is causes.json.
 //!
 //! The lookup goes from the sampled function to its callers; the first name that a row lists decides.
 //! `functions` match the sampled function only, `callers` anywhere in the chain. So `memcpy` is copying for

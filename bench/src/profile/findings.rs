@@ -1,4 +1,4 @@
-//! Names the functions of samples, and adds up time by cause and by CPU.
+//! Resolves the functions of samples, and sums time by cause and by CPU.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -42,8 +42,8 @@ pub enum Part {
     Sampling,
 }
 
-/// Names all stacks of a recording. `busy_ns` is the time that each CPU was not idle, which turns cycles
-/// into time.
+/// Resolves all stacks of a recording. `busy_ns` is the time that each CPU was not idle; it converts cycles
+/// to time.
 pub fn named(
     recording: &Recording,
     participants: &Participants,
@@ -66,7 +66,7 @@ pub fn named(
         let part = part(stack.process, &chain, participants);
         if !stack.kernel {
             chain.push(match part {
-                // Function names of other programs are no help, and some of their files are large.
+                // Function names of other programs do not help, and some of their files are large.
                 Part::Other => "its code".into(),
                 _ => in_program(process, stack.chain[0], &mut files),
             });
@@ -169,7 +169,7 @@ pub struct Cpu {
     pub sender: f64,
     /// The share of programs without a part in the measurement, and of the sampling.
     pub others: f64,
-    /// The share of polling that found nothing.
+    /// The share of empty polling.
     pub spinning: f64,
     /// Packets its softirqs handled.
     pub processed: u64,
@@ -230,8 +230,8 @@ impl Findings {
         self.cpus.iter().map(counter).sum()
     }
 
-    /// The CPU that at least nine tenths of the packets come to. By the kernel's counters or, if XDP handles
-    /// packets before they are counted, by time.
+    /// Returns the CPU that receives at least nine tenths of the packets: by the kernel's counters or, if XDP
+    /// handles packets before they are counted, by time.
     pub fn only_receiver(&self) -> Option<&Cpu> {
         let are_counted = self.are_counted();
         let part = |cpu: &Cpu| if are_counted { cpu.came() as f64 } else { cpu.receive };
@@ -239,8 +239,8 @@ impl Findings {
         self.cpus.iter().find(|cpu| part(cpu) > 0.9 * all)
     }
 
-    /// The share of the packets that CPUs handled and a program lost because it did not keep up; 0 if the
-    /// kernel's counters do not include the packets.
+    /// Returns the share of the packets that CPUs handled and a slow program lost; 0 if the kernel's counters
+    /// do not include the packets.
     pub fn lost_behind(&self) -> f64 {
         let handled = self.total(|cpu| cpu.processed) as f64 / self.packets.max(1) as f64;
         let arrived = 1.0 - self.lost;
@@ -282,18 +282,18 @@ fn largest_first<T>(values: HashMap<T, f64>) -> Vec<(T, f64)> {
 }
 
 impl Cpu {
-    /// The share of its time that it worked for what is measured.
+    /// Returns the share of its time spent on measured work.
     pub fn own(&self) -> f64 {
         self.busy - self.sender - self.others - self.spinning
     }
 
-    /// The share of its time that it has for more packets: softirqs run before other programs, and before
-    /// threads that spin.
+    /// Returns the share of its time that is free for more packets. Softirqs run before other programs and
+    /// before spinning threads.
     pub fn spare(&self) -> f64 {
         1.0 - self.own() - self.sender
     }
 
-    /// Packets that came to it, handled or dropped.
+    /// Returns the packets that arrived at it, handled or dropped.
     pub fn came(&self) -> u64 {
         self.processed + self.dropped
     }
@@ -317,7 +317,7 @@ fn cause(stack: &NamedStack) -> (&'static str, Function) {
         true => causes::of_kernel(stack.chain.iter().map(String::as_str)),
         false => causes::of_user(&name),
     };
-    // Many share these functions: the first caller of another cause tells the use.
+    // Many callers share these functions, so the first caller with another cause decides.
     let is_shared = stack.kernel && [COPYING, LOCKS, CHECKSUMS, TIMEKEEPING].contains(&cause);
     let other = |name: &&String| is_shared && causes::of_kernel([name.as_str()]) != cause;
     let caller = stack.chain.iter().skip(1).find(other);
@@ -349,7 +349,7 @@ pub mod tests {
         NamedStack { kernel: false, ..kernel(cpu, function, ms) }
     }
 
-    /// A thread that left its CPU there, so often.
+    /// Creates a sample of a thread that left its CPU there this many times.
     pub fn switch(chain: &str, times: f64) -> NamedStack {
         NamedStack { event: EventKind::Switch, weight: times, ..kernel(0, chain, 0.0) }
     }

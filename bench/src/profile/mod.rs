@@ -1,13 +1,13 @@
-//! Why a step is as fast as it is: the causes that CPU time goes to while it runs.
+//! The causes of a step's rate: where CPU time goes while it runs.
 //!
 //! ```text
 //!   perf events --> sampler --> symbols --> findings --> advice
-//!   a ring a CPU    addresses   functions   by cause     one sentence
+//!   a ring per CPU  addresses   functions   by cause     one sentence
 //!                                              ^
-//!                                           causes: what a chain of functions means
+//!                                           causes: from a call chain
 //! ```
 //!
-//! Linux 5.1, `CAP_PERFMON` (root before 5.8); a bench goes on without them, and without causes.
+//! Linux 5.1, `CAP_PERFMON` (root before 5.8); without them a bench runs without causes.
 
 mod advice;
 mod causes;

@@ -68,7 +68,7 @@ impl Event {
 
 /// Makes a request whose argument is zero or a descriptor.
 fn control(fd: &OwnedFd, request: u64, argument: u64) -> io::Result<()> {
-    // SAFETY: the requests that are made by this function take a number and touch no memory of ours.
+    // SAFETY: the requests made by this function take a number and access no memory of this process.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, argument) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -77,18 +77,18 @@ fn control(fd: &OwnedFd, request: u64, argument: u64) -> io::Result<()> {
 
 fn id_of(fd: &OwnedFd) -> io::Result<u64> {
     let mut id = 0u64;
-    // SAFETY: the request writes 8 bytes, to a u64 of ours that outlives the call.
+    // SAFETY: the request writes 8 bytes, to a local u64 that outlives the call.
     match unsafe { libc::ioctl(fd.as_raw_fd(), ioctl::ID as libc::Ioctl, &raw mut id) } {
         0 => Ok(id),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The ring that an event's records stand in: one page about it, then the data.
+/// The ring of an event's records: a control page, then the data.
 ///
-/// The kernel writes records and moves `data_head` on; the reader reads them and moves
-/// `data_tail` on. Between the two the bytes are the reader's, for the mapping is writable, and
-/// then the kernel overwrites nothing that has not been read but counts it as lost.
+/// The kernel writes records and advances `data_head`; the reader reads them and advances `data_tail`. The
+/// bytes between the two belong to the reader: because the mapping is writable, the kernel does not overwrite
+/// unread records but counts new ones as lost.
 #[derive(Debug)]
 pub struct PerfRing {
     map: Mmap,
@@ -111,24 +111,24 @@ impl PerfRing {
         if whole { Ok(ring) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
-    /// Takes all whole records that stand in it, one behind the other.
+    /// Takes all whole records in it, in order.
     pub fn take(&mut self, records: &mut Vec<u8>) {
         // Pairs with the kernel's write barrier before it stores data_head
         // (perf_output_put_handle in kernel/events/ring_buffer.c): the records up to it are complete.
         let head = self.word(page::DATA_HEAD).load(Ordering::Acquire);
-        // This reader alone writes it.
+        // Only this reader writes it.
         let tail = self.word(page::DATA_TAIL).load(Ordering::Relaxed);
         let length = head.wrapping_sub(tail).min(self.data_bytes);
         let start = tail & (self.data_bytes - 1);
         let first = length.min(self.data_bytes - start);
         self.copy(start, first, records);
         self.copy(0, length - first, records);
-        // Pairs with the kernel's load of data_tail, on which its writes depend: what is copied
-        // above it may overwrite.
+        // Pairs with the kernel's load of data_tail, on which its writes depend: it may overwrite the bytes
+        // copied above.
         self.word(page::DATA_TAIL).store(head, Ordering::Release);
     }
 
-    /// Appends `length` bytes of the data, from `start` on; they do not go round.
+    /// Appends `length` bytes of the data, from `start` on; the range must not wrap.
     fn copy(&self, start: u64, length: u64, to: &mut Vec<u8>) {
         let from = self.map.at(self.data).as_ptr();
         // SAFETY: start + length is at most data_bytes, and the data lie within the mapping
@@ -146,14 +146,14 @@ impl PerfRing {
     }
 }
 
-/// `struct perf_event_attr` as Linux 4.8 has it (`PERF_ATTR_SIZE_VER5`); what came later is zero.
+/// `struct perf_event_attr` of Linux 4.8 (`PERF_ATTR_SIZE_VER5`); later fields are zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attr {
     pub kind: u32,
     pub size: u32,
     pub config: u64,
-    /// Events between two samples, or with [`flag::FREQUENCY`] samples a second.
+    /// Events between two samples, or with [`flag::FREQUENCY`] samples per second.
     pub sample_period: u64,
     pub sample_type: u64,
     pub read_format: u64,
@@ -178,13 +178,13 @@ pub const CLOSE_ON_EXEC: u64 = 1 << 3;
 pub mod flag {
     pub const DISABLED: u64 = 1 << 0;
     pub const FREQUENCY: u64 = 1 << 10;
-    /// Without the calls in user space: programs are rarely built to tell them.
+    /// Without the call chain in user space, because few programs are built to provide it.
     pub const NO_USER_CHAIN: u64 = 1 << 22;
     /// A record for each BPF program and the like that gets a symbol (Linux 5.1).
     pub const KERNEL_SYMBOLS: u64 = 1 << 29;
 }
 
-/// Bits of [`Attr::sample_type`]: a sample's fields, which stand in this order.
+/// Bits of [`Attr::sample_type`]: a sample's fields, in this order.
 pub mod sample {
     pub const IDENTIFIER: u64 = 1 << 16;
     pub const ADDRESS: u64 = 1 << 0;
@@ -203,16 +203,16 @@ pub mod record {
     pub const KERNEL_SYMBOL: u32 = 17;
 }
 
-/// Bits of a record's `misc`: where the CPU was.
+/// Bits of a record's `misc`: the mode of the CPU.
 pub const MISC_CPU_MODE: u16 = 7;
 pub const MISC_KERNEL: u16 = 1;
 
-/// Addresses from here on in a call chain are marks of what follows (`PERF_CONTEXT_MAX`).
+/// Addresses from here on are marks in a call chain (`PERF_CONTEXT_MAX`).
 pub const CHAIN_MARKS: u64 = 4095u64.wrapping_neg();
 /// Mark before kernel addresses (`PERF_CONTEXT_KERNEL`).
 pub const CHAIN_KERNEL: u64 = 128u64.wrapping_neg();
 
-/// `struct perf_event_mmap_page`: where its fields stand that a reader of the ring needs.
+/// Offsets in `struct perf_event_mmap_page` that a reader of the ring needs.
 pub mod page {
     pub const DATA_HEAD: usize = 1024;
     pub const DATA_TAIL: usize = 1032;

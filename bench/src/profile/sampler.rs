@@ -21,17 +21,17 @@ use sluicegate::units;
 use super::perf_event::{self as event, Attr, Event, PerfRing, flag};
 use super::symbols::{self, KernelSymbols, Mapping};
 
-/// Samples a second and CPU. A round number might keep step with periodic work.
+/// Samples per second and CPU. A round number might synchronize with periodic work.
 const PER_SECOND: u32 = 997;
-/// The most sampled context switches a second and CPU. Of fewer, every one is sampled, so that a thread that
-/// seldom sleeps shows beside threads that switch often.
+/// Maximum of sampled context switches per second and CPU. If there are fewer, every one is sampled, so that
+/// a thread that rarely sleeps is visible beside threads that switch often.
 const MAX_SWITCHES_PER_SECOND: u32 = 5000;
 /// Pages of each CPU's ring: room for a thousand samples of deep calls.
 const RING_PAGES: usize = 128;
-/// Time between two looks at the rings: short, so that a process is looked up before it exits.
+/// Time between two reads of the rings: short, so that a process is looked up before it exits.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Which event a sample is of.
+/// The event of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
     /// A CPU ran this.

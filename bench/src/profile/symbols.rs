@@ -1,5 +1,5 @@
-//! From addresses to names of functions: of the kernel, its modules and BPF programs by /proc/kallsyms
-//! (proc(5)); of programs and libraries by their mappings and the symbols of ELF files.
+//! Maps addresses to function names: for the kernel, its modules and BPF programs by /proc/kallsyms
+//! (proc(5)); for programs and libraries by their mappings and the symbols of ELF files.
 
 use std::collections::HashMap;
 use std::fs;
@@ -77,7 +77,7 @@ impl KernelSymbols {
             let mut words = line.split_ascii_whitespace();
             let address = u64::from_str_radix(words.next()?, 16).ok()?;
             let (kind, name) = (words.next()?, words.next()?);
-            // Padding before a function, for live patching, is no function.
+            // Padding before a function, for live patching, is not a function.
             let is_function = matches!(kind, "t" | "T" | "w" | "W") && !name.starts_with("__pfx_");
             is_function.then(|| (address, 0, name.to_owned()))
         };

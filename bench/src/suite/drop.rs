@@ -1,4 +1,4 @@
-//! Dropping: where on its way an unwanted packet is dropped, and the cost of that.
+//! Dropping: the cost of dropping an unwanted packet at each point of its path.
 
 use super::StepContext;
 use crate::process::{Count, LabHost, Program, Ready, StdinText, quoted};
@@ -11,7 +11,7 @@ const FIRST: u32 = 20_000;
 /// The destination port of packets.
 const LAST: u32 = 9;
 
-/// The steps, from the last place to the first.
+/// Returns the steps, from the last point of the path to the first.
 pub fn steps(context: &StepContext<'_>) -> Vec<Step> {
     let mut steps = vec![listener(context), no_listener(context), iptables(context)];
     steps.extend(nftables(context));
@@ -139,8 +139,8 @@ fn tc_bpf(context: &StepContext<'_>) -> Step {
     tc(context, "tc BPF, ingress", batch)
 }
 
-/// Classic BPF as tc-bpf(8) takes it: UDP in IPv4 without options to one of these ports is dropped,
-/// the rest goes on. Jumps are 255 instructions at most.
+/// Returns classic BPF in the form of tc-bpf(8): it drops UDP in IPv4 without options to one of these ports,
+/// and passes other packets. Jumps have at most 255 instructions.
 fn classic_bpf(ports: &[u32]) -> String {
     let (drop, go_on) = ("6 0 0 2", "6 0 0 4294967295"); // TC_ACT_SHOT, TC_ACT_UNSPEC
     let n = ports.len();

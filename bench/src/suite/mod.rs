@@ -1,4 +1,4 @@
-//! Suites: one kind of work each, done in one way after another, from the simplest to the fastest.
+//! Suites: each measures one kind of work by several methods, from the simplest to the fastest.
 
 mod drop;
 pub mod forward;
@@ -71,7 +71,7 @@ impl fmt::Display for SuiteKind {
     }
 }
 
-/// The parameters of all steps of a bench, combined each with each.
+/// The parameters of all steps of a bench, in all combinations.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     /// Bytes of a frame, without its check sequence.

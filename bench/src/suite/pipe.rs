@@ -1,4 +1,4 @@
-//! Between two programs: a system call a packet, then shared memory.
+//! Between two programs: from a system call per packet to shared memory.
 //!
 //! The sender runs on the first CPU, the receiver on the next.
 

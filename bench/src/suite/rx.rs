@@ -1,4 +1,4 @@
-//! Receiving: from a system call a packet to counting in XDP.
+//! Receiving: from a system call per packet to counting in XDP.
 
 use super::{StepContext, remove};
 use crate::process::{COUNTING, Count, LabHost, Program};

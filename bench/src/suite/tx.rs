@@ -1,4 +1,4 @@
-//! Sending: from a system call a packet to frames made in the kernel.
+//! Sending: from a system call per packet to frames made in the kernel.
 
 use sluicegate::xdp::live;
 
