@@ -29,7 +29,8 @@ pub struct Moved {
 /// The kinds of compared quantities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// A step's rate divided by the reference's, if both reports have it. It does not depend on the machine's load.
+    /// A step's rate divided by that of the reference, if both reports have it. It does not depend on the
+    /// machine's load.
     Ratio,
     /// A step's rate in Mpps, for the reference itself and for steps without a ratio.
     Rate,

@@ -57,7 +57,7 @@ pub struct Testbed {
     pub left: Side,
     /// The side that receives.
     pub right: Side,
-    /// The interfaces of the host between them, to the left and to the right; none if they are connected directly.
+    /// The left and right interfaces of the host between them; `None` if they are connected directly.
     pub middle: Option<[Side; 2]>,
     /// The CPUs of both sides.
     pub cpus: Cpus,

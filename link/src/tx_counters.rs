@@ -74,7 +74,7 @@ impl TxCounters {
         self.removed.is_some()
     }
 
-    /// Reads the counters. For a removed interface it returns its drops, and the maximum as the number sent.
+    /// Reads the counters. For a removed interface it returns its drops, and `u64::MAX` as the number sent.
     /// `None` if the kernel does not report them.
     pub fn read(&mut self) -> Option<TxCounts> {
         if self.removed.is_some() {

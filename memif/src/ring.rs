@@ -80,7 +80,7 @@ impl Region {
 }
 
 impl Regions {
-    /// Creates a client's single region of new memory. Returns also the file that shares it.
+    /// Creates a client's single region of new memory. Also returns the file that shares it.
     pub(super) fn own(bytes: usize) -> Result<(OwnedFd, Self)> {
         let (file, map) = Mmap::memfd(c"sluice-memif", bytes, false)?;
         let bytes = map.bytes() as u64;

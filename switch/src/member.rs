@@ -156,7 +156,7 @@ fn advice(port: &PortName, netns: Option<&str>) -> Option<String> {
     })
 }
 
-/// A copying port receives again what a `host:` port gives to the host.
+/// A copying port also receives the packets that a `host:` port passes to the host.
 const HOST_HAS_IT: &str = "the host would get its packets twice and more; use xdp: beside host:";
 
 /// The interface of a port: the name of its namespace, and its index.

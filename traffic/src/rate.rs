@@ -46,7 +46,7 @@ impl Pace {
     }
 }
 
-/// A pace that one thread sets and all workers of a run read. The length of bursts is constant.
+/// A pace set by one thread and followed by all workers of a run. The length of bursts is constant.
 #[derive(Clone, Debug)]
 pub struct Dial {
     /// The period: ns and fraction.

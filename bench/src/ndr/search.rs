@@ -1,4 +1,5 @@
-//! Throughput (RFC 2544, 26.1): the fastest rate at which a device loses no more than a given share of the packets.
+//! Throughput (RFC 2544, 26.1): the fastest rate at which a device loses at most a given share of the
+//! packets.
 
 use std::time::Duration;
 

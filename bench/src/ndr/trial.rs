@@ -110,8 +110,8 @@ pub struct BackToBack {
     pub longest_tried: bool,
 }
 
-/// Searches for the longest burst without more loss than `goal` allows. `most_pps` is the sender's highest rate.
-/// No burst takes longer than the confirming trial.
+/// Searches for the longest burst without more loss than `goal` permits. `most_pps` is the sender's highest
+/// rate. No burst takes longer than the confirming trial.
 ///
 /// # Errors
 /// A trial could not be done.

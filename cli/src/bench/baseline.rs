@@ -1,5 +1,5 @@
-//! Hidden commands that steps are compared with: a UDP listener, a relay of two ports by one thread and poll(2), and
-//! the two ends of a pipe or a Unix socket, with a system call for each packet.
+//! Hidden commands, as references for steps: a UDP listener, a relay of two ports by one thread and poll(2),
+//! and the two ends of a pipe or a Unix socket, with a system call for each packet.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write, stdout};

@@ -289,7 +289,7 @@ impl Helper {
     pub const REDIRECT: Self = Self(23);
     /// `redirect_map(map, key, flags)`: returns the lower bits of `flags` if there is no such entry.
     pub const REDIRECT_MAP: Self = Self(51);
-    /// `xdp_adjust_meta(ctx, delta)`: makes room for metadata in front of the packet; pointers into the packet
+    /// `xdp_adjust_meta(ctx, delta)`: makes room for metadata before the packet; pointers into the packet
     /// must be loaded again. Linux 4.15, not with every driver.
     pub const XDP_ADJUST_META: Self = Self(54);
     /// `xdp_adjust_tail(ctx, delta)`; pointers into the packet must be loaded again.
@@ -324,7 +324,7 @@ pub mod xdp_md {
     pub const DATA: i16 = 0;
     /// Points after the last byte of its first buffer.
     pub const DATA_END: i16 = 4;
-    /// Points to the metadata in front of the packet.
+    /// Points to the metadata before the packet.
     pub const DATA_META: i16 = 8;
     /// The queue that received it.
     pub const RX_QUEUE_INDEX: i16 = 16;

@@ -106,9 +106,9 @@ impl Merger {
         self.sources[source].open = false;
     }
 
-    /// Moves releasable records into `out`, in order. Returns true if `out` is full: the caller must write
-    /// and empty it, then call again. Without `now` the window does not apply: records wait for silent
-    /// sources.
+    /// Moves releasable records into `out`, in order. Returns true if there may be more: the caller must
+    /// write and empty `out`, then call again. Without `now` the window does not apply: records wait for
+    /// silent sources.
     ///
     /// # Panics
     /// `out` and a pushed chunk have different formats.

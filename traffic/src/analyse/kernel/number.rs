@@ -107,8 +107,8 @@ impl Piece<'_> {
         self.asm.place(checked);
     }
 
-    /// Tracks a number that is -R1 behind the highest. Continues at `restart` if the sender has
-    /// restarted, else at `counted`.
+    /// Tracks a number that is -R1 below the highest. Continues at `restart` if the sender has restarted,
+    /// else at `counted`.
     fn behind(&mut self, restart: Label, counted: Label) {
         let [late, again] = self.asm.labels();
         self.asm.load(Size::DW, R0, TRACK + track::LAST_NS);
