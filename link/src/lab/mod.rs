@@ -226,7 +226,8 @@ impl Lab {
     /// Runs a command on a host and waits for its end. It has this process's standard streams.
     ///
     /// # Errors
-    /// No such host, no command, a missing privilege, or a command that cannot be started.
+    /// The lab has no such host, `command` is empty, the process lacks a privilege, or the kernel cannot start
+    /// the command.
     pub fn exec(&self, host: &str, command: &[impl AsRef<OsStr>]) -> Result<ExitStatus> {
         let (program, arguments) = command
             .split_first()

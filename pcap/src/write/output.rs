@@ -64,7 +64,7 @@ impl Output {
     /// Opens an output. The file is created now, unless its name depends on the first packet.
     ///
     /// # Errors
-    /// An invalid configuration; a file that cannot be created there.
+    /// The configuration is invalid, or the kernel cannot create the file.
     pub fn create(config: OutputConfig) -> Result<Self> {
         let mut output = Self::prepare(config)?;
         output.begin()?;
@@ -75,7 +75,7 @@ impl Output {
     /// between the two calls.
     ///
     /// # Errors
-    /// An invalid configuration; a directory that cannot be opened to be synced.
+    /// The configuration is invalid, or the kernel cannot open the directory that `sync` needs.
     pub fn prepare(config: OutputConfig) -> Result<Self> {
         config.check()?;
         let progress = Arc::new(OutputCounts::default());
