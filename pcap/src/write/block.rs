@@ -58,10 +58,11 @@ fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Converts a time to pcap's form: seconds, and nanoseconds or microseconds.
+/// Converts a time to pcap's form: seconds, and nanoseconds or microseconds. The 32-bit seconds end in 2106; the
+/// last one stands for all later times.
 #[inline]
 pub(super) fn pcap_time(timestamp_ns: u64, unit_ns: u64) -> (u32, u32) {
-    let seconds = timestamp_ns / NS_PER_SECOND;
+    let seconds = (timestamp_ns / NS_PER_SECOND).min(u64::from(u32::MAX));
     let rest = timestamp_ns % NS_PER_SECOND / unit_ns;
     (seconds as u32, rest as u32)
 }
@@ -293,5 +294,6 @@ mod tests {
     fn times_survive_in_every_layout() {
         assert_eq!(pcap_time(1_700_000_000_123_456_789, 1), (1_700_000_000, 123_456_789));
         assert_eq!(pcap_time(1_700_000_000_123_456_789, 1000), (1_700_000_000, 123_456));
+        assert_eq!(pcap_time(u64::MAX, 1).0, u32::MAX, "a time after 2106");
     }
 }

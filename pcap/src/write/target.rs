@@ -40,7 +40,7 @@ impl Failure {
         Self { operation, path: path.to_owned(), source: Arc::new(source), remedy }
     }
 
-    fn with(mut self, remedy: &'static str) -> Self {
+    pub(super) fn with(mut self, remedy: &'static str) -> Self {
         self.remedy = remedy;
         self
     }
