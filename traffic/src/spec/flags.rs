@@ -128,7 +128,7 @@ impl Flags {
         let texts = self.fields().map(|(_, text, ..)| text);
         // Only a constant is a single number or address.
         texts.chain(self.vlan.iter().map(String::as_str)).any(|text| {
-            [Form::Mac, Form::Ipv4, Form::Ipv6, Form::Number { bits: 16, names: &[] }]
+            [Form::Mac, Form::Ipv4, Form::Ipv6, Form::Number { bits: 16, names: "" }]
                 .iter()
                 .any(|form| Value::parse(text, *form).is_ok_and(|value| value.fixed().is_none()))
         })

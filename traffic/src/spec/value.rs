@@ -276,8 +276,8 @@ fn same_unit(first: u128, last: u128, what: &str, form: Form) -> Result<(), Stri
 /// The notation of a field's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Decimal or `0x…`, or one of these names.
-    Number { bits: u8, names: &'static [(&'static str, u64)] },
+    /// Decimal or `0x…`, or one of these names, written `udp=17 tcp=6`.
+    Number { bits: u8, names: &'static str },
     /// A number as in [`Form::Number`], or several names joined by `+`, or their letters: `syn+ack`, `SA`.
     /// The names and letters are in the order of the bits, from the lowest.
     Flags { bits: u8, names: &'static [&'static str], letters: &'static [&'static str] },
@@ -308,7 +308,7 @@ impl Form {
     /// Returns the form without names.
     pub(crate) fn nameless(self) -> Self {
         match self {
-            Self::Number { bits, .. } => Self::Number { bits, names: &[] },
+            Self::Number { bits, .. } => Self::Number { bits, names: "" },
             other => other,
         }
     }
@@ -331,9 +331,9 @@ impl Form {
     /// Describes a valid number for messages.
     pub(crate) fn right(self) -> String {
         match self {
-            Self::Number { names: [], .. } => self.range(),
+            Self::Number { names: "", .. } => self.range(),
             Self::Number { names, .. } => {
-                let names: Vec<_> = names.iter().map(|(name, _)| *name).collect();
+                let names: Vec<_> = named(names).map(|(name, _)| name).collect();
                 format!("{}, or {}", self.range(), names.join(", "))
             }
             Self::Flags { names, letters, .. } => {
@@ -367,8 +367,8 @@ impl Form {
             }
             Self::Ipv6 => text.parse::<Ipv6Addr>().map(|a| a.to_bits()).map_err(|_| wrong()),
             Self::Number { names, .. } => {
-                if let Some((_, number)) = names.iter().find(|(name, _)| *name == text) {
-                    return Ok(u128::from(*number));
+                if let Some((_, number)) = named(names).find(|(name, _)| *name == text) {
+                    return Ok(number);
                 }
                 self.in_range(number(text).ok_or_else(wrong)?)
             }
@@ -398,8 +398,8 @@ impl Form {
             Self::Ipv4 => Ipv4Addr::from_bits(number as u32).to_string(),
             Self::Ipv6 => Ipv6Addr::from_bits(number).to_string(),
             Self::Number { names, .. } => {
-                let name = names.iter().find(|(_, named)| u128::from(*named) == number);
-                name.map_or_else(|| number.to_string(), |(name, _)| (*name).to_owned())
+                let name = named(names).find(|(_, named)| *named == number);
+                name.map_or_else(|| number.to_string(), |(name, _)| name.to_owned())
             }
             Self::Flags { names, .. } => {
                 let set = (0..names.len()).filter(|bit| number >> bit & 1 == 1);
@@ -410,6 +410,14 @@ impl Form {
             }
         }
     }
+}
+
+/// Returns the names in a text like `udp=17 tcp=6`, with their numbers.
+pub(crate) fn named(names: &str) -> impl Iterator<Item = (&str, u128)> {
+    names.split(' ').filter_map(|one| {
+        let (name, text) = one.split_once('=')?;
+        Some((name, number(text)?))
+    })
 }
 
 /// Parses a number, decimal or hexadecimal.
@@ -438,9 +446,9 @@ mod tests {
 
     use super::*;
 
-    const BYTE: Form = Form::Number { bits: 8, names: &[] };
-    const WORD: Form = Form::Number { bits: 32, names: &[] };
-    const NAMED: Form = Form::Number { bits: 8, names: &[("echo-request", 8), ("reply", 0)] };
+    const BYTE: Form = Form::Number { bits: 8, names: "" };
+    const WORD: Form = Form::Number { bits: 32, names: "" };
+    const NAMED: Form = Form::Number { bits: 8, names: "echo-request=8 reply=0" };
     const FLAGS: Form = Form::Flags {
         bits: 9,
         names: &["fin", "syn", "rst", "psh", "ack"],

@@ -1,66 +1,29 @@
 //! IPv4 (RFC 791), IPv6 and its extension headers (RFC 8200).
 
 use super::writer::{Cover, HeaderWriter, Ip};
-use super::{Field, KnownAs, Protocol, Takes};
+use super::{Field, Protocol, Takes};
 use crate::plan::Finish;
 use crate::spec::fault::Fault;
 use crate::spec::value::Form;
 
 /// Differentiated services (RFC 8126's registry): named traffic classes.
-const DSCP: &[(&str, u64)] = &[
-    ("cs0", 0),
-    ("cs1", 8),
-    ("af11", 10),
-    ("af12", 12),
-    ("af13", 14),
-    ("cs2", 16),
-    ("af21", 18),
-    ("af22", 20),
-    ("af23", 22),
-    ("cs3", 24),
-    ("af31", 26),
-    ("af32", 28),
-    ("af33", 30),
-    ("cs4", 32),
-    ("af41", 34),
-    ("af42", 36),
-    ("af43", 38),
-    ("cs5", 40),
-    ("ef", 46),
-    ("cs6", 48),
-    ("cs7", 56),
-];
+const DSCP: &str = "\
+    cs0=0 cs1=8 af11=10 af12=12 af13=14 cs2=16 af21=18 af22=20 af23=22 cs3=24 af31=26 af32=28 \
+    af33=30 cs4=32 af41=34 af42=36 af43=38 cs5=40 ef=46 cs6=48 cs7=56";
 
 /// Explicit congestion notification (RFC 3168).
-const ECN: &[(&str, u64)] = &[("not-ect", 0), ("ect1", 1), ("ect0", 2), ("ce", 3)];
+const ECN: &str = "not-ect=0 ect1=1 ect0=2 ce=3";
 
 /// Named IP protocols and IPv6 next headers.
-const IP_PROTOCOLS: &[(&str, u64)] = &[
-    ("hop-by-hop", 0),
-    ("icmp", 1),
-    ("igmp", 2),
-    ("ipip", 4),
-    ("tcp", 6),
-    ("udp", 17),
-    ("ipv6", 41),
-    ("routing", 43),
-    ("fragment", 44),
-    ("gre", 47),
-    ("esp", 50),
-    ("ah", 51),
-    ("icmpv6", 58),
-    ("destination", 60),
-    ("ospf", 89),
-    ("sctp", 132),
-];
+const IP_PROTOCOLS: &str = "\
+    hop-by-hop=0 icmp=1 igmp=2 ipip=4 tcp=6 udp=17 ipv6=41 routing=43 fragment=44 gre=47 esp=50 \
+    ah=51 icmpv6=58 destination=60 ospf=89 sctp=132";
 
 /// The lowest flag.
 const MORE_FRAGMENTS: u128 = 1;
 
-pub(crate) const IPV4: Protocol = Protocol {
-    name: "ipv4",
-    bytes: 20,
-    fields: &[
+pub(crate) const IPV4: Protocol =
+    Protocol::new("ipv4", 20, ipv4).ethertype(0x0800).ip(4).fields(&[
         Field::part("version", 0, 1, 4, 4).or("4"),
         Field::part("ihl", 0, 1, 0, 4),
         Field::number("tos", 1, 1),
@@ -77,10 +40,7 @@ pub(crate) const IPV4: Protocol = Protocol {
         Field::address("dst", 16, Form::Ipv4).or("198.18.0.2"),
         // The header's length has four bits, and counts words.
         Field::special("options", Takes::Hex(40)),
-    ],
-    known_as: KnownAs { ethertype: Some(0x0800), ip: Some(4), port: None },
-    derive: ipv4,
-};
+    ]);
 
 fn ipv4(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.append_given("options");
@@ -99,10 +59,8 @@ fn ipv4(header: &mut HeaderWriter) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(crate) const IPV6: Protocol = Protocol {
-    name: "ipv6",
-    bytes: 40,
-    fields: &[
+pub(crate) const IPV6: Protocol =
+    Protocol::new("ipv6", 40, ipv6).ethertype(0x86dd).ip(41).fields(&[
         Field::part("version", 0, 4, 28, 4).or("6"),
         Field::part("traffic-class", 0, 4, 20, 8),
         Field::part("dscp", 0, 4, 22, 6).named(DSCP),
@@ -113,10 +71,7 @@ pub(crate) const IPV6: Protocol = Protocol {
         Field::number("hop-limit", 7, 1).or("64"),
         Field::address("src", 8, Form::Ipv6).or("2001:db8::1"),
         Field::address("dst", 24, Form::Ipv6).or("2001:db8::2"),
-    ],
-    known_as: KnownAs { ethertype: Some(0x86dd), ip: Some(41), port: None },
-    derive: ipv6,
-};
+    ]);
 
 fn ipv6(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.length("length", 40);
@@ -133,8 +88,7 @@ pub(crate) const HOP_BY_HOP: Protocol = options_header("hop-by-hop", 0);
 pub(crate) const DESTINATION: Protocol = options_header("destination", 60);
 
 const fn options_header(name: &'static str, number: u8) -> Protocol {
-    let known_as = KnownAs { ethertype: None, ip: Some(number), port: None };
-    Protocol { name, bytes: 2, fields: OPTIONS, known_as, derive: options }
+    Protocol::new(name, 2, options).ip(number).fields(OPTIONS)
 }
 
 const OPTIONS: &[Field] = &[
@@ -158,20 +112,14 @@ fn options(header: &mut HeaderWriter) -> Result<(), Fault> {
     extension(header)
 }
 
-pub(crate) const ROUTING: Protocol = Protocol {
-    name: "routing",
-    bytes: 4,
-    fields: &[
-        Field::number("next-header", 0, 1).named(IP_PROTOCOLS),
-        Field::number("length", 1, 1),
-        // RFC 3692: for experiments.
-        Field::number("type", 2, 1).or("253"),
-        Field::number("segments-left", 3, 1),
-        Field::special("data", Takes::Hex(MAX_DATA)),
-    ],
-    known_as: KnownAs { ethertype: None, ip: Some(43), port: None },
-    derive: routing,
-};
+pub(crate) const ROUTING: Protocol = Protocol::new("routing", 4, routing).ip(43).fields(&[
+    Field::number("next-header", 0, 1).named(IP_PROTOCOLS),
+    Field::number("length", 1, 1),
+    // RFC 3692: for experiments.
+    Field::number("type", 2, 1).or("253"),
+    Field::number("segments-left", 3, 1),
+    Field::special("data", Takes::Hex(MAX_DATA)),
+]);
 
 fn routing(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.append_given("data");
@@ -186,18 +134,12 @@ fn extension(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.name_next_protocol("next-header")
 }
 
-pub(crate) const FRAGMENT: Protocol = Protocol {
-    name: "fragment",
-    bytes: 8,
-    fields: &[
-        Field::number("next-header", 0, 1).named(IP_PROTOCOLS),
-        Field::part("frag", 2, 2, 3, 13),
-        Field::part("mf", 2, 2, 0, 1),
-        Field::number("id", 4, 4),
-    ],
-    known_as: KnownAs { ethertype: None, ip: Some(44), port: None },
-    derive: fragment,
-};
+pub(crate) const FRAGMENT: Protocol = Protocol::new("fragment", 8, fragment).ip(44).fields(&[
+    Field::number("next-header", 0, 1).named(IP_PROTOCOLS),
+    Field::part("frag", 2, 2, 3, 13),
+    Field::part("mf", 2, 2, 0, 1),
+    Field::number("id", 4, 4),
+]);
 
 fn fragment(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.draft.ip = header.ip.clone().map(|ip| Ip { fragment: true, ..ip });

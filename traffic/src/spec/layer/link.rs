@@ -2,42 +2,27 @@
 //! RFC 5462), ARP (RFC 826), and the tunnels GRE (RFC 2784, RFC 2890) and VXLAN (RFC 7348).
 
 use super::writer::{Cover, HeaderWriter};
-use super::{Field, Given, KnownAs, Layer, Protocol, Takes};
+use super::{Field, Given, Layer, Protocol, Takes};
 use crate::plan::Finish;
 use crate::spec::edits::{Bits, number_of};
 use crate::spec::fault::Fault;
 use crate::spec::value::Form;
+use sluicegate_base::headers::ethertype;
 
 /// An EtherType for local experiments (IEEE 802).
 pub(crate) const EXPERIMENTAL: u128 = 0x88b5;
 
-const DOT1Q: u64 = 0x8100;
-const DOT1AD: u64 = 0x88a8;
+const ETHERTYPES: &str = "\
+    ipv4=0x0800 arp=0x0806 teb=0x6558 dot1q=0x8100 ipv6=0x86dd mpls=0x8847 dot1ad=0x88a8 \
+    lldp=0x88cc ptp=0x88f7";
 
-const ETHERTYPES: &[(&str, u64)] = &[
-    ("ipv4", 0x0800),
-    ("arp", 0x0806),
-    ("teb", 0x6558),
-    ("dot1q", DOT1Q),
-    ("ipv6", 0x86dd),
-    ("mpls", 0x8847),
-    ("dot1ad", DOT1AD),
-    ("lldp", 0x88cc),
-    ("ptp", 0x88f7),
-];
-
-pub(crate) const ETHER: Protocol = Protocol {
-    name: "ether",
-    bytes: 14,
-    fields: &[
+// Inside tunnels (RFC 1701: transparent Ethernet bridging).
+pub(crate) const ETHER: Protocol =
+    Protocol::new("ether", 14, ether).ethertype(0x6558).ip(143).fields(&[
         Field::address("dst", 0, Form::Mac),
         Field::address("src", 6, Form::Mac),
         Field::number("type", 12, 2).named(ETHERTYPES),
-    ],
-    // Inside tunnels (RFC 1701: transparent Ethernet bridging).
-    known_as: KnownAs { ethertype: Some(0x6558), ip: Some(143), port: None },
-    derive: ether,
-};
+    ]);
 
 fn ether(header: &mut HeaderWriter) -> Result<(), Fault> {
     let asks = header.next().is_some_and(|next| next.protocol.is(&ARP));
@@ -47,23 +32,21 @@ fn ether(header: &mut HeaderWriter) -> Result<(), Fault> {
     name_next_ethertype(header, "type")
 }
 
-pub(crate) const VLAN: Protocol = Protocol {
-    name: "vlan",
-    bytes: 4,
-    fields: &[
+pub(crate) const VLAN: Protocol =
+    Protocol::new("vlan", 4, vlan).ethertype(ethertype::VLAN).fields(&[
         Field::part("pcp", 0, 2, 13, 3),
         Field::part("dei", 0, 2, 12, 1),
         Field::part("id", 0, 2, 0, 12).or("1"),
         Field::number("type", 2, 2).named(ETHERTYPES),
         // Its position is in the header below.
         Field::special("tpid", TPID),
-    ],
-    known_as: KnownAs { ethertype: Some(DOT1Q as u16), ip: None, port: None },
-    derive: |header| name_next_ethertype(header, "type"),
-};
+    ]);
 
-const TPID: Takes =
-    Takes::Value(Form::Number { bits: 16, names: &[("dot1q", DOT1Q), ("dot1ad", DOT1AD)] });
+fn vlan(header: &mut HeaderWriter) -> Result<(), Fault> {
+    name_next_ethertype(header, "type")
+}
+
+const TPID: Takes = Takes::Value(Form::Number { bits: 16, names: "dot1q=0x8100 dot1ad=0x88a8" });
 
 /// Sets a field to the EtherType of the next header. The header below a tag contains the tag's TPID; of two
 /// tags, the outer has the provider's (IEEE 802.1ad).
@@ -71,11 +54,11 @@ fn name_next_ethertype(header: &mut HeaderWriter, name: &str) -> Result<(), Faul
     let tag = header.next().filter(|next| next.protocol.is(&VLAN));
     if let (Some(tag), Some(bits)) = (tag, header.unset(name)) {
         let outer = header.above.get(1).is_some_and(|layer| layer.protocol.is(&VLAN));
-        let tpid = u128::from(if outer { DOT1AD } else { DOT1Q }).into();
+        let tpid = u128::from(if outer { ethertype::SERVICE_VLAN } else { ethertype::VLAN }).into();
         header.put(bits, tag.value("tpid").unwrap_or(&tpid));
         return Ok(());
     }
-    header.name_next(name, |known| known.ethertype.map(u128::from), EXPERIMENTAL)
+    header.name_next(name, |next| next.ethertype.map(u128::from), EXPERIMENTAL)
 }
 
 /// Checks that the layer below a tag has a type field for the tag's TPID.
@@ -91,19 +74,14 @@ pub(crate) fn check_tpid(below: &Layer, tag: &Layer) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(crate) const MPLS: Protocol = Protocol {
-    name: "mpls",
-    bytes: 4,
-    fields: &[
+// In IP: RFC 4023; in UDP: RFC 7510.
+pub(crate) const MPLS: Protocol =
+    Protocol::new("mpls", 4, mpls).ethertype(0x8847).ip(137).port(6635).fields(&[
         Field::part("label", 0, 4, 12, 20).or("16"),
         Field::part("tc", 0, 4, 9, 3),
         Field::part("bottom", 0, 4, 8, 1),
         Field::part("ttl", 0, 4, 0, 8).or("64"),
-    ],
-    // In IP: RFC 4023; in UDP: RFC 7510.
-    known_as: KnownAs { ethertype: Some(0x8847), ip: Some(137), port: Some(6635) },
-    derive: mpls,
-};
+    ]);
 
 fn mpls(header: &mut HeaderWriter) -> Result<(), Fault> {
     let more = header.next().is_some_and(|next| next.protocol.is(&MPLS));
@@ -111,48 +89,36 @@ fn mpls(header: &mut HeaderWriter) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(crate) const ARP: Protocol = Protocol {
-    name: "arp",
-    bytes: 28,
-    fields: &[
-        Field::number("htype", 0, 2).or("1"),
-        Field::number("ptype", 2, 2).or("0x0800"),
-        Field::number("hlen", 4, 1).or("6"),
-        Field::number("plen", 5, 1).or("4"),
-        Field::number("op", 6, 2).named(&[("request", 1), ("reply", 2)]).or("request"),
-        Field::address("sha", 8, Form::Mac),
-        Field::address("spa", 14, Form::Ipv4).or("198.18.0.1"),
-        Field::address("tha", 18, Form::Mac),
-        Field::address("tpa", 24, Form::Ipv4).or("198.18.0.2"),
-    ],
-    known_as: KnownAs { ethertype: Some(0x0806), ip: None, port: None },
-    derive: arp,
-};
+pub(crate) const ARP: Protocol = Protocol::new("arp", 28, arp).ethertype(0x0806).fields(&[
+    Field::number("htype", 0, 2).or("1"),
+    Field::number("ptype", 2, 2).or("0x0800"),
+    Field::number("hlen", 4, 1).or("6"),
+    Field::number("plen", 5, 1).or("4"),
+    Field::number("op", 6, 2).named("request=1 reply=2").or("request"),
+    Field::address("sha", 8, Form::Mac),
+    Field::address("spa", 14, Form::Ipv4).or("198.18.0.1"),
+    Field::address("tha", 18, Form::Mac),
+    Field::address("tpa", 24, Form::Ipv4).or("198.18.0.2"),
+]);
 
 fn arp(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.auto("sha", number_of(&header.defaults.smac));
     Ok(())
 }
 
-const WORD: Takes = Takes::Value(Form::Number { bits: 32, names: &[] });
+const WORD: Takes = Takes::Value(Form::Number { bits: 32, names: "" });
 
-pub(crate) const GRE: Protocol = Protocol {
-    name: "gre",
-    bytes: 4,
-    fields: &[
-        Field::part("has-checksum", 0, 2, 15, 1),
-        Field::part("has-key", 0, 2, 13, 1),
-        Field::part("has-seq", 0, 2, 12, 1),
-        Field::part("version", 0, 2, 0, 3),
-        Field::number("protocol", 2, 2),
-        // Present only if the specification sets them.
-        Field::special("checksum", Takes::Checksum),
-        Field::special("key", WORD),
-        Field::special("seq", WORD),
-    ],
-    known_as: KnownAs { ethertype: None, ip: Some(47), port: Some(4754) },
-    derive: gre,
-};
+pub(crate) const GRE: Protocol = Protocol::new("gre", 4, gre).ip(47).port(4754).fields(&[
+    Field::part("has-checksum", 0, 2, 15, 1),
+    Field::part("has-key", 0, 2, 13, 1),
+    Field::part("has-seq", 0, 2, 12, 1),
+    Field::part("version", 0, 2, 0, 3),
+    Field::number("protocol", 2, 2),
+    // Present only if the specification sets them.
+    Field::special("checksum", Takes::Checksum),
+    Field::special("key", WORD),
+    Field::special("seq", WORD),
+]);
 
 fn gre(header: &mut HeaderWriter) -> Result<(), Fault> {
     for (field, flag) in [("checksum", "has-checksum"), ("key", "has-key"), ("seq", "has-seq")] {
@@ -180,17 +146,11 @@ fn gre(header: &mut HeaderWriter) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(crate) const VXLAN: Protocol = Protocol {
-    name: "vxlan",
-    bytes: 8,
-    fields: &[
-        // The flag: the VNI is valid.
-        Field::number("flags", 0, 1).or("0x08"),
-        Field::part("vni", 4, 4, 8, 24).or("1"),
-    ],
-    known_as: KnownAs { ethertype: None, ip: None, port: Some(4789) },
-    derive: vxlan,
-};
+pub(crate) const VXLAN: Protocol = Protocol::new("vxlan", 8, vxlan).port(4789).fields(&[
+    // The flag: the VNI is valid.
+    Field::number("flags", 0, 1).or("0x08"),
+    Field::part("vni", 4, 4, 8, 24).or("1"),
+]);
 
 fn vxlan(header: &mut HeaderWriter) -> Result<(), Fault> {
     match header.next() {

@@ -58,15 +58,9 @@ pub(crate) struct Protocol {
     /// The length of the header without its optional parts.
     pub(crate) bytes: usize,
     pub(crate) fields: &'static [Field],
-    /// Its numbers in the headers below it.
-    pub(crate) known_as: KnownAs,
     /// Derives the values that depend on other layers: types, lengths, checksums, options.
     pub(crate) derive: fn(&mut HeaderWriter) -> Result<(), Fault>,
-}
-
-/// The numbers of a protocol in the headers below it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KnownAs {
+    /// The numbers by which the headers below name it.
     pub(crate) ethertype: Option<u16>,
     /// The IP protocol, or IPv6's next header.
     pub(crate) ip: Option<u8>,
@@ -74,8 +68,30 @@ pub(crate) struct KnownAs {
     pub(crate) port: Option<u16>,
 }
 
-impl KnownAs {
-    pub(crate) const NOTHING: Self = Self { ethertype: None, ip: None, port: None };
+impl Protocol {
+    const fn new(
+        name: &'static str,
+        bytes: usize,
+        derive: fn(&mut HeaderWriter) -> Result<(), Fault>,
+    ) -> Self {
+        Self { name, bytes, fields: &[], derive, ethertype: None, ip: None, port: None }
+    }
+
+    const fn fields(self, fields: &'static [Field]) -> Self {
+        Self { fields, ..self }
+    }
+
+    const fn ethertype(self, number: u16) -> Self {
+        Self { ethertype: Some(number), ..self }
+    }
+
+    const fn ip(self, number: u8) -> Self {
+        Self { ip: Some(number), ..self }
+    }
+
+    const fn port(self, number: u16) -> Self {
+        Self { port: Some(number), ..self }
+    }
 }
 
 /// A field of a protocol.
@@ -122,7 +138,7 @@ impl Field {
         shift: u8,
         width: u8,
     ) -> Self {
-        let takes = Takes::Value(Form::Number { bits: width, names: &[] });
+        let takes = Takes::Value(Form::Number { bits: width, names: "" });
         Self { name, takes, bits: Some(Bits { at, cell, shift, width }), default: "" }
     }
 
@@ -146,8 +162,8 @@ impl Field {
         Self { default, ..self }
     }
 
-    /// Adds names for its numbers.
-    pub(crate) const fn named(self, names: &'static [(&'static str, u64)]) -> Self {
+    /// Adds names for its numbers, written `udp=17 tcp=6`.
+    pub(crate) const fn named(self, names: &'static str) -> Self {
         let bits = self.form().bits();
         Self { takes: Takes::Value(Form::Number { bits, names }), ..self }
     }
@@ -166,7 +182,7 @@ impl Field {
     pub(crate) const fn form(&self) -> Form {
         match self.takes {
             Takes::Value(form) => form,
-            _ => Form::Number { bits: 16, names: &[] },
+            _ => Form::Number { bits: 16, names: "" },
         }
     }
 }
@@ -230,7 +246,7 @@ impl Protocol {
 
     /// Reports whether the layer is data, which no header below can name.
     pub(crate) fn is_data(&self) -> bool {
-        self.known_as == KnownAs::NOTHING
+        (self.ethertype, self.ip, self.port) == (None, None, None)
     }
 }
 
@@ -380,6 +396,7 @@ fn file(path: &Path) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::value::named;
 
     #[test]
     fn fields_stand_in_their_headers_and_share_cells_or_not_a_byte() {
@@ -394,6 +411,19 @@ mod tests {
                     let apart = bits.at + bits.cell <= with.at || with.at + with.cell <= bits.at;
                     assert!(same || apart || bits.overlaps(with), "{what} and {other}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_name_has_a_number_that_fits_its_field() {
+        for field in PROTOCOLS.iter().flat_map(|protocol| protocol.fields) {
+            let Form::Number { names, .. } = field.form() else { continue };
+            let read: Vec<_> = named(names).collect();
+            assert_eq!(read.len(), names.split_ascii_whitespace().count(), "{names}");
+            for (name, number) in read {
+                assert_eq!(field.form().in_range(number), Ok(number), "{name}");
+                assert_eq!(field.form().read(&field.form().write(number)), Ok(number), "{name}");
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::writer::{Content, Fill, HeaderWriter};
-use super::{Field, Given, KnownAs, Protocol, Takes};
+use super::{Field, Given, Protocol, Takes};
 use crate::analyse::Stamp;
 use crate::plan::FieldSource;
 use crate::spec::edits::{Bits, number_of};
@@ -13,26 +13,17 @@ use crate::spec::value::Form;
 /// Maximum of bytes in a specification: that of a frame.
 pub(crate) const MAX_BYTES: usize = 65_535;
 
-pub(crate) const RAW: Protocol = Protocol {
-    name: "raw",
-    bytes: 0,
-    fields: &[Field::special("hex", Takes::Hex(MAX_BYTES))],
-    known_as: KnownAs::NOTHING,
-    derive: |header| {
-        header.append_given("hex");
-        Ok(())
-    },
-};
+pub(crate) const RAW: Protocol =
+    Protocol::new("raw", 0, raw).fields(&[Field::special("hex", Takes::Hex(MAX_BYTES))]);
+
+fn raw(header: &mut HeaderWriter) -> Result<(), Fault> {
+    header.append_given("hex");
+    Ok(())
+}
 
 /// The stamp identifies a packet to the receiver: `Sl`, stream, worker, the packet's number in both, and the
 /// transmit time.
-pub(crate) const STAMP: Protocol = Protocol {
-    name: "stamp",
-    bytes: Stamp::BYTES,
-    fields: &[],
-    known_as: KnownAs::NOTHING,
-    derive: stamp,
-};
+pub(crate) const STAMP: Protocol = Protocol::new("stamp", Stamp::BYTES, stamp);
 
 fn stamp(header: &mut HeaderWriter) -> Result<(), Fault> {
     let stream = header.draft.stream as u128;
@@ -48,20 +39,14 @@ fn stamp(header: &mut HeaderWriter) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(crate) const PAYLOAD: Protocol = Protocol {
-    name: "payload",
-    bytes: 0,
-    fields: &[
-        Field::special("hex", Takes::Hex(MAX_BYTES)),
-        Field::special("text", Takes::Text),
-        Field::special("pattern", Takes::Hex(MAX_BYTES)),
-        Field::special("random", Takes::Switch),
-        Field::special("file", Takes::File),
-        Field::special("length", Takes::Value(Form::Number { bits: 16, names: &[] })),
-    ],
-    known_as: KnownAs::NOTHING,
-    derive: payload,
-};
+pub(crate) const PAYLOAD: Protocol = Protocol::new("payload", 0, payload).fields(&[
+    Field::special("hex", Takes::Hex(MAX_BYTES)),
+    Field::special("text", Takes::Text),
+    Field::special("pattern", Takes::Hex(MAX_BYTES)),
+    Field::special("random", Takes::Switch),
+    Field::special("file", Takes::File),
+    Field::special("length", Takes::Value(Form::Number { bits: 16, names: "" })),
+]);
 
 fn payload(header: &mut HeaderWriter) -> Result<(), Fault> {
     let mut fill = Fill { place: header.layer.place.clone(), ..Fill::default() };

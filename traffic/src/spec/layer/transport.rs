@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::payload::{Hex, hex};
 use super::writer::{Cover, HeaderWriter};
-use super::{Field, Given, KnownAs, Protocol, Takes, link};
+use super::{Field, Given, Protocol, Takes, link};
 use crate::plan::Finish;
 use crate::spec::edits::Bits;
 use crate::spec::fault::Fault;
@@ -19,25 +19,19 @@ const LETTERS: &[&str] = &["F", "S", "R", "P", "A", "U", "E", "CW", "N"];
 /// itself takes 5.
 const MAX_OPTIONS: usize = 40;
 
-pub(crate) const TCP: Protocol = Protocol {
-    name: "tcp",
-    bytes: 20,
-    fields: &[
-        Field::number("sport", 0, 2).or("9"),
-        Field::number("dport", 2, 2).or("9"),
-        Field::number("seq", 4, 4),
-        Field::number("ack", 8, 4),
-        Field::part("offset", 12, 2, 12, 4),
-        Field::part("reserved", 12, 2, 9, 3),
-        Field::part("flags", 12, 2, 0, 9).flags(FLAGS, LETTERS).or("syn"),
-        Field::number("window", 14, 2).or("65535"),
-        Field::checksum(16),
-        Field::number("urgent", 18, 2),
-        Field::special("options", Takes::TcpOptions),
-    ],
-    known_as: KnownAs { ethertype: None, ip: Some(6), port: None },
-    derive: tcp,
-};
+pub(crate) const TCP: Protocol = Protocol::new("tcp", 20, tcp).ip(6).fields(&[
+    Field::number("sport", 0, 2).or("9"),
+    Field::number("dport", 2, 2).or("9"),
+    Field::number("seq", 4, 4),
+    Field::number("ack", 8, 4),
+    Field::part("offset", 12, 2, 12, 4),
+    Field::part("reserved", 12, 2, 9, 3),
+    Field::part("flags", 12, 2, 0, 9).flags(FLAGS, LETTERS).or("syn"),
+    Field::number("window", 14, 2).or("65535"),
+    Field::checksum(16),
+    Field::number("urgent", 18, 2),
+    Field::special("options", Takes::TcpOptions),
+]);
 
 fn tcp(header: &mut HeaderWriter) -> Result<(), Fault> {
     if let Some(setting) = header.layer.setting("options")
@@ -77,7 +71,7 @@ const RIGHT: &str = "mss=1460, wscale=7, sack-ok, timestamps=1 0 (its own and th
 
 /// Returns the notation of an option's value.
 const fn form(bytes: usize) -> Form {
-    Form::Number { bits: bytes as u8 * 8, names: &[] }
+    Form::Number { bits: bytes as u8 * 8, names: "" }
 }
 
 impl TcpOption {
@@ -142,21 +136,15 @@ impl fmt::Display for TcpOption {
 /// The discard port (RFC 863).
 const DISCARD: u128 = 9;
 
-pub(crate) const UDP: Protocol = Protocol {
-    name: "udp",
-    bytes: 8,
-    fields: &[
-        Field::number("sport", 0, 2).or("9"),
-        Field::number("dport", 2, 2),
-        Field::number("length", 4, 2),
-        Field::checksum(6),
-    ],
-    known_as: KnownAs { ethertype: None, ip: Some(17), port: None },
-    derive: udp,
-};
+pub(crate) const UDP: Protocol = Protocol::new("udp", 8, udp).ip(17).fields(&[
+    Field::number("sport", 0, 2).or("9"),
+    Field::number("dport", 2, 2),
+    Field::number("length", 4, 2),
+    Field::checksum(6),
+]);
 
 fn udp(header: &mut HeaderWriter) -> Result<(), Fault> {
-    let port = header.next().and_then(|next| next.protocol.known_as.port);
+    let port = header.next().and_then(|next| next.protocol.port);
     header.auto("dport", port.map_or(DISCARD, u128::from));
     header.length("length", 0);
     header.checksum(6, Cover::Upper(17), Finish::NeverZero, is_without(header))
@@ -169,47 +157,29 @@ fn is_without(header: &HeaderWriter) -> bool {
     header.ip.as_ref().is_some_and(|ip| ip.version == 4 && (tunnel || ip.fragment))
 }
 
-const TYPES: &[(&str, u64)] = &[
-    ("echo-reply", 0),
-    ("unreachable", 3),
-    ("redirect", 5),
-    ("echo-request", 8),
-    ("time-exceeded", 11),
-    ("parameter-problem", 12),
-    ("timestamp-request", 13),
-    ("timestamp-reply", 14),
-];
+const TYPES: &str = "\
+    echo-reply=0 unreachable=3 redirect=5 echo-request=8 time-exceeded=11 parameter-problem=12 \
+    timestamp-request=13 timestamp-reply=14";
 
-const V6_TYPES: &[(&str, u64)] = &[
-    ("unreachable", 1),
-    ("packet-too-big", 2),
-    ("time-exceeded", 3),
-    ("parameter-problem", 4),
-    ("echo-request", 128),
-    ("echo-reply", 129),
-    ("router-solicitation", 133),
-    ("router-advertisement", 134),
-    ("neighbor-solicitation", 135),
-    ("neighbor-advertisement", 136),
-];
+const V6_TYPES: &str = "\
+    unreachable=1 packet-too-big=2 time-exceeded=3 parameter-problem=4 echo-request=128 \
+    echo-reply=129 router-solicitation=133 router-advertisement=134 neighbor-solicitation=135 \
+    neighbor-advertisement=136";
 
-pub(crate) const ICMP: Protocol = Protocol {
-    name: "icmp",
-    bytes: 8,
-    fields: &fields(TYPES),
-    known_as: KnownAs { ethertype: None, ip: Some(1), port: None },
-    derive: |header| header.checksum(2, Cover::Rest, Finish::Plain, false),
-};
+pub(crate) const ICMP: Protocol = Protocol::new("icmp", 8, icmp).ip(1).fields(&fields(TYPES));
 
-pub(crate) const ICMPV6: Protocol = Protocol {
-    name: "icmpv6",
-    bytes: 8,
-    fields: &fields(V6_TYPES),
-    known_as: KnownAs { ethertype: None, ip: Some(58), port: None },
-    derive: |header| header.checksum(2, Cover::Upper(58), Finish::Plain, false),
-};
+fn icmp(header: &mut HeaderWriter) -> Result<(), Fault> {
+    header.checksum(2, Cover::Rest, Finish::Plain, false)
+}
 
-const fn fields(types: &'static [(&'static str, u64)]) -> [Field; 6] {
+pub(crate) const ICMPV6: Protocol =
+    Protocol::new("icmpv6", 8, icmpv6).ip(58).fields(&fields(V6_TYPES));
+
+fn icmpv6(header: &mut HeaderWriter) -> Result<(), Fault> {
+    header.checksum(2, Cover::Upper(58), Finish::Plain, false)
+}
+
+const fn fields(types: &'static str) -> [Field; 6] {
     [
         Field::number("type", 0, 1).named(types).or("echo-request"),
         Field::number("code", 1, 1),

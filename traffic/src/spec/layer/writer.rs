@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Given, KnownAs, Layer, Setting};
+use super::{Given, Layer, Protocol, Setting};
 use crate::plan::{FieldSource, Finish, RandomKey, hash};
 use crate::spec::Defaults;
 use crate::spec::edits::{Bits, Template};
@@ -252,14 +252,14 @@ impl<'a> HeaderWriter<'a> {
     pub(crate) fn name_next(
         &mut self,
         name: &str,
-        number: impl Fn(KnownAs) -> Option<u128>,
+        number: impl Fn(&Protocol) -> Option<u128>,
         otherwise: u128,
     ) -> Result<(), Fault> {
         let Some(next) = self.next() else {
             self.auto(name, otherwise);
             return Ok(());
         };
-        match number(next.protocol.known_as) {
+        match number(next.protocol) {
             Some(number) => self.auto(name, number),
             None if self.layer.setting(name).is_some() => {}
             None => {
@@ -278,6 +278,6 @@ impl<'a> HeaderWriter<'a> {
     pub(crate) fn name_next_protocol(&mut self, name: &str) -> Result<(), Fault> {
         /// A protocol number for experiments (RFC 3692).
         const EXPERIMENTAL: u128 = 253;
-        self.name_next(name, |known| known.ip.map(u128::from), EXPERIMENTAL)
+        self.name_next(name, |next| next.ip.map(u128::from), EXPERIMENTAL)
     }
 }
