@@ -4,7 +4,7 @@
 //! [`Instruction`]; code here works on an [`Op`].
 
 use std::io;
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Load sizes, calculations and comparisons have the same numbers as in eBPF.
@@ -21,27 +21,9 @@ const COMPARISONS: [Compare; 4] = [Compare::Eq, Compare::Gt, Compare::Ge, Compar
 /// The number of scratch cells: `M[0]` to `M[15]` (`BPF_MEMWORDS`).
 pub const CELLS: usize = libc::BPF_MEMWORDS as usize;
 
-/// One instruction: `struct sock_filter`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Instruction {
-    /// The operation code.
-    pub code: u16,
-    /// Instructions to skip if the condition holds.
-    pub jt: u8,
-    /// Instructions to skip if it does not.
-    pub jf: u8,
-    /// A constant, an offset, a cell's number.
-    pub k: u32,
-}
-
-const _: () = {
-    assert!(size_of::<Instruction>() == size_of::<libc::sock_filter>());
-    assert!(offset_of!(Instruction, code) == offset_of!(libc::sock_filter, code));
-    assert!(offset_of!(Instruction, jt) == offset_of!(libc::sock_filter, jt));
-    assert!(offset_of!(Instruction, jf) == offset_of!(libc::sock_filter, jf));
-    assert!(offset_of!(Instruction, k) == offset_of!(libc::sock_filter, k));
-};
+/// One instruction, in the kernel's form: operation code; instructions to skip if the condition holds, and if
+/// it does not; a constant, an offset or a cell's number.
+pub use libc::sock_filter as Instruction;
 
 /// The right side of a calculation or a comparison with A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,13 +168,12 @@ pub fn attach_by_option(
 ) -> io::Result<()> {
     let fprog = libc::sock_fprog {
         len: u16::try_from(program.len()).unwrap_or(u16::MAX),
-        filter: program.as_ptr().cast_mut().cast(),
+        filter: program.as_ptr().cast_mut(),
     };
     let size = size_of::<libc::sock_fprog>() as libc::socklen_t;
     let fd = socket.as_raw_fd();
     #[allow(unsafe_code, reason = "a system call")]
-    // SAFETY: Instruction has the layout of struct sock_filter; the kernel reads `len` of them from
-    // `program`, which is live, and writes nothing.
+    // SAFETY: the kernel reads `len` instructions from `program`, which is live, and writes nothing.
     let status = unsafe { libc::setsockopt(fd, level, option, (&raw const fprog).cast(), size) };
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

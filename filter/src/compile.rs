@@ -276,9 +276,7 @@ fn token_bytes(text: &str, first: char) -> usize {
 /// Returns the expression of a filter error and, on a second line, a caret under the error; `None` for errors
 /// without a column. A long expression is cut around the error.
 pub fn explain(error: &Error) -> Option<String> {
-    let Error::Filter { expression, column: Some(column), .. } = error else {
-        return None;
-    };
+    let Error::Filter { expression, column: Some(column), .. } = error else { return None };
     let caret = expression.get(..*column)?.chars().count();
     let from = caret.saturating_sub(SHOWN * 2 / 3);
     let visible = |c: char| if c.is_control() { ' ' } else { c };

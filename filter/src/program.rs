@@ -295,7 +295,7 @@ mod tests {
             let error = program(ops).expect_err(sentence).to_string();
             assert!(error.contains(reason), "{sentence}: {error}");
         }
-        let unknown = Instruction { code: 0xffff, ..Instruction::default() };
+        let unknown = Instruction { code: 0xffff, jt: 0, jf: 0, k: 0 };
         assert!(Program::new([unknown]).unwrap_err().to_string().contains("0xffff"));
         let long = vec![Return(0); MAX_INSTRUCTIONS + 1];
         assert!(program(&long).is_err(), "a program without end");

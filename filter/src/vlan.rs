@@ -193,9 +193,7 @@ impl Translation {
 
     /// A = the wire's bytes at X + k, for every X. Preserves X.
     fn load_indirect(&self, width: Size, k: u32) -> Result<Vec<Op>, String> {
-        let Some(max_x) = MAX_OFFSET.checked_sub(k) else {
-            return Ok(vec![Op::Return(0)]);
-        };
+        let Some(max_x) = MAX_OFFSET.checked_sub(k) else { return Ok(vec![Op::Return(0)]) };
         let load = match self.tag_out {
             true if k < TAG.end => self.load_indirect_around_tag(width, k)?,
             _ => vec![Op::LoadIndirect(width, self.place_of(k))],

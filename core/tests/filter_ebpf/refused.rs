@@ -16,7 +16,7 @@ fn what_cannot_be_translated_is_refused_with_the_reason() {
         let filter = Filter::compile(expression, LINKTYPE_ETHERNET).unwrap();
         let mut asm = Assembler::new();
         let [pass, reject] = asm.labels();
-        let outcome = translate(filter.program(), &mut asm, &Frame::default(), pass, reject);
+        let outcome = translate(filter.program(), &mut asm, &Frame::new(false), pass, reject);
         match (outcome, reason) {
             (Ok(()), None) => {}
             (Err(error), Some(reason)) => {

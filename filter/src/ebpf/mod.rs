@@ -332,8 +332,6 @@ pub mod xdp_md {
 
 /// Return values of an XDP program: `enum xdp_action`.
 pub mod xdp_action {
-    /// The program failed: dropped, and reported to a tracepoint.
-    pub const ABORTED: i32 = 0;
     /// Dropped.
     pub const DROP: i32 = 1;
     /// Passed to the host.

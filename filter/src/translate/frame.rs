@@ -21,13 +21,6 @@ pub struct Frame {
     pub fragments: bool,
 }
 
-impl Default for Frame {
-    /// Returns the frame of a program without support for fragments.
-    fn default() -> Self {
-        Self::new(false)
-    }
-}
-
 impl Frame {
     /// Stack bytes that a filter may use.
     pub const STACK_BYTES: i16 = Cell::Scratch(0).offset() + CELLS as i16 * 4;

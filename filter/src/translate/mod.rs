@@ -52,7 +52,7 @@ const WINDOW: Reg = Reg::R3;
 /// let filter = Filter::compile("udp port 9", LINKTYPE_ETHERNET)?;
 /// let mut asm = Assembler::new();
 /// let [pass, reject] = asm.labels();
-/// let frame = Frame::default();
+/// let frame = Frame::new(false);
 /// frame.enter(&mut asm);
 /// translate(filter.program(), &mut asm, &frame, pass, reject)?;
 /// asm.place(pass);
@@ -259,9 +259,7 @@ impl Translation<'_> {
     fn load_by_call(&mut self, dst: Reg, kept: Reg, width: Size, index: Option<Reg>, k: u32) {
         let buffer = Cell::Buffer.memory();
         let keep = Cell::Kept.memory();
-        let Some(last) = REACH.checked_sub(k) else {
-            return self.asm.jump(self.reject);
-        };
+        let Some(last) = REACH.checked_sub(k) else { return self.asm.jump(self.reject) };
         self.asm.store(Size::DW, keep, kept);
         if let Some(index) = index {
             self.asm.mov32(Reg::R2, index).jgt(last.cast_signed(), self.reject);

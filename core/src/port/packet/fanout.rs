@@ -222,7 +222,7 @@ mod tests {
             (0x60, 1, 1, "ld M[1]"),
             (0x00, 7, 7, "ld #7"),
         ] {
-            let instruction = Instruction { code, k, ..Instruction::default() };
+            let instruction = Instruction { code, jt: 0, jf: 0, k };
             assert_eq!(load_from(LINK, instruction).k, expected, "{sentence}");
         }
     }

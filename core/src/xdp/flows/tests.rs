@@ -81,7 +81,7 @@ fn both_directions_of_a_conversation_are_one_flow() {
 fn lookup_program(table: &FlowTable, from: Origin) -> OwnedFd {
     let mut asm = Assembler::new();
     let miss = asm.label();
-    let frame = Frame::default();
+    let frame = Frame::new(false);
     frame.enter(&mut asm);
     let place = FlowLookup { data: frame.data, end: frame.end, stack: -48 };
     table.write(&mut asm, place, from, miss);
