@@ -91,9 +91,7 @@ fn parse_softirqs(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
         .map(|word| word.strip_prefix("CPU")?.parse().ok())
         .collect();
     for line in lines {
-        let Some((name, counts)) = line.split_once(':') else {
-            continue;
-        };
+        let Some((name, counts)) = line.split_once(':') else { continue };
         let receive = match name.trim() {
             "NET_RX" => true,
             "NET_TX" => false,
@@ -117,9 +115,7 @@ fn parse_softnet(text: &str, cpus: &mut BTreeMap<u32, CpuCounters>) {
             .split_ascii_whitespace()
             .map_while(|word| u64::from_str_radix(word, 16).ok())
             .collect();
-        let [processed, dropped, time_squeeze, ..] = words[..] else {
-            continue;
-        };
+        let [processed, dropped, time_squeeze, ..] = words[..] else { continue };
         let number = match words.get(12) {
             Some(number) => u32::try_from(*number).ok(),
             None => in_order.copied(),

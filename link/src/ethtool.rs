@@ -4,14 +4,13 @@
 //! Sources: netdevice(7), linux/ethtool.h, linux/net_tstamp.h.
 #![allow(unsafe_code)]
 
-use std::ffi::c_char;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::netlink::{self, word};
-use super::{netns, refused};
+use super::{ifreq, netns, refused};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
@@ -76,8 +75,7 @@ pub struct Timestamping {
 impl Timestamping {
     /// True if the card can stamp each packet it receives (`HWTSTAMP_FILTER_ALL`).
     pub fn stamps_all_received(&self) -> bool {
-        const HWTSTAMP_FILTER_ALL: u32 = 1;
-        self.rx_filters & (1 << HWTSTAMP_FILTER_ALL) != 0
+        self.rx_filters & (1 << libc::HWTSTAMP_FILTER_ALL) != 0
     }
 }
 
@@ -274,20 +272,13 @@ impl Ethtool {
         number: u64,
         request: [u32; N],
     ) -> io::Result<[u32; N]> {
-        let mut name: [c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
-        // The last byte stays zero, so a longer name is invalid.
-        if interface.len() >= name.len() {
+        if interface.len() >= libc::IFNAMSIZ {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
-        }
-        for (to, from) in name.iter_mut().zip(interface.bytes()) {
-            *to = from as c_char;
         }
         const { assert!(size_of::<[u32; N]>() <= AREA_BYTES) };
         let area = self.area.base().as_ptr();
-        let mut ifreq = libc::ifreq {
-            ifr_name: name,
-            ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_data: area.cast() },
-        };
+        let data = libc::__c_anonymous_ifr_ifru { ifru_data: area.cast() };
+        let mut ifreq = ifreq(interface, data);
         // SAFETY: the area is page-aligned, larger than any request, and not accessed by anything else while
         // `self` is borrowed mutably. The ioctl reads and writes the ifreq, which lives on this stack, and
         // memory from `area` on: up to the length in the request, or for statistics up to a length that

@@ -69,6 +69,7 @@ pub use tc::{Backlog, Backlogged, FilterPlace, Side, Then};
 pub use tx_counters::{TxCounters, TxCounts};
 pub use veth::VethEnd;
 
+use std::ffi::c_char;
 use std::io;
 
 use sluicegate_base::error::{Error, Result};
@@ -87,6 +88,15 @@ pub fn interfaces(netns: Option<&str>) -> Result<Vec<Interface>> {
 /// The errors of [`interfaces`]; no interface has this name (the error lists all).
 pub fn interface(netns: Option<&str>, name: &str) -> Result<Interface> {
     Netlink::open(netns)?.interface(name)
+}
+
+/// Creates a request of an ioctl about an interface, by its name of at most 15 bytes; the 16th byte stays zero.
+fn ifreq(name: &str, ifr_ifru: libc::__c_anonymous_ifr_ifru) -> libc::ifreq {
+    let mut request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru };
+    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
+        *to = from as c_char;
+    }
+    request
 }
 
 /// Creates the error of a failed change to the network. For a missing privilege it names the capability.

@@ -7,7 +7,6 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::ffi::c_char;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
@@ -16,8 +15,8 @@ use netlink_sys::Socket;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use super::interface::parse_link;
-use super::netlink::{BUFFER_BYTES, messages, subscribe};
-use super::{Interface, Netlink};
+use super::netlink::{BUFFER_BYTES, messages, receive, subscribe};
+use super::{Interface, Netlink, ifreq};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_filter::Instruction;
 use sluicegate_filter::cbpf::{self, Compare, Op, Operand, Size};
@@ -110,12 +109,8 @@ impl LinkState {
 
     /// Creates a request with its name.
     fn named(&self) -> io::Result<libc::ifreq> {
-        let mut request = libc::ifreq {
-            ifr_name: [0 as c_char; libc::IFNAMSIZ],
-            ifr_ifru: libc::__c_anonymous_ifr_ifru {
-                ifru_ifindex: self.interface.index.cast_signed(),
-            },
-        };
+        let ifru_ifindex = self.interface.index.cast_signed();
+        let mut request = ifreq("", libc::__c_anonymous_ifr_ifru { ifru_ifindex });
         self.call(libc::SIOCGIFNAME, &mut request)?;
         Ok(request)
     }
@@ -184,14 +179,7 @@ impl LinkRemoval {
     /// Returns the last state of the interface if it was removed.
     pub(crate) fn take(&self) -> Option<Interface> {
         let mut buffer = vec![0; BUFFER_BYTES];
-        let bytes = loop {
-            match self.socket.recv(&mut &mut buffer[..], libc::MSG_TRUNC) {
-                Ok(bytes) => break bytes,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return None,
-            }
-        };
-        let message = messages(buffer.get(..bytes)?).next()?.ok()?;
+        let message = messages(receive(&self.socket, &mut buffer).ok()?).next()?.ok()?;
         parse_link(message.body)
     }
 }
@@ -245,14 +233,12 @@ impl LinkNames {
     /// Reads the queued messages, which makes room for more.
     pub fn read(&mut self) {
         loop {
-            let bytes = match self.socket.recv(&mut &mut self.buffer[..], libc::MSG_TRUNC) {
-                Ok(bytes) => bytes,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            let received = match receive(&self.socket, &mut self.buffer) {
+                Ok(received) => received,
                 // The socket dropped some messages; the others are still queued.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => continue,
                 Err(_) => return,
             };
-            let received = self.buffer.get(..bytes).unwrap_or_default();
             for message in messages(received).map_while(io::Result::ok) {
                 if matches!(message.kind, libc::RTM_NEWLINK | libc::RTM_DELLINK)
                     && let Some(link) = parse_link(message.body)

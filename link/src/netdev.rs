@@ -12,11 +12,7 @@ use sluicegate_base::error::{Error, Result};
 use super::netlink::{Body, attribute, half, word};
 use super::{Interface, Netlink, netns};
 
-// linux/genetlink.h
-const GENL_ID_CTRL: u16 = 16;
-const CTRL_CMD_GETFAMILY: u8 = 3;
-const CTRL_ATTR_FAMILY_ID: u16 = 1;
-const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+/// Bytes of a `struct genlmsghdr` (linux/genetlink.h).
 const GENL_HEADER_BYTES: usize = 4;
 
 // linux/netdev.h
@@ -79,9 +75,10 @@ pub fn xdp_abilities(netns: Option<&str>, interface: &Interface) -> Result<Optio
     let mut netlink = Netlink::open_to(netns, NETLINK_GENERIC)?;
     // All versions of these families accept requests of version 1.
     let request = |command| Body::begin([command, 1, 0, 0], &[]);
-    let by_name = request(CTRL_CMD_GETFAMILY).with_text(CTRL_ATTR_FAMILY_NAME, NETDEV_FAMILY_NAME);
-    let id = |body: &[u8]| number(body, CTRL_ATTR_FAMILY_ID);
-    let family = match netlink.get(GENL_ID_CTRL, &by_name, id) {
+    let by_name = request(libc::CTRL_CMD_GETFAMILY as u8)
+        .with_text(libc::CTRL_ATTR_FAMILY_NAME as u16, NETDEV_FAMILY_NAME);
+    let id = |body: &[u8]| number(body, libc::CTRL_ATTR_FAMILY_ID as u16);
+    let family = match netlink.get(libc::GENL_ID_CTRL as u16, &by_name, id) {
         Ok(Some(family)) => family as u16,
         Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(failed(error)),
         _ => return Ok(None),

@@ -116,15 +116,7 @@ impl Netlink {
     /// Skips leftovers of an earlier request.
     fn answers(&mut self, sequence: u32, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
         loop {
-            let bytes = match self.socket.recv(&mut &mut self.buffer[..], libc::MSG_TRUNC) {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                other => other?,
-            };
-            let answer = self
-                .buffer
-                .get(..bytes)
-                .ok_or_else(|| malformed("an answer larger than 64 KiB"))?;
-            for message in messages(answer) {
+            for message in messages(receive(&self.socket, &mut self.buffer)?) {
                 let message = message?;
                 if message.sequence == sequence {
                     match message.kind {
@@ -289,6 +281,17 @@ pub(super) fn subscribe(
         });
         socket.map_err(|e| Error::system("open", "a netlink socket", e))
     })
+}
+
+/// Receives the messages of one datagram into a buffer of [`BUFFER_BYTES`].
+pub(super) fn receive<'a>(socket: &Socket, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let bytes = loop {
+        match socket.recv(&mut &mut buffer[..], libc::MSG_TRUNC) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            other => break other?,
+        }
+    };
+    buffer.get(..bytes).ok_or_else(|| malformed("a datagram larger than 64 KiB"))
 }
 
 /// Parses the result at the beginning of an error message or the end of a dump: 0 or a negative errno.

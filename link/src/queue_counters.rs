@@ -110,9 +110,7 @@ impl QueueMap {
     pub(super) fn read(&self, values: &[u64], native_xdp: bool) -> Vec<QueueCounters> {
         let mut queues: BTreeMap<(Direction, u32), [Option<u64>; 6]> = BTreeMap::new();
         for (at, statistic) in &self.places {
-            let Some(value) = values.get(*at) else {
-                continue;
-            };
+            let Some(value) = values.get(*at) else { continue };
             let sums = queues.entry((statistic.direction, statistic.queue)).or_default();
             let sum = &mut sums[statistic.count as usize];
             *sum = Some(sum.unwrap_or(0).wrapping_add(*value));

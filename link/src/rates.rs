@@ -131,7 +131,7 @@ fn interface_rates(
     };
     let known = old.filter(|_| !rates.reset);
     let (old, stats) = (known.unwrap_or(new), &new.interface.stats);
-    (rates.rx, rates.tx) = both_directions(&old.interface.stats, stats, seconds);
+    [rates.rx, rates.tx] = both_directions(&old.interface.stats, stats, seconds);
     let queues = new.queues.iter().map(|queue| {
         let place = (queue.direction, queue.queue);
         let earlier = old.queues.iter().find(|old| (old.direction, old.queue) == place);
@@ -142,21 +142,12 @@ fn interface_rates(
 }
 
 fn restarted(old: &LinkStats, new: &LinkStats) -> bool {
-    [
-        (old.rx_packets, new.rx_packets),
-        (old.rx_bytes, new.rx_bytes),
-        (old.tx_packets, new.tx_packets),
-        (old.tx_bytes, new.tx_bytes),
-    ]
-    .iter()
-    .any(|(old, new)| advance(*old, *new).is_none())
+    let counts: [fn(&LinkStats) -> u64; 4] =
+        [|s| s.rx_packets, |s| s.rx_bytes, |s| s.tx_packets, |s| s.tx_bytes];
+    counts.iter().any(|count| advance(count(old), count(new)).is_none())
 }
 
-fn both_directions(
-    old: &LinkStats,
-    new: &LinkStats,
-    seconds: f64,
-) -> (DirectionRates, DirectionRates) {
+fn both_directions(old: &LinkStats, new: &LinkStats, seconds: f64) -> [DirectionRates; 2] {
     let rate = |count: fn(&LinkStats) -> u64| per_second(count(old), count(new), seconds);
     let rx = DirectionRates {
         packets: rate(|s| s.rx_packets),
@@ -175,7 +166,7 @@ fn both_directions(
         drops: vec![("dropped", rate(|s| s.tx_dropped)), ("errors", rate(|s| s.tx_errors))],
         fifo: rate(|s| s.tx_fifo),
     };
-    (rx, tx)
+    [rx, tx]
 }
 
 fn queue_rates(old: &QueueCounters, new: &QueueCounters, seconds: f64) -> QueueRates {
@@ -307,9 +298,7 @@ impl Sampler {
         if map.is_empty() {
             return Vec::new();
         }
-        let Ok(mut values) = self.ethtool.statistics_values(&link.name) else {
-            return Vec::new();
-        };
+        let Ok(mut values) = self.ethtool.statistics_values(&link.name) else { return Vec::new() };
         if values.len() != map.names {
             // The number of queues has changed, and the names with it.
             let names = self.ethtool.statistics_names(&link.name).unwrap_or_default();

@@ -7,13 +7,12 @@
 //! Needs `CAP_NET_ADMIN`, and `/dev/net/tun`. Source: linux/if_tun.h, drivers/net/tun.c.
 #![allow(unsafe_code)]
 
-use std::ffi::c_char;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
-use super::refused;
+use super::{ifreq, refused};
 use sluicegate_base::error::{Error, Result};
 
 const DEVICE: &str = "/dev/net/tun";
@@ -50,7 +49,9 @@ impl Tap {
         let several = libc::IFF_MULTI_QUEUE;
         let first = match attach(name, exclusive | if queues > 1 { several } else { 0 }) {
             // The device exists, and was created for several queues.
-            Err(error) if is_invalid(&error) && queues == 1 => attach(name, exclusive | several),
+            Err(error) if error.errno() == Some(libc::EINVAL) && queues == 1 => {
+                attach(name, exclusive | several)
+            }
             other => other,
         };
         let others = (1..queues).map(|_| attach(name, several));
@@ -97,16 +98,9 @@ fn attach(name: &str, flags: i32) -> Result<Tap> {
         },
         _ => refused("open", DEVICE, ADMIN, error),
     })?;
-    let mut request = libc::ifreq {
-        ifr_name: [0 as c_char; libc::IFNAMSIZ],
-        ifr_ifru: libc::__c_anonymous_ifr_ifru {
-            // The kernel reads 16 bits, without a sign (linux/if.h, linux/if_tun.h).
-            ifru_flags: (libc::IFF_TAP | libc::IFF_NO_PI | flags) as libc::c_short,
-        },
-    };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as c_char;
-    }
+    // The kernel reads 16 bits, without a sign (linux/if.h, linux/if_tun.h).
+    let ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | flags) as libc::c_short;
+    let mut request = ifreq(name, libc::__c_anonymous_ifr_ifru { ifru_flags });
     // SAFETY: the kernel reads and writes an ifreq, which outlives the call.
     let status = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if status == 0 {
@@ -120,10 +114,6 @@ fn attach(name: &str, flags: i32) -> Result<Tap> {
         _ => "",
     };
     Err(refused("open TAP device", name, ADMIN, error).remedy(remedy))
-}
-
-fn is_invalid(error: &Error) -> bool {
-    error.errno() == Some(libc::EINVAL)
 }
 
 #[cfg(test)]

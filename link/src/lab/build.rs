@@ -124,8 +124,8 @@ fn equip(config: &LabConfig, host: &Host) -> Result<()> {
         }
         // Two forwarding hosts would send such a packet to each other until its TTL ends.
         let routes = if forwards { Vec::new() } else { interface.routes() };
-        for route in routes.iter().filter(|route| ipv6 || route.gateway.is_ipv4()) {
-            netlink.add_route(interface.name, route.prefix, route.gateway)?;
+        for (prefix, gateway) in routes.into_iter().filter(|(_, it)| ipv6 || it.is_ipv4()) {
+            netlink.add_route(interface.name, prefix, gateway)?;
         }
         for neighbour in &neighbours {
             for address in neighbour.addresses() {
@@ -160,9 +160,7 @@ fn settle(config: &LabConfig) -> Result<()> {
                 counts.push((netlink.interface(name)?.stats, *said));
             }
             let said = counts.iter().all(|(stats, said)| stats.tx_packets >= *said);
-            let [(left, _), (right, _)] = counts[..] else {
-                break;
-            };
+            let [(left, _), (right, _)] = counts[..] else { break };
             let arrived =
                 left.tx_packets == right.rx_packets && right.tx_packets == left.rx_packets;
             if (said && arrived) || Instant::now() > deadline {

@@ -62,33 +62,23 @@ pub struct HostInterface {
     numbers: Option<[u8; 2]>,
 }
 
-/// A route of a lab's host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Route {
-    pub prefix: Address,
-    pub gateway: IpAddr,
-}
-
 impl HostInterface {
     /// Returns its IP addresses: 198.18.0.N/24 (RFC 2544) and 2001:db8:18::N/64 (RFC 3849).
     pub fn addresses(&self) -> Vec<Address> {
-        let Some([number, _]) = self.numbers else {
-            return Vec::new();
-        };
+        let Some([number, _]) = self.numbers else { return Vec::new() };
         let [v4, v6] = ips(number);
         vec![Address { ip: v4, prefix: 24 }, Address { ip: v6, prefix: 64 }]
     }
 
-    /// Returns its routes: the rest of 198.18.0.0/15 and 2001:db8::/32, through another host.
-    pub(super) fn routes(&self) -> Vec<Route> {
-        let Some([_, other]) = self.numbers else {
-            return Vec::new();
-        };
+    /// Returns its routes, prefix and gateway: the rest of 198.18.0.0/15 and 2001:db8::/32, through another
+    /// host.
+    pub(super) fn routes(&self) -> Vec<(Address, IpAddr)> {
+        let Some([_, other]) = self.numbers else { return Vec::new() };
         let [v4, v6] = ips(other);
         let tests = Address { ip: Ipv4Addr::new(198, 18, 0, 0).into(), prefix: 15 };
         let examples = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0).into();
         let examples = Address { ip: examples, prefix: 32 };
-        vec![Route { prefix: tests, gateway: v4 }, Route { prefix: examples, gateway: v6 }]
+        vec![(tests, v4), (examples, v6)]
     }
 }
 
@@ -188,11 +178,10 @@ mod tests {
         let hosts = Shape::Star.hosts();
         for host in hosts.iter().filter(|host| host.name != "middle") {
             let interface = host.interfaces[0];
-            for route in interface.routes() {
-                let has =
-                    |it: &&HostInterface| it.addresses().iter().any(|a| a.ip == route.gateway);
+            for (prefix, ip) in interface.routes() {
+                let has = |it: &&HostInterface| it.addresses().iter().any(|a| a.ip == ip);
                 let gateway = hosts.iter().flat_map(|host| host.interfaces).find(has).unwrap();
-                assert_ne!(gateway.name, interface.name, "{route:?}");
+                assert_ne!(gateway.name, interface.name, "{prefix}");
             }
         }
     }
