@@ -99,7 +99,7 @@ pub(super) fn describe(
             (option::IF_TSOFFSET, _) if value.len() == 8 && !offset_seen => {
                 offset_seen = true;
                 let offset = Fields::new(value, order).u64().unwrap_or(0);
-                clock = clock.with_offset(offset.cast_signed());
+                clock.offset_s = offset.cast_signed();
             }
             (option::END | option::IF_TSRESOL | option::IF_TSOFFSET, _) => {
                 return Err(format!(
@@ -154,6 +154,7 @@ pub(super) fn text(bytes: &[u8]) -> String {
 pub(super) struct Resolution {
     resolution: u8,
     ticks_per_second: u64,
+    /// The clock's zero, in seconds after 1970.
     offset_s: i64,
 }
 
@@ -174,11 +175,6 @@ impl Resolution {
         let exponent = u32::from(resolution & !BINARY);
         let base: u64 = if resolution & BINARY == 0 { 10 } else { 2 };
         Some(Self { resolution, ticks_per_second: base.checked_pow(exponent)?, ..self })
-    }
-
-    /// Sets the clock's zero, in seconds after 1970.
-    pub(super) fn with_offset(self, offset_s: i64) -> Self {
-        Self { offset_s, ..self }
     }
 
     /// Converts ticks to nanoseconds since 1970. A time that does not fit 64 bits (1970 to 2554) becomes the
@@ -277,7 +273,7 @@ mod tests {
             ("after 2554 is 2554", 0, 0, u64::MAX, u64::MAX),
         ] {
             let clock = Resolution::default().with_resolution(resolution).unwrap();
-            assert_eq!(clock.with_offset(offset_s).nanoseconds(ticks), ns, "{why}");
+            assert_eq!(Resolution { offset_s, ..clock }.nanoseconds(ticks), ns, "{why}");
         }
     }
 

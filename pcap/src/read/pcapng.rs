@@ -66,10 +66,8 @@ impl PcapNg {
         bytes: &[u8],
         interfaces: &mut Vec<Interface>,
     ) -> Result<Parsed, String> {
-        let Some(head) = bytes.get(..8) else {
-            return Ok(Parsed::Need(8));
-        };
-        if Self::is_section_header(head) {
+        let Some(head) = bytes.get(..8) else { return Ok(Parsed::Need(8)) };
+        if head.first_chunk().is_some_and(|magic| Self::recognises(*magic)) {
             match bytes.get(8..12) {
                 None => return Ok(Parsed::Need(12)),
                 Some(magic) => self.order = section_order(magic)?,
@@ -79,9 +77,7 @@ impl PcapNg {
         let (kind, length) = fields.u32().zip(fields.u32()).unwrap_or_default();
         self.check_length(kind, length)?;
         let length = length as usize;
-        let Some(block) = bytes.get(..length) else {
-            return Ok(Parsed::Need(length));
-        };
+        let Some(block) = bytes.get(..length) else { return Ok(Parsed::Need(length)) };
         self.check_trailer(block)?;
         self.at_first_block = false;
         let body = Fields::new(&block[8..length - 4], self.order);
@@ -97,10 +93,6 @@ impl PcapNg {
             None => Parsed::Skip(length),
             Some(found) => Parsed::Packet { record_bytes: length, found },
         })
-    }
-
-    fn is_section_header(head: &[u8]) -> bool {
-        head.first_chunk().is_some_and(|magic| Self::recognises(*magic))
     }
 
     fn check_length(&self, kind: u32, length: u32) -> Result<(), String> {
@@ -171,16 +163,16 @@ impl PcapNg {
 
     #[inline]
     fn enhanced_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
-        let fixed = body.u32().zip(body.u32()).zip(body.u32());
-        let ((interface, high), low) = fixed.ok_or("a packet block is too short")?;
-        self.packet(interface, high, low, 28, body)
+        let fixed = body.u32().zip(body.ticks());
+        let (interface, ticks) = fixed.ok_or("a packet block is too short")?;
+        self.packet(interface, ticks, body)
     }
 
     /// Parses the obsolete Packet Block of early pcapng files.
     fn obsolete_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
-        let fixed = body.u16().zip(body.u16()).zip(body.u32().zip(body.u32()));
-        let ((interface, dropped), (high, low)) = fixed.ok_or("a packet block is too short")?;
-        let mut found = self.packet(interface.into(), high, low, 28, body)?;
+        let fixed = body.u16().zip(body.u16()).zip(body.ticks());
+        let ((interface, dropped), ticks) = fixed.ok_or("a packet block is too short")?;
+        let mut found = self.packet(interface.into(), ticks, body)?;
         // 0xffff means "not known".
         if dropped != u16::MAX && found.meta.drops_before == 0 {
             found.meta.drops_before = dropped.into();
@@ -188,17 +180,10 @@ impl PcapNg {
         Ok(found)
     }
 
-    /// Parses the rest of a packet block, from its lengths on; its data begins `data_at` bytes into the
-    /// block.
+    /// Parses the rest of a packet block, from its lengths on.
     #[inline]
-    fn packet(
-        &self,
-        interface: u32,
-        high: u32,
-        low: u32,
-        data_at: usize,
-        mut body: Fields<'_>,
-    ) -> Result<Placed, String> {
+    fn packet(&self, interface: u32, ticks: u64, mut body: Fields<'_>) -> Result<Placed, String> {
+        const DATA_AT: usize = 28;
         let lengths = body.u32().zip(body.u32());
         let (captured, wire) = lengths.ok_or("a packet block is too short")?;
         let (number, source) = self.source(interface)?;
@@ -212,14 +197,14 @@ impl PcapNg {
         body.take(data_bytes).ok_or("a packet block is shorter than its packet")?;
         body.take(data_bytes.next_multiple_of(4) - data_bytes);
         let mut meta = Meta {
-            timestamp_ns: source.clock.nanoseconds(u64::from(high) << 32 | u64::from(low)),
+            timestamp_ns: source.clock.nanoseconds(ticks),
             timestamp_source: TimestampSource::File,
             wire_bytes: wire,
             interface: number,
             ..Meta::default()
         };
-        let data = data_at..data_at + data_bytes;
-        let options_at = data_at + data_bytes.next_multiple_of(4);
+        let data = DATA_AT..DATA_AT + data_bytes;
+        let options_at = DATA_AT + data_bytes.next_multiple_of(4);
         let options = options_at..options_at + body.rest().len();
         if !body.rest().is_empty() {
             BlockOptions::new(body.rest(), self.order).annotate(&mut meta);

@@ -382,6 +382,12 @@ impl<'a> Fields<'a> {
         self.number().map(u32::from_le_bytes)
     }
 
+    /// Reads a time: its upper word comes first, in either byte order.
+    #[inline]
+    pub(super) fn ticks(&mut self) -> Option<u64> {
+        self.u32().zip(self.u32()).map(|(high, low)| u64::from(high) << 32 | u64::from(low))
+    }
+
     #[inline]
     pub(super) fn u64(&mut self) -> Option<u64> {
         self.number().map(u64::from_le_bytes)

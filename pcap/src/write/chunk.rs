@@ -219,9 +219,7 @@ impl<'a> Piece<'a> {
         if bytes == self.bytes.len() {
             return (bytes, self.packets);
         }
-        let Some(layout) = self.records else {
-            return (0, 0);
-        };
+        let Some(layout) = self.records else { return (0, 0) };
         let mut records = Records::new(layout, &self.bytes[..bytes]);
         let packets = records.by_ref().count() as u64;
         (bytes - records.rest().len(), packets)

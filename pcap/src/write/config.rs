@@ -85,9 +85,7 @@ impl OutputConfig {
                 "standard output is one stream: rotation needs a file name".into(),
             ));
         }
-        let Some(level) = self.level else {
-            return Ok(());
-        };
+        let Some(level) = self.level else { return Ok(()) };
         let levels = zstd::compression_level_range();
         if self.compression == Compression::Zstd && levels.contains(&level) {
             return Ok(());

@@ -27,7 +27,7 @@ pub struct Merger {
     spent: Vec<(usize, Chunk)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OrderedInput {
     /// Chunks with their arrival times.
     chunks: VecDeque<(Chunk, Instant)>,
@@ -37,7 +37,7 @@ struct OrderedInput {
     head_ns: Option<u64>,
     /// The source sends nothing earlier.
     watermark_ns: u64,
-    open: bool,
+    closed: bool,
     pending: u64,
 }
 
@@ -55,16 +55,8 @@ impl Merger {
 
     /// Creates a merger with a window: the time after which a record is released although a source is silent.
     pub fn with_window(sources: usize, window: Duration) -> Self {
-        let source = || OrderedInput {
-            chunks: VecDeque::new(),
-            released: 0,
-            head_ns: None,
-            watermark_ns: 0,
-            open: true,
-            pending: 0,
-        };
         Self {
-            sources: (0..sources).map(|_| source()).collect(),
+            sources: (0..sources).map(|_| OrderedInput::default()).collect(),
             window,
             out_ns: 0,
             late: 0,
@@ -78,9 +70,7 @@ impl Merger {
     /// The source does not exist.
     pub fn push(&mut self, number: usize, chunk: Chunk, arrived: Instant) {
         let source = &mut self.sources[number];
-        let Some(last_ns) = chunk.last_ns() else {
-            return self.keep(number, chunk);
-        };
+        let Some(last_ns) = chunk.last_ns() else { return self.keep(number, chunk) };
         source.watermark_ns = source.watermark_ns.max(last_ns);
         source.pending += chunk.packets();
         source.chunks.push_back((chunk, arrived));
@@ -103,7 +93,7 @@ impl Merger {
     /// # Panics
     /// The source does not exist.
     pub fn close(&mut self, source: usize) {
-        self.sources[source].open = false;
+        self.sources[source].closed = true;
     }
 
     /// Moves releasable records into `out`, in order. Returns true if there may be more: the caller must
@@ -155,7 +145,7 @@ impl Merger {
                     until_ns = earlier.map_or(until_ns, |(earliest_ns, _)| earliest_ns);
                     first = Some((head_ns, number));
                 }
-                (None, _) if source.open => promised_ns = promised_ns.min(source.watermark_ns),
+                (None, _) if !source.closed => promised_ns = promised_ns.min(source.watermark_ns),
                 (None, _) => {}
             }
         }
@@ -169,9 +159,7 @@ impl Merger {
     /// Swaps the source's first chunk into `out`, if all of it is releasable.
     fn pass_whole(&mut self, run: &RecordRun, out: &mut Chunk) -> bool {
         let source = &mut self.sources[run.source];
-        let Some((chunk, _)) = source.chunks.front_mut() else {
-            return false;
-        };
+        let Some((chunk, _)) = source.chunks.front_mut() else { return false };
         let (Some(first_ns), Some(last_ns)) = (chunk.first_ns(), chunk.last_ns()) else {
             return false;
         };
@@ -190,9 +178,7 @@ impl Merger {
     /// Copies the run's records to `out`; false if `out` is full.
     fn move_run(&mut self, run: &RecordRun, out: &mut Chunk) -> bool {
         let source = &mut self.sources[run.source];
-        let Some((chunk, _)) = source.chunks.front() else {
-            return true;
-        };
+        let Some((chunk, _)) = source.chunks.front() else { return true };
         assert!(chunk.layout() == out.layout(), "a chunk of another format");
         let records = Records::new(chunk.layout(), &chunk.bytes()[source.released..]);
         let mut moved = 0;

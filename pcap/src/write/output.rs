@@ -83,13 +83,9 @@ impl Output {
             Compression::None => None,
             _ => Some(Packer::start(&config, &progress)?),
         };
-        let name = match config.path.as_os_str() == "-" {
-            true => None,
-            false => {
-                let numbered = config.rotation.is_on();
-                Some(Name::new(&config.path, numbered, TimeZone::system())?)
-            }
-        };
+        let is_file = config.path.as_os_str() != "-";
+        let name = || Name::new(&config.path, config.rotation.is_on(), TimeZone::system());
+        let name = is_file.then(name).transpose()?;
         let directory = name.as_ref().map(Name::directory);
         let synced = directory.filter(|_| config.sync).map(open_directory).transpose();
         let synced = synced.map_err(|failure| failure.at_start())?;
@@ -181,9 +177,7 @@ impl Output {
     /// The disk is full, the pipe's reader has exited, or a file cannot be created; packets that could
     /// not be written are [`lost`](OutputCounts::lost). A chunk of another format; no interface yet.
     pub fn write(&mut self, chunk: &Chunk) -> Result<()> {
-        let Some(last_ns) = chunk.last_ns() else {
-            return self.progress.check();
-        };
+        let Some(last_ns) = chunk.last_ns() else { return self.progress.check() };
         let usage = if chunk.layout() != self.layout {
             "a chunk of another format than the output's"
         } else if self.interfaces.is_empty() {
@@ -211,9 +205,7 @@ impl Output {
             }
             self.write_pending();
             let reserved = self.statistics().len() as u64;
-            let Some(current) = &mut self.current else {
-                break;
-            };
+            let Some(current) = &mut self.current else { break };
             let (now, later) =
                 self.schedule.divide(rest, last_ns, current.bytes + reserved, current.packets);
             if now.packets == 0 {
@@ -299,16 +291,12 @@ impl Output {
     }
 
     fn keep_newest(&mut self, newest: &Arc<Mutex<OutputFile>>) {
-        let Some(most) = self.config.rotation.files else {
-            return;
-        };
+        let Some(most) = self.config.rotation.files else { return };
         self.kept.push_back(Arc::clone(newest));
         if self.kept.len() <= most as usize {
             return;
         }
-        let Some(oldest) = self.kept.pop_front() else {
-            return;
-        };
+        let Some(oldest) = self.kept.pop_front() else { return };
         let is_closed = lock(&oldest).is_closed();
         if let Some(packer) = self.packer.as_mut().filter(|_| !is_closed) {
             packer.settle();
@@ -324,9 +312,7 @@ impl Output {
 
     /// Writes the file's header, if that is still missing, and the pending blocks.
     fn write_pending(&mut self) {
-        let Some(current) = &mut self.current else {
-            return;
-        };
+        let Some(current) = &mut self.current else { return };
         // Without an interface there is no link type, and no pcap header.
         let possible = self.config.format == Format::Pcapng || !self.interfaces.is_empty();
         if !current.begun && possible {
@@ -383,9 +369,7 @@ impl Output {
 
     /// Writes a piece to the current file, or passes it to the workers.
     fn submit(&mut self, piece: &Piece<'_>, last: bool) {
-        let Some(current) = &mut self.current else {
-            return self.progress.lose(piece.packets);
-        };
+        let Some(current) = &mut self.current else { return self.progress.lose(piece.packets) };
         let first = current.bytes == 0;
         current.bytes += piece.bytes.len() as u64;
         match &mut self.packer {

@@ -123,9 +123,7 @@ impl Encoder {
         let captured = packet.captured_bytes().min(self.snaplen);
         let options_at = EPB_HEADER + captured + padding(captured);
         let total = options_at + options.len() + 4;
-        let Some(record) = chunk.append(total, meta.timestamp_ns) else {
-            return false;
-        };
+        let Some(record) = chunk.append(total, meta.timestamp_ns) else { return false };
         let total = (total as u32).to_le_bytes();
         let words = [
             EPB.to_le_bytes(),

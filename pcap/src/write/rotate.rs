@@ -70,9 +70,7 @@ impl Schedule {
     /// Begins a file whose first packet has the time `first_ns`. Periods never go back, even if that packet
     /// is late.
     pub(super) fn begin(&mut self, first_ns: u64) {
-        let Some(period_ns) = self.period_ns else {
-            return;
-        };
+        let Some(period_ns) = self.period_ns else { return };
         let start_ns = *self.start_ns.get_or_insert(first_ns);
         let number = first_ns.saturating_sub(start_ns) / period_ns + 1;
         let end_ns = start_ns.saturating_add(number.saturating_mul(period_ns));
@@ -122,7 +120,8 @@ pub(super) struct Name {
 impl Name {
     /// Parses a path. `numbered` means that there will be several files.
     pub(super) fn new(path: &Path, numbered: bool, zone: TimeZone) -> Result<Self> {
-        let Some(file) = path.file_name().filter(|_| !ends_in_slash(path)) else {
+        let in_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let Some(file) = path.file_name().filter(|_| !in_folder) else {
             return Err(Error::Usage(format!(
                 "'{}' names no file: add a file name",
                 path.display()
@@ -165,9 +164,7 @@ impl Name {
     }
 
     fn expand(&self, part: &OsStr, first_ns: u64) -> Result<OsString> {
-        let (true, Some(pattern)) = (self.timed, part.to_str()) else {
-            return Ok(part.to_owned());
-        };
+        let (true, Some(pattern)) = (self.timed, part.to_str()) else { return Ok(part.to_owned()) };
         let usage = |reason: String| Error::Usage(format!("file name '{pattern}': {reason}"));
         let time = Timestamp::from_nanosecond(first_ns.into())
             .map_err(|error| usage(error.to_string()))?
@@ -184,10 +181,6 @@ impl Name {
 /// Returns the current time, to name files without packets.
 pub(super) fn now_ns() -> u64 {
     u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0)
-}
-
-fn ends_in_slash(path: &Path) -> bool {
-    path.as_os_str().as_encoded_bytes().ends_with(b"/")
 }
 
 /// Splits "a.b.pcap.zst" into "a.b" and ".pcap.zst": one extension, and another one before that of a

@@ -177,9 +177,7 @@ impl OutputFile {
         let mut bytes = whole as u64;
         self.bytes += bytes;
         self.packets += packets;
-        let Some(error) = error else {
-            return (bytes, packets, None);
-        };
+        let Some(error) = error else { return (bytes, packets, None) };
         if self.regular {
             cut_end(file, (done - whole) as u64);
             bytes += self.complete().0;
