@@ -325,25 +325,16 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
     }
 
     fn gre(&mut self) -> Option<Next> {
-        let all = self.rest;
-        let &[flags, _, high, low] = self.take(4)? else { return None };
-        let mut checksum = Checksum::Absent;
-        if flags & 0x80 != 0 {
-            self.take(4)?;
-            checksum = match self.whole && !self.below.is_some_and(|below| below.fragment) {
-                true => self.check(sum(all)),
-                false => {
-                    self.worsen(Condition::Unchecked);
-                    Checksum::Unchecked
-                }
-            };
-        }
-        for flag in [0x20, 0x10] {
-            if flags & flag != 0 {
-                self.take(4)?;
-            }
-        }
-        self.observer.header("gre", &all[..all.len() - self.rest.len()], checksum);
+        let &[flags, _, high, low, ..] = self.rest else { return None };
+        // Checksum, key and sequence number have four bytes each.
+        let optional = (flags & 0xb0).count_ones() as usize;
+        let (header, rest) = self.rest.split_at_checked(4 + 4 * optional)?;
+        let checksum = match flags & 0x80 {
+            0 => Checksum::Absent,
+            _ => self.check_rest(None),
+        };
+        self.rest = rest;
+        self.observer.header("gre", header, checksum);
         Some(Next::Type(u16::from_be_bytes([high, low])))
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod arith;
 mod pace;
 mod program;
 
+use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -84,8 +85,8 @@ impl Live {
         let exit = Arc::new(Exit::by(interface)?);
         let most_behind = dial.map(Dial::most_behind);
         let job = MakeJob { plan, worker, workers, exit: &exit, most_behind };
-        let sheet = SharedCounters::new(&job.counters())?;
-        let instructions = job.program(&sheet).map_err(|fault| {
+        let sheet = SharedCounters::new(&job.write(None).0)?;
+        let instructions = job.write(Some(sheet.as_fd())).1.map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
         })?;
         let program = LiveProgram::load(c"sluice_live", &instructions, job.frame())?;

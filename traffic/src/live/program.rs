@@ -10,7 +10,7 @@
 //! first bytes, up to [`REWRITTEN`]. The bytes after them stay. Several streams share frames, so their
 //! programs also copy those bytes from the shared memory.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use sluicegate::filter::ebpf::Reg::*;
@@ -79,19 +79,15 @@ pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
 }
 
 impl MakeJob<'_> {
-    /// Returns the shared memory's initial content.
-    pub fn counters(&self) -> Vec<u64> {
-        let mut writer = ProgramWriter::new(*self, None);
-        // Writing the program creates the tables. The result, a program without a map, is discarded.
-        writer.write();
-        writer.sheet.words
-    }
-
-    /// Returns the program, for a map that holds the shared counters.
-    pub fn program(&self, map: impl AsFd) -> Result<Vec<Insn>, Fault> {
-        let mut writer = ProgramWriter::new(*self, Some(map.as_fd()));
-        writer.write();
-        writer.asm.finish()
+    /// Writes the program for a map that holds the shared counters. Returns the counters' initial content, whose
+    /// tables the program refers to, and the program. Without a map only the content is valid.
+    pub fn write(&self, map: Option<BorrowedFd<'_>>) -> (Vec<u64>, Result<Vec<Insn>, Fault>) {
+        let mut asm = Assembler::new();
+        let refused = asm.label();
+        let sheet = CounterLayout::new(self.plan);
+        let mut writer = ProgramWriter { job: *self, asm, sheet, refused };
+        writer.write(map);
+        (writer.sheet.words, writer.asm.finish())
     }
 
     /// Returns the frame to pass to the kernel: the longest template.
@@ -103,24 +99,17 @@ impl MakeJob<'_> {
 
 struct ProgramWriter<'a> {
     job: MakeJob<'a>,
-    map: Option<BorrowedFd<'a>>,
     asm: Assembler,
     sheet: CounterLayout,
     /// The target for a packet that the kernel refuses.
     refused: Label,
 }
 
-impl<'a> ProgramWriter<'a> {
-    fn new(job: MakeJob<'a>, map: Option<BorrowedFd<'a>>) -> Self {
-        let mut asm = Assembler::new();
-        let refused = asm.label();
-        Self { job, map, asm, sheet: CounterLayout::new(job.plan), refused }
-    }
-
-    fn write(&mut self) {
+impl ProgramWriter<'_> {
+    fn write(&mut self, map: Option<BorrowedFd<'_>>) {
         let plan = self.job.plan;
         self.asm.mov(CONTEXT, R1);
-        match self.map {
+        match map {
             Some(map) => self.asm.load_map_value(SHEET, map, 0),
             None => self.asm.load_constant(SHEET, 0),
         }

@@ -25,19 +25,35 @@ const KEYS: &[&str] = &["seed", "stream"];
 const STREAMS: &str = "written [[stream]], once for each";
 const STREAM_KEYS: &[&str] = &["name", "weight", "flows", "size", "pad", "layers"];
 
-type TomlEntry<'a, 'i> = (&'a Spanned<Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
+type Key<'i> = Spanned<Cow<'i, str>>;
+type Raw<'i> = Spanned<DeValue<'i>>;
 
-pub(super) fn read(path: &Path) -> Result<Spec, SpecError> {
-    let name = path.display().to_string();
-    let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
-    let problem = match read {
-        Err(error) => format!("it cannot be read: {error}"),
-        Ok(bytes) if bytes as u64 > MAX_FILE => format!("it has more than {MAX_FILE} bytes"),
-        Ok(_) => return parse(&name, &text, path.parent().unwrap_or(Path::new(""))),
-    };
-    let origin = Origin { name, text: Arc::default() };
-    Err(origin.locate(Fault::new(&Position::Nowhere, "", problem)))
+impl Spec {
+    /// Reads a specification in TOML. Paths of payload files are relative to the current directory.
+    ///
+    /// # Errors
+    /// The first error in the text, with its line.
+    pub fn parse(text: &str) -> Result<Self, SpecError> {
+        parse("", text, Path::new(""))
+    }
+
+    /// Reads a file in TOML. Paths of payload files are relative to its directory.
+    ///
+    /// # Errors
+    /// The file cannot be read; the first error in it, with its line.
+    pub fn read(path: &Path) -> Result<Self, SpecError> {
+        let name = path.display().to_string();
+        let mut text = String::new();
+        let read =
+            File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+        let problem = match read {
+            Err(error) => format!("it cannot be read: {error}"),
+            Ok(bytes) if bytes as u64 > MAX_FILE => format!("it has more than {MAX_FILE} bytes"),
+            Ok(_) => return parse(&name, &text, path.parent().unwrap_or(Path::new(""))),
+        };
+        let origin = Origin { name, text: Arc::default() };
+        Err(origin.locate(Fault::new(&Position::Nowhere, "", problem)))
+    }
 }
 
 pub(super) fn parse(name: &str, text: &str, base: &Path) -> Result<Spec, SpecError> {
@@ -79,7 +95,7 @@ impl Walk<'_> {
         Err(Fault::new(&Position::Nowhere, "", problem))
     }
 
-    fn stream(&self, index: usize, value: &Spanned<DeValue>) -> Result<Stream, Fault> {
+    fn stream(&self, index: usize, value: &Raw) -> Result<Stream, Fault> {
         let place = Position::Text(value.span());
         let mut stream = Stream::new(index.to_string(), Vec::new(), place);
         let table = value.get_ref().as_table().ok_or_else(|| not(value, "stream", STREAMS))?;
@@ -104,12 +120,7 @@ impl Walk<'_> {
         }
     }
 
-    fn stream_key(
-        &self,
-        stream: &mut Stream,
-        key: &Spanned<Cow<str>>,
-        value: &Spanned<DeValue>,
-    ) -> Result<(), Fault> {
+    fn stream_key(&self, stream: &mut Stream, key: &Key, value: &Raw) -> Result<(), Fault> {
         match key.get_ref().as_ref() {
             "name" => {}
             "weight" => stream.weight = number(value, 1..=65_536, "weight")? as u32,
@@ -131,7 +142,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn layer(&self, value: &Spanned<DeValue>) -> Result<Layer, Fault> {
+    fn layer(&self, value: &Raw) -> Result<Layer, Fault> {
         let place = Position::Text(value.span());
         let wrong = |problem| Fault::new(&place, "layers", problem);
         if let DeValue::String(name) = value.get_ref() {
@@ -160,12 +171,7 @@ impl Walk<'_> {
         Ok(layer)
     }
 
-    fn field(
-        &self,
-        layer: &mut Layer,
-        key: &Spanned<Cow<str>>,
-        value: &Spanned<DeValue>,
-    ) -> Result<(), Fault> {
+    fn field(&self, layer: &mut Layer, key: &Key, value: &Raw) -> Result<(), Fault> {
         let protocol = layer.protocol;
         let place = Position::Text(key.span());
         let field = protocol
@@ -181,28 +187,24 @@ impl Walk<'_> {
 }
 
 /// Returns the entries in the order of the text; the table is sorted by key.
-fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<TomlEntry<'a, 'i>> {
+fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a Key<'i>, &'a Raw<'i>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-fn unknown(key: &Spanned<Cow<str>>, known: &[&str]) -> Fault {
+fn unknown(key: &Key, known: &[&str]) -> Fault {
     let problem = format!("unknown '{}': there are {}", key.get_ref(), known.join(", "));
     Fault::new(&Position::Text(key.span()), "", problem)
 }
 
 /// Returns the error for a value of the wrong kind; `right` describes a valid one.
-fn not(value: &Spanned<DeValue>, object: &str, right: &str) -> Fault {
+fn not(value: &Raw, object: &str, right: &str) -> Fault {
     let problem = format!("{} is not what belongs here: {right}", kind(value.get_ref()));
     Fault::new(&Position::Text(value.span()), object, problem)
 }
 
-fn number(
-    value: &Spanned<DeValue>,
-    range: RangeInclusive<u128>,
-    object: &str,
-) -> Result<u128, Fault> {
+fn number(value: &Raw, range: RangeInclusive<u128>, object: &str) -> Result<u128, Fault> {
     let right = format!("a number from {} to {}", range.start(), range.end());
     let number = integer(value.get_ref()).filter(|number| range.contains(number));
     number.ok_or_else(|| match value.get_ref() {
@@ -213,7 +215,7 @@ fn number(
     })
 }
 
-fn size(value: &Spanned<DeValue>) -> Result<Size, Fault> {
+fn size(value: &Raw) -> Result<Size, Fault> {
     let size = match value.get_ref() {
         DeValue::String(text) => Size::parse(text),
         DeValue::Integer(_) => match integer(value.get_ref()) {

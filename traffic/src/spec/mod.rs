@@ -103,22 +103,6 @@ impl Default for Defaults {
 }
 
 impl Spec {
-    /// Reads a specification in TOML. Paths of payload files are relative to the current directory.
-    ///
-    /// # Errors
-    /// The first error in the text, with its line.
-    pub fn parse(text: &str) -> Result<Self, SpecError> {
-        file::parse("", text, Path::new(""))
-    }
-
-    /// Reads a file in TOML. Paths of payload files are relative to its directory.
-    ///
-    /// # Errors
-    /// The file cannot be read; the first error in it, with its line.
-    pub fn read(path: &Path) -> Result<Self, SpecError> {
-        file::read(path)
-    }
-
     /// Plans the packets.
     ///
     /// # Errors
