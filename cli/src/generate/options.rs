@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, NextHop, NextHops};
-use sluicegate_traffic::plan::{Frames, Plan, Stream};
+use sluicegate_traffic::plan::{Frames, Plan, StreamPlan};
 use sluicegate_traffic::spec::{Defaults, Flags, PROFILES, Spec, SpecError};
 
 use crate::target::{common_hop, destination};
@@ -178,7 +178,7 @@ fn of_interface(interface: Option<&Interface>) -> Defaults {
 }
 
 /// The next hop of a stream's packets, and one of their destinations.
-fn hop_of(hops: &mut NextHops, stream: &Stream) -> Result<(IpAddr, NextHop)> {
+fn hop_of(hops: &mut NextHops, stream: &StreamPlan) -> Result<(IpAddr, NextHop)> {
     let plan = Plan { seed: 0, streams: vec![stream.clone()], turns: vec![0] };
     let mut room = vec![0; plan.longest()];
     let mut frames = Frames::new(&plan, 0, 1, || 0);

@@ -24,8 +24,8 @@ use super::arith::{self, held::*};
 use super::pace;
 use super::{CounterLayout, Table, word};
 use crate::plan::{
-    Draw, Edit, FieldSource, Index, Operand, Part, Per, Plan, RandomKey, Sizes, Stream, Sum, Term,
-    fold,
+    Draw, Edit, FieldSource, Index, Operand, Part, Per, Plan, RandomKey, Sizes, StreamPlan, Sum,
+    Term, fold,
 };
 
 /// Maximum of bytes of a frame that instructions write for each packet.
@@ -52,7 +52,7 @@ pub(super) struct MakeJob<'a> {
 
 /// A stream in the program.
 struct Lane<'a> {
-    stream: &'a Stream,
+    stream: &'a StreamPlan,
     packets: RandomKey,
     flows: RandomKey,
     /// The offset of the next packet's number in the shared counters.
@@ -66,7 +66,7 @@ struct Lane<'a> {
 pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
     const MAX_STREAMS: usize = 4000;
     const MAX_WORDS: u16 = 60;
-    let words = |stream: &Stream| u16::from(stream.words.packet) + u16::from(stream.words.flow);
+    let words = |stream: &StreamPlan| u16::from(stream.words.packet) + u16::from(stream.words.flow);
     if plan.streams.len() > MAX_STREAMS {
         Some("4000 streams")
     } else if plan.streams.iter().any(|stream| words(stream) > MAX_WORDS) {
@@ -435,7 +435,7 @@ impl ProgramWriter<'_> {
 }
 
 /// Returns the number of bytes that instructions write in each frame of a stream.
-fn written(stream: &Stream) -> usize {
+fn written(stream: &StreamPlan) -> usize {
     stream.sizes.shortest(&stream.template).min(REWRITTEN)
 }
 

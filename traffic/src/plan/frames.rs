@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 
 use super::{
-    Draw, Edit, FieldSource, Finish, Index, Operand, Part, Per, Plan, Sizes, Stream, Sum, Term,
+    Draw, Edit, FieldSource, Finish, Index, Operand, Part, Per, Plan, Sizes, StreamPlan, Sum, Term,
 };
 
 /// Makes the packets of one worker, from a borrowed or shared plan.
@@ -135,7 +135,7 @@ impl OwnFlows {
     }
 }
 
-impl Stream {
+impl StreamPlan {
     /// Reports whether packets differ in more than their length.
     #[inline]
     fn changes(&self) -> bool {
@@ -165,7 +165,7 @@ impl Draw {
 }
 
 impl Moment<'_> {
-    fn write(&self, stream: &Stream, frame: &mut [u8]) {
+    fn write(&self, stream: &StreamPlan, frame: &mut [u8]) {
         for edit in &stream.edits {
             edit.put(frame, self.edited(edit));
         }
@@ -207,7 +207,7 @@ impl Moment<'_> {
         self.bytes - u64::from(headers)
     }
 
-    fn checksum(&self, sum: &Sum, stream: &Stream, frame: &[u8]) -> u16 {
+    fn checksum(&self, sum: &Sum, stream: &StreamPlan, frame: &[u8]) -> u16 {
         let by_size = match sum.by_size.as_slice() {
             [] => 0,
             sums => sums[(self.bytes - self.progress.shortest) as usize],
@@ -219,7 +219,7 @@ impl Moment<'_> {
         sum.finish.of(!fold(total))
     }
 
-    fn term(&self, term: &Term, stream: &Stream, frame: &[u8]) -> u64 {
+    fn term(&self, term: &Term, stream: &StreamPlan, frame: &[u8]) -> u64 {
         let (number, bytes) = match term.of {
             Operand::Edit(index) => {
                 let edit = &stream.edits[usize::from(index)];

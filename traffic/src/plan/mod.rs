@@ -26,14 +26,14 @@ pub struct Plan {
     /// Seed of the random numbers.
     pub seed: u64,
     /// The streams.
-    pub streams: Vec<Stream>,
+    pub streams: Vec<StreamPlan>,
     /// The order of streams, which repeats. Each stream occurs as often as its weight.
     pub turns: Vec<u16>,
 }
 
 /// Packets with the same layers and varying numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stream {
+pub struct StreamPlan {
     /// The stream's name in reports.
     pub name: String,
     /// The longest frame, with zeros for edits and checksums. Shorter frames are its beginning.
@@ -232,7 +232,7 @@ impl Part {
     }
 }
 
-impl Stream {
+impl StreamPlan {
     /// Reports whether a field depends on the flow.
     pub(crate) fn uses_flows(&self) -> bool {
         let mut indices = self.edits.iter().flat_map(|edit| &edit.parts).filter_map(Part::index);
@@ -258,7 +258,7 @@ impl Plan {
 
     /// Returns the mean length of frames, without the frame check sequence.
     pub fn mean_bytes(&self) -> f64 {
-        let means: Vec<f64> = self.streams.iter().map(Stream::mean_bytes).collect();
+        let means: Vec<f64> = self.streams.iter().map(StreamPlan::mean_bytes).collect();
         let sum: f64 = self.turns.iter().map(|&turn| means[usize::from(turn)]).sum();
         sum / self.turns.len().max(1) as f64
     }

@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::layer::writer::{Draft, Fill, HeaderWriter, SumOf};
 use super::layer::{ETHER, PAYLOAD, RAW, STAMP, check_tpid};
 use super::size::{MAX_FRAME, SizeOrder};
-use super::{Defaults, Stream};
+use super::{Defaults, StreamSpec};
 use crate::plan::{self, Edit, FieldSource, Operand, Sizes, Sum, Term, fold, words};
 
 /// The minimum Ethernet frame (IEEE 802.3, without the frame check sequence).
@@ -20,10 +20,10 @@ const MAX_LAYERS: usize = 64;
 /// Builds a stream.
 pub(super) fn stream(
     index: usize,
-    stream: &Stream,
+    stream: &StreamSpec,
     seed: u64,
     defaults: &Defaults,
-) -> Result<plan::Stream, Fault> {
+) -> Result<plan::StreamPlan, Fault> {
     check_order(stream)?;
     let wrong = |problem| Fault::new(&stream.place, "", problem);
     let mut draft = Draft { stream: index, ..Draft::default() };
@@ -51,11 +51,11 @@ pub(super) fn stream(
     draft.sums.iter().rev().for_each(|sum| summing.add(sum));
     let Summing { sums, template, .. } = summing;
     let (name, flows) = (stream.name.clone(), stream.flows);
-    Ok(plan::Stream { name, template, sizes, flows, words, edits, sums })
+    Ok(plan::StreamPlan { name, template, sizes, flows, words, edits, sums })
 }
 
 /// Returns the memory of a stream's templates, sizes, lists and sums.
-pub(super) fn memory_bytes(stream: &plan::Stream) -> usize {
+pub(super) fn memory_bytes(stream: &plan::StreamPlan) -> usize {
     let sizes = if let Sizes::InTurn(sizes) = &stream.sizes { sizes.len() * 2 } else { 0 };
     let sums: usize = stream.sums.iter().map(|sum| sum.by_size.len() * 2).sum();
     let parts = stream.edits.iter().flat_map(|edit| &edit.parts);
@@ -67,7 +67,7 @@ pub(super) fn memory_bytes(stream: &plan::Stream) -> usize {
 }
 
 /// Checks the order of a stream's layers.
-fn check_order(stream: &Stream) -> Result<(), Fault> {
+fn check_order(stream: &StreamSpec) -> Result<(), Fault> {
     let layers = &stream.layers;
     let Some(first) = layers.first() else {
         let problem = "there are no layers: say layers = [\"ether\", \"ipv4\", \"udp\"]";
@@ -94,7 +94,7 @@ fn check_order(stream: &Stream) -> Result<(), Fault> {
 }
 
 /// Returns the sizes of a stream's frames.
-fn sizes(stream: &Stream, draft: &mut Draft) -> Sizes {
+fn sizes(stream: &StreamSpec, draft: &mut Draft) -> Sizes {
     let varying = stream.size.as_ref().filter(|(size, _)| size.bounds().0 < size.bounds().1);
     let Some((size, _)) = varying else { return Sizes::Fixed };
     match &size.order {
@@ -108,7 +108,7 @@ fn sizes(stream: &Stream, draft: &mut Draft) -> Sizes {
 }
 
 /// Extends the headers to the longest frame. Returns the end of the payload; only padding follows.
-fn fill(stream: &Stream, draft: &mut Draft, seed: u64) -> Result<usize, Fault> {
+fn fill(stream: &StreamSpec, draft: &mut Draft, seed: u64) -> Result<usize, Fault> {
     let headers = draft.template.bytes.len();
     let fill = draft.fill.take();
     let (length, end) = match &stream.size {

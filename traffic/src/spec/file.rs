@@ -16,7 +16,7 @@ use toml::de::{DeTable, DeValue};
 use super::fault::{Fault, Origin, Position, SpecError};
 use super::layer::{Layer, Protocol, integer, kind, read_setting};
 use super::size::Size;
-use super::{MAX_STREAMS, Spec, Stream};
+use super::{MAX_STREAMS, Spec, StreamSpec};
 
 /// Maximum size of a file: its lists may be long.
 const MAX_FILE: u64 = 4 << 20;
@@ -73,7 +73,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn spec(&self, table: &DeTable) -> Result<(Option<u64>, Vec<Stream>), Fault> {
+    fn spec(&self, table: &DeTable) -> Result<(Option<u64>, Vec<StreamSpec>), Fault> {
         let (mut seed, mut streams) = (None, Vec::new());
         for (key, value) in in_order(table) {
             match key.get_ref().as_ref() {
@@ -95,9 +95,9 @@ impl Walk<'_> {
         Err(Fault::new(&Position::Nowhere, "", problem))
     }
 
-    fn stream(&self, index: usize, value: &Raw) -> Result<Stream, Fault> {
+    fn stream(&self, index: usize, value: &Raw) -> Result<StreamSpec, Fault> {
         let place = Position::Text(value.span());
-        let mut stream = Stream::new(index.to_string(), Vec::new(), place);
+        let mut stream = StreamSpec::new(index.to_string(), Vec::new(), place);
         let table = value.get_ref().as_table().ok_or_else(|| not(value, "stream", STREAMS))?;
         if let Some(name) = table.get("name") {
             let text = name.get_ref().as_str().ok_or_else(|| not(name, "stream", "a text"));
@@ -120,7 +120,7 @@ impl Walk<'_> {
         }
     }
 
-    fn stream_key(&self, stream: &mut Stream, key: &Key, value: &Raw) -> Result<(), Fault> {
+    fn stream_key(&self, stream: &mut StreamSpec, key: &Key, value: &Raw) -> Result<(), Fault> {
         match key.get_ref().as_ref() {
             "name" => {}
             "weight" => stream.weight = number(value, 1..=65_536, "weight")? as u32,

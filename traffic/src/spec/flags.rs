@@ -12,7 +12,7 @@ use super::layer::{ETHER, ICMP, ICMPV6, IPV4, IPV6, PAYLOAD, STAMP, TCP, UDP, VL
 use super::layer::{Field, Given, Layer, Protocol, read_setting};
 use super::size::Size;
 use super::value::{Form, Set, Value};
-use super::{Spec, Stream};
+use super::{Spec, StreamSpec};
 use crate::plan::Per;
 
 /// The flags of a user. Without a flag, a field keeps its value or its default: UDP from 198.18.0.1 to
@@ -77,7 +77,7 @@ type FieldFlag<'a> = (&'static str, &'a str, &'static [&'static Protocol], &'sta
 
 impl Flags {
     /// Returns the stream of the flags, without settings of fields.
-    fn stream(&self) -> Result<Stream, Fault> {
+    fn stream(&self) -> Result<StreamSpec, Fault> {
         // Only IPv6 addresses contain a colon.
         let is_v6 = |text: &Option<String>| {
             let text = text.as_deref().unwrap_or_default();
@@ -101,7 +101,7 @@ impl Flags {
         if let (Some(2..), false) = (self.flows, self.varies()) {
             spread(&mut layers[2]);
         }
-        Ok(Stream::new("0".into(), layers, Position::Nowhere))
+        Ok(StreamSpec::new("0".into(), layers, Position::Nowhere))
     }
 
     /// Returns the given flags that set a field.
@@ -134,7 +134,7 @@ impl Flags {
         })
     }
 
-    fn change(&self, streams: &mut [Stream]) -> Result<(), Fault> {
+    fn change(&self, streams: &mut [StreamSpec]) -> Result<(), Fault> {
         if self.proto.is_some() {
             let problem = "the specification sets the layers: leave it out";
             return Err(Fault::new(&Position::Flag("--proto"), "", problem));
@@ -163,7 +163,7 @@ impl Flags {
     fn change_field(
         &self,
         (flag, text, layers, field): FieldFlag,
-        streams: &mut [Stream],
+        streams: &mut [StreamSpec],
     ) -> Result<(), Fault> {
         let place = Position::Flag(flag);
         let mut found = false;
@@ -205,7 +205,7 @@ impl Flags {
     }
 
     /// Inserts VLAN tags after the Ethernet addresses.
-    fn tag(&self, stream: &mut Stream) -> Result<(), Fault> {
+    fn tag(&self, stream: &mut StreamSpec) -> Result<(), Fault> {
         let place = Position::Flag("--vlan");
         let ether = stream.layers.iter().position(|layer| layer.protocol.is(&ETHER));
         for text in self.vlan.iter().rev() {
@@ -220,7 +220,7 @@ impl Flags {
     }
 
     /// Replaces a stream's payload.
-    fn load(&self, stream: &mut Stream) -> Result<(), Fault> {
+    fn load(&self, stream: &mut StreamSpec) -> Result<(), Fault> {
         let Some(text) = &self.payload else { return Ok(()) };
         let place = Position::Flag("--payload");
         let wrong = |problem: String| Fault::new(&place, "", problem);
@@ -245,7 +245,7 @@ impl Flags {
 }
 
 /// Inserts a stamp after the last header, where receivers expect it, if the stream has none.
-fn stamp(stream: &mut Stream) {
+fn stamp(stream: &mut StreamSpec) {
     if stream.layers.iter().any(|layer| layer.protocol.is(&STAMP)) {
         return;
     }

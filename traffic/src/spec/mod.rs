@@ -61,13 +61,13 @@ const MAX_BYTES: usize = 64 << 20;
 pub struct Spec {
     /// Seed of the random numbers; `None` is 0. The same seed gives the same packets.
     pub seed: Option<u64>,
-    pub(crate) streams: Vec<Stream>,
+    pub(crate) streams: Vec<StreamSpec>,
     origin: Origin,
 }
 
 /// A stream: one kind of packets.
 #[derive(Clone, Debug)]
-pub(crate) struct Stream {
+pub(crate) struct StreamSpec {
     pub(crate) name: String,
     /// Its frequency, relative to other streams.
     weight: u32,
@@ -79,7 +79,7 @@ pub(crate) struct Stream {
     place: Position,
 }
 
-impl Stream {
+impl StreamSpec {
     /// Creates a stream with default settings.
     fn new(name: String, layers: Vec<Layer>, place: Position) -> Self {
         Self { name, weight: 1, flows: 1, size: None, pad: true, layers, place }
