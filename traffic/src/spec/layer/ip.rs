@@ -1,7 +1,7 @@
 //! IPv4 (RFC 791), IPv6 and its extension headers (RFC 8200).
 
 use super::writer::{Cover, HeaderWriter, Ip};
-use super::{Field, Protocol, Takes};
+use super::{Field, FieldKind, Protocol};
 use crate::plan::Finish;
 use crate::spec::fault::Fault;
 use crate::spec::value::Form;
@@ -39,7 +39,7 @@ pub(crate) const IPV4: Protocol =
         Field::address("src", 12, Form::Ipv4).or("198.18.0.1"),
         Field::address("dst", 16, Form::Ipv4).or("198.18.0.2"),
         // The header's length has four bits, and counts words.
-        Field::special("options", Takes::Hex(40)),
+        Field::special("options", FieldKind::Hex(40)),
     ]);
 
 fn ipv4(header: &mut HeaderWriter) -> Result<(), Fault> {
@@ -94,7 +94,7 @@ const fn options_header(name: &'static str, number: u8) -> Protocol {
 const OPTIONS: &[Field] = &[
     Field::number("next-header", 0, 1).named(IP_PROTOCOLS),
     Field::number("length", 1, 1),
-    Field::special("options", Takes::Hex(MAX_DATA)),
+    Field::special("options", FieldKind::Hex(MAX_DATA)),
 ];
 
 fn options(header: &mut HeaderWriter) -> Result<(), Fault> {
@@ -118,7 +118,7 @@ pub(crate) const ROUTING: Protocol = Protocol::new("routing", 4, routing).ip(43)
     // RFC 3692: for experiments.
     Field::number("type", 2, 1).or("253"),
     Field::number("segments-left", 3, 1),
-    Field::special("data", Takes::Hex(MAX_DATA)),
+    Field::special("data", FieldKind::Hex(MAX_DATA)),
 ]);
 
 fn routing(header: &mut HeaderWriter) -> Result<(), Fault> {

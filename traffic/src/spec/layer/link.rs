@@ -2,7 +2,7 @@
 //! RFC 5462), ARP (RFC 826), and the tunnels GRE (RFC 2784, RFC 2890) and VXLAN (RFC 7348).
 
 use super::writer::{Cover, HeaderWriter};
-use super::{Field, Given, Layer, Protocol, Takes};
+use super::{Field, FieldKind, Given, Layer, Protocol};
 use crate::plan::Finish;
 use crate::spec::edits::{Bits, number_of};
 use crate::spec::fault::Fault;
@@ -46,7 +46,8 @@ fn vlan(header: &mut HeaderWriter) -> Result<(), Fault> {
     name_next_ethertype(header, "type")
 }
 
-const TPID: Takes = Takes::Value(Form::Number { bits: 16, names: "dot1q=0x8100 dot1ad=0x88a8" });
+const TPID: FieldKind =
+    FieldKind::Value(Form::Number { bits: 16, names: "dot1q=0x8100 dot1ad=0x88a8" });
 
 /// Sets a field to the EtherType of the next header. The header below a tag contains the tag's TPID; of two
 /// tags, the outer has the provider's (IEEE 802.1ad).
@@ -106,7 +107,7 @@ fn arp(header: &mut HeaderWriter) -> Result<(), Fault> {
     Ok(())
 }
 
-const WORD: Takes = Takes::Value(Form::Number { bits: 32, names: "" });
+const WORD: FieldKind = FieldKind::Value(Form::Number { bits: 32, names: "" });
 
 pub(crate) const GRE: Protocol = Protocol::new("gre", 4, gre).ip(47).port(4754).fields(&[
     Field::part("has-checksum", 0, 2, 15, 1),
@@ -115,7 +116,7 @@ pub(crate) const GRE: Protocol = Protocol::new("gre", 4, gre).ip(47).port(4754).
     Field::part("version", 0, 2, 0, 3),
     Field::number("protocol", 2, 2),
     // Present only if the specification sets them.
-    Field::special("checksum", Takes::Checksum),
+    Field::special("checksum", FieldKind::Checksum),
     Field::special("key", WORD),
     Field::special("seq", WORD),
 ]);

@@ -98,7 +98,7 @@ impl Protocol {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Field {
     pub(crate) name: &'static str,
-    pub(crate) takes: Takes,
+    pub(crate) kind: FieldKind,
     /// The position in the header; `None` if the protocol's function chooses it.
     pub(crate) bits: Option<Bits>,
     /// The default, in the field's syntax; empty for zero and for derived fields.
@@ -107,7 +107,7 @@ pub(crate) struct Field {
 
 /// The kind of setting that a field takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
+pub(crate) enum FieldKind {
     /// A value.
     Value(Form),
     /// A value, or `right` or `bad`.
@@ -138,24 +138,24 @@ impl Field {
         shift: u8,
         width: u8,
     ) -> Self {
-        let takes = Takes::Value(Form::Number { bits: width, names: "" });
-        Self { name, takes, bits: Some(Bits { at, cell, shift, width }), default: "" }
+        let kind = FieldKind::Value(Form::Number { bits: width, names: "" });
+        Self { name, kind, bits: Some(Bits { at, cell, shift, width }), default: "" }
     }
 
     /// Creates a field of an address, in its own cell.
     pub(crate) const fn address(name: &'static str, at: usize, form: Form) -> Self {
         let bits = Some(Bits::cell(at, form.bits() as usize / 8));
-        Self { name, takes: Takes::Value(form), bits, default: "" }
+        Self { name, kind: FieldKind::Value(form), bits, default: "" }
     }
 
     /// Creates a checksum field.
     pub(crate) const fn checksum(at: usize) -> Self {
-        Self { takes: Takes::Checksum, ..Self::number("checksum", at, 2) }
+        Self { kind: FieldKind::Checksum, ..Self::number("checksum", at, 2) }
     }
 
     /// Creates a field without a fixed offset in the header.
-    pub(crate) const fn special(name: &'static str, takes: Takes) -> Self {
-        Self { name, takes, bits: None, default: "" }
+    pub(crate) const fn special(name: &'static str, kind: FieldKind) -> Self {
+        Self { name, kind, bits: None, default: "" }
     }
 
     pub(crate) const fn or(self, default: &'static str) -> Self {
@@ -165,7 +165,7 @@ impl Field {
     /// Adds names for its numbers, written `udp=17 tcp=6`.
     pub(crate) const fn named(self, names: &'static str) -> Self {
         let bits = self.form().bits();
-        Self { takes: Takes::Value(Form::Number { bits, names }), ..self }
+        Self { kind: FieldKind::Value(Form::Number { bits, names }), ..self }
     }
 
     /// Makes it a field of flags.
@@ -175,13 +175,13 @@ impl Field {
         letters: &'static [&'static str],
     ) -> Self {
         let bits = self.form().bits();
-        Self { takes: Takes::Value(Form::Flags { bits, names, letters }), ..self }
+        Self { kind: FieldKind::Value(Form::Flags { bits, names, letters }), ..self }
     }
 
     /// Returns the notation of its numbers.
     pub(crate) const fn form(&self) -> Form {
-        match self.takes {
-            Takes::Value(form) => form,
+        match self.kind {
+            FieldKind::Value(form) => form,
             _ => Form::Number { bits: 16, names: "" },
         }
     }
@@ -204,7 +204,7 @@ pub(crate) struct Setting {
     pub(crate) place: Position,
 }
 
-/// The content of a setting; see [`Takes`].
+/// The content of a setting; see [`FieldKind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Given {
     Value(Value),
@@ -325,8 +325,8 @@ pub(super) fn integer(raw: &DeValue) -> Option<u128> {
 pub(super) fn read_setting(field: &Field, raw: &DeValue, base: &Path) -> Result<Given, String> {
     let not = |right: &str| format!("{} is not {right}", kind(raw));
     let text = |right: &str| raw.as_str().ok_or_else(|| not(right));
-    Ok(match field.takes {
-        Takes::Checksum => match raw.as_str() {
+    Ok(match field.kind {
+        FieldKind::Checksum => match raw.as_str() {
             Some("bad") => Given::Bad,
             Some("right") => Given::Right,
             _ => {
@@ -334,17 +334,17 @@ pub(super) fn read_setting(field: &Field, raw: &DeValue, base: &Path) -> Result<
                 Given::Value(value(field, raw).map_err(hint)?)
             }
         },
-        Takes::Value(_) => Given::Value(value(field, raw)?),
-        Takes::Hex(most) => {
+        FieldKind::Value(_) => Given::Value(value(field, raw)?),
+        FieldKind::Hex(most) => {
             Given::Bytes(hex(text("bytes in hexadecimal, like \"00 ff 10\"")?, most)?)
         }
-        Takes::Text => match text("a text")?.as_bytes() {
+        FieldKind::Text => match text("a text")?.as_bytes() {
             bytes if bytes.len() <= MAX_BYTES => Given::Bytes(bytes.to_vec()),
             bytes => return Err(format!("these are {} bytes: at most {MAX_BYTES}", bytes.len())),
         },
-        Takes::File => Given::Bytes(file(&base.join(text("the name of a file")?))?),
-        Takes::Switch => Given::Switch(raw.as_bool().ok_or_else(|| not("true or false"))?),
-        Takes::TcpOptions => Given::TcpOptions(options(raw)?),
+        FieldKind::File => Given::Bytes(file(&base.join(text("the name of a file")?))?),
+        FieldKind::Switch => Given::Switch(raw.as_bool().ok_or_else(|| not("true or false"))?),
+        FieldKind::TcpOptions => Given::TcpOptions(options(raw)?),
     })
 }
 

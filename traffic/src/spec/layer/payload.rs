@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::writer::{Content, Fill, HeaderWriter};
-use super::{Field, Given, Protocol, Takes};
+use super::{Field, FieldKind, Given, Protocol};
 use crate::analyse::Stamp;
 use crate::plan::FieldSource;
 use crate::spec::edits::{Bits, number_of};
@@ -14,7 +14,7 @@ use crate::spec::value::Form;
 pub(crate) const MAX_BYTES: usize = 65_535;
 
 pub(crate) const RAW: Protocol =
-    Protocol::new("raw", 0, raw).fields(&[Field::special("hex", Takes::Hex(MAX_BYTES))]);
+    Protocol::new("raw", 0, raw).fields(&[Field::special("hex", FieldKind::Hex(MAX_BYTES))]);
 
 fn raw(header: &mut HeaderWriter) -> Result<(), Fault> {
     header.append_given("hex");
@@ -40,12 +40,12 @@ fn stamp(header: &mut HeaderWriter) -> Result<(), Fault> {
 }
 
 pub(crate) const PAYLOAD: Protocol = Protocol::new("payload", 0, payload).fields(&[
-    Field::special("hex", Takes::Hex(MAX_BYTES)),
-    Field::special("text", Takes::Text),
-    Field::special("pattern", Takes::Hex(MAX_BYTES)),
-    Field::special("random", Takes::Switch),
-    Field::special("file", Takes::File),
-    Field::special("length", Takes::Value(Form::Number { bits: 16, names: "" })),
+    Field::special("hex", FieldKind::Hex(MAX_BYTES)),
+    Field::special("text", FieldKind::Text),
+    Field::special("pattern", FieldKind::Hex(MAX_BYTES)),
+    Field::special("random", FieldKind::Switch),
+    Field::special("file", FieldKind::File),
+    Field::special("length", FieldKind::Value(Form::Number { bits: 16, names: "" })),
 ]);
 
 fn payload(header: &mut HeaderWriter) -> Result<(), Fault> {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::payload::{Hex, hex};
 use super::writer::{Cover, HeaderWriter};
-use super::{Field, Given, Protocol, Takes, link};
+use super::{Field, FieldKind, Given, Protocol, link};
 use crate::plan::Finish;
 use crate::spec::edits::Bits;
 use crate::spec::fault::Fault;
@@ -30,7 +30,7 @@ pub(crate) const TCP: Protocol = Protocol::new("tcp", 20, tcp).ip(6).fields(&[
     Field::number("window", 14, 2).or("65535"),
     Field::checksum(16),
     Field::number("urgent", 18, 2),
-    Field::special("options", Takes::TcpOptions),
+    Field::special("options", FieldKind::TcpOptions),
 ]);
 
 fn tcp(header: &mut HeaderWriter) -> Result<(), Fault> {
