@@ -41,7 +41,7 @@ struct OwnFlows {
 }
 
 /// The inputs of one packet's edits and checksums.
-struct Moment<'a> {
+struct PacketInputs<'a> {
     worker: u32,
     number: u64,
     flow: u64,
@@ -100,7 +100,7 @@ impl<P: Borrow<Plan>> Frames<P> {
     fn change(&self, stream: usize, number: u64, flow: u64, frame: &mut [u8]) {
         let progress = &self.progress[stream];
         let stream = &self.plan.borrow().streams[stream];
-        let moment = Moment {
+        let inputs = PacketInputs {
             worker: self.worker,
             number,
             flow,
@@ -109,7 +109,7 @@ impl<P: Borrow<Plan>> Frames<P> {
             words: stream.words,
             time_ns: self.time_ns,
         };
-        moment.write(stream, frame);
+        inputs.write(stream, frame);
     }
 }
 
@@ -164,7 +164,7 @@ impl Draw {
     }
 }
 
-impl Moment<'_> {
+impl PacketInputs<'_> {
     fn write(&self, stream: &StreamPlan, frame: &mut [u8]) {
         for edit in &stream.edits {
             edit.put(frame, self.edited(edit));
