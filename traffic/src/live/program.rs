@@ -51,7 +51,7 @@ pub(super) struct MakeJob<'a> {
 }
 
 /// A stream in the program.
-struct Lane<'a> {
+struct StreamCode<'a> {
     stream: &'a StreamPlan,
     packets: RandomKey,
     flows: RandomKey,
@@ -122,7 +122,7 @@ impl ProgramWriter<'_> {
             self.asm.place(streams[index]);
             let template = (plan.streams.len() > 1 && stream.template.len() > written(stream))
                 .then(|| self.sheet.bytes(&stream.template));
-            self.make(&Lane {
+            self.make(&StreamCode {
                 stream,
                 packets: RandomKey::of_packets(plan.seed, index, self.job.worker),
                 flows: RandomKey::of_flows(plan.seed, index),
@@ -169,16 +169,16 @@ impl ProgramWriter<'_> {
         self.asm.load(Size::DW, index, scratch + 0);
     }
 
-    fn make(&mut self, lane: &Lane<'_>) {
-        self.take_number(lane);
-        self.draw_words(lane);
-        self.set_length(lane);
-        self.write_template(lane);
-        for edit in &lane.stream.edits {
-            self.write_edit(lane, edit);
+    fn make(&mut self, code: &StreamCode<'_>) {
+        self.take_number(code);
+        self.draw_words(code);
+        self.set_length(code);
+        self.write_template(code);
+        for edit in &code.stream.edits {
+            self.write_edit(code, edit);
         }
-        for sum in &lane.stream.sums {
-            self.write_sum(lane, sum);
+        for sum in &code.stream.sums {
+            self.write_sum(code, sum);
         }
         self.count(word::PACKETS);
         self.asm.load(Size::DW, R2, FP + LENGTH);
@@ -193,15 +193,15 @@ impl ProgramWriter<'_> {
     }
 
     /// Loads the packet's number, and its flow's if the stream uses it.
-    fn take_number(&mut self, lane: &Lane<'_>) {
-        let place = SHEET + lane.number as i16;
+    fn take_number(&mut self, code: &StreamCode<'_>) {
+        let place = SHEET + code.number as i16;
         self.asm.load(Size::DW, NUMBER, place);
         self.asm.mov(R1, NUMBER).add(1).store(Size::DW, place);
-        if !lane.stream.uses_flows() {
+        if !code.stream.uses_flows() {
             return;
         }
         let (worker, workers) = (u64::from(self.job.worker), u64::from(self.job.workers));
-        let flows = u64::from(lane.stream.flows);
+        let flows = u64::from(code.stream.flows);
         if worker >= flows {
             arith::store_constant(&mut self.asm, FP, FLOW, worker % flows, R2);
             return;
@@ -214,16 +214,16 @@ impl ProgramWriter<'_> {
     }
 
     /// Computes the random numbers: the packet's, then the flow's.
-    fn draw_words(&mut self, lane: &Lane<'_>) {
-        let words = lane.stream.words;
+    fn draw_words(&mut self, code: &StreamCode<'_>) {
+        let words = code.stream.words;
         for word in 0..words.packet {
             self.asm.mov(R1, NUMBER);
-            self.draw_word(lane.packets, words.packet, word, WORDS - 8 * i16::from(word));
+            self.draw_word(code.packets, words.packet, word, WORDS - 8 * i16::from(word));
         }
         for word in 0..words.flow {
             self.asm.load(Size::DW, R1, FP + FLOW);
             let place = WORDS - 8 * i16::from(words.packet + word);
-            self.draw_word(lane.flows, words.flow, word, place);
+            self.draw_word(code.flows, words.flow, word, place);
         }
     }
 
@@ -235,18 +235,18 @@ impl ProgramWriter<'_> {
     }
 
     /// Returns the stack position of a random number.
-    fn drawn(lane: &Lane<'_>, per: Per, draw: Draw) -> Memory {
+    fn drawn(code: &StreamCode<'_>, per: Per, draw: Draw) -> Memory {
         let before = match per {
             Per::Packet => 0,
-            Per::Flow => lane.stream.words.packet,
+            Per::Flow => code.stream.words.packet,
         };
         FP + (WORDS - 8 * i16::from(before + draw.word))
     }
 
     /// Sets the frame's length, and points R8 to its start.
-    fn set_length(&mut self, lane: &Lane<'_>) {
-        let longest = lane.stream.template.len() as i32;
-        match &lane.stream.sizes {
+    fn set_length(&mut self, code: &StreamCode<'_>) {
+        let longest = code.stream.template.len() as i32;
+        match &code.stream.sizes {
             Sizes::Fixed => self.asm.store(Size::DW, FP + LENGTH, longest),
             Sizes::InTurn(sizes) => {
                 let table = self.sheet.table(sizes.iter().map(|&size| u64::from(size)));
@@ -256,14 +256,14 @@ impl ProgramWriter<'_> {
                 self.asm.store(Size::DW, FP + LENGTH, R1);
             }
             Sizes::AtRandom { first, count, draw } => {
-                self.asm.load(Size::DW, R1, Self::drawn(lane, Per::Packet, *draw));
+                self.asm.load(Size::DW, R1, Self::drawn(code, Per::Packet, *draw));
                 self.asm.rsh(R1, i32::from(draw.shift));
                 arith::below(&mut self.asm, R1, u64::from(*count), R2);
                 self.asm.add(R1, i32::from(*first)).store(Size::DW, FP + LENGTH);
             }
         }
         let given = self.job.plan.longest() as i32;
-        if lane.stream.sizes != Sizes::Fixed || longest != given {
+        if code.stream.sizes != Sizes::Fixed || longest != given {
             self.asm.load(Size::DW, R2, FP + LENGTH).sub(given);
             self.asm.mov(R1, CONTEXT);
             self.asm.call(Helper::XDP_ADJUST_TAIL);
@@ -272,16 +272,16 @@ impl ProgramWriter<'_> {
     }
 
     /// Writes the constant bytes, and points R8 to the packet.
-    fn write_template(&mut self, lane: &Lane<'_>) {
-        let template = &lane.stream.template;
-        let shortest = lane.stream.sizes.shortest(template);
-        if let Some(table) = lane.template {
+    fn write_template(&mut self, code: &StreamCode<'_>) {
+        let template = &code.stream.template;
+        let shortest = code.stream.sizes.shortest(template);
+        if let Some(table) = code.template {
             self.copy_from(table, template.len());
         }
         self.asm.load(Size::W, DATA, CONTEXT + xdp_md::DATA);
         self.asm.load(Size::W, R2, CONTEXT + xdp_md::DATA_END);
         self.asm.mov(R1, DATA).add(shortest as i32).jgt(R2, self.refused);
-        let (words, rest) = template[..written(lane.stream)].as_chunks::<8>();
+        let (words, rest) = template[..written(code.stream)].as_chunks::<8>();
         for (index, word) in words.iter().enumerate() {
             let number = u64::from_ne_bytes(*word);
             arith::store_constant(&mut self.asm, DATA, (index * 8) as i16, number, R1);
@@ -305,14 +305,14 @@ impl ProgramWriter<'_> {
         self.asm.jne(R0, 0, self.refused);
     }
 
-    fn write_edit(&mut self, lane: &Lane<'_>, edit: &Edit) {
+    fn write_edit(&mut self, code: &StreamCode<'_>, edit: &Edit) {
         // The time must come first, because a helper clobbers the lower registers.
         if edit.parts.iter().any(|part| part.source == FieldSource::Time) {
             self.ask_time();
         }
         self.asm.load_constant(R1, edit.keep);
         for part in &edit.parts {
-            self.load_part(lane, part);
+            self.load_part(code, part);
             self.asm.or(R1, R2);
         }
         let size = size_of_edit(edit);
@@ -338,15 +338,15 @@ impl ProgramWriter<'_> {
     }
 
     /// R2 = the part's bits at their position in the edit.
-    fn load_part(&mut self, lane: &Lane<'_>, part: &Part) {
+    fn load_part(&mut self, code: &StreamCode<'_>, part: &Part) {
         match &part.source {
             FieldSource::Steps { index, step } => {
-                self.load_index(lane, index);
+                self.load_index(code, index);
                 arith::calculate(&mut self.asm, Alu::Mul, R2, *step, R3);
             }
             FieldSource::List { index, values } => {
                 let table = self.sheet.table(values.iter().copied());
-                self.load_index(lane, index);
+                self.load_index(code, index);
                 self.look_up(table, R2, R3);
             }
             FieldSource::Length { headers } => {
@@ -370,9 +370,9 @@ impl ProgramWriter<'_> {
     }
 
     /// R2 = the index.
-    fn load_index(&mut self, lane: &Lane<'_>, index: &Index) {
+    fn load_index(&mut self, code: &StreamCode<'_>, index: &Index) {
         if let Some(draw) = index.random {
-            self.asm.load(Size::DW, R2, Self::drawn(lane, index.per, draw));
+            self.asm.load(Size::DW, R2, Self::drawn(code, index.per, draw));
             if draw.shift != 0 {
                 self.asm.rsh(R2, i32::from(draw.shift));
             }
@@ -385,8 +385,8 @@ impl ProgramWriter<'_> {
         arith::modulo(&mut self.asm, R2, index.count, R3);
     }
 
-    fn write_sum(&mut self, lane: &Lane<'_>, sum: &Sum) {
-        let stream = lane.stream;
+    fn write_sum(&mut self, code: &StreamCode<'_>, sum: &Sum) {
+        let stream = code.stream;
         let constant = fold(u64::from(sum.constant)).to_be();
         self.asm.mov(R1, i32::from(constant));
         if !sum.by_size.is_empty() {
@@ -398,22 +398,22 @@ impl ProgramWriter<'_> {
             self.asm.add(R1, R2);
         }
         for term in &sum.terms {
-            self.add_term(lane, term);
+            self.add_term(code, term);
         }
         arith::finish_sum(&mut self.asm, R1, sum.finish, R2);
         self.asm.store(Size::H, DATA + sum.at as i16, R1);
     }
 
     /// R1 += the term, in the packet's byte order.
-    fn add_term(&mut self, lane: &Lane<'_>, term: &Term) {
+    fn add_term(&mut self, code: &StreamCode<'_>, term: &Term) {
         let bytes = match term.of {
             Operand::Edit(index) => {
-                let edit = &lane.stream.edits[usize::from(index)];
+                let edit = &code.stream.edits[usize::from(index)];
                 self.asm.load(size_of_edit(edit), R2, DATA + edit.at as i16);
                 edit.bytes
             }
             Operand::Sum(index) => {
-                let at = lane.stream.sums[usize::from(index)].at;
+                let at = code.stream.sums[usize::from(index)].at;
                 self.asm.load(Size::H, R2, DATA + at as i16);
                 2
             }
