@@ -4,8 +4,8 @@ use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{Alu, Chain, Helper, Label, Reg, Size};
 use sluicegate_base::headers::{ethertype, protocol};
 
+use super::{AnalyserCode, STATE};
 use super::{CORRUPT, INTACT, UNCHECKED, word};
-use super::{Piece, STATE};
 use crate::live::arith;
 
 /// The current header.
@@ -24,7 +24,7 @@ const UDP: i32 = protocol::UDP as i32;
 const TCP: i32 = protocol::TCP as i32;
 const STAMP_BYTES: i32 = crate::analyse::Stamp::BYTES as i32;
 
-impl Piece<'_> {
+impl AnalyserCode<'_> {
     /// Reads the headers and stores `UPPER_AT`, `UPPER_BYTES`, `STAMP_AT` and `CONDITION`. Continues
     /// at `check` with the sum of the pseudo header, at `judged` if there is nothing to check, or at
     /// `unstamped`.
@@ -275,7 +275,7 @@ const OTHER_SUM: Reg = R0;
 /// packet's end.
 const STEPS: [(i16, usize); 3] = [(128, 12), (32, 3), (8, 3)];
 
-impl Piece<'_> {
+impl AnalyserCode<'_> {
     /// Judges the packet by the checksum over `UPPER_BYTES` from `UPPER_AT` on, and the pseudo
     /// header in SUM. Continues at `judged`.
     ///

@@ -112,22 +112,22 @@ impl InKernel {
 
 impl Inspect for InKernel {
     fn write(&self, asm: &mut Assembler, frame: &Frame) {
-        let mut piece = Piece { done: asm.label(), unstamped: asm.label(), asm, frame };
-        let [check, judged] = piece.asm.labels();
-        piece.find_state(&self.counters, self.cpus);
-        piece.headers(check, judged);
-        piece.asm.place(check);
-        piece.checksum(judged);
-        piece.asm.place(judged);
-        piece.stamp();
-        piece.delay();
-        piece.count_unstamped();
-        piece.asm.place(piece.done);
+        let mut code = AnalyserCode { done: asm.label(), unstamped: asm.label(), asm, frame };
+        let [check, judged] = code.asm.labels();
+        code.find_state(&self.counters, self.cpus);
+        code.headers(check, judged);
+        code.asm.place(check);
+        code.checksum(judged);
+        code.asm.place(judged);
+        code.stamp();
+        code.delay();
+        code.count_unstamped();
+        code.asm.place(code.done);
     }
 }
 
 /// The program fragment under construction.
-struct Piece<'a> {
+struct AnalyserCode<'a> {
     asm: &'a mut Assembler,
     frame: &'a Frame,
     /// The end of the fragment.
@@ -136,7 +136,7 @@ struct Piece<'a> {
     unstamped: Label,
 }
 
-impl Piece<'_> {
+impl AnalyserCode<'_> {
     /// R9 = this CPU's memory.
     fn find_state(&mut self, counters: &SharedCounters, cpus: usize) {
         let asm = &mut self.asm;

@@ -4,8 +4,8 @@ use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{Helper, Label, Reg, Size};
 
 use super::headers::be;
+use super::{AnalyserCode, STATE};
 use super::{CORRUPT, DELAYS, INTACT, STREAMS, TRACKS, WINDOW_WORDS, WORKERS, delay, track, word};
-use super::{Piece, STATE};
 use crate::analyse::report::MAX_NS;
 use crate::analyse::{Stamp, WINDOW};
 use crate::live::arith;
@@ -21,7 +21,7 @@ pub(super) const STREAM: i16 = -8;
 pub(super) const NUMBER: i16 = -16;
 pub(super) const TIME: i16 = -24;
 
-impl Piece<'_> {
+impl AnalyserCode<'_> {
     /// Reads the stamp, puts it on the stack and tracks its number.
     pub(super) fn stamp(&mut self) {
         let [begin, ahead, forward, restart, counted] = self.asm.labels();
@@ -235,7 +235,7 @@ const SPREAD: i32 = 0x9e37_79b1_u32.cast_signed();
 /// The delays of the packet's stream.
 const DELAY: Reg = R2;
 
-impl Piece<'_> {
+impl AnalyserCode<'_> {
     /// Measures the delay of some packets by the stamp on the stack. Continues at `done`.
     pub(super) fn delay(&mut self) {
         let [other, shorter] = self.asm.labels();
