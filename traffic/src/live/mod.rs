@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
 use sluicegate::xdp::live::{
-    Exit, LiveProgram, LiveThread, LiveThreadConfig, Next, SharedCounters,
+    LiveProgram, LiveThread, LiveThreadConfig, Next, RedirectTarget, SharedCounters,
 };
 
 use crate::plan::Plan;
@@ -37,7 +37,7 @@ const MAX_SLEEP: Duration = Duration::from_millis(20);
 pub struct Live {
     counters: WorkerCounters,
     program: LiveProgram,
-    exit: Arc<Exit>,
+    target: Arc<RedirectTarget>,
 }
 
 /// A sending worker.
@@ -82,9 +82,9 @@ impl Live {
                 remedy: "send by another method".into(),
             });
         }
-        let exit = Arc::new(Exit::by(interface)?);
+        let target = Arc::new(RedirectTarget::by(interface)?);
         let most_behind = dial.map(Dial::most_behind);
-        let job = MakeJob { plan, worker, workers, exit: &exit, most_behind };
+        let job = MakeJob { plan, worker, workers, target: &target, most_behind };
         let sheet = SharedCounters::new(&job.write(None).0)?;
         let instructions = job.write(Some(sheet.as_fd())).1.map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
@@ -103,7 +103,7 @@ impl Live {
             counters.set(word::IDLE, 1);
             counters.set_period(dial.period());
         }
-        Ok(Self { counters, program, exit })
+        Ok(Self { counters, program, target })
     }
 
     /// Makes the next packet without sending it.
@@ -119,7 +119,7 @@ impl Live {
     /// # Errors
     /// The system has no thread left, or no socket.
     pub fn start(self, packets: Option<u64>, cpu: Option<usize>) -> Result<Sending> {
-        let Self { counters, program, exit } = self;
+        let Self { counters, program, target } = self;
         let limit = packets.unwrap_or(u64::MAX);
         counters.set(word::LIMIT, limit);
         let made = counters.clone();
@@ -139,7 +139,7 @@ impl Live {
                 (_, false) => Next::Run(packets.map_or(u64::MAX, |_| left)),
             }
         };
-        let config = LiveThreadConfig { exit, cpu, first_runs: FIRST_RUNS, waits: false };
+        let config = LiveThreadConfig { target, cpu, first_runs: FIRST_RUNS, waits: false };
         let thread = LiveThread::start(program, &config, next)?;
         Ok(Sending { counters, limit: packets, done, thread })
     }

@@ -18,7 +18,7 @@ use sluicegate::filter::ebpf::{
     Alu, Assembler, Fault, Helper, Insn, Label, Memory, Reg, Size, xdp_action, xdp_md,
 };
 
-use sluicegate::xdp::live::Exit;
+use sluicegate::xdp::live::RedirectTarget;
 
 use super::arith::{self, held::*};
 use super::pace;
@@ -45,7 +45,7 @@ pub(super) struct MakeJob<'a> {
     pub plan: &'a Plan,
     pub worker: u32,
     pub workers: u32,
-    pub exit: &'a Exit,
+    pub target: &'a RedirectTarget,
     /// With a timetable, the longest delay that the program makes up for.
     pub most_behind: Option<Duration>,
 }
@@ -184,7 +184,7 @@ impl ProgramWriter<'_> {
         self.asm.load(Size::DW, R2, FP + LENGTH);
         self.asm.load(Size::DW, R1, SHEET + word::BYTES).add(R2);
         self.asm.store(Size::DW, SHEET + word::BYTES, R1);
-        self.job.exit.leave(&mut self.asm);
+        self.job.target.leave(&mut self.asm);
     }
 
     /// Increments a counter, without atomics: only this program, on one CPU, writes it.

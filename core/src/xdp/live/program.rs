@@ -130,7 +130,7 @@ impl LiveProgram {
 /// redirect by a map avoids that (net/core/filter.c, `__xdp_do_redirect_frame`). The kernel removes the
 /// entry when the interface is removed.
 #[derive(Debug)]
-pub struct Exit {
+pub struct RedirectTarget {
     interface: Interface,
     map: OwnedFd,
     /// One counter: frames for which the map was empty.
@@ -139,7 +139,7 @@ pub struct Exit {
     redirects: Option<Arc<RedirectSender>>,
 }
 
-impl Exit {
+impl RedirectTarget {
     /// Creates an exit through an interface of this thread's network namespace.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
 use nix::sched::sched_getcpu;
 
 use super::privileged;
-use super::program::{Exit, LiveProgram};
+use super::program::{LiveProgram, RedirectTarget};
 use super::ring_program::{Access, program};
 use super::thread::{LiveThread, LiveThreadConfig, Next};
 use crate::error::{Error, Result};
@@ -296,8 +296,8 @@ impl LiveSender {
         cpu: Option<usize>,
         waits: bool,
     ) -> Result<Self> {
-        let exit = Arc::new(Exit::by(interface)?);
-        Self::start(0, config, &LiveThreadConfig { exit, cpu, first_runs: FIRST_RUNS, waits })
+        let target = Arc::new(RedirectTarget::by(interface)?);
+        Self::start(0, config, &LiveThreadConfig { target, cpu, first_runs: FIRST_RUNS, waits })
     }
 
     /// Creates a sender whose indices begin at `start`.
@@ -306,11 +306,11 @@ impl LiveSender {
         config: LiveRingConfig,
         thread: &LiveThreadConfig,
     ) -> Result<Self> {
-        let LiveThreadConfig { exit, cpu, .. } = thread;
-        let memory = LiveMemory::new(config, start, &exit.interface().name)?;
-        let program = load(&memory, exit, Access::Direct).or_else(|error| match error {
+        let LiveThreadConfig { target, cpu, .. } = thread;
+        let memory = LiveMemory::new(config, start, &target.interface().name)?;
+        let program = load(&memory, target, Access::Direct).or_else(|error| match error {
             // Without CAP_PERFMON: a slower program.
-            Error::Unsupported { .. } => load(&memory, exit, Access::Calls),
+            Error::Unsupported { .. } => load(&memory, target, Access::Calls),
             error => Err(error),
         })?;
         let allowed = Allowed::here()?;
@@ -365,18 +365,22 @@ impl LiveSender {
     /// Creates a sender whose thread never runs the program.
     pub(crate) fn at_rest(config: LiveRingConfig, interface: &Interface) -> Result<Self> {
         let memory = LiveMemory::new(config, 0, &interface.name)?;
-        let exit = Arc::new(Exit::by(interface)?);
-        let program = load(&memory, &exit, Access::Calls)?;
-        let thread = LiveThreadConfig { exit, cpu: None, first_runs: FIRST_RUNS, waits: false };
+        let target = Arc::new(RedirectTarget::by(interface)?);
+        let program = load(&memory, &target, Access::Calls)?;
+        let thread = LiveThreadConfig { target, cpu: None, first_runs: FIRST_RUNS, waits: false };
         let thread = LiveThread::start(program, &thread, || Next::Sleep)?;
         Ok(Self { writer: LiveWriter::new(&memory, 0), memory, thread, alone: false })
     }
 }
 
 /// Loads the ring's program.
-pub(super) fn load(memory: &LiveMemory, exit: &Exit, access: Access) -> Result<LiveProgram> {
+pub(super) fn load(
+    memory: &LiveMemory,
+    target: &RedirectTarget,
+    access: Access,
+) -> Result<LiveProgram> {
     let config = memory.config;
-    let instructions = program(config, exit, access, memory).map_err(|fault| {
+    let instructions = program(config, target, access, memory).map_err(|fault| {
         Error::Usage(format!("a ring of this size has no program: use a smaller one: {fault}"))
     })?;
     LiveProgram::load(c"sluice_ring", &instructions, vec![0; config.max_bytes as usize])

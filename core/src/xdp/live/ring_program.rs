@@ -10,7 +10,7 @@
 
 use std::os::fd::AsFd;
 
-use super::program::Exit;
+use super::program::RedirectTarget;
 use super::ring::{LiveRingConfig, MIN_BYTES, PUBLISH, at, slot};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Fault, Helper, Insn, Label, Reg, Size, xdp_action, xdp_md};
@@ -34,7 +34,7 @@ pub(super) enum Access {
 /// Builds the program.
 pub(super) fn program(
     config: LiveRingConfig,
-    exit: &Exit,
+    target: &RedirectTarget,
     access: Access,
     map: impl AsFd,
 ) -> Result<Vec<Insn>, Fault> {
@@ -56,7 +56,7 @@ pub(super) fn program(
     set_length(&mut asm, access, refused);
     copy(&mut asm, config, access, refused);
     write_add(&mut asm, RING + at::PACKETS, 1);
-    exit.leave(&mut asm);
+    target.leave(&mut asm);
     asm.place(look);
     look_again(&mut asm, config, found, dropped);
     asm.place(refused);

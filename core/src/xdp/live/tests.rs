@@ -32,8 +32,8 @@ impl Bench {
         let left = lab.netns("left");
         let interface = link::interface(Some(&left), "left0").unwrap();
         let open = || {
-            let exit = Arc::new(Exit::by(&interface)?);
-            let config = LiveThreadConfig { exit, cpu: None, first_runs: 1 << 13, waits: false };
+            let target = Arc::new(RedirectTarget::by(&interface)?);
+            let config = LiveThreadConfig { target, cpu: None, first_runs: 1 << 13, waits: false };
             LiveSender::start(start, CONFIG, &config)
         };
         let sender = match netns::run_in(Some(&left), open) {
@@ -143,14 +143,14 @@ fn a_run_ends_by_itself_while_more_is_to_be_sent() {
     }
     let program = dropping(60);
     // The program drops all frames, so nothing is sent.
-    let exit = Arc::new(Exit::by(&link::interface(None, "lo").unwrap()).unwrap());
+    let target = Arc::new(RedirectTarget::by(&link::interface(None, "lo").unwrap()).unwrap());
     let asked = Arc::<AtomicU64>::default();
     let asked_there = Arc::clone(&asked);
     let next = move || {
         asked_there.fetch_add(1, Ordering::Relaxed);
         Next::Run(u64::MAX)
     };
-    let config = LiveThreadConfig { exit, cpu: None, first_runs: 1 << 10, waits: false };
+    let config = LiveThreadConfig { target, cpu: None, first_runs: 1 << 10, waits: false };
     let mut running = LiveThread::start(program, &config, next).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while asked.load(Ordering::Relaxed) < 50 && !running.is_finished() {
@@ -202,7 +202,7 @@ fn an_invalid_tail_is_ignored() {
         let memory = LiveMemory::new(CONFIG, 7, "a test").unwrap();
         let left = lab.netns("left");
         let interface = link::interface(Some(&left), "left0").unwrap();
-        let load = || load(&memory, &Exit::by(&interface)?, access);
+        let load = || load(&memory, &RedirectTarget::by(&interface)?, access);
         let program = netns::run_in(Some(&left), load).unwrap();
         let mut writer = LiveWriter::new(&memory, 7);
         // Without a thread: the test runs the program itself.

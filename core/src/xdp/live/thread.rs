@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::pthread::pthread_kill;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
-use super::program::{Exit, LiveProgram, RunEnd};
+use super::program::{LiveProgram, RedirectTarget, RunEnd};
 use crate::error::{Error, Result};
 use crate::file::without_signals;
 use crate::link::{LinkState, ThreadCpuUsage, pin_thread};
@@ -41,7 +41,7 @@ pub enum Next {
 pub struct LiveThreadConfig {
     /// The exit through an interface of this thread's network namespace. When the interface goes down or is
     /// removed, the thread ends with an error: the program does not notice.
-    pub exit: Arc<Exit>,
+    pub target: Arc<RedirectTarget>,
     /// The CPU to pin the thread to.
     pub cpu: Option<usize>,
     /// Length of the first run after the start and after each wake-up: a compromise between many packets to
@@ -62,7 +62,7 @@ pub struct LiveThread {
     /// unregistering a program delays runs of others, and interface queries, in the kernel.
     _program: Option<LiveProgram>,
     state: Arc<ThreadState>,
-    exit: Arc<Exit>,
+    target: Arc<RedirectTarget>,
 }
 
 /// State shared by a [`LiveThread`] and its thread.
@@ -85,22 +85,22 @@ impl LiveThread {
     ) -> Result<Self> {
         let failed = |error| Error::system("start", "a thread for live frames", error);
         install_handler().map_err(|error| failed(error.into()))?;
-        let mtu = AtomicU32::new(config.exit.interface().mtu);
+        let mtu = AtomicU32::new(config.target.interface().mtu);
         let state = Arc::new(ThreadState { ends: AtomicBool::new(false), mtu });
         let quick = program.is_quick();
         let mut runs = Runs {
             program,
-            link_state: LinkState::of(config.exit.interface())?,
+            link_state: LinkState::of(config.target.interface())?,
             looked: Instant::now(),
             length: RunLength::new(config.first_runs, quick),
             waits: config.waits,
             state: Arc::clone(&state),
         };
-        let (cpu, exit) = (config.cpu, Arc::clone(&config.exit));
+        let (cpu, target) = (config.cpu, Arc::clone(&config.target));
         let name = std::thread::Builder::new().name("live".into());
         let work = move || {
             let clocks = ThreadCpuUsage::begin();
-            let _mark = exit.mark_thread();
+            let _mark = target.mark_thread();
             let ran = unblock_signal()
                 .map_err(|error| Error::system("unblock", "a signal", error))
                 .and_then(|()| cpu.map_or(Ok(()), pin_thread))
@@ -109,7 +109,7 @@ impl LiveThread {
         };
         let thread = without_signals(|| name.spawn(work));
         let thread = Some(thread.map_err(failed)?);
-        Ok(Self { thread, busy: 0.0, _program: None, state, exit: Arc::clone(&config.exit) })
+        Ok(Self { thread, busy: 0.0, _program: None, state, target: Arc::clone(&config.target) })
     }
 
     /// Returns true if the thread has ended, for any reason.
@@ -162,7 +162,7 @@ impl LiveThread {
 
     /// Returns the fate of the thread's frames: exact after [`end`](Self::end).
     pub fn redirects(&self) -> RedirectCounts {
-        self.exit.counts()
+        self.target.counts()
     }
 
     /// Returns the share of time that the thread was on a CPU; known after [`end`](Self::end).
