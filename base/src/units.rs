@@ -10,11 +10,11 @@ use std::time::Duration;
 /// A parser's error: describes the valid form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{right}")]
-pub struct NotUnderstood {
+pub struct ParseError {
     right: String,
 }
 
-impl NotUnderstood {
+impl ParseError {
     fn new(right: impl Into<String>) -> Self {
         Self { right: right.into() }
     }
@@ -40,8 +40,8 @@ const NS: &[(&str, u64)] = &[
 ];
 
 /// Parses a count: `1000`, `1_000_000`, `1M`, `2.5k`.
-pub fn count(text: &str) -> Result<u64, NotUnderstood> {
-    let right = || NotUnderstood::new("a count is a whole number like 1000, 1_000_000, 250k or 1M");
+pub fn count(text: &str) -> Result<u64, ParseError> {
+    let right = || ParseError::new("a count is a whole number like 1000, 1_000_000, 250k or 1M");
     let (number, unit) = Number::split(text).ok_or_else(right)?;
     let factor = factor(&[SI], unit).ok_or_else(right)?;
     number.times(factor).ok_or_else(right)
@@ -49,9 +49,9 @@ pub fn count(text: &str) -> Result<u64, NotUnderstood> {
 
 /// Parses a size in bytes: `512`, `64KiB`, `64K`, `100MB`, `1.5GiB`. `K`, `M`, `G` alone are binary, as
 /// usual for memory and files; `KB`, `MB`, `GB` are decimal.
-pub fn bytes(text: &str) -> Result<u64, NotUnderstood> {
+pub fn bytes(text: &str) -> Result<u64, ParseError> {
     let right = || {
-        NotUnderstood::new(
+        ParseError::new(
             "a size is whole bytes like 512, 64KiB (1024 bytes each) or 100MB (1000 each)",
         )
     };
@@ -68,11 +68,9 @@ pub fn bytes(text: &str) -> Result<u64, NotUnderstood> {
 }
 
 /// Parses a duration: `5s`, `250ms`, `320µs`, `1.5s`, `1h30m`, or a plain number of seconds.
-pub fn duration(text: &str) -> Result<Duration, NotUnderstood> {
+pub fn duration(text: &str) -> Result<Duration, ParseError> {
     let right = || {
-        NotUnderstood::new(
-            "a duration is like 5s, 250ms, 320us or 1h30m; a plain number is seconds",
-        )
+        ParseError::new("a duration is like 5s, 250ms, 320us or 1h30m; a plain number is seconds")
     };
     let mut rest = text;
     let (mut total, mut last) = (0_u64, u64::MAX);
@@ -97,8 +95,8 @@ pub fn duration(text: &str) -> Result<Duration, NotUnderstood> {
 }
 
 /// Parses a list of CPUs in the kernel's format: `0-3,8`. Returns them in order, each once.
-pub fn cpus(text: &str) -> Result<Vec<u16>, NotUnderstood> {
-    let right = || NotUnderstood::new("CPUs are numbers and ranges like 0-3,8, up to 8191");
+pub fn cpus(text: &str) -> Result<Vec<u16>, ParseError> {
+    let right = || ParseError::new("CPUs are numbers and ranges like 0-3,8, up to 8191");
     // The limit of CONFIG_NR_CPUS on x86-64 (arch/x86/Kconfig).
     const LAST: u16 = 8191;
     let number = |text: &str| {
@@ -182,7 +180,7 @@ mod tests {
     fn check<T, F>(parser: F, rows: &[(&str, &str, Option<T>)])
     where
         T: PartialEq + fmt::Debug + Clone,
-        F: Fn(&str) -> Result<T, NotUnderstood>,
+        F: Fn(&str) -> Result<T, ParseError>,
     {
         for (what, text, value) in rows {
             assert_eq!(parser(text).ok(), *value, "{what}: {text:?}");

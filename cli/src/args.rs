@@ -80,7 +80,7 @@ fn file_mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "a mode is octal and leaves the owner 6 at least: 0600, 0640, 0644".into())
 }
 
-fn cpu_list(text: &str) -> Result<Box<[usize]>, units::NotUnderstood> {
+fn cpu_list(text: &str) -> Result<Box<[usize]>, units::ParseError> {
     units::cpus(text).map(|cpus| cpus.into_iter().map(usize::from).collect())
 }
 
