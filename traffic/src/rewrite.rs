@@ -113,23 +113,23 @@ impl FromIterator<Rule> for Rewrite {
 /// The error for an invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct NotARule(String);
+pub struct InvalidRule(String);
 
 impl Rule {
     /// Parses an Ethernet address: `02:00:00:00:00:01`.
     ///
     /// # Errors
     /// The text is no address.
-    pub fn address(text: &str) -> Result<[u8; 6], NotARule> {
+    pub fn address(text: &str) -> Result<[u8; 6], InvalidRule> {
         let mac = text.trim().parse::<link::Mac>();
-        mac.map(|mac| mac.0).map_err(|error| NotARule(format!("'{text}': {error}")))
+        mac.map(|mac| mac.0).map_err(|error| InvalidRule(format!("'{text}': {error}")))
     }
 
     /// Parses a rule of Ethernet addresses: `OLD=NEW`.
     ///
     /// # Errors
     /// The text is no rule.
-    pub fn of_macs(text: &str) -> Result<Self, NotARule> {
+    pub fn of_macs(text: &str) -> Result<Self, InvalidRule> {
         let (from, to) = halves(text)?;
         Ok(Self::Mac(Self::address(from)?, Self::address(to)?))
     }
@@ -138,14 +138,14 @@ impl Rule {
     ///
     /// # Errors
     /// The text is no rule; the prefixes are of different families; the second is shorter.
-    pub fn of_prefixes(text: &str) -> Result<Self, NotARule> {
+    pub fn of_prefixes(text: &str) -> Result<Self, InvalidRule> {
         let (from, to) = halves(text)?;
         let (from, to) = (prefix(from)?, prefix(to)?);
         if from.0.is_ipv4() != to.0.is_ipv4() {
-            return Err(NotARule(format!("'{text}': both are to be IPv4, or both IPv6")));
+            return Err(InvalidRule(format!("'{text}': both are to be IPv4, or both IPv6")));
         }
         if from.1 > to.1 {
-            return Err(NotARule(format!(
+            return Err(InvalidRule(format!(
                 "'{text}': the bits between /{} and /{} would be nobody's: the second prefix is as \
                  long as the first, or longer",
                 to.1, from.1
@@ -157,9 +157,9 @@ impl Rule {
 
 /// Parses a rule of MAC or IP addresses, as in a line of a file.
 impl FromStr for Rule {
-    type Err = NotARule;
+    type Err = InvalidRule;
 
-    fn from_str(text: &str) -> Result<Self, NotARule> {
+    fn from_str(text: &str) -> Result<Self, InvalidRule> {
         let (from, _) = halves(text)?;
         match Self::address(from) {
             Ok(_) => Self::of_macs(text),
@@ -168,14 +168,14 @@ impl FromStr for Rule {
     }
 }
 
-fn halves(text: &str) -> Result<(&str, &str), NotARule> {
+fn halves(text: &str) -> Result<(&str, &str), InvalidRule> {
     let halves = text.split_once('=');
-    halves.ok_or_else(|| NotARule(format!("'{text}': a rule is OLD=NEW")))
+    halves.ok_or_else(|| InvalidRule(format!("'{text}': a rule is OLD=NEW")))
 }
 
-fn prefix(text: &str) -> Result<(IpAddr, u8), NotARule> {
+fn prefix(text: &str) -> Result<(IpAddr, u8), InvalidRule> {
     let text = text.trim();
-    let wrong = || NotARule(format!("'{text}' is no address or prefix, like 198.18.0.0/16"));
+    let wrong = || InvalidRule(format!("'{text}' is no address or prefix, like 198.18.0.0/16"));
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| wrong())?)),
         None => (text, None),
