@@ -26,7 +26,7 @@ mod vlan;
 pub use cbpf::Instruction;
 pub use compile::explain;
 pub use program::{MAX_INSTRUCTIONS, MAX_KERNEL_INSTRUCTIONS, Program};
-pub use translate::{Frame, Untranslatable, translate};
+pub use translate::{Frame, TranslateError, translate};
 
 use std::fmt;
 use std::sync::Arc;

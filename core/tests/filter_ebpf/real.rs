@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sluicegate::filter::{Filter, Program, Untranslatable, translate};
+use sluicegate::filter::{Filter, Program, TranslateError, translate};
 use sluicegate::port::LINKTYPE_ETHERNET;
 
 use crate::corpus::{EXPRESSIONS, link_type};
@@ -44,8 +44,8 @@ fn program(expression: &str, link_type: u16) -> Option<Program> {
     let [pass, reject] = asm.labels();
     match translate(&program, &mut asm, &Default::default(), pass, reject) {
         Ok(()) => Some(program),
-        Err(Untranslatable::Loops) if expression.contains("protochain") => None,
-        Err(Untranslatable::Asks(_)) if link_type != LINKTYPE_ETHERNET => None,
+        Err(TranslateError::Loops) if expression.contains("protochain") => None,
+        Err(TranslateError::Asks(_)) if link_type != LINKTYPE_ETHERNET => None,
         Err(error) => panic!("'{expression}' on link type {link_type}: {error}"),
     }
 }

@@ -70,7 +70,7 @@ impl Cell {
 /// The reason why a filter cannot be translated for XDP.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Untranslatable {
+pub enum TranslateError {
     /// The filter jumps back.
     #[error("it loops, as protochain does, and an XDP program cannot")]
     Loops,
@@ -80,15 +80,15 @@ pub enum Untranslatable {
 }
 
 /// Returns an error if a program has no translation.
-pub(super) fn check_ops(program: &Program) -> Result<(), Untranslatable> {
+pub(super) fn check_ops(program: &Program) -> Result<(), TranslateError> {
     if program.loops() {
-        return Err(Untranslatable::Loops);
+        return Err(TranslateError::Loops);
     }
     let asked = program.ops().iter().find_map(|op| match *op {
         Op::Load(_, k) if is_extension(k) => Some(extension_name(k)),
         _ => None,
     });
-    asked.map_or(Ok(()), |name| Err(Untranslatable::Asks(name)))
+    asked.map_or(Ok(()), |name| Err(TranslateError::Asks(name)))
 }
 
 /// Returns the name of an extension, for errors.

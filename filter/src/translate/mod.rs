@@ -12,7 +12,7 @@
 mod frame;
 mod survey;
 
-pub use frame::{Frame, Untranslatable};
+pub use frame::{Frame, TranslateError};
 
 use super::cbpf::{CELLS, Op, Operand};
 use super::ebpf::{Alu, Assembler, Compare, Helper, Label, Reg, RightSide, Size};
@@ -42,7 +42,7 @@ const WINDOW: Reg = Reg::R3;
 /// `len` without fragments subtracts two pointers, for which the verifier requires CAP_PERFMON.
 ///
 /// # Errors
-/// [`Untranslatable`]; nothing is appended then.
+/// [`TranslateError`]; nothing is appended then.
 ///
 /// ```
 /// use sluicegate_filter::ebpf::{Assembler, Reg::R0, xdp_action};
@@ -71,7 +71,7 @@ pub fn translate(
     frame: &Frame,
     pass: Label,
     reject: Label,
-) -> Result<(), Untranslatable> {
+) -> Result<(), TranslateError> {
     check_ops(program)?;
     let ops = program.ops();
     let needs = survey::needs(ops);
