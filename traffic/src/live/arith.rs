@@ -156,5 +156,5 @@ pub(super) mod held {
     /// The start of the packet.
     pub const DATA: Reg = Reg::R8;
     /// The start of the shared counters.
-    pub const SHEET: Reg = Reg::R9;
+    pub const COUNTERS: Reg = Reg::R9;
 }

@@ -85,13 +85,13 @@ impl Live {
         let target = Arc::new(RedirectTarget::by(interface)?);
         let most_behind = dial.map(Dial::most_behind);
         let job = MakeJob { plan, worker, workers, target: &target, most_behind };
-        let sheet = SharedCounters::new(&job.write(None).0)?;
-        let instructions = job.write(Some(sheet.as_fd())).1.map_err(|fault| {
+        let shared = SharedCounters::new(&job.write(None).0)?;
+        let instructions = job.write(Some(shared.as_fd())).1.map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
         })?;
         let program = LiveProgram::load(c"sluice_live", &instructions, job.frame())?;
         let counters = WorkerCounters {
-            shared: Arc::new(sheet),
+            shared: Arc::new(shared),
             gaps: CounterLayout::gaps(plan),
             paced: dial.is_some(),
             worker: (worker, workers),
@@ -313,9 +313,9 @@ struct CounterLayout {
 impl CounterLayout {
     /// Creates the counters of a plan and its streams, and the histogram of a timetable.
     fn new(plan: &Plan) -> Self {
-        let mut sheet = Self { words: vec![0; word::END / 8 + plan.streams.len()] };
-        sheet.table(std::iter::repeat_n(0, Gaps::CLASSES));
-        sheet
+        let mut layout = Self { words: vec![0; word::END / 8 + plan.streams.len()] };
+        layout.table(std::iter::repeat_n(0, Gaps::CLASSES));
+        layout
     }
 
     /// Returns the table of the histogram: at the same offset in all programs of a plan.

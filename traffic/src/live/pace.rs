@@ -19,36 +19,38 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Dura
     // At most MAX_BEHIND, which fits 32 bits.
     let most_behind = most_behind.as_nanos() as i32;
     let [go, later, not_due, look, in_burst, on_time] = asm.labels();
-    asm.load(Size::DW, R1, SHEET + word::PACKETS);
-    asm.load(Size::DW, R2, SHEET + word::LIMIT);
+    asm.load(Size::DW, R1, COUNTERS + word::PACKETS);
+    asm.load(Size::DW, R2, COUNTERS + word::LIMIT);
     asm.jge(R1, R2, later);
     // The rest of a burst needs no clock, except in a pause, which the timetable has to detect.
-    asm.load(Size::DW, R1, SHEET + word::PERIOD);
+    asm.load(Size::DW, R1, COUNTERS + word::PERIOD);
     asm.load_constant(R2, Period::NEVER.ns);
     asm.jge(R1, R2, look);
-    asm.load(Size::DW, R1, SHEET + word::IN_BURST).jne(0, in_burst);
+    asm.load(Size::DW, R1, COUNTERS + word::IN_BURST).jne(0, in_burst);
     asm.place(look);
     asm.call(Helper::KTIME_NS);
-    asm.load(Size::DW, R1, SHEET + word::DUE);
-    asm.load(Size::DW, R4, SHEET + word::PERIOD);
+    asm.load(Size::DW, R1, COUNTERS + word::DUE);
+    asm.load(Size::DW, R4, COUNTERS + word::PERIOD);
     follow_change(asm, most_behind);
     asm.jlt(R0, R1, not_due);
-    asm.store(Size::DW, SHEET + word::IDLE, 0);
+    asm.store(Size::DW, COUNTERS + word::IDLE, 0);
     // R3: the delay in ns.
     asm.mov(R3, R0).sub(R1).jle(most_behind, on_time);
     // Too late to make up for it.
     asm.mov(R1, R0);
-    asm.store(Size::DW, SHEET + word::DUE_FRACTION, 0);
-    asm.load(Size::DW, R2, SHEET + word::RESTARTS).add(1).store(Size::DW, SHEET + word::RESTARTS);
+    asm.store(Size::DW, COUNTERS + word::DUE_FRACTION, 0);
+    asm.load(Size::DW, R2, COUNTERS + word::RESTARTS)
+        .add(1)
+        .store(Size::DW, COUNTERS + word::RESTARTS);
     asm.place(on_time);
     step(asm);
     count_gap(asm, gaps);
-    asm.load(Size::DW, R1, SHEET + word::BURST);
+    asm.load(Size::DW, R1, COUNTERS + word::BURST);
     asm.place(in_burst);
-    asm.sub(R1, 1).store(Size::DW, SHEET + word::IN_BURST);
+    asm.sub(R1, 1).store(Size::DW, COUNTERS + word::IN_BURST);
     asm.jump(go);
     asm.place(not_due);
-    asm.sub(R1, R0).store(Size::DW, SHEET + word::IDLE);
+    asm.sub(R1, R0).store(Size::DW, COUNTERS + word::IDLE);
     asm.place(later);
     asm.mov(R0, xdp_action::DROP);
     asm.exit();
@@ -59,9 +61,9 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Dura
 /// means that no burst has begun yet.
 fn follow_change(asm: &mut Assembler, most_behind: i32) {
     let [same, begun, early, anew] = asm.labels();
-    asm.load(Size::DW, R5, SHEET + word::KEPT);
+    asm.load(Size::DW, R5, COUNTERS + word::KEPT);
     asm.jeq(R4, R5, same);
-    asm.store(Size::DW, SHEET + word::KEPT, R4);
+    asm.store(Size::DW, COUNTERS + word::KEPT, R4);
     asm.jeq(R5, 0, anew);
     asm.jgt(R1, R0, early);
     asm.load_constant(R2, LONG_PERIOD_NS);
@@ -74,9 +76,9 @@ fn follow_change(asm: &mut Assembler, most_behind: i32) {
     asm.mov(R1, R0).add(R4).sub(R3);
     asm.jump(begun);
     asm.place(anew);
-    asm.load(Size::DW, R1, SHEET + word::PHASE).add(R0);
+    asm.load(Size::DW, R1, COUNTERS + word::PHASE).add(R0);
     asm.place(begun);
-    asm.store(Size::DW, SHEET + word::DUE, R1);
+    asm.store(Size::DW, COUNTERS + word::DUE, R1);
     asm.place(same);
 }
 
@@ -94,18 +96,18 @@ fn stay_behind(asm: &mut Assembler, most: i32) {
 
 /// Advances the due time R1 by the period R4 and its fraction, and stores it.
 fn step(asm: &mut Assembler) {
-    asm.load(Size::DW, R2, SHEET + word::DUE_FRACTION);
-    asm.load(Size::DW, R5, SHEET + word::FRACTION);
+    asm.load(Size::DW, R2, COUNTERS + word::DUE_FRACTION);
+    asm.load(Size::DW, R5, COUNTERS + word::FRACTION);
     asm.add(R2, R5);
     asm.mov(R5, R2).rsh(FRACTION_BITS as i32);
-    asm.mov32(R2, R2).store(Size::DW, SHEET + word::DUE_FRACTION);
-    asm.add(R1, R4).add(R5).store(Size::DW, SHEET + word::DUE);
+    asm.mov32(R2, R2).store(Size::DW, COUNTERS + word::DUE_FRACTION);
+    asm.add(R1, R4).add(R5).store(Size::DW, COUNTERS + word::DUE);
 }
 
 /// Counts R3 ns in the histogram, as [`Gaps::class`] does.
 fn count_gap(asm: &mut Assembler, gaps: Table) {
     arith::class::<{ Gaps::STEP_BITS }, { Gaps::POWERS }>(asm, R3, R4, [R0, R5]);
     asm.lsh(R4, 3);
-    asm.mov(R5, SHEET).add(gaps.at as i32).add(R4);
+    asm.mov(R5, COUNTERS).add(gaps.at as i32).add(R4);
     asm.load(Size::DW, R0, R5 + 0).add(1).store(Size::DW, R5 + 0);
 }

@@ -84,10 +84,10 @@ impl MakeJob<'_> {
     pub fn write(&self, map: Option<BorrowedFd<'_>>) -> (Vec<u64>, Result<Vec<Insn>, Fault>) {
         let mut asm = Assembler::new();
         let refused = asm.label();
-        let sheet = CounterLayout::new(self.plan);
-        let mut writer = ProgramWriter { job: *self, asm, sheet, refused };
+        let layout = CounterLayout::new(self.plan);
+        let mut writer = ProgramWriter { job: *self, asm, layout, refused };
         writer.write(map);
-        (writer.sheet.words, writer.asm.finish())
+        (writer.layout.words, writer.asm.finish())
     }
 
     /// Returns the frame to pass to the kernel: the longest template.
@@ -100,7 +100,7 @@ impl MakeJob<'_> {
 struct ProgramWriter<'a> {
     job: MakeJob<'a>,
     asm: Assembler,
-    sheet: CounterLayout,
+    layout: CounterLayout,
     /// The target for a packet that the kernel refuses.
     refused: Label,
 }
@@ -110,8 +110,8 @@ impl ProgramWriter<'_> {
         let plan = self.job.plan;
         self.asm.mov(CONTEXT, R1);
         match map {
-            Some(map) => self.asm.load_map_value(SHEET, map, 0),
-            None => self.asm.load_constant(SHEET, 0),
+            Some(map) => self.asm.load_map_value(COUNTERS, map, 0),
+            None => self.asm.load_constant(COUNTERS, 0),
         }
         if let Some(most_behind) = self.job.most_behind {
             pace::wait_until_due(&mut self.asm, CounterLayout::gaps(plan), most_behind);
@@ -121,7 +121,7 @@ impl ProgramWriter<'_> {
         for (index, stream) in plan.streams.iter().enumerate() {
             self.asm.place(streams[index]);
             let template = (plan.streams.len() > 1 && stream.template.len() > written(stream))
-                .then(|| self.sheet.bytes(&stream.template));
+                .then(|| self.layout.bytes(&stream.template));
             self.make(&StreamCode {
                 stream,
                 packets: RandomKey::of_packets(plan.seed, index, self.job.worker),
@@ -143,14 +143,14 @@ impl ProgramWriter<'_> {
             self.asm.jump(streams[0]);
             return;
         }
-        let table = self.sheet.table(turns.iter().map(|&turn| u64::from(turn)));
-        self.asm.load(Size::DW, R1, SHEET + word::TURN);
+        let table = self.layout.table(turns.iter().map(|&turn| u64::from(turn)));
+        self.asm.load(Size::DW, R1, COUNTERS + word::TURN);
         self.asm.mov(R2, R1).add(1);
         let more = self.asm.label();
         self.asm.jlt(R2, turns.len() as i32, more);
         self.asm.mov(R2, 0);
         self.asm.place(more);
-        self.asm.store(Size::DW, SHEET + word::TURN, R2);
+        self.asm.store(Size::DW, COUNTERS + word::TURN, R2);
         self.look_up(table, R1, R2);
         for (index, &stream) in streams.iter().enumerate().skip(1) {
             self.asm.jeq(R1, index as i32, stream);
@@ -165,7 +165,7 @@ impl ProgramWriter<'_> {
         self.asm.mov(index, 0);
         self.asm.place(within);
         self.asm.lsh(index, 3);
-        self.asm.mov(scratch, SHEET).add(table.at as i32).add(index);
+        self.asm.mov(scratch, COUNTERS).add(table.at as i32).add(index);
         self.asm.load(Size::DW, index, scratch + 0);
     }
 
@@ -182,19 +182,19 @@ impl ProgramWriter<'_> {
         }
         self.count(word::PACKETS);
         self.asm.load(Size::DW, R2, FP + LENGTH);
-        self.asm.load(Size::DW, R1, SHEET + word::BYTES).add(R2);
-        self.asm.store(Size::DW, SHEET + word::BYTES, R1);
+        self.asm.load(Size::DW, R1, COUNTERS + word::BYTES).add(R2);
+        self.asm.store(Size::DW, COUNTERS + word::BYTES, R1);
         self.job.target.leave(&mut self.asm);
     }
 
     /// Increments a counter, without atomics: only this program, on one CPU, writes it.
     fn count(&mut self, word: i16) {
-        self.asm.load(Size::DW, R1, SHEET + word).add(1).store(Size::DW, SHEET + word);
+        self.asm.load(Size::DW, R1, COUNTERS + word).add(1).store(Size::DW, COUNTERS + word);
     }
 
     /// Loads the packet's number, and its flow's if the stream uses it.
     fn take_number(&mut self, code: &StreamCode<'_>) {
-        let place = SHEET + code.number as i16;
+        let place = COUNTERS + code.number as i16;
         self.asm.load(Size::DW, NUMBER, place);
         self.asm.mov(R1, NUMBER).add(1).store(Size::DW, place);
         if !code.stream.uses_flows() {
@@ -249,7 +249,7 @@ impl ProgramWriter<'_> {
         match &code.stream.sizes {
             Sizes::Fixed => self.asm.store(Size::DW, FP + LENGTH, longest),
             Sizes::InTurn(sizes) => {
-                let table = self.sheet.table(sizes.iter().map(|&size| u64::from(size)));
+                let table = self.layout.table(sizes.iter().map(|&size| u64::from(size)));
                 self.asm.mov(R1, NUMBER);
                 arith::modulo(&mut self.asm, R1, sizes.len() as u64, R2);
                 self.look_up(table, R1, R2);
@@ -300,7 +300,7 @@ impl ProgramWriter<'_> {
         self.asm.jlt(R4, 1, self.refused);
         self.asm.mov(R1, CONTEXT);
         self.asm.mov(R2, 0);
-        self.asm.mov(R3, SHEET).add(table.at as i32);
+        self.asm.mov(R3, COUNTERS).add(table.at as i32);
         self.asm.call(Helper::XDP_STORE_BYTES);
         self.asm.jne(R0, 0, self.refused);
     }
@@ -327,14 +327,14 @@ impl ProgramWriter<'_> {
             return self.asm.call(Helper::KTIME_NS);
         }
         let known = self.asm.label();
-        self.asm.load(Size::DW, R1, SHEET + word::CLOCK_LEFT);
-        self.asm.load(Size::DW, R0, SHEET + word::CLOCK);
+        self.asm.load(Size::DW, R1, COUNTERS + word::CLOCK_LEFT);
+        self.asm.load(Size::DW, R0, COUNTERS + word::CLOCK);
         self.asm.jne(R1, 0, known);
         self.asm.call(Helper::KTIME_NS);
-        self.asm.store(Size::DW, SHEET + word::CLOCK, R0);
+        self.asm.store(Size::DW, COUNTERS + word::CLOCK, R0);
         self.asm.mov(R1, PACKETS_A_CLOCK);
         self.asm.place(known);
-        self.asm.sub(R1, 1).store(Size::DW, SHEET + word::CLOCK_LEFT);
+        self.asm.sub(R1, 1).store(Size::DW, COUNTERS + word::CLOCK_LEFT);
     }
 
     /// R2 = the part's bits at their position in the edit.
@@ -345,7 +345,7 @@ impl ProgramWriter<'_> {
                 arith::calculate(&mut self.asm, Alu::Mul, R2, *step, R3);
             }
             FieldSource::List { index, values } => {
-                let table = self.sheet.table(values.iter().copied());
+                let table = self.layout.table(values.iter().copied());
                 self.load_index(code, index);
                 self.look_up(table, R2, R3);
             }
@@ -391,7 +391,7 @@ impl ProgramWriter<'_> {
         self.asm.mov(R1, i32::from(constant));
         if !sum.by_size.is_empty() {
             let sums = sum.by_size.iter().map(|&sum| u64::from(sum.to_be()));
-            let table = self.sheet.table(sums);
+            let table = self.layout.table(sums);
             self.asm.load(Size::DW, R2, FP + LENGTH);
             self.asm.sub(R2, stream.sizes.shortest(&stream.template) as i32);
             self.look_up(table, R2, R3);
