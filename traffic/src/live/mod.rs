@@ -2,7 +2,7 @@
 //! straight-line code ([`program`](self)), not interpreted for each packet. Each worker has its own program,
 //! counters and thread.
 
-pub(crate) mod arith;
+pub(crate) mod emit;
 mod pace;
 mod program;
 

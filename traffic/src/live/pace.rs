@@ -6,8 +6,8 @@ use std::time::Duration;
 use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
 
-use super::arith;
-use super::arith::held::*;
+use super::emit;
+use super::emit::held::*;
 use super::{Table, word};
 use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, Period};
 
@@ -106,7 +106,7 @@ fn step(asm: &mut Assembler) {
 
 /// Counts R3 ns in the histogram, as [`Gaps::class`] does.
 fn count_gap(asm: &mut Assembler, gaps: Table) {
-    arith::class::<{ Gaps::STEP_BITS }, { Gaps::POWERS }>(asm, R3, R4, [R0, R5]);
+    emit::class::<{ Gaps::STEP_BITS }, { Gaps::POWERS }>(asm, R3, R4, [R0, R5]);
     asm.lsh(R4, 3);
     asm.mov(R5, COUNTERS).add(gaps.at as i32).add(R4);
     asm.load(Size::DW, R0, R5 + 0).add(1).store(Size::DW, R5 + 0);

@@ -20,7 +20,7 @@ use sluicegate::filter::ebpf::{
 
 use sluicegate::xdp::live::RedirectTarget;
 
-use super::arith::{self, held::*};
+use super::emit::{self, held::*};
 use super::pace;
 use super::{CounterLayout, Table, word};
 use crate::plan::{
@@ -203,13 +203,13 @@ impl ProgramWriter<'_> {
         let (worker, workers) = (u64::from(self.job.worker), u64::from(self.job.workers));
         let flows = u64::from(code.stream.flows);
         if worker >= flows {
-            arith::store_constant(&mut self.asm, FP, FLOW, worker % flows, R2);
+            emit::store_constant(&mut self.asm, FP, FLOW, worker % flows, R2);
             return;
         }
         self.asm.mov(R1, NUMBER);
-        arith::modulo(&mut self.asm, R1, (flows - worker).div_ceil(workers), R2);
-        arith::calculate(&mut self.asm, Alu::Mul, R1, workers, R2);
-        arith::calculate(&mut self.asm, Alu::Add, R1, worker, R2);
+        emit::modulo(&mut self.asm, R1, (flows - worker).div_ceil(workers), R2);
+        emit::calculate(&mut self.asm, Alu::Mul, R1, workers, R2);
+        emit::calculate(&mut self.asm, Alu::Add, R1, worker, R2);
         self.asm.store(Size::DW, FP + FLOW, R1);
     }
 
@@ -228,9 +228,9 @@ impl ProgramWriter<'_> {
     }
 
     fn draw_word(&mut self, key: RandomKey, words: u8, word: u8, place: i16) {
-        arith::calculate(&mut self.asm, Alu::Mul, R1, u64::from(words), R2);
-        arith::calculate(&mut self.asm, Alu::Add, R1, u64::from(word), R2);
-        arith::hash(&mut self.asm, key, R1, R2);
+        emit::calculate(&mut self.asm, Alu::Mul, R1, u64::from(words), R2);
+        emit::calculate(&mut self.asm, Alu::Add, R1, u64::from(word), R2);
+        emit::hash(&mut self.asm, key, R1, R2);
         self.asm.store(Size::DW, FP + place, R1);
     }
 
@@ -251,14 +251,14 @@ impl ProgramWriter<'_> {
             Sizes::InTurn(sizes) => {
                 let table = self.layout.table(sizes.iter().map(|&size| u64::from(size)));
                 self.asm.mov(R1, NUMBER);
-                arith::modulo(&mut self.asm, R1, sizes.len() as u64, R2);
+                emit::modulo(&mut self.asm, R1, sizes.len() as u64, R2);
                 self.look_up(table, R1, R2);
                 self.asm.store(Size::DW, FP + LENGTH, R1);
             }
             Sizes::AtRandom { first, count, draw } => {
                 self.asm.load(Size::DW, R1, Self::drawn(code, Per::Packet, *draw));
                 self.asm.rsh(R1, i32::from(draw.shift));
-                arith::below(&mut self.asm, R1, u64::from(*count), R2);
+                emit::below(&mut self.asm, R1, u64::from(*count), R2);
                 self.asm.add(R1, i32::from(*first)).store(Size::DW, FP + LENGTH);
             }
         }
@@ -284,7 +284,7 @@ impl ProgramWriter<'_> {
         let (words, rest) = template[..written(code.stream)].as_chunks::<8>();
         for (index, word) in words.iter().enumerate() {
             let number = u64::from_ne_bytes(*word);
-            arith::store_constant(&mut self.asm, DATA, (index * 8) as i16, number, R1);
+            emit::store_constant(&mut self.asm, DATA, (index * 8) as i16, number, R1);
         }
         for (index, &byte) in rest.iter().enumerate() {
             let at = (words.len() * 8 + index) as i16;
@@ -342,7 +342,7 @@ impl ProgramWriter<'_> {
         match &part.source {
             FieldSource::Steps { index, step } => {
                 self.load_index(code, index);
-                arith::calculate(&mut self.asm, Alu::Mul, R2, *step, R3);
+                emit::calculate(&mut self.asm, Alu::Mul, R2, *step, R3);
             }
             FieldSource::List { index, values } => {
                 let table = self.layout.table(values.iter().copied());
@@ -362,11 +362,11 @@ impl ProgramWriter<'_> {
                 self.asm.mov(R2, R0);
             }
         }
-        arith::calculate(&mut self.asm, Alu::Add, R2, part.base, R3);
+        emit::calculate(&mut self.asm, Alu::Add, R2, part.base, R3);
         if part.shift != 0 {
             self.asm.lsh(R2, i32::from(part.shift));
         }
-        arith::calculate(&mut self.asm, Alu::And, R2, part.mask, R3);
+        emit::calculate(&mut self.asm, Alu::And, R2, part.mask, R3);
     }
 
     /// R2 = the index.
@@ -376,13 +376,13 @@ impl ProgramWriter<'_> {
             if draw.shift != 0 {
                 self.asm.rsh(R2, i32::from(draw.shift));
             }
-            return arith::below(&mut self.asm, R2, index.count, R3);
+            return emit::below(&mut self.asm, R2, index.count, R3);
         }
         match index.per {
             Per::Packet => self.asm.mov(R2, NUMBER),
             Per::Flow => self.asm.load(Size::DW, R2, FP + FLOW),
         };
-        arith::modulo(&mut self.asm, R2, index.count, R3);
+        emit::modulo(&mut self.asm, R2, index.count, R3);
     }
 
     fn write_sum(&mut self, code: &StreamCode<'_>, sum: &Sum) {
@@ -400,7 +400,7 @@ impl ProgramWriter<'_> {
         for term in &sum.terms {
             self.add_term(code, term);
         }
-        arith::finish_sum(&mut self.asm, R1, sum.finish, R2);
+        emit::finish_sum(&mut self.asm, R1, sum.finish, R2);
         self.asm.store(Size::H, DATA + sum.at as i16, R1);
     }
 

@@ -6,7 +6,7 @@ use sluicegate_base::headers::{ethertype, protocol};
 
 use super::{AnalyserCode, STATE};
 use super::{CORRUPT, INTACT, UNCHECKED, word};
-use crate::live::arith;
+use crate::live::emit;
 
 /// The current header.
 const AT: Reg = R1;
@@ -345,7 +345,7 @@ impl AnalyserCode<'_> {
     /// Continues at `right` if SUM is all ones. SUM must include all bytes that a checksum covers, and the
     /// checksum.
     pub(super) fn right_or(&mut self, scratch: Reg, right: Label) {
-        arith::fold(self.asm, SUM, scratch);
+        emit::fold(self.asm, SUM, scratch);
         self.asm.jeq(SUM, 0xffff, right);
     }
 }

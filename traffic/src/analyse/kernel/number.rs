@@ -8,7 +8,7 @@ use super::{AnalyserCode, STATE};
 use super::{CORRUPT, DELAYS, INTACT, STREAMS, TRACKS, WINDOW_WORDS, WORKERS, delay, track, word};
 use crate::analyse::report::MAX_NS;
 use crate::analyse::{Stamp, WINDOW};
-use crate::live::arith;
+use crate::live::emit;
 use crate::rate::Latencies;
 
 /// The track.
@@ -258,7 +258,7 @@ impl AnalyserCode<'_> {
         asm.store(Size::DW, DELAY + delay::LONGEST, R3);
         asm.place(shorter);
         // R4: the class.
-        arith::class::<{ Latencies::STEP_BITS }, { Latencies::POWERS }>(asm, R3, R4, [R0, R5]);
+        emit::class::<{ Latencies::STEP_BITS }, { Latencies::POWERS }>(asm, R3, R4, [R0, R5]);
         asm.lsh(R4, 3).add(DELAY);
         self.count(R4 + delay::CLASSES);
         self.asm.jump(done);
