@@ -2,7 +2,7 @@
 //! frame make no difference.
 
 use bolero::TypeGenerator;
-use sluicegate_traffic::analyse::{Analyser, Analysis, Condition, Stamp, look};
+use sluicegate_traffic::analyse::{Analyser, Analysis, Condition, Stamp, inspect};
 
 #[derive(Clone, Debug, TypeGenerator)]
 struct Input {
@@ -33,14 +33,14 @@ fn stamped_frame() {
     bolero::check!().with_type::<Input>().for_each(|input| {
         let begin = BEGINNINGS[usize::from(input.begin) % BEGINNINGS.len()];
         let frame = [&[2; 12][..], begin, &input.bytes].concat();
-        let found = look(&frame, input.whole);
+        let found = inspect(&frame, input.whole);
         if let Some(stamp) = found.stamp {
             let is_there = |bytes: &[u8]| Stamp::read(bytes) == Some(stamp);
             assert!(frame.windows(Stamp::BYTES).any(is_there), "made up");
         }
         if !input.whole {
             // What was cut off cannot be held against it.
-            let whole = look(&frame, true);
+            let whole = inspect(&frame, true);
             assert!(whole.condition != Condition::Intact || found.condition == Condition::Intact);
         }
         let mut analyser = Analyser::new(|| 0);

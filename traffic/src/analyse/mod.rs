@@ -12,8 +12,8 @@
 
 mod kernel;
 mod report;
+mod stamp_parser;
 mod track;
-mod walk;
 
 use std::collections::BTreeMap;
 
@@ -21,10 +21,10 @@ use sluicegate::ring::{Packet, TimestampSource};
 
 pub use kernel::InKernel;
 pub use report::{Analysis, Delays, Others, Share, StreamAnalysis, WorkerAnalysis};
+pub(crate) use stamp_parser::{Checksum, Observer, walk};
+pub use stamp_parser::{Condition, WalkResult, inspect};
 use track::Track;
 pub use track::{NumberRun, StreamCounts, TrackShare, WINDOW};
-pub(crate) use walk::{Checksum, Observer, walk};
-pub use walk::{Condition, Found, look};
 
 /// Maximum of tracks of an analyser, one per worker and stream. The window of a track takes 8 KiB.
 const TRACKS_MAX: usize = 1024;
@@ -71,7 +71,7 @@ impl Analyser {
     pub fn packet(&mut self, packet: &Packet<'_>) {
         let meta = packet.meta();
         let bytes = packet.contiguous(&mut self.scratch);
-        let found = look(bytes, bytes.len() >= meta.wire_bytes as usize);
+        let found = inspect(bytes, bytes.len() >= meta.wire_bytes as usize);
         let came_ns = match meta.timestamp_source {
             TimestampSource::None => None,
             _ => Some(meta.timestamp_ns.wrapping_sub(self.ahead_ns.cast_unsigned())),
@@ -86,7 +86,7 @@ impl Analyser {
 
     /// Counts a walked packet that arrived at a time of CLOCK_MONOTONIC.
     #[inline]
-    pub fn found(&mut self, found: Found, came_ns: Option<u64>) {
+    pub fn found(&mut self, found: WalkResult, came_ns: Option<u64>) {
         let Some(stamp) = found.stamp else {
             match found.condition {
                 Condition::Corrupt => self.others.corrupt += 1,

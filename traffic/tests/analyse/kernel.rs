@@ -8,7 +8,7 @@ use sluicegate::filter::ebpf::{Assembler, xdp_action};
 use sluicegate::link::{pin_thread, possible_cpus};
 use sluicegate::port::Inspect;
 use sluicegate::xdp::ProgTestRun;
-use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Others, WorkerAnalysis, look};
+use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Others, WorkerAnalysis, inspect};
 use sluicegate_traffic::plan::Frames;
 use sluicegate_traffic::spec::{Defaults, Spec};
 
@@ -60,7 +60,7 @@ fn both(packets: &[Vec<u8>]) -> Option<[Analysis; 2]> {
     let mut analyser = Analyser::new(|| 0);
     for packet in packets {
         assert_eq!(trial.run(packet, 1).unwrap().0, xdp_action::DROP);
-        analyser.found(look(packet, true), None);
+        analyser.found(inspect(packet, true), None);
     }
     Some([Analysis::of(&kernel.shares()), Analysis::of(&[analyser.share()])])
 }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use sluicegate_traffic::analyse::{
-    Analyser, Analysis, Condition, Delays, Found, NumberRun, Share, Stamp, StreamCounts, WINDOW,
-    WorkerAnalysis,
+    Analyser, Analysis, Condition, Delays, NumberRun, Share, Stamp, StreamCounts, WINDOW,
+    WalkResult, WorkerAnalysis,
 };
 
 /// An event on a packet's path.
@@ -65,9 +65,9 @@ fn model(numbers: impl IntoIterator<Item = u64>) -> (StreamCounts, u64) {
     (counts, lost)
 }
 
-fn stamped(number: u32, time_ns: u64) -> Found {
+fn stamped(number: u32, time_ns: u64) -> WalkResult {
     let stamp = Stamp { stream: 3, worker: 1, number, time_ns };
-    Found { stamp: Some(stamp), condition: Condition::Intact }
+    WalkResult { stamp: Some(stamp), condition: Condition::Intact }
 }
 
 /// Merges analysers that each receive the numbers of one queue. A number determines its packet's

@@ -1,6 +1,6 @@
 //! Packets of specifications with planted faults.
 
-use sluicegate_traffic::analyse::{Analyser, Analysis, Condition, Stamp, look};
+use sluicegate_traffic::analyse::{Analyser, Analysis, Condition, Stamp, inspect};
 use sluicegate_traffic::plan::Frames;
 use sluicegate_traffic::spec::{Defaults, Flags, PROFILES, Spec};
 
@@ -56,7 +56,7 @@ fn the_stamp_is_found_behind_all_headers() {
         ("'ether', 'ipv4', { udp = { length = 99 } }, 'stamp'", Condition::Corrupt),
     ] {
         let frames = frames(&of_layers(layers), 2, 5);
-        let found = look(&frames[4], true);
+        let found = inspect(&frames[4], true);
         assert_eq!(found.condition, expected, "{layers}");
         let stamp = Stamp { stream: 0, worker: 2, number: 4, time_ns: 77 };
         assert_eq!(found.stamp, Some(stamp), "{layers}");
@@ -69,7 +69,7 @@ fn the_stamp_is_not_looked_for_behind_headers_without_end() {
         let plain = frames(&of_layers("'ether', 'ipv4', 'stamp'"), 0, 1).remove(0);
         let tags = [0x81, 0, 0, 1].repeat(tags);
         let frame = [&plain[..12], &tags, &plain[12..]].concat();
-        assert_eq!(look(&frame, true).stamp.is_some(), found, "{} bytes of tags", tags.len());
+        assert_eq!(inspect(&frame, true).stamp.is_some(), found, "{} bytes of tags", tags.len());
     }
 }
 
@@ -84,7 +84,7 @@ fn profiles_are_stamped_and_read_again() {
         }
         let mut analyser = Analyser::new(|| 0);
         for frame in frames(&spec, 0, 500) {
-            analyser.found(look(&frame, true), None);
+            analyser.found(inspect(&frame, true), None);
         }
         let analysis = Analysis::of(&[analyser.share()]);
         let received: u64 = analysis.streams.iter().map(|it| it.sum(|it| it.counts.received)).sum();
@@ -116,7 +116,7 @@ fn a_flipped_bit_is_detected_wherever_a_checksum_covers_it() {
             for bit in 0..8 {
                 let mut frame = frame.clone();
                 frame[at] ^= 1 << bit;
-                let found = look(&frame, true);
+                let found = inspect(&frame, true);
                 assert_eq!(found.condition, Condition::Corrupt, "{layers}: byte {at}, bit {bit}");
             }
         }
@@ -127,12 +127,12 @@ fn a_flipped_bit_is_detected_wherever_a_checksum_covers_it() {
 fn truncation_does_not_make_a_packet_corrupt() {
     let layers = "'ether', 'ipv4', 'udp', 'stamp', { payload = { length = 400 } }";
     let frame = frames(&of_layers(layers), 0, 1).remove(0);
-    let found = look(&frame[..96], false);
+    let found = inspect(&frame[..96], false);
     assert_eq!((found.condition, found.stamp.is_some()), (Condition::Unchecked, true));
-    assert_eq!(look(&frame[..96], true).condition, Condition::Corrupt, "nothing was cut off");
+    assert_eq!(inspect(&frame[..96], true).condition, Condition::Corrupt, "nothing was cut off");
     let padded = [frame.as_slice(), &[0; 9]].concat();
-    assert_eq!(look(&padded, true).condition, Condition::Intact, "padding is not part of it");
-    assert_eq!(look(&padded[..padded.len() - 1], false).condition, Condition::Intact);
+    assert_eq!(inspect(&padded, true).condition, Condition::Intact, "padding is not part of it");
+    assert_eq!(inspect(&padded[..padded.len() - 1], false).condition, Condition::Intact);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn corrupt_packets_are_counted_and_not_believed() {
             7 => frame[44] ^= 1,
             _ => {}
         }
-        analyser.found(look(&frame, true), None);
+        analyser.found(inspect(&frame, true), None);
     }
     let analysis = Analysis::of(&[analyser.share()]);
     let [stream] = analysis.streams.as_slice() else { panic!("{analysis:?}") };

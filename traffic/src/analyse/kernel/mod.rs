@@ -34,8 +34,8 @@ use sluicegate::port::Inspect;
 use sluicegate::xdp::live::SharedCounters;
 
 use super::report::{Delays, Others, Share};
+use super::stamp_parser::Condition;
 use super::track::{NumberRun, StreamCounts, TrackShare};
-use super::walk::Condition;
 use crate::rate::Latencies;
 
 /// The CPU's memory.

@@ -28,7 +28,7 @@ pub enum Condition {
 
 /// The result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct WalkResult {
     /// The stamp after the last header.
     pub stamp: Option<Stamp>,
     /// The frame's condition.
@@ -37,9 +37,9 @@ pub struct Found {
 
 /// Walks an Ethernet frame. `whole` means that the capture did not truncate it.
 #[inline]
-pub fn look(frame: &[u8], whole: bool) -> Found {
+pub fn inspect(frame: &[u8], whole: bool) -> WalkResult {
     let (data, condition) = walk(frame, whole, &mut ());
-    Found { stamp: data.and_then(Stamp::read), condition }
+    WalkResult { stamp: data.and_then(Stamp::read), condition }
 }
 
 /// Observes the headers of a walk.
