@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use etherparse::{TcpHeaderSlice, TcpOptionElement};
 
 use crate::analyse::{Checksum, Observer, Stamp, walk};
-use crate::plan::{Frames, Plan, fold};
+use crate::plan::{FrameBuilder, Plan, fold};
 use crate::spec::Spec;
 use crate::spec::layer::{Field, Given, Hex, Layer, Protocol};
 
@@ -37,7 +37,7 @@ pub fn show(spec: &Spec, plan: &Plan, packets: usize, to: &mut dyn Write) -> fmt
     if plan.turns.is_empty() {
         return Ok(());
     }
-    let mut frames = Frames::new(plan, 0, 1, || 0);
+    let mut frames = FrameBuilder::new(plan, 0, 1, || 0);
     let mut room = vec![0; LONGEST];
     for number in 0..packets {
         let Some(bytes) = frames.next_into(&mut room) else { break };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, NextHop, NextHops};
-use sluicegate_traffic::plan::{Frames, Plan, StreamPlan};
+use sluicegate_traffic::plan::{FrameBuilder, Plan, StreamPlan};
 use sluicegate_traffic::spec::{Defaults, Flags, PROFILES, Spec, SpecError};
 
 use crate::target::{common_hop, destination};
@@ -181,7 +181,7 @@ fn of_interface(interface: Option<&Interface>) -> Defaults {
 fn hop_of(hops: &mut NextHops, stream: &StreamPlan) -> Result<(IpAddr, NextHop)> {
     let plan = Plan { seed: 0, streams: vec![stream.clone()], turns: vec![0] };
     let mut room = vec![0; plan.longest()];
-    let mut frames = Frames::new(&plan, 0, 1, || 0);
+    let mut frames = FrameBuilder::new(&plan, 0, 1, || 0);
     let sampled = std::iter::repeat_with(|| {
         let bytes = frames.next_into(&mut room)?;
         destination(&room[..bytes])

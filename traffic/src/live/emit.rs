@@ -22,7 +22,7 @@ pub(super) fn hash(asm: &mut Assembler, key: RandomKey, number: Reg, scratch: Re
     }
 }
 
-/// random = a number below `count`, as [`crate::plan::Frames`] computes it.
+/// random = a number below `count`, as [`crate::plan::FrameBuilder`] computes it.
 pub(super) fn below(asm: &mut Assembler, random: Reg, count: u64, scratch: Reg) {
     if count.is_power_of_two() || count > 1 << 32 {
         modulo(asm, random, count, scratch);

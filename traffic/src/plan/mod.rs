@@ -14,11 +14,11 @@
 //! - A random number is a hash ([`hash()`]) of a key and the number of the packet or its flow. There is no
 //!   state, so any packet can be made without its predecessors.
 
-mod frames;
+mod frame_builder;
 
-pub(crate) use frames::constants;
-pub(crate) use frames::words;
-pub use frames::{Frames, RandomKey, fold, hash};
+pub(crate) use frame_builder::constants;
+pub(crate) use frame_builder::words;
+pub use frame_builder::{FrameBuilder, RandomKey, fold, hash};
 
 /// A plan of the packets to send.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::ring::RingMut;
 
-use crate::plan::{Frames, Plan};
+use crate::plan::{FrameBuilder, Plan};
 use crate::rate::{Dial, Gaps, Timetable};
 
 pub use sluicegate::ring::Filled;
@@ -102,7 +102,7 @@ pub trait PacketSource: Send {
 /// A worker's packets of a plan: a number of packets, or endless.
 #[derive(Debug)]
 pub struct PlanSource {
-    frames: Frames<Arc<Plan>>,
+    frames: FrameBuilder<Arc<Plan>>,
     /// A packet longer than a slot's buffer, until there is room for it in several slots.
     long: Vec<u8>,
     /// The length of that packet; 0 if there is none.
@@ -124,7 +124,7 @@ impl PlanSource {
         time_ns: fn() -> u64,
     ) -> Self {
         Self {
-            frames: Frames::new(Arc::clone(plan), worker, workers, time_ns),
+            frames: FrameBuilder::new(Arc::clone(plan), worker, workers, time_ns),
             long: vec![0; plan.longest()],
             waiting: 0,
             too_long: 0,

@@ -16,7 +16,7 @@
 //! | `fault` | errors and their positions |
 //!
 //! ```
-//! use sluicegate_traffic::plan::Frames;
+//! use sluicegate_traffic::plan::FrameBuilder;
 //! use sluicegate_traffic::spec::{Defaults, Spec};
 //!
 //! let spec = Spec::parse(
@@ -26,7 +26,7 @@
 //! )?;
 //! let plan = spec.plan(&Defaults::default())?;
 //! let mut frame = [0; 2048];
-//! let mut frames = Frames::new(&plan, 0, 1, || 0);
+//! let mut frames = FrameBuilder::new(&plan, 0, 1, || 0);
 //! assert_eq!(frames.next_into(&mut frame), Some(60));
 //! assert_eq!(frame[26..28], [198, 18]);
 //! # Ok::<(), sluicegate_traffic::spec::SpecError>(())

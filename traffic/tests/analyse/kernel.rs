@@ -9,7 +9,7 @@ use sluicegate::link::{pin_thread, possible_cpus};
 use sluicegate::port::Inspect;
 use sluicegate::xdp::ProgTestRun;
 use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Others, WorkerAnalysis, inspect};
-use sluicegate_traffic::plan::Frames;
+use sluicegate_traffic::plan::FrameBuilder;
 use sluicegate_traffic::spec::{Defaults, Spec};
 
 use crate::model::{fate, way};
@@ -45,7 +45,7 @@ fn is_root() -> bool {
 fn frames(spec: &str, worker: u32, count: usize) -> Vec<Vec<u8>> {
     let plan = Spec::parse(spec).unwrap().plan(&Defaults::default()).unwrap();
     // All stamps carry an old time, the same for every packet.
-    let mut frames = Frames::new(&plan, worker, worker + 1, || 1000);
+    let mut frames = FrameBuilder::new(&plan, worker, worker + 1, || 1000);
     let mut room = vec![0; 65_536];
     let next = |_| {
         let bytes = frames.next_into(&mut room).unwrap();

@@ -1,13 +1,13 @@
 //! Packets of specifications with planted faults.
 
 use sluicegate_traffic::analyse::{Analyser, Analysis, Condition, Stamp, inspect};
-use sluicegate_traffic::plan::Frames;
+use sluicegate_traffic::plan::FrameBuilder;
 use sluicegate_traffic::spec::{Defaults, Flags, PROFILES, Spec};
 
 /// The first packets of a specification's worker.
 fn frames(spec: &Spec, worker: u32, count: usize) -> Vec<Vec<u8>> {
     let plan = spec.plan(&Defaults::default()).unwrap();
-    let mut frames = Frames::new(&plan, worker, worker + 1, || 77);
+    let mut frames = FrameBuilder::new(&plan, worker, worker + 1, || 77);
     let mut room = vec![0; 65_536];
     let next = |_| {
         let bytes = frames.next_into(&mut room).unwrap();

@@ -15,7 +15,7 @@ mod show;
 mod strange;
 mod tshark;
 
-use sluicegate_traffic::plan::{Frames, Plan};
+use sluicegate_traffic::plan::{FrameBuilder, Plan};
 use sluicegate_traffic::spec::{Defaults, Spec};
 
 /// Plans a valid specification.
@@ -29,7 +29,7 @@ const TIME_NS: u64 = 0x0123_4567_89ab_cdef;
 
 /// Makes the first packets of a worker.
 fn frames(plan: &Plan, worker: u32, workers: u32, count: usize) -> Vec<Vec<u8>> {
-    let mut frames = Frames::new(plan, worker, workers, || TIME_NS);
+    let mut frames = FrameBuilder::new(plan, worker, workers, || TIME_NS);
     let mut room = vec![0xee; 65_536];
     let next = |_| {
         let bytes = frames.next_into(&mut room).expect("room for the longest");

@@ -1,6 +1,6 @@
 //! Every specification, valid or not, is rejected with a reason or makes packets.
 
-use sluicegate_traffic::plan::Frames;
+use sluicegate_traffic::plan::FrameBuilder;
 use sluicegate_traffic::show::show;
 use sluicegate_traffic::spec::{Defaults, Spec};
 
@@ -202,7 +202,7 @@ fn any_specification_is_refused_or_sent() {
         };
         sent += 1;
         let workers = 1 + random.below(3) as u32;
-        let mut frames = Frames::new(&plan, workers - 1, workers, || 1);
+        let mut frames = FrameBuilder::new(&plan, workers - 1, workers, || 1);
         for _ in 0..4 {
             assert!(frames.next_into(&mut room).is_some_and(|bytes| bytes > 0), "{text}");
         }

@@ -8,7 +8,7 @@ use super::{
 
 /// Makes the packets of one worker, from a borrowed or shared plan.
 #[derive(Clone, Debug)]
-pub struct Frames<P> {
+pub struct FrameBuilder<P> {
     plan: P,
     worker: u32,
     /// The position in the plan's turns.
@@ -51,7 +51,7 @@ struct PacketInputs<'a> {
     time_ns: fn() -> u64,
 }
 
-impl<P: Borrow<Plan>> Frames<P> {
+impl<P: Borrow<Plan>> FrameBuilder<P> {
     /// Creates the packets of worker `worker` of `workers`. `time_ns` supplies the times in packets.
     ///
     /// # Panics
