@@ -5,7 +5,7 @@
 //!          --> template of the longest frame, edits --> checksums, inner before outer
 //! ```
 
-use super::fault::Fault;
+use super::error::Fault;
 use super::layer::writer::{Draft, Fill, HeaderWriter, SumOf};
 use super::layer::{ETHER, PAYLOAD, RAW, STAMP, check_tpid};
 use super::size::{MAX_FRAME, SizeOrder};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::fault::{Fault, Origin, Position, SpecError};
+use super::error::{Fault, Origin, Position, SpecError};
 use super::layer::{Layer, Protocol, integer, kind, read_setting};
 use super::size::Size;
 use super::{MAX_STREAMS, Spec, StreamSpec};

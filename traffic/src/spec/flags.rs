@@ -7,7 +7,7 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
-use super::fault::{Fault, Origin, Position, SpecError};
+use super::error::{Fault, Origin, Position, SpecError};
 use super::layer::{ETHER, ICMP, ICMPV6, IPV4, IPV6, PAYLOAD, STAMP, TCP, UDP, VLAN};
 use super::layer::{Field, Given, Layer, Protocol, read_setting};
 use super::size::Size;

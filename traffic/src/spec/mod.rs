@@ -34,7 +34,7 @@
 
 mod build;
 mod edits;
-mod fault;
+mod error;
 mod file;
 mod flags;
 pub(crate) mod layer;
@@ -44,11 +44,11 @@ pub(crate) mod value;
 use std::path::Path;
 
 use crate::plan::Plan;
-use fault::{Fault, Origin, Position};
+use error::{Fault, Origin, Position};
 use layer::Layer;
 use size::{Size, turns_of};
 
-pub use fault::SpecError;
+pub use error::SpecError;
 pub use flags::Flags;
 
 /// Maximum of streams. A plan has 16 bits for their numbers.

@@ -3,7 +3,7 @@
 use super::writer::{Cover, HeaderWriter, Ip};
 use super::{Field, FieldKind, Protocol};
 use crate::plan::Finish;
-use crate::spec::fault::Fault;
+use crate::spec::error::Fault;
 use crate::spec::value::Form;
 
 /// Differentiated services (RFC 8126's registry): named traffic classes.

@@ -5,7 +5,7 @@ use super::writer::{Cover, HeaderWriter};
 use super::{Field, FieldKind, Given, Layer, Protocol};
 use crate::plan::Finish;
 use crate::spec::edits::{Bits, number_of};
-use crate::spec::fault::Fault;
+use crate::spec::error::Fault;
 use crate::spec::value::Form;
 use sluicegate_base::headers::ethertype;
 

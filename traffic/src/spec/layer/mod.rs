@@ -17,7 +17,7 @@ use std::path::Path;
 use toml::de::DeValue;
 
 use super::edits::Bits;
-use super::fault::{Fault, Position};
+use super::error::{Fault, Position};
 use super::value::{Form, Value};
 use payload::{MAX_BYTES, hex};
 use transport::TcpOption;

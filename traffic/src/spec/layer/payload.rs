@@ -7,7 +7,7 @@ use super::{Field, FieldKind, Given, Protocol};
 use crate::analyse::Stamp;
 use crate::plan::FieldSource;
 use crate::spec::edits::{Bits, number_of};
-use crate::spec::fault::Fault;
+use crate::spec::error::Fault;
 use crate::spec::value::Form;
 
 /// Maximum of bytes in a specification: that of a frame.

@@ -8,7 +8,7 @@ use super::writer::{Cover, HeaderWriter};
 use super::{Field, FieldKind, Given, Protocol, link};
 use crate::plan::Finish;
 use crate::spec::edits::Bits;
-use crate::spec::fault::Fault;
+use crate::spec::error::Fault;
 use crate::spec::value::{Form, Value};
 
 const FLAGS: &[&str] = &["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"];

@@ -6,7 +6,7 @@ use super::{Given, Layer, Protocol, Setting};
 use crate::plan::{FieldSource, Finish, RandomKey, hash};
 use crate::spec::Defaults;
 use crate::spec::edits::{Bits, Template};
-use crate::spec::fault::{Fault, Position};
+use crate::spec::error::{Fault, Position};
 use crate::spec::value::Value;
 
 /// A frame under construction.
