@@ -12,10 +12,10 @@
 //! an allocation by itself: it is checked against libpcap's limits before the buffer grows to hold the
 //! record.
 
+mod host_order_headers;
 mod options;
 mod pcap;
 mod pcapng;
-mod pseudo;
 mod source;
 
 use std::io;
@@ -24,10 +24,10 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
+use host_order_headers::to_host;
 use options::{BlockOptions, text};
 use pcap::Pcap;
 use pcapng::PcapNg;
-use pseudo::to_host;
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::{Interface, Meta, Packet};
 use source::{Buffer, ByteOrder, ByteSource};

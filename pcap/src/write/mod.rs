@@ -16,22 +16,22 @@
 
 mod block;
 mod chunk;
+mod compress;
 mod config;
-mod order;
+mod encoder;
+mod merge;
 mod output;
-mod pack;
-mod record;
+mod output_file;
 mod rotate;
-mod target;
 
 pub use block::InterfaceStats;
 pub use chunk::{Chunk, Record, Records};
 pub use config::{FileAccess, OutputConfig, Summary};
-pub use order::Merger;
+pub use encoder::{Encoder, EncoderConfig};
+pub use merge::Merger;
 pub use output::Output;
-pub use record::{Encoder, EncoderConfig};
+pub use output_file::OutputCounts;
 pub use rotate::Rotation;
-pub use target::OutputCounts;
 
 /// Asserts that each of these types is `Send`.
 const _: () = {

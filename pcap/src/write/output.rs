@@ -10,10 +10,12 @@ use jiff::tz::TimeZone;
 use super::super::{Compression, Format};
 use super::block::{self, BlockLayout, InterfaceStats};
 use super::chunk::{Chunk, Piece};
+use super::compress::{FileOffset, Packer, epilogue};
 use super::config::{OutputConfig, Summary};
-use super::pack::{FileOffset, Packer, epilogue};
+use super::output_file::{
+    Failure, OutputCounts, OutputFile, check_directory, lock, open_directory,
+};
 use super::rotate::{Name, Schedule, now_ns};
-use super::target::{Failure, OutputCounts, OutputFile, check_directory, lock, open_directory};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::ring::Interface;
 

@@ -24,7 +24,7 @@ use zstd::zstd_safe::{CParameter, compress_bound};
 use super::super::Compression;
 use super::chunk::Piece;
 use super::config::OutputConfig;
-use super::target::{Failure, OutputCounts, OutputFile, lock};
+use super::output_file::{Failure, OutputCounts, OutputFile, lock};
 use crate::without_signals;
 use sluicegate_base::error::{Error, Result};
 
