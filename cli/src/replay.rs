@@ -119,7 +119,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         tempo: tempo(&args, steering.as_ref()),
         rounds: args.rounds,
         packets: args.common.count,
-        most_bytes: interface.as_ref().map(most_bytes),
+        max_bytes: interface.as_ref().map(max_bytes),
         link_type: port.link_type(),
         rewrite: Arc::new(rewrite),
         keep_bytes: KEEP_BYTES,
@@ -168,7 +168,7 @@ fn steering(args: &Args, interface: Option<&Interface>) -> Result<Option<Steerin
 }
 
 /// Returns the maximum length of an interface's frame: the MTU excludes the Ethernet header.
-fn most_bytes(interface: &Interface) -> usize {
+fn max_bytes(interface: &Interface) -> usize {
     interface.mtu as usize + 14
 }
 

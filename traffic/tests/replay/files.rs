@@ -81,8 +81,8 @@ fn packets_of_other_link_types_are_left_out() {
     packets.remove(4);
     let packets: Vec<_> = packets.into_iter().map(|bytes| (0, bytes)).collect();
     pcap(&file, 1, &packets);
-    let most_bytes = Some(114);
-    let mut worker = only(&file, &ReplayOptions { most_bytes, ..options(Tempo::Top) });
+    let max_bytes = Some(114);
+    let mut worker = only(&file, &ReplayOptions { max_bytes, ..options(Tempo::Top) });
     assert_eq!(worker.at(1).packets, 4, "a tag does not count, and a header alone is enough");
     let left_out = worker.source.left_out();
     assert_eq!((left_out.too_long, left_out.too_short, left_out.packets()), (1, 3, 4));

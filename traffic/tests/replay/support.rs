@@ -53,7 +53,7 @@ pub fn options(tempo: Tempo) -> ReplayOptions {
         tempo,
         rounds: 1,
         packets: None,
-        most_bytes: None,
+        max_bytes: None,
         link_type: LINKTYPE_ETHERNET,
         rewrite: Arc::default(),
         keep_bytes: 1 << 30,

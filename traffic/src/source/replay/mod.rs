@@ -52,7 +52,7 @@ pub struct ReplayOptions {
     pub packets: Option<u64>,
     /// Maximum length of a packet, without an 802.1Q tag. Longer packets, and those shorter than an Ethernet
     /// header, are omitted. `None` omits no packet.
-    pub most_bytes: Option<usize>,
+    pub max_bytes: Option<usize>,
     /// The link type to send; packets of other link types are omitted.
     pub link_type: u16,
     /// Address changes.
@@ -67,8 +67,8 @@ pub struct ReplayOptions {
 pub struct Replay {
     packets: Packets,
     clock: ReplayClock,
-    least_bytes: usize,
-    most_bytes: usize,
+    min_bytes: usize,
+    max_bytes: usize,
     left_out: LeftOut,
 }
 
@@ -103,8 +103,8 @@ impl Replay {
             Ok(Self {
                 packets: Packets::open(file, (worker, workers), options)?,
                 clock: ReplayClock::new(&options.tempo, start.clone()),
-                least_bytes: options.most_bytes.map_or(0, |_| ETHERNET_BYTES),
-                most_bytes: options.most_bytes.unwrap_or(usize::MAX),
+                min_bytes: options.max_bytes.map_or(0, |_| ETHERNET_BYTES),
+                max_bytes: options.max_bytes.unwrap_or(usize::MAX),
                 left_out: LeftOut::default(),
             })
         };
@@ -135,8 +135,8 @@ impl PacketSource for Replay {
             now_ns,
             begun_ns,
             clock: &mut self.clock,
-            least_bytes: self.least_bytes,
-            most_bytes: self.most_bytes,
+            min_bytes: self.min_bytes,
+            max_bytes: self.max_bytes,
             left_out: &mut self.left_out,
             filled: Filled::default(),
         };
@@ -189,8 +189,8 @@ struct Hand<'a, 'r> {
     now_ns: u64,
     begun_ns: u64,
     clock: &'a mut ReplayClock,
-    least_bytes: usize,
-    most_bytes: usize,
+    min_bytes: usize,
+    max_bytes: usize,
     left_out: &'a mut LeftOut,
     filled: Filled,
 }
@@ -212,11 +212,11 @@ impl Hand<'_, '_> {
             return self.take(&packet.with_meta(&meta), position);
         }
         let bytes = packet.captured_bytes();
-        if bytes < self.least_bytes {
+        if bytes < self.min_bytes {
             self.left_out.too_short += 1;
             return true;
         }
-        if bytes > self.most_bytes && !self.is_tagged_and_fits(packet, bytes) {
+        if bytes > self.max_bytes && !self.is_tagged_and_fits(packet, bytes) {
             self.left_out.too_long += 1;
             return true;
         }
@@ -235,7 +235,6 @@ impl Hand<'_, '_> {
     /// Reports whether a packet fits without its outer 802.1Q tag.
     #[cold]
     fn is_tagged_and_fits(&self, packet: &Packet<'_>, bytes: usize) -> bool {
-        bytes <= self.most_bytes + VLAN_TAG_BYTES
-            && packet.head().get(12..14) == Some(&[0x81, 0x00])
+        bytes <= self.max_bytes + VLAN_TAG_BYTES && packet.head().get(12..14) == Some(&[0x81, 0x00])
     }
 }
