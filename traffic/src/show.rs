@@ -11,7 +11,7 @@ use crate::spec::Spec;
 use crate::spec::layer::{Field, Given, Hex, Layer, Protocol};
 
 /// The longest frame: sizes in a plan have 16 bits.
-const LONGEST: usize = 65_535;
+const MAX_FRAME_BYTES: usize = 65_535;
 
 /// Writes the streams of `spec`, then the first `packets` packets of `plan`, its plan, for a single worker.
 /// Times in packets are zero.
@@ -38,7 +38,7 @@ pub fn show(spec: &Spec, plan: &Plan, packets: usize, to: &mut dyn Write) -> fmt
         return Ok(());
     }
     let mut frames = FrameBuilder::new(plan, 0, 1, || 0);
-    let mut room = vec![0; LONGEST];
+    let mut room = vec![0; MAX_FRAME_BYTES];
     for number in 0..packets {
         let Some(bytes) = frames.next_into(&mut room) else { break };
         let stream = usize::from(plan.turns[number % plan.turns.len()]);

@@ -82,7 +82,7 @@ impl InKernel {
     }
 
     fn delays(&self, at: usize) -> Delays {
-        let [longest_ns, other_clock] = self.words(at + delay::LONGEST as usize);
+        let [longest_ns, other_clock] = self.words(at + delay::MAX as usize);
         let classes: [u64; Latencies::CLASSES] = self.words(at + delay::CLASSES as usize);
         Delays { times: Latencies::from_counts(classes), longest_ns, other_clock }
     }
@@ -198,7 +198,7 @@ const CORRUPT: i32 = Condition::Corrupt as i32;
 
 /// Byte offsets of a stream's delays.
 mod delay {
-    pub const LONGEST: i16 = 0;
+    pub const MAX: i16 = 0;
     pub const OTHER_CLOCK: i16 = 8;
     pub const CLASSES: i16 = 16;
     pub const BYTES: usize = CLASSES as usize + super::Latencies::CLASSES * 8;

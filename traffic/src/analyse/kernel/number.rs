@@ -253,9 +253,9 @@ impl AnalyserCode<'_> {
         asm.mov(R3, R0).sub(R1);
         asm.load_constant(R1, MAX_NS);
         asm.jgt(R3, R1, other);
-        asm.load(Size::DW, R1, DELAY + delay::LONGEST);
+        asm.load(Size::DW, R1, DELAY + delay::MAX);
         asm.jle(R3, R1, shorter);
-        asm.store(Size::DW, DELAY + delay::LONGEST, R3);
+        asm.store(Size::DW, DELAY + delay::MAX, R3);
         asm.place(shorter);
         // R4: the class.
         emit::class::<{ Latencies::STEP_BITS }, { Latencies::POWERS }>(asm, R3, R4, [R0, R5]);
