@@ -97,7 +97,7 @@ impl<'a> Record<'a> {
 #[derive(Debug)]
 pub enum Outcome {
     /// A packet.
-    Packet(Placed),
+    Packet(ParsedPacket),
     /// A block without a packet; it was skipped.
     Skipped,
     /// Nothing has arrived yet.
@@ -110,7 +110,7 @@ pub enum Outcome {
 
 /// A packet and the positions of its parts: in the reader's buffer or, during parsing, in its record.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct ParsedPacket {
     /// Its metadata.
     pub meta: Meta,
     /// Its bytes.
@@ -123,7 +123,7 @@ pub struct Placed {
 #[derive(Debug, PartialEq, Eq)]
 enum Parsed {
     /// A packet and the size of its record.
-    Packet { record_bytes: usize, found: Placed },
+    Packet { record_bytes: usize, found: ParsedPacket },
     /// A record without a packet, of this size.
     Skip(usize),
     /// Too few bytes: this many are needed.
@@ -340,7 +340,7 @@ impl Reader {
     }
 }
 
-impl Placed {
+impl ParsedPacket {
     /// Converts offsets within a record to offsets in the buffer, where the record begins at `at`.
     fn shift(&mut self, at: usize) {
         let shifted = |range: &Range<usize>| at + range.start..at + range.end;

@@ -2,7 +2,7 @@
 //! sf-pcap.c for the variants before it).
 
 use super::source::{ByteOrder, Fields};
-use super::{Parsed, Placed, packet_limit, snapshot_limit};
+use super::{Parsed, ParsedPacket, packet_limit, snapshot_limit};
 use crate::codes::{PCAP_MICROSECONDS, PCAP_NANOSECONDS};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 use sluicegate_base::ring::{Meta, TimestampSource};
@@ -125,7 +125,7 @@ impl Pcap {
         };
         Ok(Parsed::Packet {
             record_bytes,
-            found: Placed { meta, data: header.len()..header.len() + kept, options: 0..0 },
+            found: ParsedPacket { meta, data: header.len()..header.len() + kept, options: 0..0 },
         })
     }
 }

@@ -3,7 +3,7 @@
 use super::options::Resolution;
 use super::options::{BlockOptions, describe};
 use super::source::{ByteOrder, Fields};
-use super::{Parsed, Placed, packet_limit, snapshot_limit};
+use super::{Parsed, ParsedPacket, packet_limit, snapshot_limit};
 use crate::codes::{EPB, IDB, OBSOLETE_PACKET, SHB, SPB};
 use sluicegate_base::ring::Interface;
 use sluicegate_base::ring::{Meta, TimestampSource};
@@ -126,7 +126,7 @@ impl PcapNg {
         Ok(())
     }
 
-    fn section(&mut self, mut body: Fields<'_>) -> Result<Option<Placed>, String> {
+    fn section(&mut self, mut body: Fields<'_>) -> Result<Option<ParsedPacket>, String> {
         let version = body.take(4).and_then(|_| body.u16().zip(body.u16()));
         match version {
             // The specification says to read 1.2 as 1.0; other minor versions are equally harmless.
@@ -145,7 +145,7 @@ impl PcapNg {
         &mut self,
         mut body: Fields<'_>,
         interfaces: &mut Vec<Interface>,
-    ) -> Result<Option<Placed>, String> {
+    ) -> Result<Option<ParsedPacket>, String> {
         if interfaces.len() >= MAX_INTERFACES {
             return Err(format!("more than {MAX_INTERFACES} interfaces"));
         }
@@ -162,14 +162,14 @@ impl PcapNg {
     }
 
     #[inline]
-    fn enhanced_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
+    fn enhanced_packet(&self, mut body: Fields<'_>) -> Result<ParsedPacket, String> {
         let fixed = body.u32().zip(body.ticks());
         let (interface, ticks) = fixed.ok_or("a packet block is too short")?;
         self.packet(interface, ticks, body)
     }
 
     /// Parses the obsolete Packet Block of early pcapng files.
-    fn obsolete_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
+    fn obsolete_packet(&self, mut body: Fields<'_>) -> Result<ParsedPacket, String> {
         let fixed = body.u16().zip(body.u16()).zip(body.ticks());
         let ((interface, dropped), ticks) = fixed.ok_or("a packet block is too short")?;
         let mut found = self.packet(interface.into(), ticks, body)?;
@@ -182,7 +182,12 @@ impl PcapNg {
 
     /// Parses the rest of a packet block, from its lengths on.
     #[inline]
-    fn packet(&self, interface: u32, ticks: u64, mut body: Fields<'_>) -> Result<Placed, String> {
+    fn packet(
+        &self,
+        interface: u32,
+        ticks: u64,
+        mut body: Fields<'_>,
+    ) -> Result<ParsedPacket, String> {
         const DATA_AT: usize = 28;
         let lengths = body.u32().zip(body.u32());
         let (captured, wire) = lengths.ok_or("a packet block is too short")?;
@@ -209,16 +214,16 @@ impl PcapNg {
         if !body.rest().is_empty() {
             BlockOptions::new(body.rest(), self.order).annotate(&mut meta);
         }
-        Ok(Placed { meta, data, options })
+        Ok(ParsedPacket { meta, data, options })
     }
 
     /// Parses a Simple Packet Block: a packet of the section's first interface, without a timestamp.
-    fn simple_packet(&self, mut body: Fields<'_>) -> Result<Placed, String> {
+    fn simple_packet(&self, mut body: Fields<'_>) -> Result<ParsedPacket, String> {
         let wire = body.u32().ok_or("a packet block is too short")?;
         let (number, source) = self.source(0)?;
         let data_bytes = wire.min(source.snapshot) as usize;
         body.take(data_bytes).ok_or("a packet block is shorter than its packet")?;
-        Ok(Placed {
+        Ok(ParsedPacket {
             meta: Meta { wire_bytes: wire, interface: number, ..Meta::default() },
             data: 12..12 + data_bytes,
             options: 0..0,

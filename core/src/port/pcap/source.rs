@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use crate::error::{Error, Result};
-use crate::file::read::{Outcome, Placed, Reader};
+use crate::file::read::{Outcome, ParsedPacket, Reader};
 use crate::filter::Filter;
 use crate::port::backend::{Backend, WakeSource};
 use crate::port::name::PortName;
@@ -39,7 +39,7 @@ pub(super) struct FileSource {
     filters: Vec<Filter>,
     snaplen: usize,
     /// A packet that needs more slots than the ring had left.
-    pending: Option<Placed>,
+    pending: Option<ParsedPacket>,
     /// The error that ended reading, reported after the packets before it.
     failure: Option<Error>,
     /// True if the last sync found nothing to read.
@@ -112,7 +112,7 @@ impl FileSource {
 
     /// Returns true if the filter accepts a packet.
     #[inline]
-    fn wants(&mut self, placed: &Placed) -> Result<bool> {
+    fn wants(&mut self, placed: &ParsedPacket) -> Result<bool> {
         if self.expression.is_none() {
             return Ok(true);
         }
@@ -140,7 +140,7 @@ impl FileSource {
 
     /// Points slots at a packet, from `first` on.
     #[inline]
-    fn hand_out(&self, ring: &mut Ring, first: u32, placed: &Placed, bytes: usize) {
+    fn hand_out(&self, ring: &mut Ring, first: u32, placed: &ParsedPacket, bytes: usize) {
         let mut index = first;
         let mut done = 0;
         loop {
