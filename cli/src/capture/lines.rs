@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate::file::write::{Chunk, Encoder, EncoderConfig, Record};
+use sluicegate::file::write::{Chunk, EncodedRecord, Encoder, EncoderConfig};
 use sluicegate::port::Interface;
 use sluicegate::ring::{Meta, Packet};
 
@@ -95,7 +95,7 @@ impl ChunkSink for LineOutput {
 
 /// The text of a line's record: an Enhanced Packet Block has the packet's length at byte 20, and the
 /// packet from byte 28 on.
-fn text_of<'a>(record: &Record<'a>) -> &'a [u8] {
+fn text_of<'a>(record: &EncodedRecord<'a>) -> &'a [u8] {
     let packet = record.bytes[20..].split_first_chunk::<4>();
     packet.map_or(&[], |(bytes, rest)| &rest[4..][..u32::from_le_bytes(*bytes) as usize])
 }

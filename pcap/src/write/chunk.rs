@@ -89,8 +89,8 @@ impl Chunk {
     }
 
     /// Iterates over the records.
-    pub fn records(&self) -> Records<'_> {
-        Records::new(self.layout, self.bytes())
+    pub fn records(&self) -> EncodedRecords<'_> {
+        EncodedRecords::new(self.layout, self.bytes())
     }
 
     /// Returns the whole content as a piece to write.
@@ -121,7 +121,7 @@ impl Chunk {
 
     /// Copies a record from another chunk of the same layout; false without room.
     #[inline]
-    pub(super) fn copy(&mut self, record: &Record<'_>) -> bool {
+    pub(super) fn copy(&mut self, record: &EncodedRecord<'_>) -> bool {
         match self.append(record.bytes.len(), record.timestamp_ns) {
             Some(room) => {
                 room.copy_from_slice(record.bytes);
@@ -148,7 +148,7 @@ impl Chunk {
 
 /// A record in a chunk.
 #[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
+pub struct EncodedRecord<'a> {
     /// The whole record: header, packet, padding and options.
     pub bytes: &'a [u8],
     /// The packet's time, in ns since 1970; a whole number of microseconds if the file has no finer unit.
@@ -157,12 +157,12 @@ pub struct Record<'a> {
 
 /// The records of a chunk, first to last; see [`Chunk::records`].
 #[derive(Clone, Debug)]
-pub struct Records<'a> {
+pub struct EncodedRecords<'a> {
     layout: BlockLayout,
     rest: &'a [u8],
 }
 
-impl<'a> Records<'a> {
+impl<'a> EncodedRecords<'a> {
     #[inline]
     pub(super) fn new(layout: BlockLayout, bytes: &'a [u8]) -> Self {
         Self { layout, rest: bytes }
@@ -175,14 +175,14 @@ impl<'a> Records<'a> {
     }
 }
 
-impl<'a> Iterator for Records<'a> {
-    type Item = Record<'a>;
+impl<'a> Iterator for EncodedRecords<'a> {
+    type Item = EncodedRecord<'a>;
 
     #[inline]
-    fn next(&mut self) -> Option<Record<'a>> {
+    fn next(&mut self) -> Option<EncodedRecord<'a>> {
         let (bytes, timestamp_ns) = self.layout.first_record(self.rest)?;
         self.rest = &self.rest[bytes.len()..];
-        Some(Record { bytes, timestamp_ns })
+        Some(EncodedRecord { bytes, timestamp_ns })
     }
 }
 
@@ -203,8 +203,8 @@ impl<'a> Piece<'a> {
     }
 
     /// Returns the records, if it can be cut between them.
-    pub(super) fn records(&self) -> Option<Records<'a>> {
-        Some(Records { layout: self.records?, rest: self.bytes })
+    pub(super) fn records(&self) -> Option<EncodedRecords<'a>> {
+        Some(EncodedRecords { layout: self.records?, rest: self.bytes })
     }
 
     /// Cuts it after this many bytes and packets.
@@ -220,7 +220,7 @@ impl<'a> Piece<'a> {
             return (bytes, self.packets);
         }
         let Some(layout) = self.records else { return (0, 0) };
-        let mut records = Records::new(layout, &self.bytes[..bytes]);
+        let mut records = EncodedRecords::new(layout, &self.bytes[..bytes]);
         let packets = records.by_ref().count() as u64;
         (bytes - records.rest().len(), packets)
     }

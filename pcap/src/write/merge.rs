@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::chunk::{Chunk, Records};
+use super::chunk::{Chunk, EncodedRecords};
 
 /// The default time for which a silent source may delay the others.
 const WINDOW: Duration = Duration::from_millis(100);
@@ -180,7 +180,7 @@ impl Merger {
         let source = &mut self.sources[run.source];
         let Some((chunk, _)) = source.chunks.front() else { return true };
         assert!(chunk.layout() == out.layout(), "a chunk of another format");
-        let records = Records::new(chunk.layout(), &chunk.bytes()[source.released..]);
+        let records = EncodedRecords::new(chunk.layout(), &chunk.bytes()[source.released..]);
         let mut moved = 0;
         let mut full = false;
         source.head_ns = None;
@@ -237,7 +237,7 @@ impl OrderedInput {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Encoder, EncoderConfig, Record};
+    use super::super::{EncodedRecord, Encoder, EncoderConfig};
     use super::*;
     use sluicegate_base::ring::{Meta, Packet};
 
@@ -261,7 +261,7 @@ mod tests {
         let mut released = Vec::new();
         loop {
             let more = merger.drain(now, &mut out);
-            let tagged = |r: Record<'_>| (r.timestamp_ns, r.bytes[28]);
+            let tagged = |r: EncodedRecord<'_>| (r.timestamp_ns, r.bytes[28]);
             released.extend(out.records().map(tagged));
             out.clear();
             if !more {

@@ -25,7 +25,7 @@ mod output_file;
 mod rotate;
 
 pub use block::InterfaceStats;
-pub use chunk::{Chunk, Record, Records};
+pub use chunk::{Chunk, EncodedRecord, EncodedRecords};
 pub use config::{FileAccess, OutputConfig, Summary};
 pub use encoder::{Encoder, EncoderConfig};
 pub use merge::Merger;
