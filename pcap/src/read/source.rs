@@ -158,7 +158,7 @@ fn pump(mut from: impl Read, to: &OwnedFd) -> io::Result<()> {
 
 /// Decompresses consecutive lz4 frames; the decoder itself reads a single frame.
 fn unpack_lz4(packed: impl BufRead, to: &OwnedFd) -> io::Result<()> {
-    let mut packed = Watched { inner: packed, ran_dry: false };
+    let mut packed = EofRecorder { inner: packed, ran_dry: false };
     while let Some(magic) = packed.magic()? {
         if SKIPPABLE.contains(&magic) {
             packed.skip_frame()?;
@@ -175,12 +175,12 @@ fn unpack_lz4(packed: impl BufRead, to: &OwnedFd) -> io::Result<()> {
 }
 
 /// A reader that records whether a read reached its end.
-struct Watched<R> {
+struct EofRecorder<R> {
     inner: R,
     ran_dry: bool,
 }
 
-impl<R: BufRead> Watched<R> {
+impl<R: BufRead> EofRecorder<R> {
     /// Reads a frame's first four bytes; `None` at the end.
     fn magic(&mut self) -> io::Result<Option<u32>> {
         if self.inner.fill_buf()?.is_empty() {
@@ -204,7 +204,7 @@ impl<R: BufRead> Watched<R> {
     }
 }
 
-impl<R: Read> Read for Watched<R> {
+impl<R: Read> Read for EofRecorder<R> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(room)?;
         self.ran_dry |= n == 0 && !room.is_empty();
