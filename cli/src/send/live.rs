@@ -10,7 +10,7 @@ use sluicegate::link::netns;
 use sluicegate::port::QueueStats;
 use sluicegate_traffic::live::{Live, Sending};
 use sluicegate_traffic::rate::{Gaps, Pace};
-use sluicegate_traffic::source::LeftOut;
+use sluicegate_traffic::source::SkippedPackets;
 
 use super::steering::TICK;
 use super::{Done, SendCounts};
@@ -138,7 +138,7 @@ fn done(sending: &Sending) -> Done {
             refused: counters.refused,
             ..QueueStats::default()
         },
-        left_out: LeftOut::default(),
+        left_out: SkippedPackets::default(),
         restarts: counters.restarts,
         busy: sending.thread.busy(),
     }

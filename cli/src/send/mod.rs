@@ -21,7 +21,7 @@ use sluicegate::error::Result;
 use sluicegate::port::{Kind, Port, PortName, QueueStats};
 use sluicegate::ring::Wait;
 use sluicegate_traffic::rate::{Gaps, Pace};
-use sluicegate_traffic::source::{LeftOut, PacketSource};
+use sluicegate_traffic::source::{PacketSource, SkippedPackets};
 
 use crate::args::Common;
 use crate::report::Report;
@@ -64,7 +64,7 @@ pub struct Done {
     /// Their bytes.
     pub bytes: u64,
     /// Packets that the target cannot send.
-    pub left_out: LeftOut,
+    pub left_out: SkippedPackets,
     /// The queue's own counts.
     pub stats: QueueStats,
     /// Times that it was too late to catch up with its timetable.

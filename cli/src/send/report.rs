@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use sluicegate::port::{LINKTYPE_ETHERNET, PortName, Queue, QueueStats};
 use sluicegate_traffic::rate::Gaps;
-use sluicegate_traffic::source::LeftOut;
+use sluicegate_traffic::source::SkippedPackets;
 
 use super::steering::Steering;
 use super::{Done, SendCounts, Sender};
@@ -128,10 +128,11 @@ impl<'a> SendReport<'a> {
     }
 
     /// Fills in the packets that workers made, and those that the target cannot send.
-    fn count_made(&self, report: &mut Report, done: &[Done], elapsed: Duration) -> LeftOut {
+    fn count_made(&self, report: &mut Report, done: &[Done], elapsed: Duration) -> SkippedPackets {
         let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
         let attempted = sum(|done| done.packets);
-        let left_out = done.iter().fold(LeftOut::default(), |sum, done| sum.plus(done.left_out));
+        let left_out =
+            done.iter().fold(SkippedPackets::default(), |sum, done| sum.plus(done.left_out));
         report.elapsed_s = elapsed.as_secs_f64();
         report.traffic = Traffic::over(attempted, sum(|done| done.bytes), elapsed);
         report.ledger.add(Section::In, "attempted", attempted);

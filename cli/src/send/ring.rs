@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_gettime};
 use sluicegate::error::{Error, Result};
 use sluicegate::port::{Queue, QueueStats};
-use sluicegate_traffic::source::{LeftOut, PacketSource};
+use sluicegate_traffic::source::{PacketSource, SkippedPackets};
 
 use super::{Done, SendCounts, SendWork};
 use crate::run::WorkerThread;
@@ -79,7 +79,10 @@ impl RingWorker {
         let done = Done {
             packets: totals.packets + never_pushed.packets(),
             bytes: totals.bytes,
-            left_out: LeftOut { too_long: never_pushed.too_long + stats.too_long, ..never_pushed },
+            left_out: SkippedPackets {
+                too_long: never_pushed.too_long + stats.too_long,
+                ..never_pushed
+            },
             stats,
             restarts: self.source.restarts(),
             busy: thread.busy(),

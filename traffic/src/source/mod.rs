@@ -18,7 +18,7 @@ pub use replay::{Replay, ReplayOptions, Tempo};
 
 /// Packets that a source omitted, or sent shorter than they were on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct SkippedPackets {
     /// Packets longer than the target can send.
     pub too_long: u64,
     /// Packets shorter than an Ethernet header.
@@ -29,7 +29,7 @@ pub struct LeftOut {
     pub cut_in_file: u64,
 }
 
-impl LeftOut {
+impl SkippedPackets {
     /// Returns the number of packets not sent.
     pub fn packets(&self) -> u64 {
         self.too_long + self.too_short + self.other_link_type
@@ -93,7 +93,7 @@ pub trait PacketSource: Send {
     fn lateness(&self) -> Gaps;
 
     /// Returns the packets not sent, or not sent entirely.
-    fn left_out(&self) -> LeftOut;
+    fn left_out(&self) -> SkippedPackets;
 
     /// Returns how often the source was too late to catch up.
     fn restarts(&self) -> u64;
@@ -217,8 +217,8 @@ impl PacketSource for PlanSource {
         self.timetable.as_ref().map(Timetable::gaps).cloned().unwrap_or_default()
     }
 
-    fn left_out(&self) -> LeftOut {
-        LeftOut { too_long: self.too_long, ..LeftOut::default() }
+    fn left_out(&self) -> SkippedPackets {
+        SkippedPackets { too_long: self.too_long, ..SkippedPackets::default() }
     }
 
     fn restarts(&self) -> u64 {

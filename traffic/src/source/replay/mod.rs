@@ -19,7 +19,7 @@ use sluicegate::port::PortName;
 use sluicegate::ring::{Packet, RingMut};
 use sluicegate_base::headers::{ETHERNET_BYTES, VLAN_TAG_BYTES};
 
-use super::{Filled, LeftOut, MAX_SLEEP, PacketSource};
+use super::{Filled, MAX_SLEEP, PacketSource, SkippedPackets};
 use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::Rewrite;
 use clock::{Position, ReplayClock, ReplayStart};
@@ -69,7 +69,7 @@ pub struct Replay {
     clock: ReplayClock,
     min_bytes: usize,
     max_bytes: usize,
-    left_out: LeftOut,
+    left_out: SkippedPackets,
 }
 
 impl Replay {
@@ -105,7 +105,7 @@ impl Replay {
                 clock: ReplayClock::new(&options.tempo, start.clone()),
                 min_bytes: options.max_bytes.map_or(0, |_| ETHERNET_BYTES),
                 max_bytes: options.max_bytes.unwrap_or(usize::MAX),
-                left_out: LeftOut::default(),
+                left_out: SkippedPackets::default(),
             })
         };
         (0..workers).map(open).collect()
@@ -172,7 +172,7 @@ impl PacketSource for Replay {
         self.clock.gaps.clone()
     }
 
-    fn left_out(&self) -> LeftOut {
+    fn left_out(&self) -> SkippedPackets {
         self.left_out
     }
 
@@ -191,7 +191,7 @@ struct Hand<'a, 'r> {
     clock: &'a mut ReplayClock,
     min_bytes: usize,
     max_bytes: usize,
-    left_out: &'a mut LeftOut,
+    left_out: &'a mut SkippedPackets,
     filled: Filled,
 }
 
