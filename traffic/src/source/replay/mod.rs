@@ -129,7 +129,7 @@ fn is_on_disk(file: &PortName) -> Result<bool> {
 impl PacketSource for Replay {
     fn fill(&mut self, ring: &mut RingMut<'_>, most: u32, now_ns: u64) -> Result<Filled> {
         let Some(begun_ns) = self.clock.begun(now_ns) else { return Ok(Filled::default()) };
-        let mut hand = Hand {
+        let mut filler = RingFiller {
             ring,
             most,
             now_ns,
@@ -140,8 +140,8 @@ impl PacketSource for Replay {
             left_out: &mut self.left_out,
             filled: Filled::default(),
         };
-        self.packets.give(&mut hand);
-        Ok(hand.filled)
+        self.packets.fill(&mut filler);
+        Ok(filler.filled)
     }
 
     fn handed_over(&mut self, now_ns: u64) {
@@ -182,7 +182,7 @@ impl PacketSource for Replay {
 }
 
 /// Moves due packets into a transmit ring.
-struct Hand<'a, 'r> {
+struct RingFiller<'a, 'r> {
     ring: &'a mut RingMut<'r>,
     /// Maximum of packets.
     most: u32,
@@ -195,10 +195,10 @@ struct Hand<'a, 'r> {
     filled: Filled,
 }
 
-impl Hand<'_, '_> {
+impl RingFiller<'_, '_> {
     /// Writes a packet into the ring, or omits it. Returns false if it and all later packets have to wait.
     #[inline]
-    fn take(&mut self, packet: &Packet<'_>, position: Position) -> bool {
+    fn push(&mut self, packet: &Packet<'_>, position: Position) -> bool {
         if self.filled.packets == self.most {
             return false;
         }
@@ -209,7 +209,7 @@ impl Hand<'_, '_> {
             // The target has one interface.
             let mut meta = *packet.meta();
             meta.interface = 0;
-            return self.take(&packet.with_meta(&meta), position);
+            return self.push(&packet.with_meta(&meta), position);
         }
         let bytes = packet.captured_bytes();
         if bytes < self.min_bytes {

@@ -12,7 +12,7 @@ use sluicegate::ring::{Meta, Packet, Wait};
 
 use super::clock::{Position, Round};
 use super::share::worker_of;
-use super::{Hand, ReplayOptions};
+use super::{ReplayOptions, RingFiller};
 
 /// The packets that a worker sends.
 #[derive(Debug)]
@@ -61,9 +61,9 @@ impl Packets {
 
     /// Passes packets to a hand until it accepts no more, all packets in the ring are used up, or the round
     /// ends.
-    pub(super) fn give(&mut self, hand: &mut Hand<'_, '_>) {
+    pub(super) fn fill(&mut self, filler: &mut RingFiller<'_, '_>) {
         if let (Some(length), Some(kept)) = (self.kept_round, &mut self.kept) {
-            match kept.give(hand, self.base, self.options.packets) {
+            match kept.fill(filler, self.base, self.options.packets) {
                 Given::NotAll => {}
                 Given::All if self.begin_round(length) => {}
                 Given::All | Given::Limit => self.kept_round = None,
@@ -92,12 +92,12 @@ impl Packets {
             // Worker 0 counts the packets that no worker sends.
             let own = worker == if fits { worker_of(packet.head(), workers) } else { 0 };
             if !fits {
-                hand.left_out.other_link_type += u64::from(own);
-            } else if own && !hand.take(&packet, self.base.plus(position)) {
+                filler.left_out.other_link_type += u64::from(own);
+            } else if own && !filler.push(&packet, self.base.plus(position)) {
                 break;
             }
             if let Some(kept) = &mut self.kept
-                && !kept.take(&packet, fits, own, position)
+                && !kept.store(&packet, fits, own, position)
             {
                 self.kept = None;
             }
@@ -249,7 +249,7 @@ impl Kept {
     /// Counts a packet, and stores it if it is this worker's `own`; stores only the metadata of one that does
     /// not fit. Returns false when memory runs out, at the same packet in all workers.
     #[inline]
-    fn take(&mut self, packet: &Packet<'_>, fits: bool, own: bool, position: Position) -> bool {
+    fn store(&mut self, packet: &Packet<'_>, fits: bool, own: bool, position: Position) -> bool {
         let bytes = if fits { packet.captured_bytes() } else { 0 };
         self.taken += bytes + size_of::<KeptPacket>();
         if self.taken > self.most {
@@ -276,7 +276,12 @@ impl Kept {
     }
 
     /// Passes on packets of a round that began at `base`, up to a limit counted from the first round.
-    fn give(&mut self, hand: &mut Hand<'_, '_>, base: Position, limit: Option<u64>) -> Given {
+    fn fill(
+        &mut self,
+        filler: &mut RingFiller<'_, '_>,
+        base: Position,
+        limit: Option<u64>,
+    ) -> Given {
         let (mut at, mut next) = self.next;
         while let Some(chunk) = self.chunks.get(at) {
             for kept in &chunk.packets[next..] {
@@ -285,10 +290,10 @@ impl Kept {
                     return Given::Limit;
                 }
                 if kept.other_link_type {
-                    hand.left_out.other_link_type += 1;
+                    filler.left_out.other_link_type += 1;
                 } else {
                     let bytes = &chunk.bytes[kept.at..kept.at + kept.bytes as usize];
-                    if !hand.take(&Packet::new(&kept.meta, bytes), position) {
+                    if !filler.push(&Packet::new(&kept.meta, bytes), position) {
                         self.next = (at, next);
                         return Given::NotAll;
                     }
