@@ -23,7 +23,7 @@ use super::{Filled, MAX_SLEEP, PacketSource, SkippedPackets};
 use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::Rewrite;
 use clock::{Position, ReplayClock, ReplayStart};
-use packets::Packets;
+use packets::ReplayPackets;
 
 /// The times at which packets are sent.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ pub struct ReplayOptions {
 /// [`failure`](PacketSource::failure) returns the error.
 #[derive(Debug)]
 pub struct Replay {
-    packets: Packets,
+    packets: ReplayPackets,
     clock: ReplayClock,
     min_bytes: usize,
     max_bytes: usize,
@@ -101,7 +101,7 @@ impl Replay {
         let start = ReplayStart::of(workers);
         let open = |worker| {
             Ok(Self {
-                packets: Packets::open(file, (worker, workers), options)?,
+                packets: ReplayPackets::open(file, (worker, workers), options)?,
                 clock: ReplayClock::new(&options.tempo, start.clone()),
                 min_bytes: options.max_bytes.map_or(0, |_| ETHERNET_BYTES),
                 max_bytes: options.max_bytes.unwrap_or(usize::MAX),

@@ -16,7 +16,7 @@ use super::{ReplayOptions, RingFiller};
 
 /// The packets that a worker sends.
 #[derive(Debug)]
-pub(super) struct Packets {
+pub(super) struct ReplayPackets {
     file: PortName,
     options: ReplayOptions,
     /// The number of this worker, and the number of workers.
@@ -24,7 +24,7 @@ pub(super) struct Packets {
     /// The file's reader; `None` when its packets are used up.
     reader: Option<Queue>,
     /// The packets of the first round, if there are more rounds and memory for it.
-    kept: Option<Kept>,
+    kept: Option<CachedPackets>,
     /// The length of a round, if packets are read from memory.
     kept_round: Option<Position>,
     /// Rounds after this one; `None` means endless.
@@ -38,7 +38,7 @@ pub(super) struct Packets {
     pub(super) failure: Option<Error>,
 }
 
-impl Packets {
+impl ReplayPackets {
     pub(super) fn open(
         file: &PortName,
         worker: (u32, u32),
@@ -46,7 +46,7 @@ impl Packets {
     ) -> Result<Self> {
         Ok(Self {
             reader: Some(open(file)?),
-            kept: Kept::of(file, options),
+            kept: CachedPackets::of(file, options),
             kept_round: None,
             file: file.clone(),
             options: options.clone(),
@@ -64,9 +64,9 @@ impl Packets {
     pub(super) fn fill(&mut self, filler: &mut RingFiller<'_, '_>) {
         if let (Some(length), Some(kept)) = (self.kept_round, &mut self.kept) {
             match kept.fill(filler, self.base, self.options.packets) {
-                Given::NotAll => {}
-                Given::All if self.begin_round(length) => {}
-                Given::All | Given::Limit => self.kept_round = None,
+                RoundProgress::NotAll => {}
+                RoundProgress::All if self.begin_round(length) => {}
+                RoundProgress::All | RoundProgress::Limit => self.kept_round = None,
             }
             return;
         }
@@ -202,7 +202,7 @@ const CHUNK_PACKETS: usize = 1 << 13;
 
 /// One worker's packets of a file, in memory. The worker stores them during the first round.
 #[derive(Debug)]
-struct Kept {
+struct CachedPackets {
     chunks: Vec<Chunk>,
     /// The memory that all workers' packets take; each worker counts it on its own.
     taken: usize,
@@ -215,12 +215,12 @@ struct Kept {
 #[derive(Debug)]
 struct Chunk {
     bytes: Vec<u8>,
-    packets: Vec<KeptPacket>,
+    packets: Vec<CachedPacket>,
 }
 
 /// A packet's offset in its chunk, and its metadata.
 #[derive(Debug)]
-struct KeptPacket {
+struct CachedPacket {
     at: usize,
     bytes: u32,
     /// The packet cannot be sent and is only counted.
@@ -230,14 +230,14 @@ struct KeptPacket {
 }
 
 /// The packets of a round that a hand has accepted.
-enum Given {
+enum RoundProgress {
     NotAll,
     All,
     /// All packets up to the limit.
     Limit,
 }
 
-impl Kept {
+impl CachedPackets {
     /// Returns `None` if the file is sent once or is too large.
     fn of(file: &PortName, options: &ReplayOptions) -> Option<Self> {
         let on_disk = Path::new(file.name()).metadata().map_or(0, |metadata| metadata.len());
@@ -251,7 +251,7 @@ impl Kept {
     #[inline]
     fn store(&mut self, packet: &Packet<'_>, fits: bool, own: bool, position: Position) -> bool {
         let bytes = if fits { packet.captured_bytes() } else { 0 };
-        self.taken += bytes + size_of::<KeptPacket>();
+        self.taken += bytes + size_of::<CachedPacket>();
         if self.taken > self.most {
             return false;
         }
@@ -271,7 +271,7 @@ impl Kept {
         }
         let meta = Meta { interface: 0, ..*packet.meta() };
         let (bytes, other_link_type) = (bytes as u32, !fits);
-        chunk.packets.push(KeptPacket { at, bytes, other_link_type, position, meta });
+        chunk.packets.push(CachedPacket { at, bytes, other_link_type, position, meta });
         true
     }
 
@@ -281,13 +281,13 @@ impl Kept {
         filler: &mut RingFiller<'_, '_>,
         base: Position,
         limit: Option<u64>,
-    ) -> Given {
+    ) -> RoundProgress {
         let (mut at, mut next) = self.next;
         while let Some(chunk) = self.chunks.get(at) {
             for kept in &chunk.packets[next..] {
                 let position = base.plus(kept.position);
                 if limit.is_some_and(|limit| position.packets >= limit) {
-                    return Given::Limit;
+                    return RoundProgress::Limit;
                 }
                 if kept.other_link_type {
                     filler.left_out.other_link_type += 1;
@@ -295,7 +295,7 @@ impl Kept {
                     let bytes = &chunk.bytes[kept.at..kept.at + kept.bytes as usize];
                     if !filler.push(&Packet::new(&kept.meta, bytes), position) {
                         self.next = (at, next);
-                        return Given::NotAll;
+                        return RoundProgress::NotAll;
                     }
                 }
                 next += 1;
@@ -303,7 +303,7 @@ impl Kept {
             (at, next) = (at + 1, 0);
         }
         self.next = (0, 0);
-        Given::All
+        RoundProgress::All
     }
 }
 
