@@ -24,8 +24,8 @@ use super::emit::{self, held::*};
 use super::pace;
 use super::{CounterLayout, Table, word};
 use crate::plan::{
-    Draw, Edit, FieldSource, Index, Operand, Part, Per, Plan, RandomKey, Sizes, StreamPlan, Sum,
-    Term, fold,
+    Draw, Edit, FieldSource, Index, Operand, Part, Plan, RandomKey, Sizes, StreamPlan, Sum, Term,
+    VariesBy, fold,
 };
 
 /// Maximum of bytes of a frame that instructions write for each packet.
@@ -235,10 +235,10 @@ impl ProgramWriter<'_> {
     }
 
     /// Returns the stack position of a random number.
-    fn drawn(code: &StreamCode<'_>, per: Per, draw: Draw) -> Memory {
+    fn drawn(code: &StreamCode<'_>, per: VariesBy, draw: Draw) -> Memory {
         let before = match per {
-            Per::Packet => 0,
-            Per::Flow => code.stream.words.packet,
+            VariesBy::Packet => 0,
+            VariesBy::Flow => code.stream.words.packet,
         };
         FP + (WORDS - 8 * i16::from(before + draw.word))
     }
@@ -256,7 +256,7 @@ impl ProgramWriter<'_> {
                 self.asm.store(Size::DW, FP + LENGTH, R1);
             }
             Sizes::AtRandom { first, count, draw } => {
-                self.asm.load(Size::DW, R1, Self::drawn(code, Per::Packet, *draw));
+                self.asm.load(Size::DW, R1, Self::drawn(code, VariesBy::Packet, *draw));
                 self.asm.rsh(R1, i32::from(draw.shift));
                 emit::below(&mut self.asm, R1, u64::from(*count), R2);
                 self.asm.add(R1, i32::from(*first)).store(Size::DW, FP + LENGTH);
@@ -379,8 +379,8 @@ impl ProgramWriter<'_> {
             return emit::below(&mut self.asm, R2, index.count, R3);
         }
         match index.per {
-            Per::Packet => self.asm.mov(R2, NUMBER),
-            Per::Flow => self.asm.load(Size::DW, R2, FP + FLOW),
+            VariesBy::Packet => self.asm.mov(R2, NUMBER),
+            VariesBy::Flow => self.asm.load(Size::DW, R2, FP + FLOW),
         };
         emit::modulo(&mut self.asm, R2, index.count, R3);
     }

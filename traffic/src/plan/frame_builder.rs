@@ -3,7 +3,8 @@
 use std::borrow::Borrow;
 
 use super::{
-    Draw, Edit, FieldSource, Finish, Index, Operand, Part, Per, Plan, Sizes, StreamPlan, Sum, Term,
+    Draw, Edit, FieldSource, Finish, Index, Operand, Part, Plan, Sizes, StreamPlan, Sum, Term,
+    VariesBy,
 };
 
 /// Makes the packets of one worker, from a borrowed or shared plan.
@@ -193,8 +194,8 @@ impl PacketInputs<'_> {
 
     fn index(&self, index: &Index) -> u64 {
         let (key, number, words) = match index.per {
-            Per::Packet => (&self.progress.packets, self.number, self.words.packet),
-            Per::Flow => (&self.progress.flows, self.flow, self.words.flow),
+            VariesBy::Packet => (&self.progress.packets, self.number, self.words.packet),
+            VariesBy::Flow => (&self.progress.flows, self.flow, self.words.flow),
         };
         match index.random {
             Some(draw) => below(draw.of(key, number, words), index.count),

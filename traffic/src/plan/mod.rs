@@ -137,7 +137,7 @@ pub enum FieldSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Index {
     /// The kind of number that it depends on.
-    pub per: Per,
+    pub per: VariesBy,
     /// The number of values; at least 1.
     pub count: u64,
     /// The random bits of a random index; `None` for values in turn.
@@ -146,7 +146,7 @@ pub struct Index {
 
 /// The number that a change depends on: the packet's or the flow's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Per {
+pub enum VariesBy {
     /// Every packet has its own.
     Packet,
     /// All packets of a flow have the same.
@@ -236,7 +236,7 @@ impl StreamPlan {
     /// Reports whether a field depends on the flow.
     pub(crate) fn uses_flows(&self) -> bool {
         let mut indices = self.edits.iter().flat_map(|edit| &edit.parts).filter_map(Part::index);
-        indices.any(|index| index.per == Per::Flow)
+        indices.any(|index| index.per == VariesBy::Flow)
     }
 
     fn mean_bytes(&self) -> f64 {

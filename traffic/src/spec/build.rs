@@ -101,7 +101,7 @@ fn sizes(stream: &StreamSpec, draft: &mut Draft) -> Sizes {
         SizeOrder::InTurn(sizes) => Sizes::InTurn(sizes.clone()),
         SizeOrder::Random { first, last } => {
             let count = last - first + 1;
-            let draw = draft.template.draws.draw(plan::Per::Packet, count.into());
+            let draw = draft.template.draws.draw(plan::VariesBy::Packet, count.into());
             Sizes::AtRandom { first: *first, count, draw }
         }
     }

@@ -4,7 +4,7 @@
 //! and four bytes. An IPv6 address takes two of eight bytes, or four of four bytes if its lower bits are
 //! random, because a draw has at most 32 bits.
 
-use crate::plan::{Draw, Edit, FieldSource, Index, Part, Per, Words};
+use crate::plan::{Draw, Edit, FieldSource, Index, Part, VariesBy, Words};
 use crate::spec::value::{Set, Value, block};
 
 /// The position of a field: bits of a cell, which is a number of whole bytes.
@@ -112,7 +112,7 @@ impl Template {
         }
     }
 
-    fn list(&mut self, bits: Bits, per: Per, values: &[u128], random: bool) {
+    fn list(&mut self, bits: Bits, per: VariesBy, values: &[u128], random: bool) {
         let count = values.len() as u64;
         let index = match random {
             true => self.random(per, count),
@@ -136,7 +136,7 @@ impl Template {
     }
 
     /// Makes the lower bits random.
-    fn prefix(&mut self, bits: Bits, per: Per, address: u128, random_bits: u8) {
+    fn prefix(&mut self, bits: Bits, per: VariesBy, address: u128, random_bits: u8) {
         for (piece, lower) in bits.pieces(4) {
             let random = random_bits.saturating_sub(lower).min(piece.width);
             let first = piece.part(address, lower);
@@ -149,7 +149,7 @@ impl Template {
         }
     }
 
-    fn random(&mut self, per: Per, count: u64) -> Index {
+    fn random(&mut self, per: VariesBy, count: u64) -> Index {
         Index { per, count, random: Some(self.draws.draw(per, count)) }
     }
 
@@ -201,15 +201,15 @@ pub(crate) struct Draws {
 
 impl Draws {
     /// Allots the bits that the plan's rule uses for a number below `count`.
-    pub(crate) fn draw(&mut self, per: Per, count: u64) -> Draw {
+    pub(crate) fn draw(&mut self, per: VariesBy, count: u64) -> Draw {
         let bits = match count {
             _ if count.is_power_of_two() => count.trailing_zeros() as u8,
             0..=0x1_0000_0000 => 32,
             _ => 64,
         };
         let used = match per {
-            Per::Packet => &mut self.packet,
-            Per::Flow => &mut self.flow,
+            VariesBy::Packet => &mut self.packet,
+            VariesBy::Flow => &mut self.flow,
         };
         // A shift by 64 is invalid, even for zero bits.
         let room = |used: &u8| *used < 64 && used + bits <= 64;
@@ -252,19 +252,24 @@ mod tests {
     #[test]
     fn no_two_have_a_bit_in_common() {
         let rows = [
-            ("a byte", Per::Packet, 256, Draw { word: 0, shift: 0 }),
-            ("a range takes 32 bits", Per::Packet, 1000, Draw { word: 0, shift: 8 }),
-            ("16 beside them", Per::Packet, 1 << 16, Draw { word: 0, shift: 40 }),
-            ("another range does not fit", Per::Packet, 3, Draw { word: 1, shift: 0 }),
-            ("what is left of the first", Per::Packet, 256, Draw { word: 0, shift: 56 }),
-            ("a flow has numbers of its own", Per::Flow, 1 << 32, Draw { word: 0, shift: 0 }),
+            ("a byte", VariesBy::Packet, 256, Draw { word: 0, shift: 0 }),
+            ("a range takes 32 bits", VariesBy::Packet, 1000, Draw { word: 0, shift: 8 }),
+            ("16 beside them", VariesBy::Packet, 1 << 16, Draw { word: 0, shift: 40 }),
+            ("another range does not fit", VariesBy::Packet, 3, Draw { word: 1, shift: 0 }),
+            ("what is left of the first", VariesBy::Packet, 256, Draw { word: 0, shift: 56 }),
+            ("a flow has numbers of its own", VariesBy::Flow, 1 << 32, Draw { word: 0, shift: 0 }),
             (
                 "a great range has a number alone",
-                Per::Packet,
+                VariesBy::Packet,
                 1 << 40 | 1,
                 Draw { word: 2, shift: 0 },
             ),
-            ("one of one needs no bit, but a place", Per::Packet, 1, Draw { word: 1, shift: 32 }),
+            (
+                "one of one needs no bit, but a place",
+                VariesBy::Packet,
+                1,
+                Draw { word: 1, shift: 32 },
+            ),
         ];
         let mut draws = Draws::default();
         for (name, per, count, draw) in rows {

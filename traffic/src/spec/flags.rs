@@ -13,7 +13,7 @@ use super::layer::{Field, Given, Layer, Protocol, read_setting};
 use super::size::Size;
 use super::value::{Form, Set, Value};
 use super::{Spec, StreamSpec};
-use crate::plan::Per;
+use crate::plan::VariesBy;
 
 /// The flags of a user. Without a flag, a field keeps its value or its default: UDP from 198.18.0.1 to
 /// 198.18.0.2 (2001:db8::1 and ::2 if either address is IPv6), ports 9 (discard), the shortest frames.
@@ -196,7 +196,7 @@ impl Flags {
         let given = match given {
             Given::Value(Value { set, per }) => {
                 let tied = self.flows.is_some() && !matches!(set, Set::One(_));
-                Given::Value(Value { set, per: if tied { Per::Flow } else { per } })
+                Given::Value(Value { set, per: if tied { VariesBy::Flow } else { per } })
             }
             other => other,
         };
@@ -260,6 +260,6 @@ fn spread(upper: &mut Layer) {
     if let Some(field) = field {
         let first = if field.name == "sport" { 1024 } else { 0 };
         let set = Set::Counter { first, last: 65_535, step: 1 };
-        upper.set(field, Given::Value(Value { per: Per::Flow, set }), Position::Nowhere);
+        upper.set(field, Given::Value(Value { per: VariesBy::Flow, set }), Position::Nowhere);
     }
 }

@@ -56,7 +56,7 @@ impl Size {
     fn span(text: &str) -> Result<SizeOrder, String> {
         let value = Value::parse(text, Form::Number { bits: 16, names: "" })
             .map_err(|wrong| format!("{wrong}; a size is like 60, 60,512,1514, 64-1500 or imix"))?;
-        if value.per == crate::plan::Per::Flow {
+        if value.per == crate::plan::VariesBy::Flow {
             return Err("a size goes by the packet, not by the flow".into());
         }
         Ok(match value.set {

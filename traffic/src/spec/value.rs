@@ -27,7 +27,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use sluicegate::link::Mac;
 
-use crate::plan::Per;
+use crate::plan::VariesBy;
 
 /// Maximum length of a list, which takes memory here and in the kernel.
 const MAX_LIST: usize = 65_536;
@@ -36,7 +36,7 @@ const MAX_LIST: usize = 65_536;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     /// The index: packet or flow. A constant counts as per packet.
-    pub(crate) per: Per,
+    pub(crate) per: VariesBy,
     pub(crate) set: Set,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Set {
 
 impl From<u128> for Value {
     fn from(number: u128) -> Self {
-        Self { per: Per::Packet, set: Set::One(number) }
+        Self { per: VariesBy::Packet, set: Set::One(number) }
     }
 }
 
@@ -74,8 +74,8 @@ impl Value {
     pub(crate) fn parse(text: &str, form: Form) -> Result<Self, String> {
         let text = text.trim();
         let (per, text) = match text.strip_prefix("flow:") {
-            Some(rest) => (Per::Flow, rest.trim_start()),
-            None => (Per::Packet, text),
+            Some(rest) => (VariesBy::Flow, rest.trim_start()),
+            None => (VariesBy::Packet, text),
         };
         let set = match text.strip_prefix("any:") {
             Some(list) => list_of(list, true, form)?,
@@ -83,7 +83,7 @@ impl Value {
             None => Self::span(text, form)?,
         };
         // A constant depends on neither; storing `Packet` gives each value a single text.
-        let per = if let Set::One(_) = set { Per::Packet } else { per };
+        let per = if let Set::One(_) = set { VariesBy::Packet } else { per };
         Ok(Self { per, set })
     }
 
@@ -104,7 +104,7 @@ impl Value {
 
     /// Creates a list of numbers, used in turn.
     pub(crate) fn list(values: Vec<u128>) -> Result<Self, String> {
-        Ok(Self { per: Per::Packet, set: list(values, false)? })
+        Ok(Self { per: VariesBy::Packet, set: list(values, false)? })
     }
 
     /// Returns the number of a constant.
@@ -124,7 +124,7 @@ impl Value {
 
     /// Returns the text of the value, which parses to the same value.
     pub(crate) fn shown(&self, form: Form) -> String {
-        let per = if self.per == Per::Flow { "flow:" } else { "" };
+        let per = if self.per == VariesBy::Flow { "flow:" } else { "" };
         let numbers = self.numbers(form, usize::MAX);
         match &self.set {
             Set::List { random: true, .. } => format!("{per}any:{numbers}"),
@@ -135,7 +135,7 @@ impl Value {
 
     /// Returns the text of the value and how it varies, with at most `most` numbers of a list.
     pub(crate) fn described(&self, form: Form, most: usize) -> String {
-        let per = if self.per == Per::Flow { " by flow" } else { "" };
+        let per = if self.per == VariesBy::Flow { " by flow" } else { "" };
         let numbers = self.numbers(form, most);
         let how = match &self.set {
             Set::One(_) => return numbers,
@@ -527,17 +527,17 @@ mod tests {
         ];
         for (name, text, form, set) in rows {
             let value = Value::parse(text, form);
-            assert_eq!(value, Ok(Value { per: Per::Packet, set }), "{name}: {text}");
+            assert_eq!(value, Ok(Value { per: VariesBy::Packet, set }), "{name}: {text}");
         }
     }
 
     #[test]
     fn flow_prefix_ties_a_value_to_the_flow() {
         let per = |text| Value::parse(text, Form::Ipv4).map(|value| value.per);
-        assert_eq!(per("flow:198.18.0.0/16"), Ok(Per::Flow));
-        assert_eq!(per("flow: any:198.18.0.1,198.18.0.2"), Ok(Per::Flow));
-        assert_eq!(per("198.18.0.0/16"), Ok(Per::Packet));
-        assert_eq!(per("flow:198.18.0.1"), Ok(Per::Packet), "what stays is nobody's");
+        assert_eq!(per("flow:198.18.0.0/16"), Ok(VariesBy::Flow));
+        assert_eq!(per("flow: any:198.18.0.1,198.18.0.2"), Ok(VariesBy::Flow));
+        assert_eq!(per("198.18.0.0/16"), Ok(VariesBy::Packet));
+        assert_eq!(per("flow:198.18.0.1"), Ok(VariesBy::Packet), "what stays is nobody's");
     }
 
     #[test]
@@ -633,9 +633,9 @@ mod tests {
                 _ => Set::One(last),
             };
             let per = if flow && kind != 0 && !matches!(set, Set::One(_)) {
-                Per::Flow
+                VariesBy::Flow
             } else {
-                Per::Packet
+                VariesBy::Packet
             };
             let value = Value { per, set };
             let shown = value.shown(form);
