@@ -48,7 +48,7 @@ struct PacketInputs<'a> {
     flow: u64,
     bytes: u64,
     progress: &'a StreamProgress,
-    words: super::Words,
+    words: super::RandomWordCounts,
     time_ns: fn() -> u64,
 }
 

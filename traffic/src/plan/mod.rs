@@ -43,7 +43,7 @@ pub struct StreamPlan {
     /// The number of flows, over all workers; at least 1.
     pub flows: u32,
     /// The number of 64-bit random numbers that a packet and a flow need.
-    pub words: Words,
+    pub words: RandomWordCounts,
     /// Fields that change. No two edits touch the same byte.
     pub edits: Vec<Edit>,
     /// Checksums, inner before outer.
@@ -52,7 +52,7 @@ pub struct StreamPlan {
 
 /// Counts of 64-bit random numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Words {
+pub struct RandomWordCounts {
     /// For each packet.
     pub packet: u8,
     /// For each flow.

@@ -4,7 +4,7 @@
 //! and four bytes. An IPv6 address takes two of eight bytes, or four of four bytes if its lower bits are
 //! random, because a draw has at most 32 bits.
 
-use crate::plan::{Draw, Edit, FieldSource, Index, Part, VariesBy, Words};
+use crate::plan::{Draw, Edit, FieldSource, Index, Part, RandomWordCounts, VariesBy};
 use crate::spec::value::{Set, Value, block};
 
 /// The position of a field: bits of a cell, which is a number of whole bytes.
@@ -223,9 +223,9 @@ impl Draws {
     }
 
     /// Returns the count of random numbers; an error if it is too large for a plan.
-    pub(crate) fn words(&self) -> Result<Words, String> {
+    pub(crate) fn words(&self) -> Result<RandomWordCounts, String> {
         match (self.packet.len().try_into(), self.flow.len().try_into()) {
-            (Ok(packet), Ok(flow)) => Ok(Words { packet, flow }),
+            (Ok(packet), Ok(flow)) => Ok(RandomWordCounts { packet, flow }),
             _ => Err("too many fields are random: make some of them constant".into()),
         }
     }
@@ -275,6 +275,6 @@ mod tests {
         for (name, per, count, draw) in rows {
             assert_eq!(draws.draw(per, count), draw, "{name}");
         }
-        assert_eq!(draws.words(), Ok(Words { packet: 3, flow: 1 }));
+        assert_eq!(draws.words(), Ok(RandomWordCounts { packet: 3, flow: 1 }));
     }
 }
