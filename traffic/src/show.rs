@@ -8,7 +8,7 @@ use etherparse::{TcpHeaderSlice, TcpOptionElement};
 use crate::analyse::{Checksum, Observer, Stamp, walk};
 use crate::plan::{FrameBuilder, Plan, fold};
 use crate::spec::Spec;
-use crate::spec::layer::{Field, Given, Hex, Layer, Protocol};
+use crate::spec::layer::{Field, Hex, Layer, Protocol, SettingValue};
 
 /// The longest frame: sizes in a plan have 16 bits.
 const MAX_FRAME_BYTES: usize = 65_535;
@@ -134,7 +134,7 @@ fn write_streams(spec: &Spec, plan: &Plan, to: &mut dyn Write) -> fmt::Result {
 fn fields(layer: &Layer) -> Vec<String> {
     let text = |field: &Field| {
         let text = match layer.setting(field.name).map(|setting| &setting.given) {
-            Some(Given::Switch(on)) => return on.then(|| field.name.to_owned()),
+            Some(SettingValue::Switch(on)) => return on.then(|| field.name.to_owned()),
             Some(set) => given(field, set),
             None if !field.default.is_empty() && ALWAYS.contains(&field.name) => {
                 field.default.to_owned()
@@ -146,15 +146,15 @@ fn fields(layer: &Layer) -> Vec<String> {
     layer.protocol.fields.iter().filter_map(text).collect()
 }
 
-fn given(field: &Field, given: &Given) -> String {
+fn given(field: &Field, given: &SettingValue) -> String {
     match given {
-        Given::Value(value) => value.described(field.form(), SHOWN),
-        Given::Right => "right".into(),
-        Given::Bad => "bad".into(),
-        Given::Switch(on) => on.to_string(),
-        Given::Bytes(bytes) if bytes.len() <= SHOWN => Hex(bytes).to_string(),
-        Given::Bytes(bytes) => format!("{}… ({} bytes)", Hex(&bytes[..SHOWN]), bytes.len()),
-        Given::TcpOptions(options) => {
+        SettingValue::Value(value) => value.described(field.form(), SHOWN),
+        SettingValue::Right => "right".into(),
+        SettingValue::Bad => "bad".into(),
+        SettingValue::Switch(on) => on.to_string(),
+        SettingValue::Bytes(bytes) if bytes.len() <= SHOWN => Hex(bytes).to_string(),
+        SettingValue::Bytes(bytes) => format!("{}… ({} bytes)", Hex(&bytes[..SHOWN]), bytes.len()),
+        SettingValue::TcpOptions(options) => {
             options.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         }
     }

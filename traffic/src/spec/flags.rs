@@ -9,7 +9,7 @@ use toml::de::DeValue;
 
 use super::error::{Fault, Origin, Position, SpecError};
 use super::layer::{ETHER, ICMP, ICMPV6, IPV4, IPV6, PAYLOAD, STAMP, TCP, UDP, VLAN};
-use super::layer::{Field, Given, Layer, Protocol, read_setting};
+use super::layer::{Field, Layer, Protocol, SettingValue, read_setting};
 use super::size::Size;
 use super::value::{Form, Set, Value};
 use super::{Spec, StreamSpec};
@@ -194,9 +194,9 @@ impl Flags {
         let given =
             read_setting(field, &DeValue::String(text.into()), Path::new("")).map_err(wrong)?;
         let given = match given {
-            Given::Value(Value { set, per }) => {
+            SettingValue::Value(Value { set, per }) => {
                 let tied = self.flows.is_some() && !matches!(set, Set::One(_));
-                Given::Value(Value { set, per: if tied { VariesBy::Flow } else { per } })
+                SettingValue::Value(Value { set, per: if tied { VariesBy::Flow } else { per } })
             }
             other => other,
         };
@@ -260,6 +260,10 @@ fn spread(upper: &mut Layer) {
     if let Some(field) = field {
         let first = if field.name == "sport" { 1024 } else { 0 };
         let set = Set::Counter { first, last: 65_535, step: 1 };
-        upper.set(field, Given::Value(Value { per: VariesBy::Flow, set }), Position::Nowhere);
+        upper.set(
+            field,
+            SettingValue::Value(Value { per: VariesBy::Flow, set }),
+            Position::Nowhere,
+        );
     }
 }

@@ -2,7 +2,7 @@
 //! RFC 5462), ARP (RFC 826), and the tunnels GRE (RFC 2784, RFC 2890) and VXLAN (RFC 7348).
 
 use super::writer::{Cover, HeaderWriter};
-use super::{Field, FieldKind, Given, Layer, Protocol};
+use super::{Field, FieldKind, Layer, Protocol, SettingValue};
 use crate::plan::Finish;
 use crate::spec::edits::{Bits, number_of};
 use crate::spec::error::Fault;
@@ -133,7 +133,7 @@ fn gre(header: &mut HeaderWriter) -> Result<(), Fault> {
         // The other two bytes are reserved.
         header.append(&[0; 4]);
         match &setting.given {
-            Given::Value(value) => header.put(Bits::cell(at, 2), value),
+            SettingValue::Value(value) => header.put(Bits::cell(at, 2), value),
             _ => header.checksum(at, Cover::Rest, Finish::Plain, true)?,
         }
     }

@@ -200,13 +200,13 @@ pub(crate) struct Layer {
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) field: &'static Field,
-    pub(crate) given: Given,
+    pub(crate) given: SettingValue,
     pub(crate) place: Position,
 }
 
 /// The content of a setting; see [`FieldKind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Given {
+pub(crate) enum SettingValue {
     Value(Value),
     /// The checksum is right.
     Right,
@@ -256,7 +256,7 @@ impl Layer {
     }
 
     /// Sets a field, in place of an earlier setting.
-    pub(crate) fn set(&mut self, field: &'static Field, given: Given, place: Position) {
+    pub(crate) fn set(&mut self, field: &'static Field, given: SettingValue, place: Position) {
         self.settings.retain(|setting| setting.field.name != field.name);
         self.settings.push(Setting { field, given, place });
     }
@@ -268,7 +268,7 @@ impl Layer {
     /// Returns the value of a field, if one was given.
     pub(crate) fn value(&self, name: &str) -> Option<&Value> {
         match &self.setting(name)?.given {
-            Given::Value(value) => Some(value),
+            SettingValue::Value(value) => Some(value),
             _ => None,
         }
     }
@@ -322,29 +322,35 @@ pub(super) fn integer(raw: &DeValue) -> Option<u128> {
 }
 
 /// Converts a setting to the field's type; `Err` describes a valid one. Paths are relative to `base`.
-pub(super) fn read_setting(field: &Field, raw: &DeValue, base: &Path) -> Result<Given, String> {
+pub(super) fn read_setting(
+    field: &Field,
+    raw: &DeValue,
+    base: &Path,
+) -> Result<SettingValue, String> {
     let not = |right: &str| format!("{} is not {right}", kind(raw));
     let text = |right: &str| raw.as_str().ok_or_else(|| not(right));
     Ok(match field.kind {
         FieldKind::Checksum => match raw.as_str() {
-            Some("bad") => Given::Bad,
-            Some("right") => Given::Right,
+            Some("bad") => SettingValue::Bad,
+            Some("right") => SettingValue::Right,
             _ => {
                 let hint = |wrong| format!("{wrong}; or right, or bad");
-                Given::Value(value(field, raw).map_err(hint)?)
+                SettingValue::Value(value(field, raw).map_err(hint)?)
             }
         },
-        FieldKind::Value(_) => Given::Value(value(field, raw)?),
+        FieldKind::Value(_) => SettingValue::Value(value(field, raw)?),
         FieldKind::Hex(most) => {
-            Given::Bytes(hex(text("bytes in hexadecimal, like \"00 ff 10\"")?, most)?)
+            SettingValue::Bytes(hex(text("bytes in hexadecimal, like \"00 ff 10\"")?, most)?)
         }
         FieldKind::Text => match text("a text")?.as_bytes() {
-            bytes if bytes.len() <= MAX_BYTES => Given::Bytes(bytes.to_vec()),
+            bytes if bytes.len() <= MAX_BYTES => SettingValue::Bytes(bytes.to_vec()),
             bytes => return Err(format!("these are {} bytes: at most {MAX_BYTES}", bytes.len())),
         },
-        FieldKind::File => Given::Bytes(file(&base.join(text("the name of a file")?))?),
-        FieldKind::Switch => Given::Switch(raw.as_bool().ok_or_else(|| not("true or false"))?),
-        FieldKind::TcpOptions => Given::TcpOptions(options(raw)?),
+        FieldKind::File => SettingValue::Bytes(file(&base.join(text("the name of a file")?))?),
+        FieldKind::Switch => {
+            SettingValue::Switch(raw.as_bool().ok_or_else(|| not("true or false"))?)
+        }
+        FieldKind::TcpOptions => SettingValue::TcpOptions(options(raw)?),
     })
 }
 

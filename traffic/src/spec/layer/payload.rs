@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::writer::{Content, Fill, HeaderWriter};
-use super::{Field, FieldKind, Given, Protocol};
+use super::{Field, FieldKind, Protocol, SettingValue};
 use crate::analyse::Stamp;
 use crate::plan::FieldSource;
 use crate::spec::edits::{Bits, number_of};
@@ -54,13 +54,13 @@ fn payload(header: &mut HeaderWriter) -> Result<(), Fault> {
     for setting in &header.layer.settings {
         let name = setting.field.name;
         let content = match (&setting.given, name) {
-            (Given::Bytes(bytes), "pattern") if bytes.is_empty() => {
+            (SettingValue::Bytes(bytes), "pattern") if bytes.is_empty() => {
                 return Err(header.layer.fault(setting, "a pattern has at least one byte"));
             }
-            (Given::Bytes(bytes), "pattern") => Content::Pattern(bytes.clone()),
-            (Given::Bytes(bytes), _) => Content::Once(bytes.clone()),
-            (Given::Switch(true), _) => Content::Random,
-            (Given::Value(value), _) => {
+            (SettingValue::Bytes(bytes), "pattern") => Content::Pattern(bytes.clone()),
+            (SettingValue::Bytes(bytes), _) => Content::Once(bytes.clone()),
+            (SettingValue::Switch(true), _) => Content::Random,
+            (SettingValue::Value(value), _) => {
                 let number = value.fixed().and_then(|number| u16::try_from(number).ok());
                 let problem = "it is one number: sizes that vary are the stream's size";
                 fill.length = Some(number.ok_or_else(|| header.layer.fault(setting, problem))?);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::payload::{Hex, hex};
 use super::writer::{Cover, HeaderWriter};
-use super::{Field, FieldKind, Given, Protocol, link};
+use super::{Field, FieldKind, Protocol, SettingValue, link};
 use crate::plan::Finish;
 use crate::spec::edits::Bits;
 use crate::spec::error::Fault;
@@ -35,7 +35,7 @@ pub(crate) const TCP: Protocol = Protocol::new("tcp", 20, tcp).ip(6).fields(&[
 
 fn tcp(header: &mut HeaderWriter) -> Result<(), Fault> {
     if let Some(setting) = header.layer.setting("options")
-        && let Given::TcpOptions(options) = &setting.given
+        && let SettingValue::TcpOptions(options) = &setting.given
     {
         for option in options {
             option.write(header);

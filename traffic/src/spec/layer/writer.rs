@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Given, Layer, Protocol, Setting};
+use super::{Layer, Protocol, Setting, SettingValue};
 use crate::plan::{FieldSource, Finish, RandomKey, hash};
 use crate::spec::Defaults;
 use crate::spec::edits::{Bits, Template};
@@ -146,7 +146,7 @@ impl<'a> HeaderWriter<'a> {
         for field in layer.protocol.fields {
             let Some(bits) = field.bits else { continue };
             match layer.setting(field.name) {
-                Some(Setting { given: Given::Value(value), .. }) => header.put(bits, value),
+                Some(Setting { given: SettingValue::Value(value), .. }) => header.put(bits, value),
                 None if !field.default.is_empty() => {
                     let value = Value::parse(field.default, field.form());
                     let wrong = |problem| Fault::new(&layer.place, field.name, problem);
@@ -170,7 +170,7 @@ impl<'a> HeaderWriter<'a> {
 
     /// Adds the bytes given for a field.
     pub(crate) fn append_given(&mut self, name: &str) {
-        if let Some(Setting { given: Given::Bytes(bytes), .. }) = self.layer.setting(name) {
+        if let Some(Setting { given: SettingValue::Bytes(bytes), .. }) = self.layer.setting(name) {
             self.append(bytes);
         }
     }
@@ -223,8 +223,8 @@ impl<'a> HeaderWriter<'a> {
         absent: bool,
     ) -> Result<(), Fault> {
         let finish = match self.layer.setting("checksum").map(|setting| &setting.given) {
-            Some(Given::Bad) => Finish::Wrong,
-            Some(Given::Right) => finish,
+            Some(SettingValue::Bad) => Finish::Wrong,
+            Some(SettingValue::Right) => finish,
             None if !absent => finish,
             _ => return Ok(()),
         };
