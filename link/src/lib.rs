@@ -55,7 +55,7 @@ pub use interface::{Address, Interface, LinkStats, Mac, NotMac};
 #[cfg(test)]
 pub(crate) use lab::for_tests;
 pub use lab::{Lab, LabConfig, Shape};
-pub use link_state::{LinkNames, LinkState, State};
+pub use link_state::{LinkNames, LinkState, LinkStatus};
 pub use netdev::{Metadata, XdpAbilities, transmit_queues, xdp_abilities};
 pub use netlink::Netlink;
 pub use netns::live_namespaces;

@@ -35,7 +35,7 @@ pub struct LinkState {
 
 /// The state of an interface at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct LinkStatus {
     /// True if it is up (`IFF_UP`).
     pub up: bool,
     /// True if it is on and has a carrier (`IFF_RUNNING`).
@@ -61,7 +61,7 @@ impl LinkState {
     ///
     /// # Errors
     /// The interface was removed.
-    pub fn look(&self) -> Result<State> {
+    pub fn look(&self) -> Result<LinkStatus> {
         self.ask().map_err(|error| self.failed(error))
     }
 
@@ -69,7 +69,7 @@ impl LinkState {
     ///
     /// # Errors
     /// The interface was removed, or is down.
-    pub fn check_up(&self) -> Result<State> {
+    pub fn check_up(&self) -> Result<LinkStatus> {
         let state = self.look()?;
         if state.up { Ok(state) } else { Err(self.down()) }
     }
@@ -115,7 +115,7 @@ impl LinkState {
         Ok(request)
     }
 
-    fn ask(&self) -> io::Result<State> {
+    fn ask(&self) -> io::Result<LinkStatus> {
         for _ in 1..MAX_ASKS {
             match self.ask_by(self.named()?) {
                 // The interface was renamed between the requests.
@@ -126,14 +126,14 @@ impl LinkState {
         self.ask_by(self.named()?)
     }
 
-    fn ask_by(&self, mut request: libc::ifreq) -> io::Result<State> {
+    fn ask_by(&self, mut request: libc::ifreq) -> io::Result<LinkStatus> {
         self.call(libc::SIOCGIFFLAGS, &mut request)?;
         // SAFETY: the kernel has just written this field; any bits are a number.
         let flags = unsafe { request.ifr_ifru.ifru_flags };
         self.call(libc::SIOCGIFMTU, &mut request)?;
         // SAFETY: as above.
         let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-        Ok(State {
+        Ok(LinkStatus {
             up: i32::from(flags) & libc::IFF_UP != 0,
             running: i32::from(flags) & libc::IFF_RUNNING != 0,
             mtu: u32::try_from(mtu).unwrap_or_default(),
@@ -262,7 +262,7 @@ mod tests {
     fn an_interface_is_what_netlink_says_and_a_missing_one_is_removed() {
         let lo = link::interface(None, "lo").unwrap();
         let state = LinkState::of(&lo).unwrap().look().unwrap();
-        assert_eq!(state, State { up: lo.up, running: lo.running, mtu: lo.mtu });
+        assert_eq!(state, LinkStatus { up: lo.up, running: lo.running, mtu: lo.mtu });
         let nobody = Interface { index: 1 << 30, name: "nobody0".into(), ..lo };
         let error = LinkState::of(&nobody).unwrap().look().unwrap_err();
         assert!(matches!(error, Error::Removed { .. }), "{error}");
