@@ -196,7 +196,7 @@ impl Sending {
 #[derive(Clone, Debug)]
 struct WorkerCounters {
     shared: Arc<SharedCounters>,
-    gaps: Table,
+    gaps: CounterTable,
     /// The program keeps a timetable.
     paced: bool,
     /// The number of this worker, and the number of workers.
@@ -296,7 +296,7 @@ mod word {
 
 /// A table of 64-bit numbers in the shared counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Table {
+struct CounterTable {
     /// The offset in bytes from the start of the counters.
     at: u32,
     /// The count of numbers.
@@ -319,8 +319,8 @@ impl CounterLayout {
     }
 
     /// Returns the table of the histogram: at the same offset in all programs of a plan.
-    fn gaps(plan: &Plan) -> Table {
-        Table { at: Self::number_of(plan.streams.len()), count: Gaps::CLASSES as u32 }
+    fn gaps(plan: &Plan) -> CounterTable {
+        CounterTable { at: Self::number_of(plan.streams.len()), count: Gaps::CLASSES as u32 }
     }
 
     /// Returns the offset of the number of a stream's next packet.
@@ -329,14 +329,14 @@ impl CounterLayout {
     }
 
     /// Adds a table.
-    fn table(&mut self, numbers: impl IntoIterator<Item = u64>) -> Table {
+    fn table(&mut self, numbers: impl IntoIterator<Item = u64>) -> CounterTable {
         let at = self.words.len();
         self.words.extend(numbers);
-        Table { at: (at * 8) as u32, count: (self.words.len() - at) as u32 }
+        CounterTable { at: (at * 8) as u32, count: (self.words.len() - at) as u32 }
     }
 
     /// Adds bytes.
-    fn bytes(&mut self, bytes: &[u8]) -> Table {
+    fn bytes(&mut self, bytes: &[u8]) -> CounterTable {
         self.table(bytes.chunks(8).map(|chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);

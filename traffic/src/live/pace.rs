@@ -8,14 +8,14 @@ use sluicegate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
 
 use super::emit;
 use super::emit::held::*;
-use super::{Table, word};
+use super::{CounterTable, word};
 use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, Period};
 
 /// Drops a packet that is not due. Preserves the registers that helpers preserve.
 ///
 /// The timetable is that of [`Timetable`](crate::rate::Timetable), with its words in the shared memory. Each
 /// run reads the period, because it may change. The program makes up for a delay of at most `most_behind`.
-pub(super) fn wait_until_due(asm: &mut Assembler, gaps: Table, most_behind: Duration) {
+pub(super) fn wait_until_due(asm: &mut Assembler, gaps: CounterTable, most_behind: Duration) {
     // At most MAX_BEHIND, which fits 32 bits.
     let most_behind = most_behind.as_nanos() as i32;
     let [go, later, not_due, look, in_burst, on_time] = asm.labels();
@@ -105,7 +105,7 @@ fn step(asm: &mut Assembler) {
 }
 
 /// Counts R3 ns in the histogram, as [`Gaps::class`] does.
-fn count_gap(asm: &mut Assembler, gaps: Table) {
+fn count_gap(asm: &mut Assembler, gaps: CounterTable) {
     emit::class::<{ Gaps::STEP_BITS }, { Gaps::POWERS }>(asm, R3, R4, [R0, R5]);
     asm.lsh(R4, 3);
     asm.mov(R5, COUNTERS).add(gaps.at as i32).add(R4);

@@ -22,7 +22,7 @@ use sluicegate::xdp::live::RedirectTarget;
 
 use super::emit::{self, held::*};
 use super::pace;
-use super::{CounterLayout, Table, word};
+use super::{CounterLayout, CounterTable, word};
 use crate::plan::{
     Draw, Edit, FieldSource, Index, Operand, Part, Plan, RandomKey, Sizes, StreamPlan, Sum, Term,
     VariesBy, fold,
@@ -58,7 +58,7 @@ struct StreamCode<'a> {
     /// The offset of the next packet's number in the shared counters.
     number: u32,
     /// The whole template, if other streams use the same frames.
-    template: Option<Table>,
+    template: Option<CounterTable>,
 }
 
 /// Returns the property of the plan that exceeds a program's limits, which are 16-bit offsets and 512 bytes
@@ -159,7 +159,7 @@ impl ProgramWriter<'_> {
     }
 
     /// index = the table's number at index. For the verifier, an index beyond the table becomes 0.
-    fn look_up(&mut self, table: Table, index: Reg, scratch: Reg) {
+    fn look_up(&mut self, table: CounterTable, index: Reg, scratch: Reg) {
         let within = self.asm.label();
         self.asm.jlt(index, table.count as i32, within);
         self.asm.mov(index, 0);
@@ -293,7 +293,7 @@ impl ProgramWriter<'_> {
     }
 
     /// Copies the whole template over the frame.
-    fn copy_from(&mut self, table: Table, longest: usize) {
+    fn copy_from(&mut self, table: CounterTable, longest: usize) {
         self.asm.load(Size::DW, R4, FP + LENGTH);
         // Linux 6.1 learns a bound from "less" and "greater", not from "equal".
         self.asm.jgt(R4, longest as i32, self.refused);
