@@ -41,7 +41,7 @@ fn packets_of_other_link_types_are_left_out_and_counted_once() {
     std::fs::write(&file, pcapng(&[101, 1], packets)).unwrap();
     for workers in [1, 3] {
         let sources = Replay::open(&name(&file), &options(Tempo::Top), workers).unwrap();
-        let mut workers: Vec<_> = sources.into_iter().map(Worker::of).collect();
+        let mut workers: Vec<_> = sources.into_iter().map(ReplayWorker::of).collect();
         for now_ns in 1..3 {
             workers.iter_mut().for_each(|worker| _ = worker.at(now_ns));
         }

@@ -70,12 +70,12 @@ pub fn name(path: &Path) -> PortName {
 }
 
 /// One worker's source, and the ring that it fills.
-pub struct Worker {
+pub struct ReplayWorker {
     pub source: Replay,
     pub queue: Queue,
 }
 
-impl Worker {
+impl ReplayWorker {
     /// Creates a target that discards packets.
     pub fn of(source: Replay) -> Self {
         Self::to(source, "null:")
@@ -104,8 +104,8 @@ impl Worker {
 }
 
 /// Opens a file for a single worker.
-pub fn only(file: &Path, options: &ReplayOptions) -> Worker {
-    Worker::of(Replay::open(&name(file), options, 1).unwrap().remove(0))
+pub fn only(file: &Path, options: &ReplayOptions) -> ReplayWorker {
+    ReplayWorker::of(Replay::open(&name(file), options, 1).unwrap().remove(0))
 }
 
 /// Replays a file by `workers` workers as fast as possible. Returns each worker's packets and error.
@@ -118,10 +118,10 @@ pub fn sent(
     let sources = Replay::open(&name(file), options, workers).unwrap();
     let out = |worker: usize| folder.join(format!("sent-by-{worker}.pcap"));
     let to = |worker| format!("pcap:{}", out(worker).display());
-    let mut all: Vec<Worker> = sources
+    let mut all: Vec<ReplayWorker> = sources
         .into_iter()
         .enumerate()
-        .map(|(worker, source)| Worker::to(source, &to(worker)))
+        .map(|(worker, source)| ReplayWorker::to(source, &to(worker)))
         .collect();
     let mut now_ns = 0;
     while !all.iter().all(|worker| worker.source.is_finished()) {
@@ -130,7 +130,7 @@ pub fn sent(
             worker.at(now_ns);
         });
     }
-    let end = |(number, mut worker): (usize, Worker)| {
+    let end = |(number, mut worker): (usize, ReplayWorker)| {
         worker.queue.close_tx().unwrap();
         let failure = worker.source.failure().map(|error| error.to_string());
         (read(&out(number)).0, failure)

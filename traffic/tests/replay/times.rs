@@ -105,7 +105,7 @@ fn several_workers_keep_one_timetable() {
         ("at a rate of bits, of all together", paced(1e9, Unit::BYTE_OF_LAYER2), bytes(499)),
     ] {
         let sources = Replay::open(&name(&file), &options(tempo), 3).unwrap();
-        let mut workers: Vec<_> = sources.into_iter().map(Worker::of).collect();
+        let mut workers: Vec<_> = sources.into_iter().map(ReplayWorker::of).collect();
         for (ready, worker) in workers.iter_mut().enumerate() {
             let at_once = worker.at(BEGUN).packets;
             assert_eq!(at_once, 0, "{sentence}: {ready} waits for the others");

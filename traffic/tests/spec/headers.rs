@@ -67,7 +67,7 @@ pub struct Read {
 
 /// Reads a frame with these layers; `Err` describes a fault in it.
 pub fn read(frame: &[u8], layers: &[&str]) -> Result<Vec<Read>, String> {
-    let mut reader = Reader { frame, at: 0, end: frame.len(), ip: None, read: Vec::new() };
+    let mut reader = HeaderReader { frame, at: 0, end: frame.len(), ip: None, read: Vec::new() };
     for (count, layer) in layers.iter().enumerate() {
         reader.layer(layer, layers.get(count + 1).copied())?;
     }
@@ -96,7 +96,7 @@ fn protocol(name: &str) -> Option<u8> {
     rows.into_iter().find(|row| row.0 == name).map(|row| row.1)
 }
 
-struct Reader<'a> {
+struct HeaderReader<'a> {
     frame: &'a [u8],
     at: usize,
     /// The end of the content of the headers read so far.
@@ -106,7 +106,7 @@ struct Reader<'a> {
     read: Vec<Read>,
 }
 
-impl Reader<'_> {
+impl HeaderReader<'_> {
     fn layer(&mut self, layer: &str, next: Option<&str>) -> Result<(), String> {
         let header = &self.frame[self.at..self.end];
         let fields = FIELDS.iter().filter(|row| row.0 == layer);
