@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sluicegate::filter::{Filter, Program, TranslateError, translate};
+use sluicegate::filter::{Filter, Frame, Program, TranslateError, translate};
 use sluicegate::port::LINKTYPE_ETHERNET;
 
 use crate::corpus::{EXPRESSIONS, link_type};
@@ -42,7 +42,7 @@ fn program(expression: &str, link_type: u16) -> Option<Program> {
     let program = Filter::compile(expression, link_type).ok()?.program().clone();
     let mut asm = sluicegate::filter::ebpf::Assembler::new();
     let [pass, reject] = asm.labels();
-    match translate(&program, &mut asm, &Default::default(), pass, reject) {
+    match translate(&program, &mut asm, &Frame::new(false), pass, reject) {
         Ok(()) => Some(program),
         Err(TranslateError::Loops) if expression.contains("protochain") => None,
         Err(TranslateError::Asks(_)) if link_type != LINKTYPE_ETHERNET => None,
