@@ -34,8 +34,7 @@ use std::sync::Arc;
 use compile::Compiler;
 
 use sluicegate_base::error::{Error, Result};
-use sluicegate_base::ring::LINKTYPE_ETHERNET;
-use sluicegate_base::ring::Packet;
+use sluicegate_base::ring::{LINKTYPE_ETHERNET, Packet};
 
 /// Maximum length of an expression. libpcap's work grows with the square of the length: at this length it
 /// takes a few seconds.

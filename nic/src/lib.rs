@@ -25,9 +25,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use sluicegate_base::error::{Error, Result};
-use sluicegate_link::live_namespaces;
 use sluicegate_link::records::{Process, RecordDir, Records};
-use sluicegate_link::{Interface, Netlink, netns};
+use sluicegate_link::{Interface, Netlink, live_namespaces, netns};
 
 const RECORDS: RecordDir = RecordDir {
     folder: "/run/sluice/interrupts",

@@ -4,8 +4,7 @@
 use super::source::{ByteOrder, Fields};
 use super::{Parsed, ParsedPacket, packet_limit, snapshot_limit};
 use crate::codes::{PCAP_MICROSECONDS, PCAP_NANOSECONDS};
-use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
-use sluicegate_base::ring::{Meta, TimestampSource};
+use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET, Meta, TimestampSource};
 
 pub(super) const HEADER_BYTES: usize = 24;
 /// Written by some patched libpcaps (Red Hat Linux 6.1): records have more fields.

@@ -1,12 +1,10 @@
 //! The pcapng format (draft-ietf-opsawg-pcapng): sections of blocks.
 
-use super::options::Resolution;
-use super::options::{BlockOptions, describe};
+use super::options::{BlockOptions, Resolution, describe};
 use super::source::{ByteOrder, Fields};
 use super::{Parsed, ParsedPacket, packet_limit, snapshot_limit};
 use crate::codes::{EPB, IDB, OBSOLETE_PACKET, SHB, SPB};
-use sluicegate_base::ring::Interface;
-use sluicegate_base::ring::{Meta, TimestampSource};
+use sluicegate_base::ring::{Interface, Meta, TimestampSource};
 
 /// Type, length, and the length again at the end.
 const FRAMING_BYTES: usize = 12;

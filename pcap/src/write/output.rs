@@ -277,8 +277,8 @@ impl Output {
             None => created,
         };
         let target = match created {
-            Ok(target) => {
-                let target = target.with_epilogue(epilogue(&self.config));
+            Ok(mut target) => {
+                target.epilogue = epilogue(&self.config);
                 Arc::new(Mutex::new(target))
             }
             Err(failure) => {

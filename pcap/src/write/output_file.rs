@@ -78,7 +78,7 @@ pub(super) struct OutputFile {
     bytes: u64,
     packets: u64,
     /// The bytes that complete a non-empty file; empty once written.
-    epilogue: &'static [u8],
+    pub(super) epilogue: &'static [u8],
     /// Its directory, if both must be synced before the file is closed.
     directory: Option<File>,
 }
@@ -135,12 +135,6 @@ impl OutputFile {
             epilogue: &[],
             directory: None,
         })
-    }
-
-    /// Sets the bytes written at the end of the file.
-    pub(super) fn with_epilogue(mut self, epilogue: &'static [u8]) -> Self {
-        self.epilogue = epilogue;
-        self
     }
 
     /// Makes `close` sync a regular file and its directory to the disk.

@@ -2,8 +2,8 @@
 //! delays.
 //!
 //! ```text
-//!   frame --> walk: headers, checksums --> stamp --> track: numbers received ----.
-//!                                            `----> delays: time since sending --+--> Analysis
+//!   frame --> stamp_parser: headers, checksums --> stamp --> track: numbers received --.
+//!                                                    `----> delays: time since sending +--> Analysis
 //! ```
 //!
 //! Each queue has its own [`Analyser`], which receives a part of the packets. A number missing in one queue

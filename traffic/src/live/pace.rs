@@ -6,9 +6,8 @@ use std::time::Duration;
 use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{Assembler, Helper, Size, xdp_action};
 
-use super::emit;
 use super::emit::held::*;
-use super::{CounterTable, word};
+use super::{CounterTable, emit, word};
 use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, Period};
 
 /// Drops a packet that is not due. Preserves the registers that helpers preserve.

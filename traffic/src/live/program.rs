@@ -21,8 +21,7 @@ use sluicegate::filter::ebpf::{
 use sluicegate::xdp::live::RedirectTarget;
 
 use super::emit::{self, held::*};
-use super::pace;
-use super::{CounterLayout, CounterTable, word};
+use super::{CounterLayout, CounterTable, pace, word};
 use crate::plan::{
     Draw, Edit, FieldSource, Index, Operand, Part, Plan, RandomKey, Sizes, StreamPlan, Sum, Term,
     VariesBy, fold,

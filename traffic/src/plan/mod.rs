@@ -2,7 +2,7 @@
 //! checksums that depend on them.
 //!
 //! ```text
-//!   specification --> plan --+--> Frames: the packets in memory, one after the other
+//!   specification --> plan --+--> FrameBuilder: the packets in memory, one after the other
 //!   (a file, flags)          +--> eBPF: the same packets, made in the kernel
 //! ```
 //!

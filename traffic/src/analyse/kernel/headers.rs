@@ -4,8 +4,7 @@ use sluicegate::filter::ebpf::Reg::*;
 use sluicegate::filter::ebpf::{Alu, Chain, Helper, Label, Reg, Size};
 use sluicegate_base::headers::{ethertype, protocol};
 
-use super::{AnalyserCode, STATE};
-use super::{CORRUPT, INTACT, UNCHECKED, word};
+use super::{AnalyserCode, CORRUPT, INTACT, STATE, UNCHECKED, word};
 use crate::live::emit;
 
 /// The current header.

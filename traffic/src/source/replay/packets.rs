@@ -1,6 +1,7 @@
 //! One worker's packets of a file: read in each round, or kept in memory for the rounds after the
 //! first, if the file is small enough. Their addresses change in the reader's ring.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -59,7 +60,7 @@ impl ReplayPackets {
         })
     }
 
-    /// Passes packets to a hand until it accepts no more, all packets in the ring are used up, or the round
+    /// Passes packets to a filler until it accepts no more, all packets in the ring are used up, or the round
     /// ends.
     pub(super) fn fill(&mut self, filler: &mut RingFiller<'_, '_>) {
         if let (Some(length), Some(kept)) = (self.kept_round, &mut self.kept) {
@@ -229,7 +230,7 @@ struct CachedPacket {
     meta: Meta,
 }
 
-/// The packets of a round that a hand has accepted.
+/// The packets of a round that a filler has accepted.
 enum RoundProgress {
     NotAll,
     All,
@@ -332,9 +333,7 @@ pub(super) fn check(file: &PortName, link_type: Option<u16>) -> Result<()> {
 
 /// Returns the error for a file without a packet that can be sent.
 fn refusal(file: &PortName, interfaces: &[Interface], link_type: u16) -> Error {
-    let mut others: Vec<u16> = interfaces.iter().map(|interface| interface.link_type).collect();
-    others.sort_unstable();
-    others.dedup();
+    let others: BTreeSet<u16> = interfaces.iter().map(|interface| interface.link_type).collect();
     let others: Vec<String> = others.into_iter().map(named).collect();
     file.error(format!(
         "no packet of it can be sent here: they are of link type {}, and what is sent is of {}",

@@ -84,8 +84,8 @@ fn ipv6(header: &mut HeaderWriter) -> Result<(), Fault> {
 /// Maximum data of an extension header: its length field has eight bits, and counts units of eight bytes.
 const MAX_DATA: usize = 256 * 8 - 4;
 
-pub(crate) const HOP_BY_HOP: Protocol = options_header("hop-by-hop", 0);
-pub(crate) const DESTINATION: Protocol = options_header("destination", 60);
+pub(crate) const HOP_OPTS: Protocol = options_header("hop-by-hop", 0);
+pub(crate) const DST_OPTS: Protocol = options_header("destination", 60);
 
 const fn options_header(name: &'static str, number: u8) -> Protocol {
     Protocol::new(name, 2, options).ip(number).fields(OPTIONS)

@@ -23,6 +23,9 @@ use payload::{MAX_BYTES, hex};
 use transport::TcpOption;
 use writer::HeaderWriter;
 
+use ip::{DST_OPTS, FRAGMENT, HOP_OPTS, ROUTING};
+use link::{ARP, GRE, MPLS, VXLAN};
+
 pub(crate) use ip::{IPV4, IPV6};
 pub(crate) use link::{ETHER, VLAN, check_tpid};
 pub(crate) use payload::{Hex, PAYLOAD, RAW, STAMP};
@@ -30,25 +33,8 @@ pub(crate) use transport::{ICMP, ICMPV6, TCP, UDP};
 
 /// All protocols, from the outside in.
 pub(crate) const PROTOCOLS: &[&Protocol] = &[
-    &ETHER,
-    &VLAN,
-    &link::MPLS,
-    &link::ARP,
-    &IPV4,
-    &IPV6,
-    &ip::HOP_BY_HOP,
-    &ip::ROUTING,
-    &ip::FRAGMENT,
-    &ip::DESTINATION,
-    &UDP,
-    &TCP,
-    &ICMP,
-    &ICMPV6,
-    &link::GRE,
-    &link::VXLAN,
-    &RAW,
-    &STAMP,
-    &PAYLOAD,
+    &ETHER, &VLAN, &MPLS, &ARP, &IPV4, &IPV6, &HOP_OPTS, &ROUTING, &FRAGMENT, &DST_OPTS, &UDP,
+    &TCP, &ICMP, &ICMPV6, &GRE, &VXLAN, &RAW, &STAMP, &PAYLOAD,
 ];
 
 /// A kind of layer.
