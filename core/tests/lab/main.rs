@@ -355,9 +355,10 @@ fn the_caller_stays_where_it_was() {
     });
     assert!(panicked.is_err(), "a panic is passed on");
     assert_eq!(here(), before);
-    let status = lab.exec("left", &["sh", "-c", "test -d /sys/class/net/left0 && exit 7"]);
+    let test = ["-c", "test -d /sys/class/net/left0 && exit 7"];
+    let status = lab.spawn("left", Command::new("sh").args(test)).unwrap().wait();
     assert_eq!(status.unwrap().code(), Some(7), "/sys shows the host's interfaces");
-    let error = lab.exec("middle", &["true"]).unwrap_err().to_string();
+    let error = lab.spawn("middle", &mut Command::new("true")).unwrap_err().to_string();
     assert!(error.ends_with("has no host 'middle'; it has left, right"), "{error}");
 }
 

@@ -103,7 +103,8 @@ fn a_packet_on_loopback_is_seen_once_as_tcpdump_sees_it() {
 fn tags_of_vlan_devices_are_back_in_the_frame_on_either_end() {
     let Some(lab) = lab() else { return };
     let outer = "ip link add link left0 name outer type vlan proto 802.1ad id 100";
-    if !lab.exec("left", &outer.split(' ').collect::<Vec<_>>()).unwrap().success() {
+    let mut ip = lab.spawn("left", Command::new("ip").args(outer.split(' ').skip(1))).unwrap();
+    if !ip.wait().unwrap().success() {
         println!("skipped: needs VLAN devices; get it by modprobe 8021q");
         return;
     }

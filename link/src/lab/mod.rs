@@ -18,8 +18,7 @@ mod plan;
 
 pub use plan::{Host, HostInterface, Shape};
 
-use std::ffi::OsStr;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::netns;
@@ -223,34 +222,17 @@ impl Lab {
         plan::netns(&self.config.name, host)
     }
 
-    /// Runs a command on a host and waits for its end. It has this process's standard streams.
-    ///
-    /// # Errors
-    /// The lab has no such host, `command` is empty, the process lacks a privilege, or the kernel cannot start
-    /// the command.
-    pub fn exec(&self, host: &str, command: &[impl AsRef<OsStr>]) -> Result<ExitStatus> {
-        let (program, arguments) = command
-            .split_first()
-            .ok_or_else(|| Error::Usage("no command to run is named".into()))?;
-        let mut child = self.spawn(host, Command::new(program).args(arguments))?;
-        let status = child.wait();
-        status.map_err(|e| Error::system("wait for", program.as_ref().display().to_string(), e))
-    }
-
     /// Starts a command on a host.
     ///
     /// # Errors
-    /// The errors of [`Lab::exec`].
+    /// The lab has no such host, the process lacks a privilege, or the kernel cannot start the command.
     pub fn spawn(&self, host: &str, command: &mut Command) -> Result<Child> {
         netns::spawn(&self.known(host)?, command)
     }
 
     /// Replaces this process by a command on a host; returns only on failure.
     pub fn become_command(&self, host: &str, command: &mut Command) -> Error {
-        match self.known(host) {
-            Ok(netns) => netns::exec(&netns, command),
-            Err(error) => error,
-        }
+        self.known(host).map_or_else(|error| error, |netns| netns::exec(&netns, command))
     }
 
     fn known(&self, host: &str) -> Result<String> {

@@ -238,12 +238,16 @@ fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
     assert_eq!(pool.free_buffers(), BUFFERS as usize);
 }
 
+fn run_ip(lab: &Lab, host: &str, words: &[&str]) {
+    let mut ip = lab.spawn(host, std::process::Command::new("ip").args(words)).unwrap();
+    assert!(ip.wait().unwrap().success(), "{words:?}");
+}
+
 #[test]
 fn packets_of_several_frames_are_received_and_sent_whole() {
     let Some(lab) = lab() else { return };
     for host in ["left", "right"] {
-        let command = ["ip", "link", "set", &format!("{host}0"), "mtu", "9000"];
-        assert!(lab.exec(host, &command).unwrap().success());
+        run_ip(&lab, host, &["link", "set", &format!("{host}0"), "mtu", "9000"]);
     }
     let pool = pool();
     let several = |host| XskConfig { multi_buffer: true, ..config(&lab, host) };
@@ -320,19 +324,19 @@ fn an_interface_that_is_down_or_removed_is_reported() {
     let Some(lab) = lab() else { return };
     let pool = pool();
     let mut end = End::open(&lab, "right", &pool, Mode::Skb, &config(&lab, "right"));
-    let run = |words: &[&str]| assert!(lab.exec("right", words).unwrap().success());
+    let run = |words: &[&str]| run_ip(&lab, "right", words);
     assert_eq!(end.xsk.socket.state().unwrap(), State::Up);
-    run(&["ip", "link", "set", "right0", "down"]);
+    run(&["link", "set", "right0", "down"]);
     assert_eq!(end.xsk.socket.state().unwrap(), State::Down);
     assert!(RingMut::new(&mut end.tx).push(&Packet::new(&Meta::default(), &frame(1, 60))));
     let sender = end.xsk.sender.as_mut().unwrap();
     let error = sender.send(&mut end.tx).unwrap_err();
     assert!(error.to_string().ends_with("the interface is down: bring it up"), "{error}");
-    run(&["ip", "link", "set", "right0", "up"]);
+    run(&["link", "set", "right0", "up"]);
     assert_eq!(end.xsk.socket.state().unwrap(), State::Up);
     end.send();
     assert_eq!(end.xsk.sender.as_ref().unwrap().stats().sent, 1, "it goes now");
-    run(&["ip", "link", "del", "right0"]);
+    run(&["link", "del", "right0"]);
     assert_eq!(end.xsk.socket.state().unwrap(), State::Gone);
     assert!(RingMut::new(&mut end.tx).push(&Packet::new(&Meta::default(), &frame(1, 60))));
     let error = end.xsk.sender.as_mut().unwrap().send(&mut end.tx).unwrap_err();
