@@ -4,7 +4,6 @@
 //! for `protochain` jump back, at most once for each byte of the packet.
 
 use super::cbpf::{Alu, CELLS, Instruction, Op, Operand, Size};
-use super::vlan;
 use sluicegate_base::error::{Error, Result};
 
 /// Maximum length of a program. Only expressions with thousands of addresses exceed it.
@@ -62,15 +61,6 @@ impl Program {
     /// True if the program jumps back.
     pub fn loops(&self) -> bool {
         self.loops
-    }
-
-    /// Returns a program with the same verdict, for a packet socket, where the outer VLAN tag is no longer in
-    /// the frame. Only Ethernet frames carry tags.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] with the reason, if no such program exists.
-    pub fn for_packet_socket(&self, ethernet: bool) -> Result<Self> {
-        vlan::for_packet_socket(self, ethernet).map_err(Error::Usage)
     }
 
     /// Runs the program on the captured `bytes` of a packet that had `wire_bytes` on the wire. Returns

@@ -23,6 +23,7 @@ use std::ops::Range;
 
 use super::cbpf::{Alu, CELLS, Compare, Instruction, Op, Operand, Size};
 use super::program::{MAX_KERNEL_INSTRUCTIONS, Program, is_extension};
+use sluicegate_base::error::{Error, Result};
 
 /// The offsets of the tag in a frame on the wire.
 const TAG: Range<u32> = 12..16;
@@ -33,43 +34,46 @@ const TCI: u32 = 14;
 /// The highest offset that the kernel takes as a byte of the packet.
 const MAX_OFFSET: u32 = i32::MAX.cast_unsigned();
 
-/// Returns a program with the same verdict as `program`, for a packet socket; it keeps packets whole. Only
-/// Ethernet frames carry tags.
-///
-/// # Errors
-/// The reason, if no such program exists.
-pub(super) fn for_packet_socket(program: &Program, ethernet: bool) -> Result<Program, String> {
-    if program.loops() {
-        return Err("it loops, as protochain does, and the kernel takes no loops".into());
-    }
-    let translate = |tag_out| {
-        let translation = Translation { tag_out, free: free_cells(program) };
-        let blocks: Result<_, _> = program.ops().iter().map(|op| translation.op(*op)).collect();
-        blocks.map(join)
-    };
-    let mut ops = Vec::new();
-    if ethernet && program.ops().iter().any(|op| sees_tag(*op)) {
-        // The program may rely on A being 0 at its start.
-        let tagged = [vec![Op::LoadConstant(0)], translate(true)?].concat();
-        ops.push(load_extension(libc::SKF_AD_VLAN_TAG_PRESENT));
-        match u8::try_from(tagged.len()) {
-            Ok(by) => ops.push(Op::Branch(Compare::Eq, Operand::K(0), by, 0)),
-            Err(_) => ops.extend([
-                Op::Branch(Compare::Eq, Operand::K(0), 0, 1),
-                Op::Jump(tagged.len() as i32),
-            ]),
+impl Program {
+    /// Returns a program with the same verdict, for a packet socket, where the outer VLAN tag is no longer in the
+    /// frame. Only Ethernet frames carry tags. The program keeps packets whole.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with the reason, if no such program exists.
+    pub fn for_packet_socket(&self, ethernet: bool) -> Result<Self> {
+        if self.loops() {
+            let reason = "it loops, as protochain does, and the kernel takes no loops";
+            return Err(Error::Usage(reason.into()));
         }
-        ops.extend(tagged);
+        let translate = |tag_out| {
+            let translation = Translation { tag_out, free: free_cells(self) };
+            let blocks: Result<_> = self.ops().iter().map(|op| translation.op(*op)).collect();
+            blocks.map(join)
+        };
+        let mut ops = Vec::new();
+        if ethernet && self.ops().iter().any(|op| sees_tag(*op)) {
+            // The program may rely on A being 0 at its start.
+            let tagged = [vec![Op::LoadConstant(0)], translate(true)?].concat();
+            ops.push(load_extension(libc::SKF_AD_VLAN_TAG_PRESENT));
+            match u8::try_from(tagged.len()) {
+                Ok(by) => ops.push(Op::Branch(Compare::Eq, Operand::K(0), by, 0)),
+                Err(_) => ops.extend([
+                    Op::Branch(Compare::Eq, Operand::K(0), 0, 1),
+                    Op::Jump(tagged.len() as i32),
+                ]),
+            }
+            ops.extend(tagged);
+        }
+        ops.extend(translate(false)?);
+        if ops.len() > MAX_KERNEL_INSTRUCTIONS {
+            return Err(Error::Usage(format!(
+                "it takes {} instructions there and the kernel allows {MAX_KERNEL_INSTRUCTIONS}",
+                ops.len()
+            )));
+        }
+        let instructions: Vec<Instruction> = ops.into_iter().map(Op::encode).collect();
+        Self::new(instructions)
     }
-    ops.extend(translate(false)?);
-    if ops.len() > MAX_KERNEL_INSTRUCTIONS {
-        return Err(format!(
-            "it takes {} instructions there and the kernel allows {MAX_KERNEL_INSTRUCTIONS}",
-            ops.len()
-        ));
-    }
-    let instructions: Vec<Instruction> = ops.into_iter().map(Op::encode).collect();
-    Program::new(instructions).map_err(|error| error.to_string())
 }
 
 /// True if the result of the operation differs once the tag is removed.
@@ -110,7 +114,7 @@ struct Translation {
 
 impl Translation {
     /// Translates an operation on the wire's frame to operations in a packet socket.
-    fn op(&self, op: Op) -> Result<Vec<Op>, String> {
+    fn op(&self, op: Op) -> Result<Vec<Op>> {
         const ADD_TAG: Op = Op::Calculate(Alu::Add, Operand::K(TAG_BYTES));
         Ok(match op {
             Op::Load(width, k) if !is_extension(k) => self.load(width, k)?,
@@ -135,13 +139,14 @@ impl Translation {
     }
 
     /// Returns a free scratch cell: [`VALUE`] or [`INDEX`].
-    fn free_cell(&self, at: usize) -> Result<u32, String> {
+    fn free_cell(&self, at: usize) -> Result<u32> {
         let cell = self.free.get(at).copied();
-        cell.ok_or_else(|| format!("it leaves too few of the {CELLS} scratch cells free"))
+        let reason = || format!("it leaves too few of the {CELLS} scratch cells free");
+        cell.ok_or_else(|| Error::Usage(reason()))
     }
 
     /// A = the wire's bytes at k. Preserves X.
-    fn load(&self, width: Size, k: u32) -> Result<Vec<Op>, String> {
+    fn load(&self, width: Size, k: u32) -> Result<Vec<Op>> {
         let beside_tag = k.saturating_add(width.bytes()) <= TAG.start || k >= TAG.end;
         if k > MAX_OFFSET - width.bytes() {
             Ok(vec![Op::Return(0)])
@@ -158,7 +163,7 @@ impl Translation {
     }
 
     /// A = the wire's bytes in a range that touches the tag, joined from its pieces.
-    fn load_across_tag(&self, range: Range<u32>) -> Result<Vec<Op>, String> {
+    fn load_across_tag(&self, range: Range<u32>) -> Result<Vec<Op>> {
         let pieces: Vec<_> = pieces(range).collect();
         let mut ops = self.load_piece(&pieces[0]);
         if pieces.len() == 1 {
@@ -192,7 +197,7 @@ impl Translation {
     }
 
     /// A = the wire's bytes at X + k, for every X. Preserves X.
-    fn load_indirect(&self, width: Size, k: u32) -> Result<Vec<Op>, String> {
+    fn load_indirect(&self, width: Size, k: u32) -> Result<Vec<Op>> {
         let Some(max_x) = MAX_OFFSET.checked_sub(k) else { return Ok(vec![Op::Return(0)]) };
         let load = match self.tag_out {
             true if k < TAG.end => self.load_indirect_around_tag(width, k)?,
@@ -204,7 +209,7 @@ impl Translation {
     }
 
     /// A = the wire's bytes at X + k, which may be before, in or after the tag. A must hold X.
-    fn load_indirect_around_tag(&self, width: Size, k: u32) -> Result<Vec<Op>, String> {
+    fn load_indirect_around_tag(&self, width: Size, k: u32) -> Result<Vec<Op>> {
         let mut load = vec![Op::LoadIndirect(width, k)];
         // Only a few offsets touch the tag: each gets its own load.
         let first_touching = TAG.start + 1 - width.bytes();
@@ -227,7 +232,7 @@ impl Translation {
     }
 
     /// X = 4 × the low half of the wire's byte at k. Preserves A.
-    fn load_header_length(&self, k: u32) -> Result<Vec<Op>, String> {
+    fn load_header_length(&self, k: u32) -> Result<Vec<Op>> {
         if k > MAX_OFFSET {
             return Ok(vec![Op::Return(0)]);
         }

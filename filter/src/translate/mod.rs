@@ -141,26 +141,23 @@ impl Translation<'_> {
                 self.asm.jump(self.reject);
                 continue;
             }
-            match (self.ops[at], copy) {
-                (Op::Load(width, k), Copy::Fast) => self.load(at, width, k),
-                (Op::Load(width, k), Copy::Slow) => {
-                    self.load_by_call(A, X, width, None, k);
+            match self.ops[at] {
+                Op::Load(width, k) => self.load(copy, at, A, width, k),
+                Op::LoadXHeader(k) => {
+                    self.load(copy, at, X, Size::B, k);
+                    self.asm.and32(X, 0xf);
+                    self.asm.lsh32(X, 2);
                 }
-                (Op::LoadIndirect(width, k), Copy::Fast) => self.load_indirect(at, width, k),
-                (Op::LoadIndirect(width, k), Copy::Slow) => {
-                    self.load_by_call(A, X, width, Some(X), k);
-                }
-                (Op::LoadXHeader(k), Copy::Fast) => self.load_header_length(at, k),
-                (Op::LoadXHeader(k), Copy::Slow) => {
-                    self.load_by_call(X, A, Size::B, None, k);
-                    self.times_four();
-                }
-                (Op::Jump(by), _) => self.asm.jump(self.target(copy, at + 1 + by as usize)),
-                (Op::Branch(condition, operand, yes, no), _) => {
+                Op::LoadIndirect(width, k) => match copy {
+                    Copy::Fast => self.load_indirect(at, width, k),
+                    Copy::Slow => self.load_by_call(A, width, Some(X), k),
+                },
+                Op::Jump(by) => self.asm.jump(self.target(copy, at + 1 + by as usize)),
+                Op::Branch(condition, operand, yes, no) => {
                     let [yes, no] = [yes, no].map(|by| at + 1 + usize::from(by));
                     self.branch(copy, condition, operand, yes, no);
                 }
-                (op, _) => self.without_packet(op),
+                op => self.without_packet(op),
             }
         }
     }
@@ -189,24 +186,13 @@ impl Translation<'_> {
         if self.frame.fragments { self.slow[at] } else { self.reject }
     }
 
-    /// A = the packet at k.
-    fn load(&mut self, at: usize, width: Size, k: u32) {
-        if self.check_packet(at) {
-            self.read(A, width, self.frame.data, k);
+    /// dst = the packet at k.
+    fn load(&mut self, copy: Copy, at: usize, dst: Reg, width: Size, k: u32) {
+        if copy == Copy::Slow {
+            self.load_by_call(dst, width, None, k);
+        } else if self.check_packet(at) {
+            self.read(dst, width, self.frame.data, k);
         }
-    }
-
-    /// X = 4 × the low half of the packet's byte at k.
-    fn load_header_length(&mut self, at: usize, k: u32) {
-        if self.check_packet(at) {
-            self.read(X, Size::B, self.frame.data, k);
-            self.times_four();
-        }
-    }
-
-    fn times_four(&mut self) {
-        self.asm.and32(X, 0xf);
-        self.asm.lsh32(X, 2);
     }
 
     /// Checks that the packet has the bytes needed from here on. Returns false if no packet can have them.
@@ -255,8 +241,9 @@ impl Translation<'_> {
         self.asm.load(width, dst, from).to_be(width);
     }
 
-    /// dst = the frame's bytes at `index` + k, through the helper; `kept` survives it.
-    fn load_by_call(&mut self, dst: Reg, kept: Reg, width: Size, index: Option<Reg>, k: u32) {
+    /// dst, which is A or X, = the frame's bytes at `index` + k, through the helper. The other one survives it.
+    fn load_by_call(&mut self, dst: Reg, width: Size, index: Option<Reg>, k: u32) {
+        let kept = if dst == A { X } else { A };
         let buffer = Cell::Buffer.memory();
         let keep = Cell::Kept.memory();
         let Some(last) = REACH.checked_sub(k) else { return self.asm.jump(self.reject) };
