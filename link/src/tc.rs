@@ -43,21 +43,18 @@ const CLSACT: &str = "clsact";
 const BPF: &str = "bpf";
 
 /// The direction of the packets that a filter sees.
+#[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Received packets.
-    Ingress,
+    Ingress = TC_H_MIN_INGRESS,
     /// Sent packets.
-    Egress,
+    Egress = TC_H_MIN_EGRESS,
 }
 
 impl Side {
     fn parent(self) -> u32 {
-        let minor = match self {
-            Self::Ingress => TC_H_MIN_INGRESS,
-            Self::Egress => TC_H_MIN_EGRESS,
-        };
-        TC_H_CLSACT & TC_H_MAJ_MASK | minor
+        TC_H_CLSACT & TC_H_MAJ_MASK | self as u32
     }
 }
 

@@ -40,6 +40,14 @@ pub const MAX_BEHIND: Duration = Duration::from_millis(100);
 pub(crate) const LONG_PERIOD_NS: u64 = 1 << 36;
 
 impl Pace {
+    /// Returns the period from burst to burst: never 0, and [`Period::NEVER`] for the slowest paces.
+    pub fn period(&self) -> Period {
+        let ns = 1e9 * f64::from(self.burst.max(1)) / self.pps.max(0.0);
+        let parts = ns * (1_u64 << FRACTION_BITS) as f64;
+        // The conversion saturates; `of_whole` then caps the period.
+        Period::of_whole((parts.round() as u128).max(1))
+    }
+
     /// Creates a pace of bursts of `burst` packets, `gap` from start to start.
     pub fn of_bursts(burst: u32, gap: Duration) -> Self {
         Self { pps: f64::from(burst) / gap.as_secs_f64(), burst }
@@ -151,16 +159,6 @@ impl Period {
             Ok(ns) if ns < Self::NEVER.ns => Self { ns, fraction: whole as u32 },
             _ => Self::NEVER,
         }
-    }
-}
-
-impl Pace {
-    /// Returns the period from burst to burst: never 0, and [`Period::NEVER`] for the slowest paces.
-    pub fn period(&self) -> Period {
-        let ns = 1e9 * f64::from(self.burst.max(1)) / self.pps.max(0.0);
-        let parts = ns * (1_u64 << FRACTION_BITS) as f64;
-        // The conversion saturates; `of_whole` then caps the period.
-        Period::of_whole((parts.round() as u128).max(1))
     }
 }
 

@@ -261,35 +261,32 @@ impl Output {
         if self.current.is_some() {
             return Ok(());
         }
-        let created = match &self.name {
-            Some(name) => match name.at(first_ns, self.summary.files + 1) {
-                Ok(path) => OutputFile::create(&path, self.config.access),
-                // A time that a name cannot express.
-                Err(error) => {
-                    let error = io::Error::other(error.to_string());
-                    Err(Failure::new("name", &self.config.path, error))
-                }
-            },
-            None => OutputFile::standard_output(),
-        };
-        let created = match &self.synced {
-            Some(directory) => created.and_then(|target| target.synced(directory)),
-            None => created,
-        };
-        let target = match created {
-            Ok(mut target) => {
-                target.epilogue = epilogue(&self.config);
-                Arc::new(Mutex::new(target))
-            }
-            Err(failure) => {
-                self.progress.fail(failure.clone());
-                return Err(failure);
-            }
-        };
+        let created = self.create_file(first_ns);
+        let target = created.inspect_err(|failure| self.progress.fail(failure.clone()))?;
+        let target = Arc::new(Mutex::new(target));
         self.summary.files += 1;
         self.keep_newest(&target);
         self.current = Some(Current { target, begun: false, bytes: 0, packets: 0 });
         Ok(())
+    }
+
+    fn create_file(&self, first_ns: u64) -> Result<OutputFile, Failure> {
+        let mut target = match &self.name {
+            Some(name) => {
+                // The name cannot express the time.
+                let failed = |error: Error| {
+                    Failure::new("name", &self.config.path, io::Error::other(error.to_string()))
+                };
+                let path = name.at(first_ns, self.summary.files + 1).map_err(failed)?;
+                OutputFile::create(&path, self.config.access)?
+            }
+            None => OutputFile::standard_output()?,
+        };
+        target.epilogue = epilogue(&self.config);
+        match &self.synced {
+            Some(directory) => target.synced(directory),
+            None => Ok(target),
+        }
     }
 
     fn keep_newest(&mut self, newest: &Arc<Mutex<OutputFile>>) {

@@ -151,6 +151,22 @@ impl Spec {
         }
         Ok(Plan { seed, streams, turns })
     }
+
+    /// Returns the built-in specification `name`.
+    ///
+    /// # Errors
+    /// No profile has this name; the error lists all.
+    pub fn profile(name: &str) -> Result<Self, SpecError> {
+        let Some(profile) = PROFILES.iter().find(|profile| profile.name == name) else {
+            let names: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();
+            let problem = format!("there is no profile '{name}': there are {}", names.join(", "));
+            return Err(Origin::default().locate(Fault::new(&Position::Nowhere, "", problem)));
+        };
+        let mut spec = file::parse(&format!("profile {name}"), profile.text, Path::new(""))?;
+        let size = profile.size.map(|size| size.to_string());
+        spec.apply(&Flags { size, ..Flags::default() })?;
+        Ok(spec)
+    }
 }
 
 /// A named, built-in specification.
@@ -199,23 +215,5 @@ impl Profile {
     /// Returns a one-line description: the first line of the text.
     pub fn about(&self) -> &'static str {
         self.text.lines().next().unwrap_or_default().trim_start_matches("# ")
-    }
-}
-
-impl Spec {
-    /// Returns the built-in specification `name`.
-    ///
-    /// # Errors
-    /// No profile has this name; the error lists all.
-    pub fn profile(name: &str) -> Result<Self, SpecError> {
-        let Some(profile) = PROFILES.iter().find(|profile| profile.name == name) else {
-            let names: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();
-            let problem = format!("there is no profile '{name}': there are {}", names.join(", "));
-            return Err(Origin::default().locate(Fault::new(&Position::Nowhere, "", problem)));
-        };
-        let mut spec = file::parse(&format!("profile {name}"), profile.text, Path::new(""))?;
-        let size = profile.size.map(|size| size.to_string());
-        spec.apply(&Flags { size, ..Flags::default() })?;
-        Ok(spec)
     }
 }
