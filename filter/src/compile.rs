@@ -54,17 +54,17 @@ impl Compiler {
     }
 
     /// Compiles an expression, with optimization unless that would take too long.
-    pub(super) fn compile_with_care(&self, expression: &str) -> Result<Vec<Instruction>, String> {
+    pub(super) fn compile(&self, expression: &str) -> Result<Vec<Instruction>, String> {
         if tokens(expression).len() > MANY_TOKENS {
-            let raw = self.compile(expression, false)?;
+            let raw = self.compile_with(expression, false)?;
             if raw.len() > LONG_PROGRAM {
                 return Ok(raw);
             }
         }
-        self.compile(expression, true)
+        self.compile_with(expression, true)
     }
 
-    pub(super) fn compile(
+    pub(super) fn compile_with(
         &self,
         expression: &str,
         optimize: bool,
@@ -119,7 +119,7 @@ fn data_link_type(link_type: u16) -> i32 {
 }
 
 /// An invalid word: a link-layer address with too many parts. The scanner rejects and quotes it.
-const POISON: &str = "f0:0d:f0:0d:f0:0d:f0:0d:f0:";
+const INVALID_WORD: &str = "f0:0d:f0:0d:f0:0d:f0:0d:f0:";
 
 /// Maximum length of an expression in which to locate an error.
 const MAX_TRIED_BYTES: usize = 4 << 10;
@@ -143,8 +143,8 @@ pub(super) fn column(
         return None;
     }
     let complaint_of_first = |n: usize| {
-        let trial = format!("{} {POISON}", with_stand_ins(expression, &tokens[..n]));
-        complaint(&trial).filter(|message| !message.contains(POISON))
+        let trial = format!("{} {INVALID_WORD}", with_stand_ins(expression, &tokens[..n]));
+        complaint(&trial).filter(|message| !message.contains(INVALID_WORD))
     };
     if complaint_of_first(0).is_some() {
         return None; // The complaint is about the link type, not the expression.
@@ -388,7 +388,7 @@ mod tests {
             if trial.contains("example") {
                 worst.replace(trial.to_owned());
             }
-            compiler.compile(trial, false).err()
+            compiler.compile_with(trial, false).err()
         });
         assert_eq!(found, Some(expression.len() - 5), "the first 'or' after 'and'");
         assert!(trials.get() <= 13, "{} trials", trials.get());

@@ -81,8 +81,8 @@ impl Filter {
         }
         let compile = |compiler: Result<Compiler, String>| {
             let compiler = compiler.map_err(|message| refuse(message, None))?;
-            let instructions = compiler.compile_with_care(expression).map_err(|message| {
-                let complaint = |trial: &str| compiler.compile(trial, false).err();
+            let instructions = compiler.compile(expression).map_err(|message| {
+                let complaint = |trial: &str| compiler.compile_with(trial, false).err();
                 let column = compile::column(expression, &message, complaint);
                 refuse(message, column)
             })?;

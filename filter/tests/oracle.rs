@@ -15,11 +15,11 @@ use sluicegate_filter::Filter;
 
 /// The identity of a packet: seconds (of which tcpdump writes 32 bits), microseconds, length on the wire,
 /// bytes.
-type Kept = (u32, i64, u32, Vec<u8>);
+type KeptPacket = (u32, i64, u32, Vec<u8>);
 
 /// Returns the packets that pass an expression, up to the capture's end or its first defect; `None` if
 /// libpcap cannot read it or compile the expression for it.
-fn packets(path: &Path, expression: Option<&str>) -> Option<Vec<Kept>> {
+fn packets(path: &Path, expression: Option<&str>) -> Option<Vec<KeptPacket>> {
     let mut capture = pcap::Capture::from_file(path).ok()?;
     if let Some(expression) = expression {
         capture.filter(expression, true).ok()?;
@@ -37,7 +37,7 @@ fn packets(path: &Path, expression: Option<&str>) -> Option<Vec<Kept>> {
     Some(packets)
 }
 
-fn keep(filter: &Filter, packets: &[Kept]) -> Vec<Kept> {
+fn keep(filter: &Filter, packets: &[KeptPacket]) -> Vec<KeptPacket> {
     packets.iter().filter(|(_, _, wire, bytes)| filter.matches(bytes, *wire)).cloned().collect()
 }
 
