@@ -95,7 +95,7 @@ impl Carrier {
             return None;
         }
         self.next = Instant::now() + CHECK;
-        let state = self.presence.look().ok().filter(|state| state.up)?;
+        let state = self.presence.query().ok().filter(|state| state.up)?;
         let before = std::mem::replace(&mut self.there, state.running);
         let name = &self.name;
         match (before, self.there) {

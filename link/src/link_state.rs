@@ -22,7 +22,7 @@ use sluicegate_filter::Instruction;
 use sluicegate_filter::cbpf::{self, Compare, Op, Operand, Size};
 
 /// Maximum of requests for one query: a request names the interface, and the name may change meanwhile.
-const MAX_ASKS: usize = 8;
+const MAX_ATTEMPTS: usize = 8;
 
 /// A query of one interface's state. The interface is identified by its index, so a new name has no effect.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl LinkState {
     ///
     /// # Errors
     /// The interface was removed.
-    pub fn look(&self) -> Result<LinkStatus> {
+    pub fn query(&self) -> Result<LinkStatus> {
         self.ask().map_err(|error| self.failed(error))
     }
 
@@ -70,7 +70,7 @@ impl LinkState {
     /// # Errors
     /// The interface was removed, or is down.
     pub fn check_up(&self) -> Result<LinkStatus> {
-        let state = self.look()?;
+        let state = self.query()?;
         if state.up { Ok(state) } else { Err(self.down()) }
     }
 
@@ -116,7 +116,7 @@ impl LinkState {
     }
 
     fn ask(&self) -> io::Result<LinkStatus> {
-        for _ in 1..MAX_ASKS {
+        for _ in 1..MAX_ATTEMPTS {
             match self.ask_by(self.named()?) {
                 // The interface was renamed between the requests.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
@@ -261,10 +261,10 @@ mod tests {
     #[test]
     fn an_interface_is_what_netlink_says_and_a_missing_one_is_removed() {
         let lo = link::interface(None, "lo").unwrap();
-        let state = LinkState::of(&lo).unwrap().look().unwrap();
+        let state = LinkState::of(&lo).unwrap().query().unwrap();
         assert_eq!(state, LinkStatus { up: lo.up, running: lo.running, mtu: lo.mtu });
         let nobody = Interface { index: 1 << 30, name: "nobody0".into(), ..lo };
-        let error = LinkState::of(&nobody).unwrap().look().unwrap_err();
+        let error = LinkState::of(&nobody).unwrap().query().unwrap_err();
         assert!(matches!(error, Error::Removed { .. }), "{error}");
     }
 }

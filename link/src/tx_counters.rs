@@ -14,7 +14,7 @@ use sluicegate_base::error::{Error, Result};
 
 const PATH: &str = "/proc/thread-self/net/dev";
 /// Maximum of attempts: the name may change between two reads.
-const MAX_LOOKS: usize = 8;
+const MAX_ATTEMPTS: usize = 8;
 /// The kind of ifb devices, which drop packets from sockets and count them as received and dropped
 /// (drivers/net/ifb.c, `ifb_xmit`).
 const IFB: &str = "ifb";
@@ -80,7 +80,7 @@ impl TxCounters {
         if self.removed.is_some() {
             return self.removed;
         }
-        for _ in 0..MAX_LOOKS {
+        for _ in 0..MAX_ATTEMPTS {
             match self.presence.name() {
                 Ok(name) => {
                     let text = self.text()?;

@@ -499,7 +499,7 @@ impl Switch {
     /// table, because they may appear at another port.
     fn look_at(&mut self, number: PortNumber) -> Result<()> {
         let Some(member) = self.members[usize::from(number)].as_deref_mut() else { return Ok(()) };
-        let up = member.presence.as_ref().map(LinkState::look).transpose()?;
+        let up = member.presence.as_ref().map(LinkState::query).transpose()?;
         let down = up.is_some_and(|state| !state.up);
         for queue in member.queues.iter_mut().filter(|_| !down) {
             queue.check()?;

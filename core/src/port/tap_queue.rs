@@ -183,7 +183,7 @@ impl Backend for TapQueue {
 
     /// Checks that the device still exists.
     fn check(&mut self) -> Result<()> {
-        self.presence.look().map(|_| ())
+        self.presence.query().map(|_| ())
     }
 
     /// Returns true if all packets that waited when receiving was stopped were received.
@@ -227,7 +227,7 @@ impl Backend for TapQueue {
         if ready {
             return Ok(Readiness::Ready);
         }
-        let was_down = std::mem::replace(&mut self.down, !self.presence.look()?.up);
+        let was_down = std::mem::replace(&mut self.down, !self.presence.query()?.up);
         Ok(if self.down && !was_down { Readiness::Down } else { Readiness::TimedOut })
     }
 }

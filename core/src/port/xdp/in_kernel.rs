@@ -89,10 +89,10 @@ impl Backend for InKernel {
     /// Checks the interface and its program, and those through which packets leave.
     fn check(&mut self) -> Result<()> {
         self.checked = Instant::now();
-        self.up = self.presence.look()?.up;
+        self.up = self.presence.query()?.up;
         self.resident.check_attached()?;
         if let Some((target, resident)) = &self.kept.target {
-            target.look()?;
+            target.query()?;
             resident.check_attached()?;
         }
         Ok(())

@@ -211,7 +211,7 @@ impl Runs {
         if start.duration_since(self.looked) >= CHECK_INTERVAL {
             self.looked = start;
             let state = match self.waits {
-                true => self.link_state.look()?,
+                true => self.link_state.query()?,
                 false => self.link_state.check_up()?,
             };
             if !state.up {

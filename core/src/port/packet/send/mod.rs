@@ -181,7 +181,7 @@ impl RingProgress {
     /// Counts a drop by the queueing discipline or the driver. Returns true if the interface has a carrier.
     fn rejected(&mut self, target: &Target<'_>) -> Result<bool> {
         self.rejected += 1;
-        Ok(target.presence.look()?.running)
+        Ok(target.presence.query()?.running)
     }
 
     /// Counts another drop of the next packet. Returns how long it has been dropped.

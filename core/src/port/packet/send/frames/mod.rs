@@ -166,7 +166,7 @@ impl FrameRing {
                 Failed::Again => {}
                 // The MTU may have changed in either direction: it is queried once per call.
                 Failed::LeaveOut { .. } if !std::mem::replace(&mut has_looked, true) => {
-                    self.limits.set_mtu(target.presence.look()?.mtu as usize);
+                    self.limits.set_mtu(target.presence.query()?.mtu as usize);
                     self.take_back();
                 }
                 Failed::LeaveOut { .. } => self.leave_out(ring, progress),
