@@ -133,15 +133,15 @@ impl Output {
             && let Some(first) = self.interfaces.first()
             && first.interface.link_type != interface.link_type
         {
-            let told = |interface: &Interface| match interface.name.as_str() {
+            let describe = |interface: &Interface| match interface.name.as_str() {
                 // A pcap file has no interface names.
                 "" => format!("one has {}", interface.link_type),
                 name => format!("'{name}' has {}", interface.link_type),
             };
             return Err(Error::Usage(format!(
                 "a pcap file holds one link type: {}, {}; use pcapng",
-                told(&first.interface),
-                told(interface)
+                describe(&first.interface),
+                describe(interface)
             )));
         }
         if self.config.format == Format::Pcapng && self.current.as_ref().is_some_and(|c| c.begun) {

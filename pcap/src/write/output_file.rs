@@ -47,15 +47,15 @@ impl Failure {
 
     /// Returns the error of an output in use.
     pub(crate) fn error(&self) -> Error {
-        self.told(Error::open_file)
+        self.describe(Error::open_file)
     }
 
     /// Returns the error of an output that failed to begin.
     pub(super) fn at_start(&self) -> Error {
-        self.told(Error::path)
+        self.describe(Error::path)
     }
 
-    fn told(&self, error: fn(&'static str, &Path, io::Error) -> Error) -> Error {
+    fn describe(&self, error: fn(&'static str, &Path, io::Error) -> Error) -> Error {
         let source = match self.source.raw_os_error() {
             Some(errno) => io::Error::from_raw_os_error(errno),
             None => io::Error::other(self.source.to_string()),

@@ -157,7 +157,7 @@ impl ReplayClock {
         self.next_ns = None;
         let begun = self.start.at()?;
         if let Tempo::Paced { dial, .. } = &self.tempo {
-            self.pacing.look(dial.period(), now_ns.saturating_sub(begun));
+            self.pacing.follow(dial.period(), now_ns.saturating_sub(begun));
         }
         Some(begun)
     }
@@ -235,7 +235,7 @@ impl Pacing {
 
     /// Follows the dial. Due times before a change stay; later ones follow from the new pace.
     #[inline]
-    fn look(&mut self, asked: Period, after_ns: u64) {
+    fn follow(&mut self, asked: Period, after_ns: u64) {
         if asked != self.asked {
             self.before += after_ns.saturating_sub(self.since_ns) as f64 / self.unit_ns;
             self.since_ns = self.since_ns.max(after_ns);
@@ -305,19 +305,19 @@ mod tests {
     fn a_pace_holds_from_its_change_on() {
         let dial = Dial::new(Pace { pps: 1_000.0, burst: 1 });
         let mut pacing = Pacing::new(dial.period());
-        pacing.look(dial.period(), 50 * MS);
+        pacing.follow(dial.period(), 50 * MS);
         let due = |pacing: &Pacing, packets| {
             (pacing.after_ns(at(0, packets, 0), Unit::Packet) + MS / 2) / MS
         };
         assert_eq!((due(&pacing, 100), due(&pacing, 200)), (100, 200));
         dial.set(Pace { pps: 100.0, burst: 1 });
-        pacing.look(dial.period(), 100 * MS);
+        pacing.follow(dial.period(), 100 * MS);
         assert_eq!((due(&pacing, 100), due(&pacing, 110)), (100, 200), "ten times as slow");
         dial.set(Pace { pps: 0.0, burst: 1 });
-        pacing.look(dial.period(), 200 * MS);
+        pacing.follow(dial.period(), 200 * MS);
         assert!(due(&pacing, 111) > 1_000_000_000, "none at all");
         dial.set(Pace { pps: 1_000.0, burst: 1 });
-        pacing.look(dial.period(), 5_000 * MS);
+        pacing.follow(dial.period(), 5_000 * MS);
         assert_eq!((due(&pacing, 110), due(&pacing, 120)), (5_000, 5_010), "and nothing made up");
     }
 
