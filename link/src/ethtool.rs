@@ -128,16 +128,10 @@ impl Ethtool {
         let mask = (1u64 << ETH_SS_STATS).to_ne_bytes();
         let [first, second] = [0, 4].map(|at| word(&mask, at).unwrap_or_default());
         let set = [ETHTOOL_GSSET_INFO, 0, first, second, 0, 0];
-        let set = supported(self.ask(interface, "statistics", set))?;
-        let count = set.map_or(
-            0,
-            |[_, _, first, second, count, _]| {
-                if first | second == 0 { 0 } else { count }
-            },
-        );
-        if count == 0 {
-            return Ok(Vec::new());
-        }
+        let count = match supported(self.ask(interface, "statistics", set))? {
+            Some([_, _, first, second, count, _]) if first | second != 0 && count > 0 => count,
+            _ => return Ok(Vec::new()),
+        };
         let strings = [ETHTOOL_GSTRINGS, ETH_SS_STATS, count];
         let [_, _, count] = self.ask(interface, "statistics", strings)?;
         let names = self.rest(STRINGS_BYTES, count, ETH_GSTRING_LEN)?;
@@ -164,14 +158,10 @@ impl Ethtool {
     pub fn channels(&mut self, interface: &str) -> Result<Option<Channels>> {
         // struct ethtool_channels
         let counts = supported(self.ask(interface, "queues", request(ETHTOOL_GCHANNELS)))?;
-        Ok(counts.map(|[_, rx_max, tx_max, _, combined_max, rx, tx, _, combined]| Channels {
-            rx,
-            tx,
-            combined,
-            rx_max,
-            tx_max,
-            combined_max,
-        }))
+        let Some([_, rx_max, tx_max, _, combined_max, rx, tx, _, combined]) = counts else {
+            return Ok(None);
+        };
+        Ok(Some(Channels { rx, tx, combined, rx_max, tx_max, combined_max }))
     }
 
     /// Returns the link's speed in Mbit/s; `None` without a link, or if the driver does not report it.

@@ -17,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use libc::{EACCES, EHOSTUNREACH, EINVAL, ENETDOWN, ENETUNREACH, ENODEV, ESRCH};
 use libc::{NUD_DELAY, NUD_NOARP, NUD_PERMANENT, NUD_PROBE, NUD_REACHABLE, NUD_STALE};
 use netlink_sys::Socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -37,6 +38,9 @@ const HEADER_BYTES: usize = 12;
 /// The states in which the kernel uses an entry's address (include/net/neighbour.h).
 const NUD_VALID: u16 =
     NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE | NUD_PROBE | NUD_STALE | NUD_DELAY;
+
+/// No route; one of the types unreachable, prohibit and blackhole; an interface without this protocol.
+const NO_ROUTE: [i32; 7] = [ENETUNREACH, EHOSTUNREACH, ESRCH, EACCES, EINVAL, ENODEV, ENETDOWN];
 
 /// The receiver of packets on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,17 +202,7 @@ impl NextHops {
         match self.netlink.get(libc::RTM_GETROUTE, &request, parse) {
             Ok(route) => Ok(route),
             Err(error) => match error.raw_os_error() {
-                // No route; one of the types unreachable, prohibit and blackhole; an interface
-                // without this protocol.
-                Some(
-                    libc::ENETUNREACH
-                    | libc::EHOSTUNREACH
-                    | libc::ESRCH
-                    | libc::EACCES
-                    | libc::EINVAL
-                    | libc::ENODEV
-                    | libc::ENETDOWN,
-                ) => Ok(None),
+                Some(errno) if NO_ROUTE.contains(&errno) => Ok(None),
                 _ => Err(Error::system("look up the route to", to.to_string(), error)),
             },
         }

@@ -99,6 +99,62 @@ impl Rewrite {
             address.copy_from_slice(now);
         }
     }
+
+    /// Changes a frame's addresses in place, as far as its headers are complete and valid.
+    pub fn apply(&self, frame: &mut [u8]) {
+        let Some(found) = headers::find(frame) else { return };
+        self.change_ethernet(frame);
+        if found.ethertype == ethertype::ARP {
+            self.change_arp(frame, found.network);
+        } else if !self.prefixes.is_empty()
+            && let Some(ip) = &found.ip
+        {
+            self.change_ip(frame, &found, ip);
+        }
+    }
+
+    fn change_ethernet(&self, frame: &mut [u8]) {
+        let Some((addresses, _)) = frame.split_first_chunk_mut::<12>() else { return };
+        let (destination, source) = addresses.split_at_mut(6);
+        change_mac(destination, |mac| self.destination.unwrap_or(self.mac(mac)));
+        change_mac(source, |mac| self.source.unwrap_or(self.mac(mac)));
+    }
+
+    /// Rewrites ARP for Ethernet and IPv4 (RFC 826): the sender's addresses, and the target's; a
+    /// request has no target MAC yet.
+    fn change_arp(&self, frame: &mut [u8], at: usize) {
+        const HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
+        let Some(packet) = frame.get_mut(at..at + 28).filter(|packet| packet.starts_with(&HEAD))
+        else {
+            return;
+        };
+        change_mac(&mut packet[8..14], |mac| self.source.unwrap_or(self.mac(mac)));
+        change_mac(&mut packet[18..24], |mac| match mac {
+            [0, 0, 0, 0, 0, 0] => mac,
+            _ => self.destination.unwrap_or(self.mac(mac)),
+        });
+        for at in [14, 24] {
+            self.change_address(&mut packet[at..at + 4], &mut Difference::default());
+        }
+    }
+
+    fn change_ip(&self, frame: &mut [u8], found: &Headers, ip: &Ip) {
+        let mut difference = Difference::default();
+        self.change_address(&mut frame[ip.source.clone()], &mut difference);
+        let before = difference;
+        self.change_address(&mut frame[ip.destination.clone()], &mut difference);
+        if difference.is_none() {
+            return;
+        }
+        if found.ethertype == ethertype::IPV4 {
+            correct(frame, found.network + 10, difference);
+        }
+        // After a routing header with segments left, checksums cover the final destination, not this one.
+        let covered = if ip.segments_left { before } else { difference };
+        if let Some((kind, at)) = &ip.transport {
+            correct_transport(&mut frame[at.clone()], *kind, covered);
+        }
+    }
 }
 
 /// Collects rules, in their order.
@@ -185,64 +241,6 @@ fn prefix(text: &str) -> Result<(IpAddr, u8), InvalidRule> {
     match bits.unwrap_or(most) {
         bits if bits <= most => Ok((address, bits)),
         _ => Err(wrong()),
-    }
-}
-
-impl Rewrite {
-    /// Changes a frame's addresses in place, as far as its headers are complete and valid.
-    pub fn apply(&self, frame: &mut [u8]) {
-        let Some(found) = headers::find(frame) else { return };
-        self.change_ethernet(frame);
-        if found.ethertype == ethertype::ARP {
-            self.change_arp(frame, found.network);
-        } else if !self.prefixes.is_empty()
-            && let Some(ip) = &found.ip
-        {
-            self.change_ip(frame, &found, ip);
-        }
-    }
-
-    fn change_ethernet(&self, frame: &mut [u8]) {
-        let Some((addresses, _)) = frame.split_first_chunk_mut::<12>() else { return };
-        let (destination, source) = addresses.split_at_mut(6);
-        change_mac(destination, |mac| self.destination.unwrap_or(self.mac(mac)));
-        change_mac(source, |mac| self.source.unwrap_or(self.mac(mac)));
-    }
-
-    /// Rewrites ARP for Ethernet and IPv4 (RFC 826): the sender's addresses, and the target's; a
-    /// request has no target MAC yet.
-    fn change_arp(&self, frame: &mut [u8], at: usize) {
-        const HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
-        let Some(packet) = frame.get_mut(at..at + 28).filter(|packet| packet.starts_with(&HEAD))
-        else {
-            return;
-        };
-        change_mac(&mut packet[8..14], |mac| self.source.unwrap_or(self.mac(mac)));
-        change_mac(&mut packet[18..24], |mac| match mac {
-            [0, 0, 0, 0, 0, 0] => mac,
-            _ => self.destination.unwrap_or(self.mac(mac)),
-        });
-        for at in [14, 24] {
-            self.change_address(&mut packet[at..at + 4], &mut Difference::default());
-        }
-    }
-
-    fn change_ip(&self, frame: &mut [u8], found: &Headers, ip: &Ip) {
-        let mut difference = Difference::default();
-        self.change_address(&mut frame[ip.source.clone()], &mut difference);
-        let before = difference;
-        self.change_address(&mut frame[ip.destination.clone()], &mut difference);
-        if difference.is_none() {
-            return;
-        }
-        if found.ethertype == ethertype::IPV4 {
-            correct(frame, found.network + 10, difference);
-        }
-        // After a routing header with segments left, checksums cover the final destination, not this one.
-        let covered = if ip.segments_left { before } else { difference };
-        if let Some((kind, at)) = &ip.transport {
-            correct_transport(&mut frame[at.clone()], *kind, covered);
-        }
     }
 }
 

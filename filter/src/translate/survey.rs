@@ -144,22 +144,12 @@ fn reads(op: Op) -> u32 {
 }
 
 fn writes(op: Op) -> u32 {
+    use Op::*;
     match op {
-        Op::Load(..)
-        | Op::LoadIndirect(..)
-        | Op::LoadLength
-        | Op::LoadConstant(_)
-        | Op::LoadCell(_)
-        | Op::Calculate(..)
-        | Op::Negate
-        | Op::CopyToA => A,
-        Op::LoadXHeader(_)
-        | Op::LoadXLength
-        | Op::LoadXConstant(_)
-        | Op::LoadXCell(_)
-        | Op::CopyToX => X,
-        Op::Store(cell) | Op::StoreX(cell) => 1 << cell,
-        Op::Jump(_) | Op::Branch(..) | Op::Return(_) | Op::ReturnA => 0,
+        LoadXHeader(_) | LoadXLength | LoadXConstant(_) | LoadXCell(_) | CopyToX => X,
+        Store(cell) | StoreX(cell) => 1 << cell,
+        Jump(_) | Branch(..) | Return(_) | ReturnA => 0,
+        _ => A,
     }
 }
 

@@ -122,13 +122,8 @@ impl Chunk {
     /// Copies a record from another chunk of the same layout; false without room.
     #[inline]
     pub(super) fn copy(&mut self, record: &EncodedRecord<'_>) -> bool {
-        match self.append(record.bytes.len(), record.timestamp_ns) {
-            Some(room) => {
-                room.copy_from_slice(record.bytes);
-                true
-            }
-            None => false,
-        }
+        let room = self.append(record.bytes.len(), record.timestamp_ns);
+        room.map(|room| room.copy_from_slice(record.bytes)).is_some()
     }
 
     #[inline]

@@ -161,15 +161,10 @@ impl Output {
     /// # Errors
     /// There is no such interface.
     pub fn set_statistics(&mut self, interface: u32, stats: InterfaceStats) -> Result<()> {
-        match self.interfaces.get_mut(interface as usize) {
-            Some(described) => {
-                described.stats = Some(stats);
-                Ok(())
-            }
-            None => Err(Error::Usage(format!(
-                "statistics of interface {interface}, which was not added"
-            ))),
-        }
+        let wrong = || format!("statistics of interface {interface}, which was not added");
+        let described = self.interfaces.get_mut(interface as usize);
+        described.ok_or_else(|| Error::Usage(wrong()))?.stats = Some(stats);
+        Ok(())
     }
 
     /// Writes a chunk's records, and begins new files when due. Without compression the kernel has the

@@ -47,15 +47,15 @@ impl Failure {
 
     /// Returns the error of an output in use.
     pub(crate) fn error(&self) -> Error {
-        self.describe(Error::open_file)
+        self.to_error(Error::open_file)
     }
 
     /// Returns the error of an output that failed to begin.
     pub(super) fn at_start(&self) -> Error {
-        self.describe(Error::path)
+        self.to_error(Error::path)
     }
 
-    fn describe(&self, error: fn(&'static str, &Path, io::Error) -> Error) -> Error {
+    fn to_error(&self, error: fn(&'static str, &Path, io::Error) -> Error) -> Error {
         let source = match self.source.raw_os_error() {
             Some(errno) => io::Error::from_raw_os_error(errno),
             None => io::Error::other(self.source.to_string()),

@@ -23,6 +23,23 @@ const UDP: i32 = protocol::UDP as i32;
 const TCP: i32 = protocol::TCP as i32;
 const STAMP_BYTES: i32 = crate::analyse::Stamp::BYTES as i32;
 
+/// The address of the next bytes to add, less BEFORE, because the last step reads some bytes again.
+const DATA: Reg = R1;
+const BEFORE: i16 = 8;
+/// The number of bytes left.
+const LEFT: Reg = R2;
+/// The sum of every second number: two sums do not wait for each other.
+const OTHER_SUM: Reg = R0;
+
+/// Sizes of steps in bytes, with the number of such steps, largest first. Each step has to check for the
+/// packet's end.
+const STEPS: [(i16, usize); 3] = [(128, 12), (32, 3), (8, 3)];
+
+/// A 16-bit number as it is loaded from network order.
+pub(super) fn be(number: u16) -> i32 {
+    i32::from(number.to_be())
+}
+
 impl AnalyserCode<'_> {
     /// Reads the headers and stores `UPPER_AT`, `UPPER_BYTES`, `STAMP_AT` and `CONDITION`. Continues
     /// at `check` with the sum of the pseudo header, at `judged` if there is nothing to check, or at
@@ -255,26 +272,7 @@ impl AnalyserCode<'_> {
         self.asm.store(Size::DW, STATE + word::UPPER_BYTES, BYTES);
         self.asm.jump(check);
     }
-}
 
-/// A 16-bit number as it is loaded from network order.
-pub(super) fn be(number: u16) -> i32 {
-    i32::from(number.to_be())
-}
-
-/// The address of the next bytes to add, less BEFORE, because the last step reads some bytes again.
-const DATA: Reg = R1;
-const BEFORE: i16 = 8;
-/// The number of bytes left.
-const LEFT: Reg = R2;
-/// The sum of every second number: two sums do not wait for each other.
-const OTHER_SUM: Reg = R0;
-
-/// Sizes of steps in bytes, with the number of such steps, largest first. Each step has to check for the
-/// packet's end.
-const STEPS: [(i16, usize); 3] = [(128, 12), (32, 3), (8, 3)];
-
-impl AnalyserCode<'_> {
     /// Judges the packet by the checksum over `UPPER_BYTES` from `UPPER_AT` on, and the pseudo
     /// header in SUM. Continues at `judged`.
     ///

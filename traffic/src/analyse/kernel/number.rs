@@ -21,6 +21,13 @@ pub(super) const STREAM: i16 = -8;
 pub(super) const NUMBER: i16 = -16;
 pub(super) const TIME: i16 = -24;
 
+/// The program measures one packet in 2^`SAMPLE_BITS`.
+const SAMPLE_BITS: i32 = 4;
+/// Spreads numbers over 32 bits, so that the sample follows no pattern in the traffic.
+const SPREAD: i32 = 0x9e37_79b1_u32.cast_signed();
+/// The delays of the packet's stream.
+const DELAY: Reg = R2;
+
 impl AnalyserCode<'_> {
     /// Reads the stamp, puts it on the stack and tracks its number.
     pub(super) fn stamp(&mut self) {
@@ -226,16 +233,7 @@ impl AnalyserCode<'_> {
         self.asm.mov(R3, number).and(63);
         self.asm.mov(bit, 1).lsh(R3);
     }
-}
 
-/// The program measures one packet in 2^`SAMPLE_BITS`.
-const SAMPLE_BITS: i32 = 4;
-/// Spreads numbers over 32 bits, so that the sample follows no pattern in the traffic.
-const SPREAD: i32 = 0x9e37_79b1_u32.cast_signed();
-/// The delays of the packet's stream.
-const DELAY: Reg = R2;
-
-impl AnalyserCode<'_> {
     /// Measures the delay of some packets by the stamp on the stack. Continues at `done`.
     pub(super) fn delay(&mut self) {
         let [other, shorter] = self.asm.labels();

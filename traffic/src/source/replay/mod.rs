@@ -67,8 +67,8 @@ pub struct ReplayOptions {
 pub struct Replay {
     packets: ReplayPackets,
     clock: ReplayClock,
-    min_bytes: usize,
-    max_bytes: usize,
+    /// The least and the greatest length of a packet to send.
+    sizes: (usize, usize),
     left_out: SkippedPackets,
 }
 
@@ -103,8 +103,7 @@ impl Replay {
             Ok(Self {
                 packets: ReplayPackets::open(file, (worker, workers), options)?,
                 clock: ReplayClock::new(&options.tempo, start.clone()),
-                min_bytes: options.max_bytes.map_or(0, |_| ETHERNET_BYTES),
-                max_bytes: options.max_bytes.unwrap_or(usize::MAX),
+                sizes: options.max_bytes.map_or((0, usize::MAX), |max| (ETHERNET_BYTES, max)),
                 left_out: SkippedPackets::default(),
             })
         };
@@ -135,8 +134,7 @@ impl PacketSource for Replay {
             now_ns,
             begun_ns,
             clock: &mut self.clock,
-            min_bytes: self.min_bytes,
-            max_bytes: self.max_bytes,
+            sizes: self.sizes,
             left_out: &mut self.left_out,
             filled: Filled::default(),
         };
@@ -189,8 +187,8 @@ struct RingFiller<'a, 'r> {
     now_ns: u64,
     begun_ns: u64,
     clock: &'a mut ReplayClock,
-    min_bytes: usize,
-    max_bytes: usize,
+    /// The least and the greatest length of a packet to send.
+    sizes: (usize, usize),
     left_out: &'a mut SkippedPackets,
     filled: Filled,
 }
@@ -212,11 +210,11 @@ impl RingFiller<'_, '_> {
             return self.push(&packet.with_meta(&meta), position);
         }
         let bytes = packet.captured_bytes();
-        if bytes < self.min_bytes {
+        if bytes < self.sizes.0 {
             self.left_out.too_short += 1;
             return true;
         }
-        if bytes > self.max_bytes && !self.is_tagged_and_fits(packet, bytes) {
+        if bytes > self.sizes.1 && !self.is_tagged_and_fits(packet, bytes) {
             self.left_out.too_long += 1;
             return true;
         }
@@ -235,6 +233,6 @@ impl RingFiller<'_, '_> {
     /// Reports whether a packet fits without its outer 802.1Q tag.
     #[cold]
     fn is_tagged_and_fits(&self, packet: &Packet<'_>, bytes: usize) -> bool {
-        bytes <= self.max_bytes + VLAN_TAG_BYTES && packet.head().get(12..14) == Some(&[0x81, 0x00])
+        bytes <= self.sizes.1 + VLAN_TAG_BYTES && packet.head().get(12..14) == Some(&[0x81, 0x00])
     }
 }
