@@ -113,8 +113,8 @@ const REMEDIES: &[(&str, &str)] = &[
     ("not_printed", "keep the reader of the lines open"),
     (
         "refused",
-        "check that the interface is up, that its MTU allows the packets, and that its queueing \
-         discipline has room (qdisc=bypass avoids it)",
+        "an interface: check that it is up and that its MTU allows the packets; packet: also needs room in \
+         its queueing discipline (qdisc=bypass avoids it); pcap: check that the disk has room",
     ),
     (
         "too_long",
