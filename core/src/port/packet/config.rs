@@ -103,6 +103,7 @@ pub(super) const MAX_SNAPLEN: u32 = 262_144;
 
 impl PacketConfig {
     pub(super) fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
+        let queues = name.queue_numbers(options).count() as u32;
         let methods =
             [PacketMethod::Ring, PacketMethod::Frames, PacketMethod::Recvmmsg, PacketMethod::Recv];
         let method = name.choice("method", &methods.map(|method| (method.name(), method)))?;
@@ -144,7 +145,7 @@ impl PacketConfig {
             outgoing: name.switch("tx_copies")?.unwrap_or(true),
             clock: clock.unwrap_or(Clock::Software),
             busy_poll_us: busy_poll.map(|time| time.as_micros() as u32),
-            blocks: count("blocks", 2, 65536, 32)?,
+            blocks: count("blocks", 2, 65536, default_blocks(queues))?,
             block_bytes,
             retire,
             buffer_bytes: number("buffer", 4096, 1 << 30, 64 << 20)?,
@@ -153,6 +154,22 @@ impl PacketConfig {
             fanout: Self::fanout(name)?,
             cooked: name.switch("cooked")?.unwrap_or(false),
         })
+    }
+
+    /// Rejects rings that take more memory than is available. The kernel fills them with zeros: 8 GiB take
+    /// half a minute.
+    pub(super) fn check_memory(&self, name: &PortName, queues: usize) -> Result<()> {
+        let needed = queues as u64 * u64::from(self.blocks) * u64::from(self.block_bytes);
+        match available_memory() {
+            Some(available) if self.method == PacketMethod::Ring && needed > available => {
+                let [needed, available] = [needed, available].map(|bytes| bytes >> 20);
+                Err(name.error(format!(
+                    "the rings of {queues} queues take {needed} MiB of memory, and {available} MiB are \
+                     available: use fewer blocks= or threads"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Rejects options that need a single interface, for a port of all interfaces.
@@ -191,6 +208,18 @@ impl PacketConfig {
         }
         Ok((mode.is_some() || flags.is_some()).then_some(fanout))
     }
+}
+
+/// Returns the default of `blocks=`: 32, or fewer so that the rings of many queues take 1 GiB together.
+fn default_blocks(queues: u32) -> u32 {
+    (1024 / queues.max(1)).clamp(4, 32)
+}
+
+/// Returns the memory that the system can provide without swapping (proc_meminfo(5)).
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
 #[cfg(test)]
@@ -247,6 +276,25 @@ mod tests {
             let error = config(text).unwrap_err().to_string();
             assert!(error.contains(complaint), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn many_queues_share_the_memory_of_the_default() {
+        for (queues, blocks) in [(1, 32), (32, 32), (33, 31), (256, 4), (4096, 4)] {
+            assert_eq!(default_blocks(queues), blocks, "{queues} queues");
+        }
+    }
+
+    #[test]
+    fn rings_larger_than_the_memory_are_refused() {
+        let check = |text: &str| {
+            let name = text.parse().unwrap();
+            config(text).unwrap().check_memory(&name, 256)
+        };
+        check("eth0?blocks=2&block_size=4096").unwrap();
+        check("eth0?blocks=65536&block_size=1G&method=recv").unwrap();
+        let error = check("eth0?blocks=65536&block_size=1G").unwrap_err().to_string();
+        assert!(error.contains("256 queues take 17179869184 MiB of memory"), "{error}");
     }
 
     #[test]
