@@ -109,7 +109,9 @@ fn a_second_port_is_refused_with_who_has_the_first() {
     let owner = || netns::run_in(Some(&netns_name), || host_owner(&right0)).unwrap();
     assert!(owner().is_some_and(|owner| owner.starts_with("host:right0 of ")));
     for second in ["host:right0", "host:right0/0-1", "host:right0?hook=clsact"] {
-        let error = open(&lab, second, Use::Both).unwrap_err().to_string();
+        let error = open(&lab, second, Use::Both).unwrap_err();
+        assert_eq!(error.kind(), Kind::Usage, "{second}: {error}");
+        let error = error.to_string();
         let us = format!("({})", std::process::id());
         assert!(error.contains("host:right0 of") && error.contains(&us), "{second}: {error}");
     }

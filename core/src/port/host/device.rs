@@ -87,11 +87,11 @@ pub(super) fn owner(target: &Interface) -> Result<Option<String>> {
 }
 
 fn taken(name: &str, target: &Interface) -> Error {
-    let whose = owner(target).ok().flatten().unwrap_or_else(|| "removed meanwhile".into());
-    let source = io::Error::from_raw_os_error(libc::EBUSY);
-    Error::system("take what the host sends out of", &*target.name, source).remedy(format!(
-        "another port has it, by the device {name}: {whose}; end that one, for an interface can \
-         have one host: port"
+    let owner = owner(target).ok().flatten().unwrap_or_else(|| "removed meanwhile".into());
+    Error::Usage(format!(
+        "cannot take what the host sends out of {}: another port has it, by the device {name}: {owner}; end \
+         that one, because an interface can have one host: port",
+        target.name
     ))
 }
 
