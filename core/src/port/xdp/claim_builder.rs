@@ -99,7 +99,7 @@ impl ClaimBuilder<'_> {
     /// Opens the port with the fastest method, or the requested one: sockets without copying, copies,
     /// sockets with copying. If another socket has one of the queues, uses copies.
     fn open(mut self) -> Result<Port> {
-        let mut others = self.others()?;
+        let others = self.others()?;
         let timeout = if others.is_empty() { RETRY_TIMEOUT } else { RETRY_TIMEOUT_WITH_OTHERS };
         if self.config.method == Some(XdpMethod::Copies) {
             return match self.options.usage {
@@ -107,6 +107,7 @@ impl ClaimBuilder<'_> {
                 _ => Err(self.name.error("method=ring only receives; method=af_xdp sends")),
             };
         }
+        let before_copies = self.fallbacks.len();
         if self.needs_no_socket() {
             let fallback = match self.lacks_zero_copy() {
                 Some(reason) => Fallback::new("zero-copy", "copy", reason),
@@ -126,8 +127,9 @@ impl ClaimBuilder<'_> {
         }
         match self.by_sockets(self.config.bind, timeout) {
             Err(error) if self.may_copy(&error) => {
-                others = self.others()?;
-                self.by_copies(Some(beside(&others, &error)))
+                // A failure of the first attempt to copy would contradict the success of this one.
+                self.fallbacks.truncate(before_copies);
+                self.by_copies(Some(beside(&self.others()?, &error)))
             }
             result => result,
         }
