@@ -203,6 +203,14 @@ fn age(claimed: &Claimed) -> Duration {
     SystemTime::now().duration_since(since).unwrap_or_default()
 }
 
+/// Formats an age in whole seconds.
+fn show_age(age: Duration) -> String {
+    match age.as_secs() {
+        0 => "< 1 s".into(),
+        seconds => show_duration(Duration::from_secs(seconds)),
+    }
+}
+
 fn claim_json(claimed: &Claimed) -> Value {
     let Claimed { place, owner, tally } = claimed;
     json!({
@@ -272,7 +280,7 @@ impl ClaimsReport {
                 owner.action.name(),
                 show_count(tally.packets),
                 show_count(tally.missed),
-                show_duration(Duration::from_secs(age(claimed).as_secs())),
+                show_age(age(claimed)),
                 format!("{} ({})", owner.command, owner.pid),
             )?;
         }
