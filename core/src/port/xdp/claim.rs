@@ -18,14 +18,14 @@ use crate::xdp::stamp::Stamp;
 #[derive(Debug)]
 pub(super) struct Claim {
     // Dropped before the stage: nothing is taken any more when the stage is free.
-    way: Way,
+    way: ClaimRoute,
     stage: Stage,
     /// Queues whose packets are taken.
     queues: Vec<u32>,
 }
 
 #[derive(Debug)]
-enum Way {
+enum ClaimRoute {
     /// Takes all packets that no other claim takes, without a program of its own: the shortest path.
     Direct(Direct),
     /// A program of its own takes the packets that match the filter, or all packets with timestamps.
@@ -44,32 +44,37 @@ impl Claim {
         let places = if filter.is_some() { FILTERED } else { WHOLE };
         let stage = claim_conflict::take(name, resident, places, owner)?;
         if filter.is_none() && stamp == Stamp::None {
-            return Ok(Self { way: Way::Direct(Direct::new(&stage)), stage, queues: Vec::new() });
+            return Ok(Self {
+                way: ClaimRoute::Direct(Direct::new(&stage)),
+                stage,
+                queues: Vec::new(),
+            });
         }
         let sockets = bpf::create_socket_map(c"sluice_sockets", QUEUES_MAX)
             .map_err(|error| Error::system("make a map of sockets for", "a claim", error))?;
         let Owner { first_queue, queues, .. } = *owner;
         let to = Sockets { map: &sockets, stamp, first_queue, queues };
         let program = load_program(&stage, resident, Action::Take, filter, Some(to), None)?;
-        Ok(Self { way: Way::Program { sockets, program }, stage, queues: Vec::new() })
+        Ok(Self { way: ClaimRoute::Program { sockets, program }, stage, queues: Vec::new() })
     }
 
     /// Starts taking packets of the queues that have joined.
     pub(super) fn begin(&self) -> Result<()> {
         match &self.way {
-            Way::Direct(_) => Ok(()),
-            Way::Program { program, .. } => self.stage.complete(Some(program.as_fd())),
+            ClaimRoute::Direct(_) => Ok(()),
+            ClaimRoute::Program { program, .. } => self.stage.complete(Some(program.as_fd())),
         }
     }
 
     /// Gives a queue's packets to a socket bound to it.
     pub(super) fn join(&mut self, queue: u32, socket: &impl AsRawFd) -> Result<()> {
         match &mut self.way {
-            Way::Direct(direct) => direct.add(queue, socket),
-            Way::Program { sockets, .. } => bpf::put(sockets.as_fd(), queue, socket, Write::Any)
-                .map_err(|error| {
+            ClaimRoute::Direct(direct) => direct.add(queue, socket),
+            ClaimRoute::Program { sockets, .. } => {
+                bpf::put(sockets.as_fd(), queue, socket, Write::Any).map_err(|error| {
                     Error::system("take packets from", format!("queue {queue}"), error)
-                }),
+                })
+            }
         }?;
         self.queues.push(queue);
         Ok(())
@@ -83,8 +88,8 @@ impl Claim {
             self.stage.stop();
         }
         match &mut self.way {
-            Way::Direct(direct) => direct.remove(queue),
-            Way::Program { sockets, .. } => bpf::remove_socket(sockets.as_fd(), queue)
+            ClaimRoute::Direct(direct) => direct.remove(queue),
+            ClaimRoute::Program { sockets, .. } => bpf::remove_socket(sockets.as_fd(), queue)
                 .map_err(|error| Error::system("leave", format!("queue {queue}"), error)),
         }
     }
