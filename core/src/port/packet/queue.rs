@@ -116,7 +116,7 @@ impl PacketQueue {
     }
 
     /// Returns the meaning of an error of the socket; 0 means none.
-    fn told(&mut self, errno: i32) -> Result<Readiness> {
+    fn readiness_of_errno(&mut self, errno: i32) -> Result<Readiness> {
         match errno {
             0 => Ok(Readiness::Ready),
             libc::ENETDOWN if self.socket.bound_to()?.is_some() => Ok(Readiness::Down),
@@ -234,7 +234,7 @@ impl Backend for PacketQueue {
         let ready = match &mut self.receiver {
             Some(Receive::Calls(receiver)) if receiver.noted != 0 => {
                 let noted = std::mem::take(&mut receiver.noted);
-                return self.told(noted).map(Some);
+                return self.readiness_of_errno(noted).map(Some);
             }
             Some(Receive::Blocks(blocks)) => blocks.is_ready(),
             Some(Receive::Frames(frames)) => frames.is_ready(),
@@ -260,7 +260,7 @@ impl Backend for PacketQueue {
     fn slept(&mut self, ready: bool) -> Result<Readiness> {
         if ready {
             let errno = self.socket.take_error()?;
-            return self.told(errno);
+            return self.readiness_of_errno(errno);
         }
         // An interface goes down before it is removed, and the kernel reports only that it is down.
         self.removed = self.socket.bound_to()?.is_none();

@@ -64,7 +64,7 @@ struct ControlMessages([u8; CONTROL_BYTES]);
 
 /// The content of a packet's control messages.
 #[derive(Clone, Copy, Default)]
-struct Told {
+struct PacketInfo {
     aux: Option<libc::tpacket_auxdata>,
     software_ns: u64,
     hardware_ns: u64,
@@ -193,7 +193,7 @@ impl BatchReceiver {
 
     /// Puts message `i` into the slot at the ring's tail.
     fn place(&mut self, ring: &mut Ring, i: usize) {
-        let told = self.told(i);
+        let told = self.readiness_of_errno(i);
         let at = ring.tail();
         let kept = (self.messages[i].msg_len as usize).min(self.in_pool + self.in_spill);
         let mut meta = Meta {
@@ -266,9 +266,9 @@ impl BatchReceiver {
     }
 
     /// Reads a message's control data.
-    fn told(&self, i: usize) -> Told {
+    fn readiness_of_errno(&self, i: usize) -> PacketInfo {
         let header = &self.messages[i].msg_hdr;
-        let mut told = Told::default();
+        let mut told = PacketInfo::default();
         // SAFETY: msg_controllen is the number of bytes that the kernel wrote into `controls[i]`: a chain
         // of cmsghdr, each with the payload of its type (linux/if_packet.h, linux/errqueue.h).
         unsafe {
