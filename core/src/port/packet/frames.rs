@@ -27,7 +27,7 @@ use libc::{sockaddr_ll, tpacket2_hdr};
 use super::config::PacketConfig;
 use super::link_header;
 use super::tpacket::{
-    Filled, LossGap, RxStatus, ShownPacket, direction, nanoseconds, timestamp_source,
+    FillCounts, LossGap, RxStatus, ShownPacket, direction, nanoseconds, timestamp_source,
 };
 use crate::error::Result;
 use crate::headers::VLAN_TAG_BYTES;
@@ -124,8 +124,8 @@ impl FrameRing {
     /// Points slots at the packets in user space's frames. Calls `lost` for the number of lost packets if a
     /// frame reports a loss.
     #[inline]
-    pub(super) fn fill(&mut self, ring: &mut Ring, mut lost: impl FnMut() -> u32) -> Filled {
-        let mut filled = Filled::default();
+    pub(super) fn fill(&mut self, ring: &mut Ring, mut lost: impl FnMut() -> u32) -> FillCounts {
+        let mut filled = FillCounts::default();
         let (room, mut tail) = (ring.room(), ring.tail());
         while filled.slots < room && self.held.len() < self.frames as usize {
             let Some(status) = self.status(self.next).ours() else { break };
@@ -134,10 +134,10 @@ impl FrameRing {
             }
             self.drops_before += self.gap.take();
             let slots = match self.show(ring, &mut tail, room - filled.slots) {
-                Shown::InSlots(slots) => slots,
-                Shown::NoRoom => break,
+                ShowResult::InSlots(slots) => slots,
+                ShowResult::NoRoom => break,
                 // It waits for the earlier frames, because frames are given back in order.
-                Shown::Cut => {
+                ShowResult::Cut => {
                     filled.cut += 1;
                     self.drops_before += 1;
                     0
@@ -165,13 +165,13 @@ impl FrameRing {
 
     /// Points slots at the packet of the next frame, which user space owns.
     #[inline]
-    fn show(&mut self, ring: &mut Ring, tail: &mut u32, room: u32) -> Shown {
+    fn show(&mut self, ring: &mut Ring, tail: &mut u32, room: u32) -> ShowResult {
         let start = self.map.at(self.next as usize * self.frame_bytes);
         // SAFETY: user space owns the frame (see `fill`), so the kernel does not write it. The frame begins
         // with a header, aligned to 2048.
         let header: tpacket2_hdr = unsafe { start.cast().read() };
         if header.tp_snaplen < header.tp_len.min(self.snaplen) {
-            return Shown::Cut;
+            return ShowResult::Cut;
         }
         let following = if self.next + 1 == self.frames { 0 } else { self.next + 1 };
         let following = self.map.at(following as usize * self.frame_bytes).as_ptr();
@@ -206,10 +206,10 @@ impl FrameRing {
         // SAFETY: the frame goes back only after its slots have been released (`give_back`). The bytes in
         // front of the packet are after the header and the address, which were read above.
         match unsafe { packet.show(ring, tail, room, self.snaplen) } {
-            0 => Shown::NoRoom,
+            0 => ShowResult::NoRoom,
             slots => {
                 self.drops_before = 0;
-                Shown::InSlots(slots)
+                ShowResult::InSlots(slots)
             }
         }
     }
@@ -230,7 +230,7 @@ impl FrameRing {
 }
 
 /// The result of showing a frame's packet in slots.
-enum Shown {
+enum ShowResult {
     /// The packet is in this many slots.
     InSlots(u32),
     /// The packet needs more slots than are free.

@@ -10,7 +10,7 @@ use super::config::{Clock, PacketConfig, PacketMethod};
 use super::frames::FrameRing;
 use super::receive::BatchReceiver;
 use super::send::SocketSender;
-use super::tpacket::Filled;
+use super::tpacket::FillCounts;
 use crate::error::{Error, Result};
 use crate::link;
 use crate::port::backend::{Backend, WakeSource};
@@ -147,7 +147,7 @@ impl Backend for PacketQueue {
                 frames.fill(ring, || lost_since(socket, stats))
             }
             Some(Receive::Calls(receiver)) => receiver.receive(socket, ring)?,
-            None => Filled::default(),
+            None => FillCounts::default(),
         };
         self.delivered += u64::from(filled.packets);
         self.stats.dropped_ring_full += u64::from(filled.cut);

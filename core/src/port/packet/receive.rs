@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 
 use super::config::{Clock, PacketConfig, PacketMethod};
 use super::link_header;
-use super::tpacket::{Filled, direction};
+use super::tpacket::{FillCounts, direction};
 use crate::error::{Error, Result};
 use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
 use crate::port::packet_socket::Socket;
@@ -116,7 +116,7 @@ impl BatchReceiver {
     }
 
     /// Receives available packets, up to a batch or the ring's room.
-    pub(super) fn receive(&mut self, socket: &Socket, ring: &mut Ring) -> Result<Filled> {
+    pub(super) fn receive(&mut self, socket: &Socket, ring: &mut Ring) -> Result<FillCounts> {
         let room = self.messages.len().min(ring.room() as usize);
         self.prepare(ring, room);
         let got = if self.one_by_one {
@@ -127,7 +127,7 @@ impl BatchReceiver {
         for i in 0..got {
             self.place(ring, i);
         }
-        Ok(Filled { slots: got as u32, packets: got as u32, cut: 0 })
+        Ok(FillCounts { slots: got as u32, packets: got as u32, cut: 0 })
     }
 
     /// Points the messages at the buffers of the next `n` slots.

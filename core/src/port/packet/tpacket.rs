@@ -96,7 +96,7 @@ impl<'a> TxStatus<'a> {
 
 /// Counts of one fill of the ring.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Filled {
+pub(super) struct FillCounts {
     /// Number of new slots in the ring.
     pub slots: u32,
     /// Number of packets in them.

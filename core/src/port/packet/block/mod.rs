@@ -34,7 +34,7 @@ use super::any::{DeviceOrigin, Devices};
 use super::config::PacketConfig;
 use super::link_header;
 use super::tpacket::{
-    Filled, LossGap, RxStatus, ShownPacket, direction, nanoseconds, timestamp_source,
+    FillCounts, LossGap, RxStatus, ShownPacket, direction, nanoseconds, timestamp_source,
 };
 use crate::error::Result;
 use crate::headers::VLAN_TAG_BYTES;
@@ -167,7 +167,7 @@ impl BlockRing {
         ring: &mut Ring,
         devices: Option<(&mut Devices, &Socket)>,
         lost: impl FnMut() -> u32,
-    ) -> Filled {
+    ) -> FillCounts {
         // Two loops, so that ports of one interface do not pay for many.
         match devices {
             None => self.fill_from(ring, |_| None, lost),
@@ -182,8 +182,8 @@ impl BlockRing {
         ring: &mut Ring,
         mut origin: impl FnMut(&libc::sockaddr_ll) -> Option<DeviceOrigin>,
         mut lost: impl FnMut() -> u32,
-    ) -> Filled {
-        let mut filled = Filled::default();
+    ) -> FillCounts {
+        let mut filled = FillCounts::default();
         let mut room = ring.room();
         let mut tail = ring.tail();
         while room > 0 {

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::{Failed, RingProgress, Target};
+use super::{RingProgress, SendFailure, Target};
 use crate::error::Result;
 use crate::port::packet_socket::Socket;
 use sluicegate_base::ring::Ring;
@@ -81,15 +81,15 @@ impl Calls {
                         false => self.singles = self.singles.saturating_sub(1),
                     }
                 }
-                Err(error) => match Failed::of(error, target, progress, &mut was_down)? {
-                    Failed::Wait => {
+                Err(error) => match SendFailure::of(error, target, progress, &mut was_down)? {
+                    SendFailure::Wait => {
                         self.singles = SINGLE_CALLS;
                         return Ok(());
                     }
-                    Failed::LeaveOut { too_long } => {
+                    SendFailure::LeaveOut { too_long } => {
                         progress.tx.refuse(ring, self.slots[0], too_long);
                     }
-                    Failed::Again => {}
+                    SendFailure::Again => {}
                 },
             }
         }

@@ -206,7 +206,7 @@ struct Target<'a> {
 
 /// The next step after a system call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failed {
+enum SendFailure {
     /// The queue of the discipline or, if it is bypassed, of the driver is full: the packet stays for the
     /// next sync. If the kernel took it at all, it has dropped it, so sending it again does not send it
     /// twice (net/packet/af_packet.c, packet_xmit; net/core/dev.c, dev_direct_xmit).
@@ -217,7 +217,7 @@ enum Failed {
     Again,
 }
 
-impl Failed {
+impl SendFailure {
     /// Classifies an error. `was_down` is true if this call to send has already had [`Again`](Self::Again)
     /// as an answer.
     fn of(

@@ -39,7 +39,7 @@ use std::os::fd::AsRawFd;
 
 use libc::tpacket2_hdr;
 
-use super::{Failed, RingProgress, Target};
+use super::{RingProgress, SendFailure, Target};
 use crate::error::Result;
 use crate::port::interface::LengthLimits;
 use crate::port::packet::tpacket::{TxAnswer, TxStatus};
@@ -158,18 +158,20 @@ impl FrameRing {
             let failed = match self.hand_over(ring, progress, || kick(target.socket)) {
                 HandOver::Done => return Ok(()),
                 HandOver::More => continue,
-                HandOver::Barred => Failed::LeaveOut { too_long: false },
-                HandOver::Stopped(error) => Failed::of(error, target, progress, &mut was_down)?,
+                HandOver::Barred => SendFailure::LeaveOut { too_long: false },
+                HandOver::Stopped(error) => {
+                    SendFailure::of(error, target, progress, &mut was_down)?
+                }
             };
             match failed {
-                Failed::Wait => return Ok(()),
-                Failed::Again => {}
+                SendFailure::Wait => return Ok(()),
+                SendFailure::Again => {}
                 // The MTU may have changed in either direction: it is queried once per call.
-                Failed::LeaveOut { .. } if !std::mem::replace(&mut has_looked, true) => {
+                SendFailure::LeaveOut { .. } if !std::mem::replace(&mut has_looked, true) => {
                     self.limits.set_mtu(target.presence.query()?.mtu as usize);
                     self.take_back();
                 }
-                Failed::LeaveOut { .. } => self.leave_out(ring, progress),
+                SendFailure::LeaveOut { .. } => self.leave_out(ring, progress),
             }
         }
     }
