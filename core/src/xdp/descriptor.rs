@@ -81,7 +81,7 @@ pub(super) struct Descriptor(OwnedFd);
 
 /// Result of a call that drives the kernel's transmit side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(super) enum KickResult {
     /// The kernel did all there was to do.
     Done,
     /// The kernel did a part and wants another call, or cannot continue at the moment.
@@ -141,11 +141,11 @@ impl Descriptor {
     /// Makes the kernel send from the transmit ring: in copy mode 32 packets per call, or the number set by
     /// `XDP_MAX_TX_SKB_BUDGET`.
     #[inline]
-    pub(super) fn wake_tx(&self) -> io::Result<Woken> {
+    pub(super) fn wake_tx(&self) -> io::Result<KickResult> {
         match socket::send(self.0.as_raw_fd(), &[], MsgFlags::MSG_DONTWAIT) {
-            Ok(_) => Ok(Woken::Done),
-            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) => Ok(Woken::Again),
-            Err(Errno::EBUSY) => Ok(Woken::Dropped),
+            Ok(_) => Ok(KickResult::Done),
+            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) => Ok(KickResult::Again),
+            Err(Errno::EBUSY) => Ok(KickResult::Dropped),
             Err(error) => Err(error.into()),
         }
     }

@@ -14,7 +14,7 @@ use super::descriptor::{Descriptor, TX_SKB_BUDGET, XDP_MAX_TX_SKB_BUDGET, raise_
 use super::receive::{RxRings, XskReceiver};
 use super::ring::{RingSizes, Rings};
 use super::send::{TxLimits, TxPath, XskSender};
-use super::socket::{Probe, RELEASE_TIMEOUT, RETRY_INTERVAL, Traits, XskSocket};
+use super::socket::{BindSettings, Probe, RELEASE_TIMEOUT, RETRY_INTERVAL, XskSocket};
 use super::umem::{self, HEADER_BYTES, Umem};
 use crate::error::{Error, Result};
 use crate::link::{self, netns};
@@ -261,30 +261,31 @@ impl Opening<'_> {
         }
     }
 
-    /// Makes one attempt: with the UMEM of a socket of this pool with the same traits, or a new one.
+    /// Makes one attempt: with the UMEM of a socket of this pool with the same settings, or a new one.
     fn attempt(&self, mode: BindMode) -> Result<Xsk, OpenFailure> {
-        let traits = Traits {
+        let settings = BindSettings {
             zero_copy: mode == BindMode::ZeroCopy,
             multi_buffer: self.config.multi_buffer,
         };
         // The donor stays open until the new socket is bound.
-        let donor = XskSocket::donor(self.umem.pool(), traits);
-        let shared = donor.map(|donor| self.bind(traits, Some(donor.as_raw_fd())));
+        let donor = XskSocket::donor(self.umem.pool(), settings);
+        let shared = donor.map(|donor| self.bind(settings, Some(donor.as_raw_fd())));
         let Bound { fd, probe, rx, tx, fed } = match shared {
             Some(Ok(bound)) => bound,
             Some(Err(failure @ OpenFailure::Other(_))) => return Err(failure),
             // A new UMEM may succeed: the donor's interface may have been removed.
-            Some(Err(_)) | None => self.bind(traits, None)?,
+            Some(Err(_)) | None => self.bind(settings, None)?,
         };
         // From here on nothing may fail, because the kernel has frames.
         let zero_copy = match fd.get::<libc::xdp_options>(libc::SOL_XDP, libc::XDP_OPTIONS) {
             Ok((options, _)) => options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0,
             // A socket binds in the requested mode or not at all.
-            Err(_) => traits.zero_copy,
+            Err(_) => settings.zero_copy,
         };
-        let traits = Traits { zero_copy, ..traits };
+        let settings = BindSettings { zero_copy, ..settings };
         let busy_poll = self.config.busy_poll.is_some();
-        let socket = XskSocket::new(fd, self.umem.pool(), traits, probe, busy_poll, self.object());
+        let socket =
+            XskSocket::new(fd, self.umem.pool(), settings, probe, busy_poll, self.object());
         socket.keep(fed);
         let receiver = rx.map(|rx| XskReceiver::new(rx, &socket));
         let sender = tx.map(|tx| XskSender::new(tx, &socket));
@@ -293,10 +294,10 @@ impl Opening<'_> {
 
     /// Binds a socket with its rings. The binding comes last: if a step before it fails, the kernel has
     /// no frames.
-    fn bind(&self, traits: Traits, donor: Option<RawFd>) -> Result<Bound, OpenFailure> {
+    fn bind(&self, settings: BindSettings, donor: Option<RawFd>) -> Result<Bound, OpenFailure> {
         let fd = self.socket()?;
         let (ifindex, queue) = (self.interface.index, self.config.queue);
-        let probe = match traits.zero_copy {
+        let probe = match settings.zero_copy {
             true => Some(Probe { fd: self.socket()?, ifindex, queue }),
             false => None,
         };
@@ -306,7 +307,7 @@ impl Opening<'_> {
         let XskConfig { receive_frames, send_slots, .. } = *self.config;
         // Some drivers send with zero-copy only if they have frames to receive into.
         let fill_frames = match receive_frames {
-            0 if traits.zero_copy => SEND_ONLY_FRAMES,
+            0 if settings.zero_copy => SEND_ONLY_FRAMES,
             frames => frames,
         };
         let sizes = RingSizes { fill_frames, receive_frames, send_slots };
@@ -315,7 +316,7 @@ impl Opening<'_> {
         if send_slots > 0 {
             self.make_room_to_send(&fd);
         }
-        let limits = self.limits(traits);
+        let limits = self.limits(settings);
         let tx = transmit
             .zip(completion)
             .map(|(transmit, completion)| TxPath::new(&self.umem, transmit, completion, limits));
@@ -333,7 +334,7 @@ impl Opening<'_> {
             (_, None) => {}
         }
         // A shared UMEM has the donor's other flags, and the kernel rejects any here.
-        let flags = if donor.is_some() { libc::XDP_SHARED_UMEM } else { flags(traits) };
+        let flags = if donor.is_some() { libc::XDP_SHARED_UMEM } else { flags(settings) };
         if let Err(error) = fd.bind(ifindex, queue, flags, donor) {
             fed.extend(rx.iter_mut().flat_map(RxRings::take_frames));
             // SAFETY: taken above, and the kernel does not write to frames of a socket that is not bound.
@@ -346,8 +347,8 @@ impl Opening<'_> {
         Ok(Bound { fd, probe, rx, tx, fed })
     }
 
-    fn limits(&self, traits: Traits) -> TxLimits {
-        let slots = match (traits.multi_buffer, traits.zero_copy) {
+    fn limits(&self, settings: BindSettings) -> TxLimits {
+        let slots = match (settings.multi_buffer, settings.zero_copy) {
             (false, _) => 1,
             // Every driver accepts packets of one piece.
             (true, true) => self.abilities().and_then(|it| it.zero_copy_pieces).unwrap_or(1),
@@ -513,9 +514,9 @@ fn is_limit(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM))
 }
 
-fn flags(traits: Traits) -> u16 {
-    let mode = if traits.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
-    let several = if traits.multi_buffer { libc::XDP_USE_SG } else { 0 };
+fn flags(settings: BindSettings) -> u16 {
+    let mode = if settings.zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+    let several = if settings.multi_buffer { libc::XDP_USE_SG } else { 0 };
     // Drivers request wake-up calls in place of polling by themselves (Linux 5.4).
     mode | several | libc::XDP_USE_NEED_WAKEUP
 }

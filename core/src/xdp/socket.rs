@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
-use super::descriptor::{Descriptor, Woken};
+use super::descriptor::{Descriptor, KickResult};
 use crate::error::{Error, Result};
 use sluicegate_base::memory::{Mmap, PAGE_BYTES, Pool};
 
@@ -47,7 +47,7 @@ pub enum State {
 
 /// Properties that a socket inherits when it shares a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Traits {
+pub(super) struct BindSettings {
     pub(super) zero_copy: bool,
     pub(super) multi_buffer: bool,
 }
@@ -61,7 +61,7 @@ pub struct XskSocket {
     // Drop order: the socket is closed before its frames return.
     fd: Descriptor,
     frames: SocketFrames,
-    traits: Traits,
+    settings: BindSettings,
     busy_poll: bool,
     /// Name for error messages: "eth0/0".
     object: String,
@@ -72,31 +72,31 @@ impl XskSocket {
     pub(super) fn new(
         fd: Descriptor,
         pool: &Arc<Pool>,
-        traits: Traits,
+        settings: BindSettings,
         probe: Option<Probe>,
         busy_poll: bool,
         object: String,
     ) -> Arc<Self> {
         let frames = SocketFrames { pool: Arc::clone(pool), frames: Mutex::default(), probe };
-        let socket = Arc::new(Self { fd, frames, traits, busy_poll, object });
+        let socket = Arc::new(Self { fd, frames, settings, busy_poll, object });
         let mut bound = BOUND.lock().unwrap_or_else(PoisonError::into_inner);
         bound.retain(|it| it.strong_count() > 0);
         bound.push(Arc::downgrade(&socket));
         socket
     }
 
-    /// Returns a bound socket of the pool whose UMEM a new one with these traits can share.
+    /// Returns a bound socket of the pool whose UMEM a new one with these settings can share.
     ///
     /// The kernel shares a UMEM by the descriptor of any socket bound to it, and gives the new socket that
-    /// socket's traits. So a socket with other traits is no donor. Without a donor the pool is registered
+    /// socket's settings. So a socket with other settings is no donor. Without a donor the pool is registered
     /// again, which only costs memory: each socket tracks its own lent frames.
-    pub(super) fn donor(pool: &Arc<Pool>, traits: Traits) -> Option<Arc<Self>> {
+    pub(super) fn donor(pool: &Arc<Pool>, settings: BindSettings) -> Option<Arc<Self>> {
         // Dropped without the lock: one of them may be the last reference, whose drop takes time.
         let bound: Vec<_> = {
             let bound = BOUND.lock().unwrap_or_else(PoisonError::into_inner);
             bound.iter().filter_map(Weak::upgrade).collect()
         };
-        let fits = |it: &Arc<Self>| it.traits == traits && Arc::ptr_eq(&it.frames.pool, pool);
+        let fits = |it: &Arc<Self>| it.settings == settings && Arc::ptr_eq(&it.frames.pool, pool);
         bound.into_iter().find(fits)
     }
 
@@ -121,7 +121,7 @@ impl XskSocket {
 
     /// Returns true if the socket is in zero-copy mode (XDP_OPTIONS).
     pub fn is_zero_copy(&self) -> bool {
-        self.traits.zero_copy
+        self.settings.zero_copy
     }
 
     /// Returns the id of the NAPI instance that busy polling drives for this socket. The id is 0 until a
@@ -180,7 +180,7 @@ impl XskSocket {
     }
 
     #[inline]
-    pub(super) fn drive_tx(&self) -> Result<Woken> {
+    pub(super) fn drive_tx(&self) -> Result<KickResult> {
         self.fd.wake_tx().map_err(|error| self.failure(error))
     }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use libc::xdp_desc;
 
-use super::descriptor::{TX_SKB_BUDGET, Woken};
+use super::descriptor::{KickResult, TX_SKB_BUDGET};
 use super::ring::{Consumer, Producer};
 use super::socket::XskSocket;
 use super::umem::{Frames, Umem};
@@ -144,7 +144,7 @@ impl XskSender {
             let left = tx.waiting();
             match woken {
                 // The kernel's index may lag behind the dropped packet.
-                Woken::Dropped if *copied => stats.dropped += 1,
+                KickResult::Dropped if *copied => stats.dropped += 1,
                 _ if left == waiting => return Ok(()),
                 _ => {}
             }

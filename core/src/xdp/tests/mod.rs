@@ -350,19 +350,19 @@ fn an_interface_that_is_down_or_removed_is_reported() {
 fn a_donor_has_the_same_pool_and_the_same_traits() {
     let Some(_lab) = lab() else { return };
     let (ours, other) = (pool(), pool());
-    let traits = socket::Traits { zero_copy: false, multi_buffer: false };
+    let settings = socket::BindSettings { zero_copy: false, multi_buffer: false };
     let socket = || {
         let fd = descriptor::Descriptor::open().unwrap();
-        XskSocket::new(fd, &ours, traits, None, false, "a test".into())
+        XskSocket::new(fd, &ours, settings, None, false, "a test".into())
     };
     let (first, second) = (socket(), socket());
-    let found = |pool, traits| XskSocket::donor(pool, traits).map(|it| it.as_raw_fd());
-    assert_eq!(found(&ours, traits), Some(first.as_raw_fd()));
-    let zero_copy = socket::Traits { zero_copy: true, ..traits };
+    let found = |pool, settings| XskSocket::donor(pool, settings).map(|it| it.as_raw_fd());
+    assert_eq!(found(&ours, settings), Some(first.as_raw_fd()));
+    let zero_copy = socket::BindSettings { zero_copy: true, ..settings };
     assert_eq!(found(&ours, zero_copy), None, "another mode");
-    assert_eq!(found(&other, traits), None, "another pool");
+    assert_eq!(found(&other, settings), None, "another pool");
     drop(first);
-    assert_eq!(found(&ours, traits), Some(second.as_raw_fd()), "any other will do");
+    assert_eq!(found(&ours, settings), Some(second.as_raw_fd()), "any other will do");
     drop(second);
-    assert_eq!(found(&ours, traits), None, "none is left");
+    assert_eq!(found(&ours, settings), None, "none is left");
 }
