@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluicegate::link::{self, Interface, netns};
 use sluicegate::port::{detach_host, host_left, host_owner};
 use sluicegate::xdp::Mode;
-use sluicegate::xdp::resident::{Claimed, Counters, ModeWish, Resident};
+use sluicegate::xdp::resident::{Claimed, Counters, ModeRequest, Resident};
 
 use crate::units::{packets_word, show_bytes, show_count, show_duration};
 
@@ -87,14 +87,14 @@ impl Place {
 
 /// Runs `sluice attach`.
 pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
-    let wish = match args.mode.as_deref() {
-        None => ModeWish::Best,
-        Some("skb") => ModeWish::Only(Mode::Skb),
-        Some(_) => ModeWish::Only(Mode::Native),
+    let request = match args.mode.as_deref() {
+        None => ModeRequest::Best,
+        Some("skb") => ModeRequest::Only(Mode::Skb),
+        Some(_) => ModeRequest::Only(Mode::Native),
     };
     let by_card = args.timestamp.as_deref() == Some("hardware");
     let (mode, fallback, no_times) = args.place.with(|interface| {
-        let (resident, fallback) = Resident::join_for(interface, wish, by_card)?;
+        let (resident, fallback) = Resident::join_for(interface, request, by_card)?;
         resident.keep(interface)?;
         let no_times = resident.no_metadata().filter(|_| by_card).map(str::to_owned);
         Ok((resident.mode(), fallback, no_times))

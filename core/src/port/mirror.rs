@@ -31,7 +31,7 @@ use super::watch::InterfaceWatch;
 use crate::error::Result;
 use crate::link::netns;
 use crate::xdp::Mode;
-use crate::xdp::resident::{Action, MIRRORS, ModeWish, Resident};
+use crate::xdp::resident::{Action, MIRRORS, ModeRequest, Resident};
 use sluicegate_base::ring::LINKTYPE_ETHERNET;
 
 /// Opens the port.
@@ -39,8 +39,9 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if options.usage != Use::Receive {
         return Err(name.error("it only receives; xdp: and packet: send"));
     }
-    let modes = [("native", ModeWish::Only(Mode::Native)), ("skb", ModeWish::Only(Mode::Skb))];
-    let wish = name.choice("mode", &modes)?.unwrap_or_default();
+    let modes =
+        [("native", ModeRequest::Only(Mode::Native)), ("skb", ModeRequest::Only(Mode::Skb))];
+    let request = name.choice("mode", &modes)?.unwrap_or_default();
     let slots = name.slots(2..=16_384)?;
     let snaplen = name.number("snaplen", 1..=262_144)?;
     let cells = name.count("ring_size", 2..=65_536)?;
@@ -56,7 +57,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let promiscuous =
             promiscuous.then(|| Promiscuous::new(name, interface.index)).transpose()?;
         let mut watch = InterfaceWatch::over(name, &interface, options.usage)?;
-        let (resident, reason) = Resident::join(&interface, wish)?;
+        let (resident, reason) = Resident::join(&interface, request)?;
         let queues = watch.attached(name)?;
         let job = CopyJob {
             name,

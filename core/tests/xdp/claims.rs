@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sluicegate::link::{Lab, Shape, netns};
 use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, TimestampSource, Wait};
-use sluicegate::xdp::resident::{Action, Counters, ModeWish};
+use sluicegate::xdp::resident::{Action, Counters, ModeRequest};
 
 use super::alone::is_alone;
 use super::scratch::lab_of;
@@ -120,7 +120,7 @@ fn everything_is_taken_but_for_what_a_filter_takes_first() {
 fn everything_but(lab: &Lab, name: &str) {
     let mut whole = open(lab, name);
     assert!(host_is_silent(lab), "{name}: the host gets nothing");
-    let (resident, _) = join(lab, ModeWish::Best).unwrap();
+    let (resident, _) = join(lab, ModeRequest::Best).unwrap();
     let before = resident.total();
     let dropping = open(lab, "xdp:right0?action=drop&filter=udp port 7");
     let slots = whole.rx().available();
@@ -147,7 +147,7 @@ fn everything_but(lab: &Lab, name: &str) {
 #[test]
 fn what_a_killed_process_took_is_the_hosts_again() {
     let Some(lab) = lab() else { return };
-    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    let (resident, _) = join(&lab, ModeRequest::Best).unwrap();
     for round in 0..2 {
         let holder = Holder::of(&lab, "xdp:right0?action=drop");
         assert_eq!(resident.claims().unwrap().len(), 1, "round {round}");
@@ -163,7 +163,7 @@ fn what_a_killed_process_took_is_the_hosts_again() {
 #[test]
 fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
     let Some(lab) = lab() else { return };
-    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    let (resident, _) = join(&lab, ModeRequest::Best).unwrap();
     let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60 + i as usize)).collect();
     let bytes = sent.iter().map(Vec::len).sum::<usize>() as u64;
     let ours = "filter=ether proto 0x88b5";
@@ -207,7 +207,7 @@ fn a_claim_on_whole_queues_counts_only_those_queues() {
     ];
     for way in ways {
         let Some(lab) = lab_of(Shape::Pair, 3) else { return };
-        let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+        let (resident, _) = join(&lab, ModeRequest::Best).unwrap();
         let name = |queue| format!("xdp:right0/{queue}?{way}");
         let mut ports = [0, 1].map(|queue| try_open(&lab, &name(queue)).unwrap());
         let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
@@ -250,7 +250,7 @@ fn users_of_a_program_that_is_taken_off_get_an_error() {
         let interface = right0(&lab);
         netns::run_in(Some(&lab.netns("right")), || resident.detach(&interface)).unwrap();
         // Another user does not make the packets come again.
-        let others = join(&lab, ModeWish::Best).unwrap();
+        let others = join(&lab, ModeRequest::Best).unwrap();
         let end = Instant::now() + PATIENCE;
         let error = loop {
             match queue.wait_rx(Wait::Sleep, Duration::from_millis(20)) {
@@ -277,7 +277,7 @@ fn ports_come_and_go_without_a_trace() {
         return;
     }
     let Some(lab) = lab() else { return };
-    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    let (resident, _) = join(&lab, ModeRequest::Best).unwrap();
     let carrier = || {
         let path = "/sys/class/net/right0/carrier_changes";
         let shown = Command::new("ip")

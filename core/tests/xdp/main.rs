@@ -29,7 +29,7 @@ use std::process::ExitStatus;
 
 use scratch::lab_of;
 use sluicegate::link::{self, Interface, Lab, Shape, netns};
-use sluicegate::xdp::resident::{ModeWish, Resident};
+use sluicegate::xdp::resident::{ModeRequest, Resident};
 
 /// A lab for one test, or the reason why there is none.
 pub fn lab() -> Option<Lab> {
@@ -49,9 +49,9 @@ pub fn right0(lab: &Lab) -> Interface {
 }
 
 /// Joins the users of right0's resident program.
-pub fn join(lab: &Lab, wish: ModeWish) -> sluicegate::Result<(Resident, Option<String>)> {
+pub fn join(lab: &Lab, request: ModeRequest) -> sluicegate::Result<(Resident, Option<String>)> {
     let interface = right0(lab);
-    netns::run_in(Some(&lab.netns("right")), || Resident::join(&interface, wish))
+    netns::run_in(Some(&lab.netns("right")), || Resident::join(&interface, request))
 }
 
 /// The program that right0's users share, if it has one.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sluicegate::link::{Lab, netns, xdp_abilities};
 use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, TimestampSource, Wait};
-use sluicegate::xdp::resident::ModeWish;
+use sluicegate::xdp::resident::ModeRequest;
 
 use super::wire::dealt_with;
 use super::{find, join, lab, right0, run, wait_until_removed};
@@ -154,7 +154,7 @@ fn the_reason_for_missing_hardware_times_is_reported() {
     assert!(reason(&skb).is_some_and(|it| it.contains("skb mode")), "{:?}", skb.fallbacks);
     drop(skb);
     wait_until_removed(&lab);
-    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    let (resident, _) = join(&lab, ModeRequest::Best).unwrap();
     let mut late = open(&lab, name);
     let said = reason(&late).unwrap_or_default();
     assert!(said.contains("was attached without") && said.contains("sluice claims"), "{said}");

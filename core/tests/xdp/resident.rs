@@ -4,7 +4,7 @@ use std::process::Command;
 
 use sluicegate::link::{self, Lab, Shape, netns};
 use sluicegate::port::{OpenOptions, Port, Use};
-use sluicegate::xdp::resident::{ModeWish, Resident};
+use sluicegate::xdp::resident::{ModeRequest, Resident};
 use sluicegate::xdp::{Mode, ProgInfo, RunStatistics};
 
 use super::scratch::lab_of;
@@ -14,9 +14,9 @@ use super::{find, join, lab, linux, right0, run, wait_until_removed};
 fn the_last_user_takes_the_program_along() {
     let Some(lab) = lab() else { return };
     assert!(find(&lab).unwrap().is_none(), "a new interface has no program");
-    let (first, reason) = join(&lab, ModeWish::Best).unwrap();
+    let (first, reason) = join(&lab, ModeRequest::Best).unwrap();
     assert_eq!((first.mode(), reason), (Mode::Native, None), "veth can do native XDP");
-    let (second, _) = join(&lab, ModeWish::Best).unwrap();
+    let (second, _) = join(&lab, ModeRequest::Best).unwrap();
     assert_eq!(first.program(), second.program(), "they share one program");
     drop(first);
     assert_eq!(find(&lab).unwrap().unwrap().program(), second.program(), "it stays for the other");
@@ -37,24 +37,24 @@ fn a_port_that_only_sends_keeps_the_program_too() {
 
 #[test]
 fn every_packet_is_counted_and_the_host_gets_it() {
-    for wish in [Mode::Native, Mode::Skb] {
+    for mode in [Mode::Native, Mode::Skb] {
         // A lab each: what is forked meanwhile may hold the other mode's link for a moment.
         let Some(lab) = lab() else { return };
-        let (resident, _) = join(&lab, ModeWish::Only(wish)).unwrap();
-        assert_eq!(resident.mode(), wish);
+        let (resident, _) = join(&lab, ModeRequest::Only(mode)).unwrap();
+        assert_eq!(resident.mode(), mode);
         let before = resident.total();
         run(&lab, "left", "ping -q -c 20 -i 0.002 -s 100 198.18.0.2");
         let came = resident.total().since(before);
-        assert!(came.packets >= 20, "{wish:?}: {came:?}");
-        assert!(came.bytes >= 20 * 142, "{wish:?}: whole frames, {came:?}");
-        assert_eq!((came.taken, came.missed), (0, 0), "{wish:?}: nothing is taken");
+        assert!(came.packets >= 20, "{mode:?}: {came:?}");
+        assert!(came.bytes >= 20 * 142, "{mode:?}: whole frames, {came:?}");
+        assert_eq!((came.taken, came.missed), (0, 0), "{mode:?}: nothing is taken");
     }
 }
 
 #[test]
 fn it_is_known_how_long_the_program_is_and_how_often_it_ran() {
     let Some(lab) = lab() else { return };
-    let (resident, _) = join(&lab, ModeWish::Best).unwrap();
+    let (resident, _) = join(&lab, ModeRequest::Best).unwrap();
     let look = || {
         let ours = ProgInfo::by(std::process::id()).unwrap();
         ours.into_iter().find(|it| it.id == resident.program()).expect("this process holds it")
@@ -76,14 +76,14 @@ fn it_is_known_how_long_the_program_is_and_how_often_it_ran() {
 #[test]
 fn a_mode_is_not_changed_under_its_users() {
     let Some(lab) = lab() else { return };
-    let (_resident, _) = join(&lab, ModeWish::Only(Mode::Skb)).unwrap();
-    let error = join(&lab, ModeWish::Only(Mode::Native)).unwrap_err().to_string();
+    let (_resident, _) = join(&lab, ModeRequest::Only(Mode::Skb)).unwrap();
+    let error = join(&lab, ModeRequest::Only(Mode::Native)).unwrap_err().to_string();
     assert!(error.contains("attached in skb mode"), "{error}");
-    let (other, reason) = join(&lab, ModeWish::Best).unwrap();
+    let (other, reason) = join(&lab, ModeRequest::Best).unwrap();
     assert_eq!(other.mode(), Mode::Skb, "a user without a wish takes the mode that is attached");
     let reason = reason.expect("and hears why it is not native");
     assert!(reason.contains("attached in skb mode already"), "{reason}");
-    let (_, reason) = join(&lab, ModeWish::Only(Mode::Skb)).unwrap();
+    let (_, reason) = join(&lab, ModeRequest::Only(Mode::Skb)).unwrap();
     assert_eq!(reason, None, "who wished for it hears nothing");
     let netns = Some(lab.netns("right"));
     for name in ["xdp:right0", "xdp:right0?action=drop", "mirror:right0"] {
@@ -114,7 +114,7 @@ fn what_was_kept_of_another_program_is_not_kept() {
         |it: &Resident| netns::run_in(Some(&netns), || Ok(it.is_pinned(&interface))).unwrap();
     let keep = |it: &Resident| netns::run_in(Some(&netns), || it.keep(&interface));
     let detach = |it: &Resident| netns::run_in(Some(&netns), || it.detach(&interface)).unwrap();
-    let (first, _) = join(&lab, ModeWish::Best).unwrap();
+    let (first, _) = join(&lab, ModeRequest::Best).unwrap();
     assert!(!is_pinned(&first));
     if let Err(error) = keep(&first) {
         return println!(
@@ -136,7 +136,7 @@ fn what_was_kept_of_another_program_is_not_kept() {
     std::fs::rename(&aside, &folder).unwrap();
     assert!(!is_pinned(&first), "it is off");
     drop(first);
-    let (second, _) = join(&lab, ModeWish::Best).unwrap();
+    let (second, _) = join(&lab, ModeRequest::Best).unwrap();
     assert!(!is_pinned(&second), "another program was kept");
     keep(&second).expect("in place of the other");
     assert!(is_pinned(&second));
@@ -165,14 +165,14 @@ fn a_foreign_program_is_left_alone_and_named() {
         .status();
     assert!(built.is_ok_and(|status| status.success()), "clang is needed to build at all");
     run(&lab, "right", &format!("ip link set right0 xdpdrv obj {} sec xdp", object.display()));
-    for error in [join(&lab, ModeWish::Best).unwrap_err(), find(&lab).unwrap_err()] {
+    for error in [join(&lab, ModeRequest::Best).unwrap_err(), find(&lab).unwrap_err()] {
         assert_eq!(error.kind(), sluicegate::error::Kind::Privilege);
         let message = error.to_string();
         assert!(message.contains("'stranger' (id "), "{message}");
         assert!(message.contains("ip link set right0 xdp off"), "{message}");
     }
     run(&lab, "right", "ip link set right0 xdpdrv off");
-    assert!(join(&lab, ModeWish::Best).is_ok(), "free again");
+    assert!(join(&lab, ModeRequest::Best).is_ok(), "free again");
 }
 
 #[test]
@@ -199,14 +199,14 @@ fn a_refusal_of_native_mode_is_explained_and_skb_mode_is_used() {
         run(&lab, "left", change);
         let expected = if linux() < (6, 6) { ours } else { kernel };
         let (resident, reason) =
-            join(&lab, ModeWish::Best).unwrap_or_else(|error| panic!("{sentence}: {error}"));
+            join(&lab, ModeRequest::Best).unwrap_or_else(|error| panic!("{sentence}: {error}"));
         let reason = reason.unwrap_or_else(|| panic!("{sentence}: {:?}", resident.mode()));
         assert_eq!(resident.mode(), Mode::Skb, "{sentence}");
         assert!(reason.starts_with("the driver of right0 refused: "), "{sentence}: {reason}");
         assert!(reason.contains(errno) && reason.contains(expected), "{sentence}: {reason}");
         drop(resident);
         wait_until_removed(&lab);
-        let error = join(&lab, ModeWish::Only(Mode::Native)).expect_err(sentence).to_string();
+        let error = join(&lab, ModeRequest::Only(Mode::Native)).expect_err(sentence).to_string();
         for part in [errno, expected, "mode=skb works everywhere"] {
             assert!(error.contains(part), "{sentence}: {part}: {error}");
         }
@@ -219,10 +219,10 @@ fn an_interface_whose_bridge_has_a_program_is_refused_with_the_reason() {
     run(&lab, "right", "ip link add br0 type bridge");
     run(&lab, "right", "ip link set right0 master br0");
     let bridge = netns::run_in(Some(&lab.netns("right")), || {
-        Resident::join(&link::interface(None, "br0")?, ModeWish::Best)
+        Resident::join(&link::interface(None, "br0")?, ModeRequest::Best)
     });
     let _bridge = bridge.unwrap();
-    let error = join(&lab, ModeWish::Best).unwrap_err().to_string();
+    let error = join(&lab, ModeRequest::Best).unwrap_err().to_string();
     assert!(error.contains("attach the XDP program to right0: File exists"), "{error}");
     if linux() >= (6, 6) {
         assert!(error.contains("upper device already has a program"), "{error}");
@@ -234,7 +234,7 @@ fn jumbo_frames_have_a_program_for_several_buffers() {
     let Some(lab) = lab() else { return };
     run(&lab, "left", "ip link set left0 mtu 9000");
     run(&lab, "right", "ip link set right0 mtu 9000");
-    let (resident, reason) = join(&lab, ModeWish::Best).unwrap();
+    let (resident, reason) = join(&lab, ModeRequest::Best).unwrap();
     assert_eq!((resident.mode(), resident.frags(), reason), (Mode::Native, true, None));
     let before = resident.total();
     run(&lab, "left", "ping -q -c 3 -i 0.002 -s 8900 -M do 198.18.0.2");

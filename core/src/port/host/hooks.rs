@@ -43,11 +43,11 @@ const ALONE: u32 = 2;
 pub(super) struct Hooks {
     interface: u32,
     netlink: Netlink,
-    held: Held,
+    attachment: Attachment,
 }
 
 #[derive(Debug)]
-enum Held {
+enum Attachment {
     Links(Vec<OwnedFd>),
     Filters(Vec<FilterPlace>),
 }
@@ -61,16 +61,16 @@ impl Hooks {
         programs: &[(Side, &OwnedFd)],
     ) -> io::Result<Self> {
         let mut netlink = Netlink::open(None).map_err(io::Error::other)?;
-        let held = match hook {
-            Hook::Tcx => Held::Links(
+        let attachment = match hook {
+            Hook::Tcx => Attachment::Links(
                 programs
                     .iter()
                     .map(|(side, program)| bpf::tcx_attach(program.as_fd(), interface, *side))
                     .collect::<io::Result<_>>()?,
             ),
-            Hook::Clsact => Held::Filters(put_filters(&mut netlink, interface, programs)?),
+            Hook::Clsact => Attachment::Filters(put_filters(&mut netlink, interface, programs)?),
         };
-        let mut hooks = Self { interface, netlink, held };
+        let mut hooks = Self { interface, netlink, attachment };
         let leftovers = hooks.leftovers()?;
         remove(&mut hooks.netlink, interface, &leftovers)?;
         Ok(hooks)
@@ -79,7 +79,7 @@ impl Hooks {
     /// Returns our filters that another owner left behind.
     fn leftovers(&mut self) -> io::Result<Vec<FilterPlace>> {
         let mut found = filters(&mut self.netlink, self.interface)?;
-        if let Held::Filters(ours) = &self.held {
+        if let Attachment::Filters(ours) = &self.attachment {
             found.retain(|place| !ours.contains(place));
         }
         Ok(found)
@@ -87,12 +87,12 @@ impl Hooks {
 
     /// Returns true if the programs are still attached.
     pub(super) fn are_there(&mut self) -> io::Result<bool> {
-        match &self.held {
-            Held::Links(links) => {
+        match &self.attachment {
+            Attachment::Links(links) => {
                 let mut attached = links.iter().map(|link| bpf::tcx_interface(link.as_fd()));
                 attached.try_fold(true, |all, interface| Ok(all && interface? != 0))
             }
-            Held::Filters(ours) => {
+            Attachment::Filters(ours) => {
                 let found = filters(&mut self.netlink, self.interface)?;
                 Ok(ours.iter().all(|place| found.contains(place)))
             }
@@ -104,7 +104,7 @@ impl Drop for Hooks {
     fn drop(&mut self) {
         // The next owner, or `sluice detach`, removes filters that this call cannot remove; links are
         // closed automatically.
-        if let Held::Filters(places) = &self.held {
+        if let Attachment::Filters(places) = &self.attachment {
             let _ = remove(&mut self.netlink, self.interface, places);
         }
     }

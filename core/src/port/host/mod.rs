@@ -56,7 +56,7 @@ use std::time::Instant;
 
 use device::{Device, DeviceQueue};
 use hooks::{Hook, Hooks};
-use program::{DeadOwner, Life, lacking};
+use program::{DeadOwner, Liveness, lacking};
 use queue::{DeviceAddress, HostQueue, HostRx};
 
 use super::host_flows::HostFlows;
@@ -69,7 +69,7 @@ use crate::error::{Error, Result};
 use crate::link::{self, LinkState, Side, netns};
 use crate::xdp::Mode;
 use crate::xdp::flows::FlowTable;
-use crate::xdp::resident::{Action, FLOWS, ModeWish, Owner, Resident, Stage, load_flows};
+use crate::xdp::resident::{Action, FLOWS, ModeRequest, Owner, Resident, Stage, load_flows};
 
 /// With fewer flows the kernel's table, which divides its room between CPUs, would drop flows at once.
 const MIN_FLOWS: u32 = 64;
@@ -79,7 +79,7 @@ struct HostConfig {
     dead_owner: DeadOwner,
     hook: Option<Hook>,
     flows: Option<u32>,
-    mode: ModeWish,
+    mode: ModeRequest,
     ring: u32,
     slots: u32,
 }
@@ -108,7 +108,7 @@ impl HostConfig {
             ));
         }
         let modes = [("native", Mode::Native), ("skb", Mode::Skb)]
-            .map(|(word, mode)| (word, ModeWish::Only(mode)));
+            .map(|(word, mode)| (word, ModeRequest::Only(mode)));
         let mode = name.choice("mode", &modes)?;
         if mode.is_some() && flows.is_none() {
             return Err(name.error("mode= is for flows=: without, the port has no XDP program"));
@@ -150,12 +150,12 @@ fn between(
     // After the device: when a process is killed, the kernel closes its last files first
     // (kernel/task_work.c). So the programs see that the owner is dead before they would redirect to a
     // removed device.
-    let life = Life::new(&interface.name)?;
+    let liveness = Liveness::new(&interface.name)?;
     let table = config.flows.map(FlowTable::new).transpose().map_err(failed)?.map(Arc::new);
-    let out = program::leaving(&life, device.index, config.dead_owner, table.as_deref());
+    let out = program::leaving(&liveness, device.index, config.dead_owner, table.as_deref());
     let out = out.map_err(failed)?;
     let cut_off = config.dead_owner == DeadOwner::Drop;
-    let inward = cut_off.then(|| program::entering(&life)).transpose().map_err(failed)?;
+    let inward = cut_off.then(|| program::entering(&liveness)).transpose().map_err(failed)?;
     let mut programs = vec![(Side::Egress, &out)];
     programs.extend(inward.as_ref().map(|program| (Side::Ingress, program)));
     let put = |hook| Hooks::put(interface.index, hook, &programs).map(|hooks| (hooks, hook));
@@ -175,8 +175,8 @@ fn between(
     let mut address = Some(DeviceAddress::new(interface.clone(), device.name)?);
     let passing = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
     let (stage, not_native) = passing.map_or((None, None), |(stage, why)| (Some(stage), why));
-    life.begin().map_err(failed)?;
-    let intake = Arc::new(HostRx { hooks: Mutex::new(hooks), stage, life });
+    liveness.begin().map_err(failed)?;
+    let intake = Arc::new(HostRx { hooks: Mutex::new(hooks), stage, liveness });
     let flows = table.as_ref().map(|table| HostFlows::new(table, &interface.name));
     let queues = taps.into_iter().zip(shares).map(|(tap, share)| {
         let (presence, name) = (LinkState::of(interface)?, interface.name.clone());

@@ -39,29 +39,30 @@ pub(super) enum DeadOwner {
 
 /// Shows whether a port's owner is alive.
 #[derive(Debug)]
-pub(super) struct Life {
+pub(super) struct Liveness {
     /// A map with one entry that exists as long as the port's owner is alive.
     pub alive: OwnedFd,
     /// One word: nonzero while the port serves. A killed port leaves it set; one that ends clears it. That
     /// needs no privilege, because the word is in shared memory.
     pub begun: SharedCounters,
-    token: OwnedFd,
+    liveness_socket: OwnedFd,
 }
 
-impl Life {
+impl Liveness {
     /// Makes the value for a port that does not serve yet.
     pub(super) fn new(interface: &str) -> Result<Self> {
-        let failed = |error| lacking(error, "make a sign of life for the host: port of", interface);
+        let failed =
+            |error| lacking(error, "make a sign of liveness for the host: port of", interface);
         Ok(Self {
             alive: bpf::create_socket_map(c"sluice_alive", 1).map_err(failed)?,
             begun: SharedCounters::zeros(1, "the host: port")?,
-            token: bpf::token().map_err(failed)?,
+            liveness_socket: bpf::liveness_socket().map_err(failed)?,
         })
     }
 
     /// Starts serving.
     pub(super) fn begin(&self) -> io::Result<()> {
-        bpf::put(self.alive.as_fd(), 0, &self.token, Write::Any)?;
+        bpf::put(self.alive.as_fd(), 0, &self.liveness_socket, Write::Any)?;
         self.begun.set(0, 1);
         Ok(())
     }
@@ -92,7 +93,7 @@ pub(super) fn lacking(error: io::Error, operation: &'static str, interface: &str
 /// Loads the program for packets that the host sends through the interface. It redirects them to the port's
 /// device, except packets of a port's own socket and of flows left to the host.
 pub(super) fn leaving(
-    life: &Life,
+    liveness: &Liveness,
     device: u32,
     dead_owner: DeadOwner,
     flows: Option<&FlowTable>,
@@ -100,7 +101,7 @@ pub(super) fn leaving(
     let mut asm = Assembler::new();
     let [dead, pass] = asm.labels();
     asm.mov(R6, R1);
-    owner_is_alive(&mut asm, life, dead);
+    owner_is_alive(&mut asm, liveness, dead);
     asm.load(Size::W, R1, R6 + sk_buff::MARK);
     asm.jeq32(R1, HOST_MARK, pass);
     if let Some(flows) = flows {
@@ -112,7 +113,7 @@ pub(super) fn leaving(
     asm.call(Helper::REDIRECT);
     asm.exit();
     asm.place(dead);
-    fall_back(&mut asm, life, dead_owner, pass);
+    fall_back(&mut asm, liveness, dead_owner, pass);
     asm.place(pass);
     answer(&mut asm, tc_action::UNSPEC);
     load(c"sluice_host_out", &asm)
@@ -120,13 +121,13 @@ pub(super) fn leaving(
 
 /// Loads the program for packets that enter the host's stack from the interface. It drops them once the
 /// owner is dead.
-pub(super) fn entering(life: &Life) -> io::Result<OwnedFd> {
+pub(super) fn entering(liveness: &Liveness) -> io::Result<OwnedFd> {
     let mut asm = Assembler::new();
     let [dead, pass] = asm.labels();
-    owner_is_alive(&mut asm, life, dead);
+    owner_is_alive(&mut asm, liveness, dead);
     asm.jump(pass);
     asm.place(dead);
-    fall_back(&mut asm, life, DeadOwner::Drop, pass);
+    fall_back(&mut asm, liveness, DeadOwner::Drop, pass);
     asm.place(pass);
     answer(&mut asm, tc_action::UNSPEC);
     load(c"sluice_host_in", &asm)
@@ -166,18 +167,18 @@ fn pass_flows(asm: &mut Assembler, flows: &FlowTable, pass: Label) {
 }
 
 /// Writes a jump to `dead` unless the port's owner serves.
-fn owner_is_alive(asm: &mut Assembler, life: &Life, dead: Label) {
+fn owner_is_alive(asm: &mut Assembler, liveness: &Liveness, dead: Label) {
     asm.store(Size::W, R10 + KEY, 0);
-    asm.load_map(R1, &life.alive);
+    asm.load_map(R1, &liveness.alive);
     asm.mov(R2, R10).add(i32::from(KEY));
     asm.call(Helper::MAP_LOOKUP);
     asm.jeq(R0, 0, dead);
 }
 
 /// Writes the fallback for a dead owner. Before the first owner serves, packets pass.
-fn fall_back(asm: &mut Assembler, life: &Life, dead_owner: DeadOwner, pass: Label) {
+fn fall_back(asm: &mut Assembler, liveness: &Liveness, dead_owner: DeadOwner, pass: Label) {
     if dead_owner == DeadOwner::Drop {
-        asm.load_map_value(R1, &life.begun, 0);
+        asm.load_map_value(R1, &liveness.begun, 0);
         asm.load(Size::DW, R1, R1 + 0).jeq(0, pass);
         answer(asm, tc_action::SHOT);
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::device::DeviceQueue;
 use super::hooks::Hooks;
-use super::program::Life;
+use super::program::Liveness;
 use crate::error::{Error, Result};
 use crate::link::{Interface, Mac, Netlink};
 use crate::port::backend::{Backend, WakeSource};
@@ -24,7 +24,7 @@ pub(super) struct HostRx {
     pub(super) hooks: Mutex<Hooks>,
     /// Passes the host's flows from the wire, if the port has flows.
     pub(super) stage: Option<Stage>,
-    pub(super) life: Life,
+    pub(super) liveness: Liveness,
 }
 
 impl HostRx {
@@ -49,7 +49,7 @@ impl HostRx {
 impl Drop for HostRx {
     fn drop(&mut self) {
         // Before the programs are removed, so that they let everything pass if removing fails.
-        self.life.end();
+        self.liveness.end();
     }
 }
 

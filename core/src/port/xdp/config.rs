@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::port::name::PortName;
-use crate::xdp::resident::{Action, ModeWish};
+use crate::xdp::resident::{Action, ModeRequest};
 use crate::xdp::stamp::Stamp;
 use crate::xdp::{BindMode, BusyPoll, Mode};
 
@@ -12,7 +12,7 @@ use crate::xdp::{BindMode, BusyPoll, Mode};
 #[derive(Clone, Debug)]
 pub(super) struct XdpConfig {
     pub action: Action,
-    pub mode: ModeWish,
+    pub mode: ModeRequest,
     /// The mode of binding, if only one is allowed.
     pub bind: Option<BindMode>,
     pub method: Option<XdpMethod>,
@@ -52,12 +52,12 @@ pub(super) enum SendPath {
 impl XdpConfig {
     pub(super) fn of(name: &PortName) -> Result<Self> {
         let actions = [("take", Action::Take), ("drop", Action::Drop), ("pass", Action::Pass)];
-        let native = ModeWish::Only(Mode::Native);
+        let native = ModeRequest::Only(Mode::Native);
         let modes = [
             ("native", (native, None)),
             ("zero-copy", (native, Some(BindMode::ZeroCopy))),
             ("copy", (native, Some(BindMode::Copy))),
-            ("skb", (ModeWish::Only(Mode::Skb), Some(BindMode::Copy))),
+            ("skb", (ModeRequest::Only(Mode::Skb), Some(BindMode::Copy))),
         ];
         let stamps = [("xdp", Stamp::Kernel), ("hardware", Stamp::Driver), ("off", Stamp::None)];
         let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();

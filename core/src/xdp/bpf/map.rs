@@ -185,7 +185,7 @@ pub(crate) fn remove_socket(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
 }
 
 /// Opens a socket that receives nothing: its presence in a map shows that its owner is alive.
-pub(crate) fn token() -> io::Result<OwnedFd> {
+pub(crate) fn liveness_socket() -> io::Result<OwnedFd> {
     let socket = Descriptor::open()?;
     // Newer kernels (7.2, but not 6.18) accept only sockets with a receive ring into a map.
     socket.set(libc::SOL_XDP, libc::XDP_RX_RING, 1u32)?;

@@ -25,8 +25,8 @@ pub(crate) use link::{
 pub use map::SharedCounters;
 pub(crate) use map::{
     Write, create_interface_map, create_map_of_maps, create_mapped_array, create_per_cpu_value,
-    create_ring_buffer, create_socket_map, map_id, put, read_entry, remove, remove_socket, token,
-    write_entry,
+    create_ring_buffer, create_socket_map, liveness_socket, map_id, put, read_entry, remove,
+    remove_socket, write_entry,
 };
 pub use program::{ProgInfo, ProgTestRun, RunStatistics};
 pub(crate) use program::{

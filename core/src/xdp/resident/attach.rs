@@ -7,7 +7,7 @@ use libbpf_rs::{Object, ObjectBuilder, OpenObject, ProgramHandle};
 
 use super::metadata;
 use super::shared::{self, END, INGRESS, STAGES};
-use super::{ModeWish, Resident, privileged};
+use super::{ModeRequest, Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::{Channels, Ethtool, Interface};
 use crate::xdp::bpf::{self, AttachFailure, Mode, Write};
@@ -30,12 +30,12 @@ const HAS_FRAGS: u32 = 1 << 5;
 /// None if another program is attached meanwhile. The second value describes why the mode is not native.
 pub(super) fn attach(
     interface: &Interface,
-    wish: ModeWish,
+    request: ModeRequest,
     metadata: bool,
 ) -> Result<Option<(Resident, Option<String>)>> {
     let object = load(interface)?;
     let program = program(&object, PROGRAM)?;
-    let mut mode = wish.preferred();
+    let mut mode = request.preferred();
     let mut reader = match (metadata, mode) {
         (false, _) => Err(metadata::not_at_attaching(interface)),
         (true, Mode::Skb) => {
@@ -65,7 +65,7 @@ pub(super) fn attach(
                 reader = Err(format!("the driver of {} refused it: {refusal}", interface.name));
             }
             Err(refusal)
-                if mode == Mode::Native && wish == ModeWish::Best && refusal.is_of_mode() =>
+                if mode == Mode::Native && request == ModeRequest::Best && refusal.is_of_mode() =>
             {
                 reason = Some(format!("the driver of {} refused: {refusal}", interface.name));
                 mode = Mode::Skb;

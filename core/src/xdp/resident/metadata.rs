@@ -207,7 +207,7 @@ mod tests {
 
     use super::super::program::{Sockets, load};
     use super::super::shared::FILTERED;
-    use super::super::{Action, ModeWish, Owner, Resident, Stage};
+    use super::super::{Action, ModeRequest, Owner, Resident, Stage};
     use super::*;
     use crate::link::{Lab, netns};
     use crate::tests;
@@ -232,7 +232,7 @@ mod tests {
         let netns = lab.netns("right");
         let right0 = link::interface(Some(&netns), "right0").unwrap();
         let (resident, _) =
-            netns::run_in(Some(&netns), || Resident::join_for(&right0, ModeWish::Best, true))
+            netns::run_in(Some(&netns), || Resident::join_for(&right0, ModeRequest::Best, true))
                 .unwrap();
         match resident.metadata() {
             Ok(_) => Some((right0, resident)),
@@ -291,8 +291,8 @@ mod tests {
         let attached = bpf::program(resident.program()).unwrap();
         let maps = bpf::maps_of(attached.as_fd()).unwrap();
         let sockets = bpf::create_socket_map(c"test", 1).unwrap();
-        let token = bpf::token().unwrap();
-        bpf::put(sockets.as_fd(), 0, &token, Write::Any).unwrap();
+        let liveness_socket = bpf::liveness_socket().unwrap();
+        bpf::put(sockets.as_fd(), 0, &liveness_socket, Write::Any).unwrap();
         let (hardware, software) = (TimestampSource::Hardware, TimestampSource::Software);
         let rows = [
             ("time and hash", Stamp::Driver, (1234, 5), (hardware, 5)),

@@ -90,7 +90,7 @@ pub struct Claimed {
 
 /// Requested attachment mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ModeWish {
+pub enum ModeRequest {
     /// Native if the driver supports it, skb mode otherwise.
     #[default]
     Best,
@@ -98,7 +98,7 @@ pub enum ModeWish {
     Only(Mode),
 }
 
-impl ModeWish {
+impl ModeRequest {
     fn preferred(self) -> Mode {
         match self {
             Self::Best => Mode::Native,
@@ -115,8 +115,8 @@ impl Resident {
     ///
     /// # Errors
     /// A foreign program on the interface, a missing privilege, or a driver without support.
-    pub fn join(interface: &Interface, wish: ModeWish) -> Result<(Self, Option<String>)> {
-        Self::join_for(interface, wish, false)
+    pub fn join(interface: &Interface, request: ModeRequest) -> Result<(Self, Option<String>)> {
+        Self::join_for(interface, request, false)
     }
 
     /// Joins as [`join`](Self::join) does; with `metadata`, a program that this call attaches also
@@ -127,7 +127,7 @@ impl Resident {
     /// As [`join`](Self::join).
     pub fn join_for(
         interface: &Interface,
-        wish: ModeWish,
+        request: ModeRequest,
         metadata: bool,
     ) -> Result<(Self, Option<String>)> {
         pin::sweep_now();
@@ -136,7 +136,7 @@ impl Resident {
             if let Some(resident) = Self::find(interface)? {
                 // Leftovers do no harm; if they cannot be removed, the next process tries.
                 let _ = resident.clean();
-                let wanted = wish.preferred();
+                let wanted = request.preferred();
                 if resident.mode == wanted {
                     return Ok((resident, None));
                 }
@@ -148,12 +148,12 @@ impl Resident {
                     resident.mode.name(),
                     wanted.name()
                 );
-                return match wish {
-                    ModeWish::Best => Ok((resident, Some(reason))),
-                    ModeWish::Only(_) => Err(Error::Usage(reason)),
+                return match request {
+                    ModeRequest::Best => Ok((resident, Some(reason))),
+                    ModeRequest::Only(_) => Err(Error::Usage(reason)),
                 };
             }
-            if let Some(attached) = attach::attach(interface, wish, metadata)? {
+            if let Some(attached) = attach::attach(interface, request, metadata)? {
                 return Ok(attached);
             }
             // Another process is attaching it, which takes a while with some drivers.

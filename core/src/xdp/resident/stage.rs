@@ -181,7 +181,7 @@ pub(crate) struct Stage {
     resident: Arc<Resident>,
     number: u32,
     /// The socket in `sluice_owned` and `sluice_alive`, as long as it is open.
-    token: OwnedFd,
+    liveness_socket: OwnedFd,
     /// The stage's counters when it was taken.
     before: Counters,
 }
@@ -195,8 +195,9 @@ impl Stage {
         owner: &Owner,
     ) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
-        let token = bpf::token().map_err(failed)?;
-        let Some(number) = occupy(resident, stages.clone(), &token).map_err(failed)? else {
+        let liveness_socket = bpf::liveness_socket().map_err(failed)?;
+        let Some(number) = occupy(resident, stages.clone(), &liveness_socket).map_err(failed)?
+        else {
             let taken = failed(io::Error::other(match stages.len() {
                 1 => "another process already does the same there",
                 _ => "all places for claims are taken",
@@ -208,7 +209,7 @@ impl Stage {
         let before = resident.tallies.of_owner(number);
         let entry = owner.to_bytes(before);
         bpf::write_entry(resident.owners.as_fd(), number, &entry, Write::Any).map_err(failed)?;
-        Ok(Self { resident: Arc::clone(resident), number, token, before })
+        Ok(Self { resident: Arc::clone(resident), number, liveness_socket, before })
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -217,12 +218,12 @@ impl Stage {
 
     /// Installs the stage's program, if it has one, and activates the stage.
     pub(crate) fn complete(&self, program: Option<BorrowedFd<'_>>) -> Result<()> {
-        let Self { resident, number, token, .. } = self;
+        let Self { resident, number, liveness_socket, .. } = self;
         let install = || {
             if let Some(program) = program {
                 bpf::put(resident.stages.as_fd(), *number, &program, Write::Any)?;
             }
-            bpf::put(resident.alive.as_fd(), *number, token, Write::Any)
+            bpf::put(resident.alive.as_fd(), *number, liveness_socket, Write::Any)
         };
         install().map_err(|error| resident.failed("take packets from", error))?;
         resident.control.set_present(*number);
@@ -253,7 +254,7 @@ impl Stage {
     /// Deactivates the stage. It may still count a packet that it is processing.
     pub(crate) fn stop(&self) {
         self.resident.control.clear_present(self.number);
-        // If this fails, the kernel removes the entry when the token is closed.
+        // If this fails, the kernel removes the entry when the liveness socket is closed.
         let _ = bpf::remove(self.resident.alive.as_fd(), self.number);
     }
 
@@ -275,7 +276,7 @@ impl Drop for Stage {
     fn drop(&mut self) {
         let resident = &self.resident;
         // In this order, because another process may take the stage as soon as it is not owned. If a call
-        // fails, the kernel does the work when the token is closed, or the next process that joins.
+        // fails, the kernel does the work when the liveness socket is closed, or the next process that joins.
         self.stop();
         let _ = resident.empty(self.number);
         let _ = bpf::remove(resident.owned.as_fd(), self.number);
@@ -286,16 +287,16 @@ impl Drop for Stage {
 #[derive(Debug)]
 pub(crate) struct ClaimLock {
     /// The socket in `sluice_owned`, as long as it is open.
-    _token: OwnedFd,
+    _liveness_socket: OwnedFd,
 }
 
 impl ClaimLock {
     /// Waits for the lock, at most a second: a holder only checks and takes a stage.
     pub(crate) fn wait(resident: &Resident) -> Result<Self> {
         let failed = |error| resident.failed("take packets from", error);
-        let token = bpf::token().map_err(failed)?;
-        match occupy(resident, CLAIM_LOCK..CLAIM_LOCK + 1, &token).map_err(failed)? {
-            Some(_) => Ok(Self { _token: token }),
+        let liveness_socket = bpf::liveness_socket().map_err(failed)?;
+        match occupy(resident, CLAIM_LOCK..CLAIM_LOCK + 1, &liveness_socket).map_err(failed)? {
+            Some(_) => Ok(Self { _liveness_socket: liveness_socket }),
             None => {
                 Err(failed(io::Error::other("another process holds the lock for taking claims"))
                     .remedy("if one is stopped (state T in `ps`), let it go on or end it"))
@@ -304,15 +305,19 @@ impl ClaimLock {
     }
 }
 
-/// Inserts the token into the first free stage of a range. Retries for a second before it returns none: a
+/// Inserts the liveness_socket into the first free stage of a range. Retries for a second before it returns none: a
 /// process that cleans up holds a stage for a moment, longer if it loses its CPU.
-fn occupy(resident: &Resident, stages: Range<u32>, token: &OwnedFd) -> io::Result<Option<u32>> {
+fn occupy(
+    resident: &Resident,
+    stages: Range<u32>,
+    liveness_socket: &OwnedFd,
+) -> io::Result<Option<u32>> {
     for look in 0..LOOKS {
         if look > 0 {
             std::thread::sleep(LOOK_AGAIN);
         }
         for stage in stages.clone() {
-            match bpf::put(resident.owned.as_fd(), stage, token, Write::New) {
+            match bpf::put(resident.owned.as_fd(), stage, liveness_socket, Write::New) {
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
                 other => return other.map(|()| Some(stage)),
             }
@@ -454,8 +459,8 @@ impl Resident {
 
     /// Takes ownership of a stage while emptying it.
     fn clean_stage(&self, stage: u32) -> io::Result<()> {
-        let token = bpf::token()?;
-        match bpf::put(self.owned.as_fd(), stage, &token, Write::New) {
+        let liveness_socket = bpf::liveness_socket()?;
+        match bpf::put(self.owned.as_fd(), stage, &liveness_socket, Write::New) {
             // A new owner has taken it, and has emptied it.
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Ok(()),
             other => other?,

@@ -18,7 +18,7 @@ fn lab() -> Option<(Lab, Interface)> {
 
 fn join(lab: &Lab, interface: &Interface) -> Arc<Resident> {
     let joined = netns::run_in(Some(&lab.netns("right")), || {
-        Resident::join(interface, ModeWish::Best).map(|(resident, _)| resident)
+        Resident::join(interface, ModeRequest::Best).map(|(resident, _)| resident)
     });
     Arc::new(joined.unwrap())
 }
@@ -151,7 +151,7 @@ fn pins_of_removed_interfaces_are_swept() {
     let swept = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         let swept = netns::run_in(Some(&lab.netns("right")), || {
-            let (resident, _) = Resident::join(&interface, ModeWish::Best)?;
+            let (resident, _) = Resident::join(&interface, ModeRequest::Best)?;
             assert!(resident.is_pinned(&interface), "pins in use stay");
             Ok(!folder.exists())
         });
