@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluicegate::link::{self, Interface, netns};
 use sluicegate::port::{detach_host, host_left, host_owner};
 use sluicegate::xdp::Mode;
-use sluicegate::xdp::resident::{Claimed, Counters, ModeRequest, Resident};
+use sluicegate::xdp::resident::{Counters, ModeRequest, OwnedStage, Resident};
 
 use crate::units::{packets_word, show_bytes, show_count, show_duration};
 
@@ -122,7 +122,7 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
     let users = args.place.with(|interface| match Resident::find(interface) {
         Ok(None) => Ok(None),
         Ok(Some(resident)) => {
-            let users = resident.claims()?.len();
+            let users = resident.owned_stages()?.len();
             resident.detach(interface)?;
             Ok(Some(Some(users)))
         }
@@ -153,7 +153,7 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
         let (id, mode) = (resident.program(), resident.mode().name());
         let program =
             ResidentReport { id, mode, pinned: resident.is_pinned(interface), packets, bytes };
-        Ok(Some((program, resident.claims()?)))
+        Ok(Some((program, resident.owned_stages()?)))
     })?;
     let (program, claims) = found.unzip();
     let shown = ClaimsReport {
@@ -180,7 +180,7 @@ struct ClaimsReport {
     /// None: all packets are the host's.
     program: Option<ResidentReport>,
     #[serde(serialize_with = "claims_json")]
-    claims: Vec<Claimed>,
+    claims: Vec<OwnedStage>,
     /// The owner of the host's outgoing packets, by a host: port.
     host: Option<String>,
     /// A host: port that has exited left its filters on the interface.
@@ -198,7 +198,7 @@ struct ResidentReport {
     bytes: u64,
 }
 
-fn age(claimed: &Claimed) -> Duration {
+fn age(claimed: &OwnedStage) -> Duration {
     let since = SystemTime::UNIX_EPOCH + Duration::from_nanos(claimed.owner.since_ns);
     SystemTime::now().duration_since(since).unwrap_or_default()
 }
@@ -211,10 +211,10 @@ fn show_age(age: Duration) -> String {
     }
 }
 
-fn claim_json(claimed: &Claimed) -> Value {
-    let Claimed { place, owner, tally } = claimed;
+fn claim_json(claimed: &OwnedStage) -> Value {
+    let OwnedStage { stage, owner, tally } = claimed;
     json!({
-        "place": place,
+        "place": stage,
         "action": owner.action.name(),
         "filter": owner.filter,
         "command": owner.command,
@@ -230,7 +230,7 @@ fn claim_json(claimed: &Claimed) -> Value {
     })
 }
 
-fn claims_json<S: Serializer>(claims: &[Claimed], serializer: S) -> Result<S::Ok, S::Error> {
+fn claims_json<S: Serializer>(claims: &[OwnedStage], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(claims.iter().map(claim_json))
 }
 
@@ -267,7 +267,7 @@ impl ClaimsReport {
             "action", "queues", "packets", "missed", "since", "process"
         )?;
         for claimed in claims {
-            let Claimed { owner, tally, .. } = claimed;
+            let OwnedStage { owner, tally, .. } = claimed;
             let filter = if owner.filter.is_empty() { "(everything)" } else { &owner.filter };
             let first = owner.first_queue;
             let queues = match owner.queues {

@@ -100,7 +100,7 @@ fn warn_hidden(port: &PortName, common: &Common, report: &mut Report) {
 fn owners(netns: Option<&str>, interface: &Interface) -> Result<Vec<Owner>> {
     netns::run_in(netns, || {
         let Some(resident) = Resident::find(interface)? else { return Ok(Vec::new()) };
-        Ok(resident.claims()?.into_iter().map(|claimed| claimed.owner).collect())
+        Ok(resident.owned_stages()?.into_iter().map(|claimed| claimed.owner).collect())
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::name::PortName;
 use crate::error::{Error, Result};
-use crate::xdp::resident::{Action, ClaimLock, Claimed, Owner, Resident, Stage, WHOLE};
+use crate::xdp::resident::{Action, ClaimLock, OwnedStage, Owner, Resident, Stage, WHOLE};
 
 /// Takes the first free stage in a range for a port.
 ///
@@ -14,16 +14,16 @@ use crate::xdp::resident::{Action, ClaimLock, Claimed, Owner, Resident, Stage, W
 pub(super) fn take(
     name: &PortName,
     resident: &Arc<Resident>,
-    places: Range<u32>,
+    stages: Range<u32>,
     owner: &Owner,
 ) -> Result<Stage> {
-    if !is_whole(owner, places.start) {
-        return Stage::take(resident, places, owner);
+    if !is_whole(owner, stages.start) {
+        return Stage::take(resident, stages, owner);
     }
     // Held until our entry is among the owners.
     let _turn = ClaimLock::wait(resident)?;
-    refuse_second(name, &resident.claims()?, owner, places.start)?;
-    Stage::take(resident, places, owner)
+    refuse_second(name, &resident.owned_stages()?, owner, stages.start)?;
+    Stage::take(resident, stages, owner)
 }
 
 /// Rejects an owner's claim on everything if another owner already has one.
@@ -32,21 +32,22 @@ pub(super) fn take(
 /// Both take everything, and share a queue.
 pub(super) fn refuse_second(
     name: &PortName,
-    claims: &[Claimed],
+    claims: &[OwnedStage],
     owner: &Owner,
-    place: u32,
+    stage: u32,
 ) -> Result<()> {
-    let whole = |it: &&Claimed| is_whole(&it.owner, it.place) && overlap(&it.owner, &owner.range());
+    let whole =
+        |it: &&OwnedStage| is_whole(&it.owner, it.stage) && overlap(&it.owner, &owner.range());
     match claims.iter().find(whole) {
-        Some(first) if is_whole(owner, place) => Err(second_to(name, &first.owner)),
+        Some(first) if is_whole(owner, stage) => Err(second_to(name, &first.owner)),
         _ => Ok(()),
     }
 }
 
 /// Returns true if an owner takes everything. An owner that only drops the rest, or only counts, does not.
-fn is_whole(owner: &Owner, place: u32) -> bool {
+fn is_whole(owner: &Owner, stage: u32) -> bool {
     let takes = matches!(owner.action, Action::Take | Action::Forward);
-    owner.filter.is_empty() && (takes || WHOLE.contains(&place))
+    owner.filter.is_empty() && (takes || WHOLE.contains(&stage))
 }
 
 fn second_to(name: &PortName, owner: &Owner) -> Error {

@@ -45,7 +45,7 @@ pub(super) struct CopyJob<'a> {
     /// Takes the packets from the host (`Take`) or copies them (`Mirror`).
     pub action: Action,
     /// Range of stages that its program may take.
-    pub places: Range<u32>,
+    pub stages: Range<u32>,
     pub queues: RangeInclusive<u32>,
     pub watch: &'a Arc<InterfaceWatch>,
     /// Slots in a queue's ring.
@@ -71,7 +71,7 @@ impl CopyJob<'_> {
         let expression = self.filter.map_or("", Filter::expression);
         let owner = Owner::myself(self.action, expression, self.queues.clone());
         let stage =
-            Arc::new(claim_conflict::take(self.name, self.resident, self.places.clone(), &owner)?);
+            Arc::new(claim_conflict::take(self.name, self.resident, self.stages.clone(), &owner)?);
         let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
         if self.snaplen.is_none_or(|snaplen| snaplen > geometry.ring.snaplen) {
             let then = "are cut to that: start again to have them whole";

@@ -65,7 +65,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             resident: &Arc::new(resident),
             filter: filter.as_ref(),
             action: Action::Mirror,
-            places: MIRRORS,
+            stages: MIRRORS,
             queues,
             watch: &Arc::new(watch),
             slots,

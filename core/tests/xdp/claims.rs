@@ -68,7 +68,7 @@ fn a_port_gets_what_its_filter_says_and_the_host_the_rest() {
             send_udp(&lab, port);
         }
         assert_eq!(receive(&mut queue, 2), [9, 9], "{mode}");
-        let claims = find(&lab).unwrap().unwrap().claims().unwrap();
+        let claims = find(&lab).unwrap().unwrap().owned_stages().unwrap();
         assert_eq!(claims.len(), 1, "{mode}");
         assert_eq!(claims[0].owner.filter, "udp port 9");
         assert_eq!((claims[0].tally.packets, claims[0].tally.taken), (2, 2), "{mode}");
@@ -135,13 +135,13 @@ fn everything_but(lab: &Lab, name: &str) {
         send_udp(lab, port);
     }
     assert!(resident.total().since(before).packets >= 3, "{name}");
-    let claims = resident.claims().unwrap();
+    let claims = resident.owned_stages().unwrap();
     let dropped = claims.iter().find(|claim| claim.owner.action == Action::Drop).unwrap();
     assert_eq!((dropped.tally.packets, dropped.tally.dropped), (2, 2));
     assert_eq!(receive(&mut whole, 1), [8], "{name}: what the filter leaves");
     drop(dropping);
     drop(whole);
-    assert!(resident.claims().unwrap().is_empty());
+    assert!(resident.owned_stages().unwrap().is_empty());
 }
 
 #[test]
@@ -150,11 +150,11 @@ fn what_a_killed_process_took_is_the_hosts_again() {
     let (resident, _) = join(&lab, ModeRequest::Best).unwrap();
     for round in 0..2 {
         let holder = Holder::of(&lab, "xdp:right0?action=drop");
-        assert_eq!(resident.claims().unwrap().len(), 1, "round {round}");
+        assert_eq!(resident.owned_stages().unwrap().len(), 1, "round {round}");
         assert!(host_is_silent(&lab), "round {round}: everything is dropped");
         holder.kill();
         assert!(host_answers(&lab), "round {round}: its owner is dead");
-        assert!(resident.claims().unwrap().is_empty(), "round {round}");
+        assert!(resident.owned_stages().unwrap().is_empty(), "round {round}");
     }
     drop(resident);
     wait_until_removed(&lab);
@@ -189,7 +189,7 @@ fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
         for round in 0..2 {
             let port = try_open(&lab, &name).unwrap();
             send(&lab, &sent);
-            let claims = resident.claims().unwrap();
+            let claims = resident.owned_stages().unwrap();
             assert_eq!(claims.len(), 1, "{name}");
             let expected = Counters { packets: 100, bytes, ..counted };
             assert_eq!(claims[0].tally, expected, "{name}, round {round}");
@@ -215,7 +215,7 @@ fn a_claim_on_whole_queues_counts_only_those_queues() {
             // A veth's queue sends to the other's of that number.
             send_by(&lab, &format!("xdp:left0/{queue}"), &sent);
         }
-        let claims = resident.claims().unwrap();
+        let claims = resident.owned_stages().unwrap();
         assert_eq!(claims.len(), 2);
         for (claim, port) in claims.iter().zip(&mut ports) {
             drain(&mut port.queues[0]);
@@ -308,5 +308,5 @@ fn ports_come_and_go_without_a_trace() {
     assert!(host_answers(&lab));
     assert_eq!(resident.program(), find(&lab).unwrap().unwrap().program());
     assert_eq!(carrier(), flaps, "the link was never down");
-    assert!(resident.claims().unwrap().is_empty());
+    assert!(resident.owned_stages().unwrap().is_empty());
 }

@@ -105,7 +105,7 @@ fn a_copy_that_finds_the_ring_full_is_lost_and_not_the_hosts() {
     assert_eq!((stats.received, stats.dropped_ring_full), (3000, 3000 - 2048));
     assert!(got == sent[..2048], "the first ones are kept, as many as the next power of two");
     assert_eq!(drain(&mut host.queues[0]).len(), 0, "the host gets none of them");
-    let claims = find(&lab).unwrap().unwrap().claims().unwrap();
+    let claims = find(&lab).unwrap().unwrap().owned_stages().unwrap();
     let counted = claims.iter().find(|claim| claim.tally.packets > 0).unwrap().tally;
     assert_eq!((counted.packets, counted.taken, counted.missed), (3000, 2048, 952));
 }
@@ -122,7 +122,7 @@ fn one_that_is_killed_leaves_the_other_undisturbed() {
         send(&lab, &sent);
         assert!(bytes_of(receive(&mut port.queues[0], 50)) == of_parity(&sent, odd));
         holder.kill();
-        assert_eq!(find(&lab).unwrap().unwrap().claims().unwrap().len(), 1);
+        assert_eq!(find(&lab).unwrap().unwrap().owned_stages().unwrap().len(), 1);
         send(&lab, &sent);
         let got = drain(&mut port.queues[0]);
         assert!(bytes_of(got) == of_parity(&sent, odd), "undisturbed");

@@ -103,7 +103,7 @@ fn the_kernel_forwards_all_that_matches_and_counts_it() {
     let middle = lab.netns("middle");
     let interface = link::interface(Some(&middle), "middle0").unwrap();
     let claims = || {
-        let within = || Resident::find(&interface)?.map(|it| it.claims()).transpose();
+        let within = || Resident::find(&interface)?.map(|it| it.owned_stages()).transpose();
         netns::run_in(Some(&middle), within).unwrap().unwrap_or_default()
     };
     let frames: Vec<_> = (0..500).map(|n| frame(n, 0, 60 + 3 * n as usize % 1455)).collect();

@@ -135,7 +135,7 @@ fn ports_without_the_wish_work_beside_one_with_it() {
     assert_eq!(receive(&mut mirror, 3).len(), 3, "a mirror sees all");
     assert_eq!(receive(&mut asking.queues[0], 1).len(), 1);
     assert!(resident.total().since(before).packets >= 3, "each is counted");
-    let claims = resident.claims().unwrap();
+    let claims = resident.owned_stages().unwrap();
     assert_eq!(claims.iter().map(|claim| claim.tally.packets).collect::<Vec<_>>(), [3, 1, 1]);
     drop((asking, dropping, mirror));
     // Held by what remains, the program still reads.

@@ -472,10 +472,10 @@ fn an_owner_that_is_killed_leaves_nothing_behind() {
     // With another user the program stays, and the dead one's stage does nothing.
     let mut port = open(&lab, "mirror:right0?filter=ether proto 0x88b5").unwrap();
     let dead = Holder::of(&lab, "mirror:right0");
-    assert_eq!(find(&lab).unwrap().unwrap().claims().unwrap().len(), 2);
+    assert_eq!(find(&lab).unwrap().unwrap().owned_stages().unwrap().len(), 2);
     dead.kill();
     let resident = find(&lab).unwrap().unwrap();
-    assert_eq!(resident.claims().unwrap().len(), 1, "its place is free");
+    assert_eq!(resident.owned_stages().unwrap().len(), 1, "its stage is free");
     let before = resident.tally(1);
     let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60)).collect();
     send(&lab, &sent);

@@ -41,8 +41,8 @@ impl Claim {
         stamp: Stamp,
         owner: &Owner,
     ) -> Result<Self> {
-        let places = if filter.is_some() { FILTERED } else { WHOLE };
-        let stage = claim_conflict::take(name, resident, places, owner)?;
+        let stages = if filter.is_some() { FILTERED } else { WHOLE };
+        let stage = claim_conflict::take(name, resident, stages, owner)?;
         if filter.is_none() && stamp == Stamp::None {
             return Ok(Self {
                 way: ClaimRoute::Direct(Direct::new(&stage)),

@@ -245,7 +245,7 @@ impl ClaimBuilder<'_> {
     /// # Errors
     /// Another owner has all packets, and this port requests all of them, too.
     fn others(&self) -> Result<Vec<Owner>> {
-        let claims = self.resident.claims()?;
+        let claims = self.resident.owned_stages()?;
         if self.options.usage.receives() {
             claim_conflict::refuse_second(self.name, &claims, &self.owner(), WHOLE.start)?;
         }
@@ -292,7 +292,7 @@ impl ClaimBuilder<'_> {
             resident: &self.resident,
             filter: self.filter.as_ref(),
             action: Action::Take,
-            places: if self.filter.is_some() { FILTERED } else { WHOLE },
+            stages: if self.filter.is_some() { FILTERED } else { WHOLE },
             queues: self.queues.clone(),
             watch: &self.watch,
             slots: self.config.slots,

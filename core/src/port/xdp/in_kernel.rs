@@ -217,8 +217,8 @@ fn redirect(
 ) -> Result<Port> {
     let filter = name.filter(LINKTYPE_ETHERNET)?;
     // The resident program itself can forward everything; a filter needs a program.
-    let places = if filter.is_some() { FILTERED } else { FORWARD..FORWARD + 1 };
-    let work = KernelWork { name, config, filter, action: Action::Forward, places };
+    let stages = if filter.is_some() { FILTERED } else { FORWARD..FORWARD + 1 };
+    let work = KernelWork { name, config, filter, action: Action::Forward, stages };
     work.open("redirect", source, |work, resident, stage, source| {
         let (there, _) = Resident::join(&target, XdpConfig::of(to)?.mode)?;
         stage.forward_to(&target)?;
@@ -243,14 +243,14 @@ pub(super) fn count(
 ) -> Result<Port> {
     let (filter, action) = (name.filter(LINKTYPE_ETHERNET)?, config.action);
     // A program that inspects all packets runs before the claims that take some of them.
-    let places = match (action, &filter, inspect) {
+    let stages = match (action, &filter, inspect) {
         (_, Some(_), _) => FILTERED,
         (Action::Drop, None, Some(_)) => WHOLE,
         (_, None, Some(_)) => MIRRORS,
         (Action::Drop, None, None) => DROP..DROP + 1,
         (_, None, None) => COUNTERS,
     };
-    let work = KernelWork { name, config, filter, action, places };
+    let work = KernelWork { name, config, filter, action, stages };
     work.open("count", interface, |work, resident, stage, _| {
         let filter = work.filter.as_ref();
         let load = || load_program(stage, resident, action, filter, None, inspect);
@@ -266,7 +266,7 @@ struct KernelWork<'a> {
     filter: Option<Filter>,
     action: Action,
     /// Range of stages that its program may take.
-    places: Range<u32>,
+    stages: Range<u32>,
 }
 
 impl KernelWork<'_> {
@@ -287,7 +287,7 @@ impl KernelWork<'_> {
         let expression = self.filter.as_ref().map_or("", Filter::expression);
         let owner = Owner::myself(self.action, expression, 0..=interface.rx_queues.max(1) - 1);
         let presence = LinkState::of(&interface)?;
-        let stage = claim_conflict::take(self.name, &resident, self.places.clone(), &owner)?;
+        let stage = claim_conflict::take(self.name, &resident, self.stages.clone(), &owner)?;
         let (program, kept) = prepare(&self, &resident, &stage, &interface)?;
         if !COUNTERS.contains(&stage.number()) {
             stage.complete(program.as_ref().map(AsFd::as_fd))?;

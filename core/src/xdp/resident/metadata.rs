@@ -137,7 +137,7 @@ fn reader(
         found.map(|map| &map.fd).ok_or_else(|| format!("no map {name}"))
     };
     let (stages, control) = (find("sluice_stages")?, find(".data.control")?);
-    let claims = CLAIMS.fold(0u32, |bits, place| bits | 1 << place);
+    let claims = CLAIMS.fold(0u32, |bits, stage| bits | 1 << stage);
     let mut asm = Assembler::new();
     let [wanted, tell, go_on] = asm.labels();
     asm.mov(R6, R1);

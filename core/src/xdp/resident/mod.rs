@@ -79,9 +79,9 @@ pub struct Resident {
 
 /// A stage with an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed {
+pub struct OwnedStage {
     /// The number of the stage.
-    pub place: u32,
+    pub stage: u32,
     /// Its owner.
     pub owner: Owner,
     /// Its counters since the owner took it.

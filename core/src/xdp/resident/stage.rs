@@ -16,7 +16,7 @@ use sluicegate_base::ring::now_ns;
 use super::shared::{
     CLAIM_LOCK, CLAIMS, COUNTERS, DROP, FLOWS, FORWARD, MIRRORS, SCRUB, TALLY_BYTES, has_program,
 };
-use super::{Claimed, Counters, LOOK_AGAIN, LOOKS, Resident, privileged};
+use super::{Counters, LOOK_AGAIN, LOOKS, OwnedStage, Resident, privileged};
 use crate::error::Result;
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Insn, Size, xdp_action, xdp_md};
@@ -200,7 +200,7 @@ impl Stage {
         else {
             let taken = failed(io::Error::other(match stages.len() {
                 1 => "another process already does the same there",
-                _ => "all places for claims are taken",
+                _ => "all stages for claims are taken",
             }));
             return Err(taken.remedy("`sluice claims` shows by whom"));
         };
@@ -389,14 +389,14 @@ impl Resident {
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn claims(&self) -> Result<Vec<Claimed>> {
+    pub fn owned_stages(&self) -> Result<Vec<OwnedStage>> {
         let held = self.held()?;
         let mut claims = Vec::new();
-        for place in stages().filter(|&stage| held & 1 << stage != 0) {
+        for stage in stages().filter(|&it| held & 1 << it != 0) {
             // None: a process is taking or leaving the stage at this moment.
-            if let Some((owner, before)) = self.entry(place)? {
-                let tally = self.tallies.of_owner(place).since(before);
-                claims.push(Claimed { place, owner, tally });
+            if let Some((owner, before)) = self.entry(stage)? {
+                let tally = self.tallies.of_owner(stage).since(before);
+                claims.push(OwnedStage { stage, owner, tally });
             }
         }
         Ok(claims)
@@ -448,7 +448,7 @@ impl Resident {
     /// Removes what killed owners left behind.
     pub(super) fn clean(&self) -> Result<()> {
         let held = self.held()?;
-        for stage in stages().filter(|&stage| held & 1 << stage == 0) {
+        for stage in stages().filter(|&it| held & 1 << it == 0) {
             if self.control.is_present(stage) || self.entry(stage)?.is_some() {
                 self.clean_stage(stage)
                     .map_err(|error| self.failed("clean up the claims on", error))?;

@@ -28,8 +28,8 @@ fn owner() -> Owner {
 }
 
 /// Takes and completes a claim that drops everything.
-fn take(resident: &Arc<Resident>, places: std::ops::Range<u32>) -> Stage {
-    let stage = Stage::take(resident, places, &owner()).unwrap();
+fn take(resident: &Arc<Resident>, stages: std::ops::Range<u32>) -> Stage {
+    let stage = Stage::take(resident, stages, &owner()).unwrap();
     let program = has_program(stage.number())
         .then(|| load_program(&stage, resident, Action::Drop, None, None, None).unwrap());
     stage.complete(program.as_ref().map(AsFd::as_fd)).unwrap();
@@ -48,46 +48,52 @@ fn kill(resident: &Resident, stage: Stage) {
 fn joining_cleans_up_after_killed_owners() {
     let Some((lab, interface)) = lab() else { return };
     let resident = join(&lab, &interface);
-    let program_in = |place: u32| {
+    let program_in = |stage_number: u32| {
         let mut id = [0; 4];
-        has_program(place) && bpf::read_entry(resident.stages.as_fd(), place, &mut id).unwrap()
+        has_program(stage_number)
+            && bpf::read_entry(resident.stages.as_fd(), stage_number, &mut id).unwrap()
     };
-    let goes_out = |place: u32| {
+    let goes_out = |stage_number: u32| {
         let mut index = [0; 4];
-        bpf::read_entry(resident.out.as_fd(), place, &mut index).unwrap()
+        bpf::read_entry(resident.out.as_fd(), stage_number, &mut index).unwrap()
     };
-    let left_in = |place: u32| {
+    let left_in = |stage_number: u32| {
         let direct = resident.control.has_direct();
-        (program_in(place), resident.entry(place).unwrap().is_some(), direct, goes_out(place))
+        (
+            program_in(stage_number),
+            resident.entry(stage_number).unwrap().is_some(),
+            direct,
+            goes_out(stage_number),
+        )
     };
     let living = take(&resident, FILTERED);
-    for places in [MIRRORS, FILTERED, WHOLE, FORWARD..FORWARD + 1, DROP..DROP + 1] {
-        let stage = take(&resident, places.clone());
-        let place = stage.number();
-        let is_whole = places == WHOLE;
+    for stages in [MIRRORS, FILTERED, WHOLE, FORWARD..FORWARD + 1, DROP..DROP + 1] {
+        let stage = take(&resident, stages.clone());
+        let stage_number = stage.number();
+        let is_whole = stages == WHOLE;
         if is_whole {
-            resident.control.set_direct(3, place);
+            resident.control.set_direct(3, stage_number);
         }
-        let forwards = places.start == FORWARD || places == FILTERED;
+        let forwards = stages.start == FORWARD || stages == FILTERED;
         if forwards {
             netns::run_in(Some(&lab.netns("right")), || stage.forward_to(&interface)).unwrap();
         }
         kill(&resident, stage);
-        let left = (has_program(place), true, is_whole, forwards);
-        assert_eq!(left_in(place), left, "{places:?}: as it was left");
-        assert!(resident.control.is_present(place));
+        let left = (has_program(stage_number), true, is_whole, forwards);
+        assert_eq!(left_in(stage_number), left, "{stages:?}: as it was left");
+        assert!(resident.control.is_present(stage_number));
         join(&lab, &interface);
-        assert_eq!(left_in(place), (false, false, false, false), "{places:?}: cleaned up");
-        assert!(!resident.control.is_present(place));
-        let again = take(&resident, places.clone());
-        assert_eq!(again.number(), place, "{places:?}: and free");
+        assert_eq!(left_in(stage_number), (false, false, false, false), "{stages:?}: cleaned up");
+        assert!(!resident.control.is_present(stage_number));
+        let again = take(&resident, stages.clone());
+        assert_eq!(again.number(), stage_number, "{stages:?}: and free");
     }
-    let place = living.number();
+    let stage_number = living.number();
     assert!(
-        program_in(place) && resident.control.is_present(place),
+        program_in(stage_number) && resident.control.is_present(stage_number),
         "a living owner keeps everything"
     );
-    assert_eq!(resident.claims().unwrap().len(), 1);
+    assert_eq!(resident.owned_stages().unwrap().len(), 1);
 }
 
 #[test]
@@ -198,8 +204,8 @@ fn reading_claims_blocks_no_owner_and_shows_no_dead_ones() {
     let look = || {
         let mut ghosts = 0;
         while !over.load(Ordering::Relaxed) {
-            let claims = resident.claims().unwrap();
-            ghosts += claims.iter().filter(|claim| claim.place != DROP).count();
+            let claims = resident.owned_stages().unwrap();
+            ghosts += claims.iter().filter(|claim| claim.stage != DROP).count();
         }
         ghosts
     };
