@@ -24,7 +24,7 @@ use crate::link::{self, Ethtool};
 use crate::xdp::Mode;
 use crate::xdp::copies::{Copies, CopyConfig, Sharing};
 use crate::xdp::resident::{Action, Owner, Resident, Stage, load_copying};
-use crate::xdp::stamp::WallClock;
+use crate::xdp::rx_metadata::WallClock;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// Maximum time that a packet takes through the program.

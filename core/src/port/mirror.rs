@@ -16,7 +16,7 @@
 //! queue reads the rings of all CPUs. The same holds if the driver runs the program for one queue on several
 //! CPUs: bonds, hv_netvsc and TAP.
 //!
-//! Times are the kernel's, taken when the packet was copied (see `xdp/stamp.rs` for their
+//! Times are the kernel's, taken when the packet was copied (see `xdp/rx_metadata.rs` for their
 //! error). Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.18.
 
 use std::sync::Arc;

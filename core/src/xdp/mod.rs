@@ -41,7 +41,7 @@
 //! | [`resident`] | the program on an interface, its stages and their owners |
 //! | `copies` | rings into which that program copies packets, without a socket |
 //! | `flows` | the table of the host's own flows |
-//! | `stamp` | times that a program writes in front of packets |
+//! | `rx_metadata` | times that a program writes in front of packets |
 //! | [`live`] | sending without a socket: packets that a program makes |
 //! | `redirects` | the fate of redirected frames |
 //! | `bpf` | bpf(2): maps, programs, links |
@@ -56,9 +56,9 @@ mod receive;
 pub(crate) mod redirects;
 pub mod resident;
 mod ring;
+pub(crate) mod rx_metadata;
 mod send;
 mod socket;
-pub(crate) mod stamp;
 mod umem;
 
 #[cfg(all(test, not(loom)))]
@@ -69,7 +69,7 @@ pub use open::{BindMode, BusyPoll, ModeFallback, Xsk, XskConfig};
 pub use receive::{Received, ReceiverStats, XskReceiver};
 pub use redirects::RedirectCounts;
 pub use resident::Inspect;
+pub use rx_metadata::wall_ahead_ns;
 pub use send::{SenderStats, XskSender};
 pub use socket::{State, XskSocket, XskStatistics};
-pub use stamp::wall_ahead_ns;
 pub(crate) use umem::{HEADROOM_BYTES, buffer_bytes};

@@ -11,7 +11,7 @@ use crate::xdp::bpf::{self, Write};
 use crate::xdp::resident::{
     Action, Direct, FILTERED, Owner, QUEUES_MAX, Resident, Sockets, Stage, WHOLE, load_program,
 };
-use crate::xdp::stamp::Stamp;
+use crate::xdp::rx_metadata::RxMetadata;
 
 /// Gives packets to a port's sockets. When the port is closed, or its process is killed, the packets return
 /// to the host.
@@ -33,17 +33,17 @@ enum ClaimRoute {
 }
 
 impl Claim {
-    /// Makes a claim without sockets, which takes nothing yet. The stamp will be in front of each packet.
+    /// Makes a claim without sockets, which takes nothing yet. The metadata will be in front of each packet.
     pub(super) fn new(
         name: &PortName,
         resident: &Arc<Resident>,
         filter: Option<&Filter>,
-        stamp: Stamp,
+        rx_metadata: RxMetadata,
         owner: &Owner,
     ) -> Result<Self> {
         let stages = if filter.is_some() { FILTERED } else { WHOLE };
         let stage = claim_conflict::take(name, resident, stages, owner)?;
-        if filter.is_none() && stamp == Stamp::None {
+        if filter.is_none() && rx_metadata == RxMetadata::None {
             return Ok(Self {
                 way: ClaimRoute::Direct(Direct::new(&stage)),
                 stage,
@@ -53,7 +53,7 @@ impl Claim {
         let sockets = bpf::create_socket_map(c"sluice_sockets", QUEUES_MAX)
             .map_err(|error| Error::system("make a map of sockets for", "a claim", error))?;
         let Owner { first_queue, queues, .. } = *owner;
-        let to = Sockets { map: &sockets, stamp, first_queue, queues };
+        let to = Sockets { map: &sockets, rx_metadata, first_queue, queues };
         let program = load_program(&stage, resident, Action::Take, filter, Some(to), None)?;
         Ok(Self { way: ClaimRoute::Program { sockets, program }, stage, queues: Vec::new() })
     }

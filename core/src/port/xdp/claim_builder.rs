@@ -28,7 +28,7 @@ use crate::port::rings::{PoolRequirements, RingMaker};
 use crate::port::watch::InterfaceWatch;
 use crate::xdp::live::leaves_by;
 use crate::xdp::resident::{Action, FILTERED, Owner, Resident, WHOLE, metadata_obstacle};
-use crate::xdp::stamp::Stamp;
+use crate::xdp::rx_metadata::RxMetadata;
 use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, Xsk, XskConfig, buffer_bytes};
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};
 
@@ -46,7 +46,7 @@ pub(super) fn take(
 ) -> Result<Port> {
     let mut watch = InterfaceWatch::over(name, interface, options.usage)?;
     // With most drivers, sending without copying also needs a program of ours on the interface.
-    let by_card = config.stamp == Stamp::Driver && options.usage.receives();
+    let by_card = config.rx_metadata == RxMetadata::Driver && options.usage.receives();
     let obstacle =
         || metadata_obstacle(interface).or_else(|| card_clock::xdp_obstacle(&interface.name));
     let obstacle = by_card.then(obstacle).flatten();
@@ -54,11 +54,11 @@ pub(super) fn take(
     let (resident, reason) = Resident::join_for(interface, config.mode, read)?;
     let queues = watch.attached(name)?;
     let mut fallbacks = Fallback::from_native(reason);
-    let mut stamp = config.stamp;
+    let mut rx_metadata = config.rx_metadata;
     let obstacle = obstacle.or_else(|| resident.no_metadata().map(str::to_owned));
     if by_card && let Some(reason) = obstacle {
         fallbacks.push(no_card_clock(reason));
-        stamp = Stamp::Kernel;
+        rx_metadata = RxMetadata::Kernel;
     }
     let filter = name.filter(LINKTYPE_ETHERNET)?;
     let promiscuous = config.promiscuous && options.usage.receives();
@@ -73,7 +73,7 @@ pub(super) fn take(
         queues,
         watch: Arc::new(watch),
         fallbacks,
-        stamp,
+        rx_metadata,
         promiscuous: promiscuous.map(Arc::new),
     };
     builder.open()
@@ -90,8 +90,8 @@ struct ClaimBuilder<'a> {
     queues: RangeInclusive<u32>,
     watch: Arc<InterfaceWatch>,
     fallbacks: Vec<Fallback>,
-    /// The stamp in front of each packet.
-    stamp: Stamp,
+    /// The metadata in front of each packet.
+    rx_metadata: RxMetadata,
     promiscuous: Option<Arc<Promiscuous>>,
 }
 
@@ -139,7 +139,8 @@ impl ClaimBuilder<'_> {
         let &Self { name, config, interface, options, ref resident, .. } = self;
         let (receives, sends) = (options.usage.receives(), options.usage.sends());
         let mut fallbacks = self.fallbacks.clone();
-        let claim = || Claim::new(name, resident, self.filter.as_ref(), self.stamp, &self.owner());
+        let claim =
+            || Claim::new(name, resident, self.filter.as_ref(), self.rx_metadata, &self.owner());
         let claim = receives.then(claim).transpose()?.map(|claim| Arc::new(Mutex::new(claim)));
         let by_live = config.send == SendPath::Live;
         if by_live {
@@ -183,7 +184,7 @@ impl ClaimBuilder<'_> {
             };
             let Xsk { socket, mut receiver, sender, mode, fallback, .. } = xsk.open(&rings.pool)?;
             if let Some(receiver) = &mut receiver {
-                receiver.read_stamps(self.stamp);
+                receiver.read_rx_metadata(self.rx_metadata);
                 config.snaplen.into_iter().for_each(|bytes| receiver.set_snaplen(bytes));
             }
             binds.push(mode);
@@ -230,7 +231,7 @@ impl ClaimBuilder<'_> {
                 .try_for_each(|(number, queue, ..)| claim.join(*number, &*queue.socket))?;
             claim.begin()?;
         }
-        let mut described = described(interface, self.stamp);
+        let mut described = described(interface, self.rx_metadata);
         described.snaplen = config.snaplen.unwrap_or(described.snaplen).min(described.snaplen);
         let queues = opened.into_iter().map(|(number, queue, rx, tx)| {
             Queue::new(number, rx, tx, queue, vec![described.clone()])
@@ -268,7 +269,7 @@ impl ClaimBuilder<'_> {
             && self.options.pool.is_none()
             && self.config.bind.is_none()
             && self.config.busy_poll.is_none()
-            && self.stamp != Stamp::Driver
+            && self.rx_metadata != RxMetadata::Driver
             && self.resident.mode() == Mode::Native
     }
 
@@ -283,7 +284,7 @@ impl ClaimBuilder<'_> {
     fn by_copies(&self, fallback: Option<Fallback>) -> Result<Port> {
         let mut fallbacks = self.fallbacks.clone();
         fallbacks.extend(fallback);
-        if self.stamp == Stamp::Driver {
+        if self.rx_metadata == RxMetadata::Driver {
             fallbacks.push(no_card_clock("a copy has the time at which it was made".into()));
         }
         let job = CopyJob {
@@ -298,7 +299,7 @@ impl ClaimBuilder<'_> {
             slots: self.config.slots,
             snaplen: self.config.snaplen,
             cells: self.config.cells,
-            stamped: self.stamp != Stamp::None,
+            stamped: self.rx_metadata != RxMetadata::None,
             latency: self.name.latency(self.options)?,
             promiscuous: self.promiscuous.clone(),
         };
@@ -328,11 +329,11 @@ fn no_card_clock(reason: String) -> Fallback {
 }
 
 /// Describes a queue's packets and their timestamps.
-fn described(interface: &link::Interface, stamp: Stamp) -> Interface {
-    let comment = match stamp {
-        Stamp::None => "packets taken by XDP",
-        Stamp::Kernel => "timestamps: software (kernel), taken in XDP",
-        Stamp::Driver => {
+fn described(interface: &link::Interface, rx_metadata: RxMetadata) -> Interface {
+    let comment = match rx_metadata {
+        RxMetadata::None => "packets taken by XDP",
+        RxMetadata::Kernel => "timestamps: software (kernel), taken in XDP",
+        RxMetadata::Driver => {
             "timestamps: hardware (card), software (kernel, taken in XDP) where it gave none"
         }
     };

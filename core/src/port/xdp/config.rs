@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::port::name::PortName;
 use crate::xdp::resident::{Action, ModeRequest};
-use crate::xdp::stamp::Stamp;
+use crate::xdp::rx_metadata::RxMetadata;
 use crate::xdp::{BindMode, BusyPoll, Mode};
 
 /// The options of an `xdp:` port.
@@ -20,7 +20,7 @@ pub(super) struct XdpConfig {
     /// True if packets for other hosts are received, too.
     pub promiscuous: bool,
     /// The clock of packets' timestamps, in XDP.
-    pub stamp: Stamp,
+    pub rx_metadata: RxMetadata,
     /// Maximum number of bytes kept of a packet, if limited.
     pub snaplen: Option<u32>,
     /// Number of buffers of a queue: those in its ring's slots and those that the kernel holds.
@@ -59,7 +59,11 @@ impl XdpConfig {
             ("copy", (native, Some(BindMode::Copy))),
             ("skb", (ModeRequest::Only(Mode::Skb), Some(BindMode::Copy))),
         ];
-        let stamps = [("xdp", Stamp::Kernel), ("hardware", Stamp::Driver), ("off", Stamp::None)];
+        let kinds = [
+            ("xdp", RxMetadata::Kernel),
+            ("hardware", RxMetadata::Driver),
+            ("off", RxMetadata::None),
+        ];
         let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();
         let sends = [("af_xdp", SendPath::Socket), ("live", SendPath::Live)];
         let methods = [("af_xdp", XdpMethod::Sockets), ("ring", XdpMethod::Copies)];
@@ -85,7 +89,7 @@ impl XdpConfig {
             method,
             send: name.choice("send", &sends)?.unwrap_or_default(),
             promiscuous: name.switch("promisc")?.unwrap_or(false),
-            stamp: name.choice("timestamp", &stamps)?.unwrap_or(Stamp::Kernel),
+            rx_metadata: name.choice("timestamp", &kinds)?.unwrap_or(RxMetadata::Kernel),
             snaplen: name.number("snaplen", 1..=262_144)?,
             frames,
             cells,

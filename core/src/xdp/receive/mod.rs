@@ -9,8 +9,8 @@ use std::sync::Arc;
 use libc::xdp_desc;
 
 use super::ring::{Consumer, Producer};
+use super::rx_metadata::{RxMetadata, RxMetadataReader};
 use super::socket::XskSocket;
-use super::stamp::{Stamp, Stamps};
 use super::umem::{FrameAddress, Frames, Umem};
 use crate::error::Result;
 use sluicegate_base::ring::{Direction, Meta, Ring};
@@ -62,8 +62,8 @@ impl XskReceiver {
     /// If the ring's buffers are not of the socket's pool.
     #[inline]
     pub fn receive(&mut self, ring: &mut Ring) -> Result<Received> {
-        if let Some(stamps) = &mut self.rings.stamps {
-            stamps.begin_batch();
+        if let Some(metadata_reader) = &mut self.rings.metadata_reader {
+            metadata_reader.begin_batch();
         }
         let received = self.rings.receive(ring);
         // In every call, not only after a refill, because the kernel may request it later.
@@ -77,9 +77,10 @@ impl XskReceiver {
         self.rings.rx.peek()
     }
 
-    /// Reads each packet's time from the stamp in front of it.
-    pub(crate) fn read_stamps(&mut self, stamp: Stamp) {
-        self.rings.stamps = (stamp != Stamp::None).then(|| Stamps::new(stamp));
+    /// Reads each packet's time from the metadata in front of it.
+    pub(crate) fn read_rx_metadata(&mut self, rx_metadata: RxMetadata) {
+        self.rings.metadata_reader =
+            (rx_metadata != RxMetadata::None).then(|| RxMetadataReader::new(rx_metadata));
     }
 
     /// Limits the bytes shown of each packet, at least 1; its metadata has the full length.
@@ -121,7 +122,7 @@ pub(super) struct RxRings {
     discarding: bool,
     snaplen: u32,
     /// Reads the timestamps in front of packets, if there are any.
-    stamps: Option<Stamps>,
+    metadata_reader: Option<RxMetadataReader>,
     stats: ReceiverStats,
 }
 
@@ -148,7 +149,7 @@ impl RxRings {
             unfinished: Unfinished::default(),
             discarding: false,
             snaplen: u32::MAX,
-            stamps: None,
+            metadata_reader: None,
             stats: ReceiverStats::default(),
         };
         rings.refill();
@@ -234,8 +235,8 @@ impl RxRings {
         let Unfinished { slots, bytes } = std::mem::take(&mut self.unfinished);
         let first = ring.tail();
         let mut meta = Meta { wire_bytes: bytes, direction: Direction::In, ..Meta::default() };
-        if let Some(stamps) = &mut self.stamps {
-            stamps.read(ring.headroom_mut(first, stamps.bytes()), &mut meta);
+        if let Some(metadata_reader) = &mut self.metadata_reader {
+            metadata_reader.read(ring.headroom_mut(first, metadata_reader.bytes()), &mut meta);
         }
         *ring.meta_mut(first) = meta;
         ring.publish(ring.after(first, slots));

@@ -212,7 +212,7 @@ mod tests {
     use crate::link::{Lab, netns};
     use crate::tests;
     use crate::xdp::bpf::Write;
-    use crate::xdp::stamp::{Stamp, Stamps};
+    use crate::xdp::rx_metadata::{RxMetadata, RxMetadataReader};
     use sluicegate_base::ring::{Meta, TimestampSource};
 
     /// Loads a reader with fixed metadata in place of the driver's.
@@ -295,31 +295,31 @@ mod tests {
         bpf::put(sockets.as_fd(), 0, &liveness_socket, Write::Any).unwrap();
         let (hardware, software) = (TimestampSource::Hardware, TimestampSource::Software);
         let rows = [
-            ("time and hash", Stamp::Driver, (1234, 5), (hardware, 5)),
+            ("time and hash", RxMetadata::Driver, (1234, 5), (hardware, 5)),
             (
                 "a hash of many bits",
-                Stamp::Driver,
+                RxMetadata::Driver,
                 (u64::MAX, 0xfedc_ba98),
                 (hardware, 0xfedc_ba98),
             ),
-            ("no time", Stamp::Driver, (0, 5), (software, 5)),
-            ("nothing", Stamp::Driver, (0, 0), (software, 0)),
-            ("a port that does not ask", Stamp::Kernel, (1234, 5), (software, 0)),
+            ("no time", RxMetadata::Driver, (0, 5), (software, 5)),
+            ("nothing", RxMetadata::Driver, (0, 0), (software, 0)),
+            ("a port that does not ask", RxMetadata::Kernel, (1234, 5), (software, 0)),
         ];
         let packet: Vec<u8> = (0..60).collect();
-        for (sentence, stamp, (time_ns, hash), expected) in rows {
+        for (sentence, rx_metadata, (time_ns, hash), expected) in rows {
             let owner = Owner::myself(Action::Take, "", 0..=0);
             let stage = Stage::take(&resident, FILTERED, &owner).unwrap();
-            let to = Sockets { map: &sockets, stamp, first_queue: 0, queues: 1 };
+            let to = Sockets { map: &sockets, rx_metadata, first_queue: 0, queues: 1 };
             let program = load(&stage, &resident, Action::Take, None, Some(to), None).unwrap();
             stage.complete(Some(program.as_fd())).unwrap();
             let reader = answering(&maps, value, time_ns, hash);
             let (action, mut bytes) = bpf::run(reader.as_fd(), &packet).unwrap();
             assert_eq!(action, xdp_action::REDIRECT, "{sentence}");
-            let (front, rest) = bytes.split_at_mut(stamp.bytes().into());
+            let (front, rest) = bytes.split_at_mut(rx_metadata.bytes().into());
             assert_eq!(rest, packet, "{sentence}");
             let mut meta = Meta::default();
-            Stamps::new(stamp).read(Some(front), &mut meta);
+            RxMetadataReader::new(rx_metadata).read(Some(front), &mut meta);
             assert_eq!((meta.timestamp_source, meta.hash), expected, "{sentence}");
             if expected.0 == hardware {
                 assert_eq!(meta.timestamp_ns, time_ns, "{sentence}");

@@ -25,15 +25,15 @@ use crate::filter::ebpf::{Assembler, Helper, Label, Reg, Size, xdp_action, xdp_m
 use crate::filter::{Filter, Frame, translate};
 use crate::xdp::bpf;
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
-use crate::xdp::stamp::{CARD_MARK, MARK, Stamp};
+use crate::xdp::rx_metadata::{CARD_MARK, MARK, RxMetadata};
 
 pub(crate) use copy::load_copying;
 
-// Stack offsets, below those that the filter uses: a map's key; a stamp; a flow to look up.
+// Stack offsets, below those that the filter uses: a map's key; metadata; a flow to look up.
 const KEY: i16 = -Frame::STACK_BYTES - 8;
-const STAMP_TIME: i16 = KEY - 8;
-const STAMP_MARK: i16 = KEY - 16;
-const STAMP_HASH: i16 = KEY - 24;
+const METADATA_TIME: i16 = KEY - 8;
+const METADATA_MARK: i16 = KEY - 16;
+const METADATA_HASH: i16 = KEY - 24;
 const FLOW: i16 = KEY - 8 - Flow::BYTES as i16;
 
 /// Sockets to which a stage redirects packets.
@@ -43,8 +43,8 @@ pub(crate) struct Sockets<'a> {
     pub map: &'a OwnedFd,
     pub first_queue: u32,
     pub queues: u32,
-    /// The stamp to write in front of each packet.
-    pub stamp: Stamp,
+    /// The metadata to write in front of each packet.
+    pub rx_metadata: RxMetadata,
 }
 
 /// Code that inspects each packet of a port that only counts them (`xdp:` with `action=drop` or
@@ -162,7 +162,7 @@ impl StageProgram<'_> {
         asm.call(Helper::REDIRECT_MAP);
         asm.jne(R0, xdp_action::REDIRECT, missed);
         self.count(&[tally::TAKEN], next);
-        self.stamp(sockets.stamp);
+        self.write_rx_metadata(sockets.rx_metadata);
         self.answer(xdp_action::REDIRECT);
         self.asm.place(missed);
         self.count(&[tally::MISSED], next);
@@ -284,45 +284,45 @@ impl StageProgram<'_> {
 
     /// Writes the [`Stamp`] in front of the packet if the driver leaves room. Invalidates the registers
     /// that point into the packet.
-    fn stamp(&mut self, stamp: Stamp) {
-        if stamp == Stamp::None {
+    fn write_rx_metadata(&mut self, rx_metadata: RxMetadata) {
+        if rx_metadata == RxMetadata::None {
             return;
         }
         let [known, done] = self.asm.labels();
-        if stamp == Stamp::Driver {
+        if rx_metadata == RxMetadata::Driver {
             self.metadata(known);
         }
         self.asm.call(Helper::KTIME_NS);
-        self.asm.store(Size::DW, R10 + STAMP_TIME, R0);
+        self.asm.store(Size::DW, R10 + METADATA_TIME, R0);
         self.asm.load_constant(R1, MARK);
-        self.asm.store(Size::DW, R10 + STAMP_MARK, R1);
+        self.asm.store(Size::DW, R10 + METADATA_MARK, R1);
         self.asm.place(known);
-        self.write_stamp(stamp, done);
+        self.copy_rx_metadata(rx_metadata, done);
         self.asm.place(done);
     }
 
     /// Copies the driver's metadata to the stack, and jumps to `known` if it includes a time.
     fn metadata(&mut self, known: Label) {
-        self.asm.store(Size::DW, R10 + STAMP_HASH, 0);
+        self.asm.store(Size::DW, R10 + METADATA_HASH, 0);
         let resident = self.resident;
         let Ok(map) = resident.metadata() else { return };
         let unknown = self.asm.label();
         self.asm.store(Size::W, R10 + KEY, 0);
         self.look_up(map, unknown);
         let asm = &mut self.asm;
-        asm.load(Size::W, R1, R0 + HASH_AT).store(Size::DW, R10 + STAMP_HASH);
+        asm.load(Size::W, R1, R0 + HASH_AT).store(Size::DW, R10 + METADATA_HASH);
         asm.load(Size::DW, R1, R0 + TIME_AT).jeq(0, unknown);
-        asm.store(Size::DW, R10 + STAMP_TIME, R1);
+        asm.store(Size::DW, R10 + METADATA_TIME, R1);
         asm.load_constant(R1, CARD_MARK);
-        asm.store(Size::DW, R10 + STAMP_MARK, R1);
+        asm.store(Size::DW, R10 + METADATA_MARK, R1);
         asm.jump(known);
         asm.place(unknown);
     }
 
-    /// Copies the stamp from the stack to the headroom.
-    fn write_stamp(&mut self, stamp: Stamp, none: Label) {
+    /// Copies the metadata from the stack to the headroom.
+    fn copy_rx_metadata(&mut self, rx_metadata: RxMetadata, none: Label) {
         let (asm, ctx) = (&mut self.asm, self.frame.ctx);
-        let (bytes, mark) = (i32::from(stamp.bytes()), stamp.mark_at());
+        let (bytes, mark) = (i32::from(rx_metadata.bytes()), rx_metadata.mark_at());
         asm.mov(R1, ctx);
         asm.mov(R2, -bytes);
         asm.call(Helper::XDP_ADJUST_META);
@@ -330,8 +330,9 @@ impl StageProgram<'_> {
         asm.load(Size::W, R1, ctx + xdp_md::DATA_META);
         asm.load(Size::W, R2, ctx + xdp_md::DATA);
         asm.mov(R3, R1).add(bytes).jgt(R2, none);
-        let hash = (stamp == Stamp::Driver).then_some((STAMP_HASH, 0));
-        for (from, to) in hash.into_iter().chain([(STAMP_MARK, mark), (STAMP_TIME, mark + 8)]) {
+        let hash = (rx_metadata == RxMetadata::Driver).then_some((METADATA_HASH, 0));
+        for (from, to) in hash.into_iter().chain([(METADATA_MARK, mark), (METADATA_TIME, mark + 8)])
+        {
             asm.load(Size::DW, R2, R10 + from).store(Size::DW, R1 + to);
         }
     }

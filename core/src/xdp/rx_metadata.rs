@@ -12,7 +12,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use sluicegate_base::ring::{Meta, TimestampSource};
 
-/// Mark of a kernel timestamp. Bytes of a packet cannot be mistaken for it: programs write the stamp in
+/// Mark of a kernel timestamp. Bytes of a packet cannot be mistaken for it: programs write the metadata in
 /// front of every packet, and the reader clears the mark.
 pub(crate) const MARK: u64 = 0x5d1c_e57a_3b91_06f4;
 /// Mark of a card's timestamp.
@@ -20,7 +20,7 @@ pub(crate) const CARD_MARK: u64 = MARK ^ 1;
 
 /// The kind of timestamp that a claim's program writes in front of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Stamp {
+pub(crate) enum RxMetadata {
     /// Nothing.
     #[default]
     None,
@@ -30,8 +30,8 @@ pub(crate) enum Stamp {
     Driver,
 }
 
-impl Stamp {
-    /// Returns the stamp's size: a multiple of 4, and at most 32 (xdp_metalen_invalid).
+impl RxMetadata {
+    /// Returns the metadata's size: a multiple of 4, and at most 32 (xdp_metalen_invalid).
     #[inline]
     pub(crate) fn bytes(self) -> u16 {
         match self {
@@ -49,21 +49,21 @@ impl Stamp {
 
 /// Reads the timestamps of received packets.
 #[derive(Debug)]
-pub(crate) struct Stamps {
-    stamp: Stamp,
+pub(crate) struct RxMetadataReader {
+    rx_metadata: RxMetadata,
     clock: WallClock,
-    /// The time at which the batch was received, once a packet without a stamp needed it.
+    /// The time at which the batch was received, once a packet without metadata needed it.
     batch_ns: Option<u64>,
 }
 
-impl Stamps {
-    pub(crate) fn new(stamp: Stamp) -> Self {
-        Self { stamp, clock: WallClock::new(), batch_ns: None }
+impl RxMetadataReader {
+    pub(crate) fn new(rx_metadata: RxMetadata) -> Self {
+        Self { rx_metadata, clock: WallClock::new(), batch_ns: None }
     }
 
     #[inline]
     pub(crate) fn bytes(&self) -> u16 {
-        self.stamp.bytes()
+        self.rx_metadata.bytes()
     }
 
     #[inline]
@@ -71,11 +71,11 @@ impl Stamps {
         self.batch_ns = None;
     }
 
-    /// Fills in time and hash from the bytes in front of a packet. Without a stamp, the time is that of
+    /// Fills in time and hash from the bytes in front of a packet. Without metadata, the time is that of
     /// receiving the batch.
     #[inline]
     pub(crate) fn read(&mut self, front: Option<&mut [u8]>, meta: &mut Meta) {
-        let found = front.and_then(|bytes| take(self.stamp, bytes));
+        let found = front.and_then(|bytes| take(self.rx_metadata, bytes));
         meta.hash = found.map_or(0, |found| found.hash);
         (meta.timestamp_ns, meta.timestamp_source) = match found {
             Some(found) if found.of_card => (found.time_ns, TimestampSource::Hardware),
@@ -88,25 +88,25 @@ impl Stamps {
     }
 }
 
-/// Contents of a stamp.
+/// Contents of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct StampReading {
+struct MetadataReading {
     time_ns: u64,
     of_card: bool,
     hash: u32,
 }
 
-/// Reads and clears a stamp. None if no program wrote one.
+/// Reads and clears metadata. None if no program wrote any.
 #[inline]
-fn take(stamp: Stamp, bytes: &mut [u8]) -> Option<StampReading> {
-    let (front, rest) = bytes.split_at_mut_checked(stamp.mark_at() as usize)?;
+fn take(rx_metadata: RxMetadata, bytes: &mut [u8]) -> Option<MetadataReading> {
+    let (front, rest) = bytes.split_at_mut_checked(rx_metadata.mark_at() as usize)?;
     let (mark, rest) = rest.split_first_chunk_mut::<8>()?;
     let time = rest.first_chunk::<8>()?;
-    // Cleared, because the frame's next packet may have no stamp.
+    // Cleared, because the frame's next packet may have no metadata.
     let found = u64::from_ne_bytes(std::mem::take(mark));
     let hash = front.first_chunk().map_or(0, |hash| u64::from_ne_bytes(*hash)) as u32;
     let of_card = found == CARD_MARK;
-    (of_card || found == MARK).then_some(StampReading {
+    (of_card || found == MARK).then_some(MetadataReading {
         time_ns: u64::from_ne_bytes(*time),
         of_card,
         hash,
@@ -204,44 +204,49 @@ impl WallClock {
 mod tests {
     use super::*;
 
-    /// Returns a stamp as programs write it.
+    /// Returns metadata as programs write it.
     fn written(mark: u64, hash: u64) -> Vec<u8> {
         [hash.to_ne_bytes(), mark.to_ne_bytes(), 77u64.to_ne_bytes()].concat()
     }
 
     #[test]
-    fn a_stamp_is_read_once() {
-        let found = |of_card, hash| Some(StampReading { time_ns: 77, of_card, hash });
+    fn metadata_is_read_once() {
+        let found = |of_card, hash| Some(MetadataReading { time_ns: 77, of_card, hash });
         let rows = [
-            ("no stamp", Stamp::Driver, vec![0; 24], None),
+            ("no metadata", RxMetadata::Driver, vec![0; 24], None),
             (
                 "the kernel's time alone",
-                Stamp::Kernel,
+                RxMetadata::Kernel,
                 written(MARK, 5).split_off(8),
                 found(false, 0),
             ),
-            ("the card's", Stamp::Driver, written(CARD_MARK, 5), found(true, 5)),
-            ("no time of the card's, but a hash", Stamp::Driver, written(MARK, 6), found(false, 6)),
-            ("too short", Stamp::Kernel, written(MARK, 5).split_off(16), None),
-            ("too short for a driver's", Stamp::Driver, written(MARK, 5).split_off(8), None),
+            ("the card's", RxMetadata::Driver, written(CARD_MARK, 5), found(true, 5)),
+            (
+                "no time of the card's, but a hash",
+                RxMetadata::Driver,
+                written(MARK, 6),
+                found(false, 6),
+            ),
+            ("too short", RxMetadata::Kernel, written(MARK, 5).split_off(16), None),
+            ("too short for a driver's", RxMetadata::Driver, written(MARK, 5).split_off(8), None),
         ];
-        for (sentence, stamp, mut bytes, expected) in rows {
-            assert_eq!(take(stamp, &mut bytes), expected, "{sentence}");
-            assert_eq!(take(stamp, &mut bytes), None, "{sentence}: it was another packet's");
+        for (sentence, rx_metadata, mut bytes, expected) in rows {
+            assert_eq!(take(rx_metadata, &mut bytes), expected, "{sentence}");
+            assert_eq!(take(rx_metadata, &mut bytes), None, "{sentence}: it was another packet's");
         }
     }
 
     #[test]
     fn the_cards_time_is_left_as_it_is() {
-        let mut stamps = Stamps::new(Stamp::Driver);
+        let mut metadata_reader = RxMetadataReader::new(RxMetadata::Driver);
         let mut meta = Meta::default();
-        stamps.read(Some(&mut written(CARD_MARK, 9)), &mut meta);
+        metadata_reader.read(Some(&mut written(CARD_MARK, 9)), &mut meta);
         let read = (meta.timestamp_ns, meta.timestamp_source, meta.hash);
         assert_eq!(read, (77, TimestampSource::Hardware, 9));
-        stamps.read(Some(&mut written(MARK, 9)), &mut meta);
+        metadata_reader.read(Some(&mut written(MARK, 9)), &mut meta);
         assert_eq!(meta.timestamp_source, TimestampSource::Software);
         assert!(meta.timestamp_ns > 77 + 1_000_000_000, "the time of day");
-        stamps.read(None, &mut meta);
+        metadata_reader.read(None, &mut meta);
         assert_eq!((meta.timestamp_source, meta.hash), (TimestampSource::Software, 0));
     }
 
