@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A ring has one of two writers: the resident XDP program, which copies packets into BPF arrays
-//! (`xdp/copies`), or a thread of a watched switch or forwarder ([`Writer`], `monitor`). The [`Reader`] is
+//! (`xdp/cell_rings`), or a thread of a watched switch or forwarder ([`Writer`], `monitor`). The [`Reader`] is
 //! the same for both. It copies packets out of a ring that another process can write.
 //!
 //! Each part has its own cache lines. The two sides run on two CPUs, and a read of the other side's word

@@ -12,7 +12,7 @@
 //! | `timestamp` | `xdp`: the time of the copy; `off` | `xdp` |
 //! | `latency` | maximum time that a packet waits for a sleeping reader; 0 wakes it at once | see `OpenOptions` |
 //!
-//! Each port has rings of its own (`xdp/copies`), so a slow reader loses only its own copies. In skb mode one
+//! Each port has rings of its own (`xdp/cell_rings`), so a slow reader loses only its own copies. In skb mode one
 //! queue reads the rings of all CPUs. The same holds if the driver runs the program for one queue on several
 //! CPUs: bonds, hv_netvsc and TAP.
 //!
@@ -21,7 +21,7 @@
 
 use std::sync::Arc;
 
-use super::copy_queue::CopyJob;
+use super::cell_ring_queue::CellRingPort;
 use super::interface::find_ethernet;
 use super::name::PortName;
 use super::options::{Fallback, OpenOptions, Use};
@@ -59,7 +59,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let mut watch = InterfaceWatch::over(name, &interface, options.usage)?;
         let (resident, reason) = Resident::join(&interface, request)?;
         let queues = watch.attached(name)?;
-        let job = CopyJob {
+        let job = CellRingPort {
             name,
             interface: &interface,
             resident: &Arc::new(resident),

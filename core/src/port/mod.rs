@@ -10,15 +10,15 @@
 //! | `backend`, `queue`, `wait`, `rings` | common parts of all kinds |
 //! | `interface`, `watch`, `packet_socket`, `card_clock`, `claim_conflict` | common parts of kinds with an interface |
 //! | `host_flows` | flows that a `host:` port leaves to the host |
-//! | `cells`, `copy_queue`, `live_queue`, `tap_queue` | backends and parts of backends of several kinds |
+//! | `cell_ring_rx`, `cell_ring_queue`, `live_queue`, `tap_queue` | backends and parts of backends of several kinds |
 //! | `packet`, `xdp`, `mirror`, `live`, `host`, `tap`, `memif`, `monitor`, `pcap`, `null` | the kinds |
 //! | `open` | opens a port of any kind |
 
 mod backend;
 mod card_clock;
-mod cells;
+mod cell_ring_queue;
+mod cell_ring_rx;
 mod claim_conflict;
-mod copy_queue;
 mod host;
 mod host_flows;
 mod interface;

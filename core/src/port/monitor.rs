@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::{Backend, WakeSource};
-use super::cells::CellIntake;
+use super::cell_ring_rx::CellRingRx;
 use super::interface::described;
 use super::name::PortName;
 use super::options::{OpenOptions, Use};
@@ -45,7 +45,7 @@ const WATCHED: [&str; 2] = ["switch", "forward"];
 /// A queue with the copied packets of one thread of the watched port.
 #[derive(Debug)]
 pub(super) struct MonitorQueue {
-    intake: CellIntake,
+    intake: CellRingRx,
     /// The connection to the command: packets are copied as long as it exists.
     client: Option<Arc<Client>>,
 }
@@ -79,7 +79,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let comment = format!("port {port} of '{whose}'; timestamps: software");
         let described = Interface { snaplen: reader.snaplen(), ..described(port, comment) };
         let queue = MonitorQueue {
-            intake: CellIntake::new(reader, latency),
+            intake: CellRingRx::new(reader, latency),
             client: Some(Arc::clone(&client)),
         };
         let (rx, tx) = rings.make()?;

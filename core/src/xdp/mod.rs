@@ -39,7 +39,7 @@
 //! | `umem` | frames and addresses; sockets that share a UMEM |
 //! | `receive`, `send` | exchanging frames with a [`Ring`](sluicegate_base::ring::Ring) |
 //! | [`resident`] | the program on an interface, its stages and their owners |
-//! | `copies` | rings into which that program copies packets, without a socket |
+//! | `cell_rings` | rings into which that program copies packets, without a socket |
 //! | `flows` | the table of the host's own flows |
 //! | `rx_metadata` | times that a program writes in front of packets |
 //! | [`live`] | sending without a socket: packets that a program makes |
@@ -47,7 +47,7 @@
 //! | `bpf` | bpf(2): maps, programs, links |
 
 pub(crate) mod bpf;
-pub(crate) mod copies;
+pub(crate) mod cell_rings;
 mod descriptor;
 pub(crate) mod flows;
 pub mod live;

@@ -16,8 +16,8 @@ use crate::filter::Filter;
 use crate::link;
 use crate::nic::Deferred;
 use crate::port::card_clock;
+use crate::port::cell_ring_queue::CellRingPort;
 use crate::port::claim_conflict::{self, overlap, who};
-use crate::port::copy_queue::CopyJob;
 use crate::port::interface::MAX_HEADER_BYTES;
 use crate::port::live_queue::{DEFAULT_RING, LiveQueue, open_sender};
 use crate::port::name::PortName;
@@ -101,9 +101,9 @@ impl ClaimBuilder<'_> {
     fn open(mut self) -> Result<Port> {
         let others = self.others()?;
         let timeout = if others.is_empty() { RETRY_TIMEOUT } else { RETRY_TIMEOUT_WITH_OTHERS };
-        if self.config.method == Some(XdpMethod::Copies) {
+        if self.config.method == Some(XdpMethod::CellRing) {
             return match self.options.usage {
-                Use::Receive => self.by_copies(None),
+                Use::Receive => self.by_cell_rings(None),
                 _ => Err(self.name.error("method=ring only receives; method=af_xdp sends")),
             };
         }
@@ -117,7 +117,7 @@ impl ClaimBuilder<'_> {
                     Err(error) => Fallback::new("zero-copy", "copy", error.to_string()),
                 },
             };
-            match self.by_copies(Some(fallback)) {
+            match self.by_cell_rings(Some(fallback)) {
                 Ok(port) => return Ok(port),
                 // Sockets may work, as on kernels before 5.18.
                 Err(error) => {
@@ -129,7 +129,7 @@ impl ClaimBuilder<'_> {
             Err(error) if self.may_copy(&error) => {
                 // A failure of the first attempt to copy would contradict the success of this one.
                 self.fallbacks.truncate(before_copies);
-                self.by_copies(Some(beside(&self.others()?, &error)))
+                self.by_cell_rings(Some(beside(&self.others()?, &error)))
             }
             result => result,
         }
@@ -281,13 +281,13 @@ impl ClaimBuilder<'_> {
         error.errno() == Some(libc::EBUSY) && self.options.usage == Use::Receive && !socket
     }
 
-    fn by_copies(&self, fallback: Option<Fallback>) -> Result<Port> {
+    fn by_cell_rings(&self, fallback: Option<Fallback>) -> Result<Port> {
         let mut fallbacks = self.fallbacks.clone();
         fallbacks.extend(fallback);
         if self.rx_metadata == RxMetadata::Driver {
             fallbacks.push(no_card_clock("a copy has the time at which it was made".into()));
         }
-        let job = CopyJob {
+        let job = CellRingPort {
             name: self.name,
             interface: self.interface,
             resident: &self.resident,

@@ -38,7 +38,7 @@ pub(super) enum XdpMethod {
     /// AF_XDP sockets.
     Sockets,
     /// Rings into which the program copies packets.
-    Copies,
+    CellRing,
 }
 
 /// The path by which packets leave.
@@ -66,7 +66,7 @@ impl XdpConfig {
         ];
         let (mode, bind) = name.choice("mode", &modes)?.unwrap_or_default();
         let sends = [("af_xdp", SendPath::Socket), ("live", SendPath::Live)];
-        let methods = [("af_xdp", XdpMethod::Sockets), ("ring", XdpMethod::Copies)];
+        let methods = [("af_xdp", XdpMethod::Sockets), ("ring", XdpMethod::CellRing)];
         let slots = name.slots(2..=16_384)?;
         let cells = name.count("ring_size", 64..=65_536)?;
         let frames = cells.unwrap_or(4096);
@@ -79,7 +79,7 @@ impl XdpConfig {
         }
         let busy_poll = busy_poll(name)?;
         let method = name.choice("method", &methods)?;
-        if busy_poll.is_some() && method == Some(XdpMethod::Copies) {
+        if busy_poll.is_some() && method == Some(XdpMethod::CellRing) {
             return Err(name.error("busy_poll= is for sockets, and method=ring has none"));
         }
         Ok(Self {

@@ -12,7 +12,7 @@
 //!   count; answer the driver                next stage that is present, or the end
 //! ```
 
-mod copy;
+mod cell_ring;
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -27,7 +27,7 @@ use crate::xdp::bpf;
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
 use crate::xdp::rx_metadata::{CARD_MARK, MARK, RxMetadata};
 
-pub(crate) use copy::load_copying;
+pub(crate) use cell_ring::load_copying;
 
 // Stack offsets, below those that the filter uses: a map's key; metadata; a flow to look up.
 const KEY: i16 = -Frame::STACK_BYTES - 8;

@@ -34,7 +34,7 @@ const WAKE_PART: u32 = 4;
 
 /// The receiving part of a queue with rings of cells.
 #[derive(Debug)]
-pub(super) struct CellIntake {
+pub(super) struct CellRingRx {
     reader: Reader,
     /// Maximum time that a packet waits in the ring before the program sees it; zero means at once.
     latency: Duration,
@@ -47,7 +47,7 @@ pub(super) struct CellIntake {
     closed: Option<Instant>,
 }
 
-impl CellIntake {
+impl CellRingRx {
     pub(super) fn new(reader: Reader, latency: Option<Duration>) -> Self {
         let latency = latency.filter(|latency| *latency > PAUSE).unwrap_or(Duration::ZERO);
         Self { reader, latency, spinning: false, next_look: Instant::now(), found: 0, closed: None }

@@ -1,4 +1,4 @@
-//! Programs that copy packets into rings (`xdp/copies`): mirrors, and claims on queues whose socket belongs
+//! Programs that copy packets into rings (`xdp/cell_rings`): mirrors, and claims on queues whose socket belongs
 //! to another process.
 //!
 //! ```text
@@ -26,7 +26,7 @@ use crate::filter::ebpf::{
     Assembler, Helper, Label, RING_BUFFER_FORCE_WAKEUP, Size, xdp_action, xdp_md,
 };
 use crate::xdp::bpf::{ShortCopy, write_add, write_short_copy};
-use crate::xdp::copies::{Copies, CopyConfig, Sharing};
+use crate::xdp::cell_rings::{CellRings, CellRingsConfig, RingAssignment};
 
 /// Stack offset of the cell's address.
 const CELL: i16 = KEY - 8;
@@ -38,16 +38,16 @@ pub(crate) fn load_copying(
     resident: &Resident,
     action: Action,
     filter: Option<&Filter>,
-    copies: &Copies,
+    rings: &CellRings,
 ) -> Result<OwnedFd> {
     build(stage, resident, filter, |program, next| {
         let lost = program.asm.label();
         program.owner_is_alive(next);
-        program.find_ring(copies, next);
-        program.find_cell(&copies.config().ring, lost);
-        program.write_cell(copies.config(), lost);
+        program.find_ring(rings, next);
+        program.find_cell(&rings.config().ring, lost);
+        program.write_cell(rings.config(), lost);
         program.publish();
-        program.wake_reader(copies);
+        program.wake_reader(rings);
         program.end_copying(action, tally::TAKEN, next);
         program.asm.place(lost);
         write_add(&mut program.asm, R9 + at::LOST, 1);
@@ -57,19 +57,19 @@ pub(crate) fn load_copying(
 
 impl StageProgram<'_> {
     /// R9 = the ring, which counts the packet. Jumps to `next` if the queue has no ring, or a closed one.
-    fn find_ring(&mut self, copies: &Copies, next: Label) {
-        let &CopyConfig { sharing, first_queue, queues, .. } = copies.config();
+    fn find_ring(&mut self, rings: &CellRings, next: Label) {
+        let &CellRingsConfig { assignment, first_queue, queues, .. } = rings.config();
         let (asm, ctx) = (&mut self.asm, self.frame.ctx);
         asm.load(Size::W, R1, ctx + xdp_md::RX_QUEUE_INDEX);
         // A queue number below the first wraps to a very large number.
         asm.sub32(R1, first_queue.cast_signed());
-        if sharing == Sharing::Cpu {
+        if assignment == RingAssignment::Cpu {
             asm.jge32(R1, queues.cast_signed(), next);
             asm.call(Helper::CPU);
             asm.mov(R1, R0);
         }
         asm.store(Size::W, R10 + KEY, R1);
-        self.look_up(copies, next);
+        self.look_up(rings, next);
         self.asm.mov(R9, R0);
         self.asm.load(Size::W, R1, R9 + at::CLOSED).jne(0, next);
         write_add(&mut self.asm, R9 + at::MATCHED, 1);
@@ -101,7 +101,7 @@ impl StageProgram<'_> {
     }
 
     /// Writes time, lengths and bytes into the cell.
-    fn write_cell(&mut self, config: &CopyConfig, lost: Label) {
+    fn write_cell(&mut self, config: &CellRingsConfig, lost: Label) {
         if config.stamped {
             self.asm.call(Helper::KTIME_NS);
         } else {
@@ -172,7 +172,7 @@ impl StageProgram<'_> {
     /// Wakes the reader if it sleeps until this index (`cell_ring/wake.rs`). Only this program and the
     /// reader clear the flag, and the program wakes the reader when it clears it. The key on the stack is
     /// the ring's number.
-    fn wake_reader(&mut self, copies: &Copies) {
+    fn wake_reader(&mut self, rings: &CellRings) {
         let done = self.asm.label();
         self.asm.load(Size::W, R1, R9 + at::ASLEEP).jeq(0, done);
         self.asm.load(Size::W, R1, R9 + at::OWN_PRODUCED);
@@ -180,7 +180,7 @@ impl StageProgram<'_> {
         self.asm.sub32(R1, R2);
         self.asm.jslt32(R1, 0, done);
         self.asm.store(Size::W, R9 + at::ASLEEP, 0);
-        self.look_up(&copies.wakers(), done);
+        self.look_up(&rings.wakers(), done);
         let asm = &mut self.asm;
         asm.mov(R1, R0);
         asm.mov(R2, R10).add(i32::from(KEY));

@@ -1,4 +1,4 @@
-//! Queues of packets that the resident XDP program copies into rings (`xdp/copies`). For `mirror:`, and
+//! Queues of packets that the resident XDP program copies into rings (`xdp/cell_rings`). For `mirror:`, and
 //! `xdp:` with `method=ring`.
 
 use std::ops::{Range, RangeInclusive};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::backend::{Backend, WakeSource};
-use super::cells::CellIntake;
+use super::cell_ring_rx::CellRingRx;
 use super::claim_conflict;
 use super::interface::{MAX_HEADER_BYTES, described};
 use super::name::PortName;
@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::filter::Filter;
 use crate::link::{self, Ethtool};
 use crate::xdp::Mode;
-use crate::xdp::copies::{Copies, CopyConfig, Sharing};
+use crate::xdp::cell_rings::{CellRings, CellRingsConfig, RingAssignment};
 use crate::xdp::resident::{Action, Owner, Resident, Stage, load_copying};
 use crate::xdp::rx_metadata::WallClock;
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
@@ -37,7 +37,7 @@ const ANY_QUEUE: u32 = u16::MAX as u32;
 
 /// The packets to copy into rings, for a mirror or a claim.
 #[derive(Debug)]
-pub(super) struct CopyJob<'a> {
+pub(super) struct CellRingPort<'a> {
     pub name: &'a PortName,
     pub interface: &'a link::Interface,
     pub resident: &'a Arc<Resident>,
@@ -62,17 +62,17 @@ pub(super) struct CopyJob<'a> {
     pub promiscuous: Option<Arc<Promiscuous>>,
 }
 
-impl CopyJob<'_> {
+impl CellRingPort<'_> {
     /// Makes the rings and starts copying packets into them. Call it in the interface's network namespace.
     pub(super) fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {
         let geometry = self.geometry()?;
-        let (copies, readers) = Copies::new(geometry, &self.name.short(), "ring_size=")?;
+        let (rings, readers) = CellRings::new(geometry, &self.name.short(), "ring_size=")?;
         let pool = PoolRequirements::usual(0, 0).pool_of(options)?;
         let expression = self.filter.map_or("", Filter::expression);
         let owner = Owner::myself(self.action, expression, self.queues.clone());
         let stage =
             Arc::new(claim_conflict::take(self.name, self.resident, self.stages.clone(), &owner)?);
-        let program = load_copying(&stage, self.resident, self.action, self.filter, &copies)?;
+        let program = load_copying(&stage, self.resident, self.action, self.filter, &rings)?;
         if self.snaplen.is_none_or(|snaplen| snaplen > geometry.ring.snaplen) {
             let then = "are cut to that: start again to have them whole";
             self.watch.limit(geometry.ring.snaplen, then, self.interface.mtu);
@@ -80,11 +80,11 @@ impl CopyJob<'_> {
         let open = Arc::new(OpenStage(Arc::clone(&stage)));
         let described = self.described(&geometry);
         let queues = readers.into_iter().map(|(number, reader)| {
-            let queue = CopyQueue {
+            let queue = CellRingQueue {
                 number,
                 open: Some(Arc::clone(&open)),
                 stage: Arc::clone(&stage),
-                cells: CellIntake::new(reader, self.latency),
+                cells: CellRingRx::new(reader, self.latency),
                 clock: WallClock::new(),
                 watch: Arc::clone(self.watch),
                 _promiscuous: self.promiscuous.clone(),
@@ -102,12 +102,12 @@ impl CopyJob<'_> {
         Ok(queues)
     }
 
-    fn geometry(&self) -> Result<CopyConfig> {
+    fn geometry(&self) -> Result<CellRingsConfig> {
         let frame_bytes = self.interface.mtu.saturating_add(MAX_HEADER_BYTES).min(MAX_SNAPLEN);
-        let (sharing, queues) = self.sharing()?;
-        let rings = match sharing {
-            Sharing::Queue => queues.clone().count(),
-            Sharing::Cpu => libbpf_rs::num_possible_cpus().unwrap_or(1),
+        let (assignment, queues) = self.assignment()?;
+        let rings = match assignment {
+            RingAssignment::Queue => queues.clone().count(),
+            RingAssignment::Cpu => libbpf_rs::num_possible_cpus().unwrap_or(1),
         };
         let snaplen = match (self.snaplen, self.resident.mode()) {
             (Some(snaplen), Mode::Native) => snaplen.min(frame_bytes),
@@ -116,7 +116,7 @@ impl CopyJob<'_> {
             (None, _) => frame_bytes,
         };
         let cells = self.cells;
-        let fitting = CopyConfig::new(sharing, rings as u32, queues, snaplen, cells);
+        let fitting = CellRingsConfig::new(assignment, rings as u32, queues, snaplen, cells);
         let geometry = fitting.map_err(|too_large| {
             let remedy = match cells {
                 Some(_) => "use fewer ring_size=",
@@ -124,21 +124,23 @@ impl CopyJob<'_> {
             };
             self.name.error(format!("{too_large}: {remedy}"))
         })?;
-        Ok(CopyConfig { stamped: self.stamped, ..geometry })
+        Ok(CellRingsConfig { stamped: self.stamped, ..geometry })
     }
 
     /// Chooses rings so that each has one writer at a time. Returns the choice, and the queues as the
     /// program sees them.
-    fn sharing(&self) -> Result<(Sharing, RangeInclusive<u32>)> {
+    fn assignment(&self) -> Result<(RingAssignment, RangeInclusive<u32>)> {
         let queues = self.queues.clone();
         let model = match self.resident.mode() {
             Mode::Native => QueueModel::of(self.interface),
-            Mode::Skb => return Ok((Sharing::Cpu, queues)),
+            Mode::Skb => return Ok((RingAssignment::Cpu, queues)),
         };
         match model {
-            QueueModel::PerCpu => Ok((Sharing::Queue, queues)),
-            QueueModel::Shared => Ok((Sharing::Cpu, queues)),
-            QueueModel::Lower if self.name.queues().is_none() => Ok((Sharing::Cpu, 0..=ANY_QUEUE)),
+            QueueModel::PerCpu => Ok((RingAssignment::Queue, queues)),
+            QueueModel::Shared => Ok((RingAssignment::Cpu, queues)),
+            QueueModel::Lower if self.name.queues().is_none() => {
+                Ok((RingAssignment::Cpu, 0..=ANY_QUEUE))
+            }
             QueueModel::Lower => Err(self.name.error(format!(
                 "{} receives by queues of the interfaces below it, which have numbers of their \
                  own: leave the queues out, or open a port on one of those",
@@ -147,7 +149,7 @@ impl CopyJob<'_> {
         }
     }
 
-    fn described(&self, geometry: &CopyConfig) -> Interface {
+    fn described(&self, geometry: &CellRingsConfig) -> Interface {
         let comment =
             if geometry.stamped { "timestamps: software (kernel), taken in XDP" } else { "" };
         let snaplen = geometry.ring.snaplen;
@@ -198,12 +200,12 @@ impl Drop for OpenStage {
 
 /// A queue whose packets are copied into rings.
 #[derive(Debug)]
-struct CopyQueue {
+struct CellRingQueue {
     number: u32,
     // Dropped before the memory: after that, nothing is copied any more.
     open: Option<Arc<OpenStage>>,
     stage: Arc<Stage>,
-    cells: CellIntake,
+    cells: CellRingRx,
     clock: WallClock,
     watch: Arc<InterfaceWatch>,
     _promiscuous: Option<Arc<Promiscuous>>,
@@ -213,7 +215,7 @@ struct CopyQueue {
     down: bool,
 }
 
-impl CopyQueue {
+impl CellRingQueue {
     /// Returns true once after the interface went down. Queries the kernel at intervals.
     fn is_newly_down(&mut self) -> Result<bool> {
         if self.checked.elapsed() >= CHECK_INTERVAL {
@@ -240,7 +242,7 @@ impl CopyQueue {
     }
 }
 
-impl Backend for CopyQueue {
+impl Backend for CellRingQueue {
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         let Self { cells, clock, .. } = self;
         let slots = cells.sync(ring, |ns| clock.wall_ns(ns));
@@ -300,7 +302,7 @@ impl Backend for CopyQueue {
     }
 }
 
-impl Drop for CopyQueue {
+impl Drop for CellRingQueue {
     fn drop(&mut self) {
         // Nothing reads these rings any more: their packets go to the next claim or to the host, even if
         // other queues of the port continue.

@@ -2,7 +2,7 @@
 //! socket (Linux 5.18, for `bpf_xdp_load_bytes`). The rings themselves are `cell_ring`'s.
 //!
 //! A ring has one writer at a time. Most drivers serve a receive queue on one CPU at a time: one ring per
-//! queue. In skb mode, and with other drivers (`port/copy_queue.rs`), packets of one queue arrive on
+//! queue. In skb mode, and with other drivers (`port/cell_ring_queue.rs`), packets of one queue arrive on
 //! several CPUs: one ring per CPU, and the reader merges them by time. A packet that a CPU is still copying
 //! when the reader polls is delivered later, after packets of other CPUs. Packets without timestamps are
 //! read round robin. A full ring loses packets, with no effect on the host or other readers.
@@ -27,7 +27,7 @@ const MIN_CELLS: u32 = 16;
 
 /// Assignment of packets to rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sharing {
+pub(crate) enum RingAssignment {
     /// One ring per receive queue.
     Queue,
     /// One ring per CPU.
@@ -36,10 +36,10 @@ pub(crate) enum Sharing {
 
 /// Configuration of one owner's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CopyConfig {
+pub(crate) struct CellRingsConfig {
     /// Number of rings.
     pub rings: u32,
-    pub sharing: Sharing,
+    pub assignment: RingAssignment,
     /// The first of the receive queues whose packets are copied.
     pub first_queue: u32,
     /// Number of queues.
@@ -50,14 +50,14 @@ pub(crate) struct CopyConfig {
     pub stamped: bool,
 }
 
-impl CopyConfig {
+impl CellRingsConfig {
     /// Sizes rings for packets of at most `snaplen` bytes, with `cells` cells or as many as the memory
     /// limits allow.
     ///
     /// # Errors
     /// The rings need more memory than allowed: the text says how much.
     pub(crate) fn new(
-        sharing: Sharing,
+        assignment: RingAssignment,
         rings: u32,
         queues: std::ops::RangeInclusive<u32>,
         snaplen: u32,
@@ -82,7 +82,7 @@ impl CopyConfig {
             return Err(too_large(rings, bytes, ALL_RINGS_BYTES));
         }
         let ring = cell_ring::CellGeometry { cells: cells_of_one as u32, ..ring };
-        Ok(Self { rings, sharing, first_queue, queues, ring, stamped: true })
+        Ok(Self { rings, assignment, first_queue, queues, ring, stamped: true })
     }
 }
 
@@ -95,25 +95,25 @@ fn too_large(rings: u32, bytes: u64, max: u64) -> String {
 
 /// The rings of one owner, as maps that the program uses.
 #[derive(Debug)]
-pub(crate) struct Copies {
-    config: CopyConfig,
+pub(crate) struct CellRings {
+    config: CellRingsConfig,
     fd: OwnedFd,
     /// For each ring, the BPF ring buffer that wakes its reader.
     wakers: OwnedFd,
 }
 
-impl Copies {
+impl CellRings {
     /// Creates empty rings, and a reader per queue, or one for all CPUs, each with the first queue it
     /// reads. Errors name `object` and the `option` that sets the number of cells.
     ///
     /// # Errors
     /// The kernel has no memory for them.
     pub(crate) fn new(
-        config: CopyConfig,
+        config: CellRingsConfig,
         object: &str,
         option: &str,
     ) -> Result<(Self, Vec<(u32, Reader)>)> {
-        let CopyConfig { rings, sharing, first_queue, ring, stamped, .. } = config;
+        let CellRingsConfig { rings, assignment, first_queue, ring, stamped, .. } = config;
         let ring_bytes = ring.ring_bytes();
         let failed = |error| {
             let mib = (ring_bytes * u64::from(rings)) >> 20;
@@ -126,10 +126,11 @@ impl Copies {
         let bytes = ring_bytes as usize * rings as usize;
         let map = Mmap::shared(fd.as_fd(), bytes.next_multiple_of(PAGE_BYTES)).map_err(failed)?;
         let map = Arc::new(map);
-        let buffers: Vec<OwnedFd> = (0..if sharing == Sharing::Queue { rings } else { 1 })
-            .map(|_| bpf::create_ring_buffer(c"sluice_wake", PAGE_BYTES as u32))
-            .collect::<std::io::Result<_>>()
-            .map_err(failed)?;
+        let buffers: Vec<OwnedFd> =
+            (0..if assignment == RingAssignment::Queue { rings } else { 1 })
+                .map(|_| bpf::create_ring_buffer(c"sluice_wake", PAGE_BYTES as u32))
+                .collect::<std::io::Result<_>>()
+                .map_err(failed)?;
         let wakers =
             bpf::create_map_of_maps(c"sluice_wakers", buffers[0].as_fd(), rings).map_err(failed)?;
         for ring in 0..rings {
@@ -139,9 +140,9 @@ impl Copies {
         let ring_at = |number| CellRing::new(&map, number * ring_bytes as usize, ring);
         let readers = buffers.into_iter().enumerate().map(|(number, buffer)| {
             let wake = WakeSource::of_buffer(buffer).map_err(failed)?;
-            let reader = match sharing {
-                Sharing::Queue => Reader::new([ring_at(number)], stamped, wake),
-                Sharing::Cpu => Reader::new((0..rings as usize).map(ring_at), stamped, wake),
+            let reader = match assignment {
+                RingAssignment::Queue => Reader::new([ring_at(number)], stamped, wake),
+                RingAssignment::Cpu => Reader::new((0..rings as usize).map(ring_at), stamped, wake),
             };
             Ok((first_queue + number as u32, reader))
         });
@@ -149,7 +150,7 @@ impl Copies {
         Ok((Self { config, fd, wakers }, readers))
     }
 
-    pub(crate) fn config(&self) -> &CopyConfig {
+    pub(crate) fn config(&self) -> &CellRingsConfig {
         &self.config
     }
 
@@ -159,7 +160,7 @@ impl Copies {
     }
 }
 
-impl AsFd for Copies {
+impl AsFd for CellRings {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn rings_are_as_large_as_memory_allows() {
         let of = |rings, snaplen, cells| {
-            CopyConfig::new(Sharing::Queue, rings, 0..=0, snaplen, cells)
+            CellRingsConfig::new(RingAssignment::Queue, rings, 0..=0, snaplen, cells)
                 .map(|g| (g.ring.cells, g.ring.cell_bytes(), g.ring.snaplen))
         };
         let rows = [
