@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::file::write::FileAccess;
-use sluicegate::port::{OpenOptions, RECORDING};
+use sluicegate::port::{OpenOptions, RECORDING_LATENCY};
 use sluicegate::ring::Wait;
 use sluicegate::units;
 
@@ -97,7 +97,7 @@ impl Common {
 
     /// Returns the options of ports whose packets are only recorded or counted.
     pub fn recording(&self) -> OpenOptions {
-        OpenOptions { latency: Some(RECORDING), ..self.options() }
+        OpenOptions { latency: Some(RECORDING_LATENCY), ..self.options() }
     }
 
     /// Returns the options of ports whose packets are forwarded.

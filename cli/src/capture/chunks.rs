@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{Chunk, Encoder, Merger};
-use sluicegate::port::{PortName, RECORDING};
+use sluicegate::port::{PortName, RECORDING_LATENCY};
 use sluicegate::ring::{Packet, now_ns};
 
 /// Maximum of messages queued for the merging thread.
@@ -248,7 +248,7 @@ impl Quiet {
     /// `block_timeout=` or `latency=` is not a valid time.
     pub fn of(port: &PortName) -> Result<Self> {
         let waits = port.duration("block_timeout")?.or(port.duration("latency")?);
-        let delivery = DELIVERY + waits.unwrap_or(RECORDING);
+        let delivery = DELIVERY + waits.unwrap_or(RECORDING_LATENCY);
         Ok(Self { delivery_ns: delivery.as_nanos() as u64, looked_ns: 0 })
     }
 

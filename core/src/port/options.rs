@@ -9,7 +9,7 @@ use sluicegate_base::memory::Pool;
 
 /// The [`latency`](OpenOptions::latency) for a program that only records or counts: while packets arrive,
 /// it wakes 50 times a second, and when a quarter of a ring is full.
-pub const RECORDING: Duration = Duration::from_millis(20);
+pub const RECORDING_LATENCY: Duration = Duration::from_millis(20);
 
 /// The directions that a port is opened for. The ring of an unused direction is absent: it has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct OpenOptions {
     pub access: FileAccess,
     /// Maximum time that a packet waits for a sleeping program: a long time saves wake-ups, zero wakes at
     /// once. The name's `latency=` overrides it. By default rings of copies wake at once, and blocks of a
-    /// packet socket within [`BLOCK_TIMEOUT`](super::BLOCK_TIMEOUT). [`RECORDING`] suits programs that only
+    /// packet socket within [`BLOCK_TIMEOUT`](super::BLOCK_TIMEOUT). [`RECORDING_LATENCY`] suits programs that only
     /// record or count.
     pub latency: Option<Duration>,
     /// Inspects the packets of a port that only counts; other ports ignore it.
