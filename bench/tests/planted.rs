@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluicegate::link::{Lab, Shape, pin_thread};
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Packet, Wait};
 use sluicegate_bench::measurement::Explanation;
 use sluicegate_bench::profile::{Participants, Profiler};
@@ -52,7 +52,7 @@ fn goes_on(since: Instant) -> bool {
 /// Sends to a port without a listener, on CPU 0, where the veth's softirq also runs.
 fn send() {
     pin_thread(0).unwrap();
-    let mut queue = open("packet:left0", Use::Send);
+    let mut queue = open("packet:left0", Directions::Send);
     let mut frame = vec![2, 0, 0xc6, 0x12, 0, 2, 2, 0, 0xc6, 0x12, 0, 1, 8, 0];
     frame.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0x24, 0x9c, 198, 18, 0, 1, 198, 18, 0, 2]);
     frame.extend([0x13, 0x88, 0, 9, 0, 26, 0, 0]);
@@ -67,7 +67,7 @@ fn send() {
 /// Receives on CPU 1, handles each batch, and prints the packets received and lost.
 fn receive(mut handle: impl FnMut(&Queue)) {
     pin_thread(1).unwrap();
-    let mut queue = open("packet:right0?method=recvmmsg&buffer=256K", Use::Receive);
+    let mut queue = open("packet:right0?method=recvmmsg&buffer=256K", Directions::Receive);
     let since = Instant::now();
     let mut got = 0;
     while goes_on(since) {
@@ -92,7 +92,7 @@ fn copy(queue: &Queue) {
     }
 }
 
-fn open(name: &str, usage: Use) -> Queue {
+fn open(name: &str, usage: Directions) -> Queue {
     let options = OpenOptions { usage, ..OpenOptions::default() };
     Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0)
 }

@@ -11,7 +11,7 @@ use sluicegate::link::{
     self, Ethtool, Interface, LinkState, NextHop, NextHops, carries_default_route, netns,
     xdp_abilities,
 };
-use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, Use};
+use sluicegate::port::{Directions, Fallback, Kind, OpenOptions, Port, PortName};
 
 use crate::args::Common;
 use crate::notice;
@@ -157,7 +157,7 @@ pub fn common_hop(
 /// Returns the options to open a port for this many sending threads; `xdp:` has the card's queues.
 pub fn sending(kind: Kind, threads: u32, common: &Common) -> OpenOptions {
     let queues = if kind == Kind::Xdp { 0 } else { threads };
-    OpenOptions { usage: Use::Send, queues, ..common.options() }
+    OpenOptions { usage: Directions::Send, queues, ..common.options() }
 }
 
 /// Limits a port to one queue per sending thread; prints a notice if it has fewer.

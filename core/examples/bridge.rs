@@ -12,12 +12,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use sluicegate::forward::forward;
-use sluicegate::port::{OpenOptions, Port, Queue, Use, wait_any};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue, wait_any};
 use sluicegate::ring::Wait;
 
 fn main() -> sluicegate::Result<()> {
     let names: Vec<String> = std::env::args().skip(1).collect();
-    let ports: Result<Vec<_>, _> = names.iter().map(|it| Ok((it.parse()?, Use::Both))).collect();
+    let ports: Result<Vec<_>, _> =
+        names.iter().map(|it| Ok((it.parse()?, Directions::Both))).collect();
     let options = OpenOptions { queues: 1, ..OpenOptions::default() };
     let mut ports = Port::open_all(&ports?, &options)?;
     let mut queues: Vec<&mut Queue> = ports.iter_mut().flat_map(|port| &mut port.queues).collect();

@@ -7,13 +7,14 @@
 
 use std::time::Duration;
 
-use sluicegate::port::{Port, Use};
+use sluicegate::port::{Directions, Port};
 use sluicegate::ring::{Packet, Wait};
 
 fn main() -> sluicegate::Result<()> {
     let interface = std::env::args().nth(1).unwrap_or_else(|| "lo".into());
     let filter = "ip[0] = 0x45 and udp dst port 7 and udp src portrange 1024-65535";
-    let mut queue = Port::open_one(&format!("xdp:{interface}/0?filter={filter}"), Use::Both)?;
+    let mut queue =
+        Port::open_one(&format!("xdp:{interface}/0?filter={filter}"), Directions::Both)?;
     loop {
         if queue.sync_rx()? == 0 {
             queue.wait_rx(Wait::default(), Duration::from_secs(1))?;

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use etherparse::{SlicedPacket, TransportSlice};
-use sluicegate::port::{Port, Use};
+use sluicegate::port::{Directions, Port};
 use sluicegate::ring::Packet;
 
 fn main() -> sluicegate::Result<()> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "packet:lo".into());
-    let mut queue = Port::open_one(&name, Use::Receive)?;
+    let mut queue = Port::open_one(&name, Directions::Receive)?;
     let (mut counts, mut scratch) = (BTreeMap::new(), Vec::new());
     let end = Instant::now() + Duration::from_secs(10);
     while !queue.is_finished() && Instant::now() < end {

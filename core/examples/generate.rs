@@ -8,14 +8,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use etherparse::PacketBuilder;
-use sluicegate::port::{Port, Use};
+use sluicegate::port::{Directions, Port};
 use sluicegate::ring::{Meta, Packet};
 
 const PACKETS: u32 = 1_000_000;
 
 fn main() -> sluicegate::Result<()> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "null:".into());
-    let mut queue = Port::open_one(&name, Use::Send)?;
+    let mut queue = Port::open_one(&name, Directions::Send)?;
 
     let mut bytes = Vec::new();
     PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])

@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use sluicegate::port::{Port, Use};
+use sluicegate::port::{Directions, Port};
 
 fn main() -> sluicegate::Result<()> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "packet:lo".into());
-    let mut queue = Port::open_one(&name, Use::Receive)?;
+    let mut queue = Port::open_one(&name, Directions::Receive)?;
     while !queue.is_finished() {
         for packet in queue.receive(Duration::from_secs(1))?.packets() {
             let meta = packet.meta();

@@ -228,7 +228,7 @@ impl Rewriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port::{OpenOptions, Port, Use};
+    use crate::port::{Directions, OpenOptions, Port};
     use sluicegate_base::memory::{Pool, PoolConfig};
 
     fn null(options: &OpenOptions) -> Port {
@@ -303,7 +303,7 @@ mod tests {
     /// Rewrites a packet into a ring of the same pool or of another.
     fn rewritten(mut rewriter: Rewriter, bytes: &[u8], together: bool) -> (Vec<u8>, Moved) {
         let size = format!("null:?size={}", bytes.len());
-        let names = [size.as_str(), "null:"].map(|name| (name.parse().unwrap(), Use::Both));
+        let names = [size.as_str(), "null:"].map(|name| (name.parse().unwrap(), Directions::Both));
         let options = OpenOptions::default();
         let mut ports = match together {
             true => Port::open_all(&names, &options).unwrap(),

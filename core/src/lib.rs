@@ -41,9 +41,9 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use sluicegate::port::{Port, Use};
+//! use sluicegate::port::{Port, Directions};
 //!
-//! let mut queue = Port::open_one("packet:eth0", Use::Receive)?;
+//! let mut queue = Port::open_one("packet:eth0", Directions::Receive)?;
 //! while !queue.is_finished() {
 //!     for packet in queue.receive(Duration::from_secs(1))?.packets() {
 //!         println!("{} bytes", packet.meta().wire_bytes);
@@ -56,10 +56,10 @@
 //!
 //! ```
 //! use sluicegate::forward::forward;
-//! use sluicegate::port::{OpenOptions, Port, Use};
+//! use sluicegate::port::{OpenOptions, Port, Directions};
 //!
 //! // Ports opened together share a pool: packets pass without a copy.
-//! let ports = [("null:?size=1514".parse()?, Use::Receive), ("null:".parse()?, Use::Send)];
+//! let ports = [("null:?size=1514".parse()?, Directions::Receive), ("null:".parse()?, Directions::Send)];
 //! let mut ports = Port::open_all(&ports, &OpenOptions::default())?;
 //! let mut to = ports.remove(1).queues.remove(0);
 //! let mut from = ports.remove(0).queues.remove(0);

@@ -14,7 +14,7 @@ use by_hand::{
     REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, Shared, TO_CLIENT, TO_SERVER, connect_by_hand,
 };
 use sluicegate::memory::{Pool, PoolConfig};
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{OpenOptions, Port, Queue, Directions};
 use sluicegate::ring::{Meta, Packet, Wait};
 
 /// Only a broken port needs so long.
@@ -211,7 +211,7 @@ fn until(what: &str, mut attempt: impl FnMut() -> bool) {
 
 fn open(name: &str, pool: &Arc<Pool>) -> Port {
     let options =
-        OpenOptions { usage: Use::Both, pool: Some(Arc::clone(pool)), ..OpenOptions::default() };
+        OpenOptions { usage: Directions::Both, pool: Some(Arc::clone(pool)), ..OpenOptions::default() };
     Port::open(&name.parse().unwrap(), &options).unwrap()
 }
 

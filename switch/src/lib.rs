@@ -5,12 +5,12 @@
 //! from other threads.
 //!
 //! ```
-//! use sluicegate::port::{OpenOptions, Use};
+//! use sluicegate::port::{OpenOptions, Directions};
 //! use sluicegate_switch::{MemberConfig, Opened, Switch, SwitchConfig};
 //!
 //! let mut switch = Switch::new(SwitchConfig::default());
 //! for (id, name) in ["a", "b"].into_iter().enumerate() {
-//!     let opened = Opened::open(&"null:".parse()?, Some(Use::Send), &OpenOptions::default())?;
+//!     let opened = Opened::open(&"null:".parse()?, Some(Directions::Send), &OpenOptions::default())?;
 //!     switch.add(name, id as u64, opened, MemberConfig::default())?;
 //! }
 //! assert_eq!(switch.turn(), 0, "nothing has come");

@@ -8,7 +8,7 @@ use sluicegate::link::{self, Ethtool, LinkState, netns};
 use sluicegate::memory::Pool;
 use sluicegate::monitor::Writer;
 use sluicegate::port::{
-    Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue, QueueStats, Use,
+    Directions, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue, QueueStats,
 };
 use sluicegate::ring::{Direction, Packet};
 
@@ -22,7 +22,7 @@ pub struct MemberConfig {
     /// Maximum of flooded packets per second; `None` for no limit.
     pub storm: Option<u32>,
     /// The directions in which the port is used; by default the port's kind decides.
-    pub usage: Option<Use>,
+    pub usage: Option<Directions>,
 }
 
 /// The time for a removed port to deliver the packets it has received.
@@ -99,7 +99,7 @@ impl Opened {
     ///
     /// # Errors
     /// The errors of [`Port::open`]; a port without Ethernet; a capture file without a `usage`.
-    pub fn open(port: &PortName, usage: Option<Use>, options: &OpenOptions) -> Result<Self> {
+    pub fn open(port: &PortName, usage: Option<Directions>, options: &OpenOptions) -> Result<Self> {
         let mut port = port.clone();
         // Packets sent by the host are not for the other ports, and the switch reads no timestamps.
         port.set_default("tx_copies", "off");
@@ -125,22 +125,22 @@ impl Opened {
         if opened.link_type() != LINKTYPE_ETHERNET {
             return Err(port.error("it carries no Ethernet: a switch needs ports that do"));
         }
-        let receives = usage != Use::Send;
+        let receives = usage != Directions::Send;
         let advice = if receives { advice(&port, options.netns.as_deref()) } else { None };
         Ok(Self { port: opened, advice, presence, interface, receives })
     }
 }
 
 /// The default use of a port.
-fn usual(port: &PortName) -> Result<Use> {
+fn usual(port: &PortName) -> Result<Directions> {
     match port.kind() {
-        Kind::Mirror | Kind::Monitor => Ok(Use::Receive),
-        Kind::Live => Ok(Use::Send),
+        Kind::Mirror | Kind::Monitor => Ok(Directions::Receive),
+        Kind::Live => Ok(Directions::Send),
         Kind::Pcap => Err(port.error(
             "a capture file is read or written: say which, by --rx-only NAME to read it or \
              --tx-only NAME to write it",
         )),
-        _ => Ok(Use::Both),
+        _ => Ok(Directions::Both),
     }
 }
 
@@ -305,7 +305,7 @@ impl Member {
 /// No such interface; no memory.
 pub fn shared_pool(ports: &[PortName], options: &OpenOptions) -> Result<Option<Arc<Pool>>> {
     let Some(spare) = ports.iter().find(|port| port.kind() == Kind::Xdp) else { return Ok(None) };
-    let shared = ports.iter().chain([spare]).map(|port| (port.clone(), Use::Both));
+    let shared = ports.iter().chain([spare]).map(|port| (port.clone(), Directions::Both));
     Port::pool_for(&shared.collect::<Vec<_>>(), options).map(Some)
 }
 

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use sluicegate::Result;
 use sluicegate::error::Error;
 use sluicegate::monitor::{WatchRequest, Writer};
-use sluicegate::port::{OpenOptions, Use};
+use sluicegate::port::{Directions, OpenOptions};
 use sluicegate_switch::vlan::Vlans;
 use sluicegate_switch::{LossCause, MemberConfig, Opened, Rules, Switch, SwitchConfig};
 
 /// Creates a switch with an endless source of packets from one address.
 fn with_source(rules: Rules) -> Switch {
     let mut switch = Switch::new(SwitchConfig { rules, ..SwitchConfig::default() });
-    add(&mut switch, "source", Use::Receive);
+    add(&mut switch, "source", Directions::Receive);
     switch
 }
 
-fn add(switch: &mut Switch, name: &str, usage: Use) {
+fn add(switch: &mut Switch, name: &str, usage: Directions) {
     let port = "null:".parse().unwrap();
     let opened = Opened::open(&port, Some(usage), &OpenOptions::default()).unwrap();
     switch.add(name, 0, opened, MemberConfig::default()).unwrap();
@@ -36,14 +36,14 @@ fn add_broadcasts(switch: &mut Switch, folder: &Path, frames: &[&[u8]], config: 
     let path = folder.join("broadcasts.pcap");
     std::fs::write(&path, file).unwrap();
     let port = format!("pcap:{}", path.display()).parse().unwrap();
-    let opened = Opened::open(&port, Some(Use::Receive), &OpenOptions::default()).unwrap();
+    let opened = Opened::open(&port, Some(Directions::Receive), &OpenOptions::default()).unwrap();
     switch.add("file", 0, opened, config).unwrap();
 }
 
 /// Adds a `memif:` server without a client.
 fn add_stuck(switch: &mut Switch, name: &str, folder: &Path) {
     let port = format!("memif:{}?role=server", folder.join(name).display()).parse().unwrap();
-    let opened = Opened::open(&port, Some(Use::Send), &OpenOptions::default()).unwrap();
+    let opened = Opened::open(&port, Some(Directions::Send), &OpenOptions::default()).unwrap();
     switch.add(name, 0, opened, MemberConfig::default()).unwrap();
 }
 
@@ -69,14 +69,14 @@ fn a_removed_port_takes_its_hosts_out_of_the_table() {
     while switch.turn() > 0 {}
     switch.part();
     assert_eq!(switch.removed().len(), 1);
-    add(&mut switch, "sink", Use::Send);
+    add(&mut switch, "sink", Directions::Send);
     assert_eq!(entries(&switch), 0, "it has the number, and not the hosts");
 }
 
 #[test]
 fn a_port_leaves_though_others_always_have_something() {
     let mut switch = with_source(Rules::default());
-    add(&mut switch, "other", Use::Receive);
+    add(&mut switch, "other", Directions::Receive);
     switch.remove("other").unwrap();
     let end = Instant::now() + Duration::from_secs(30);
     while switch.removed().is_empty() {
@@ -149,8 +149,11 @@ fn no_tag_within_a_tag_leads_into_another_vlan() {
         let frames = [&refused[..], &taken].concat();
         let config = |vlans| MemberConfig { vlans, ..MemberConfig::default() };
         add_broadcasts(&mut switch, folder.path(), &frames, config(port));
-        let opened =
-            Opened::open(&"null:".parse().unwrap(), Some(Use::Send), &OpenOptions::default());
+        let opened = Opened::open(
+            &"null:".parse().unwrap(),
+            Some(Directions::Send),
+            &OpenOptions::default(),
+        );
         switch.add("trunk", 0, opened.unwrap(), config(trunk.clone())).unwrap();
         while switch.turn() > 0 {}
         let states = switch.states();
@@ -168,7 +171,7 @@ fn a_stuck_port_loses_no_packets_of_others() {
     add_stuck(&mut switch, "stuck", folder.path());
     // The port has room for less than a batch, and accepts synced packets at once.
     let name = "null:?slots=200".parse().unwrap();
-    let sink = Opened::open(&name, Some(Use::Send), &OpenOptions::default()).unwrap();
+    let sink = Opened::open(&name, Some(Directions::Send), &OpenOptions::default()).unwrap();
     switch.add("sink", 0, sink, MemberConfig::default()).unwrap();
     while switch.turn() > 0 {}
     let (states, _) = switch.finish();

@@ -13,7 +13,7 @@ use serde_json::json;
 use sluicegate::error::Error;
 use sluicegate::forward::forward;
 use sluicegate::link::pin_thread;
-use sluicegate::port::{OpenOptions as PortOptions, Port, PortName, Queue, Use, wait_any};
+use sluicegate::port::{Directions, OpenOptions as PortOptions, Port, PortName, Queue, wait_any};
 use sluicegate::ring::Wait;
 use sluicegate_bench::cost::RELAYING;
 
@@ -71,7 +71,7 @@ pub struct RelayArgs {
 pub fn relay(args: &RelayArgs) -> anyhow::Result<()> {
     let signals = Signals::catch()?;
     args.cpu.map_or(Ok(()), pin_thread)?;
-    let wanted: Vec<_> = args.ports.iter().map(|name| (name.clone(), Use::Both)).collect();
+    let wanted: Vec<_> = args.ports.iter().map(|name| (name.clone(), Directions::Both)).collect();
     let mut ports = Port::open_all(&wanted, &PortOptions { queues: 1, ..PortOptions::default() })?;
     let mut queues: Vec<&mut Queue> = ports.iter_mut().flat_map(|port| &mut port.queues).collect();
     let [left, right] = &mut queues[..] else {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::forward::{Rewriter, Vlan};
 use sluicegate::link::{Ethtool, Mac};
-use sluicegate::port::{Kind, Port, PortName, Use};
+use sluicegate::port::{Directions, Kind, Port, PortName};
 
 use crate::args::{Common, Receiving};
 use crate::report::{Report, Thread};
@@ -196,10 +196,10 @@ impl Args {
     }
 
     /// The ports and their use.
-    fn usage(&self) -> [(&PortName, Use); 2] {
+    fn usage(&self) -> [(&PortName, Directions); 2] {
         match self.one_way {
-            true => [(&self.from, Use::Receive), (&self.to, Use::Send)],
-            false => [(&self.from, Use::Both), (&self.to, Use::Both)],
+            true => [(&self.from, Directions::Receive), (&self.to, Directions::Send)],
+            false => [(&self.from, Directions::Both), (&self.to, Directions::Both)],
         }
     }
 
@@ -237,7 +237,7 @@ impl Args {
         }
         let netns = self.common.netns.as_deref();
         for (port, usage) in self.usage() {
-            if usage != Use::Receive {
+            if usage != Directions::Receive {
                 let yes = self.allow_default_route.iter().find(|yes| *yes == port.name());
                 interface_to_send(port, netns, yes.map(String::as_str))?;
             }

@@ -443,13 +443,13 @@ fn sends(queue: &Queue) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate::port::{OpenOptions, Use};
+    use sluicegate::port::{Directions, OpenOptions};
 
     use super::*;
 
     /// Returns the paths from queue to queue of each thread: side and number of both queues.
     fn plan(names: [&str; 2], sources: &[usize], most: Option<u32>) -> Vec<Vec<[(usize, u32); 2]>> {
-        let ports = names.map(|name| (name.parse().unwrap(), Use::Both));
+        let ports = names.map(|name| (name.parse().unwrap(), Directions::Both));
         let ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
         let relays = relays(&mut ports.try_into().unwrap(), sources, most).unwrap();
         let end = |relay: &Relay, index: usize| {
@@ -496,7 +496,10 @@ mod tests {
     fn a_port_that_cannot_is_refused() {
         let file = tempfile::Builder::new().suffix(".pcap").tempfile().unwrap();
         let file = format!("pcap:{}", file.path().display());
-        let ports = [(file.parse().unwrap(), Use::Send), ("null:".parse().unwrap(), Use::Both)];
+        let ports = [
+            (file.parse().unwrap(), Directions::Send),
+            ("null:".parse().unwrap(), Directions::Both),
+        ];
         let ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
         let error = relays(&mut ports.try_into().unwrap(), &[0], None).err().unwrap().to_string();
         assert!(error.contains("nothing comes out of it"), "{error}");

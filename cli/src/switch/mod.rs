@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sluicegate::control::socket_path;
 use sluicegate::error::{Error, Result};
-use sluicegate::port::{PortName, Use};
+use sluicegate::port::{Directions, PortName};
 use sluicegate::units;
 use sluicegate_switch::MemberConfig;
 use sluicegate_switch::vlan::{self, VlanSet, Vlans};
@@ -298,8 +298,8 @@ impl PortSettings {
             (true, true) => {
                 return Err(Error::Usage(format!("{name}: --rx-only and --tx-only: say one")));
             }
-            (true, false) => Some(Use::Receive),
-            (false, true) => Some(Use::Send),
+            (true, false) => Some(Directions::Receive),
+            (false, true) => Some(Directions::Send),
             (false, false) => None,
         };
         let vlans = match (&self.access, &self.trunk, &self.native) {
@@ -369,7 +369,7 @@ mod tests {
         let [a, b, c] = ["a", "b", "c"].map(|name| settings.of(name).config(name).unwrap());
         assert_eq!(
             (a.vlans, a.storm, a.usage),
-            (Vlans::access(10), Some(1000), Some(Use::Receive))
+            (Vlans::access(10), Some(1000), Some(Directions::Receive))
         );
         let trunk = Vlans { untagged: Some(1), tagged: "10,20".parse().unwrap() };
         assert_eq!((b.vlans, b.storm, b.usage), (trunk, Some(5), None));

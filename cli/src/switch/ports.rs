@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use sluicegate::error::{Error, Result};
 use sluicegate::memory::Pool;
-use sluicegate::port::{Kind, OpenOptions, Use};
+use sluicegate::port::{Directions, Kind, OpenOptions};
 use sluicegate_switch::{CAUSES, Event, Handle, MemberState, Opened, SwitchOutcome};
 
 use super::{Named, PortSettings};
@@ -55,10 +55,10 @@ impl Ports<'_> {
     }
 
     /// Opens a port, and creates its report.
-    pub fn open(&mut self, named: &Named, usage: Option<Use>) -> Result<(u64, Opened)> {
+    pub fn open(&mut self, named: &Named, usage: Option<Directions>) -> Result<(u64, Opened)> {
         let port = &named.port;
         let netns = self.common.netns.as_deref();
-        let receives_only = usage == Some(Use::Receive) || port.kind() == Kind::Mirror;
+        let receives_only = usage == Some(Directions::Receive) || port.kind() == Kind::Mirror;
         if !receives_only {
             let yes = self.allow_default_route.iter().find(|yes| *yes == port.name());
             interface_to_send(port, netns, yes.map(String::as_str))?;

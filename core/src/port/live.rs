@@ -21,7 +21,7 @@
 use super::interface::{described, find_ethernet};
 use super::live_queue::{DEFAULT_RING, LiveQueue, geometry, open_sender};
 use super::name::PortName;
-use super::options::{OpenOptions, Use};
+use super::options::{Directions, OpenOptions};
 use super::queue::Port;
 use super::rings::{PoolRequirements, RingMaker};
 use crate::error::Result;
@@ -33,7 +33,7 @@ const MAX_BYTES_OF_RINGS: u64 = 4 << 30;
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    if options.usage != Use::Send {
+    if options.usage != Directions::Send {
         return Err(name.error("it only sends; packet:, xdp: and mirror: receive"));
     }
     let ring = ring_slots(name)?;
@@ -47,7 +47,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let count = numbers.clone().count();
     check_memory(name, ring, &interface, count)?;
     let pool = PoolRequirements::usual(count as u32, slots).pool_of(options)?;
-    let rings = RingMaker { pool, usage: Use::Send, slots };
+    let rings = RingMaker { pool, usage: Directions::Send, slots };
     // A program sends to an interface of the namespace in which it runs.
     let open = |i: usize| {
         let cpu = first_cpu.map(|first| first as usize + i);

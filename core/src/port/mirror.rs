@@ -24,7 +24,7 @@ use std::sync::Arc;
 use super::cell_ring_queue::CellRingPort;
 use super::interface::find_ethernet;
 use super::name::PortName;
-use super::options::{Fallback, OpenOptions, Use};
+use super::options::{Directions, Fallback, OpenOptions};
 use super::packet_socket::Promiscuous;
 use super::queue::Port;
 use super::watch::InterfaceWatch;
@@ -36,7 +36,7 @@ use sluicegate_base::ring::LINKTYPE_ETHERNET;
 
 /// Opens the port.
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    if options.usage != Use::Receive {
+    if options.usage != Directions::Receive {
         return Err(name.error("it only receives; xdp: and packet: send"));
     }
     let modes =

@@ -48,7 +48,7 @@ pub use crate::xdp::flows::FlowCounts;
 pub use host::{detach_host, host_left, host_owner};
 pub use host_flows::HostFlows;
 pub use name::{Kind, PortName};
-pub use options::{Fallback, OpenOptions, RECORDING_LATENCY, Use};
+pub use options::{Directions, Fallback, OpenOptions, RECORDING_LATENCY};
 pub use packet::BLOCK_TIMEOUT;
 pub use queue::{Batch, Port, Queue, wait_any};
 pub use stats::QueueStats;

@@ -25,7 +25,7 @@ use super::backend::{Backend, WakeSource};
 use super::cell_ring_rx::CellRingRx;
 use super::interface::described;
 use super::name::PortName;
-use super::options::{OpenOptions, Use};
+use super::options::{Directions, OpenOptions};
 use super::queue::{Port, Queue};
 use super::rings::{PoolRequirements, RingMaker};
 use super::stats::QueueStats;
@@ -51,7 +51,7 @@ pub(super) struct MonitorQueue {
 }
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
-    if options.usage != Use::Receive {
+    if options.usage != Directions::Receive {
         return Err(name.error("a monitor: port only receives"));
     }
     let (whose, port) = name.name().split_once('/').unwrap_or(("switch", name.name()));
@@ -71,7 +71,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let snaplen = readers.iter().map(Reader::snaplen).max().unwrap_or(watch.snaplen);
     let buffer_bytes = snaplen.next_multiple_of(64);
     let pool = PoolRequirements::of_queues(readers.len() as u32, slots, buffer_bytes).pool()?;
-    let rings = RingMaker { pool, usage: Use::Receive, slots };
+    let rings = RingMaker { pool, usage: Directions::Receive, slots };
     let client = Arc::new(client);
     // The socket's path says more than a name.
     let whose = name.option("socket").unwrap_or(whose);
@@ -202,7 +202,7 @@ mod tests {
         let path = folder.path().join("socket");
         let mut server = Server::bind(&path).unwrap();
         let name: PortName = format!("monitor:eth0?socket={}", path.display()).parse().unwrap();
-        let options = OpenOptions { usage: Use::Receive, ..OpenOptions::default() };
+        let options = OpenOptions { usage: Directions::Receive, ..OpenOptions::default() };
         let opening = std::thread::spawn(move || Port::open(&name, &options));
         let mut two = Two(Vec::new());
         while !opening.is_finished() {

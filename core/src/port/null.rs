@@ -5,7 +5,7 @@
 use super::backend::Backend;
 use super::interface::described;
 use super::name::PortName;
-use super::options::{OpenOptions, Use};
+use super::options::{Directions, OpenOptions};
 use super::queue::Port;
 use super::rings::{PoolRequirements, RingMaker};
 use super::stats::QueueStats;
@@ -26,7 +26,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let slots = name.slots(2..=65536)?;
     let numbers = name.queue_numbers(options);
     let own = PoolRequirements::usual(numbers.clone().count() as u32, slots * 2);
-    let rings = RingMaker { pool: own.pool_of(options)?, usage: Use::Both, slots };
+    let rings = RingMaker { pool: own.pool_of(options)?, usage: Directions::Both, slots };
     let backends = numbers.map(|number| (number, Null { size, ..Null::default() }));
     Ok(Port::plain(name, rings.queues(&described("null", ""), backends)?))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::name::{Kind, PortName};
-use super::options::{OpenOptions, Use};
+use super::options::{Directions, OpenOptions};
 use super::queue::{Port, Queue};
 use super::rings::PoolRequirements;
 use super::{host, live, memif, mirror, monitor, null, packet, pcap, tap, xdp};
@@ -35,7 +35,7 @@ impl Port {
     ///
     /// # Errors
     /// As [`open`](Self::open); also if the port has several queues and the name does not select one.
-    pub fn open_one(name: &str, usage: Use) -> Result<Queue> {
+    pub fn open_one(name: &str, usage: Directions) -> Result<Queue> {
         let name: PortName = name.parse()?;
         let options = OpenOptions { usage, queues: 1, ..OpenOptions::default() };
         let mut queues = Self::open(&name, &options)?.queues;
@@ -56,7 +56,7 @@ impl Port {
     ///
     /// # Errors
     /// An interface does not exist, or there is no memory.
-    pub fn pool_for(ports: &[(PortName, Use)], options: &OpenOptions) -> Result<Arc<Pool>> {
+    pub fn pool_for(ports: &[(PortName, Directions)], options: &OpenOptions) -> Result<Arc<Pool>> {
         let with = |usage| OpenOptions { usage, ..options.clone() };
         let needs = ports.iter().map(|(name, usage)| requirements(name, &with(*usage)));
         let sum = needs.reduce(|sum, more| Ok(sum?.and(more?))).transpose()?;
@@ -68,13 +68,13 @@ impl Port {
     ///
     /// # Errors
     /// As [`open`](Self::open). Ports that were already opened are closed.
-    pub fn open_all(ports: &[(PortName, Use)], options: &OpenOptions) -> Result<Vec<Self>> {
+    pub fn open_all(ports: &[(PortName, Directions)], options: &OpenOptions) -> Result<Vec<Self>> {
         let with = |usage| OpenOptions { usage, ..options.clone() };
         let pool = match &options.pool {
             Some(pool) => pool.clone(),
             None => Self::pool_for(ports, options)?,
         };
-        let open = |(name, usage): &(PortName, Use)| {
+        let open = |(name, usage): &(PortName, Directions)| {
             Self::open(name, &OpenOptions { pool: Some(pool.clone()), ..with(*usage) })
         };
         ports.iter().map(open).collect()
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn ports_that_are_opened_together_swap_and_leave_no_buffer_over() {
         let ports = ["null:/0-2?slots=64", "null:?slots=1000", "null:"];
-        let ports = ports.map(|name| (name.parse().unwrap(), Use::Both));
+        let ports = ports.map(|name| (name.parse().unwrap(), Directions::Both));
         let mut ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
         assert_eq!(ports.iter().map(|port| port.queues.len()).collect::<Vec<_>>(), [3, 1, 1]);
         let [first, second, third] = &mut ports[..] else { unreachable!() };

@@ -13,7 +13,7 @@ pub const RECORDING_LATENCY: Duration = Duration::from_millis(20);
 
 /// The directions that a port is opened for. The ring of an unused direction is absent: it has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Use {
+pub enum Directions {
     /// To receive.
     #[default]
     Receive,
@@ -23,7 +23,7 @@ pub enum Use {
     Both,
 }
 
-impl Use {
+impl Directions {
     /// Returns true if a port for this use receives.
     pub(crate) fn receives(self) -> bool {
         self != Self::Send
@@ -38,8 +38,8 @@ impl Use {
 /// Options for opening a port, in addition to its name.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// The directions in use; by default [`Use::Receive`].
-    pub usage: Use,
+    /// The directions in use; by default [`Directions::Receive`].
+    pub usage: Directions,
     /// The network namespace to open the port in, as `ip netns` names it; by default this process's.
     pub netns: Option<String>,
     /// The number of queues if the name does not contain it; 0 means the port's default.

@@ -16,8 +16,8 @@ use sluicegate_base::ring::{
 
 #[cold]
 fn only_receives() -> Error {
-    let reason = "the queue only receives: its port was opened with Use::Receive or only counts, or the \
-                  driver keeps the queue for XDP; send by another queue, opened with Use::Send or Use::Both";
+    let reason = "the queue only receives: its port was opened with Directions::Receive or only counts, or the \
+                  driver keeps the queue for XDP; send by another queue, opened with Directions::Send or Directions::Both";
     Error::Usage(reason.into())
 }
 
@@ -68,9 +68,9 @@ pub struct Queue {
 ///
 /// ```
 /// use std::time::Duration;
-/// use sluicegate::port::{Port, Use};
+/// use sluicegate::port::{Port, Directions};
 ///
-/// let mut queue = Port::open_one("null:?size=60", Use::Receive)?;
+/// let mut queue = Port::open_one("null:?size=60", Directions::Receive)?;
 /// let batch = queue.receive(Duration::from_secs(1))?;
 /// assert!(batch.packets().all(|packet| packet.captured_bytes() == 60));
 /// drop(batch);

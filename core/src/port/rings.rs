@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::backend::Backend;
-use super::options::{OpenOptions, Use};
+use super::options::{Directions, OpenOptions};
 use super::queue::Queue;
 use super::stats::QueueStats;
 use crate::error::Result;
@@ -53,7 +53,7 @@ impl PoolRequirements {
 #[derive(Debug)]
 pub(super) struct RingMaker {
     pub pool: Arc<Pool>,
-    pub usage: Use,
+    pub usage: Directions,
     /// Slots of each ring.
     pub slots: u32,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::backend::{Backend, WakeSource};
 use super::interface;
 use super::name::PortName;
-use super::options::{OpenOptions, Use};
+use super::options::{Directions, OpenOptions};
 use super::rings::{PoolRequirements, RingMaker, TxProgress};
 use super::stats::QueueStats;
 use super::wait::is_readable;
@@ -41,7 +41,7 @@ pub(super) fn rings(
     frame_bytes: u32,
 ) -> Result<RingMaker> {
     let usage = options.usage;
-    let buffers = if usage == Use::Both { 2 * slots } else { slots };
+    let buffers = if usage == Directions::Both { 2 * slots } else { slots };
     let bytes = frame_bytes.next_multiple_of(64).max(PoolConfig::default().buffer_bytes);
     let pool = PoolRequirements::of_queues(queues as u32, buffers, bytes).pool_of(options)?;
     let least = slots_for(MAX_BYTES, pool.buffer_bytes()) + 1;

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::name::PortName;
-use super::options::Use;
+use super::options::Directions;
 use crate::error::{Error, Result};
 use crate::link::{self, Channels, Ethtool, Netlink};
 use crate::xdp::resident::QUEUES_MAX;
@@ -75,10 +75,14 @@ impl InterfaceWatch {
     ///
     /// # Errors
     /// The port names a queue that the interface cannot have.
-    pub(super) fn over(name: &PortName, interface: &link::Interface, usage: Use) -> Result<Self> {
+    pub(super) fn over(
+        name: &PortName,
+        interface: &link::Interface,
+        usage: Directions,
+    ) -> Result<Self> {
         let mut ethtool = Ethtool::open(None)?;
         let direction = match usage {
-            Use::Send => WatchedSide::Transmit,
+            Directions::Send => WatchedSide::Transmit,
             _ => WatchedSide::Receive,
         };
         let made = direction.made(interface);
@@ -368,7 +372,7 @@ mod tests {
     fn a_queue_does_not_wait_for_another_that_asks() {
         let lo = link::interface(None, "lo").unwrap();
         let name: PortName = "xdp:lo".parse().unwrap();
-        let mut watch = InterfaceWatch::over(&name, &lo, Use::Receive).unwrap();
+        let mut watch = InterfaceWatch::over(&name, &lo, Directions::Receive).unwrap();
         assert_eq!(watch.attached(&name).unwrap(), 0..=0);
         let asking = watch.state();
         watch.look(0, Looker::Idle).unwrap();
@@ -383,7 +387,7 @@ mod tests {
     /// the number of queues that send, and the notice.
     fn opened(
         lab: &link::Lab,
-        (name, usage): (&str, Use),
+        (name, usage): (&str, Directions),
         (before, after, to_send): (u32, u32, u32),
     ) -> Result<(RangeInclusive<u32>, usize, Option<String>)> {
         let netns = lab.netns("right");
@@ -413,7 +417,7 @@ mod tests {
 
     #[test]
     fn queues_that_come_with_the_program_are_the_ports_to_receive_by() {
-        use Use::{Both, Receive, Send};
+        use Directions::{Both, Receive, Send};
         let Some(lab) = crate::tests::lab_with(4) else { return };
         for (name, usage, counts, expected, told, why) in [
             ("xdp:right0", Receive, (2, 4, 2), (0..=3, 0), false, "all are received from"),
@@ -436,7 +440,7 @@ mod tests {
 
     #[test]
     fn queues_that_are_not_there_with_the_program_either_are_refused() {
-        use Use::{Both, Receive, Send};
+        use Directions::{Both, Receive, Send};
         let Some(lab) = crate::tests::lab_with(4) else { return };
         for (name, usage, counts, expected, why) in [
             ("xdp:right0/0-2", Receive, (2, 2, 2), "has 2 receive queues", "none were added"),

@@ -6,20 +6,20 @@ use std::time::{Duration, Instant, SystemTime};
 
 use sluicegate::file::read::Reader;
 use sluicegate::forward::forward;
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Direction, Meta, Packet};
 
 use crate::child;
 use crate::oracle::tcpdump;
 use crate::real_captures::real_captures;
 
-fn open(name: &str, usage: Use) -> sluicegate::Result<Queue> {
+fn open(name: &str, usage: Directions) -> sluicegate::Result<Queue> {
     let options = OpenOptions { usage, ..OpenOptions::default() };
     Port::open(&name.parse()?, &options).map(|mut port| port.queues.remove(0))
 }
 
 fn sink(path: &Path, options: &str) -> Queue {
-    open(&format!("pcap:{}{options}", path.display()), Use::Send).unwrap()
+    open(&format!("pcap:{}{options}", path.display()), Directions::Send).unwrap()
 }
 
 /// Metadata of which only the time is known.
@@ -54,7 +54,7 @@ fn null_into_a_file_and_back_in_every_format() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a.pcap", "a.pcapng", "a", "a.pcap.zst", "a.pcapng.zst", "a.pcapng.lz4"] {
         let path = folder.path().join(name);
-        let mut null = open("null:?size=99", Use::Receive).unwrap();
+        let mut null = open("null:?size=99", Directions::Receive).unwrap();
         let mut file = sink(&path, "");
         let before = now_ns();
         let mut n = 0;
@@ -91,7 +91,7 @@ fn every_sample_passes_through_a_file_unchanged() {
     let path = folder.path().join("copy.pcapng");
     for sample in real_captures() {
         let (link_types, expected) = read(&sample);
-        let mut from = open(&format!("pcap:{}", sample.display()), Use::Receive).unwrap();
+        let mut from = open(&format!("pcap:{}", sample.display()), Directions::Receive).unwrap();
         let mut to = sink(&path, "");
         pass(&mut from, &mut to);
         to.close_tx().unwrap();
@@ -205,7 +205,7 @@ fn when_nothing_follows_a_packet_reaches_the_file_all_the_same() {
 
 #[test]
 fn a_full_disk_is_an_error_and_every_packet_is_counted() {
-    let Ok(mut file) = open("pcap:/dev/full", Use::Send) else {
+    let Ok(mut file) = open("pcap:/dev/full", Directions::Send) else {
         eprintln!("skipped: needs /dev/full; get it by mknod /dev/full c 1 7");
         return;
     };
@@ -260,12 +260,12 @@ fn a_sink_that_makes_no_sense_is_refused_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.pcap").display().to_string();
     for (name, usage, remedy) in [
-        (format!("pcap:{file}"), Use::Both, "another to send"),
-        (format!("pcap:{file}?slots=128"), Use::Send, "use 129 or more"),
-        (format!("pcap:{file}?filter=ip"), Use::Send, "filter where the packets come from"),
-        (format!("pcap:{file}?snaplen=262145"), Use::Send, "1 to 262144"),
-        (format!("pcap:{file}/b.pcap"), Use::Send, "create it first"),
-        (format!("pcap:{}", folder.path().display()), Use::Send, "name a file in it"),
+        (format!("pcap:{file}"), Directions::Both, "another to send"),
+        (format!("pcap:{file}?slots=128"), Directions::Send, "use 129 or more"),
+        (format!("pcap:{file}?filter=ip"), Directions::Send, "filter where the packets come from"),
+        (format!("pcap:{file}?snaplen=262145"), Directions::Send, "1 to 262144"),
+        (format!("pcap:{file}/b.pcap"), Directions::Send, "create it first"),
+        (format!("pcap:{}", folder.path().display()), Directions::Send, "name a file in it"),
     ] {
         let error = open(&name, usage).unwrap_err().to_string();
         assert!(error.contains(remedy), "{name}: {error}");
@@ -277,7 +277,7 @@ fn a_sink_that_makes_no_sense_is_refused_with_a_remedy() {
 fn standard_output_is_a_file_like_another() {
     const INSIDE: &str = "SLUICE_TEST_STANDARD_OUTPUT";
     if std::env::var_os(INSIDE).is_some() {
-        let mut file = open("pcap:-", Use::Send).unwrap();
+        let mut file = open("pcap:-", Directions::Send).unwrap();
         let meta = at(1);
         for _ in 0..3 {
             assert!(file.tx_mut().push(&Packet::new(&meta, b"packet")));

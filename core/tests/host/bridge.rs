@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sluicegate::forward::forward;
 use sluicegate::link::Lab;
 use sluicegate::memory::{Pool, PoolConfig};
-use sluicegate::port::{HostFlows, OpenOptions, Port, Queue, Use, wait_any};
+use sluicegate::port::{Directions, HostFlows, OpenOptions, Port, Queue, wait_any};
 use sluicegate::ring::Wait;
 
 use super::program;
@@ -39,7 +39,7 @@ impl Bridge {
         program::wait_until_removed(&lab.netns("right"), "right0");
         let pool = Pool::new(PoolConfig { buffers: 8192, ..PoolConfig::default() })?;
         let options = OpenOptions {
-            usage: Use::Both,
+            usage: Directions::Both,
             netns: Some(lab.netns("right")),
             pool: Some(pool),
             ..OpenOptions::default()

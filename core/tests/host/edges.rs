@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Kind};
 use sluicegate::link::{self, Lab, Netlink, netns};
-use sluicegate::port::{Queue, QueueStats, Use, detach_host, host_owner};
+use sluicegate::port::{Directions, Queue, QueueStats, detach_host, host_owner};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
 use super::bridge::Bridge;
@@ -69,7 +69,7 @@ fn empty(queue: &mut Queue) {
 fn a_port_leaves_nothing_behind() {
     let Some(lab) = lab() else { return };
     for host in HOSTS.iter().chain(&["host:right0?fallback=drop", "host:right0/0-3"]) {
-        let port = open(&lab, host, Use::Both).unwrap();
+        let port = open(&lab, host, Directions::Both).unwrap();
         assert!(!traces(&lab).is_empty(), "{host}: it has left traces");
         assert!(!ping(&lab, "right", "198.18.0.1"), "{host}: nobody forwards");
         drop(port);
@@ -103,13 +103,13 @@ fn what_others_have_there_stays() {
 #[test]
 fn a_second_port_is_refused_with_who_has_the_first() {
     let Some(lab) = lab() else { return };
-    let first = open(&lab, "host:right0", Use::Both).unwrap();
+    let first = open(&lab, "host:right0", Directions::Both).unwrap();
     let netns_name = lab.netns("right");
     let right0 = link::interface(Some(&netns_name), "right0").unwrap();
     let owner = || netns::run_in(Some(&netns_name), || host_owner(&right0)).unwrap();
     assert!(owner().is_some_and(|owner| owner.starts_with("host:right0 of ")));
     for second in ["host:right0", "host:right0/0-1", "host:right0?hook=clsact"] {
-        let error = open(&lab, second, Use::Both).unwrap_err();
+        let error = open(&lab, second, Directions::Both).unwrap_err();
         assert_eq!(error.kind(), Kind::Usage, "{second}: {error}");
         let error = error.to_string();
         let us = format!("({})", std::process::id());
@@ -128,7 +128,7 @@ fn what_makes_no_sense_is_refused() {
         ("host:right0?fallback=no", "use one of pass, drop"),
         ("host:right0?slots=8", "the longest frame needs"),
     ] {
-        let error = open(&lab, name, Use::Both).unwrap_err();
+        let error = open(&lab, name, Directions::Both).unwrap_err();
         assert!(error.to_string().contains(why), "{name}: {error}");
         assert_eq!(error.kind(), Kind::Usage, "{name}");
     }
@@ -140,7 +140,7 @@ fn a_detached_port_gets_an_error() {
     let Some(lab) = lab() else { return };
     assert!(!detach(&lab), "there is nothing");
     for host in HOSTS.iter().chain(&["host:right0?fallback=drop"]) {
-        let mut port = open(&lab, host, Use::Both).unwrap();
+        let mut port = open(&lab, host, Directions::Both).unwrap();
         port.queues[0].check().unwrap();
         assert!(detach(&lab), "{host}");
         assert!(ping(&lab, "right", "198.18.0.1"), "{host}: the usual way");
@@ -154,12 +154,12 @@ fn a_detached_port_gets_an_error() {
 #[test]
 fn what_a_port_sends_does_not_come_back() {
     let Some(lab) = lab() else { return };
-    let mut host = open(&lab, "host:right0", Use::Both).unwrap();
+    let mut host = open(&lab, "host:right0", Directions::Both).unwrap();
     let mut bytes = vec![0xff; 60];
     bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
-    let mut seen = open(&lab, "packet:right0?tx_copies=off", Use::Receive).unwrap();
+    let mut seen = open(&lab, "packet:right0?tx_copies=off", Directions::Receive).unwrap();
     for name in ["packet:right0", "packet:right0?send=ring", "xdp:right0", "live:right0"] {
-        let mut port = open(&lab, name, Use::Send).unwrap();
+        let mut port = open(&lab, name, Directions::Send).unwrap();
         for _ in 0..10 {
             let queue = &mut port.queues[0];
             assert!(queue.tx_mut().push(&Packet::new(&Meta::default(), &bytes)));
@@ -202,8 +202,8 @@ fn what_a_port_sends_does_not_come_back() {
 fn a_packet_enters_with_its_tag_and_whatever_its_length() {
     let Some(lab) = lab() else { return };
     assert!(run(&lab, "right", "ip link set right0 mtu 9000"));
-    let mut seen = open(&lab, "packet:right0", Use::Receive).unwrap();
-    let mut host = open(&lab, "host:right0", Use::Both).unwrap();
+    let mut seen = open(&lab, "packet:right0", Directions::Receive).unwrap();
+    let mut host = open(&lab, "host:right0", Directions::Both).unwrap();
     let sent: Vec<Vec<u8>> = [60, 1514, 2049, 9014]
         .into_iter()
         .flat_map(|bytes| [&[][..], &[0x81, 0x00, 0x20, 0x05]].map(|tag| (bytes, tag)))
@@ -257,7 +257,7 @@ fn tagged_packets_pass_with_their_tags() {
 #[test]
 fn what_an_interface_that_is_down_refuses_is_counted() {
     let Some(lab) = lab() else { return };
-    let mut port = open(&lab, "host:right0/0-1", Use::Both).unwrap();
+    let mut port = open(&lab, "host:right0/0-1", Directions::Both).unwrap();
     let mut bytes = vec![0xff; 60];
     // Of a protocol that the host does not know, and drops: it has entered all the same.
     bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
@@ -283,7 +283,7 @@ fn what_an_interface_that_is_down_refuses_is_counted() {
 #[test]
 fn the_interface_may_change_under_the_port() {
     let Some(lab) = lab() else { return };
-    let mut port = open(&lab, "host:right0", Use::Both).unwrap();
+    let mut port = open(&lab, "host:right0", Directions::Both).unwrap();
     let queue = &mut port.queues[0];
     let netns_name = lab.netns("right");
     let mac = "02:00:c6:12:00:77";

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use sluicegate::link::{Lab, netns};
-use sluicegate::port::{FlowCounts, Use};
+use sluicegate::port::{Directions, FlowCounts};
 
 use super::bridge::{Bridge, Passed};
 use super::edges::nothing_is_left;
@@ -118,18 +118,18 @@ fn options_of_flows_are_checked() {
         ("host:right0?mode=skb", "mode= is for flows="),
         ("host:right0?flows=1T", "0 to 16777216"),
     ] {
-        let error = open(&lab, name, Use::Both).unwrap_err().to_string();
+        let error = open(&lab, name, Directions::Both).unwrap_err().to_string();
         assert!(error.contains(why), "{name}: {error}");
     }
-    let mut port = open(&lab, "host:right0", Use::Both).unwrap();
+    let mut port = open(&lab, "host:right0", Directions::Both).unwrap();
     assert!(port.queues[0].host_flows().is_none());
     drop(port);
-    port = open(&lab, "host:right0?flows=64", Use::Both).unwrap();
+    port = open(&lab, "host:right0?flows=64", Directions::Both).unwrap();
     assert!(port.queues[0].host_flows().is_some());
     assert_eq!(port.fallbacks, []);
     drop(port);
-    let _skb = open(&lab, "xdp:right0?mode=skb", Use::Receive).unwrap();
-    port = open(&lab, "host:right0?flows=64", Use::Both).unwrap();
+    let _skb = open(&lab, "xdp:right0?mode=skb", Directions::Receive).unwrap();
+    port = open(&lab, "host:right0?flows=64", Directions::Both).unwrap();
     let [fallback] = &port.fallbacks[..] else { panic!("{:?}", port.fallbacks) };
     assert_eq!((fallback.from, fallback.to), ("native", "skb"), "{}", fallback.reason);
 }

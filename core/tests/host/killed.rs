@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sluicegate::error::Kind;
 use sluicegate::link::{self, Lab, netns};
-use sluicegate::port::{OpenOptions, Port, Use, detach_host};
+use sluicegate::port::{Directions, OpenOptions, Port, detach_host};
 
 use super::bridge::{Bridge, run_ports};
 use super::edges::{nothing_is_left, traces};
@@ -26,7 +26,7 @@ fn owner() {
     let Ok(told) = env::var(OWNER) else { return };
     let words: Vec<&str> = told.split(' ').collect();
     let options = OpenOptions {
-        usage: Use::Both,
+        usage: Directions::Both,
         netns: Some(words[0].to_owned()),
         ..OpenOptions::default()
     };
@@ -80,7 +80,7 @@ fn detach(lab: &Lab) {
 
 /// Returns true if the kernel has tcx; a port uses it then by default.
 fn has_tcx(lab: &Lab) -> bool {
-    let method = |name| open(lab, name, Use::Both).map(|port| port.method);
+    let method = |name| open(lab, name, Directions::Both).map(|port| port.method);
     let usual = method("host:right0").unwrap();
     match method("host:right0?hook=tcx") {
         Ok(method) => {

@@ -16,7 +16,7 @@ mod scratch;
 mod through;
 
 use sluicegate::link::{Lab, Shape};
-use sluicegate::port::{OpenOptions, Port, Use};
+use sluicegate::port::{Directions, OpenOptions, Port};
 
 /// The modes that XDP has on a veth.
 pub const MODES: &[&str] = &["native", "skb"];
@@ -27,7 +27,7 @@ pub fn lab() -> Option<Lab> {
 }
 
 /// Opens a port on the host `right`.
-pub fn open(lab: &Lab, name: &str, usage: Use) -> sluicegate::Result<Port> {
+pub fn open(lab: &Lab, name: &str, usage: Directions) -> sluicegate::Result<Port> {
     let options = OpenOptions { usage, netns: Some(lab.netns("right")), ..OpenOptions::default() };
     Port::open(&name.parse()?, &options)
 }

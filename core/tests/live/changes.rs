@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use sluicegate::Error;
-use sluicegate::port::{Queue, Use};
+use sluicegate::port::{Directions, Queue};
 use sluicegate::ring::{Meta, Packet};
 
 use super::alone::is_alone;
@@ -105,7 +105,7 @@ fn a_program_is_attached_while_packets_are_sent() {
         pushed
     };
     let attached = std::thread::scope(|scope| {
-        let attaching = scope.spawn(|| open(&lab, "left", "xdp:left0", Use::Receive));
+        let attaching = scope.spawn(|| open(&lab, "left", "xdp:left0", Directions::Receive));
         let deadline = Instant::now() + PATIENCE;
         while !attaching.is_finished() {
             // The attaching thread cannot be stopped: it returns once no program runs.

@@ -16,7 +16,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use sluicegate::link::{Lab, Shape};
-use sluicegate::port::{OpenOptions, Port, Use};
+use sluicegate::port::{Directions, OpenOptions, Port};
 
 /// Longer than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,19 +38,19 @@ pub fn linux() -> (u32, u32) {
 }
 
 /// Opens a port of a host.
-pub fn open(lab: &Lab, host: &str, name: &str, usage: Use) -> sluicegate::Result<Port> {
+pub fn open(lab: &Lab, host: &str, name: &str, usage: Directions) -> sluicegate::Result<Port> {
     let options = OpenOptions { usage, netns: Some(lab.netns(host)), ..OpenOptions::default() };
     Port::open(&name.parse()?, &options)
 }
 
 /// Opens a port that sends out of left0.
 pub fn sender(lab: &Lab, options: &str) -> Port {
-    open(lab, "left", &format!("live:left0{options}"), Use::Send).unwrap()
+    open(lab, "left", &format!("live:left0{options}"), Directions::Send).unwrap()
 }
 
 /// Opens what receives all that comes to right0.
 pub fn receiver(lab: &Lab) -> Port {
-    open(lab, "right", "xdp:right0?method=ring&ring_size=4096", Use::Receive).unwrap()
+    open(lab, "right", "xdp:right0?method=ring&ring_size=4096", Directions::Receive).unwrap()
 }
 
 /// Runs a command on a host; how it ended.

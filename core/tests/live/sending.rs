@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::port::{Queue, Use};
+use sluicegate::port::{Directions, Queue};
 use sluicegate::ring::{Meta, Packet};
 
 use super::stream::{WINDOW, frame, mix, send_and_expect, take};
@@ -39,7 +39,7 @@ fn frames_of_several_slots_are_put_together_as_long_as_a_page_has_room() {
     {
         assert!(run(&lab, host, command).success(), "{command}");
     }
-    let mut to = open(&lab, "right", "packet:right0?tx_copies=off", Use::Receive).unwrap();
+    let mut to = open(&lab, "right", "packet:right0?tx_copies=off", Directions::Receive).unwrap();
     let mut from = sender(&lab, "");
     let bytes_of = |number| 3368 - (number % 1500) as usize;
     send_and_expect(&mut from.queues[0], &mut to.queues[0], (0, 5000), bytes_of);
@@ -157,11 +157,11 @@ fn each_queue_has_its_own_order() {
 fn it_only_sends_and_says_what_receives() {
     let Some(lab) = lab() else { return };
     for (usage, name, says) in [
-        (Use::Receive, "live:left0", "packet:, xdp: and mirror: receive"),
-        (Use::Both, "live:left0", "it only sends"),
-        (Use::Send, "live:left0?ring_size=1", "64 to 65536"),
-        (Use::Send, "live:left0?filter=ip", "live: knows ring_size= cpu= slots="),
-        (Use::Send, "live:lo", "Ethernet"),
+        (Directions::Receive, "live:left0", "packet:, xdp: and mirror: receive"),
+        (Directions::Both, "live:left0", "it only sends"),
+        (Directions::Send, "live:left0?ring_size=1", "64 to 65536"),
+        (Directions::Send, "live:left0?filter=ip", "live: knows ring_size= cpu= slots="),
+        (Directions::Send, "live:lo", "Ethernet"),
     ] {
         let error = open(&lab, "left", name, usage).expect_err(name).to_string();
         assert!(error.contains(says), "{name}: {error}");
@@ -171,7 +171,7 @@ fn it_only_sends_and_says_what_receives() {
 #[test]
 fn where_nothing_would_leave_it_says_why() {
     let Some(lab) = lab() else { return };
-    let refused = |why: &str| open(&lab, "left", "live:left0", Use::Send).expect_err(why);
+    let refused = |why: &str| open(&lab, "left", "live:left0", Directions::Send).expect_err(why);
     if linux() < (6, 3) {
         println!("left out: that the other end needs NAPI is said from Linux 6.3 on");
     } else {
@@ -205,7 +205,7 @@ fn a_missing_cpu_is_an_error_that_names_it() {
     let Some(lab) = lab() else { return };
     for options in ["?cpu=1000", "?cpu=4095", "/0-1023?cpu=0"] {
         let name = format!("live:left0{options}");
-        let error = open(&lab, "left", &name, Use::Send).expect_err(options).to_string();
+        let error = open(&lab, "left", &name, Directions::Send).expect_err(options).to_string();
         assert!(error.contains("no CPU ") && error.contains("online are"), "{options}: {error}");
     }
 }

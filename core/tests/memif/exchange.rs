@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate::forward::forward;
 use sluicegate::memory::{Pool, PoolConfig};
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::Wait;
 
 use super::{
@@ -224,8 +224,8 @@ fn packets_swap_between_memif_ports_of_one_pool() {
 fn ports_for_one_direction_refuse_the_other() {
     let name = format!("memif:{}", socket("one-way"));
     let options = |usage| OpenOptions { usage, ..OpenOptions::default() };
-    let mut server = open_with(&name, &options(Use::Receive));
-    let mut client = open_with(&name, &options(Use::Send));
+    let mut server = open_with(&name, &options(Directions::Receive));
+    let mut client = open_with(&name, &options(Directions::Send));
     exchange(&mut client.queues[0], &mut server.queues[0], 2000, Wait::Spin);
     let error = server.queues[0].sync_tx().unwrap_err().to_string();
     assert!(error.contains("only receives"), "{error}");

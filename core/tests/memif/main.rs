@@ -13,7 +13,7 @@ mod peers;
 use std::time::{Duration, Instant};
 
 use sluicegate::memory::Pool;
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Packet, Wait};
 
 /// A limit that only a broken program reaches, however loaded the machine is.
@@ -25,7 +25,7 @@ fn socket(name: &str) -> String {
 }
 
 fn open(name: &str) -> Port {
-    open_with(name, &OpenOptions { usage: Use::Both, ..OpenOptions::default() })
+    open_with(name, &OpenOptions { usage: Directions::Both, ..OpenOptions::default() })
 }
 
 fn open_with(name: &str, options: &OpenOptions) -> Port {
@@ -33,7 +33,7 @@ fn open_with(name: &str, options: &OpenOptions) -> Port {
 }
 
 fn in_pool(pool: &std::sync::Arc<Pool>) -> OpenOptions {
-    OpenOptions { usage: Use::Both, pool: Some(pool.clone()), ..OpenOptions::default() }
+    OpenOptions { usage: Directions::Both, pool: Some(pool.clone()), ..OpenOptions::default() }
 }
 
 /// Both ends of a new socket: server and client, with options.

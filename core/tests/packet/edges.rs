@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sluicegate::file::read::Reader;
-use sluicegate::port::Use;
+use sluicegate::port::Directions;
 use sluicegate::ring::{Direction, Readiness, TimestampSource, Wait};
 
 use crate::{
@@ -40,7 +40,8 @@ fn an_interface_that_is_down_says_so_once_and_delivers_when_it_comes_up() {
 fn several_queues_on_an_interface_that_is_down_wait_or_are_refused_with_the_remedy() {
     let Some(lab) = lab() else { return };
     run(&lab, "right", "ip link set right0 down");
-    let mut port = match try_open(&lab, "right", "packet:right0/0-1?fanout=lb", Use::Receive) {
+    let mut port = match try_open(&lab, "right", "packet:right0/0-1?fanout=lb", Directions::Receive)
+    {
         Ok(port) => port,
         Err(error) => {
             assert!(error.to_string().contains("bring it up first"), "{error}");

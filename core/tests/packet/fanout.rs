@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use etherparse::PacketBuilder;
-use sluicegate::port::{Queue, Use};
+use sluicegate::port::{Directions, Queue};
 
 use crate::{lab, receive_from, send, send_to, try_open};
 
@@ -181,7 +181,7 @@ fn a_program_that_is_none_is_refused() {
         (jumps.display().to_string(), "set the fanout program of packet:right0"),
     ] {
         let name = format!("packet:right0/0-1?fanout=bpf&fanout_prog={program}");
-        let error = try_open(&lab, "right", &name, Use::Receive).unwrap_err().to_string();
+        let error = try_open(&lab, "right", &name, Directions::Receive).unwrap_err().to_string();
         assert!(error.contains(complaint), "{program}: {error}");
     }
 }

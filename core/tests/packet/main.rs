@@ -20,7 +20,7 @@ mod sending;
 use std::time::{Duration, Instant};
 
 use sluicegate::link::{Lab, Shape, interface};
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::Meta;
 
 /// Every way of receiving.
@@ -47,20 +47,20 @@ pub fn lab() -> Option<Lab> {
 }
 
 /// Opens a port on a host.
-pub fn try_open(lab: &Lab, host: &str, name: &str, usage: Use) -> sluicegate::Result<Port> {
+pub fn try_open(lab: &Lab, host: &str, name: &str, usage: Directions) -> sluicegate::Result<Port> {
     let options = OpenOptions { usage, netns: Some(lab.netns(host)), ..OpenOptions::default() };
     Port::open(&name.parse()?, &options)
 }
 
 /// A port to receive from; it must open.
 pub fn receive_from(lab: &Lab, host: &str, name: &str) -> Port {
-    try_open(lab, host, name, Use::Receive).unwrap()
+    try_open(lab, host, name, Directions::Receive).unwrap()
 }
 
 /// A queue that sends through an interface; options may follow its name.
 pub fn send_to(lab: &Lab, host: &str, interface: &str) -> Queue {
     let name = format!("packet:{interface}");
-    try_open(lab, host, &name, Use::Send).unwrap().queues.remove(0)
+    try_open(lab, host, &name, Directions::Send).unwrap().queues.remove(0)
 }
 
 /// Runs a command on a host; it must succeed.

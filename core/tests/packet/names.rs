@@ -1,20 +1,21 @@
 //! Names that mean nothing here: the message says what would.
 
-use sluicegate::port::{OpenOptions, Port, Use};
+use sluicegate::port::{Directions, OpenOptions, Port};
 
 use crate::{lab, try_open};
 
 #[test]
 fn an_interface_in_another_namespace_is_found_there() {
     let Some(lab) = lab() else { return };
-    let error = try_open(&lab, "left", "packet:right0", Use::Receive).unwrap_err().to_string();
+    let error =
+        try_open(&lab, "left", "packet:right0", Directions::Receive).unwrap_err().to_string();
     let right = lab.netns("right");
     assert!(error.starts_with("no interface 'right0'; there are: lo"), "{error}");
     // Another lab has an interface of that name too.
     assert!(error.contains("-right' has an interface of that name: use --netns "), "{error}");
     let name = format!("unique{}", std::process::id());
     crate::run(&lab, "right", &format!("ip link add {name} type veth peer name other"));
-    let error = try_open(&lab, "left", &name, Use::Receive).unwrap_err().to_string();
+    let error = try_open(&lab, "left", &name, Directions::Receive).unwrap_err().to_string();
     assert!(error.ends_with(&format!("use --netns {right}")), "{error}");
     let error = Port::open(&name.parse().unwrap(), &OpenOptions::default()).unwrap_err();
     assert!(error.to_string().ends_with(&format!("use --netns {right}")), "{error}");
@@ -31,7 +32,8 @@ fn an_interface_of_this_namespace_is_named_where_another_was_asked() {
         );
         return;
     };
-    let error = try_open(&lab, "left", &only_here.name, Use::Receive).unwrap_err().to_string();
+    let error =
+        try_open(&lab, "left", &only_here.name, Directions::Receive).unwrap_err().to_string();
     assert!(error.contains("leave --netns out") || error.contains("use --netns"), "{error}");
 }
 
@@ -45,7 +47,7 @@ fn an_unknown_interface_or_namespace_is_refused_with_those_that_exist() {
     assert!(error.starts_with("no interface 'no-such-iface'; there are: "), "{error}");
     let error = refuse("mirror:any", &options);
     assert!(error.contains("'any' is for packet: ports that receive"), "{error}");
-    let both = OpenOptions { usage: Use::Both, ..OpenOptions::default() };
+    let both = OpenOptions { usage: Directions::Both, ..OpenOptions::default() };
     let error = refuse("packet:any", &both);
     assert!(error.contains("'any' is for packet: ports that receive"), "{error}");
     let nowhere = OpenOptions { netns: Some("no-such-namespace".into()), ..options };

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::port::{Queue, Use};
+use sluicegate::port::{Directions, Queue};
 use sluicegate::ring::{Meta, Packet};
 
 use crate::{
@@ -35,10 +35,10 @@ fn push(queue: &mut Queue, frames: &[Vec<u8>]) {
 fn sendmmsg_replaces_an_impossible_ring_and_the_reason_is_reported() {
     let Some(lab) = lab() else { return };
     for (name, usage, method, reason) in [
-        ("left0?send=ring", Use::Both, "ring", "a port that receives too has one socket"),
-        ("left0?send=ring&method=recv", Use::Both, "recv", "one socket"),
-        ("left0/0-2?send=ring", Use::Both, "ring", "one socket"),
-        ("lo?send=ring", Use::Send, "sendmmsg", "loopback gives frames back before"),
+        ("left0?send=ring", Directions::Both, "ring", "a port that receives too has one socket"),
+        ("left0?send=ring&method=recv", Directions::Both, "recv", "one socket"),
+        ("left0/0-2?send=ring", Directions::Both, "ring", "one socket"),
+        ("lo?send=ring", Directions::Send, "sendmmsg", "loopback gives frames back before"),
     ] {
         let mut port = try_open(&lab, "left", name, usage).unwrap();
         assert_eq!(port.method, method, "{name}");
@@ -48,7 +48,7 @@ fn sendmmsg_replaces_an_impossible_ring_and_the_reason_is_reported() {
         send(&mut port.queues[0], &[frame(1, 60)]);
         assert_eq!(port.queues[0].stats().unwrap().sent, 1, "{name}");
     }
-    let port = try_open(&lab, "left", "left0?send=ring", Use::Receive).unwrap();
+    let port = try_open(&lab, "left", "left0?send=ring", Directions::Receive).unwrap();
     assert!(port.fallbacks.is_empty(), "nobody sends, nobody is told");
 }
 

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use sluicegate::link::Lab;
-use sluicegate::port::{Queue, Use};
+use sluicegate::port::{Directions, Queue};
 use sluicegate::ring::{Meta, Packet};
 
 use crate::{
@@ -21,13 +21,13 @@ fn ways(lab: &Lab) -> impl Iterator<Item = (&'static str, Queue)> {
 fn a_port_that_only_sends_says_how() {
     let Some(lab) = lab() else { return };
     for (name, usage, method) in [
-        ("left0", Use::Send, "sendmmsg"),
-        ("left0?send=sendmmsg", Use::Send, "sendmmsg"),
-        ("left0?send=sendto", Use::Send, "sendto"),
-        ("left0?send=ring", Use::Send, "ring"),
-        ("left0?send=sendto", Use::Both, "ring"),
-        ("left0?send=sendto&method=recv", Use::Both, "recv"),
-        ("left0?latency=0s", Use::Both, "frames"),
+        ("left0", Directions::Send, "sendmmsg"),
+        ("left0?send=sendmmsg", Directions::Send, "sendmmsg"),
+        ("left0?send=sendto", Directions::Send, "sendto"),
+        ("left0?send=ring", Directions::Send, "ring"),
+        ("left0?send=sendto", Directions::Both, "ring"),
+        ("left0?send=sendto&method=recv", Directions::Both, "recv"),
+        ("left0?latency=0s", Directions::Both, "frames"),
     ] {
         let port = try_open(&lab, "left", name, usage).unwrap();
         assert_eq!(port.method, method, "{name}, {usage:?}");
@@ -154,7 +154,9 @@ fn what_bypasses_the_queueing_discipline_is_not_seen_by_others_on_this_host() {
 #[test]
 fn a_sender_reports_an_interface_that_is_down_or_removed() {
     let Some(lab) = lab() else { return };
-    for (way, usage) in WAYS.iter().flat_map(|way| [(way, Use::Send), (way, Use::Both)]) {
+    for (way, usage) in
+        WAYS.iter().flat_map(|way| [(way, Directions::Send), (way, Directions::Both)])
+    {
         let name = format!("packet:left0?{way}");
         let mut queue = try_open(&lab, "left", &name, usage).unwrap().queues.remove(0);
         run(&lab, "left", "ip link set left0 down");

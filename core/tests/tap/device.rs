@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use sluicegate::error::Error;
-use sluicegate::port::{Queue, Use};
+use sluicegate::port::{Directions, Queue};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
 use super::alone::is_alone;
@@ -18,18 +18,18 @@ fn a_device_goes_with_its_port_unless_it_is_to_persist() {
         return;
     }
     let Some(lab) = lab() else { return };
-    let port = open(&lab, "tap:tap0?mtu=1400", Use::Both).unwrap();
+    let port = open(&lab, "tap:tap0?mtu=1400", Directions::Both).unwrap();
     let made = tap0(&lab).unwrap();
     assert!(made.up);
     assert_eq!(made.mtu, 1400);
     drop(port);
     assert!(tap0(&lab).is_none(), "made by the port");
 
-    drop(open(&lab, "tap:tap0?persist=on&up=off", Use::Both).unwrap());
+    drop(open(&lab, "tap:tap0?persist=on&up=off", Directions::Both).unwrap());
     assert!(!tap0(&lab).unwrap().up, "it stays, and nobody has switched it on");
-    drop(open(&lab, "tap:tap0", Use::Both).unwrap());
+    drop(open(&lab, "tap:tap0", Directions::Both).unwrap());
     assert!(tap0(&lab).unwrap().up, "it stays as it is");
-    drop(open(&lab, "tap:tap0?persist=off", Use::Both).unwrap());
+    drop(open(&lab, "tap:tap0?persist=off", Directions::Both).unwrap());
     assert!(tap0(&lab).is_none());
 }
 
@@ -38,8 +38,8 @@ fn an_existing_device_is_used() {
     let Some(lab) = lab() else { return };
     for flags in ["", "multi_queue"] {
         assert!(run(&lab, &format!("ip tuntap add dev tap0 mode tap {flags}")));
-        let mut tap = open(&lab, "tap:tap0", Use::Receive).unwrap();
-        let mut host = open(&lab, "packet:tap0", Use::Send).unwrap();
+        let mut tap = open(&lab, "tap:tap0", Directions::Receive).unwrap();
+        let mut host = open(&lab, "packet:tap0", Directions::Send).unwrap();
         let sent = [frame(7, 60, &[])];
         send(&mut host.queues[0], &sent);
         assert_eq!(receive(&mut tap.queues, 1).len(), 1, "'{flags}'");
@@ -52,7 +52,7 @@ fn an_existing_device_is_used() {
 #[test]
 fn what_cannot_be_opened_says_why() {
     let Some(lab) = lab() else { return };
-    let _first = open(&lab, "tap:tap0", Use::Both).unwrap();
+    let _first = open(&lab, "tap:tap0", Directions::Both).unwrap();
     for (name, why) in [
         ("tap:tap0", "another process has it"),
         ("tap:right0", "it is no TAP device"),
@@ -60,7 +60,7 @@ fn what_cannot_be_opened_says_why() {
         ("tap:tap1?slots=16", "the longest frame needs"),
         ("tap:tap1?mtu=67", "68 to 65521"),
     ] {
-        let error = open(&lab, name, Use::Both).unwrap_err().to_string();
+        let error = open(&lab, name, Directions::Both).unwrap_err().to_string();
         assert!(error.contains(why), "{name}: {error}");
     }
 }
@@ -68,7 +68,7 @@ fn what_cannot_be_opened_says_why() {
 #[test]
 fn a_device_that_goes_down_is_reported_and_works_once_it_is_up() {
     let Some(lab) = lab() else { return };
-    let mut tap = open(&lab, "tap:tap0", Use::Both).unwrap();
+    let mut tap = open(&lab, "tap:tap0", Directions::Both).unwrap();
     let queue = &mut tap.queues[0];
     assert!(run(&lab, "ip link set tap0 down"));
     let wait = |queue: &mut Queue| {
@@ -87,7 +87,7 @@ fn a_device_that_goes_down_is_reported_and_works_once_it_is_up() {
     assert_eq!(error.errno(), Some(Errno::ENETDOWN as i32), "{error}");
     assert!(error.to_string().contains("bring it up"), "{error}");
     assert!(run(&lab, "ip link set tap0 up"));
-    let mut host = open(&lab, "packet:tap0", Use::Receive).unwrap();
+    let mut host = open(&lab, "packet:tap0", Directions::Receive).unwrap();
     queue.sync_tx().unwrap();
     assert_eq!(receive(&mut host.queues, 1).len(), 1, "what waited was sent then");
 }
@@ -95,7 +95,7 @@ fn a_device_that_goes_down_is_reported_and_works_once_it_is_up() {
 #[test]
 fn what_a_device_did_not_take_before_sending_ended_is_counted() {
     let Some(lab) = lab() else { return };
-    let mut tap = open(&lab, "tap:tap0?up=off", Use::Both).unwrap();
+    let mut tap = open(&lab, "tap:tap0?up=off", Directions::Both).unwrap();
     let queue = &mut tap.queues[0];
     for number in 0..3 {
         let packet = frame(number, 60, &[]);
@@ -110,7 +110,7 @@ fn what_a_device_did_not_take_before_sending_ended_is_counted() {
 #[test]
 fn a_removed_device_is_an_error() {
     let Some(lab) = lab() else { return };
-    let mut tap = open(&lab, "tap:tap0", Use::Both).unwrap();
+    let mut tap = open(&lab, "tap:tap0", Directions::Both).unwrap();
     let queue = &mut tap.queues[0];
     assert!(run(&lab, "ip link del tap0"));
     let deadline = Instant::now() + PATIENCE;

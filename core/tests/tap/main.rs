@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use numbered::{frame, is_ours};
 use sluicegate::link::{self, Interface, Lab, Shape};
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::Meta;
 
 /// How long a test waits for what must come.
@@ -32,7 +32,7 @@ pub fn lab() -> Option<Lab> {
 }
 
 /// Opens a port on the host `right`.
-pub fn open(lab: &Lab, name: &str, usage: Use) -> sluicegate::Result<Port> {
+pub fn open(lab: &Lab, name: &str, usage: Directions) -> sluicegate::Result<Port> {
     let options = OpenOptions { usage, netns: Some(lab.netns("right")), ..OpenOptions::default() };
     Port::open(&name.parse()?, &options)
 }

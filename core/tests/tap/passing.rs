@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use sluicegate::link::{Mac, Netlink, netns};
-use sluicegate::port::Use;
+use sluicegate::port::Directions;
 use sluicegate::ring::{Direction, Meta, Packet, TimestampSource, Wait};
 
 use super::numbered::{frame, is_ours};
@@ -19,8 +19,8 @@ fn what_the_host_sends_comes_as_it_is_on_a_wire() {
         ("tap:tap0?mtu=9000", 9014),
         ("tap:tap0?mtu=65521&slots=128", 65_000),
     ] {
-        let mut tap = open(&lab, port, Use::Receive).unwrap();
-        let mut host = open(&lab, "packet:tap0", Use::Send).unwrap();
+        let mut tap = open(&lab, port, Directions::Receive).unwrap();
+        let mut host = open(&lab, "packet:tap0", Directions::Send).unwrap();
         let sent = frames(longest);
         for some in sent.chunks(8) {
             send(&mut host.queues[0], some);
@@ -44,8 +44,8 @@ fn the_longest_frame_comes_whole() {
     let longest = frame(0, 65_539, &[(0x8100, 5)]);
     for slots in ["", "&slots=128"] {
         let name = format!("tap:tap0?mtu=65521{slots}");
-        let mut tap = open(&lab, &name, Use::Receive).unwrap();
-        let mut host = open(&lab, "packet:tap0", Use::Send).unwrap();
+        let mut tap = open(&lab, &name, Directions::Receive).unwrap();
+        let mut host = open(&lab, "packet:tap0", Directions::Send).unwrap();
         send(&mut host.queues[0], std::slice::from_ref(&longest));
         let got = receive(&mut tap.queues, 1);
         assert!(got.iter().map(|(_, bytes)| bytes).eq([&longest]), "{name}: {} came", got.len());
@@ -58,8 +58,8 @@ fn the_longest_frame_comes_whole() {
 fn what_is_sent_the_host_receives() {
     let Some(lab) = lab() else { return };
     for (port, longest) in [("tap:tap0", 1514), ("tap:tap0?slots=64&mtu=65521", 65_000)] {
-        let mut tap = open(&lab, port, Use::Send).unwrap();
-        let mut host = open(&lab, "packet:tap0", Use::Receive).unwrap();
+        let mut tap = open(&lab, port, Directions::Send).unwrap();
+        let mut host = open(&lab, "packet:tap0", Directions::Receive).unwrap();
         let sent = frames(longest);
         send(&mut tap.queues[0], &sent);
         let got = receive(&mut host.queues, sent.len());
@@ -74,8 +74,8 @@ fn what_is_sent_the_host_receives() {
 #[test]
 fn what_is_no_frame_is_refused_and_the_others_go() {
     let Some(lab) = lab() else { return };
-    let mut tap = open(&lab, "tap:tap0", Use::Send).unwrap();
-    let mut host = open(&lab, "packet:tap0", Use::Receive).unwrap();
+    let mut tap = open(&lab, "tap:tap0", Directions::Send).unwrap();
+    let mut host = open(&lab, "packet:tap0", Directions::Receive).unwrap();
     let sent = [frame(0, 60, &[]), vec![0xff; 13], frame(1, 60, &[])];
     send(&mut tap.queues[0], &sent);
     let got = receive(&mut host.queues, 2);
@@ -87,9 +87,9 @@ fn what_is_no_frame_is_refused_and_the_others_go() {
 #[test]
 fn packets_that_found_no_room_are_counted() {
     let Some(lab) = lab() else { return };
-    let mut tap = open(&lab, "tap:tap0?ring_size=64", Use::Receive).unwrap();
+    let mut tap = open(&lab, "tap:tap0?ring_size=64", Directions::Receive).unwrap();
     // Past the queueing discipline: what the device drops nobody holds back.
-    let mut host = open(&lab, "packet:tap0?qdisc=bypass", Use::Send).unwrap();
+    let mut host = open(&lab, "packet:tap0?qdisc=bypass", Directions::Send).unwrap();
     let sent: Vec<Vec<u8>> = (0..200).map(|i| frame(i, 60, &[])).collect();
     send(&mut host.queues[0], &sent);
     let queue = &mut tap.queues[0];
@@ -109,9 +109,9 @@ fn packets_that_found_no_room_are_counted() {
 #[test]
 fn each_flow_has_one_of_several_queues() {
     let Some(lab) = lab() else { return };
-    let mut tap = open(&lab, "tap:tap0/0-3", Use::Receive).unwrap();
+    let mut tap = open(&lab, "tap:tap0/0-3", Directions::Receive).unwrap();
     assert_eq!(tap.queues.len(), 4);
-    let mut host = open(&lab, "packet:tap0", Use::Send).unwrap();
+    let mut host = open(&lab, "packet:tap0", Directions::Send).unwrap();
     let sent: Vec<Vec<u8>> = (0..300).map(|i| frame(i, 60 + i as usize, &[])).collect();
     send(&mut host.queues[0], &sent);
     let mut got: Vec<Vec<u8>> =
@@ -124,7 +124,7 @@ fn each_flow_has_one_of_several_queues() {
 #[test]
 fn the_hosts_own_packets_come_whole_and_its_answers_are_received() {
     let Some(lab) = lab() else { return };
-    let mut tap = open(&lab, "tap:tap0", Use::Both).unwrap();
+    let mut tap = open(&lab, "tap:tap0", Directions::Both).unwrap();
     assert!(run(&lab, "ip address add 203.0.113.1/24 dev tap0"));
     let netns_name = lab.netns("right");
     let mut netlink = Netlink::open(Some(&netns_name)).unwrap();

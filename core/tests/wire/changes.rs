@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use sluicegate::link::Ethtool;
-use sluicegate::port::{Port, Queue, Use};
+use sluicegate::port::{Directions, Port, Queue};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
 
 use crate::MODES;
@@ -128,7 +128,7 @@ fn wait_until_back(name: &str, queue: &mut Queue) {
 
 /// Sends until it is told to stop, or cannot.
 fn keep_sending(wire: &Wire, stop: &AtomicBool) {
-    let mut port = open(wire, "left", "packet:left0?slots=256", Use::Send).unwrap();
+    let mut port = open(wire, "left", "packet:left0?slots=256", Directions::Send).unwrap();
     let queue = &mut port.queues[0];
     let frames = frames(64, 16);
     // Only a flag: nothing is published with it.

@@ -1,6 +1,6 @@
 //! Which modes a driver has, and whether packets come and go in them.
 
-use sluicegate::port::{Port, Use};
+use sluicegate::port::{Directions, Port};
 
 use crate::MODES;
 use crate::hosts::{PATIENCE, thinned, wire_in_any_order};
@@ -37,7 +37,7 @@ fn every_mode_carries_packets_both_ways() {
             println!("table: {asked} | {}", cells.join(" | "));
         };
         let name = format!("xdp:right0?{asked}");
-        let mut port = match open(&wire, "right", &name, Use::Both) {
+        let mut port = match open(&wire, "right", &name, Directions::Both) {
             Ok(port) => port,
             Err(error) => {
                 assert!(may_be_refused(&wire, &name, &error), "{asked}: {error}");
@@ -48,7 +48,8 @@ fn every_mode_carries_packets_both_ways() {
         check_mode(asked, &port);
         send(&wire, &sent);
         let came = found(&receive(&mut port.queues, sent.len()), &sent);
-        let mut left = open(&wire, "left", "packet:left0?tx_copies=off", Use::Receive).unwrap();
+        let mut left =
+            open(&wire, "left", "packet:left0?tx_copies=off", Directions::Receive).unwrap();
         push(&mut port.queues[0], &sent);
         let went = found(&receive(&mut left.queues, sent.len()), &sent);
         let of = |n| format!("{n} of {}", sent.len());

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
 use sluicegate::Error;
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::Wait;
 
 use crate::hosts::{PATIENCE, Wire};
@@ -28,7 +28,7 @@ pub fn frames(n: u32, flows: u32) -> Vec<Vec<u8>> {
 
 /// Opens a port of a host. A port with a program waits until that of the port before is removed: it may
 /// have another mode.
-pub fn open(wire: &Wire, host: &str, name: &str, usage: Use) -> sluicegate::Result<Port> {
+pub fn open(wire: &Wire, host: &str, name: &str, usage: Directions) -> sluicegate::Result<Port> {
     if name.starts_with("xdp:") || name.starts_with("mirror:") {
         program::wait_until_removed(&wire.netns(host), &format!("{host}0"));
     }
@@ -38,7 +38,7 @@ pub fn open(wire: &Wire, host: &str, name: &str, usage: Use) -> sluicegate::Resu
 
 /// Opens a port of the right host to receive, or prints why it is refused.
 pub fn open_if_possible(wire: &Wire, name: &str) -> Option<Port> {
-    match open(wire, "right", name, Use::Receive) {
+    match open(wire, "right", name, Directions::Receive) {
         Ok(port) => Some(port),
         Err(error) => {
             left_out(wire, name, &error);
@@ -73,7 +73,7 @@ pub fn push(queue: &mut Queue, frames: &[Vec<u8>]) {
 /// Sends frames out of left0 by a packet socket.
 pub fn send(wire: &Wire, frames: &[Vec<u8>]) {
     wire.wait_for_link();
-    let mut port = open(wire, "left", "packet:left0?slots=256", Use::Send).unwrap();
+    let mut port = open(wire, "left", "packet:left0?slots=256", Directions::Send).unwrap();
     push(&mut port.queues[0], frames);
     assert_eq!(port.queues[0].stats().unwrap().sent, frames.len() as u64);
 }

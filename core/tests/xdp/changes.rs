@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::link::{Interface, Lab, Shape, netns};
 use sluicegate::memory::{Pool, PoolConfig};
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Readiness, Wait};
 use sluicegate::xdp::XskConfig;
 use sluicegate::xdp::resident::Resident;
@@ -144,7 +144,7 @@ fn a_port_of_both_directions_receives_by_queues_too_that_nobody_may_send_by() {
     let Some(lab) = lab_with(3) else { return };
     run(&lab, "right", "ethtool -L right0 rx 3 tx 1");
     let netns = Some(lab.netns("right"));
-    let options = OpenOptions { usage: Use::Both, netns, ..Default::default() };
+    let options = OpenOptions { usage: Directions::Both, netns, ..Default::default() };
     let mut port = Port::open(&"xdp:right0".parse().unwrap(), &options).unwrap();
     let notice = port.queues[0].take_notice().expect("at once");
     let expected = "right0 has 3 receive queues, and 1 transmit queue that a port may send by";
@@ -174,12 +174,12 @@ fn a_program_that_was_taken_off_is_noticed_without_waiting_too() {
         |_, interface| Resident::detach_any(interface).map(|_| ()),
     ];
     for (name, usage, sentence) in [
-        ("xdp:right0?method=af_xdp", Use::Receive, "sockets"),
-        ("xdp:right0?method=ring", Use::Receive, "a claim by copying"),
-        ("mirror:right0", Use::Receive, "a mirror"),
-        ("xdp:right0?action=drop", Use::Receive, "packets that are only counted"),
-        ("xdp:right0", Use::Both, "both directions"),
-        ("xdp:right0", Use::Send, "it only sends"),
+        ("xdp:right0?method=af_xdp", Directions::Receive, "sockets"),
+        ("xdp:right0?method=ring", Directions::Receive, "a claim by copying"),
+        ("mirror:right0", Directions::Receive, "a mirror"),
+        ("xdp:right0?action=drop", Directions::Receive, "packets that are only counted"),
+        ("xdp:right0", Directions::Both, "both directions"),
+        ("xdp:right0", Directions::Send, "it only sends"),
     ] {
         for take_off in take_off {
             let options = OpenOptions { usage, netns: Some(netns.clone()), ..Default::default() };

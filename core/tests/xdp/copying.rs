@@ -1,6 +1,6 @@
 //! Claims by copying: where that is the best way, and beside the port that has a queue's socket.
 
-use sluicegate::port::{OpenOptions, Port, Use};
+use sluicegate::port::{Directions, OpenOptions, Port};
 
 use super::wire::{Holder, bytes_of, drain, frame, is_ours, open, receive, send};
 use super::{find, lab, linux, run, wait_until_removed};
@@ -27,17 +27,17 @@ fn a_receiver_gets_copies_if_the_driver_has_no_zero_copy() {
         Ok((port.method, port.mode.unwrap(), copies))
     };
     let rows = [
-        ("", Use::Receive, Some(("ring", "native-copy", true))),
-        ("mode=native", Use::Receive, Some(("ring", "native-copy", true))),
-        ("method=ring", Use::Receive, Some(("ring", "native-copy", false))),
-        ("method=ring&mode=skb", Use::Receive, Some(("ring", "skb", false))),
-        ("method=af_xdp", Use::Receive, Some(("af_xdp", "native-copy", true))),
-        ("mode=copy", Use::Receive, Some(("af_xdp", "native-copy", false))),
-        ("mode=skb", Use::Receive, Some(("af_xdp", "skb", false))),
-        ("", Use::Send, Some(("af_xdp", "native-copy", true))),
-        ("", Use::Both, Some(("af_xdp", "native-copy", true))),
-        ("method=ring", Use::Both, None),
-        ("send=live", Use::Receive, None),
+        ("", Directions::Receive, Some(("ring", "native-copy", true))),
+        ("mode=native", Directions::Receive, Some(("ring", "native-copy", true))),
+        ("method=ring", Directions::Receive, Some(("ring", "native-copy", false))),
+        ("method=ring&mode=skb", Directions::Receive, Some(("ring", "skb", false))),
+        ("method=af_xdp", Directions::Receive, Some(("af_xdp", "native-copy", true))),
+        ("mode=copy", Directions::Receive, Some(("af_xdp", "native-copy", false))),
+        ("mode=skb", Directions::Receive, Some(("af_xdp", "skb", false))),
+        ("", Directions::Send, Some(("af_xdp", "native-copy", true))),
+        ("", Directions::Both, Some(("af_xdp", "native-copy", true))),
+        ("method=ring", Directions::Both, None),
+        ("send=live", Directions::Receive, None),
     ];
     for (options, usage, expected) in rows {
         wait_until_removed(&lab);
@@ -157,8 +157,11 @@ fn a_port_that_asks_for_a_socket_gets_one_or_an_error() {
     let _first = open(&lab, &format!("xdp:right0?method=af_xdp&filter={EVEN}")).unwrap();
     let error = open(&lab, &format!("xdp:right0?mode=copy&filter={ODD}")).unwrap_err();
     assert_eq!(error.errno(), Some(libc::EBUSY), "{error}");
-    let options =
-        OpenOptions { usage: Use::Both, netns: Some(lab.netns("right")), ..OpenOptions::default() };
+    let options = OpenOptions {
+        usage: Directions::Both,
+        netns: Some(lab.netns("right")),
+        ..OpenOptions::default()
+    };
     let name = format!("xdp:right0?filter={ODD}");
     let error = Port::open(&name.parse().unwrap(), &options).unwrap_err();
     assert_eq!(error.errno(), Some(libc::EBUSY), "copies are for receiving: {error}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluicegate::forward::forward;
 use sluicegate::link::{self, Shape, netns};
-use sluicegate::port::{OpenOptions, Port, Queue, Use, wait_any};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue, wait_any};
 use sluicegate::ring::{Meta, Packet, Wait};
 use sluicegate::xdp::resident::{Action, Resident};
 
@@ -29,7 +29,8 @@ fn pass(from: &mut Queue, to: &mut Queue) -> (u32, u32) {
 fn two_hosts_talk_through_a_bridge_that_swaps() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let options = OpenOptions { netns: Some(lab.netns("middle")), ..OpenOptions::default() };
-    let ports = ["xdp:middle0", "xdp:middle1"].map(|name| (name.parse().unwrap(), Use::Both));
+    let ports =
+        ["xdp:middle0", "xdp:middle1"].map(|name| (name.parse().unwrap(), Directions::Both));
     let mut ports = Port::open_all(&ports, &options).unwrap();
     let (mut b, mut a) = (ports.remove(1).queues.remove(0), ports.remove(0).queues.remove(0));
     let ended = Arc::new(AtomicBool::new(false));
@@ -56,7 +57,7 @@ fn two_hosts_talk_through_a_bridge_that_swaps() {
 fn a_packet_waits_for_another_sync_until_the_kernel_accepts_it() {
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
     let netns = Some(lab.netns("left"));
-    let options = OpenOptions { usage: Use::Both, netns, ..OpenOptions::default() };
+    let options = OpenOptions { usage: Directions::Both, netns, ..OpenOptions::default() };
     let mut port = Port::open(&"xdp:left0/0".parse().unwrap(), &options).unwrap();
     let queue = &mut port.queues[0];
     assert!(!queue.needs_sync_tx(), "nothing was given");

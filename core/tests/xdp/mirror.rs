@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use etherparse::PacketBuilder;
 use sluicegate::error::Kind;
 use sluicegate::link::{Lab, Shape};
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Direction, Readiness, TimestampSource, Wait};
 
 use super::scratch::lab_of;
@@ -456,8 +456,11 @@ fn ports_that_cannot_work_are_refused() {
         let error = open(&lab, name).unwrap_err().to_string();
         assert!(error.contains(advice), "{name}: {error}");
     }
-    let options =
-        OpenOptions { usage: Use::Both, netns: Some(lab.netns("right")), ..OpenOptions::default() };
+    let options = OpenOptions {
+        usage: Directions::Both,
+        netns: Some(lab.netns("right")),
+        ..OpenOptions::default()
+    };
     let error = Port::open(&"mirror:right0".parse().unwrap(), &options).unwrap_err().to_string();
     assert!(error.contains("only receives"), "{error}");
 }

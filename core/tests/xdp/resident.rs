@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use sluicegate::link::{self, Lab, Shape, netns};
-use sluicegate::port::{OpenOptions, Port, Use};
+use sluicegate::port::{Directions, OpenOptions, Port};
 use sluicegate::xdp::resident::{ModeRequest, Resident};
 use sluicegate::xdp::{Mode, ProgInfo, RunStatistics};
 
@@ -27,8 +27,11 @@ fn the_last_user_takes_the_program_along() {
 #[test]
 fn a_port_that_only_sends_keeps_the_program_too() {
     let Some(lab) = lab() else { return };
-    let options =
-        OpenOptions { usage: Use::Send, netns: Some(lab.netns("right")), ..OpenOptions::default() };
+    let options = OpenOptions {
+        usage: Directions::Send,
+        netns: Some(lab.netns("right")),
+        ..OpenOptions::default()
+    };
     let port = Port::open(&"xdp:right0".parse().unwrap(), &options).unwrap();
     assert!(find(&lab).unwrap().is_some(), "drivers send without copying only beside a program");
     drop(port);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use sluicegate::link::Lab;
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::Meta;
 
 use super::{lines, right0, rings};
@@ -36,8 +36,11 @@ pub fn send(lab: &Lab, frames: &[Vec<u8>]) {
 
 /// Sends frames by a port of left.
 pub fn send_by(lab: &Lab, name: &str, frames: &[Vec<u8>]) {
-    let options =
-        OpenOptions { usage: Use::Send, netns: Some(lab.netns("left")), ..OpenOptions::default() };
+    let options = OpenOptions {
+        usage: Directions::Send,
+        netns: Some(lab.netns("left")),
+        ..OpenOptions::default()
+    };
     let mut port = Port::open(&name.parse().unwrap(), &options).unwrap();
     let queue = &mut port.queues[0];
     dealt_with(lab, frames.len() as u64, || {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
 use sluicegate::link::{Lab, Shape};
-use sluicegate::port::{OpenOptions, Port, Queue, Use};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Packet};
 use sluicegate_netmap::{Region, Served};
 
@@ -34,18 +34,18 @@ fn frame(from: u16, to: u16) -> Vec<u8> {
     frame
 }
 
-fn options(lab: &Lab, host: &str, usage: Use) -> OpenOptions {
+fn options(lab: &Lab, host: &str, usage: Directions) -> OpenOptions {
     OpenOptions { usage, netns: Some(lab.netns(host)), ..OpenOptions::default() }
 }
 
 fn left(lab: &Lab, name: &str) -> Queue {
-    let options = options(lab, "left", Use::Both);
+    let options = options(lab, "left", Directions::Both);
     Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0)
 }
 
 /// Creates the program's region and its two queues.
 fn program(lab: &Lab, name: &str) -> (Region, Vec<Served>) {
-    served(name, &options(lab, "right", Use::Both))
+    served(name, &options(lab, "right", Directions::Both))
 }
 
 /// Background traffic: another program that echoes packets, and pings.
@@ -62,7 +62,7 @@ impl Others {
         ping.args(["-q", "-c", "300", "-i", "0.01", "-W", "10", "198.18.0.2"]);
         let pings = lab.spawn("left", ping.stdout(Stdio::piped())).unwrap();
         let name = "packet:right0?filter=udp port 9001&tx_copies=off&slots=64";
-        let (region, mut queues) = served(name, &options(lab, "right", Use::Both));
+        let (region, mut queues) = served(name, &options(lab, "right", Directions::Both));
         let mut queue = queues.remove(0);
         let program = play(&format!("echo {ECHOED}"), &region, &queue);
         let server = std::thread::spawn(move || {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sluicegate::file::read::Reader;
-use sluicegate::port::{LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue, Use};
+use sluicegate::port::{Directions, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue};
 use sluicegate_traffic::rate::{Dial, Pace, Unit};
 use sluicegate_traffic::source::{Filled, PacketSource, Replay, ReplayOptions, Tempo};
 
@@ -82,7 +82,7 @@ impl ReplayWorker {
     }
 
     pub fn to(source: Replay, port: &str) -> Self {
-        let options = OpenOptions { usage: Use::Send, ..OpenOptions::default() };
+        let options = OpenOptions { usage: Directions::Send, ..OpenOptions::default() };
         let mut port = Port::open(&port.parse().unwrap(), &options).unwrap();
         Self { source, queue: port.queues.remove(0) }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use sluicegate::port::{OpenOptions, Port, Use};
+use sluicegate::port::{Directions, OpenOptions, Port};
 use sluicegate::ring::{Meta, Packet};
 
 use crate::generate::{Random, stream};
@@ -12,7 +12,7 @@ use crate::{frames, plan};
 
 /// Writes packets into a file.
 pub fn write(path: &Path, packets: &[Vec<u8>]) {
-    let options = OpenOptions { usage: Use::Send, ..OpenOptions::default() };
+    let options = OpenOptions { usage: Directions::Send, ..OpenOptions::default() };
     let name = format!("pcap:{}", path.display()).parse().unwrap();
     let mut file = Port::open(&name, &options).unwrap().queues.remove(0);
     let mut meta = Meta::default();

@@ -39,7 +39,7 @@ use nix::errno::Errno;
 
 use super::interface::described;
 use super::name::PortName;
-use super::options::{OpenOptions, Use};
+use super::options::{Directions, OpenOptions};
 use super::queue::{Port, Queue};
 use super::rings::{PoolRequirements, RingMaker};
 use crate::error::{Error, Result};
@@ -169,7 +169,7 @@ fn check_region(name: &PortName, config: &MemifConfig) -> Result<()> {
 /// Returns the buffers that the port needs from a pool.
 pub(super) fn requirements(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
     let config = MemifConfig::of(name, options)?;
-    let directions = if options.usage == Use::Both { 2 } else { 1 };
+    let directions = if options.usage == Directions::Both { 2 } else { 1 };
     let Settings { queues, buffer_bytes, .. } = config.settings;
     Ok(PoolRequirements::of_queues(queues.into(), directions * config.slots, buffer_bytes))
 }

@@ -60,7 +60,7 @@ use link_header::link_type;
 use queue::PacketQueue;
 
 use super::name::PortName;
-use super::options::{Fallback, OpenOptions, Use};
+use super::options::{Directions, Fallback, OpenOptions};
 use super::packet_socket::Socket;
 use super::queue::{Port, Queue};
 use super::rings::{PoolRequirements, RingMaker};
@@ -84,7 +84,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     if config.cooked && name.name() != ANY {
         return Err(name.error("cooked= is for packet:any"));
     }
-    let interface = match name.name() == ANY && options.usage == Use::Receive {
+    let interface = match name.name() == ANY && options.usage == Directions::Receive {
         true => None,
         false => Some(interface::find(name, netns)?),
     };
@@ -114,7 +114,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         }
     };
     let admission = admission(&config, program, interface.is_none());
-    let directions = if options.usage == Use::Both { 2 } else { 1 };
+    let directions = if options.usage == Directions::Both { 2 } else { 1 };
     let own = PoolRequirements::usual(count as u32, directions * config.slots);
     let pool = own.pool_of(options)?;
     let rings = RingMaker { pool, usage: options.usage, slots: config.slots };

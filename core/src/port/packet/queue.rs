@@ -14,7 +14,7 @@ use super::tpacket::FillCounts;
 use crate::error::{Error, Result};
 use crate::link;
 use crate::port::backend::{Backend, WakeSource};
-use crate::port::options::{Fallback, Use};
+use crate::port::options::{Directions, Fallback};
 use crate::port::packet_socket::Socket;
 use crate::port::rings::RingMaker;
 use crate::port::stats::QueueStats;
@@ -67,8 +67,8 @@ impl PacketQueue {
     ) -> Result<(Self, Ring, Ring)> {
         let usage = rings.usage;
         let (method, receiver, rx) = match usage {
-            Use::Send => (None, None, rings.receive(false)?),
-            Use::Receive | Use::Both => {
+            Directions::Send => (None, None, rings.receive(false)?),
+            Directions::Receive | Directions::Both => {
                 // The port of all interfaces has no frames, whose size depends on the MTU.
                 let mtu = interface.map_or(0, |interface| interface.mtu);
                 let (method, receiver, ring) = receive(&socket, config, mtu, rings, fallbacks)?;

@@ -14,15 +14,15 @@ mod sink;
 mod source;
 
 use super::name::PortName;
-use super::options::{OpenOptions, Use};
+use super::options::{Directions, OpenOptions};
 use super::queue::Port;
 use crate::error::Result;
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     match options.usage {
-        Use::Receive => source::open(name, options),
-        Use::Send => sink::open(name, options),
-        Use::Both => Err(name.error(
+        Directions::Receive => source::open(name, options),
+        Directions::Send => sink::open(name, options),
+        Directions::Both => Err(name.error(
             "a capture file is read or written, not both at once: open one file to receive \
              and another to send",
         )),

@@ -11,7 +11,7 @@ use crate::file::write::{Chunk, Encoder, EncoderConfig, Output, OutputConfig};
 use crate::port::backend::Backend;
 use crate::port::interface::described;
 use crate::port::name::PortName;
-use crate::port::options::{OpenOptions, Use};
+use crate::port::options::{Directions, OpenOptions};
 use crate::port::queue::{Port, Queue};
 use crate::port::rings::{PoolRequirements, RingMaker, TxProgress};
 use crate::port::stats::QueueStats;
@@ -59,7 +59,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let advice = format!("the longest packet takes {} slots: use {needed} or more", needed - 1);
         return Err(name.bad_option("slots", &slots.to_string(), &advice));
     }
-    let (rx, tx) = RingMaker { pool, usage: Use::Send, slots }.make()?;
+    let (rx, tx) = RingMaker { pool, usage: Directions::Send, slots }.make()?;
     let config = OutputConfig { access: options.access, ..OutputConfig::new(name.name()) };
     let encoder = Encoder::new(&EncoderConfig {
         format: config.format,

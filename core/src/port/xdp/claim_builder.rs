@@ -21,7 +21,7 @@ use crate::port::claim_conflict::{self, overlap, who};
 use crate::port::interface::MAX_HEADER_BYTES;
 use crate::port::live_queue::{DEFAULT_RING, LiveQueue, open_sender};
 use crate::port::name::PortName;
-use crate::port::options::{Fallback, OpenOptions, Use};
+use crate::port::options::{Directions, Fallback, OpenOptions};
 use crate::port::packet_socket::Promiscuous;
 use crate::port::queue::{Port, Queue};
 use crate::port::rings::{PoolRequirements, RingMaker};
@@ -103,7 +103,7 @@ impl ClaimBuilder<'_> {
         let timeout = if others.is_empty() { RETRY_TIMEOUT } else { RETRY_TIMEOUT_WITH_OTHERS };
         if self.config.method == Some(XdpMethod::CellRing) {
             return match self.options.usage {
-                Use::Receive => self.by_cell_rings(None),
+                Directions::Receive => self.by_cell_rings(None),
                 _ => Err(self.name.error("method=ring only receives; method=af_xdp sends")),
             };
         }
@@ -265,7 +265,7 @@ impl ClaimBuilder<'_> {
     /// Returns true if no option requires sockets, and the port only receives and shares no pool.
     fn needs_no_socket(&self) -> bool {
         self.config.method.is_none()
-            && self.options.usage == Use::Receive
+            && self.options.usage == Directions::Receive
             && self.options.pool.is_none()
             && self.config.bind.is_none()
             && self.config.busy_poll.is_none()
@@ -278,7 +278,7 @@ impl ClaimBuilder<'_> {
     fn may_copy(&self, error: &Error) -> bool {
         let socket = self.config.method == Some(XdpMethod::Sockets)
             || matches!(self.name.option("mode"), Some("zero-copy" | "copy"));
-        error.errno() == Some(libc::EBUSY) && self.options.usage == Use::Receive && !socket
+        error.errno() == Some(libc::EBUSY) && self.options.usage == Directions::Receive && !socket
     }
 
     fn by_cell_rings(&self, fallback: Option<Fallback>) -> Result<Port> {

@@ -43,7 +43,7 @@ use config::XdpConfig;
 
 use super::interface::{self, find_ethernet};
 use super::name::PortName;
-use super::options::{OpenOptions, Use};
+use super::options::{Directions, OpenOptions};
 use super::queue::Port;
 use super::rings::PoolRequirements;
 use crate::error::Result;
@@ -58,11 +58,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let netns = options.netns.as_deref();
     let otherwise = "XDP is for Ethernet interfaces; packet: takes all kinds";
     let interface = find_ethernet(name, netns, otherwise)?;
-    if config.send == config::SendPath::Live && options.usage == Use::Receive {
+    if config.send == config::SendPath::Live && options.usage == Directions::Receive {
         return Err(name.error("send=live is for ports that send, and this one only receives"));
     }
     if config.action != Action::Take {
-        if options.usage != Use::Receive {
+        if options.usage != Directions::Receive {
             return Err(name.error("action=drop and action=pass only count what comes in"));
         }
         in_kernel::refuse_unused(name)?;

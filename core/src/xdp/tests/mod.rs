@@ -12,7 +12,7 @@ use program::Redirect;
 use super::*;
 use crate::error::Error;
 use crate::link::{self, Lab};
-use crate::port::{OpenOptions, Port, Queue, Use};
+use crate::port::{Directions, OpenOptions, Port, Queue};
 use crate::tests;
 use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::{Meta, Packet, Ring, RingMut, Wait};
@@ -115,7 +115,7 @@ fn frames(count: u32) -> Vec<Vec<u8>> {
     (0..count).map(|i| frame(i, [60, 61, 590, 1514][i as usize % 4])).collect()
 }
 
-fn packet_port(lab: &Lab, host: &str, usage: Use) -> Queue {
+fn packet_port(lab: &Lab, host: &str, usage: Directions) -> Queue {
     let options = OpenOptions { usage, netns: Some(lab.netns(host)), ..OpenOptions::default() };
     Port::open(&format!("packet:{host}0").parse().unwrap(), &options).unwrap().queues.remove(0)
 }
@@ -139,7 +139,7 @@ fn what_a_host_sends_arrives_in_order_and_byte_for_byte() {
         assert_eq!(end.xsk.mode, BindMode::Copy);
         let reason = &end.xsk.fallback.as_ref().expect("a reason").reason;
         assert!(reason.contains("the driver has no zero-copy"), "{reason}");
-        let mut queue = packet_port(&lab, "left", Use::Send);
+        let mut queue = packet_port(&lab, "left", Directions::Send);
         let (sent, mut got) = (frames(2000), Vec::new());
         for batch in sent.chunks(100) {
             push(&mut queue, batch);
@@ -164,7 +164,7 @@ fn valid_packets_arrive_at_the_other_host_and_others_are_refused() {
     assert!(xsk.receiver.is_none());
     let sender = xsk.sender.as_mut().unwrap();
     let mut tx = Ring::transmit(&pool, SLOTS).unwrap();
-    let mut queue = packet_port(&lab, "right", Use::Receive);
+    let mut queue = packet_port(&lab, "right", Directions::Receive);
     let sent = frames(1000);
     let deadline = Instant::now() + PATIENCE;
     for (i, frame) in sent.iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sluicegate::link;
-use sluicegate::port::{Queue, QueueStats, Use};
+use sluicegate::port::{Directions, Queue, QueueStats};
 use sluicegate::ring::Meta;
 
 use super::open;
@@ -43,7 +43,7 @@ pub fn send_by(lab: &Wire, name: &str, frames: &[Vec<u8>]) -> QueueStats {
     // Live frames that find a veth's queue full are lost (VETH_RING_SIZE, drivers/net/veth.c).
     const AT_ONCE: usize = 200;
     lab.wait_for_link();
-    let mut port = open(lab, "left", name, Use::Send);
+    let mut port = open(lab, "left", name, Directions::Send);
     let queue = &mut port.queues[0];
     let right = lab.netns("right");
     let received = || link::interface(Some(&right), "right0").unwrap().stats.rx_packets;

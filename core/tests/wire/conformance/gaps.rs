@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::port::Use;
+use sluicegate::port::Directions;
 use sluicegate::ring::{Readiness, Wait};
 
 use super::frames::{receive, receive_now, send};
@@ -79,7 +79,7 @@ fn a_removed_interface_is_an_error_and_one_that_was_down_works_again() {
             failed.push(format!("{source}: it does not go on"));
         }
     }
-    let mut port = open(&lab, "right", "packet:right0", Use::Receive);
+    let mut port = open(&lab, "right", "packet:right0", Directions::Receive);
     lab.remove_right0();
     let error = loop {
         match port.queues[0].wait_rx(Wait::Sleep, Duration::from_secs(5)) {

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sluicegate::port::Use;
+use sluicegate::port::Directions;
 use sluicegate::ring::{Direction, Packet, Wait};
 
 use super::frames::{frames, receive, send};
@@ -42,10 +42,10 @@ fn sent_packets_are_seen_unless_left_out() {
     let Some(lab) = lab_in_any_order() else { return };
     let sent: Vec<Vec<u8>> = (0..10).map(|i| frame(i, 60, &[])).collect();
     for method in METHODS {
-        let mut with = open(&lab, "left", &format!("packet:left0?{method}"), Use::Receive);
+        let mut with = open(&lab, "left", &format!("packet:left0?{method}"), Directions::Receive);
         // The other host says things of its own, such as what it listens to.
         let name = format!("packet:left0?{method}&tx_copies=off&filter=ether proto 0x88b5");
-        let mut without = open(&lab, "left", &name, Use::Receive);
+        let mut without = open(&lab, "left", &name, Directions::Receive);
         send(&lab, &sent);
         let got = receive(&mut with.queues, sent.len());
         assert_eq!(got.len(), sent.len(), "{method}: {:?}", with.queues[0].stats());
@@ -76,13 +76,13 @@ fn promiscuous_mode_is_on_while_the_port_is_open() {
     assert!(lab.run("right", "ip link set right0 promisc off"));
     assert!(!is_promiscuous());
     for name in ["right0", "mirror:right0"] {
-        let port = open(&lab, "right", name, Use::Receive);
+        let port = open(&lab, "right", name, Directions::Receive);
         assert!(is_promiscuous(), "{name}");
         drop(port);
         is_off_again();
     }
     for name in ["packet:right0?promisc=off", "mirror:right0?promisc=off"] {
-        let _port = open(&lab, "right", name, Use::Receive);
+        let _port = open(&lab, "right", name, Directions::Receive);
         assert!(!is_promiscuous(), "{name}");
     }
 }

@@ -12,7 +12,7 @@ mod sending;
 mod sharing;
 mod whole;
 
-use sluicegate::port::{Port, Use};
+use sluicegate::port::{Directions, Port};
 
 use crate::hosts::{self, Wire};
 use crate::traffic::{self, open_if_possible as receiver};
@@ -70,6 +70,6 @@ fn lab_in_any_order() -> Option<Wire> {
     hosts::wire_in_any_order(1)
 }
 
-fn open(lab: &Wire, host: &str, name: &str, usage: Use) -> Port {
+fn open(lab: &Wire, host: &str, name: &str, usage: Directions) -> Port {
     traffic::open(lab, host, name, usage).unwrap()
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sluicegate::port::Use;
+use sluicegate::port::Directions;
 use sluicegate::ring::Wait;
 
 use super::frames::{frames, receive, receive_now, send_by};
@@ -29,7 +29,7 @@ fn check(lab: &Wire, name: &str, sent: &[Vec<u8>], goes: impl Fn(&[u8]) -> bool)
     // Of live frames handed over in one go packet sockets get the tagged ones first
     // (net/core/dev.c, __netif_receive_skb_list_core).
     let source = if name.starts_with("live:") { "xdp:right0?method=ring" } else { "packet:right0" };
-    let mut to = open(lab, "right", source, Use::Receive);
+    let mut to = open(lab, "right", source, Directions::Receive);
     let expected: Vec<&Vec<u8>> = sent.iter().filter(|frame| goes(frame)).collect();
     let stats = send_by(lab, name, sent);
     let refused = sent.len() - expected.len();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sluicegate::port::Use;
+use sluicegate::port::Directions;
 use sluicegate::ring::Meta;
 
 use super::frames::{frames, receive, receive_rest, send};
@@ -78,7 +78,7 @@ fn one_to_four_queues_receive_frames_of_all_lengths_by_xdp() {
         ];
         for (way, queues, used) in ways {
             let name = format!("xdp:right0?{way}");
-            let mut port = match traffic::open(&lab, "right", &name, Use::Receive) {
+            let mut port = match traffic::open(&lab, "right", &name, Directions::Receive) {
                 Err(error) if error.to_string().contains("need Linux 6.6") => {
                     println!("left out: {name}: {error}");
                     continue;

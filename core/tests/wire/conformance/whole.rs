@@ -4,7 +4,7 @@ use std::time::{Instant, SystemTime};
 
 use sluicegate::file::read::Reader;
 use sluicegate::forward::forward;
-use sluicegate::port::{Port, Use};
+use sluicegate::port::{Directions, Port};
 use sluicegate::ring::{Direction, Meta, Packet, TimestampSource};
 
 use super::frames::{frames, receive, send};
@@ -95,7 +95,7 @@ fn xdp_receives_frames_of_several_buffers() {
         return;
     }
     let sent = frames(9014);
-    if let Err(error) = traffic::open(&lab, "right", "xdp:right0?mode=skb", Use::Receive)
+    if let Err(error) = traffic::open(&lab, "right", "xdp:right0?mode=skb", Directions::Receive)
         && error.to_string().contains("need Linux 6.6")
     {
         println!("skipped: {error}");
@@ -119,14 +119,14 @@ fn xdp_sends_what_the_other_end_receives() {
     let sent = frames(1514);
     for mode in ["native", "skb"] {
         let name = format!("xdp:left0?mode={mode}");
-        let mut from = match traffic::open(&lab, "left", &name, Use::Send) {
+        let mut from = match traffic::open(&lab, "left", &name, Directions::Send) {
             Ok(port) => port,
             Err(error) => {
                 traffic::left_out(&lab, &name, &error);
                 continue;
             }
         };
-        let mut to = open(&lab, "right", "packet:right0", Use::Receive);
+        let mut to = open(&lab, "right", "packet:right0", Directions::Receive);
         lab.wait_for_link();
         let queue = &mut from.queues[0];
         let meta = Meta::default();
@@ -153,7 +153,7 @@ fn packets_forwarded_from_an_interface_into_a_file_are_there_as_they_were_on_the
             let path = folder.path().join(name);
             let Some(mut port) = receiver(&lab, &source) else { continue };
             let mut file =
-                open(&lab, "right", &format!("pcap:{}", path.display()), Use::Send).queues;
+                open(&lab, "right", &format!("pcap:{}", path.display()), Directions::Send).queues;
             let (from, to) = (&mut port.queues[0], &mut file[0]);
             to.describe_sent(from.interfaces()).unwrap();
             send(&lab, &sent);

@@ -14,7 +14,7 @@ use super::link_header::link_type;
 use crate::error::{Error, Result};
 use crate::link::{self, LinkState};
 use crate::port::interface::{HOST_MARK, LengthLimits};
-use crate::port::options::{Fallback, Use};
+use crate::port::options::{Directions, Fallback};
 use crate::port::packet_socket::Socket;
 use crate::port::rings::TxProgress;
 use crate::port::stats::QueueStats;
@@ -70,7 +70,7 @@ impl SocketSender {
         socket: &Socket,
         config: &PacketConfig,
         interface: &link::Interface,
-        usage: Use,
+        usage: Directions,
         fallbacks: &mut Vec<Fallback>,
     ) -> Result<Self> {
         // Ignored if it fails: a process without the privilege (CAP_NET_ADMIN; since Linux 5.17 CAP_NET_RAW
@@ -157,9 +157,9 @@ fn ring(
     socket: &Socket,
     config: &PacketConfig,
     interface: &link::Interface,
-    usage: Use,
+    usage: Directions,
 ) -> Result<Result<FrameRing, String>> {
-    if usage == Use::Both {
+    if usage == Directions::Both {
         // The first socket would receive the second one's packets: the kernel only keeps a socket's own
         // packets from it.
         return Ok(Err(ONE_SOCKET.into()));
