@@ -41,7 +41,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use sluicegate::port::{Port, Directions};
+//! use sluicegate::port::{Directions, Port};
 //!
 //! let mut queue = Port::open_one("packet:eth0", Directions::Receive)?;
 //! while !queue.is_finished() {
@@ -56,7 +56,7 @@
 //!
 //! ```
 //! use sluicegate::forward::forward;
-//! use sluicegate::port::{OpenOptions, Port, Directions};
+//! use sluicegate::port::{Directions, OpenOptions, Port};
 //!
 //! // Ports opened together share a pool: packets pass without a copy.
 //! let ports = [("null:?size=1514".parse()?, Directions::Receive), ("null:".parse()?, Directions::Send)];

@@ -86,7 +86,7 @@ impl NextHops {
             return Ok(NextHop::Mac(mac));
         }
         let route = match self.route(destination, None)? {
-            Some(route) if route.leaves_by(&self.interface) => route,
+            Some(route) if route.check_target(&self.interface) => route,
             Some(route) if route.kind == libc::RTN_LOCAL => {
                 return Err(self.unresolved(destination, "it is an address of this host"));
             }
@@ -183,7 +183,7 @@ impl NextHops {
             return Ok(None);
         }
         let route = self.route(to, index)?;
-        Ok(route.filter(|route| route.leaves_by(&self.interface)))
+        Ok(route.filter(|route| route.check_target(&self.interface)))
     }
 
     fn get_route<T>(
@@ -254,7 +254,7 @@ impl Route {
         Some(Self { kind, out: out.unwrap_or_default(), gateway })
     }
 
-    fn leaves_by(&self, interface: &Interface) -> bool {
+    fn check_target(&self, interface: &Interface) -> bool {
         self.out == interface.index && self.kind != libc::RTN_LOCAL
     }
 }

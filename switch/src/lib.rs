@@ -5,7 +5,7 @@
 //! from other threads.
 //!
 //! ```
-//! use sluicegate::port::{OpenOptions, Directions};
+//! use sluicegate::port::{Directions, OpenOptions};
 //! use sluicegate_switch::{MemberConfig, Opened, Switch, SwitchConfig};
 //!
 //! let mut switch = Switch::new(SwitchConfig::default());

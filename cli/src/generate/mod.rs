@@ -14,7 +14,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, netns};
 use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName};
-use sluicegate::xdp::live::{self, leaves_by};
+use sluicegate::xdp::live::{self, check_target};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::rate::{MAX_BEHIND, Pace, Unit};
@@ -243,7 +243,7 @@ impl SendMethod<'_> {
 
     fn live(&self, interface: &Interface, plan: &Plan) -> Result<Sender> {
         let netns = self.common.netns.as_deref();
-        leaves_by(interface, netns)?;
+        check_target(interface, netns)?;
         fits_live_frames(plan, interface)?;
         let workers = self.workers();
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;

@@ -26,7 +26,7 @@ use super::queue::Port;
 use super::rings::{PoolRequirements, RingMaker};
 use crate::error::Result;
 use crate::link::{self, netns};
-use crate::xdp::live::leaves_by;
+use crate::xdp::live::check_target;
 
 /// Maximum kernel memory in bytes for the rings of a port.
 const MAX_BYTES_OF_RINGS: u64 = 4 << 30;
@@ -42,7 +42,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let netns = options.netns.as_deref();
     let otherwise = "live frames are for Ethernet interfaces; packet: sends to others";
     let interface = find_ethernet(name, netns, otherwise)?;
-    leaves_by(&interface, netns)?;
+    check_target(&interface, netns)?;
     let numbers = name.queue_numbers(options);
     let count = numbers.clone().count();
     check_memory(name, ring, &interface, count)?;

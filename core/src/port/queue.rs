@@ -68,7 +68,7 @@ pub struct Queue {
 ///
 /// ```
 /// use std::time::Duration;
-/// use sluicegate::port::{Port, Directions};
+/// use sluicegate::port::{Directions, Port};
 ///
 /// let mut queue = Port::open_one("null:?size=60", Directions::Receive)?;
 /// let batch = queue.receive(Duration::from_secs(1))?;

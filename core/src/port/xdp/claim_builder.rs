@@ -26,7 +26,7 @@ use crate::port::packet_socket::Promiscuous;
 use crate::port::queue::{Port, Queue};
 use crate::port::rings::{PoolRequirements, RingMaker};
 use crate::port::watch::InterfaceWatch;
-use crate::xdp::live::leaves_by;
+use crate::xdp::live::check_target;
 use crate::xdp::resident::{Action, FILTERED, Owner, Resident, WHOLE, metadata_obstacle};
 use crate::xdp::rx_metadata::RxMetadata;
 use crate::xdp::{BindMode, HEADROOM_BYTES, Mode, ModeFallback, Xsk, XskConfig, buffer_bytes};
@@ -144,7 +144,7 @@ impl ClaimBuilder<'_> {
         let claim = receives.then(claim).transpose()?.map(|claim| Arc::new(Mutex::new(claim)));
         let by_live = config.send == SendPath::Live;
         if by_live {
-            leaves_by(interface, None)?;
+            check_target(interface, None)?;
         }
         // One for each queue, before any socket: if a sender fails, nothing is left behind.
         let open = |_| LiveQueue::new(open_sender(DEFAULT_RING, None, interface, true)?, interface);

@@ -25,7 +25,7 @@ mod thread;
 use std::io;
 
 pub use super::bpf::SharedCounters;
-pub use program::{LiveProgram, RedirectTarget, RunEnd, leaves_by};
+pub use program::{LiveProgram, RedirectTarget, RunEnd, check_target};
 pub use ring::MAX_BYTES;
 pub(crate) use ring::{LiveRingConfig, LiveSender, MIN_BYTES};
 pub use thread::{LiveThread, LiveThreadConfig, Next};

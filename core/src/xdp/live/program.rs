@@ -190,7 +190,7 @@ impl RedirectTarget {
 ///
 /// # Errors
 /// The interface is down, or its driver does not accept redirected packets.
-pub fn leaves_by(interface: &Interface, netns: Option<&str>) -> Result<()> {
+pub fn check_target(interface: &Interface, netns: Option<&str>) -> Result<()> {
     let name = &interface.name;
     if !interface.up {
         return Err(Error::Usage(format!("{name} is down: ip link set {name} up")));
