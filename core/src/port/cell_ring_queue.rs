@@ -10,13 +10,13 @@ use super::backend::{Backend, WakeSource};
 use super::cell_ring_rx::CellRingRx;
 use super::claim_conflict;
 use super::interface::{MAX_HEADER_BYTES, described};
+use super::interface_watch::{InterfaceWatch, QueueLoad};
 use super::name::PortName;
 use super::options::OpenOptions;
 use super::packet_socket::Promiscuous;
 use super::queue::Queue;
 use super::rings::PoolRequirements;
 use super::stats::QueueStats;
-use super::watch::{InterfaceWatch, Looker};
 use crate::cell_ring::MAX_SNAPLEN;
 use crate::error::Result;
 use crate::filter::Filter;
@@ -221,15 +221,15 @@ impl CellRingQueue {
         if self.checked.elapsed() >= CHECK_INTERVAL {
             self.checked = Instant::now();
             self.check_attached()?;
-            self.look_around(Looker::Idle)?;
+            self.check_interface(QueueLoad::Idle)?;
         }
         let up = self.watch.is_up()?;
         let was_down = std::mem::replace(&mut self.down, !up);
         Ok(self.down && !was_down)
     }
 
-    fn look_around(&self, looker: Looker) -> Result<()> {
-        self.watch.look(self.number, looker).or_else(|error| {
+    fn check_interface(&self, load: QueueLoad) -> Result<()> {
+        self.watch.look(self.number, load).or_else(|error| {
             // A driver that adds queues with the program removes them together with it.
             self.check_attached()?;
             Err(error)
@@ -256,7 +256,7 @@ impl Backend for CellRingQueue {
         if !std::mem::replace(&mut self.came, false) {
             self.check_attached()?;
         }
-        self.look_around(Looker::Busy)
+        self.check_interface(QueueLoad::Busy)
     }
 
     fn take_notice(&mut self) -> Option<String> {

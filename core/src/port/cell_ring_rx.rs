@@ -41,7 +41,7 @@ pub(super) struct CellRingRx {
     /// True if the program spins, at any cost.
     spinning: bool,
     /// Time of the next poll.
-    next_look: Instant,
+    next_poll: Instant,
     /// Number of packets that the last poll found.
     found: u32,
     closed: Option<Instant>,
@@ -50,7 +50,7 @@ pub(super) struct CellRingRx {
 impl CellRingRx {
     pub(super) fn new(reader: Reader, latency: Option<Duration>) -> Self {
         let latency = latency.filter(|latency| *latency > PAUSE).unwrap_or(Duration::ZERO);
-        Self { reader, latency, spinning: false, next_look: Instant::now(), found: 0, closed: None }
+        Self { reader, latency, spinning: false, next_poll: Instant::now(), found: 0, closed: None }
     }
 
     pub(super) fn reader(&self) -> &Reader {
@@ -71,7 +71,7 @@ impl CellRingRx {
     #[inline]
     pub(super) fn finds_packets(&mut self) -> bool {
         let now = Instant::now();
-        if self.closed.is_none() && now < self.next_look {
+        if self.closed.is_none() && now < self.next_poll {
             return self.reader.unread() > 0;
         }
         self.reader.wake_up();
@@ -79,9 +79,9 @@ impl CellRingRx {
         let there = self.reader.look();
         self.found = there - before;
         if !self.spinning && !self.latency.is_zero() {
-            self.next_look = now + self.latency;
+            self.next_poll = now + self.latency;
         } else if self.found > 0 {
-            self.next_look = now + PAUSE;
+            self.next_poll = now + PAUSE;
         }
         there > 0
     }
@@ -90,14 +90,14 @@ impl CellRingRx {
     pub(super) fn begin_wait(&mut self, wait: Wait) -> bool {
         let was_spinning = std::mem::replace(&mut self.spinning, wait == Wait::Spin);
         if self.spinning && !was_spinning {
-            self.next_look = Instant::now();
+            self.next_poll = Instant::now();
         }
         self.spinning || self.latency.is_zero()
     }
 
     /// Prepares the program's sleep. Returns the event that ends it.
     pub(super) fn wake_source(&mut self) -> WakeSource<'_> {
-        let pause = self.next_look.saturating_duration_since(Instant::now());
+        let pause = self.next_poll.saturating_duration_since(Instant::now());
         let (level, limit) = match self.latency.is_zero() {
             true if self.found >= BUSY_PACKETS && !pause.is_zero() => {
                 return WakeSource::Nap(pause);
@@ -107,7 +107,7 @@ impl CellRingRx {
             false => (self.reader.cells() / WAKE_PART, pause),
         };
         if !self.reader.go_to_sleep(level) {
-            self.next_look = Instant::now();
+            self.next_poll = Instant::now();
             return WakeSource::Nap(Duration::ZERO);
         }
         WakeSource::Limited(self.reader.as_fd(), limit)
@@ -115,7 +115,7 @@ impl CellRingRx {
 
     /// Polls at once, after the writer has woken the program.
     pub(super) fn is_woken(&mut self) -> bool {
-        self.next_look = Instant::now();
+        self.next_poll = Instant::now();
         self.finds_packets()
     }
 

@@ -23,11 +23,11 @@ use std::sync::Arc;
 
 use super::cell_ring_queue::CellRingPort;
 use super::interface::find_ethernet;
+use super::interface_watch::InterfaceWatch;
 use super::name::PortName;
 use super::options::{Directions, Fallback, OpenOptions};
 use super::packet_socket::Promiscuous;
 use super::queue::Port;
-use super::watch::InterfaceWatch;
 use crate::error::Result;
 use crate::link::netns;
 use crate::xdp::Mode;

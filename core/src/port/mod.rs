@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `name`, `options`, `stats` | how a port is opened; the counts of a queue |
 //! | `backend`, `queue`, `wait`, `rings` | common parts of all kinds |
-//! | `interface`, `watch`, `packet_socket`, `card_clock`, `claim_conflict` | common parts of kinds with an interface |
+//! | `interface`, `interface_watch`, `packet_socket`, `card_clock`, `claim_conflict` | common parts of kinds with an interface |
 //! | `host_flows` | flows that a `host:` port leaves to the host |
 //! | `cell_ring_rx`, `cell_ring_queue`, `live_queue`, `tap_queue` | backends and parts of backends of several kinds |
 //! | `packet`, `xdp`, `mirror`, `live`, `host`, `tap`, `memif`, `monitor`, `pcap`, `null` | the kinds |
@@ -22,6 +22,7 @@ mod claim_conflict;
 mod host;
 mod host_flows;
 mod interface;
+mod interface_watch;
 mod live;
 mod live_queue;
 mod memif;
@@ -40,7 +41,6 @@ mod stats;
 mod tap;
 mod tap_queue;
 mod wait;
-mod watch;
 mod xdp;
 
 pub use crate::xdp::Inspect;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::claim::Claim;
 use super::config::{SendPath, XdpConfig, XdpMethod};
 use super::in_kernel::described_packets;
-use super::queue::{RxPath, TxPath, XdpQueue};
+use super::queue::{XdpQueue, XdpRx, XdpTx};
 use crate::error::{Error, Result};
 use crate::filter::Filter;
 use crate::link;
@@ -19,13 +19,13 @@ use crate::port::card_clock;
 use crate::port::cell_ring_queue::CellRingPort;
 use crate::port::claim_conflict::{self, overlap, who};
 use crate::port::interface::MAX_HEADER_BYTES;
+use crate::port::interface_watch::InterfaceWatch;
 use crate::port::live_queue::{DEFAULT_RING, LiveQueue, open_sender};
 use crate::port::name::PortName;
 use crate::port::options::{Directions, Fallback, OpenOptions};
 use crate::port::packet_socket::Promiscuous;
 use crate::port::queue::{Port, Queue};
 use crate::port::rings::{PoolRequirements, RingMaker};
-use crate::port::watch::InterfaceWatch;
 use crate::xdp::live::check_target;
 use crate::xdp::resident::{Action, FILTERED, Owner, Resident, WHOLE, metadata_obstacle};
 use crate::xdp::rx_metadata::RxMetadata;
@@ -197,22 +197,22 @@ impl ClaimBuilder<'_> {
             let (rx, tx) = (rings.receive(receives)?, rings.transmit(sends)?);
             // Busy polling drives the queue by polling for packets.
             let latency = latency.filter(|_| config.busy_poll.is_none());
-            let live = live.as_mut().and_then(Iterator::next).map(TxPath::Live);
+            let live = live.as_mut().and_then(Iterator::next).map(XdpTx::Live);
             let queue = XdpQueue {
                 number,
                 object: format!("xdp:{}/{number}", interface.name),
                 claim: claim.clone(),
                 receiver,
-                outlet: live.or_else(|| sender.map(TxPath::by_socket)),
+                tx: live.or_else(|| sender.map(XdpTx::by_socket)),
                 socket,
                 watch: Arc::clone(&self.watch),
                 _deferred: deferred.clone(),
                 _promiscuous: self.promiscuous.clone(),
                 resident: Arc::clone(resident),
                 checks_polling: config.busy_poll.is_some(),
-                intake: RxPath::new(config.frames - config.slots, latency),
+                rx: XdpRx::new(config.frames - config.slots, latency),
                 checked_at: 0,
-                intake_closed: None,
+                rx_closed: None,
                 down: false,
             };
             opened.push((number, queue, rx, tx));

@@ -35,7 +35,7 @@ mod claim;
 mod claim_builder;
 mod config;
 mod in_kernel;
-mod pace;
+mod poll_pacer;
 mod queue;
 
 use claim_builder::{bytes_for_a_frame, requirements_of};

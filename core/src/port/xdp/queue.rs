@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::claim::Claim;
-use super::pace::Pace;
+use super::poll_pacer::PollPacer;
 use crate::error::{Error, Result};
 use crate::nic::Deferred;
 use crate::port::backend::{Backend, WakeSource};
+use crate::port::interface_watch::{InterfaceWatch, QueueLoad};
 use crate::port::live_queue::LiveQueue;
 use crate::port::packet_socket::Promiscuous;
 use crate::port::stats::QueueStats;
-use crate::port::watch::{InterfaceWatch, Looker};
 use crate::xdp::resident::Resident;
 use crate::xdp::{State, XskReceiver, XskSender, XskSocket, XskStatistics};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
@@ -21,12 +21,12 @@ const DRAIN_TIME: Duration = Duration::from_millis(5);
 
 /// When a queue polls for packets.
 #[derive(Debug)]
-pub(super) enum RxPath {
+pub(super) enum XdpRx {
     /// At each sync and wait.
     AtOnce,
     /// At times that the reader chooses.
     Paced {
-        pace: Pace,
+        pace: PollPacer,
         /// Packets that the last poll has found and that were not taken yet.
         found: u32,
         /// True if the program spins, at any cost.
@@ -34,12 +34,12 @@ pub(super) enum RxPath {
     },
 }
 
-impl RxPath {
+impl XdpRx {
     /// Makes the pace of a ring with room for `room` packets, which may wait in it for `latency`.
     pub(super) fn new(room: u32, latency: Option<Duration>) -> Self {
         match latency.filter(|latency| !latency.is_zero()) {
             Some(latency) => {
-                let pace = Pace::new(room, latency, Instant::now());
+                let pace = PollPacer::new(room, latency, Instant::now());
                 Self::Paced { pace, found: 0, spinning: false }
             }
             None => Self::AtOnce,
@@ -55,7 +55,7 @@ impl RxPath {
                     return true;
                 }
                 let now = Instant::now();
-                if now < pace.next_look() {
+                if now < pace.next_poll() {
                     return false;
                 }
                 *found = receiver.available();
@@ -69,7 +69,7 @@ impl RxPath {
 
 /// The path by which packets leave.
 #[derive(Debug)]
-pub(super) enum TxPath {
+pub(super) enum XdpTx {
     /// The socket's transmit ring.
     Socket {
         sender: XskSender,
@@ -80,7 +80,7 @@ pub(super) enum TxPath {
     Live(LiveQueue),
 }
 
-impl TxPath {
+impl XdpTx {
     pub(super) fn by_socket(sender: XskSender) -> Self {
         Self::Socket { sender, unsent: 0 }
     }
@@ -149,7 +149,7 @@ pub(super) struct XdpQueue {
     // Dropped before the socket: packets stop, and then the socket closes.
     pub(super) claim: Option<Arc<Mutex<Claim>>>,
     pub(super) receiver: Option<XskReceiver>,
-    pub(super) outlet: Option<TxPath>,
+    pub(super) tx: Option<XdpTx>,
     pub(super) socket: Arc<XskSocket>,
     pub(super) watch: Arc<InterfaceWatch>,
     /// Delays the interface's interrupts, for busy polling.
@@ -160,10 +160,10 @@ pub(super) struct XdpQueue {
     pub(super) resident: Arc<Resident>,
     /// True if the next packet will show whether the driver allows polling the queue.
     pub(super) checks_polling: bool,
-    pub(super) intake: RxPath,
+    pub(super) rx: XdpRx,
     /// Number of packets that had arrived at the last check.
     pub(super) checked_at: u64,
-    pub(super) intake_closed: Option<Instant>,
+    pub(super) rx_closed: Option<Instant>,
     pub(super) down: bool,
 }
 
@@ -177,14 +177,14 @@ impl XdpQueue {
         self.receiver.as_ref().map_or(0, |receiver| receiver.stats().received)
     }
 
-    fn look_around(&mut self, looker: Looker) -> Result<()> {
+    fn check_interface(&mut self, load: QueueLoad) -> Result<()> {
         if self.checks_polling && self.received() > 0 {
             self.checks_polling = false;
             if self.socket.polled_napi() == Some(0) {
                 self.watch.say_unpolled();
             }
         }
-        self.watch.look(self.number, looker).or_else(|error| {
+        self.watch.look(self.number, load).or_else(|error| {
             // A driver that adds queues with the program removes them together with it.
             self.check_attached()?;
             Err(error)
@@ -204,15 +204,15 @@ impl Backend for XdpQueue {
     #[inline]
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         let Some(receiver) = &mut self.receiver else { return Ok(0) };
-        let closed = self.intake_closed.is_some();
+        let closed = self.rx_closed.is_some();
         if !closed
-            && matches!(self.intake, RxPath::Paced { spinning: false, .. })
-            && !self.intake.finds_packets(receiver, closed)
+            && matches!(self.rx, XdpRx::Paced { spinning: false, .. })
+            && !self.rx.finds_packets(receiver, closed)
         {
             return Ok(0);
         }
         let slots = receiver.receive(ring)?.slots;
-        if let RxPath::Paced { found, .. } = &mut self.intake {
+        if let XdpRx::Paced { found, .. } = &mut self.rx {
             // If nothing could be taken, poll again.
             *found = if slots == 0 { 0 } else { found.saturating_sub(slots) };
         }
@@ -221,8 +221,8 @@ impl Backend for XdpQueue {
 
     #[inline]
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
-        match &mut self.outlet {
-            Some(outlet) => outlet.sync(ring).map_err(|error| match error.errno() {
+        match &mut self.tx {
+            Some(tx) => tx.sync(ring).map_err(|error| match error.errno() {
                 // The kernel switches an interface off before it removes it.
                 Some(libc::ENETDOWN) => self.watch.explain(error),
                 _ => error,
@@ -232,7 +232,7 @@ impl Backend for XdpQueue {
     }
 
     fn needs_sync_tx(&mut self, ring: &Ring) -> bool {
-        self.outlet.as_mut().is_some_and(|outlet| outlet.needs_sync(ring))
+        self.tx.as_mut().is_some_and(|tx| tx.needs_sync(ring))
     }
 
     /// Checks the program and the interface.
@@ -243,7 +243,7 @@ impl Backend for XdpQueue {
         if std::mem::replace(&mut self.checked_at, received) == received {
             self.check_attached()?;
         }
-        self.look_around(Looker::Busy)
+        self.check_interface(QueueLoad::Busy)
     }
 
     fn take_notice(&mut self) -> Option<String> {
@@ -251,33 +251,33 @@ impl Backend for XdpQueue {
     }
 
     fn is_finished(&mut self) -> bool {
-        self.intake_closed.is_some_and(|closed| closed.elapsed() >= DRAIN_TIME)
+        self.rx_closed.is_some_and(|closed| closed.elapsed() >= DRAIN_TIME)
     }
 
     /// Returns the queue's packets to the host.
     fn stop_rx(&mut self) -> Result<()> {
-        self.intake_closed.get_or_insert_with(Instant::now);
+        self.rx_closed.get_or_insert_with(Instant::now);
         let number = self.number;
         self.claimed(|claim| claim.leave(number))
     }
 
     fn close_tx(&mut self, ring: &mut Ring, timeout: Duration) -> Result<()> {
-        match &mut self.outlet {
-            Some(outlet) => outlet.close(ring, timeout, &self.socket),
+        match &mut self.tx {
+            Some(tx) => tx.close(ring, timeout, &self.socket),
             None => Ok(()),
         }
     }
 
     /// Returns true if live frames send its packets.
     fn sends_live(&self) -> bool {
-        matches!(self.outlet, Some(TxPath::Live(_)))
+        matches!(self.tx, Some(XdpTx::Live(_)))
     }
 
     fn stats(&mut self) -> Result<QueueStats> {
         let XskStatistics { rx_dropped, rx_ring_full, rx_fill_ring_empty_descs, .. } =
             self.socket.statistics()?;
         let received = self.receiver.as_ref().map(XskReceiver::stats).unwrap_or_default();
-        let sent = self.outlet.as_mut().map(TxPath::stats).transpose()?.unwrap_or_default();
+        let sent = self.tx.as_mut().map(XdpTx::stats).transpose()?.unwrap_or_default();
         let lost = rx_dropped + rx_ring_full + received.refused + received.too_long;
         Ok(QueueStats {
             received: received.received + lost,
@@ -290,14 +290,14 @@ impl Backend for XdpQueue {
     #[inline]
     fn look(&mut self) -> Result<Option<Readiness>> {
         let Some(receiver) = &mut self.receiver else { return Ok(None) };
-        let there = self.intake.finds_packets(receiver, self.intake_closed.is_some());
+        let there = self.rx.finds_packets(receiver, self.rx_closed.is_some());
         Ok(there.then_some(Readiness::Ready))
     }
 
     fn spins(&mut self, wait: Wait) -> bool {
-        let wanted = match &mut self.intake {
-            RxPath::AtOnce => true,
-            RxPath::Paced { pace, spinning, .. } => {
+        let wanted = match &mut self.rx {
+            XdpRx::AtOnce => true,
+            XdpRx::Paced { pace, spinning, .. } => {
                 *spinning = wait == Wait::Spin;
                 *spinning || pace.is_busy()
             }
@@ -306,16 +306,16 @@ impl Backend for XdpQueue {
     }
 
     fn wake_source(&mut self) -> WakeSource<'_> {
-        let nap = match &self.intake {
-            RxPath::Paced { pace, .. } => pace.nap(Instant::now()),
-            RxPath::AtOnce => None,
+        let nap = match &self.rx {
+            XdpRx::Paced { pace, .. } => pace.nap(Instant::now()),
+            XdpRx::AtOnce => None,
         };
         nap.map_or_else(|| WakeSource::Descriptor(self.socket.as_fd()), WakeSource::Nap)
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {
         if ready {
-            if let RxPath::Paced { pace, .. } = &mut self.intake {
+            if let XdpRx::Paced { pace, .. } = &mut self.rx {
                 pace.woken(Instant::now());
             }
             return Ok(Readiness::Ready);
@@ -325,7 +325,7 @@ impl Backend for XdpQueue {
         match self.socket.state()? {
             State::Up => {
                 self.check_attached()?;
-                self.look_around(Looker::Idle).map(|()| Readiness::TimedOut)
+                self.check_interface(QueueLoad::Idle).map(|()| Readiness::TimedOut)
             }
             State::Down => {
                 self.down = true;

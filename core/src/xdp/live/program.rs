@@ -140,7 +140,7 @@ pub struct RedirectTarget {
 }
 
 impl RedirectTarget {
-    /// Creates an exit through an interface of this thread's network namespace.
+    /// Creates a target that is an interface of this thread's network namespace.
     ///
     /// # Errors
     /// The interface does not exist, or a privilege is missing.
@@ -152,7 +152,7 @@ impl RedirectTarget {
         Ok(Self { interface: interface.clone(), map, removed, redirects })
     }
 
-    /// Returns the interface as it was when the exit was created.
+    /// Returns the interface as it was when the target was created.
     pub fn interface(&self) -> &Interface {
         &self.interface
     }

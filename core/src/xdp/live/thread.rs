@@ -39,7 +39,7 @@ pub enum Next {
 /// Configuration of a [`LiveThread`].
 #[derive(Clone, Debug)]
 pub struct LiveThreadConfig {
-    /// The exit through an interface of this thread's network namespace. When the interface goes down or is
+    /// The target, an interface of this thread's network namespace. When the interface goes down or is
     /// removed, the thread ends with an error: the program does not notice.
     pub target: Arc<RedirectTarget>,
     /// The CPU to pin the thread to.

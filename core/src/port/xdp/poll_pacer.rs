@@ -17,7 +17,7 @@ const SHARE: u32 = 8;
 
 /// Decides the naps of one reader.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct PollPacer {
     /// Number of packets that the ring has room for.
     room: u32,
     shortest: Duration,
@@ -28,7 +28,7 @@ pub(super) struct Pace {
     idle: bool,
 }
 
-impl Pace {
+impl PollPacer {
     /// Makes the pace of a reader whose packets may wait for `latency`.
     pub(super) fn new(room: u32, latency: Duration, now: Instant) -> Self {
         let longest = latency.min(MAX_NAP_A_PACKET * room);
@@ -56,14 +56,14 @@ impl Pace {
     }
 
     /// Returns the time of the next poll.
-    pub(super) fn next_look(&self) -> Instant {
+    pub(super) fn next_poll(&self) -> Instant {
         self.looked + self.nap
     }
 
     /// Returns the length of a nap that begins now. None if the socket wakes the reader.
     pub(super) fn nap(&self, now: Instant) -> Option<Duration> {
         let naps = !self.idle && !self.nap.is_zero();
-        naps.then(|| self.next_look().saturating_duration_since(now))
+        naps.then(|| self.next_poll().saturating_duration_since(now))
     }
 
     /// Returns true if packets arrive so fast that the reader should spin.
@@ -87,7 +87,7 @@ mod tests {
     fn play(latency: Duration, phases: &[(f64, f64)]) -> (u32, u32, u32) {
         let start = Instant::now();
         let at = |seconds: f64| start + Duration::from_secs_f64(seconds);
-        let mut pace = Pace::new(4000, latency, start);
+        let mut pace = PollPacer::new(4000, latency, start);
         let (mut looks, mut sleeps, mut most) = (0, 0, 0);
         let (mut now, mut begin, mut unseen) = (0.0, 0.0, 0.0f64);
         for &(pps, seconds) in phases {
@@ -137,7 +137,7 @@ mod tests {
     fn no_packet_waits_longer_than_is_allowed() {
         let latency = Duration::from_micros(300);
         let start = Instant::now();
-        let mut pace = Pace::new(4000, latency, start);
+        let mut pace = PollPacer::new(4000, latency, start);
         let mut now = start;
         for _ in 0..100 {
             pace.found(3, now);

@@ -26,7 +26,7 @@ const BUSY_CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The load of the queue that checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Looker {
+pub(super) enum QueueLoad {
     /// It has waited without receiving a packet.
     Idle,
     Busy,
@@ -184,10 +184,10 @@ impl InterfaceWatch {
 
     /// Checks that queue `number` still exists, and that there are no new ones without a user. Queries the
     /// kernel from time to time; never waits for another queue's query.
-    pub(super) fn look(&self, number: u32, looker: Looker) -> Result<()> {
-        let pause = match looker {
-            Looker::Idle => CHECK_INTERVAL,
-            Looker::Busy => BUSY_CHECK_INTERVAL,
+    pub(super) fn look(&self, number: u32, load: QueueLoad) -> Result<()> {
+        let pause = match load {
+            QueueLoad::Idle => CHECK_INTERVAL,
+            QueueLoad::Busy => BUSY_CHECK_INTERVAL,
         };
         if let Some(mut state) = self.free_state()
             && state.asked.elapsed() >= pause
@@ -375,8 +375,8 @@ mod tests {
         let mut watch = InterfaceWatch::over(&name, &lo, Directions::Receive).unwrap();
         assert_eq!(watch.attached(&name).unwrap(), 0..=0);
         let asking = watch.state();
-        watch.look(0, Looker::Idle).unwrap();
-        assert!(watch.look(1, Looker::Busy).is_err(), "what is known is told");
+        watch.look(0, QueueLoad::Idle).unwrap();
+        assert!(watch.look(1, QueueLoad::Busy).is_err(), "what is known is told");
         assert!(watch.is_up().unwrap());
         assert_eq!(watch.take_notice(), None);
         drop(asking);
@@ -408,7 +408,7 @@ mod tests {
             let notice = watch.take_notice();
             // Nothing has changed since then.
             watch.ask(&mut watch.state());
-            watch.look(*queues.end(), Looker::Idle)?;
+            watch.look(*queues.end(), QueueLoad::Idle)?;
             assert_eq!(watch.take_notice(), None, "{name}");
             let send = queues.clone().filter(|&number| watch.sends(number)).count();
             Ok((queues, send, notice))
