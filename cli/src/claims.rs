@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluicegate::link::{self, Interface, netns};
 use sluicegate::port::{detach_host, host_left, host_owner};
 use sluicegate::xdp::Mode;
-use sluicegate::xdp::resident::{Counters, ModeRequest, OwnedStage, Resident};
+use sluicegate::xdp::resident::{ModeRequest, OwnedStage, Resident, StageCounters};
 
 use crate::units::{packets_word, show_bytes, show_count, show_duration};
 
@@ -149,7 +149,7 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
 pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
     let found = args.place.with(|interface| {
         let Some(resident) = Resident::find(interface)? else { return Ok(None) };
-        let Counters { packets, bytes, .. } = resident.total();
+        let StageCounters { packets, bytes, .. } = resident.total();
         let (id, mode) = (resident.program(), resident.mode().name());
         let program =
             ResidentReport { id, mode, pinned: resident.is_pinned(interface), packets, bytes };

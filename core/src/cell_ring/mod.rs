@@ -33,7 +33,7 @@ mod wake;
 mod writer;
 
 pub(crate) use memory::CellRing;
-pub(crate) use reader::{Counts, Reader};
+pub(crate) use reader::{CellRingCounts, Reader};
 pub(crate) use wake::WakeSource;
 pub(crate) use writer::Writer;
 

@@ -87,9 +87,9 @@ struct SlotRun {
     slots: u32,
 }
 
-/// Counts of the packets to copy.
+/// CellRingCounts of the packets to copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct CellRingCounts {
     /// All, including lost ones.
     pub matched: u64,
     /// Packets that were lost because a ring was full.
@@ -301,10 +301,13 @@ impl Reader {
     }
 
     /// Returns the writers' counters, summed over these rings.
-    pub(crate) fn counts(&self) -> Counts {
-        self.sources.iter().fold(Counts::default(), |sum, source| {
+    pub(crate) fn counts(&self) -> CellRingCounts {
+        self.sources.iter().fold(CellRingCounts::default(), |sum, source| {
             let count = |at| source.ring.counter(at).load(Ordering::Relaxed);
-            Counts { matched: sum.matched + count(at::MATCHED), lost: sum.lost + count(at::LOST) }
+            CellRingCounts {
+                matched: sum.matched + count(at::MATCHED),
+                lost: sum.lost + count(at::LOST),
+            }
         })
     }
 

@@ -131,7 +131,7 @@ fn a_full_ring_loses_what_comes_and_keeps_what_is_there() {
     assert_eq!(receive(&mut reader, &mut ring), [3, 4, 5, 6, 7, 13, 14, 15]);
     let marked: Vec<u32> = ring.packets().map(|packet| packet.meta().drops_before).collect();
     assert_eq!(marked, [0, 0, 0, 0, 0, 5, 0, 0], "the gap is where it was");
-    assert_eq!(reader.counts(), reader::Counts { matched: 17, lost: 6 });
+    assert_eq!(reader.counts(), reader::CellRingCounts { matched: 17, lost: 6 });
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::backend::WakeSource;
 use super::stats::QueueStats;
-use crate::cell_ring::{Counts, Reader};
+use crate::cell_ring::{CellRingCounts, Reader};
 use sluicegate_base::ring::{Readiness, Ring, Wait};
 
 /// Number of unread packets below which a sync polls for more.
@@ -126,7 +126,7 @@ impl CellRingRx {
 
     /// Returns the counts of the rings.
     pub(super) fn stats(&self) -> QueueStats {
-        let Counts { matched, lost } = self.reader.counts();
+        let CellRingCounts { matched, lost } = self.reader.counts();
         QueueStats { received: matched, dropped_ring_full: lost, ..QueueStats::default() }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sluicegate::link::{Lab, Shape, netns};
 use sluicegate::port::{OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, TimestampSource, Wait};
-use sluicegate::xdp::resident::{Action, Counters, ModeRequest};
+use sluicegate::xdp::resident::{Action, ModeRequest, StageCounters};
 
 use super::alone::is_alone;
 use super::scratch::lab_of;
@@ -167,7 +167,7 @@ fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
     let sent: Vec<_> = (0..100).map(|i| frame(i, 0, 60 + i as usize)).collect();
     let bytes = sent.iter().map(Vec::len).sum::<usize>() as u64;
     let ours = "filter=ether proto 0x88b5";
-    let taken = Counters { taken: 100, ..Counters::default() };
+    let taken = StageCounters { taken: 100, ..StageCounters::default() };
     // Every name twice: the second finds its place used.
     for (name, counted) in [
         ("xdp:right0?method=af_xdp&timestamp=off".into(), taken),
@@ -176,14 +176,14 @@ fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
         ("xdp:right0?method=ring".into(), taken),
         (
             "xdp:right0?action=drop".into(),
-            Counters { dropped: 100, dropped_bytes: bytes, ..Counters::default() },
+            StageCounters { dropped: 100, dropped_bytes: bytes, ..StageCounters::default() },
         ),
         (
             format!("xdp:right0?action=drop&{ours}"),
-            Counters { dropped: 100, dropped_bytes: bytes, ..Counters::default() },
+            StageCounters { dropped: 100, dropped_bytes: bytes, ..StageCounters::default() },
         ),
-        (format!("xdp:right0?action=pass&{ours}"), Counters::default()),
-        ("xdp:right0?action=pass".into(), Counters::default()),
+        (format!("xdp:right0?action=pass&{ours}"), StageCounters::default()),
+        ("xdp:right0?action=pass".into(), StageCounters::default()),
         (format!("mirror:right0?{ours}"), taken),
     ] {
         for round in 0..2 {
@@ -191,7 +191,7 @@ fn a_claim_counts_its_own_packets_whatever_the_place_counted_before() {
             send(&lab, &sent);
             let claims = resident.owned_stages().unwrap();
             assert_eq!(claims.len(), 1, "{name}");
-            let expected = Counters { packets: 100, bytes, ..counted };
+            let expected = StageCounters { packets: 100, bytes, ..counted };
             assert_eq!(claims[0].tally, expected, "{name}, round {round}");
             drop(port);
         }
@@ -220,7 +220,7 @@ fn a_claim_on_whole_queues_counts_only_those_queues() {
         for (claim, port) in claims.iter().zip(&mut ports) {
             drain(&mut port.queues[0]);
             let received = port.queues[0].stats().unwrap().received;
-            let Counters { packets, taken, missed, .. } = claim.tally;
+            let StageCounters { packets, taken, missed, .. } = claim.tally;
             assert_eq!((packets, taken, missed), (received, received, 0), "{:?}", claim.owner);
             assert!(packets >= 100, "{packets}: those of {:?}", claim.owner);
         }

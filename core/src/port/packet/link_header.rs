@@ -76,7 +76,7 @@ pub(super) fn tpid(status: u32, tpid: u16) -> u16 {
 
 /// Restores a tag in a frame with four bytes of room in front: `frame` begins with the room. The addresses
 /// move, the payload stays.
-pub(super) fn put_back_in_front(frame: &mut [u8], tpid: u16, tci: u16) {
+pub(super) fn reinsert_tag_front(frame: &mut [u8], tpid: u16, tci: u16) {
     frame.copy_within(VLAN_TAG_BYTES..VLAN_TAG_BYTES + MAC_ADDRESSES_BYTES, 0);
     write_tag(frame, tpid, tci);
 }
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn the_tag_is_back_where_it_was_whichever_side_has_room() {
         let mut front = b"....ddddddssssss\x08\x00payload".to_vec();
-        put_back_in_front(&mut front, 0x88a8, 0x2005);
+        reinsert_tag_front(&mut front, 0x88a8, 0x2005);
         assert_eq!(front, TAGGED);
 
         let mut end = b"ddddddssssss\x08\x00payload....".to_vec();

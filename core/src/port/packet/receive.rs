@@ -255,7 +255,7 @@ impl BatchReceiver {
         spill[first..gap].copy_from_slice(head);
         if meta.vlan_tpid != 0 {
             first -= VLAN_TAG_BYTES;
-            link_header::put_back_in_front(&mut spill[first..], meta.vlan_tpid, meta.vlan_tci);
+            link_header::reinsert_tag_front(&mut spill[first..], meta.vlan_tpid, meta.vlan_tci);
         }
         let bytes = spill[first..].len().min(self.in_pool + self.in_spill) as u16;
         let packet = self.spills.at(at as usize * SPILL_STRIDE + first);

@@ -184,7 +184,7 @@ impl ShownPacket {
             // SAFETY: the room for the tag and the packet after it, in a block that user space owns.
             let frame =
                 unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), (bytes + added) as usize) };
-            link_header::put_back_in_front(frame, meta.vlan_tpid, meta.vlan_tci);
+            link_header::reinsert_tag_front(frame, meta.vlan_tpid, meta.vlan_tci);
         }
         let first = *tail;
         place_pieces(ring, tail, pieces, start, kept);

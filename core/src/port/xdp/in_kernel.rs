@@ -22,8 +22,8 @@ use crate::port::stats::QueueStats;
 use crate::xdp::Inspect;
 use crate::xdp::redirects::RedirectSender;
 use crate::xdp::resident::{
-    Action, COUNTERS, Counters, DROP, FILTERED, FORWARD, MIRRORS, Owner, Resident, Stage, WHOLE,
-    load_forwarding, load_program,
+    Action, COUNTERS, DROP, FILTERED, FORWARD, MIRRORS, Owner, Resident, Stage, StageCounters,
+    WHOLE, load_forwarding, load_program,
 };
 use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET, Readiness, Ring};
 
@@ -45,10 +45,10 @@ struct InKernel {
     /// The stage, until receiving is stopped.
     stage: Option<Stage>,
     /// The counts when receiving was stopped.
-    last: Option<Counters>,
+    last: Option<StageCounters>,
     taken: (u64, u64),
     taken_at: Instant,
-    kept: Kept,
+    resources: ForwardResources,
     checked: Instant,
     /// True if the interface is down, and a wait has reported it.
     down: bool,
@@ -56,7 +56,7 @@ struct InKernel {
 
 /// Resources held as long as packets are forwarded in the kernel.
 #[derive(Debug, Default)]
-struct Kept {
+struct ForwardResources {
     /// The interface through which packets leave, and the program on it.
     pub target: Option<(LinkState, Resident)>,
     /// Counts the results of redirects, if packets are redirected.
@@ -66,7 +66,7 @@ struct Kept {
 
 impl InKernel {
     /// Returns the stage's counters, or the last ones after receiving was stopped.
-    fn tally(&self) -> Counters {
+    fn tally(&self) -> StageCounters {
         match &self.stage {
             Some(stage) => stage.tally(),
             None => self.last.unwrap_or_default(),
@@ -91,7 +91,7 @@ impl Backend for InKernel {
         self.checked = Instant::now();
         self.up = self.presence.query()?.up;
         self.resident.check_attached()?;
-        if let Some((target, resident)) = &self.kept.target {
+        if let Some((target, resident)) = &self.resources.target {
             target.query()?;
             resident.check_attached()?;
         }
@@ -122,7 +122,7 @@ impl Backend for InKernel {
 
     fn stats(&mut self) -> Result<QueueStats> {
         // The fate of a packet is counted after it was redirected.
-        let redirects = self.kept.redirects.as_ref().map(RedirectSender::counts);
+        let redirects = self.resources.redirects.as_ref().map(RedirectSender::counts);
         let received = self.counted().0;
         let sent = if self.action == Action::Forward { received } else { 0 };
         Ok(QueueStats {
@@ -225,12 +225,12 @@ fn redirect(
         let program = work.filter.as_ref().map(|filter| load_forwarding(stage, resident, filter));
         let program = program.transpose()?;
         let promiscuous = work.config.promiscuous.then(|| Promiscuous::new(name, source.index));
-        let kept = Kept {
+        let resources = ForwardResources {
             redirects: stage.count_redirects(source, &target),
             target: Some((LinkState::of(&target)?, there)),
             _promiscuous: promiscuous.transpose()?,
         };
-        Ok((program, kept))
+        Ok((program, resources))
     })
 }
 
@@ -255,7 +255,7 @@ pub(super) fn count(
         let filter = work.filter.as_ref();
         let load = || load_program(stage, resident, action, filter, None, inspect);
         let program = (filter.is_some() || inspect.is_some()).then(load).transpose()?;
-        Ok((program, Kept::default()))
+        Ok((program, ForwardResources::default()))
     })
 }
 
@@ -280,7 +280,7 @@ impl KernelWork<'_> {
             &Arc<Resident>,
             &Stage,
             &link::Interface,
-        ) -> Result<(Option<OwnedFd>, Kept)>,
+        ) -> Result<(Option<OwnedFd>, ForwardResources)>,
     ) -> Result<Port> {
         let (resident, reason) = Resident::join(&interface, self.config.mode)?;
         let resident = Arc::new(resident);
@@ -288,7 +288,7 @@ impl KernelWork<'_> {
         let owner = Owner::myself(self.action, expression, 0..=interface.rx_queues.max(1) - 1);
         let presence = LinkState::of(&interface)?;
         let stage = claim_conflict::take(self.name, &resident, self.stages.clone(), &owner)?;
-        let (program, kept) = prepare(&self, &resident, &stage, &interface)?;
+        let (program, resources) = prepare(&self, &resident, &stage, &interface)?;
         if !COUNTERS.contains(&stage.number()) {
             stage.complete(program.as_ref().map(AsFd::as_fd))?;
         }
@@ -304,7 +304,7 @@ impl KernelWork<'_> {
             last: None,
             taken: (0, 0),
             taken_at: Instant::now(),
-            kept,
+            resources,
             checked: Instant::now(),
             // The first wait reports an interface that is already down.
             down: false,

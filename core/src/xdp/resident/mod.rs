@@ -14,7 +14,7 @@
 //! A stage of the chain of programs (bpf/ingress.h) belongs to the process that inserted a socket into its
 //! empty entry of `sluice_owned`. The kernel decides which of two processes is first, and removes the
 //! socket when its owner exits. The stage acts from the moment the same socket is in `sluice_alive`.
-//! Counters continue from owner to owner: each owner records their initial values.
+//! StageCounters continue from owner to owner: each owner records their initial values.
 //!
 //! Needs Linux 5.10 (bpf_link for XDP: 5.9; binding maps to a program: 5.10), CAP_NET_ADMIN, CAP_BPF, and
 //! CAP_SYS_ADMIN to find objects that another process has created.
@@ -33,7 +33,7 @@ pub use program::Inspect;
 pub(crate) use program::{
     Sockets, load as load_program, load_copying, load_flows, load_forwarding,
 };
-pub use shared::Counters;
+pub use shared::StageCounters;
 pub(crate) use shared::{COUNTERS, DROP, FILTERED, FLOWS, FORWARD, MIRRORS, QUEUES_MAX, WHOLE};
 pub use stage::{Action, Owner};
 pub(crate) use stage::{ClaimLock, Direct, Stage};
@@ -49,9 +49,9 @@ use crate::error::{Error, Result};
 use crate::link::Interface;
 
 /// Pause between two attempts while other processes attach, detach or clean up.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Number of attempts: one second in total.
-const LOOKS: usize = 100;
+const MAX_ATTEMPTS: usize = 100;
 
 /// The resident program of an interface, as one of its users holds it.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ pub struct OwnedStage {
     /// Its owner.
     pub owner: Owner,
     /// Its counters since the owner took it.
-    pub tally: Counters,
+    pub tally: StageCounters,
 }
 
 /// Requested attachment mode.
@@ -132,7 +132,7 @@ impl Resident {
     ) -> Result<(Self, Option<String>)> {
         pin::sweep_now();
         // A process that attaches or exits at this moment makes another attempt necessary.
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_ATTEMPTS {
             if let Some(resident) = Self::find(interface)? {
                 // Leftovers do no harm; if they cannot be removed, the next process tries.
                 let _ = resident.clean();
@@ -157,7 +157,7 @@ impl Resident {
                 return Ok(attached);
             }
             // Another process is attaching it, which takes a while with some drivers.
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
         }
         let busy = io::Error::from_raw_os_error(libc::EBUSY);
         Err(Error::system("attach the XDP program to", &interface.name, busy)
@@ -249,12 +249,12 @@ impl Resident {
 
     /// Returns the counters of all packets received on the interface since the program was attached;
     /// `dropped` counts packets dropped by the owner of DROP, which no other stage took.
-    pub fn total(&self) -> Counters {
+    pub fn total(&self) -> StageCounters {
         self.tallies.of(END)
     }
 
     /// Returns the counters of a stage since the program was attached.
-    pub fn tally(&self, stage: u32) -> Counters {
+    pub fn tally(&self, stage: u32) -> StageCounters {
         self.tallies.of(stage)
     }
 

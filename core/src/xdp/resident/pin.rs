@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use super::{LOOK_AGAIN, Resident, privileged};
+use super::{RETRY_INTERVAL, Resident, privileged};
 use crate::error::{Error, Result};
 use crate::link::Interface;
 use crate::xdp::bpf::{self, Attachment};
@@ -149,7 +149,7 @@ fn lock(folder: File, timeout: Duration) -> Result<File> {
         match folder.try_lock() {
             Ok(()) => return Ok(folder),
             Err(TryLockError::WouldBlock) if Instant::now() < end => {
-                std::thread::sleep(LOOK_AGAIN);
+                std::thread::sleep(RETRY_INTERVAL);
             }
             Err(error) => {
                 let remedy = format!("`fuser -v {PINS}` shows who holds it, with flock(2)");
@@ -294,7 +294,7 @@ mod tests {
         // A child of another test may hold the lock until its exec.
         let swept = (0..500).any(|_| {
             sweep_now();
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
             !pins.exists()
         });
         let _ = clear(&pins);

@@ -59,19 +59,19 @@ pub(super) struct ControlLayout {
 /// Offset of `present` in the control value.
 pub(super) const PRESENT_AT: u32 = offset_of!(ControlLayout, present) as u32;
 
-/// Size of `struct sluice_tally`: a [`Counters`], padded to a cache line.
+/// Size of `struct sluice_tally`: a [`StageCounters`], padded to a cache line.
 pub(super) const TALLY_BYTES: usize = 64;
 
 /// Offsets of the counters in a tally.
 pub(super) mod tally {
-    use super::{Counters, offset_of};
+    use super::{StageCounters, offset_of};
 
-    pub(crate) const PACKETS: i16 = offset_of!(Counters, packets) as i16;
-    pub(crate) const BYTES: i16 = offset_of!(Counters, bytes) as i16;
-    pub(crate) const TAKEN: i16 = offset_of!(Counters, taken) as i16;
-    pub(crate) const MISSED: i16 = offset_of!(Counters, missed) as i16;
-    pub(crate) const DROPPED: i16 = offset_of!(Counters, dropped) as i16;
-    pub(crate) const DROPPED_BYTES: i16 = offset_of!(Counters, dropped_bytes) as i16;
+    pub(crate) const PACKETS: i16 = offset_of!(StageCounters, packets) as i16;
+    pub(crate) const BYTES: i16 = offset_of!(StageCounters, bytes) as i16;
+    pub(crate) const TAKEN: i16 = offset_of!(StageCounters, taken) as i16;
+    pub(crate) const MISSED: i16 = offset_of!(StageCounters, missed) as i16;
+    pub(crate) const DROPPED: i16 = offset_of!(StageCounters, dropped) as i16;
+    pub(crate) const DROPPED_BYTES: i16 = offset_of!(StageCounters, dropped_bytes) as i16;
 }
 
 const _: () = {
@@ -90,7 +90,7 @@ const _: () = {
     // A stage number fits in a byte of `direct`, where 0 means none.
     assert!(WHOLE.start > 0 && STAGES <= 256);
     assert!(WHOLE.end <= COUNTERS.start && COUNTERS.end <= CLAIM_LOCK);
-    assert!(size_of::<Counters>() == 48);
+    assert!(size_of::<StageCounters>() == 48);
     assert!(tally::TAKEN == 16 && tally::DROPPED_BYTES == 40);
 };
 
@@ -191,10 +191,10 @@ impl ControlPage {
     }
 }
 
-/// Counters of a stage, summed over all CPUs: the first words of `struct sluice_tally`.
+/// StageCounters of a stage, summed over all CPUs: the first words of `struct sluice_tally`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Counters {
+pub struct StageCounters {
     /// Packets: at the end all received ones, at another stage those that matched.
     pub packets: u64,
     /// Their bytes on the wire, without the frame check sequence.
@@ -209,7 +209,7 @@ pub struct Counters {
     pub dropped_bytes: u64,
 }
 
-impl Counters {
+impl StageCounters {
     /// Returns the difference to an earlier reading.
     pub fn since(self, earlier: Self) -> Self {
         self.zip(earlier, u64::wrapping_sub)
@@ -221,7 +221,7 @@ impl Counters {
     }
 
     fn words(self) -> [u64; 6] {
-        // SAFETY: Counters is repr(C), with six fields of this type (size asserted above).
+        // SAFETY: StageCounters is repr(C), with six fields of this type (size asserted above).
         unsafe { std::mem::transmute(self) }
     }
 
@@ -246,25 +246,25 @@ impl Tallies {
     }
 
     /// Returns the counters for the owner of a stage. For stages without a program, they are the end's.
-    pub(super) fn of_owner(&self, stage: u32) -> Counters {
+    pub(super) fn of_owner(&self, stage: u32) -> StageCounters {
         let end = self.of(END);
         match stage {
             DROP => {
-                let Counters { dropped, dropped_bytes, .. } = end;
+                let StageCounters { dropped, dropped_bytes, .. } = end;
                 let (packets, bytes) = (dropped, dropped_bytes);
-                Counters { packets, bytes, dropped, dropped_bytes, ..Counters::default() }
+                StageCounters { packets, bytes, dropped, dropped_bytes, ..StageCounters::default() }
             }
             _ if COUNTERS.contains(&stage) => {
-                Counters { packets: end.packets, bytes: end.bytes, ..Counters::default() }
+                StageCounters { packets: end.packets, bytes: end.bytes, ..StageCounters::default() }
             }
             _ => self.of(stage),
         }
     }
 
     /// Returns a stage's own counters.
-    pub(super) fn of(&self, stage: u32) -> Counters {
+    pub(super) fn of(&self, stage: u32) -> StageCounters {
         let cpus = (stage..self.entries).step_by(STAGES as usize).map(|entry| {
-            Counters::from_words(std::array::from_fn(|word| {
+            StageCounters::from_words(std::array::from_fn(|word| {
                 let at = self.map.at(entry as usize * TALLY_BYTES + word * 8);
                 // SAFETY: `entry` is below the map's number of entries, each of 64 bytes, aligned, and
                 // mapped as long as `self` lives; this process accesses them as atomics only. Relaxed: each
@@ -272,6 +272,6 @@ impl Tallies {
                 unsafe { at.cast::<AtomicU64>().as_ref() }.load(Ordering::Relaxed)
             }))
         });
-        cpus.fold(Counters::default(), |sum, cpu| sum.zip(cpu, u64::wrapping_add))
+        cpus.fold(StageCounters::default(), |sum, cpu| sum.zip(cpu, u64::wrapping_add))
     }
 }

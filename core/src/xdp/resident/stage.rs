@@ -16,7 +16,7 @@ use sluicegate_base::ring::now_ns;
 use super::shared::{
     CLAIM_LOCK, CLAIMS, COUNTERS, DROP, FLOWS, FORWARD, MIRRORS, SCRUB, TALLY_BYTES, has_program,
 };
-use super::{Counters, LOOK_AGAIN, LOOKS, OwnedStage, Resident, privileged};
+use super::{MAX_ATTEMPTS, OwnedStage, RETRY_INTERVAL, Resident, StageCounters, privileged};
 use crate::error::Result;
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Insn, Size, xdp_action, xdp_md};
@@ -94,7 +94,7 @@ struct OwnerLayout {
     kind: u32,
     command: [u8; 16],
     reserved: [u64; 3],
-    before: Counters,
+    before: StageCounters,
     reserved_of_tally: [u64; 2],
     filter: [u8; 384],
 }
@@ -127,7 +127,7 @@ impl Owner {
     }
 
     /// Encodes an entry of `sluice_owners`; `before` contains the stage's counters when it was taken.
-    fn to_bytes(&self, before: Counters) -> [u8; OWNER_BYTES] {
+    fn to_bytes(&self, before: StageCounters) -> [u8; OWNER_BYTES] {
         let mut layout = OwnerLayout {
             since_ns: self.since_ns,
             pid: self.pid,
@@ -148,7 +148,7 @@ impl Owner {
     }
 
     /// Decodes an entry of `sluice_owners`. None if the stage has no owner.
-    fn from_bytes(bytes: &[u8; OWNER_BYTES]) -> Option<(Self, Counters)> {
+    fn from_bytes(bytes: &[u8; OWNER_BYTES]) -> Option<(Self, StageCounters)> {
         // SAFETY: the sizes are equal, and every bit pattern is an OwnerLayout.
         let layout = unsafe { std::mem::transmute::<[u8; OWNER_BYTES], OwnerLayout>(*bytes) };
         let owner = Self {
@@ -183,7 +183,7 @@ pub(crate) struct Stage {
     /// The socket in `sluice_owned` and `sluice_alive`, as long as it is open.
     liveness_socket: OwnedFd,
     /// The stage's counters when it was taken.
-    before: Counters,
+    before: StageCounters,
 }
 
 impl Stage {
@@ -267,7 +267,7 @@ impl Stage {
     }
 
     /// Returns the stage's counters since it was taken.
-    pub(crate) fn tally(&self) -> Counters {
+    pub(crate) fn tally(&self) -> StageCounters {
         self.resident.tallies.of_owner(self.number).since(self.before)
     }
 }
@@ -312,9 +312,9 @@ fn occupy(
     stages: Range<u32>,
     liveness_socket: &OwnedFd,
 ) -> io::Result<Option<u32>> {
-    for look in 0..LOOKS {
+    for look in 0..MAX_ATTEMPTS {
         if look > 0 {
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(RETRY_INTERVAL);
         }
         for stage in stages.clone() {
             match bpf::put(resident.owned.as_fd(), stage, liveness_socket, Write::New) {
@@ -404,7 +404,7 @@ impl Resident {
 
     /// Returns the owner of a stage, and the stage's counters when it was taken. The entry of a killed
     /// owner stays until the next process joins.
-    pub(super) fn entry(&self, stage: u32) -> Result<Option<(Owner, Counters)>> {
+    pub(super) fn entry(&self, stage: u32) -> Result<Option<(Owner, StageCounters)>> {
         let mut bytes = [0; OWNER_BYTES];
         let found = bpf::read_entry(self.owners.as_fd(), stage, &mut bytes)
             .map_err(|error| self.failed("read who has a claim on", error))?;
@@ -497,8 +497,14 @@ mod tests {
             action: Action::Drop,
             filter: "udp port 53".into(),
         };
-        let before =
-            Counters { packets: 1, bytes: 2, taken: 3, missed: 4, dropped: 5, dropped_bytes: 6 };
+        let before = StageCounters {
+            packets: 1,
+            bytes: 2,
+            taken: 3,
+            missed: 4,
+            dropped: 5,
+            dropped_bytes: 6,
+        };
         let bytes = owner.to_bytes(before);
         assert_eq!((bytes[64], bytes[104]), (1, 6), "as struct sluice_tally");
         assert_eq!(Owner::from_bytes(&bytes), Some((owner, before)));
@@ -516,7 +522,7 @@ mod tests {
             action: Action::Take,
             filter: "ü".repeat(300),
         };
-        let (read, _) = Owner::from_bytes(&owner.to_bytes(Counters::default())).unwrap();
+        let (read, _) = Owner::from_bytes(&owner.to_bytes(StageCounters::default())).unwrap();
         assert_eq!(read.filter, "ü".repeat(191));
         assert_eq!(read.command, "a-command-of-mo");
     }

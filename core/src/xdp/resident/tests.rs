@@ -231,7 +231,7 @@ fn the_claim_lock_makes_others_wait_while_it_is_held() {
             let turn = ClaimLock::wait(&resident);
             (turn.is_ok(), over.load(Ordering::Relaxed))
         });
-        std::thread::sleep(5 * LOOK_AGAIN);
+        std::thread::sleep(5 * RETRY_INTERVAL);
         over.store(true, Ordering::Relaxed);
         drop(turn);
         assert_eq!(next.join().unwrap(), (true, true));

@@ -68,7 +68,7 @@ struct BlockInUse {
 
 /// A position in the last block of `held`.
 #[derive(Clone, Copy, Debug)]
-struct Cursor {
+struct BlockCursor {
     /// Offset of the next packet's header in the ring's memory.
     at: usize,
     /// Number of packets left to read.
@@ -86,7 +86,7 @@ pub(super) struct BlockRing {
     /// The next block that the kernel will pass to user space.
     next: u32,
     held: VecDeque<BlockInUse>,
-    cursor: Option<Cursor>,
+    cursor: Option<BlockCursor>,
     /// A loss that is known but not marked at a packet yet.
     gap: LossGap,
     /// The slot ring's head at the last call.
@@ -224,7 +224,7 @@ impl BlockRing {
     }
 
     /// Takes the next block if the kernel has passed it.
-    fn open_next(&mut self, lost: &mut impl FnMut() -> u32) -> Option<Cursor> {
+    fn open_next(&mut self, lost: &mut impl FnMut() -> u32) -> Option<BlockCursor> {
         // User space owns all blocks: the next one is the first of them, and its status is USER, too.
         if self.held.len() == self.blocks as usize {
             return None;
@@ -248,14 +248,14 @@ impl BlockRing {
             // Older kernels pass empty blocks: the mark is kept for the next packet.
             self.gap.lost += std::mem::take(&mut drops_before);
         }
-        Some(Cursor { at: start + first as usize, left: packets, drops_before })
+        Some(BlockCursor { at: start + first as usize, left: packets, drops_before })
     }
 
     /// Puts one packet into slots from `tail` on. Returns 0 if it needs more than `room`.
     #[inline]
     fn place(
         &self,
-        cursor: &mut Cursor,
+        cursor: &mut BlockCursor,
         ring: &mut Ring,
         tail: &mut u32,
         room: u32,
@@ -313,7 +313,7 @@ impl BlockRing {
         // in front of the packet are after the header and at most the address, which were read above.
         let slots = unsafe { packet.show(ring, tail, room, self.snaplen) };
         if slots > 0 {
-            *cursor = Cursor { at: next, left: cursor.left - 1, drops_before: 0 };
+            *cursor = BlockCursor { at: next, left: cursor.left - 1, drops_before: 0 };
         }
         slots
     }
