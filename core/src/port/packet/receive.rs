@@ -193,14 +193,14 @@ impl BatchReceiver {
 
     /// Puts message `i` into the slot at the ring's tail.
     fn place(&mut self, ring: &mut Ring, i: usize) {
-        let told = self.readiness_of_errno(i);
+        let info = self.packet_info(i);
         let at = ring.tail();
         let kept = (self.messages[i].msg_len as usize).min(self.in_pool + self.in_spill);
         let mut meta = Meta {
-            wire_bytes: told.aux.map_or(self.messages[i].msg_len, |aux| aux.tp_len),
+            wire_bytes: info.aux.map_or(self.messages[i].msg_len, |aux| aux.tp_len),
             direction: direction(self.addresses[i].sll_pkttype),
-            drops_before: told.dropped.map_or(0, |n| n.wrapping_sub(self.dropped)),
-            timestamp_ns: match told.software_ns {
+            drops_before: info.dropped.map_or(0, |n| n.wrapping_sub(self.dropped)),
+            timestamp_ns: match info.software_ns {
                 // The packet arrived while the kernel was still enabling its timestamps.
                 0 => now_ns(),
                 time => time,
@@ -208,12 +208,12 @@ impl BatchReceiver {
             timestamp_source: TimestampSource::Software,
             ..Meta::default()
         };
-        self.dropped = told.dropped.unwrap_or(self.dropped);
-        if told.hardware_ns != 0 {
-            meta.timestamp_ns = told.hardware_ns;
+        self.dropped = info.dropped.unwrap_or(self.dropped);
+        if info.hardware_ns != 0 {
+            meta.timestamp_ns = info.hardware_ns;
             meta.timestamp_source = TimestampSource::Hardware;
         }
-        let tagged = told.aux.filter(|aux| aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0);
+        let tagged = info.aux.filter(|aux| aux.tp_status & libc::TP_STATUS_VLAN_VALID != 0);
         if let Some(aux) = tagged {
             meta.vlan_tci = aux.tp_vlan_tci;
             meta.vlan_tpid = link_header::tpid(aux.tp_status, aux.tp_vlan_tpid);
@@ -266,9 +266,9 @@ impl BatchReceiver {
     }
 
     /// Reads a message's control data.
-    fn readiness_of_errno(&self, i: usize) -> PacketInfo {
+    fn packet_info(&self, i: usize) -> PacketInfo {
         let header = &self.messages[i].msg_hdr;
-        let mut told = PacketInfo::default();
+        let mut info = PacketInfo::default();
         // SAFETY: msg_controllen is the number of bytes that the kernel wrote into `controls[i]`: a chain
         // of cmsghdr, each with the payload of its type (linux/if_packet.h, linux/errqueue.h).
         unsafe {
@@ -277,22 +277,22 @@ impl BatchReceiver {
                 let data = libc::CMSG_DATA(cmsg);
                 match (message.cmsg_level, message.cmsg_type) {
                     (libc::SOL_PACKET, libc::PACKET_AUXDATA) => {
-                        told.aux = Some(data.cast::<libc::tpacket_auxdata>().read_unaligned());
+                        info.aux = Some(data.cast::<libc::tpacket_auxdata>().read_unaligned());
                     }
                     (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
                         let times = data.cast::<[libc::timespec; 3]>().read_unaligned();
-                        told.software_ns = nanoseconds(&times[0]);
-                        told.hardware_ns = nanoseconds(&times[2]);
+                        info.software_ns = nanoseconds(&times[0]);
+                        info.hardware_ns = nanoseconds(&times[2]);
                     }
                     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
-                        told.dropped = Some(data.cast::<u32>().read_unaligned());
+                        info.dropped = Some(data.cast::<u32>().read_unaligned());
                     }
                     _ => {}
                 }
                 cmsg = libc::CMSG_NXTHDR(header, cmsg);
             }
         }
-        told
+        info
     }
 }
 
