@@ -106,6 +106,7 @@ pub mod control;
 pub mod forward;
 pub mod monitor;
 pub mod port;
+mod raw_socket;
 #[cfg(all(test, not(loom)))]
 mod tests;
 pub mod xdp;

@@ -3,73 +3,48 @@
 //! Sources: packet(7), linux/if_packet.h, net/packet/af_packet.c.
 #![allow(unsafe_code)]
 
-use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::poll::PollFlags;
 
 use super::name::PortName;
 use crate::error::{Error, Result};
 use crate::filter::{Instruction, cbpf};
+use crate::raw_socket::{Pod, RawSocket};
 use sluicegate_base::memory::Mmap;
 
 /// A packet socket. Closing it restores its interface.
 #[derive(Debug)]
 pub(super) struct Socket {
-    fd: OwnedFd,
+    fd: RawSocket,
     /// Name of its port for error messages: "packet:eth0".
     object: String,
 }
 
-/// Values of socket options: integers only, so that any bytes are a valid value.
-///
-/// # Safety
-/// Every bit pattern is valid for the type.
-pub(super) unsafe trait OptionValue: Copy {}
-// SAFETY: integers, and C structs of integers.
-unsafe impl OptionValue for i32 {}
-// SAFETY: as above.
-unsafe impl OptionValue for u32 {}
-// SAFETY: as above.
-unsafe impl OptionValue for libc::tpacket_stats_v3 {}
-// SAFETY: as above.
-unsafe impl OptionValue for libc::tpacket_req3 {}
-// SAFETY: as above.
-unsafe impl OptionValue for libc::tpacket_req {}
-// SAFETY: as above.
-unsafe impl OptionValue for libc::packet_mreq {}
-
 impl Socket {
     /// Opens a socket that receives nothing until it is bound (protocol 0).
     pub(super) fn open(object: &str) -> Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: socket(2) takes plain integers.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
-        if fd < 0 {
-            let error = std::io::Error::last_os_error();
-            return Err(match error.raw_os_error() {
-                Some(libc::EPERM) => Error::Privilege {
-                    operation: format!("opening {object}"),
-                    capability: "CAP_NET_RAW",
-                    remedy: format!(
-                        "run it with sudo, or give the program the capability: \
+        let fd = RawSocket::open(libc::AF_PACKET).map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => Error::Privilege {
+                operation: format!("opening {object}"),
+                capability: "CAP_NET_RAW",
+                remedy: format!(
+                    "run it with sudo, or give the program the capability: \
                          sudo setcap cap_net_raw+ep {}",
-                        std::env::current_exe().unwrap_or_default().display()
-                    ),
-                },
-                Some(libc::EAFNOSUPPORT) => Error::Unsupported {
-                    feature: "AF_PACKET".into(),
-                    remedy: "load the module (modprobe af_packet) or use a kernel with \
+                    std::env::current_exe().unwrap_or_default().display()
+                ),
+            },
+            Some(libc::EAFNOSUPPORT) => Error::Unsupported {
+                feature: "AF_PACKET".into(),
+                remedy: "load the module (modprobe af_packet) or use a kernel with \
                              CONFIG_PACKET"
-                        .into(),
-                },
-                _ => Error::system("open", object, error),
-            });
-        }
-        // SAFETY: the descriptor is new and owned by nothing else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { fd, object: object.to_owned() })
+                    .into(),
+            },
+            _ => Error::system("open", object, error),
+        });
+        Ok(Self { fd: fd?, object: object.to_owned() })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -81,36 +56,26 @@ impl Socket {
     }
 
     /// Sets an option to a plain value (setsockopt(2)).
-    pub(super) fn set<T: OptionValue>(
+    pub(super) fn set<T: Pod>(
         &self,
         level: i32,
         option: i32,
         value: T,
         operation: &'static str,
     ) -> Result<()> {
-        let size = size_of::<T>() as libc::socklen_t;
-        let value = (&raw const value).cast();
-        // SAFETY: `value` points at `size` bytes of a live local.
-        let status = unsafe { libc::setsockopt(self.fd.as_raw_fd(), level, option, value, size) };
-        self.check(status, operation)
+        let result = self.fd.set(level, option, value);
+        result.map_err(|error| Error::system(operation, &self.object, error))
     }
 
     /// Reads the plain value of an option (getsockopt(2)).
-    pub(super) fn get<T: OptionValue>(
+    pub(super) fn get<T: Pod>(
         &self,
         level: i32,
         option: i32,
         operation: &'static str,
     ) -> Result<T> {
-        let mut value = MaybeUninit::<T>::zeroed();
-        let mut size = size_of::<T>() as libc::socklen_t;
-        let fd = self.fd.as_raw_fd();
-        // SAFETY: the kernel writes at most `size` bytes, which is T's size.
-        let status =
-            unsafe { libc::getsockopt(fd, level, option, value.as_mut_ptr().cast(), &mut size) };
-        self.check(status, operation)?;
-        // SAFETY: all bytes are initialised (zeroed at least), and T is OptionValue.
-        Ok(unsafe { value.assume_init() })
+        let value = self.fd.get(level, option).map(|(value, _)| value);
+        value.map_err(|error| Error::system(operation, &self.object, error))
     }
 
     /// Replaces the socket's filter, atomically for arriving packets.
@@ -136,7 +101,7 @@ impl Socket {
     }
 
     /// Sets up a receive ring of `bytes` bytes, and maps it. The socket must not be bound yet.
-    pub(super) fn map_rx_ring<T: OptionValue>(
+    pub(super) fn map_rx_ring<T: Pod>(
         &self,
         version: libc::tpacket_versions,
         request: T,
@@ -152,7 +117,7 @@ impl Socket {
         self.map_ring(libc::tpacket_versions::TPACKET_V2, ring, request, bytes)
     }
 
-    fn map_ring<T: OptionValue>(
+    fn map_ring<T: Pod>(
         &self,
         version: libc::tpacket_versions,
         (option, operation, remedy): (i32, &'static str, &str),
@@ -191,7 +156,8 @@ impl Socket {
         address.sll_ifindex = ifindex.cast_signed();
         let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: `address` is a live sockaddr_ll of `size` bytes.
-        let status = unsafe { libc::bind(self.fd.as_raw_fd(), (&raw const address).cast(), size) };
+        let status =
+            unsafe { libc::bind(self.fd().as_raw_fd(), (&raw const address).cast(), size) };
         self.check(status, "bind")
     }
 
@@ -200,7 +166,7 @@ impl Socket {
         // SAFETY: as in `bind`.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         let mut size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        let fd = self.fd.as_raw_fd();
+        let fd = self.fd().as_raw_fd();
         // SAFETY: the kernel writes at most `size` bytes into `address`.
         let status = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &mut size) };
         self.check(status, "look up")?;
@@ -214,7 +180,7 @@ impl Socket {
             ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_ifindex: index },
         };
         // SAFETY: the request reads and writes the structure and nothing else.
-        let status = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SIOCGIFNAME, &mut request) };
+        let status = unsafe { libc::ioctl(self.fd().as_raw_fd(), libc::SIOCGIFNAME, &mut request) };
         let bytes = request.ifr_name.map(libc::c_char::cast_unsigned);
         let name = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
         (status == 0).then(|| String::from_utf8_lossy(name).into_owned())
@@ -251,15 +217,8 @@ impl Socket {
 
     /// Waits for one of these events, or an error. Returns true if one occurred.
     pub(super) fn poll_for(&self, events: PollFlags, timeout: Duration) -> Result<bool> {
-        let mut fds = [PollFd::new(self.fd(), events)];
-        // Rounded up to milliseconds, so that a short wait is not zero.
-        let timeout = timeout.checked_add(Duration::from_nanos(999_999)).unwrap_or(timeout);
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        match nix::poll::poll(&mut fds, timeout) {
-            Ok(ready) => Ok(ready > 0),
-            Err(nix::errno::Errno::EINTR) => Ok(false),
-            Err(error) => Err(Error::system("wait for", &self.object, error)),
-        }
+        let ready = self.fd.poll(events, timeout);
+        ready.map_err(|error| Error::system("wait for", &self.object, error))
     }
 
     /// Makes the error for a removed interface.

@@ -34,7 +34,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `open`, `socket`, `descriptor` | opening in the best mode; a bound socket; its system calls |
+//! | `open`, `socket`, `uapi` | opening in the best mode; a bound socket; its system calls |
 //! | `ring` | the four rings of a socket |
 //! | `umem` | frames and addresses; sockets that share a UMEM |
 //! | `receive`, `send` | exchanging frames with a [`Ring`](sluicegate_base::ring::Ring) |
@@ -48,7 +48,7 @@
 
 pub(crate) mod bpf;
 pub(crate) mod cell_rings;
-mod descriptor;
+
 pub(crate) mod flows;
 pub mod live;
 mod open;
@@ -59,6 +59,7 @@ mod ring;
 pub(crate) mod rx_metadata;
 mod send;
 mod socket;
+mod uapi;
 mod umem;
 
 #[cfg(all(test, not(loom)))]

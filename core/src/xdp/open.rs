@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 
 use sluicegate_base::memory::Pool;
 
-use super::descriptor::{Descriptor, TX_SKB_BUDGET, XDP_MAX_TX_SKB_BUDGET, raise_memory_lock};
 use super::receive::{RxRings, XskReceiver};
 use super::ring::{RingSizes, Rings};
 use super::send::{TxLimits, TxPath, XskSender};
 use super::socket::{BindSettings, Probe, RELEASE_TIMEOUT, RETRY_INTERVAL, XskSocket};
+use super::uapi::{TX_SKB_BUDGET, XDP_MAX_TX_SKB_BUDGET, raise_memory_lock};
 use super::umem::{self, HEADER_BYTES, Umem};
 use crate::error::{Error, Result};
 use crate::link::{self, netns};
+use crate::raw_socket::RawSocket;
 
 /// Limit on the entries of a ring: far beyond use, far below overflow.
 const MAX_ENTRIES: u32 = 1 << 20;
@@ -195,7 +196,7 @@ impl OpenFailure {
 
 /// A bound socket without its two sides.
 struct Bound {
-    fd: Descriptor,
+    fd: RawSocket,
     probe: Option<Probe>,
     rx: Option<RxRings>,
     tx: Option<TxPath>,
@@ -335,7 +336,7 @@ impl Opening<'_> {
         }
         // A shared UMEM has the donor's other flags, and the kernel rejects any here.
         let flags = if donor.is_some() { libc::XDP_SHARED_UMEM } else { flags(settings) };
-        if let Err(error) = fd.bind(ifindex, queue, flags, donor) {
+        if let Err(error) = fd.bind_xdp(ifindex, queue, flags, donor) {
             fed.extend(rx.iter_mut().flat_map(RxRings::take_frames));
             // SAFETY: taken above, and the kernel does not write to frames of a socket that is not bound.
             #[allow(unsafe_code, reason = "buffers change hands by number")]
@@ -360,7 +361,7 @@ impl Opening<'_> {
     /// Enlarges the send buffer, which limits packets in copy mode, to the ring's size. Makes the kernel
     /// send up to 256 packets per call in place of 32. Both are optional: kernels before 6.17 lack the
     /// second option, and zero-copy drivers have no use for it.
-    fn make_room_to_send(&self, fd: &Descriptor) {
+    fn make_room_to_send(&self, fd: &RawSocket) {
         let each = self.umem.pool().buffer_bytes() + SKB_BYTES;
         let bytes = self.config.send_slots.saturating_mul(each).min(i32::MAX as u32 / 2);
         let forced = fd.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes);
@@ -370,9 +371,9 @@ impl Opening<'_> {
     }
 
     /// Opens a socket in the interface's namespace, with its options.
-    fn socket(&self) -> Result<Descriptor> {
+    fn socket(&self) -> Result<RawSocket> {
         let fd = netns::run_in(self.config.netns.as_deref(), || {
-            Descriptor::open().map_err(|error| match error.raw_os_error() {
+            RawSocket::open(libc::AF_XDP).map_err(|error| match error.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => Error::Privilege {
                     operation: format!("opening an AF_XDP socket on {}", self.object()),
                     capability: "CAP_NET_RAW",
@@ -402,7 +403,7 @@ impl Opening<'_> {
 
     /// Registers the pool as UMEM. The pages count as locked memory: a low limit is raised if allowed. A
     /// UMEM that was released, such as the last attempt's, counts for a moment longer.
-    fn register(&self, fd: &Descriptor) -> Result<()> {
+    fn register(&self, fd: &RawSocket) -> Result<()> {
         let register = || fd.set(libc::SOL_XDP, libc::XDP_UMEM_REG, self.umem.registration());
         let mut result = register();
         if result.as_ref().is_err_and(is_limit) {

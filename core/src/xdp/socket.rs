@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
-use super::descriptor::{Descriptor, KickResult};
+use super::uapi::KickResult;
 use crate::error::{Error, Result};
+use crate::raw_socket::RawSocket;
 use sluicegate_base::memory::{Mmap, PAGE_BYTES, Pool};
 
 /// Maximum time that a driver takes to release the queue of a closed socket.
@@ -59,7 +60,7 @@ static BOUND: Mutex<Vec<Weak<XskSocket>>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub struct XskSocket {
     // Drop order: the socket is closed before its frames return.
-    fd: Descriptor,
+    fd: RawSocket,
     frames: SocketFrames,
     settings: BindSettings,
     busy_poll: bool,
@@ -70,7 +71,7 @@ pub struct XskSocket {
 impl XskSocket {
     /// Makes a socket. `probe` is needed for zero-copy only.
     pub(super) fn new(
-        fd: Descriptor,
+        fd: RawSocket,
         pool: &Arc<Pool>,
         settings: BindSettings,
         probe: Option<Probe>,
@@ -251,7 +252,7 @@ impl Drop for SocketFrames {
 /// A second socket that checks whether the driver has released a queue: if so, it can bind to the queue.
 #[derive(Debug)]
 pub(super) struct Probe {
-    pub(super) fd: Descriptor,
+    pub(super) fd: RawSocket,
     pub(super) ifindex: u32,
     pub(super) queue: u32,
 }
@@ -265,7 +266,7 @@ impl Probe {
             return false;
         }
         loop {
-            let bound = self.fd.bind(self.ifindex, self.queue, libc::XDP_COPY, None);
+            let bound = self.fd.bind_xdp(self.ifindex, self.queue, libc::XDP_COPY, None);
             // The kernel checks for EBUSY before other errors.
             if bound.err().and_then(|e| e.raw_os_error()) != Some(libc::EBUSY) {
                 return true;

@@ -10,7 +10,7 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 use super::{checked, info, opened, privileged};
 use crate::error::Result;
-use crate::xdp::descriptor::Descriptor;
+use crate::raw_socket::RawSocket;
 
 /// Creates a map. Sets the size of `options`.
 fn create(
@@ -186,7 +186,7 @@ pub(crate) fn remove_socket(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
 
 /// Opens a socket that receives nothing: its presence in a map shows that its owner is alive.
 pub(crate) fn liveness_socket() -> io::Result<OwnedFd> {
-    let socket = Descriptor::open()?;
+    let socket = RawSocket::open(libc::AF_XDP)?;
     // Newer kernels (7.2, but not 6.18) accept only sockets with a receive ring into a map.
     socket.set(libc::SOL_XDP, libc::XDP_RX_RING, 1u32)?;
     Ok(socket.into())

@@ -32,8 +32,8 @@ use sluicegate_base::memory::Mmap;
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{AtomicU32, Ordering};
 
-use super::descriptor::{Descriptor, Pod};
 use crate::error::{Error, Result};
+use crate::raw_socket::{Pod, RawSocket};
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -255,7 +255,7 @@ impl Rings {
     /// Creates a socket's rings. The fill ring is twice as large as needed: the kernel reports consumed
     /// entries only when its private batch is used up, so a ring of the exact size would have no room for
     /// frames although the kernel has used earlier ones.
-    pub(super) fn create(fd: &Descriptor, sizes: RingSizes, object: &str) -> Result<Self> {
+    pub(super) fn create(fd: &RawSocket, sizes: RingSizes, object: &str) -> Result<Self> {
         let failed = |error| Error::system("make the rings of", object, error);
         let RingSizes { fill_frames, receive_frames, send_slots } = sizes;
         let [fill, receive, send] =

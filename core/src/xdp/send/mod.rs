@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use libc::xdp_desc;
 
-use super::descriptor::{KickResult, TX_SKB_BUDGET};
 use super::ring::{Consumer, Producer};
 use super::socket::XskSocket;
+use super::uapi::{KickResult, TX_SKB_BUDGET};
 use super::umem::{Frames, Umem};
 use crate::error::Result;
 use sluicegate_base::memory::prefetch;

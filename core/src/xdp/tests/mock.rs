@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use libc::{xdp_desc, xdp_ring_offset};
 
-use crate::xdp::descriptor::Pod;
+use crate::raw_socket::Pod;
 use crate::xdp::ring::{Consumer, Producer};
 use sluicegate_base::memory::{Mmap, Pool};
 use sluicegate_base::ring::{AtomicU32, Ordering};

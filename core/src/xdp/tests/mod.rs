@@ -27,7 +27,7 @@ const OURS: [u8; 2] = [0x88, 0xb5];
 /// Creates a lab for one test, or prints why it cannot.
 fn lab() -> Option<Lab> {
     let lab = tests::lab()?;
-    if let Err(error) = descriptor::Descriptor::open() {
+    if let Err(error) = crate::raw_socket::RawSocket::open(libc::AF_XDP) {
         println!("skipped: needs AF_XDP sockets ({error}); get it by CONFIG_XDP_SOCKETS");
         return None;
     }
@@ -283,7 +283,7 @@ fn a_taken_queue_is_reported_and_is_free_when_its_socket_has_ended() {
     let netns = lab.netns("right");
     let index = link::interface(Some(&netns), "right0").unwrap().index;
     let probe = || {
-        let open = || Ok(descriptor::Descriptor::open().unwrap());
+        let open = || Ok(crate::raw_socket::RawSocket::open(libc::AF_XDP).unwrap());
         let fd = link::netns::run_in(Some(&netns), open).unwrap();
         socket::Probe { fd, ifindex: index, queue: 0 }
     };
@@ -352,7 +352,7 @@ fn a_donor_has_the_same_pool_and_the_same_traits() {
     let (ours, other) = (pool(), pool());
     let settings = socket::BindSettings { zero_copy: false, multi_buffer: false };
     let socket = || {
-        let fd = descriptor::Descriptor::open().unwrap();
+        let fd = crate::raw_socket::RawSocket::open(libc::AF_XDP).unwrap();
         XskSocket::new(fd, &ours, settings, None, false, "a test".into())
     };
     let (first, second) = (socket(), socket());

@@ -4,18 +4,18 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::mem::{MaybeUninit, offset_of, size_of};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::mem::{offset_of, size_of};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use libc::{
-    c_int, sockaddr_xdp, socklen_t, xdp_desc, xdp_mmap_offsets, xdp_options, xdp_ring_offset,
+    sockaddr_xdp, socklen_t, xdp_desc, xdp_mmap_offsets, xdp_options, xdp_ring_offset,
     xdp_statistics, xdp_umem_reg,
 };
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, MsgFlags};
+
+use crate::raw_socket::{RawSocket, check};
 
 /// Option for the number of packets that one call sends in copy mode: linux/if_xdp.h, since 6.17. Not in
 /// libc.
@@ -55,30 +55,6 @@ const _: () = {
     assert!(offset_of!(xdp_desc, options) == 12);
 };
 
-/// Plain old data: socket options' values and entries of rings.
-///
-/// # Safety
-/// Every bit pattern is valid for the type, and it has no padding.
-pub(super) unsafe trait Pod: Copy {}
-// SAFETY: an integer.
-unsafe impl Pod for u32 {}
-// SAFETY: an integer.
-unsafe impl Pod for u64 {}
-// SAFETY: a C struct of integers; its 32 bytes are all fields (checked above).
-unsafe impl Pod for xdp_umem_reg {}
-// SAFETY: as above, 128 bytes.
-unsafe impl Pod for xdp_mmap_offsets {}
-// SAFETY: as above, 48 bytes.
-unsafe impl Pod for xdp_statistics {}
-// SAFETY: as above, 4 bytes.
-unsafe impl Pod for xdp_options {}
-// SAFETY: as above, 16 bytes.
-unsafe impl Pod for xdp_desc {}
-
-/// An AF_XDP socket's descriptor.
-#[derive(Debug)]
-pub(super) struct Descriptor(OwnedFd);
-
 /// Result of a call that drives the kernel's transmit side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KickResult {
@@ -90,36 +66,9 @@ pub(super) enum KickResult {
     Dropped,
 }
 
-impl Descriptor {
-    pub(super) fn open() -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: socket(2) takes plain integers.
-        let fd = unsafe { libc::socket(libc::AF_XDP, kind, 0) };
-        check(fd)?;
-        // SAFETY: the kernel has just made this descriptor for this process.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    pub(super) fn set<T: Pod>(&self, level: c_int, option: c_int, value: T) -> io::Result<()> {
-        let size = size_of::<T>() as socklen_t;
-        let value = (&raw const value).cast();
-        // SAFETY: `value` points at `size` initialised bytes of a live local.
-        check(unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, value, size) })
-    }
-
-    /// Returns an option's value, and how many bytes of it the kernel wrote; the rest is 0.
-    pub(super) fn get<T: Pod>(&self, level: c_int, option: c_int) -> io::Result<(T, usize)> {
-        let mut value = MaybeUninit::<T>::zeroed();
-        let mut size = size_of::<T>() as socklen_t;
-        let (fd, at) = (self.0.as_raw_fd(), value.as_mut_ptr().cast());
-        // SAFETY: the kernel writes at most `size` bytes, which is T's size.
-        check(unsafe { libc::getsockopt(fd, level, option, at, &mut size) })?;
-        // SAFETY: all bytes are initialised (zeroed at least), and T is Pod.
-        Ok((unsafe { value.assume_init() }, size as usize))
-    }
-
+impl RawSocket {
     /// Binds to a queue, sharing the UMEM of the socket `donor` if given.
-    pub(super) fn bind(
+    pub(super) fn bind_xdp(
         &self,
         ifindex: u32,
         queue: u32,
@@ -135,14 +84,14 @@ impl Descriptor {
         };
         let size = size_of::<sockaddr_xdp>() as socklen_t;
         // SAFETY: `address` is a live sockaddr_xdp of `size` bytes.
-        check(unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), size) })
+        check(unsafe { libc::bind(self.as_fd().as_raw_fd(), (&raw const address).cast(), size) })
     }
 
     /// Makes the kernel send from the transmit ring: in copy mode 32 packets per call, or the number set by
     /// `XDP_MAX_TX_SKB_BUDGET`.
     #[inline]
     pub(super) fn wake_tx(&self) -> io::Result<KickResult> {
-        match socket::send(self.0.as_raw_fd(), &[], MsgFlags::MSG_DONTWAIT) {
+        match socket::send(self.as_fd().as_raw_fd(), &[], MsgFlags::MSG_DONTWAIT) {
             Ok(_) => Ok(KickResult::Done),
             Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) => Ok(KickResult::Again),
             Err(Errno::EBUSY) => Ok(KickResult::Dropped),
@@ -153,39 +102,13 @@ impl Descriptor {
     /// Polls the driver's queue if busy polling is on, and reports the socket's state (Linux 5.11).
     #[inline]
     pub(super) fn wake_rx(&self) -> io::Result<()> {
-        match socket::recv(self.0.as_raw_fd(), &mut [], MsgFlags::MSG_DONTWAIT) {
+        match socket::recv(self.as_fd().as_raw_fd(), &mut [], MsgFlags::MSG_DONTWAIT) {
             // EOPNOTSUPP: an older kernel. ENOBUFS: the socket does not receive.
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS | Errno::EOPNOTSUPP) => {
                 Ok(())
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Waits for one of these events; true if one occurs. It also wakes a driver that asks for it.
-    #[inline]
-    pub(super) fn poll(&self, events: PollFlags, timeout: Duration) -> io::Result<bool> {
-        let mut fds = [PollFd::new(self.0.as_fd(), events)];
-        // Rounded up to milliseconds, so that a short wait is not zero.
-        let timeout = timeout.checked_add(Duration::from_nanos(999_999)).unwrap_or(timeout);
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        match nix::poll::poll(&mut fds, timeout) {
-            Ok(ready) => Ok(ready > 0),
-            Err(Errno::EINTR) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-impl From<Descriptor> for OwnedFd {
-    fn from(socket: Descriptor) -> Self {
-        socket.0
-    }
-}
-
-impl AsFd for Descriptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 
@@ -195,8 +118,4 @@ pub(super) fn raise_memory_lock() {
     // Raising the maximum needs CAP_SYS_RESOURCE. If neither succeeds, locking memory will fail.
     let _ = setrlimit(lock, RLIM_INFINITY, RLIM_INFINITY)
         .or_else(|_| getrlimit(lock).and_then(|(_, max)| setrlimit(lock, max, max)));
-}
-
-fn check(status: c_int) -> io::Result<()> {
-    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
