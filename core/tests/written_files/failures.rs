@@ -197,13 +197,12 @@ fn a_full_disk_leaves_whole_records_and_exact_counts() {
             let summary = output.finish();
             assert!(summary.failure.is_some(), "{name}");
             assert_eq!(summary.packets + summary.lost, handed, "{name}");
+            assert_eq!(summary.files, files(disk.0.path()).len() as u64, "{name}");
             assert!(summary.packets > 0 && summary.lost > 60, "{name}: {summary:?}");
             let mut found = 0;
             for path in files(disk.0.path()) {
-                // A file that got not even its head stays empty.
-                if fs::metadata(&path).unwrap().len() > 0 {
-                    found += by_tcpdump(unpacked(&path)).len() as u64;
-                }
+                assert!(fs::metadata(&path).unwrap().len() > 0, "{name}: an empty file is deleted");
+                found += by_tcpdump(unpacked(&path)).len() as u64;
             }
             assert_eq!(
                 found, summary.packets,

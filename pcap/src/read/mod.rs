@@ -323,7 +323,9 @@ impl Reader {
             return Error::path("read", &self.path, error);
         }
         let offset = self.offset + self.buffer.unread().len() as u64;
-        let reason = format!("the compressed data is damaged: {error}");
+        let reason = format!(
+            "cannot decompress: {error}; if the data is damaged or cut short, copy the file again"
+        );
         Error::File { path: self.path.clone(), offset, reason }
     }
 

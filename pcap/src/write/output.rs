@@ -241,9 +241,17 @@ impl Output {
             let _ = self.open(now_ns());
         }
         self.write_pending();
+        let last = self.current.as_ref().map(|current| Arc::clone(&current.target));
         self.end_file();
         // Waits for the workers.
         self.packer = None;
+        // A later file of a rotation for which the disk had no room.
+        if self.summary.files > 1
+            && self.progress.check().is_err()
+            && last.is_some_and(|last| lock(&last).delete_empty())
+        {
+            self.summary.files -= 1;
+        }
         self.summary.packets = self.progress.written();
         self.summary.lost = self.progress.lost();
         self.summary.bytes = self.progress.bytes();

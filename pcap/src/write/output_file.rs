@@ -35,12 +35,16 @@ impl Failure {
             Some(libc::EPIPE) => "the reader has closed the pipe",
             Some(libc::EFBIG) => "no file may be larger: begin new files by size",
             Some(libc::EIO) => "the device failed: see the kernel's log, and write elsewhere",
+            // The compressor's own errors have no number.
+            None if operation == "compress" => {
+                "capture again with fewer compression threads or a lower level, or compress by lz4"
+            }
             _ => "",
         };
         Self { operation, path: path.to_owned(), source: Arc::new(source), remedy }
     }
 
-    pub(super) fn with(mut self, remedy: &'static str) -> Self {
+    fn with(mut self, remedy: &'static str) -> Self {
         self.remedy = remedy;
         self
     }
@@ -213,6 +217,11 @@ impl OutputFile {
             failure.get_or_insert(Failure::new("close", &self.path, errno.into()));
         }
         (bytes, failure)
+    }
+
+    /// Deletes a regular file into which nothing was written. Returns true if that happened.
+    pub(super) fn delete_empty(&self) -> bool {
+        self.regular && self.bytes == 0 && self.delete()
     }
 
     /// Deletes the file, if no other file has replaced it. False if a file still exists.
