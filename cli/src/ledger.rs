@@ -37,6 +37,8 @@ pub struct LedgerEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     entries: Vec<LedgerEntry>,
+    /// The remedies of losses whose cause is known, by the losses' names.
+    advice: Vec<(&'static str, &'static str)>,
 }
 
 impl Ledger {
@@ -46,6 +48,11 @@ impl Ledger {
             Some(entry) => entry.packets += packets,
             None => self.entries.push(LedgerEntry { section, name, packets }),
         }
+    }
+
+    /// Sets the remedy of a loss whose cause is known.
+    pub fn advise(&mut self, loss: &'static str, remedy: &'static str) {
+        self.advice.push((loss, remedy));
     }
 
     /// Adds the packets that queues received and lost; those received after the end were dropped.
@@ -71,6 +78,7 @@ impl Ledger {
         for entry in &other.entries {
             self.add(entry.section, entry.name, entry.packets);
         }
+        self.advice.extend(&other.advice);
     }
 
     /// The entries of one section, in the order they were named.
@@ -182,7 +190,9 @@ pub fn remedies(ledger: &Ledger) -> Vec<(&'static str, &'static str)> {
     let mut losses: Vec<_> =
         ledger.entries(Section::Loss).filter(|entry| entry.packets > 0).collect();
     losses.sort_by_key(|entry| std::cmp::Reverse(entry.packets));
-    losses.iter().filter_map(|entry| Some((entry.name, remedy(entry.name)?))).collect()
+    let by_cause = |loss| ledger.advice.iter().find(|(name, _)| *name == loss);
+    let advice = |loss| by_cause(loss).map(|(_, remedy)| *remedy).or_else(|| remedy(loss));
+    losses.iter().filter_map(|entry| Some((entry.name, advice(entry.name)?))).collect()
 }
 
 #[cfg(test)]
@@ -217,6 +227,18 @@ mod tests {
         left.merge(&right);
         assert_eq!(left.total(Section::In), 2);
         assert_eq!(left.entries(Section::Loss).count(), 1);
+    }
+
+    #[test]
+    fn a_known_cause_decides_the_remedy() {
+        let mut ledger = Ledger::default();
+        ledger.add(Section::Loss, "not_written", 2);
+        assert_eq!(remedies(&ledger), [("not_written", remedy("not_written").unwrap())]);
+        ledger.advise("not_written", "keep the reader");
+        assert_eq!(remedies(&ledger), [("not_written", "keep the reader")]);
+        let mut whole = Ledger::default();
+        whole.merge(&ledger);
+        assert_eq!(remedies(&whole), remedies(&ledger));
     }
 
     /// The names in the rows of a section, of the table of ledger entries.

@@ -19,7 +19,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ledger::Section;
 use sluicegate::error::{Error, Kind as Mends, Result};
 use sluicegate::file::write::{Encoder, EncoderConfig, Output, OutputConfig, Summary};
 use sluicegate::port::{Kind, Port, PortName, Queue};
@@ -32,6 +31,7 @@ use options::Options;
 use recorder::{Capture, File, Numbers, Recorder, set_statistics};
 
 use crate::counters::{Totals, WorkerCounters};
+use crate::ledger::Section;
 use crate::report::{FilesReport, Report};
 use crate::run::{Outcomes, ReceiveCounts, RunControl, receive};
 use crate::signals::Signals;
@@ -361,6 +361,10 @@ fn account_for_lines(report: &mut Report, lines: &LineOutput, options: &Options)
 fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, late: u64) {
     report.ledger.add(Section::Out, "written", summary.packets);
     report.ledger.add(Section::Loss, "not_written", summary.lost);
+    let full = |error: &Error| matches!(error.errno(), Some(nix::libc::ENOSPC | nix::libc::EDQUOT));
+    if summary.failure.as_ref().is_some_and(|error| !full(error)) {
+        report.ledger.advise("not_written", "see the error, which names the cause and the remedy");
+    }
     report.ledger.add(Section::Note, "out_of_order", late);
     report.ledger.add(Section::Note, "in_deleted_files", summary.packets_deleted);
     report.files = Some(FilesReport {
