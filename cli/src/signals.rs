@@ -22,6 +22,7 @@ const END: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signa
 const END_AT_ONCE: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
 /// The signal that requests the ledger so far.
 const LEDGER: Signal = Signal::SIGUSR1;
+const FLAGS: SfdFlags = SfdFlags::SFD_CLOEXEC.union(SfdFlags::SFD_NONBLOCK);
 /// The exit status of a process that ends at once.
 const STATUS_AT_ONCE: i32 = 130;
 
@@ -80,7 +81,7 @@ impl Signals {
         hold_harmless()?;
         let mut read = blocked;
         read.add(LEDGER);
-        let fd = SignalFd::with_flags(&read, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        let fd = SignalFd::with_flags(&read, FLAGS)
             .map_err(|error| Error::system("catch", "signals", error))?;
         let shared = SignalState {
             fd,
@@ -93,10 +94,18 @@ impl Signals {
 
     /// Takes a pending signal; returns true if it requests the end.
     pub fn take(&self) -> bool {
-        match self.shared.fd.read_signal() {
+        let ends = match self.shared.fd.read_signal() {
             Ok(Some(signal)) => self.shared.note(&signal).is_some(),
             Ok(None) | Err(_) => false,
+        };
+        // The kernel delivers SIGHUP before an earlier SIGUSR1, because its number is lower.
+        if ends
+            && let Ok(ledger) = SignalFd::with_flags(&LEDGER.into(), FLAGS)
+            && let Ok(Some(signal)) = ledger.read_signal()
+        {
+            self.shared.note(&signal);
         }
+        ends
     }
 
     /// Returns true if a signal has requested the current ledger, once per signal.

@@ -308,11 +308,11 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             if signal {
                 asking = None;
                 shared.stop.set();
+                // The user may not want to wait for files to be closed.
+                signals.end_at_second()?;
                 if std::mem::take(&mut open) {
                     control.at_end();
                 }
-                // The user may not want to wait for files to be closed.
-                signals.end_at_second()?;
             }
         }
         if open {
@@ -322,7 +322,13 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             Ok(outcome) => outcome,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        workers.into_iter().map(end).collect::<Result<Vec<_>>>()
+        let ends = workers.into_iter().map(end).collect::<Result<Vec<_>>>();
+        // The run ended before it could answer.
+        if answers_until.is_some() || signals.take_ledger_request() {
+            let outcomes = snapshots.answers(Instant::now()).unwrap_or_default();
+            status.ledger(&control.report_so_far(&outcomes, start.elapsed()));
+        }
+        ends
     });
     status.done();
     let (outcomes, results): (Vec<Arc<Outcome<_>>>, Vec<_>) = ends?.into_iter().unzip();

@@ -57,7 +57,7 @@ pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
     }
     common.become_user()?;
     let (worker, handle) = Worker::new(switch);
-    let mut control = SwitchControl { handle, ports, server };
+    let mut control = SwitchControl { handle, ports, server, last_states: Vec::new() };
     let options = RunOptions { common, wait: args.receiving.wait, stdout_is_taken: false };
     let ended = supervise(vec![Switching(worker)], options, &Signals::catch()?, &mut control)?;
     let SwitchControl { ports, server, .. } = control;
@@ -111,6 +111,8 @@ struct SwitchControl<'a> {
     handle: Handle,
     ports: Ports<'a>,
     server: Option<Server>,
+    /// The ports' states when the end was requested.
+    last_states: Vec<MemberState>,
 }
 
 impl RunControl<Option<SwitchOutcome>> for SwitchControl<'_> {
@@ -118,14 +120,17 @@ impl RunControl<Option<SwitchOutcome>> for SwitchControl<'_> {
 
     fn report_so_far(
         &mut self,
-        _outcomes: &Outcomes<Option<SwitchOutcome>>,
+        outcomes: &Outcomes<Option<SwitchOutcome>>,
         elapsed: Duration,
     ) -> Report {
-        let states = |switch: &mut Switch| {
-            let there = switch.states();
-            [switch.removed(), &there].concat()
-        };
-        self.ports.report_so_far(&self.handle.ask(states).unwrap_or_default(), elapsed)
+        let ended = outcomes.first().and_then(Option::as_deref);
+        match ended.and_then(|outcome| outcome.counts.as_ref()) {
+            Some(ended) => self.ports.report_so_far(&ended.ports, elapsed),
+            None => {
+                let states = self.handle.ask(all_states);
+                self.ports.report_so_far(states.as_ref().unwrap_or(&self.last_states), elapsed)
+            }
+        }
     }
 
     fn watch(&mut self, status: &mut Status, _counters: &[WorkerCounters], elapsed: Duration) {
@@ -146,8 +151,15 @@ impl RunControl<Option<SwitchOutcome>> for SwitchControl<'_> {
 
     fn at_end(&mut self) {
         self.ports.reports.iter_mut().for_each(Report::look_at_card);
+        self.last_states = self.handle.ask(all_states).unwrap_or_default();
         self.handle.stop();
     }
+}
+
+/// The states of present and removed ports.
+fn all_states(switch: &mut Switch) -> Vec<MemberState> {
+    let present = switch.states();
+    [switch.removed(), &present].concat()
 }
 
 /// All ports' counts together.

@@ -108,6 +108,29 @@ fn signals_end_commands_without_a_ledger_too() {
 }
 
 #[test]
+fn a_ledger_requested_just_before_the_end_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket").display().to_string();
+    for arguments in [
+        &["generate", "null:", "--rate", "10pps", "--json"][..],
+        &["switch", "null:", "--tx-only", "null", "--control", &socket, "--json"],
+    ] {
+        let running = Running::unawaited(&mut sluice(arguments));
+        running.catches_signals();
+        // Both signals are pending when the command continues.
+        for signal in [Signal::SIGSTOP, Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGCONT] {
+            running.signal(signal);
+        }
+        let ended = running.end();
+        assert_eq!(ended.status, Some(0), "{ended:?}");
+        let so_far = ended.err.lines().find(|line| line.contains("\"so_far\":true"));
+        let so_far: Value =
+            serde_json::from_str(so_far.unwrap_or_else(|| panic!("{ended:?}"))).unwrap();
+        assert!(so_far["port"].as_str().is_some_and(|port| port.contains("null")), "{so_far}");
+    }
+}
+
+#[test]
 fn only_sigint_or_sigquit_as_a_second_signal_ends_at_once() {
     use Signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     let folder = tempfile::tempdir().unwrap();
