@@ -63,6 +63,9 @@ impl Rate {
     }
 }
 
+/// The upper limit of a rate, in packets or bytes a second: more than any interface sends.
+const MAX_A_SECOND: f64 = 1e12;
+
 /// The properties of packets and link that a rate depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
@@ -80,8 +83,8 @@ impl Measure {
     /// Returns the pace of packets at a rate.
     ///
     /// # Errors
-    /// The link's speed or the packets' lengths are unknown; the rate is so low that the second packet would
-    /// be due in years.
+    /// The link's speed or the packets' lengths are unknown; the rate is higher than any interface's, or so
+    /// low that the second packet would be due in years.
     pub fn pace(&self, rate: Rate) -> Result<Pace> {
         let layer1 = |bits: f64, bytes: f64| bits / 8.0 / (bytes + L1_OVERHEAD_BYTES as f64);
         let wrong = |text: &str| Error::Usage(text.into());
@@ -104,6 +107,9 @@ impl Measure {
         };
         let pace = Pace { pps, burst: self.burst };
         match pace.period() {
+            _ if pps > MAX_A_SECOND => Err(wrong(
+                "no interface sends that fast: give a lower rate, or none for full speed",
+            )),
             Period::NEVER => Err(wrong(
                 "that rate is so low that the next packet would be due in years: give a higher one",
             )),
@@ -172,9 +178,6 @@ pub const TICK: Duration = Duration::from_millis(20);
 
 /// Interval between two reads of the file.
 const LOOK: Duration = Duration::from_millis(250);
-
-/// The upper limit of a rate set by keys, in packets or bytes a second: more than any interface sends.
-const MAX_A_SECOND: f64 = 1e12;
 
 /// How a rate changes while packets are sent.
 #[derive(clap::Args, Clone, Debug)]
@@ -446,6 +449,8 @@ mod tests {
         assert!(pps(Rate::OfLink(1e-11)).is_some_and(|pps| pps > 0.0), "a packet in two hours");
         assert_eq!(pps(Rate::OfLink(f64::MIN_POSITIVE)), None, "a packet in 1e300 years");
         assert_eq!(pps(Rate::OfLink(0.0)), None, "too small to be told from none");
+        assert_eq!(pps(Rate::Packets(1e12)), Some(1e12));
+        assert_eq!(pps(Rate::Packets(1e99)), None, "faster than any interface");
         let unknown = Measure { mean_bytes: None, speed: None, ..measure };
         assert!(
             unknown.pace(Rate::Layer1(1e6)).is_err() && unknown.pace(Rate::OfLink(0.5)).is_err()
@@ -473,6 +478,8 @@ mod tests {
         let wrong = file.look(&measure).unwrap().unwrap_err();
         assert!(wrong.contains("'fast'") && wrong.contains("1Mpps"), "{wrong}");
         assert_eq!(file.look(&measure), None, "once, too");
+        written("1e99pps");
+        assert!(file.look(&measure).unwrap().unwrap_err().contains("no interface sends that fast"));
         written(" pause \n");
         assert_eq!(file.look(&measure), Some(Ok(None)));
         written(&"9".repeat(5000));
