@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use sluicegate::control::socket_path;
 use sluicegate::error::{Error, Result};
@@ -131,7 +132,26 @@ fn age(text: &str) -> std::result::Result<Duration, String> {
 pub fn switch(args: Args) -> anyhow::Result<()> {
     match args.action {
         Some(request) => control::ask(&request, &args.place.path()?),
-        None => run::run(args.run, &args.place),
+        None => {
+            refuse_requests(&args.run.ports)?;
+            run::run(args.run, &args.place)
+        }
+    }
+}
+
+/// Rejects a request after a flag, which the parser takes for a port.
+fn refuse_requests(ports: &[Named]) -> Result<()> {
+    let requests = control::Request::augment_subcommands(clap::Command::new("switch"));
+    let is_request = |named: &&Named| {
+        named.port.to_string() == named.name && requests.find_subcommand(&named.name).is_some()
+    };
+    match ports.iter().find(is_request) {
+        None => Ok(()),
+        Some(named) => Err(Error::Usage(format!(
+            "{0} is a request to a running switch: write it before all flags, as in `sluice switch \
+             {0} --name NAME`; an interface of that name is packet:{0}",
+            named.port
+        ))),
     }
 }
 
@@ -336,6 +356,20 @@ mod tests {
         let help = command.clone().render_long_help().to_string();
         assert!(help.contains("--cpus") && !help.contains("--threads"), "{help}");
         command.try_get_matches_from(["switch", "eth0", "--threads", "2"]).unwrap();
+    }
+
+    #[test]
+    fn a_request_after_a_flag_is_no_port() {
+        for (port, is_request) in [
+            ("show", true),
+            ("flush", true),
+            ("up=show", false),
+            ("packet:show", false),
+            ("eth0", false),
+        ] {
+            let refused = refuse_requests(&[port.parse().unwrap()]).is_err();
+            assert_eq!(refused, is_request, "{port}");
+        }
     }
 
     #[test]

@@ -76,6 +76,7 @@ fn wrong_words_are_wrong_usage() {
         ("count null: --count 1 --user no-such-user", "no such user"),
         ("capture monitor:no-such-switch/eth0", "nothing runs"),
         ("switch show --name no-such-switch", "nothing runs"),
+        ("switch --name no-such-switch show", "write it before all flags"),
         ("lab exec --name no-such-lab left -- true", "no lab"),
         ("lab down --name no-such-lab", "no lab"),
     ];
