@@ -1,7 +1,7 @@
 //! A learning Ethernet switch over the ports of `sluicegate`.
 //!
 //! A [`Switch`] has ports and a [`Table`](table::Table) of the hosts at each port. Its owner calls
-//! [`turn`](Switch::turn) repeatedly. A [`Worker`] does this on a thread, and a [`Handle`] passes requests
+//! [`run_once`](Switch::run_once) repeatedly. A [`SwitchRunner`] does this on a thread, and a [`Handle`] passes requests
 //! from other threads.
 //!
 //! ```
@@ -13,7 +13,7 @@
 //!     let opened = Opened::open(&"null:".parse()?, Some(Directions::Send), &OpenOptions::default())?;
 //!     switch.add(name, id as u64, opened, MemberConfig::default())?;
 //! }
-//! assert_eq!(switch.turn(), 0, "nothing has come");
+//! assert_eq!(switch.run_once(), 0, "nothing has come");
 //! switch.remove("b")?;
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
@@ -37,5 +37,5 @@ pub mod vlan;
 
 pub use forward::Rules;
 pub use member::{CAUSES, Counts, LossCause, MemberConfig, MemberState, Opened, shared_pool};
-pub use run::{Handle, SwitchOutcome, Worker};
+pub use run::{Handle, SwitchOutcome, SwitchRunner};
 pub use switch::{Event, Switch, SwitchConfig};

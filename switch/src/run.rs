@@ -13,13 +13,13 @@ use crate::switch::{Event, Switch};
 /// The longest sleep between two checks for requests.
 const TICK: Duration = Duration::from_millis(10);
 
-type Order = Box<dyn FnOnce(&mut Switch) + Send>;
+type SwitchRequest = Box<dyn FnOnce(&mut Switch) + Send>;
 
 /// A switch and its connection to a [`Handle`].
 #[derive(Debug)]
-pub struct Worker {
+pub struct SwitchRunner {
     switch: Switch,
-    orders: Receiver<Order>,
+    requests: Receiver<SwitchRequest>,
     events: Sender<Event>,
     stop: Arc<AtomicBool>,
 }
@@ -27,7 +27,7 @@ pub struct Worker {
 /// Sends requests to a switch on another thread.
 #[derive(Debug)]
 pub struct Handle {
-    orders: Sender<Order>,
+    requests: Sender<SwitchRequest>,
     events: Receiver<Event>,
     stop: Arc<AtomicBool>,
 }
@@ -41,28 +41,28 @@ pub struct SwitchOutcome {
     pub at: Instant,
 }
 
-impl Worker {
-    /// Creates a worker and its handle.
+impl SwitchRunner {
+    /// Connects a switch to a new handle.
     pub fn new(switch: Switch) -> (Self, Handle) {
-        let (orders, to_do) = channel();
+        let (requests, received) = channel();
         let (events, happened) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let worker = Self { switch, orders: to_do, events, stop: Arc::clone(&stop) };
-        (worker, Handle { orders, events: happened, stop })
+        let runner = Self { switch, requests: received, events, stop: Arc::clone(&stop) };
+        (runner, Handle { requests, events: happened, stop })
     }
 
     /// Runs until [`Handle::stop`] or until the limit of packets is reached.
     pub fn run(mut self, wait: Wait) -> SwitchOutcome {
         // `Relaxed` suffices: the flag publishes no other data.
         while !self.stop.load(Ordering::Relaxed) && !self.switch.is_spent() {
-            while let Ok(order) = self.orders.try_recv() {
-                order(&mut self.switch);
+            while let Ok(request) = self.requests.try_recv() {
+                request(&mut self.switch);
             }
-            if self.switch.turn() == 0 {
-                self.switch.part();
+            if self.switch.run_once() == 0 {
+                self.switch.drop_removed();
                 self.switch.wait(wait, TICK);
             }
-            self.tell();
+            self.send_events();
         }
         let at = Instant::now();
         let (ports, events) = self.switch.finish();
@@ -71,7 +71,7 @@ impl Worker {
         SwitchOutcome { ports, at }
     }
 
-    fn tell(&mut self) {
+    fn send_events(&mut self) {
         for event in self.switch.take_events() {
             let _ = self.events.send(event);
         }
@@ -86,8 +86,8 @@ impl Handle {
         work: impl FnOnce(&mut Switch) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = channel();
-        let order = Box::new(move |switch: &mut Switch| drop(answer.send(work(switch))));
-        self.orders.send(order).ok()?;
+        let request = Box::new(move |switch: &mut Switch| drop(answer.send(work(switch))));
+        self.requests.send(request).ok()?;
         answered.recv().ok()
     }
 

@@ -248,7 +248,7 @@ impl Switch {
     }
 
     /// Serves one batch of each queue. Returns the number of packets received.
-    pub fn turn(&mut self) -> u64 {
+    pub fn run_once(&mut self) -> u64 {
         let now = Instant::now();
         let tick = tick(self.start, now);
         let is_watched = self.members.iter().flatten().any(|member| !member.watchers.is_empty());
@@ -491,8 +491,8 @@ impl Switch {
                 member.unsent |= member.takes();
             }
         }
-        // When no packets arrive, the worker calls `part`; on a busy switch this is the only call.
-        self.part();
+        // When no packets arrive, the runner calls `drop_removed`; on a busy switch this is the only call.
+        self.drop_removed();
     }
 
     /// Checks the queues and the link of a port. When the link goes down, removes the port's hosts from the
@@ -518,7 +518,7 @@ impl Switch {
     }
 
     /// Drops removed ports whose last packets have been forwarded.
-    pub fn part(&mut self) {
+    pub fn drop_removed(&mut self) {
         let now = Instant::now();
         for number in 0..self.members.len() {
             let left = self.members[number].as_mut().is_some_and(|member| member.has_left(now));
@@ -536,7 +536,7 @@ impl Switch {
         self.each(|member| member.queues.iter_mut().try_for_each(Queue::stop_rx));
         let end = now + Duration::from_secs(3);
         loop {
-            let came = self.turn();
+            let came = self.run_once();
             let mut members = self.members.iter_mut().flatten();
             let done = came == 0
                 && members.all(|member| {

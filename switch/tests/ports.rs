@@ -61,13 +61,13 @@ fn refused(result: Result<()>) -> String {
 #[test]
 fn a_removed_port_takes_its_hosts_out_of_the_table() {
     let mut switch = with_source(Rules::default());
-    let first = switch.turn();
+    let first = switch.run_once();
     assert!(first > 0);
     assert_eq!(entries(&switch), 1);
     switch.remove("source").unwrap();
-    assert!(switch.turn() > 0, "what is on its way still comes");
-    while switch.turn() > 0 {}
-    switch.part();
+    assert!(switch.run_once() > 0, "what is on its way still comes");
+    while switch.run_once() > 0 {}
+    switch.drop_removed();
     assert_eq!(switch.removed().len(), 1);
     add(&mut switch, "sink", Directions::Send);
     assert_eq!(entries(&switch), 0, "it has the number, and not the hosts");
@@ -80,7 +80,7 @@ fn a_port_leaves_though_others_always_have_something() {
     switch.remove("other").unwrap();
     let end = Instant::now() + Duration::from_secs(30);
     while switch.removed().is_empty() {
-        assert!(switch.turn() > 0, "the source never runs dry");
+        assert!(switch.run_once() > 0, "the source never runs dry");
         assert!(Instant::now() < end, "it is still there");
     }
     let removed = &switch.removed()[0];
@@ -121,7 +121,7 @@ fn unsent_packets_at_the_end_are_counted() {
     add_broadcasts(&mut switch, folder.path(), &[&[8, 0][..]; 2000], MemberConfig::default());
     let stuck = ["a", "b", "c"];
     stuck.iter().for_each(|name| add_stuck(&mut switch, name, folder.path()));
-    while switch.turn() > 0 {}
+    while switch.run_once() > 0 {}
     let (states, _) = switch.finish();
     for name in stuck {
         let state = states.iter().find(|state| state.name == name).unwrap();
@@ -155,7 +155,7 @@ fn no_tag_within_a_tag_leads_into_another_vlan() {
             &OpenOptions::default(),
         );
         switch.add("trunk", 0, opened.unwrap(), config(trunk.clone())).unwrap();
-        while switch.turn() > 0 {}
+        while switch.run_once() > 0 {}
         let states = switch.states();
         let counts = |name| states.iter().find(|state| state.name == name).unwrap().counts;
         let dropped = counts("file").dropped[LossCause::Vlan as usize];
@@ -173,7 +173,7 @@ fn a_stuck_port_loses_no_packets_of_others() {
     let name = "null:?slots=200".parse().unwrap();
     let sink = Opened::open(&name, Some(Directions::Send), &OpenOptions::default()).unwrap();
     switch.add("sink", 0, sink, MemberConfig::default()).unwrap();
-    while switch.turn() > 0 {}
+    while switch.run_once() > 0 {}
     let (states, _) = switch.finish();
     let state = |name| states.iter().find(|state| state.name == name).unwrap();
     assert!(state("stuck").counts.full > 0);

@@ -7,7 +7,7 @@ use sluicegate::control::Server;
 use sluicegate::error::{Error, Kind as Mends, Result};
 use sluicegate_switch::table::{TICKS_PER_SECOND, TableConfig, Tick};
 use sluicegate_switch::{
-    Handle, MemberState, Rules, Switch, SwitchConfig, SwitchOutcome, Worker, shared_pool,
+    Handle, MemberState, Rules, Switch, SwitchConfig, SwitchOutcome, SwitchRunner, shared_pool,
 };
 
 use super::control::Answering;
@@ -56,10 +56,10 @@ pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
         switch.limit(count);
     }
     common.become_user()?;
-    let (worker, handle) = Worker::new(switch);
+    let (runner, handle) = SwitchRunner::new(switch);
     let mut control = SwitchControl { handle, ports, server, last_states: Vec::new() };
     let options = RunOptions { common, wait: args.receiving.wait, stdout_is_taken: false };
-    let ended = supervise(vec![Switching(worker)], options, &Signals::catch()?, &mut control)?;
+    let ended = supervise(vec![Switching(runner)], options, &Signals::catch()?, &mut control)?;
     let SwitchControl { ports, server, .. } = control;
     // Dropped only now, because a watcher treats a lost connection as a killed switch.
     drop(server);
@@ -88,7 +88,7 @@ fn table(args: &RunArgs) -> TableConfig {
 }
 
 /// The thread that switches.
-struct Switching(Worker);
+struct Switching(SwitchRunner);
 
 impl Work for Switching {
     /// `None` while it runs: requests go to the switch itself then.
