@@ -8,8 +8,8 @@ use sluicegate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
 use sluicegate::port::Queue;
 use sluicegate::ring::{Direction, Packet};
 
+use crate::mac_table::{Learned, MacTable, PortNumber, Tick};
 use crate::member::{LossCause, Member};
-use crate::table::{Learned, PortNumber, Table, Tick};
 use crate::vlan::{Form, FrameHeader, TAG, Vlans, is_group, is_link_local};
 
 /// The fate of a packet.
@@ -49,7 +49,7 @@ pub struct Rules {
 /// Decides on the packets of one batch.
 pub(crate) struct Decider<'a> {
     pub rules: Rules,
-    pub table: &'a mut Table,
+    pub table: &'a mut MacTable,
     pub members: &'a [Option<Box<Member>>],
     pub now: Tick,
 }

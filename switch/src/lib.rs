@@ -1,16 +1,16 @@
 //! A learning Ethernet switch over the ports of `sluicegate`.
 //!
-//! A [`Switch`] has ports and a [`Table`](table::Table) of the hosts at each port. Its owner calls
+//! A [`Switch`] has ports and a [`MacTable`](mac_table::MacTable) of the hosts at each port. Its owner calls
 //! [`run_once`](Switch::run_once) repeatedly. A [`SwitchRunner`] does this on a thread, and a [`Handle`] passes requests
 //! from other threads.
 //!
 //! ```
-//! use sluicegate::port::{Directions, OpenOptions};
-//! use sluicegate_switch::{MemberConfig, Opened, Switch, SwitchConfig};
+//! use sluicegate::port::{OpenOptions, Directions};
+//! use sluicegate_switch::{MemberConfig, OpenedPort, Switch, SwitchConfig};
 //!
 //! let mut switch = Switch::new(SwitchConfig::default());
 //! for (id, name) in ["a", "b"].into_iter().enumerate() {
-//!     let opened = Opened::open(&"null:".parse()?, Some(Directions::Send), &OpenOptions::default())?;
+//!     let opened = OpenedPort::open(&"null:".parse()?, Some(Directions::Send), &OpenOptions::default())?;
 //!     switch.add(name, id as u64, opened, MemberConfig::default())?;
 //! }
 //! assert_eq!(switch.run_once(), 0, "nothing has come");
@@ -23,19 +23,21 @@
 //! | `switch` | the switch: one batch of each queue per turn; events of ports |
 //! | `run` | a switch on its own thread, and its handle |
 //! | `forward` | the decision on each packet, and its forwarding |
-//! | [`table`] | the learned and static hosts of each port |
+//! | [`mac_table`] | the learned and static hosts of each port |
 //! | [`vlan`] | the header fields that a switch reads; the VLANs of a port |
 //! | `member` | a port in the switch: its counters and flood limit; the pool of all ports |
 #![forbid(unsafe_code)]
 
 mod forward;
+pub mod mac_table;
 mod member;
 mod run;
 mod switch;
-pub mod table;
 pub mod vlan;
 
 pub use forward::Rules;
-pub use member::{CAUSES, Counts, LossCause, MemberConfig, MemberState, Opened, shared_pool};
+pub use member::{
+    CAUSES, LossCause, MemberConfig, MemberState, OpenedPort, SwitchCounts, shared_pool,
+};
 pub use run::{Handle, SwitchOutcome, SwitchRunner};
 pub use switch::{Event, Switch, SwitchConfig};

@@ -44,7 +44,7 @@ pub struct Member {
     pub(crate) senders: Vec<usize>,
     pub(crate) config: MemberConfig,
     pub(crate) storm: Option<Storm>,
-    pub(crate) counts: Counts,
+    pub(crate) counts: SwitchCounts,
     /// The interface was down at the last check.
     pub(crate) down: bool,
     /// Packets were submitted to it since its last sync.
@@ -67,7 +67,7 @@ pub struct MemberState {
     /// The number given to [`Switch::add`](super::Switch::add).
     pub id: u64,
     /// The switch's counters of the port.
-    pub counts: Counts,
+    pub counts: SwitchCounts,
     /// The sum of its queues' counters.
     pub stats: QueueStats,
     /// Entries of the table that it has learned.
@@ -84,7 +84,7 @@ pub struct MemberState {
 
 /// An open port that can be added to a switch.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedPort {
     /// The port; its queues go into the switch with it.
     pub port: Port,
     /// A likely problem of the port, and the remedy.
@@ -94,7 +94,7 @@ pub struct Opened {
     receives: bool,
 }
 
-impl Opened {
+impl OpenedPort {
     /// Opens a port as a switch uses it. With `options.pool` it shares that pool, if it can.
     ///
     /// # Errors
@@ -180,11 +180,11 @@ impl Member {
     /// Creates a member from an open port.
     pub(crate) fn new(
         (name, id): (String, u64),
-        opened: Opened,
+        opened: OpenedPort,
         config: MemberConfig,
         now: Instant,
     ) -> Self {
-        let Opened { port, presence, interface, receives, .. } = opened;
+        let OpenedPort { port, presence, interface, receives, .. } = opened;
         let mut queues = port.queues;
         // A ring of one slot holds nothing: the queue does not send.
         let sends = |queue: &mut Queue| queue.tx_mut().num_slots() > 1;
@@ -200,7 +200,7 @@ impl Member {
             senders,
             storm: config.storm.map(|per_second| Storm::new(per_second, now)),
             config,
-            counts: Counts::default(),
+            counts: SwitchCounts::default(),
             down: false,
             given: false,
             tried: 0,
@@ -340,10 +340,10 @@ pub const CAUSES: [(LossCause, &str); 7] = [
     (LossCause::NoPort, "no_port"),
 ];
 
-/// Counts since the port was added. Each received packet counts as one of `forwarded`, `flooded` and
+/// SwitchCounts since the port was added. Each received packet counts as one of `forwarded`, `flooded` and
 /// `dropped`; each packet to the port as one of `swapped`, `copied`, `full`, `too_long` and `down`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SwitchCounts {
     /// Packets received.
     pub packets: u64,
     /// Their bytes on the wire.
@@ -380,8 +380,8 @@ pub struct Counts {
     pub elsewhere: u64,
 }
 
-impl Counts {
-    /// Counts a dropped packet.
+impl SwitchCounts {
+    /// SwitchCounts a dropped packet.
     pub fn drop(&mut self, cause: LossCause) {
         self.dropped[cause as usize] += 1;
     }

@@ -20,8 +20,8 @@ use sluicegate::port::{Queue, wait_any};
 use sluicegate::ring::{Direction, Readiness, Wait, now_ns};
 
 use crate::forward::{self, Batch, Decider, Decision, Fate, Rules, form, tick};
-use crate::member::{Member, MemberConfig, MemberState, Opened};
-use crate::table::{MAX_PORTS, MacEntry, PortNumber, Table, TableConfig, Tick};
+use crate::mac_table::{MAX_PORTS, MacEntry, MacTable, MacTableConfig, PortNumber, Tick};
+use crate::member::{Member, MemberConfig, MemberState, OpenedPort};
 use crate::vlan::{Form, LAST};
 
 /// Maximum of packets of a queue in one turn.
@@ -35,7 +35,7 @@ pub struct SwitchConfig {
     /// The rules for packets.
     pub rules: Rules,
     /// The size of its table.
-    pub table: TableConfig,
+    pub table: MacTableConfig,
 }
 
 /// A change of a port's state.
@@ -55,7 +55,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Switch {
     members: Vec<Option<Box<Member>>>,
-    table: Table,
+    table: MacTable,
     rules: Rules,
     decisions: Vec<Decision>,
     scratch: Vec<u8>,
@@ -76,7 +76,7 @@ impl Switch {
         let now = Instant::now();
         Self {
             members: Vec::new(),
-            table: Table::new(config.table),
+            table: MacTable::new(config.table),
             rules: config.rules,
             decisions: Vec::with_capacity(BATCH),
             scratch: Vec::with_capacity(1 << 16),
@@ -104,7 +104,13 @@ impl Switch {
     /// # Errors
     /// The name is taken; the switch is full; another port would send packets to the interface from which
     /// this port receives them, or the reverse.
-    pub fn add(&mut self, name: &str, id: u64, opened: Opened, config: MemberConfig) -> Result<()> {
+    pub fn add(
+        &mut self,
+        name: &str,
+        id: u64,
+        opened: OpenedPort,
+        config: MemberConfig,
+    ) -> Result<()> {
         if self.number(name).is_some() {
             return Err(Error::Usage(format!(
                 "the switch has a port '{name}' already: give this one another name, as in \

@@ -8,7 +8,7 @@ use sluicegate::error::Error;
 use sluicegate::monitor::{WatchRequest, Writer};
 use sluicegate::port::{Directions, OpenOptions};
 use sluicegate_switch::vlan::Vlans;
-use sluicegate_switch::{LossCause, MemberConfig, Opened, Rules, Switch, SwitchConfig};
+use sluicegate_switch::{LossCause, MemberConfig, OpenedPort, Rules, Switch, SwitchConfig};
 
 /// Creates a switch with an endless source of packets from one address.
 fn with_source(rules: Rules) -> Switch {
@@ -19,7 +19,7 @@ fn with_source(rules: Rules) -> Switch {
 
 fn add(switch: &mut Switch, name: &str, usage: Directions) {
     let port = "null:".parse().unwrap();
-    let opened = Opened::open(&port, Some(usage), &OpenOptions::default()).unwrap();
+    let opened = OpenedPort::open(&port, Some(usage), &OpenOptions::default()).unwrap();
     switch.add(name, 0, opened, MemberConfig::default()).unwrap();
 }
 
@@ -36,14 +36,15 @@ fn add_broadcasts(switch: &mut Switch, folder: &Path, frames: &[&[u8]], config: 
     let path = folder.join("broadcasts.pcap");
     std::fs::write(&path, file).unwrap();
     let port = format!("pcap:{}", path.display()).parse().unwrap();
-    let opened = Opened::open(&port, Some(Directions::Receive), &OpenOptions::default()).unwrap();
+    let opened =
+        OpenedPort::open(&port, Some(Directions::Receive), &OpenOptions::default()).unwrap();
     switch.add("file", 0, opened, config).unwrap();
 }
 
 /// Adds a `memif:` server without a client.
 fn add_stuck(switch: &mut Switch, name: &str, folder: &Path) {
     let port = format!("memif:{}?role=server", folder.join(name).display()).parse().unwrap();
-    let opened = Opened::open(&port, Some(Directions::Send), &OpenOptions::default()).unwrap();
+    let opened = OpenedPort::open(&port, Some(Directions::Send), &OpenOptions::default()).unwrap();
     switch.add(name, 0, opened, MemberConfig::default()).unwrap();
 }
 
@@ -149,7 +150,7 @@ fn no_tag_within_a_tag_leads_into_another_vlan() {
         let frames = [&refused[..], &taken].concat();
         let config = |vlans| MemberConfig { vlans, ..MemberConfig::default() };
         add_broadcasts(&mut switch, folder.path(), &frames, config(port));
-        let opened = Opened::open(
+        let opened = OpenedPort::open(
             &"null:".parse().unwrap(),
             Some(Directions::Send),
             &OpenOptions::default(),
@@ -171,7 +172,7 @@ fn a_stuck_port_loses_no_packets_of_others() {
     add_stuck(&mut switch, "stuck", folder.path());
     // The port has room for less than a batch, and accepts synced packets at once.
     let name = "null:?slots=200".parse().unwrap();
-    let sink = Opened::open(&name, Some(Directions::Send), &OpenOptions::default()).unwrap();
+    let sink = OpenedPort::open(&name, Some(Directions::Send), &OpenOptions::default()).unwrap();
     switch.add("sink", 0, sink, MemberConfig::default()).unwrap();
     while switch.run_once() > 0 {}
     let (states, _) = switch.finish();

@@ -11,7 +11,7 @@ use sluicegate::control::{Answer, Client, Service};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Mac;
 use sluicegate::monitor::{WatchRequest, Writer};
-use sluicegate_switch::table::TICKS_PER_SECOND;
+use sluicegate_switch::mac_table::TICKS_PER_SECOND;
 use sluicegate_switch::{Handle, Switch};
 
 use super::ports::{Ports, port_ledger, switching};

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use sluicegate::error::{Error, Result};
 use sluicegate::memory::Pool;
 use sluicegate::port::{Directions, Kind, OpenOptions};
-use sluicegate_switch::{CAUSES, Event, Handle, MemberState, Opened, SwitchOutcome};
+use sluicegate_switch::{CAUSES, Event, Handle, MemberState, OpenedPort, SwitchOutcome};
 
 use super::{Named, PortSettings};
 use crate::args::Common;
@@ -55,7 +55,7 @@ impl Ports<'_> {
     }
 
     /// Opens a port, and creates its report.
-    pub fn open(&mut self, named: &Named, usage: Option<Directions>) -> Result<(u64, Opened)> {
+    pub fn open(&mut self, named: &Named, usage: Option<Directions>) -> Result<(u64, OpenedPort)> {
         let port = &named.port;
         let netns = self.common.netns.as_deref();
         let receives_only = usage == Some(Directions::Receive) || port.kind() == Kind::Mirror;
@@ -64,7 +64,7 @@ impl Ports<'_> {
             interface_to_send(port, netns, yes.map(String::as_str))?;
         }
         let options = OpenOptions { pool: self.pool.clone(), ..self.common.forwarding() };
-        let opened = Opened::open(port, usage, &options)?;
+        let opened = OpenedPort::open(port, usage, &options)?;
         ports::say_fallbacks(&opened.port, self.common.verbose);
         ports::say_diverts(port);
         let id = self.reports.len() as u64;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::control::Server;
 use sluicegate::error::{Error, Kind as Mends, Result};
-use sluicegate_switch::table::{TICKS_PER_SECOND, TableConfig, Tick};
+use sluicegate_switch::mac_table::{MacTableConfig, TICKS_PER_SECOND, Tick};
 use sluicegate_switch::{
     Handle, MemberState, Rules, Switch, SwitchConfig, SwitchOutcome, SwitchRunner, shared_pool,
 };
@@ -78,9 +78,9 @@ fn listen(place: &Where) -> Result<Option<Server>> {
     }
 }
 
-fn table(args: &RunArgs) -> TableConfig {
+fn table(args: &RunArgs) -> MacTableConfig {
     let entries = args.table.table;
-    TableConfig {
+    MacTableConfig {
         entries,
         per_port: args.table.max_macs.unwrap_or((entries / 8) as u32),
         age: (args.table.age.as_secs_f64() * f64::from(TICKS_PER_SECOND)) as Tick,

@@ -72,7 +72,7 @@ pub enum Learned {
 
 /// The settings of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TableConfig {
+pub struct MacTableConfig {
     /// The number of entries, rounded up to a power of two, at least 64.
     pub entries: usize,
     /// Maximum of learned entries of a port.
@@ -81,7 +81,7 @@ pub struct TableConfig {
     pub age: Tick,
 }
 
-impl Default for TableConfig {
+impl Default for MacTableConfig {
     /// 65,536 entries (1 MiB), 8,192 of a port, 300 s as in IEEE 802.1D.
     fn default() -> Self {
         Self { entries: 65_536, per_port: 8192, age: 300 * TICKS_PER_SECOND }
@@ -105,10 +105,10 @@ pub struct MacEntry {
 
 /// The table of a switch, owned by one thread.
 #[derive(Debug)]
-pub struct Table {
+pub struct MacTable {
     buckets: Box<[Bucket]>,
     seeds: [u64; 2],
-    config: TableConfig,
+    config: MacTableConfig,
     /// The number of learned entries of each port.
     learned: Vec<u32>,
     statics: usize,
@@ -119,9 +119,9 @@ pub struct Table {
 /// The position of an entry: bucket and way.
 type At = (usize, usize);
 
-impl Table {
+impl MacTable {
     /// Creates an empty table.
-    pub fn new(config: TableConfig) -> Self {
+    pub fn new(config: MacTableConfig) -> Self {
         let seed = || RandomState::new().hash_one(0);
         let buckets = config.entries.clamp(64, 1 << 24).next_power_of_two() / WAYS;
         Self {
@@ -356,8 +356,8 @@ mod tests {
 
     use super::*;
 
-    fn table(entries: usize, per_port: u32) -> Table {
-        Table::new(TableConfig { entries, per_port, age: 100 })
+    fn table(entries: usize, per_port: u32) -> MacTable {
+        MacTable::new(MacTableConfig { entries, per_port, age: 100 })
     }
 
     #[test]
@@ -413,8 +413,8 @@ mod tests {
     /// After 64,000 invented addresses from one port, every host of the other ports is still known.
     #[test]
     fn a_flood_of_addresses_costs_its_own_port_only() {
-        let config = TableConfig::default();
-        let mut table = Table::new(config);
+        let config = MacTableConfig::default();
+        let mut table = MacTable::new(config);
         let statics: Vec<u64> = (0..100).collect();
         statics.iter().for_each(|&mac| assert!(table.set_static(0, mac, 9)));
         let hosts: Vec<(u64, PortNumber)> =
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum TableOperation {
         Learn(u16, u64, PortNumber),
         Find(u16, u64),
         Static(u16, u64, PortNumber),
@@ -450,17 +450,17 @@ mod tests {
         Sweep,
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn operation() -> impl Strategy<Value = TableOperation> {
         let (vlan, mac, port) = (0..3u16, 0..40u64, 0..4u16);
         prop_oneof![
-            8 => (vlan.clone(), mac.clone(), port.clone()).prop_map(|(v, m, p)| Step::Learn(v, m, p)),
-            4 => (vlan.clone(), mac.clone()).prop_map(|(v, m)| Step::Find(v, m)),
-            1 => (vlan.clone(), mac.clone(), port.clone()).prop_map(|(v, m, p)| Step::Static(v, m, p)),
-            1 => (vlan, mac).prop_map(|(v, m)| Step::Remove(v, m)),
-            1 => proptest::option::of(port.clone()).prop_map(Step::Flush),
-            1 => port.prop_map(Step::Forget),
-            2 => (0..80u32).prop_map(Step::Wait),
-            1 => Just(Step::Sweep),
+            8 => (vlan.clone(), mac.clone(), port.clone()).prop_map(|(v, m, p)| TableOperation::Learn(v, m, p)),
+            4 => (vlan.clone(), mac.clone()).prop_map(|(v, m)| TableOperation::Find(v, m)),
+            1 => (vlan.clone(), mac.clone(), port.clone()).prop_map(|(v, m, p)| TableOperation::Static(v, m, p)),
+            1 => (vlan, mac).prop_map(|(v, m)| TableOperation::Remove(v, m)),
+            1 => proptest::option::of(port.clone()).prop_map(TableOperation::Flush),
+            1 => port.prop_map(TableOperation::Forget),
+            2 => (0..80u32).prop_map(TableOperation::Wait),
+            1 => Just(TableOperation::Sweep),
         ]
     }
 
@@ -470,7 +470,7 @@ mod tests {
     proptest! {
         /// With room for all entries the table equals a simple map.
         #[test]
-        fn with_room_it_is_a_map(steps in proptest::collection::vec(step(), 1..200), start: Tick) {
+        fn with_room_it_is_a_map(steps in proptest::collection::vec(operation(), 1..200), start: Tick) {
             let mut table = table(8192, 8192);
             let (mut model, mut now) = (Model::new(), start);
             let lives = |&(_, seen, fixed): &(PortNumber, Tick, bool), now: Tick| {
@@ -478,35 +478,35 @@ mod tests {
             };
             for step in steps {
                 match step {
-                    Step::Learn(vlan, mac, port) => {
+                    TableOperation::Learn(vlan, mac, port) => {
                         table.learn(vlan, mac, port, now);
                         let fixed = model.get(&(vlan, mac)).is_some_and(|known| known.2);
                         if !fixed {
                             model.insert((vlan, mac), (port, now, false));
                         }
                     }
-                    Step::Find(vlan, mac) => {
+                    TableOperation::Find(vlan, mac) => {
                         let known = model.get(&(vlan, mac)).filter(|known| lives(known, now));
                         prop_assert_eq!(table.find(vlan, mac, now), known.map(|known| known.0));
                     }
-                    Step::Static(vlan, mac, port) => {
+                    TableOperation::Static(vlan, mac, port) => {
                         prop_assert!(table.set_static(vlan, mac, port));
                         model.insert((vlan, mac), (port, 0, true));
                     }
-                    Step::Remove(vlan, mac) => {
+                    TableOperation::Remove(vlan, mac) => {
                         table.remove(vlan, mac);
                         model.remove(&(vlan, mac));
                     }
-                    Step::Flush(port) => {
+                    TableOperation::Flush(port) => {
                         table.flush(port);
                         model.retain(|_, known| known.2 || port.is_some_and(|port| port != known.0));
                     }
-                    Step::Forget(port) => {
+                    TableOperation::Forget(port) => {
                         table.forget(port);
                         model.retain(|_, known| known.0 != port);
                     }
-                    Step::Wait(ticks) => now = now.wrapping_add(ticks),
-                    Step::Sweep => table.sweep(now, usize::MAX),
+                    TableOperation::Wait(ticks) => now = now.wrapping_add(ticks),
+                    TableOperation::Sweep => table.sweep(now, usize::MAX),
                 }
                 model.retain(|_, known| lives(known, now));
             }
