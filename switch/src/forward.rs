@@ -8,8 +8,9 @@ use sluicegate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES};
 use sluicegate::port::Queue;
 use sluicegate::ring::{Direction, Packet};
 
+use crate::counts::LossCause;
 use crate::mac_table::{Learned, MacTable, PortNumber, Tick};
-use crate::member::{LossCause, Member};
+use crate::member::Member;
 use crate::vlan::{Form, FrameHeader, TAG, Vlans, is_group, is_link_local};
 
 /// The fate of a packet.

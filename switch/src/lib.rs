@@ -25,19 +25,22 @@
 //! | `forward` | the decision on each packet, and its forwarding |
 //! | [`mac_table`] | the learned and static hosts of each port |
 //! | [`vlan`] | the header fields that a switch reads; the VLANs of a port |
-//! | `member` | a port in the switch: its counters and flood limit; the pool of all ports |
+//! | `member` | a port in the switch; the pool of all ports |
+//! | `counts` | a port's counts, and the causes of its losses |
+//! | `storm` | the limit of a port's flooded packets |
 #![forbid(unsafe_code)]
 
+mod counts;
 mod forward;
 pub mod mac_table;
 mod member;
 mod run;
+mod storm;
 mod switch;
 pub mod vlan;
 
+pub use counts::{CAUSES, LossCause, SwitchCounts};
 pub use forward::Rules;
-pub use member::{
-    CAUSES, LossCause, MemberConfig, MemberState, OpenedPort, SwitchCounts, shared_pool,
-};
+pub use member::{MemberConfig, MemberState, OpenedPort, shared_pool};
 pub use run::{Handle, SwitchOutcome, SwitchRunner};
 pub use switch::{Event, Switch, SwitchConfig};

@@ -1,4 +1,4 @@
-//! A port in a switch: its queues, configuration, counters and flood limit.
+//! A port in a switch: its queues, configuration and state.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use sluicegate::port::{
 };
 use sluicegate::ring::{Direction, Packet};
 
+use crate::counts::SwitchCounts;
+use crate::storm::StormLimit;
 use crate::vlan::Vlans;
 
 /// The configuration of a port in a switch.
@@ -26,7 +28,7 @@ pub struct MemberConfig {
 }
 
 /// The time for a removed port to deliver the packets it has received.
-const LAST_PACKETS: Duration = Duration::from_millis(1500);
+const REMOVED_RX_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A port in a switch.
 #[derive(Debug)]
@@ -35,7 +37,7 @@ pub struct Member {
     /// The caller's number for the port.
     pub(crate) id: u64,
     /// The link state of its interface, if it has one.
-    pub(crate) presence: Option<LinkState>,
+    pub(crate) link: Option<LinkState>,
     kind: Kind,
     interface: InterfaceId,
     pub(crate) receives: bool,
@@ -43,7 +45,7 @@ pub struct Member {
     /// The indices of queues that send; empty for a port that only receives.
     pub(crate) senders: Vec<usize>,
     pub(crate) config: MemberConfig,
-    pub(crate) storm: Option<Storm>,
+    pub(crate) storm: Option<StormLimit>,
     pub(crate) counts: SwitchCounts,
     /// The interface was down at the last check.
     pub(crate) down: bool,
@@ -89,7 +91,7 @@ pub struct OpenedPort {
     pub port: Port,
     /// A likely problem of the port, and the remedy.
     pub advice: Option<String>,
-    presence: Option<LinkState>,
+    link: Option<LinkState>,
     interface: InterfaceId,
     receives: bool,
 }
@@ -113,7 +115,7 @@ impl OpenedPort {
         }
         let usage = usage.map_or_else(|| usual(&port), Ok)?;
         let options = OpenOptions { usage, ..options.clone() };
-        let (interface, presence) = interface(&port, options.netns.as_deref())?;
+        let (interface, link) = interface(&port, options.netns.as_deref())?;
         let opened = Port::open(&port, &options).or_else(|error| match options.pool {
             // The pool may be full, or have buffers of another size than the port needs.
             Some(_) => {
@@ -127,7 +129,7 @@ impl OpenedPort {
         }
         let receives = usage != Directions::Send;
         let advice = if receives { advice(&port, options.netns.as_deref()) } else { None };
-        Ok(Self { port: opened, advice, presence, interface, receives })
+        Ok(Self { port: opened, advice, link, interface, receives })
     }
 }
 
@@ -169,11 +171,11 @@ fn interface(port: &PortName, netns: Option<&str>) -> Result<(InterfaceId, Optio
         return Ok((None, None));
     }
     let interface = link::interface(netns, port.name())?;
-    let presence = match port.kind() {
+    let link = match port.kind() {
         Kind::Host => None,
         _ => Some(netns::run_in(netns, || LinkState::of(&interface))?),
     };
-    Ok((Some((netns.map(str::to_owned), interface.index)), presence))
+    Ok((Some((netns.map(str::to_owned), interface.index)), link))
 }
 
 impl Member {
@@ -184,7 +186,7 @@ impl Member {
         config: MemberConfig,
         now: Instant,
     ) -> Self {
-        let OpenedPort { port, presence, interface, receives, .. } = opened;
+        let OpenedPort { port, link, interface, receives, .. } = opened;
         let mut queues = port.queues;
         // A ring of one slot holds nothing: the queue does not send.
         let sends = |queue: &mut Queue| queue.tx_mut().num_slots() > 1;
@@ -192,13 +194,13 @@ impl Member {
         Self {
             name,
             id,
-            presence,
+            link,
             kind: port.name.kind(),
             interface,
             receives,
             queues,
             senders,
-            storm: config.storm.map(|per_second| Storm::new(per_second, now)),
+            storm: config.storm.map(|per_second| StormLimit::new(per_second, now)),
             config,
             counts: SwitchCounts::default(),
             down: false,
@@ -286,7 +288,7 @@ impl Member {
     /// Reports whether all packets received before the removal have been forwarded.
     pub(crate) fn has_left(&mut self, now: Instant) -> bool {
         let Some(leaving) = self.leaving else { return false };
-        let late = now.saturating_duration_since(leaving) >= LAST_PACKETS;
+        let late = now.saturating_duration_since(leaving) >= REMOVED_RX_TIMEOUT;
         let is_empty = |queue: &mut Queue| queue.is_finished() && queue.rx().available() == 0;
         late || !self.receives || self.queues.iter_mut().all(is_empty)
     }
@@ -307,158 +309,4 @@ pub fn shared_pool(ports: &[PortName], options: &OpenOptions) -> Result<Option<A
     let Some(spare) = ports.iter().find(|port| port.kind() == Kind::Xdp) else { return Ok(None) };
     let shared = ports.iter().chain([spare]).map(|port| (port.clone(), Directions::Both));
     Port::pool_for(&shared.collect::<Vec<_>>(), options).map(Some)
-}
-
-/// The cause of a received packet's loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum LossCause {
-    /// The packet is too short for a frame, or its source is a group address.
-    Malformed,
-    /// The port truncated the packet.
-    Cut,
-    /// The packet's protocol is link-local: no bridge forwards it.
-    LinkLocal,
-    /// The port is not a member of the packet's VLAN.
-    Vlan,
-    /// The port's flood limit is reached.
-    Storm,
-    /// The packet's destination is at the receiving port.
-    SamePort,
-    /// No other port accepts the packet.
-    NoPort,
-}
-
-/// The causes in numerical order, with their names in ledgers.
-pub const CAUSES: [(LossCause, &str); 7] = [
-    (LossCause::Malformed, "malformed"),
-    (LossCause::Cut, "cut"),
-    (LossCause::LinkLocal, "link_local"),
-    (LossCause::Vlan, "vlan"),
-    (LossCause::Storm, "storm_limit"),
-    (LossCause::SamePort, "same_port"),
-    (LossCause::NoPort, "no_port"),
-];
-
-/// SwitchCounts since the port was added. Each received packet counts as one of `forwarded`, `flooded` and
-/// `dropped`; each packet to the port as one of `swapped`, `copied`, `full`, `too_long` and `down`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SwitchCounts {
-    /// Packets received.
-    pub packets: u64,
-    /// Their bytes on the wire.
-    pub bytes: u64,
-    /// Packets forwarded to one known port.
-    pub forwarded: u64,
-    /// Packets flooded to all other ports.
-    pub flooded: u64,
-    /// Copies of flooded packets beyond the first of each.
-    pub copies: u64,
-    /// Dropped packets, by cause.
-    pub dropped: [u64; CAUSES.len()],
-    /// Packets received after the end of the run.
-    pub after_end: u64,
-    /// Packets to this port.
-    pub given: u64,
-    /// Packets that its ring took by exchange of buffers.
-    pub swapped: u64,
-    /// Packets that its ring took by copy.
-    pub copied: u64,
-    /// Bytes of these on the wire.
-    pub queued_bytes: u64,
-    /// Packets lost because its ring was full.
-    pub full: u64,
-    /// Packets longer than its ring can ever hold.
-    pub too_long: u64,
-    /// Packets lost because it was down.
-    pub down: u64,
-    /// Addresses learned here that were at another port before.
-    pub moved: u64,
-    /// Addresses without room in the table.
-    pub unlearned: u64,
-    /// Packets from an address with a static entry for another port.
-    pub elsewhere: u64,
-}
-
-impl SwitchCounts {
-    /// SwitchCounts a dropped packet.
-    pub fn drop(&mut self, cause: LossCause) {
-        self.dropped[cause as usize] += 1;
-    }
-}
-
-/// Limits flooded packets. A burst is limited to the packets of one second.
-#[derive(Clone, Debug)]
-pub struct Storm {
-    per_second: u32,
-    left: u32,
-    /// The time up to which `left` is accounted for.
-    filled: Instant,
-}
-
-impl Storm {
-    /// Creates a limit that holds from `now` on.
-    pub fn new(per_second: u32, now: Instant) -> Self {
-        Self { per_second, left: per_second, filled: now }
-    }
-
-    /// Updates the allowance, once per batch.
-    pub fn look(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.filled);
-        if passed >= Duration::from_secs(1) {
-            (self.left, self.filled) = (self.per_second, now);
-            return;
-        }
-        let due = passed.as_nanos() * u128::from(self.per_second) / 1_000_000_000;
-        let Ok(due) = u32::try_from(due) else { return };
-        if due > 0 {
-            self.left = self.left.saturating_add(due).min(self.per_second);
-            // Advances only by the time of whole packets, so that fractions accumulate.
-            self.filled +=
-                Duration::from_nanos(u64::from(due) * 1_000_000_000 / u64::from(self.per_second));
-        }
-    }
-
-    /// Takes a packet from the allowance; false if none is left.
-    #[inline]
-    pub fn allow(&mut self) -> bool {
-        let allowed = self.left > 0;
-        self.left -= u32::from(allowed);
-        allowed
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn causes_stand_at_their_numbers() {
-        for (number, (cause, _)) in CAUSES.iter().enumerate() {
-            assert_eq!(*cause as usize, number);
-        }
-    }
-
-    #[test]
-    fn the_flood_limit_holds() {
-        let start = Instant::now();
-        let mut storm = Storm::new(1000, start);
-        let mut pass = |after: Duration, packets: u32| {
-            storm.look(start + after);
-            (0..packets).filter(|_| storm.allow()).count()
-        };
-        assert_eq!(pass(Duration::ZERO, 5000), 1000, "a second's worth at once");
-        assert_eq!(pass(Duration::from_micros(999), 10), 0);
-        assert_eq!(pass(Duration::from_micros(1000), 10), 1, "fractions add up");
-        assert_eq!(pass(Duration::from_millis(101), 5000), 100);
-        assert_eq!(pass(Duration::from_secs(60), 5000), 1000, "no more after a pause");
-    }
-
-    #[test]
-    fn a_limit_of_zero_floods_nothing() {
-        let start = Instant::now();
-        let mut storm = Storm::new(0, start);
-        storm.look(start + Duration::from_secs(5));
-        assert!(!storm.allow());
-    }
 }

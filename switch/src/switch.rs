@@ -27,7 +27,7 @@ use crate::vlan::{Form, LAST};
 /// Maximum of packets of a queue in one turn.
 const BATCH: usize = 256;
 /// The interval between two checks of the ports.
-const CHECK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The configuration of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -264,7 +264,7 @@ impl Switch {
         for number in 0..self.members.len() {
             let Some(mut member) = self.members[number].take() else { continue };
             if let Some(storm) = &mut member.storm {
-                storm.look(now);
+                storm.refill(now);
             }
             let (mut packets, mut failed) = (0, None);
             let queues = if member.receives { member.queues.len() } else { 0 };
@@ -289,7 +289,7 @@ impl Switch {
             let members = self.members.iter_mut().flatten();
             members.flat_map(|m| &mut m.watchers).for_each(|(_, writer)| writer.publish());
         }
-        if now.saturating_duration_since(self.checked) >= CHECK {
+        if now.saturating_duration_since(self.checked) >= CHECK_INTERVAL {
             self.check();
         }
         came
@@ -330,12 +330,13 @@ impl Switch {
                         Some(to) if as_is(to) => forward::run(source, batch, to, run),
                         _ => {
                             let to = std::slice::from_mut(place);
-                            spread(self.rules, source, batch, to, run, &mut self.scratch);
+                            flood_copy(self.rules, source, batch, to, run, &mut self.scratch);
                         }
                     }
                 }
                 Fate::Flood => {
-                    let copies = spread(self.rules, source, batch, members, run, &mut self.scratch);
+                    let copies =
+                        flood_copy(self.rules, source, batch, members, run, &mut self.scratch);
                     from.counts.copies += copies - run.len() as u64;
                 }
                 Fate::Nowhere | Fate::AfterEnd => {
@@ -423,7 +424,7 @@ impl Switch {
 
 /// Copies packets at the head of a receive ring to those of these ports that accept them, and releases them.
 /// Returns the number of copies.
-fn spread(
+fn flood_copy(
     rules: Rules,
     from: &mut Queue,
     batch: Batch,
@@ -448,17 +449,17 @@ fn spread(
 /// Checks of the ports for each complete sweep of the table.
 const SWEEPS: usize = 64;
 /// The longest sleep while a port has unsent packets.
-const UNSENT: Duration = Duration::from_millis(1);
+const UNSENT_INTERVAL: Duration = Duration::from_millis(1);
 /// The time for a removed port to send its last packets.
-const LAST_SENT: Duration = Duration::from_millis(1);
+const REMOVED_TX_TIMEOUT: Duration = Duration::from_millis(1);
 /// The time for all ports to send their last packets when the switch ends.
-const LAST_OF_ALL: Duration = Duration::from_secs(1);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Switch {
     /// Waits for packets, for `timeout` at most.
     pub fn wait(&mut self, wait: Wait, timeout: Duration) {
         let unsent = self.members.iter().flatten().any(|member| member.is_sending());
-        let timeout = if unsent { timeout.min(UNSENT) } else { timeout };
+        let timeout = if unsent { timeout.min(UNSENT_INTERVAL) } else { timeout };
         let waiting = self.members.iter_mut().flatten().filter(|member| member.receives);
         let mut queues: Vec<&mut Queue> = waiting.flat_map(|member| &mut member.queues).collect();
         if queues.is_empty() {
@@ -470,14 +471,14 @@ impl Switch {
             Ok((_, Readiness::Down)) => self.check(),
             Err(_) => {
                 self.check();
-                self.find_failed();
+                self.remove_failed();
             }
         }
     }
 
     /// Removes the port for which waiting failed, if the check of its interface has not done so.
     #[cold]
-    fn find_failed(&mut self) {
+    fn remove_failed(&mut self) {
         self.each(|member| {
             let mut queues = member.queues.iter_mut().filter(|_| member.receives);
             queues.try_for_each(|queue| queue.wait_rx(Wait::Sleep, Duration::ZERO).map(|_| ()))
@@ -490,7 +491,7 @@ impl Switch {
         self.checked = Instant::now();
         self.table.sweep(self.now(), self.table.buckets() / SWEEPS + 1);
         for number in 0..self.members.len() {
-            if let Err(error) = self.look_at(number as PortNumber) {
+            if let Err(error) = self.check_port(number as PortNumber) {
                 self.fail(number as PortNumber, error);
             } else if let Some(member) = self.members[number].as_deref_mut() {
                 // A sync makes a file write its buffered packets.
@@ -503,9 +504,9 @@ impl Switch {
 
     /// Checks the queues and the link of a port. When the link goes down, removes the port's hosts from the
     /// table, because they may appear at another port.
-    fn look_at(&mut self, number: PortNumber) -> Result<()> {
+    fn check_port(&mut self, number: PortNumber) -> Result<()> {
         let Some(member) = self.members[usize::from(number)].as_deref_mut() else { return Ok(()) };
-        let up = member.presence.as_ref().map(LinkState::query).transpose()?;
+        let up = member.link.as_ref().map(LinkState::query).transpose()?;
         let down = up.is_some_and(|state| !state.up);
         for queue in member.queues.iter_mut().filter(|_| !down) {
             queue.check()?;
@@ -529,7 +530,7 @@ impl Switch {
         for number in 0..self.members.len() {
             let left = self.members[number].as_mut().is_some_and(|member| member.has_left(now));
             if left && let Some(member) = self.members[number].take() {
-                self.end(*member, LAST_SENT);
+                self.end(*member, REMOVED_TX_TIMEOUT);
             }
         }
     }
@@ -555,7 +556,7 @@ impl Switch {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        self.send_last(Instant::now() + LAST_OF_ALL);
+        self.send_last(Instant::now() + FINISH_TIMEOUT);
         (self.removed, self.events)
     }
 
@@ -564,7 +565,7 @@ impl Switch {
         while self.members.iter().flatten().any(|member| member.is_sending())
             && Instant::now() < end
         {
-            std::thread::sleep(UNSENT);
+            std::thread::sleep(UNSENT_INTERVAL);
             self.send(|member| member.unsent);
         }
         for number in 0..self.members.len() {
@@ -577,7 +578,7 @@ impl Switch {
     /// Removes a failed port at once; a port that is only down stays.
     #[cold]
     fn fail(&mut self, number: PortNumber, error: Error) {
-        let looked = self.look_at(number);
+        let looked = self.check_port(number);
         let is_down = self.members[usize::from(number)].as_ref().is_some_and(|member| member.down);
         if looked.is_ok() && is_down {
             return;
@@ -594,10 +595,10 @@ impl Switch {
     }
 
     /// Sends the last packets of a port, and stores its final state.
-    fn end(&mut self, mut member: Member, patience: Duration) {
+    fn end(&mut self, mut member: Member, timeout: Duration) {
         for &sender in &member.senders {
             // The queue counts the rest as unsent.
-            let _ = member.queues[sender].close_tx_within(patience);
+            let _ = member.queues[sender].close_tx_within(timeout);
         }
         let state = state(&mut member, 0);
         self.removed.push(state);
