@@ -18,7 +18,7 @@ use super::host::Leaving;
 use super::queues::{QueuePair, Served};
 use super::result::Passed;
 use super::watched::Watchers;
-use crate::run::{DRAIN, LAST_PACKETS, LOOK, Work, WorkerThread};
+use crate::run::{CHECK_INTERVAL, DRAIN_INTERVAL, IN_FLIGHT_TIMEOUT, Work, WorkerThread};
 
 /// The longest sleep of a thread between two checks of the stop flag.
 const TICK: Duration = Duration::from_millis(50);
@@ -88,12 +88,12 @@ impl Relay {
             if idle || rounds >= ROUNDS {
                 rounds = 0;
                 self.watchers.obey();
-                if thread.is_asked() {
+                if thread.wants_snapshot() {
                     let (sides, counted) = self.counted();
                     thread.publish(Relayed { thread: self.number, sides });
                     step = step.and(counted);
                 }
-                if looked.elapsed() > LOOK {
+                if looked.elapsed() > CHECK_INTERVAL {
                     looked = Instant::now();
                     step = step.and(self.look_around(thread));
                 }
@@ -208,7 +208,7 @@ impl Relay {
         let left = source.queue.rx().available();
         self.ways[index].looked_at = looked_at.max(slots).saturating_sub(there - left);
         self.ways[index].blocked = used == 0 && left > 0;
-        if used > 0 && source.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
+        if used > 0 && source.down_since.is_some_and(|since| since.elapsed() > IN_FLIGHT_TIMEOUT) {
             self.came_up(from, thread);
         }
         Ok(moved)
@@ -217,7 +217,7 @@ impl Relay {
     /// Waits for packets, or for a moment. An error means that no more packets will arrive.
     fn wait(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<()> {
         if self.closed.is_some() {
-            std::thread::sleep(DRAIN);
+            std::thread::sleep(DRAIN_INTERVAL);
             return Ok(());
         }
         let is_stuck =
@@ -254,14 +254,14 @@ impl Relay {
         let served = &mut self.queues[index];
         if served.down_since.replace(Instant::now()).is_none() {
             self.passed[served.side].downs += 1;
-            thread.tell(&served.queue, false);
+            thread.report_link(&served.queue, false);
         }
     }
 
     fn came_up(&mut self, index: usize, thread: &mut WorkerThread<'_, Relayed>) {
         let served = &mut self.queues[index];
         if served.down_since.take().is_some() {
-            thread.tell(&served.queue, true);
+            thread.report_link(&served.queue, true);
         }
     }
 
@@ -332,7 +332,7 @@ impl Relay {
             if !left || Instant::now() >= last {
                 return result;
             }
-            std::thread::sleep(DRAIN);
+            std::thread::sleep(DRAIN_INTERVAL);
         }
     }
 

@@ -26,7 +26,9 @@ use crate::notice;
 use crate::report::Report;
 use crate::signals::Signals;
 use crate::status::Status;
-pub use receive::{DRAIN, LAST_PACKETS, LOOK, Nothing, ReceiveCounts, Visitor, receive};
+pub use receive::{
+    CHECK_INTERVAL, DRAIN_INTERVAL, IN_FLIGHT_TIMEOUT, Nothing, ReceiveCounts, Visitor, receive,
+};
 
 /// The time limit of workers' answers; the ledger so far excludes a worker that has not answered.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -146,7 +148,7 @@ pub struct WorkerThread<'a, T> {
 impl<T> WorkerThread<'_, T> {
     /// Returns true if a snapshot is requested.
     #[inline]
-    pub fn is_asked(&self) -> bool {
+    pub fn wants_snapshot(&self) -> bool {
         self.snapshots.asked() != self.answered
     }
 
@@ -180,7 +182,7 @@ impl<T> WorkerThread<'_, T> {
     }
 
     /// Reports that a queue's interface went down or came up, once for all queues.
-    pub fn tell(&self, queue: &Queue, up: bool) {
+    pub fn report_link(&self, queue: &Queue, up: bool) {
         let Some(interface) = queue.interfaces().first() else { return };
         let name = &interface.name;
         let mut down = self.run.down.lock().unwrap_or_else(PoisonError::into_inner);

@@ -16,11 +16,11 @@ use crate::signals::Signals;
 /// The longest sleep of a worker between two checks of the stop flag.
 const TICK: Duration = Duration::from_millis(100);
 /// Interval between checks for remaining packets after the end.
-pub const DRAIN: Duration = Duration::from_millis(1);
+pub const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 /// Packets received before an interface went down arrive within this time.
-pub const LAST_PACKETS: Duration = Duration::from_millis(100);
+pub const IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Interval between reads of the kernel's statistics, which are 32-bit counters, and checks of interfaces.
-pub const LOOK: Duration = Duration::from_millis(500);
+pub const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A handler of packets. Each worker has one and calls it batch by batch.
 pub trait Visitor: Send {
@@ -54,9 +54,9 @@ impl Visitor for Nothing {
 
 /// Calls a visitor's `finish` in any case, also if its worker fails, panics or never starts: other threads
 /// may wait for its output.
-struct Finished<'a, V: Visitor>(Option<&'a mut V>);
+struct FinishOnDrop<'a, V: Visitor>(Option<&'a mut V>);
 
-impl<V: Visitor> Drop for Finished<'_, V> {
+impl<V: Visitor> Drop for FinishOnDrop<'_, V> {
     fn drop(&mut self) {
         if let Some(visitor) = self.0.take() {
             visitor.finish();
@@ -93,14 +93,14 @@ pub fn receive<V: Visitor>(
     // All are created before the first thread starts: if one cannot start, the others still finish.
     let work = work
         .into_iter()
-        .map(|(queue, visitor)| Receiving { queue, visitor: Finished(Some(visitor)) });
+        .map(|(queue, visitor)| Receiving { queue, visitor: FinishOnDrop(Some(visitor)) });
     supervise(work.collect(), options, signals, control)
 }
 
 /// A queue to receive from, and the handler of its packets.
 struct Receiving<'a, V: Visitor> {
     queue: Queue,
-    visitor: Finished<'a, V>,
+    visitor: FinishOnDrop<'a, V>,
 }
 
 impl<V: Visitor> Work for Receiving<'_, V> {
@@ -113,7 +113,7 @@ impl<V: Visitor> Work for Receiving<'_, V> {
     /// Receives until stopped, until the source ends, or until a failure.
     fn run(self, thread: &mut WorkerThread<'_, ReceiveCounts>) -> (ReceiveCounts, Result<()>) {
         let Self { mut queue, mut visitor } = self;
-        let mut worker = Worker {
+        let mut receiver = QueueReceiver {
             queue: &mut queue,
             thread,
             closed: false,
@@ -121,21 +121,21 @@ impl<V: Visitor> Work for Receiving<'_, V> {
             downs: 0,
             down_since: None,
         };
-        let mut result = visitor.0.as_deref_mut().map_or(Ok(()), |visitor| worker.run(visitor));
-        worker.thread.say_notices(worker.queue);
+        let mut result = visitor.0.as_deref_mut().map_or(Ok(()), |visitor| receiver.run(visitor));
+        receiver.thread.say_notices(receiver.queue);
         drop(visitor);
-        worker.thread.ended_at(Instant::now());
-        let stats = worker.queue.stats().unwrap_or_else(|failure| {
+        receiver.thread.ended_at(Instant::now());
+        let stats = receiver.queue.stats().unwrap_or_else(|failure| {
             result = std::mem::replace(&mut result, Ok(())).and(Err(failure));
             QueueStats::default()
         });
-        worker.thread.counters.note(stats.received, stats.dropped_ring_full);
-        (worker.received(stats), result)
+        receiver.thread.counters.note(stats.received, stats.dropped_ring_full);
+        (receiver.received(stats), result)
     }
 }
 
-/// A running worker.
-struct Worker<'a, 'b> {
+/// A worker that receives from a queue.
+struct QueueReceiver<'a, 'b> {
     queue: &'a mut Queue,
     thread: &'a mut WorkerThread<'b, ReceiveCounts>,
     /// Reception has stopped; earlier packets are still returned.
@@ -146,7 +146,7 @@ struct Worker<'a, 'b> {
     down_since: Option<Instant>,
 }
 
-impl Worker<'_, '_> {
+impl QueueReceiver<'_, '_> {
     /// The worker's counts so far, with the backend's current counters.
     fn received(&self, stats: QueueStats) -> ReceiveCounts {
         let Totals { packets, bytes, .. } = self.thread.counters.totals();
@@ -155,7 +155,7 @@ impl Worker<'_, '_> {
     }
 
     fn run(&mut self, visitor: &mut impl Visitor) -> Result<()> {
-        let mut looked = Instant::now();
+        let mut checked_at = Instant::now();
         let mut first_error = None;
         let mut broken = false;
         loop {
@@ -185,12 +185,12 @@ impl Worker<'_, '_> {
                     first_error.get_or_insert(error);
                 }
             }
-            if self.thread.is_asked() {
+            if self.thread.wants_snapshot() {
                 let stats = self.queue.stats()?;
                 self.thread.publish(self.received(stats));
             }
-            if looked.elapsed() > LOOK {
-                looked = Instant::now();
+            if checked_at.elapsed() > CHECK_INTERVAL {
+                checked_at = Instant::now();
                 let stats = self.queue.stats()?;
                 self.thread.counters.note(stats.received, stats.dropped_ring_full);
                 if let Err(error) = self.check() {
@@ -213,9 +213,9 @@ impl Worker<'_, '_> {
 
     /// Reports that an interface is up again, because packets arrived.
     fn packets_came(&mut self) {
-        if self.down_since.is_some_and(|since| since.elapsed() > LAST_PACKETS) {
+        if self.down_since.is_some_and(|since| since.elapsed() > IN_FLIGHT_TIMEOUT) {
             self.down_since = None;
-            self.thread.tell(self.queue, true);
+            self.thread.report_link(self.queue, true);
         }
     }
 
@@ -244,13 +244,13 @@ impl Worker<'_, '_> {
     /// Waits for packets, or for a moment. An error means that no more will arrive.
     fn wait(&mut self) -> Result<()> {
         if self.closed {
-            std::thread::sleep(DRAIN);
+            std::thread::sleep(DRAIN_INTERVAL);
             return Ok(());
         }
         if self.queue.wait_rx(self.thread.run.wait, TICK)? == Readiness::Down {
             self.downs += 1;
             self.down_since = Some(Instant::now());
-            self.thread.tell(self.queue, false);
+            self.thread.report_link(self.queue, false);
         }
         Ok(())
     }

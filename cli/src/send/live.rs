@@ -90,7 +90,7 @@ impl LiveSender {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.note_counters(thread);
-            if thread.is_asked() {
+            if thread.wants_snapshot() {
                 thread.publish(self.sent());
             }
         }

@@ -121,7 +121,7 @@ impl RingWorker {
             } else if now_ns - moved_ns > STUCK.as_nanos() as u64 {
                 std::thread::sleep(STUCK_LOOK);
             }
-            if thread.is_asked() {
+            if thread.wants_snapshot() {
                 let stats = self.queue.stats()?;
                 thread.publish(self.sent(stats, thread));
             }
