@@ -83,7 +83,7 @@ impl Leaving {
     ///
     /// # Errors
     /// The kernel refuses a flow.
-    pub fn look<'a>(&self, packets: impl Iterator<Item = Packet<'a>>) -> Result<()> {
+    pub fn inspect<'a>(&self, packets: impl Iterator<Item = Packet<'a>>) -> Result<()> {
         for packet in packets {
             if self.filter.matches(packet.head(), packet.meta().wire_bytes) {
                 self.flows.give(&packet)?;

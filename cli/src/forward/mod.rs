@@ -1,15 +1,15 @@
 //! `sluice forward`: moves packets from one port to another, and back.
 //!
 //! ```text
-//!   relay: queues of both ports → threads; each thread: receive → move → send, or wait
+//!   thread: queues of both ports → threads; each thread: receive → move → send, or wait
 //!   result: packets moved, how, and the ledger of each direction
 //! ```
 
 mod host;
 mod in_kernel;
 mod queues;
-mod relay;
 mod result;
+mod thread;
 mod watched;
 
 use std::ops::ControlFlow;
@@ -28,8 +28,8 @@ use crate::status::Status;
 use crate::target::interface_to_send;
 use crate::{notice, ports};
 use host::Leaving;
-use relay::Relayed;
 use result::{Passed, Sides, all_passed};
+use thread::ForwardCounts;
 use watched::{WatchPoint, Watched};
 
 const EXAMPLES: &str = "\
@@ -123,18 +123,18 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     if !host::are_its_sides([from, to], args.one_way)? {
         args.sources().iter().for_each(|&source| ports::say_diverts([from, to][source]));
     }
-    let mut relays = relay::relays(&mut ports, args.sources(), common.threads)?;
-    for relay in &mut relays {
-        relay.batch = batch.unwrap_or(u32::MAX);
-        relay.rewriters = args.headers.rewriters();
-        relay.leaving = leaving.clone();
-        relay.watchers = watched.as_mut().map(Watched::thread).unwrap_or_default();
+    let mut threads = thread::threads(&mut ports, args.sources(), common.threads)?;
+    for thread in &mut threads {
+        thread.batch = batch.unwrap_or(u32::MAX);
+        thread.rewriters = args.headers.rewriters();
+        thread.leaving = leaving.clone();
+        thread.watchers = watched.as_mut().map(Watched::thread).unwrap_or_default();
     }
     common.become_user()?;
     let mut control =
         ForwardControl { sides, watched: watched.as_mut(), leaving: leaving.as_deref() };
     let options = RunOptions { common, wait: receiving.wait, stdout_is_taken: false };
-    let ended = supervise(relays, options, &Signals::catch()?, &mut control);
+    let ended = supervise(threads, options, &Signals::catch()?, &mut control);
     let ForwardControl { sides, .. } = control;
     // Dropped only now, because a watcher treats a lost connection as a killed forwarder.
     drop(watched);
@@ -152,8 +152,8 @@ struct ForwardControl<'a> {
     leaving: Option<&'a Leaving>,
 }
 
-impl RunControl<Relayed> for ForwardControl<'_> {
-    fn report_so_far(&mut self, outcomes: &Outcomes<Relayed>, elapsed: Duration) -> Report {
+impl RunControl<ForwardCounts> for ForwardControl<'_> {
+    fn report_so_far(&mut self, outcomes: &Outcomes<ForwardCounts>, elapsed: Duration) -> Report {
         report(self.sides.so_far(), outcomes, elapsed, self.leaving)
     }
 
@@ -172,14 +172,14 @@ impl RunControl<Relayed> for ForwardControl<'_> {
 /// The report on the whole.
 fn report(
     sides: Sides,
-    outcomes: &Outcomes<Relayed>,
+    outcomes: &Outcomes<ForwardCounts>,
     elapsed: Duration,
     leaving: Option<&Leaving>,
 ) -> Report {
     let passed = all_passed(outcomes.iter().flatten().map(|outcome| &outcome.counts.sides));
     let mut whole = sides.report(&passed, outcomes, elapsed);
     for outcome in outcomes.iter().flatten() {
-        let Outcome { cpu, busy, counts: Relayed { thread, sides }, .. } = &**outcome;
+        let Outcome { cpu, busy, counts: ForwardCounts { thread, sides }, .. } = &**outcome;
         let packets = sides.iter().map(Passed::packets).sum();
         whole.threads.push(Thread { cpu: *cpu, queue: *thread, packets, busy: *busy });
     }

@@ -1,4 +1,4 @@
-//! The queues of a relay, and the paths between them.
+//! The queues of a thread, and the paths between them.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ impl Served {
     }
 
     /// Releases all received packets, and returns their number.
-    pub fn let_go(&mut self) -> u64 {
+    pub fn discard(&mut self) -> u64 {
         let packets = self.queue.rx().packets().count() as u64;
         let slots = self.queue.rx().available();
         self.queue.rx_mut().release(slots);
@@ -78,8 +78,8 @@ impl Served {
     }
 
     /// Sends its packets for at most this time, then stops.
-    pub fn end(&mut self, patience: Duration) -> Result<()> {
-        match self.queue.close_tx_within(patience) {
+    pub fn end(&mut self, timeout: Duration) -> Result<()> {
+        match self.queue.close_tx_within(timeout) {
             // Unsent packets are counted.
             Err(error) if self.may_come_up(&error) => Ok(()),
             result => result,
@@ -91,7 +91,7 @@ impl Served {
     }
 }
 
-/// A path from queue to queue, by their indices in the relay.
+/// A path from queue to queue, by their indices in the thread.
 #[derive(Debug, Default)]
 pub struct QueuePair {
     pub from: usize,
@@ -99,7 +99,7 @@ pub struct QueuePair {
     /// The target was full at the last attempt.
     pub blocked: bool,
     /// Slots of waiting packets at the source that were inspected before.
-    pub looked_at: u32,
+    pub seen: u32,
 }
 
 #[cfg(test)]

@@ -29,25 +29,25 @@ const STUCK_SHARE: u32 = 8;
 const MIN_NAP: Duration = Duration::from_micros(50);
 const MAX_NAP: Duration = Duration::from_millis(5);
 /// Time to forward the remaining packets after the end, and again to send them; the rest is dropped.
-const LAST_SENT: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Minimum time for a target's peer to take the last packets, however slow others were.
-const LAST_MOMENT: Duration = Duration::from_millis(40);
+const MIN_CLOSE_TIMEOUT: Duration = Duration::from_millis(40);
 /// Rounds between two reads of the clock.
 const ROUNDS: u32 = 64;
 
 /// The packets that a thread forwarded.
 #[derive(Clone, Debug)]
-pub struct Relayed {
+pub struct ForwardCounts {
     pub thread: u32,
     pub sides: [Passed; 2],
 }
 
 /// The forwarder of one thread.
 #[derive(Default)]
-pub struct Relay {
+pub struct ForwardThread {
     number: u32,
     pub queues: Vec<Served>,
-    pub ways: Vec<QueuePair>,
+    pub paths: Vec<QueuePair>,
     /// Maximum of packets that move along a path at once.
     pub batch: u32,
     /// The header rewriter for packets from each side.
@@ -62,10 +62,10 @@ pub struct Relay {
     closed: Option<Instant>,
 }
 
-impl Relay {
+impl ForwardThread {
     /// Forwards until stopped, until all sources have ended, or until a failure.
-    fn forward(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<()> {
-        let mut looked = Instant::now();
+    fn forward(&mut self, thread: &mut WorkerThread<'_, ForwardCounts>) -> Result<()> {
+        let mut checked_at = Instant::now();
         let mut rounds = 0;
         let mut result = Ok(());
         loop {
@@ -90,12 +90,12 @@ impl Relay {
                 self.watchers.obey();
                 if thread.wants_snapshot() {
                     let (sides, counted) = self.counted();
-                    thread.publish(Relayed { thread: self.number, sides });
+                    thread.publish(ForwardCounts { thread: self.number, sides });
                     step = step.and(counted);
                 }
-                if looked.elapsed() > CHECK_INTERVAL {
-                    looked = Instant::now();
-                    step = step.and(self.look_around(thread));
+                if checked_at.elapsed() > CHECK_INTERVAL {
+                    checked_at = Instant::now();
+                    step = step.and(self.check_ports(thread));
                 }
             }
             if step.is_err() {
@@ -112,7 +112,7 @@ impl Relay {
         for served in self.queues.iter_mut().filter(|served| served.receives) {
             // A source whose interface was removed has no more packets.
             let _ = served.queue.sync_rx();
-            let packets = served.let_go();
+            let packets = served.discard();
             self.passed[served.side].unsent += packets;
             progress += packets;
         }
@@ -120,13 +120,13 @@ impl Relay {
     }
 
     /// Receives, moves and sends once. Returns the progress: packets moved, and slots freed.
-    fn round(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<u64> {
+    fn round(&mut self, thread: &mut WorkerThread<'_, ForwardCounts>) -> Result<u64> {
         let mut progress = 0;
         for served in self.queues.iter_mut().filter(|served| served.receives) {
             served.queue.sync_rx()?;
         }
         let (mut packets, mut bytes) = (0, 0);
-        for index in 0..self.ways.len() {
+        for index in 0..self.paths.len() {
             let moved = self.pass(index, thread)?;
             packets += u64::from(moved.packets());
             progress += u64::from(moved.packets() + moved.too_long_packets);
@@ -156,14 +156,18 @@ impl Relay {
     }
 
     /// Moves the received packets, up to the limit, along a path.
-    fn pass(&mut self, index: usize, thread: &mut WorkerThread<'_, Relayed>) -> Result<Moved> {
-        let QueuePair { from, to, looked_at, .. } = self.ways[index];
+    fn pass(
+        &mut self,
+        index: usize,
+        thread: &mut WorkerThread<'_, ForwardCounts>,
+    ) -> Result<Moved> {
+        let QueuePair { from, to, seen, .. } = self.paths[index];
         let Ok([source, target]) = self.queues.get_disjoint_mut([from, to]) else {
             return Ok(Moved::default());
         };
         let there = source.queue.rx().available();
         if there == 0 {
-            (self.ways[index].blocked, self.ways[index].looked_at) = (false, 0);
+            (self.paths[index].blocked, self.paths[index].seen) = (false, 0);
             return Ok(Moved::default());
         }
         let interfaces = source.queue.interfaces();
@@ -181,10 +185,10 @@ impl Relay {
             false => most,
         };
         if let Some(leaving) = &self.leaving {
-            leaving.look(source.unseen(looked_at, slots))?;
+            leaving.inspect(source.unseen(seen, slots))?;
         }
         if self.watchers.watch(side) {
-            self.watchers.show(side, Direction::In, source.unseen(looked_at, slots));
+            self.watchers.show(side, Direction::In, source.unseen(seen, slots));
         }
         let given = target.queue.tx().head();
         let (from_ring, to_ring) = (source.queue.rx_mut(), target.queue.tx_mut());
@@ -203,11 +207,11 @@ impl Relay {
         self.passed[side].moved(&moved);
         if thread.run.wanted.settle(wanted, used) {
             thread.run.stop.set();
-            self.passed[side].after_end += source.let_go();
+            self.passed[side].after_end += source.discard();
         }
         let left = source.queue.rx().available();
-        self.ways[index].looked_at = looked_at.max(slots).saturating_sub(there - left);
-        self.ways[index].blocked = used == 0 && left > 0;
+        self.paths[index].seen = seen.max(slots).saturating_sub(there - left);
+        self.paths[index].blocked = used == 0 && left > 0;
         if used > 0 && source.down_since.is_some_and(|since| since.elapsed() > IN_FLIGHT_TIMEOUT) {
             self.came_up(from, thread);
         }
@@ -215,13 +219,13 @@ impl Relay {
     }
 
     /// Waits for packets, or for a moment. An error means that no more packets will arrive.
-    fn wait(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<()> {
+    fn wait(&mut self, thread: &mut WorkerThread<'_, ForwardCounts>) -> Result<()> {
         if self.closed.is_some() {
             std::thread::sleep(DRAIN_INTERVAL);
             return Ok(());
         }
-        let is_stuck =
-            self.ways.iter().any(|way| way.blocked) || self.queues.iter_mut().any(Served::is_stuck);
+        let is_stuck = self.paths.iter().any(|path| path.blocked)
+            || self.queues.iter_mut().any(Served::is_stuck);
         let mut timeout = TICK;
         if is_stuck {
             let stuck = self.stuck.get_or_insert_with(Instant::now).elapsed();
@@ -237,7 +241,7 @@ impl Relay {
         }
         let (mut places, mut queues) = (Vec::new(), Vec::new());
         for (index, served) in self.queues.iter_mut().enumerate() {
-            let blocked = self.ways.iter().any(|way| way.from == index && way.blocked);
+            let blocked = self.paths.iter().any(|path| path.from == index && path.blocked);
             if served.receives && !blocked && !served.queue.is_finished() {
                 places.push(index);
                 queues.push(&mut served.queue);
@@ -250,7 +254,7 @@ impl Relay {
         Ok(())
     }
 
-    fn went_down(&mut self, index: usize, thread: &mut WorkerThread<'_, Relayed>) {
+    fn went_down(&mut self, index: usize, thread: &mut WorkerThread<'_, ForwardCounts>) {
         let served = &mut self.queues[index];
         if served.down_since.replace(Instant::now()).is_none() {
             self.passed[served.side].downs += 1;
@@ -258,7 +262,7 @@ impl Relay {
         }
     }
 
-    fn came_up(&mut self, index: usize, thread: &mut WorkerThread<'_, Relayed>) {
+    fn came_up(&mut self, index: usize, thread: &mut WorkerThread<'_, ForwardCounts>) {
         let served = &mut self.queues[index];
         if served.down_since.take().is_some() {
             thread.report_link(&served.queue, true);
@@ -280,7 +284,7 @@ impl Relay {
 
     /// Returns true if the time to forward the remaining packets has passed.
     fn is_over(&self) -> bool {
-        self.closed.is_some_and(|closed| closed.elapsed() >= LAST_SENT)
+        self.closed.is_some_and(|closed| closed.elapsed() >= DRAIN_TIMEOUT)
     }
 
     /// Returns true if no packet is left to move.
@@ -290,7 +294,7 @@ impl Relay {
     }
 
     /// Checks the ports, and prints their notices.
-    fn look_around(&mut self, thread: &mut WorkerThread<'_, Relayed>) -> Result<()> {
+    fn check_ports(&mut self, thread: &mut WorkerThread<'_, ForwardCounts>) -> Result<()> {
         let (sides, mut result) = self.counted();
         let [a, b] = sides.map(|passed| passed.stats);
         let lost = a.dropped_ring_full + b.dropped_ring_full;
@@ -338,10 +342,10 @@ impl Relay {
 
     /// Ends sending, and takes the counts of all queues.
     fn end(&mut self) -> Result<()> {
-        let last = Instant::now() + LAST_SENT;
+        let last = Instant::now() + DRAIN_TIMEOUT;
         let mut result = self.send_last(last);
         for served in self.queues.iter_mut().filter(|served| served.sends) {
-            let left = last.saturating_duration_since(Instant::now()).max(LAST_MOMENT);
+            let left = last.saturating_duration_since(Instant::now()).max(MIN_CLOSE_TIMEOUT);
             result = result.and(served.end(left));
         }
         let (sides, counted) = self.counted();
@@ -350,19 +354,19 @@ impl Relay {
     }
 }
 
-impl Work for Relay {
-    type Counts = Relayed;
+impl Work for ForwardThread {
+    type Counts = ForwardCounts;
 
     fn name(&self) -> String {
         format!("forward-{}", self.number)
     }
 
-    fn run(mut self, thread: &mut WorkerThread<'_, Relayed>) -> (Relayed, Result<()>) {
+    fn run(mut self, thread: &mut WorkerThread<'_, ForwardCounts>) -> (ForwardCounts, Result<()>) {
         let mut result = self.forward(thread);
         thread.ended_at(Instant::now());
         self.queues.iter_mut().for_each(|served| thread.say_notices(&mut served.queue));
         result = result.and(self.end());
-        (Relayed { thread: self.number, sides: self.passed }, result)
+        (ForwardCounts { thread: self.number, sides: self.passed }, result)
     }
 }
 
@@ -384,7 +388,11 @@ fn first_packets(queue: &Queue, packets: u32) -> u32 {
 ///
 /// # Errors
 /// A port cannot receive or send as requested.
-pub fn relays(ports: &mut [Port; 2], sources: &[usize], most: Option<u32>) -> Result<Vec<Relay>> {
+pub fn threads(
+    ports: &mut [Port; 2],
+    sources: &[usize],
+    most: Option<u32>,
+) -> Result<Vec<ForwardThread>> {
     let mut threads = most.map_or(usize::MAX, |most| most as usize);
     for &source in sources {
         let target = 1 - source;
@@ -398,8 +406,8 @@ pub fn relays(ports: &mut [Port; 2], sources: &[usize], most: Option<u32>) -> Re
         }
         threads = threads.min(receive).min(send);
     }
-    let relay = |number| Relay { number, batch: u32::MAX, ..Relay::default() };
-    let mut relays: Vec<Relay> = (0..threads as u32).map(relay).collect();
+    let forwarder = |number| ForwardThread { number, batch: u32::MAX, ..ForwardThread::default() };
+    let mut forwarders: Vec<ForwardThread> = (0..threads as u32).map(forwarder).collect();
     for (side, port) in ports.iter_mut().enumerate() {
         for (index, queue) in port.queues.drain(..).enumerate() {
             let mut served = Served::new(queue, side);
@@ -407,29 +415,29 @@ pub fn relays(ports: &mut [Port; 2], sources: &[usize], most: Option<u32>) -> Re
             served.sends = sources.contains(&(1 - side)) && sends(&served.queue);
             // Its thread in the kernel ends with the interface.
             served.waits = port.name.kind() != Kind::Live;
-            relays[index % threads].queues.push(served);
+            forwarders[index % threads].queues.push(served);
         }
     }
-    relays.iter_mut().for_each(|relay| relay.ways = ways(&relay.queues));
-    Ok(relays)
+    forwarders.iter_mut().for_each(|forwarder| forwarder.paths = paths(&forwarder.queues));
+    Ok(forwarders)
 }
 
 /// Pairs each receiving queue with a sending queue of the other side, in turns.
-fn ways(queues: &[Served]) -> Vec<QueuePair> {
-    let mut ways = Vec::new();
+fn paths(queues: &[Served]) -> Vec<QueuePair> {
+    let mut paths = Vec::new();
     for side in [0, 1] {
         let targets: Vec<usize> = (0..queues.len())
             .filter(|&index| queues[index].side != side && queues[index].sends)
             .collect();
         let sources =
             (0..queues.len()).filter(|&index| queues[index].side == side && queues[index].receives);
-        ways.extend(sources.zip(targets.iter().cycle()).map(|(from, &to)| QueuePair {
+        paths.extend(sources.zip(targets.iter().cycle()).map(|(from, &to)| QueuePair {
             from,
             to,
             ..QueuePair::default()
         }));
     }
-    ways
+    paths
 }
 
 /// The ring of a direction that a queue lacks has no slots.
@@ -451,12 +459,17 @@ mod tests {
     fn plan(names: [&str; 2], sources: &[usize], most: Option<u32>) -> Vec<Vec<[(usize, u32); 2]>> {
         let ports = names.map(|name| (name.parse().unwrap(), Directions::Both));
         let ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
-        let relays = relays(&mut ports.try_into().unwrap(), sources, most).unwrap();
-        let end = |relay: &Relay, index: usize| {
-            (relay.queues[index].side, relay.queues[index].queue.number())
+        let forwarders = threads(&mut ports.try_into().unwrap(), sources, most).unwrap();
+        let end = |forwarder: &ForwardThread, index: usize| {
+            (forwarder.queues[index].side, forwarder.queues[index].queue.number())
         };
-        let way = |relay: &Relay, way: &QueuePair| [end(relay, way.from), end(relay, way.to)];
-        relays.iter().map(|relay| relay.ways.iter().map(|it| way(relay, it)).collect()).collect()
+        let path = |forwarder: &ForwardThread, path: &QueuePair| {
+            [end(forwarder, path.from), end(forwarder, path.to)]
+        };
+        forwarders
+            .iter()
+            .map(|forwarder| forwarder.paths.iter().map(|it| path(forwarder, it)).collect())
+            .collect()
     }
 
     #[test]
@@ -501,7 +514,7 @@ mod tests {
             ("null:".parse().unwrap(), Directions::Both),
         ];
         let ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
-        let error = relays(&mut ports.try_into().unwrap(), &[0], None).err().unwrap().to_string();
+        let error = threads(&mut ports.try_into().unwrap(), &[0], None).err().unwrap().to_string();
         assert!(error.contains("nothing comes out of it"), "{error}");
     }
 }
