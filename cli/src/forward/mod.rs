@@ -7,10 +7,10 @@
 
 mod host;
 mod in_kernel;
+mod monitor_service;
 mod queues;
 mod result;
 mod thread;
-mod watched;
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -28,9 +28,9 @@ use crate::status::Status;
 use crate::target::interface_to_send;
 use crate::{notice, ports};
 use host::Leaving;
+use monitor_service::{MonitorArgs, MonitorService};
 use result::{Passed, Sides, all_passed};
 use thread::ForwardCounts;
-use watched::{WatchPoint, Watched};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,7 +83,7 @@ pub struct Args {
     headers: Headers,
 
     #[command(flatten)]
-    place: WatchPoint,
+    place: MonitorArgs,
 
     /// Send out of an interface that carries the host's default route; it must be named, and may
     /// be twice
@@ -105,7 +105,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
         return in_kernel::forward(&args);
     }
     let Args { from, to, batch, common, receiving, .. } = &args;
-    let mut watched = args.place.listen()?.map(|server| Watched::new(server, [from, to]));
+    let mut monitor = args.place.listen()?.map(|server| MonitorService::new(server, [from, to]));
     let wanted = args.usage().map(|(name, usage)| (name.clone(), usage));
     let Ok(mut ports) = <[Port; 2]>::try_from(Port::open_all(&wanted, &common.forwarding())?)
     else {
@@ -128,16 +128,16 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
         thread.batch = batch.unwrap_or(u32::MAX);
         thread.rewriters = args.headers.rewriters();
         thread.leaving = leaving.clone();
-        thread.watchers = watched.as_mut().map(Watched::thread).unwrap_or_default();
+        thread.watchers = monitor.as_mut().map(MonitorService::thread).unwrap_or_default();
     }
     common.become_user()?;
     let mut control =
-        ForwardControl { sides, watched: watched.as_mut(), leaving: leaving.as_deref() };
+        ForwardControl { sides, monitor: monitor.as_mut(), leaving: leaving.as_deref() };
     let options = RunOptions { common, wait: receiving.wait, stdout_is_taken: false };
     let ended = supervise(threads, options, &Signals::catch()?, &mut control);
     let ForwardControl { sides, .. } = control;
     // Dropped only now, because a watcher treats a lost connection as a killed forwarder.
-    drop(watched);
+    drop(monitor);
     let ended = ended?;
     let mut report = report(sides, &ended.outcomes, ended.elapsed, leaving.as_deref());
     report.notices.splice(..0, merged);
@@ -148,7 +148,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
 /// Controls a forwarder.
 struct ForwardControl<'a> {
     sides: Sides,
-    watched: Option<&'a mut Watched>,
+    monitor: Option<&'a mut MonitorService>,
     leaving: Option<&'a Leaving>,
 }
 
@@ -158,8 +158,8 @@ impl RunControl<ForwardCounts> for ForwardControl<'_> {
     }
 
     fn tick(&mut self, _status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
-        if let Some(watched) = &mut self.watched {
-            watched.attend();
+        if let Some(monitor) = &mut self.monitor {
+            monitor.serve();
         }
         ControlFlow::Continue(())
     }

@@ -15,9 +15,9 @@ use sluicegate::port::{Kind, Port, Queue, wait_any};
 use sluicegate::ring::{Direction, Readiness, Wait};
 
 use super::host::Leaving;
+use super::monitor_service::Watchers;
 use super::queues::{QueuePair, Served};
 use super::result::Passed;
-use super::watched::Watchers;
 use crate::run::{CHECK_INTERVAL, DRAIN_INTERVAL, IN_FLIGHT_TIMEOUT, Work, WorkerThread};
 
 /// The longest sleep of a thread between two checks of the stop flag.
@@ -87,7 +87,7 @@ impl ForwardThread {
             rounds += 1;
             if idle || rounds >= ROUNDS {
                 rounds = 0;
-                self.watchers.obey();
+                self.watchers.run_requests();
                 if thread.wants_snapshot() {
                     let (sides, counted) = self.counted();
                     thread.publish(ForwardCounts { thread: self.number, sides });
@@ -187,7 +187,7 @@ impl ForwardThread {
         if let Some(leaving) = &self.leaving {
             leaving.inspect(source.unseen(seen, slots))?;
         }
-        if self.watchers.watch(side) {
+        if self.watchers.is_watched(side) {
             self.watchers.show(side, Direction::In, source.unseen(seen, slots));
         }
         let given = target.queue.tx().head();
@@ -196,7 +196,7 @@ impl ForwardThread {
             Some(rewriter) => rewriter.forward(from_ring, to_ring, slots),
             None => forward_some(from_ring, to_ring, slots),
         };
-        if self.watchers.watch(target.side) {
+        if self.watchers.is_watched(target.side) {
             self.watchers.show(
                 target.side,
                 Direction::Out,

@@ -18,11 +18,11 @@ use sluicegate::ring::{Direction, Packet, now_ns};
 use crate::notice::{failure, said};
 
 /// The time in which a thread that is not blocked executes requests.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The control socket of a forwarder.
 #[derive(clap::Args, Clone, Debug)]
-pub struct WatchPoint {
+pub struct MonitorArgs {
     /// Let monitor:NAME/eth1 watch the port eth1 while this runs
     #[arg(long, value_name = "NAME", conflicts_with = "in_kernel")]
     name: Option<String>,
@@ -32,7 +32,7 @@ pub struct WatchPoint {
     control: Option<PathBuf>,
 }
 
-impl WatchPoint {
+impl MonitorArgs {
     /// Opens the control socket, if one was asked for.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl WatchPoint {
 }
 
 /// A request to a thread about its watchers. The sender waits until the request is dropped.
-type WatchOrder = Box<dyn FnOnce(&mut Vec<Watcher>) + Send>;
+type WatcherRequest = Box<dyn FnOnce(&mut Vec<Watcher>) + Send>;
 
 /// A client's ring in one thread.
 #[derive(Debug)]
@@ -57,22 +57,24 @@ struct Watcher {
 /// The watchers of one thread.
 #[derive(Default)]
 pub struct Watchers {
-    orders: Option<Receiver<WatchOrder>>,
-    there: Vec<Watcher>,
+    requests: Option<Receiver<WatcherRequest>>,
+    watchers: Vec<Watcher>,
 }
 
 impl Watchers {
     /// Executes the requests received since the last call.
-    pub fn obey(&mut self) {
-        while let Some(order) = self.orders.as_ref().and_then(|orders| orders.try_recv().ok()) {
-            order(&mut self.there);
+    pub fn run_requests(&mut self) {
+        while let Some(request) =
+            self.requests.as_ref().and_then(|requests| requests.try_recv().ok())
+        {
+            request(&mut self.watchers);
         }
     }
 
     /// Returns true if the port of a side is watched.
     #[inline]
-    pub fn watch(&self, side: usize) -> bool {
-        self.there.iter().any(|watcher| watcher.side == side)
+    pub fn is_watched(&self, side: usize) -> bool {
+        self.watchers.iter().any(|watcher| watcher.side == side)
     }
 
     /// Offers packets of a side's port to its watchers.
@@ -85,7 +87,7 @@ impl Watchers {
     ) {
         let now_ns = now_ns();
         for packet in packets {
-            for watcher in self.there.iter_mut().filter(|watcher| watcher.side == side) {
+            for watcher in self.watchers.iter_mut().filter(|watcher| watcher.side == side) {
                 watcher.writer.offer(&packet, direction, now_ns);
             }
         }
@@ -93,45 +95,45 @@ impl Watchers {
 
     /// Publishes the offered packets, once per round.
     pub fn publish(&mut self) {
-        self.there.iter_mut().for_each(|watcher| watcher.writer.publish());
+        self.watchers.iter_mut().for_each(|watcher| watcher.writer.publish());
     }
 }
 
 /// The forwarder's side of its control socket.
-pub struct Watched {
+pub struct MonitorService {
     server: Server,
-    threads: Threads,
+    threads: ThreadHandles,
 }
 
 /// The control socket's handles of the forwarding threads.
-struct Threads {
+struct ThreadHandles {
     ports: [PortName; 2],
-    orders: Vec<Sender<WatchOrder>>,
+    requests: Vec<Sender<WatcherRequest>>,
     /// The watching clients.
     clients: Vec<u64>,
 }
 
-impl Watched {
+impl MonitorService {
     /// Creates the service for these two ports.
     pub fn new(server: Server, ports: [&PortName; 2]) -> Self {
         let ports = ports.map(PortName::clone);
-        Self { server, threads: Threads { ports, orders: Vec::new(), clients: Vec::new() } }
+        Self { server, threads: ThreadHandles { ports, requests: Vec::new(), clients: Vec::new() } }
     }
 
     /// Creates the watchers of one more thread.
     pub fn thread(&mut self) -> Watchers {
-        let (orders, to_do) = channel();
-        self.threads.orders.push(orders);
-        Watchers { orders: Some(to_do), there: Vec::new() }
+        let (requests, received) = channel();
+        self.threads.requests.push(requests);
+        Watchers { requests: Some(received), watchers: Vec::new() }
     }
 
     /// Answers the pending requests. Waits only for the forwarding threads.
-    pub fn attend(&mut self) {
+    pub fn serve(&mut self) {
         self.server.serve(&mut self.threads);
     }
 }
 
-impl Service for Threads {
+impl Service for ThreadHandles {
     fn answer(&mut self, client: u64, request: &str) -> Answer {
         if !request.starts_with("watch ") {
             let error = Error::Usage(
@@ -150,7 +152,7 @@ impl Service for Threads {
     }
 }
 
-impl Threads {
+impl ThreadHandles {
     /// Gives each thread a separate ring, and answers when all threads write. Fails if a thread does not
     /// begin in time, because its packets would be missing without notice.
     fn begin(&mut self, client: u64, watch: &WatchRequest) -> Result<Answer> {
@@ -161,22 +163,22 @@ impl Threads {
             ));
         }
         let (mut writers, mut files) = (Vec::new(), Vec::new());
-        for _ in &self.orders {
+        for _ in &self.requests {
             let (writer, its_files) = Writer::new(watch)?;
             writers.push(writer);
             files.extend(its_files);
         }
         let (done, all_done) = channel::<()>();
-        for (thread, writer) in self.orders.iter().zip(writers) {
+        for (thread, writer) in self.requests.iter().zip(writers) {
             let (watcher, done) = (Watcher { number: client, side, writer }, done.clone());
-            give(thread, move |there| {
+            send_request(thread, move |there| {
                 there.push(watcher);
                 drop(done);
             });
         }
         drop(done);
         // The channel carries no messages: it disconnects when the last request is dropped.
-        if all_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        if all_done.recv_timeout(ANSWER_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             self.end(client);
             return Err(Error::system("watch", &*watch.port, ErrorKind::TimedOut)
                 .remedy("a thread of the forwarder is held up by one of its ports"));
@@ -187,15 +189,18 @@ impl Threads {
 
     /// Makes all threads stop writing for a client; threads that have not begun never begin.
     fn end(&self, client: u64) {
-        for thread in &self.orders {
-            give(thread, move |there| there.retain(|watcher| watcher.number != client));
+        for thread in &self.requests {
+            send_request(thread, move |there| there.retain(|watcher| watcher.number != client));
         }
     }
 }
 
-fn give(thread: &Sender<WatchOrder>, order: impl FnOnce(&mut Vec<Watcher>) + Send + 'static) {
+fn send_request(
+    thread: &Sender<WatcherRequest>,
+    request: impl FnOnce(&mut Vec<Watcher>) + Send + 'static,
+) {
     // A thread that has ended has no watchers.
-    let _ = thread.send(Box::new(order));
+    let _ = thread.send(Box::new(request));
 }
 
 /// Returns the side of the port with this name: its short name if that names only one port, or the full name.
@@ -218,27 +223,27 @@ mod tests {
 
     #[test]
     fn a_watch_of_a_stuck_thread_fails_and_does_not_begin_later() {
-        let (orders, to_do) = channel();
+        let (requests, received) = channel();
         let ports = ["xdp:eth0", "eth1"].map(|name| name.parse().unwrap());
-        let mut threads = Threads { ports, orders: vec![orders], clients: Vec::new() };
-        let mut thread = Watchers { orders: Some(to_do), there: Vec::new() };
+        let mut threads = ThreadHandles { ports, requests: vec![requests], clients: Vec::new() };
+        let mut thread = Watchers { requests: Some(received), watchers: Vec::new() };
         let request = "watch eth0 64 8";
         let answer = threads.answer(1, request);
         assert!(answer.files.is_empty() && answer.line.contains("held up"), "{}", answer.line);
-        thread.obey();
-        assert!(!thread.watch(0));
+        thread.run_requests();
+        assert!(!thread.is_watched(0));
 
         let answer = std::thread::scope(|scope| {
             let asked = scope.spawn(|| threads.answer(1, request));
             while !asked.is_finished() {
-                thread.obey();
+                thread.run_requests();
                 std::thread::yield_now();
             }
             asked.join().unwrap()
         });
         // The thread's ring, and the socket that wakes its reader.
         assert_eq!((answer.files.len(), answer.line.as_str()), (2, "watching eth0"));
-        assert!(thread.watch(0) && !thread.watch(1));
+        assert!(thread.is_watched(0) && !thread.is_watched(1));
     }
 
     #[test]
