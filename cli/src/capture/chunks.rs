@@ -17,7 +17,7 @@ const IN_TRANSIT: usize = 256;
 const TICK: Duration = Duration::from_millis(10);
 /// The longest time of a packet in the kernel, without the time to fill a block of a packet ring, or the
 /// sleep of a reader of a ring of copies. A packet that breaks a promise is late.
-const DELIVERY: Duration = Duration::from_millis(40);
+const MAX_DELIVERY_TIME: Duration = Duration::from_millis(40);
 
 /// The output of all queues; it counts lost records.
 pub trait ChunkSink: Send + Sync {
@@ -58,7 +58,7 @@ pub struct ChunkOptions {
     /// Maximum of one queue's chunks in transit.
     pub max_chunks: usize,
     /// How long a part of a chunk may be held back.
-    pub patience: Duration,
+    pub hold_time: Duration,
     /// The promises of a live queue; none for a file or a pipe.
     pub quiet: Option<Quiet>,
     /// A live queue without room gives up the order, not packets.
@@ -72,13 +72,13 @@ pub struct ChunkSender<S> {
     route: ChunkRoute,
     pub sink: Arc<S>,
     options: ChunkOptions,
-    handed_on: Instant,
+    passed_on: Instant,
 }
 
 impl<S: ChunkSink> ChunkSender<S> {
     pub fn new(encoder: Encoder, route: ChunkRoute, sink: Arc<S>, options: ChunkOptions) -> Self {
         let chunk = encoder.chunk_of(options.bytes);
-        Self { encoder, chunk, route, sink, options, handed_on: Instant::now() }
+        Self { encoder, chunk, route, sink, options, passed_on: Instant::now() }
     }
 
     /// Adds a packet's record; passes on a full chunk first.
@@ -93,7 +93,7 @@ impl<S: ChunkSink> ChunkSender<S> {
 
     /// Passes the chunk on and begins a new one.
     pub fn pass_on(&mut self) {
-        self.handed_on = Instant::now();
+        self.passed_on = Instant::now();
         if self.chunk.is_empty() {
             return;
         }
@@ -124,8 +124,8 @@ impl<S: ChunkSink> ChunkSender<S> {
     /// Called when no packet has arrived for a moment: passes on records held back long enough, and promises
     /// that no older ones will follow.
     pub fn idle(&mut self) {
-        let quiet_until_ns = self.options.quiet.as_mut().map(Quiet::look);
-        if self.handed_on.elapsed() < self.options.patience {
+        let quiet_until_ns = self.options.quiet.as_mut().map(Quiet::empty_poll);
+        if self.passed_on.elapsed() < self.options.hold_time {
             return;
         }
         let was_empty = self.chunk.is_empty();
@@ -238,7 +238,7 @@ fn merge(
 pub struct Quiet {
     delivery_ns: u64,
     /// A moment before the latest poll.
-    looked_ns: u64,
+    polled_ns: u64,
 }
 
 impl Quiet {
@@ -248,15 +248,15 @@ impl Quiet {
     /// `block_timeout=` or `latency=` is not a valid time.
     pub fn of(port: &PortName) -> Result<Self> {
         let waits = port.duration("block_timeout")?.or(port.duration("latency")?);
-        let delivery = DELIVERY + waits.unwrap_or(RECORDING_LATENCY);
-        Ok(Self { delivery_ns: delivery.as_nanos() as u64, looked_ns: 0 })
+        let delivery = MAX_DELIVERY_TIME + waits.unwrap_or(RECORDING_LATENCY);
+        Ok(Self { delivery_ns: delivery.as_nanos() as u64, polled_ns: 0 })
     }
 
     /// Records an empty poll. Returns the time, in nanoseconds since 1970, before which no later packet lies.
-    pub fn look(&mut self) -> u64 {
+    pub fn empty_poll(&mut self) -> u64 {
         // Not the current time: this thread may have been suspended since its poll.
-        let looked_ns = std::mem::replace(&mut self.looked_ns, now_ns());
-        looked_ns.saturating_sub(self.delivery_ns)
+        let polled_ns = std::mem::replace(&mut self.polled_ns, now_ns());
+        polled_ns.saturating_sub(self.delivery_ns)
     }
 }
 
@@ -274,9 +274,9 @@ mod tests {
             ("mirror:eth0?latency=1s", 1040),
         ] {
             let mut quiet = Quiet::of(&port.parse().unwrap()).unwrap();
-            assert_eq!(quiet.look(), 0, "{port}: nothing is known before the first look");
-            quiet.looked_ns = 100_000_000_000;
-            assert_eq!(quiet.look(), 100_000_000_000 - delivery_ms * 1_000_000, "{port}");
+            assert_eq!(quiet.empty_poll(), 0, "{port}: nothing is known before the first poll");
+            quiet.polled_ns = 100_000_000_000;
+            assert_eq!(quiet.empty_poll(), 100_000_000_000 - delivery_ms * 1_000_000, "{port}");
         }
     }
 }

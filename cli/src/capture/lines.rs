@@ -20,7 +20,7 @@ const MERGED_BYTES: usize = 8 << 10;
 /// Maximum of waiting text of one queue: equal to that of a queue's chunks in transit to a file.
 const MAX_BYTES: usize = 32 << 20;
 /// Interval at which an idle queue passes on lines and promises silence.
-const PATIENCE: Duration = Duration::from_millis(10);
+const LINE_HOLD_TIME: Duration = Duration::from_millis(10);
 
 /// Standard output, shared by the lines of all queues.
 #[derive(Default)]
@@ -125,8 +125,8 @@ impl Lines {
             ChunkRoute::Straight => STRAIGHT_BYTES,
             ChunkRoute::Merged { .. } => MERGED_BYTES,
         };
-        let (patience, max_chunks) = (PATIENCE, MAX_BYTES / bytes);
-        let options = ChunkOptions { bytes, max_chunks, patience, quiet, hurries: true };
+        let (hold_time, max_chunks) = (LINE_HOLD_TIME, MAX_BYTES / bytes);
+        let options = ChunkOptions { bytes, max_chunks, hold_time, quiet, hurries: true };
         let sender = ChunkSender::new(encoder(), route, output, options);
         Self { printer, text: String::new(), sender, interfaces: Vec::new(), names_device }
     }

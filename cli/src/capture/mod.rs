@@ -187,14 +187,14 @@ impl<'a> Session<'a> {
                     ..options.encoder.clone()
                 });
                 // A queue passes its packets on well before the merger's wait for them ends.
-                let patience = match route {
+                let hold_time = match route {
                     ChunkRoute::Merged { .. } => {
-                        options.patience.min(options.args.reorder_window / 4)
+                        options.hold_time.min(options.args.reorder_window / 4)
                     }
-                    ChunkRoute::Straight => options.patience,
+                    ChunkRoute::Straight => options.hold_time,
                 };
                 let (file, numbers) = (Arc::clone(file), Arc::clone(&numbers));
-                Recorder::new(encoder, route, file, numbers, patience, quiet)
+                Recorder::new(encoder, route, file, numbers, hold_time, quiet)
             });
             let lines = self.lines.as_ref().zip(to_lines.next()).map(|(lines, route)| {
                 Lines::new(options.printer(), route, Arc::clone(lines), quiet, several)

@@ -16,11 +16,11 @@ use crate::ports;
 use crate::print::{Printer, TimeFormat};
 use crate::run::RunOptions;
 
-/// A part of a chunk is handed on after this time when the output is an ordinary file; at once
+/// A part of a chunk is passed on after this time when the output is an ordinary file; at once
 /// when it is a pipe.
-const FILE_PATIENCE: Duration = Duration::from_millis(100);
+const FILE_HOLD_TIME: Duration = Duration::from_millis(100);
 /// Compression works better on larger pieces.
-const COMPRESSED_PATIENCE: Duration = Duration::from_secs(1);
+const COMPRESSED_HOLD_TIME: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -137,7 +137,7 @@ pub struct Options {
     pub output: Option<OutputConfig>,
     pub encoder: EncoderConfig,
     /// How long a part of a chunk may be held back.
-    pub patience: Duration,
+    pub hold_time: Duration,
     pub print: bool,
     /// Packets go to standard output, so the report goes to stderr.
     pub stdout_is_taken: bool,
@@ -186,10 +186,10 @@ impl Options {
                 port.set_default("snaplen", &bytes.to_string());
             }
         }
-        let patience = match &output {
+        let hold_time = match &output {
             Some(_) if to_stdout => Duration::ZERO,
-            Some(o) if o.compression != Compression::None => COMPRESSED_PATIENCE,
-            _ => FILE_PATIENCE,
+            Some(o) if o.compression != Compression::None => COMPRESSED_HOLD_TIME,
+            _ => FILE_HOLD_TIME,
         };
         let encoder = EncoderConfig {
             format: output.as_ref().map_or_else(Format::default, |o| o.format),
@@ -199,7 +199,7 @@ impl Options {
             ..EncoderConfig::default()
         };
         let stdout_is_taken = print || to_stdout;
-        Ok(Self { args, output, encoder, patience, print, stdout_is_taken })
+        Ok(Self { args, output, encoder, hold_time, print, stdout_is_taken })
     }
 
     /// Creates the writer of packet lines.

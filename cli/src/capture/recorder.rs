@@ -16,8 +16,8 @@ use crate::counters::Totals;
 use crate::run::Visitor;
 
 /// Interval between attempts to lock the output, and their maximum number.
-const WRITING_INTERVAL: Duration = Duration::from_millis(1);
-const WRITING_LOOKS: u32 = 10;
+const LOCK_INTERVAL: Duration = Duration::from_millis(1);
+const LOCK_ATTEMPTS: u32 = 10;
 
 /// The file of a capture, and how its interfaces are numbered there.
 pub struct File {
@@ -39,11 +39,11 @@ impl File {
 
     /// The output, unless a thread writes to it for longer than a moment: a pipe's reader may sleep.
     pub fn idle_output(&self) -> Option<MutexGuard<'_, Output>> {
-        for _ in 0..WRITING_LOOKS {
+        for _ in 0..LOCK_ATTEMPTS {
             match self.output.try_lock() {
                 Ok(output) => return Some(output),
                 Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => std::thread::sleep(WRITING_INTERVAL),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_INTERVAL),
             }
         }
         None
@@ -119,18 +119,18 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Creates the recorder of a queue, `quiet` if that receives live packets; `patience` says how long a
+    /// Creates the recorder of a queue, `quiet` if that receives live packets; `hold_time` says how long a
     /// part of a chunk may be held back.
     pub fn new(
         encoder: Encoder,
         route: ChunkRoute,
         file: Arc<File>,
         numbers: Arc<Numbers>,
-        patience: Duration,
+        hold_time: Duration,
         quiet: Option<Quiet>,
     ) -> Self {
         let (bytes, max_chunks) = (CHUNK_BYTES, MAX_CHUNKS);
-        let options = ChunkOptions { bytes, max_chunks, patience, quiet, hurries: false };
+        let options = ChunkOptions { bytes, max_chunks, hold_time, quiet, hurries: false };
         let sender = ChunkSender::new(encoder, route, file, options);
         Self { sender, numbers, known: 0, error: None }
     }
