@@ -65,15 +65,15 @@ pub fn link_speed(interface: &str, netns: Option<&str>) -> Option<f64> {
 }
 
 /// The interval between two checks.
-const CHECK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Checks an interface's carrier periodically.
 #[derive(Debug)]
 pub struct Carrier {
-    presence: LinkState,
+    link_state: LinkState,
     name: String,
     /// The carrier at the last check.
-    there: bool,
+    has_carrier: bool,
     next: Instant,
 }
 
@@ -84,21 +84,21 @@ impl Carrier {
             return None;
         }
         let interface = link::interface(netns, port.name()).ok()?;
-        let presence = netns::run_in(netns, || LinkState::of(&interface)).ok()?;
-        Some(Self { presence, name: interface.name, there: true, next: Instant::now() })
+        let link_state = netns::run_in(netns, || LinkState::of(&interface)).ok()?;
+        Some(Self { link_state, name: interface.name, has_carrier: true, next: Instant::now() })
     }
 
     /// Reports a lost or restored carrier. The sender itself reports an interface that is down or
     /// removed.
-    pub fn look(&mut self) -> Option<String> {
+    pub fn poll(&mut self) -> Option<String> {
         if Instant::now() < self.next {
             return None;
         }
-        self.next = Instant::now() + CHECK;
-        let state = self.presence.query().ok().filter(|state| state.up)?;
-        let before = std::mem::replace(&mut self.there, state.running);
+        self.next = Instant::now() + CHECK_INTERVAL;
+        let state = self.link_state.query().ok().filter(|state| state.up)?;
+        let before = std::mem::replace(&mut self.has_carrier, state.running);
         let name = &self.name;
-        match (before, self.there) {
+        match (before, self.has_carrier) {
             (true, false) => Some(format!(
                 "{name} has no carrier: what is sent meanwhile is lost; see to the cable, or to the \
                  other end"

@@ -20,7 +20,7 @@ use sluicegate_bench::cost::RELAYING;
 use crate::signals::Signals;
 
 /// How often the listener and the relay check for a signal.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
 pub struct ListenerArgs {
@@ -34,13 +34,13 @@ pub fn listener(args: &ListenerArgs) -> anyhow::Result<()> {
     let signals = Signals::catch()?;
     let failed = |error| Error::system("listen on", format!("UDP port {}", args.port), error);
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, args.port)).map_err(failed)?;
-    socket.set_read_timeout(Some(LOOK)).map_err(failed)?;
+    socket.set_read_timeout(Some(POLL_INTERVAL)).map_err(failed)?;
     writeln!(stdout(), "listening")?;
     let mut received = 0_u64;
     let mut bytes = [0; 2048];
-    let mut looks = true;
-    while !(looks && signals.take()) {
-        looks = match socket.recv(&mut bytes) {
+    let mut checks = true;
+    while !(checks && signals.take()) {
+        checks = match socket.recv(&mut bytes) {
             Ok(_) => {
                 received += 1;
                 // Rarely, because the check is not part of the measured work.
@@ -80,7 +80,7 @@ pub fn relay(args: &RelayArgs) -> anyhow::Result<()> {
     writeln!(stdout(), "{RELAYING}")?;
     while !signals.take() {
         if pass(left, right)? + pass(right, left)? == 0 {
-            wait_any(&mut [left, right], Wait::Sleep, LOOK)?;
+            wait_any(&mut [left, right], Wait::Sleep, POLL_INTERVAL)?;
         }
     }
     Ok(())

@@ -271,7 +271,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             })
             .collect::<std::io::Result<_>>()
             .map_err(|e| Error::system("start", "a worker thread", e))?;
-        let mut next_look = status.interval();
+        let mut next_status = status.interval();
         // The time limit of answers, while workers owe them.
         let mut answers_until = None;
         while running.load(Ordering::Relaxed) > 0 {
@@ -293,12 +293,12 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
                 answers_until = None;
                 status.ledger(&control.report_so_far(&outcomes, elapsed));
             }
-            if elapsed >= next_look {
+            if elapsed >= next_status {
                 control.watch(&mut status, &counters, elapsed);
-                next_look = elapsed + status.interval();
+                next_status = elapsed + status.interval();
             }
             let end = common.duration.filter(|_| open).unwrap_or(Duration::MAX);
-            let until = next_look.min(end).saturating_sub(elapsed);
+            let until = next_status.min(end).saturating_sub(elapsed);
             let tick = if answers_until.is_some() { ANSWER_TICK } else { C::TICK };
             let (signal, left) =
                 wait_for_event(&shared.stop, asking, reader.as_ref(), until.min(tick))?;

@@ -165,7 +165,7 @@ impl RunControl<SendCounts> for SendControl<'_> {
     }
 
     fn tick(&mut self, status: &mut Status, elapsed: Duration) -> ControlFlow<()> {
-        if let Some(text) = self.carrier.as_mut().and_then(Carrier::look) {
+        if let Some(text) = self.carrier.as_mut().and_then(Carrier::poll) {
             status.say(text);
         }
         while let Some(key) = self.keys.as_mut().and_then(Keys::take) {
@@ -178,7 +178,7 @@ impl RunControl<SendCounts> for SendControl<'_> {
                 status.note(steering.shown());
             }
         }
-        let pace = self.steering.as_mut().and_then(|steering| steering.look(elapsed));
+        let pace = self.steering.as_mut().and_then(|steering| steering.update(elapsed));
         if let (Some(pace), Some(paces)) = (pace, &self.paces) {
             // A worker that has ended needs no pace.
             let _ = paces.send(pace);

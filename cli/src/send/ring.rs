@@ -17,16 +17,16 @@ const BATCH: u32 = 256;
 const BATCH_MAX: u32 = 1024;
 
 /// Time limit of the last packets.
-const PATIENCE: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit of the last packets after the user has ended the run.
-const IMPATIENCE: Duration = Duration::from_millis(40);
+const STOPPED_TIMEOUT: Duration = Duration::from_millis(40);
 /// Interval between checks for notices of the port.
-const NOTICE: Duration = Duration::from_millis(200);
+const NOTICE_INTERVAL: Duration = Duration::from_millis(200);
 /// A sender whose packets have not left for this long sleeps between checks.
-const STUCK: Duration = Duration::from_millis(1);
-const STUCK_LOOK: Duration = Duration::from_micros(50);
+const STUCK_TIME: Duration = Duration::from_millis(1);
+const STUCK_INTERVAL: Duration = Duration::from_micros(50);
 /// Interval between checks for the departure of the last packets.
-const LAST_LOOK: Duration = Duration::from_millis(1);
+const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// One queue's share of the work.
 pub struct RingWorker {
@@ -55,11 +55,11 @@ impl RingWorker {
         let begin = Instant::now();
         let mut result = self.send_all(thread);
         // Packets in the ring are still sent, even after a failure; only briefly if the user ends the run.
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + DRAIN_TIMEOUT;
         result = result.and_then(|()| self.drain(thread, end));
         let left = match thread.run.stop.is_set() {
-            true => IMPATIENCE,
-            false => end.saturating_duration_since(Instant::now()).max(IMPATIENCE),
+            true => STOPPED_TIMEOUT,
+            false => end.saturating_duration_since(Instant::now()).max(STOPPED_TIMEOUT),
         };
         result = result.and(self.queue.close_tx_within(left));
         thread.say_notices(&mut self.queue);
@@ -94,7 +94,7 @@ impl RingWorker {
     fn drain(&mut self, thread: &mut WorkerThread<'_, SendCounts>, end: Instant) -> Result<()> {
         while !self.has_sent_all() && !thread.run.stop.is_set() && Instant::now() < end {
             if self.queue.sync_tx()? == 0 {
-                std::thread::sleep(LAST_LOOK);
+                std::thread::sleep(DRAIN_INTERVAL);
             }
         }
         Ok(())
@@ -118,14 +118,14 @@ impl RingWorker {
                 self.source.rest(now_ns)?;
                 now_ns = monotonic_ns();
                 moved_ns = now_ns;
-            } else if now_ns - moved_ns > STUCK.as_nanos() as u64 {
-                std::thread::sleep(STUCK_LOOK);
+            } else if now_ns - moved_ns > STUCK_TIME.as_nanos() as u64 {
+                std::thread::sleep(STUCK_INTERVAL);
             }
             if thread.wants_snapshot() {
                 let stats = self.queue.stats()?;
                 thread.publish(self.sent(stats, thread));
             }
-            if now_ns - noted_ns > NOTICE.as_nanos() as u64 {
+            if now_ns - noted_ns > NOTICE_INTERVAL.as_nanos() as u64 {
                 noted_ns = now_ns;
                 thread.say_notices(&mut self.queue);
             }

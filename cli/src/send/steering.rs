@@ -150,7 +150,7 @@ impl RateFile {
 
     /// Returns the pace in the file if it has changed (`None` for a pause), or its error, once. Ignores an
     /// empty file, whose writer has just begun.
-    pub fn look(&mut self, measure: &Measure) -> Option<Result<Option<Pace>, String>> {
+    pub fn changed(&mut self, measure: &Measure) -> Option<Result<Option<Pace>, String>> {
         let text = self.read();
         let seen = text.as_ref().map(String::clone).map_err(std::io::Error::kind);
         if text.as_ref().is_ok_and(String::is_empty) || self.seen.as_ref() == Some(&seen) {
@@ -177,12 +177,12 @@ impl RateFile {
 pub const TICK: Duration = Duration::from_millis(20);
 
 /// Interval between two reads of the file.
-const LOOK: Duration = Duration::from_millis(250);
+const FILE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How a rate changes while packets are sent.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Changes {
-    /// A rate in a file, looked at while packets are sent: what --rate takes, or pause
+    /// A rate in a file, read while packets are sent: what --rate takes, or pause
     #[arg(long, value_name = "FILE")]
     pub rate_file: Option<PathBuf>,
 
@@ -196,13 +196,13 @@ pub struct Changes {
 pub struct Steering {
     measure: Measure,
     file: Option<RateFile>,
-    next_look: Duration,
+    next_read: Duration,
     ramp: Duration,
     asked: Pace,
     paused: bool,
     changes: u64,
     /// The pace last passed to the workers.
-    told: Pace,
+    current: Pace,
     dial: Dial,
 }
 
@@ -225,15 +225,15 @@ impl Steering {
         let mut steering = Self {
             measure,
             file,
-            next_look: Duration::ZERO,
+            next_read: Duration::ZERO,
             ramp: changes.ramp.unwrap_or_default(),
             asked,
             paused,
             changes: 0,
-            told: asked,
+            current: asked,
             dial: Dial::new(asked),
         };
-        steering.look(Duration::ZERO);
+        steering.update(Duration::ZERO);
         steering.changes = 0;
         Ok(Some(steering))
     }
@@ -259,16 +259,16 @@ impl Steering {
     }
 
     /// Updates the dial for this moment of the run. Returns the pace if it has changed.
-    pub fn look(&mut self, elapsed: Duration) -> Option<Pace> {
-        if elapsed >= self.next_look {
-            self.next_look = elapsed + LOOK;
-            self.look_at_file();
+    pub fn update(&mut self, elapsed: Duration) -> Option<Pace> {
+        if elapsed >= self.next_read {
+            self.next_read = elapsed + FILE_INTERVAL;
+            self.read_file();
         }
         let pace = Pace { pps: self.pps(elapsed), ..self.asked };
-        if pace == self.told {
+        if pace == self.current {
             return None;
         }
-        self.told = pace;
+        self.current = pace;
         self.dial.set(pace);
         Some(pace)
     }
@@ -288,7 +288,7 @@ impl Steering {
         // An impossible rate changes nothing.
         let can_be = |pace: Pace| pace.pps <= MAX_A_SECOND && pace.period() != Period::NEVER;
         if pace.is_none_or(can_be) {
-            self.ask(pace);
+            self.set(pace);
         }
         true
     }
@@ -301,16 +301,16 @@ impl Steering {
         }
     }
 
-    fn look_at_file(&mut self) {
-        match self.file.as_mut().and_then(|file| file.look(&self.measure)) {
+    fn read_file(&mut self) {
+        match self.file.as_mut().and_then(|file| file.changed(&self.measure)) {
             None => {}
-            Some(Ok(pace)) => self.ask(pace),
+            Some(Ok(pace)) => self.set(pace),
             Some(Err(wrong)) => notice::say(format_args!("{wrong}; the rate stays as it is")),
         }
     }
 
     /// Sets another pace, or a pause.
-    fn ask(&mut self, pace: Option<Pace>) {
+    fn set(&mut self, pace: Option<Pace>) {
         let before = (self.asked, self.paused);
         self.paused = pace.is_none();
         self.asked = pace.unwrap_or(self.asked);
@@ -332,7 +332,7 @@ impl Steering {
 /// Reads the initial rate from a file, and whether it is a pause.
 fn first(file: &mut RateFile, measure: &Measure) -> Result<(Pace, bool)> {
     let empty = || Err("--rate-file: it is empty".into());
-    let pace = file.look(measure).unwrap_or_else(empty);
+    let pace = file.changed(measure).unwrap_or_else(empty);
     let pace =
         pace.map_err(|wrong| Error::Usage(format!("{wrong}; or give --rate to begin with")))?;
     Ok((pace.unwrap_or(measure.none()), pace.is_none()))
@@ -353,15 +353,15 @@ mod tests {
     #[test]
     fn a_ramp_grows_evenly_and_ends_at_the_rate() {
         let mut steering = steering(None, Some(1000 * MS));
-        assert_eq!(steering.told.pps, 10.0, "in the middle of the first step");
-        let mut packets = steering.told.pps * TICK.as_secs_f64();
+        assert_eq!(steering.current.pps, 10.0, "in the middle of the first step");
+        let mut packets = steering.current.pps * TICK.as_secs_f64();
         for tick in 1..100 {
-            steering.look(tick * TICK);
-            packets += steering.told.pps * TICK.as_secs_f64();
+            steering.update(tick * TICK);
+            packets += steering.current.pps * TICK.as_secs_f64();
         }
-        assert_eq!(steering.told.pps, 1000.0);
+        assert_eq!(steering.current.pps, 1000.0);
         assert!((packets - 1500.0).abs() < 1e-6, "half of a second's, and a second's: {packets}");
-        assert_eq!(steering.look(2000 * MS), None, "there is nothing more to tell");
+        assert_eq!(steering.update(2000 * MS), None, "there is nothing more to tell");
         assert_eq!(steering.changes(), 0, "nothing else was asked for");
     }
 
@@ -373,8 +373,8 @@ mod tests {
         let mut now = Duration::ZERO;
         let mut at = |text: &str| {
             std::fs::write(&path, text).unwrap();
-            now += LOOK;
-            (steering.look(now).map(|pace| pace.pps), steering.changes())
+            now += FILE_INTERVAL;
+            (steering.update(now).map(|pace| pace.pps), steering.changes())
         };
         assert_eq!(at("2kpps"), (Some(2000.0), 1));
         assert_eq!(at("2000pps"), (None, 1), "the same");
@@ -390,8 +390,8 @@ mod tests {
         let mut steering = steering(None, None);
         let mut after = |keys: &str| {
             assert!(keys.bytes().all(|key| steering.press(key)), "{keys}");
-            steering.look(Duration::ZERO);
-            (steering.told.pps.round(), steering.changes())
+            steering.update(Duration::ZERO);
+            (steering.current.pps.round(), steering.changes())
         };
         assert_eq!(after("+"), (1100.0, 1));
         assert_eq!(after("-"), (1000.0, 2), "there and back");
@@ -463,28 +463,30 @@ mod tests {
         let path = folder.path().join("rate");
         let measure = Measure { mean_bytes: None, unit: Unit::Packet, burst: 1, speed: None };
         let mut file = RateFile::new(path.clone());
-        assert!(file.look(&measure).is_some_and(|it| it.is_err()), "it is not there");
-        assert_eq!(file.look(&measure), None, "which is said once");
+        assert!(file.changed(&measure).is_some_and(|it| it.is_err()), "it is not there");
+        assert_eq!(file.changed(&measure), None, "which is said once");
         let rate = |pps| Some(Ok(Some(Pace { pps, burst: 1 })));
         let written = |text: &str| std::fs::write(&path, text).unwrap();
         for (sentence, text, pps) in [("a rate", "10kpps\n", 1e4), ("another", "2Mpps", 2e6)] {
             written(text);
-            assert_eq!(file.look(&measure), rate(pps), "{sentence}");
-            assert_eq!(file.look(&measure), None, "{sentence}: once");
+            assert_eq!(file.changed(&measure), rate(pps), "{sentence}");
+            assert_eq!(file.changed(&measure), None, "{sentence}: once");
         }
         written("");
-        assert_eq!(file.look(&measure), None, "about to be written");
+        assert_eq!(file.changed(&measure), None, "about to be written");
         written("fast");
-        let wrong = file.look(&measure).unwrap().unwrap_err();
+        let wrong = file.changed(&measure).unwrap().unwrap_err();
         assert!(wrong.contains("'fast'") && wrong.contains("1Mpps"), "{wrong}");
-        assert_eq!(file.look(&measure), None, "once, too");
+        assert_eq!(file.changed(&measure), None, "once, too");
         written("1e99pps");
-        assert!(file.look(&measure).unwrap().unwrap_err().contains("no interface sends that fast"));
+        assert!(
+            file.changed(&measure).unwrap().unwrap_err().contains("no interface sends that fast")
+        );
         written(" pause \n");
-        assert_eq!(file.look(&measure), Some(Ok(None)));
+        assert_eq!(file.changed(&measure), Some(Ok(None)));
         written(&"9".repeat(5000));
-        assert!(file.look(&measure).unwrap().is_err(), "no rate is so long");
+        assert!(file.changed(&measure).unwrap().is_err(), "no rate is so long");
         let mut folder = RateFile::new(folder.path().to_owned());
-        assert!(folder.look(&measure).unwrap().unwrap_err().contains("no regular file"));
+        assert!(folder.changed(&measure).unwrap().unwrap_err().contains("no regular file"));
     }
 }

@@ -143,7 +143,7 @@ fn lines(
 }
 
 /// The maximum delay of a signal's handling while no key is pressed.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Shows the view until its end. The terminal is restored, even after a panic (ratatui's hook).
 fn full_screen(watch: &mut Watch, signals: &Signals, netns: Option<String>) -> anyhow::Result<()> {
@@ -166,7 +166,7 @@ fn show(
         let left = watch.next.saturating_duration_since(Instant::now());
         if left.is_zero() {
             state.update(watch.read()?);
-        } else if !event::poll(left.min(LOOK))? {
+        } else if !event::poll(left.min(POLL_INTERVAL))? {
             continue;
         } else if let Event::Key(key) = event::read()?
             && key.kind != KeyEventKind::Release
