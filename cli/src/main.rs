@@ -14,7 +14,7 @@ mod generate;
 mod lab;
 mod ledger;
 mod notice;
-mod pace;
+mod pacing;
 mod ports;
 mod print;
 mod privileges;

@@ -16,7 +16,7 @@ use crate::analysis;
 use crate::args::Common;
 use crate::card::Card;
 use crate::notice::reader_left;
-use crate::pace::Paced;
+use crate::pacing::PacingResult;
 use crate::units::{
     packets_word, show_bps, show_bytes, show_count, show_duration, show_percent, show_pps,
 };
@@ -56,7 +56,7 @@ pub struct Report {
     pub details: Map<String, Value>,
     /// The timetable of commands that send, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pace: Option<Paced>,
+    pub pace: Option<PacingResult>,
     /// The directions of `forward`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub directions: Vec<DirectionReport>,

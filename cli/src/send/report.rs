@@ -13,7 +13,7 @@ use crate::args::Common;
 use crate::card::Transmission;
 use crate::ledger::Section;
 use crate::notice;
-use crate::pace::{Paced, TargetRate};
+use crate::pacing::{PacingResult, TargetRate};
 use crate::report::{Report, Thread, Traffic};
 use crate::run::{Outcomes, Run};
 use crate::units::{packets_word, show_count};
@@ -112,7 +112,7 @@ impl<'a> SendReport<'a> {
         });
         let restarts = done.iter().map(|done| done.restarts).sum();
         let is_paced = target.is_some() || gaps.count() > 0;
-        report.pace = is_paced.then_some(Paced { target, late: gaps, restarts });
+        report.pace = is_paced.then_some(PacingResult { target, late: gaps, restarts });
         let thread = |(index, done): (usize, &Done)| Thread {
             cpu: self.common.cpu(index),
             queue: index as u32,

@@ -11,7 +11,7 @@ use crate::units::{show_count, show_duration, show_percent, show_pps, show_rate}
 
 /// The accuracy with which a sender followed the requested rate, or the packets' times.
 #[derive(Clone, Debug)]
-pub struct Paced {
+pub struct PacingResult {
     /// The requested rate; `None` if packets have their own times.
     pub target: Option<TargetRate>,
     /// The lateness of the first packet of each burst.
@@ -37,7 +37,7 @@ const LINES_NS: [u64; 7] = [1 << 7, 1 << 10, 1 << 13, 1 << 17, 1 << 20, 1 << 23,
 /// The length of the longest bar.
 const BAR: u64 = 24;
 
-impl Serialize for Paced {
+impl Serialize for PacingResult {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = json!({});
         if let Some(TargetRate { rate: (rate, unit), changes, achieved_pps }) = self.target {
@@ -59,7 +59,7 @@ impl Serialize for Paced {
     }
 }
 
-impl Paced {
+impl PacingResult {
     /// Returns the lateness that a share of the packets did not exceed, in ns; 0 if no packet was due.
     fn late_ns(&self, share: f64) -> u64 {
         self.late.percentile(share).unwrap_or(0)
@@ -136,7 +136,7 @@ mod tests {
         (0..90).for_each(|_| gaps.add(100));
         (0..9).for_each(|_| gaps.add(1023));
         gaps.add(1_000_000);
-        let paced = Paced { target: None, late: gaps, restarts: 0 };
+        let paced = PacingResult { target: None, late: gaps, restarts: 0 };
         let mut out = Vec::new();
         paced.print(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
