@@ -134,7 +134,7 @@ impl RunControl<ReceiveCounts> for CountControl<'_> {
     }
 
     fn at_end(&mut self) {
-        self.report.look_at_card();
+        self.report.read_interface();
     }
 }
 

@@ -27,26 +27,26 @@ const COUNTING_TIMEOUT: Duration = Duration::from_millis(500);
 /// The interface counts the last packets within this time if others send, too.
 const SETTLING_TIME: Duration = Duration::from_millis(50);
 /// Interval between reads of the counters meanwhile.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+const READ_INTERVAL: Duration = Duration::from_millis(10);
 /// Packets in the ring of a veth's receive queue (VETH_RING_SIZE, drivers/net/veth.c).
 const VETH_RING_PACKETS: u64 = 256;
 
 /// An interface's own counters since the beginning of a run.
 #[derive(Debug)]
-pub struct Card {
+pub struct InterfaceCounters {
     netlink: Netlink,
     interface: Interface,
     softnet_before: u64,
-    after: Option<CardCounts>,
+    after: Option<RxCounts>,
     tx: Option<(TxCounters, TxCounts)>,
     queue: Option<(Backlog, Backlogged)>,
     /// The filter might have rejected the packets that the card missed.
     filtered: bool,
 }
 
-/// The card's counters when reception stopped.
+/// The receive counters when reception stopped.
 #[derive(Debug)]
-struct CardCounts {
+struct RxCounts {
     stats: LinkStats,
     softnet_dropped: u64,
 }
@@ -65,7 +65,7 @@ pub struct Transmitted {
     pub max_in_ring: Option<u64>,
 }
 
-impl Card {
+impl InterfaceCounters {
     /// Reads the counters; `None` if the port is not an interface, or the counters are unreadable.
     pub fn watch(port: &PortName, netns: Option<&str>) -> Option<Self> {
         if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live) {
@@ -91,13 +91,13 @@ impl Card {
     }
 
     /// Reads the receive counters for the last time.
-    pub fn look(&mut self) {
+    pub fn read_last(&mut self) {
         self.after = self.received();
     }
 
-    fn received(&mut self) -> Option<CardCounts> {
+    fn received(&mut self) -> Option<RxCounts> {
         let stats = self.netlink.again(&self.interface).ok()?.stats;
-        Some(CardCounts { stats, softnet_dropped: softnet_dropped()? })
+        Some(RxCounts { stats, softnet_dropped: softnet_dropped()? })
     }
 
     /// Returns the packets of all senders that the interface has sent so far; `None` if it was removed.
@@ -149,7 +149,7 @@ impl Card {
             if done {
                 return Some(all);
             }
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(READ_INTERVAL);
         }
     }
 
@@ -207,35 +207,35 @@ pub struct Transmission {
 }
 
 impl Transmission {
-    /// Returns the fate of the packets that queues submitted to a card's interface; `None` if there is no
+    /// Returns the fate of the packets that queues submitted to an interface; `None` if there is no
     /// interface.
-    pub fn of(mut card: Option<&mut Card>, handed: &QueueStats) -> Option<Self> {
+    pub fn of(mut counters: Option<&mut InterfaceCounters>, handed: &QueueStats) -> Option<Self> {
         let QueueStats { sent: packets, redirects, untraced, .. } = *handed;
         let known = redirects.total();
         let (redirected, redirect_losses) = (redirects.sent, redirect_losses(redirects));
         if known == packets && known > 0 {
-            let interface_sent = card.as_mut().and_then(|card| card.sent_now());
+            let interface_sent = counters.as_mut().and_then(|counters| counters.sent_now());
             let (sent, losses) = (redirected, redirect_losses);
             return Some(Self { interface_sent, sent, uncertain: 0, losses });
         }
         let rest = packets.saturating_sub(known);
         let unknown =
             Self { sent: redirected, uncertain: rest, losses: redirect_losses, ..Self::default() };
-        let Some(card) = card else {
+        let Some(counters) = counters else {
             // The run continues: some packets are in transit.
             return (known > 0).then_some(unknown);
         };
         if known > packets {
             // Other programs redirect between the same interfaces.
             let bounds = Self::within(packets, redirected, unknown.losses, (0, None));
-            return Some(Self { interface_sent: card.sent_now(), ..bounds });
+            return Some(Self { interface_sent: counters.sent_now(), ..bounds });
         }
         // The interface or its queue counted rejected attempts, too.
-        let Some(counters) = card.transmitted(packets, handed.rejected) else {
+        let Some(counts) = counters.transmitted(packets, handed.rejected) else {
             return Some(unknown);
         };
         let Transmitted { sent, dropped, errors, queue_dropped, waiting, removed, max_in_ring } =
-            counters;
+            counts;
         let lost = vec![
             ("interface_dropped", dropped.saturating_sub(redirects.dropped)),
             ("interface_errors", errors),

@@ -14,7 +14,7 @@ use sluicegate_traffic::analyse::Analysis;
 
 use crate::analysis;
 use crate::args::Common;
-use crate::card::Card;
+use crate::interface_counters::InterfaceCounters;
 use crate::notice::reader_left;
 use crate::pacing::PacingResult;
 use crate::units::{
@@ -70,7 +70,7 @@ pub struct Report {
     pub files: Option<FilesReport>,
     /// The interface's own counters, until they are added to the ledger.
     #[serde(skip)]
-    pub card: Option<Card>,
+    pub interface: Option<InterfaceCounters>,
     /// Packets that the host dropped during the run, on any interface, until they are added to the overall
     /// ledger.
     #[serde(skip)]
@@ -173,7 +173,7 @@ impl Report {
             command,
             port: name.to_string(),
             backend: name.kind().prefix().into(),
-            card: Card::watch(name, common.netns.as_deref()),
+            interface: InterfaceCounters::watch(name, common.netns.as_deref()),
             ..Self::default()
         }
     }
@@ -202,16 +202,16 @@ impl Report {
 
     /// Reads the interface's own counters for the last time. Call it when reception stops, so that they cover
     /// the same time.
-    pub fn look_at_card(&mut self) {
-        if let Some(card) = &mut self.card {
-            card.look();
+    pub fn read_interface(&mut self) {
+        if let Some(counters) = &mut self.interface {
+            counters.read_last();
         }
     }
 
     /// Adds the interface's own counters to the ledger.
-    pub fn account_card(&mut self) {
-        if let Some(mut card) = self.card.take() {
-            self.host_dropped = card.account(&mut self.ledger);
+    pub fn account_interface(&mut self) {
+        if let Some(mut counters) = self.interface.take() {
+            self.host_dropped = counters.account(&mut self.ledger);
         }
     }
 

@@ -296,7 +296,7 @@ impl RunControl<ReceiveCounts> for Session<'_> {
     }
 
     fn at_end(&mut self) {
-        self.ports.iter_mut().for_each(|port| port.report.look_at_card());
+        self.ports.iter_mut().for_each(|port| port.report.read_interface());
     }
 }
 

@@ -60,6 +60,6 @@ impl RunControl<ReceiveCounts> for Sides {
     }
 
     fn at_end(&mut self) {
-        self.look_at_cards();
+        self.read_interfaces();
     }
 }

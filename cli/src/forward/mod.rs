@@ -165,7 +165,7 @@ impl RunControl<ForwardCounts> for ForwardControl<'_> {
     }
 
     fn at_end(&mut self) {
-        self.sides.look_at_cards();
+        self.sides.read_interfaces();
     }
 }
 

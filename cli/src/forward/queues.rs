@@ -6,7 +6,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::port::Queue;
 use sluicegate::ring::Packet;
 
-use crate::card::is_down;
+use crate::interface_counters::is_down;
 
 /// A queue and its use.
 pub struct Served {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate::forward::Moved;
 use sluicegate::port::QueueStats;
 
-use crate::card::Transmission;
+use crate::interface_counters::Transmission;
 use crate::ledger::Section;
 use crate::report::{DirectionReport, Report, Traffic};
 use crate::run::{Outcomes, ReceiveCounts};
@@ -24,8 +24,8 @@ impl Sides {
     }
 
     /// Reads the interfaces' counters, after reception has stopped.
-    pub fn look_at_cards(&mut self) {
-        self.reports.iter_mut().for_each(Report::look_at_card);
+    pub fn read_interfaces(&mut self) {
+        self.reports.iter_mut().for_each(Report::read_interface);
     }
 
     /// The sides for the ledger so far: without their interfaces' counters, which are read at the end.
@@ -42,8 +42,8 @@ impl Sides {
     ) -> Report {
         let names = self.reports.each_ref().map(|report| report.port.clone());
         let transmissions = [0, 1].map(|side| {
-            let card = self.reports[1 - side].card.as_mut();
-            Transmission::of(card, &passed[1 - side].stats)
+            let counters = self.reports[1 - side].interface.as_mut();
+            Transmission::of(counters, &passed[1 - side].stats)
         });
         let mut directions = Vec::new();
         for &side in self.sources {
@@ -84,7 +84,7 @@ impl Sides {
         ledger.add(Section::Loss, "too_long", source.too_long);
         ledger.add(Section::Loss, "unsent", source.unsent);
         ledger.add(Section::Note, "interface_down_events", source.downs.into());
-        report.account_card();
+        report.account_interface();
     }
 }
 

@@ -289,8 +289,8 @@ impl Report {
     ) -> Self {
         let mut report = self.so_far();
         report.count(outcomes, elapsed);
-        if let Some(card) = &mut self.card {
-            report.host_dropped = card.account(&mut report.ledger);
+        if let Some(counters) = &mut self.interface {
+            report.host_dropped = counters.account(&mut report.ledger);
         }
         report.note_silent(outcomes);
         report
@@ -312,7 +312,7 @@ impl Report {
             self.notices.extend_from_slice(notices);
             times_down = times_down.max(downs);
         }
-        self.account_card();
+        self.account_interface();
         // All queues of a port report the same events.
         self.ledger.add(Section::Note, "interface_down_events", times_down.into());
     }

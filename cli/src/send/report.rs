@@ -10,7 +10,7 @@ use sluicegate_traffic::source::SkippedPackets;
 use super::steering::Steering;
 use super::{Done, SendCounts, Sender};
 use crate::args::Common;
-use crate::card::Transmission;
+use crate::interface_counters::Transmission;
 use crate::ledger::Section;
 use crate::notice;
 use crate::pacing::{PacingResult, TargetRate};
@@ -75,7 +75,7 @@ impl<'a> SendReport<'a> {
         sent().for_each(|sent| gaps.merge(&sent.gaps));
         let done = all_done(&run.outcomes);
         let stats = all_stats(&done);
-        let transmission = Transmission::of(self.report.card.take().as_mut(), &stats);
+        let transmission = Transmission::of(self.report.interface.take().as_mut(), &stats);
         let mut report = std::mem::take(&mut self.report);
         let left_out = self.count_made(&mut report, &done, elapsed);
         let (attempted, mut accepted) = (report.traffic.packets, stats.sent);

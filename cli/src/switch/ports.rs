@@ -11,7 +11,7 @@ use sluicegate_switch::{CAUSES, Event, Handle, MemberState, OpenedPort, SwitchOu
 
 use super::{Named, PortSettings};
 use crate::args::Common;
-use crate::card::Transmission;
+use crate::interface_counters::Transmission;
 use crate::ledger::{Ledger, Section};
 use crate::report::{Report, Thread, Traffic};
 use crate::run::Run;
@@ -191,9 +191,9 @@ fn whole_ledger(states: &[MemberState], ports: &[Report]) -> Ledger {
 fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     report.elapsed_s = elapsed.as_secs_f64();
     report.traffic = Traffic::over(state.counts.packets, state.counts.bytes, elapsed);
-    let transmission = Transmission::of(report.card.as_mut(), &state.stats);
+    let transmission = Transmission::of(report.interface.as_mut(), &state.stats);
     report.ledger = port_ledger(state, transmission.as_ref());
-    report.account_card();
+    report.account_interface();
     report.details = switching(state);
 }
 

@@ -150,7 +150,7 @@ impl RunControl<Option<SwitchOutcome>> for SwitchControl<'_> {
     }
 
     fn at_end(&mut self) {
-        self.ports.reports.iter_mut().for_each(Report::look_at_card);
+        self.ports.reports.iter_mut().for_each(Report::read_interface);
         self.last_states = self.handle.ask(all_states).unwrap_or_default();
         self.handle.stop();
     }
