@@ -21,7 +21,7 @@ use crate::testbed::Cpus;
 /// Maximum of runs of a turn; the last one counts at any distance.
 const MAX_TRIES: u32 = 3;
 /// Maximum of measurements of a wait, and the time between two.
-const MAX_LOOKS: u32 = 20;
+const MAX_CHECKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 /// The longest wait, in turns.
 const MAX_TURNS: u32 = 5;
@@ -43,8 +43,8 @@ pub(crate) struct CpuDistance {
     nearest: Duration,
     /// The distances at the end of the turns that count.
     turns: Vec<Duration>,
-    /// [`looks`].
-    looks: u32,
+    /// [`checks`].
+    checks: u32,
     /// The last wait was too long; the CPUs have not been near since.
     timed_out: bool,
     /// [`round_trip`].
@@ -58,29 +58,29 @@ impl CpuDistance {
             cpus: cpus.senders(2).try_into().ok(),
             nearest: Duration::MAX,
             turns: Vec::new(),
-            looks: looks(turn),
+            checks: checks(turn),
             timed_out: false,
             measure: round_trip,
         }
     }
 
     /// Runs a turn, again if the CPUs were moved away from each other.
-    pub fn turn(
+    pub fn run_apart(
         &mut self,
         watch: &dyn BenchObserver,
         mut run: impl FnMut() -> Result<Measurement, Failure>,
     ) -> Result<Measurement, Failure> {
         let (cpus, measure) = (self.cpus, self.measure);
-        let look = || cpus.and_then(measure);
+        let check = || cpus.and_then(measure);
         let mut tries = 0;
         loop {
             tries += 1;
-            let looks = if self.timed_out { 1 } else { self.looks };
-            let before = wait_until(self.near(), looks, watch, look)?;
+            let checks = if self.timed_out { 1 } else { self.checks };
+            let before = wait_until(self.near(), checks, watch, check)?;
             let before = self.saw(before);
             self.timed_out = !self.is_near(before);
             let turn = run()?;
-            let apart = turn.apart_ns.map(Duration::from_nanos).or_else(look);
+            let apart = turn.apart_ns.map(Duration::from_nanos).or_else(check);
             let apart = self.saw(apart);
             if self.timed_out || self.is_near(apart) || tries == MAX_TRIES {
                 self.turns.push(apart);
@@ -120,25 +120,25 @@ impl CpuDistance {
 }
 
 /// Returns the number of measurements until a wait ends, because a short turn is not worth a long wait.
-pub(crate) fn looks(turn: Duration) -> u32 {
-    let looks = (turn * MAX_TURNS).as_millis() / PAUSE.as_millis();
-    u32::try_from(looks).unwrap_or(MAX_LOOKS).clamp(1, MAX_LOOKS)
+pub(crate) fn checks(turn: Duration) -> u32 {
+    let checks = (turn * MAX_TURNS).as_millis() / PAUSE.as_millis();
+    u32::try_from(checks).unwrap_or(MAX_CHECKS).clamp(1, MAX_CHECKS)
 }
 
 /// Measures the distance until it is at most `near`, and returns the last one.
 pub(crate) fn wait_until(
     near: Duration,
-    looks: u32,
+    checks: u32,
     watch: &dyn BenchObserver,
-    look: impl Fn() -> Option<Duration>,
+    check: impl Fn() -> Option<Duration>,
 ) -> Result<Option<Duration>, Failure> {
-    let mut apart = look();
-    for _ in 1..looks {
+    let mut apart = check();
+    for _ in 1..checks {
         if apart.is_none_or(|apart| apart <= near) {
             break;
         }
         watch.pause(PAUSE)?;
-        apart = look();
+        apart = check();
     }
     Ok(apart)
 }
@@ -203,8 +203,8 @@ mod tests {
 
     fn apart(cpus: Option<[usize; 2]>, measure: fn([usize; 2]) -> Option<Duration>) -> CpuDistance {
         let nearest = Duration::from_nanos(160);
-        let looks = looks(Duration::from_secs(1));
-        CpuDistance { cpus, nearest, turns: Vec::new(), looks, timed_out: false, measure }
+        let checks = checks(Duration::from_secs(1));
+        CpuDistance { cpus, nearest, turns: Vec::new(), checks, timed_out: false, measure }
     }
 
     /// Number of runs and of pauses in three turns.
@@ -215,7 +215,7 @@ mod tests {
                 runs += 1;
                 Ok(Measurement::default())
             };
-            apart.turn(&watch, run).unwrap();
+            apart.run_apart(&watch, run).unwrap();
         }
         (runs, watch.0.get(), apart)
     }
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_wait_is_no_longer_than_some_turns() {
         for (ms, expected) in [(50, 1), (100, 2), (500, 10), (1000, 20), (60_000, 20)] {
-            assert_eq!(looks(Duration::from_millis(ms)), expected, "{ms} ms");
+            assert_eq!(checks(Duration::from_millis(ms)), expected, "{ms} ms");
         }
     }
 
@@ -281,7 +281,7 @@ mod tests {
     fn cpus_that_stay_apart_are_waited_for_once_and_noted() {
         let far = |_| Some(Duration::from_nanos(321));
         let (runs, pauses, mut apart) = runs_and_pauses(apart(Some(CPUS), far));
-        assert_eq!((runs, pauses), (3, MAX_LOOKS - 1));
+        assert_eq!((runs, pauses), (3, MAX_CHECKS - 1));
         apart.turns.push(Duration::from_nanos(600));
         apart.turns.push(Duration::from_nanos(160));
         let note = apart.note().unwrap();
@@ -294,7 +294,7 @@ mod tests {
         let mut apart = apart(Some(CPUS), |_| Some(Duration::from_nanos(160)));
         let mut said = [600, 100].into_iter();
         let run = || Ok(Measurement { apart_ns: said.next(), ..Measurement::default() });
-        let turn = apart.turn(&Hasty::default(), run).unwrap();
+        let turn = apart.run_apart(&Hasty::default(), run).unwrap();
         assert_eq!(turn.apart_ns, Some(100));
         assert_eq!((apart.turns.len(), apart.nearest), (1, Duration::from_nanos(100)));
     }
@@ -303,14 +303,14 @@ mod tests {
     fn cpus_that_came_near_again_are_waited_for_again() {
         /// Far until the wait has timed out, then near for one turn, then far to the end.
         fn near_once(_: [usize; 2]) -> Option<Duration> {
-            static LOOK: AtomicU32 = AtomicU32::new(0);
-            // One look follows the first turn; others precede and follow the second.
-            let second = MAX_LOOKS + 1..MAX_LOOKS + 3;
-            let look = LOOK.fetch_add(1, Ordering::Relaxed);
-            Some(Duration::from_nanos(if second.contains(&look) { 160 } else { 600 }))
+            static CHECK: AtomicU32 = AtomicU32::new(0);
+            // One check follows the first turn; others precede and follow the second.
+            let second = MAX_CHECKS + 1..MAX_CHECKS + 3;
+            let check = CHECK.fetch_add(1, Ordering::Relaxed);
+            Some(Duration::from_nanos(if second.contains(&check) { 160 } else { 600 }))
         }
         let (runs, pauses, apart) = runs_and_pauses(apart(Some(CPUS), near_once));
-        assert_eq!((runs, pauses), (3, 2 * (MAX_LOOKS - 1)));
+        assert_eq!((runs, pauses), (3, 2 * (MAX_CHECKS - 1)));
         assert!(apart.note().unwrap().starts_with("2 of 3 turns"));
     }
 
@@ -318,9 +318,9 @@ mod tests {
     fn a_turn_that_ends_with_cpus_apart_runs_again_up_to_a_limit() {
         /// Near before a turn, far after it.
         fn now_and_then(_: [usize; 2]) -> Option<Duration> {
-            static LOOK: AtomicU32 = AtomicU32::new(0);
-            let look = LOOK.fetch_add(1, Ordering::Relaxed);
-            Some(Duration::from_nanos(if look.is_multiple_of(2) { 160 } else { 600 }))
+            static CHECK: AtomicU32 = AtomicU32::new(0);
+            let check = CHECK.fetch_add(1, Ordering::Relaxed);
+            Some(Duration::from_nanos(if check.is_multiple_of(2) { 160 } else { 600 }))
         }
         let (runs, pauses, apart) = runs_and_pauses(apart(Some(CPUS), now_and_then));
         assert_eq!((runs, pauses), (3 * MAX_TRIES, 0));

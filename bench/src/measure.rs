@@ -21,9 +21,9 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// A number of packets that proves traffic: a host with a new interface sends fewer on its own.
 const TRAFFIC: u64 = 1000;
 /// Time until a sender has its full rate, and for its last packets to arrive.
-const SETTLE: Duration = Duration::from_millis(300);
+const SETTLE_TIME: Duration = Duration::from_millis(300);
 /// Time for the last packets to be counted after the sender has ended.
-const DRAIN: Duration = Duration::from_millis(500);
+const DRAIN_TIME: Duration = Duration::from_millis(500);
 
 /// The conditions of a turn.
 #[derive(Clone, Copy)]
@@ -73,7 +73,7 @@ impl TurnContext<'_> {
         let mut sender = testbed.start(&self.sender(step, reception.to)?)?;
         sender.over(time, watch)?;
         let recorded = profiler.stop()?;
-        watch.pause(DRAIN)?;
+        watch.pause(DRAIN_TIME)?;
         // The counts of a program that has exited do not give a rate.
         program.as_mut().map_or(Ok(()), Running::still_runs)?;
 
@@ -149,7 +149,7 @@ impl TurnContext<'_> {
     /// Returns the packets that have reached the XDP program at the right end's interface.
     fn seen_in_xdp(self) -> Result<u64, Failure> {
         let side = &self.testbed.right;
-        let interface = side.look()?;
+        let interface = side.read()?;
         let total = run_in(side.netns.as_deref(), || {
             Ok(Resident::find(&interface)?.map(|resident| resident.total().packets))
         })?;
@@ -171,7 +171,7 @@ impl TurnContext<'_> {
             }
             watch.pause(INTERVAL)?;
         }
-        watch.pause(SETTLE)?;
+        watch.pause(SETTLE_TIME)?;
 
         let (from, before) = (Instant::now(), self.seen_in_xdp()?);
         let (profiler, cpu_before) = (self.profiler()?, sender.cpu_ns());
@@ -184,7 +184,7 @@ impl TurnContext<'_> {
         sender.still_runs()?;
 
         let said = sender.end()?;
-        watch.pause(SETTLE)?;
+        watch.pause(SETTLE_TIME)?;
         let all = self.seen_in_xdp()?.saturating_sub(at_first);
         counter.end()?;
         let sent = program.count.and_then(|count| count.of(&said));
@@ -214,8 +214,8 @@ impl TurnContext<'_> {
 
         // The intervals of the first packets and of the measurement's begin are excluded.
         self.rates(&mut programs, receiver, pipe, 1)?;
-        let looks = cpu_distance::looks(self.time);
-        let apart_before = cpu_distance::wait_until(self.near, looks, self.watch, apart)?;
+        let checks = cpu_distance::checks(self.time);
+        let apart_before = cpu_distance::wait_until(self.near, checks, self.watch, apart)?;
         let rates = self.rates(&mut programs, receiver, pipe, 1)?;
         let (from, cpu_before, profiler) = (Instant::now(), cpu_ns(&programs), self.profiler()?);
         self.watch.pause(self.time)?;

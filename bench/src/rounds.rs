@@ -19,7 +19,7 @@ const MAX_ORDINARY: u32 = 1514;
 
 /// The plan of a bench.
 #[derive(Clone, Debug)]
-pub struct Bench {
+pub struct BenchPlan {
     /// The suites.
     pub kinds: Vec<SuiteKind>,
     /// Selects steps by name; all if absent.
@@ -38,7 +38,7 @@ pub struct Bench {
     pub between: Option<(Side, Side)>,
 }
 
-impl Bench {
+impl BenchPlan {
     /// Runs all turns, until the last or until the observer stops the bench. `date` is the start.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Bench {
                             near: distance.near(),
                             watch,
                         };
-                        distance.turn(watch, || context.measure(step))
+                        distance.run_apart(watch, || context.measure(step))
                     }
                 };
                 if let Err(Failure::Stopped) = turn {

@@ -36,17 +36,17 @@ impl Side {
     ///
     /// # Errors
     /// No interface has its name, or its namespace cannot be entered.
-    pub fn look(&self) -> Result<Interface> {
+    pub fn read(&self) -> Result<Interface> {
         interface(self.netns.as_deref(), &self.interface)
     }
 
     /// Its Ethernet address.
     ///
     /// # Errors
-    /// As [`look`](Self::look); it has none.
+    /// As [`read`](Self::read); it has none.
     pub fn mac(&self) -> Result<Mac> {
         let none = || Error::Usage(format!("{} has no Ethernet address", self.interface));
-        self.look()?.mac.ok_or_else(none)
+        self.read()?.mac.ok_or_else(none)
     }
 }
 

@@ -63,7 +63,7 @@ pub fn named(
             let name = |address: &u64| recording.kernel.name(*address).unwrap_or("[unknown]");
             chain.extend(stack.chain.iter().map(|it| without_suffix(name(it)).to_owned()));
         }
-        let part = part(stack.process, &chain, participants);
+        let part = part_of(stack.process, &chain, participants);
         if !stack.kernel {
             chain.push(match part {
                 // Function names of other programs do not help, and some of their files are large.
@@ -86,7 +86,7 @@ pub fn named(
 }
 
 /// Assigns a sample to a part. A softirq interrupts any process; its work counts as measured.
-fn part(process: u32, chain: &[String], participants: &Participants) -> Part {
+fn part_of(process: u32, chain: &[String], participants: &Participants) -> Part {
     let is_measured = process == 0 || participants.measured.contains(&process);
     match causes::stage(chain) {
         Some(Stage::Receive) => Part::Measured,
@@ -435,7 +435,7 @@ pub mod tests {
             ("this process", std::process::id(), &[], &of_a_job, Part::Sampling),
         ];
         for (sentence, process, chain, participants, expected) in rows {
-            assert_eq!(part(*process, chain, participants), *expected, "{sentence}");
+            assert_eq!(part_of(*process, chain, participants), *expected, "{sentence}");
         }
     }
 }

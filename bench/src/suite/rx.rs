@@ -57,7 +57,7 @@ fn queued(context: &StepContext<'_>, name: &str, port: &str, flags: &[&str]) -> 
     let cpus = context.receivers(context.setting.cores.min(context.setting.queues));
     match cpus.len() {
         ..2 => step(context, name, port, flags),
-        _ => spread(context, name, port, cpus, flags),
+        _ => pinned_step(context, name, port, cpus, flags),
     }
 }
 
@@ -66,11 +66,11 @@ fn fanout(context: &StepContext<'_>, fanout: &str) -> Step {
     let cpus = context.receivers(context.setting.cores.max(2));
     let port = format!("packet:{}?method=ring&fanout={fanout}", context.right());
     let threads = cpus.len().max(2).to_string();
-    spread(context, &format!("ring, fanout {fanout}"), &port, cpus, &["--threads", &threads])
+    pinned_step(context, &format!("ring, fanout {fanout}"), &port, cpus, &["--threads", &threads])
 }
 
 /// A step whose program pins its threads to these CPUs.
-fn spread(
+fn pinned_step(
     context: &StepContext<'_>,
     name: &str,
     port: &str,

@@ -7,7 +7,7 @@ use sluicegate_bench::check::{Checked, Verdict, check, is_needed, sweep};
 use sluicegate_bench::compare::compare;
 use sluicegate_bench::measurement::short;
 use sluicegate_bench::report::Report;
-use sluicegate_bench::rounds::Bench;
+use sluicegate_bench::rounds::BenchPlan;
 use sluicegate_bench::suite::SuiteKind;
 
 use super::options::Turns;
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Measures the steps of thresholds and the references alone.
 fn measure(args: &Args) -> anyhow::Result<Report> {
-    let bench = Bench {
+    let bench = BenchPlan {
         kinds: SuiteKind::ALL.into(),
         only: Some(is_needed),
         with_peers: true,

@@ -7,7 +7,7 @@ use sluicegate::units;
 use sluicegate_bench::cost::{self, CostResults, CostSettings, RoundTrips};
 use sluicegate_bench::measurement::of_share;
 
-use super::options::turn;
+use super::options::turn_time;
 use super::output::print_json;
 use super::progress::Watcher;
 use crate::units::show_count;
@@ -19,7 +19,7 @@ pub struct Args {
     rates: Vec<u64>,
 
     /// How long a receiver is measured at a rate, after packets have come for a second
-    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = turn)]
+    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = turn_time)]
     seconds: Duration,
 
     /// Pings through each way of forwarding, 5 ms apart

@@ -15,7 +15,7 @@ use sluicegate_bench::observer::{BenchObserver, Progress};
 use sluicegate_bench::suite::forward;
 use sluicegate_bench::testbed::{Testbed, TestbedConfig};
 
-use super::options::{sides, turn};
+use super::options::{sides, turn_time};
 use super::output::print_json;
 use super::progress::Watcher;
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
@@ -51,15 +51,15 @@ pub struct Args {
     resolution: f64,
 
     /// How long packets are sent in a trial
-    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn_time)]
     seconds: Duration,
 
     /// How long the confirming trial takes [default: three trials' time]
-    #[arg(long, value_name = "TIME", value_parser = turn)]
+    #[arg(long, value_name = "TIME", value_parser = turn_time)]
     confirm: Option<Duration>,
 
     /// How long packets may still come after sending has ended
-    #[arg(long, default_value = "500ms", value_name = "TIME", value_parser = turn)]
+    #[arg(long, default_value = "500ms", value_name = "TIME", value_parser = turn_time)]
     drain: Duration,
 
     /// The Ethernet address to send to: a routing device's own [default: the far interface's]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluicegate::error::Error;
-use sluicegate_bench::rounds::Bench;
+use sluicegate_bench::rounds::BenchPlan;
 use sluicegate_bench::suite::{SuiteKind, Sweep};
 use sluicegate_bench::testbed::Side;
 
@@ -60,7 +60,7 @@ pub struct Turns {
     pub rounds: u32,
 
     /// How long packets are sent in a turn: 1s, 500ms
-    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn)]
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn_time)]
     pub seconds: Duration,
 }
 
@@ -90,7 +90,7 @@ pub struct OutputOptions {
 }
 
 /// Parses the length of a turn; shorter ones show nothing.
-pub fn turn(text: &str) -> Result<Duration, String> {
+pub fn turn_time(text: &str) -> Result<Duration, String> {
     duration_in(Duration::from_millis(50)..=Duration::MAX, text, "50ms is the shortest")
 }
 
@@ -102,8 +102,8 @@ impl Options {
     }
 
     /// The plan that the flags describe.
-    pub fn bench(&self, kinds: Vec<SuiteKind>) -> Result<Bench, Error> {
-        Ok(Bench {
+    pub fn bench(&self, kinds: Vec<SuiteKind>) -> Result<BenchPlan, Error> {
+        Ok(BenchPlan {
             kinds,
             only: None,
             with_peers: self.peers,
