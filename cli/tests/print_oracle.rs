@@ -31,7 +31,7 @@ mod real_captures;
 
 /// A packet as a capture file has it.
 #[derive(Clone)]
-struct Record {
+struct OracleRecord {
     timestamp_ns: u64,
     wire_bytes: u32,
     bytes: Vec<u8>,
@@ -40,7 +40,7 @@ struct Record {
 /// Packets of one link type.
 struct Capture {
     link_type: u16,
-    records: Vec<Record>,
+    records: Vec<OracleRecord>,
 }
 
 impl Capture {
@@ -55,7 +55,7 @@ impl Capture {
         let mut records = Vec::new();
         while let Ok(packet) = file.next_packet() {
             let time = packet.header.ts;
-            records.push(Record {
+            records.push(OracleRecord {
                 timestamp_ns: (time.tv_sec as u64)
                     .saturating_mul(1_000_000)
                     .saturating_add(time.tv_usec as u64)
@@ -461,10 +461,10 @@ fn made() -> Vec<Vec<u8>> {
 }
 
 /// The packets as they are, cut everywhere, and with bytes changed.
-fn spoilt(packets: &[Vec<u8>]) -> Vec<Record> {
+fn spoilt(packets: &[Vec<u8>]) -> Vec<OracleRecord> {
     let mut records = Vec::new();
     let mut add = |bytes: &[u8], wire_bytes: usize| {
-        records.push(Record {
+        records.push(OracleRecord {
             timestamp_ns: 1_795_172_400_000_000_000 + records.len() as u64 * 1000,
             wire_bytes: wire_bytes as u32,
             bytes: bytes.to_vec(),

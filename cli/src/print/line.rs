@@ -250,9 +250,9 @@ impl Network {
 const GENERATION: usize = 32_768;
 
 /// One end of a connection.
-type End = (u16, IpAddress);
+type Endpoint = (u16, IpAddress);
 /// The two ends, lower first: equal for both directions.
-type Ends = [End; 2];
+type Endpoints = [Endpoint; 2];
 /// The initial sequence numbers to subtract, for packets of each end.
 type FirstNumbers = [u32; 2];
 
@@ -270,16 +270,16 @@ pub struct Base {
 /// The recent connections.
 #[derive(Default)]
 pub struct Flows {
-    young: HashMap<Ends, FirstNumbers>,
-    old: HashMap<Ends, FirstNumbers>,
+    young: HashMap<Endpoints, FirstNumbers>,
+    old: HashMap<Endpoints, FirstNumbers>,
 }
 
 impl Flows {
     /// Finds the segment's connection, or creates one; `begins` means that it has the SYN flag.
     pub fn base(
         &mut self,
-        source: End,
-        destination: End,
+        source: Endpoint,
+        destination: Endpoint,
         (seq, ack): (u32, u32),
         begins: bool,
     ) -> Base {
@@ -297,7 +297,7 @@ impl Flows {
         Base { sent: start[sender], acknowledged: start[1 - sender], fresh: known.is_none() }
     }
 
-    fn find(&mut self, ends: &Ends) -> Option<FirstNumbers> {
+    fn find(&mut self, ends: &Endpoints) -> Option<FirstNumbers> {
         if let Some(start) = self.young.get(ends) {
             return Some(*start);
         }
@@ -306,7 +306,7 @@ impl Flows {
         Some(start)
     }
 
-    fn remember(&mut self, ends: Ends, start: FirstNumbers) {
+    fn remember(&mut self, ends: Endpoints, start: FirstNumbers) {
         if self.young.len() >= GENERATION {
             mem::swap(&mut self.young, &mut self.old);
             self.young.clear();

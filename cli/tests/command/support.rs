@@ -15,7 +15,7 @@ use crate::child;
 pub use crate::scratch::lab_of;
 
 /// The longest anything here waits for something to happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Packets on their way arrive within this time, on a busy machine too.
 const QUIET: Duration = Duration::from_secs(3);
 
@@ -258,7 +258,7 @@ impl Drop for Attached<'_> {
 pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let start = Instant::now();
     while !happened() {
-        assert!(start.elapsed() < PATIENCE, "timed out: {what}");
+        assert!(start.elapsed() < WAIT_TIMEOUT, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -9,7 +9,7 @@ fn packets_sent_before_an_interface_is_removed_count_as_out() {
     for (method, exact) in [("live", true), ("sendmmsg", false), ("xdp", false)] {
         let Some(lab) = lab() else { return };
         let Some(receiver) = Receiver::on(&lab, "right", "right0", &[PORT]) else { return };
-        let stream = Stream::generate(&lab, "left", "left0", PORT, &["--method", method]);
+        let stream = ProgressRun::generate(&lab, "left", "left0", PORT, &["--method", method]);
         eventually("frames arrive", || receiver.came(PORT) > 1000);
         ip(&lab, "left", "link del left0");
         let ended = stream.end();
@@ -28,7 +28,7 @@ fn a_renamed_interface_stays_the_same() {
     for method in ["live", "sendmmsg", "xdp"] {
         let Some(lab) = lab() else { return };
         let Some(receiver) = Receiver::on(&lab, "right", "right0", &[PORT]) else { return };
-        let mut stream = Stream::generate(&lab, "left", "left0", PORT, &["--method", method]);
+        let mut stream = ProgressRun::generate(&lab, "left", "left0", PORT, &["--method", method]);
         stream.attempts(100);
         ip(&lab, "left", "link set left0 name other0");
         stream.attempts(1000);
@@ -44,8 +44,8 @@ fn forwarding_in_the_kernel_goes_on_when_an_interface_is_renamed() {
     let Some(receiver) = Receiver::on(&lab, "right", "right0", &[PORT]) else { return };
     let middle = lab.netns("middle");
     let ports = ["xdp:middle0", "xdp:middle1", "--in-kernel", "--one-way", "-f", "udp dst port 9"];
-    let mut forward = Stream::start(&[&["forward", "--netns", &middle], &ports[..]].concat());
-    let source = Stream::generate(&lab, "left", "left0", PORT, &[]);
+    let mut forward = ProgressRun::start(&[&["forward", "--netns", &middle], &ports[..]].concat());
+    let source = ProgressRun::generate(&lab, "left", "left0", PORT, &[]);
     forward.attempts(100);
     ip(&lab, "middle", "link set middle1 name other1");
     ip(&lab, "middle", "link set middle0 name other0");

@@ -14,8 +14,9 @@ fn other_traffic_does_not_hide_live_frames_that_the_mtu_refuses() {
     for method in ["sendmmsg", "live"] {
         let Some(lab) = lab() else { return };
         let Some(receiver) = Receiver::on(&lab, "right", "right0", &[OURS, OTHERS]) else { return };
-        let mut ours = Stream::generate(&lab, "left", "left0", OURS, &["--size", "1400"]);
-        let mut others = Stream::generate(&lab, "left", "left0", OTHERS, &["--method", method]);
+        let mut ours = ProgressRun::generate(&lab, "left", "left0", OURS, &["--size", "1400"]);
+        let mut others =
+            ProgressRun::generate(&lab, "left", "left0", OTHERS, &["--method", method]);
         ours.attempts(1000);
         others.attempts(1000);
         ip(&lab, "left", "link set left0 mtu 1000");
@@ -45,9 +46,9 @@ fn a_forwarder_beside_another_sender_knows_its_own_packets() {
         let Some(receiver) = Receiver::on(&lab, "right", "right0", &[OURS, OTHERS]) else { return };
         let middle = lab.netns("middle");
         let forward = ["forward", "--netns", &middle, "--one-way", "-f", "udp dst port 9"];
-        let mut forward = Stream::start(&[&forward, ports].concat());
-        let mut others = Stream::generate(&lab, "middle", "middle1", OTHERS, &[]);
-        let source = Stream::generate(&lab, "left", "left0", OURS, &[]);
+        let mut forward = ProgressRun::start(&[&forward, ports].concat());
+        let mut others = ProgressRun::generate(&lab, "middle", "middle1", OTHERS, &[]);
+        let source = ProgressRun::generate(&lab, "left", "left0", OURS, &[]);
         others.attempts(1000);
         forward.attempts(10_000);
         source.stop().report();
@@ -71,10 +72,11 @@ fn a_foreign_xdp_redirect_between_the_same_interfaces_is_not_ours() {
     let middle = lab.netns("middle");
     let forward = |filter| {
         let forward = ["forward", "--netns", &middle, "--one-way", "--in-kernel", "-f", filter];
-        Stream::start(&[&forward[..], &["xdp:middle0", "xdp:middle1"]].concat())
+        ProgressRun::start(&[&forward[..], &["xdp:middle0", "xdp:middle1"]].concat())
     };
     let (mut one, mut other) = (forward("udp dst port 9"), forward("udp dst port 10"));
-    let sources = [OURS, OTHERS].map(|port| Stream::generate(&lab, "left", "left0", port, &[]));
+    let sources =
+        [OURS, OTHERS].map(|port| ProgressRun::generate(&lab, "left", "left0", port, &[]));
     one.attempts(10_000);
     other.attempts(10_000);
     for source in sources {
@@ -97,7 +99,7 @@ fn retried_packets_of_a_full_queue_do_not_count_as_lost() {
         return eprintln!("skipped: needs sch_tbf; get it by modprobe sch_tbf: {}", bucket.err);
     }
     let more = ["--method", "sendmmsg", "--count", "3000"];
-    let report = Stream::generate(&lab, "left", "left0", 9, &more).end().good();
+    let report = ProgressRun::generate(&lab, "left", "left0", 9, &more).end().good();
     assert_eq!(receiver.came(9), 3000, "{report}");
     let out = out(&report);
     assert!(*out.start() > 2900 && out.contains(&3000), "{report}");

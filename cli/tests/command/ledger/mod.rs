@@ -53,14 +53,14 @@ impl<'a> Receiver<'a> {
 }
 
 /// A sender that prints its progress.
-struct Stream {
+struct ProgressRun {
     running: Running,
     lines: BufReader<ChildStdout>,
     /// A time before it began.
     started: Instant,
 }
 
-impl Stream {
+impl ProgressRun {
     /// Starts a command of ours that sends.
     fn start(arguments: &[&str]) -> Self {
         let all = [arguments, &["--json", "--interval", "20ms"]].concat();

@@ -47,14 +47,14 @@ fn refuses(lab: &Lab, by: &By, name: &str, gro: bool) {
     let (left, middle) = (lab.netns("left"), lab.netns("middle"));
     let forward = |ports: &[&str]| {
         let all = [&["forward", "--netns", &middle, "--one-way"], ports].concat();
-        Some(Stream::start(&all))
+        Some(ProgressRun::start(&all))
     };
-    let source = || Stream::generate(lab, "left", "left0", PORT, &["--size", "1000"]);
+    let source = || ProgressRun::generate(lab, "left", "left0", PORT, &["--size", "1000"]);
     // At top speed replay chooses live frames by itself.
     let replay = |file: &PathBuf, port, pace: &[&str]| {
         let file = file.to_str().unwrap();
         let replay = ["replay", file, port, "--netns", &left, "--loop", "0"];
-        Stream::start(&[&replay, pace].concat())
+        ProgressRun::start(&[&replay, pace].concat())
     };
     let relayed =
         matches!(by, By::ForwardToLive | By::ForwardSendLive | By::ForwardInKernel | By::Switch);
@@ -68,7 +68,7 @@ fn refuses(lab: &Lab, by: &By, name: &str, gro: bool) {
         By::ForwardToLive => forward(&["packet:middle0", "live:middle1"]),
         By::ForwardSendLive => forward(&["xdp:middle0", "xdp:middle1?send=live"]),
         By::ForwardInKernel => forward(&["xdp:middle0", "xdp:middle1", "--in-kernel"]),
-        By::Switch => Some(Stream::start(&[
+        By::Switch => Some(ProgressRun::start(&[
             "switch",
             "xdp:middle0?send=live",
             "xdp:middle1?send=live",
