@@ -10,8 +10,8 @@ use sluicegate_base::memory::{prefetch, prefetch_to_write};
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{AtomicU16, Ordering};
 
-/// The number of entries whose buffers are prefetched together, because the peer's CPU used them last.
-pub(super) const BATCH: u32 = 8;
+/// Entries from the copied one to the prefetched one, whose cache lines the peer's CPU has.
+pub(super) const AHEAD: u32 = 8;
 
 /// One end of a ring in either direction.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(super) struct OwnBuffers {
 }
 
 /// An entry's buffer: room for a packet, or a packet or a piece of one.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Buffer {
     /// The address of `descriptor.length` bytes in a region; `None` if they are in no region.
     pub start: Option<NonNull<u8>>,
@@ -120,7 +120,7 @@ impl RingEnd {
 
     /// Returns the piece of a packet in this end's entry `i`. Reads the descriptor once.
     #[inline]
-    fn piece(&self, i: u32) -> Buffer {
+    pub(super) fn piece(&self, i: u32) -> Buffer {
         let descriptor = self.memory.read(self.cursor.index(i));
         let (max, descriptor) = match self.own_buffer(i) {
             Some(own) => {
@@ -138,17 +138,41 @@ impl RingEnd {
         Buffer { start: self.memory.locate(region, offset, length), descriptor }
     }
 
-    /// Returns the room in the entries from `first` to `end`, at most [`BATCH`] of them, and prefetches it.
+    /// Prefetches the room in entry `i` if this end owns it, and a later descriptor.
     #[inline]
-    pub(super) fn rooms(&self, first: u32, end: u32) -> [Buffer; BATCH as usize] {
-        batch(first, end, |i| self.room(i), prefetch_to_write)
+    pub(super) fn prefetch_room(&self, i: u32) {
+        self.prefetch_descriptor(i + AHEAD, prefetch_to_write);
+        if self.owns(i)
+            && let Some(start) = self.room(i).start
+        {
+            prefetch_to_write(start.as_ptr());
+        }
     }
 
-    /// Returns the pieces in the entries from `first` to `end`, at most [`BATCH`] of them, and prefetches
-    /// them.
+    /// Prefetches the piece in entry `i` if this end owns it, and a later descriptor.
     #[inline]
-    pub(super) fn pieces(&self, first: u32, end: u32) -> [Buffer; BATCH as usize] {
-        batch(first, end, |i| self.piece(i), prefetch)
+    pub(super) fn prefetch_piece(&self, i: u32) {
+        // A client also writes the descriptor, when it returns the buffer.
+        let write = self.own.is_some();
+        self.prefetch_descriptor(i + AHEAD, if write { prefetch_to_write } else { prefetch });
+        if self.owns(i)
+            && let Some(start) = self.piece(i).start
+        {
+            prefetch(start.as_ptr());
+        }
+    }
+
+    #[inline]
+    fn prefetch_descriptor(&self, i: u32, prefetch: fn(*const u8)) {
+        if self.owns(i) {
+            prefetch(self.memory.words(self.cursor.index(i)).as_ptr().cast());
+        }
+    }
+
+    /// True if entry `i` is known to belong to this end.
+    #[inline]
+    fn owns(&self, i: u32) -> bool {
+        i < self.cursor.known()
     }
 
     /// Returns the protocol error for a descriptor of bytes outside all regions.
@@ -232,24 +256,6 @@ impl RingEnd {
     pub fn rings(&self) -> bool {
         self.notifier.rings()
     }
-}
-
-/// Returns the buffers of the entries from `first` to `end`, and prefetches their first cache lines.
-#[inline]
-fn batch(
-    first: u32,
-    end: u32,
-    buffer: impl Fn(u32) -> Buffer,
-    prefetch: fn(*const u8),
-) -> [Buffer; BATCH as usize] {
-    let mut buffers = [Buffer::default(); BATCH as usize];
-    for (i, slot) in (first..end).zip(&mut buffers) {
-        *slot = buffer(i);
-        if let Some(start) = slot.start {
-            prefetch(start.as_ptr());
-        }
-    }
-    buffers
 }
 
 /// The event file: readable when this end's receiver is woken.

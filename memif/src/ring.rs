@@ -257,8 +257,9 @@ impl RingMemory {
         (index & self.mask) as usize
     }
 
+    /// Returns the address of a descriptor, as two words.
     #[inline]
-    fn words(&self, index: u32) -> NonNull<u64> {
+    pub(super) fn words(&self, index: u32) -> NonNull<u64> {
         let at = DESCRIPTORS_AT + self.place(index) * DESCRIPTOR_BYTES;
         // SAFETY: the masked entry is in the ring, and so in the mapping; its offset is a multiple of 8, like
         // the base.

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::end::{BATCH, Buffer, RingEnd};
+use super::end::{AHEAD, Buffer, RingEnd};
 use super::message::ProtocolError;
 use super::ring::{Descriptor, NEXT};
 use sluicegate_base::ring::{Meta, Packet, Ring, TimestampSource, now_ns};
@@ -70,31 +70,26 @@ impl RingEnd {
         if slots == 0 || ring.slot(at).continues() {
             return 0;
         }
-        let mut next = self.rooms(entries.start, end);
-        let mut entry = entries.start;
-        while entry < end {
-            let rooms = next;
-            next = self.rooms(entry + BATCH, end);
-            for room in &rooms[..(end - entry).min(BATCH) as usize] {
-                if ring.slot(at).continues() {
-                    return entry - entries.start;
-                }
-                // SAFETY: the program has submitted the slot, one of `slots`; nobody writes its bytes while
-                // the ring is borrowed.
-                let packet = unsafe { ring.bytes_unchecked(at) };
-                let fits = packet.len() <= room.descriptor.length as usize;
-                let Some(start) = room.start.filter(|_| fits) else {
-                    return entry - entries.start;
-                };
-                // SAFETY: `descriptor.length` bytes from `start` on lie in a region that is mapped, the
-                // packet has no more, and the pool that it lies in is other memory.
-                unsafe { packet.as_ptr().copy_to_nonoverlapping(start.as_ptr(), packet.len()) };
-                self.fill(entry, room.descriptor, packet.len(), true);
-                at = ring.next(at);
-                entry += 1;
+        let first = entries.start;
+        (first..end.min(first + AHEAD)).for_each(|entry| self.prefetch_room(entry));
+        for entry in first..end {
+            self.prefetch_room(entry + AHEAD);
+            if ring.slot(at).continues() {
+                return entry - first;
             }
+            let room = self.room(entry);
+            // SAFETY: the program has submitted the slot, one of `slots`; nobody writes its bytes while
+            // the ring is borrowed.
+            let packet = unsafe { ring.bytes_unchecked(at) };
+            let fits = packet.len() <= room.descriptor.length as usize;
+            let Some(start) = room.start.filter(|_| fits) else { return entry - first };
+            // SAFETY: `descriptor.length` bytes from `start` on lie in a region that is mapped, the
+            // packet has no more, and the pool that it lies in is other memory.
+            unsafe { packet.as_ptr().copy_to_nonoverlapping(start.as_ptr(), packet.len()) };
+            self.fill(entry, room.descriptor, packet.len(), true);
+            at = ring.next(at);
         }
-        entry - entries.start
+        end.saturating_sub(first)
     }
 
     /// Copies a packet of several pieces into the buffers of the entries from `used` on. Returns the number
@@ -181,24 +176,22 @@ impl RxEnd {
             return Ok(received);
         }
         let now_ns = now_ns();
-        let mut next = self.end.pieces(0, pieces);
-        'batches: while received.pieces < pieces {
-            let batch = next;
-            next = self.end.pieces(received.pieces + BATCH, pieces);
-            for piece in &batch[..(pieces - received.pieces).min(BATCH) as usize] {
-                let (start, slots) = match self.check(ring, piece) {
-                    Ok(it) if received.slots + self.partial + it.1 <= room => it,
-                    Err(breach) if received.pieces == 0 => return Err(breach),
-                    _ => break 'batches,
-                };
-                self.copy(ring, received.slots, (start, piece.descriptor), now_ns);
-                self.end.empty(received.pieces);
-                self.partial += slots;
-                received.pieces += 1;
-                if piece.descriptor.flags & NEXT == 0 {
-                    received.slots += std::mem::take(&mut self.partial);
-                    received.packets += 1;
-                }
+        (0..pieces.min(AHEAD)).for_each(|i| self.end.prefetch_piece(i));
+        while received.pieces < pieces {
+            self.end.prefetch_piece(received.pieces + AHEAD);
+            let piece = self.end.piece(received.pieces);
+            let (start, slots) = match self.check(ring, &piece) {
+                Ok(it) if received.slots + self.partial + it.1 <= room => it,
+                Err(breach) if received.pieces == 0 => return Err(breach),
+                _ => break,
+            };
+            self.copy(ring, received.slots, (start, piece.descriptor), now_ns);
+            self.end.empty(received.pieces);
+            self.partial += slots;
+            received.pieces += 1;
+            if piece.descriptor.flags & NEXT == 0 {
+                received.slots += std::mem::take(&mut self.partial);
+                received.packets += 1;
             }
         }
         self.end.hand_over(received.pieces);
