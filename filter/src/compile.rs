@@ -267,10 +267,7 @@ fn token_bytes(text: &str, first: char) -> usize {
         return run(|c| !matches!(c, ' ' | '!' | '(' | ')' | '\n' | '\t'));
     }
     let pairs = ["&&", "||", ">=", "<=", "!=", "==", "<<", ">>"];
-    match pairs.iter().any(|pair| text.starts_with(pair)) {
-        true => 2,
-        false => first.len_utf8(),
-    }
+    if pairs.iter().any(|pair| text.starts_with(pair)) { 2 } else { first.len_utf8() }
 }
 
 /// Returns the expression of a filter error and, on a second line, a caret under the error; `None` for errors

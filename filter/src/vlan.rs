@@ -189,10 +189,8 @@ impl Translation {
             return vec![Op::Load(width, self.place_of(piece.start))];
         }
         let half = if piece.start < TCI { libc::SKF_AD_VLAN_TPID } else { libc::SKF_AD_VLAN_TAG };
-        let byte = match piece.start.is_multiple_of(2) {
-            true => Op::Calculate(Alu::Rsh, Operand::K(8)),
-            false => Op::Calculate(Alu::And, Operand::K(0xff)),
-        };
+        let (alu, k) = if piece.start.is_multiple_of(2) { (Alu::Rsh, 8) } else { (Alu::And, 0xff) };
+        let byte = Op::Calculate(alu, Operand::K(k));
         [load_extension(half)].into_iter().chain(is_byte.then_some(byte)).collect()
     }
 

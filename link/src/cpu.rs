@@ -54,12 +54,8 @@ fn file(path: &str) -> Result<String> {
 }
 
 fn parse(stat: &str, softirqs: &str, softnet: &str) -> Vec<CpuCounters> {
-    let mut cpus = BTreeMap::new();
-    for line in stat.lines() {
-        if let Some(times) = parse_times(line) {
-            cpus.insert(times.cpu, times);
-        }
-    }
+    let times = stat.lines().filter_map(parse_times);
+    let mut cpus: BTreeMap<u32, CpuCounters> = times.map(|cpu| (cpu.cpu, cpu)).collect();
     parse_softirqs(softirqs, &mut cpus);
     parse_softnet(softnet, &mut cpus);
     cpus.into_values().collect()

@@ -70,10 +70,7 @@ impl fmt::Display for Interface {
             (kind, _) => kind,
         };
         write!(f, "{:<15} {kind:<9} {:<10}", self.name, self.state())?;
-        match self.mac {
-            Some(mac) => write!(f, " {mac}")?,
-            None => write!(f, " {:17}", "")?,
-        }
+        write!(f, " {:17}", self.mac.map(|mac| mac.to_string()).unwrap_or_default())?;
         for address in &self.addresses {
             write!(f, " {address}")?;
         }

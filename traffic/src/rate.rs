@@ -253,10 +253,7 @@ impl Timetable {
     fn behind_ns(&self, late_ns: u64, before: Period) -> u64 {
         let most = self.dial.most_behind().as_nanos() as u64;
         // The products fit 64 bits.
-        let behind = match late_ns <= most {
-            true => late_ns * self.period.ns / before.ns.max(1),
-            false => 0,
-        };
+        let behind = if late_ns <= most { late_ns * self.period.ns / before.ns.max(1) } else { 0 };
         if behind <= most { behind } else { 0 }
     }
 

@@ -68,7 +68,7 @@ impl Assembler {
             insns += if *kept { 1 + usize::from(item.upper.is_some()) } else { 0 };
         }
         if insns > MAX_INSNS {
-            return Err(Fault::TooLong { insns });
+            return Err(Fault::TooLong(insns));
         }
         let mut program = Vec::with_capacity(insns);
         let items = self.items.iter().zip(&starts).zip(&kept);
@@ -76,7 +76,7 @@ impl Assembler {
             let mut insn = item.insn;
             if let Some(label) = item.to {
                 let by = starts[self.target(label)?].cast_signed() - start.cast_signed() - 1;
-                insn.off = by.try_into().map_err(|_| Fault::TooFar { insns: by.unsigned_abs() })?;
+                insn.off = by.try_into().map_err(|_| Fault::TooFar(by.unsigned_abs()))?;
             }
             program.push(insn);
             let upper = item.upper.map(u32::cast_signed);
@@ -405,17 +405,11 @@ pub enum Fault {
     #[error("a label is placed twice")]
     PlacedTwice,
     /// A jump is too far for its 16 bits.
-    #[error("a jump over {insns} instructions is too far, 32,767 are possible")]
-    TooFar {
-        /// The distance, without sign.
-        insns: usize,
-    },
+    #[error("a jump over {0} instructions is too far, 32,767 are possible")]
+    TooFar(usize),
     /// The kernel accepts no program of this length.
-    #[error("{insns} instructions are too many, the kernel takes {MAX_INSNS}")]
-    TooLong {
-        /// The number of instructions.
-        insns: usize,
-    },
+    #[error("{0} instructions are too many, the kernel takes {MAX_INSNS}")]
+    TooLong(usize),
     /// The program can run past its last instruction.
     #[error("the program runs past its end")]
     NoEnd,
@@ -636,14 +630,14 @@ mod tests {
             assert_eq!(finish(write), *expected, "{sentence}");
         }
         assert_eq!(jump_over(32_767), Ok(32_769), "as far as 16 bits reach");
-        assert_eq!(jump_over(32_768), Err(Fault::TooFar { insns: 32_768 }));
+        assert_eq!(jump_over(32_768), Err(Fault::TooFar(32_768)));
         let long = finish(|asm| {
             (0..MAX_INSNS).for_each(|_| {
                 asm.mov(R0, 0);
             });
             asm.exit();
         });
-        assert_eq!(long, Err(Fault::TooLong { insns: MAX_INSNS + 1 }));
+        assert_eq!(long, Err(Fault::TooLong(MAX_INSNS + 1)));
     }
 
     #[test]

@@ -197,10 +197,7 @@ impl<R: BufRead> EofRecorder<R> {
         self.inner.read_exact(&mut length)?;
         let length = u64::from(u32::from_le_bytes(length));
         let skipped = io::copy(&mut self.inner.by_ref().take(length), &mut io::sink())?;
-        match skipped == length {
-            true => Ok(()),
-            false => Err(damaged("the lz4 frame is cut short")),
-        }
+        if skipped == length { Ok(()) } else { Err(damaged("the lz4 frame is cut short")) }
     }
 }
 

@@ -147,10 +147,7 @@ impl Name {
 
     /// Returns the directory of the files.
     pub(super) fn directory(&self) -> &Path {
-        match self.directory.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => &self.directory,
-        }
+        if self.directory.as_os_str().is_empty() { Path::new(".") } else { &self.directory }
     }
 
     /// Returns the path of file number `number` (from 1), whose first packet has the time `first_ns`.

@@ -8,16 +8,13 @@ use crate::rate::Histogram;
 /// number = its hash by `key`, as [`crate::plan::hash`]. Clobbers `scratch`.
 pub(super) fn hash(asm: &mut Assembler, key: RandomKey, number: Reg, scratch: Reg) {
     let [first, second] = constants::MIX;
-    asm.load_constant(scratch, constants::GOLDEN);
-    asm.mul(number, scratch);
-    asm.load_constant(scratch, key.0.wrapping_add(constants::GOLDEN));
-    asm.add(number, scratch);
+    calculate(asm, Alu::Mul, number, constants::GOLDEN, scratch);
+    calculate(asm, Alu::Add, number, key.0.wrapping_add(constants::GOLDEN), scratch);
     for (bits, factor) in [(30, Some(first)), (27, Some(second)), (31, None)] {
         asm.mov(scratch, number).rsh(bits);
         asm.xor(number, scratch);
         if let Some(factor) = factor {
-            asm.load_constant(scratch, factor);
-            asm.mul(number, scratch);
+            calculate(asm, Alu::Mul, number, factor, scratch);
         }
     }
 }
@@ -38,8 +35,7 @@ pub(super) fn modulo(asm: &mut Assembler, number: Reg, count: u64, scratch: Reg)
     if count.is_power_of_two() {
         calculate(asm, Alu::And, number, count - 1, scratch);
     } else {
-        asm.load_constant(scratch, count);
-        asm.rem(number, scratch);
+        calculate(asm, Alu::Rem, number, count, scratch);
     }
 }
 

@@ -5,7 +5,7 @@
 //! random, because a draw has at most 32 bits.
 
 use crate::plan::{Draw, Edit, FieldSource, Index, Part, RandomWordCounts, VariesBy};
-use crate::spec::value::{Set, Value, block};
+use crate::spec::value::{Set, Value, block, number_of};
 
 /// The position of a field: bits of a cell, which is a number of whole bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +69,6 @@ impl Bits {
     }
 }
 
-/// Reads bytes as a number in network byte order.
-pub(crate) fn number_of(cell: &[u8]) -> u128 {
-    cell.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
-}
-
 /// The constant bytes of a frame, and its edits.
 #[derive(Debug, Default)]
 pub(crate) struct Template {
@@ -114,10 +109,8 @@ impl Template {
 
     fn list(&mut self, bits: Bits, per: VariesBy, values: &[u128], random: bool) {
         let count = values.len() as u64;
-        let index = match random {
-            true => self.random(per, count),
-            false => Index { per, count, random: None },
-        };
+        let random = random.then(|| self.draws.draw(per, count));
+        let index = Index { per, count, random };
         for (piece, lower) in bits.pieces(unit_bytes(bits)) {
             let values: Vec<_> = values.iter().map(|number| piece.part(*number, lower)).collect();
             if values.iter().all(|value| *value == values[0]) {

@@ -47,10 +47,7 @@ impl Size {
             (_, None) => Self::span(text),
         };
         let size = Self { text: text.to_owned(), order: order? };
-        if size.bounds().0 == 0 {
-            return Err("a frame has at least one byte".into());
-        }
-        Ok(size)
+        if size.bounds().0 == 0 { Err("a frame has at least one byte".into()) } else { Ok(size) }
     }
 
     fn span(text: &str) -> Result<SizeOrder, String> {

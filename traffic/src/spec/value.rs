@@ -356,12 +356,7 @@ impl Form {
     pub(crate) fn read(self, text: &str) -> Result<u128, String> {
         let wrong = || format!("'{text}' is not {}", self.right());
         match self {
-            Self::Mac => match text.parse() {
-                Ok(Mac([a, b, c, d, e, f])) => {
-                    Ok(u64::from_be_bytes([0, 0, a, b, c, d, e, f]).into())
-                }
-                Err(_) => Err(wrong()),
-            },
+            Self::Mac => text.parse::<Mac>().map(|mac| number_of(&mac.0)).map_err(|_| wrong()),
             Self::Ipv4 => {
                 text.parse::<Ipv4Addr>().map(|a| u128::from(a.to_bits())).map_err(|_| wrong())
             }
@@ -418,6 +413,11 @@ pub(crate) fn named(names: &str) -> impl Iterator<Item = (&str, u128)> {
         let (name, text) = one.split_once('=')?;
         Some((name, number(text)?))
     })
+}
+
+/// Reads bytes as a number in network byte order.
+pub(crate) fn number_of(cell: &[u8]) -> u128 {
+    cell.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
 }
 
 /// Parses a number, decimal or hexadecimal.

@@ -4,9 +4,9 @@
 use super::writer::{Cover, HeaderWriter};
 use super::{Field, FieldKind, Layer, Protocol, SettingValue};
 use crate::plan::Finish;
-use crate::spec::edits::{Bits, number_of};
+use crate::spec::edits::Bits;
 use crate::spec::error::Fault;
-use crate::spec::value::Form;
+use crate::spec::value::{Form, number_of};
 use sluicegate_base::headers::ethertype;
 
 /// An EtherType for local experiments (IEEE 802).

@@ -6,9 +6,9 @@ use super::writer::{Content, Fill, HeaderWriter};
 use super::{Field, FieldKind, Protocol, SettingValue};
 use crate::analyse::Stamp;
 use crate::plan::FieldSource;
-use crate::spec::edits::{Bits, number_of};
+use crate::spec::edits::Bits;
 use crate::spec::error::Fault;
-use crate::spec::value::Form;
+use crate::spec::value::{Form, number_of};
 
 /// Maximum of bytes in a specification: that of a frame.
 pub(crate) const MAX_BYTES: usize = 65_535;
