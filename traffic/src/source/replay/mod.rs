@@ -3,12 +3,12 @@
 //! ```text
 //!   file --> packets: read, or kept for loops --> clock: is it due? --> transmit ring
 //!                 ^
-//!               share: the worker of a packet
+//!         flow_assignment: the worker of a packet
 //! ```
 
 mod clock;
+mod flow_assignment;
 mod packets;
-mod share;
 
 use std::io::ErrorKind;
 use std::path::Path;

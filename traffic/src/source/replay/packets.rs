@@ -12,7 +12,7 @@ use sluicegate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName
 use sluicegate::ring::{Meta, Packet, Wait};
 
 use super::clock::{Position, Round};
-use super::share::worker_of;
+use super::flow_assignment::worker_of;
 use super::{ReplayOptions, RingFiller};
 
 /// The packets that a worker sends.
