@@ -1,7 +1,6 @@
 //! The options at the end of pcapng's blocks, and the interface clock that they set.
 
 use std::fmt;
-use std::fmt::Write as _;
 
 use super::source::{ByteOrder, Fields};
 use crate::codes::option;
@@ -85,7 +84,7 @@ pub(super) fn describe(
     let order = options.order;
     let mut clock = Resolution::default();
     let (mut resolution_seen, mut offset_seen) = (false, false);
-    let mut remarks = Remarks::default();
+    let mut remark = |text: &str| add_remark(&mut to.comment, text);
     while !options.fields.rest().is_empty() {
         let (code, value) = options.next().ok_or("an interface's option is cut short")?;
         match (code, value) {
@@ -107,34 +106,27 @@ pub(super) fn describe(
                 ));
             }
             (option::IF_NAME, _) => to.name = text(value),
-            (option::IF_DESCRIPTION | option::COMMENT, _) => remarks.add(&text(value)),
-            (option::IF_OS, _) => remarks.add(&format!("captured on {}", text(value))),
-            (option::IF_FCSLEN, [n]) => {
-                remarks.add(&format!("frame check sequence of {n} bytes"));
-            }
+            (option::IF_DESCRIPTION | option::COMMENT, _) => remark(&text(value)),
+            (option::IF_OS, _) => remark(&format!("captured on {}", text(value))),
+            (option::IF_FCSLEN, [n]) => remark(&format!("frame check sequence of {n} bytes")),
             _ => {}
         }
     }
     if clock != Resolution::default() {
-        remarks.add(&clock.to_string());
+        remark(&clock.to_string());
     }
-    to.comment = remarks.0;
     Ok(clock)
 }
 
-/// Remarks joined into one text of bounded length.
-#[derive(Default)]
-struct Remarks(String);
-
-impl Remarks {
-    fn add(&mut self, remark: &str) {
-        if remark.is_empty() || self.0.len() + remark.len() > 2 * MAX_TEXT_BYTES {
-            return;
-        }
-        let separator = if self.0.is_empty() { "" } else { "; " };
-        // Writing to a string cannot fail.
-        let _ = write!(self.0, "{separator}{remark}");
+/// Adds a remark to a comment of bounded length.
+fn add_remark(comment: &mut String, remark: &str) {
+    if remark.is_empty() || comment.len() + remark.len() > 2 * MAX_TEXT_BYTES {
+        return;
     }
+    if !comment.is_empty() {
+        comment.push_str("; ");
+    }
+    comment.push_str(remark);
 }
 
 /// Makes text from a file safe for a terminal: no control characters, no invalid UTF-8, bounded length.
