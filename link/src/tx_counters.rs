@@ -197,6 +197,7 @@ left0:18446744073709551615 7 0 1 0 0 0 0 900 18446744073709551615 5 12 0 0 0 0
         netlink.delete("left0").unwrap();
         let removed = counters.read().expect("the last message about it");
         assert!(counters.is_removed());
-        assert_eq!(removed, TxCounts { sent: u64::MAX, dropped: 0, errors: 0 });
+        // The host may send reports of its own, some of which are dropped.
+        assert_eq!((removed.sent, removed.errors), (u64::MAX, 0));
     }
 }
