@@ -95,7 +95,7 @@ impl LiveSender {
             }
         }
         // All are requested to end before the first is joined, because on few CPUs each needs some time.
-        self.sending.iter().for_each(|sending| sending.thread.tell());
+        self.sending.iter().for_each(|sending| sending.thread.request_stop());
         let ends: Vec<_> = self.sending.iter_mut().map(|sending| sending.thread.end()).collect();
         self.note_counters(thread);
         (self.sent(), ends.into_iter().collect())

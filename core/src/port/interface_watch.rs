@@ -267,7 +267,7 @@ impl InterfaceWatch {
     }
 
     /// Reports once that busy polling has no effect.
-    pub(super) fn say_unpolled(&self) {
+    pub(super) fn warn_no_busy_poll(&self) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.said_unpolled, true) {
             state.notices.push_back(format!(

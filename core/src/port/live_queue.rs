@@ -107,7 +107,7 @@ impl Backend for LiveQueue {
             match self.sender.alone {
                 // The sending thread needs this CPU. The call returns at once if the thread sleeps.
                 true => std::thread::yield_now(),
-                false => self.sender.say_where(),
+                false => self.sender.set_writer_cpu(),
             }
         }
         Ok(taken)
@@ -170,7 +170,7 @@ mod tests {
         let netns = lab.netns("left");
         let left0 = link::interface(Some(&netns), "left0").unwrap();
         let config = LiveRingConfig { slots: 64, max_bytes: 1518 };
-        let open = || LiveQueue::new(LiveSender::at_rest(config, &left0)?, &left0);
+        let open = || LiveQueue::new(LiveSender::idle(config, &left0)?, &left0);
         let mut queue = link::netns::run_in(Some(&netns), open).unwrap();
         let pool = Pool::new(PoolConfig { buffers: 512, ..PoolConfig::default() }).unwrap();
         let mut ring = Ring::transmit(&pool, 256).unwrap();

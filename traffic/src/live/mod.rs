@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::Interface;
 use sluicegate::xdp::live::{
-    LiveProgram, LiveThread, LiveThreadConfig, Next, RedirectTarget, SharedCounters,
+    LiveProgram, LiveThread, LiveThreadConfig, RedirectTarget, SharedCounters, ThreadAction,
 };
 
 use crate::plan::Plan;
@@ -132,11 +132,11 @@ impl Live {
             match (left, made.paced) {
                 (0, _) => {
                     done_at.get_or_init(Instant::now);
-                    Next::End
+                    ThreadAction::End
                 }
                 // With a timetable most runs make no packet; the program itself stops after the last packet.
-                (_, true) => Next::Run(made.rest().min(made.until_end(left))),
-                (_, false) => Next::Run(packets.map_or(u64::MAX, |_| left)),
+                (_, true) => ThreadAction::Run(made.rest().min(made.until_end(left))),
+                (_, false) => ThreadAction::Run(packets.map_or(u64::MAX, |_| left)),
             }
         };
         let config = LiveThreadConfig { target, cpu, first_runs: FIRST_RUNS, waits: false };

@@ -183,7 +183,7 @@ impl ProgramWriter<'_> {
         self.asm.load(Size::DW, R2, FP + LENGTH);
         self.asm.load(Size::DW, R1, COUNTERS + word::BYTES).add(R2);
         self.asm.store(Size::DW, COUNTERS + word::BYTES, R1);
-        self.job.target.leave(&mut self.asm);
+        self.job.target.emit_redirect(&mut self.asm);
     }
 
     /// Increments a counter, without atomics: only this program, on one CPU, writes it.

@@ -181,7 +181,7 @@ impl XdpQueue {
         if self.checks_polling && self.received() > 0 {
             self.checks_polling = false;
             if self.socket.polled_napi() == Some(0) {
-                self.watch.say_unpolled();
+                self.watch.warn_no_busy_poll();
             }
         }
         self.watch.look(self.number, load).or_else(|error| {

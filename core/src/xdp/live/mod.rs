@@ -28,7 +28,7 @@ pub use super::bpf::SharedCounters;
 pub use program::{LiveProgram, RedirectTarget, RunEnd, check_target};
 pub use ring::MAX_BYTES;
 pub(crate) use ring::{LiveRingConfig, LiveSender, MIN_BYTES};
-pub use thread::{LiveThread, LiveThreadConfig, Next};
+pub use thread::{LiveThread, LiveThreadConfig, ThreadAction};
 
 use super::bpf;
 use crate::error::Error;

@@ -158,7 +158,7 @@ impl RedirectTarget {
     }
 
     /// Writes the end of a program: it redirects the frame. Clobbers R1 to R3.
-    pub fn leave(&self, asm: &mut Assembler) {
+    pub fn emit_redirect(&self, asm: &mut Assembler) {
         let end = asm.label();
         asm.load_map(R1, &self.map);
         asm.mov(R2, 0);

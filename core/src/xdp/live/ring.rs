@@ -30,7 +30,7 @@ use nix::sched::sched_getcpu;
 use super::privileged;
 use super::program::{LiveProgram, RedirectTarget};
 use super::ring_program::{Access, program};
-use super::thread::{LiveThread, LiveThreadConfig, Next};
+use super::thread::{LiveThread, LiveThreadConfig, ThreadAction};
 use crate::error::{Error, Result};
 use crate::link::{Allowed, Interface};
 use crate::xdp::bpf;
@@ -79,7 +79,7 @@ pub const MAX_BYTES: u32 = 3368;
 /// Alignment of slots: a cache line.
 const LINE: u32 = 64;
 /// Number of reads of an empty ring, 30 to 80 ns each, before the thread goes to sleep.
-const IDLE_LOOKS: u64 = 1 << 13;
+const IDLE_POLLS: u64 = 1 << 13;
 /// Length of the first run after a sleep, because more packets may follow at once.
 const FIRST_RUNS: u32 = 1 << 13;
 /// Stands for an unknown CPU of the writer.
@@ -136,25 +136,25 @@ impl LiveMemory {
         let mapping = Mmap::shared(map.as_fd(), bytes).map_err(failed)?;
         let (asleep, writer_cpu) = (AtomicBool::new(false), AtomicUsize::new(NO_CPU));
         let memory = Self { config, mapping, map, asleep, writer_cpu };
-        for place in [at::TAIL, at::HEAD, at::OWN_HEAD, at::OWN_TAIL] {
+        for offset in [at::TAIL, at::HEAD, at::OWN_HEAD, at::OWN_TAIL] {
             // Relaxed: not shared yet.
-            memory.index(place).store(start, Ordering::Relaxed);
+            memory.index(offset).store(start, Ordering::Relaxed);
         }
         Ok(Arc::new(memory))
     }
 
     /// Returns one of the indices.
     #[inline]
-    pub(super) fn index(&self, place: i16) -> &AtomicU32 {
+    pub(super) fn index(&self, offset: i16) -> &AtomicU32 {
         // SAFETY: the word lies in the mapping, which `self` keeps, and is aligned to 4. The program
         // accesses it as a whole, and this process as an atomic only.
-        unsafe { self.mapping.at(place as usize).cast().as_ref() }
+        unsafe { self.mapping.at(offset as usize).cast().as_ref() }
     }
 
     /// Reads a counter of the program.
-    pub(super) fn count(&self, place: i16) -> u64 {
+    pub(super) fn count(&self, offset: i16) -> u64 {
         // SAFETY: as in `index`, aligned to 8.
-        let counter: &AtomicU64 = unsafe { self.mapping.at(place as usize).cast().as_ref() };
+        let counter: &AtomicU64 = unsafe { self.mapping.at(offset as usize).cast().as_ref() };
         // Pairs with the program's plain stores, which publish nothing.
         counter.load(Ordering::Relaxed)
     }
@@ -183,10 +183,10 @@ impl LiveMemory {
         const FEW: u32 = 32;
         let first = self.index(at::OWN_HEAD).load(Ordering::Relaxed);
         let lengths = (0..self.waiting().min(FEW)).map(|i| {
-            let place = self.slot(first.wrapping_add(i), slot::LENGTH as usize);
+            let length = self.slot(first.wrapping_add(i), slot::LENGTH as usize);
             // SAFETY: in the mapping, aligned to a cache line. The packet is published, so the writer does
             // not touch it until the program, which runs on this thread, has sent it.
-            unsafe { place.cast::<u32>().read() }
+            unsafe { length.cast::<u32>().read() }
         });
         let longest = lengths.max()?.clamp(MIN_BYTES, self.config.max_bytes);
         Some(longest as usize)
@@ -315,14 +315,14 @@ impl LiveSender {
         })?;
         let allowed = Allowed::here()?;
         let alone = cpu.is_none() && allowed.count() == 1;
-        let mut feed = Feed {
+        let mut scheduler = RunScheduler {
             memory: Arc::clone(&memory),
             allowed: Some(allowed).filter(|_| cpu.is_none() && !alone),
             avoided: NO_CPU,
             alone,
             bytes: config.max_bytes as usize,
         };
-        let thread = LiveThread::start(program, thread, move || feed.next())?;
+        let thread = LiveThread::start(program, thread, move || scheduler.next())?;
         Ok(Self { writer: LiveWriter::new(&memory, start), memory, thread, alone })
     }
 
@@ -330,12 +330,12 @@ impl LiveSender {
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.writer.publish();
-        // Pairs with the fence in `Feed::next`: either the thread sees the packets, or this side sees that
+        // Pairs with the fence in `RunScheduler::next`: either the thread sees the packets, or this side sees that
         // the thread is about to sleep.
         fence(Ordering::SeqCst);
         let asleep = &self.memory.asleep;
         if asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed) {
-            self.say_where();
+            self.set_writer_cpu();
             self.thread.wake();
         }
     }
@@ -343,9 +343,9 @@ impl LiveSender {
     /// Reports the writer's CPU to the thread, which avoids it. A writer that waits for room calls it now
     /// and then.
     #[inline]
-    pub(crate) fn say_where(&self) {
+    pub(crate) fn set_writer_cpu(&self) {
         if let Ok(cpu) = sched_getcpu() {
-            // Pairs with the load in `Feed::avoid_writer`: an independent number.
+            // Pairs with the load in `RunScheduler::avoid_writer`: an independent number.
             self.memory.writer_cpu.store(cpu, Ordering::Relaxed);
         }
     }
@@ -363,12 +363,12 @@ impl LiveSender {
 #[cfg(all(test, not(loom)))]
 impl LiveSender {
     /// Creates a sender whose thread never runs the program.
-    pub(crate) fn at_rest(config: LiveRingConfig, interface: &Interface) -> Result<Self> {
+    pub(crate) fn idle(config: LiveRingConfig, interface: &Interface) -> Result<Self> {
         let memory = LiveMemory::new(config, 0, &interface.name)?;
         let target = Arc::new(RedirectTarget::by(interface)?);
         let program = load(&memory, &target, Access::Calls)?;
         let thread = LiveThreadConfig { target, cpu: None, first_runs: FIRST_RUNS, waits: false };
-        let thread = LiveThread::start(program, &thread, || Next::Sleep)?;
+        let thread = LiveThread::start(program, &thread, || ThreadAction::Sleep)?;
         Ok(Self { writer: LiveWriter::new(&memory, 0), memory, thread, alone: false })
     }
 }
@@ -387,7 +387,7 @@ pub(super) fn load(
 }
 
 /// Decides the thread's next action.
-struct Feed {
+struct RunScheduler {
     memory: Arc<LiveMemory>,
     /// The CPUs to choose from; none if the thread is pinned, or the host has one CPU.
     allowed: Option<Allowed>,
@@ -399,18 +399,18 @@ struct Feed {
     bytes: usize,
 }
 
-impl Feed {
+impl RunScheduler {
     /// Returns the next action: to sleep once the program has found nothing for a while. If writer and
     /// thread share the only CPU, it sleeps at once, because no packet can arrive while the thread polls.
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> ThreadAction {
         let Self { memory, alone, .. } = self;
         let waiting = memory.waiting();
-        if waiting == 0 && (*alone || memory.count(at::EMPTY) >= IDLE_LOOKS) {
+        if waiting == 0 && (*alone || memory.count(at::EMPTY) >= IDLE_POLLS) {
             memory.asleep.store(true, Ordering::Relaxed);
             // Pairs with the fence in `publish`.
             fence(Ordering::SeqCst);
             if memory.waiting() == 0 {
-                return Next::Sleep;
+                return ThreadAction::Sleep;
             }
             memory.asleep.store(false, Ordering::Relaxed);
         }
@@ -418,16 +418,16 @@ impl Feed {
         // extending it.
         self.bytes = memory.longest_waiting().unwrap_or(self.bytes);
         if *alone {
-            return Next::RunOn(memory.waiting().into(), self.bytes);
+            return ThreadAction::RunOn(memory.waiting().into(), self.bytes);
         }
         self.avoid_writer();
-        Next::RunOn(u64::MAX, self.bytes)
+        ThreadAction::RunOn(u64::MAX, self.bytes)
     }
 
     /// Moves the thread off the writer's CPU. The thread does that itself between two runs: the kernel
     /// cannot move it during a run, and a caller would wait.
     fn avoid_writer(&mut self) {
-        // Pairs with the store of `say_where`.
+        // Pairs with the store of `set_writer_cpu`.
         let writer = self.memory.writer_cpu.load(Ordering::Relaxed);
         if let Some(allowed) = &self.allowed
             && std::mem::replace(&mut self.avoided, writer) != writer

@@ -56,7 +56,7 @@ pub(super) fn program(
     set_length(&mut asm, access, refused);
     copy(&mut asm, config, access, refused);
     write_add(&mut asm, RING + at::PACKETS, 1);
-    target.leave(&mut asm);
+    target.emit_redirect(&mut asm);
     asm.place(look);
     look_again(&mut asm, config, found, dropped);
     asm.place(refused);

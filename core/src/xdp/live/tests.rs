@@ -148,7 +148,7 @@ fn a_run_ends_by_itself_while_more_is_to_be_sent() {
     let asked_there = Arc::clone(&asked);
     let next = move || {
         asked_there.fetch_add(1, Ordering::Relaxed);
-        Next::Run(u64::MAX)
+        ThreadAction::Run(u64::MAX)
     };
     let config = LiveThreadConfig { target, cpu: None, first_runs: 1 << 10, waits: false };
     let mut running = LiveThread::start(program, &config, next).unwrap();

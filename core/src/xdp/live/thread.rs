@@ -25,7 +25,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The next action of a [`LiveThread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum ThreadAction {
     /// Runs the program at most this many times, fewer if that takes long or a signal arrives.
     Run(u64),
     /// Runs the program as `Run` does, on frames of at most this many bytes.
@@ -81,7 +81,7 @@ impl LiveThread {
     pub fn start(
         program: LiveProgram,
         config: &LiveThreadConfig,
-        mut next: impl FnMut() -> Next + Send + 'static,
+        mut next: impl FnMut() -> ThreadAction + Send + 'static,
     ) -> Result<Self> {
         let failed = |error| Error::system("start", "a thread for live frames", error);
         install_handler().map_err(|error| failed(error.into()))?;
@@ -91,7 +91,7 @@ impl LiveThread {
         let mut runs = Runs {
             program,
             link_state: LinkState::of(config.target.interface())?,
-            looked: Instant::now(),
+            checked: Instant::now(),
             length: RunLength::new(config.first_runs, quick),
             waits: config.waits,
             state: Arc::clone(&state),
@@ -104,7 +104,7 @@ impl LiveThread {
             let ran = unblock_signal()
                 .map_err(|error| Error::system("unblock", "a signal", error))
                 .and_then(|()| cpu.map_or(Ok(()), pin_thread))
-                .and_then(|()| runs.go_on(&mut next));
+                .and_then(|()| runs.run_until_stopped(&mut next));
             (ran, clocks.share(), runs.program)
         };
         let thread = without_signals(|| name.spawn(work));
@@ -133,7 +133,7 @@ impl LiveThread {
 
     /// Requests the thread to end, without waiting. To end several threads, call this for all of them
     /// first.
-    pub fn tell(&self) {
+    pub fn request_stop(&self) {
         // Pairs with the thread's load; the signal or the wake-up orders the two.
         self.state.ends.store(true, Ordering::Release);
         if let Some(thread) = &self.thread {
@@ -147,7 +147,7 @@ impl LiveThread {
     /// # Errors
     /// The thread's own error, if it failed; reported once.
     pub fn end(&mut self) -> Result<()> {
-        self.tell();
+        self.request_stop();
         let Some(thread) = self.thread.take() else { return Ok(()) };
         while !thread.is_finished() {
             std::thread::sleep(SIGNAL_INTERVAL);
@@ -183,24 +183,24 @@ struct Runs {
     program: LiveProgram,
     link_state: LinkState,
     /// Time of the last check of the interface.
-    looked: Instant,
+    checked: Instant,
     length: RunLength,
     waits: bool,
     state: Arc<ThreadState>,
 }
 
 impl Runs {
-    fn go_on(&mut self, next: &mut impl FnMut() -> Next) -> Result<()> {
-        // Pairs with the store of `tell`.
+    fn run_until_stopped(&mut self, next: &mut impl FnMut() -> ThreadAction) -> Result<()> {
+        // Pairs with the store of `request_stop`.
         while !self.state.ends.load(Ordering::Acquire) {
             match next() {
-                Next::Run(times) => self.run(times, usize::MAX)?,
-                Next::RunOn(times, bytes) => self.run(times, bytes)?,
-                Next::Sleep => {
+                ThreadAction::Run(times) => self.run(times, usize::MAX)?,
+                ThreadAction::RunOn(times, bytes) => self.run(times, bytes)?,
+                ThreadAction::Sleep => {
                     std::thread::park();
-                    self.length.begin_anew();
+                    self.length.reset();
                 }
-                Next::End => break,
+                ThreadAction::End => break,
             }
         }
         Ok(())
@@ -208,8 +208,8 @@ impl Runs {
 
     fn run(&mut self, times: u64, bytes: usize) -> Result<()> {
         let start = Instant::now();
-        if start.duration_since(self.looked) >= CHECK_INTERVAL {
-            self.looked = start;
+        if start.duration_since(self.checked) >= CHECK_INTERVAL {
+            self.checked = start;
             let state = match self.waits {
                 true => self.link_state.query()?,
                 false => self.link_state.check_up()?,
@@ -217,16 +217,16 @@ impl Runs {
             if !state.up {
                 // Pairs with the load of `mtu`, as below.
                 self.state.mtu.store(0, Ordering::Relaxed);
-                self.looked = start - CHECK_INTERVAL;
+                self.checked = start - CHECK_INTERVAL;
                 std::thread::park_timeout(DOWN_INTERVAL);
                 return Ok(());
             }
             // Pairs with the load of `mtu`.
             self.state.mtu.store(state.mtu, Ordering::Relaxed);
         }
-        let times = self.length.at_most(times);
+        let times = self.length.limit(times);
         match self.program.run_on(times, bytes)? {
-            RunEnd::Done => self.length.took(times, start.elapsed()),
+            RunEnd::Done => self.length.record(times, start.elapsed()),
             RunEnd::Interrupted => {}
         }
         Ok(())
@@ -261,17 +261,17 @@ impl RunLength {
     }
 
     /// Starts again with the first length.
-    fn begin_anew(&mut self) {
+    fn reset(&mut self) {
         self.times = self.first;
     }
 
     /// Limits `times` to the length of one call.
-    fn at_most(&self, times: u64) -> u32 {
+    fn limit(&self, times: u64) -> u32 {
         u32::try_from(times).map_or(self.times, |times| times.min(self.times))
     }
 
     /// Adapts the length to the duration of a call, at most by a factor of two.
-    fn took(&mut self, times: u32, time: Duration) {
+    fn record(&mut self, times: u32, time: Duration) {
         if times < self.times {
             return;
         }
@@ -314,10 +314,10 @@ mod tests {
     /// Returns the duration of a call after many calls, if a packet takes `each`.
     fn after(length: &mut RunLength, each: Duration) -> Duration {
         for _ in 0..40 {
-            let times = length.at_most(u64::MAX);
-            length.took(times, each * times);
+            let times = length.limit(u64::MAX);
+            length.record(times, each * times);
         }
-        each * length.at_most(u64::MAX)
+        each * length.limit(u64::MAX)
     }
 
     #[test]
@@ -328,18 +328,18 @@ mod tests {
                 let time = after(&mut length, each);
                 assert!((wanted / 2..=wanted * 2).contains(&time), "{each:?} each: {time:?}");
             }
-            length.begin_anew();
-            assert_eq!(length.at_most(u64::MAX), 1 << 15);
+            length.reset();
+            assert_eq!(length.limit(u64::MAX), 1 << 15);
         }
     }
 
     #[test]
     fn a_run_is_never_longer_than_requested_and_a_short_one_changes_nothing() {
         let mut length = RunLength::new(1000, true);
-        assert_eq!([length.at_most(7), length.at_most(1 << 40)], [7, 1000]);
-        length.took(7, Duration::from_secs(1));
-        assert_eq!(length.at_most(u64::MAX), 1000);
-        length.took(1000, Duration::ZERO);
-        assert_eq!(length.at_most(u64::MAX), MIN_RUNS);
+        assert_eq!([length.limit(7), length.limit(1 << 40)], [7, 1000]);
+        length.record(7, Duration::from_secs(1));
+        assert_eq!(length.limit(u64::MAX), 1000);
+        length.record(1000, Duration::ZERO);
+        assert_eq!(length.limit(u64::MAX), MIN_RUNS);
     }
 }
