@@ -247,14 +247,14 @@ fn examine(
     is_receiver_s: bool,
 ) -> Result<Length, Failure> {
     // The kernel measures times only while this exists.
-    let _statistics = RunStatistics::on();
+    let _statistics = RunStatistics::enable();
     let receiver = context.count(port, [""; 0]).ready(BEGUN);
     let receiver = context.testbed.start_ready(&receiver, watch)?;
     let sender = context.generate(to, flags.iter().copied()).and(["--interval", "100ms"]);
     let sender = context.testbed.start_ready(&sender.ready(BEGUN), watch)?;
     watch.pause(SENDING)?;
     let owner = if is_receiver_s { &receiver } else { &sender };
-    length(name, &ProgInfo::by(owner.pid())?)
+    length(name, &ProgInfo::of_process(owner.pid())?)
 }
 
 /// The length of a program, by its name among those of a process.

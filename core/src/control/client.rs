@@ -86,9 +86,9 @@ impl Client {
 
 /// Connects, with a timeout: if too many clients wait to be accepted, the send timeout applies
 /// (net/unix/af_unix.c, `unix_stream_connect`).
-fn connected(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+fn connected(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    let seconds = TimeVal::new(patience.as_secs() as i64, patience.subsec_micros().into());
+    let seconds = TimeVal::new(timeout.as_secs() as i64, timeout.subsec_micros().into());
     setsockopt(&socket, sockopt::SendTimeout, &seconds)?;
     connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(socket.into())

@@ -92,16 +92,16 @@ impl Server {
         self.accept();
         let now = Instant::now();
         for client in &mut self.clients {
-            client.hear(now);
+            client.read(now);
             client.answer(service);
-            client.speak(now);
+            client.write(now);
         }
         self.clients.retain(|client| {
-            let stays = client.stays(now);
-            if !stays && client.kept {
+            let is_alive = client.is_alive(now);
+            if !is_alive && client.kept {
                 service.left(client.number);
             }
-            stays
+            is_alive
         });
     }
 
@@ -153,7 +153,7 @@ fn refused(path: &Path, error: io::Error) -> Error {
 
 impl Connection {
     /// Reads the available bytes, up to one request that is too long.
-    fn hear(&mut self, now: Instant) {
+    fn read(&mut self, now: Instant) {
         let mut piece = [0; 4096];
         while !self.closing && self.input.len() <= MAX_LINE_BYTES {
             match self.stream.read(&mut piece) {
@@ -190,7 +190,7 @@ impl Connection {
     }
 
     /// Sends as much as the socket accepts.
-    fn speak(&mut self, now: Instant) {
+    fn write(&mut self, now: Instant) {
         while !self.output.is_empty() {
             match send(&self.stream, &self.output, &self.files) {
                 Ok(sent) => {
@@ -210,7 +210,7 @@ impl Connection {
     }
 
     /// Returns true if the client stays connected. One that closes its sending side still gets its answers.
-    fn stays(&self, now: Instant) -> bool {
+    fn is_alive(&self, now: Instant) -> bool {
         let silent = now.saturating_duration_since(self.active) > IDLE_TIMEOUT;
         let waits = self.kept && self.output.is_empty();
         let is_owed = !self.output.is_empty() || self.input.contains(&b'\n');

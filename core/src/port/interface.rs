@@ -78,7 +78,7 @@ pub(super) struct LengthLimits {
     /// The interface's MTU at the last query.
     mtu: usize,
     /// Maximum length for any MTU: the size of a frame.
-    most_bytes: usize,
+    max_bytes: usize,
 }
 
 impl LengthLimits {
@@ -88,18 +88,18 @@ impl LengthLimits {
     }
 
     pub(super) fn new(header_bytes: usize, mtu: usize) -> Self {
-        let most_bytes = mtu.min(MAX_MTU) + header_bytes + VLAN_TAG_BYTES;
-        Self { header_bytes, mtu, most_bytes }
+        let max_bytes = mtu.min(MAX_MTU) + header_bytes + VLAN_TAG_BYTES;
+        Self { header_bytes, mtu, max_bytes }
     }
 
     /// Returns the maximum length of a packet, even if the MTU increases.
-    pub(super) fn most_bytes(&self) -> usize {
-        self.most_bytes
+    pub(super) fn max_bytes(&self) -> usize {
+        self.max_bytes
     }
 
     /// Sets the size of a frame.
     pub(super) fn set_room(&mut self, bytes: usize) {
-        self.most_bytes = bytes.min(MAX_MTU + self.header_bytes + VLAN_TAG_BYTES);
+        self.max_bytes = bytes.min(MAX_MTU + self.header_bytes + VLAN_TAG_BYTES);
     }
 
     /// Sets the interface's current MTU.
@@ -116,7 +116,7 @@ impl LengthLimits {
         let plain = self.mtu + self.header_bytes;
         let longest =
             if bytes > plain && self.is_tagged(packet) { plain + VLAN_TAG_BYTES } else { plain };
-        (self.header_bytes.max(1)..=longest.min(self.most_bytes)).contains(&bytes)
+        (self.header_bytes.max(1)..=longest.min(self.max_bytes)).contains(&bytes)
     }
 
     /// Returns true if the packet is refused because it is too long.

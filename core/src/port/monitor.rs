@@ -45,7 +45,7 @@ const WATCHED: [&str; 2] = ["switch", "forward"];
 /// A queue with the copied packets of one thread of the watched port.
 #[derive(Debug)]
 pub(super) struct MonitorQueue {
-    intake: CellRingRx,
+    rx: CellRingRx,
     /// The connection to the command: packets are copied as long as it exists.
     client: Option<Arc<Client>>,
 }
@@ -79,7 +79,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let comment = format!("port {port} of '{whose}'; timestamps: software");
         let described = Interface { snaplen: reader.snaplen(), ..described(port, comment) };
         let queue = MonitorQueue {
-            intake: CellRingRx::new(reader, latency),
+            rx: CellRingRx::new(reader, latency),
             client: Some(Arc::clone(&client)),
         };
         let (rx, tx) = rings.make()?;
@@ -138,39 +138,39 @@ impl MonitorQueue {
 
 impl Backend for MonitorQueue {
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        Ok(self.intake.sync(ring, |ns| ns))
+        Ok(self.rx.sync(ring, |ns| ns))
     }
 
     /// Returns true if no more packets will arrive and all copied ones are in the ring.
     fn is_finished(&mut self) -> bool {
-        let late = self.intake.closed().is_some_and(|closed| closed.elapsed() >= END_TIMEOUT);
-        let over = self.intake.reader().has_ended() || late || self.is_alone();
-        over && !self.intake.is_woken()
+        let late = self.rx.closed().is_some_and(|closed| closed.elapsed() >= END_TIMEOUT);
+        let over = self.rx.reader().has_ended() || late || self.is_alone();
+        over && !self.rx.is_woken()
     }
 
     fn stop_rx(&mut self) -> Result<()> {
-        self.intake.close();
+        self.rx.close();
         Ok(())
     }
 
     fn stats(&mut self) -> Result<QueueStats> {
-        Ok(self.intake.stats())
+        Ok(self.rx.stats())
     }
 
     fn look(&mut self) -> Result<Option<Readiness>> {
-        Ok(self.intake.finds_packets().then_some(Readiness::Ready))
+        Ok(self.rx.finds_packets().then_some(Readiness::Ready))
     }
 
     fn spins(&mut self, wait: Wait) -> bool {
-        self.intake.begin_wait(wait)
+        self.rx.begin_wait(wait)
     }
 
     fn wake_source(&mut self) -> WakeSource<'_> {
-        self.intake.wake_source()
+        self.rx.wake_source()
     }
 
     fn slept(&mut self, ready: bool) -> Result<Readiness> {
-        Ok(self.intake.slept(ready))
+        Ok(self.rx.slept(ready))
     }
 }
 

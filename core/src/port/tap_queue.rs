@@ -59,7 +59,7 @@ pub(super) struct TapQueue {
     name: String,
     presence: LinkState,
     /// Overflow buffer: the bytes of a frame beyond a slot's buffer.
-    spill: Vec<u8>,
+    overflow: Vec<u8>,
     /// Buffer to assemble a packet of several slots.
     whole: Vec<u8>,
     progress: TxProgress,
@@ -87,7 +87,7 @@ impl TapQueue {
             tap,
             name: name.to_owned(),
             presence,
-            spill: vec![0; MAX_BYTES],
+            overflow: vec![0; MAX_BYTES],
             whole: Vec::new(),
             progress: TxProgress::default(),
             received: 0,
@@ -122,7 +122,7 @@ impl Backend for TapQueue {
             let in_slot = slot_bytes(ring.buffer_bytes());
             let Some(buffer) = ring.tail_buffer() else { break };
             let first = buffer.len().min(in_slot);
-            match self.tap.read(&mut buffer[..first], &mut self.spill) {
+            match self.tap.read(&mut buffer[..first], &mut self.overflow) {
                 Ok(bytes) => {
                     if meta.timestamp_ns == 0 {
                         // The device has no timestamps.
@@ -130,7 +130,7 @@ impl Backend for TapQueue {
                         meta.timestamp_source = TimestampSource::Software;
                     }
                     meta.wire_bytes = bytes as u32;
-                    place(ring, bytes, &self.spill, meta);
+                    place(ring, bytes, &self.overflow, meta);
                     self.received += 1;
                     self.left = self.left.map(|left| left - 1);
                 }
@@ -242,14 +242,14 @@ fn slot_bytes(buffer_bytes: u32) -> usize {
     buffer_bytes.min(u16::MAX.into()) as usize
 }
 
-/// Publishes a frame that begins in the buffer at the ring's tail. `spill` is the overflow buffer with the
+/// Publishes a frame that begins in the buffer at the ring's tail. `overflow` is the overflow buffer with the
 /// rest.
 #[inline]
-fn place(ring: &mut Ring, bytes: usize, spill: &[u8], meta: Meta) {
+fn place(ring: &mut Ring, bytes: usize, overflow: &[u8], meta: Meta) {
     let in_slot = slot_bytes(ring.buffer_bytes());
     let (mut here, mut rest) = match bytes.checked_sub(in_slot) {
-        Some(beyond) if beyond > 0 => (in_slot, &spill[..beyond]),
-        _ => (bytes, &spill[..0]),
+        Some(beyond) if beyond > 0 => (in_slot, &overflow[..beyond]),
+        _ => (bytes, &overflow[..0]),
     };
     loop {
         let at = ring.tail();

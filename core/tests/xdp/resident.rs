@@ -59,15 +59,18 @@ fn it_is_known_how_long_the_program_is_and_how_often_it_ran() {
     let Some(lab) = lab() else { return };
     let (resident, _) = join(&lab, ModeRequest::Best).unwrap();
     let look = || {
-        let ours = ProgInfo::by(std::process::id()).unwrap();
+        let ours = ProgInfo::of_process(std::process::id()).unwrap();
         ours.into_iter().find(|it| it.id == resident.program()).expect("this process holds it")
     };
     let before = look();
     assert_eq!(before.name, "sluice_ingress");
     assert!(before.instructions > 20, "{before:?}");
     let last = |it: &ProgInfo| it.name == "sluice_end";
-    assert!(ProgInfo::by(std::process::id()).unwrap().iter().any(last), "it goes on to another");
-    let statistics = RunStatistics::on().unwrap();
+    assert!(
+        ProgInfo::of_process(std::process::id()).unwrap().iter().any(last),
+        "it goes on to another"
+    );
+    let statistics = RunStatistics::enable().unwrap();
     run(&lab, "left", "ping -q -c 20 -i 0.002 198.18.0.2");
     let after = look();
     drop(statistics);

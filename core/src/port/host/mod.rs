@@ -176,13 +176,13 @@ fn between(
     let passing = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
     let (stage, not_native) = passing.map_or((None, None), |(stage, why)| (Some(stage), why));
     liveness.begin().map_err(failed)?;
-    let intake = Arc::new(HostRx { hooks: Mutex::new(hooks), stage, liveness });
+    let rx = Arc::new(HostRx { hooks: Mutex::new(hooks), stage, liveness });
     let flows = table.as_ref().map(|table| HostFlows::new(table, &interface.name));
     let queues = taps.into_iter().zip(shares).map(|(tap, share)| {
         let (presence, name) = (LinkState::of(interface)?, interface.name.clone());
         let tap = TapQueue::new(tap, &name, presence, drops.take(), config.ring, interface.up);
         Ok(HostQueue {
-            intake: Some(Arc::clone(&intake)),
+            rx: Some(Arc::clone(&rx)),
             tap,
             refused: share,
             name,

@@ -85,7 +85,7 @@ impl DeviceAddress {
 #[derive(Debug)]
 pub(super) struct HostQueue {
     // Before the device, so that no packets are redirected to a removed device.
-    pub(super) intake: Option<Arc<HostRx>>,
+    pub(super) rx: Option<Arc<HostRx>>,
     pub(super) tap: TapQueue,
     pub(super) refused: DeviceQueue,
     pub(super) name: String,
@@ -111,7 +111,7 @@ impl Backend for HostQueue {
         if let Some(address) = &mut self.address {
             address.follow()?;
         }
-        self.intake.as_ref().map_or(Ok(()), |intake| intake.check(&self.name))
+        self.rx.as_ref().map_or(Ok(()), |rx| rx.check(&self.name))
     }
 
     fn is_finished(&mut self) -> bool {
@@ -121,7 +121,7 @@ impl Backend for HostQueue {
     /// Stops receiving. When all queues of the port have stopped, the host's packets leave through the
     /// interface itself. Waiting packets can still be received.
     fn stop_rx(&mut self) -> Result<()> {
-        self.intake = None;
+        self.rx = None;
         self.tap.stop_rx()
     }
 

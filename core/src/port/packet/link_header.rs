@@ -83,7 +83,7 @@ pub(super) fn reinsert_tag_front(frame: &mut [u8], tpid: u16, tci: u16) {
 
 /// Restores a tag in a frame with four bytes of room at its end: `frame` ends with the room. The payload
 /// moves.
-pub(super) fn put_back_at_end(frame: &mut [u8], tpid: u16, tci: u16) {
+pub(super) fn reinsert_tag_end(frame: &mut [u8], tpid: u16, tci: u16) {
     let end = frame.len() - VLAN_TAG_BYTES;
     frame.copy_within(MAC_ADDRESSES_BYTES..end, MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES);
     write_tag(frame, tpid, tci);
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(front, TAGGED);
 
         let mut end = b"ddddddssssss\x08\x00payload....".to_vec();
-        put_back_at_end(&mut end, 0x88a8, 0x2005);
+        reinsert_tag_end(&mut end, 0x88a8, 0x2005);
         assert_eq!(end, TAGGED);
     }
 }

@@ -43,8 +43,8 @@ pub(crate) struct PacketQueue {
     /// Packets put into the ring.
     delivered: u64,
     /// The number of these since the kernel's counts were last read.
-    unlooked: u32,
-    intake_closed: Option<Instant>,
+    uncounted: u32,
+    rx_closed: Option<Instant>,
     retire: Duration,
     removed: bool,
 }
@@ -88,8 +88,8 @@ impl PacketQueue {
             sender,
             stats: QueueStats::default(),
             delivered: 0,
-            unlooked: 0,
-            intake_closed: None,
+            uncounted: 0,
+            rx_closed: None,
             retire: config.retire,
             removed: false,
         };
@@ -152,8 +152,8 @@ impl Backend for PacketQueue {
         self.delivered += u64::from(filled.packets);
         self.stats.dropped_ring_full += u64::from(filled.cut);
         self.stats.lost_long += u64::from(filled.cut);
-        self.unlooked += filled.packets;
-        if self.unlooked > COUNT_AFTER {
+        self.uncounted += filled.packets;
+        if self.uncounted > COUNT_AFTER {
             self.stats()?;
         }
         Ok(filled.slots)
@@ -176,7 +176,7 @@ impl Backend for PacketQueue {
     /// Returns true if receiving was stopped and all counted packets were received, or none will arrive any
     /// more.
     fn is_finished(&mut self) -> bool {
-        let Some(closed) = self.intake_closed else { return false };
+        let Some(closed) = self.rx_closed else { return false };
         if closed.elapsed() < DRAIN_TIME {
             return false;
         }
@@ -188,7 +188,7 @@ impl Backend for PacketQueue {
     }
 
     fn stop_rx(&mut self) -> Result<()> {
-        self.intake_closed.get_or_insert_with(Instant::now);
+        self.rx_closed.get_or_insert_with(Instant::now);
         self.socket.reject_all()
     }
 
@@ -211,7 +211,7 @@ impl Backend for PacketQueue {
     }
 
     fn stats(&mut self) -> Result<QueueStats> {
-        self.unlooked = 0;
+        self.uncounted = 0;
         if let Some(devices) = &self.devices {
             devices.note_names();
         }

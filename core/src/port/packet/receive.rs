@@ -26,9 +26,9 @@ use sluicegate_base::memory::Mmap;
 use sluicegate_base::ring::{Meta, Ring, TimestampSource, now_ns};
 
 /// Size of a slot's overflow buffer: 65,535 bytes and a copy of the pool buffer's bytes.
-const SPILL_BYTES: usize = 1 << 16;
+const OVERFLOW_BYTES: usize = 1 << 16;
 /// Not a power of two, so that overflow buffers do not all share the same cache lines.
-const SPILL_STRIDE: usize = SPILL_BYTES + 4096 + 64;
+const OVERFLOW_STRIDE: usize = OVERFLOW_BYTES + 4096 + 64;
 /// Maximum number of bytes kept of a packet.
 const LIMIT_BYTES: usize = u16::MAX as usize;
 /// Room for the requested control messages: auxiliary data, a timestamp, the drop count.
@@ -43,11 +43,11 @@ pub(super) struct BatchReceiver {
     addresses: Vec<libc::sockaddr_ll>,
     controls: Vec<ControlMessages>,
     /// An overflow buffer for each slot of the ring; the kernel allocates memory on the first access.
-    spills: Mmap,
+    overflows: Mmap,
     /// Maximum number of bytes of a packet in its pool buffer.
     in_pool: usize,
     /// Maximum number of bytes of a packet in its overflow buffer.
-    in_spill: usize,
+    in_overflow: usize,
     /// The drop count reported with the last packet.
     dropped: u32,
     /// An error of the socket that a system call has returned and cleared; 0 for none.
@@ -107,9 +107,9 @@ impl BatchReceiver {
             vectors: vec![vector; batch],
             addresses: vec![address; batch],
             controls: vec![ControlMessages([0; CONTROL_BYTES]); batch],
-            spills: Mmap::anonymous(SPILL_STRIDE * ring.num_slots() as usize)?,
+            overflows: Mmap::anonymous(OVERFLOW_STRIDE * ring.num_slots() as usize)?,
             in_pool,
-            in_spill: limit - in_pool,
+            in_overflow: limit - in_pool,
             dropped: 0,
             noted: 0,
         })
@@ -137,16 +137,16 @@ impl BatchReceiver {
             // SAFETY: the backend owns the slots from tail on, as many as there is room; the kernel writes
             // into the buffer only during the system call.
             let buffer = unsafe { ring.buffer_unchecked(at) };
-            let spill = self.spills.at(at as usize * SPILL_STRIDE + rest_at(self.in_pool));
+            let overflow = self.overflows.at(at as usize * OVERFLOW_STRIDE + rest_at(self.in_pool));
             self.vectors[i] = [
                 libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: self.in_pool },
-                libc::iovec { iov_base: spill.as_ptr().cast(), iov_len: self.in_spill },
+                libc::iovec { iov_base: overflow.as_ptr().cast(), iov_len: self.in_overflow },
             ];
             let header = &mut self.messages[i].msg_hdr;
             header.msg_name = (&raw mut self.addresses[i]).cast();
             header.msg_namelen = size_of::<libc::sockaddr_ll>() as u32;
             header.msg_iov = self.vectors[i].as_mut_ptr();
-            header.msg_iovlen = if self.in_spill > 0 { 2 } else { 1 };
+            header.msg_iovlen = if self.in_overflow > 0 { 2 } else { 1 };
             header.msg_control = self.controls[i].0.as_mut_ptr().cast();
             header.msg_controllen = CONTROL_BYTES;
             header.msg_flags = 0;
@@ -195,7 +195,7 @@ impl BatchReceiver {
     fn place(&mut self, ring: &mut Ring, i: usize) {
         let info = self.packet_info(i);
         let at = ring.tail();
-        let kept = (self.messages[i].msg_len as usize).min(self.in_pool + self.in_spill);
+        let kept = (self.messages[i].msg_len as usize).min(self.in_pool + self.in_overflow);
         let mut meta = Meta {
             wire_bytes: info.aux.map_or(self.messages[i].msg_len, |aux| aux.tp_len),
             direction: direction(self.addresses[i].sll_pkttype),
@@ -222,7 +222,7 @@ impl BatchReceiver {
         if kept <= self.in_pool {
             self.finish_in_pool(ring, at, kept, meta);
         } else {
-            self.finish_in_spill(ring, at, kept, meta);
+            self.finish_in_overflow(ring, at, kept, meta);
         }
         ring.publish(ring.next(at));
     }
@@ -234,31 +234,32 @@ impl BatchReceiver {
             bytes += VLAN_TAG_BYTES;
             // SAFETY: the backend owns the slot at tail.
             let buffer = unsafe { ring.buffer_unchecked(at) };
-            link_header::put_back_at_end(&mut buffer[..bytes], meta.vlan_tpid, meta.vlan_tci);
-            bytes = bytes.min(self.in_pool + self.in_spill);
+            link_header::reinsert_tag_end(&mut buffer[..bytes], meta.vlan_tpid, meta.vlan_tci);
+            bytes = bytes.min(self.in_pool + self.in_overflow);
         }
         ring.fill(at, bytes as u16, false, meta);
     }
 
     /// Assembles the packet in its overflow buffer: the kernel wrote the rest after a gap that fits the
     /// first part and a tag.
-    fn finish_in_spill(&self, ring: &mut Ring, at: u32, kept: usize, meta: Meta) {
+    fn finish_in_overflow(&self, ring: &mut Ring, at: u32, kept: usize, meta: Meta) {
         let gap = rest_at(self.in_pool);
-        let start = self.spills.at(at as usize * SPILL_STRIDE);
-        // SAFETY: the backend owns the slot at tail; its overflow buffer is at least `gap + in_spill` bytes
+        let start = self.overflows.at(at as usize * OVERFLOW_STRIDE);
+        // SAFETY: the backend owns the slot at tail; its overflow buffer is at least `gap + in_overflow` bytes
         // long, and the kernel has finished writing.
-        let (head, spill) = unsafe {
-            let spill = std::slice::from_raw_parts_mut(start.as_ptr(), gap + kept - self.in_pool);
-            (&ring.buffer_unchecked(at)[..self.in_pool], spill)
+        let (head, overflow) = unsafe {
+            let overflow =
+                std::slice::from_raw_parts_mut(start.as_ptr(), gap + kept - self.in_pool);
+            (&ring.buffer_unchecked(at)[..self.in_pool], overflow)
         };
         let mut first = gap - self.in_pool;
-        spill[first..gap].copy_from_slice(head);
+        overflow[first..gap].copy_from_slice(head);
         if meta.vlan_tpid != 0 {
             first -= VLAN_TAG_BYTES;
-            link_header::reinsert_tag_front(&mut spill[first..], meta.vlan_tpid, meta.vlan_tci);
+            link_header::reinsert_tag_front(&mut overflow[first..], meta.vlan_tpid, meta.vlan_tci);
         }
-        let bytes = spill[first..].len().min(self.in_pool + self.in_spill) as u16;
-        let packet = self.spills.at(at as usize * SPILL_STRIDE + first);
+        let bytes = overflow[first..].len().min(self.in_pool + self.in_overflow) as u16;
+        let packet = self.overflows.at(at as usize * OVERFLOW_STRIDE + first);
         // SAFETY: the overflow buffer belongs to this slot; it is written again only when the kernel gets
         // the slot again, after the program has released it.
         unsafe { ring.point(at, packet, bytes, false) };

@@ -169,7 +169,7 @@ impl AttachFailure {
     pub(crate) fn listen() -> io::Result<Self> {
         let text = create_mapped_array(c"sluice_failure", TEXT_BYTES as u32, 1)?;
         let program = load_raw_tracepoint(c"sluice_failure", &failure_recorder(&text)?)
-            .map_err(|refused| refused.error)?;
+            .map_err(|error| error.error)?;
         let name = c"bpf_xdp_link_attach_failed";
         // SAFETY: `name` is terminated and outlives the call; the rest is a number.
         let listening = opened(unsafe {

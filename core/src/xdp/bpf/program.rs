@@ -18,14 +18,14 @@ const CAPABILITY: &str = "CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN";
 
 /// A program that the kernel rejected.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct LoadError {
     pub error: io::Error,
     /// The last lines of the verifier's log.
     pub said: String,
 }
 
 /// Loads an XDP program.
-pub(crate) fn load(name: &CStr, instructions: &[Insn], frags: bool) -> Result<OwnedFd, Refused> {
+pub(crate) fn load(name: &CStr, instructions: &[Insn], frags: bool) -> Result<OwnedFd, LoadError> {
     load_xdp(name, instructions, frags, None)
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn load_bound(
     name: &CStr,
     instructions: &[Insn],
     frags: bool,
-) -> Result<OwnedFd, Refused> {
+) -> Result<OwnedFd, LoadError> {
     load_xdp(name, instructions, frags, Some(interface))
 }
 
@@ -45,7 +45,7 @@ fn load_xdp(
     instructions: &[Insn],
     frags: bool,
     interface: Option<u32>,
-) -> Result<OwnedFd, Refused> {
+) -> Result<OwnedFd, LoadError> {
     let bound = if interface.is_some() { libbpf_sys::BPF_F_XDP_DEV_BOUND_ONLY } else { 0 };
     let fragments = if frags { libbpf_sys::BPF_F_XDP_HAS_FRAGS } else { 0 };
     let options = libbpf_sys::bpf_prog_load_opts {
@@ -58,12 +58,15 @@ fn load_xdp(
 }
 
 /// Loads a program that sees packets as they enter or leave the host's stack.
-pub(crate) fn load_tc(name: &CStr, instructions: &[Insn]) -> Result<OwnedFd, Refused> {
+pub(crate) fn load_tc(name: &CStr, instructions: &[Insn]) -> Result<OwnedFd, LoadError> {
     load_as(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, name, instructions, Default::default())
 }
 
 /// Loads a program that runs at a tracepoint and sees its raw arguments.
-pub(super) fn load_raw_tracepoint(name: &CStr, instructions: &[Insn]) -> Result<OwnedFd, Refused> {
+pub(super) fn load_raw_tracepoint(
+    name: &CStr,
+    instructions: &[Insn],
+) -> Result<OwnedFd, LoadError> {
     load_as(libbpf_sys::BPF_PROG_TYPE_RAW_TRACEPOINT, name, instructions, Default::default())
 }
 
@@ -72,7 +75,7 @@ fn load_as(
     name: &CStr,
     instructions: &[Insn],
     options: libbpf_sys::bpf_prog_load_opts,
-) -> Result<OwnedFd, Refused> {
+) -> Result<OwnedFd, LoadError> {
     let load = |log: &mut [u8]| {
         let mut options = libbpf_sys::bpf_prog_load_opts {
             sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as u64,
@@ -103,7 +106,7 @@ fn load_as(
         let said = log.split(|&byte| byte == 0).next().unwrap_or_default();
         let said = String::from_utf8_lossy(said);
         let said = said.trim_end_matches('\n').lines().rev().take(4).collect::<Vec<_>>();
-        Refused { error, said: said.into_iter().rev().collect::<Vec<_>>().join("; ") }
+        LoadError { error, said: said.into_iter().rev().collect::<Vec<_>>().join("; ") }
     })
 }
 
@@ -249,7 +252,7 @@ impl ProgInfo {
     ///
     /// # Errors
     /// The process does not exist or belongs to another user; CAP_SYS_ADMIN is missing.
-    pub fn by(pid: u32) -> Result<Vec<Self>> {
+    pub fn of_process(pid: u32) -> Result<Vec<Self>> {
         Self::held_by(pid).map_err(|error| {
             let object = format!("process {pid}");
             privileged(error, CAPABILITY, "look up the BPF programs of", &object)
@@ -323,7 +326,7 @@ impl RunStatistics {
     ///
     /// # Errors
     /// A privilege is missing, or the kernel is too old.
-    pub fn on() -> Result<Self> {
+    pub fn enable() -> Result<Self> {
         // SAFETY: takes a number only.
         let fd = opened(unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) });
         fd.map(|_fd| Self { _fd }).map_err(|error| match error.raw_os_error() {
@@ -346,7 +349,7 @@ impl ProgTestRun {
     /// # Errors
     /// The kernel rejects it, or a privilege is missing.
     pub fn load(name: &CStr, instructions: &[Insn]) -> Result<Self> {
-        load(name, instructions, false).map(Self).map_err(|Refused { error, said }| {
+        load(name, instructions, false).map(Self).map_err(|LoadError { error, said }| {
             match said.is_empty() {
                 true => privileged(error, CAPABILITY, "load", "a program for a test run"),
                 false => Error::Unsupported {

@@ -36,14 +36,14 @@ const UDP: u8 = 17;
 pub(crate) struct Flow([u8; Self::BYTES]);
 
 // Offsets in a flow.
-const REMOTE: FlowEnd = FlowEnd { address: 0, port: 32 };
-const LOCAL: FlowEnd = FlowEnd { address: 16, port: 34 };
+const REMOTE: Endpoint = Endpoint { address: 0, port: 32 };
+const LOCAL: Endpoint = Endpoint { address: 16, port: 34 };
 const PROTOCOL: i16 = 36;
 const VERSION: i16 = 37;
 
 /// Offsets of an end's address and port in a flow.
 #[derive(Clone, Copy)]
-struct FlowEnd {
+struct Endpoint {
     address: i16,
     port: i16,
 }
@@ -80,7 +80,7 @@ impl Flow {
         }
         let mut flow = [0; Self::BYTES];
         let from = if direction == Direction::Out { Origin::Host } else { Origin::Wire };
-        let [from, to] = from.ends();
+        let [from, to] = from.endpoints();
         let mut put = |offset: i16, bytes: &[u8]| {
             flow[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         };
@@ -102,7 +102,7 @@ pub(crate) enum Origin {
 
 impl Origin {
     /// Returns the ends of a flow that a packet's source and destination are.
-    fn ends(self) -> [FlowEnd; 2] {
+    fn endpoints(self) -> [Endpoint; 2] {
         match self {
             Self::Wire => [REMOTE, LOCAL],
             Self::Host => [LOCAL, REMOTE],
@@ -201,10 +201,10 @@ impl FlowTable {
 
     /// Writes code that counts a packet whose flow is in the table and continues after the code, and jumps
     /// to `miss` for any other packet. Clobbers R0 to R5.
-    pub(crate) fn write(&self, asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) {
-        write_key(asm, place, from, miss);
-        bpf::write_lookup(asm, &self.flows, place.stack, miss);
-        let number = place.stack + Flow::BYTES as i16;
+    pub(crate) fn write(&self, asm: &mut Assembler, regs: FlowLookup, from: Origin, miss: Label) {
+        write_key(asm, regs, from, miss);
+        bpf::write_lookup(asm, &self.flows, regs.stack, miss);
+        let number = regs.stack + Flow::BYTES as i16;
         asm.call(Helper::CPU);
         asm.store(Size::W, R10 + number, R0);
         bpf::write_lookup(asm, &self.counts, number, miss);
@@ -223,16 +223,16 @@ fn remove(flows: &MapHandle, flow: &[u8]) -> io::Result<bool> {
 
 /// Writes the packet's flow to the stack, as [`Flow::of`] returns it. Jumps to `miss` if the packet has
 /// none.
-fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) {
-    let FlowLookup { data, end, stack } = place;
+fn write_key(asm: &mut Assembler, regs: FlowLookup, from: Origin, miss: Label) {
+    let FlowLookup { data, end, stack } = regs;
     let [ipv6, ports] = asm.labels();
     let key = |at: i16| R10 + (stack + at);
     for word in 0..Flow::BYTES as i16 / 8 {
         asm.store(Size::DW, key(word * 8), 0);
     }
-    let [source, destination] = from.ends();
+    let [source, destination] = from.endpoints();
     let ip = ETHERNET as i16;
-    reach(asm, place, ETHERNET + IPV4, miss);
+    reach(asm, regs, ETHERNET + IPV4, miss);
     asm.load(Size::H, R1, data + (ip - 2));
     asm.jeq32(R1, as_loaded(TYPE_IPV6), ipv6);
     asm.jne32(R1, as_loaded(TYPE_IPV4), miss);
@@ -251,7 +251,7 @@ fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) 
     asm.jump(ports);
 
     asm.place(ipv6);
-    reach(asm, place, ETHERNET + IPV6, miss);
+    reach(asm, regs, ETHERNET + IPV6, miss);
     asm.load(Size::B, R4, data + ip);
     version(asm, R4, 6, key(VERSION), miss);
     asm.load(Size::B, R5, data + (ip + 6));
@@ -274,8 +274,8 @@ fn write_key(asm: &mut Assembler, place: FlowLookup, from: Origin, miss: Label) 
 }
 
 /// Jumps to `miss` if the packet has fewer bytes.
-fn reach(asm: &mut Assembler, place: FlowLookup, bytes: usize, miss: Label) {
-    asm.mov(R1, place.data).add(bytes as i32).jgt(place.end, miss);
+fn reach(asm: &mut Assembler, regs: FlowLookup, bytes: usize, miss: Label) {
+    asm.mov(R1, regs.data).add(bytes as i32).jgt(regs.end, miss);
 }
 
 /// Writes the IP version to `note`. Jumps to `miss` if a header's first byte has another version.

@@ -83,8 +83,8 @@ fn lookup_program(table: &FlowTable, from: Origin) -> OwnedFd {
     let miss = asm.label();
     let frame = Frame::new(false);
     frame.enter(&mut asm);
-    let place = FlowLookup { data: frame.data, end: frame.end, stack: -48 };
-    table.write(&mut asm, place, from, miss);
+    let regs = FlowLookup { data: frame.data, end: frame.end, stack: -48 };
+    table.write(&mut asm, regs, from, miss);
     asm.mov(R0, xdp_action::PASS);
     asm.exit();
     asm.place(miss);

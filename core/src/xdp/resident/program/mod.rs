@@ -93,8 +93,8 @@ pub(crate) fn load_flows(stage: &Stage, resident: &Resident, table: &FlowTable) 
     build(stage, resident, None, |program, next| {
         let pass = program.asm.label();
         program.owner_is_alive(next);
-        let place = FlowLookup { data: program.frame.data, end: program.frame.end, stack: FLOW };
-        table.write(&mut program.asm, place, Origin::Wire, next);
+        let regs = FlowLookup { data: program.frame.data, end: program.frame.end, stack: FLOW };
+        table.write(&mut program.asm, regs, Origin::Wire, next);
         program.count(&[], pass);
         program.asm.place(pass);
         program.answer(xdp_action::PASS);

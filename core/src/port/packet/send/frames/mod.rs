@@ -129,7 +129,7 @@ pub(super) struct FrameRing {
 impl FrameRing {
     /// Sets the ring up on a socket.
     pub(super) fn new(socket: &Socket, slots: u32, limits: LengthLimits) -> Result<Self> {
-        let layout = FrameLayout::of(slots, limits.most_bytes());
+        let layout = FrameLayout::of(slots, limits.max_bytes());
         let map = socket.map_tx_ring(layout.request(), layout.bytes())?;
         // SAFETY: this is the kernel's ring, with the requested number of frames.
         Ok(unsafe { Self::over(map, layout, limits) })
