@@ -21,7 +21,7 @@ pub(super) fn take(
         return Stage::take(resident, stages, owner);
     }
     // Held until our entry is among the owners.
-    let _turn = ClaimLock::wait(resident)?;
+    let _lock = ClaimLock::wait(resident)?;
     refuse_second(name, &resident.owned_stages()?, owner, stages.start)?;
     Stage::take(resident, stages, owner)
 }
@@ -55,9 +55,8 @@ fn second_to(name: &PortName, owner: &Owner) -> Error {
     let (first, last) = owner.range().into_inner();
     let queues = if first == last { first.to_string() } else { format!("{first}-{last}") };
     name.error(format!(
-        "{} has all packets of {interface}/{queues} already: a filter says which of them this is for \
-         (`sluice claims {interface}` shows more)",
-        who(owner)
+        "{owner} has all packets of {interface}/{queues} already: a filter says which of them this is for \
+         (`sluice claims {interface}` in its network namespace shows more)"
     ))
 }
 
@@ -65,8 +64,4 @@ fn second_to(name: &PortName, owner: &Owner) -> Error {
 pub(super) fn overlap(owner: &Owner, queues: &RangeInclusive<u32>) -> bool {
     let (first, last) = owner.range().into_inner();
     first <= *queues.end() && *queues.start() <= last
-}
-
-pub(super) fn who(owner: &Owner) -> String {
-    format!("{} (process {})", owner.command, owner.pid)
 }

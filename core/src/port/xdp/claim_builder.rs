@@ -17,7 +17,7 @@ use crate::link;
 use crate::nic::Deferred;
 use crate::port::card_clock;
 use crate::port::cell_ring_queue::CellRingPort;
-use crate::port::claim_conflict::{self, overlap, who};
+use crate::port::claim_conflict::{self, overlap};
 use crate::port::interface::MAX_HEADER_BYTES;
 use crate::port::interface_watch::InterfaceWatch;
 use crate::port::live_queue::{DEFAULT_RING, LiveQueue, open_sender};
@@ -317,7 +317,7 @@ impl ClaimBuilder<'_> {
 /// Returns the fallback to copies because another port's socket has a queue.
 fn beside(others: &[Owner], error: &Error) -> Fallback {
     let reason = match others.first() {
-        Some(owner) => format!("{} has the queue, and a queue has one socket", who(owner)),
+        Some(owner) => format!("{owner} has the queue, and a queue has one socket"),
         None => error.to_string(),
     };
     Fallback::new("af_xdp", "copy ring", reason)

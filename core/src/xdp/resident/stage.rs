@@ -5,11 +5,11 @@
 //! holds, the interface it forwards to, the mark, and the entry in `sluice_owners`.
 #![allow(unsafe_code)]
 
-use std::io;
 use std::mem::{offset_of, size_of};
 use std::ops::{Range, RangeInclusive};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::{fmt, io};
 
 use sluicegate_base::ring::now_ns;
 
@@ -161,6 +161,13 @@ impl Owner {
             filter: text(&layout.filter),
         };
         Some((owner, layout.before))
+    }
+}
+
+/// `sluice (process 4711)`.
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (process {})", self.command, self.pid)
     }
 }
 
