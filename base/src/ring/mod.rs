@@ -38,15 +38,15 @@ use crate::memory::Pool;
 
 mod backend;
 pub mod cursor;
-mod handle;
 mod packet;
+mod ring_mut;
 mod slot;
 #[cfg(test)]
 mod tests;
 
 pub use cursor::{AtomicU16, AtomicU32, Ordering, fence};
-pub use handle::{Filled, RingMut, Swapped};
 pub use packet::{Packet, Segments};
+pub use ring_mut::{Filled, RingMut, Swapped};
 pub use slot::{
     Direction, Interface, LINKTYPE_ETHERNET, Meta, Slot, TimestampSource, flags, now_ns,
 };
