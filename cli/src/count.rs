@@ -139,7 +139,7 @@ impl RunControl<ReceiveCounts> for CountControl<'_> {
 }
 
 /// Interval between two updates of a worker's shared counts.
-const SHOW: Duration = Duration::from_millis(100);
+const SHOW_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Analyses the packets of one queue.
 struct Analysing {
@@ -166,17 +166,6 @@ fn lock(share: &Arc<Mutex<Share>>) -> MutexGuard<'_, Share> {
     share.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Analysing {
-    fn show(&mut self) -> ControlFlow<()> {
-        if self.shown_at.elapsed() >= SHOW {
-            let counts = self.analyser.counts();
-            *lock(&self.shown) = counts;
-            self.shown_at = Instant::now();
-        }
-        ControlFlow::Continue(())
-    }
-}
-
 impl Visitor for Analysing {
     fn prepare(&mut self, queue: &Queue) {
         self.analyser.begin_batch();
@@ -194,10 +183,11 @@ impl Visitor for Analysing {
     }
 
     fn batch_done(&mut self) -> ControlFlow<()> {
-        self.show()
-    }
-
-    fn idle(&mut self) -> ControlFlow<()> {
-        self.show()
+        if self.shown_at.elapsed() >= SHOW_INTERVAL {
+            let counts = self.analyser.counts();
+            *lock(&self.shown) = counts;
+            self.shown_at = Instant::now();
+        }
+        ControlFlow::Continue(())
     }
 }

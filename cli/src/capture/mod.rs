@@ -251,7 +251,7 @@ impl<'a> Session<'a> {
             let summary = file.into_output().finish();
             account_for_files(&mut report, &summary, options, late);
             match summary.failure {
-                Some(failure) if is_closed_pipe(&failure) => reader_left = true,
+                Some(failure) if failure.errno() == Some(nix::libc::EPIPE) => reader_left = true,
                 failure => error = error.or(failure.map(anyhow::Error::from)),
             }
         }
@@ -381,8 +381,4 @@ fn shown(path: &Path) -> String {
         true => "standard output".into(),
         false => path.display().to_string(),
     }
-}
-
-fn is_closed_pipe(error: &Error) -> bool {
-    error.errno() == Some(nix::libc::EPIPE)
 }

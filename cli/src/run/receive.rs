@@ -37,7 +37,7 @@ pub trait Visitor: Send {
 
     /// Called when no packet has arrived for a moment: passes on buffered records.
     fn idle(&mut self) -> ControlFlow<()> {
-        ControlFlow::Continue(())
+        self.batch_done()
     }
 
     /// Called after the last batch.

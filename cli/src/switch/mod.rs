@@ -224,11 +224,6 @@ fn pair(text: &str) -> std::result::Result<(String, String), String> {
 }
 
 impl Settings {
-    /// Returns true if a setting concerns VLANs.
-    pub fn speak_of_vlans(&self) -> bool {
-        !(self.access.is_empty() && self.trunk.is_empty() && self.native.is_empty())
-    }
-
     /// The settings of the port with this name.
     pub fn of(&self, name: &str) -> PortSettings {
         let value = |pairs: &[(String, String)]| {
@@ -305,7 +300,7 @@ pub struct PortSettings {
 
 impl PortSettings {
     /// Returns true if a setting concerns VLANs.
-    pub fn speak_of_vlans(&self) -> bool {
+    pub fn concern_vlans(&self) -> bool {
         self.access.is_some() || self.trunk.is_some() || self.native.is_some()
     }
 

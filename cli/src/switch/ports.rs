@@ -32,7 +32,7 @@ pub struct Ports<'a> {
 impl Ports<'_> {
     /// Adds a port to a running switch.
     pub fn add(&mut self, named: &Named, settings: &PortSettings, handle: &Handle) -> Result<()> {
-        if settings.speak_of_vlans() && !self.knows_vlans {
+        if settings.concern_vlans() && !self.knows_vlans {
             return Err(Error::Usage(
                 "the switch knows no VLANs: it has to be started with --access, --trunk or --native"
                     .into(),

@@ -42,7 +42,7 @@ pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
         common,
         allow_default_route: &args.allow_default_route,
         pool: shared_pool(&names, &common.options())?,
-        knows_vlans: args.settings.speak_of_vlans(),
+        knows_vlans: args.ports.iter().any(|it| args.settings.of(&it.name).concern_vlans()),
         reports: Vec::new(),
     };
     let rules = Rules { vlans: ports.knows_vlans, link_local: args.forward_link_local };
