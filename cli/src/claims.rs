@@ -23,7 +23,7 @@ Examples:
 #[command(after_help = CLAIMS_EXAMPLES)]
 pub struct ClaimsArgs {
     #[command(flatten)]
-    place: Place,
+    target: InterfaceArgs,
 
     /// Print one JSON object
     #[arg(long)]
@@ -37,7 +37,7 @@ pub struct ClaimsArgs {
 #[derive(clap::Args)]
 pub struct AttachArgs {
     #[command(flatten)]
-    place: Place,
+    target: InterfaceArgs,
 
     /// By the driver, or by the kernel behind it [default: native where the driver can]
     #[arg(long, value_name = "native|skb", value_parser = ["native", "skb"])]
@@ -57,11 +57,11 @@ pub struct AttachArgs {
 #[derive(clap::Args)]
 pub struct DetachArgs {
     #[command(flatten)]
-    place: Place,
+    target: InterfaceArgs,
 }
 
 #[derive(clap::Args)]
-struct Place {
+struct InterfaceArgs {
     /// The interface
     interface: String,
 
@@ -70,7 +70,7 @@ struct Place {
     netns: Option<String>,
 }
 
-impl Place {
+impl InterfaceArgs {
     /// Works on the interface in its namespace. First restores settings that a killed port left, if
     /// permitted.
     fn with<T: Send>(
@@ -93,13 +93,13 @@ pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
         Some(_) => ModeRequest::Only(Mode::Native),
     };
     let by_card = args.timestamp.as_deref() == Some("hardware");
-    let (mode, fallback, no_times) = args.place.with(|interface| {
+    let (mode, fallback, no_times) = args.target.with(|interface| {
         let (resident, fallback) = Resident::join_for(interface, request, by_card)?;
         resident.keep(interface)?;
         let no_times = resident.no_metadata().filter(|_| by_card).map(str::to_owned);
         Ok((resident.mode(), fallback, no_times))
     })?;
-    let name = &args.place.interface;
+    let name = &args.target.interface;
     if let Some(reason) = fallback {
         crate::notice::say(format_args!("{name}: skb mode, a tenth as fast as native: {reason}"));
     }
@@ -114,12 +114,12 @@ pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
 /// Runs `sluice detach`.
 pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
     // First: a foreign XDP program, which is an error, does not keep the host from its wire.
-    let host = args.place.with(detach_host)?;
-    let name = &args.place.interface;
+    let host = args.target.with(detach_host)?;
+    let name = &args.target.interface;
     if host {
         writeln!(io::stdout(), "{name}: what the host sends goes out without a port again")?;
     }
-    let users = args.place.with(|interface| match Resident::find(interface) {
+    let users = args.target.with(|interface| match Resident::find(interface) {
         Ok(None) => Ok(None),
         Ok(Some(resident)) => {
             let users = resident.owned_stages()?.len();
@@ -147,7 +147,7 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
 
 /// Runs `sluice claims`.
 pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
-    let found = args.place.with(|interface| {
+    let found = args.target.with(|interface| {
         let Some(resident) = Resident::find(interface)? else { return Ok(None) };
         let StageCounters { packets, bytes, .. } = resident.total();
         let (id, mode) = (resident.program(), resident.mode().name());
@@ -160,9 +160,9 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
         command: "claims",
         program,
         claims: claims.unwrap_or_default(),
-        host: args.place.with(host_owner)?,
-        host_left: args.place.with(host_left)?,
-        interface: args.place.interface,
+        host: args.target.with(host_owner)?,
+        host_left: args.target.with(host_left)?,
+        interface: args.target.interface,
     };
     let mut out = io::stdout().lock();
     match args.json {

@@ -15,7 +15,7 @@ use sluicegate_switch::mac_table::TICKS_PER_SECOND;
 use sluicegate_switch::{Handle, Switch};
 
 use super::ports::{Ports, port_ledger, switching};
-use super::{Named, PortSettings};
+use super::{NamedPort, PortSettings};
 use crate::notice::{failure, said};
 use crate::report::ledger_value;
 use crate::units::show_count;
@@ -84,12 +84,12 @@ const PIECE: usize = 256;
 const PIECES: usize = 8;
 
 /// A running switch and its ports, for the control socket.
-pub struct Answering<'a, 'b> {
+pub struct ControlService<'a, 'b> {
     pub handle: &'a Handle,
     pub ports: &'a mut Ports<'b>,
 }
 
-impl Service for Answering<'_, '_> {
+impl Service for ControlService<'_, '_> {
     fn answer(&mut self, client: u64, request: &str) -> Answer {
         // A watcher gets a line of text and a file instead of JSON.
         if request.starts_with("watch ") {
@@ -108,13 +108,13 @@ impl Service for Answering<'_, '_> {
     }
 }
 
-impl Answering<'_, '_> {
+impl ControlService<'_, '_> {
     fn act(&mut self, request: Request) -> Result<Value> {
         match request {
             Request::Show { .. } => self.show(),
             Request::Table { from } => self.table(from),
             Request::Add { port, set } => {
-                let named: Named = port.parse()?;
+                let named: NamedPort = port.parse()?;
                 self.ports.add(&named, &set, self.handle)?;
                 Ok(json!({"added": named.name}))
             }

@@ -45,7 +45,7 @@ pub struct Args {
     action: Option<control::Request>,
 
     #[command(flatten)]
-    place: Where,
+    socket: SocketArgs,
 
     #[command(flatten)]
     run: RunArgs,
@@ -53,7 +53,7 @@ pub struct Args {
 
 /// Which switch.
 #[derive(clap::Args)]
-struct Where {
+struct SocketArgs {
     /// The switch's name, if several run [default: switch]
     #[arg(long, global = true, value_name = "SWITCH")]
     name: Option<String>,
@@ -63,7 +63,7 @@ struct Where {
     control: Option<PathBuf>,
 }
 
-impl Where {
+impl SocketArgs {
     fn path(&self) -> Result<PathBuf> {
         match &self.control {
             Some(path) => Ok(path.clone()),
@@ -77,7 +77,7 @@ impl Where {
 struct RunArgs {
     /// The ports: eth0, xdp:eth0, NAME=PORT
     #[arg(value_name = "[NAME=]PORT", required = true)]
-    ports: Vec<Named>,
+    ports: Vec<NamedPort>,
 
     /// Forward what is for link-local groups, too (01:80:c2:00:00:0x: spanning tree, LLDP, LACP),
     /// pause frames excepted
@@ -131,18 +131,18 @@ fn age(text: &str) -> std::result::Result<Duration, String> {
 /// Runs the command.
 pub fn switch(args: Args) -> anyhow::Result<()> {
     match args.action {
-        Some(request) => control::ask(&request, &args.place.path()?),
+        Some(request) => control::ask(&request, &args.socket.path()?),
         None => {
             refuse_requests(&args.run.ports)?;
-            run::run(args.run, &args.place)
+            run::run(args.run, &args.socket)
         }
     }
 }
 
 /// Rejects a request after a flag, which the parser takes for a port.
-fn refuse_requests(ports: &[Named]) -> Result<()> {
+fn refuse_requests(ports: &[NamedPort]) -> Result<()> {
     let requests = control::Request::augment_subcommands(clap::Command::new("switch"));
-    let is_request = |named: &&Named| {
+    let is_request = |named: &&NamedPort| {
         named.port.to_string() == named.name && requests.find_subcommand(&named.name).is_some()
     };
     match ports.iter().find(is_request) {
@@ -157,12 +157,12 @@ fn refuse_requests(ports: &[Named]) -> Result<()> {
 
 /// A port and its name in the switch: `NAME=PORT`, or `PORT` with its usual name.
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct NamedPort {
     pub name: String,
     pub port: PortName,
 }
 
-impl FromStr for Named {
+impl FromStr for NamedPort {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -249,7 +249,7 @@ impl Settings {
     ///
     /// # Errors
     /// A name that none of these ports has.
-    pub fn refuse_unknown(&self, ports: &[Named]) -> Result<()> {
+    pub fn refuse_unknown(&self, ports: &[NamedPort]) -> Result<()> {
         let pairs = self.access.iter().chain(&self.trunk).chain(&self.native).map(|(name, _)| name);
         let storms = self.storm_limit.iter().filter_map(|text| Some(text.split_once('=')?.0));
         let said = pairs.chain(&self.rx_only).chain(&self.tx_only).map(String::as_str);
@@ -376,11 +376,11 @@ mod tests {
             ("pcap:/tmp/a.pcapng", "a", "pcap:/tmp/a.pcapng"),
             ("null:", "null", "null:"),
         ] {
-            let named: Named = text.parse().unwrap();
+            let named: NamedPort = text.parse().unwrap();
             assert_eq!((&named.name[..], &named.port.to_string()[..]), (name, port), "{text}");
         }
         for text in ["a b=eth0", "=eth0", "up=", "up=nothing:eth0"] {
-            assert!(text.parse::<Named>().is_err(), "{text}");
+            assert!(text.parse::<NamedPort>().is_err(), "{text}");
         }
     }
 
@@ -403,7 +403,7 @@ mod tests {
         let trunk = Vlans { untagged: Some(1), tagged: "10,20".parse().unwrap() };
         assert_eq!((b.vlans, b.storm, b.usage), (trunk, Some(5), None));
         assert_eq!(c.vlans, Vlans::access(1));
-        let ports: Vec<Named> = ["a=null:", "b=null:"].map(|text| text.parse().unwrap()).into();
+        let ports: Vec<NamedPort> = ["a=null:", "b=null:"].map(|text| text.parse().unwrap()).into();
         settings.refuse_unknown(&ports).unwrap();
         let error = settings.refuse_unknown(&ports[..1]).unwrap_err().to_string();
         assert!(error.starts_with("no port 'b': there are a"), "{error}");

@@ -9,7 +9,7 @@ use sluicegate::memory::Pool;
 use sluicegate::port::{Directions, Kind, OpenOptions};
 use sluicegate_switch::{CAUSES, Event, Handle, MemberState, OpenedPort, SwitchOutcome};
 
-use super::{Named, PortSettings};
+use super::{NamedPort, PortSettings};
 use crate::args::Common;
 use crate::interface_counters::Transmission;
 use crate::ledger::{Ledger, Section};
@@ -31,7 +31,12 @@ pub struct Ports<'a> {
 
 impl Ports<'_> {
     /// Adds a port to a running switch.
-    pub fn add(&mut self, named: &Named, settings: &PortSettings, handle: &Handle) -> Result<()> {
+    pub fn add(
+        &mut self,
+        named: &NamedPort,
+        settings: &PortSettings,
+        handle: &Handle,
+    ) -> Result<()> {
         if settings.concern_vlans() && !self.knows_vlans {
             return Err(Error::Usage(
                 "the switch knows no VLANs: it has to be started with --access, --trunk or --native"
@@ -55,7 +60,11 @@ impl Ports<'_> {
     }
 
     /// Opens a port, and creates its report.
-    pub fn open(&mut self, named: &Named, usage: Option<Directions>) -> Result<(u64, OpenedPort)> {
+    pub fn open(
+        &mut self,
+        named: &NamedPort,
+        usage: Option<Directions>,
+    ) -> Result<(u64, OpenedPort)> {
         let port = &named.port;
         let netns = self.common.netns.as_deref();
         let receives_only = usage == Some(Directions::Receive) || port.kind() == Kind::Mirror;

@@ -10,9 +10,9 @@ use sluicegate_switch::{
     Handle, MemberState, Rules, Switch, SwitchConfig, SwitchOutcome, SwitchRunner, shared_pool,
 };
 
-use super::control::Answering;
+use super::control::ControlService;
 use super::ports::Ports;
-use super::{RunArgs, Where};
+use super::{RunArgs, SocketArgs};
 use crate::counters::{Totals, WorkerCounters};
 use crate::notice;
 use crate::report::Report;
@@ -24,7 +24,7 @@ use crate::status::Status;
 const TICK: Duration = Duration::from_millis(20);
 
 /// Runs the switch until its end.
-pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
+pub fn run(args: RunArgs, socket: &SocketArgs) -> anyhow::Result<()> {
     let common = &args.common;
     common.check()?;
     if common.threads.is_some() {
@@ -36,7 +36,7 @@ pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
         .into());
     }
     args.settings.refuse_unknown(&args.ports)?;
-    let server = listen(place)?;
+    let server = listen(socket)?;
     let names: Vec<_> = args.ports.iter().map(|named| named.port.clone()).collect();
     let mut ports = Ports {
         common,
@@ -59,7 +59,7 @@ pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
     let (runner, handle) = SwitchRunner::new(switch);
     let mut control = SwitchControl { handle, ports, server, last_states: Vec::new() };
     let options = RunOptions { common, wait: args.receiving.wait, stdout_is_taken: false };
-    let ended = supervise(vec![Switching(runner)], options, &Signals::catch()?, &mut control)?;
+    let ended = supervise(vec![SwitchWork(runner)], options, &Signals::catch()?, &mut control)?;
     let SwitchControl { ports, server, .. } = control;
     // Dropped only now, because a watcher treats a lost connection as a killed switch.
     drop(server);
@@ -68,9 +68,9 @@ pub fn run(args: RunArgs, place: &Where) -> anyhow::Result<()> {
 }
 
 /// Opens the control socket. If no flag asked for it, a failure is only a notice.
-fn listen(place: &Where) -> Result<Option<Server>> {
-    match Server::bind(&place.path()?) {
-        Err(error) if error.kind() != Mends::Usage && place.control.is_none() => {
+fn listen(socket: &SocketArgs) -> Result<Option<Server>> {
+    match Server::bind(&socket.path()?) {
+        Err(error) if error.kind() != Mends::Usage && socket.control.is_none() => {
             notice::say(format_args!("the switch cannot be asked while it runs: {error}"));
             Ok(None)
         }
@@ -88,9 +88,9 @@ fn table(args: &RunArgs) -> MacTableConfig {
 }
 
 /// The thread that switches.
-struct Switching(SwitchRunner);
+struct SwitchWork(SwitchRunner);
 
-impl Work for Switching {
+impl Work for SwitchWork {
     /// `None` while it runs: requests go to the switch itself then.
     type Counts = Option<SwitchOutcome>;
 
@@ -144,7 +144,7 @@ impl RunControl<Option<SwitchOutcome>> for SwitchControl<'_> {
             self.ports.tell(event, status);
         }
         if let Some(server) = &mut self.server {
-            server.serve(&mut Answering { handle: &self.handle, ports: &mut self.ports });
+            server.serve(&mut ControlService { handle: &self.handle, ports: &mut self.ports });
         }
         ControlFlow::Continue(())
     }
