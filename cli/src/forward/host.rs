@@ -62,12 +62,12 @@ pub fn keep_flows(ports: [&mut PortName; 2]) -> Result<()> {
 
 /// The flows that are left to the host.
 #[derive(Debug)]
-pub struct Leaving {
+pub struct HostFlowFilter {
     filter: Filter,
     flows: HostFlows,
 }
 
-impl Leaving {
+impl HostFlowFilter {
     /// Leaves flows that match an expression to the host: port among these; `None` without such a port.
     ///
     /// # Errors

@@ -27,9 +27,9 @@ use crate::signals::Signals;
 use crate::status::Status;
 use crate::target::interface_to_send;
 use crate::{notice, ports};
-use host::Leaving;
+use host::HostFlowFilter;
 use monitor_service::{MonitorArgs, MonitorService};
-use result::{Passed, Sides, all_passed};
+use result::{SideCounts, Sides, all_passed};
 use thread::ForwardCounts;
 
 const EXAMPLES: &str = "\
@@ -83,7 +83,7 @@ pub struct Args {
     headers: Headers,
 
     #[command(flatten)]
-    place: MonitorArgs,
+    monitor: MonitorArgs,
 
     /// Send out of an interface that carries the host's default route; it must be named, and may
     /// be twice
@@ -105,14 +105,14 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
         return in_kernel::forward(&args);
     }
     let Args { from, to, batch, common, receiving, .. } = &args;
-    let mut monitor = args.place.listen()?.map(|server| MonitorService::new(server, [from, to]));
+    let mut monitor = args.monitor.listen()?.map(|server| MonitorService::new(server, [from, to]));
     let wanted = args.usage().map(|(name, usage)| (name.clone(), usage));
     let Ok(mut ports) = <[Port; 2]>::try_from(Port::open_all(&wanted, &common.forwarding())?)
     else {
         return Err(Error::Usage("two ports are needed".into()).into());
     };
     let leaving = match &args.host_flows {
-        Some(expression) => Leaving::of(expression, &ports)?,
+        Some(expression) => HostFlowFilter::of(expression, &ports)?,
         None => None,
     };
     let reports = ports.each_ref().map(|port| Report::of_port("forward", port, common));
@@ -149,7 +149,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
 struct ForwardControl<'a> {
     sides: Sides,
     monitor: Option<&'a mut MonitorService>,
-    leaving: Option<&'a Leaving>,
+    leaving: Option<&'a HostFlowFilter>,
 }
 
 impl RunControl<ForwardCounts> for ForwardControl<'_> {
@@ -174,13 +174,13 @@ fn report(
     sides: Sides,
     outcomes: &Outcomes<ForwardCounts>,
     elapsed: Duration,
-    leaving: Option<&Leaving>,
+    leaving: Option<&HostFlowFilter>,
 ) -> Report {
     let passed = all_passed(outcomes.iter().flatten().map(|outcome| &outcome.counts.sides));
     let mut whole = sides.report(&passed, outcomes, elapsed);
     for outcome in outcomes.iter().flatten() {
         let Outcome { cpu, busy, counts: ForwardCounts { thread, sides }, .. } = &**outcome;
-        let packets = sides.iter().map(Passed::packets).sum();
+        let packets = sides.iter().map(SideCounts::packets).sum();
         whole.threads.push(Thread { cpu: *cpu, queue: *thread, packets, busy: *busy });
     }
     if let Some(leaving) = leaving {

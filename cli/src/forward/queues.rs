@@ -9,7 +9,7 @@ use sluicegate::ring::Packet;
 use crate::interface_counters::is_down;
 
 /// A queue and its use.
-pub struct Served {
+pub struct ForwardQueue {
     pub queue: Queue,
     /// The port, of the two, that it belongs to.
     pub side: usize,
@@ -23,7 +23,7 @@ pub struct Served {
     pub described: usize,
 }
 
-impl Served {
+impl ForwardQueue {
     pub fn new(queue: Queue, side: usize) -> Self {
         Self {
             queue,
@@ -112,7 +112,7 @@ mod tests {
     fn inspected_packets_are_not_inspected_again() {
         let name = "null:?slots=8".parse().unwrap();
         let mut port = Port::open(&name, &OpenOptions::default()).unwrap();
-        let mut served = Served::new(port.queues.remove(0), 0);
+        let mut served = ForwardQueue::new(port.queues.remove(0), 0);
         served.queue.sync_rx().unwrap();
         for (seen, slots, left) in
             [(0, 7, 7), (3, 7, 4), (7, 7, 0), (9, 7, 0), (2, 5, 3), (5, 5, 0)]

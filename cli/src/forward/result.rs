@@ -36,7 +36,7 @@ impl Sides {
     /// The report on the whole, of the packets that passed on either side.
     pub fn report<T>(
         mut self,
-        passed: &[Passed; 2],
+        passed: &[SideCounts; 2],
         outcomes: &Outcomes<T>,
         elapsed: Duration,
     ) -> Report {
@@ -47,7 +47,7 @@ impl Sides {
         });
         let mut directions = Vec::new();
         for &side in self.sources {
-            let Passed { swapped, copied, bytes, .. } = passed[side];
+            let SideCounts { swapped, copied, bytes, .. } = passed[side];
             let traffic = Traffic::over(passed[side].packets(), bytes, elapsed);
             let (from, to) = (names[side].clone(), names[1 - side].clone());
             directions.push(DirectionReport { from, to, traffic, swapped, copied });
@@ -68,7 +68,12 @@ impl Sides {
     }
 
     /// Accounts in a port's ledger for the packets that came in there.
-    fn account(&mut self, side: usize, passed: &[Passed; 2], transmission: Option<&Transmission>) {
+    fn account(
+        &mut self,
+        side: usize,
+        passed: &[SideCounts; 2],
+        transmission: Option<&Transmission>,
+    ) {
         let (source, target) = (&passed[side], &passed[1 - side]);
         let report = &mut self.reports[side];
         let ledger = &mut report.ledger;
@@ -90,7 +95,7 @@ impl Sides {
 
 /// The fate of the packets of one side.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Passed {
+pub struct SideCounts {
     pub swapped: u64,
     pub copied: u64,
     /// Packets that the kernel moved.
@@ -108,7 +113,7 @@ pub struct Passed {
     pub downs: u32,
 }
 
-impl Passed {
+impl SideCounts {
     pub fn moved(&mut self, moved: &Moved) {
         self.swapped += u64::from(moved.swapped_packets);
         self.copied += u64::from(moved.copied_packets);
@@ -138,16 +143,16 @@ impl Passed {
 }
 
 /// Adds up the packets that threads have passed on either side.
-pub fn all_passed<'a>(threads: impl Iterator<Item = &'a [Passed; 2]>) -> [Passed; 2] {
-    threads.fold(<[Passed; 2]>::default(), |sum, sides| {
+pub fn all_passed<'a>(threads: impl Iterator<Item = &'a [SideCounts; 2]>) -> [SideCounts; 2] {
+    threads.fold(<[SideCounts; 2]>::default(), |sum, sides| {
         [0, 1].map(|side| sum[side].plus(&sides[side]))
     })
 }
 
 /// Returns the packets that the kernel redirected from port to port. The queue of each source counts both the
 /// received packets and their fate at the other side.
-pub fn redirected(outcomes: &Outcomes<ReceiveCounts>) -> [Passed; 2] {
-    let mut passed = <[Passed; 2]>::default();
+pub fn redirected(outcomes: &Outcomes<ReceiveCounts>) -> [SideCounts; 2] {
+    let mut passed = <[SideCounts; 2]>::default();
     for (side, outcome) in outcomes.iter().enumerate() {
         let Some(ReceiveCounts { packets, bytes, stats, .. }) =
             outcome.as_ref().map(|it| it.counts)

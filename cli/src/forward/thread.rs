@@ -14,10 +14,10 @@ use sluicegate::forward::{Moved, Rewriter, forward_some};
 use sluicegate::port::{Kind, Port, Queue, wait_any};
 use sluicegate::ring::{Direction, Readiness, Wait};
 
-use super::host::Leaving;
+use super::host::HostFlowFilter;
 use super::monitor_service::Watchers;
-use super::queues::{QueuePair, Served};
-use super::result::Passed;
+use super::queues::{ForwardQueue, QueuePair};
+use super::result::SideCounts;
 use crate::run::{CHECK_INTERVAL, DRAIN_INTERVAL, IN_FLIGHT_TIMEOUT, Work, WorkerThread};
 
 /// The longest sleep of a thread between two checks of the stop flag.
@@ -39,23 +39,23 @@ const ROUNDS: u32 = 64;
 #[derive(Clone, Debug)]
 pub struct ForwardCounts {
     pub thread: u32,
-    pub sides: [Passed; 2],
+    pub sides: [SideCounts; 2],
 }
 
 /// The forwarder of one thread.
 #[derive(Default)]
 pub struct ForwardThread {
     number: u32,
-    pub queues: Vec<Served>,
+    pub queues: Vec<ForwardQueue>,
     pub paths: Vec<QueuePair>,
     /// Maximum of packets that move along a path at once.
     pub batch: u32,
     /// The header rewriter for packets from each side.
     pub rewriters: [Option<Rewriter>; 2],
     /// Flows that are left to the host.
-    pub leaving: Option<Arc<Leaving>>,
+    pub leaving: Option<Arc<HostFlowFilter>>,
     pub watchers: Watchers,
-    passed: [Passed; 2],
+    passed: [SideCounts; 2],
     /// The time since which pending packets have not moved.
     stuck: Option<Instant>,
     /// The time when reception stopped.
@@ -225,7 +225,7 @@ impl ForwardThread {
             return Ok(());
         }
         let is_stuck = self.paths.iter().any(|path| path.blocked)
-            || self.queues.iter_mut().any(Served::is_stuck);
+            || self.queues.iter_mut().any(ForwardQueue::is_stuck);
         let mut timeout = TICK;
         if is_stuck {
             let stuck = self.stuck.get_or_insert_with(Instant::now).elapsed();
@@ -309,7 +309,7 @@ impl ForwardThread {
     }
 
     /// The packets that have passed so far, with the queues' own counts.
-    fn counted(&mut self) -> ([Passed; 2], Result<()>) {
+    fn counted(&mut self) -> ([SideCounts; 2], Result<()>) {
         let (mut sides, mut result) = (self.passed, Ok(()));
         for served in &mut self.queues {
             let passed = &mut sides[served.side];
@@ -410,7 +410,7 @@ pub fn threads(
     let mut forwarders: Vec<ForwardThread> = (0..threads as u32).map(forwarder).collect();
     for (side, port) in ports.iter_mut().enumerate() {
         for (index, queue) in port.queues.drain(..).enumerate() {
-            let mut served = Served::new(queue, side);
+            let mut served = ForwardQueue::new(queue, side);
             served.receives = sources.contains(&side) && receives(&served.queue);
             served.sends = sources.contains(&(1 - side)) && sends(&served.queue);
             // Its thread in the kernel ends with the interface.
@@ -423,7 +423,7 @@ pub fn threads(
 }
 
 /// Pairs each receiving queue with a sending queue of the other side, in turns.
-fn paths(queues: &[Served]) -> Vec<QueuePair> {
+fn paths(queues: &[ForwardQueue]) -> Vec<QueuePair> {
     let mut paths = Vec::new();
     for side in [0, 1] {
         let targets: Vec<usize> = (0..queues.len())
