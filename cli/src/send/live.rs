@@ -13,7 +13,7 @@ use sluicegate_traffic::rate::{Gaps, Pace};
 use sluicegate_traffic::source::SkippedPackets;
 
 use super::steering::TICK;
-use super::{Done, SendCounts};
+use super::{SendCounts, WorkerResult};
 use crate::args::Common;
 use crate::run::WorkerThread;
 
@@ -126,9 +126,9 @@ impl LiveSender {
     }
 }
 
-fn done(sending: &Sending) -> Done {
+fn done(sending: &Sending) -> WorkerResult {
     let (redirects, counters) = (sending.thread.redirects(), sending.counters());
-    Done {
+    WorkerResult {
         packets: counters.packets + counters.refused,
         bytes: counters.bytes,
         stats: QueueStats {

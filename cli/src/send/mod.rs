@@ -49,7 +49,7 @@ pub enum Sender {
 /// The counts of one thread that sends: of a ring, or of all live frames.
 #[derive(Debug)]
 pub struct SendCounts {
-    pub workers: Vec<Done>,
+    pub workers: Vec<WorkerResult>,
     /// The packets' lateness against the timetable; empty without one.
     pub gaps: Gaps,
     /// The begin and end of sending, if known.
@@ -58,7 +58,7 @@ pub struct SendCounts {
 
 /// The counts of one worker.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Done {
+pub struct WorkerResult {
     /// Packets made, including those that the target cannot send.
     pub packets: u64,
     /// Their bytes.

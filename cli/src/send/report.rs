@@ -8,7 +8,7 @@ use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::SkippedPackets;
 
 use super::steering::Steering;
-use super::{Done, SendCounts, Sender};
+use super::{SendCounts, Sender, WorkerResult};
 use crate::args::Common;
 use crate::interface_counters::Transmission;
 use crate::ledger::Section;
@@ -113,7 +113,7 @@ impl<'a> SendReport<'a> {
         let restarts = done.iter().map(|done| done.restarts).sum();
         let is_paced = target.is_some() || gaps.count() > 0;
         report.pace = is_paced.then_some(PacingResult { target, late: gaps, restarts });
-        let thread = |(index, done): (usize, &Done)| Thread {
+        let thread = |(index, done): (usize, &WorkerResult)| Thread {
             cpu: self.common.cpu(index),
             queue: index as u32,
             packets: done.packets,
@@ -128,8 +128,13 @@ impl<'a> SendReport<'a> {
     }
 
     /// Fills in the packets that workers made, and those that the target cannot send.
-    fn count_made(&self, report: &mut Report, done: &[Done], elapsed: Duration) -> SkippedPackets {
-        let sum = |n: fn(&Done) -> u64| done.iter().map(n).sum::<u64>();
+    fn count_made(
+        &self,
+        report: &mut Report,
+        done: &[WorkerResult],
+        elapsed: Duration,
+    ) -> SkippedPackets {
+        let sum = |n: fn(&WorkerResult) -> u64| done.iter().map(n).sum::<u64>();
         let attempted = sum(|done| done.packets);
         let left_out =
             done.iter().fold(SkippedPackets::default(), |sum, done| sum.plus(done.left_out));
@@ -144,11 +149,11 @@ impl<'a> SendReport<'a> {
     }
 }
 
-fn all_stats(done: &[Done]) -> QueueStats {
+fn all_stats(done: &[WorkerResult]) -> QueueStats {
     done.iter().fold(QueueStats::default(), |sum, done| sum.plus(done.stats))
 }
 
-fn all_done(outcomes: &Outcomes<SendCounts>) -> Vec<Done> {
+fn all_done(outcomes: &Outcomes<SendCounts>) -> Vec<WorkerResult> {
     outcomes.iter().flatten().flat_map(|outcome| outcome.counts.workers.iter().copied()).collect()
 }
 

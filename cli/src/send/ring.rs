@@ -7,7 +7,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::port::{Queue, QueueStats};
 use sluicegate_traffic::source::{PacketSource, SkippedPackets};
 
-use super::{Done, SendCounts, SendWork};
+use super::{SendCounts, SendWork, WorkerResult};
 use crate::run::WorkerThread;
 
 /// Packets between two checks of the clock and the stop flag: the number that one system call takes, or half
@@ -76,7 +76,7 @@ impl RingWorker {
     fn sent(&self, stats: QueueStats, thread: &WorkerThread<'_, SendCounts>) -> SendCounts {
         let totals = thread.counters.totals();
         let never_pushed = self.source.left_out();
-        let done = Done {
+        let done = WorkerResult {
             packets: totals.packets + never_pushed.packets(),
             bytes: totals.bytes,
             left_out: SkippedPackets {
