@@ -11,7 +11,7 @@ const MIN_CHANGE: f64 = 0.02;
 
 /// A step or a hot loop that both reports have, and that moved; or a step of Sluice that fails now.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moved {
+pub struct ChangedResult {
     /// The suite of a step; none for a hot loop.
     pub kind: Option<SuiteKind>,
     /// The step with its parameters, or the loop.
@@ -38,7 +38,7 @@ pub enum Metric {
     Instructions,
 }
 
-impl Moved {
+impl ChangedResult {
     /// The relative change: 0.1 is a tenth more than before, -1 is a failure.
     pub fn by(&self) -> f64 {
         self.now.as_ref().map_or(-1.0, |now| now.median / self.before.median - 1.0)
@@ -58,8 +58,8 @@ impl Moved {
 
 /// Lists the changes from one report to another: steps that moved by more than both spreads cover, hot
 /// loops by more than 2 %. Sluice's steps that failed come first, then the largest changes.
-pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
-    let mut moved: Vec<Moved> = now
+pub fn compare(before: &Report, now: &Report) -> Vec<ChangedResult> {
+    let mut moved: Vec<ChangedResult> = now
         .suites
         .iter()
         .filter_map(|suite| {
@@ -70,17 +70,17 @@ pub fn compare(before: &Report, now: &Report) -> Vec<Moved> {
         .collect();
     moved.extend(now.loops.iter().filter_map(|it| changed(before, now, it)));
     // A half is as large a change as a double.
-    let most = |it: &Moved| (1.0 + it.by()).ln().abs();
+    let most = |it: &ChangedResult| (1.0 + it.by()).ln().abs();
     moved.sort_by(|a, b| most(b).total_cmp(&most(a)));
     moved
 }
 
-fn moved(suite: &Suite, before: &Suite, step: &StepReport) -> Option<Moved> {
+fn moved(suite: &Suite, before: &Suite, step: &StepReport) -> Option<ChangedResult> {
     let same = |old: &&StepReport| old.step == step.step && old.setting == step.setting;
     let old = before.steps.iter().find(same)?;
     let of = |what, before, now| {
         let (kind, name, ours) = (Some(suite.suite), step.title(), step.by == SLUICE);
-        Some(Moved { kind, name, ours, what, before, now })
+        Some(ChangedResult { kind, name, ours, what, before, now })
     };
     if step.is_broken() {
         return of(Metric::Rate, old.figures?.mpps, Err(step.why_not().to_owned()));
@@ -93,7 +93,7 @@ fn moved(suite: &Suite, before: &Suite, step: &StepReport) -> Option<Moved> {
     if before.overlaps(&now) || before.median <= 0.0 { None } else { of(what, before, Ok(now)) }
 }
 
-fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<Moved> {
+fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<ChangedResult> {
     // Each kernel translates a program in its own way.
     if it.of == LoopUnit::Program && before.machine.kernel != now.machine.kernel {
         return None;
@@ -102,7 +102,7 @@ fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<Moved> {
     let exact = |n: f64| Spread { median: n, min: n, max: n };
     let (before, now) = (exact(old.length?.instructions), exact(it.length?.instructions));
     let (name, what) = (it.name.clone(), Metric::Instructions);
-    let moved = Moved { kind: None, name, ours: true, what, before, now: Ok(now) };
+    let moved = ChangedResult { kind: None, name, ours: true, what, before, now: Ok(now) };
     (before.median > 0.0 && moved.by().abs() > MIN_CHANGE).then_some(moved)
 }
 
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(named, [("TX ring, 60 B", Metric::Ratio), ("sendmmsg, 60 B", Metric::Rate)]);
         assert!((moved[0].by() + 0.8).abs() < 1e-9, "{}", moved[0].by());
         // The machine may be the cause of the slower reference.
-        assert_eq!(moved.iter().map(Moved::is_worse).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(moved.iter().map(ChangedResult::is_worse).collect::<Vec<_>>(), [true, false]);
         let doubled =
             report(&[("sendmmsg", 1.0, 1.0), ("AF_XDP", 5.0, 5.0), ("TX ring", 0.1, 0.1)]);
         let moved = compare(&before, &doubled);
@@ -166,7 +166,7 @@ mod tests {
             step.failed = failed.map(str::to_owned);
             let moved = compare(&before, &now);
             assert_eq!(moved.len(), usize::from(named), "{sentence}: {moved:?}");
-            assert!(moved.iter().all(Moved::is_worse), "{sentence}");
+            assert!(moved.iter().all(ChangedResult::is_worse), "{sentence}");
             assert!(moved.iter().all(|it| it.now == Err("no room".into())), "{sentence}");
             assert_eq!(compare(&now, &now), [], "{sentence}: as before");
             assert_eq!(compare(&now, &before), [], "{sentence}: it has got better");

@@ -11,7 +11,7 @@ use sluicegate_bench::rounds::BenchPlan;
 use sluicegate_bench::suite::SuiteKind;
 
 use super::options::Turns;
-use super::output::{print_moved, read};
+use super::output::{print_compared, read};
 use super::progress::Watcher;
 
 #[derive(clap::Args)]
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let moved = before.map_or_else(Vec::new, |before| compare(&before, &report));
     if args.compare.is_some() {
-        print_moved(&moved, args.json)?;
+        print_compared(&moved, args.json)?;
     }
     let failed = checked.iter().filter(|it| it.verdict == Verdict::Fail).count();
     anyhow::ensure!(failed == 0, "{failed} of {} ratios are below their thresholds", checked.len());

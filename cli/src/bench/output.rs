@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use sluicegate::error::Error;
-use sluicegate_bench::compare::{Metric, Moved, compare};
+use sluicegate_bench::compare::{ChangedResult, Metric, compare};
 use sluicegate_bench::measurement::{Cause, Explanation, Figures, short};
 use sluicegate_bench::page::chart::chart;
 use sluicegate_bench::page::page;
@@ -72,14 +72,14 @@ impl<'a> ReportOutput<'a> {
             false => print(report, &mut stdout().lock())?,
         }
         if let Some(before) = self.before {
-            print_moved(&compare(&before, report), self.json)?;
+            print_compared(&compare(&before, report), self.json)?;
         }
         Ok(())
     }
 }
 
 /// Prints changes for people: to stderr if JSON is on standard output.
-pub fn print_moved(moved: &[Moved], json: bool) -> io::Result<()> {
+pub fn print_compared(moved: &[ChangedResult], json: bool) -> io::Result<()> {
     match json {
         true => print_changes(moved, &mut stderr()),
         false => print_changes(moved, &mut stdout()),
@@ -190,13 +190,13 @@ fn print_suite(suite: &Suite, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// Prints the changes from an earlier result.
-fn print_changes(moved: &[Moved], out: &mut impl Write) -> io::Result<()> {
+fn print_changes(moved: &[ChangedResult], out: &mut impl Write) -> io::Result<()> {
     if moved.is_empty() {
         return writeln!(out, "nothing moved by more than its spread");
     }
     writeln!(out, "moved by more than their spreads:")?;
     for it in moved {
-        let Moved { kind, name, before, now, .. } = it;
+        let ChangedResult { kind, name, before, now, .. } = it;
         let what = match it.what {
             Metric::Ratio => "ratio",
             Metric::Rate => "Mpps",
