@@ -127,7 +127,7 @@ impl Testbed {
         Ok(Self::new(left, right)?)
     }
 
-    /// Makes a testbed of two interfaces without a look at them.
+    /// Makes a testbed of two interfaces without reading their state.
     pub(crate) fn new(left: Side, right: Side) -> Result<Self> {
         let folder = tempfile::tempdir();
         let folder =

@@ -578,9 +578,9 @@ impl Switch {
     /// Removes a failed port at once; a port that is only down stays.
     #[cold]
     fn fail(&mut self, number: PortNumber, error: Error) {
-        let looked = self.check_port(number);
+        let checked = self.check_port(number);
         let is_down = self.members[usize::from(number)].as_ref().is_some_and(|member| member.down);
-        if looked.is_ok() && is_down {
+        if checked.is_ok() && is_down {
             return;
         }
         self.table.forget(number);

@@ -191,8 +191,8 @@ impl Running {
     /// Returns its exit status if it has ended, and then kills what it left in its process group.
     fn status(&mut self) -> Result<Option<ExitStatus>, Failure> {
         // This call does not release the process number, so the group still belongs to the process.
-        let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let seen = waitid(Id::Pid(self.process()), look);
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let seen = waitid(Id::Pid(self.process()), flags);
         if matches!(seen, Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))) {
             self.signal(Signal::SIGKILL);
         }
@@ -263,11 +263,11 @@ pub(super) fn spawn(
 ) -> Result<Started> {
     prepare(&mut command, getpid());
     let namespace = namespace.map(str::to_owned);
-    let (tell, told) = channel();
+    let (sender, started) = channel();
     let (leave, left) = channel();
     let start = move || {
-        let failed = tell.clone();
-        let mut here = move || hold(&mut command, cpu, &tell, &left);
+        let failed = sender.clone();
+        let mut here = move || hold(&mut command, cpu, &sender, &left);
         let ended = match namespace {
             Some(namespace) => netns::run_in_with_mounts(&namespace, here),
             None => here(),
@@ -280,7 +280,7 @@ pub(super) fn spawn(
     let thread = thread::Builder::new().name("starter".into()).spawn(start);
     thread.map_err(|error| Error::system("start", "a thread for a program", error))?;
     let ended = || Error::Usage("the thread that starts programs has ended".into());
-    let child = told.recv().map_err(|_| ended())??;
+    let child = started.recv().map_err(|_| ended())??;
     Ok(Started { child, _thread: leave })
 }
 
@@ -288,14 +288,14 @@ pub(super) fn spawn(
 fn hold(
     command: &mut Command,
     cpu: Option<usize>,
-    tell: &Sender<Result<Child>>,
+    sender: &Sender<Result<Child>>,
     left: &Receiver<()>,
 ) -> Result<()> {
     cpu.map_or(Ok(()), pin_thread)?;
     let child = command.spawn().map_err(|error| {
         Error::system("start", command.get_program().display().to_string(), error)
     })?;
-    if tell.send(Ok(child)).is_ok() {
+    if sender.send(Ok(child)).is_ok() {
         // Nothing is ever sent: the other end is dropped.
         let _ = left.recv();
     }

@@ -144,7 +144,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// How ports are opened: somebody may look at standard output as packets come.
+    /// How ports are opened: packets on standard output are passed on at once.
     pub fn opening(&self) -> OpenOptions {
         match self.stdout_is_taken {
             true => self.args.common.options(),

@@ -239,17 +239,17 @@ impl ForwardThread {
         } else {
             self.stuck = None;
         }
-        let (mut places, mut queues) = (Vec::new(), Vec::new());
+        let (mut receivers, mut queues) = (Vec::new(), Vec::new());
         for (index, served) in self.queues.iter_mut().enumerate() {
             let blocked = self.paths.iter().any(|path| path.from == index && path.blocked);
             if served.receives && !blocked && !served.queue.is_finished() {
-                places.push(index);
+                receivers.push(index);
                 queues.push(&mut served.queue);
             }
         }
-        let (which, told) = wait_any(&mut queues, thread.run.wait, timeout)?;
-        if told == Readiness::Down {
-            self.went_down(places[which], thread);
+        let (index, readiness) = wait_any(&mut queues, thread.run.wait, timeout)?;
+        if readiness == Readiness::Down {
+            self.went_down(receivers[index], thread);
         }
         Ok(())
     }

@@ -132,7 +132,7 @@ fn profiles() -> String {
     format!("A ready specification; flags beside it change it:{}", lines.collect::<String>())
 }
 
-/// Packets of a stream that are looked at for their destinations.
+/// Packets of a stream whose destinations are inspected.
 const SAMPLED: usize = 16;
 
 /// Makes the plan of packets for an interface, or for a file. Streams that name no destination MAC get

@@ -104,7 +104,7 @@ impl Ports<'_> {
     }
 
     /// Prints an event of a port, and adds it to the report.
-    pub fn tell(&mut self, event: Event, status: &Status) {
+    pub fn report_event(&mut self, event: Event, status: &Status) {
         let text = match event {
             Event::Failed(name, error) => format!("{name} is out of the switch: {error}"),
             Event::Down(name) => format!("{name} is down; waiting for it to come up"),

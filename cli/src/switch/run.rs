@@ -141,7 +141,7 @@ impl RunControl<Option<SwitchOutcome>> for SwitchControl<'_> {
 
     fn tick(&mut self, status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
         while let Some(event) = self.handle.event() {
-            self.ports.tell(event, status);
+            self.ports.report_event(event, status);
         }
         if let Some(server) = &mut self.server {
             server.serve(&mut ControlService { handle: &self.handle, ports: &mut self.ports });
