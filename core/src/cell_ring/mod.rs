@@ -12,13 +12,13 @@
 //! ```
 //!
 //! A ring has one of two writers: the resident XDP program, which copies packets into BPF arrays
-//! (`xdp/cell_rings`), or a thread of a watched switch or forwarder ([`Writer`], `monitor`). The [`Reader`] is
+//! (`xdp/cell_rings`), or a thread of a monitored switch or forwarder ([`Writer`], `monitor`). The [`Reader`] is
 //! the same for both. It copies packets out of a ring that another process can write.
 //!
 //! Each part has its own cache lines. The two sides run on two CPUs, and a read of the other side's word
 //! takes the cache line away from that CPU, so reads are rare: the writer reads `consumed` only if its own
 //! copy shows a full ring; the reader reads `produced` only if it has no known packets, after a pause
-//! (`port/cells.rs`).
+//! (`port/cell_ring_rx.rs`).
 //!
 //! Neither side trusts the other: it ignores an invalid index, limits a length to the cell, and masks its
 //! indices. If the ring is full, the writer drops the packet and counts it; the writer never waits.
