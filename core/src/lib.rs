@@ -131,6 +131,6 @@ pub mod memory {
 pub mod ring {
     pub use sluicegate_base::ring::{
         Direction, Filled, Interface, LINKTYPE_ETHERNET, Meta, Packet, Packets, Readiness, Ring,
-        RingMut, Segments, Slot, TimestampSource, Wait, flags, now_ns,
+        RingMut, Segments, Slot, Swapped, TimestampSource, Wait, flags, now_ns,
     };
 }
