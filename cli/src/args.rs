@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::file::write::FileAccess;
-use sluicegate::port::{OpenOptions, RECORDING_LATENCY};
+use sluicegate::port::{Kind, OpenOptions, RECORDING_LATENCY};
 use sluicegate::ring::Wait;
 use sluicegate::units;
 
@@ -93,6 +93,12 @@ impl Common {
             access: self.access(),
             ..OpenOptions::default()
         }
+    }
+
+    /// Returns the options for a port of this kind: without `--threads` if they cannot set its queues.
+    pub fn for_kind(options: OpenOptions, kind: Kind) -> OpenOptions {
+        let queues = if kind.has_any_queues() { options.queues } else { 0 };
+        OpenOptions { queues, ..options }
     }
 
     /// Returns the options of ports whose packets are only recorded or counted.

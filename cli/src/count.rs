@@ -67,7 +67,8 @@ pub fn count(args: Args) -> anyhow::Result<()> {
         false => None,
     };
     let inspect = in_kernel.clone().map(|it| it as Arc<dyn Inspect>);
-    let opened = Port::open(&port, &OpenOptions { inspect, ..common.recording() })?;
+    let options = Common::for_kind(common.recording(), port.kind());
+    let opened = Port::open(&port, &OpenOptions { inspect, ..options })?;
     let mut report = Report::of_port("count", &opened, &common);
     ports::announce(&opened, &common, &mut report);
     common.become_user()?;

@@ -154,10 +154,10 @@ pub fn common_hop(
     }
 }
 
-/// Returns the options to open a port for this many sending threads; `xdp:` has the card's queues.
+/// Returns the options to open a port for this many sending threads, if it can have any number of queues.
 pub fn sending(kind: Kind, threads: u32, common: &Common) -> OpenOptions {
-    let queues = if kind == Kind::Xdp { 0 } else { threads };
-    OpenOptions { usage: Directions::Send, queues, ..common.options() }
+    let options = OpenOptions { usage: Directions::Send, queues: threads, ..common.options() };
+    Common::for_kind(options, kind)
 }
 
 /// Limits a port to one queue per sending thread; prints a notice if it has fewer.

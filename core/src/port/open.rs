@@ -7,7 +7,7 @@ use super::options::{Directions, OpenOptions};
 use super::queue::{Port, Queue};
 use super::rings::PoolRequirements;
 use super::{host, live, memif, mirror, monitor, null, packet, pcap, tap, xdp};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use sluicegate_base::memory::Pool;
 
 impl Port {
@@ -16,7 +16,7 @@ impl Port {
     /// # Errors
     /// The name or an option is invalid, a privilege is missing, or the interface or file does not exist.
     pub fn open(name: &PortName, options: &OpenOptions) -> Result<Self> {
-        match name.kind() {
+        let port = match name.kind() {
             Kind::Null => null::open(name, options),
             Kind::Packet => packet::open(name, options),
             Kind::Xdp => xdp::open(name, options),
@@ -27,6 +27,12 @@ impl Port {
             Kind::Memif => memif::open(name, options),
             Kind::Monitor => monitor::open(name, options),
             Kind::Pcap => pcap::open(name, options),
+        }?;
+        let is_fixed = name.queues().is_some() || name.kind().has_any_queues();
+        if is_fixed || options.queues == 0 || port.queues.len() == options.queues as usize {
+            Ok(port)
+        } else {
+            Err(other_count(name, port.queues.len(), options.queues))
         }
     }
 
@@ -41,14 +47,7 @@ impl Port {
         let mut queues = Self::open(&name, &options)?.queues;
         match queues.len() {
             1 => Ok(queues.remove(0)),
-            several => {
-                let one = name.short();
-                let remedy = format!(
-                    "it has {several} queues: open all with Port::open, a thread each, or choose \
-                     one and its packets, as in {one}/0"
-                );
-                Err(name.error(remedy))
-            }
+            several => Err(other_count(&name, several, 1)),
         }
     }
 
@@ -81,6 +80,22 @@ impl Port {
     }
 }
 
+/// Makes the error of a port that has another number of queues than requested.
+fn other_count(name: &PortName, has: usize, requested: u32) -> Error {
+    let queues = if has == 1 { "queue" } else { "queues" };
+    let select = match (name.kind(), requested) {
+        (Kind::Xdp | Kind::Mirror, _) if has < requested as usize => String::new(),
+        (Kind::Xdp | Kind::Mirror, 1) => format!(", or select one by name: {}/0", name.short()),
+        (Kind::Xdp | Kind::Mirror, _) => {
+            format!(", or select some by name: {}/0-{}", name.short(), requested - 1)
+        }
+        _ => String::new(),
+    };
+    name.error(format!(
+        "it has {has} {queues}, and {requested} requested: request no number to open all{select}"
+    ))
+}
+
 /// Returns the buffers that a port will need, before it is open.
 fn requirements(name: &PortName, options: &OpenOptions) -> Result<PoolRequirements> {
     match name.kind() {
@@ -97,6 +112,28 @@ fn requirements(name: &PortName, options: &OpenOptions) -> Result<PoolRequiremen
 mod tests {
     use super::*;
     use crate::forward::forward;
+    use crate::tests::lab_with;
+
+    #[test]
+    fn a_port_with_another_number_of_queues_than_requested_is_refused() {
+        let Some(lab) = lab_with(2) else { return };
+        let opened = |name: &str, queues| {
+            let options =
+                OpenOptions { queues, netns: Some(lab.netns("right")), ..OpenOptions::default() };
+            Port::open(&name.parse().unwrap(), &options).map(|port| port.queues.len())
+        };
+        for kind in ["xdp", "mirror"] {
+            let all = format!("{kind}:right0");
+            assert_eq!([0, 2].map(|queues| opened(&all, queues).unwrap()), [2, 2]);
+            assert_eq!(opened(&format!("{kind}:right0/0"), 2).unwrap(), 1, "the name decides");
+            let few = opened(&all, 1).unwrap_err().to_string();
+            assert!(few.contains("has 2 queues, and 1 requested"), "{few}");
+            assert!(few.contains(&format!("select one by name: {kind}:right0/0")), "{few}");
+            let many = opened(&all, 3).unwrap_err().to_string();
+            assert!(many.contains("3 requested") && !many.contains("select"), "{many}");
+        }
+        assert_eq!(opened("packet:right0", 3).unwrap(), 3);
+    }
 
     #[test]
     fn ports_that_are_opened_together_swap_and_leave_no_buffer_over() {

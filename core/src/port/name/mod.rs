@@ -109,6 +109,12 @@ impl Kind {
         self.spec().prefix
     }
 
+    /// Returns true if a port of this kind can have any number of queues, which
+    /// [`OpenOptions::queues`] sets. The interface, the file or the monitored command sets that of the others.
+    pub fn has_any_queues(self) -> bool {
+        !matches!(self, Self::Xdp | Self::Mirror | Self::Monitor | Self::Pcap)
+    }
+
     fn spec(self) -> &'static KindSpec {
         // Every kind has a row, which a test checks.
         KINDS.iter().find(|spec| spec.kind == self).unwrap_or(&KINDS[0])
