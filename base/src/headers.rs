@@ -72,7 +72,20 @@ pub struct Ip {
     pub segments_left: bool,
 }
 
-/// Finds the headers of a frame. None if it is too short for Ethernet.
+/// Finds the headers of a frame, such as `Packet::head()`. None if it is too short for Ethernet.
+///
+/// ```
+/// use sluicegate_base::headers; // in programs: sluicegate::headers
+///
+/// let mut frame = [0; 42];
+/// frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]); // IPv4 with a header of 20 bytes
+/// frame[17] = 28; // its length
+/// frame[23] = 17; // UDP
+/// frame[30..34].copy_from_slice(&[198, 18, 0, 2]);
+/// let ip = headers::find(&frame).and_then(|headers| headers.ip).unwrap();
+/// assert_eq!(frame[ip.destination], [198, 18, 0, 2]);
+/// assert_eq!(ip.transport, Some((17, 34..42)));
+/// ```
 #[inline]
 pub fn find(frame: &[u8]) -> Option<Headers> {
     let mut at = MAC_ADDRESSES_BYTES;

@@ -9,8 +9,9 @@
 //!                 0 and 1 are reserved, as in netmap
 //! ```
 //!
-//! A buffer is identified by its number. At any time it has exactly one holder: the free list or one slot
-//! of one ring. It moves between slots by swapping; its number is never copied. That makes `&mut` to a
+//! A buffer is identified by its number. At any time it has exactly one holder: the free list, one slot
+//! of one ring, the kernel (AF_XDP), a netmap program, or the caller of `take`. It moves by exchange; its
+//! number is never copied. That makes `&mut` to a
 //! slot's bytes sound, and forwarding free of copies. Taking and returning buffers locks a mutex: ports do
 //! that when they open and close, not per packet.
 //!

@@ -6,8 +6,9 @@
  *	                   `------------- `stages`, tail calls ---------'
  *
  * Mirrors and claims are programs of their owners, inserted into `stages` at run time. When an owner
- * exits or is killed, the kernel removes its sockets from the maps, including the one in `alive`, and
- * its stage does nothing any more. Its packets go to the next stage, and finally to the host.
+ * exits or is killed, the kernel removes its sockets from the maps, including the one in `alive`.
+ * Stages that drop, copy, forward or pass flows check `alive`; one that redirects to sockets finds
+ * none. The packets go to the next stage, and finally to the host.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

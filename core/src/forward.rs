@@ -3,6 +3,40 @@
 //! If both rings use one pool, packets move by exchanging buffers, without copying. A packet whose bytes
 //! are elsewhere (an INDIRECT slot: a block shared with the kernel, a file's buffer), or in another pool,
 //! is copied. A [`Rewriter`] changes addresses and VLAN tags in the Ethernet headers on the way.
+//!
+//! A bridge must set what `sluice forward` sets by itself: `tx_copies=off&latency=0s` for `packet:`, and
+//! `promisc=on` for `xdp:`. It loops over both directions:
+//!
+//! ```no_run
+//! use std::{thread::sleep, time::Duration};
+//! use sluicegate::forward::forward;
+//! use sluicegate::port::{Directions, OpenOptions, Port, wait_any};
+//! use sluicegate::ring::Wait;
+//!
+//! let ports = ["xdp:eth1/0?promisc=on".parse()?, "xdp:eth2/0?promisc=on".parse()?];
+//! let ports = ports.map(|name| (name, Directions::Both));
+//! let mut ports = Port::open_all(&ports, &OpenOptions::default())?;
+//! let mut right = ports.remove(1).queues.remove(0);
+//! let mut left = ports.remove(0).queues.remove(0);
+//! loop {
+//!     left.sync_rx()?;
+//!     right.sync_rx()?;
+//!     let moved = forward(left.rx_mut(), right.tx_mut()).packets()
+//!         + forward(right.rx_mut(), left.tx_mut()).packets();
+//!     let freed = left.sync_tx()? + right.sync_tx()?;
+//!     if moved + freed > 0 {
+//!         continue;
+//!     }
+//!     let waiting = left.rx().available() + right.rx().available();
+//!     if waiting > 0 || left.needs_sync_tx() || right.needs_sync_tx() {
+//!         sleep(Duration::from_micros(50)); // a target is full: nothing reports when it has room
+//!     } else {
+//!         wait_any(&mut [&mut left, &mut right], Wait::default(), Duration::from_secs(1))?;
+//!     }
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), sluicegate::Error>(())
+//! ```
 
 use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES, be16, ethertype};
 use sluicegate_base::ring::{Meta, Packet, RingMut};

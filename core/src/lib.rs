@@ -8,8 +8,8 @@
 //!            |                     ^
 //!            v                     |
 //!   +-----------------+   +-----------------+     slots of 16 bytes, netmap's semantics;
-//!   | transmit ring   |   | receive ring    |     beside each: time, wire length,
-//!   | head .. tail    |   | head .. tail    |     VLAN tag, direction, losses
+//!   | transmit ring   |   | receive ring    |     beside each: time and source, wire length,
+//!   | head .. tail    |   | head .. tail    |     VLAN tag, hash, direction, interface, losses
 //!   +-----------------+   +-----------------+
 //!            |   sync_tx           ^   sync_rx    one thread, one batch per call
 //!            v                     |
@@ -64,7 +64,7 @@
 //! let mut to = ports.remove(1).queues.remove(0);
 //! let mut from = ports.remove(0).queues.remove(0);
 //!
-//! from.sync_rx()?; // received packets are in the receive ring
+//! from.sync_rx()?; // a ring of 512 slots (`slots=`) holds up to 511 packets
 //! let bytes: usize = from.rx().packets().map(|packet| packet.captured_bytes()).sum();
 //! assert_eq!(bytes, 511 * 1514);
 //!
@@ -77,7 +77,11 @@
 //! `packet:eth0` receives from an interface (Linux 3.2, CAP_NET_RAW). Programs that count slots use
 //! [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx). `core/examples` has whole
 //! programs: `receive`, `count_by_protocol`, `generate`, `bridge`, `claim`. They build and parse packets with
-//! the crate `etherparse`; [`headers`] only locates headers.
+//! the crate `etherparse` 0.21; [`headers`] only locates headers. [`link::NextHops::mac`] finds the MAC
+//! address to send to, and [`link::interface`] that of an interface.
+//!
+//! The library installs no signal handlers. ^C ends the program, and the kernel removes its sockets and
+//! claims, but a capture file is complete only after [`close_tx`](port::Queue::close_tx).
 //!
 //! The lower layers are separate crates, each of which depends only on those below it (docs/design.md). This
 //! crate re-exports the public part of most of them as modules; it does not re-export `memif`.

@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 
 use super::{Meta, Packets, Ring, Slot, assert_fits, flags};
 
+/// Operations for backends only. A program uses [`RingMut`](super::RingMut).
+#[doc(hidden)]
 impl Ring {
     /// Returns the packets in [`from`, head) of a transmit ring, which the program has released to send.
     /// Whole packets only: a packet without its last slot is left for later.

@@ -13,7 +13,8 @@
 //! The program owns the slots in [head, tail), circularly; the backend owns the rest. The program moves
 //! head (gives slots back). The backend moves tail (gives slots out), and only inside `sync`, which borrows
 //! the queue mutably: while the program holds a slice of a packet, no sync can run, so no byte changes
-//! under it. The semantics are netmap's; the memory layout differs from the one that netmap programs see.
+//! under it. In a region shared with a netmap program bytes may change; they are only copied. The semantics
+//! are netmap's; the memory layout differs from the one that netmap programs see.
 //!
 //! | | receive ring | transmit ring |
 //! | --- | --- | --- |
@@ -22,8 +23,8 @@
 //! | backend moves tail past a slot | a packet has arrived | an earlier one was sent |
 //! | at the start | none | all but one |
 //!
-//! One slot always stays with the backend, so that head = tail means "none". A slot of a pool ring names a
-//! buffer that only this slot holds, no matter which side owns the slot. An INDIRECT slot points at the
+//! One slot always stays with the backend, so that head = tail means "none". A slot with a
+//! buffer number other than 0 is that buffer's only holder, no matter which side owns the slot. An INDIRECT slot points at the
 //! backend's own bytes (a kernel block, a file's buffer). These stay valid until the sync after the program
 //! has given the slot back.
 #![allow(unsafe_code)]

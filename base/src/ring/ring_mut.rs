@@ -179,8 +179,11 @@ impl<'a> RingMut<'a> {
     }
 
     /// Builds up to `most` packets, one per slot, as long as there is room. `build` gets the slot's whole
-    /// buffer and returns the packet's length, or None to stop. Stops at a slot without a buffer. Leaves
-    /// the metadata unchanged. Gives the slots to the backend.
+    /// buffer and returns the packet's length, or None to stop. Stops at a slot without a buffer. Gives the
+    /// slots to the backend; `Queue::sync_tx` has an example.
+    ///
+    /// Leaves the metadata unchanged. Interfaces need none, but a capture file writes it: clear it by
+    /// [`meta_mut`](Self::meta_mut) if the ring has carried other packets.
     ///
     /// # Panics
     /// If a packet is longer than its buffer.

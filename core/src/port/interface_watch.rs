@@ -1,8 +1,8 @@
 //! Follows changes of a port's interface, and reports them.
 //!
-//! The kernel does not notify a program when the number of queues (`ethtool -L`) or the MTU changes. So one
-//! of the port's queues queries them: twice a second while a queue is idle, and rarely while all queues
-//! have packets, because the kernel may wait for a lock (rtnl). The other queues use the last answer
+//! The kernel notifies netlink listeners of a new MTU or number of queues (`ethtool -L`), but not of a
+//! detached bpf_link. So one of the port's queues polls: twice a second while a queue is idle, and every 3 s
+//! while all queues have packets, because the kernel may wait for a lock (rtnl). The other queues use the last answer
 //! meanwhile.
 
 use std::collections::VecDeque;

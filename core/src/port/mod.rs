@@ -1,8 +1,18 @@
 //! Ports: named sources and sinks of packets, and their queues.
 //!
 //! A [`Port`] is opened by name and has [`Queue`]s, each for one thread. Every queue has a receive and a
-//! transmit [`Ring`](sluicegate_base::ring::Ring), whatever its backend. Only [`Queue::sync_rx`] and
-//! [`Queue::sync_tx`] differ: they call the `Backend` once per batch.
+//! transmit [`Ring`](sluicegate_base::ring::Ring), whatever its backend; that of an unused direction has no
+//! room. Only [`Queue::sync_rx`] and [`Queue::sync_tx`] differ: they call the `Backend` once per batch.
+//!
+//! An open `xdp:` port is a *claim* on an interface's packets: those that match its filter come to the port.
+//! The host gets the rest, and everything again when the port closes or its process is killed:
+//!
+//! ```no_run
+//! use sluicegate::port::{OpenOptions, Port};
+//!
+//! let port = Port::open(&"xdp:eth0?filter=udp port 53".parse()?, &OpenOptions::default())?;
+//! # Ok::<(), sluicegate::Error>(())
+//! ```
 //!
 //! | modules | contents |
 //! | --- | --- |

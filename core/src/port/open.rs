@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use sluicegate_base::memory::Pool;
 
 impl Port {
-    /// Opens a port.
+    /// Opens a port by its [name](PortName).
     ///
     /// # Errors
     /// The name or an option is invalid, a privilege is missing, or the interface or file does not exist.
@@ -36,8 +36,8 @@ impl Port {
         }
     }
 
-    /// Opens a port that has one queue, with the defaults of [`OpenOptions`]: `packet:eth0`, `xdp:eth0/0`,
-    /// `pcap:trace.pcapng`. For programs with one thread.
+    /// Opens a port of one queue by its [name](PortName): `packet:eth0`, `xdp:eth0/0`, `pcap:trace.pcapng`.
+    /// For another namespace or latency, use [`open`](Self::open) and `queues.remove(0)`.
     ///
     /// # Errors
     /// As [`open`](Self::open); also if the port has several queues and the name does not select one.
@@ -62,8 +62,9 @@ impl Port {
         sum.unwrap_or_default().pool()
     }
 
-    /// Opens several ports, each for its use, in one pool: that of the options, or a new one that is large
-    /// enough. An `xdp:` port in a pool has AF_XDP sockets, even if it only receives.
+    /// Opens several ports in one pool: that of the options, or a new one that is large enough. Each port's
+    /// [`Directions`] replace `options.usage`. An `xdp:` port in a pool has AF_XDP sockets, even if it only
+    /// receives.
     ///
     /// # Errors
     /// As [`open`](Self::open). Ports that were already opened are closed.

@@ -60,12 +60,12 @@ pub struct OpenOptions {
     pub inspect: Option<Arc<dyn Inspect>>,
 }
 
-/// A fallback from the requested method to a slower one. The command prints each.
+/// A fallback from the method or mode tried first to a slower one. The command prints each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// The method that was tried.
+    /// The method or mode that was tried.
     pub from: &'static str,
-    /// The method in use.
+    /// The method or mode used instead.
     pub to: &'static str,
     /// The reason.
     pub reason: String,

@@ -29,15 +29,17 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Port {
     /// The name as the user wrote it.
     pub name: PortName,
-    /// The method in use: "ring", "recvmmsg". If a `packet:` port only sends, the method of sending:
-    /// "sendmmsg". Empty if the kind has only one method.
+    /// The method in use. `packet:`: "ring", "frames", "recvmmsg" or "recv"; if it only sends, "sendmmsg",
+    /// "sendto" or "ring". `xdp:`: "af_xdp", "af_xdp+live" or "ring"; "count" or "redirect" if packets stay
+    /// in the kernel. `host:`: "tcx" or "clsact". `mirror:` and `live:`: "ring". Other kinds: empty.
     pub method: &'static str,
     /// Transfer of packets from the card, for `xdp:` and `mirror:` only: "native-zero-copy", "native-copy",
     /// "native", "skb". If the queues differ, the slowest mode.
     pub mode: Option<&'static str>,
     /// The methods that were tried before, and the reasons why they failed.
     pub fallbacks: Vec<Fallback>,
-    /// The queues, each for one thread.
+    /// The queues, each for one thread. Use every queue: the packets of a dropped `xdp:` queue go to the
+    /// host and are not counted.
     pub queues: Vec<Queue>,
 }
 
@@ -172,8 +174,8 @@ impl Queue {
     }
 
     /// Sends the slots that the program has released. Returns the number of freed slots. Never waits, with
-    /// two exceptions: for a disk, and if a `live:` port has no room on a host with one CPU, which it then
-    /// yields to its sending thread.
+    /// three exceptions: for a disk; for the peer of a `memif:` port that delays it; and if a `live:` port
+    /// has no room on a host with one CPU, which it then yields to its sending thread.
     ///
     /// A packet is sent as a whole: if it continues in a slot that is not released yet, it waits for that
     /// slot. A file gets its packets in large pieces; if no packet arrives for a moment, a sync writes the
@@ -181,6 +183,27 @@ impl Queue {
     ///
     /// While the transmit ring has no room and a sync frees none, nothing wakes the program: it should
     /// sleep for some 50 µs and sync again.
+    ///
+    /// ```
+    /// use std::{thread::sleep, time::Duration};
+    /// use sluicegate::port::{Directions, Port};
+    ///
+    /// let mut queue = Port::open_one("null:", Directions::Send)?;
+    /// let mut left = 1000;
+    /// while left > 0 {
+    ///     let built = queue.tx_mut().build(left, |buffer| {
+    ///         buffer[..60].fill(0);
+    ///         Some(60)
+    ///     });
+    ///     left -= built.packets;
+    ///     if queue.sync_tx()? == 0 && built.packets == 0 {
+    ///         sleep(Duration::from_micros(50));
+    ///     }
+    /// }
+    /// queue.close_tx()?;
+    /// assert_eq!(queue.stats()?.sent, 1000);
+    /// # Ok::<(), sluicegate::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The queue only receives: its port was opened to receive or only counts, or the driver keeps the
@@ -201,7 +224,8 @@ impl Queue {
         self.backend.needs_sync_tx(&self.tx)
     }
 
-    /// Waits up to `timeout` until there is something to receive. [`wait_any`] waits for several queues.
+    /// Waits up to `timeout` for packets, or for the interface to go down. A signal whose handler returns
+    /// ends the wait like a timeout. [`wait_any`] waits for several queues.
     ///
     /// # Errors
     /// The source was removed.
@@ -210,8 +234,10 @@ impl Queue {
     }
 
     /// Returns the packets that have arrived, for a program that only loops over them. Waits up to
-    /// `timeout` for the first; the batch is empty if none arrived. When the source has ended, like a file,
-    /// it returns an empty batch at once: loop until [`is_finished`](Self::is_finished).
+    /// `timeout` for the first; the batch is empty if none arrived, as while the interface is down
+    /// ([`wait_rx`](Self::wait_rx) distinguishes these), or if a signal handler ran. When the source has
+    /// ended, like a file, it returns an empty batch at once: loop until
+    /// [`is_finished`](Self::is_finished).
     ///
     /// # Errors
     /// As [`sync_rx`](Self::sync_rx) and [`wait_rx`](Self::wait_rx).
@@ -234,8 +260,8 @@ impl Queue {
     }
 
     /// Checks the state of the source, besides its packets: whether an interface still has this queue, or
-    /// its XDP program. [`wait_rx`](Self::wait_rx) checks when its timeout expires. A program that never
-    /// waits that long, because packets arrive all the time or because it only sends, should call this
+    /// its XDP program. [`wait_rx`](Self::wait_rx), [`wait_any`] and [`receive`](Self::receive) check when
+    /// their timeout expires. A program that never waits that long, because packets arrive all the time or because it only sends, should call this
     /// about once a second: a sync does not check, because the kernel may delay the check. Afterwards
     /// [`take_notice`](Self::take_notice) returns the notices for the user.
     ///
@@ -318,9 +344,10 @@ impl Queue {
     }
 }
 
-/// Waits up to `timeout` until there is something to receive in one of the queues. Returns the index of the
-/// queue and its state; the index of [`Readiness::TimedOut`] has no meaning. One ppoll(2) sleeps for all
-/// queues; queues without a descriptor are polled at intervals. A signal ends the wait like a timeout.
+/// Waits up to `timeout` for packets in one of the queues. Returns the index of the first such queue and its
+/// state; the index of [`Readiness::TimedOut`] has no meaning. So that no queue waits for another, receive
+/// from all of them after a wait. One ppoll(2) sleeps for all queues; queues without a descriptor are polled
+/// at intervals. A signal whose handler returns ends the wait like a timeout.
 ///
 /// ```
 /// use std::time::Duration;

@@ -3,13 +3,18 @@
 use crate::xdp::RedirectCounts;
 
 /// The counts of a backend since the queue was opened.
+///
+/// `received` is the number of packets that entered the receive ring, plus `dropped_ring_full`, plus those
+/// that the kernel still holds. `sent + refused` is the number of packets submitted, less those that are
+/// still in the transmit ring. The other counts are parts of these, or events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
     /// Packets for this queue that passed the filter, including lost ones.
     pub received: u64,
-    /// Received packets that were lost because the queue's buffer was full.
+    /// Received packets that were lost because the queue's buffer was full or, included in this count,
+    /// because they were too long for it.
     pub dropped_ring_full: u64,
-    /// Received packets that were lost because they were longer than a frame of the buffer; only `packet:`
+    /// Packets in `dropped_ring_full` that were longer than a frame of the buffer; only counted by `packet:`
     /// with `method=frames`.
     pub lost_long: u64,
     /// Number of times that the buffer became full.
@@ -27,11 +32,13 @@ pub struct QueueStats {
     pub rejected: u64,
     /// Packets that will never be sent: too long for the interface, a full disk.
     pub refused: u64,
-    /// Refused packets that were longer than the port can send; not counted by `xdp:` and `tap:`.
+    /// Refused packets that were longer than the port can send; not counted by `xdp:` sockets, `tap:`,
+    /// `host:` and `pcap:`.
     pub too_long: u64,
     /// Refused packets that were still waiting when sending ended.
     pub unsent: u64,
-    /// Sent packets that a peer of `memif:` had not taken when it disconnected.
+    /// Refused packets that a peer of `memif:` had not taken when it disconnected. Until then they count as
+    /// `sent`.
     pub disconnected: u64,
 }
 

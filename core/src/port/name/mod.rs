@@ -121,7 +121,19 @@ impl Kind {
     }
 }
 
-/// A parsed port name. `Display` prints it as it was written.
+/// A parsed port name: `[kind:]name[/queues][?option=value&…]`. `Display` prints it as it was written.
+///
+/// A bare name is that of an interface, opened as `packet:`. `docs/ports.md` lists the options of each
+/// [`Kind`].
+///
+/// ```
+/// use sluicegate::port::{Kind, PortName};
+///
+/// let name: PortName = "xdp:eth0/0-1?filter=udp port 53&promisc=on".parse()?;
+/// assert_eq!((name.kind(), name.name(), name.queues()), (Kind::Xdp, "eth0", Some(0..=1)));
+/// assert_eq!(name.option("filter"), Some("udp port 53"));
+/// # Ok::<(), sluicegate::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortName {
     text: String,

@@ -1,7 +1,8 @@
 //! Stages of the chain: taking one, its owner, and cleaning up after owners that were killed.
 //!
-//! The kernel removes a dead owner's sockets from `sluice_owned` and `sluice_alive`, so its stage does
-//! nothing and is free. The next process that joins removes everything else: the program and the memory it
+//! The kernel removes a dead owner's sockets from all maps, so its stage is free and affects no packet: its
+//! program finds no socket in `sluice_alive`, or none to redirect to (and counts `missed`). One that only
+//! counts may go on counting. The next process that joins removes everything else: the program and the memory it
 //! holds, the interface it forwards to, the mark, and the entry in `sluice_owners`.
 #![allow(unsafe_code)]
 
