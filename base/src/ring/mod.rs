@@ -23,10 +23,10 @@
 //! | backend moves tail past a slot | a packet has arrived | an earlier one was sent |
 //! | at the start | none | all but one |
 //!
-//! One slot always stays with the backend, so that head = tail means "none". A slot with a
-//! buffer number other than 0 is that buffer's only holder, no matter which side owns the slot. An INDIRECT slot points at the
-//! backend's own bytes (a kernel block, a file's buffer). These stay valid until the sync after the program
-//! has given the slot back.
+//! One slot always stays with the backend, so that head = tail means "none". A slot with a buffer number
+//! other than 0 is that buffer's only holder, no matter which side owns the slot. An INDIRECT slot points at
+//! the backend's own bytes (a kernel block, a file's buffer). These stay valid until the sync after the
+//! program has given the slot back.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;

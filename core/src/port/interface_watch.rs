@@ -2,8 +2,8 @@
 //!
 //! The kernel notifies netlink listeners of a new MTU or number of queues (`ethtool -L`), but not of a
 //! detached bpf_link. So one of the port's queues polls: twice a second while a queue is idle, and every 3 s
-//! while all queues have packets, because the kernel may wait for a lock (rtnl). The other queues use the last answer
-//! meanwhile.
+//! while all queues have packets, because the kernel may wait for a lock (rtnl). The other queues use the
+//! last answer meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;

@@ -259,11 +259,11 @@ impl Queue {
         self.backend.host_flows()
     }
 
-    /// Checks the state of the source, besides its packets: whether an interface still has this queue, or
-    /// its XDP program. [`wait_rx`](Self::wait_rx), [`wait_any`] and [`receive`](Self::receive) check when
-    /// their timeout expires. A program that never waits that long, because packets arrive all the time or because it only sends, should call this
-    /// about once a second: a sync does not check, because the kernel may delay the check. Afterwards
-    /// [`take_notice`](Self::take_notice) returns the notices for the user.
+    /// Checks the state of the source, besides its packets: whether an interface still has this queue, or its
+    /// XDP program. [`wait_rx`](Self::wait_rx), [`wait_any`] and [`receive`](Self::receive) check when their
+    /// timeout expires. A program that never waits that long, because packets arrive all the time or because
+    /// it only sends, should call this about once a second: a sync does not check, because the kernel may
+    /// delay the check. Afterwards [`take_notice`](Self::take_notice) returns the notices for the user.
     ///
     /// # Errors
     /// The source was removed.
