@@ -282,7 +282,7 @@ impl StageProgram<'_> {
         self.asm.call(Helper::TAIL_CALL);
     }
 
-    /// Writes the [`Stamp`] in front of the packet if the driver leaves room. Invalidates the registers
+    /// Writes the `RxMetadata` in front of the packet if the driver leaves room. Invalidates the registers
     /// that point into the packet.
     fn write_rx_metadata(&mut self, rx_metadata: RxMetadata) {
         if rx_metadata == RxMetadata::None {
