@@ -214,7 +214,7 @@ fn show_age(age: Duration) -> String {
 fn claim_json(claimed: &OwnedStage) -> Value {
     let OwnedStage { stage, owner, tally } = claimed;
     json!({
-        "place": stage,
+        "stage": stage,
         "action": owner.action.name(),
         "filter": owner.filter,
         "command": owner.command,
