@@ -41,6 +41,12 @@ unsafe impl Pod for libc::tpacket_req3 {}
 unsafe impl Pod for libc::tpacket_req {}
 // SAFETY: an i32, two u16 and 8 bytes: 16 bytes without padding.
 unsafe impl Pod for libc::packet_mreq {}
+const _: () = assert!(
+    size_of::<libc::tpacket_stats_v3>() == 12
+        && size_of::<libc::tpacket_req3>() == 28
+        && size_of::<libc::tpacket_req>() == 16
+        && size_of::<libc::packet_mreq>() == 16
+);
 
 /// The descriptor of an AF_PACKET or AF_XDP socket. Never blocks, and is closed on exec.
 #[derive(Debug)]
