@@ -1,5 +1,5 @@
 //! The writer for a thread of this process. The other writer is the XDP program
-//! (`xdp/resident/program/copy.rs`).
+//! (`xdp/resident/program/cell_ring.rs`).
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
