@@ -148,8 +148,9 @@ fn writes(op: Op) -> u32 {
     match op {
         LoadXHeader(_) | LoadXLength | LoadXConstant(_) | LoadXCell(_) | CopyToX => X,
         Store(cell) | StoreX(cell) => 1 << cell,
+        Load(..) | LoadIndirect(..) | LoadLength | LoadConstant(_) | LoadCell(_)
+        | Calculate(..) | Negate | CopyToA => A,
         Jump(_) | Branch(..) | Return(_) | ReturnA => 0,
-        _ => A,
     }
 }
 
