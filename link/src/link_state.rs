@@ -237,6 +237,8 @@ impl LinkNames {
                 Ok(received) => received,
                 // The socket dropped some messages; the others are still queued.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => continue,
+                // An oversized datagram: it is lost, later ones are still queued.
+                Err(e) if e.kind() == io::ErrorKind::InvalidData => continue,
                 Err(_) => return,
             };
             for message in messages(received).map_while(io::Result::ok) {
