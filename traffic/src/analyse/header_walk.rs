@@ -328,12 +328,12 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
         let &[flags, _, high, low, ..] = self.rest else { return None };
         // Checksum, key and sequence number have four bytes each.
         let optional = (flags & 0xb0).count_ones() as usize;
-        let (header, rest) = self.rest.split_at_checked(4 + 4 * optional)?;
+        // Checked first, because the rest of the frame may not hold all optional fields.
         let checksum = match flags & 0x80 {
             0 => Checksum::Absent,
             _ => self.check_rest(None),
         };
-        self.rest = rest;
+        let header = self.take(4 + 4 * optional)?;
         self.observer.header("gre", header, checksum);
         Some(Next::Type(u16::from_be_bytes([high, low])))
     }

@@ -2,7 +2,7 @@
 //! delays.
 //!
 //! ```text
-//!   frame --> stamp_parser: headers, checksums --> stamp --> track: numbers received --.
+//!   frame --> header_walk: headers, checksums --> stamp --> track: numbers received --.
 //!                                                    `----> delays: time since sending +--> Analysis
 //! ```
 //!
@@ -10,19 +10,19 @@
 //! may have arrived in another, so losses are computed at the end, from the first and last number and the
 //! count of different ones.
 
+mod header_walk;
 mod kernel;
 mod report;
-mod stamp_parser;
 mod track;
 
 use std::collections::BTreeMap;
 
 use sluicegate::ring::{Packet, TimestampSource};
 
+pub(crate) use header_walk::{Checksum, Observer, walk};
+pub use header_walk::{Condition, WalkResult, inspect};
 pub use kernel::InKernel;
 pub use report::{Analysis, Delays, Others, Share, StreamAnalysis, WorkerAnalysis};
-pub(crate) use stamp_parser::{Checksum, Observer, walk};
-pub use stamp_parser::{Condition, WalkResult, inspect};
 use track::Track;
 pub use track::{NumberRun, StreamCounts, TrackShare, WINDOW};
 

@@ -64,6 +64,24 @@ fn the_stamp_is_found_behind_all_headers() {
 }
 
 #[test]
+fn a_checksum_is_checked_if_the_optional_fields_are_cut_short() {
+    let below = [
+        [2; 12].as_slice(),
+        &[0x08, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 47, 0xee, 0x8b],
+        &[198, 18, 0, 1, 198, 18, 0, 2],
+    ]
+    .concat();
+    // GRE's flags C and K ask for 12 bytes; 8 are left.
+    for (checksum, expected) in
+        [([0x57, 0xff], Condition::Intact), ([0x57, 0xfe], Condition::Corrupt)]
+    {
+        let gre = [[0xa0, 0, 0x08, 0].as_slice(), &checksum, &[0, 0]].concat();
+        let found = inspect(&[below.as_slice(), &gre].concat(), true);
+        assert_eq!((found.condition, found.stamp), (expected, None), "{checksum:x?}");
+    }
+}
+
+#[test]
 fn the_stamp_is_not_looked_for_behind_headers_without_end() {
     for (tags, found) in [(0, true), (61, true), (62, false), (5000, false)] {
         let plain = frames(&of_layers("'ether', 'ipv4', 'stamp'"), 0, 1).remove(0);

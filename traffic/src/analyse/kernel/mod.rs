@@ -33,8 +33,8 @@ use sluicegate::filter::ebpf::{Assembler, Helper, Label, Memory, Reg, Size};
 use sluicegate::port::Inspect;
 use sluicegate::xdp::live::SharedCounters;
 
+use super::header_walk::Condition;
 use super::report::{Delays, Others, Share};
-use super::stamp_parser::Condition;
 use super::track::{NumberRun, StreamCounts, TrackShare};
 use crate::rate::Latencies;
 
