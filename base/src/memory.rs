@@ -11,9 +11,8 @@
 //!
 //! A buffer is identified by its number. At any time it has exactly one holder: the free list, one slot
 //! of one ring, the kernel (AF_XDP), a netmap program, or the caller of `take`. It moves by exchange; its
-//! number is never copied. That makes `&mut` to a
-//! slot's bytes sound, and forwarding free of copies. Taking and returning buffers locks a mutex: ports do
-//! that when they open and close, not per packet.
+//! number is never copied. That makes `&mut` to a slot's bytes sound, and forwarding free of copies. Taking
+//! and returning buffers locks a mutex: ports do that when they open and close, not per packet.
 //!
 //! Rings are not in the file, because a process that can write a slot can make it name any bytes. The
 //! header belongs to the caller of [`Pool::with_header`].

@@ -31,7 +31,7 @@ pub const CAUSES: [(LossCause, &str); 7] = [
     (LossCause::NoPort, "no_port"),
 ];
 
-/// SwitchCounts since the port was added. Each received packet counts as one of `forwarded`, `flooded` and
+/// Counts since the port was added. Each received packet counts as one of `forwarded`, `flooded` and
 /// `dropped`; each packet to the port as one of `swapped`, `copied`, `full`, `too_long` and `down`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchCounts {
@@ -72,7 +72,7 @@ pub struct SwitchCounts {
 }
 
 impl SwitchCounts {
-    /// SwitchCounts a dropped packet.
+    /// Counts a dropped packet.
     pub fn drop(&mut self, cause: LossCause) {
         self.dropped[cause as usize] += 1;
     }

@@ -1,11 +1,11 @@
 //! A learning Ethernet switch over the ports of `sluicegate`.
 //!
 //! A [`Switch`] has ports and a [`MacTable`](mac_table::MacTable) of the hosts at each port. Its owner calls
-//! [`run_once`](Switch::run_once) repeatedly. A [`SwitchRunner`] does this on a thread, and a [`Handle`] passes requests
-//! from other threads.
+//! [`run_once`](Switch::run_once) repeatedly. A [`SwitchRunner`] does this on a thread, and a [`Handle`]
+//! passes requests from other threads.
 //!
 //! ```
-//! use sluicegate::port::{OpenOptions, Directions};
+//! use sluicegate::port::{Directions, OpenOptions};
 //! use sluicegate_switch::{MemberConfig, OpenedPort, Switch, SwitchConfig};
 //!
 //! let mut switch = Switch::new(SwitchConfig::default());

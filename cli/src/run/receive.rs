@@ -35,7 +35,7 @@ pub trait Visitor: Send {
         ControlFlow::Continue(())
     }
 
-    /// Called when no packet has arrived for a moment: passes on buffered records.
+    /// Called when no packet has arrived for a moment. By default as after a batch.
     fn idle(&mut self) -> ControlFlow<()> {
         self.batch_done()
     }

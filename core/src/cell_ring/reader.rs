@@ -87,7 +87,7 @@ struct SlotRun {
     slots: u32,
 }
 
-/// CellRingCounts of the packets to copy.
+/// Counts of the packets to copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CellRingCounts {
     /// All, including lost ones.

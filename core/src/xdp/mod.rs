@@ -34,7 +34,8 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `open`, `socket`, `uapi` | opening in the best mode; a bound socket; its system calls |
+//! | `open`, `socket` | opening in the best mode; a bound socket |
+//! | `uapi` | the options and layouts of an AF_XDP socket |
 //! | `ring` | the four rings of a socket |
 //! | `umem` | frames and addresses; sockets that share a UMEM |
 //! | `receive`, `send` | exchanging frames with a [`Ring`](sluicegate_base::ring::Ring) |
@@ -48,7 +49,6 @@
 
 pub(crate) mod bpf;
 pub(crate) mod cell_rings;
-
 pub(crate) mod flows;
 pub mod live;
 mod open;
