@@ -52,7 +52,7 @@ impl Liveness {
     /// Makes the value for a port that does not serve yet.
     pub(super) fn new(interface: &str) -> Result<Self> {
         let failed =
-            |error| lacking(error, "make a sign of liveness for the host: port of", interface);
+            |error| lacking(error, "create the liveness map of the host: port of", interface);
         Ok(Self {
             alive: bpf::create_socket_map(c"sluice_alive", 1).map_err(failed)?,
             begun: SharedCounters::zeros(1, "the host: port")?,
