@@ -2,7 +2,7 @@
 /*
  * The resident program: one per interface, shared by all processes that use it.
  *
- *	packet -> count -> mirrors -> scrubber -> flows -> claims -> end -> the host
+ *	packet -> count -> mirrors -> reserved -> flows -> claims -> end -> the host
  *	                   `------------- `stages`, tail calls ---------'
  *
  * Mirrors and claims are programs of their owners, inserted into `stages` at run time. When an owner

@@ -14,7 +14,7 @@
  * present one, the last calls the end. The end acts on marks: forward, direct, drop.
  *
  *	0..7	mirrors		copy matching packets, and pass them on
- *	8	scrubber	reserved
+ *	8	reserved
  *	15	flows		pass packets of the host's flows, before the claims
  *	16..31	claims		take matching packets
  *	32..47	counters	no program: the owner reads the end's counters
