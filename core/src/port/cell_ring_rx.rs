@@ -136,7 +136,7 @@ impl CellRingRx {
         self.closed.get_or_insert_with(Instant::now);
     }
 
-    /// Returns the time at which the intake was closed.
+    /// Returns the time at which receiving stopped.
     pub(super) fn closed(&self) -> Option<Instant> {
         self.closed
     }

@@ -247,7 +247,7 @@ fn a_compressed_pipe_gives_what_has_been_flushed() {
 }
 
 #[test]
-fn a_closed_intake_is_the_end() {
+fn stopped_receiving_is_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture");
     let mut bytes = pcap_header(0, 1);

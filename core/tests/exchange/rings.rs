@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use sluicegate::port::Queue;
 use sluicegate::ring::{Meta, Packet, Wait};
 
-/// Has a queue send frames; some may still be in its ring.
-pub fn push(queue: &mut Queue, frames: &[Vec<u8>], patience: Duration) {
-    let deadline = Instant::now() + patience;
+/// Makes a queue send frames; some may still be in its ring.
+pub fn push(queue: &mut Queue, frames: &[Vec<u8>], timeout: Duration) {
+    let deadline = Instant::now() + timeout;
     for frame in frames {
         while !queue.tx_mut().push(&Packet::new(&Meta::default(), frame)) {
             queue.sync_tx().unwrap();
@@ -16,15 +16,15 @@ pub fn push(queue: &mut Queue, frames: &[Vec<u8>], patience: Duration) {
     }
 }
 
-/// The packets that are `wanted`, from all queues, until `n` have come or our patience has ended.
+/// The packets that are `wanted`, from all queues, until `n` have come or the timeout has passed.
 pub fn collect(
     queues: &mut [Queue],
     n: usize,
-    patience: Duration,
+    timeout: Duration,
     wanted: impl Fn(&[u8]) -> bool,
 ) -> Vec<(Meta, Vec<u8>)> {
     let (mut got, mut scratch) = (Vec::new(), Vec::new());
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     while got.len() < n && Instant::now() < deadline {
         for queue in &mut *queues {
             if queue.sync_rx().unwrap() == 0 {

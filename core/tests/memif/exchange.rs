@@ -233,7 +233,7 @@ fn ports_for_one_direction_refuse_the_other() {
 }
 
 #[test]
-fn what_is_there_when_the_intake_is_closed_still_comes() {
+fn packets_present_when_receiving_stops_still_come() {
     let (mut server, mut client) = both("close", "", "");
     let (server, client) = (&mut server.queues[0], &mut client.queues[0]);
     exchange(client, server, 1, Wait::Spin);

@@ -107,7 +107,7 @@ pub fn send(queue: &mut Queue, frames: &[Vec<u8>]) {
     }
 }
 
-/// The packets that are `wanted`, from one queue, until `n` have come or our patience has ended.
+/// The packets that are `wanted`, from one queue, until `n` have come or the timeout has passed.
 pub fn collect(
     queue: &mut Queue,
     n: usize,

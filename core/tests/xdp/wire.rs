@@ -80,7 +80,7 @@ pub fn take(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
     got
 }
 
-/// Closes the intake and takes all that came.
+/// Stops receiving and takes all that came.
 pub fn drain(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
     let mut got = Vec::new();
     queue.stop_rx().unwrap();

@@ -45,7 +45,7 @@ pub(super) struct MemifQueue {
     /// True if the sender of `rx` has broken the protocol: no more packets are taken from it.
     broken: bool,
     progress: TxProgress,
-    /// Pieces of packets to take from `rx` after its sender disconnected or the intake was closed. Later
+    /// Pieces of packets to take from `rx` after its sender disconnected or receiving stopped. Later
     /// writes by the sender are ignored.
     left: Option<u32>,
     /// True if no packets are taken from later peers.

@@ -66,12 +66,12 @@ pub fn send_by(lab: &Wire, name: &str, frames: &[Vec<u8>]) -> QueueStats {
     queue.stats().unwrap()
 }
 
-/// Receives until `n` packets of our ethertype have come, or our patience has ended.
+/// Receives until `n` packets of our ethertype have come, or the timeout has passed.
 pub fn receive(queues: &mut [Queue], n: usize) -> Vec<(Meta, Vec<u8>)> {
     rings::collect(queues, n, PATIENCE, is_ours)
 }
 
-/// Closes a queue's intake, and receives what had come of ours.
+/// Stops a queue's receiving, and takes our frames that had come.
 pub fn receive_rest(queue: &mut Queue) -> Vec<(Meta, Vec<u8>)> {
     queue.stop_rx().unwrap();
     let deadline = Instant::now() + PATIENCE;

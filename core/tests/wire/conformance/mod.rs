@@ -7,7 +7,7 @@
 
 mod frames;
 mod gaps;
-mod intake;
+mod selection;
 mod sending;
 mod sharing;
 mod whole;
