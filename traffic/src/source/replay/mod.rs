@@ -11,6 +11,7 @@ mod flow_assignment;
 mod packets;
 
 use std::io::ErrorKind;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -67,8 +68,8 @@ pub struct ReplayOptions {
 pub struct Replay {
     packets: ReplayPackets,
     clock: ReplayClock,
-    /// The least and the greatest length of a packet to send.
-    sizes: (usize, usize),
+    /// The lengths of packets to send.
+    lengths: RangeInclusive<usize>,
     left_out: SkippedPackets,
 }
 
@@ -103,7 +104,7 @@ impl Replay {
             Ok(Self {
                 packets: ReplayPackets::open(file, (worker, workers), options)?,
                 clock: ReplayClock::new(&options.tempo, start.clone()),
-                sizes: options.max_bytes.map_or((0, usize::MAX), |max| (ETHERNET_BYTES, max)),
+                lengths: options.max_bytes.map_or(0..=usize::MAX, |max| ETHERNET_BYTES..=max),
                 left_out: SkippedPackets::default(),
             })
         };
@@ -134,7 +135,7 @@ impl PacketSource for Replay {
             now_ns,
             begun_ns,
             clock: &mut self.clock,
-            sizes: self.sizes,
+            lengths: self.lengths.clone(),
             left_out: &mut self.left_out,
             filled: Filled::default(),
         };
@@ -187,8 +188,8 @@ struct RingFiller<'a, 'r> {
     now_ns: u64,
     begun_ns: u64,
     clock: &'a mut ReplayClock,
-    /// The least and the greatest length of a packet to send.
-    sizes: (usize, usize),
+    /// The lengths of packets to send.
+    lengths: RangeInclusive<usize>,
     left_out: &'a mut SkippedPackets,
     filled: Filled,
 }
@@ -210,11 +211,11 @@ impl RingFiller<'_, '_> {
             return self.push(&packet.with_meta(&meta), position);
         }
         let bytes = packet.captured_bytes();
-        if bytes < self.sizes.0 {
+        if bytes < *self.lengths.start() {
             self.left_out.too_short += 1;
             return true;
         }
-        if bytes > self.sizes.1 && !self.is_tagged_and_fits(packet, bytes) {
+        if bytes > *self.lengths.end() && !self.is_tagged_and_fits(packet, bytes) {
             self.left_out.too_long += 1;
             return true;
         }
@@ -233,6 +234,7 @@ impl RingFiller<'_, '_> {
     /// Reports whether a packet fits without its outer 802.1Q tag.
     #[cold]
     fn is_tagged_and_fits(&self, packet: &Packet<'_>, bytes: usize) -> bool {
-        bytes <= self.sizes.1 + VLAN_TAG_BYTES && packet.head().get(12..14) == Some(&[0x81, 0x00])
+        bytes <= self.lengths.end() + VLAN_TAG_BYTES
+            && packet.head().get(12..14) == Some(&[0x81, 0x00])
     }
 }
