@@ -122,8 +122,11 @@ impl Chunk {
     /// Copies a record from another chunk of the same layout; false without room.
     #[inline]
     pub(super) fn copy(&mut self, record: &EncodedRecord<'_>) -> bool {
-        let room = self.append(record.bytes.len(), record.timestamp_ns);
-        room.map(|room| room.copy_from_slice(record.bytes)).is_some()
+        let Some(room) = self.append(record.bytes.len(), record.timestamp_ns) else {
+            return false;
+        };
+        room.copy_from_slice(record.bytes);
+        true
     }
 
     #[inline]
