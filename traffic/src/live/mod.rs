@@ -85,8 +85,8 @@ impl Live {
         let target = Arc::new(RedirectTarget::by(interface)?);
         let most_behind = dial.map(Dial::most_behind);
         let job = MakeJob { plan, worker, workers, target: &target, most_behind };
-        let shared = SharedCounters::new(&job.write(None).0)?;
-        let instructions = job.write(Some(shared.as_fd())).1.map_err(|fault| {
+        let shared = SharedCounters::new(&job.initial_counters())?;
+        let instructions = job.instructions(shared.as_fd()).map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))
         })?;
         let program = LiveProgram::load(c"sluice_live", &instructions, job.frame())?;

@@ -78,15 +78,24 @@ pub(super) fn too_much(plan: &Plan) -> Option<&'static str> {
 }
 
 impl MakeJob<'_> {
-    /// Writes the program for a map that holds the shared counters. Returns the counters' initial content, whose
-    /// tables the program refers to, and the program. Without a map only the content is valid.
-    pub fn write(&self, map: Option<BorrowedFd<'_>>) -> (Vec<u64>, Result<Vec<Insn>, Fault>) {
+    /// Returns the initial content of the shared counters, with the tables that the program refers to.
+    pub fn initial_counters(&self) -> Vec<u64> {
+        self.write(None).layout.words
+    }
+
+    /// Returns the program for a map that holds the shared counters.
+    pub fn instructions(&self, map: BorrowedFd<'_>) -> Result<Vec<Insn>, Fault> {
+        self.write(Some(map)).asm.finish()
+    }
+
+    /// Writes the program. Without a map only the counters are valid.
+    fn write(&self, map: Option<BorrowedFd<'_>>) -> ProgramWriter<'_> {
         let mut asm = Assembler::new();
         let refused = asm.label();
         let layout = CounterLayout::new(self.plan);
         let mut writer = ProgramWriter { job: *self, asm, layout, refused };
         writer.write(map);
-        (writer.layout.words, writer.asm.finish())
+        writer
     }
 
     /// Returns the frame to pass to the kernel: the longest template.
