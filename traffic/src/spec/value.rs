@@ -333,7 +333,7 @@ impl Form {
         match self {
             Self::Number { names: "", .. } => self.range(),
             Self::Number { names, .. } => {
-                let names: Vec<_> = named(names).map(|(name, _)| name).collect();
+                let names: Vec<_> = parse_names(names).map(|(name, _)| name).collect();
                 format!("{}, or {}", self.range(), names.join(", "))
             }
             Self::Flags { names, letters, .. } => {
@@ -362,7 +362,7 @@ impl Form {
             }
             Self::Ipv6 => text.parse::<Ipv6Addr>().map(|a| a.to_bits()).map_err(|_| wrong()),
             Self::Number { names, .. } => {
-                if let Some((_, number)) = named(names).find(|(name, _)| *name == text) {
+                if let Some((_, number)) = parse_names(names).find(|(name, _)| *name == text) {
                     return Ok(number);
                 }
                 self.in_range(number(text).ok_or_else(wrong)?)
@@ -393,7 +393,7 @@ impl Form {
             Self::Ipv4 => Ipv4Addr::from_bits(number as u32).to_string(),
             Self::Ipv6 => Ipv6Addr::from_bits(number).to_string(),
             Self::Number { names, .. } => {
-                let name = named(names).find(|(_, named)| *named == number);
+                let name = parse_names(names).find(|&(_, value)| value == number);
                 name.map_or_else(|| number.to_string(), |(name, _)| name.to_owned())
             }
             Self::Flags { names, .. } => {
@@ -407,8 +407,8 @@ impl Form {
     }
 }
 
-/// Returns the names in a text like `udp=17 tcp=6`, with their numbers.
-pub(crate) fn named(names: &str) -> impl Iterator<Item = (&str, u128)> {
+/// Parses a text like `udp=17 tcp=6` into names with their numbers.
+pub(crate) fn parse_names(names: &str) -> impl Iterator<Item = (&str, u128)> {
     names.split(' ').filter_map(|one| {
         let (name, text) = one.split_once('=')?;
         Some((name, number(text)?))

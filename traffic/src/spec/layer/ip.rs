@@ -1,5 +1,7 @@
 //! IPv4 (RFC 791), IPv6 and its extension headers (RFC 8200).
 
+use sluicegate_base::headers::ethertype;
+
 use super::writer::{Cover, HeaderWriter, Ip};
 use super::{Field, FieldKind, Protocol};
 use crate::plan::Finish;
@@ -23,7 +25,7 @@ const IP_PROTOCOLS: &str = "\
 const MORE_FRAGMENTS: u128 = 1;
 
 pub(crate) const IPV4: Protocol =
-    Protocol::new("ipv4", 20, ipv4).ethertype(0x0800).ip(4).fields(&[
+    Protocol::new("ipv4", 20, ipv4).ethertype(ethertype::IPV4).ip(4).fields(&[
         Field::part("version", 0, 1, 4, 4).or("4"),
         Field::part("ihl", 0, 1, 0, 4),
         Field::number("tos", 1, 1),
@@ -60,7 +62,7 @@ fn ipv4(header: &mut HeaderWriter) -> Result<(), Fault> {
 }
 
 pub(crate) const IPV6: Protocol =
-    Protocol::new("ipv6", 40, ipv6).ethertype(0x86dd).ip(41).fields(&[
+    Protocol::new("ipv6", 40, ipv6).ethertype(ethertype::IPV6).ip(41).fields(&[
         Field::part("version", 0, 4, 28, 4).or("6"),
         Field::part("traffic-class", 0, 4, 20, 8),
         Field::part("dscp", 0, 4, 22, 6).named(DSCP),

@@ -16,9 +16,9 @@ const ETHERTYPES: &str = "\
     ipv4=0x0800 arp=0x0806 teb=0x6558 dot1q=0x8100 ipv6=0x86dd mpls=0x8847 dot1ad=0x88a8 \
     lldp=0x88cc ptp=0x88f7";
 
-// Inside tunnels (RFC 1701: transparent Ethernet bridging).
+// `.ethertype`: in GRE (RFC 1701, transparent Ethernet bridging); `.ip`: in IPv6 (RFC 8986).
 pub(crate) const ETHER: Protocol =
-    Protocol::new("ether", 14, ether).ethertype(0x6558).ip(143).fields(&[
+    Protocol::new("ether", 14, ether).ethertype(ethertype::ETHERNET).ip(143).fields(&[
         Field::address("dst", 0, Form::Mac),
         Field::address("src", 6, Form::Mac),
         Field::number("type", 12, 2).named(ETHERTYPES),
@@ -75,9 +75,9 @@ pub(crate) fn check_tpid(below: &Layer, tag: &Layer) -> Result<(), Fault> {
     Ok(())
 }
 
-// In IP: RFC 4023; in UDP: RFC 7510.
+// `.ip`: in IP (RFC 4023); `.port`: in UDP (RFC 7510).
 pub(crate) const MPLS: Protocol =
-    Protocol::new("mpls", 4, mpls).ethertype(0x8847).ip(137).port(6635).fields(&[
+    Protocol::new("mpls", 4, mpls).ethertype(ethertype::MPLS).ip(137).port(6635).fields(&[
         Field::part("label", 0, 4, 12, 20).or("16"),
         Field::part("tc", 0, 4, 9, 3),
         Field::part("bottom", 0, 4, 8, 1),
@@ -90,7 +90,7 @@ fn mpls(header: &mut HeaderWriter) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(crate) const ARP: Protocol = Protocol::new("arp", 28, arp).ethertype(0x0806).fields(&[
+pub(crate) const ARP: Protocol = Protocol::new("arp", 28, arp).ethertype(ethertype::ARP).fields(&[
     Field::number("htype", 0, 2).or("1"),
     Field::number("ptype", 2, 2).or("0x0800"),
     Field::number("hlen", 4, 1).or("6"),

@@ -388,7 +388,7 @@ fn file(path: &Path) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::value::named;
+    use crate::spec::value::parse_names;
 
     #[test]
     fn fields_stand_in_their_headers_and_share_cells_or_not_a_byte() {
@@ -411,7 +411,7 @@ mod tests {
     fn every_name_has_a_number_that_fits_its_field() {
         for field in PROTOCOLS.iter().flat_map(|protocol| protocol.fields) {
             let Form::Number { names, .. } = field.form() else { continue };
-            let read: Vec<_> = named(names).collect();
+            let read: Vec<_> = parse_names(names).collect();
             assert_eq!(read.len(), names.split_ascii_whitespace().count(), "{names}");
             for (name, number) in read {
                 assert_eq!(field.form().in_range(number), Ok(number), "{name}");
