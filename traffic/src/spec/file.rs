@@ -25,8 +25,8 @@ const KEYS: &[&str] = &["seed", "stream"];
 const STREAMS: &str = "written [[stream]], once for each";
 const STREAM_KEYS: &[&str] = &["name", "weight", "flows", "size", "pad", "layers"];
 
-type Key<'i> = Spanned<Cow<'i, str>>;
-type Raw<'i> = Spanned<DeValue<'i>>;
+type TomlKey<'i> = Spanned<Cow<'i, str>>;
+type TomlValue<'i> = Spanned<DeValue<'i>>;
 
 impl Spec {
     /// Reads a specification in TOML. Paths of payload files are relative to the current directory.
@@ -62,17 +62,17 @@ pub(super) fn parse(name: &str, text: &str, base: &Path) -> Result<Spec, SpecErr
         let place = error.span().map_or(Position::Nowhere, Position::Text);
         Fault::new(&place, "TOML", error.message())
     });
-    match parsed.and_then(|table| Walk { base }.spec(table.get_ref())) {
+    match parsed.and_then(|table| SpecReader { base }.spec(table.get_ref())) {
         Ok((seed, streams)) => Ok(Spec { seed, streams, origin }),
         Err(fault) => Err(origin.locate(fault)),
     }
 }
 
-struct Walk<'a> {
+struct SpecReader<'a> {
     base: &'a Path,
 }
 
-impl Walk<'_> {
+impl SpecReader<'_> {
     fn spec(&self, table: &DeTable) -> Result<(Option<u64>, Vec<StreamSpec>), Fault> {
         let (mut seed, mut streams) = (None, Vec::new());
         for (key, value) in in_order(table) {
@@ -95,7 +95,7 @@ impl Walk<'_> {
         Err(Fault::new(&Position::Nowhere, "", problem))
     }
 
-    fn stream(&self, index: usize, value: &Raw) -> Result<StreamSpec, Fault> {
+    fn stream(&self, index: usize, value: &TomlValue) -> Result<StreamSpec, Fault> {
         let place = Position::Text(value.span());
         let mut stream = StreamSpec::new(index.to_string(), Vec::new(), place);
         let table = value.get_ref().as_table().ok_or_else(|| not(value, "stream", STREAMS))?;
@@ -120,7 +120,12 @@ impl Walk<'_> {
         }
     }
 
-    fn stream_key(&self, stream: &mut StreamSpec, key: &Key, value: &Raw) -> Result<(), Fault> {
+    fn stream_key(
+        &self,
+        stream: &mut StreamSpec,
+        key: &TomlKey,
+        value: &TomlValue,
+    ) -> Result<(), Fault> {
         match key.get_ref().as_ref() {
             "name" => {}
             "weight" => stream.weight = number(value, 1..=65_536, "weight")? as u32,
@@ -142,7 +147,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn layer(&self, value: &Raw) -> Result<Layer, Fault> {
+    fn layer(&self, value: &TomlValue) -> Result<Layer, Fault> {
         let place = Position::Text(value.span());
         let wrong = |problem| Fault::new(&place, "layers", problem);
         if let DeValue::String(name) = value.get_ref() {
@@ -171,7 +176,7 @@ impl Walk<'_> {
         Ok(layer)
     }
 
-    fn field(&self, layer: &mut Layer, key: &Key, value: &Raw) -> Result<(), Fault> {
+    fn field(&self, layer: &mut Layer, key: &TomlKey, value: &TomlValue) -> Result<(), Fault> {
         let protocol = layer.protocol;
         let place = Position::Text(key.span());
         let field = protocol
@@ -187,24 +192,24 @@ impl Walk<'_> {
 }
 
 /// Returns the entries in the order of the text; the table is sorted by key.
-fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a Key<'i>, &'a Raw<'i>)> {
+fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a TomlKey<'i>, &'a TomlValue<'i>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-fn unknown(key: &Key, known: &[&str]) -> Fault {
+fn unknown(key: &TomlKey, known: &[&str]) -> Fault {
     let problem = format!("unknown '{}': there are {}", key.get_ref(), known.join(", "));
     Fault::new(&Position::Text(key.span()), "", problem)
 }
 
 /// Returns the error for a value of the wrong kind; `right` describes a valid one.
-fn not(value: &Raw, object: &str, right: &str) -> Fault {
+fn not(value: &TomlValue, object: &str, right: &str) -> Fault {
     let problem = format!("{} is not what belongs here: {right}", kind(value.get_ref()));
     Fault::new(&Position::Text(value.span()), object, problem)
 }
 
-fn number(value: &Raw, range: RangeInclusive<u128>, object: &str) -> Result<u128, Fault> {
+fn number(value: &TomlValue, range: RangeInclusive<u128>, object: &str) -> Result<u128, Fault> {
     let right = format!("a number from {} to {}", range.start(), range.end());
     let number = integer(value.get_ref()).filter(|number| range.contains(number));
     number.ok_or_else(|| match value.get_ref() {
@@ -215,7 +220,7 @@ fn number(value: &Raw, range: RangeInclusive<u128>, object: &str) -> Result<u128
     })
 }
 
-fn size(value: &Raw) -> Result<Size, Fault> {
+fn size(value: &TomlValue) -> Result<Size, Fault> {
     let size = match value.get_ref() {
         DeValue::String(text) => Size::parse(text),
         DeValue::Integer(_) => match integer(value.get_ref()) {
