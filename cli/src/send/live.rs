@@ -138,7 +138,7 @@ fn done(sending: &Sending) -> WorkerResult {
             refused: counters.refused,
             ..QueueStats::default()
         },
-        left_out: SkippedPackets::default(),
+        skipped: SkippedPackets::default(),
         restarts: counters.restarts,
         busy: sending.thread.busy(),
     }

@@ -64,7 +64,7 @@ pub struct WorkerResult {
     /// Their bytes.
     pub bytes: u64,
     /// Packets that the target cannot send.
-    pub left_out: SkippedPackets,
+    pub skipped: SkippedPackets,
     /// The queue's own counts.
     pub stats: QueueStats,
     /// Times that it was too late to catch up with its timetable.

@@ -77,18 +77,18 @@ impl<'a> SendReport<'a> {
         let stats = all_stats(&done);
         let transmission = Transmission::of(self.report.interface.take().as_mut(), &stats);
         let mut report = std::mem::take(&mut self.report);
-        let left_out = self.count_made(&mut report, &done, elapsed);
+        let skipped = self.count_made(&mut report, &done, elapsed);
         let (attempted, mut accepted) = (report.traffic.packets, stats.sent);
-        let named = accepted + left_out.packets() + stats.unsent + stats.disconnected;
+        let named = accepted + skipped.packets() + stats.unsent + stats.disconnected;
         report.ledger.add(Section::Loss, "refused", attempted.saturating_sub(named));
         report.ledger.add(Section::Loss, "unsent", stats.unsent);
-        report.ledger.add(Section::Note, "cut_in_file", left_out.cut_in_file);
-        if left_out.too_long > 0 {
-            report.notices.push(too_long(left_out.too_long, &report, self.live));
+        report.ledger.add(Section::Note, "cut_in_file", skipped.cut_in_file);
+        if skipped.too_long > 0 {
+            report.notices.push(too_long(skipped.too_long, &report, self.live));
         }
-        if left_out.too_short > 0 {
+        if skipped.too_short > 0 {
             let reason = "shorter than an Ethernet header";
-            report.notices.push(not_sent(left_out.too_short, &report, reason));
+            report.notices.push(not_sent(skipped.too_short, &report, reason));
         }
         let mut details = json!({"attempted": attempted});
         match &transmission {
@@ -136,16 +136,16 @@ impl<'a> SendReport<'a> {
     ) -> SkippedPackets {
         let sum = |n: fn(&WorkerResult) -> u64| done.iter().map(n).sum::<u64>();
         let attempted = sum(|done| done.packets);
-        let left_out =
-            done.iter().fold(SkippedPackets::default(), |sum, done| sum.plus(done.left_out));
+        let skipped =
+            done.iter().fold(SkippedPackets::default(), |sum, done| sum.plus(done.skipped));
         report.elapsed_s = elapsed.as_secs_f64();
         report.traffic = Traffic::over(attempted, sum(|done| done.bytes), elapsed);
         report.ledger.add(Section::In, "attempted", attempted);
-        report.ledger.add(Section::Loss, "too_long", left_out.too_long);
-        report.ledger.add(Section::Loss, "too_short", left_out.too_short);
-        report.ledger.add(Section::Loss, self.other_link_type, left_out.other_link_type);
+        report.ledger.add(Section::Loss, "too_long", skipped.too_long);
+        report.ledger.add(Section::Loss, "too_short", skipped.too_short);
+        report.ledger.add(Section::Loss, self.other_link_type, skipped.other_link_type);
         report.ledger.add(Section::Loss, "disconnected", sum(|done| done.stats.disconnected));
-        left_out
+        skipped
     }
 }
 

@@ -75,11 +75,11 @@ impl RingWorker {
     /// Computes the worker's counts from the queue's current ones.
     fn sent(&self, stats: QueueStats, thread: &WorkerThread<'_, SendCounts>) -> SendCounts {
         let totals = thread.counters.totals();
-        let never_pushed = self.source.left_out();
+        let never_pushed = self.source.skipped();
         let done = WorkerResult {
             packets: totals.packets + never_pushed.packets(),
             bytes: totals.bytes,
-            left_out: SkippedPackets {
+            skipped: SkippedPackets {
                 too_long: never_pushed.too_long + stats.too_long,
                 ..never_pushed
             },

@@ -93,7 +93,7 @@ pub trait PacketSource: Send {
     fn lateness(&self) -> Gaps;
 
     /// Returns the packets not sent, or not sent entirely.
-    fn left_out(&self) -> SkippedPackets;
+    fn skipped(&self) -> SkippedPackets;
 
     /// Returns how often the source was too late to catch up.
     fn restarts(&self) -> u64;
@@ -192,10 +192,10 @@ impl PacketSource for PlanSource {
         if let Some(timetable) = &mut self.timetable {
             most = timetable.due(now_ns, most);
         }
-        let left_out = self.too_long;
+        let too_long_before = self.too_long;
         let filled = self.build(ring, most);
         // An omitted packet also uses up its turn.
-        let packets = filled.packets + (self.too_long - left_out) as u32;
+        let packets = filled.packets + (self.too_long - too_long_before) as u32;
         if let Some(timetable) = &mut self.timetable {
             timetable.sent(packets);
         }
@@ -217,7 +217,7 @@ impl PacketSource for PlanSource {
         self.timetable.as_ref().map(Timetable::gaps).cloned().unwrap_or_default()
     }
 
-    fn left_out(&self) -> SkippedPackets {
+    fn skipped(&self) -> SkippedPackets {
         SkippedPackets { too_long: self.too_long, ..SkippedPackets::default() }
     }
 

@@ -46,8 +46,8 @@ fn packets_of_other_link_types_are_left_out_and_counted_once() {
             workers.iter_mut().for_each(|worker| _ = worker.at(now_ns));
         }
         let sent: u64 = workers.iter_mut().map(|w| w.queue.stats().unwrap().sent).sum();
-        let left_out: u64 = workers.iter().map(|w| w.source.left_out().other_link_type).sum();
-        assert_eq!((sent, left_out), (2, 3), "of {} workers", workers.len());
+        let skipped: u64 = workers.iter().map(|w| w.source.skipped().other_link_type).sum();
+        assert_eq!((sent, skipped), (2, 3), "of {} workers", workers.len());
         assert!(workers.iter_mut().all(|worker| worker.source.failure().is_none()));
     }
 }
@@ -84,8 +84,8 @@ fn packets_of_other_link_types_are_left_out() {
     let max_bytes = Some(114);
     let mut worker = only(&file, &ReplayOptions { max_bytes, ..options(Tempo::Top) });
     assert_eq!(worker.at(1).packets, 4, "a tag does not count, and a header alone is enough");
-    let left_out = worker.source.left_out();
-    assert_eq!((left_out.too_long, left_out.too_short, left_out.packets()), (1, 3, 4));
+    let skipped = worker.source.skipped();
+    assert_eq!((skipped.too_long, skipped.too_short, skipped.packets()), (1, 3, 4));
     let mut whole = only(&file, &options(Tempo::Top));
     assert_eq!(whole.at(1).packets, 8, "a file takes all");
 }

@@ -70,7 +70,7 @@ pub struct Replay {
     clock: ReplayClock,
     /// The lengths of packets to send.
     lengths: RangeInclusive<usize>,
-    left_out: SkippedPackets,
+    skipped: SkippedPackets,
 }
 
 impl Replay {
@@ -105,7 +105,7 @@ impl Replay {
                 packets: ReplayPackets::open(file, (worker, workers), options)?,
                 clock: ReplayClock::new(&options.tempo, start.clone()),
                 lengths: options.max_bytes.map_or(0..=usize::MAX, |max| ETHERNET_BYTES..=max),
-                left_out: SkippedPackets::default(),
+                skipped: SkippedPackets::default(),
             })
         };
         (0..workers).map(open).collect()
@@ -136,7 +136,7 @@ impl PacketSource for Replay {
             begun_ns,
             clock: &mut self.clock,
             lengths: self.lengths.clone(),
-            left_out: &mut self.left_out,
+            skipped: &mut self.skipped,
             filled: Filled::default(),
         };
         self.packets.fill(&mut filler);
@@ -171,8 +171,8 @@ impl PacketSource for Replay {
         self.clock.gaps.clone()
     }
 
-    fn left_out(&self) -> SkippedPackets {
-        self.left_out
+    fn skipped(&self) -> SkippedPackets {
+        self.skipped
     }
 
     fn restarts(&self) -> u64 {
@@ -190,7 +190,7 @@ struct RingFiller<'a, 'r> {
     clock: &'a mut ReplayClock,
     /// The lengths of packets to send.
     lengths: RangeInclusive<usize>,
-    left_out: &'a mut SkippedPackets,
+    skipped: &'a mut SkippedPackets,
     filled: Filled,
 }
 
@@ -212,22 +212,22 @@ impl RingFiller<'_, '_> {
         }
         let bytes = packet.captured_bytes();
         if bytes < *self.lengths.start() {
-            self.left_out.too_short += 1;
+            self.skipped.too_short += 1;
             return true;
         }
         if bytes > *self.lengths.end() && !self.is_tagged_and_fits(packet, bytes) {
-            self.left_out.too_long += 1;
+            self.skipped.too_long += 1;
             return true;
         }
         if !self.ring.push(packet) {
             let ever = self.ring.can_ever_hold(packet);
-            self.left_out.too_long += u64::from(!ever);
+            self.skipped.too_long += u64::from(!ever);
             return !ever;
         }
         self.begun_ns = self.clock.sent(due_ns, self.begun_ns, self.now_ns);
         self.filled.packets += 1;
         self.filled.bytes += bytes as u64;
-        self.left_out.cut_in_file += u64::from(bytes < packet.meta().wire_bytes as usize);
+        self.skipped.cut_in_file += u64::from(bytes < packet.meta().wire_bytes as usize);
         true
     }
 

@@ -93,7 +93,7 @@ impl ReplayPackets {
             // Worker 0 counts the packets that no worker sends.
             let own = worker == if fits { worker_of(packet.head(), workers) } else { 0 };
             if !fits {
-                filler.left_out.other_link_type += u64::from(own);
+                filler.skipped.other_link_type += u64::from(own);
             } else if own && !filler.push(&packet, self.base.plus(position)) {
                 break;
             }
@@ -291,7 +291,7 @@ impl CachedPackets {
                     return RoundProgress::Limit;
                 }
                 if kept.other_link_type {
-                    filler.left_out.other_link_type += 1;
+                    filler.skipped.other_link_type += 1;
                 } else {
                     let bytes = &chunk.bytes[kept.at..kept.at + kept.bytes as usize];
                     if !filler.push(&Packet::new(&kept.meta, bytes), position) {
