@@ -18,7 +18,7 @@ use crate::args::Common;
 use crate::ports;
 use crate::send::{Changes, Measure, Rate, Sender, Steering, send};
 use crate::target::{
-    Wish, best, common_hop, destination, interface_to_send, limit_queues, link_speed, sending,
+    Goal, best, common_hop, destination, interface_to_send, limit_queues, link_speed, sending,
 };
 
 const EXAMPLES: &str = "\
@@ -114,7 +114,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         let mac = next_hop_mac(&file, &args.port, interface.as_ref(), netns, &rewrite)?;
         rewrite.add(Rule::Destination(mac.0));
     }
-    let port = open(&args, wish(&args, steering.as_ref()))?;
+    let port = open(&args, goal(&args, steering.as_ref()))?;
     let options = ReplayOptions {
         tempo: tempo(&args, steering.as_ref()),
         rounds: args.rounds,
@@ -141,13 +141,13 @@ fn tempo(args: &Args, steering: Option<&Steering>) -> Tempo {
 
 /// Returns the goal of the choice of a method. At recorded times, and at rates that a socket reaches, the
 /// time of each packet matters more than speed.
-fn wish(args: &Args, steering: Option<&Steering>) -> Wish {
+fn goal(args: &Args, steering: Option<&Steering>) -> Goal {
     let fast = steering.map(Steering::asked).is_some_and(|(asked, of)| match of {
         Unit::Packet => asked > SOCKET_PPS,
         // The packets may be the shortest possible.
         Unit::Byte { besides } => asked > SOCKET_PPS * f64::from(60 + besides),
     });
-    if args.top_speed || fast { Wish::Speed } else { Wish::Times }
+    if args.top_speed || fast { Goal::Speed } else { Goal::Times }
 }
 
 fn steering(args: &Args, interface: Option<&Interface>) -> Result<Option<Steering>> {
@@ -187,10 +187,10 @@ fn threads(args: &Args) -> u32 {
 }
 
 /// Opens the target, with a queue for each thread.
-fn open(args: &Args, wish: Wish) -> Result<Port> {
+fn open(args: &Args, goal: Goal) -> Result<Port> {
     let threads = threads(args);
     let options = sending(args.port.kind(), threads, &args.common);
-    let mut port = best(&args.port, &options, wish)?;
+    let mut port = best(&args.port, &options, goal)?;
     ports::say_fallbacks(&port, args.common.verbose);
     limit_queues(&mut port, threads);
     if args.port.kind() == Kind::Pcap {

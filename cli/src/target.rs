@@ -175,9 +175,9 @@ pub fn limit_queues(port: &mut Port, threads: u32) {
 const ZERO_COPY: &str = "AF_XDP zero-copy";
 const LIVE: &str = "live:";
 
-/// The goal of the choice.
+/// The goal of the choice of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Goal {
     /// Maximum speed.
     Speed,
     /// Exact times of packets. This excludes `live:`, whose thread has to be woken or keeps a CPU busy: with
@@ -190,14 +190,14 @@ pub enum Wish {
 ///
 /// # Errors
 /// Those of `packet:`, if nothing better works.
-pub fn best(port: &PortName, options: &OpenOptions, wish: Wish) -> Result<Port> {
+pub fn best(port: &PortName, options: &OpenOptions, goal: Goal) -> Result<Port> {
     if !(port.is_bare() && port.with_kind(Kind::Live).is_some()) {
         return Port::open(port, options);
     }
     let mut passed = Vec::new();
     let opened = zero_copy(port, options).or_else(|error| {
         passed.push((ZERO_COPY, short(&error)));
-        if wish == Wish::Times {
+        if goal == Goal::Times {
             return Port::open(port, options);
         }
         live(port, options).or_else(|error| {
