@@ -393,21 +393,21 @@ pub fn threads(
     sources: &[usize],
     most: Option<u32>,
 ) -> Result<Vec<ForwardThread>> {
-    let mut threads = most.map_or(usize::MAX, |most| most as usize);
+    let mut count = most.map_or(usize::MAX, |most| most as usize);
     for &source in sources {
         let target = 1 - source;
         let receive = ports[source].queues.iter().filter(|queue| receives(queue)).count();
         let send = ports[target].queues.iter().filter(|queue| sends(queue)).count();
         if receive == 0 {
-            return Err(ports[source].name.error("nothing comes out of it to be forwarded"));
+            return Err(ports[source].name.error("it is send-only"));
         }
         if send == 0 {
-            return Err(ports[target].name.error("it cannot be sent to"));
+            return Err(ports[target].name.error("it is receive-only"));
         }
-        threads = threads.min(receive).min(send);
+        count = count.min(receive).min(send);
     }
-    let forwarder = |number| ForwardThread { number, batch: u32::MAX, ..ForwardThread::default() };
-    let mut forwarders: Vec<ForwardThread> = (0..threads as u32).map(forwarder).collect();
+    let thread = |number| ForwardThread { number, batch: u32::MAX, ..ForwardThread::default() };
+    let mut threads: Vec<ForwardThread> = (0..count as u32).map(thread).collect();
     for (side, port) in ports.iter_mut().enumerate() {
         for (index, queue) in port.queues.drain(..).enumerate() {
             let mut served = ForwardQueue::new(queue, side);
@@ -415,11 +415,11 @@ pub fn threads(
             served.sends = sources.contains(&(1 - side)) && sends(&served.queue);
             // Its thread in the kernel ends with the interface.
             served.waits = port.name.kind() != Kind::Live;
-            forwarders[index % threads].queues.push(served);
+            threads[index % count].queues.push(served);
         }
     }
-    forwarders.iter_mut().for_each(|forwarder| forwarder.paths = paths(&forwarder.queues));
-    Ok(forwarders)
+    threads.iter_mut().for_each(|thread| thread.paths = paths(&thread.queues));
+    Ok(threads)
 }
 
 /// Pairs each receiving queue with a sending queue of the other side, in turns.
@@ -515,6 +515,6 @@ mod tests {
         ];
         let ports = Port::open_all(&ports, &OpenOptions::default()).unwrap();
         let error = threads(&mut ports.try_into().unwrap(), &[0], None).err().unwrap().to_string();
-        assert!(error.contains("nothing comes out of it"), "{error}");
+        assert!(error.contains("it is send-only"), "{error}");
     }
 }
