@@ -145,7 +145,7 @@ impl PacketConfig {
             outgoing: name.switch("tx_copies")?.unwrap_or(true),
             clock: clock.unwrap_or(Clock::Software),
             busy_poll_us: busy_poll.map(|time| time.as_micros() as u32),
-            blocks: count("blocks", 2, 65536, default_blocks(queues))?,
+            blocks: count("blocks", 2, 65536, default_blocks(queues, block_bytes))?,
             block_bytes,
             retire,
             buffer_bytes: number("buffer", 4096, 1 << 30, 64 << 20)?,
@@ -156,16 +156,17 @@ impl PacketConfig {
         })
     }
 
-    /// Rejects rings that take more memory than is available. The kernel fills them with zeros: 8 GiB take
+    /// Rejects receive rings larger than the system's memory. The kernel fills them with zeros: 8 GiB take
     /// half a minute.
     pub(super) fn check_memory(&self, name: &PortName, queues: usize) -> Result<()> {
         let needed = queues as u64 * u64::from(self.blocks) * u64::from(self.block_bytes);
-        match available_memory() {
-            Some(available) if self.method == PacketMethod::Ring && needed > available => {
-                let [needed, available] = [needed, available].map(|bytes| bytes >> 20);
+        let is_mapped = matches!(self.method, PacketMethod::Ring | PacketMethod::Frames);
+        match total_memory() {
+            Some(total) if is_mapped && needed > total => {
+                let [needed, total] = [needed, total].map(|bytes| bytes >> 20);
                 Err(name.error(format!(
-                    "the rings of {queues} queues take {needed} MiB of memory, and {available} MiB are \
-                     available: use fewer blocks= or threads"
+                    "the rings of {queues} queues take {needed} MiB, and the system has {total} MiB of memory: \
+                     use fewer blocks=, a smaller block_size= or fewer threads"
                 )))
             }
             _ => Ok(()),
@@ -210,15 +211,18 @@ impl PacketConfig {
     }
 }
 
-/// Returns the default of `blocks=`: 32, or fewer so that the rings of many queues take 1 GiB together.
-fn default_blocks(queues: u32) -> u32 {
-    (1024 / queues.max(1)).clamp(4, 32)
+/// Returns the default of `blocks=`: 32, or fewer so that the rings of all queues take 1 GiB together, but at
+/// least 4.
+fn default_blocks(queues: u32, block_bytes: u32) -> u32 {
+    let row_bytes = u64::from(queues.max(1)) * u64::from(block_bytes);
+    ((1 << 30) / row_bytes).clamp(4, 32) as u32
 }
 
-/// Returns the memory that the system can provide without swapping (proc_meminfo(5)).
-fn available_memory() -> Option<u64> {
+/// Returns the system's memory in bytes (proc_meminfo(5)). The memory available at the moment would make the
+/// refusal unpredictable.
+fn total_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
 
@@ -280,8 +284,19 @@ mod tests {
 
     #[test]
     fn many_queues_share_the_memory_of_the_default() {
-        for (queues, blocks) in [(1, 32), (32, 32), (33, 31), (256, 4), (4096, 4)] {
-            assert_eq!(default_blocks(queues), blocks, "{queues} queues");
+        for (queues, block_bytes, blocks) in [
+            (1, 1 << 20, 32),
+            (32, 1 << 20, 32),
+            (33, 1 << 20, 31),
+            (256, 1 << 20, 4),
+            (4096, 1 << 20, 4),
+            (256, 4096, 32),
+            (1, 64 << 20, 16),
+            (2, 64 << 20, 8),
+            (1, 1 << 30, 4),
+        ] {
+            let default = default_blocks(queues, block_bytes);
+            assert_eq!(default, blocks, "{queues} queues, blocks of {block_bytes} bytes");
         }
     }
 
@@ -292,9 +307,16 @@ mod tests {
             config(text).unwrap().check_memory(&name, 256)
         };
         check("eth0?blocks=2&block_size=4096").unwrap();
-        check("eth0?blocks=65536&block_size=1G&method=recv").unwrap();
-        let error = check("eth0?blocks=65536&block_size=1G").unwrap_err().to_string();
-        assert!(error.contains("256 queues take 17179869184 MiB of memory"), "{error}");
+        check("eth0?blocks=2&block_size=4096&method=frames").unwrap();
+        for method in ["recv", "recvmmsg"] {
+            check(&format!("eth0?blocks=65536&block_size=1G&method={method}")).unwrap();
+        }
+        for method in ["ring", "frames"] {
+            let text = format!("eth0?blocks=65536&block_size=1G&method={method}");
+            let error = check(&text).unwrap_err().to_string();
+            assert!(error.contains("256 queues take 17179869184 MiB"), "{error}");
+            assert!(error.contains("use fewer blocks=, a smaller block_size="), "{error}");
+        }
     }
 
     #[test]

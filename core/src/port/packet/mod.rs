@@ -12,7 +12,7 @@
 //! | `tx_copies` | also receives packets that the host sends | on |
 //! | `timestamp` | `software`, or `hardware`: the card's, once `hwstamp_ctl` enables them | software |
 //! | `busy_poll` | time to poll the driver instead of sleeping, SO_BUSY_POLL; at most 1s. It has no effect up to Linux 6.18, where packet sockets do not know which driver queue to poll | off |
-//! | `blocks`, `block_size`, `block_timeout` | the ring: number of blocks, their size, the time after which the kernel passes a partial block | 32 (fewer for more than 32 queues: 1 GiB together, at least 4 each), 1M, 10ms |
+//! | `blocks`, `block_size`, `block_timeout` | the ring: number of blocks, their size, the time after which the kernel passes a partial block. Rings and frames larger than the system's memory are refused | 32 (fewer if all queues would take more than 1 GiB: 1 GiB together, at least 4 each), 1M, 10ms |
 //! | `buffer`, `batch` | recv and recvmmsg: size of the socket's buffer, packets per sync | 64M, 64 |
 //! | `fanout` | how the kernel spreads packets over several queues: `hash`, `lb`, `cpu`, `rollover`, `rnd`, `qm`, `bpf` | hash |
 //! | `fanout_flags` | `defrag`, `rollover` | none |
