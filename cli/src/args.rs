@@ -84,6 +84,12 @@ fn cpu_list(text: &str) -> Result<Box<[usize]>, units::ParseError> {
     units::cpus(text).map(|cpus| cpus.into_iter().map(usize::from).collect())
 }
 
+/// Returns the options for a port of this kind: without `--threads` if it does not set the port's queues.
+pub fn options_for_kind(options: OpenOptions, kind: Kind) -> OpenOptions {
+    let queues = if kind.takes_queue_count() { options.queues } else { 0 };
+    OpenOptions { queues, ..options }
+}
+
 impl Common {
     /// Returns the options of ports whose packets are shown at once.
     pub fn options(&self) -> OpenOptions {
@@ -93,12 +99,6 @@ impl Common {
             access: self.access(),
             ..OpenOptions::default()
         }
-    }
-
-    /// Returns the options for a port of this kind: without `--threads` if they cannot set its queues.
-    pub fn for_kind(options: OpenOptions, kind: Kind) -> OpenOptions {
-        let queues = if kind.has_any_queues() { options.queues } else { 0 };
-        OpenOptions { queues, ..options }
     }
 
     /// Returns the options of ports whose packets are only recorded or counted.

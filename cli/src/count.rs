@@ -9,7 +9,7 @@ use sluicegate::ring::Packet;
 use sluicegate::xdp::wall_ahead_ns;
 use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Share};
 
-use crate::args::{Common, Receiving};
+use crate::args::{Common, Receiving, options_for_kind};
 use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Section;
 use crate::ports;
@@ -67,7 +67,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
         false => None,
     };
     let inspect = in_kernel.clone().map(|it| it as Arc<dyn Inspect>);
-    let options = Common::for_kind(common.recording(), port.kind());
+    let options = options_for_kind(common.recording(), port.kind());
     let opened = Port::open(&port, &OpenOptions { inspect, ..options })?;
     let mut report = Report::of_port("count", &opened, &common);
     ports::announce(&opened, &common, &mut report);

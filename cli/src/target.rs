@@ -13,7 +13,7 @@ use sluicegate::link::{
 };
 use sluicegate::port::{Directions, Fallback, Kind, OpenOptions, Port, PortName};
 
-use crate::args::Common;
+use crate::args::{Common, options_for_kind};
 use crate::notice;
 
 /// Returns the interface that a port sends out of; `None` for files and TAP devices.
@@ -157,7 +157,7 @@ pub fn common_hop(
 /// Returns the options to open a port for this many sending threads, if it can have any number of queues.
 pub fn sending(kind: Kind, threads: u32, common: &Common) -> OpenOptions {
     let options = OpenOptions { usage: Directions::Send, queues: threads, ..common.options() };
-    Common::for_kind(options, kind)
+    options_for_kind(options, kind)
 }
 
 /// Limits a port to one queue per sending thread; prints a notice if it has fewer.

@@ -30,7 +30,7 @@ pub use options::Args;
 use options::Options;
 use recorder::{Capture, File, Numbers, Recorder, set_statistics};
 
-use crate::args::Common;
+use crate::args::options_for_kind;
 use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Section;
 use crate::report::{FilesReport, Report};
@@ -51,7 +51,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     }
     let mut ports = Vec::new();
     for name in &options.args.ports {
-        let port = Port::open(name, &Common::for_kind(options.opening(), name.kind()))?;
+        let port = Port::open(name, &options_for_kind(options.opening(), name.kind()))?;
         // Created at once, so that the card's counters cover the time that the port is open.
         let mut report = Report::of_port("capture", &port, &options.args.common);
         ports::announce(&port, &options.args.common, &mut report);

@@ -18,7 +18,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::forward::{Rewriter, Vlan};
 use sluicegate::link::{Ethtool, Mac};
-use sluicegate::port::{Directions, Kind, OpenOptions, Port, PortName};
+use sluicegate::port::{Directions, Kind, Port, PortName};
 
 use crate::args::{Common, Receiving};
 use crate::report::{Report, Thread};
@@ -107,13 +107,10 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     let Args { from, to, batch, common, receiving, .. } = &args;
     let mut monitor = args.monitor.listen()?.map(|server| MonitorService::new(server, [from, to]));
     let wanted = args.usage().map(|(name, usage)| (name.clone(), usage));
-    let options = common.forwarding();
-    let pool = Some(Port::pool_for(&wanted, &options)?);
-    let open = |(name, usage): &(PortName, Directions)| {
-        let options = OpenOptions { usage: *usage, pool: pool.clone(), ..options.clone() };
-        Port::open(name, &Common::for_kind(options, name.kind()))
+    let Ok(mut ports) = <[Port; 2]>::try_from(Port::open_all(&wanted, &common.forwarding())?)
+    else {
+        return Err(Error::Usage("two ports are needed".into()).into());
     };
-    let mut ports = [open(&wanted[0])?, open(&wanted[1])?];
     let leaving = match &args.host_flows {
         Some(expression) => HostFlowFilter::of(expression, &ports)?,
         None => None,

@@ -67,6 +67,7 @@ impl CellRingPort<'_> {
     pub(super) fn open(&self, options: &OpenOptions) -> Result<Vec<Queue>> {
         let geometry = self.geometry()?;
         let (rings, readers) = CellRings::new(geometry, &self.name.short(), "ring_size=")?;
+        self.name.check_queue_count(options, readers.len())?;
         let pool = PoolRequirements::usual(0, 0).pool_of(options)?;
         let expression = self.filter.map_or("", Filter::expression);
         let owner = Owner::myself(self.action, expression, self.queues.clone());

@@ -68,6 +68,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let latency = name.latency(options)?;
     let mut client = connect(name, whose)?;
     let readers = begin(&mut client, &watch, name)?;
+    name.check_queue_count(options, readers.len())?;
     let snaplen = readers.iter().map(Reader::snaplen).max().unwrap_or(watch.snaplen);
     let buffer_bytes = snaplen.next_multiple_of(64);
     let pool = PoolRequirements::of_queues(readers.len() as u32, slots, buffer_bytes).pool()?;

@@ -14,9 +14,10 @@ impl Port {
     /// Opens a port by its [name](PortName).
     ///
     /// # Errors
-    /// The name or an option is invalid, a privilege is missing, or the interface or file does not exist.
+    /// The name or an option is invalid, a privilege is missing, or the interface or file does not exist. The
+    /// port has another number of queues than [`OpenOptions::queues`] requests.
     pub fn open(name: &PortName, options: &OpenOptions) -> Result<Self> {
-        let port = match name.kind() {
+        match name.kind() {
             Kind::Null => null::open(name, options),
             Kind::Packet => packet::open(name, options),
             Kind::Xdp => xdp::open(name, options),
@@ -27,12 +28,6 @@ impl Port {
             Kind::Memif => memif::open(name, options),
             Kind::Monitor => monitor::open(name, options),
             Kind::Pcap => pcap::open(name, options),
-        }?;
-        let is_fixed = name.queues().is_some() || name.kind().has_any_queues();
-        if is_fixed || options.queues == 0 || port.queues.len() == options.queues as usize {
-            Ok(port)
-        } else {
-            Err(other_count(name, port.queues.len(), options.queues))
         }
     }
 
@@ -43,58 +38,61 @@ impl Port {
     /// As [`open`](Self::open); also if the port has several queues and the name does not select one.
     pub fn open_one(name: &str, usage: Directions) -> Result<Queue> {
         let name: PortName = name.parse()?;
+        let selected = name.queues().map_or(1, Iterator::count);
+        if selected > 1 {
+            return Err(several_queues(&name, selected));
+        }
         let options = OpenOptions { usage, queues: 1, ..OpenOptions::default() };
         let mut queues = Self::open(&name, &options)?.queues;
         match queues.len() {
             1 => Ok(queues.remove(0)),
-            several => Err(other_count(&name, several, 1)),
+            several => Err(several_queues(&name, several)),
         }
     }
 
-    /// Makes a pool that is large enough to open these ports in it.
+    /// Makes a pool that is large enough for [`open_all`](Self::open_all) of these ports with these options.
     ///
     /// # Errors
     /// An interface does not exist, or there is no memory.
     pub fn pool_for(ports: &[(PortName, Directions)], options: &OpenOptions) -> Result<Arc<Pool>> {
-        let with = |usage| OpenOptions { usage, ..options.clone() };
-        let needs = ports.iter().map(|(name, usage)| requirements(name, &with(*usage)));
+        let needs = ports.iter().map(|port| requirements(&port.0, &options_for(port, options)));
         let sum = needs.reduce(|sum, more| Ok(sum?.and(more?))).transpose()?;
         sum.unwrap_or_default().pool()
     }
 
     /// Opens several ports in one pool: that of the options, or a new one that is large enough. Each port's
-    /// [`Directions`] replace `options.usage`. An `xdp:` port in a pool has AF_XDP sockets, even if it only
-    /// receives.
+    /// [`Directions`] replace `options.usage`. `options.queues` applies to the ports whose kinds
+    /// [take it](Kind::takes_queue_count); the others open all their queues. An `xdp:` port in a pool has
+    /// AF_XDP sockets, even if it only receives.
     ///
     /// # Errors
-    /// As [`open`](Self::open). Ports that were already opened are closed.
+    /// As [`open`](Self::open), except for the number of queues. Ports that were already opened are closed.
     pub fn open_all(ports: &[(PortName, Directions)], options: &OpenOptions) -> Result<Vec<Self>> {
-        let with = |usage| OpenOptions { usage, ..options.clone() };
         let pool = match &options.pool {
             Some(pool) => pool.clone(),
             None => Self::pool_for(ports, options)?,
         };
-        let open = |(name, usage): &(PortName, Directions)| {
-            Self::open(name, &OpenOptions { pool: Some(pool.clone()), ..with(*usage) })
+        let open = |port: &(PortName, Directions)| {
+            let options = options_for(port, options);
+            Self::open(&port.0, &OpenOptions { pool: Some(pool.clone()), ..options })
         };
         ports.iter().map(open).collect()
     }
 }
 
-/// Makes the error of a port that has another number of queues than requested.
-fn other_count(name: &PortName, has: usize, requested: u32) -> Error {
-    let queues = if has == 1 { "queue" } else { "queues" };
-    let select = match (name.kind(), requested) {
-        (Kind::Xdp | Kind::Mirror, _) if has < requested as usize => String::new(),
-        (Kind::Xdp | Kind::Mirror, 1) => format!(", or select one by name: {}/0", name.short()),
-        (Kind::Xdp | Kind::Mirror, _) => {
-            format!(", or select some by name: {}/0-{}", name.short(), requested - 1)
-        }
-        _ => String::new(),
+/// Makes the error of a port with several queues that was opened as a port of one queue.
+fn several_queues(name: &PortName, queues: usize) -> Error {
+    let select = match name.queues() {
+        Some(selected) => format!(", or select one: {}/{}", name.short(), selected.start()),
+        None => String::new(),
     };
-    name.error(format!(
-        "it has {has} {queues}, and {requested} requested: request no number to open all{select}"
-    ))
+    name.error(format!("it has {queues} queues: open all with Port::open, a thread each{select}"))
+}
+
+/// Returns the options to open one of several ports: without a number of queues if its kind takes none.
+fn options_for((name, usage): &(PortName, Directions), options: &OpenOptions) -> OpenOptions {
+    let queues = if name.kind().takes_queue_count() { options.queues } else { 0 };
+    OpenOptions { usage: *usage, queues, ..options.clone() }
 }
 
 /// Returns the buffers that a port will need, before it is open.
@@ -109,7 +107,7 @@ fn requirements(name: &PortName, options: &OpenOptions) -> Result<PoolRequiremen
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::forward::forward;
@@ -128,12 +126,53 @@ mod tests {
             assert_eq!([0, 2].map(|queues| opened(&all, queues).unwrap()), [2, 2]);
             assert_eq!(opened(&format!("{kind}:right0/0"), 2).unwrap(), 1, "the name decides");
             let few = opened(&all, 1).unwrap_err().to_string();
-            assert!(few.contains("has 2 queues, and 1 requested"), "{few}");
+            assert!(few.contains("has 2 queues, and 1 was requested"), "{few}");
             assert!(few.contains(&format!("select one by name: {kind}:right0/0")), "{few}");
             let many = opened(&all, 3).unwrap_err().to_string();
-            assert!(many.contains("3 requested") && !many.contains("select"), "{many}");
+            assert!(many.contains("3 were requested") && !many.contains("select"), "{many}");
         }
         assert_eq!(opened("packet:right0", 3).unwrap(), 3);
+        assert_eq!([0, 1].map(|queues| opened("xdp:right0?action=drop", queues).unwrap()), [1, 1]);
+        let counting = opened("xdp:right0?action=drop", 2).unwrap_err().to_string();
+        assert!(counting.contains("has 1 queue, and 2 were requested"), "{counting}");
+    }
+
+    #[test]
+    fn ports_opened_together_take_the_number_of_queues_if_their_kind_does() {
+        let Some(lab) = lab_with(2) else { return };
+        let netns = Some(lab.netns("right"));
+        let options = OpenOptions { queues: 3, netns, ..OpenOptions::default() };
+        let ports = ["packet:right0", "xdp:right0", "mirror:right0"];
+        let ports = ports.map(|name| (name.parse().unwrap(), Directions::Receive));
+        let ports = Port::open_all(&ports, &options).unwrap();
+        assert_eq!(ports.iter().map(|port| port.queues.len()).collect::<Vec<_>>(), [3, 2, 2]);
+    }
+
+    #[test]
+    fn a_refused_sink_leaves_the_file() {
+        let path = std::env::temp_dir().join(format!("sluice-queues-{}.pcap", std::process::id()));
+        std::fs::write(&path, "kept").unwrap();
+        let name = format!("pcap:{}", path.display()).parse().unwrap();
+        let options = OpenOptions { usage: Directions::Send, queues: 2, ..OpenOptions::default() };
+        let error = Port::open(&name, &options).unwrap_err().to_string();
+        assert!(error.contains("has 1 queue, and 2 were requested"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_port_of_several_queues_is_not_opened_as_one() {
+        for (name, advice) in [
+            (
+                "packet:eth0/1-2",
+                "it has 2 queues: open all with Port::open, a thread each, or select one: packet:eth0/1",
+            ),
+            ("null:/0-3", "or select one: null:/0"),
+        ] {
+            let error = Port::open_one(name, Directions::Receive).unwrap_err().to_string();
+            assert!(error.contains(advice), "{error}");
+        }
+        assert_eq!(Port::open_one("null:", Directions::Receive).unwrap().number(), 0);
     }
 
     #[test]

@@ -44,7 +44,8 @@ pub struct OpenOptions {
     pub netns: Option<String>,
     /// The number of queues if the name does not select them; 0 means the port's default. `packet:`,
     /// `live:`, `host:`, `tap:`, `memif:` and `null:` accept any number; opening another port fails if it has
-    /// a different one. Select queues of `xdp:` and `mirror:` by name: `xdp:eth0/0-1`.
+    /// a different one, and [`Port::open_all`](super::Port::open_all) opens all its queues. Select queues of
+    /// `xdp:` and `mirror:` by name: `xdp:eth0/0-1`.
     pub queues: u32,
     /// The pool to share with other ports, so that packets can be swapped; by default the port makes its
     /// own.

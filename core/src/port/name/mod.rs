@@ -109,9 +109,9 @@ impl Kind {
         self.spec().prefix
     }
 
-    /// Returns true if a port of this kind can have any number of queues, which
-    /// [`OpenOptions::queues`] sets. The interface, the file or the monitored command sets that of the others.
-    pub fn has_any_queues(self) -> bool {
+    /// Returns true if [`OpenOptions::queues`] sets the number of queues of a port of this kind. The
+    /// interface, the file or the monitored command determines that of the others.
+    pub fn takes_queue_count(self) -> bool {
         !matches!(self, Self::Xdp | Self::Mirror | Self::Monitor | Self::Pcap)
     }
 
@@ -284,6 +284,27 @@ impl PortName {
     /// Returns the numbers of the port's queues: those of the name, or as many as the options request.
     pub(super) fn queue_numbers(&self, options: &OpenOptions) -> RangeInclusive<u32> {
         self.queues().unwrap_or(0..=options.queues.max(1) - 1)
+    }
+
+    /// Rejects a requested number of queues that differs from that of the interface, the file or the
+    /// monitored command. Queues in the name take precedence over the request.
+    pub(super) fn check_queue_count(&self, options: &OpenOptions, has: usize) -> Result<()> {
+        let requested = options.queues as usize;
+        if self.queues().is_some() || requested == 0 || requested == has {
+            return Ok(());
+        }
+        let queues = if has == 1 { "queue" } else { "queues" };
+        let were = if requested == 1 { "was" } else { "were" };
+        let by_name = matches!(self.kind, Kind::Xdp | Kind::Mirror) && requested < has;
+        let select = match requested {
+            _ if !by_name => String::new(),
+            1 => format!(", or select one by name: {}/0", self.short()),
+            _ => format!(", or select some by name: {}/0-{}", self.short(), requested - 1),
+        };
+        Err(self.error(format!(
+            "it has {has} {queues}, and {requested} {were} requested: use Port::open with queues: 0 to open \
+             all{select}"
+        )))
     }
 
     /// Returns the filter's expression. None if there is none, or it is empty.

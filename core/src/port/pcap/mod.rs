@@ -19,6 +19,8 @@ use super::queue::Port;
 use crate::error::Result;
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
+    // Before a sink empties the file.
+    name.check_queue_count(options, 1)?;
     match options.usage {
         Directions::Receive => source::open(name, options),
         Directions::Send => sink::open(name, options),

@@ -137,6 +137,8 @@ impl ClaimBuilder<'_> {
 
     fn by_sockets(&self, bind: Option<BindMode>, timeout: Duration) -> Result<Port> {
         let &Self { name, config, interface, options, ref resident, .. } = self;
+        let count = self.queues.clone().count();
+        name.check_queue_count(options, count)?;
         let (receives, sends) = (options.usage.receives(), options.usage.sends());
         let mut fallbacks = self.fallbacks.clone();
         let claim =
@@ -156,8 +158,8 @@ impl ClaimBuilder<'_> {
             _ => buffer_bytes(None, &interface.name, interface.mtu),
         };
         let bytes = by_card.max(bytes_for_a_frame(interface.mtu, resident.frags()));
-        let count = self.queues.clone().count() as u32;
-        let pool = requirements_of(config, count, (receives, sends), bytes).pool_of(options)?;
+        let requirements = requirements_of(config, count as u32, (receives, sends), bytes);
+        let pool = requirements.pool_of(options)?;
         let deferred = config.busy_poll.map(|_| Deferred::new(interface)).transpose()?;
         let deferred = deferred.map(Arc::new);
         let latency = name.latency(options)?;

@@ -66,6 +66,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             return Err(name.error("action=drop and action=pass only count what comes in"));
         }
         in_kernel::refuse_unused(name)?;
+        name.check_queue_count(options, 1)?;
     }
     netns::run_in(netns, || {
         // If it fails, the caller that needs other settings reports that.
