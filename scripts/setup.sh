@@ -12,8 +12,8 @@ run="iproute2 ethtool iputils-ping netbase"
 # the captures that scripts/captures.sh makes
 peers="valgrind tcpdump tshark netsniff-ng tcpreplay iperf3 nftables zstd lz4 strace libcap2-bin python3
     curl bind9-dnsutils dnsmasq-base"
-# Ubuntu has bpftool in the packages of its kernels, by their versions.
-! grep -qs '^ID=debian$' /etc/os-release || peers="$peers bpftool"
+# Ubuntu has bpftool and perf in the packages of its kernels, by their versions.
+! grep -qs '^ID=debian$' /etc/os-release || peers="$peers bpftool linux-perf"
 lint="shellcheck"
 bench=
 vm=

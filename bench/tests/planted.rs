@@ -16,6 +16,7 @@ use sluicegate::link::{Lab, Shape, pin_thread};
 use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Packet, Wait};
 use sluicegate_bench::measurement::Explanation;
+use sluicegate_bench::process::is_installed;
 use sluicegate_bench::profile::{Participants, Profiler};
 
 /// The environment variable with a child's role.
@@ -97,8 +98,12 @@ fn open(name: &str, usage: Directions) -> Queue {
     Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0)
 }
 
-/// Creates a lab, if there is root and a second CPU.
+/// Creates a lab, if there is root, perf and a second CPU.
 fn lab() -> Option<Lab> {
+    if !is_installed("perf") {
+        println!("skipped: needs perf; get it by scripts/setup.sh");
+        return None;
+    }
     if std::thread::available_parallelism().unwrap().get() < 2 {
         println!("skipped: needs two CPUs");
         return None;

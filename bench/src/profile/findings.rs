@@ -1,4 +1,4 @@
-//! Resolves the functions of samples, and sums time by cause and by CPU.
+//! Assigns samples to parts of the measurement, and sums time by cause and by CPU.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,8 +7,7 @@ use super::Participants;
 use super::causes::{
     self, CHECKSUMS, COPYING, IDLE, LOCKS, OTHERS, SAMPLING, SENDER, SPINNING, Stage, TIMEKEEPING,
 };
-use super::sampler::{EventKind, Process, Recording, Stack};
-use super::symbols::{Files, without_suffix};
+use super::sampler::{EventKind, Recording};
 use crate::measurement::Cause;
 
 /// The most functions that a report names for a cause.
@@ -38,75 +37,38 @@ pub enum Part {
     Sender,
     /// It has none.
     Other,
-    /// It is this process.
+    /// It samples.
     Sampling,
 }
 
-/// Resolves all stacks of a recording. `busy_ns` is the time that each CPU was not idle; it converts cycles
-/// to time.
-pub fn named(
-    recording: &Recording,
-    participants: &Participants,
-    busy_ns: &HashMap<u32, f64>,
-) -> Vec<NamedStack> {
-    let mut cycles: HashMap<u32, f64> = HashMap::new();
-    let timed = recording.stacks.iter().filter(|(stack, _)| stack.event == EventKind::Time);
-    for (stack, weight) in timed.filter(|_| recording.in_cycles) {
-        *cycles.entry(stack.cpu).or_default() += *weight as f64;
-    }
-    let ns = |cpu: &u32| Some(busy_ns.get(cpu)? / cycles.get(cpu)?);
-    let mut files = Files::new();
-    let named = |(stack, weight): (&Stack, &u64)| {
-        let process = &recording.processes[&stack.process];
-        let mut chain: Vec<String> = Vec::new();
-        if stack.kernel {
-            let name = |address: &u64| recording.kernel.name(*address).unwrap_or("[unknown]");
-            chain.extend(stack.chain.iter().map(|it| without_suffix(name(it)).to_owned()));
-        }
-        let part = part_of(stack.process, &chain, participants);
-        if !stack.kernel {
-            chain.push(match part {
-                // Function names of other programs do not help, and some of their files are large.
-                Part::Other => "its code".into(),
-                _ => in_program(process, stack.chain[0], &mut files),
-            });
-        }
-        let unit = if stack.event == EventKind::Time { ns(&stack.cpu) } else { None };
-        NamedStack {
-            event: stack.event,
-            cpu: stack.cpu,
-            process: process.name.clone(),
-            part,
-            kernel: stack.kernel,
-            chain,
-            weight: *weight as f64 * unit.unwrap_or(1.0),
-        }
+/// Adds the names and parts of the processes to the stacks of a recording.
+pub fn named(recording: &Recording, participants: &Participants) -> Vec<NamedStack> {
+    let name = |process: u32| match process {
+        0 => "idle".into(),
+        _ => recording.names.get(&process).map_or_else(|| "ended".into(), String::clone),
     };
-    recording.stacks.iter().map(named).collect()
+    let stacks = recording.stacks.iter().map(|stack| NamedStack {
+        event: stack.event,
+        cpu: stack.cpu,
+        process: name(stack.process),
+        part: part_of(stack.process, &stack.chain, recording.sampler, participants),
+        kernel: stack.kernel,
+        chain: stack.chain.clone(),
+        weight: stack.weight as f64,
+    });
+    stacks.collect()
 }
 
 /// Assigns a sample to a part. A softirq interrupts any process; its work counts as measured.
-fn part_of(process: u32, chain: &[String], participants: &Participants) -> Part {
+fn part_of(process: u32, chain: &[String], sampler: u32, participants: &Participants) -> Part {
     let is_measured = process == 0 || participants.measured.contains(&process);
     match causes::stage(chain) {
         Some(Stage::Receive) => Part::Measured,
         Some(Stage::LiveFrames) if participants.live_frames_send => Part::Sender,
-        _ if process == std::process::id() => Part::Sampling,
+        _ if process == sampler => Part::Sampling,
         _ if participants.sender.contains(&process) => Part::Sender,
         _ if is_measured => Part::Measured,
         _ => Part::Other,
-    }
-}
-
-/// Names a function of a program, by its file if the file has no symbol for it.
-fn in_program(process: &Process, address: u64, files: &mut Files) -> String {
-    let found = process.mappings.iter().find_map(|map| Some((&map.path, map.offset_of(address)?)));
-    let Some((path, offset)) = found else { return "[unknown]".into() };
-    let base = || path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
-    match files.get(path).name(offset) {
-        Some(name) => without_suffix(name).to_owned(),
-        None if path.is_absolute() => format!("[{}]", base()),
-        None => base(),
     }
 }
 
@@ -188,14 +150,18 @@ impl Findings {
         let mut sleeps: HashMap<String, f64> = HashMap::new();
         let mut findings = Self { cpus, ..Self::default() };
         for stack in stacks {
+            let cpu = findings.cpus.iter_mut().find(|cpu| cpu.cpu == stack.cpu);
             if stack.event == EventKind::Switch {
+                if let Some(cpu) = cpu {
+                    cpu.switches += stack.weight as u64;
+                }
                 if stack.part == Part::Measured && causes::is_sleep(&stack.chain) {
                     *sleeps.entry(stack.process.clone()).or_default() += stack.weight / seconds;
                 }
                 continue;
             }
             let (cause, function) = cause(stack);
-            if let Some(cpu) = findings.cpus.iter_mut().find(|cpu| cpu.cpu == stack.cpu) {
+            if let Some(cpu) = cpu {
                 cpu.add(stack, cause, stack.weight / 1e9 / seconds);
             }
             *causes.entry(cause).or_default().entry(function).or_default() += stack.weight;
@@ -414,7 +380,7 @@ pub mod tests {
 
     #[test]
     fn the_part_of_a_sample_follows_from_its_process_and_from_softirqs() {
-        let (idle, job, sender, rustc) = (0, 7, 8, 9);
+        let (idle, job, sender, rustc, perf) = (0, 7, 8, 9, 10);
         let parts =
             |measured| Participants { measured, sender: vec![sender], live_frames_send: true };
         let (of_a_job, of_the_kernel) = (parts(vec![job]), parts(vec![]));
@@ -432,10 +398,10 @@ pub mod tests {
             ("a softirq that interrupts it", rustc, &softirq, &of_the_kernel, Part::Measured),
             ("the sender", sender, &[], &of_a_job, Part::Sender),
             ("an idle CPU", idle, &[], &of_the_kernel, Part::Measured),
-            ("this process", std::process::id(), &[], &of_a_job, Part::Sampling),
+            ("the sampler", perf, &[], &of_a_job, Part::Sampling),
         ];
         for (sentence, process, chain, participants, expected) in rows {
-            assert_eq!(part_of(*process, chain, participants), *expected, "{sentence}");
+            assert_eq!(part_of(*process, chain, perf, participants), *expected, "{sentence}");
         }
     }
 }

@@ -1,20 +1,18 @@
 //! The causes of a step's rate: where CPU time goes while it runs.
 //!
 //! ```text
-//!   perf events --> sampler --> symbols --> findings --> advice
-//!   a ring per CPU  addresses   functions   by cause     one sentence
-//!                                              ^
-//!                                           causes: from a call chain
+//!   perf --> sampler ----> findings --> advice
+//!            call chains   by cause     one sentence
+//!                             ^
+//!                          causes: from a call chain
 //! ```
 //!
-//! Linux 5.1, `CAP_PERFMON` (root before 5.8); without them a bench runs without causes.
+//! Needs perf(1) and `CAP_PERFMON` (root before Linux 5.8); without them a bench runs without causes.
 
 mod advice;
 mod causes;
 mod findings;
-mod perf_event;
 mod sampler;
-mod symbols;
 
 use sluicegate::error::Result;
 use sluicegate::link::{Rates, Sample, Sampler};
@@ -47,8 +45,8 @@ impl Profiler {
     /// Starts to measure all CPUs, and with `causes` to sample them.
     ///
     /// # Errors
-    /// The kernel's counters cannot be read. With `causes`: `CAP_PERFMON` is missing, or the kernel hides its
-    /// names, or has no perf events; the error has the remedy.
+    /// The kernel's counters cannot be read. With `causes`: perf or a privilege is missing; the error has the
+    /// remedy.
     pub fn start(causes: bool) -> Result<Self> {
         let sampling = causes.then(Sampling::start).transpose()?;
         Ok(Self { sampling, before: counters()? })
@@ -102,13 +100,11 @@ impl Recorded {
             processed: count(cpu.processed),
             dropped: count(cpu.dropped),
             squeezed: count(cpu.time_squeeze),
-            switches: recording.switches.get(&cpu.cpu).copied().unwrap_or(0),
             ..Cpu::default()
         });
-        let busy_ns = cpus.iter().map(|cpu| (cpu.cpu, cpu.busy * seconds * 1e9)).collect();
-        let stacks = findings::named(recording, participants, &busy_ns);
-        let records = recording.samples + recording.lost;
-        let lost_samples = recording.lost as f64 / records.max(1) as f64;
+        let stacks = findings::named(recording, participants);
+        let samples = stacks.len() as u64 + recording.lost;
+        let lost_samples = recording.lost as f64 / samples.max(1) as f64;
         Findings { lost_samples, ..Findings::of(&stacks, counters.collect(), seconds) }
     }
 }

@@ -40,6 +40,15 @@ fn advises(run: impl Fn() -> Value, needed: &[&str], right: impl Fn(&str, &str) 
     }
 }
 
+/// Makes a folder for PATH in which a bench finds perf, and no peers but those that a test adds.
+fn folder_with_perf() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let perf = std::env::split_paths(&path).map(|at| at.join("perf")).find(|perf| perf.is_file());
+    std::os::unix::fs::symlink(perf.unwrap(), folder.path().join("perf")).unwrap();
+    folder
+}
+
 /// Builds the reader, as a command of this name.
 fn build(folder: &Path, name: &str, planted: &[&str]) {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/command/bench/reader.c");
@@ -63,10 +72,10 @@ fn has_two_cpus() -> bool {
 
 #[test]
 fn sleeping_and_copying_readers_are_named_in_their_steps() {
-    if lab().is_none() || !have(&["cc"]) || !has_two_cpus() {
+    if lab().is_none() || !have(&["cc", "perf"]) || !has_two_cpus() {
         return;
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_with_perf();
     build(folder.path(), "tcpdump", &["SLEEP_US=20000"]);
     build(folder.path(), "dumpcap", &["COPIES=4"]);
     let run = || {
@@ -91,11 +100,11 @@ fn sleeping_and_copying_readers_are_named_in_their_steps() {
 
 #[test]
 fn packets_on_a_single_cpu_are_named_in_their_step() {
-    if !have(&["cc"]) || !has_two_cpus() {
+    if !have(&["cc", "perf"]) || !has_two_cpus() {
         return;
     }
     let Some(lab) = lab() else { return };
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder_with_perf();
     build(folder.path(), "tcpdump", &["COUNTS=1", "CPUS=1"]);
     build(folder.path(), "dumpcap", &["COUNTS=1"]);
     // A veth's packets come to the CPU that sends them, which spreads them over both by flow.
