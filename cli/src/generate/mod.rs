@@ -11,9 +11,11 @@ use std::io::{BufWriter, Write, stdout};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{Interface, netns};
-use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName};
+use sluicegate::port::{Fallback, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
+use sluicegate::ring::{Meta, Packet};
 use sluicegate::xdp::live::{self, check_target};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
@@ -24,6 +26,7 @@ use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
 use crate::ports;
+use crate::print::{Printer, TimeFormat};
 use crate::send::{Changes, LiveSender, Measure, Rate, Sender, Steering, monotonic_ns, send};
 use crate::target::{
     interface_of, interface_to_send, limit_queues, link_speed, sending, short, zero_copy,
@@ -151,7 +154,18 @@ fn show_plan(args: &Args, spec: &Spec, packets: usize) -> anyhow::Result<()> {
     let interface = args.port.as_ref().and_then(|port| interface_of(port, netns).ok().flatten());
     let plan = options::plan(spec, interface.as_ref(), netns, true)?;
     let mut out = BufWriter::new(stdout().lock());
-    write!(out, "{}", fmt::from_fn(|text| show(spec, &plan, packets, text)))?;
+    let listing = fmt::from_fn(|text| {
+        let mut printer = Printer::new(TimeFormat::None, TimeZone::UTC);
+        printer.link_header = true;
+        let line = |bytes: &[u8]| {
+            let meta = Meta { wire_bytes: bytes.len() as u32, ..Meta::default() };
+            let mut line = String::new();
+            printer.line(&mut line, LINKTYPE_ETHERNET, None, &Packet::new(&meta, bytes));
+            line
+        };
+        show(spec, &plan, packets, line, text)
+    });
+    write!(out, "{listing}")?;
     Ok(out.flush()?)
 }
 

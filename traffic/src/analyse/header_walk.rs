@@ -38,40 +38,14 @@ pub struct WalkResult {
 /// Walks an Ethernet frame. `whole` means that the capture did not truncate it.
 #[inline]
 pub fn inspect(frame: &[u8], whole: bool) -> WalkResult {
-    let (data, condition) = walk(frame, whole, &mut ());
+    let (data, condition) = walk(frame, whole);
     WalkResult { stamp: data.and_then(Stamp::read), condition }
-}
-
-/// Observes the headers of a walk.
-pub(crate) trait Observer<'a> {
-    /// A header of the protocol that specifications call `name`.
-    fn header(&mut self, _name: &'static str, _bytes: &'a [u8], _checksum: Checksum) {}
-
-    /// Bytes after the length that a header gives.
-    fn padding(&mut self, _bytes: usize) {}
-}
-
-/// Ignores all headers.
-impl Observer<'_> for () {}
-
-/// A checksum in a header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Checksum {
-    Absent,
-    /// The checksum covers missing bytes.
-    Unchecked,
-    /// The sum of all bytes that it covers, and the checksum itself; 0xffff if it is right.
-    Sum(u16),
 }
 
 /// Walks an Ethernet frame. Returns the data after its headers; `None` if there are too many headers.
 #[inline]
-pub(crate) fn walk<'a>(
-    frame: &'a [u8],
-    whole: bool,
-    observer: &mut impl Observer<'a>,
-) -> (Option<&'a [u8]>, Condition) {
-    let mut walk = Walk { rest: frame, whole, below: None, condition: Condition::Intact, observer };
+fn walk(frame: &[u8], whole: bool) -> (Option<&[u8]>, Condition) {
+    let mut walk = Walk { rest: frame, whole, below: None, condition: Condition::Intact };
     let mut next = Next::Ether;
     for _ in 0..HEADERS_MAX {
         // An invalid header is data.
@@ -105,16 +79,15 @@ struct Below {
     fragment: bool,
 }
 
-struct Walk<'a, 'o, O> {
+struct Walk<'a> {
     /// Bytes after the headers read so far, up to the length that headers give.
     rest: &'a [u8],
     whole: bool,
     below: Option<Below>,
     condition: Condition,
-    observer: &'o mut O,
 }
 
-impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
+impl<'a> Walk<'a> {
     /// Reads a header and returns the next one; `None` if it is invalid.
     fn header(&mut self, next: Next) -> Option<Next> {
         match next {
@@ -137,7 +110,7 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
                 number if Ipv6Extension::is_extension(number) => self.extension(number),
                 _ => None,
             },
-            Next::Vxlan => self.fixed("vxlan", 8).map(|_| Next::Ether),
+            Next::Vxlan => self.take(8).map(|_| Next::Ether),
             Next::Gre => self.gre(),
             Next::Data => None,
         }
@@ -147,14 +120,6 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
     fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
         let (header, rest) = self.rest.split_at_checked(bytes)?;
         self.rest = rest;
-        Some(header)
-    }
-
-    /// Takes a header without a checksum.
-    #[inline]
-    fn fixed(&mut self, name: &'static str, bytes: usize) -> Option<&'a [u8]> {
-        let header = self.take(bytes)?;
-        self.observer.header(name, header, Checksum::Absent);
         Some(header)
     }
 
@@ -170,7 +135,6 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
     fn cut(&mut self, bytes: usize) {
         match self.rest.get(..bytes) {
             Some(rest) => {
-                self.observer.padding(self.rest.len() - bytes);
                 self.rest = rest;
                 // The capture cut only bytes after this length.
                 self.whole = true;
@@ -182,41 +146,38 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
 
     /// Checks a checksum by the sum of all bytes that it covers, which includes itself.
     #[inline]
-    fn check(&mut self, sum: u64) -> Checksum {
-        let sum = fold(sum);
-        if sum != 0xffff {
+    fn check(&mut self, sum: u64) {
+        if fold(sum) != 0xffff {
             self.worsen(Condition::Corrupt);
         }
-        Checksum::Sum(u16::from_be(sum))
     }
 
     /// Checks the sum of the rest, with a pseudo header if a protocol is given.
-    fn check_rest(&mut self, protocol: Option<u8>) -> Checksum {
+    fn check_rest(&mut self, protocol: Option<u8>) {
         let below = self.below.unwrap_or(Below { sum: 0, v6: false, fragment: false });
         if below.fragment || !self.whole {
-            self.worsen(Condition::Unchecked);
-            return Checksum::Unchecked;
+            return self.worsen(Condition::Unchecked);
         }
         let pseudo = protocol.map_or(0, |protocol| {
             let number = |number: usize| sum(&(number as u32).to_be_bytes());
             below.sum + number(protocol.into()) + number(self.rest.len())
         });
-        self.check(pseudo + sum(self.rest))
+        self.check(pseudo + sum(self.rest));
     }
 
     fn ether(&mut self) -> Option<Next> {
-        let number = self.fixed("ether", 14)?.last_chunk()?;
+        let number = self.take(14)?.last_chunk()?;
         self.below = None;
         Some(Next::Type(u16::from_be_bytes(*number)))
     }
 
     fn vlan(&mut self) -> Option<Next> {
-        let number = self.fixed("vlan", 4)?.last_chunk()?;
+        let number = self.take(4)?.last_chunk()?;
         Some(Next::Type(u16::from_be_bytes(*number)))
     }
 
     fn mpls(&mut self) -> Option<Next> {
-        let bottom = self.fixed("mpls", 4)?[2] & 1 != 0;
+        let bottom = self.take(4)?[2] & 1 != 0;
         // A label does not name its content; receivers also guess by the first bits (RFC 4928).
         Some(match (bottom, self.rest.first()? >> 4) {
             (false, _) => Next::Type(ethertype::MPLS),
@@ -229,8 +190,7 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
 
     fn arp(&mut self) -> Option<Next> {
         let (hardware, protocol) = (*self.rest.get(4)?, *self.rest.get(5)?);
-        self.fixed("arp", 8 + 2 * (usize::from(hardware) + usize::from(protocol)))?;
-        self.observer.padding(self.rest.len());
+        self.take(8 + 2 * (usize::from(hardware) + usize::from(protocol)))?;
         self.rest = &[];
         Some(Next::Data)
     }
@@ -241,20 +201,18 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
         let Some(ip) = Ipv4Header::read(fixed).filter(|ip| ip.total_bytes >= ip.header_bytes)
         else {
             self.worsen(Condition::Corrupt);
-            self.observer.header("ipv4", fixed, Checksum::Unchecked);
             return None;
         };
         self.cut(ip.total_bytes);
         let header = self.take(ip.header_bytes)?;
-        let checksum = self.check(sum(header));
-        self.observer.header("ipv4", header, checksum);
+        self.check(sum(header));
         self.below = Some(Below { sum: addresses, v6: false, fragment: ip.fragment });
         // Only the first fragment has the next header.
         Some(if ip.first { Next::Ip(ip.protocol) } else { Next::Data })
     }
 
     fn ipv6(&mut self) -> Option<Next> {
-        let header = self.fixed("ipv6", 40)?;
+        let header = self.take(40)?;
         if header[0] >> 4 != 6 {
             self.worsen(Condition::Corrupt);
         }
@@ -265,14 +223,7 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
 
     fn extension(&mut self, kind: u8) -> Option<Next> {
         let extension = Ipv6Extension::read(kind, self.rest)?;
-        let name = match kind {
-            protocol::HOP_BY_HOP => "hop-by-hop",
-            protocol::ROUTING => "routing",
-            protocol::FRAGMENT => "fragment",
-            protocol::DESTINATION => "destination",
-            _ => "ah",
-        };
-        self.fixed(name, extension.bytes)?;
+        self.take(extension.bytes)?;
         if let Some(below) = &mut self.below {
             below.fragment |= extension.fragment;
         }
@@ -290,12 +241,10 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
                 self.cut(length);
             }
         }
-        let checksum = match below.v6 || (sum, sum_low) != (0, 0) {
-            true => self.check_rest(Some(protocol::UDP)),
-            false => Checksum::Absent,
-        };
-        let header = self.take(8)?;
-        self.observer.header("udp", header, checksum);
+        if below.v6 || (sum, sum_low) != (0, 0) {
+            self.check_rest(Some(protocol::UDP));
+        }
+        self.take(8)?;
         Some(match u16::from_be_bytes([high, low]) {
             _ if Stamp::read(self.rest).is_some() => Next::Data,
             VXLAN_PORT => Next::Vxlan,
@@ -307,20 +256,18 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
 
     fn tcp(&mut self) -> Option<Next> {
         let header_bytes = usize::from(self.rest.get(12)? >> 4) * 4;
-        let checksum = self.check_rest(Some(protocol::TCP));
+        self.check_rest(Some(protocol::TCP));
         if header_bytes < 20 {
             self.worsen(Condition::Corrupt);
             return None;
         }
-        let header = self.take(header_bytes)?;
-        self.observer.header("tcp", header, checksum);
+        self.take(header_bytes)?;
         Some(Next::Data)
     }
 
     fn icmp(&mut self, protocol: Option<u8>) -> Option<Next> {
-        let checksum = self.check_rest(protocol);
-        let header = self.take(8)?;
-        self.observer.header(if protocol.is_some() { "icmpv6" } else { "icmp" }, header, checksum);
+        self.check_rest(protocol);
+        self.take(8)?;
         Some(Next::Data)
     }
 
@@ -329,12 +276,10 @@ impl<'a, O: Observer<'a>> Walk<'a, '_, O> {
         // Checksum, key and sequence number have four bytes each.
         let optional = (flags & 0xb0).count_ones() as usize;
         // Checked first, because the rest of the frame may not hold all optional fields.
-        let checksum = match flags & 0x80 {
-            0 => Checksum::Absent,
-            _ => self.check_rest(None),
-        };
-        let header = self.take(4 + 4 * optional)?;
-        self.observer.header("gre", header, checksum);
+        if flags & 0x80 != 0 {
+            self.check_rest(None);
+        }
+        self.take(4 + 4 * optional)?;
         Some(Next::Type(u16::from_be_bytes([high, low])))
     }
 }

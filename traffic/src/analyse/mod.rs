@@ -19,7 +19,6 @@ use std::collections::BTreeMap;
 
 use sluicegate::ring::{Packet, TimestampSource};
 
-pub(crate) use header_walk::{Checksum, Observer, walk};
 pub use header_walk::{Condition, WalkResult, inspect};
 pub use kernel::InKernel;
 pub use report::{Analysis, Delays, Others, Share, StreamAnalysis, WorkerAnalysis};

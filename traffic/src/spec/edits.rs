@@ -36,12 +36,6 @@ impl Bits {
         a.start < b.end && b.start < a.end
     }
 
-    /// Reads the bits of a header; `None` if it is too short.
-    pub(crate) fn read(self, header: &[u8]) -> Option<u128> {
-        let cell = number_of(header.get(self.at..self.at + self.cell)?);
-        Some((cell & self.mask()) >> self.shift)
-    }
-
     /// Returns the mask of the bits in the cell's number.
     fn mask(self) -> u128 {
         (u128::MAX >> (128 - u32::from(self.width))) << self.shift

@@ -120,12 +120,6 @@ impl Spec {
         self.build(defaults).map_err(|fault| self.origin.locate(fault))
     }
 
-    /// Reports whether packets of a stream carry a stamp.
-    pub(crate) fn is_stamped(&self, stream: usize) -> bool {
-        let layers = self.streams.get(stream).map_or(&[][..], |stream| &stream.layers);
-        layers.iter().any(|layer| layer.protocol.is(&layer::STAMP))
-    }
-
     fn build(&self, defaults: &[Defaults]) -> Result<Plan, Fault> {
         let seed = self.seed.unwrap_or(0);
         let weights: Vec<_> = self.streams.iter().map(|stream| stream.weight).collect();

@@ -331,7 +331,7 @@ fn no_text_is_too_strange() {
         let shown = Spec::parse(&text).and_then(|spec| {
             let plan = spec.plan(&Defaults::default())?;
             let mut shown = String::new();
-            show(&spec, &plan, 3, &mut shown).unwrap();
+            show(&spec, &plan, 3, |_| String::new(), &mut shown).unwrap();
             Ok(shown)
         });
         match shown {

@@ -129,6 +129,12 @@ fn a_plan_is_shown_without_privilege_or_interface() {
     for word in ["tcp", "198.18.", "0x0000:", "packet 1"] {
         assert!(shown.out.contains(word), "{word}: {}", shown.out);
     }
+    let shown = run(&["generate", "--src", "198.18.0.0/16", "--show", "1"]);
+    let page = std::fs::read_to_string("../docs/generate.md").unwrap();
+    for line in shown.out.lines().filter(|line| !line.is_empty()) {
+        let line = format!("\n    {}\n", line.replace('\t', "        "));
+        assert!(page.contains(&line), "not in the documentation: {line}");
+    }
     for (arguments, complaint) in [
         (&["--sport", "70000"][..], "--sport"),
         (&["--profile", "slow"], "there is no profile"),
