@@ -139,7 +139,7 @@ const LINK_TYPES: &[u16] = &[0, 1, 101, 105, 108, 113, 127, 192, 220, 276, 9999]
 const HANGS: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug, TypeGenerator)]
-struct Input {
+struct FilterInput {
     /// Whole questions, not single words.
     questions: bool,
     words: Vec<u8>,
@@ -153,7 +153,7 @@ struct Input {
 #[test]
 fn filter_expression() {
     let watchdog = watchdog();
-    bolero::check!().with_type::<Input>().for_each(|input| {
+    bolero::check!().with_type::<FilterInput>().for_each(|input| {
         let mut expression = if input.questions {
             let joints = input.words.iter().map(|&w| if w < 128 { " and " } else { " or " });
             let parts = input.words.iter().map(|&w| QUESTIONS[usize::from(w) % QUESTIONS.len()]);
@@ -176,7 +176,7 @@ fn filter_expression() {
     });
 }
 
-fn try_expression(expression: &str, input: &Input) {
+fn try_expression(expression: &str, input: &FilterInput) {
     let link_type = LINK_TYPES[usize::from(input.link_type) % LINK_TYPES.len()];
     match Filter::compile(expression, link_type) {
         Ok(filter) => {

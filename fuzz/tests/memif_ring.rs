@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use bolero::TypeGenerator;
 use by_hand::{
-    REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, Shared, TO_CLIENT, TO_SERVER, connect_by_hand,
+    REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, SharedMemory, TO_CLIENT, TO_SERVER,
+    connect_by_hand,
 };
 use sluicegate::memory::{Pool, PoolConfig};
-use sluicegate::port::{OpenOptions, Port, Queue, Directions};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Packet, Wait};
 
 /// Only a broken port needs so long.
@@ -29,7 +30,7 @@ const TAIL_AT: usize = 64;
 const SENT: u8 = 0xee;
 
 #[derive(Clone, Copy, Debug, TypeGenerator)]
-enum Step {
+enum MemifStep {
     /// Describes a packet, or room for one, that can be.
     Fair {
         sends: bool,
@@ -83,7 +84,7 @@ enum Step {
 
 /// The peer's writes to places that the port reads.
 struct Peer<'a> {
-    memory: &'a Shared,
+    memory: &'a SharedMemory,
     /// The ring that the port receives from, and the one that it sends to.
     rings: [usize; 2],
     /// Where the peer's own index stands.
@@ -95,50 +96,50 @@ struct Peer<'a> {
 }
 
 impl Peer<'_> {
-    fn play(&mut self, step: Step, queue: &mut Queue) {
+    fn play(&mut self, step: MemifStep, queue: &mut Queue) {
         let at = |sends: bool| self.rings[usize::from(sends)];
         match step {
-            Step::Fair { sends, place, goes_on, length, offset } => {
+            MemifStep::Fair { sends, place, goes_on, length, offset } => {
                 let length = u32::from(length % (BUFFER_BYTES + 1));
                 let room = (REGION_BYTES - BUFFERS_AT - usize::from(BUFFER_BYTES)) as u32;
                 let offset = BUFFERS_AT as u32 + u32::from(offset) % room;
                 self.describe(sends, place, (u16::from(goes_on), 0, length, offset));
             }
-            Step::Wild { sends, place, flags, region, length, offset } => {
+            MemifStep::Wild { sends, place, flags, region, length, offset } => {
                 self.describe(sends, place, (flags, region.into(), length, offset));
             }
-            Step::Edge { sends, place, region, length, before_end } => {
+            MemifStep::Edge { sends, place, region, length, before_end } => {
                 let offset = REGION_BYTES as u32 - u32::from(before_end);
                 self.describe(sends, place, (0, region.into(), length.into(), offset));
             }
-            Step::HandOver { sends, entries } => {
+            MemifStep::HandOver { sends, entries } => {
                 let index = self.memory.index(at(sends) + self.own);
                 let to = index.load(Ordering::Relaxed).wrapping_add((entries % 40).into());
                 index.store(to, Ordering::Release);
             }
-            Step::Index { sends, tail, value } => {
+            MemifStep::Index { sends, tail, value } => {
                 let field = if tail { TAIL_AT } else { HEAD_AT };
                 self.memory.index(at(sends) + field).store(value, Ordering::Release);
             }
-            Step::Flags { sends, value } => {
+            MemifStep::Flags { sends, value } => {
                 self.memory.index(at(sends) + 4).store(value, Ordering::Release);
             }
-            Step::Send { bytes } => {
+            MemifStep::Send { bytes } => {
                 let bytes = vec![SENT; usize::from(bytes % 6000)];
                 queue.tx_mut().push(&Packet::new(&Meta::default(), &bytes));
                 queue.sync_tx().unwrap();
             }
-            Step::Receive => {
+            MemifStep::Receive => {
                 queue.sync_rx().unwrap();
                 self.check_received(queue);
                 let slots = queue.rx().available();
                 queue.rx_mut().release(slots);
             }
-            Step::Look => {
+            MemifStep::Look => {
                 queue.sync_rx().unwrap();
                 self.check_received(queue);
             }
-            Step::Sleep => {
+            MemifStep::Sleep => {
                 queue.wait_rx(Wait::Sleep, Duration::ZERO).unwrap();
             }
         }
@@ -210,13 +211,16 @@ fn until(what: &str, mut attempt: impl FnMut() -> bool) {
 }
 
 fn open(name: &str, pool: &Arc<Pool>) -> Port {
-    let options =
-        OpenOptions { usage: Directions::Both, pool: Some(Arc::clone(pool)), ..OpenOptions::default() };
+    let options = OpenOptions {
+        usage: Directions::Both,
+        pool: Some(Arc::clone(pool)),
+        ..OpenOptions::default()
+    };
     Port::open(&name.parse().unwrap(), &options).unwrap()
 }
 
 /// The port is a server, whose client is by hand and has all the memory.
-fn play_client(steps: &[Step], pool: &Arc<Pool>) {
+fn play_client(steps: &[MemifStep], pool: &Arc<Pool>) {
     let socket = format!("@sluice-fuzz-{}", std::process::id());
     let mut port = open(&format!("memif:{socket}?role=server&slots=16&ring_size=32"), pool);
     let queue = &mut port.queues[0];
@@ -239,7 +243,7 @@ fn play_client(steps: &[Step], pool: &Arc<Pool>) {
 }
 
 /// The port is a client, whose server is by hand.
-fn play_server(steps: &[Step], pool: &Arc<Pool>) {
+fn play_server(steps: &[MemifStep], pool: &Arc<Pool>) {
     let socket = format!("@sluice-fuzz-{}", std::process::id());
     let server = Server::new(&socket);
     let mut port = open(&format!("memif:{socket}?role=client&slots=16&ring_size=32"), pool);
@@ -258,13 +262,10 @@ fn play_server(steps: &[Step], pool: &Arc<Pool>) {
 
 #[test]
 fn memif_ring() {
-    let config = PoolConfig {
-        buffers: 128,
-        buffer_bytes: BUFFER_BYTES.into(),
-        ..PoolConfig::default()
-    };
+    let config =
+        PoolConfig { buffers: 128, buffer_bytes: BUFFER_BYTES.into(), ..PoolConfig::default() };
     let pool = Pool::new(config).unwrap();
-    bolero::check!().with_type::<(u8, Vec<Step>)>().for_each(|(role, steps)| {
+    bolero::check!().with_type::<(u8, Vec<MemifStep>)>().for_each(|(role, steps)| {
         match role % 2 {
             0 => play_client(steps, &pool),
             _ => play_server(steps, &pool),

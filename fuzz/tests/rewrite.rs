@@ -6,7 +6,7 @@ use bolero::TypeGenerator;
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
 
 #[derive(Clone, Debug, TypeGenerator)]
-struct Input {
+struct RewriteInput {
     /// Tags in front, and then what the frame says it carries.
     tags: u8,
     carries: u8,
@@ -18,7 +18,7 @@ struct Input {
     mac: [u8; 6],
 }
 
-impl Input {
+impl RewriteInput {
     fn frame(&self) -> Vec<u8> {
         let mut frame = vec![2; 12];
         (0..self.tags % 4).for_each(|_| frame.extend([0x81, 0, 0, 1]));
@@ -63,7 +63,7 @@ impl Input {
 
 #[test]
 fn rewrite() {
-    bolero::check!().with_type::<Input>().for_each(|input| {
+    bolero::check!().with_type::<RewriteInput>().for_each(|input| {
         let frame = input.frame();
         let mut changed = frame.clone();
         input.rules().apply(&mut changed);

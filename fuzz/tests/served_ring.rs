@@ -14,7 +14,7 @@ const BUFFERS: u32 = 64;
 const SLOTS: u32 = 8;
 
 #[derive(Clone, Debug, TypeGenerator)]
-enum Step {
+enum ServedStep {
     /// Gives slots back, as a program should.
     Give {
         tx: bool,
@@ -66,7 +66,8 @@ enum Step {
 }
 
 fn serve() -> (Region, Vec<Served>) {
-    let config = RegionConfig { buffers: BUFFERS, ring_area_bytes: 16_384, ..RegionConfig::default() };
+    let config =
+        RegionConfig { buffers: BUFFERS, ring_area_bytes: 16_384, ..RegionConfig::default() };
     let region = Region::new(config).unwrap();
     let name = format!("null:/0-1?slots={SLOTS}").parse().unwrap();
     let (_, queues) = region.open(&name, &OpenOptions::default()).unwrap();
@@ -78,44 +79,44 @@ fn rings<'a>(memory: &'a Memory, queue: &Served) -> [Ring<'a>; 2] {
     [queue.rx_offset(), queue.tx_offset()].map(|at| memory.ring(at))
 }
 
-fn play(rings: [Ring<'_>; 2], queue: &mut Served, step: &Step) -> sluicegate::Result<()> {
+fn play(rings: [Ring<'_>; 2], queue: &mut Served, step: &ServedStep) -> sluicegate::Result<()> {
     let ring = |tx: &bool| rings[usize::from(*tx)];
     let slot = |tx: &bool, slot: &u8| (ring(tx), u32::from(*slot) % SLOTS);
     match step {
-        Step::Give { tx, slots } => {
+        ServedStep::Give { tx, slots } => {
             let ring = ring(tx);
             ring.give(u32::from(*slots).min(ring.available()));
         }
-        Step::Echo => {
+        ServedStep::Echo => {
             echo(rings[0], rings[1]);
         }
-        Step::Header { tx, word, value } => ring(tx).set(usize::from(*word % 64) * 4, *value),
-        Step::Cursor { tx, word, value } => {
+        ServedStep::Header { tx, word, value } => ring(tx).set(usize::from(*word % 64) * 4, *value),
+        ServedStep::Cursor { tx, word, value } => {
             let fields = [field::HEAD, field::CUR, field::TAIL];
             ring(tx).set(fields[usize::from(*word) % 3], u32::from(*value) % (SLOTS + 1));
         }
-        Step::Buffer { tx, slot: index, value } => {
+        ServedStep::Buffer { tx, slot: index, value } => {
             let (ring, index) = slot(tx, index);
             ring.set_slot(index, field::BUF, u32::from(*value) % (BUFFERS + 4));
         }
-        Step::Length { tx, slot: index, value } => {
+        ServedStep::Length { tx, slot: index, value } => {
             let (ring, index) = slot(tx, index);
             ring.set_slot(index, field::LEN, *value);
         }
-        Step::Flags { tx, slot: index, value } => {
+        ServedStep::Flags { tx, slot: index, value } => {
             let (ring, index) = slot(tx, index);
             ring.set_slot(index, field::FLAGS, *value);
         }
-        Step::Start { tx, slot: index, value } => {
+        ServedStep::Start { tx, slot: index, value } => {
             let (ring, index) = slot(tx, index);
             ring.set_slot(index, field::PTR, u64::from(*value));
         }
-        Step::Word { tx, slot: index, word, value } => {
+        ServedStep::Word { tx, slot: index, word, value } => {
             let (ring, index) = slot(tx, index);
             ring.set_slot(index, usize::from(word % 4) * 4, *value);
         }
-        Step::SyncRx => return queue.sync_rx().map(|_| ()),
-        Step::SyncTx => return queue.sync_tx().map(|_| ()),
+        ServedStep::SyncRx => return queue.sync_rx().map(|_| ()),
+        ServedStep::SyncTx => return queue.sync_tx().map(|_| ()),
     }
     Ok(())
 }
@@ -131,7 +132,7 @@ fn pass(memory: &Memory, queue: &mut Served) -> u32 {
 
 #[test]
 fn served_ring() {
-    bolero::check!().with_type::<Vec<Step>>().for_each(|steps| {
+    bolero::check!().with_type::<Vec<ServedStep>>().for_each(|steps| {
         let (region, mut queues) = serve();
         let memory = Memory::map(region.fd(), region.bytes());
         let rings = rings(&memory, &queues[0]);
@@ -139,7 +140,7 @@ fn served_ring() {
         for step in steps {
             match play(rings, &mut queues[0], step) {
                 Ok(()) => {
-                    let syncs = matches!(step, Step::SyncRx | Step::SyncTx);
+                    let syncs = matches!(step, ServedStep::SyncRx | ServedStep::SyncTx);
                     assert!(!(has_ended && syncs), "ended, and yet it goes on");
                 }
                 Err(Error::Corrupt { .. }) => has_ended = true,

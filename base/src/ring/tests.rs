@@ -31,7 +31,7 @@ fn numbers(ring: &Ring) -> Vec<u32> {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum RingStep {
     Arrive(u32),
     Release(u32),
 }
@@ -41,7 +41,7 @@ proptest! {
     fn a_receive_ring_is_a_bounded_queue(
         slots in 2u32..20,
         steps in prop::collection::vec(
-            prop_oneof![(0u32..25).prop_map(Step::Arrive), (0u32..25).prop_map(Step::Release)],
+            prop_oneof![(0u32..25).prop_map(RingStep::Arrive), (0u32..25).prop_map(RingStep::Release)],
             1..60,
         ),
     ) {
@@ -50,13 +50,13 @@ proptest! {
         let mut number = 0;
         for step in steps {
             match step {
-                Step::Arrive(n) => {
+                RingStep::Arrive(n) => {
                     let first = number;
                     let room = slots - 1 - model.len() as u32;
                     prop_assert_eq!(arrive(&mut ring, n, &mut number), n.min(room));
                     model.extend(first..number);
                 }
-                Step::Release(n) => {
+                RingStep::Release(n) => {
                     let n = n.min(model.len() as u32);
                     ring.release(n);
                     model.drain(..n as usize);

@@ -250,9 +250,9 @@ impl Network {
 const GENERATION: usize = 32_768;
 
 /// One end of a connection.
-type Endpoint = (u16, IpAddress);
+type HostPort = (u16, IpAddress);
 /// The two ends, lower first: equal for both directions.
-type Endpoints = [Endpoint; 2];
+type HostPorts = [HostPort; 2];
 /// The initial sequence numbers to subtract, for packets of each end.
 type FirstNumbers = [u32; 2];
 
@@ -270,16 +270,16 @@ pub struct Base {
 /// The recent connections.
 #[derive(Default)]
 pub struct Flows {
-    young: HashMap<Endpoints, FirstNumbers>,
-    old: HashMap<Endpoints, FirstNumbers>,
+    young: HashMap<HostPorts, FirstNumbers>,
+    old: HashMap<HostPorts, FirstNumbers>,
 }
 
 impl Flows {
     /// Finds the segment's connection, or creates one; `begins` means that it has the SYN flag.
     pub fn base(
         &mut self,
-        source: Endpoint,
-        destination: Endpoint,
+        source: HostPort,
+        destination: HostPort,
         (seq, ack): (u32, u32),
         begins: bool,
     ) -> Base {
@@ -297,7 +297,7 @@ impl Flows {
         Base { sent: start[sender], acknowledged: start[1 - sender], fresh: known.is_none() }
     }
 
-    fn find(&mut self, ends: &Endpoints) -> Option<FirstNumbers> {
+    fn find(&mut self, ends: &HostPorts) -> Option<FirstNumbers> {
         if let Some(start) = self.young.get(ends) {
             return Some(*start);
         }
@@ -306,7 +306,7 @@ impl Flows {
         Some(start)
     }
 
-    fn remember(&mut self, ends: Endpoints, start: FirstNumbers) {
+    fn remember(&mut self, ends: HostPorts, start: FirstNumbers) {
         if self.young.len() >= GENERATION {
             mem::swap(&mut self.young, &mut self.old);
             self.young.clear();

@@ -42,12 +42,12 @@ pub struct Answer {
 pub struct Server {
     listener: UnixListener,
     file: SocketFile,
-    clients: Vec<Connection>,
+    clients: Vec<ClientConnection>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct ClientConnection {
     number: u64,
     stream: UnixStream,
     /// The received part of a request.
@@ -112,7 +112,7 @@ impl Server {
                 continue;
             }
             self.next += 1;
-            self.clients.push(Connection {
+            self.clients.push(ClientConnection {
                 number: self.next,
                 stream,
                 input: Vec::new(),
@@ -151,7 +151,7 @@ fn refused(path: &Path, error: io::Error) -> Error {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// Reads the available bytes, up to one request that is too long.
     fn read(&mut self, now: Instant) {
         let mut piece = [0; 4096];

@@ -15,7 +15,7 @@ use sluicegate::ring::{Meta, Readiness, Wait};
 use crate::child;
 use crate::oracle::tcpdump;
 use crate::real_captures::real_captures;
-use crate::writer::{Order, Writer};
+use crate::writer::{CaptureWriter, Order};
 
 fn open(path: &Path, options: &str) -> Queue {
     let name = format!("pcap:{}{options}", path.display());
@@ -266,7 +266,7 @@ fn stopped_receiving_is_the_end() {
 fn interfaces_are_told_as_they_are_met() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture");
-    let mut file = Writer::new(Order::Little);
+    let mut file = CaptureWriter::new(Order::Little);
     file.section();
     for link_type in 0..20 {
         file.interface(link_type, 64, &[]);

@@ -6,7 +6,7 @@ use sluicegate::file::read::Reader;
 use sluicegate::ring::{Direction, TimestampSource};
 
 use crate::oracle::{libpcap, ours};
-use crate::writer::{Chance, Order, Writer};
+use crate::writer::{CaptureWriter, Chance, Order};
 
 fn kept(folder: &Path, bytes: &[u8]) -> std::path::PathBuf {
     let path = folder.join("capture");
@@ -24,7 +24,7 @@ fn every_variant_of_pcap_is_read_as_libpcap_reads_it() {
                 // A snapshot length that cuts, one that does not, none; a check sequence.
                 for (snaplen, link) in [(0, 1), (2, 1), (u32::MAX, 101), (64, 0x2400_0001)] {
                     for (first, second) in [(4, 60), (60, 4), (4, 4)] {
-                        let mut file = Writer::new(order);
+                        let mut file = CaptureWriter::new(order);
                         file.pcap_header(magic, version, snaplen, link);
                         file.two_records(magic, version, first, second);
                         let path = kept(folder.path(), &file.bytes);
@@ -48,7 +48,7 @@ fn a_packet_longer_than_any_can_be_is_damage() {
         ("D-Bus has longer ones", 231, 1 << 20, true),
         ("nothing has 4 GiB", 231, u32::MAX, false),
     ] {
-        let mut file = Writer::new(Order::Little);
+        let mut file = CaptureWriter::new(Order::Little);
         file.pcap_header(0xa1b2_c3d4, (2, 4), 0, link);
         file.u32(0).u32(0).u32(captured).u32(captured);
         if read {
@@ -64,7 +64,7 @@ fn a_packet_longer_than_any_can_be_is_damage() {
 fn pcapng_says_what_pcap_cannot() {
     let folder = tempfile::tempdir().unwrap();
     for order in [Order::Little, Order::Big] {
-        let mut file = Writer::new(order);
+        let mut file = CaptureWriter::new(order);
         let outbound = file.number32(2);
         let queue = file.number32(3);
         let dropped = match order {
@@ -117,13 +117,13 @@ fn pcapng_says_what_pcap_cannot() {
 #[test]
 fn sections_and_interfaces_may_differ_where_libpcap_wants_them_alike() {
     let folder = tempfile::tempdir().unwrap();
-    let mut file = Writer::new(Order::Little);
+    let mut file = CaptureWriter::new(Order::Little);
     file.section()
         .interface(1, 0, &[(2, b"eth0")])
         .enhanced(0, 1, b"ethernet", &[])
         .interface(101, 64, &[(2, b"tun0"), (9, &[0x80 | 10])])
         .enhanced(1, 512, b"raw", &[]);
-    let mut later = Writer::new(Order::Big);
+    let mut later = CaptureWriter::new(Order::Big);
     later.section().interface(113, 0, &[(2, b"any"), (14, &7u64.to_be_bytes())]).enhanced(
         0,
         1,
@@ -155,7 +155,7 @@ fn sections_and_interfaces_may_differ_where_libpcap_wants_them_alike() {
 #[test]
 fn a_pcapng_file_that_makes_no_sense_is_an_error_after_what_does() {
     let folder = tempfile::tempdir().unwrap();
-    type Build = fn(&mut Writer);
+    type Build = fn(&mut CaptureWriter);
     let rows: [(&str, usize, &str, Build); 8] = [
         ("no interface at all", 0, "describes no interface", |_| ()),
         ("a packet before any interface", 0, "not described", |f| {
@@ -182,7 +182,7 @@ fn a_pcapng_file_that_makes_no_sense_is_an_error_after_what_does() {
         }),
     ];
     for (why, packets, reason, build) in rows {
-        let mut file = Writer::new(Order::Little);
+        let mut file = CaptureWriter::new(Order::Little);
         build(file.section());
         let path = kept(folder.path(), &file.bytes);
         let (ours, theirs) = (ours(&path), libpcap(&path));
@@ -208,7 +208,7 @@ fn headers_in_the_order_of_a_host_are_turned_as_libpcap_turns_them() {
         ("netfilter's log", 239),
     ] {
         for order in [Order::Little, Order::Big] {
-            let mut file = Writer::new(order);
+            let mut file = CaptureWriter::new(order);
             file.pcap_header(0xa1b2_c3d4, (2, 4), 0, link);
             for _ in 0..400 {
                 let captured = chance.below(180);
@@ -229,7 +229,7 @@ fn headers_in_the_order_of_a_host_are_turned_as_libpcap_turns_them() {
 /// Makes random bytes resemble a link type's header now and then; returns the length on the
 /// wire.
 fn likely(link: u32, order: Order, data: &mut [u8], chance: &mut Chance) -> u32 {
-    let number = |n: u32| Writer::new(order).u32(n).bytes.clone();
+    let number = |n: u32| CaptureWriter::new(order).u32(n).bytes.clone();
     let mut put = |at: usize, bytes: &[u8]| {
         if let Some(place) = data.get_mut(at..at + bytes.len()) {
             place.copy_from_slice(bytes);
@@ -258,9 +258,9 @@ fn likely(link: u32, order: Order, data: &mut [u8], chance: &mut Chance) -> u32 
             put(1, &[0]);
             for at in [4, 12, 32, 64] {
                 let length = chance.below(40) as u16;
-                put(at, &Writer::new(order).u16(length).bytes.clone());
+                put(at, &CaptureWriter::new(order).u16(length).bytes.clone());
             }
-            put(4, &Writer::new(order).u16(8).bytes.clone());
+            put(4, &CaptureWriter::new(order).u16(8).bytes.clone());
         }
         _ => {}
     }

@@ -8,12 +8,12 @@ pub enum Order {
 }
 
 /// Puts a file together, number by number.
-pub struct Writer {
+pub struct CaptureWriter {
     order: Order,
     pub bytes: Vec<u8>,
 }
 
-impl Writer {
+impl CaptureWriter {
     pub fn new(order: Order) -> Self {
         let bytes = Vec::new();
         Self { order, bytes }

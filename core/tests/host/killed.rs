@@ -97,9 +97,9 @@ fn has_tcx(lab: &Lab) -> bool {
 
 /// A connection that goes on through whatever happens: bytes are sent and come back, a piece at a
 /// time.
-struct Connection(TcpStream);
+struct TestConnection(TcpStream);
 
-impl Connection {
+impl TestConnection {
     fn open(lab: &Lab) -> Self {
         let within = |host: &str| lab.netns(host);
         let listen = || Ok(TcpListener::bind("198.18.0.1:0").unwrap());
@@ -134,7 +134,7 @@ fn with_pass_a_connection_survives_its_owner() {
     let tcx = has_tcx(&lab);
     for (host, left) in [("host:right0?hook=clsact", true), ("host:right0", !tcx)] {
         let mut owner = Owner::start(&lab, "xdp:right0", host);
-        let mut connection = Connection::open(&lab);
+        let mut connection = TestConnection::open(&lab);
         assert!(connection.works(), "{host}: through the owner");
         owner.kill();
         assert!(connection.works(), "{host}: without it");
@@ -154,7 +154,7 @@ fn with_drop_the_host_is_cut_off_until_somebody_comes() {
     for mode in ["native", "skb"] {
         let wire = format!("xdp:right0?mode={mode}");
         let mut owner = Owner::start(&lab, &wire, "host:right0?fallback=drop");
-        let mut connection = Connection::open(&lab);
+        let mut connection = TestConnection::open(&lab);
         assert!(connection.works(), "{mode}: through the owner");
         owner.kill();
         assert!(!ping(&lab, "right", "198.18.0.1"), "{mode}: nothing leaves");

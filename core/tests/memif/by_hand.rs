@@ -86,10 +86,10 @@ fn new_wire() -> OwnedFd {
 }
 
 /// Memory that both ends have, as one who writes anything there sees it.
-pub struct Shared(Mmap);
+pub struct SharedMemory(Mmap);
 
 #[allow(unsafe_code)]
-impl Shared {
+impl SharedMemory {
     pub fn put(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.0.bytes());
         for (i, byte) in bytes.iter().enumerate() {
@@ -120,12 +120,12 @@ impl Shared {
     }
 }
 
-pub fn memory(name: &CStr, seals: SealFlag) -> (OwnedFd, Shared) {
+pub fn memory(name: &CStr, seals: SealFlag) -> (OwnedFd, SharedMemory) {
     let file = memfd_create(name, MFdFlags::MFD_ALLOW_SEALING).unwrap();
     ftruncate(&file, REGION_BYTES as i64).unwrap();
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
     let map = Mmap::shared(file.as_fd(), REGION_BYTES).unwrap();
-    (file, Shared(map))
+    (file, SharedMemory(map))
 }
 
 /// Where a client by hand has its rings.
@@ -145,7 +145,7 @@ pub fn ring(to_server: bool, offset: usize) -> AddRing {
 
 /// A client by hand that is connected to a server, and all is well so far: its memory, with one ring in
 /// each direction, and the event of both.
-pub fn connect_by_hand(name: &str) -> (Wire, Shared, EventFd) {
+pub fn connect_by_hand(name: &str) -> (Wire, SharedMemory, EventFd) {
     let (file, memory) = memory(c"client", SealFlag::F_SEAL_SHRINK);
     for start in [TO_SERVER, TO_CLIENT] {
         memory.put(start, &COOKIE.to_ne_bytes());
@@ -188,7 +188,7 @@ impl Server {
     }
 
     /// A client that is connected, and its memory.
-    pub fn client(&self) -> (Wire, Shared) {
+    pub fn client(&self) -> (Wire, SharedMemory) {
         let wire = self.accept();
         wire.send(&hello(), &[]);
         let mut memory = None;
@@ -200,7 +200,7 @@ impl Server {
                 }
                 Message::Connect(_) => {
                     wire.send(&Message::Connected("by hand".into()), &[]);
-                    return (wire, Shared(memory.unwrap()));
+                    return (wire, SharedMemory(memory.unwrap()));
                 }
                 _ => {}
             }

@@ -15,7 +15,7 @@ use sluicegate::ring::{Meta, Packet, Wait};
 use sluicegate_memif::{AddRing, Hello, Init, Message};
 
 use super::by_hand::{
-    REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, Shared, TO_CLIENT, TO_SERVER, Wire,
+    REGION_BYTES, RING_BYTES, RING_ENTRIES, Server, SharedMemory, TO_CLIENT, TO_SERVER, Wire,
     connect_by_hand, hello, init, memory, ring,
 };
 use super::{bytes_of, noticed, open, pull, pull_some, push, socket, until};
@@ -23,7 +23,7 @@ use super::{bytes_of, noticed, open, pull, pull_some, push, socket, until};
 /// A client by hand.
 struct Client {
     wire: Wire,
-    memory: Shared,
+    memory: SharedMemory,
     /// Of both rings.
     event: EventFd,
 }
@@ -90,7 +90,7 @@ fn a_client_that_describes_what_cannot_be_is_cut_off() {
     let mut server = open(&format!("memif:{name}?role=server"));
     let queue = &mut server.queues[0];
     let far = REGION_BYTES as u32;
-    type Deed = fn(&Shared);
+    type Deed = fn(&SharedMemory);
     let in_ring: [(&str, Deed); 10] = [
         ("a packet of 60 bytes at 65536 in region 0", |m| m.descriptor(0, 0, (0, 0, 60, 65_536))),
         ("a packet of 61 bytes at 65476", |m| m.descriptor(0, 0, (0, 0, 61, 65_476))),
@@ -369,7 +369,7 @@ fn a_server_that_answers_what_cannot_be_is_cut_off() {
     let queue = &mut port.queues[0];
     // The ring to the client comes behind the one to the server.
     let to_client = RING_BYTES;
-    type Deed = fn(&Shared, usize);
+    type Deed = fn(&SharedMemory, usize);
     let rows: [(&str, Deed); 4] = [
         ("a ring's tail is out of range", |m, _| m.index(64).store(5000, Ordering::Release)),
         ("a ring's tail is out of range", |m, at| m.index(at + 64).store(33, Ordering::Release)),

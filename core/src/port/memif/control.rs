@@ -40,7 +40,7 @@ pub(super) enum Endpoint {
 
 /// State shared by the control thread and the queues.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ControlState {
     /// Changes with every connection that begins or ends. The control thread stores it with release order,
     /// and the queues load it with acquire order: a queue that sees the end of a connection sees all
     /// packets that the peer had published. The rings themselves are read under the lock.
@@ -69,7 +69,7 @@ struct ConnectionState {
 /// The control thread, which runs as long as there are queues.
 #[derive(Debug)]
 pub(super) struct ControlSocket {
-    shared: Arc<Shared>,
+    shared: Arc<ControlState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -86,7 +86,7 @@ impl ControlSocket {
                 .map_err(|error| Error::system("create", "an event", error))
         };
         let queues = settings.queues;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ControlState {
             changes: AtomicU32::new(0),
             state: Mutex::default(),
             wake: event()?,
@@ -158,7 +158,7 @@ impl Drop for ControlSocket {
     }
 }
 
-impl Shared {
+impl ControlState {
     fn state(&self) -> MutexGuard<'_, ConnectionState> {
         // The state is consistent between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -201,7 +201,7 @@ struct ControlThread {
     netns: Option<String>,
     settings: Settings,
     endpoint: Endpoint,
-    shared: Arc<Shared>,
+    shared: Arc<ControlState>,
     /// The last message reported while no peer was connected, to report it only once.
     said: String,
 }
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn a_complaint_of_a_disconnected_peer_is_ignored() {
         let event = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ControlState {
             changes: AtomicU32::new(0),
             state: Mutex::default(),
             wake: event(),

@@ -10,16 +10,16 @@ use crate::xdp::tests::mock::{consumer, producer};
 const SIZE: u32 = 8;
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum XdpRingStep {
     /// This side handles this many entries.
     Ours(u32),
     /// The other side handles this many entries, and perhaps publishes its index.
     Theirs(u32, bool),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let theirs = ((0u32..12), any::<bool>()).prop_map(|(n, says)| Step::Theirs(n, says));
-    prop::collection::vec(prop_oneof![(0u32..12).prop_map(Step::Ours), theirs], 1..80)
+fn steps() -> impl Strategy<Value = Vec<XdpRingStep>> {
+    let theirs = ((0u32..12), any::<bool>()).prop_map(|(n, says)| XdpRingStep::Theirs(n, says));
+    prop::collection::vec(prop_oneof![(0u32..12).prop_map(XdpRingStep::Ours), theirs], 1..80)
 }
 
 /// Indices that wrap early in a test, late, or never.
@@ -37,7 +37,7 @@ proptest! {
         let mut number = 0;
         for step in steps {
             match step {
-                Step::Ours(n) => {
+                XdpRingStep::Ours(n) => {
                     let granted = ours.reserve(n);
                     prop_assert_eq!(granted, n.min(SIZE - held - model.len() as u32));
                     (0..granted).for_each(|i| ours.write(i, number + u64::from(i)));
@@ -45,7 +45,7 @@ proptest! {
                     model.extend(number..number + u64::from(granted));
                     number += u64::from(granted);
                 }
-                Step::Theirs(n, says) => {
+                XdpRingStep::Theirs(n, says) => {
                     for _ in 0..n {
                         let (seen, expected) = (theirs.take(), model.pop_front());
                         prop_assert_eq!(seen, expected);
@@ -69,7 +69,7 @@ proptest! {
         let mut number = 0;
         for step in steps {
             match step {
-                Step::Theirs(n, _) => {
+                XdpRingStep::Theirs(n, _) => {
                     for _ in 0..n {
                         let has_room = model.len() < SIZE as usize;
                         prop_assert_eq!(theirs.put(number), has_room);
@@ -77,7 +77,7 @@ proptest! {
                         number += 1;
                     }
                 }
-                Step::Ours(n) => {
+                XdpRingStep::Ours(n) => {
                     prop_assert_eq!(ours.peek(), model.len() as u32);
                     let seen: Vec<u64> = (0..model.len() as u32).map(|i| ours.read(i)).collect();
                     prop_assert_eq!(&seen, &Vec::from(model.clone()));

@@ -223,7 +223,7 @@ fn a_frame_that_was_not_sent_does_not_come_back() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum SendStep {
     Push(usize),
     Send,
     /// The kernel takes this many entries and publishes its index.
@@ -239,11 +239,11 @@ proptest! {
     fn whatever_the_kernel_gives_back_no_buffer_has_two_holders(
         steps in prop::collection::vec(
             prop_oneof![
-                (0usize..5000).prop_map(Step::Push),
-                Just(Step::Send),
-                (0usize..9).prop_map(Step::Take),
-                (0usize..9).prop_map(Step::Complete),
-                (0u64..(70 * 2048)).prop_map(Step::Claim),
+                (0usize..5000).prop_map(SendStep::Push),
+                Just(SendStep::Send),
+                (0usize..9).prop_map(SendStep::Take),
+                (0usize..9).prop_map(SendStep::Complete),
+                (0u64..(70 * 2048)).prop_map(SendStep::Claim),
             ],
             1..200,
         ),
@@ -252,21 +252,21 @@ proptest! {
         let mut at_kernel = Vec::new();
         for step in steps {
             match step {
-                Step::Push(bytes) => {
+                SendStep::Push(bytes) => {
                     scene.push(&vec![5; bytes]);
                 }
-                Step::Send => {
+                SendStep::Send => {
                     scene.send();
                 }
-                Step::Take(n) => {
+                SendStep::Take(n) => {
                     at_kernel.extend(std::iter::from_fn(|| scene.tx.take()).take(n));
                     scene.tx.say_consumed(scene.tx.next);
                 }
-                Step::Complete(n) if n < at_kernel.len() => {
+                SendStep::Complete(n) if n < at_kernel.len() => {
                     scene.completion.put(at_kernel.swap_remove(n).addr);
                 }
-                Step::Complete(_) => {}
-                Step::Claim(address) => {
+                SendStep::Complete(_) => {}
+                SendStep::Claim(address) => {
                     scene.completion.put(address);
                 }
             }

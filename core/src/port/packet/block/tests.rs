@@ -13,7 +13,7 @@ use sluicegate_base::ring::{AtomicU32, Direction, Ordering};
 
 /// A packet as it was on the wire.
 #[derive(Clone, Debug)]
-struct Wire {
+struct WirePacket {
     /// Length without the outer tag.
     bytes: usize,
     tag: Option<(u16, u16)>,
@@ -21,9 +21,9 @@ struct Wire {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum BlockStep {
     /// A block's worth of packets arrives.
-    Arrive(Vec<Wire>),
+    Arrive(Vec<WirePacket>),
     /// Packets arrive, for which there may be no block.
     Burst(u8),
     Sync,
@@ -37,11 +37,11 @@ enum Step {
 #[derive(Debug)]
 struct Expected {
     number: u32,
-    wire: Wire,
+    wire: WirePacket,
 }
 
 /// The kernel's side.
-struct Kernel {
+struct BlockKernel {
     base: NonNull<u8>,
     block_bytes: usize,
     blocks: u32,
@@ -57,7 +57,7 @@ struct Kernel {
     packets: usize,
 }
 
-impl Kernel {
+impl BlockKernel {
     fn status(&self, block: u32) -> &AtomicU32 {
         let at = block as usize * self.block_bytes + STATUS_OFFSET;
         // SAFETY: within the mapping, aligned, and used as an atomic by both sides.
@@ -69,7 +69,7 @@ impl Kernel {
     }
 
     /// Fills the next block with as many of the packets as fit. Drops them if there is no block.
-    fn fill(&mut self, packets: &[Wire], expected: &mut VecDeque<Expected>) {
+    fn fill(&mut self, packets: &[WirePacket], expected: &mut VecDeque<Expected>) {
         let block = self.next;
         if !self.is_ours(block) {
             self.drops += packets.len() as u32;
@@ -133,13 +133,13 @@ impl Kernel {
 /// Offset of a packet's bytes from its header: TPACKET_ALIGN(68 + 16) - 14, as for Ethernet.
 const MAC: usize = 82;
 
-fn packet_bytes(wire: &Wire, snaplen: u32) -> usize {
+fn packet_bytes(wire: &WirePacket, snaplen: u32) -> usize {
     (MAC + wire.bytes.min(snaplen as usize)).next_multiple_of(8)
 }
 
 /// # Safety
 /// The caller owns `packet_bytes` bytes from `at` on, and `at` is aligned to 8.
-unsafe fn write_packet(at: NonNull<u8>, wire: &Wire, snaplen: u32, number: u32) {
+unsafe fn write_packet(at: NonNull<u8>, wire: &WirePacket, snaplen: u32, number: u32) {
     let kept = wire.bytes.min(snaplen as usize);
     // SAFETY: guaranteed by the caller; a tpacket3_hdr and a sockaddr_ll are integers.
     unsafe {
@@ -164,7 +164,7 @@ unsafe fn write_packet(at: NonNull<u8>, wire: &Wire, snaplen: u32, number: u32) 
     }
 }
 
-fn untagged(wire: &Wire, number: u32) -> Vec<u8> {
+fn untagged(wire: &WirePacket, number: u32) -> Vec<u8> {
     // 251 is prime: bytes at a wrong position have other values.
     let pattern: [u8; 251] = std::array::from_fn(|i| (i as u32 ^ number.wrapping_mul(31)) as u8);
     let mut bytes = pattern.repeat(wire.bytes.div_ceil(pattern.len()));
@@ -173,7 +173,7 @@ fn untagged(wire: &Wire, number: u32) -> Vec<u8> {
 }
 
 /// Returns the bytes that the program must see.
-fn on_the_wire(wire: &Wire, number: u32, snaplen: u32) -> Vec<u8> {
+fn on_the_wire(wire: &WirePacket, number: u32, snaplen: u32) -> Vec<u8> {
     let mut bytes = untagged(wire, number);
     if let Some((tpid, tci)) = wire.tag.filter(|_| bytes.len() >= 12) {
         bytes.splice(12..12, [tpid.to_be_bytes(), tci.to_be_bytes()].concat());
@@ -200,7 +200,7 @@ fn check_packet(
     Ok(())
 }
 
-fn wire() -> impl Strategy<Value = Wire> {
+fn wire() -> impl Strategy<Value = WirePacket> {
     let bytes = prop_oneof![
         2 => 0usize..20,
         8 => 14usize..1600,
@@ -209,22 +209,26 @@ fn wire() -> impl Strategy<Value = Wire> {
     ];
     let tag =
         prop::option::weighted(0.3, (prop_oneof![Just(0x8100u16), Just(0x88a8)], any::<u16>()));
-    (bytes, tag, any::<bool>()).prop_map(|(bytes, tag, outgoing)| Wire { bytes, tag, outgoing })
+    (bytes, tag, any::<bool>()).prop_map(|(bytes, tag, outgoing)| WirePacket {
+        bytes,
+        tag,
+        outgoing,
+    })
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = BlockStep> {
     prop_oneof![
-        3 => prop::collection::vec(wire(), 0..40).prop_map(Step::Arrive),
-        1 => (1u8..20).prop_map(Step::Burst),
-        4 => Just(Step::Sync),
-        4 => (0u8..=100).prop_map(Step::Release),
-        1 => Just(Step::Count),
+        3 => prop::collection::vec(wire(), 0..40).prop_map(BlockStep::Arrive),
+        1 => (1u8..20).prop_map(BlockStep::Burst),
+        4 => Just(BlockStep::Sync),
+        4 => (0u8..=100).prop_map(BlockStep::Release),
+        1 => Just(BlockStep::Count),
     ]
 }
 
 /// The test's own record, in addition to the ring.
 struct Trial {
-    kernel: Kernel,
+    kernel: BlockKernel,
     blocks: BlockRing,
     ring: Ring,
     expected: VecDeque<Expected>,
@@ -237,7 +241,7 @@ struct Trial {
 impl Trial {
     fn new(block_bytes: usize, blocks: u32, slots: u32, snaplen: u32) -> Self {
         let map = Mmap::anonymous(block_bytes * blocks as usize).unwrap();
-        let kernel = Kernel {
+        let kernel = BlockKernel {
             base: map.base(),
             block_bytes,
             blocks,
@@ -262,16 +266,16 @@ impl Trial {
         }
     }
 
-    fn run(&mut self, step: &Step) -> Result<(), TestCaseError> {
+    fn run(&mut self, step: &BlockStep) -> Result<(), TestCaseError> {
         match step {
-            Step::Arrive(packets) => self.kernel.fill(packets, &mut self.expected),
-            Step::Burst(n) => {
-                let small = Wire { bytes: 60, tag: None, outgoing: false };
+            BlockStep::Arrive(packets) => self.kernel.fill(packets, &mut self.expected),
+            BlockStep::Burst(n) => {
+                let small = WirePacket { bytes: 60, tag: None, outgoing: false };
                 self.kernel.fill(&vec![small; usize::from(*n)], &mut self.expected);
             }
-            Step::Count => self.blocks.note_loss(std::mem::take(&mut self.kernel.drops)),
-            Step::Sync => self.sync()?,
-            Step::Release(percent) => self.release(usize::from(*percent))?,
+            BlockStep::Count => self.blocks.note_loss(std::mem::take(&mut self.kernel.drops)),
+            BlockStep::Sync => self.sync()?,
+            BlockStep::Release(percent) => self.release(usize::from(*percent))?,
         }
         Ok(())
     }
@@ -325,18 +329,18 @@ proptest! {
         }
         // All packets are received, all blocks go back, and one more block closes every gap.
         for _ in 0..1000 {
-            trial.run(&Step::Sync)?;
-            trial.run(&Step::Release(100))?;
+            trial.run(&BlockStep::Sync)?;
+            trial.run(&BlockStep::Release(100))?;
             if trial.expected.is_empty() {
                 break;
             }
         }
-        trial.run(&Step::Sync)?;
-        trial.run(&Step::Sync)?;
+        trial.run(&BlockStep::Sync)?;
+        trial.run(&BlockStep::Sync)?;
         prop_assert!(trial.kernel.handed.is_empty(), "every block is the kernel's again");
-        trial.run(&Step::Burst(1))?;
-        trial.run(&Step::Sync)?;
-        trial.run(&Step::Release(100))?;
+        trial.run(&BlockStep::Burst(1))?;
+        trial.run(&BlockStep::Sync)?;
+        trial.run(&BlockStep::Release(100))?;
         prop_assert_eq!(trial.released, trial.kernel.packets);
         prop_assert_eq!(trial.marked, trial.kernel.all_drops, "every loss is marked once");
     }
@@ -348,18 +352,18 @@ fn a_loss_is_marked_at_the_packet_after_it_by_any_reader_of_the_count() {
         let mut trial = Trial::new(4096, 2, 64, 262_144);
         // Two blocks of three packets, five lost, and three more once there is room.
         for n in [3, 3, 5] {
-            trial.run(&Step::Burst(n)).unwrap();
+            trial.run(&BlockStep::Burst(n)).unwrap();
         }
         if count_first {
-            trial.run(&Step::Count).unwrap();
+            trial.run(&BlockStep::Count).unwrap();
         }
         for _ in 0..2 {
-            trial.run(&Step::Sync).unwrap();
-            trial.run(&Step::Release(100)).unwrap();
+            trial.run(&BlockStep::Sync).unwrap();
+            trial.run(&BlockStep::Release(100)).unwrap();
         }
-        trial.run(&Step::Sync).unwrap();
-        trial.run(&Step::Burst(3)).unwrap();
-        trial.run(&Step::Sync).unwrap();
+        trial.run(&BlockStep::Sync).unwrap();
+        trial.run(&BlockStep::Burst(3)).unwrap();
+        trial.run(&BlockStep::Sync).unwrap();
         let marks: Vec<u32> = trial.ring.packets().map(|p| p.meta().drops_before).collect();
         assert_eq!(marks, [5, 0, 0], "counted first: {count_first}");
     }

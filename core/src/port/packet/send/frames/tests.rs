@@ -16,7 +16,7 @@ const SLOTS: u32 = 32;
 const MTU: usize = 5000;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum FrameStep {
     /// The program sends a packet of this many bytes, which the kernel accepts or not.
     Push(usize, bool),
     /// A sync, in which the kernel has room for this many packets.
@@ -198,13 +198,13 @@ impl Bench {
     }
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = FrameStep> {
     let bytes = prop_oneof![Just(0), Just(13), Just(60), Just(2048), 0..MTU + 20];
     prop_oneof![
-        8 => (bytes, prop::bool::weighted(0.9)).prop_map(|(bytes, liked)| Step::Push(bytes, liked)),
-        3 => prop_oneof![0..6usize, Just(100)].prop_map(Step::Sync),
-        4 => (0..8usize).prop_map(Step::Free),
-        1 => Just(Step::GiveUp),
+        8 => (bytes, prop::bool::weighted(0.9)).prop_map(|(bytes, liked)| FrameStep::Push(bytes, liked)),
+        3 => prop_oneof![0..6usize, Just(100)].prop_map(FrameStep::Sync),
+        4 => (0..8usize).prop_map(FrameStep::Free),
+        1 => Just(FrameStep::GiveUp),
     ]
 }
 
@@ -216,13 +216,13 @@ proptest! {
         let mut bench = Bench::new();
         for step in steps {
             match step {
-                Step::Push(bytes, liked) => bench.push(bytes, liked),
-                Step::Sync(room) => {
+                FrameStep::Push(bytes, liked) => bench.push(bytes, liked),
+                FrameStep::Sync(room) => {
                     bench.sync(room);
                     bench.check();
                 }
-                Step::Free(place) => bench.kernel.free(place),
-                Step::GiveUp => bench.give_up(),
+                FrameStep::Free(place) => bench.kernel.free(place),
+                FrameStep::GiveUp => bench.give_up(),
             }
         }
         // In the end all packets are sent.
