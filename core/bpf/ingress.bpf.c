@@ -39,7 +39,7 @@ struct {
 	__type(value, __u32);
 } sluice_alive SEC(".maps");
 
-/* Sockets of claims on all packets. Key: receive queue. */
+/* Sockets of claims on all packets that have no program. Key: receive queue. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, SLUICE_QUEUES_MAX);
@@ -140,7 +140,7 @@ static __always_inline int to_direct(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* Handles a packet that no stage took. */
+/* Handles a packet that no stage's program took. */
 static __always_inline int at_the_end(struct xdp_md *ctx, __u64 present, struct sluice_tally *tally)
 {
 	if (present & 1ULL << SLUICE_FORWARD && to_interface(ctx) == XDP_REDIRECT)

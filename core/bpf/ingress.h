@@ -13,15 +13,16 @@
  * Stages. 0 to 31 hold programs with one owner each, run from the lowest up: each tail-calls the next
  * present one, the last calls the end. The end acts on marks: forward, direct, drop.
  *
- *	0..7	mirrors		copy matching packets, and pass them on
+ *	0..7	mirrors		copy matching packets, or inspect all, and pass them on
  *	8	reserved
+ *	9..14	unused
  *	15	flows		pass packets of the host's flows, before the claims
- *	16..31	claims		take matching packets
+ *	16..31	claims		take, drop, redirect or count matching packets, unfiltered last
  *	32..47	counters	no program: the owner reads the end's counters
  *	58	claim lock	no program: the owner may take a stage depending on the others
  *	59	ingress		the resident program, tail-called by the metadata reader before it
- *	60	forward		mark: the end redirects everything to another interface
- *	61	drop		mark: the end drops everything
+ *	60	forward		mark of an owner: the end redirects everything to another interface
+ *	61	drop		mark of an owner: the end drops everything
  *	62	direct		mark: the end redirects to the sockets of `direct`, whose owners
  *				count at their claim stages
  *	63	end		handles packets that no stage took

@@ -80,8 +80,8 @@ impl Claim {
         Ok(())
     }
 
-    /// Stops taking a queue's packets. The last queue ends the claim by a mark in shared memory, which
-    /// needs no privilege.
+    /// Stops taking a queue's packets. The last queue ends the claim by clearing its bit in `present`, in
+    /// shared memory, which needs no privilege.
     pub(super) fn leave(&mut self, queue: u32) -> Result<()> {
         self.queues.retain(|&ours| ours != queue);
         if self.queues.is_empty() {

@@ -8,13 +8,14 @@
 //! ```
 //!
 //! The first process attaches it. Later ones find it by the kernel's id and hold the same link and maps.
-//! When the last holder exits, no matter how, the kernel detaches it: nothing needs cleaning up after a
-//! crash, and opening or closing a port changes maps, not the attachment.
+//! When the last holder exits, no matter how, the kernel detaches it. Nothing of a killed process affects
+//! packets; the next process that joins frees what is left. Opening or closing a port changes maps, not the
+//! attachment.
 //!
 //! A stage of the chain of programs (bpf/ingress.h) belongs to the process that inserted a socket into its
 //! empty entry of `sluice_owned`. The kernel decides which of two processes is first, and removes the
 //! socket when its owner exits. The stage acts from the moment the same socket is in `sluice_alive`.
-//! StageCounters continue from owner to owner: each owner records their initial values.
+//! Counters continue from owner to owner: each owner records their initial values.
 //!
 //! Needs Linux 5.10 (bpf_link for XDP: 5.9; binding maps to a program: 5.10), CAP_NET_ADMIN, CAP_BPF, and
 //! CAP_SYS_ADMIN to find objects that another process has created.

@@ -11,13 +11,13 @@ use sluicegate_base::memory::{Mmap, PAGE_BYTES};
 
 /// Version of the shared layout: users of different versions do not share a program.
 pub(super) const VERSION: u32 = 5;
-/// Stages that copy packets and pass them on.
+/// Stages that copy or inspect packets and pass them on.
 pub(crate) const MIRRORS: Range<u32> = 0..8;
-/// The stage of a scrubber, between mirrors and everything that takes packets. Reserved.
+/// A reserved stage between mirrors and everything that takes packets.
 pub(super) const SCRUB: Range<u32> = 8..9;
 /// The stage that passes the host's own flows.
 pub(crate) const FLOWS: Range<u32> = 15..16;
-/// Stages that take packets: filtered claims first, then claims on all packets.
+/// Stages that take, drop, redirect or count packets: filtered claims first, then claims on all packets.
 pub(crate) const CLAIMS: Range<u32> = 16..32;
 pub(crate) const FILTERED: Range<u32> = 16..28;
 pub(crate) const WHOLE: Range<u32> = 28..32;
@@ -33,14 +33,15 @@ pub(crate) const FORWARD: u32 = 60;
 pub(crate) const DROP: u32 = 61;
 /// Mark: the end redirects to the sockets of `sluice_direct`.
 pub(crate) const DIRECT: u32 = 62;
-/// The last stage: handles packets that no stage took.
+/// The last stage: handles packets that no stage's program took.
 pub(crate) const END: u32 = 63;
 /// Number of stages.
 pub(crate) const STAGES: u32 = 64;
 /// Receive queues that a map of sockets has room for.
 pub(crate) const QUEUES_MAX: u32 = 256;
 
-/// Returns true if a stage can hold a program of its owner, not only a mark.
+/// Returns true if a stage's entry in `sluice_stages` may be emptied: it is not the claim lock, a mark or the
+/// resident program's own. The entries of counters are always empty.
 pub(super) fn has_program(stage: u32) -> bool {
     stage < CLAIM_LOCK
 }
@@ -191,7 +192,7 @@ impl ControlPage {
     }
 }
 
-/// StageCounters of a stage, summed over all CPUs: the first words of `struct sluice_tally`.
+/// Counters of a stage, summed over all CPUs: the first words of `struct sluice_tally`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct StageCounters {
@@ -245,7 +246,7 @@ impl Tallies {
         Ok(Self { map, entries })
     }
 
-    /// Returns the counters for the owner of a stage. For stages without a program, they are the end's.
+    /// Returns the counters for the owner of a stage. DROP and COUNTERS read the end's.
     pub(super) fn of_owner(&self, stage: u32) -> StageCounters {
         let end = self.of(END);
         match stage {
