@@ -195,7 +195,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Takes the first free stage of a range, possibly one of a dead owner. Build its program for its
+    /// Takes the lowest free stage of a range, possibly one of a dead owner. Build its program for its
     /// [`number`](Self::number); it acts after [`complete`](Self::complete).
     pub(crate) fn take(
         resident: &Arc<Resident>,
@@ -208,7 +208,7 @@ impl Stage {
         else {
             let taken = failed(io::Error::other(match stages.len() {
                 1 => "another process already does the same there",
-                _ => "all stages for claims are taken",
+                _ => "all stages of this kind are taken",
             }));
             return Err(taken.remedy("`sluice claims` shows by whom"));
         };
@@ -313,8 +313,8 @@ impl ClaimLock {
     }
 }
 
-/// Inserts the liveness_socket into the first free stage of a range. Retries for a second before it returns none: a
-/// process that cleans up holds a stage for a moment, longer if it loses its CPU.
+/// Inserts the liveness socket into the lowest free stage of a range. Retries for a second before it returns
+/// none: a process that cleans up holds a stage for a moment, longer if it loses its CPU.
 fn occupy(
     resident: &Resident,
     stages: Range<u32>,
