@@ -3,13 +3,15 @@
 //! ```text
 //!   entered by a tail call of the stage before
 //!     |
-//!   filter --no--------------------------------------.
-//!     | yes                                          |
-//!   inspection, where packets are only counted
-//!     |
-//!   act: redirect, drop, or nothing --no match-----. |
-//!     | done                                       v v
-//!   count; answer the driver                next stage that is present, or the end
+//!   filter --no----------------------------------.
+//!     | yes                                      |
+//!   inspection, where packets are only counted   |
+//!     |                                          |
+//!   act: redirect, drop or nothing --impossible--+
+//!     | done                                     |
+//!   count --action=pass--------------------------+
+//!     | otherwise                                v
+//!   answer the driver                   next stage that is present, or the end
 //! ```
 
 mod cell_ring;
