@@ -4,13 +4,14 @@
 //! transmit [`Ring`](sluicegate_base::ring::Ring), whatever its backend; that of an unused direction has no
 //! room. Only [`Queue::sync_rx`] and [`Queue::sync_tx`] differ: they call the `Backend` once per batch.
 //!
-//! An open `xdp:` port is a *claim* on an interface's packets: those that match its filter come to the port.
-//! The host gets the rest, and everything again when the port closes or its process is killed:
+//! A receiving `xdp:` port is a *claim* on an interface's packets: those that match its filter, and that no
+//! earlier claim took, come to the port's queues. The host gets the rest, and everything again when the port
+//! closes or its process is killed. [`Queue::receive`] returns the packets of a queue:
 //!
 //! ```no_run
 //! use sluicegate::port::{OpenOptions, Port};
 //!
-//! let port = Port::open(&"xdp:eth0?filter=udp port 53".parse()?, &OpenOptions::default())?;
+//! let port = Port::open(&"xdp:eth0?filter=udp dst port 53".parse()?, &OpenOptions::default())?;
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
 //!

@@ -129,9 +129,9 @@ impl Kind {
 /// ```
 /// use sluicegate::port::{Kind, PortName};
 ///
-/// let name: PortName = "xdp:eth0/0-1?filter=udp port 53&promisc=on".parse()?;
+/// let name: PortName = "xdp:eth0/0-1?filter=udp dst port 53&promisc=on".parse()?;
 /// assert_eq!((name.kind(), name.name(), name.queues()), (Kind::Xdp, "eth0", Some(0..=1)));
-/// assert_eq!(name.option("filter"), Some("udp port 53"));
+/// assert_eq!(name.option("filter"), Some("udp dst port 53"));
 /// # Ok::<(), sluicegate::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
