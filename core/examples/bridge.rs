@@ -4,9 +4,9 @@
 //! cargo run --release --example bridge -- xdp:eth1/0?promisc=on xdp:eth2/0?promisc=on
 //! ```
 //!
-//! Two `xdp:` ports swap buffers and copy nothing. `packet:eth1?promisc=on&tx_copies=off&latency=0s` bridges
-//! with packet sockets: it leaves out what the host itself sends. `sluice forward` adds threads, signals, filters and a
-//! ledger.
+//! Two `xdp:` ports swap buffers, without copies in user space; the host keeps the packets of queues other than
+//! 0. `packet:eth1?promisc=on&tx_copies=off&latency=0s` bridges with packet sockets: it leaves out packets that
+//! the host itself sends. `sluice forward` adds queues, threads, signals, filters and a ledger.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -28,15 +28,16 @@ fn main() -> sluicegate::Result<()> {
     loop {
         let moved = pass(left, right)? + pass(right, left)?;
         if left.rx().available() + right.rx().available() > 0 {
-            // The other side is full, and nothing tells when it has room.
+            // The other side is full, and nothing reports when it has room.
             sleep(Duration::from_micros(50));
         } else if moved == 0 {
+            // At most 1 ms, because a sent packet may need another sync (`needs_sync_tx`).
             wait_any(&mut [left, right], Wait::default(), Duration::from_millis(1))?;
         }
     }
 }
 
-/// Moves the packets that have come, as far as there is room. Returns how many slots moved or became free.
+/// Moves received packets as far as there is room. Returns the number of packets moved and slots freed.
 fn pass(from: &mut Queue, to: &mut Queue) -> sluicegate::Result<u32> {
     from.sync_rx()?;
     let moved = forward(from.rx_mut(), to.tx_mut());

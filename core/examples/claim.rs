@@ -1,9 +1,15 @@
-//! Answers UDP echo requests (RFC 862) before the host's network stack sees them. All other packets stay
-//! the host's.
+//! Answers UDP echo requests (RFC 862) of one receive queue before the host's network stack sees them. All
+//! other packets stay the host's, also requests on other queues or with a VLAN tag that the card leaves in
+//! place. It does not assemble fragments.
 //!
 //! ```text
 //! cargo run --release --example claim -- eth0
 //! ```
+//!
+//! A port that receives and sends has an AF_XDP socket: it needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN
+//! and locked memory (docs/running.md). For all queues, open `xdp:eth0` with `Port::open`, and run the loop in
+//! a thread for each of `Port::queues`. Another port gets the packets first if its claim has a lower stage
+//! (`sluice claims`).
 
 use std::time::Duration;
 

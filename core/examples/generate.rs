@@ -3,6 +3,8 @@
 //! ```text
 //! cargo run --release --example generate -- packet:eth0
 //! ```
+//!
+//! The number printed is of packets that the kernel or the file accepted, without those `refused`.
 
 use std::thread::sleep;
 use std::time::Duration;
