@@ -5,7 +5,8 @@
 //! is copied. A [`Rewriter`] changes addresses and VLAN tags in the Ethernet headers on the way.
 //!
 //! A bridge must set what `sluice forward` sets by itself: `tx_copies=off&latency=0s` for `packet:`, and
-//! `promisc=on` for `xdp:`. It loops over both directions:
+//! `promisc=on` for `xdp:`. docs/ports.md lists the settings of veths and offloads. This example bridges queue
+//! 0 of two interfaces, in both directions; for more queues, run the loop for each pair of queues:
 //!
 //! ```no_run
 //! use std::{thread::sleep, time::Duration};
@@ -37,6 +38,10 @@
 //! # #[allow(unreachable_code)]
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
+//!
+//! An interface that is down ends this loop: `sync_tx` fails with `ENETDOWN`, after which a program may sleep
+//! and go on. Packets that the target's ring can never hold are dropped, and count as
+//! [`too_long_packets`](Moved::too_long_packets).
 
 use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES, be16, ethertype};
 use sluicegate_base::ring::{Meta, Packet, RingMut};

@@ -37,7 +37,9 @@
 //! sync takes them. A slot names a buffer in a [`Pool`](memory::Pool), or points at the backend's own
 //! bytes, such as a block shared with the kernel: then reading a packet copies nothing.
 //!
-//! A receive loop; dropping a [`Batch`](port::Batch) gives its slots back:
+//! A receive loop for one queue; dropping a [`Batch`](port::Batch) gives its slots back. If packets never
+//! stop arriving, call [`check`](port::Queue::check) once a second. [`stats`](port::Queue::stats) counts lost
+//! packets.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -74,7 +76,8 @@
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
 //!
-//! `packet:eth0` receives from an interface (Linux 3.2, CAP_NET_RAW). Programs that count slots use
+//! `packet:eth0` receives from an interface (Linux 3.2, CAP_NET_RAW): also packets for other hosts, unless
+//! `promisc=off`, and those that the host sends, unless `tx_copies=off`. Programs that count slots use
 //! [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx). `core/examples` has whole
 //! programs: `receive`, `count_by_protocol`, `generate`, `bridge`, `claim`. They build and parse packets with
 //! the crate `etherparse` 0.21; [`headers`] only locates headers. [`link::NextHops::mac`] finds the MAC

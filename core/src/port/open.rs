@@ -32,7 +32,8 @@ impl Port {
     }
 
     /// Opens a port of one queue by its [name](PortName): `packet:eth0`, `xdp:eth0/0`, `pcap:trace.pcapng`.
-    /// For another namespace or latency, use [`open`](Self::open) and `queues.remove(0)`.
+    /// For another namespace or latency, or the port's method, mode and fallbacks, use [`open`](Self::open)
+    /// and `queues.remove(0)`.
     ///
     /// # Errors
     /// As [`open`](Self::open); also if the port has several queues and the name does not select one.

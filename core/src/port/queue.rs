@@ -237,7 +237,7 @@ impl Queue {
     /// `timeout` for the first; the batch is empty if none arrived, as while the interface is down
     /// ([`wait_rx`](Self::wait_rx) distinguishes these), or if a signal handler ran. When the source has
     /// ended, like a file, it returns an empty batch at once: loop until
-    /// [`is_finished`](Self::is_finished).
+    /// [`is_finished`](Self::is_finished). A loop whose waits never expire also calls [`check`](Self::check).
     ///
     /// # Errors
     /// As [`sync_rx`](Self::sync_rx) and [`wait_rx`](Self::wait_rx).
@@ -283,7 +283,8 @@ impl Queue {
         self.backend.take_kernel_counters()
     }
 
-    /// Returns true if the source has ended, or receiving was stopped and all packets were received.
+    /// Returns true if the source has ended, or receiving was stopped and all packets were received. An
+    /// interface does not end: its removal is an error of a sync or wait.
     pub fn is_finished(&mut self) -> bool {
         self.backend.is_finished()
     }
@@ -330,7 +331,8 @@ impl Queue {
         synced.and(closed)
     }
 
-    /// Returns true if live frames send its packets. Only the interface's counters report the results.
+    /// Returns true if live frames send its packets. Their fate is in [`QueueStats::redirects`]; without
+    /// CAP_PERFMON or BTF only the interface's counters report it.
     pub fn sends_live(&self) -> bool {
         self.backend.sends_live()
     }
