@@ -233,9 +233,9 @@ impl Runs {
     }
 }
 
-/// Maximum duration of a run that starts quickly.
+/// Target duration of a run that starts quickly.
 const RUN_TIME: Duration = Duration::from_millis(10);
-/// Maximum duration of a run with a slow setup.
+/// Target duration of a run with a slow setup.
 const LONG_RUN_TIME: Duration = Duration::from_millis(500);
 /// Minimum number of packets per run, so that a run takes longer than its setup, however short the packets.
 const MIN_RUNS: u32 = 1 << 12;
