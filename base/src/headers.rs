@@ -72,7 +72,8 @@ pub struct Ip {
     pub segments_left: bool,
 }
 
-/// Finds the headers of a frame, such as `Packet::head()`. None if it is too short for Ethernet.
+/// Finds the headers of an Ethernet frame, such as `Packet::head()` of an interface whose `link_type` is
+/// LINKTYPE_ETHERNET. None if it is too short.
 ///
 /// ```
 /// use sluicegate_base::headers; // in programs: sluicegate::headers

@@ -432,6 +432,6 @@ pub enum Readiness {
     Ready,
     /// The timeout has expired.
     TimedOut,
-    /// The interface is down. Packets arrive again when it is up.
+    /// The interface is down, reported once. Packets arrive again when it is up: go on waiting.
     Down,
 }

@@ -1,5 +1,5 @@
-//! A slot of a ring: 16 bytes that locate a packet's bytes, and the metadata stored beside it: time, length
-//! on the wire, VLAN tag, hash, direction, interface.
+//! A slot of a ring (16 bytes that locate a packet's bytes), and its packet's metadata (time, length on the
+//! wire, VLAN tag, hash, direction, interface, drops before).
 
 use std::mem::size_of;
 use std::time::SystemTime;
