@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks that each crate of the workspace depends only on crates that stand before it in the list of
-# members (Cargo.toml), which is the picture of the floors in docs/design.md.
+# members (Cargo.toml), as docs/design.md shows its layers.
 set -eu
 cd "$(dirname "$0")/.."
 
