@@ -19,15 +19,15 @@
 //! Packets arrive by one of two methods. AF_XDP sockets (`af_xdp`) pass the driver's own buffers if the
 //! driver can (zero-copy), share pools, swap buffers, and send. If the driver cannot, the kernel copies
 //! each packet after the program has run, in a dozen function calls. The program itself copies faster, into
-//! rings like those of `mirror:` (`ring`). So a port that only receives, in native mode and without
-//! zero-copy, uses rings, unless `method`, `mode`, `busy_poll` or a pool of its own requires sockets.
+//! rings like those of `mirror:` (`ring`). docs/ports.md lists the cases in which a port that only receives uses
+//! these.
 //!
 //! virtio_net has more queues while a native program is attached, for packets that XDP sends. A port
 //! receives on these, too, and sends on the others, which it shares with the host: a queue that only
 //! receives has no transmit ring.
 //!
-//! A queue has one socket. If another port has it already, the port uses rings. With different filters,
-//! up to 12 ports take different packets of one interface, and 4 without a filter, on different queues.
+//! With different filters, up to 12 ports take different packets of one interface, and 4 without a filter, on
+//! different queues.
 //!
 //! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.10.
 

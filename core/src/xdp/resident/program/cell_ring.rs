@@ -1,5 +1,4 @@
-//! Programs that copy packets into rings (`xdp/cell_rings`): mirrors, and claims on queues whose socket belongs
-//! to another process.
+//! Programs that copy packets into rings (`xdp/cell_rings`): mirrors, and claims without sockets.
 //!
 //! ```text
 //!   filter, owner alive? --no--> next stage
