@@ -4,7 +4,9 @@
 //! cargo run --release --example generate -- packet:eth0
 //! ```
 //!
-//! The number printed is of packets that the kernel or the file accepted, without those `refused`.
+//! It prints the number of packets that the kernel or a file accepted, without those `refused`. Other programs
+//! get the destination's MAC address from `link::NextHops::mac`, and the times of a rate from
+//! `rate::Timetable` of the crate `sluicegate-traffic`.
 
 use std::thread::sleep;
 use std::time::Duration;
