@@ -49,8 +49,9 @@ impl<'a> Packet<'a> {
         Packet { meta, ..*self }
     }
 
-    /// Returns the first piece: the whole packet if it fits in one slot, and always the link, network and
-    /// transport headers of an ordinary packet.
+    /// Returns the first piece: the whole packet if it fits in one slot, otherwise in most ports the link,
+    /// network and transport headers. `memif:` may have slots of 64 bytes: [`contiguous`](Self::contiguous)
+    /// returns all bytes.
     #[inline]
     pub fn head(&self) -> &'a [u8] {
         self.head
