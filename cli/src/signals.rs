@@ -3,11 +3,11 @@
 //!
 //! A SIGHUP that the caller ignores (nohup) stays ignored. A dropped session may send SIGHUP twice, and a
 //! service manager SIGTERM and SIGHUP. So after the first request for the end only SIGINT and SIGQUIT end the
-//! process at once.
+//! process at once, and not while they may repeat that request: timeout(1) signals its child, then its group.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -20,6 +20,9 @@ use sluicegate::error::{Error, Result};
 const END: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 /// Signals that end the process at once after an earlier request for the end.
 const END_AT_ONCE: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
+/// Within this time after a request for the end, signals count as the same request. A second key press takes
+/// longer.
+const SAME_REQUEST: Duration = Duration::from_millis(200);
 /// The signal that requests the ledger so far.
 const LEDGER: Signal = Signal::SIGUSR1;
 const FLAGS: SfdFlags = SfdFlags::SFD_CLOEXEC.union(SfdFlags::SFD_NONBLOCK);
@@ -57,8 +60,8 @@ fn is_ignored(signal: Signal) -> bool {
 
 /// The signals of a command, blocked and readable.
 ///
-/// After the drop they have their default action again, because printing the result may wait for a reader:
-/// all signals that end a command, or only SIGINT if the end was already requested.
+/// After the drop they have their default action again, because printing the result may wait for a reader. If
+/// the end was requested, they stay blocked instead, and [`Signals::end_at_second`] applies.
 pub struct Signals {
     blocked: SigSet,
     shared: Arc<SignalState>,
@@ -66,8 +69,8 @@ pub struct Signals {
 
 struct SignalState {
     fd: SignalFd,
-    /// A signal has requested the end.
-    end_asked: AtomicBool,
+    /// When a signal first requested the end.
+    end_asked: OnceLock<Instant>,
     /// A signal has requested the ledger, which has not been printed since.
     ledger_asked: AtomicBool,
     /// A thread ends the process at the second signal.
@@ -85,7 +88,7 @@ impl Signals {
             .map_err(|error| Error::system("catch", "signals", error))?;
         let shared = SignalState {
             fd,
-            end_asked: AtomicBool::new(false),
+            end_asked: OnceLock::new(),
             ledger_asked: AtomicBool::new(false),
             watched: AtomicBool::new(false),
         };
@@ -151,12 +154,12 @@ impl SignalState {
     /// Records the request of a signal. Returns the signal if it requests the end.
     fn note(&self, signal: &siginfo) -> Option<Signal> {
         let signal = Signal::try_from(signal.ssi_signo.cast_signed()).ok()?;
-        // `Relaxed` suffices: the flags publish no other data.
+        // `Relaxed` suffices: the flag publishes no other data.
         if signal == LEDGER {
             self.ledger_asked.store(true, Ordering::Relaxed);
             return None;
         }
-        self.end_asked.store(true, Ordering::Relaxed);
+        self.end_asked.get_or_init(Instant::now);
         Some(signal)
     }
 
@@ -165,11 +168,11 @@ impl SignalState {
         loop {
             // Reading reports the same error.
             let _ = poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
-            let asked = self.end_asked.load(Ordering::Relaxed);
+            let asked_before = self.end_asked.get().is_some_and(|at| at.elapsed() > SAME_REQUEST);
             match self.fd.read_signal() {
                 Ok(Some(signal)) => {
                     let signal = self.note(&signal);
-                    if asked && signal.is_some_and(|signal| END_AT_ONCE.contains(&signal)) {
+                    if asked_before && signal.is_some_and(|signal| END_AT_ONCE.contains(&signal)) {
                         std::process::exit(STATUS_AT_ONCE);
                     }
                 }
@@ -193,11 +196,10 @@ impl Drop for Signals {
         while let Ok(Some(signal)) = self.shared.fd.read_signal() {
             self.shared.note(&signal);
         }
-        let unblocked = match self.shared.end_asked.load(Ordering::Relaxed) {
-            true => SigSet::from(Signal::SIGINT),
-            false => self.blocked,
-        };
+        if self.shared.end_asked.get().is_some() && self.end_at_second().is_ok() {
+            return;
+        }
         // It fails only for an invalid set.
-        let _ = unblocked.thread_unblock();
+        let _ = self.blocked.thread_unblock();
     }
 }
