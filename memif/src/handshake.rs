@@ -23,8 +23,8 @@ use super::ring::{MAX_REGIONS, Regions};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::PAGE_BYTES;
 
-/// The limit of the whole handshake, for a busy peer.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The limit of the whole handshake. A busy peer needs milliseconds; a silent one holds up the next.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The mode in which packets are Ethernet frames.
 const ETHERNET: u8 = 0;
 
@@ -155,7 +155,7 @@ impl<'a> Talk<'a> {
     fn run<T>(&self, talk: impl FnOnce(&Self) -> Result<T, ChannelEnd>) -> Result<T, ChannelEnd> {
         talk(self).inspect_err(|ended| match ended {
             ChannelEnd::ProtocolError(breach) => self.channel.disconnect(&breach.0),
-            ChannelEnd::Late => self.channel.disconnect("handshake took too long"),
+            ChannelEnd::Late => self.channel.disconnect("handshake took longer than 1 s"),
             _ => {}
         })
     }
