@@ -9,7 +9,7 @@
 //! the host itself sends. `sluice forward` adds queues, threads, signals, filters and a ledger.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluicegate::forward::forward;
 use sluicegate::port::{Directions, OpenOptions, Port, Queue, wait_any};
@@ -25,14 +25,20 @@ fn main() -> sluicegate::Result<()> {
     let [left, right] = &mut queues[..] else {
         panic!("usage: bridge PORT PORT, each with one queue: xdp:eth1/0");
     };
+    let mut checked = Instant::now();
     loop {
-        let moved = pass(left, right)? + pass(right, left)?;
-        if left.rx().available() + right.rx().available() > 0 {
-            // The other side is full, and nothing reports when it has room.
+        if pass(left, right)? + pass(right, left)? > 0 {
+            if checked.elapsed() > Duration::from_secs(1) {
+                // Busy queues do not notice the removal of an interface by themselves.
+                left.check()?;
+                right.check()?;
+                checked = Instant::now();
+            }
+        } else if is_pending(left) || is_pending(right) {
+            // A full ring: nothing reports when it has room.
             sleep(Duration::from_micros(50));
-        } else if moved == 0 {
-            // At most 1 ms, because a sent packet may need another sync (`needs_sync_tx`).
-            wait_any(&mut [left, right], Wait::default(), Duration::from_millis(1))?;
+        } else {
+            wait_any(&mut [left, right], Wait::default(), Duration::from_secs(1))?;
         }
     }
 }
@@ -42,4 +48,8 @@ fn pass(from: &mut Queue, to: &mut Queue) -> sluicegate::Result<u32> {
     from.sync_rx()?;
     let moved = forward(from.rx_mut(), to.tx_mut());
     Ok(moved.packets() + to.sync_tx()?)
+}
+
+fn is_pending(queue: &mut Queue) -> bool {
+    queue.rx().available() > 0 || queue.needs_sync_tx()
 }

@@ -35,6 +35,8 @@ fn main() -> sluicegate::Result<()> {
             left -= 1;
         }
         if queue.sync_tx()? == 0 {
+            // The ring is full, perhaps because the interface was removed.
+            queue.check()?;
             sleep(Duration::from_micros(50));
         }
     }

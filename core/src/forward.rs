@@ -11,7 +11,7 @@
 //! ```no_run
 //! use std::{thread::sleep, time::Duration};
 //! use sluicegate::forward::forward;
-//! use sluicegate::port::{Directions, OpenOptions, Port, wait_any};
+//! use sluicegate::port::{Directions, OpenOptions, Port, Queue, wait_any};
 //! use sluicegate::ring::Wait;
 //!
 //! let ports = ["xdp:eth1/0?promisc=on".parse()?, "xdp:eth2/0?promisc=on".parse()?];
@@ -19,18 +19,18 @@
 //! let mut ports = Port::open_all(&ports, &OpenOptions::default())?;
 //! let mut right = ports.remove(1).queues.remove(0);
 //! let mut left = ports.remove(0).queues.remove(0);
+//! let pass = |from: &mut Queue, to: &mut Queue| {
+//!     from.sync_rx()?;
+//!     let moved = forward(from.rx_mut(), to.tx_mut());
+//!     Ok::<_, sluicegate::Error>(moved.packets() + to.sync_tx()?)
+//! };
+//! let is_pending = |queue: &mut Queue| queue.rx().available() > 0 || queue.needs_sync_tx();
 //! loop {
-//!     left.sync_rx()?;
-//!     right.sync_rx()?;
-//!     let moved = forward(left.rx_mut(), right.tx_mut()).packets()
-//!         + forward(right.rx_mut(), left.tx_mut()).packets();
-//!     let freed = left.sync_tx()? + right.sync_tx()?;
-//!     if moved + freed > 0 {
-//!         continue;
+//!     if pass(&mut left, &mut right)? + pass(&mut right, &mut left)? > 0 {
+//!         continue; // and about once a second: left.check()?; right.check()?;
 //!     }
-//!     let waiting = left.rx().available() + right.rx().available();
-//!     if waiting > 0 || left.needs_sync_tx() || right.needs_sync_tx() {
-//!         sleep(Duration::from_micros(50)); // a target is full: nothing reports when it has room
+//!     if is_pending(&mut left) || is_pending(&mut right) {
+//!         sleep(Duration::from_micros(50)); // a full ring: nothing reports when it has room
 //!     } else {
 //!         wait_any(&mut [&mut left, &mut right], Wait::default(), Duration::from_secs(1))?;
 //!     }
