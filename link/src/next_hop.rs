@@ -52,6 +52,15 @@ pub enum NextHop {
 }
 
 /// Finds the next hops of packets that leave by one interface.
+///
+/// ```no_run
+/// use sluicegate_link::{NextHops, interface};
+///
+/// let mut hops = NextHops::open(None, &interface(None, "eth0")?)?;
+/// let mac = hops.mac("198.18.0.2".parse().expect("an address"))?; // of the gateway, or the host itself
+/// println!("{mac}");
+/// # Ok::<(), sluicegate_base::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct NextHops {
     netlink: Netlink,

@@ -9,9 +9,14 @@
 //! closes or its process is killed. [`Queue::receive`] returns the packets of a queue:
 //!
 //! ```no_run
+//! use std::time::Duration;
 //! use sluicegate::port::{OpenOptions, Port};
 //!
-//! let port = Port::open(&"xdp:eth0?filter=udp dst port 53".parse()?, &OpenOptions::default())?;
+//! let mut port = Port::open(&"xdp:eth0?filter=udp dst port 53".parse()?, &OpenOptions::default())?;
+//! let first = &mut port.queues[0]; // a thread for each; `Port::open_one` opens a single queue
+//! for packet in first.receive(Duration::from_secs(1))?.packets() {
+//!     println!("{} bytes", packet.meta().wire_bytes);
+//! }
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
 //!
