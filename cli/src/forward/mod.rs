@@ -34,7 +34,7 @@ use thread::ForwardCounts;
 
 const EXAMPLES: &str = "\
 Examples:
-  sluice forward xdp:eth1 xdp:eth2                a bridge that copies nothing
+  sluice forward xdp:eth1 xdp:eth2                a bridge without copies in user space
   sluice forward xdp:eth1 xdp:eth2 -f 'not port 25'
   sluice forward xdp:eth1 xdp:eth2 --in-kernel
   sluice forward xdp:eth1?send=live xdp:eth2?send=live    faster where a card has no zero-copy

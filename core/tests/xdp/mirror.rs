@@ -441,7 +441,7 @@ fn ports_that_cannot_work_are_refused() {
     let Some(lab) = lab() else { return };
     for (name, advice) in [
         ("mirror:right0/7", "1 receive queue"),
-        ("mirror:right0?filter=inbound", "packet: takes every filter"),
+        ("mirror:right0?filter=inbound", "packet: accepts all but protochain"),
         ("mirror:lo", "packet: takes all kinds"),
         ("mirror:right0?ring_size=1", "use a number from 2"),
         (

@@ -117,7 +117,7 @@ fn build(
             filter.map_or("", Filter::expression),
             resident.interface
         ),
-        remedy: format!("{why}; packet: takes every filter"),
+        remedy: format!("{why}; packet: accepts all but protochain"),
     };
     let frame = Frame::new(resident.frags());
     let mut program =
