@@ -57,8 +57,8 @@ impl Pace {
 /// A pace set by one thread and followed by all workers of a run. The length of bursts is constant.
 #[derive(Clone, Debug)]
 pub struct Dial {
-    /// The period: ns and fraction.
-    shared: Arc<[AtomicU64; 2]>,
+    /// The pace in packets per second, as bits of an `f64`.
+    pps: Arc<AtomicU64>,
     burst: u32,
     most_behind: Duration,
 }
@@ -66,9 +66,8 @@ pub struct Dial {
 impl Dial {
     /// Creates a dial with a pace of all workers together.
     pub fn new(pace: Pace) -> Self {
-        let Period { ns, fraction } = pace.period();
-        let shared = Arc::new([ns.into(), u64::from(fraction).into()]);
-        Self { shared, burst: pace.burst.max(1), most_behind: MAX_BEHIND }
+        let pps = Arc::new(pace.pps.to_bits().into());
+        Self { pps, burst: pace.burst.max(1), most_behind: MAX_BEHIND }
     }
 
     /// Limits the delay that workers make up for, to at most [`MAX_BEHIND`].
@@ -79,19 +78,16 @@ impl Dial {
 
     /// Sets the pace.
     pub fn set(&self, pace: Pace) {
-        let Period { ns, fraction } = pace.period();
-        // Both stores pair with the loads in `period`, and publish nothing else. A reader that sees only one
-        // of them gets one period wrong by less than a ns.
-        self.shared[1].store(fraction.into(), Ordering::Relaxed);
-        self.shared[0].store(ns, Ordering::Relaxed);
+        // Pairs with the load in `period`, and publishes nothing else.
+        self.pps.store(pace.pps.to_bits(), Ordering::Relaxed);
     }
 
     /// Returns the period from burst to burst over all workers.
     #[inline]
     pub fn period(&self) -> Period {
-        // Both loads pair with the stores in `set`.
-        let fraction = self.shared[1].load(Ordering::Relaxed) as u32;
-        Period { ns: self.shared[0].load(Ordering::Relaxed), fraction }
+        // Pairs with the store in `set`.
+        let pps = f64::from_bits(self.pps.load(Ordering::Relaxed));
+        Pace { pps, burst: self.burst }.period()
     }
 
     /// Returns the maximum delay that workers make up for.
