@@ -47,7 +47,7 @@ impl Pcap {
         let version = (fields.u16().unwrap_or_default(), fields.u16().unwrap_or_default());
         // Time zone and accuracy, which no program sets.
         fields.take(8);
-        let (snaplen, link) = fields.u32().zip(fields.u32()).unwrap_or_default();
+        let (mut snaplen, link) = fields.u32().zip(fields.u32()).unwrap_or_default();
 
         let lengths = match version {
             (2, 0..=2) | (543, 0) => Lengths::CapturedLast,
@@ -63,17 +63,16 @@ impl Pcap {
             return Err(format!("link type {link:#x} has reserved bits set"));
         }
         let link_type = link as u16;
-        let mut snapshot = snapshot_limit(link_type, snaplen);
-        if variant == MODIFIED && link_type == LINKTYPE_ETHERNET {
+        if variant == MODIFIED && link_type == LINKTYPE_ETHERNET && snaplen != 0 {
             // A cooked capture has an Ethernet header in addition to its snapshot length.
-            snapshot = snapshot.saturating_add(14);
+            snaplen = snaplen.saturating_add(14);
         }
         let pcap = Self {
             order,
             fraction_ns: if variant == PCAP_NANOSECONDS { 1 } else { 1000 },
             record_header_bytes: if variant == MODIFIED { 24 } else { 16 },
             lengths,
-            snapshot,
+            snapshot: snapshot_limit(link_type, snaplen),
             limit: packet_limit(link_type),
         };
         let interface = Interface {
