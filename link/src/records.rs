@@ -93,8 +93,9 @@ impl Records {
 /// Returns the names of the files in a folder, sorted; empty if it cannot be read.
 pub(crate) fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
-    let mut names: Vec<String> =
-        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    // A process that was killed in `put` leaves an unfinished record.
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
     names.sort_unstable();
     names
 }
