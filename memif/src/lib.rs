@@ -28,7 +28,7 @@
 //! between shared and private memory by raw pointers. So no Rust reference points into memory that the peer
 //! can write, and the peer cannot change a received packet.
 //!
-//! Source: VPP src/plugins/memif/memif.h, DPDK drivers/net/memif/memif.h. Linux 3.17.
+//! Source: VPP src/plugins/memif/memif.h, DPDK drivers/net/memif/memif.h. Linux 5.8.
 #![warn(unreachable_pub)]
 
 mod channel;

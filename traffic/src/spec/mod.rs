@@ -13,7 +13,7 @@
 //! | `edits` | constants and changing numbers in the bytes of a frame |
 //! | `build` | converts a stream's layers to a plan: headers, payload, edits and checksums |
 //! | `file`, `flags` | specifications from TOML and from flags of a command |
-//! | `fault` | errors and their positions |
+//! | `error` | errors and their positions |
 //!
 //! ```
 //! use sluicegate_traffic::plan::FrameBuilder;
