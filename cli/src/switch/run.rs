@@ -134,7 +134,7 @@ impl RunControl<Option<SwitchOutcome>> for SwitchControl<'_> {
     }
 
     fn watch(&mut self, status: &mut Status, _counters: &[WorkerCounters], elapsed: Duration) {
-        if let Some(states) = self.handle.ask(Switch::states) {
+        if let Some(states) = self.handle.ask(all_states) {
             status.show(totals(&states), elapsed);
         }
     }

@@ -42,6 +42,24 @@ fn ports_come_and_go_while_packets_pass() {
 }
 
 #[test]
+fn the_rate_lines_stay_right_when_a_port_is_removed() {
+    let Some(lab) = star() else { return };
+    let running = switch(&lab, &ports("packet")[..3], &["--interval", "10ms"]);
+    generate(&lab, "upper", 1000, &["--smac", &mac("upper"), "--dmac", &mac("left")]);
+    eventually("all have passed", || count(&shown(&lab), "left", "sent") >= 1000);
+    ask(&lab, &["remove", "upper"]);
+    let ping = ["ping", "-q", "-i", "0.02", "-c", "20", "-W", "5", "198.18.0.2"];
+    assert_eq!(on(&lab, "left", &ping).status, Some(0));
+    let ended = running.stop();
+    let lines: Vec<Value> =
+        ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (report, rates) = lines.split_last().unwrap();
+    assert!(rates.len() > 10, "{}", ended.out);
+    let packets: u64 = rates.iter().map(|line| line["packets"].as_u64().unwrap()).sum();
+    assert!(packets >= 1000 && packets <= report["packets"].as_u64().unwrap(), "{}", ended.out);
+}
+
+#[test]
 fn the_table_is_shown_and_changed() {
     let Some(lab) = star() else { return };
     let running = switch(&lab, &ports("packet"), &[]);
