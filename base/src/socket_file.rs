@@ -1,9 +1,10 @@
-//! UNIX sockets with a file name (unix(7)): listening on a path, and distinguishing a stale file from one
-//! in use.
+//! UNIX sockets with a file name (unix(7)): listening on a path, distinguishing a stale file from one in use,
+//! and the files that a message brings.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -235,6 +236,28 @@ fn errno(error: io::Error) -> Errno {
 
 /// Leaves the file like a killed process does, even if a forked child of another test still holds the
 /// socket.
+/// Returns the files of a message (unix(7), SCM_RIGHTS), from the space for control messages that recvmsg(2)
+/// filled. They are in its only control message, because no socket option requests another. nix returns none
+/// if the kernel dropped some (MSG_CTRUNC), and would leak the others.
+#[allow(unsafe_code)]
+pub fn files_in_message(space: &[u8]) -> Vec<OwnedFd> {
+    // The header: length including itself, level, type. All zeros if no file came.
+    const LEVEL_AT: usize = offset_of!(libc::cmsghdr, cmsg_level);
+    const FILES_AT: usize = size_of::<libc::cmsghdr>();
+    let rights = [libc::SOL_SOCKET.to_ne_bytes(), libc::SCM_RIGHTS.to_ne_bytes()];
+    let bytes = match (space.first_chunk(), space.get(LEVEL_AT..FILES_AT)) {
+        (Some(bytes), Some(kind)) if kind == rights.as_flattened() => usize::from_ne_bytes(*bytes),
+        _ => return Vec::new(),
+    };
+    let numbers = space.get(FILES_AT..bytes).unwrap_or_default();
+    let files = numbers.as_chunks().0.iter().map(|number| {
+        // SAFETY: the kernel has just made the descriptor for this process, and only this function knows it.
+        // So it is owned here.
+        unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(*number)) }
+    });
+    files.collect()
+}
+
 #[cfg(test)]
 fn leave_behind(path: &Path) {
     use nix::sys::socket::{Shutdown, shutdown};

@@ -5,7 +5,6 @@
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
@@ -20,7 +19,7 @@ use nix::sys::socket::{
 };
 
 use super::message::{MESSAGE_BYTES, Message, ProtocolError};
-use sluicegate_base::socket_file::SocketFile;
+use sluicegate_base::socket_file::{SocketFile, files_in_message};
 
 /// Maximum of files that the kernel passes with one message (SCM_MAX_FD, include/net/scm.h).
 const MAX_FILES: usize = 253;
@@ -149,7 +148,7 @@ impl Channel {
             received => received.map_err(ChannelEnd::System)?,
         };
         let (length, flags) = (received.bytes, received.flags);
-        let mut files = files_in(&space);
+        let mut files = files_in_message(&space);
         if flags.contains(MsgFlags::MSG_CTRUNC) {
             // The kernel dropped some files, because this process has reached its limit of descriptors.
             return Err(ChannelEnd::System(Errno::EMFILE));
@@ -172,26 +171,6 @@ impl Drop for Channel {
         // A child between fork and exec also has the socket, and the peer must not wait for that child.
         let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
     }
-}
-
-/// Returns the files of a message. They are in its only control message, because no socket option requests
-/// another. nix returns none if the kernel dropped some (MSG_CTRUNC), and would leak the others.
-fn files_in(space: &[u8]) -> Vec<OwnedFd> {
-    // The header: length including itself, level, type. All zeros if no file came.
-    const LEVEL_AT: usize = offset_of!(libc::cmsghdr, cmsg_level);
-    const FILES_AT: usize = size_of::<libc::cmsghdr>();
-    let rights = [libc::SOL_SOCKET.to_ne_bytes(), libc::SCM_RIGHTS.to_ne_bytes()];
-    let bytes = match (space.first_chunk(), space.get(LEVEL_AT..FILES_AT)) {
-        (Some(bytes), Some(kind)) if kind == rights.as_flattened() => usize::from_ne_bytes(*bytes),
-        _ => return Vec::new(),
-    };
-    let numbers = space.get(FILES_AT..bytes).unwrap_or_default();
-    let files = numbers.as_chunks().0.iter().map(|number| {
-        // SAFETY: the kernel has just made the descriptor for this process, and only this function knows it.
-        // So it is owned here.
-        unsafe { OwnedFd::from_raw_fd(i32::from_ne_bytes(*number)) }
-    });
-    files.collect()
 }
 
 impl AsFd for Channel {

@@ -14,12 +14,15 @@ pub use server::{Answer, Server, Service};
 pub use crate::socket_file::socket_path;
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nix::cmsg_space;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, recvmsg, sendmsg};
+
+use crate::socket_file::files_in_message;
 
 /// The maximum length of a request.
 pub const MAX_LINE_BYTES: usize = 16 << 10;
@@ -44,20 +47,18 @@ fn send(socket: &UnixStream, bytes: &[u8], files: &[OwnedFd]) -> io::Result<usiz
 }
 
 /// Receives bytes, and the files sent with them. Returns 0 at the end.
-#[allow(unsafe_code)]
 fn receive(socket: &UnixStream, bytes: &mut [u8], files: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = cmsg_space!([RawFd; MAX_FILES]);
     let mut pieces = [IoSliceMut::new(bytes)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let received = recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut pieces, Some(&mut space), flags)?;
-    for control in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(fds) = control {
-            // SAFETY: the kernel has just made these descriptors for this process, so nothing else owns
-            // them.
-            files.extend(fds.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
+    let (length, flags) = (received.bytes, received.flags);
+    files.extend(files_in_message(&space));
+    match flags.contains(MsgFlags::MSG_CTRUNC) {
+        // The kernel dropped some files, because this process has reached its limit of descriptors.
+        true => Err(Errno::EMFILE.into()),
+        false => Ok(length),
     }
-    Ok(received.bytes)
 }
 
 #[cfg(test)]
