@@ -8,15 +8,21 @@
 //! The mark identifies the clock: the kernel's CLOCK_MONOTONIC (bpf_ktime_get_ns), which [`WallClock`]
 //! converts, or the card's own, whose times are used unchanged.
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
 use nix::time::{ClockId, clock_gettime};
 
 use sluicegate_base::ring::{Meta, TimestampSource};
 
-/// Mark of a kernel timestamp. Bytes of a packet cannot be mistaken for it: programs write the metadata in
-/// front of every packet, and the reader clears the mark.
-pub(crate) const MARK: u64 = 0x5d1c_e57a_3b91_06f4;
-/// Mark of a card's timestamp.
-pub(crate) const CARD_MARK: u64 = MARK ^ 1;
+/// Mark of a kernel timestamp: random, because a frame without metadata may have bytes of an earlier packet in
+/// its headroom. The high bit makes the claim's program equally long for each mark.
+pub(crate) static MARK: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0) | 1 << 63);
+
+/// Returns the mark of a card's timestamp.
+pub(crate) fn card_mark() -> u64 {
+    *MARK ^ 1
+}
 
 /// The kind of timestamp that a claim's program writes in front of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +57,7 @@ impl RxMetadata {
 #[derive(Debug)]
 pub(crate) struct RxMetadataReader {
     rx_metadata: RxMetadata,
+    mark: u64,
     clock: WallClock,
     /// The time at which the batch was received, once a packet without metadata needed it.
     batch_ns: Option<u64>,
@@ -58,7 +65,7 @@ pub(crate) struct RxMetadataReader {
 
 impl RxMetadataReader {
     pub(crate) fn new(rx_metadata: RxMetadata) -> Self {
-        Self { rx_metadata, clock: WallClock::new(), batch_ns: None }
+        Self { rx_metadata, mark: *MARK, clock: WallClock::new(), batch_ns: None }
     }
 
     #[inline]
@@ -75,7 +82,7 @@ impl RxMetadataReader {
     /// receiving the batch.
     #[inline]
     pub(crate) fn read(&mut self, front: Option<&mut [u8]>, meta: &mut Meta) {
-        let found = front.and_then(|bytes| take(self.rx_metadata, bytes));
+        let found = front.and_then(|bytes| take(self.rx_metadata, self.mark, bytes));
         meta.hash = found.map_or(0, |found| found.hash);
         (meta.timestamp_ns, meta.timestamp_source) = match found {
             Some(found) if found.of_card => (found.time_ns, TimestampSource::Hardware),
@@ -98,15 +105,15 @@ struct MetadataReading {
 
 /// Reads and clears metadata. None if no program wrote any.
 #[inline]
-fn take(rx_metadata: RxMetadata, bytes: &mut [u8]) -> Option<MetadataReading> {
+fn take(rx_metadata: RxMetadata, kernel_mark: u64, bytes: &mut [u8]) -> Option<MetadataReading> {
     let (front, rest) = bytes.split_at_mut_checked(rx_metadata.mark_at() as usize)?;
     let (mark, rest) = rest.split_first_chunk_mut::<8>()?;
     let time = rest.first_chunk::<8>()?;
     // Cleared, because the frame's next packet may have no metadata.
     let found = u64::from_ne_bytes(std::mem::take(mark));
     let hash = front.first_chunk().map_or(0, |hash| u64::from_ne_bytes(*hash)) as u32;
-    let of_card = found == CARD_MARK;
-    (of_card || found == MARK).then_some(MetadataReading {
+    let of_card = found == kernel_mark ^ 1;
+    (of_card || found == kernel_mark).then_some(MetadataReading {
         time_ns: u64::from_ne_bytes(*time),
         of_card,
         hash,
@@ -217,22 +224,26 @@ mod tests {
             (
                 "the kernel's time alone",
                 RxMetadata::Kernel,
-                written(MARK, 5).split_off(8),
+                written(*MARK, 5).split_off(8),
                 found(false, 0),
             ),
-            ("the card's", RxMetadata::Driver, written(CARD_MARK, 5), found(true, 5)),
+            ("the card's", RxMetadata::Driver, written(card_mark(), 5), found(true, 5)),
             (
                 "no time of the card's, but a hash",
                 RxMetadata::Driver,
-                written(MARK, 6),
+                written(*MARK, 6),
                 found(false, 6),
             ),
-            ("too short", RxMetadata::Kernel, written(MARK, 5).split_off(16), None),
-            ("too short for a driver's", RxMetadata::Driver, written(MARK, 5).split_off(8), None),
+            ("too short", RxMetadata::Kernel, written(*MARK, 5).split_off(16), None),
+            ("too short for a driver's", RxMetadata::Driver, written(*MARK, 5).split_off(8), None),
         ];
         for (sentence, rx_metadata, mut bytes, expected) in rows {
-            assert_eq!(take(rx_metadata, &mut bytes), expected, "{sentence}");
-            assert_eq!(take(rx_metadata, &mut bytes), None, "{sentence}: it was another packet's");
+            assert_eq!(take(rx_metadata, *MARK, &mut bytes), expected, "{sentence}");
+            assert_eq!(
+                take(rx_metadata, *MARK, &mut bytes),
+                None,
+                "{sentence}: it was another packet's"
+            );
         }
     }
 
@@ -240,10 +251,10 @@ mod tests {
     fn the_cards_time_is_left_as_it_is() {
         let mut metadata_reader = RxMetadataReader::new(RxMetadata::Driver);
         let mut meta = Meta::default();
-        metadata_reader.read(Some(&mut written(CARD_MARK, 9)), &mut meta);
+        metadata_reader.read(Some(&mut written(card_mark(), 9)), &mut meta);
         let read = (meta.timestamp_ns, meta.timestamp_source, meta.hash);
         assert_eq!(read, (77, TimestampSource::Hardware, 9));
-        metadata_reader.read(Some(&mut written(MARK, 9)), &mut meta);
+        metadata_reader.read(Some(&mut written(*MARK, 9)), &mut meta);
         assert_eq!(meta.timestamp_source, TimestampSource::Software);
         assert!(meta.timestamp_ns > 77 + 1_000_000_000, "the time of day");
         metadata_reader.read(None, &mut meta);
