@@ -61,9 +61,6 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 /// Opens the queues of a device in this thread's network namespace, and configures it.
 fn open_device(device: &str, config: &TapConfig, queues: usize) -> Result<Vec<TapQueue>> {
     let taps = Tap::open(device, queues, Making::OrUse)?;
-    if let (Some(persist), Some(tap)) = (config.persist, taps.first()) {
-        tap.set_persistent(device, persist)?;
-    }
     let mut netlink = Netlink::open(None)?;
     if let Some(mtu) = config.mtu {
         netlink.set_mtu(device, mtu)?;
@@ -77,10 +74,12 @@ fn open_device(device: &str, config: &TapConfig, queues: usize) -> Result<Vec<Ta
     let interface = link::interface(None, device)?;
     let mut drops = Some(DeviceDrops::of(device)?);
     let waiting = config.ring.unwrap_or(DEFAULT_RING);
-    taps.into_iter()
-        .map(|tap| {
-            let presence = LinkState::of(&interface)?;
-            Ok(TapQueue::new(tap, device, presence, drops.take(), waiting, interface.up))
-        })
-        .collect()
+    let presences = taps.iter().map(|_| LinkState::of(&interface)).collect::<Result<Vec<_>>>()?;
+    // Last, because a port that fails to open leaves the device as it was.
+    if let (Some(persist), Some(tap)) = (config.persist, taps.first()) {
+        tap.set_persistent(device, persist)?;
+    }
+    let queue =
+        |(tap, presence)| TapQueue::new(tap, device, presence, drops.take(), waiting, interface.up);
+    Ok(taps.into_iter().zip(presences).map(queue).collect())
 }
