@@ -158,6 +158,7 @@ fn between(
     let inward = cut_off.then(|| program::entering(&liveness)).transpose().map_err(failed)?;
     let mut programs = vec![(Side::Egress, &out)];
     programs.extend(inward.as_ref().map(|program| (Side::Ingress, program)));
+    let presences = taps.iter().map(|_| LinkState::of(interface)).collect::<Result<Vec<_>>>()?;
     let put = |hook| Hooks::put(interface.index, hook, &programs).map(|hooks| (hooks, hook));
     let put = match config.hook {
         Some(hook) => put(hook).map_err(|error| no_tcx(error, hook, &interface.name)),
@@ -178,10 +179,10 @@ fn between(
     liveness.begin().map_err(failed)?;
     let rx = Arc::new(HostRx { hooks: Mutex::new(hooks), stage, liveness });
     let flows = table.as_ref().map(|table| HostFlows::new(table, &interface.name));
-    let queues = taps.into_iter().zip(shares).map(|(tap, share)| {
-        let (presence, name) = (LinkState::of(interface)?, interface.name.clone());
+    let queues = taps.into_iter().zip(shares).zip(presences).map(|((tap, share), presence)| {
+        let name = interface.name.clone();
         let tap = TapQueue::new(tap, &name, presence, drops.take(), config.ring, interface.up);
-        Ok(HostQueue {
+        HostQueue {
             rx: Some(Arc::clone(&rx)),
             tap,
             refused: share,
@@ -189,10 +190,9 @@ fn between(
             address: address.take(),
             flows: flows.clone(),
             checked: Instant::now(),
-        })
+        }
     });
-    let queues = queues.collect::<Result<_>>()?;
-    Ok((queues, hook, not_native))
+    Ok((queues.collect(), hook, not_native))
 }
 
 /// Makes the interface's XDP program pass the flows in the table. Returns why the program is not native, if
