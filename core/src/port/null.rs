@@ -26,7 +26,12 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let slots = name.slots(2..=65536)?;
     let numbers = name.queue_numbers(options);
     let own = PoolRequirements::usual(numbers.clone().count() as u32, slots * 2);
-    let rings = RingMaker { pool: own.pool_of(options)?, usage: Directions::Both, slots };
+    let pool = own.pool_of(options)?;
+    if u32::from(size) > pool.buffer_bytes() {
+        let advice = "more than a buffer of the given pool holds";
+        return Err(name.bad_option("size", &size.to_string(), advice));
+    }
+    let rings = RingMaker { pool, usage: Directions::Both, slots };
     let backends = numbers.map(|number| (number, Null { size, ..Null::default() }));
     Ok(Port::plain(name, rings.queues(&described("null", ""), backends)?))
 }
@@ -79,6 +84,7 @@ impl Backend for Null {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluicegate_base::memory::{Pool, PoolConfig};
     use sluicegate_base::ring::Packet;
 
     #[test]
@@ -95,6 +101,17 @@ mod tests {
             assert_eq!(queue.sync_tx().unwrap(), 511);
         }
         assert_eq!(queue.stats().unwrap().sent, 3 * 511);
+    }
+
+    #[test]
+    fn packets_longer_than_a_buffer_of_the_given_pool_are_rejected() {
+        let config = PoolConfig { buffers: 2048, buffer_bytes: 64, ..PoolConfig::default() };
+        let pool = Some(Pool::new(config).unwrap());
+        let options = OpenOptions { pool, ..OpenOptions::default() };
+        let error = Port::open(&"null:?size=65".parse().unwrap(), &options).unwrap_err();
+        assert!(error.to_string().contains("more than a buffer"), "{error}");
+        let mut port = Port::open(&"null:?size=64".parse().unwrap(), &options).unwrap();
+        assert_eq!(port.queues[0].sync_rx().unwrap(), 511);
     }
 
     #[test]
