@@ -208,7 +208,10 @@ impl MemifConfig {
     fn of(name: &PortName, options: &OpenOptions) -> Result<Self> {
         let roles = [("server", MemifRole::Server), ("client", MemifRole::Client)];
         let queues = name.count("queues", 1..=MAX_QUEUES)?;
-        let queues = queues.unwrap_or(options.queues.clamp(1, MAX_QUEUES));
+        let queues = queues.unwrap_or(options.queues.max(1));
+        if queues > MAX_QUEUES {
+            return Err(name.error(format!("it has at most {MAX_QUEUES} queues")));
+        }
         let entries = name.count("ring_size", 32..=16_384)?.unwrap_or(DEFAULT_RING);
         if !entries.is_power_of_two() {
             return Err(name.bad_option("ring_size", &entries.to_string(), "use a power of two"));
