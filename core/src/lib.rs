@@ -83,7 +83,8 @@
 //! the crate `etherparse` 0.21; [`headers`] only locates headers. [`link::NextHops::mac`] finds the MAC
 //! address to send to, and [`link::interface`] that of an interface.
 //!
-//! The library installs no signal handlers. ^C ends the program, and the kernel removes its sockets and
+//! The library installs one signal handler: live frames need a SIGURG that interrupts system calls, and use
+//! the program's own handler if there is one. ^C ends the program, and the kernel removes its sockets and
 //! claims, but a capture file is complete only after [`close_tx`](port::Queue::close_tx).
 //!
 //! The lower layers are separate crates, each of which depends only on those below it (docs/design.md). This

@@ -281,18 +281,24 @@ impl RunLength {
     }
 }
 
-/// The signal that interrupts a run. Without a handler the kernel ignores it, and few programs have one.
+/// The signal that interrupts a run. Without a handler the kernel ignores it.
 const SIGNAL: Signal = Signal::SIGURG;
 
-/// Installs a handler that does nothing, so that the signal interrupts system calls.
+/// Installs a handler that does nothing, so that the signal interrupts a run. A handler of the program's own
+/// stays: it interrupts a run too, even with SA_RESTART (net/bpf/test_run.c returns EINTR).
 fn install_handler() -> nix::Result<()> {
     extern "C" fn ignore(_: libc::c_int) {}
-    static INSTALLED: OnceLock<nix::Result<SigAction>> = OnceLock::new();
-    // No SA_RESTART, because the call must end.
+    static INSTALLED: OnceLock<nix::Result<()>> = OnceLock::new();
     let action = SigAction::new(SigHandler::Handler(ignore), SaFlags::empty(), SigSet::empty());
-    // SAFETY: the handler does nothing, which a signal handler may do.
-    let install = || unsafe { sigaction(SIGNAL, &action) };
-    INSTALLED.get_or_init(install).map(|_| ())
+    *INSTALLED.get_or_init(|| {
+        // SAFETY: the handler does nothing, which a signal handler may do.
+        let before = unsafe { sigaction(SIGNAL, &action) }?;
+        if !matches!(before.handler(), SigHandler::SigDfl | SigHandler::SigIgn) {
+            // SAFETY: the program had installed it.
+            unsafe { sigaction(SIGNAL, &before) }?;
+        }
+        Ok(())
+    })
 }
 
 /// Unblocks the signal in this thread, which starts with all signals blocked: the program's own threads
