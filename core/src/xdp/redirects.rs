@@ -18,7 +18,9 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::{fmt, fs, io};
 
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput as Input};
+use libbpf_rs::{
+    ErrorKind, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput as Input,
+};
 
 use super::bpf::{self, SharedCounters};
 
@@ -212,9 +214,12 @@ impl Drop for RedirectSender {
     fn drop(&mut self) {
         let Self { redirects, number, exit, path } = self;
         // Without privileges the entries stay until the process exits; the number is not reused.
-        let removed = redirects.exits.delete(exit).is_ok();
-        let removed = removed && path.is_none_or(|path| redirects.paths.delete(&path).is_ok());
-        if removed {
+        let is_absent = |deleted: libbpf_rs::Result<()>| match deleted {
+            Ok(()) => true,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        };
+        let exit_absent = is_absent(redirects.exits.delete(exit));
+        if path.is_none_or(|path| is_absent(redirects.paths.delete(&path))) && exit_absent {
             redirects.free.lock().unwrap_or_else(PoisonError::into_inner).push(*number);
         }
     }
