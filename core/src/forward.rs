@@ -191,7 +191,9 @@ impl Rewriter {
         let at = from.head();
         let front = self.front(from.bytes(at));
         let meta = *from.meta(at);
-        let wire_bytes = (meta.wire_bytes + front.len as u32).saturating_sub(front.cut as u32);
+        // Saturating, because a file may give any length.
+        let wire_bytes =
+            meta.wire_bytes.saturating_add(front.len as u32).saturating_sub(front.cut as u32);
         if from.replace_front(at, front.cut, &front.bytes[..front.len]) {
             from.meta_mut(at).wire_bytes = wire_bytes;
             let swapped = from.swap_packets(to, slots);
