@@ -162,7 +162,7 @@ impl Drop for Mmap {
 }
 
 /// Buffers 0 and 1 are never handed out: 0 stands for "no buffer" (netmap's convention).
-const RESERVED: u32 = 2;
+pub const RESERVED_BUFFERS: u32 = 2;
 
 /// The largest pool: it fits an address space, and sizes below it do not overflow.
 const MAX_BYTES: usize = 1 << 46;
@@ -216,7 +216,7 @@ impl Pool {
             let reason = format!("a buffer of {buffer_bytes} bytes: use a multiple of 64");
             return Err(Error::Usage(reason));
         }
-        let buffers = buffers.saturating_add(RESERVED);
+        let buffers = buffers.saturating_add(RESERVED_BUFFERS);
         let bytes = (buffers as usize).checked_mul(buffer_bytes as usize);
         let buffers_at = header_bytes.checked_next_multiple_of(PAGE_BYTES);
         let sizes =
@@ -226,7 +226,7 @@ impl Pool {
         };
         let (fd, map) = Mmap::memfd(c"sluice-pool", bytes, huge_pages)?;
         // Buffers are taken from the end: low numbers first, so a small user touches few pages.
-        let free = Mutex::new((RESERVED..buffers).rev().collect());
+        let free = Mutex::new((RESERVED_BUFFERS..buffers).rev().collect());
         Ok(Arc::new(Self { fd, map, buffers_at, buffers, buffer_bytes, free }))
     }
 

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_base::memory::Pool;
+use sluicegate_base::memory::{Pool, RESERVED_BUFFERS};
 
 use crate::error::{Error, Result};
 use crate::link::Ethtool;
@@ -97,7 +97,7 @@ impl Umem {
     #[inline]
     pub(super) fn has(&self, buffer: u32, offset: u16, bytes: u16) -> bool {
         let end = u32::from(offset) + u32::from(bytes);
-        (1..self.frames).contains(&buffer) && end <= 1 << self.frame_bits
+        (RESERVED_BUFFERS..self.frames).contains(&buffer) && end <= 1 << self.frame_bits
     }
 
     /// Locates a packet by address and length. None if it is not within one buffer.
