@@ -108,7 +108,7 @@ impl CellRingPort<'_> {
         let (assignment, queues) = self.assignment()?;
         let rings = match assignment {
             RingAssignment::Queue => queues.clone().count(),
-            RingAssignment::Cpu => libbpf_rs::num_possible_cpus().unwrap_or(1),
+            RingAssignment::Cpu => link::possible_cpus()?,
         };
         let snaplen = match (self.snaplen, self.resident.mode()) {
             (Some(snaplen), Mode::Native) => snaplen.min(frame_bytes),
