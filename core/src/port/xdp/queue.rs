@@ -252,6 +252,7 @@ impl Backend for XdpQueue {
 
     fn is_finished(&mut self) -> bool {
         self.rx_closed.is_some_and(|closed| closed.elapsed() >= DRAIN_TIME)
+            && self.receiver.as_mut().is_none_or(|receiver| receiver.available() == 0)
     }
 
     /// Returns the queue's packets to the host.
