@@ -83,12 +83,18 @@ pub struct Queue {
 pub struct Batch<'q> {
     ring: RingMut<'q>,
     slots: u32,
+    interfaces: &'q [Interface],
 }
 
 impl Batch<'_> {
     /// Returns the packets in order of arrival.
     pub fn packets(&self) -> Packets<'_> {
         self.ring.packets()
+    }
+
+    /// Returns the interfaces of the packets, as [`Queue::interfaces`] does.
+    pub fn interfaces(&self) -> &[Interface] {
+        self.interfaces
     }
 
     /// Returns true if no packets arrived.
@@ -246,7 +252,11 @@ impl Queue {
             self.wait_rx(Wait::default(), timeout)?;
             self.sync_rx()?;
         }
-        Ok(Batch { slots: self.rx.available(), ring: self.rx_mut() })
+        Ok(Batch {
+            slots: self.rx.available(),
+            ring: RingMut::new(&mut self.rx),
+            interfaces: &self.interfaces,
+        })
     }
 
     /// Returns the backend of the rings.
@@ -325,6 +335,9 @@ impl Queue {
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).
     pub fn close_tx_within(&mut self, timeout: Duration) -> Result<()> {
+        if self.tx.is_absent() {
+            return Ok(());
+        }
         let synced = self.backend.sync_tx(&mut self.tx);
         // Close in any case.
         let closed = self.backend.close_tx(&mut self.tx, timeout);

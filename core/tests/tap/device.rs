@@ -43,6 +43,7 @@ fn an_existing_device_is_used() {
         let sent = [frame(7, 60, &[])];
         send(&mut host.queues[0], &sent);
         assert_eq!(receive(&mut tap.queues, 1).len(), 1, "'{flags}'");
+        tap.queues[0].close_tx().unwrap();
         drop(tap);
         assert!(tap0(&lab).is_some(), "'{flags}': it is not the port's to remove");
         assert!(run(&lab, "ip link del tap0"));
