@@ -45,11 +45,11 @@ pub struct Args {
     pub ports: Vec<PortName>,
 
     /// Keep only what a pcap-filter expression lets pass
-    #[arg(short, long, value_name = "EXPR")]
+    #[arg(short, long, value_name = "EXPR", requires = "ports")]
     pub filter: Option<String>,
 
     /// Write to a file, or to standard output (-); the name may hold strftime conversions
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", requires = "ports")]
     write: Option<PathBuf>,
 
     /// pcap or pcapng [default: by the file's extension, otherwise pcapng]

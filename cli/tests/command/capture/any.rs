@@ -184,4 +184,5 @@ fn options_of_a_single_interface_are_refused_for_any() {
     ] {
         refused(&["capture", port, "--duration", "1ms"], said);
     }
+    refused(&["capture", "-w", "trace.pcapng"], "<PORT>");
 }
