@@ -285,11 +285,13 @@ mod tests {
         for (kind, there, left_out) in [
             (SuiteKind::Tx, "TX ring", "TX ring through fq_codel"),
             (SuiteKind::Drop, "XDP", "tc BPF, ingress"),
+            (SuiteKind::Drop, "XDP", "xdp-filter"),
+            (SuiteKind::Drop, "XDP", "XDP_DROP and nothing else"),
             (SuiteKind::Pipe, "memif, to a server", "no such step"),
             (SuiteKind::Pipe, "a pipe, a call a packet", "no such step"),
         ] {
             let steps =
-                steps(kind, &sweep, &testbed.cpus, false, |_| Ok::<_, ()>(&testbed)).unwrap();
+                steps(kind, &sweep, &testbed.cpus, true, |_| Ok::<_, ()>(&testbed)).unwrap();
             let has = |name: &str| steps.iter().any(|step| step.name == name);
             assert!(has(there) && !has(left_out), "{kind}: {there}, {left_out}");
         }

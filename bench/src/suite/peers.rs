@@ -188,7 +188,8 @@ fn filter(context: &StepContext<'_>) -> Option<Step> {
         .ready(Ready::Says("ready"))
         .counting(Count::After("XDP_DROP"));
     let step = context.receives("xdp-tools", "xdp-filter", Destination::Host, program);
-    (rules <= MAX_XDP_FILTER_RULES).then(|| with_rules(context, step))
+    let is_possible = context.testbed.is_ours() && rules <= MAX_XDP_FILTER_RULES;
+    is_possible.then(|| with_rules(context, step))
 }
 
 /// An XDP program that redirects to the interface `OUT`; `bpf_redirect` is helper 23 (linux/bpf.h).
