@@ -86,7 +86,6 @@ impl TurnContext<'_> {
         let participants = Participants {
             measured: program.iter().map(Running::pid).collect(),
             sender: vec![sender.pid()],
-            live_frames_send: true,
         };
         let cpu_ns = program.as_ref().map(Running::cpu_ns);
         let after = self.arrived(reception.counter.as_ref())?;

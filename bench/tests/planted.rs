@@ -147,8 +147,7 @@ fn profile(lab: &Lab, role: Option<&str>) -> Explanation {
     let profiler = Profiler::start(true).unwrap();
     std::thread::sleep(SECOND);
     let measured = reader.iter().map(Child::id).collect();
-    let participants =
-        Participants { measured, sender: vec![sender.id()], live_frames_send: false };
+    let participants = Participants { measured, sender: vec![sender.id()] };
     let recorded = profiler.stop().unwrap();
     let (got, lost) = reader.map_or((0, 0), end_reader);
     end(sender);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::Participants;
 use super::causes::{
-    self, CHECKSUMS, COPYING, IDLE, LOCKS, OTHERS, SAMPLING, SENDER, SPINNING, Stage, TIMEKEEPING,
+    self, CHECKSUMS, COPYING, IDLE, LOCKS, OTHERS, SAMPLING, SENDER, SPINNING, TIMEKEEPING,
 };
 use super::sampler::{EventKind, Recording};
 use crate::measurement::Cause;
@@ -61,13 +61,11 @@ pub fn named(recording: &Recording, participants: &Participants) -> Vec<NamedSta
 
 /// Assigns a sample to a part. A softirq interrupts any process; its work counts as measured.
 fn part_of(process: u32, chain: &[String], sampler: u32, participants: &Participants) -> Part {
-    let is_measured = process == 0 || participants.measured.contains(&process);
-    match causes::stage(chain) {
-        Some(Stage::Receive) => Part::Measured,
-        Some(Stage::LiveFrames) if participants.live_frames_send => Part::Sender,
+    match process {
+        _ if process == 0 || causes::receives(chain) => Part::Measured,
         _ if process == sampler => Part::Sampling,
         _ if participants.sender.contains(&process) => Part::Sender,
-        _ if is_measured => Part::Measured,
+        _ if participants.measured.contains(&process) => Part::Measured,
         _ => Part::Other,
     }
 }
@@ -270,7 +268,7 @@ impl Cpu {
             SENDER => self.sender += share,
             OTHERS | SAMPLING => self.others += share,
             SPINNING => self.spinning += share,
-            _ if causes::stage(&stack.chain) == Some(Stage::Receive) => self.receive += share,
+            _ if causes::receives(&stack.chain) => self.receive += share,
             _ => {}
         }
     }
@@ -381,12 +379,14 @@ pub mod tests {
     #[test]
     fn the_part_of_a_sample_follows_from_its_process_and_from_softirqs() {
         let (idle, job, sender, rustc, perf) = (0, 7, 8, 9, 10);
-        let parts =
-            |measured| Participants { measured, sender: vec![sender], live_frames_send: true };
+        let parts = |measured| Participants { measured, sender: vec![sender] };
         let (of_a_job, of_the_kernel) = (parts(vec![job]), parts(vec![]));
         let softirq = ["net_rx_action".to_owned()];
+        let live = ["xdp_test_run_batch".to_owned()];
         let rows: &[(&str, u32, &[String], &Participants, Part)] = &[
             ("the job", job, &[], &of_a_job, Part::Measured),
+            ("its live frames", job, &live, &of_a_job, Part::Measured),
+            ("live frames of the sender", sender, &live, &of_a_job, Part::Sender),
             ("another program", rustc, &[], &of_a_job, Part::Other),
             (
                 "another, where the kernel alone is measured",

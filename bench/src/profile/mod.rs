@@ -29,8 +29,6 @@ pub struct Participants {
     /// The processes that make packets for them. Softirqs that interrupt a process to receive packets count
     /// as measured work.
     pub sender: Vec<u32>,
-    /// True if runs of live frames make packets for the measured processes, and are not measured themselves.
-    pub live_frames_send: bool,
 }
 
 /// A running measurement of all CPUs: their counters, and samples of what they run.
