@@ -69,7 +69,7 @@ pub struct Explanation {
     /// One sentence of advice.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub advice: Option<String>,
-    /// The reason why the causes are doubtful; `None` if they are not.
+    /// The reason why the causes are doubtful or missing; `None` if they are not.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doubt: Option<String>,
 }

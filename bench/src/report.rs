@@ -187,7 +187,8 @@ impl StepReport {
         let turns: Vec<Turn> = outcomes.iter().filter_map(turn).collect();
         let figures: Vec<Figures<f64>> = turns.iter().map(|it| it.measurement.figures).collect();
         let mut explanations = turns.iter().map(|it| &it.measurement.explanation);
-        let explained = explanations.find(|it| !it.causes.is_empty()).cloned();
+        let explained =
+            explanations.find(|it| it.doubt.is_some() || !it.causes.is_empty()).cloned();
         let cpus = median_turn(&turns).map_or_else(Vec::new, |it| it.explanation.cpus.clone());
         let failed = outcomes.iter().rev().find_map(|(_, turn)| turn.as_ref().err());
         Self {

@@ -8,7 +8,7 @@ use sluicegate::error::Error;
 use crate::cpu_distance::CpuDistance;
 use crate::measure::TurnContext;
 use crate::observer::{BenchObserver, Failure, Progress};
-use crate::profile::Profiler;
+use crate::profile;
 use crate::report::{Outcomes, Report, Suite};
 use crate::step::{Setting, Step};
 use crate::suite::{self, SuiteKind, Sweep, peers};
@@ -62,9 +62,7 @@ impl BenchPlan {
         }
         let mut notes = Vec::new();
         let causes = self.causes
-            && Profiler::start(true)
-                .map_err(|error| notes.push(format!("no causes: {error}")))
-                .is_ok();
+            && profile::check().map_err(|error| notes.push(format!("no causes: {error}"))).is_ok();
         let mut distance = CpuDistance::of(&cpus, self.time);
         let steps: usize = suites.iter().map(|(_, steps)| steps.len()).sum();
         let (mut done, turns) = (0, steps * self.rounds as usize);

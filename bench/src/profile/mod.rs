@@ -21,6 +21,14 @@ use crate::measurement::{CpuShare, Explanation};
 use findings::{Cpu, Findings};
 use sampler::{Recording, Sampling};
 
+/// Checks that all CPUs can be sampled.
+///
+/// # Errors
+/// perf or a privilege is missing; the error has the remedy.
+pub fn check() -> Result<()> {
+    Sampling::start().map(drop)
+}
+
 /// Processes by their part in a step.
 #[derive(Clone, Debug, Default)]
 pub struct Participants {
@@ -35,29 +43,28 @@ pub struct Participants {
 #[derive(Debug)]
 pub struct Profiler {
     /// None if no causes are wanted.
-    sampling: Option<Sampling>,
+    sampling: Option<Result<Sampling>>,
     before: Sample,
 }
 
 impl Profiler {
-    /// Starts to measure all CPUs, and with `causes` to sample them.
+    /// Starts to measure all CPUs, and with `causes` to sample them. If that fails, the explanation has the
+    /// reason.
     ///
     /// # Errors
-    /// The kernel's counters cannot be read. With `causes`: perf or a privilege is missing; the error has the
-    /// remedy.
+    /// The kernel's counters cannot be read.
     pub fn start(causes: bool) -> Result<Self> {
-        let sampling = causes.then(Sampling::start).transpose()?;
+        let sampling = causes.then(Sampling::start);
         Ok(Self { sampling, before: counters()? })
     }
 
-    /// Stops. The processes must not have exited before, so that their functions have names. Without
-    /// samples if they cannot be collected.
+    /// Stops. The processes must not have exited before, so that their functions have names.
     ///
     /// # Errors
     /// The kernel's counters cannot be read.
     pub fn stop(self) -> Result<Recorded> {
         let rates = Rates::between(&self.before, &counters()?);
-        let recording = self.sampling.and_then(|sampling| sampling.stop().ok());
+        let recording = self.sampling.map(|sampling| sampling.and_then(Sampling::stop));
         Ok(Recorded { rates, recording })
     }
 }
@@ -66,7 +73,7 @@ impl Profiler {
 #[derive(Debug)]
 pub struct Recorded {
     rates: Rates,
-    recording: Option<Recording>,
+    recording: Option<Result<Recording>>,
 }
 
 impl Recorded {
@@ -78,8 +85,10 @@ impl Recorded {
             CpuShare { cpu: cpu.cpu, busy: cpu.busy, ns }
         });
         let cpus = cpus.collect();
-        let Some(recording) = &self.recording else {
-            return Explanation { cpus, ..Explanation::default() };
+        let Some(Ok(recording)) = &self.recording else {
+            let failed = self.recording.as_ref().and_then(|it| it.as_ref().err());
+            let doubt = failed.map(|error| format!("no causes: {error}"));
+            return Explanation { cpus, doubt, ..Explanation::default() };
         };
         let findings = Findings { packets, lost, ..self.findings(recording, participants) };
         Explanation {

@@ -73,7 +73,7 @@ impl Sampling {
             .args(["record", "--quiet", "--all-cpus", "-g", "--no-buildid", "--no-buildid-cache"])
             .args(["--event", EVENTS, "--output"])
             .arg(&file)
-            .args(["/bin/sh", "-c", "echo; read -r line"])
+            .args(["/bin/sh", "-c", "echo; cat"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -94,11 +94,15 @@ impl Sampling {
     /// Stops, and returns the samples.
     ///
     /// # Errors
-    /// perf cannot read what it recorded.
+    /// perf could not record, or cannot read what it recorded.
     pub fn stop(mut self) -> Result<Recording> {
         let names = names();
         drop(self.perf.stdin.take());
-        self.perf.wait().map_err(failed)?;
+        let mut said = Vec::new();
+        let _ = self.perf.stderr.take().map(|mut stderr| stderr.read_to_end(&mut said));
+        if !self.perf.wait().map_err(failed)?.success() {
+            return Err(refusal(&said));
+        }
         let script = Command::new("perf")
             .args(["script", "--no-inline", "--show-lost-events"])
             .args(["--fields", "pid,cpu,event,period,ip,sym,dso", "--input"])
