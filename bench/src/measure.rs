@@ -1,5 +1,6 @@
 //! One turn of one step: the order in which programs start, and the time over which packets are counted.
 
+use std::slice;
 use std::time::{Duration, Instant};
 
 use sluicegate::link::netns::run_in;
@@ -54,12 +55,6 @@ impl TurnContext<'_> {
         }
     }
 
-    /// Starts to measure the CPUs.
-    fn profiler(self) -> Result<Profiler, Failure> {
-        // The bench has tried to sample before; if that fails now there are no causes.
-        Ok(Profiler::start(self.causes).or_else(|_| Profiler::start(false))?)
-    }
-
     /// Sends packets to the right end as fast as possible.
     fn receive(self, step: &Step, reception: &Reception) -> Result<Measurement, Failure> {
         let Self { testbed, time, watch, .. } = self;
@@ -68,11 +63,11 @@ impl TurnContext<'_> {
         let start = |program: &Program| testbed.start_ready(program, watch);
         let mut program = reception.program.as_ref().map(start).transpose()?;
         let before = self.arrived(reception.counter.as_ref())?;
-        let cpu_before = program.as_ref().map(Running::cpu_ns);
-        let profiler = self.profiler()?;
+        let window = Window::begin(self.causes, program.as_slice())?;
         let mut sender = testbed.start(&self.sender(step, reception.to)?)?;
         sender.over(time, watch)?;
-        let recorded = profiler.stop()?;
+        let (_, cpu_ns) = window.so_far(program.as_slice());
+        let recorded = window.profiler.stop()?;
         watch.pause(DRAIN_TIME)?;
         // The counts of a program that has exited do not give a rate.
         program.as_mut().map_or(Ok(()), Running::still_runs)?;
@@ -87,7 +82,6 @@ impl TurnContext<'_> {
             measured: program.iter().map(Running::pid).collect(),
             sender: vec![sender.pid()],
         };
-        let cpu_ns = program.as_ref().map(Running::cpu_ns);
         let after = self.arrived(reception.counter.as_ref())?;
         let said = program.map(Running::end).transpose()?;
         let arrived = match (before, after, &reception.program, said) {
@@ -103,12 +97,11 @@ impl TurnContext<'_> {
         };
         drop(counter);
         let time = Duration::from_secs_f64(seconds);
-        let cpu_ns = cpu_ns.zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
         let figures = Figures {
             mpps: mpps(arrived, time),
             offered_mpps: Some(mpps(sent, time)),
             lost: Some(lost(sent, arrived)),
-            cpu_ns: cpu_ns.map(|ns| per_packet(ns, arrived)),
+            cpu_ns: reception.program.as_ref().map(|_| per_packet(cpu_ns, arrived)),
         };
         Ok(measurement(&recorded, &participants, sent, figures))
     }
@@ -172,13 +165,12 @@ impl TurnContext<'_> {
         }
         watch.pause(SETTLE_TIME)?;
 
-        let (from, before) = (Instant::now(), self.seen_in_xdp()?);
-        let (profiler, cpu_before) = (self.profiler()?, sender.cpu_ns());
+        let programs = slice::from_ref(&sender);
+        let (window, before) = (Window::begin(self.causes, programs)?, self.seen_in_xdp()?);
         watch.pause(time)?;
-        let (elapsed, after) = (from.elapsed(), self.seen_in_xdp()?);
-        let cpu_ns = sender.cpu_ns().saturating_sub(cpu_before);
-        let packets = after.saturating_sub(before);
-        let recorded = profiler.stop()?;
+        let (elapsed, cpu_ns) = window.so_far(programs);
+        let packets = self.seen_in_xdp()?.saturating_sub(before);
+        let recorded = window.profiler.stop()?;
         let participants = Participants { measured: vec![sender.pid()], ..Participants::default() };
         sender.still_runs()?;
 
@@ -208,20 +200,18 @@ impl TurnContext<'_> {
         }
         let is_receiver_first = pipe.sender.is_none() || pipe.first == LabHost::Right;
         let receiver = if is_receiver_first { 0 } else { 1 };
-        let cpu_ns = |programs: &[Running]| programs.iter().map(Running::cpu_ns).sum::<u64>();
         let apart = || pipe.sender.as_ref().and_then(|_| cpu_distance::apart(&self.testbed.cpus));
 
         // The intervals of the first packets and of the measurement's begin are excluded.
         self.rates(&mut programs, receiver, pipe, 1)?;
         let checks = cpu_distance::checks(self.time);
         let apart_before = cpu_distance::wait_until(self.near, checks, self.watch, apart)?;
-        let rates = self.rates(&mut programs, receiver, pipe, 1)?;
-        let (from, cpu_before, profiler) = (Instant::now(), cpu_ns(&programs), self.profiler()?);
+        let window = Window::begin(self.causes, &programs)?;
+        let first = self.rates(&mut programs, receiver, pipe, 1)?.len() + 1;
         self.watch.pause(self.time)?;
-        let first = rates.len() + 1;
         let rates = self.rates(&mut programs, receiver, pipe, first + 1)?;
-        let (elapsed, cpu_ns) = (from.elapsed(), cpu_ns(&programs).saturating_sub(cpu_before));
-        let recorded = profiler.stop()?;
+        let (elapsed, cpu_ns) = window.so_far(&programs);
+        let recorded = window.profiler.stop()?;
         let apart_ns = apart_before.max(apart()).map(|apart| apart.as_nanos() as u64);
         let pps = Spread::of(rates[first..].iter().map(|&pps| pps as f64));
         let pps = pps.map_or(0.0, |rates| rates.median);
@@ -257,6 +247,29 @@ impl TurnContext<'_> {
             self.watch.pause(INTERVAL)?;
         }
     }
+}
+
+/// The time over which CPUs are measured. The profiler starts before it and stops after it, which takes long.
+struct Window {
+    profiler: Profiler,
+    from: Instant,
+    cpu_before: u64,
+}
+
+impl Window {
+    fn begin(causes: bool, programs: &[Running]) -> Result<Self, Failure> {
+        let profiler = Profiler::start(causes)?;
+        Ok(Self { profiler, from: Instant::now(), cpu_before: cpu_ns(programs) })
+    }
+
+    /// The time since it began, and the CPU time of the programs in ns.
+    fn so_far(&self, programs: &[Running]) -> (Duration, u64) {
+        (self.from.elapsed(), cpu_ns(programs).saturating_sub(self.cpu_before))
+    }
+}
+
+fn cpu_ns(programs: &[Running]) -> u64 {
+    programs.iter().map(Running::cpu_ns).sum()
 }
 
 /// The changes of a step, undone on drop.
