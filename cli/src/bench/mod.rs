@@ -115,14 +115,11 @@ fn measure(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow
     let output = ReportOutput::prepare(&options.shown)?;
     let watcher = Watcher::start()?;
     let mut report = bench.run(&watcher, now())?;
-    if with_loops && report.complete && bench.between.is_none() {
-        match instructions::count(&watcher) {
-            Ok(counted) => report.add(counted),
-            Err(error) => report.notes.push(format!("no instructions: {error}")),
-        }
-    }
+    let with_loops = with_loops && report.complete && bench.between.is_none();
+    let counted = with_loops.then(|| instructions::count(&watcher).map(|it| report.add(it)));
     drop(watcher);
-    output.write(&report)
+    output.write(&report)?;
+    Ok(counted.unwrap_or(Ok(()))?)
 }
 
 /// Counts the hot loops alone.
