@@ -1,15 +1,15 @@
 //! Changes from one report to another that are larger than the spreads.
 
-use crate::instructions::{HotLoop, LoopUnit};
+use crate::instructions::{HotLoop, Length, LoopUnit, VALGRIND};
 use crate::measurement::Spread;
-use crate::process::SLUICE;
+use crate::process::{SLUICE, missing};
 use crate::report::{Report, StepReport, Suite};
 use crate::suite::SuiteKind;
 
 /// The smallest relevant change of a hot loop, as a share. Timers and signals cause smaller ones.
 const MIN_CHANGE: f64 = 0.02;
 
-/// A step or a hot loop that both reports have, and that moved; or a step of Sluice that fails now.
+/// A step or a hot loop that both reports have, and that moved; or a loop or a step of Sluice that fails now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedResult {
     /// The suite of a step; none for a hot loop.
@@ -45,7 +45,7 @@ impl ChangedResult {
     }
 
     /// Returns true if Sluice became slower. A lower rate alone may be caused by the machine, and other
-    /// programs' steps do not count. A step of Sluice that ran before and fails now counts as slower.
+    /// programs' steps do not count. A step of Sluice or a loop that ran before and fails now counts as slower.
     pub fn is_worse(&self) -> bool {
         match (&self.now, self.what) {
             (Err(_), _) => true,
@@ -57,7 +57,7 @@ impl ChangedResult {
 }
 
 /// Lists the changes from one report to another: steps that moved by more than both spreads cover, hot
-/// loops by more than 2 %. Sluice's steps that failed come first, then the largest changes.
+/// loops by more than 2 %. Sluice's steps and loops that failed come first, then the largest changes.
 pub fn compare(before: &Report, now: &Report) -> Vec<ChangedResult> {
     let mut moved: Vec<ChangedResult> = now
         .suites
@@ -99,17 +99,18 @@ fn changed(before: &Report, now: &Report, it: &HotLoop) -> Option<ChangedResult>
         return None;
     }
     let old = before.loops.iter().find(|old| old.name == it.name && old.of == it.of)?;
-    let exact = |n: f64| Spread { median: n, min: n, max: n };
-    let (before, now) = (exact(old.length?.instructions), exact(it.length?.instructions));
+    let exact = |Length { instructions: n, .. }| Spread { median: n, min: n, max: n };
+    let before = exact(old.length?);
+    let now = it.length.map(exact).ok_or_else(|| it.failed.clone().unwrap_or_default());
+    let has_tool = now != Err(missing(VALGRIND));
     let (name, what) = (it.name.clone(), Metric::Instructions);
-    let moved = ChangedResult { kind: None, name, ours: true, what, before, now: Ok(now) };
-    (before.median > 0.0 && moved.by().abs() > MIN_CHANGE).then_some(moved)
+    let moved = ChangedResult { kind: None, name, ours: true, what, before, now };
+    (before.median > 0.0 && has_tool && moved.by().abs() > MIN_CHANGE).then_some(moved)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instructions::Length;
     use crate::measurement::Figures;
     use crate::report::tests;
 
@@ -207,6 +208,23 @@ mod tests {
             assert_eq!(found, named, "{sentence}");
             assert!(moved.iter().all(|it| it.kind.is_none() && it.what == Metric::Instructions));
         }
+    }
+
+    #[test]
+    fn a_hot_loop_that_cannot_be_counted_any_more_is_worse() {
+        let of = |length, failed: Option<String>| {
+            let (name, command) = ("receive".into(), String::new());
+            let it = HotLoop { name, command, of: LoopUnit::Packet, length, failed };
+            Report { loops: vec![it], ..report(&[]) }
+        };
+        let before = of(Some(Length { instructions: 50.0, bytes: None, ns: None }), None);
+        let failed = of(None, Some("no room".into()));
+        let moved = compare(&before, &failed);
+        assert_eq!(moved.len(), 1);
+        assert!(moved[0].is_worse() && moved[0].now == Err("no room".into()));
+        assert_eq!(compare(&before, &of(None, Some(missing(VALGRIND)))), []);
+        assert_eq!(compare(&failed, &failed), [], "as before");
+        assert_eq!(compare(&failed, &before), [], "it has got better");
     }
 
     #[test]

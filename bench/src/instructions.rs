@@ -17,7 +17,8 @@ use crate::step::Setting;
 use crate::suite::StepContext;
 use crate::testbed::{Testbed, TestbedConfig};
 
-const VALGRIND: &str = "valgrind";
+/// The command that counts in user space.
+pub(crate) const VALGRIND: &str = "valgrind";
 /// Position of valgrind's count of instructions, in all threads.
 const INSTRUCTIONS: Count = Count::After("Collected :");
 /// The longest run, of an unoptimised command on a busy machine.
