@@ -16,10 +16,9 @@ fn lost_samples(findings: &Findings) -> Option<String> {
 }
 
 fn others_time(findings: &Findings) -> Option<String> {
-    let cpus = findings.cpus.len().max(1) as f64;
-    let share = findings.cpus.iter().map(|cpu| cpu.others).sum::<f64>() / cpus;
-    let functions = &findings.cause(OTHERS)?.functions;
-    let process = functions.iter().find_map(|(function, _)| function.process.as_deref());
+    let others = findings.cause(OTHERS)?;
+    let share = others.ns / 1e9 / findings.seconds / findings.cpus.len().max(1) as f64;
+    let process = others.functions.iter().find_map(|(function, _)| function.process.as_deref());
     let mostly = process.map_or_else(String::new, |name| format!(", mostly {name}"));
     (share > 0.1).then(|| {
         let share = percent(share);
@@ -330,6 +329,9 @@ mod tests {
         );
         let mut found = findings(&[program(1, "run", 900.0)]);
         assert_eq!(doubt(&found), None);
+        let perf = of(Part::Sampling, program(0, "write", 900.0));
+        let parser = of(Part::Other, program(0, "parse", 50.0));
+        assert_eq!(doubt(&findings(&[perf, parser])), None, "the sampler");
         let lossy = Findings { lost_samples: 0.2, ..found.clone() };
         assert!(doubt(&lossy).unwrap().starts_with("20 % of the samples were lost"));
         found.cpus[1].processed = 1900;

@@ -73,6 +73,8 @@ fn part_of(process: u32, chain: &[String], sampler: u32, participants: &Particip
 /// The facts that advice is based on.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
+    /// The sampled time.
+    pub seconds: f64,
     /// The largest first.
     pub causes: Vec<CauseTime>,
     /// By number.
@@ -146,7 +148,7 @@ impl Findings {
     pub fn of(stacks: &[NamedStack], cpus: Vec<Cpu>, seconds: f64) -> Self {
         let mut causes: HashMap<&str, HashMap<Function, f64>> = HashMap::new();
         let mut sleeps: HashMap<String, f64> = HashMap::new();
-        let mut findings = Self { cpus, ..Self::default() };
+        let mut findings = Self { seconds, cpus, ..Self::default() };
         for stack in stacks {
             let cpu = findings.cpus.iter_mut().find(|cpu| cpu.cpu == stack.cpu);
             if stack.event == EventKind::Switch {
