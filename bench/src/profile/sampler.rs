@@ -138,6 +138,10 @@ fn names() -> HashMap<u32, String> {
 /// Returns the error of a perf that fails, by what it printed.
 fn refusal(said: &[u8]) -> Error {
     let said = String::from_utf8_lossy(said);
+    // Ubuntu's perf is a script that starts the one for the running kernel.
+    if said.contains("perf not found for kernel") {
+        return failed(ErrorKind::NotFound.into());
+    }
     let reason = said.lines().map(str::trim).find(|line| !["", "Error:"].contains(line));
     Error::Unsupported {
         feature: format!("sampling by perf ({})", reason.unwrap_or("it ended")),
@@ -149,7 +153,7 @@ fn failed(error: io::Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => Error::Unsupported {
             feature: "perf, which samples all CPUs".into(),
-            remedy: "install it (linux-perf, on Ubuntu linux-tools-generic), or measure with --no-causes"
+            remedy: "install linux-perf (on Ubuntu linux-tools-$(uname -r)), or measure with --no-causes"
                 .into(),
         },
         _ => Error::system("run", "perf", error),
@@ -268,6 +272,15 @@ mod tests {
         let [switch, time, ..] = &recording.stacks[..] else { panic!("five stacks") };
         assert_eq!((switch.event, switch.weight), (EventKind::Switch, 3));
         assert_eq!((time.event, time.weight), (EventKind::Time, 1_003_009));
+    }
+
+    #[test]
+    fn a_perf_that_is_missing_for_the_kernel_has_its_remedy() {
+        let wrapper = b"WARNING: perf not found for kernel 6.8.0-45\n\n  You may need to install";
+        let said = refusal(wrapper).to_string();
+        assert!(said.contains("linux-tools-$(uname -r)") && !said.contains("sudo"), "{said}");
+        let said = refusal(b"Error:\nNo permission to enable cpu-clock event.\n").to_string();
+        assert!(said.contains("(No permission") && said.contains("sudo"), "{said}");
     }
 
     #[test]
