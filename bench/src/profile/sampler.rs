@@ -196,7 +196,7 @@ fn sample(line: &str) -> Option<Stack> {
 fn function(line: &str) -> Option<(bool, String)> {
     let (address, rest) = line.trim_start().split_once(' ')?;
     let address = u64::from_str_radix(address, 16).ok()?;
-    let (name, file) = rest.rsplit_once(" (")?;
+    let (name, file) = rest.trim_end_matches(" (deleted))").rsplit_once(" (")?;
     let base = || file.trim_end_matches(')').rsplit('/').next().unwrap_or_default();
     let name = match name {
         "[unknown]" if base() == "unknown" => name.to_owned(),
@@ -238,7 +238,7 @@ mod tests {
 
 :-1    -1 [001]          PERF_RECORD_LOST lost 7
  4319 [001]    1003009         cpu-clock/freq=997/: 
-\t          163961 <a b as c::D>::e (/opt/a b/sluice)
+\t          163961 <a b as c::D>::e (/opt/a b/sluice (deleted))
 \t            90c0 [unknown] ([unknown])
 
     0 [001]    1003009         cpu-clock/freq=997/: 
@@ -250,7 +250,7 @@ mod tests {
     8 [000]    1003009         cpu-clock/freq=997/: 
 
     9 [000]    1003009         cpu-clock/freq=997/: 
-\t          163961 [unknown] (/usr/lib/libdpdk.so)
+\t          163961 [unknown] (/usr/lib/libdpdk.so (deleted))
 ";
 
     #[test]
