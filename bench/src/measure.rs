@@ -78,10 +78,8 @@ impl TurnContext<'_> {
         // Packets that the interface did not accept could not be received.
         let accepted = Count::At("/accepted").of(&said);
         let sent = accepted.or_else(|| Count::SENT.of(&said)).ok_or_else(complaint)?;
-        let participants = Participants {
-            measured: program.iter().map(Running::pid).collect(),
-            sender: vec![sender.pid()],
-        };
+        let measured = program.iter().map(Running::pid).collect();
+        let participants = Participants { measured, sender: vec![sender.pid()] };
         let after = self.arrived(reception.counter.as_ref())?;
         let said = program.map(Running::end).transpose()?;
         let arrived = match (before, after, &reception.program, said) {

@@ -224,18 +224,10 @@ impl Findings {
         let reported = self.causes.iter().filter(|it| ![IDLE, SAMPLING].contains(&it.name));
         let whole: f64 = reported.clone().map(|it| it.ns).sum();
         let packets = self.packets.max(1) as f64;
-        let functions = |it: &CauseTime| {
-            it.functions
-                .iter()
-                .take(MAX_FUNCTIONS)
-                .map(|(function, _)| function.to_string())
-                .collect()
-        };
-        let cause = |it: &CauseTime| Cause {
-            name: it.name.into(),
-            share: it.ns / whole,
-            ns: it.ns / packets,
-            functions: functions(it),
+        let cause = |it: &CauseTime| {
+            let functions = it.functions.iter().take(MAX_FUNCTIONS);
+            let functions = functions.map(|(function, _)| function.to_string()).collect();
+            Cause { name: it.name.into(), share: it.ns / whole, ns: it.ns / packets, functions }
         };
         reported.map(cause).collect()
     }
