@@ -13,6 +13,7 @@ use sluicegate_bench::page::page;
 use sluicegate_bench::report::{Machine, Report, StepReport, Suite};
 use sluicegate_bench::suite::peers::{PeerState, Presence};
 use sluicegate_bench::table::Document;
+use tempfile::TempPath;
 
 use super::options::OutputOptions;
 
@@ -21,7 +22,7 @@ pub struct ReportOutput<'a> {
     json: bool,
     /// An earlier result, to compare with.
     before: Option<Report>,
-    files: Vec<(&'a Path, File, Render)>,
+    files: Vec<(&'a Path, File, Render, Option<TempPath>)>,
 }
 
 /// Writes a report as the text of a file.
@@ -29,17 +30,19 @@ type Render = Box<dyn Fn(&Report) -> String>;
 
 impl<'a> ReportOutput<'a> {
     /// Opens all files before the bench starts, so that an error is reported at once. They stay unchanged
-    /// until the result is written.
+    /// until the result is written; a created one is removed if it never is.
     pub fn prepare(options: &'a OutputOptions) -> anyhow::Result<Self> {
         let before = options.compare.as_deref().map(read).transpose()?;
-        let mut files: Vec<(&Path, File, Render)> = Vec::new();
+        let mut files: Vec<(&Path, File, Render, Option<TempPath>)> = Vec::new();
         for (path, render) in
             [(&options.html, page as fn(&Report) -> String), (&options.svg, chart)]
         {
             if let Some(path) = path {
+                let is_new = path.symlink_metadata().is_err();
                 let file = File::options().write(true).create(true).truncate(false).open(path);
                 let file = file.map_err(|error| Error::path("create", path, error))?;
-                files.push((path, file, Box::new(render)));
+                let created = is_new.then(|| TempPath::try_from_path(path)).transpose()?;
+                files.push((path, file, Box::new(render), created));
             }
         }
         if let Some(path) = &options.markdown {
@@ -54,18 +57,19 @@ impl<'a> ReportOutput<'a> {
             })?;
             let file = File::options().write(true).open(path);
             let file = file.map_err(|error| Error::path("open", path, error))?;
-            files.push((path, file, Box::new(move |report| document.with(report))));
+            files.push((path, file, Box::new(move |report| document.with(report)), None));
         }
         Ok(Self { json: options.json, before, files })
     }
 
     /// Writes all of it.
     pub fn write(self, report: &Report) -> anyhow::Result<()> {
-        for (path, mut file, render) in self.files {
+        for (path, mut file, render, created) in self.files {
             let is_file = file.metadata().is_ok_and(|it| it.is_file());
             let emptied = if is_file { file.set_len(0) } else { Ok(()) };
             let written = emptied.and_then(|()| file.write_all(render(report).as_bytes()));
             written.map_err(|error| Error::path("write", path, error))?;
+            created.map(TempPath::keep).transpose()?;
         }
         match self.json {
             true => writeln!(stdout(), "{}", serde_json::to_string(report)?)?,

@@ -371,6 +371,9 @@ fn a_result_is_shown_again_as_a_table_and_as_a_page() {
         1 << 20,
         "it is left where nothing was measured"
     );
+    let new = path("new.html");
+    refused(&["bench", "rx", "--between", "lo,lo", "--html", &new], "lo twice");
+    assert!(!std::path::Path::new(&new).exists(), "an empty file is left");
     run(&["bench", "show", &json, "--html", &html]);
     assert!(std::fs::read_to_string(&html).unwrap().ends_with("</html>\n"), "none of it is left");
 }
