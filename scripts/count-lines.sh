@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 commit=${1:-}
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
+trap 'exit 130' INT TERM HUP
 if [ -n "$commit" ]; then
     git archive "$commit" | tar -x -C "$tree"
 else
