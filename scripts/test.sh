@@ -34,9 +34,9 @@ tests() {
     {
         status=0
         "$@" -- --show-output 2>&1 || status=$?
-        echo "status $status"
+        echo "@@tests status $status"
     } | awk -v list="$skipped" '
-        /^status [0-9]+$/ { exit $2 }
+        /^@@tests status [0-9]+$/ { exit $3 }
         /^successes:$/ { passed = 1 }
         /^(failures:|test result:)/ { passed = 0 }
         /^---- .* stdout ----$/ { name = $2 }
