@@ -4,8 +4,8 @@ use std::mem::{offset_of, size_of};
 
 /// Flags of a [`Slot`], with netmap's values and meanings.
 pub mod flags {
-    /// The slot's buffer was exchanged since the last sync.
-    pub const BUF_CHANGED: u16 = 1;
+    pub use sluicegate_base::ring::flags::{BUF_CHANGED, MOREFRAG};
+
     /// The program wants to know when the slot was sent; accepted and without effect.
     pub const REPORT: u16 = 2;
     /// The packet is to be passed to the host; accepted and without effect.
@@ -14,8 +14,6 @@ pub mod flags {
     pub const NO_LEARN: u16 = 8;
     /// The bytes are at `ptr`. Rejected, because it would be an address in the server.
     pub const INDIRECT: u16 = 0x10;
-    /// The packet continues in the next slot.
-    pub const MOREFRAG: u16 = 0x20;
 }
 
 /// One slot of a ring.

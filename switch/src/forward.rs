@@ -225,7 +225,7 @@ pub(crate) fn run(from: &mut Queue, batch: Batch, to: &mut Member, mut run: &[De
 fn swap(from: &mut Queue, batch: Batch, to: &mut Member, slots: u32) -> u32 {
     let sender = to.sender(batch.queue);
     let given = sender.tx().head();
-    let swapped = from.rx_mut().swap_into(&mut sender.tx_mut(), slots);
+    let swapped = from.rx_mut().swap_packets(&mut sender.tx_mut(), slots).slots;
     if swapped > 0 && !to.watchers.is_empty() {
         to.show_given(batch.queue, given, batch.now_ns);
     }

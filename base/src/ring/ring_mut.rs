@@ -259,12 +259,6 @@ impl<'a> RingMut<'a> {
         swapped
     }
 
-    /// Moves packets like [`swap_packets`](Self::swap_packets), but returns only the number of slots.
-    #[inline]
-    pub fn swap_into(&mut self, to: &mut RingMut<'_>, max: u32) -> u32 {
-        self.swap_packets(to, max).slots
-    }
-
     /// Replaces the first `cut` bytes of a slot that the program owns by `head`. Returns false, without
     /// effect, if the slot has fewer bytes or no room for a longer `head`.
     pub fn replace_front(&mut self, index: u32, cut: usize, head: &[u8]) -> bool {

@@ -97,7 +97,7 @@ mod tests {
             assert!(queue.rx().packets().all(|p| p.head().len() == 99));
             assert_eq!(queue.rx().packets().count(), 511);
             let (mut rx, mut tx) = queue.rings_mut();
-            assert_eq!(rx.swap_into(&mut tx, u32::MAX), 511);
+            assert_eq!(rx.swap_packets(&mut tx, u32::MAX).slots, 511);
             assert_eq!(queue.sync_tx().unwrap(), 511);
         }
         assert_eq!(queue.stats().unwrap().sent, 3 * 511);

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
-use super::uapi::KickResult;
 use crate::error::{Error, Result};
 use crate::raw_socket::RawSocket;
 use sluicegate_base::memory::{Mmap, PAGE_BYTES, Pool};
@@ -180,8 +179,9 @@ impl XskSocket {
         Ok(())
     }
 
+    /// Makes the kernel send. Returns true if the device has dropped a packet (copy mode).
     #[inline]
-    pub(super) fn drive_tx(&self) -> Result<KickResult> {
+    pub(super) fn drive_tx(&self) -> Result<bool> {
         self.fd.wake_tx().map_err(|error| self.failure(error))
     }
 

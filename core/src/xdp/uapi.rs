@@ -55,17 +55,6 @@ const _: () = {
     assert!(offset_of!(xdp_desc, options) == 12);
 };
 
-/// Result of a call that drives the kernel's transmit side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KickResult {
-    /// The kernel did all there was to do.
-    Done,
-    /// The kernel did a part and wants another call, or cannot continue at the moment.
-    Again,
-    /// As `Again`, and the device has dropped a packet (copy mode).
-    Dropped,
-}
-
 impl RawSocket {
     /// Binds to a queue, sharing the UMEM of the socket `donor` if given.
     pub(super) fn bind_xdp(
@@ -88,13 +77,12 @@ impl RawSocket {
     }
 
     /// Makes the kernel send from the transmit ring: in copy mode 32 packets per call, or the number set by
-    /// `XDP_MAX_TX_SKB_BUDGET`.
+    /// `XDP_MAX_TX_SKB_BUDGET`. Returns true if the device has dropped a packet (copy mode).
     #[inline]
-    pub(super) fn wake_tx(&self) -> io::Result<KickResult> {
+    pub(super) fn wake_tx(&self) -> io::Result<bool> {
         match socket::send(self.as_fd().as_raw_fd(), &[], MsgFlags::MSG_DONTWAIT) {
-            Ok(_) => Ok(KickResult::Done),
-            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) => Ok(KickResult::Again),
-            Err(Errno::EBUSY) => Ok(KickResult::Dropped),
+            Ok(_) | Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::EINTR) => Ok(false),
+            Err(Errno::EBUSY) => Ok(true),
             Err(error) => Err(error.into()),
         }
     }

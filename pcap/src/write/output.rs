@@ -15,9 +15,9 @@ use super::config::{OutputConfig, Summary};
 use super::output_file::{
     Failure, OutputCounts, OutputFile, check_directory, lock, open_directory,
 };
-use super::rotate::{Name, Schedule, now_ns};
+use super::rotate::{Name, Schedule};
 use sluicegate_base::error::{Error, Result};
-use sluicegate_base::ring::Interface;
+use sluicegate_base::ring::{Interface, now_ns};
 
 /// Writes chunks of records to one file or a series of files.
 ///

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::fmt::strtime;
 use jiff::tz::TimeZone;
+use sluicegate_base::ring::now_ns;
 
 use super::super::Compression;
 use super::chunk::Piece;
@@ -173,11 +174,6 @@ impl Name {
         }
         Ok(expanded.into())
     }
-}
-
-/// Returns the current time, to name files without packets.
-pub(super) fn now_ns() -> u64 {
-    u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0)
 }
 
 /// Splits "a.b.pcap.zst" into "a.b" and ".pcap.zst": one extension, and another one before that of a

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Label, Size, sk_buff, tc_action};
 use crate::port::interface::HOST_MARK;
-use crate::xdp::bpf::{self, Write};
+use crate::xdp::bpf::{self, Write, write_lookup};
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
 use crate::xdp::live::SharedCounters;
 
@@ -169,10 +169,7 @@ fn pass_flows(asm: &mut Assembler, flows: &FlowTable, pass: Label) {
 /// Writes a jump to `dead` unless the port's owner serves.
 fn owner_is_alive(asm: &mut Assembler, liveness: &Liveness, dead: Label) {
     asm.store(Size::W, R10 + KEY, 0);
-    asm.load_map(R1, &liveness.alive);
-    asm.mov(R2, R10).add(i32::from(KEY));
-    asm.call(Helper::MAP_LOOKUP);
-    asm.jeq(R0, 0, dead);
+    write_lookup(asm, &liveness.alive, KEY, dead);
 }
 
 /// Writes the fallback for a dead owner. Before the first owner serves, packets pass.

@@ -20,7 +20,7 @@ use libc::xdp_desc;
 
 use super::ring::{Consumer, Producer};
 use super::socket::XskSocket;
-use super::uapi::{KickResult, TX_SKB_BUDGET};
+use super::uapi::TX_SKB_BUDGET;
 use super::umem::{Frames, Umem};
 use crate::error::Result;
 use sluicegate_base::memory::prefetch;
@@ -140,13 +140,13 @@ impl XskSender {
         // Each call consumes at least one packet; this limit ends the loop if a call does not.
         let mut calls = waiting;
         while waiting > 0 && calls > 0 && (tx.needs_wakeup() || self.socket.busy_polls()) {
-            let woken = self.socket.drive_tx()?;
+            let dropped = self.socket.drive_tx()?;
             let left = tx.waiting();
-            match woken {
+            if dropped && *copied {
                 // The kernel's index may lag behind the dropped packet.
-                KickResult::Dropped if *copied => stats.dropped += 1,
-                _ if left == waiting => return Ok(()),
-                _ => {}
+                stats.dropped += 1;
+            } else if left == waiting {
+                return Ok(());
             }
             waiting = left;
             calls -= 1;

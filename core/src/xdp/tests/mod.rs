@@ -216,8 +216,8 @@ fn two_sockets_share_a_pool_and_packets_go_round_without_a_copy() {
             left.send();
             right.receive();
             round += RingMut::new(&mut right.rx)
-                .swap_into(&mut RingMut::new(&mut right.tx), u32::MAX)
-                as usize;
+                .swap_packets(&mut RingMut::new(&mut right.tx), u32::MAX)
+                .slots as usize;
             right.send();
         }
         left.collect(got.len() + batch.len(), &mut got);
