@@ -41,6 +41,7 @@ pub(crate) mod layer;
 mod size;
 pub(crate) mod value;
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use crate::plan::Plan;
@@ -206,8 +207,11 @@ impl Profile {
         Self { name, text: RFC2544, size: Some(size) }
     }
 
-    /// Returns a one-line description: the first line of the text.
-    pub fn about(&self) -> &'static str {
-        self.text.lines().next().unwrap_or_default().trim_start_matches("# ")
+    /// Returns a one-line description: the frame size if fixed, otherwise the first line of the text.
+    pub fn about(&self) -> Cow<'static, str> {
+        match self.size {
+            Some(bytes) => format!("one flow of UDP, frames of {bytes} bytes").into(),
+            None => self.text.lines().next().unwrap_or_default().trim_start_matches("# ").into(),
+        }
     }
 }
