@@ -256,7 +256,7 @@ impl Netlink {
     fn unknown(&mut self, name: &str) -> Error {
         let links = self.links().unwrap_or_default();
         let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
-        Error::Usage(format!("no interface '{name}'; there are: {}", names.join(", ")))
+        Error::Usage(format!("no interface '{name}'; available: {}", names.join(", ")))
     }
 
     fn addresses(&mut self) -> Result<Vec<(u32, Address)>> {
@@ -335,7 +335,7 @@ mod tests {
         for name in ["no-such-iface", "a-name-that-is-much-too-long", ""] {
             let error = super::super::interface(None, name).unwrap_err();
             let text = error.to_string();
-            assert!(text.starts_with(&format!("no interface '{name}'; there are: lo")), "{text}");
+            assert!(text.starts_with(&format!("no interface '{name}'; available: lo")), "{text}");
         }
     }
 

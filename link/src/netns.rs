@@ -300,9 +300,9 @@ fn not_one(name: &str) -> Error {
 fn unknown(name: &str) -> Error {
     let names = list();
     let there = if names.is_empty() {
-        "there are none; `sluice lab up` makes some".to_owned()
+        "none exist; `sluice lab up` creates some".to_owned()
     } else {
-        format!("there are: {}", names.join(", "))
+        format!("available: {}", names.join(", "))
     };
     Error::Usage(format!("no network namespace '{name}'; {there}"))
 }

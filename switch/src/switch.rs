@@ -167,7 +167,7 @@ impl Switch {
                 )));
             }
             false if vlan != 0 => {
-                return Err(Error::Usage("the switch knows no VLANs: leave the VLAN out".into()));
+                return Err(Error::Usage("the switch has no VLANs; omit the VLAN".into()));
             }
             _ => {}
         }
@@ -411,8 +411,8 @@ impl Switch {
             let there = self.members.iter().flatten().filter(|member| member.leaving.is_none());
             let names: Vec<&str> = there.map(|member| member.name.as_str()).collect();
             Error::Usage(match names.is_empty() {
-                true => format!("no port '{name}': the switch has none"),
-                false => format!("no port '{name}': there are {}", names.join(", ")),
+                true => format!("no port '{name}'; the switch has no ports"),
+                false => format!("no port '{name}'; available: {}", names.join(", ")),
             })
         })
     }

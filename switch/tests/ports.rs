@@ -93,7 +93,7 @@ fn a_port_leaves_though_others_always_have_something() {
 fn a_static_entry_is_of_a_vlan_where_the_switch_knows_vlans() {
     let mut plain = with_source(Rules::default());
     plain.set_static(0, 1, "source").unwrap();
-    assert!(refused(plain.set_static(10, 1, "source")).contains("knows no VLANs"));
+    assert!(refused(plain.set_static(10, 1, "source")).contains("has no VLANs"));
     let mut switch = with_source(Rules { vlans: true, ..Rules::default() });
     switch.set_static(10, 1, "source").unwrap();
     for vlan in [0, 4095] {

@@ -103,7 +103,7 @@ fn our_view_of_an_interface_is_that_of_ip() {
     let names: Vec<&str> = interfaces.iter().map(|i| i.name.as_str()).collect();
     assert_eq!(names, ["lo", "left0"]);
     let error = link::interface(Some(&netns), "right0").unwrap_err().to_string();
-    assert_eq!(error, "no interface 'right0'; there are: lo, left0");
+    assert_eq!(error, "no interface 'right0'; available: lo, left0");
     let Some(shown) = tool(&["ip", "-n", &netns, "-o", "link", "show", "dev", "left0"]) else {
         return;
     };

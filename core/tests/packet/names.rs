@@ -10,7 +10,7 @@ fn an_interface_in_another_namespace_is_found_there() {
     let error =
         try_open(&lab, "left", "packet:right0", Directions::Receive).unwrap_err().to_string();
     let right = lab.netns("right");
-    assert!(error.starts_with("no interface 'right0'; there are: lo"), "{error}");
+    assert!(error.starts_with("no interface 'right0'; available: lo"), "{error}");
     // Another lab has an interface of that name too.
     assert!(error.contains("-right' has an interface of that name: use --netns "), "{error}");
     let name = format!("unique{}", std::process::id());
@@ -44,7 +44,7 @@ fn an_unknown_interface_or_namespace_is_refused_with_those_that_exist() {
         Port::open(&name.parse().unwrap(), options).unwrap_err().to_string()
     };
     let error = refuse("packet:no-such-iface", &options);
-    assert!(error.starts_with("no interface 'no-such-iface'; there are: "), "{error}");
+    assert!(error.starts_with("no interface 'no-such-iface'; available: "), "{error}");
     let error = refuse("mirror:any", &options);
     assert!(error.contains("'any' is for packet: ports that receive"), "{error}");
     let both = OpenOptions { usage: Directions::Both, ..OpenOptions::default() };

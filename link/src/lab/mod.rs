@@ -185,9 +185,9 @@ impl Lab {
             let labs = Self::list();
             let names: Vec<&str> = labs.iter().map(Self::name).collect();
             Error::Usage(if names.is_empty() {
-                format!("no lab '{name}' is up; make it with `sluice lab up --name {name}`")
+                format!("no lab '{name}' is up; create it with `sluice lab up --name {name}`")
             } else {
-                format!("no lab '{name}' is up; there are: {}", names.join(", "))
+                format!("no lab '{name}' is up; available: {}", names.join(", "))
             })
         })
     }

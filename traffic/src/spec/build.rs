@@ -70,7 +70,7 @@ pub(super) fn memory_bytes(stream: &plan::StreamPlan) -> usize {
 fn check_order(stream: &StreamSpec) -> Result<(), Fault> {
     let layers = &stream.layers;
     let Some(first) = layers.first() else {
-        let problem = "there are no layers: say layers = [\"ether\", \"ipv4\", \"udp\"]";
+        let problem = "no layers: add layers = [\"ether\", \"ipv4\", \"udp\"]";
         return Err(Fault::new(&stream.place, "", problem));
     };
     if !first.protocol.is(&ETHER) && !first.protocol.is(&RAW) {

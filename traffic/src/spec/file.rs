@@ -199,7 +199,7 @@ fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(&'a TomlKey<'i>, &'a TomlVal
 }
 
 fn unknown(key: &TomlKey, known: &[&str]) -> Fault {
-    let problem = format!("unknown '{}': there are {}", key.get_ref(), known.join(", "));
+    let problem = format!("unknown '{}'; available: {}", key.get_ref(), known.join(", "));
     Fault::new(&Position::Text(key.span()), "", problem)
 }
 

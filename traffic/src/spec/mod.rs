@@ -154,7 +154,7 @@ impl Spec {
     pub fn profile(name: &str) -> Result<Self, SpecError> {
         let Some(profile) = PROFILES.iter().find(|profile| profile.name == name) else {
             let names: Vec<_> = PROFILES.iter().map(|profile| profile.name).collect();
-            let problem = format!("there is no profile '{name}': there are {}", names.join(", "));
+            let problem = format!("no profile '{name}'; available: {}", names.join(", "));
             return Err(Origin::default().locate(Fault::new(&Position::Nowhere, "", problem)));
         };
         let mut spec = file::parse(&format!("profile {name}"), profile.text, Path::new(""))?;

@@ -42,7 +42,7 @@ fn all_layers_and_fields_are_in_the_table() {
         let list = error.split_once(after).map_or("", |(_, list)| list);
         list.split(", ").filter(|name| !name.is_empty()).map(str::to_owned).collect()
     };
-    let layers = listed(&error("'x'"), "there are ");
+    let layers = listed(&error("'x'"), "available: ");
     assert!(layers.len() > 15);
     for layer in layers {
         let row = page.lines().find(|line| line.starts_with(&format!("| `{layer}` |")));

@@ -22,13 +22,13 @@ fn the_line_and_the_field_are_named() {
             "a key that is none",
             format!("sed = 1\n[[stream]]\n{udp}"),
             Some(1),
-            "unknown 'sed': there are seed, stream",
+            "unknown 'sed'; available: seed, stream",
         ),
         (
             "a stream's key that is none",
             format!("[[stream]]\nflow = 1\n{udp}"),
             Some(2),
-            "stream 0: unknown 'flow': there are name, weight, flows, size, pad, layers",
+            "stream 0: unknown 'flow'; available: name, weight, flows, size, pad, layers",
         ),
         (
             "a seed that is none",
@@ -88,13 +88,13 @@ fn the_line_and_the_field_are_named() {
             "no layers",
             "[[stream]]\n".into(),
             Some(1),
-            "stream 0: there are no layers: say layers = [\"ether\"",
+            "stream 0: no layers: add layers = [\"ether\"",
         ),
         (
             "a layer that is none",
             layers("'ether',\n'ipv5'"),
             Some(5),
-            "layers: there is no layer 'ipv5': there are ether, vlan, mpls",
+            "layers: no layer 'ipv5'; available: ether, vlan, mpls",
         ),
         (
             "two layers in one",
@@ -181,7 +181,7 @@ fn the_line_and_the_field_are_named() {
             "an option that is none",
             layers("'ether', 'ipv4', { tcp = { options = ['mss'] } }"),
             Some(4),
-            "tcp.options: 'mss' is no TCP option: there are mss=1460",
+            "tcp.options: 'mss' is not a TCP option; available: mss=1460",
         ),
         (
             "an option with a wrong value",

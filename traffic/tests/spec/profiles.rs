@@ -39,7 +39,7 @@ fn sizes_of_rfc_2544_count_the_frame_check_sequence() {
 #[test]
 fn an_unknown_profile_lists_the_names() {
     let error = Spec::profile("syn").unwrap_err().to_string();
-    assert!(error.contains("'syn': there are syn-flood, udp-flood, dns-amplification"), "{error}");
+    assert!(error.contains("'syn'; available: syn-flood, udp-flood, dns-amplification"), "{error}");
 }
 
 #[test]

@@ -389,7 +389,7 @@ fn split_kind(address: &str) -> Result<(&'static KindSpec, &str), String> {
         Some(spec) => Ok((spec, rest)),
         None => {
             let kinds: Vec<String> = KINDS.iter().map(|spec| format!("{}:", spec.prefix)).collect();
-            Err(format!("no kind of port is called '{prefix}:'; there are {}", kinds.join(", ")))
+            Err(format!("no port kind '{prefix}:'; available: {}", kinds.join(", ")))
         }
     }
 }
@@ -427,7 +427,7 @@ fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, Strin
             }
             (None, _) => {
                 return Err(format!(
-                    "option '{part}': {}: knows {}",
+                    "option '{part}': {}: has the options {}",
                     spec.prefix,
                     spec.options().map(|o| format!("{o}=")).collect::<Vec<_>>().join(" ")
                 ));

@@ -54,7 +54,7 @@ fn what_makes_no_sense_is_refused_with_what_would() {
         ("", "no interface named"),
         (
             "xdpp:eth0",
-            "there are packet:, xdp:, mirror:, live:, host:, tap:, memif:, monitor:, pcap:, \
+            "available: packet:, xdp:, mirror:, live:, host:, tap:, memif:, monitor:, pcap:, \
              null:",
         ),
         ("eth0/x", "a range such as 0-3"),

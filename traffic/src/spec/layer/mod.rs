@@ -209,7 +209,7 @@ impl Protocol {
         let found = PROTOCOLS.iter().find(|protocol| protocol.name == name);
         found.copied().ok_or_else(|| {
             let names: Vec<_> = PROTOCOLS.iter().map(|protocol| protocol.name).collect();
-            format!("there is no layer '{name}': there are {}", names.join(", "))
+            format!("no layer '{name}'; available: {}", names.join(", "))
         })
     }
 

@@ -77,7 +77,7 @@ const fn form(bytes: usize) -> Form {
 impl TcpOption {
     /// Reads an option.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{}' is no TCP option: there are {RIGHT}", text.trim());
+        let wrong = || format!("'{}' is not a TCP option; available: {RIGHT}", text.trim());
         let (name, given) = match text.split_once('=') {
             Some((name, given)) => (name.trim(), Some(given.trim())),
             None => (text.trim(), None),
