@@ -147,8 +147,8 @@ impl Filter {
             .map_err(|reason| Error::Filter {
                 expression: self.expression.to_string(),
                 message: format!(
-                    "it cannot be given to a packet socket: {reason}; \
-                     filter after the capture, or shorten the expression"
+                    "a packet socket cannot run it: {reason}; filter after the capture, or shorten the \
+                     expression"
                 ),
                 column: None,
             })

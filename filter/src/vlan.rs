@@ -42,7 +42,7 @@ impl Program {
     /// [`Error::Usage`] with the reason, if no such program exists.
     pub fn for_packet_socket(&self, ethernet: bool) -> Result<Self> {
         if self.loops() {
-            let reason = "it loops, as protochain does, and the kernel takes no loops";
+            let reason = "it loops (protochain), which the kernel rejects";
             return Err(Error::Usage(reason.into()));
         }
         let translate = |tag_out| {

@@ -34,7 +34,7 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::Usage(format!(
-                "nothing runs at {}: start it first, or say by --name or --control which is meant",
+                "no command listens at {}; start it, or select another by --name or --control",
                 path.display()
             )),
             ErrorKind::PermissionDenied => Error::Privilege {

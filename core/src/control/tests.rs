@@ -151,7 +151,7 @@ fn a_path_is_one_servers_and_what_a_dead_one_left_is_taken() {
     drop(listener);
     let taken = Server::bind(&path).unwrap();
     let error = Client::connect(&folder.path().join("none")).unwrap_err().to_string();
-    assert!(error.starts_with("nothing runs at"), "{error}");
+    assert!(error.starts_with("no command listens at"), "{error}");
     drop(taken);
     // A file that is not a socket refuses connections as well, but must stay.
     std::fs::write(&path, "a letter").unwrap();

@@ -107,12 +107,12 @@ fn connect(name: &PortName, whose: &str) -> Result<Client> {
     match (found.pop(), found.pop()) {
         (Some(client), None) => Ok(client),
         (None, _) => Err(Error::Usage(format!(
-            "nothing runs at the name '{whose}' that can be watched: start a switch with --name \
-             {whose}, or a forward, or say where its socket is by socket=PATH"
+            "no command listens at the name '{whose}'; start a switch or a forward with --name {whose}, \
+             or name its socket by socket=PATH"
         ))),
         (Some(_), Some(_)) => Err(name.error(
-            "a switch and a forward of that name run: say which by socket=, as in \
-             socket=/run/sluice/forward/NAME.sock",
+            "both a switch and a forward have that name; select one by \
+             socket=/run/sluice/forward/NAME/control.sock",
         )),
     }
 }

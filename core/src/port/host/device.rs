@@ -80,17 +80,16 @@ fn alias(target: &Interface) -> String {
 /// namespace. None if the device does not exist.
 pub(super) fn owner(target: &Interface) -> Result<Option<String>> {
     match Netlink::open(None)?.alias(&name_for(target)) {
-        Ok(alias) => Ok(Some(alias.unwrap_or_else(|| "nobody says whose".into()))),
+        Ok(alias) => Ok(Some(alias.unwrap_or_else(|| "unknown owner".into()))),
         Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 fn taken(name: &str, target: &Interface) -> Error {
-    let owner = owner(target).ok().flatten().unwrap_or_else(|| "removed meanwhile".into());
+    let owner = owner(target).ok().flatten().unwrap_or_else(|| "meanwhile removed".into());
     Error::Usage(format!(
-        "cannot take what the host sends out of {}: another port has it, by the device {name}: {owner}; end \
-         that one, because an interface can have one host: port",
+        "cannot open a second host: port of {}; end the first (device {name}: {owner})",
         target.name
     ))
 }
