@@ -83,7 +83,8 @@ impl PacingResult {
         let (half, most) = (late(0.5), late(0.99));
         let restarts = match self.restarts {
             0 => String::new(),
-            times => format!(", begun anew {} times, too far behind", show_count(times)),
+            1 => ", 1 restart (too late to catch up)".into(),
+            times => format!(", {} restarts (too late to catch up)", show_count(times)),
         };
         writeln!(out, "  late by {half} (p50), {most} (p99){restarts}")?;
         self.print_histogram(out)
