@@ -107,18 +107,18 @@ impl Ledger {
 const REMEDIES: &[(&str, &str)] = &[
     (
         "rx_missed",
-        "give the card larger rings (ethtool -G IFACE rx N), spread its queues over more CPUs, or take \
-         packets by xdp:",
+        "enlarge the card's rings (ethtool -G IFACE rx N), spread its queues over more CPUs, or use \
+         an xdp: port",
     ),
     (
         "ring_full",
-        "take fewer packets by a filter, share them over more --threads, pin these with --cpus, or \
-         enlarge the port's ring (blocks=, buffer=, ring_size=, whichever the port has); a \
-         forwarder whose target is the limit sends more by live frames (xdp:IFACE?send=live: 3 to 4 \
-         times as many as AF_XDP in copy mode, for a CPU and some latency)",
+        "reduce the packets by a filter, use more --threads, pin them with --cpus, or enlarge the \
+         port's ring (blocks=, buffer= or ring_size=); if a forwarder's target is the limit, send \
+         live frames (xdp:IFACE?send=live: 3 to 4 times as many as AF_XDP in copy mode, for a CPU \
+         and some latency)",
     ),
     ("not_written", "free some space, write to a faster disk, or compress (-w FILE.zst)"),
-    ("not_printed", "keep the reader of the lines open"),
+    ("not_printed", "keep the reader of the lines running"),
     (
         "refused",
         "an interface: check that it is up and that its MTU allows the packets; packet: also needs room in \
@@ -126,25 +126,22 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "too_long",
-        "raise the interface's MTU (ip link set IFACE mtu N) or send shorter packets; where the source \
-         puts TCP packets together, end that (ethtool -K IFACE gro off); live frames have 3368 bytes at \
-         most, packet: sends longer ones",
+        "raise the interface's MTU (ip link set IFACE mtu N) or send shorter packets; if the source \
+         merges TCP packets, turn GRO off (ethtool -K IFACE gro off); live frames have at most 3368 \
+         bytes, packet: sends longer ones",
     ),
-    ("too_short", "leave packets out that are shorter than an Ethernet header"),
+    ("too_short", "remove packets that are shorter than an Ethernet header"),
     (
         "not_ethernet",
         "replay files of Ethernet packets; use packet: for interfaces of another type",
     ),
     ("other_link_type", "replay to a port of the file's link type"),
-    (
-        "unsent",
-        "bring the interface up where it is down; let the run go on longer, or send at a lower --rate",
-    ),
+    ("unsent", "bring the interface up if it is down; run longer, or send at a lower --rate"),
     ("disconnected", "keep the peer connected until the run has ended"),
     (
         "interface_dropped",
-        "see that the interface has a carrier; send at a lower --rate, or give the receiving end more CPU: \
-         on a veth its far end is the limit",
+        "check the interface's carrier; send at a lower --rate, or give the receiver more CPU, because \
+         a veth is limited by its far end",
     ),
     (
         "interface_errors",
@@ -156,27 +153,33 @@ const REMEDIES: &[(&str, &str)] = &[
          qdisc=bypass; see `tc -s qdisc show dev IFACE`",
     ),
     ("interface_down", "bring the interface up: ip link set IFACE up"),
-    ("interface_removed", "start again when the interface is back"),
+    ("interface_removed", "start again when the interface exists again"),
     (
         "no_xdp_transmit",
-        "make the interface take redirected frames: on a veth bring its far end up, and switch GRO on there \
-         (ethtool -K OTHER_END gro on), open the TAP device in a program, on a card attach a program (sluice \
-         attach IFACE); or use --method sendmmsg, a port packet:",
+        "make the interface accept redirected frames: on a veth bring its far end up and turn GRO on there \
+         (ethtool -K OTHER_END gro on); open a TAP device in a program; on a card attach a program (sluice \
+         attach IFACE). Or send by a packet: port (--method sendmmsg)",
     ),
     (
         "redirect_failed",
-        "see which errors the kernel tells: perf trace -e xdp:xdp_redirect_err; as root, or with \
-         CAP_PERFMON, the ledger names the cause",
+        "see the kernel's errors: perf trace -e xdp:xdp_redirect_err; as root, or with CAP_PERFMON, the \
+         ledger names the cause",
     ),
-    ("port_full", "give the port a faster way out (send=live), or the sender a lower rate"),
+    (
+        "port_full",
+        "use a faster sending method for the port (send=live), or a lower rate at the sender",
+    ),
     ("port_down", "bring the port's interface up: ip link set IFACE up"),
-    ("lost_with_port", "add the port again: sluice switch has --control for it"),
-    ("malformed", "look at what sends frames without a valid Ethernet header"),
+    ("lost_with_port", "add the port again: sluice switch add PORT"),
+    ("malformed", "find the sender of frames without a valid Ethernet header"),
     ("cut", "raise the source port's snaplen="),
-    ("link_local", "none is needed: a switch does not pass on link-local frames (STP, LLDP)"),
+    (
+        "link_local",
+        "none needed: a switch drops link-local frames (STP, LLDP); --forward-link-local floods them",
+    ),
     ("vlan", "add the VLAN to the port: --access, --trunk or --native"),
-    ("storm_limit", "raise --storm-limit, or look at what sends broadcasts"),
-    ("same_port", "none is needed: the destination is behind the port that the packet came from"),
+    ("storm_limit", "raise --storm-limit, or find the sender of the broadcasts"),
+    ("same_port", "none needed: the destination is behind the port that received the packet"),
     ("no_port", "add a port for the VLAN"),
 ];
 

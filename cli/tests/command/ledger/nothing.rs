@@ -17,7 +17,7 @@ fn a_sender_that_sends_nothing_fails_with_a_remedy() {
     for (interface, method, loss, remedy) in [
         ("vx0", "sendmmsg", "interface_errors", "route to its remote end"),
         ("ifb9", "sendmmsg", "interface_dropped", "lower --rate"),
-        ("tap9", "live", "no_xdp_transmit", "open the TAP device"),
+        ("tap9", "live", "no_xdp_transmit", "open a TAP device"),
     ] {
         let to = ["--dst", "198.18.0.2", "--dmac", NOBODY, "--count", "1000"];
         let all = ["generate", interface, "--netns", &left, "--method", method, "--json"];
