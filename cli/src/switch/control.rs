@@ -24,7 +24,7 @@ use crate::units::show_count;
 #[derive(Debug, Deserialize, PartialEq, Serialize, Subcommand)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Show a running switch's ports, and which hosts are behind them
+    /// Show a running switch's ports, and the hosts behind them
     Show {
         /// Print one JSON object
         #[arg(long)]
@@ -39,40 +39,42 @@ pub enum Request {
     },
     /// Add a port to a running switch
     Add {
-        /// xdp:eth0, NAME=PORT
+        /// Port: xdp:eth0, NAME=PORT
         #[arg(value_name = "[NAME=]PORT")]
         port: String,
         #[command(flatten)]
         #[serde(default, flatten)]
         set: PortSettings,
     },
-    /// Take a port out of a running switch; what is on its way is still forwarded
+    /// Remove a port from a running switch; packets in transit are still forwarded
     Remove {
-        /// Its name in the switch
+        /// Name of the port in the switch
         #[arg(value_name = "NAME")]
         port: String,
     },
-    /// Set the port of an address, until the switch ends
+    /// Add a static table entry, until the switch ends
     Static {
+        /// Address of the host
         mac: String,
-        /// The port's name in the switch
+        /// Name of the port in the switch
         port: String,
-        /// The VLAN, where the switch knows VLANs
+        /// VLAN, if the switch has VLANs
         #[arg(default_value_t = 0, value_name = "VLAN")]
         #[serde(default)]
         vlan: u16,
     },
-    /// Take an entry out of the table, a static one too
+    /// Remove an entry from the table, also a static one
     Forget {
+        /// Address of the host
         mac: String,
-        /// The VLAN, where the switch knows VLANs
+        /// VLAN, if the switch has VLANs
         #[arg(default_value_t = 0, value_name = "VLAN")]
         #[serde(default)]
         vlan: u16,
     },
-    /// Take all that was learned out of the table
+    /// Remove all learned entries from the table
     Flush {
-        /// Of this port only
+        /// Only those of this port
         #[arg(value_name = "NAME")]
         #[serde(default)]
         port: Option<String>,
@@ -97,7 +99,7 @@ impl Service for ControlService<'_, '_> {
             return watched.unwrap_or_else(said);
         }
         let understood = serde_json::from_str(request)
-            .map_err(|error| Error::Usage(format!("request not understood: {error}")));
+            .map_err(|error| Error::Usage(format!("invalid request: {error}")));
         let value = understood.and_then(|request| self.act(request));
         said(value.unwrap_or_else(|error| failure(&error)))
     }
@@ -204,7 +206,7 @@ fn number(text: &str) -> Result<u64> {
         text.parse().map_err(|error| Error::Usage(format!("'{text}': {error}")))?;
     match a & 1 {
         0 => Ok(u64::from_be_bytes([0, 0, a, b, c, d, e, f])),
-        _ => Err(Error::Usage(format!("'{text}' is a group's: only a host is behind a port"))),
+        _ => Err(Error::Usage(format!("'{text}' is a group address; use the address of a host"))),
     }
 }
 
@@ -216,7 +218,7 @@ pub fn ask(request: &Request, socket: &Path) -> anyhow::Result<()> {
     }
     let answer = send(&mut client, request)?;
     if let Some(entries) = answer["forgotten"].as_u64() {
-        writeln!(stdout(), "{} entries taken out", show_count(entries))?;
+        writeln!(stdout(), "{} entries removed", show_count(entries))?;
     }
     Ok(())
 }

@@ -31,10 +31,10 @@ Examples:
   sluice switch add xdp:eth4
   sluice switch static 02:00:00:00:00:01 eth4
 
-A port is called what its interface is called, unless NAME=PORT says otherwise.
-What an interface receives goes to the switch; by xdp: the host does not get it.";
+NAME=PORT names a port; the default is its interface or file. With xdp: the host does
+not get the packets; with packet: it gets a copy.";
 
-/// Switch Ethernet frames between ports, learning where hosts are
+/// Switch Ethernet frames between ports, learning addresses
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 #[command(subcommand_negates_reqs = true)]
@@ -54,11 +54,11 @@ pub struct Args {
 /// Which switch.
 #[derive(clap::Args)]
 struct SocketArgs {
-    /// The switch's name, if several run [default: switch]
+    /// Name of the switch, if several run [default: switch]
     #[arg(long, global = true, value_name = "SWITCH")]
     name: Option<String>,
 
-    /// The socket it is asked by [default: /run/sluice/switch/NAME/control.sock]
+    /// Control socket [default: /run/sluice/switch/NAME/control.sock]
     #[arg(long, global = true, value_name = "PATH", conflicts_with = "name")]
     control: Option<PathBuf>,
 }
@@ -75,16 +75,16 @@ impl SocketArgs {
 /// A switch that is to run.
 #[derive(clap::Args)]
 struct RunArgs {
-    /// The ports: eth0, xdp:eth0, NAME=PORT
+    /// Ports: eth0, xdp:eth0, NAME=PORT
     #[arg(value_name = "[NAME=]PORT", required = true)]
     ports: Vec<NamedPort>,
 
-    /// Forward what is for link-local groups, too (01:80:c2:00:00:0x: spanning tree, LLDP, LACP),
-    /// pause frames excepted
+    /// Flood link-local groups too (01:80:c2:00:00:0x: spanning tree, LLDP, LACP), except pause
+    /// frames
     #[arg(long)]
     forward_link_local: bool,
 
-    /// Send on an interface that carries the host's default route
+    /// Allow an interface with the host's default route; may be repeated
     #[arg(long, value_name = "IFACE")]
     allow_default_route: Vec<String>,
 
@@ -105,15 +105,15 @@ struct RunArgs {
 #[derive(clap::Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Table")]
 struct TableArgs {
-    /// Entries there is room for, made a power of two
+    /// Table entries, rounded to a power of two
     #[arg(long, value_name = "N", default_value = "65536", value_parser = entries)]
     table: usize,
 
-    /// Entries that one port can have learned [default: an eighth of the table]
+    /// Learned entries of one port, at most [default: an eighth of the table]
     #[arg(long, value_name = "N")]
     max_macs: Option<u32>,
 
-    /// A host that says nothing for so long is forgotten
+    /// Forget a silent host after this time
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = age)]
     age: Duration,
 }
@@ -148,8 +148,8 @@ fn refuse_requests(ports: &[NamedPort]) -> Result<()> {
     match ports.iter().find(is_request) {
         None => Ok(()),
         Some(named) => Err(Error::Usage(format!(
-            "{0} is a request to a running switch: write it before all flags, as in `sluice switch \
-             {0} --name NAME`; an interface of that name is packet:{0}",
+            "{0} is a request to a running switch; write it before all flags: `sluice switch {0} --name \
+             NAME`; for an interface of that name use packet:{0}",
             named.port
         ))),
     }
@@ -177,8 +177,8 @@ impl FromStr for NamedPort {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
             return Err(Error::Usage(format!(
-                "'{name}' cannot be a port's name: use letters, digits, '-', '_', '.' and '@', 64 \
-                 at most, as in NAME=PORT"
+                "'{name}' is not a valid port name; use NAME=PORT with at most 64 letters, digits, '-', \
+                 '_', '.' and '@'"
             )));
         }
         Ok(Self { name, port })
@@ -189,29 +189,28 @@ impl FromStr for NamedPort {
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Ports")]
 pub struct Settings {
-    /// Port for hosts without VLAN tags, and its VLAN; the switch then knows VLANs, and ports of
-    /// which nothing is said are in VLAN 1
+    /// Untagged port, and its VLAN; with VLANs in use, other ports are in VLAN 1
     #[arg(long, value_name = "NAME=VLAN", value_parser = pair)]
     pub access: Vec<(String, String)>,
 
-    /// Port with VLAN tags, and its VLANs: up=10,20-29
+    /// Tagged port, and its VLANs: up=10,20-29
     #[arg(long, value_name = "NAME=VLANS", value_parser = pair)]
     pub trunk: Vec<(String, String)>,
 
-    /// VLAN of the packets without a tag on a port with tags
+    /// VLAN of untagged packets on a tagged port
     #[arg(long, value_name = "NAME=VLAN", value_parser = pair)]
     pub native: Vec<(String, String)>,
 
-    /// Packets a second that a port may have flooded: broadcast, multicast, unknown; of all ports
-    /// without a name
+    /// Flooded packets per second of a port: broadcast, multicast, unknown; without a name for every
+    /// port
     #[arg(long, value_name = "[NAME=]PPS")]
     pub storm_limit: Vec<String>,
 
-    /// Port that packets only come from: a file that is read, a mirror: port
+    /// Port that only receives: an input file, a mirror: port
     #[arg(long, value_name = "NAME")]
     pub rx_only: Vec<String>,
 
-    /// Port that packets only go to: a file that is written, a live: port
+    /// Port that only sends: an output file, a live: port
     #[arg(long, value_name = "NAME")]
     pub tx_only: Vec<String>,
 }
@@ -219,7 +218,7 @@ pub struct Settings {
 fn pair(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("say which port: NAME=VALUE".into()),
+        _ => Err("a port's name is missing; use NAME=VALUE".into()),
     }
 }
 
@@ -258,7 +257,7 @@ impl Settings {
             None => Ok(()),
             Some(name) => {
                 let names: Vec<&str> = there.into_iter().collect();
-                Err(Error::Usage(format!("no port '{name}': there are {}", names.join(", "))))
+                Err(Error::Usage(format!("no port '{name}'; available: {}", names.join(", "))))
             }
         }
     }
@@ -267,32 +266,32 @@ impl Settings {
 /// The settings of one port.
 #[derive(clap::Args, Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
 pub struct PortSettings {
-    /// Its VLAN, if hosts there know no tags
+    /// VLAN of an untagged port
     #[arg(long, value_name = "VLAN", conflicts_with_all = ["trunk", "native"])]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<String>,
 
-    /// Its VLANs with tags: 10,20-29
+    /// VLANs of a tagged port: 10,20-29
     #[arg(long, value_name = "VLANS")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk: Option<String>,
 
-    /// The VLAN of packets without a tag
+    /// VLAN of untagged packets on a tagged port
     #[arg(long, value_name = "VLAN")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub native: Option<String>,
 
-    /// Packets a second that it may have flooded
+    /// Flooded packets per second of the port
     #[arg(long, value_name = "PPS")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storm_limit: Option<String>,
 
-    /// Packets only come from it
+    /// The port only receives
     #[arg(long, conflicts_with = "tx_only")]
     #[serde(default)]
     pub rx_only: bool,
 
-    /// Packets only go to it
+    /// The port only sends
     #[arg(long)]
     #[serde(default)]
     pub tx_only: bool,
@@ -311,7 +310,9 @@ impl PortSettings {
     pub fn config(&self, name: &str) -> Result<MemberConfig> {
         let usage = match (self.rx_only, self.tx_only) {
             (true, true) => {
-                return Err(Error::Usage(format!("{name}: --rx-only and --tx-only: say one")));
+                return Err(Error::Usage(format!(
+                    "{name}: --rx-only and --tx-only exclude each other"
+                )));
             }
             (true, false) => Some(Directions::Receive),
             (false, true) => Some(Directions::Send),
@@ -322,8 +323,7 @@ impl PortSettings {
             (Some(access), None, None) => Vlans::access(vlan::number(access)?),
             (Some(_), _, _) => {
                 return Err(Error::Usage(format!(
-                    "{name}: --access is for a port without tags: use it alone, or --trunk and \
-                     --native"
+                    "{name}: --access is for an untagged port; use it alone, or --trunk and --native"
                 )));
             }
             (None, trunk, native) => Vlans {
@@ -334,7 +334,9 @@ impl PortSettings {
         let storm = self.storm_limit.as_deref().map(|text| {
             let packets = units::count(text).ok().and_then(|n| u32::try_from(n).ok());
             packets.ok_or_else(|| {
-                Error::Usage(format!("--storm-limit {text}: use a number of packets: 1000, 10K"))
+                Error::Usage(format!(
+                    "--storm-limit {text}: use a number of packets per second: 1000, 10K"
+                ))
             })
         });
         Ok(MemberConfig { vlans, storm: storm.transpose()?, usage })
@@ -406,6 +408,6 @@ mod tests {
         let ports: Vec<NamedPort> = ["a=null:", "b=null:"].map(|text| text.parse().unwrap()).into();
         settings.refuse_unknown(&ports).unwrap();
         let error = settings.refuse_unknown(&ports[..1]).unwrap_err().to_string();
-        assert!(error.starts_with("no port 'b': there are a"), "{error}");
+        assert!(error.starts_with("no port 'b'; available: a"), "{error}");
     }
 }

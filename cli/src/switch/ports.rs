@@ -39,8 +39,7 @@ impl Ports<'_> {
     ) -> Result<()> {
         if settings.concern_vlans() && !self.knows_vlans {
             return Err(Error::Usage(
-                "the switch knows no VLANs: it has to be started with --access, --trunk or --native"
-                    .into(),
+                "the switch has no VLANs; start it with --access, --trunk or --native".into(),
             ));
         }
         let config = settings.config(&named.name)?;
@@ -106,7 +105,7 @@ impl Ports<'_> {
     /// Prints an event of a port, and adds it to the report.
     pub fn report_event(&mut self, event: Event, status: &Status) {
         let text = match event {
-            Event::Failed(name, error) => format!("{name} is out of the switch: {error}"),
+            Event::Failed(name, error) => format!("{name} left the switch: {error}"),
             Event::Down(name) => format!("{name} is down; waiting for it to come up"),
             Event::Up(name) => format!("{name} is up"),
             Event::Notice(_, text) => text,

@@ -29,8 +29,7 @@ pub fn run(args: RunArgs, socket: &SocketArgs) -> anyhow::Result<()> {
     common.check()?;
     if common.threads.is_some() {
         return Err(Error::Usage(
-            "--threads: a switch has one thread; say which queues it serves in a port's name, as \
-             in xdp:eth0/0-3"
+            "--threads: a switch has one thread; select a port's queues by its name: xdp:eth0/0-3"
                 .into(),
         )
         .into());
@@ -71,7 +70,7 @@ pub fn run(args: RunArgs, socket: &SocketArgs) -> anyhow::Result<()> {
 fn listen(socket: &SocketArgs) -> Result<Option<Server>> {
     match Server::bind(&socket.path()?) {
         Err(error) if error.kind() != Mends::Usage && socket.control.is_none() => {
-            notice::say(format_args!("the switch cannot be asked while it runs: {error}"));
+            notice::say(format_args!("the switch runs without a control socket: {error}"));
             Ok(None)
         }
         bound => bound.map(Some),

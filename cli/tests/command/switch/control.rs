@@ -80,13 +80,13 @@ fn the_table_is_shown_and_changed() {
     ask(&lab, &["forget", "02:00:00:00:00:03"]);
     assert_eq!(learned("02:00:00:00:00:03"), None);
     for (what, advice) in [
-        (&["remove", "nobody"][..], "there are left, right, upper, lower"),
+        (&["remove", "nobody"][..], "available: left, right, upper, lower"),
         (&["static", "02:00:00:00:00:03", "nobody"], "no port 'nobody'"),
-        (&["static", "ff:ff:ff:ff:ff:ff", "left"], "a group's"),
+        (&["static", "ff:ff:ff:ff:ff:ff", "left"], "a group address"),
         (&["add", "left=null:"], "already"),
         (&["add", "again=packet:middle0"], "ports 'left' and 'again' are the same interface"),
         (&["add", "again=live:middle0"], "the same interface"),
-        (&["add", "null:", "--access", "3"], "knows no VLANs"),
+        (&["add", "null:", "--access", "3"], "has no VLANs"),
         (&["add", "xdp:nothing0"], "nothing0"),
     ] {
         refused(&[&["switch"], what, &["--name", lab.name()]].concat(), advice);

@@ -154,7 +154,7 @@ fn a_port_works_again_once_it_is_up_and_others_survive_a_removed_one() {
         eventually("right is reached again", || reaches("198.18.0.2"));
         if kind == "packet" {
             link(&["delete", "middle1"]);
-            says(&mut running, "right is out of the switch");
+            says(&mut running, "right left the switch");
             only_right_is_unreachable();
         }
         let ended = running.stop();

@@ -79,14 +79,14 @@ fn invalid_settings_are_refused_with_a_remedy() {
     for (arguments, advice) in [
         (&["null:", "null:"][..], "OTHER=PORT"),
         (&["pcap:a.pcap"], "--rx-only NAME"),
-        (&["null:", "--access", "up=1"], "no port 'up': there are null"),
+        (&["null:", "--access", "up=1"], "no port 'up'; available: null"),
         (&["null:", "--access", "null=1", "--trunk", "null=2"], "use it alone"),
         (&["null:", "--trunk", "null=4095"], "1 to 4094"),
         (&["null:", "--storm-limit", "null=many"], "number of packets"),
         (&["null:", "--threads", "2"], "one thread"),
         (&["null:", "--age", "1ms"], "1s to 24h"),
         (&[], "PORT"),
-        (&["show"], "nothing runs at"),
+        (&["show"], "no command listens at"),
     ] {
         refused(&[&["switch"], arguments, &place].concat(), advice);
     }

@@ -110,7 +110,9 @@ fn watching_ends_with_the_switch_and_with_the_port() {
     running.end().good();
     assert_eq!(upper.end().good()["packets"], 10);
     let nobody = format!("monitor:{}/left", lab.name());
-    for (port, advice) in [(&nobody[..], "nothing runs at"), ("monitor:a/b/c", "nothing runs at")] {
+    for (port, advice) in
+        [(&nobody[..], "no command listens at"), ("monitor:a/b/c", "no command listens at")]
+    {
         refused(&["count", port], advice);
     }
 }
