@@ -75,7 +75,7 @@ pub fn relay(args: &RelayArgs) -> anyhow::Result<()> {
     let mut ports = Port::open_all(&wanted, &PortOptions { queues: 1, ..PortOptions::default() })?;
     let mut queues: Vec<&mut Queue> = ports.iter_mut().flat_map(|port| &mut port.queues).collect();
     let [left, right] = &mut queues[..] else {
-        return Err(Error::Usage("a relay has two ports of one queue each".into()).into());
+        return Err(Error::Usage("a relay needs two ports with one queue each".into()).into());
     };
     writeln!(stdout(), "{RELAYING}")?;
     while !signals.take() {
@@ -130,7 +130,7 @@ fn open(way: &str, sends: bool) -> Result<File, Error> {
             socket.connect(Path::new(file)).map_err(failed)?;
             Ok(OwnedFd::from(socket).into())
         }
-        _ => Err(Error::Usage(format!("{way}: it is pipe:FILE or unix:FILE"))),
+        _ => Err(Error::Usage(format!("{way}: use pipe:FILE or unix:FILE"))),
     }
 }
 

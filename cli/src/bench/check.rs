@@ -16,15 +16,15 @@ use super::progress::Watcher;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// An earlier --json result, in place of a run
+    /// A --json result, instead of a new run
     #[arg(value_name = "FILE", conflicts_with_all = ["rounds", "seconds"])]
     file: Option<PathBuf>,
 
     #[command(flatten)]
     turns: Turns,
 
-    /// Also report changes from an earlier --json result that are larger than the spreads; exit status 1 if a
-    /// step became slower, fails now, or a loop became longer
+    /// Also report changes since this --json result; exit status 1 if a ratio fell, a loop became longer, or
+    /// a step that ran before fails
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
 
@@ -53,8 +53,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let failed = checked.iter().filter(|it| it.verdict == Verdict::Fail).count();
     anyhow::ensure!(failed == 0, "{failed} of {} ratios are below their thresholds", checked.len());
     let worse = moved.iter().filter(|it| it.is_worse()).count();
-    anyhow::ensure!(worse == 0, "{worse} became slower or longer, or cannot be run any more");
-    anyhow::ensure!(report.complete, "stopped before every step had had all its turns");
+    anyhow::ensure!(worse == 0, "{worse} became slower or longer, or fail now");
+    anyhow::ensure!(report.complete, "stopped before all turns were complete");
     Ok(())
 }
 

@@ -14,11 +14,11 @@ use crate::units::show_count;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Packets a second that receivers get; 0 sends none
+    /// Packets per second to receive; 0 sends none
     #[arg(long, default_value = "0,10k,100k,300k,1M", value_name = "LIST", value_delimiter = ',', value_parser = units::count)]
     rates: Vec<u64>,
 
-    /// How long a receiver is measured at a rate, after packets have come for a second
+    /// Measuring time at each rate, after a second of packets
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = turn_time)]
     seconds: Duration,
 

@@ -33,10 +33,10 @@ Examples:
   sluice bench ndr --sizes 60,512,1514
   sluice bench cost
 
-Needs root. The first CPU sends, the others receive. ^C stops it; it keeps what
-was measured.";
+Needs root. The first CPU sends, the others receive. ^C keeps the results so far and
+removes the lab.";
 
-/// Measure the cost of each way of handling packets, beside other programs
+/// Measure each way of handling packets, and devices by RFC 2544
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -46,27 +46,27 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum BenchCommand {
-    /// Receiving: from a system call a packet to counting in XDP.
+    /// Receive, from recv to counting in XDP
     Rx(Options),
-    /// Sending: from a system call a packet to frames made in the kernel.
+    /// Send, from sendto to live frames
     Tx(Options),
-    /// Dropping: from a program in user space to XDP.
+    /// Drop packets before the host, from a user-space listener to XDP
     Drop(Options),
-    /// Forwarding by a host between two others: from packet sockets to a redirect in XDP.
+    /// Forward on a host between two others, from packet sockets to XDP redirect
     Forward(Options),
-    /// From one program to another: by sockets, pipes and shared memory.
+    /// Move packets from one program to another, from Unix sockets to memif
     Pipe(Options),
-    /// All of these, and the instructions of hot loops.
+    /// All of these, and the instructions of hot loops
     All(Options),
-    /// Count the instructions of hot loops, which do not depend on the machine's load.
+    /// Count instructions of hot loops, which do not depend on the machine's load
     Instructions(OutputOptions),
-    /// Compare ratios with their thresholds; exit status 1 if one is below.
+    /// Check ratios against thresholds; exit status 1 after a fail
     Check(check::Args),
-    /// Show an earlier --json result again: as tables, a page or a chart.
+    /// Show a --json result again: as tables, a page or a chart
     Show(ShowArgs),
-    /// Measure throughput, latency, loss and bursts of a device between two interfaces (RFC 2544).
+    /// Measure throughput, latency, loss and bursts of a device between two interfaces (RFC 2544)
     Ndr(ndr::Args),
-    /// Measure CPU time at modest rates, and round trips through forwarders.
+    /// Measure CPU time at modest rates, and round trips through forwarders
     Cost(cost::Args),
     /// The minimal relay beside forwarders.
     #[command(hide = true)]
@@ -81,7 +81,7 @@ enum BenchCommand {
 
 #[derive(clap::Args)]
 struct ShowArgs {
-    /// The result
+    /// Result of --json
     #[arg(value_name = "FILE")]
     file: PathBuf,
 

@@ -25,11 +25,11 @@ const AROUND_BYTES: u32 = 24;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Two interfaces with the device between them, in place of a lab: the first sends, the second receives
+    /// Two interfaces with the device between them, instead of a lab: the first sends, the second receives
     #[arg(long, value_name = "[NETNS/]A,[NETNS/]B")]
     between: Option<String>,
 
-    /// The device in the lab: `sluice forward`, or the kernel's bridge
+    /// Device in the lab: `sluice forward`, or the kernel's bridge
     #[arg(
         long,
         default_value = "forward",
@@ -38,31 +38,31 @@ pub struct Args {
     )]
     device: String,
 
-    /// Bytes of a frame without its check sequence, 60 to 1514
+    /// Frame bytes without check sequence, 60 to 1514
     #[arg(long, default_value = "60", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(60..=1514))]
     sizes: Vec<u32>,
 
-    /// The share of packets that may be lost: 0%, 0.1%
+    /// Tolerated loss: 0%, 0.1%
     #[arg(long, default_value = "0%", value_name = "SHARE", value_parser = loss)]
     loss: f64,
 
-    /// The resolution of the throughput, as a share of it
+    /// Precision of the throughput
     #[arg(long, default_value = "0.5%", value_name = "SHARE", value_parser = resolution)]
     resolution: f64,
 
-    /// How long packets are sent in a trial
+    /// Sending time of a trial
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn_time)]
     seconds: Duration,
 
-    /// How long the confirming trial takes [default: three trials' time]
+    /// How long the throughput must hold at the end [default: three trials]
     #[arg(long, value_name = "TIME", value_parser = turn_time)]
     confirm: Option<Duration>,
 
-    /// How long packets may still come after sending has ended
+    /// How long to wait for packets after sending
     #[arg(long, default_value = "500ms", value_name = "TIME", value_parser = turn_time)]
     drain: Duration,
 
-    /// The Ethernet address to send to: a routing device's own [default: the far interface's]
+    /// Destination MAC address, for a device that routes [default: the far interface's]
     #[arg(long, value_name = "MAC")]
     dmac: Option<Mac>,
 
@@ -76,14 +76,14 @@ fn loss(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     match percent {
         Some(percent) if (0.0..100.0).contains(&percent) => Ok(percent / 100.0),
-        _ => Err("a share is like 0.1%, from 0% to less than 100%".into()),
+        _ => Err("use a share from 0% to less than 100%: 0.1%".into()),
     }
 }
 
 fn resolution(text: &str) -> Result<f64, String> {
     match loss(text)? {
         share if (0.0001..=0.2).contains(&share) => Ok(share),
-        _ => Err("from 0.01% to 20%".into()),
+        _ => Err("use a share from 0.01% to 20%".into()),
     }
 }
 

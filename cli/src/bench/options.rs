@@ -13,38 +13,38 @@ use crate::units::duration_in;
 /// Flags of every suite.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Measure other projects' programs that are installed, too
+    /// Measure other installed programs too
     #[arg(long)]
     pub peers: bool,
 
     #[command(flatten)]
     turns: Turns,
 
-    /// Bytes of a frame without its check sequence, 60 to 9000
+    /// Frame bytes without check sequence, 60 to 9000
     #[arg(long, default_value = "60", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(60..=9000))]
     sizes: Vec<u32>,
 
-    /// Packets per batch, for steps that have a choice, 1 to 1024 [default: the port's own]
+    /// Packets of a system call, or of a move by `sluice forward`, 1 to 1024 [default: the port's]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     batches: Vec<u32>,
 
-    /// Queues of each interface of the lab
+    /// Queues of each lab interface
     #[arg(long, default_value = "1", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
     queues: Vec<u32>,
 
-    /// CPUs of the measured program, for steps that can use several [default: one, and all]
+    /// CPUs of the measured program, if it can use several [default: one, and all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     cores: Vec<u32>,
 
-    /// Rules before a packet is dropped
+    /// Rules in front of the drop; the last one matches
     #[arg(long, default_value = "1,100,10000", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=20_000))]
     rules: Vec<u32>,
 
-    /// Do not sample the causes of CPU time
+    /// Do not sample where CPU time goes
     #[arg(long)]
     no_causes: bool,
 
-    /// A pair of connected interfaces in place of a lab: the sender's and the receiver's
+    /// Two connected interfaces instead of a lab: the sender's and the receiver's
     #[arg(long, value_name = "[NETNS/]A,[NETNS/]B")]
     between: Option<String>,
 
@@ -55,11 +55,11 @@ pub struct Options {
 /// How often and how long steps are measured.
 #[derive(clap::Args)]
 pub struct Turns {
-    /// Rounds: each step has a turn in each
+    /// Rounds; every step has a turn in each
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
     pub rounds: u32,
 
-    /// How long packets are sent in a turn: 1s, 500ms
+    /// Sending time of each turn: 1s, 500ms
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = turn_time)]
     pub seconds: Duration,
 }
@@ -67,20 +67,20 @@ pub struct Turns {
 /// Flags for the output of a result.
 #[derive(clap::Args)]
 pub struct OutputOptions {
-    /// Report changes from an earlier --json result that are larger than the spreads
+    /// Report changes since this --json result that exceed both spreads
     #[arg(long, value_name = "FILE")]
     pub compare: Option<PathBuf>,
 
-    /// Also write the result as an HTML page
+    /// Write the result as an HTML page
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Also write a chart of the steps of thresholds (SVG)
+    /// Write a chart of the steps with thresholds (SVG)
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 
-    /// Also write tables into a Markdown document: the thresholds (or hot loops) between its lines <!-- bench -->
-    /// and <!-- /bench -->, or all steps between <!-- bench: all steps --> and <!-- /bench -->
+    /// Write tables into a Markdown document: the thresholds' ratios (or the hot loops) between
+    /// <!-- bench --> and <!-- /bench -->, all steps between <!-- bench: all steps --> and <!-- /bench -->
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
 
@@ -91,7 +91,7 @@ pub struct OutputOptions {
 
 /// Parses the length of a turn; shorter ones show nothing.
 pub fn turn_time(text: &str) -> Result<Duration, String> {
-    duration_in(Duration::from_millis(50)..=Duration::MAX, text, "50ms is the shortest")
+    duration_in(Duration::from_millis(50)..=Duration::MAX, text, "the minimum is 50ms")
 }
 
 impl Options {
@@ -125,7 +125,7 @@ impl Options {
 /// Parses "lab-left/left0,lab-right/right0" as two sides.
 pub fn sides(text: &str) -> Result<(Side, Side), Error> {
     let right = || {
-        let text = format!("--between {text}: it takes two interfaces, [NETNS/]A,[NETNS/]B");
+        let text = format!("--between {text}: name two interfaces: [NETNS/]A,[NETNS/]B");
         Error::Usage(text)
     };
     let side = |text: &str| {

@@ -51,8 +51,8 @@ impl<'a> ReportOutput<'a> {
             let document = Document::of(&text).ok_or_else(|| {
                 let path = path.display();
                 Error::Usage(format!(
-                    "{path} has no place for a table: write the lines <!-- bench --> (or <!-- bench: all steps -->) \
-                     and <!-- /bench --> there"
+                    "{path} has no marks for a table; add the lines <!-- bench --> (or <!-- bench: all steps -->) \
+                     and <!-- /bench -->"
                 ))
             })?;
             let file = File::options().write(true).open(path);
@@ -95,7 +95,7 @@ pub fn read(path: &Path) -> anyhow::Result<Report> {
     let text = fs::read(path).map_err(|error| Error::path("read", path, error))?;
     serde_json::from_slice(&text).map_err(|error| {
         let path = path.display();
-        Error::Usage(format!("{path} is no result of `sluice bench --json`: {error}")).into()
+        Error::Usage(format!("{path} is not a result of `sluice bench --json`: {error}")).into()
     })
 }
 
@@ -140,7 +140,7 @@ fn print(report: &Report, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{note}")?;
     }
     if !report.complete {
-        writeln!(out, "stopped before every step had had all its turns")?;
+        writeln!(out, "stopped before all turns were complete")?;
     }
     Ok(())
 }
@@ -196,9 +196,9 @@ fn print_suite(suite: &Suite, out: &mut impl Write) -> io::Result<()> {
 /// Prints the changes from an earlier result.
 fn print_changes(moved: &[ChangedResult], out: &mut impl Write) -> io::Result<()> {
     if moved.is_empty() {
-        return writeln!(out, "nothing moved by more than its spread");
+        return writeln!(out, "no change exceeds its spread");
     }
-    writeln!(out, "moved by more than their spreads:")?;
+    writeln!(out, "changes that exceed their spreads:")?;
     for it in moved {
         let ChangedResult { kind, name, before, now, .. } = it;
         let what = match it.what {

@@ -363,7 +363,7 @@ fn a_result_is_shown_again_as_a_table_and_as_a_page() {
     assert!(ended.out.contains("XDP, 60 B  sluice"), "{}", ended.out);
     assert!(ended.out.contains("nothing moved"), "{}", ended.out);
     assert!(std::fs::read_to_string(&html).unwrap().contains("<svg"));
-    refused(&["bench", "show", &html], "is no result of");
+    refused(&["bench", "show", &html], "is not a result of");
     std::fs::write(&html, "x".repeat(1 << 20)).unwrap();
     refused(&["bench", "rx", "--between", "lo,lo", "--html", &html], "lo twice");
     assert_eq!(
@@ -387,7 +387,7 @@ fn a_result_is_shown_as_a_chart_and_in_its_place_in_a_document() {
     std::fs::write(&json, result(&steps)).unwrap();
     let show = ["bench", "show", &json, "--svg", &svg, "--markdown", &document];
     std::fs::write(&document, "nothing\n").unwrap();
-    refused(&show, "has no place for a table");
+    refused(&show, "has no marks for a table");
     std::fs::write(&document, "a\n<!-- bench -->\nold\n<!-- /bench -->\nb\n").unwrap();
     for _ in 0..2 {
         let ended = run(&show);
@@ -424,8 +424,8 @@ fn the_table_in_readme_comes_from_the_committed_result() {
 fn invalid_flags_are_refused() {
     for (arguments, part) in [
         (&["rx", "--sizes", "59"][..], "60..=9000"),
-        (&["rx", "--seconds", "1ms"], "50ms is the shortest"),
-        (&["rx", "--between", "left0"], "it takes two interfaces"),
+        (&["rx", "--seconds", "1ms"], "the minimum is 50ms"),
+        (&["rx", "--between", "left0"], "name two interfaces"),
         (&["rx", "--between", "lo,lo"], "lo twice"),
         (&["forward", "--between", "lo,eth1"], "a host between the two"),
     ] {

@@ -236,9 +236,9 @@ fn allowed_losses_leave_the_throughput_at_the_limit() {
 #[test]
 fn wrong_use_is_refused() {
     for (arguments, said) in [
-        (&["--loss", "0.1"][..], "a share is like 0.1%"),
+        (&["--loss", "0.1"][..], "use a share from 0%"),
         (&["--resolution", "0%"], "from 0.01% to 20%"),
-        (&["--between", "eth1"], "it takes two interfaces"),
+        (&["--between", "eth1"], "name two interfaces"),
         (&["--device", "hub"], "possible values: forward, bridge"),
         (&["--device", "bridge", "--between", "a,b"], "cannot be used with"),
     ] {
