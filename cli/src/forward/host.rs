@@ -32,7 +32,7 @@ pub fn are_its_sides(ports: [&PortName; 2], one_way: bool) -> Result<bool> {
         Kind::Xdp => Ok(true),
         Kind::Host => Ok(false),
         Kind::Packet | Kind::Mirror if receives => Err(wire.error(
-            "the host has these packets already, and would get them twice: xdp: takes them from it",
+            "the host has these packets already and would get them twice; use xdp:, which takes them",
         )),
         _ => Ok(true),
     }
@@ -45,14 +45,14 @@ pub fn are_its_sides(ports: [&PortName; 2], one_way: bool) -> Result<bool> {
 pub fn keep_flows(ports: [&mut PortName; 2]) -> Result<()> {
     let same = ports[0].name() == ports[1].name();
     let Some(host) = ports.iter().position(|port| port.kind() == Kind::Host) else {
-        return Err(Error::Usage("--host-flows: one of the ports has to be a host: port".into()));
+        return Err(Error::Usage("--host-flows needs a host: port".into()));
     };
     let wire = &ports[1 - host];
     let kinds = [Kind::Packet, Kind::Xdp, Kind::Mirror, Kind::Live, Kind::Host];
     if kinds.contains(&wire.kind()) && !same {
         return Err(wire.error(format!(
-            "--host-flows: a flow that is left to the host leaves by the host's own interface; \
-             use xdp:{}",
+            "--host-flows needs the host's own interface on the other side, because flows left to the \
+             host leave by it; use xdp:{}",
             ports[host].name()
         )));
     }

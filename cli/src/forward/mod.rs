@@ -37,45 +37,45 @@ Examples:
   sluice forward xdp:eth1 xdp:eth2                a bridge without copies in user space
   sluice forward xdp:eth1 xdp:eth2 -f 'not port 25'
   sluice forward xdp:eth1 xdp:eth2 --in-kernel
-  sluice forward xdp:eth1?send=live xdp:eth2?send=live    faster where a card has no zero-copy
+  sluice forward xdp:eth1?send=live xdp:eth2?send=live    faster if a card has no zero-copy
   sluice forward xdp:eth1 host:eth1               between the host and its wire
   sluice forward xdp:eth1 host:eth1 --host-flows 'tcp port 22'
-  sluice forward xdp:eth1 xdp:eth2 --name wan     which sluice capture monitor:wan/eth1 watches
+  sluice forward xdp:eth1 xdp:eth2 --name wan     for sluice capture monitor:wan/eth1
   sluice forward packet:eth1 pcap:trace.pcapng --one-way --duration 10s
 
-An xdp: port takes its packets from the host, also those for the host itself: a
-filter leaves it the rest. A packet: port copies them.";
+An xdp: port takes its packets from the host, also those addressed to the host; with a
+filter the host gets the rest. A packet: port copies them.";
 
-/// Forward packets from one port to another, and back
+/// Forward packets between two ports, both ways
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// One side: xdp:eth1, packet:eth1, host:eth1, tap:tap0, pcap:FILE, null:
+    /// First port: xdp:eth1, packet:eth1, host:eth1, tap:tap0, pcap:FILE, null:
     #[arg(value_name = "PORT")]
     from: PortName,
 
-    /// The other side: xdp:eth2, packet:eth2, live:eth2, host:eth1, tap:tap0, pcap:FILE, null:
+    /// Second port: xdp:eth2, packet:eth2, live:eth2, host:eth1, tap:tap0, pcap:FILE, null:
     #[arg(value_name = "TO")]
     to: PortName,
 
-    /// Forward to the second port only, and nothing back
+    /// Forward from the first port to the second only
     #[arg(long)]
     one_way: bool,
 
-    /// Forward only what a pcap-filter expression lets pass; xdp: leaves the rest to the host
+    /// Forward only packets that match a pcap-filter expression; xdp: leaves the rest to the host
     #[arg(short, long, value_name = "EXPR")]
     filter: Option<String>,
 
-    /// Leave flows to the host, after their first packet, that match a pcap-filter expression: the
-    /// kernel passes them, between xdp:eth1 and host:eth1
+    /// Leave flows to the host, after a first packet that matches this pcap-filter expression;
+    /// between xdp:eth1 and host:eth1
     #[arg(long, value_name = "EXPR")]
     host_flows: Option<String>,
 
-    /// Most packets that move at once [default: all that have come]
+    /// Maximum packets per move [default: all available]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     batch: Option<u32>,
 
-    /// Two xdp: ports: XDP redirects packets from interface to interface, and no thread sees them
+    /// XDP redirects packets between two xdp: ports in the kernel; no thread sees them
     #[arg(long, conflicts_with_all = ["batch", "threads", "cpus", "host_flows"])]
     in_kernel: bool,
 
@@ -85,8 +85,7 @@ pub struct Args {
     #[command(flatten)]
     monitor: MonitorArgs,
 
-    /// Send out of an interface that carries the host's default route; it must be named, and may
-    /// be twice
+    /// Allow an interface with the host's default route; may be given twice
     #[arg(long, value_name = "IFACE")]
     allow_default_route: Vec<String>,
 
@@ -212,8 +211,8 @@ impl Args {
         };
         let text = |port: &PortName| {
             format!(
-                "{0} puts several TCP packets together (GRO) before they come here, and what is \
-                 longer than an MTU is lost (too_long): `ethtool -K {0} gro off` ends that",
+                "{0} merges TCP packets (GRO), and merged packets above the MTU are lost (too_long); \
+                 turn GRO off: `ethtool -K {0} gro off`",
                 port.name()
             )
         };
@@ -232,7 +231,7 @@ impl Args {
             let single =
                 |port: &&PortName| matches!(port.kind(), Kind::Live | Kind::Mirror | Kind::Pcap);
             if let Some(port) = [&self.from, &self.to].into_iter().find(single) {
-                return Err(port.error("it has one direction: add --one-way"));
+                return Err(port.error("the port has one direction; add --one-way"));
             }
         }
         let netns = self.common.netns.as_deref();
@@ -245,7 +244,7 @@ impl Args {
         let endless = [&self.from, &self.to].map(|port| port.kind() == Kind::Null);
         let ends = self.common.count.is_some() || self.common.duration.is_some();
         if (endless[0] || endless[1] && !self.one_way) && !ends {
-            return Err(self.from.error("it never ends: add --count or --duration"));
+            return Err(self.from.error("the run would never end; add --count or --duration"));
         }
         let to_file = self.to.kind() == Kind::Pcap;
         let to_host = host::are_its_sides([&self.from, &self.to], self.one_way)?;
@@ -255,7 +254,9 @@ impl Args {
         let sources = if self.one_way { 1 } else { 2 };
         for port in [&mut self.from, &mut self.to].into_iter().take(sources) {
             if port.option("action").is_some_and(|action| action != "take") {
-                return Err(port.error("action= is for `sluice count`: it leaves no packets"));
+                return Err(
+                    port.error("action= is for `sluice count` only: it delivers no packets")
+                );
             }
             ports::apply_filter(port, self.filter.as_deref())?;
             // The host has already sent its own packets.
@@ -280,8 +281,8 @@ impl Args {
             (Kind::Pcap, _) => Ok(()),
             _ if host::are_its_sides([from, to], self.one_way)? => Ok(()),
             _ if from.name() == to.name() => Err(Error::Usage(format!(
-                "{from} and {to} are the same interface: what is forwarded would go round in a \
-                 circle; name another one"
+                "{from} and {to} are the same interface, so packets would loop; name another \
+                 interface"
             ))),
             _ => Ok(()),
         }
@@ -293,27 +294,27 @@ impl Args {
 #[group(id = "headers", multiple = true, conflicts_with = "in_kernel")]
 #[command(next_help_heading = "Ethernet headers")]
 pub struct Headers {
-    /// Source address of what goes to the second port
+    /// Source address of packets to the second port
     #[arg(long, value_name = "MAC")]
     smac: Option<Mac>,
 
-    /// Destination address of what goes to the second port
+    /// Destination address of packets to the second port
     #[arg(long, value_name = "MAC")]
     dmac: Option<Mac>,
 
-    /// VLAN tags of what goes to the second port: push:10, set:10 or pop
+    /// VLAN tags of packets to the second port: push:10, set:10 or pop
     #[arg(long, value_name = "CHANGE", value_parser = vlan)]
     vlan: Option<Vlan>,
 
-    /// Source address of what goes back to the first port
+    /// Source address of packets to the first port
     #[arg(long, value_name = "MAC")]
     reverse_smac: Option<Mac>,
 
-    /// Destination address of what goes back to the first port
+    /// Destination address of packets to the first port
     #[arg(long, value_name = "MAC")]
     reverse_dmac: Option<Mac>,
 
-    /// VLAN tags of what goes back to the first port: push:10, set:10 or pop
+    /// VLAN tags of packets to the first port: push:10, set:10 or pop
     #[arg(long, value_name = "CHANGE", value_parser = vlan)]
     reverse_vlan: Option<Vlan>,
 }
@@ -326,7 +327,7 @@ impl Headers {
             || self.reverse_vlan.is_some();
         match one_way && back {
             true => Err(Error::Usage(
-                "--one-way sends nothing back: remove the --reverse- flags".into(),
+                "--one-way forwards nothing to the first port; remove the --reverse- flags".into(),
             )),
             false => Ok(()),
         }

@@ -23,11 +23,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The control socket of a forwarder.
 #[derive(clap::Args, Clone, Debug)]
 pub struct MonitorArgs {
-    /// Let monitor:NAME/eth1 watch the port eth1 while this runs
+    /// Allow monitor:NAME/eth1, through /run/sluice/forward/NAME/control.sock
     #[arg(long, value_name = "NAME", conflicts_with = "in_kernel")]
     name: Option<String>,
 
-    /// Listen at this socket, so that monitor:eth1?socket=PATH watches the port eth1
+    /// Control socket for monitor:eth1?socket=PATH
     #[arg(long, value_name = "PATH", conflicts_with_all = ["name", "in_kernel"])]
     control: Option<PathBuf>,
 }
@@ -213,7 +213,7 @@ fn side(ports: &[PortName; 2], name: &str) -> Result<usize> {
     let is = |side: &usize| names[*side] == name || ports[*side].short() == name;
     [0, 1].into_iter().find(is).ok_or_else(|| {
         let [first, second] = &names;
-        Error::Usage(format!("no port '{name}': there are {first} and {second}"))
+        Error::Usage(format!("no port '{name}'; available: {first}, {second}"))
     })
 }
 
@@ -261,6 +261,6 @@ mod tests {
             assert_eq!(side(&ports(names), name).ok(), expected, "{name} of {names:?}");
         }
         let error = side(&ports(["xdp:eth0", "host:eth0"]), "eth0").unwrap_err().to_string();
-        assert!(error.contains("there are xdp:eth0 and host:eth0"), "{error}");
+        assert!(error.contains("available: xdp:eth0, host:eth0"), "{error}");
     }
 }

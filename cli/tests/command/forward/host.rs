@@ -72,13 +72,13 @@ fn detach_connects_a_host_that_was_cut_off() {
     let netns = lab.netns("right");
     let claims = || run(&["claims", "right0", "--netns", &netns, "--json"]).report();
     let told = run(&["claims", "right0", "--netns", &netns]).out;
-    assert!(told.contains("`sluice detach right0` takes them away"), "{told}");
-    assert!(!told.contains("all packets are the host's"), "{told}");
+    assert!(told.contains("`sluice detach right0` removes them"), "{told}");
+    assert!(!told.contains("the host gets all packets"), "{told}");
     assert_eq!(claims()["host_left"], true);
     let detached = run(&["detach", "right0", "--netns", &netns]);
     assert_eq!(detached.status, Some(0), "{}", detached.err);
     assert_eq!(claims()["host_left"], false);
-    assert!(detached.out.contains("goes out without a port again"), "{}", detached.out);
+    assert!(detached.out.contains("removed the filters of a host: port"), "{}", detached.out);
     assert_eq!(on(&lab, "right", &ping).status, Some(0), "connected");
 }
 

@@ -120,7 +120,7 @@ fn watchers_come_and_go_and_only_they_notice() {
     assert_eq!(all.map(|all| all - lost), Some(8192), "{stopped}");
     assert!(lost > 3000, "{stopped}");
     let port = format!("monitor:{}/middle2", lab.name());
-    refused(&["count", &port], "there are middle0 and middle1");
+    refused(&["count", &port], "available: middle0, middle1");
     let other = ["forward", "null:", "null:", "--count", "1", "--name", lab.name()];
     refused(&other, "take another --name");
     let report = running.stop().good();
@@ -128,5 +128,5 @@ fn watchers_come_and_go_and_only_they_notice() {
     assert_eq!(stopped["ledger"]["in"], direction(&report, 0)[0], "{stopped} {report}");
     let late = late.end().good()["packets"].as_u64().unwrap();
     assert!(second > 0 && (second..=100).contains(&late), "{late} of {second}");
-    refused(&["count", &port], "nothing runs at");
+    refused(&["count", &port], "no command listens at");
 }
