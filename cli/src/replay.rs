@@ -35,45 +35,45 @@ const SOCKET_PPS: f64 = 200e3;
 /// Memory limit of a looped file.
 const KEEP_BYTES: usize = 1 << 30;
 
-/// Send the packets of a capture file again
+/// Send the packets of a capture file
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 #[command(group = clap::ArgGroup::new("tempo").args(["speed", "rate", "top_speed"]))]
 pub struct Args {
-    /// The file: pcap or pcapng, plain, zstd or lz4; - for standard input
+    /// Capture file: pcap or pcapng, plain or compressed; - is standard input
     #[arg(value_name = "FILE", value_parser = file)]
     file: PortName,
 
     /// Target: eth0 (the best method available), packet:eth0, xdp:eth0, live:eth0, pcap:FILE, null:
     port: PortName,
 
-    /// Send only what a pcap-filter expression lets pass
+    /// Send only packets that match a pcap-filter expression
     #[arg(short, long, value_name = "EXPR")]
     filter: Option<String>,
 
-    /// Speed relative to the recording: 2.5, 0.1 [default: 1]
+    /// X times as fast as recorded: 2.5, 0.1 [default: 1]
     #[arg(long, value_name = "X", value_parser = speed)]
     speed: Option<f64>,
 
-    /// How fast, whenever they were recorded: 10kpps, 5Gbps (layer 1), 5GbpsL2, 80% of the link
+    /// Send at this rate, ignoring recorded times: 10kpps, 5Gbps (layer 1), 5GbpsL2, 80% of the link
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
 
     #[command(flatten)]
     changes: Changes,
 
-    /// As fast as possible
+    /// Send as fast as possible
     #[arg(long)]
     top_speed: bool,
 
-    /// How often the file is sent; 0 is for ever
+    /// Repeat the file N times; 0: endless
     #[arg(long = "loop", value_name = "N", default_value_t = 1)]
     rounds: u64,
 
     #[command(flatten)]
     addresses: Addresses,
 
-    /// Send out of an interface that carries the host's default route; it must be named
+    /// Allow the interface of the host's default route
     #[arg(long, value_name = "IFACE")]
     allow_default_route: Option<String>,
 
@@ -90,7 +90,7 @@ fn file(text: &str) -> std::result::Result<PortName, String> {
 fn speed(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {
         Ok(speed) if speed > 0.0 && speed.is_finite() => Ok(speed),
-        _ => Err("a speed is a number above 0: 1 is as recorded, 2 twice as fast".into()),
+        _ => Err("use a number above 0: 1 is as recorded, 2 twice as fast".into()),
     }
 }
 
@@ -153,7 +153,7 @@ fn goal(args: &Args, steering: Option<&Steering>) -> Goal {
 fn steering(args: &Args, interface: Option<&Interface>) -> Result<Option<Steering>> {
     let changes = &args.changes;
     if (args.speed.is_some() || args.top_speed) && changes.rate_file.is_some() {
-        let both = "--rate-file: a rate goes with neither --speed nor --top-speed";
+        let both = "--rate-file excludes --speed and --top-speed";
         return Err(Error::Usage(both.into()));
     }
     let netns = args.common.netns.as_deref();
@@ -204,15 +204,15 @@ fn open(args: &Args, goal: Goal) -> Result<Port> {
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Addresses")]
 pub struct Addresses {
-    /// Write another Ethernet address for one: OLD=NEW; may be repeated
+    /// Replace an Ethernet address, on either side; may be repeated
     #[arg(long, value_name = "OLD=NEW", value_parser = Rule::of_macs)]
     rewrite_mac: Vec<Rule>,
 
-    /// Write another IP prefix for one, and keep the bits behind it; may be repeated
+    /// Replace the bits of the first prefix by those of the second; may be repeated
     #[arg(long, value_name = "PREFIX=PREFIX", value_parser = Rule::of_prefixes)]
     rewrite_ip: Vec<Rule>,
 
-    /// Rules of either kind in a file, one a line; # begins a remark
+    /// File of these rules, one per line; # begins a comment
     #[arg(long, value_name = "FILE")]
     rewrite: Option<PathBuf>,
 
@@ -220,7 +220,7 @@ pub struct Addresses {
     #[arg(long, value_name = "MAC", value_parser = mac)]
     smac: Option<[u8; 6]>,
 
-    /// Destination address of all frames: a MAC, or auto for that of the next hop
+    /// Destination address of all frames; auto: that of the next hop
     #[arg(long, value_name = "MAC|auto", value_parser = dmac)]
     dmac: Option<Dmac>,
 }
@@ -298,12 +298,12 @@ pub fn next_hop_mac(
     let Some(interface) = interface.filter(|it| it.mac.is_some()) else {
         let short = port.short();
         return Err(Error::Usage(format!(
-            "--dmac auto: {short} is no Ethernet interface: it has no next hop; name a MAC"
+            "--dmac auto: {short} has no next hop, because it is not an Ethernet interface; set a MAC"
         )));
     };
     if !Path::new(file.name()).is_file() {
         return Err(Error::Usage(format!(
-            "--dmac auto: {} can be read only once: write it to a file first, or name a MAC",
+            "--dmac auto: {} can be read only once; write it to a file first, or set a MAC",
             file.name()
         )));
     }

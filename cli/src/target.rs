@@ -26,7 +26,7 @@ pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Inter
         // The host receives packets sent to a TAP device or a host: port: they do not leave it.
         Kind::Pcap | Kind::Null | Kind::Memif | Kind::Host | Kind::Tap => Ok(None),
         Kind::Mirror | Kind::Monitor => Err(port.error(format!(
-            "a {}: port only receives: send to packet:, xdp: or live:",
+            "a {}: port is receive-only; send to packet:, xdp: or live:",
             port.kind().prefix()
         ))),
     }
@@ -48,12 +48,14 @@ pub fn interface_to_send(
     }
     if carries_default_route(netns, name)? {
         return Err(Error::Usage(format!(
-            "{name} carries this host's default route: what is sent there leaves for the world; if \
-             that is wanted, add --allow-default-route {name}"
+            "{name} carries this host's default route, so packets may reach other networks; to send \
+             there, add --allow-default-route {name}"
         )));
     }
     if let Some(other) = yes {
-        notice::say(format_args!("--allow-default-route {other}: it is {name} that is sent to"));
+        notice::say(format_args!(
+            "--allow-default-route {other} has no effect: the target is {name}"
+        ));
     }
     Ok(interface)
 }
@@ -100,8 +102,7 @@ impl Carrier {
         let name = &self.name;
         match (before, self.has_carrier) {
             (true, false) => Some(format!(
-                "{name} has no carrier: what is sent meanwhile is lost; see to the cable, or to the \
-                 other end"
+                "{name} has no carrier, so packets are lost; check the cable and the other end"
             )),
             (false, true) => Some(format!("{name} has a carrier again")),
             _ => None,
@@ -167,7 +168,7 @@ pub fn limit_queues(port: &mut Port, threads: u32) {
     if queues < threads as usize {
         let many = if queues == 1 { "one queue".into() } else { format!("{queues} queues") };
         let port = port.name.short();
-        notice::say(format_args!("{port}: has {many}: as many threads send, not {threads}"));
+        notice::say(format_args!("{port} has {many}, so as many threads send, not {threads}"));
     }
 }
 
@@ -234,7 +235,7 @@ pub fn zero_copy(port: &PortName, options: &OpenOptions) -> Result<Port> {
     if xdp_abilities(netns, &interface)?.is_some_and(|abilities| !abilities.zero_copy()) {
         return Err(Error::Unsupported {
             feature: format!("zero-copy with {}", interface.name),
-            remedy: format!("the driver of {} has none", interface.name),
+            remedy: format!("the driver of {} does not support it", interface.name),
         });
     }
     let mut port = of_kind(port, Kind::Xdp)?;
@@ -250,13 +251,13 @@ fn live(port: &PortName, options: &OpenOptions) -> Result<Port> {
     if cpus <= options.queues.max(1) as usize {
         return Err(Error::Unsupported {
             feature: "a CPU besides those of the threads that fill its queues".into(),
-            remedy: format!("there are {cpus}; ask for live: by name to do without"),
+            remedy: format!("the machine has {cpus}; name live: to use it without one"),
         });
     }
     Port::open(&port, options)
 }
 
 fn of_kind(port: &PortName, kind: Kind) -> Result<PortName> {
-    let reason = || port.error(format!("its options are no options of {}:", kind.prefix()));
+    let reason = || port.error(format!("{}: does not have these options", kind.prefix()));
     port.with_kind(kind).ok_or_else(reason)
 }

@@ -43,9 +43,9 @@ Examples:
   sluice generate --profile dns-amplification --show
 
 Fields: 9 fixed, 9,10,53 in turn, 1024-65535 at random, 198.18.0.0/16 at random in a prefix,
-1..1000 counted up, flow:… the same in all packets of a flow. docs/generate.md says all.";
+1..1000 counted up, flow:… the same in all packets of a flow. See docs/generate.md.";
 
-/// Make packets to a specification and send them
+/// Send packets that a specification, a profile or flags describe
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -57,11 +57,11 @@ pub struct Args {
     #[command(flatten)]
     what: SpecArgs,
 
-    /// Show what would be sent, and the first packets of it, and send nothing
+    /// Print the plan and the first packets instead of sending
     #[arg(long, value_name = "PACKETS", num_args = 0..=1, default_missing_value = "3")]
     show: Option<usize>,
 
-    /// The way to send, where the port leaves a choice
+    /// Sending method of a bare interface
     #[arg(
         long,
         default_value = "auto",
@@ -71,28 +71,27 @@ pub struct Args {
     )]
     method: Method,
 
-    /// How fast: 1Mpps, 5Gbps (layer 1, gaps and preambles included), 5GbpsL2, 80% of the link
+    /// Rate: 1Mpps, 5Gbps (layer 1, with preambles and gaps), 5GbpsL2, 80% of the link [default: full speed]
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
 
-    /// Packets sent back to back; a rate holds on average
+    /// Packets sent back to back; the rate holds on average
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     burst: u32,
 
-    /// From one burst's begin to the next, in place of a rate
+    /// Time between the starts of bursts, instead of a rate
     #[arg(long, value_name = "TIME", value_parser = gap, conflicts_with_all = ["rate", "rate_file"])]
     burst_gap: Option<Duration>,
 
-    /// With a rate: make up for no more than this where packets are late, and leave out what else was missed:
-    /// the rate is then never exceeded for longer
+    /// Catch up at most this much after a delay; skip the rest
     #[arg(long, value_name = "TIME", value_parser = max_lag, default_value = "100ms")]
     max_lag: Duration,
 
     #[command(flatten)]
     changes: Changes,
 
-    /// Send out of an interface that carries the host's default route; it must be named
+    /// Allow the interface of the host's default route
     #[arg(long, value_name = "IFACE")]
     allow_default_route: Option<String>,
 
@@ -132,7 +131,7 @@ impl Args {
             return Ok(Some(Pace::of_bursts(self.burst, gap)));
         }
         if self.burst > 1 && self.rate.is_none() && self.changes.rate_file.is_none() {
-            let missing = "--burst: how often? Give --rate, --rate-file or --burst-gap";
+            let missing = "--burst needs a rate; add --rate, --rate-file or --burst-gap";
             return Err(Error::Usage(missing.into()));
         }
         self.rate.map(|rate| measure.pace(rate)).transpose()
@@ -141,11 +140,11 @@ impl Args {
 
 fn gap(text: &str) -> std::result::Result<Duration, String> {
     let range = Duration::from_nanos(1)..=Duration::MAX;
-    duration_in(range, text, "a gap is a time above 0: 1us, 100ms, 1h")
+    duration_in(range, text, "use a time above 0: 1us, 100ms, 1h")
 }
 
 fn max_lag(text: &str) -> std::result::Result<Duration, String> {
-    duration_in(Duration::ZERO..=MAX_BEHIND, text, "100ms is the most that is made up for")
+    duration_in(Duration::ZERO..=MAX_BEHIND, text, "the maximum is 100ms")
 }
 
 /// Shows the plan. Needs no privilege and no interface.
@@ -264,8 +263,8 @@ impl SendMethod<'_> {
         let most = cpus.saturating_mul(THREADS_A_CPU);
         if workers > most {
             return Err(Error::Usage(format!(
-                "--threads {workers}: each thread of live frames keeps a CPU busy, and there are \
-                 {cpus}: {most} threads at most, and no more than CPUs to be fast"
+                "--threads {workers}: too many for {cpus} CPUs, because each thread of live frames keeps \
+                 a CPU busy; use at most {most}, or at most {cpus} for full speed"
             )));
         }
         let dial = self.steering.map(Steering::dial);
@@ -328,12 +327,7 @@ fn fits_live_frames(plan: &Plan, interface: &Interface) -> Result<()> {
         return Ok(());
     }
     Err(Error::Unsupported {
-        feature: format!(
-            "sending packets of such a length as live frames out of {}",
-            interface.name
-        ),
-        remedy: format!(
-            "they have 14 to {most} bytes there: send shorter ones, or by another method"
-        ),
+        feature: format!("sending packets of this length as live frames on {}", interface.name),
+        remedy: format!("live frames have 14 to {most} bytes there; change --size or --method"),
     })
 }

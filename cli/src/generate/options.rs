@@ -12,41 +12,41 @@ use crate::target::{common_hop, destination};
 
 /// The specification's flags.
 #[derive(clap::Args, Clone, Debug)]
-#[command(next_help_heading = "What to send")]
+#[command(next_help_heading = "Packets")]
 pub struct SpecArgs {
-    /// A specification in TOML (docs/generate.md)
+    /// Specification in TOML; see docs/generate.md
     #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     spec: Option<PathBuf>,
 
-    /// A ready specification: syn-flood, udp-flood, dns-amplification, imix, rfc2544, …
+    /// Ready specification: syn-flood, udp-flood, dns-amplification, imix, rfc2544, …
     #[arg(long, value_name = "NAME", long_help = profiles())]
     profile: Option<String>,
 
-    /// Bytes of a frame without its check sequence: 60, 60,512,1514 (in turn), 64-1500, imix
+    /// Frame bytes without check sequence: 60, 60,512,1514 (in turn), 64-1500, imix
     #[arg(long, value_name = "BYTES")]
     size: Option<String>,
 
-    /// Source on Ethernet [default: the interface's]
+    /// Source MAC address [default: the interface's]
     #[arg(long, value_name = "MAC")]
     smac: Option<String>,
 
-    /// Destination on Ethernet [default: the next hop's: of the gateway, or of the destination on-link]
+    /// Destination MAC address [default: the next hop's]
     #[arg(long, value_name = "MAC")]
     dmac: Option<String>,
 
-    /// Source address; a prefix is one of its addresses at random: 198.18.0.0/16
+    /// Source IP address, or a prefix for random addresses: 198.18.0.0/16
     #[arg(long, value_name = "ADDRESS")]
     src: Option<String>,
 
-    /// Destination address
+    /// Destination IP address, or a prefix
     #[arg(long, value_name = "ADDRESS")]
     dst: Option<String>,
 
-    /// Source port; a range is one of them at random: 1024-65535
+    /// Source port, or a range for random ports: 1024-65535
     #[arg(long, value_name = "PORT")]
     sport: Option<String>,
 
-    /// Destination port
+    /// Destination port, or a range
     #[arg(long, value_name = "PORT")]
     dport: Option<String>,
 
@@ -54,11 +54,11 @@ pub struct SpecArgs {
     #[arg(long, value_name = "NAME")]
     proto: Option<String>,
 
-    /// VLAN tag; again for one inside it
+    /// VLAN tag; may be repeated, from the outside in
     #[arg(long, value_name = "ID")]
     vlan: Vec<String>,
 
-    /// Flows: what varies then varies by the flow
+    /// Number of flows; varying fields vary by flow
     #[arg(long, value_name = "N")]
     flows: Option<u32>,
 
@@ -70,7 +70,7 @@ pub struct SpecArgs {
     #[arg(long, value_name = "WHAT")]
     payload: Option<String>,
 
-    /// Put a stamp into every packet: its number, stream and time, for `count --analyze`
+    /// Stamp every packet with its number, stream and time, for `count --analyze`
     #[arg(long)]
     stamp: bool,
 
@@ -129,7 +129,7 @@ pub fn wrong(error: SpecError) -> Error {
 
 fn profiles() -> String {
     let lines = PROFILES.iter().map(|profile| format!("\n{:18} {}", profile.name, profile.about()));
-    format!("A ready specification; flags beside it change it:{}", lines.collect::<String>())
+    format!("Ready specification; other flags change it:{}", lines.collect::<String>())
 }
 
 /// Packets of a stream whose destinations are inspected.

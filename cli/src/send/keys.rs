@@ -16,7 +16,7 @@ use nix::unistd::{getpgrp, tcgetpgrp};
 use crate::notice;
 
 /// Help on the keys.
-const KEYS: &str = "+ and - a tenth, * and / double and half, p pause, q end";
+const KEYS: &str = "+ and - change by a tenth, * and / double and halve, p pauses, q ends";
 
 /// A terminal whose keys are read one by one.
 pub struct Keys {

@@ -62,7 +62,7 @@ impl LiveSender {
         // Either the thread waits in the namespace, or its result has the error.
         if is_inside.recv().is_err() {
             join(starter)?;
-            return Err(Error::Usage("live frames: nothing was ready to be sent".into()));
+            return Err(Error::Usage("live frames: no program to run".into()));
         }
         let (sending, paces, started) = (Vec::new(), channel().1, Instant::now());
         Ok(Self { go, starter: Some(starter), sending, paces, started })

@@ -88,10 +88,9 @@ impl Measure {
     pub fn pace(&self, rate: Rate) -> Result<Pace> {
         let layer1 = |bits: f64, bytes: f64| bits / 8.0 / (bytes + L1_OVERHEAD_BYTES as f64);
         let wrong = |text: &str| Error::Usage(text.into());
-        let no_lengths =
-            "packets differ in length, and nobody knows how much: give the rate in pps";
+        let no_lengths = "the packets' mean length is unknown; give the rate in pps";
         let bytes = || self.mean_bytes.ok_or_else(|| wrong(no_lengths));
-        let no_speed = "the interface does not say how fast it is: give a rate in pps or bps";
+        let no_speed = "the driver does not report the link's speed; give a rate in pps or bps";
         let speed = || self.speed.ok_or_else(|| wrong(no_speed));
         let pps = match (self.unit, rate) {
             (Unit::Packet, Rate::Packets(pps)) => pps,
@@ -102,7 +101,7 @@ impl Measure {
             (Unit::BYTE_OF_LAYER1, Rate::OfLink(part)) => part * speed()? / 8.0,
             (Unit::BYTE_OF_LAYER2, Rate::Layer2(bits)) => bits / 8.0,
             (Unit::Byte { .. }, _) => {
-                return Err(wrong("the rate began as one of bits: give another of the same layer"));
+                return Err(wrong("the first rate was in bits; give a rate of the same layer"));
             }
         };
         let pace = Pace { pps, burst: self.burst };
@@ -165,7 +164,7 @@ impl RateFile {
     fn read(&self) -> std::io::Result<String> {
         // Reading another kind of file may block.
         if !std::fs::metadata(&self.path)?.is_file() {
-            return Err(std::io::Error::new(ErrorKind::InvalidInput, "this is no regular file"));
+            return Err(std::io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
         }
         let mut bytes = Vec::new();
         File::open(&self.path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
@@ -182,11 +181,11 @@ const FILE_INTERVAL: Duration = Duration::from_millis(250);
 /// How a rate changes while packets are sent.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Changes {
-    /// A rate in a file, read while packets are sent: what --rate takes, or pause
+    /// Read the rate from a file, four times a second: a value of --rate, or pause
     #[arg(long, value_name = "FILE")]
     pub rate_file: Option<PathBuf>,
 
-    /// Reach the rate within this time, evenly from nothing
+    /// Reach the rate evenly within this time
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub ramp: Option<Duration>,
 }
@@ -215,7 +214,7 @@ impl Steering {
         let mut file = changes.rate_file.clone().map(RateFile::new);
         let (asked, paused) = match (asked, &mut file) {
             (None, None) if changes.ramp.is_some() => {
-                let missing = "--ramp: to which rate? Give --rate or --rate-file";
+                let missing = "--ramp needs a rate; add --rate or --rate-file";
                 return Err(Error::Usage(missing.into()));
             }
             (None, None) => return Ok(None),
@@ -305,7 +304,7 @@ impl Steering {
         match self.file.as_mut().and_then(|file| file.changed(&self.measure)) {
             None => {}
             Some(Ok(pace)) => self.set(pace),
-            Some(Err(wrong)) => notice::say(format_args!("{wrong}; the rate stays as it is")),
+            Some(Err(wrong)) => notice::say(format_args!("{wrong}; the rate is unchanged")),
         }
     }
 
@@ -331,10 +330,10 @@ impl Steering {
 
 /// Reads the initial rate from a file, and whether it is a pause.
 fn first(file: &mut RateFile, measure: &Measure) -> Result<(Pace, bool)> {
-    let empty = || Err("--rate-file: it is empty".into());
+    let empty = || Err("--rate-file: the file is empty".into());
     let pace = file.changed(measure).unwrap_or_else(empty);
     let pace =
-        pace.map_err(|wrong| Error::Usage(format!("{wrong}; or give --rate to begin with")))?;
+        pace.map_err(|wrong| Error::Usage(format!("{wrong}; or set the first rate by --rate")))?;
     Ok((pace.unwrap_or(measure.none()), pace.is_none()))
 }
 
@@ -487,6 +486,6 @@ mod tests {
         written(&"9".repeat(5000));
         assert!(file.changed(&measure).unwrap().is_err(), "no rate is so long");
         let mut folder = RateFile::new(folder.path().to_owned());
-        assert!(folder.changed(&measure).unwrap().unwrap_err().contains("no regular file"));
+        assert!(folder.changed(&measure).unwrap().unwrap_err().contains("not a regular file"));
     }
 }

@@ -137,7 +137,7 @@ fn a_plan_is_shown_without_privilege_or_interface() {
     }
     for (arguments, complaint) in [
         (&["--sport", "70000"][..], "--sport"),
-        (&["--profile", "slow"], "there is no profile"),
+        (&["--profile", "slow"], "no profile 'slow'"),
         (&["--rate", "fast"], "a rate is like"),
         (&["--method", "quick"], "sendmmsg"),
     ] {
@@ -294,7 +294,7 @@ fn bursts_keep_their_distance_and_an_invalid_rate_is_refused() {
         (&["--burst-gap", "0s"], "above 0"),
         (&["--ramp", "1s"], "to which rate"),
         (&["--rate", "1e-300pps"], "in years"),
-        (&["--rate", "1pps", "--max-lag", "1s"], "100ms is the most"),
+        (&["--rate", "1pps", "--max-lag", "1s"], "the maximum is 100ms"),
         (&["--rate", "1pps", "--burst-gap", "1s"], "cannot be used with"),
     ] {
         refused(&[&["generate", "null:"], wrong].concat(), complaint);
@@ -363,7 +363,7 @@ fn a_rate_in_percent_is_a_share_of_the_link_speed_in_any_namespace() {
     }
     // Loopback reports no speed.
     let lo = ["generate", "lo", "--netns", &left, "--dmac", NOBODY, "--count", "1", "--rate", "1%"];
-    refused(&lo, "does not say how fast it is");
+    refused(&lo, "does not report the link's speed");
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn a_lost_carrier_and_its_return_are_reported() {
         let has_carrier = || sluicegate::link::interface(Some(&left), "left0").unwrap().running;
         eventually("the other end is told", || has_carrier() == (state == "up"));
     };
-    let (lost, back) = ("left0 has no carrier: what is sent meanwhile is lost", "a carrier again");
+    let (lost, back) = ("left0 has no carrier, so packets are lost", "a carrier again");
     for (port, more) in [
         ("left0", &["--method", "live"][..]),
         ("left0", &["--method", "sendmmsg"]),

@@ -139,5 +139,5 @@ fn a_replay_keeps_its_addresses_unless_it_is_to_find_the_next_hop() {
     let came = destinations(&lab, &[&replay[..], &auto].concat());
     assert!(came.iter().all(|it| *it == right), "both ways: {came:02x?}");
     refused(&["replay", "-", "left0", "--netns", &left, "--dmac", "auto"], "read only once");
-    refused(&["replay", &file, "null:", "--dmac", "auto"], "no Ethernet interface");
+    refused(&["replay", &file, "null:", "--dmac", "auto"], "not an Ethernet interface");
 }
