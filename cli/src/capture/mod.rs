@@ -77,7 +77,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
 fn begin(mut output: Output, options: &Options, as_user: bool) -> Result<Arc<File>> {
     let begun = output.begin().map_err(|error| match &options.args.common.user {
         Some(user) if as_user && error.kind() == Mends::Privilege => error.remedy(format!(
-            "{user} begins the files: chown {user} the directory, or write to another one"
+            "{user} creates the files; chown {user} the directory, or write to another one"
         )),
         _ => error,
     });

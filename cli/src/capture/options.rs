@@ -28,35 +28,35 @@ Examples:
   sluice capture eth0 -f 'udp port 53'         print packets, a line each
   sluice capture eth0 -w trace.pcapng.zst --duration 1m
   sluice capture eth0 -w %F-%H%M%S.pcapng --rotate-time 1h --files 24
-  sluice capture eth0 eth1 -w both.pcapng      one file in the order of time
+  sluice capture eth0 eth1 -w both.pcapng      one file, ordered by time
   sluice capture eth0 -w - | tshark -i -
-  sluice capture pcap:trace.pcapng -e          print what a file holds
+  sluice capture pcap:trace.pcapng -e          print a file
 
-Packets for other hosts are taken too (promisc=off leaves them out), and those
-the host sends (tx_copies=off).";
+Includes packets for other hosts (promisc=off omits them) and packets that the host
+sends (tx_copies=off omits them).";
 
-/// Capture packets into a file or a pipe, or print them; without a port, list interfaces
+/// Record packets as pcapng or pcap, or print them; without a port, list interfaces
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Ports to receive from: eth0, any, mirror:eth0, xdp:eth0, packet:eth0?method=recv, pcap:FILE;
-    /// several go into one file, in the order of time
+    /// several go into one file, ordered by time
     #[arg(value_name = "PORT")]
     pub ports: Vec<PortName>,
 
-    /// Keep only what a pcap-filter expression lets pass
+    /// Capture only packets that match a pcap-filter expression
     #[arg(short, long, value_name = "EXPR", requires = "ports")]
     pub filter: Option<String>,
 
-    /// Write to a file, or to standard output (-); the name may hold strftime conversions
+    /// Write to a file; - is standard output; the name may contain strftime conversions
     #[arg(short, long, value_name = "FILE", requires = "ports")]
     write: Option<PathBuf>,
 
-    /// pcap or pcapng [default: by the file's extension, otherwise pcapng]
+    /// pcap or pcapng [default: by the extension, otherwise pcapng]
     #[arg(long)]
     format: Option<Format>,
 
-    /// zstd, lz4 or none, on threads of its own [default: by the file's extension]
+    /// zstd, lz4 or none [default: by the extension .zst or .lz4]
     #[arg(long, value_name = "METHOD")]
     compress: Option<Compression>,
 
@@ -64,12 +64,12 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
     compress_level: Option<i32>,
 
-    /// Threads that compress
+    /// Compression threads
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=64))]
     compress_threads: u8,
 
-    /// Most bytes of a packet that are kept [default: 262144]
+    /// Maximum bytes kept per packet [default: 262144]
     #[arg(short, long, value_name = "BYTES", value_parser = units::bytes)]
     snaplen: Option<u64>,
 
@@ -77,31 +77,31 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     rotate_size: Option<u64>,
 
-    /// Begin a new file after this time, by the packets' clock: 60s, 1h
+    /// Begin a new file for each period, by the packets' clock: 60s, 1h
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     rotate_time: Option<Duration>,
 
-    /// Keep the newest N files of a rotation and delete older ones
+    /// Keep the newest N files of this run's rotation, delete older ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     files: Option<u32>,
 
-    /// A remark to put into a pcapng file; may be repeated
+    /// Comment in a pcapng file; may be repeated
     #[arg(long, value_name = "TEXT")]
     comment: Vec<String>,
 
-    /// Bring each file to the disk before it is closed (fsync), and wait for that
+    /// fsync each file before closing it
     #[arg(long)]
     sync: bool,
 
-    /// Times in microseconds, for old readers of pcap files [default: nanoseconds]
+    /// pcap with microseconds, for old readers [default: nanoseconds]
     #[arg(long)]
     micro: bool,
 
-    /// How long a packet waits for earlier ones of other queues and ports
+    /// How long a packet waits for earlier packets of other queues and ports
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
     pub reorder_window: Duration,
 
-    /// Print a line a packet, as tcpdump -nn does; the default without -w
+    /// Print a line per packet, as tcpdump -nn does; the default without -w
     #[arg(long)]
     print: bool,
 
@@ -119,7 +119,7 @@ pub struct Args {
     #[arg(long)]
     nano: bool,
 
-    /// Print the link header as well: addresses, VLAN tags, length
+    /// Print also addresses, VLAN tags and length of the link layer
     #[arg(short = 'e', long)]
     link_header: bool,
 
@@ -163,7 +163,7 @@ impl Options {
         let print = args.print || output.is_none();
         let to_stdout = output.as_ref().is_some_and(|o| o.path == Path::new("-"));
         if print && to_stdout {
-            let message = "-w - and --print both want standard output: use one of them";
+            let message = "-w - and --print both use standard output; remove one of them";
             return Err(Error::Usage(message.into()));
         }
         let pcap = output.as_ref().is_some_and(|output| output.format == Format::Pcap);
@@ -176,10 +176,12 @@ impl Options {
                 && args.common.count.is_none()
                 && args.common.duration.is_none()
             {
-                return Err(port.error("it never ends: add --count or --duration"));
+                return Err(port.error("the run would never end; add --count or --duration"));
             }
             if port.option("action").is_some_and(|action| action != "take") {
-                return Err(port.error("action= is for `sluice count`: it leaves no packets"));
+                return Err(
+                    port.error("action= is for `sluice count` only: it delivers no packets")
+                );
             }
             ports::apply_filter(port, args.filter.as_deref())?;
             if let Some(bytes) = args.snaplen {
@@ -222,7 +224,7 @@ impl Args {
                 || self.sync
                 || !self.comment.is_empty();
             return match needs_file {
-                true => Err(Error::Usage("there is no file to shape: add -w FILE".into())),
+                true => Err(Error::Usage("flags for files need -w FILE".into())),
                 false => Ok(None),
             };
         };
@@ -230,7 +232,7 @@ impl Args {
             && self.compress.is_none()
         {
             return Err(Error::Usage(format!(
-                "{}: .{other} is not written: use .zst or .lz4, or say --compress none",
+                "{}: cannot write .{other}; use .zst or .lz4, or add --compress none",
                 path.display()
             )));
         }
@@ -238,13 +240,15 @@ impl Args {
         config.format = self.format.unwrap_or(config.format);
         config.compression = self.compress.unwrap_or(config.compression);
         if self.micro && config.format != Format::Pcap {
-            return Err(Error::Usage("--micro goes with --format pcap".into()));
+            return Err(Error::Usage("--micro needs --format pcap".into()));
         }
         if !self.comment.is_empty() && config.format != Format::Pcapng {
-            return Err(Error::Usage("a pcap file has no place for --comment: use pcapng".into()));
+            return Err(Error::Usage(
+                "a pcap file has no comments; use pcapng, or remove --comment".into(),
+            ));
         }
         if self.compress_threads > 1 && config.compression == Compression::None {
-            let message = "--compress-threads goes with --compress zstd or lz4";
+            let message = "--compress-threads needs --compress zstd or lz4";
             return Err(Error::Usage(message.into()));
         }
         config.microseconds = self.micro;
@@ -271,8 +275,8 @@ pub fn list_interfaces(common: &Common) -> anyhow::Result<()> {
     }
     if stdout().is_terminal() {
         let example = common.netns.as_ref().map_or_else(String::new, |n| format!(" --netns {n}"));
-        writeln!(out, "\nto see packets:  sluice capture IFACE{example}")?;
-        writeln!(out, "into a file:     sluice capture IFACE{example} -w trace.pcapng")?;
+        writeln!(out, "\nprint packets:   sluice capture IFACE{example}")?;
+        writeln!(out, "write to a file: sluice capture IFACE{example} -w trace.pcapng")?;
     }
     Ok(())
 }

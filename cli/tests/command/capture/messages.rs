@@ -30,7 +30,7 @@ fn errors_name_the_cause_and_the_remedy() {
         ("a shape without a file", &["right0", "--rotate-size", "1M"], 2, &["-w FILE"]),
         ("nothing to bring to a disk", &["right0", "--sync"], 2, &["-w FILE"]),
         ("no thread", &["right0", "--threads", "0"], 2, &["--threads"]),
-        ("no packet", &["right0", "--count", "0"], 2, &["--count", "at least one"]),
+        ("no packet", &["right0", "--count", "0"], 2, &["--count", "at least 1"]),
         ("no such CPU", &["right0", "--cpus", "999"], 2, &["CPU 999", "online are 0"]),
         ("a source without end", &["null:"], 2, &["--count"]),
     ];
