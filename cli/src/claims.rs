@@ -18,7 +18,7 @@ Examples:
   sluice claims eth0
   sluice claims right0 --netns lab-right --json";
 
-/// Show who takes which packets of an interface from the host by XDP
+/// Show the ports that use an interface's XDP program
 #[derive(clap::Args)]
 #[command(after_help = CLAIMS_EXAMPLES)]
 pub struct ClaimsArgs {
@@ -30,30 +30,28 @@ pub struct ClaimsArgs {
     json: bool,
 }
 
-/// Keep the XDP program on an interface, so that ports come and go without attaching it anew
+/// Keep the XDP program on an interface without a port
 ///
-/// Until `sluice detach`, or until the interface or the machine goes. With nobody using it every
-/// packet goes to the host.
+/// Until `sluice detach`, or the interface is removed. While no port uses the program, the host gets
+/// all packets.
 #[derive(clap::Args)]
 pub struct AttachArgs {
     #[command(flatten)]
     target: InterfaceArgs,
 
-    /// By the driver, or by the kernel behind it [default: native where the driver can]
+    /// native (driver) or skb (kernel) [default: native if the driver supports it]
     #[arg(long, value_name = "native|skb", value_parser = ["native", "skb"])]
     mode: Option<String>,
 
-    /// Clock of the packets' timestamps: `hardware` lets ports with timestamp=hardware, too, find
-    /// what they need [default: xdp]
+    /// Clock of the packets' timestamps; hardware is for ports with timestamp=hardware [default: xdp]
     #[arg(long, value_name = "xdp|hardware", value_parser = ["xdp", "hardware"])]
     timestamp: Option<String>,
 }
 
-/// Remove the programs from an interface, even while ports use them: all packets go to the host, and
-/// the host's go out
+/// Remove the XDP program from an interface, and the programs and filters of a host: port
 ///
-/// Removes the XDP program and those of a host: port. A host: port that was killed with
-/// fallback=drop has left the host cut off: this restores its traffic.
+/// Ports that use them process the earlier packets and end. This also reconnects a host that a killed
+/// host: port with fallback=drop has disconnected.
 #[derive(clap::Args)]
 pub struct DetachArgs {
     #[command(flatten)]
@@ -65,7 +63,7 @@ struct InterfaceArgs {
     /// The interface
     interface: String,
 
-    /// Network namespace it is in: a name (of `ip netns`), a path, or the PID of a process in it
+    /// Network namespace of the interface: a name of `ip netns`, a path, or the PID of a process in it
     #[arg(long, value_name = "NETNS")]
     netns: Option<String>,
 }
@@ -107,7 +105,10 @@ pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
         crate::notice::say(format_args!("{name}: no hardware timestamps: {reason}"));
     }
     let mode = mode.name();
-    writeln!(io::stdout(), "{name}: the program stays, {mode} mode; sluice detach {name} ends it")?;
+    writeln!(
+        io::stdout(),
+        "{name}: program attached, {mode} mode; `sluice detach {name}` removes it"
+    )?;
     Ok(())
 }
 
@@ -117,7 +118,10 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
     let host = args.target.with(detach_host)?;
     let name = &args.target.interface;
     if host {
-        writeln!(io::stdout(), "{name}: what the host sends goes out without a port again")?;
+        writeln!(
+            io::stdout(),
+            "{name}: removed the filters of a host: port; the host sends directly again"
+        )?;
     }
     let users = args.target.with(|interface| match Resident::find(interface) {
         Ok(None) => Ok(None),
@@ -134,12 +138,12 @@ pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
         None => writeln!(io::stdout(), "{name} has no XDP program")?,
         Some(None) => writeln!(
             io::stdout(),
-            "{name}: the program, of another version, is off; who used it gets no more packets"
+            "{name}: removed the program of another version; ports that used it get no more packets"
         )?,
-        Some(Some(0)) => writeln!(io::stdout(), "{name}: the program is off")?,
+        Some(Some(0)) => writeln!(io::stdout(), "{name}: program removed")?,
         Some(Some(n)) => writeln!(
             io::stdout(),
-            "{name}: the program is off; {n} that used it get no more packets, and end"
+            "{name}: program removed; the claims that used it ({n}) get no more packets and end"
         )?,
     }
     Ok(())
@@ -238,17 +242,17 @@ impl ClaimsReport {
     fn print(&self, out: &mut impl io::Write) -> io::Result<()> {
         let Self { interface, program, claims, host, host_left, .. } = self;
         if let Some(host) = host {
-            writeln!(out, "{interface}: what the host sends there comes to {host}")?;
+            writeln!(out, "{interface}: packets sent by the host go to {host}")?;
         }
         if *host_left {
             writeln!(
                 out,
-                "{interface}: a host: port that has ended left filters there, which with \
-                 fallback=drop cut the host off; `sluice detach {interface}` takes them away"
+                "{interface}: filters of a closed host: port remain, which with fallback=drop \
+                 disconnect the host; `sluice detach {interface}` removes them"
             )?;
         }
         let Some(ResidentReport { id, mode, pinned, packets, bytes }) = program else {
-            let all = if *host_left { "" } else { "; all packets are the host's" };
+            let all = if *host_left { "" } else { "; the host gets all packets" };
             return writeln!(out, "{interface}: no XDP program{all}");
         };
         let pinned = if *pinned { ", pinned" } else { "" };
@@ -259,7 +263,7 @@ impl ClaimsReport {
             "{interface}: program {id}, {mode} mode{pinned}; {packets} {word}, {bytes} so far"
         )?;
         if claims.is_empty() {
-            return writeln!(out, "nobody takes any: all are the host's");
+            return writeln!(out, "no claims; the host gets all packets");
         }
         writeln!(
             out,

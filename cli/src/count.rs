@@ -28,7 +28,7 @@ Examples:
   sluice count 'xdp:eth0?action=drop' --analyze
   sluice count pcap:trace.pcapng -f 'tcp[tcpflags] & tcp-syn != 0'";
 
-/// Receive packets, count them and let them go
+/// Receive and count packets
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -36,12 +36,11 @@ pub struct Args {
     /// null:
     port: PortName,
 
-    /// Count only what a pcap-filter expression lets pass
+    /// Count only packets that match a pcap-filter expression
     #[arg(short, long, value_name = "EXPR")]
     filter: Option<String>,
 
-    /// Say what became of packets with a stamp (`generate --stamp`): lost, twice, out of order,
-    /// corrupt, and how long they took
+    /// Analyse stamped packets (`generate --stamp`): loss, duplicates, order, corruption, latency
     #[arg(long)]
     analyze: bool,
 

@@ -20,10 +20,10 @@ Examples:
   sluice lab exec left -- ping -c 3 198.18.0.2
   sluice lab down
 
-Needs root, or CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_DAC_OVERRIDE. left0 has 198.18.0.1/24 and 2001:db8:18::1/64, right0 has
-198.18.0.2/24 and 2001:db8:18::2/64.";
+Needs root, or CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_DAC_OVERRIDE. left0 has 198.18.0.1/24 and
+2001:db8:18::1/64, right0 has 198.18.0.2/24 and 2001:db8:18::2/64.";
 
-/// Make, list and remove labs: hosts made of network namespaces, joined by veth links
+/// Create, list and remove labs: hosts of network namespaces, joined by veth links
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -33,39 +33,39 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum LabAction {
-    /// Make a lab, or leave it as it is where it is up already.
+    /// Create a lab; keep an existing one
     Up {
-        /// Its name; its hosts are the namespaces NAME-left, NAME-right.
+        /// Name of the lab; its hosts are the namespaces NAME-left, NAME-right, …
         #[arg(long, default_value = "lab")]
         name: String,
-        /// Two hosts, three in a row with middle between them, or four around middle.
+        /// pair: two hosts; line: middle between them; star: four hosts around middle
         #[arg(long, default_value = "pair", value_name = "pair|line|star")]
         shape: Shape,
-        /// Receive and transmit queues of each interface.
+        /// Receive and transmit queues of each interface
         #[arg(long, default_value_t = 1, value_name = "N")]
         queues: u32,
     },
-    /// Remove a lab.
+    /// Remove a lab
     Down {
-        /// Its name.
+        /// Name of the lab
         #[arg(long, default_value = "lab")]
         name: String,
     },
-    /// List the labs that are up.
+    /// List the labs
     List {
-        /// Print one JSON object.
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Run a command on a host; its exit status is this command's.
+    /// Run a command on a host, and return its exit status
     #[command(override_usage = "sluice lab exec [--name NAME] HOST -- COMMAND…")]
     Exec {
-        /// The lab's name.
+        /// Name of the lab
         #[arg(long, default_value = "lab")]
         name: String,
-        /// left, middle, right, upper or lower.
+        /// Host: left, middle, right, upper or lower
         host: String,
-        /// The command and its arguments.
+        /// Command and its arguments
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
@@ -232,7 +232,7 @@ fn list(json: bool) -> anyhow::Result<()> {
         return print(&format!("{}\n", json!({ "labs": labs })));
     }
     if labs.is_empty() {
-        return print("no lab is up; make one with `sluice lab up`\n");
+        return print("no labs; create one with `sluice lab up`\n");
     }
     let width = labs.iter().map(|lab| lab.name().len()).max().unwrap_or(0).max(4);
     let mut text = format!("{:<width$}  SHAPE  QUEUES  NAMESPACES\n", "NAME");

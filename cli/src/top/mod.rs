@@ -19,8 +19,8 @@ use crate::units::interval;
 use keys::{KeyAction, ViewState};
 
 const NOTES: &str = "\
-Bits are those of layer 2, without preamble, gap and frame check sequence.
-Needs a privilege only to look into another namespace (--netns).
+Bits are of layer 2, without preamble, gap and frame check sequence. Only --netns needs
+a privilege.
 
 Examples:
   sluice top                        full screen; h explains the keys
@@ -31,25 +31,25 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Args {
-    /// Interfaces to watch; all if none are named.
+    /// Interfaces to show [default: all]
     #[arg(value_name = "IFACE")]
     interfaces: Vec<String>,
-    /// Watch the interfaces of this network namespace: a name, a path, or a PID of a process in it.
+    /// Network namespace of the interfaces: a name of `ip netns`, a path, or the PID of a process in it
     #[arg(long, value_name = "NETNS")]
     netns: Option<String>,
-    /// Time between two readings: 500ms, 5s, 1m.
+    /// Time between two readings: 500ms, 5s, 1m
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = interval)]
     interval: Duration,
-    /// Print lines even on a terminal; queues and CPUs only while they are at work.
+    /// Print lines, on a terminal too; only queues and CPUs with traffic
     #[arg(long, conflicts_with = "json")]
     plain: bool,
-    /// Print a JSON object for each interval, one a line.
+    /// Print a JSON object per interval, one a line
     #[arg(long)]
     json: bool,
-    /// End after this time.
+    /// End after this time
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     duration: Option<Duration>,
-    /// End after this many intervals.
+    /// End after N intervals
     #[arg(long, value_name = "N", conflicts_with = "duration")]
     count: Option<u64>,
 }
