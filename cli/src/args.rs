@@ -14,7 +14,7 @@ use crate::units::interval;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Common options")]
 pub struct Common {
-    /// Network namespace to work in: a name (of `ip netns`), a path, or the PID of a process in it
+    /// Network namespace of the ports: a name of `ip netns`, a path, or the PID of a process in it
     #[arg(long, value_name = "NETNS")]
     pub netns: Option<String>,
 
@@ -22,7 +22,7 @@ pub struct Common {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
 
-    /// Stop after this many packets, all threads together: 1000, 5M
+    /// Stop after N packets, over all threads: 1000, 5M
     #[arg(long, value_name = "N", value_parser = packets)]
     pub count: Option<u64>,
 
@@ -30,27 +30,27 @@ pub struct Common {
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pub cpus: Option<Box<[usize]>>,
 
-    /// Threads a port, each with a queue; those that receive share packets by fanout [default: 1]
+    /// Threads per port, each with a queue; see docs/cli.md
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 
-    /// Time between two status lines [default: 1s on a terminal, 10s elsewhere]
+    /// Time between status lines [default: 1s on a terminal, 10s elsewhere]
     #[arg(long, value_name = "TIME", value_parser = interval)]
     pub interval: Option<Duration>,
 
-    /// Become this user once everything is open; files that are begun later are the user's
+    /// Become this user once all ports are open; the user owns capture files
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
 
-    /// Permissions of the capture files: 0640 lets the group read them, too
+    /// Permission bits of capture files: 0640 lets the group read them
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = file_mode)]
     pub file_mode: u32,
 
-    /// Say more: with a fallback, what the kernel answered
+    /// With a fallback, print the kernel's answer
     #[arg(short, long)]
     pub verbose: bool,
 
-    /// Print the result as one JSON object; with --interval, one for each interval too
+    /// Print the result as one JSON object; with --interval, also one per interval
     #[arg(long)]
     pub json: bool,
 }
@@ -66,9 +66,7 @@ pub struct Receiving {
 
 fn packets(text: &str) -> Result<u64, String> {
     match units::count(text) {
-        Ok(0) => {
-            Err("a run has at least one packet; leave the flag out for one without end".into())
-        }
+        Ok(0) => Err("the count must be at least 1; omit --count for a run without a limit".into()),
         Ok(count) => Ok(count),
         Err(error) => Err(error.to_string()),
     }
@@ -77,7 +75,9 @@ fn packets(text: &str) -> Result<u64, String> {
 fn file_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0);
     let mode = mode.filter(|mode| mode & 0o600 == 0o600);
-    mode.ok_or_else(|| "a mode is octal and leaves the owner 6 at least: 0600, 0640, 0644".into())
+    mode.ok_or_else(|| {
+        "use an octal mode that lets the owner read and write: 0600, 0640, 0644".into()
+    })
 }
 
 fn cpu_list(text: &str) -> Result<Box<[usize]>, units::ParseError> {

@@ -39,13 +39,13 @@ A first look, as root:
   sluice lab down
 
 SIGINT, SIGTERM, SIGHUP and SIGQUIT end a command with its files complete and its
-ledger printed; a second SIGINT or SIGQUIT ends it at once. SIGUSR1 prints the
-ledger so far.
+ledger printed. SIGINT or SIGQUIT, 200 ms or more after the first signal, ends it at
+once. SIGUSR1 prints the ledger so far.
 
-Exit status: 0 done, 1 failed while running, 2 wrong usage, 3 a privilege or a
-kernel feature is missing, 130 ended at once.";
+Exit status: 0 success, 1 failed while running, 2 wrong usage, 3 missing privilege or
+kernel feature, 130 ended at once.";
 
-/// Packets between Linux and a program at the speed of the wire, on the stock kernel
+/// Receive, generate, forward and switch packets on Linux
 #[derive(Parser)]
 #[command(name = "sluice", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {

@@ -50,14 +50,14 @@ pub fn say_diverts(port: &PortName) {
     let name = port.name();
     match port.option("filter") {
         _ if port.kind() == Kind::Host => notice::say(format_args!(
-            "{name}: what the host sends there does not leave while this runs, unless it is \
-             forwarded"
+            "{name}: while this runs, packets that the host sends there do not leave, except \
+             forwarded ones"
         )),
         None | Some("") => notice::say(format_args!(
-            "{name}: the host gets none of what comes in while this runs; a filter takes a part"
+            "{name}: while this runs, the host receives no packets; -f limits this to matching ones"
         )),
         Some(filter) => notice::say(format_args!(
-            "{name}: the host does not get '{filter}' while this runs; it keeps the rest"
+            "{name}: while this runs, the host receives only packets that do not match '{filter}'"
         )),
     }
 }
@@ -68,7 +68,7 @@ pub fn apply_filter(port: &mut PortName, filter: Option<&str>) -> Result<()> {
     if port.set_default("filter", filter) || port.knows("filter") {
         return Ok(());
     }
-    Err(Error::Usage(format!("{}: takes no filter", port.short())))
+    Err(Error::Usage(format!("{}: the port has no filter", port.short())))
 }
 
 /// Names, on stderr and in the report, the claims, drops and forwards that hide packets from a
@@ -111,7 +111,7 @@ fn describe(owners: &[Owner], interface: &str, netns: Option<&str>) -> Option<St
     (!hidden.is_empty()).then(|| {
         format!(
             "{interface}: XDP hides packets from packet: {}; `sluice capture \
-             {netns}mirror:{interface}` captures all that comes in",
+             {netns}mirror:{interface}` captures all received packets",
             hidden.join(", ")
         )
     })
@@ -162,7 +162,7 @@ pub fn refuse_overwriting<'a>(
     for source in files {
         if identity(Path::new(source.name()), stdin()) == Some(written) {
             return Err(Error::Usage(format!(
-                "{} is read, and {} is the same file: write to another",
+                "input {} and output {} are the same file; write to another one",
                 source.short(),
                 output.display()
             )));
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn owners_that_remove_packets_are_described_and_those_that_copy_are_not() {
-        let remedy = "`sluice capture mirror:eth0` captures all that comes in";
+        let remedy = "`sluice capture mirror:eth0` captures all received packets";
         for (sentence, owners, expected) in [
             ("nobody", vec![], None),
             ("those that pass packets on", vec![(Action::Mirror, ""), (Action::Pass, "udp")], None),

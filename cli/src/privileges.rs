@@ -37,17 +37,17 @@ pub fn ids_of(name: &str) -> Option<(u32, u32)> {
 pub fn user(name: &str) -> Result<User> {
     let user = User::from_name(name).map_err(|error| failed(name, error))?;
     let Some(user) = user else {
-        return Err(Error::Usage(format!("--user {name}: there is no such user")));
+        return Err(Error::Usage(format!("--user {name}: no such user")));
     };
     if user.uid.is_root() {
         return Err(Error::Usage(format!(
-            "--user {name}: root has all privileges; name an ordinary user, or leave --user out"
+            "--user {name}: root has all privileges; name an ordinary user, or omit --user"
         )));
     }
     // If the command's file has capabilities, any caller could become any user.
     if !getuid().is_root() && getuid() != user.uid {
         return Err(Error::Privilege {
-            operation: format!("--user {name}: to become another user"),
+            operation: format!("--user {name}: becoming another user"),
             capability: "root as its caller",
             remedy: "run it with sudo, or name yourself".into(),
         });
@@ -62,7 +62,7 @@ pub fn user(name: &str) -> Result<User> {
 pub fn become_user(name: &str) -> Result<()> {
     let User { uid, gid, .. } = user(name)?;
     let text = std::ffi::CString::new(name)
-        .map_err(|_| Error::Usage("--user: a NUL byte is in no name".into()))?;
+        .map_err(|_| Error::Usage("--user: a name cannot contain a NUL byte".into()))?;
     let groups = getgrouplist(&text, gid).map_err(|error| failed(name, error))?;
     let ids = Ids { uid, gid, groups };
     // Not every process may do this.
@@ -124,7 +124,7 @@ fn check(name: &str, ids: &Ids) -> Result<()> {
         };
         if let Some(line) = privileged(&status, ids) {
             return Err(Error::Privilege {
-                operation: format!("--user {name}: the privileges are still there ({line}): it"),
+                operation: format!("--user {name}: dropping all privileges ({line} remains)"),
                 capability: "CAP_SETUID and CAP_SETGID",
                 remedy: "run it with sudo, or give its file cap_setuid and cap_setgid too".into(),
             });
@@ -132,7 +132,7 @@ fn check(name: &str, ids: &Ids) -> Result<()> {
     }
     if setuid(Uid::from_raw(0)).is_ok() {
         return Err(Error::Privilege {
-            operation: format!("--user {name}: the way back to root is open: it"),
+            operation: format!("--user {name}: giving up root"),
             capability: "CAP_SETUID and CAP_SETGID",
             remedy: "run it with sudo".into(),
         });
@@ -162,7 +162,7 @@ fn failed(name: &str, error: nix::Error) -> Error {
         return Error::Privilege {
             operation: format!("--user {name}"),
             capability: "CAP_SETUID and CAP_SETGID",
-            remedy: "run it with sudo, or leave --user out".into(),
+            remedy: "run it with sudo, or omit --user".into(),
         };
     }
     Error::system("become the user", name, error)

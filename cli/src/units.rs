@@ -18,7 +18,7 @@ pub fn duration_in(
 
 /// Parses the time between two lines.
 pub fn interval(text: &str) -> Result<Duration, String> {
-    duration_in(Duration::from_millis(10)..=Duration::MAX, text, "10ms is the shortest")
+    duration_in(Duration::from_millis(10)..=Duration::MAX, text, "the minimum is 10ms")
 }
 
 /// Returns the word for a number of packets.

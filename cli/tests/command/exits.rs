@@ -66,7 +66,7 @@ fn a_missing_file_is_wrong_usage() {
 fn wrong_words_are_wrong_usage() {
     let rows = [
         ("count null: --no-such-flag", "unexpected argument"),
-        ("count nosuch:eth0", "no kind of port"),
+        ("count nosuch:eth0", "no port kind"),
         ("count null:?nosuch=1", "nosuch"),
         ("count null:?slots=1", "slots=1"),
         ("count null: --duration soon", "duration"),

@@ -95,10 +95,10 @@ fn top_prints_aligned_lines_without_a_terminal() {
 #[test]
 fn top_explains_wrong_usage() {
     for (arguments, said) in [
-        (&["no-such"][..], "no interface 'no-such'; there are: lo"),
+        (&["no-such"][..], "no interface 'no-such'; available: lo"),
         (&["--netns", "no-such"], "no network namespace 'no-such'"),
         (&["--interval", "5x"], "250ms"),
-        (&["--interval", "1us"], "10ms is the shortest"),
+        (&["--interval", "1us"], "the minimum is 10ms"),
         (&["--plain", "--json"], "cannot be used with"),
     ] {
         refused(&[&["top"], arguments].concat(), said);

@@ -108,10 +108,10 @@ fn a_process_that_would_keep_privileges_is_refused() {
             &[&["capture"], &many[..]].concat()[..],
             USER,
             3,
-            "the privileges are still there (CapPrm:",
+            "dropping all privileges (CapPrm:",
         ),
         (&[own], &["count", "packet:right0"], "root", 2, "name an ordinary user"),
-        (&[own], &["count", "packet:right0"], "no-such-user", 2, "there is no such user"),
+        (&[own], &["count", "packet:right0"], "no-such-user", 2, "no such user"),
     ] {
         let ended = on(&lab, "right", &[command, arguments, &["--user", user]].concat());
         assert_eq!(ended.status, Some(status), "{}", ended.err);
@@ -185,7 +185,10 @@ fn only_the_owner_reads_capture_files_unless_a_mode_allows_more() {
         let made = made.into_iter().find(|it| *it == path || name == "%Y.pcap" && is_year(it));
         assert_eq!(access(&made.unwrap()), (mode, own), "{name}");
     }
-    refused(&["count", "null:", "--count", "1", "--file-mode", "0060"], "leaves the owner 6");
+    refused(
+        &["count", "null:", "--count", "1", "--file-mode", "0060"],
+        "lets the owner read and write",
+    );
 }
 
 fn is_year(path: &Path) -> bool {
