@@ -54,7 +54,7 @@ pub fn say_diverts(port: &PortName) {
              forwarded ones"
         )),
         None | Some("") => notice::say(format_args!(
-            "{name}: while this runs, the host receives no packets; -f limits this to matching ones"
+            "{name}: while this runs, the host receives no packets; filter= limits this to matching packets"
         )),
         Some(filter) => notice::say(format_args!(
             "{name}: while this runs, the host receives only packets that do not match '{filter}'"
