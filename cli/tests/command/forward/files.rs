@@ -61,7 +61,7 @@ fn loops_and_endless_runs_are_refused() {
         (&[&file, "null:"], "add --one-way"),
         (&["mirror:lo", "null:", "--count", "1"], "add --one-way"),
         (&["live:lo", "null:", "--one-way"], "it only sends"),
-        (&["null:", "mirror:lo", "--one-way", "--count", "1"], "only receives"),
+        (&["null:", "mirror:lo", "--one-way", "--count", "1"], "receive-only"),
         (&["null:", "null:"], "would never end"),
         (&["packet:lo", "null:"], "would never end"),
         (&["xdp:lo?action=drop", "null:", "--one-way"], "it delivers no packets"),

@@ -105,7 +105,7 @@ fn forwarding_the_hosts_packets_back_to_it_is_refused() {
     for (arguments, why) in [
         (&["packet:lo", "host:lo"][..], "would get them twice"),
         (&["host:lo", "host:lo"], "the same interface"),
-        (&["packet:lo", "tap:t", "--host-flows", "tcp"], "has to be a host: port"),
+        (&["packet:lo", "tap:t", "--host-flows", "tcp"], "needs a host: port"),
     ] {
         refused(&[&["forward"], arguments].concat(), why);
     }

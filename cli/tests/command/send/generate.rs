@@ -292,7 +292,7 @@ fn bursts_keep_their_distance_and_an_invalid_rate_is_refused() {
     for (wrong, complaint) in [
         (&["--burst", "7"][..], "--burst-gap"),
         (&["--burst-gap", "0s"], "above 0"),
-        (&["--ramp", "1s"], "to which rate"),
+        (&["--ramp", "1s"], "needs a rate"),
         (&["--rate", "1e-300pps"], "in years"),
         (&["--rate", "1pps", "--max-lag", "1s"], "the maximum is 100ms"),
         (&["--rate", "1pps", "--burst-gap", "1s"], "cannot be used with"),
