@@ -73,7 +73,7 @@ impl Sampling {
             .args(["record", "--quiet", "--all-cpus", "-g", "--no-buildid", "--no-buildid-cache"])
             .args(["--event", EVENTS, "--output"])
             .arg(&file)
-            .args(["/bin/sh", "-c", "echo; cat"])
+            .args(["/bin/sh", "-c", "echo; read -r line || :"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
