@@ -110,7 +110,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let ethernet = interface.as_ref().is_none_or(|interface| interface.hardware == ARPHRD_ETHER);
     let link_type = ethernet.then_some(LINKTYPE_ETHERNET);
     Replay::check(&file, args.rounds, threads(&args), link_type)?;
-    if args.addresses.ask_for_next_hop() {
+    if matches!(args.addresses.dmac, Some(Dmac::Auto)) {
         let mac = next_hop_mac(&file, &args.port, interface.as_ref(), netns, &rewrite)?;
         rewrite.add(Rule::Destination(mac.0));
     }
@@ -243,11 +243,6 @@ fn mac(text: &str) -> std::result::Result<[u8; 6], String> {
 }
 
 impl Addresses {
-    /// Reports whether the next hop's MAC must be resolved.
-    pub fn ask_for_next_hop(&self) -> bool {
-        matches!(self.dmac, Some(Dmac::Auto))
-    }
-
     /// The rules of all flags: those on the command line before those in the file.
     ///
     /// # Errors

@@ -253,7 +253,7 @@ impl Member {
     #[cold]
     pub(crate) fn show_given(&mut self, number: usize, head: u32, now_ns: u64) {
         let sender = self.senders[number % self.senders.len()];
-        for packet in self.queues[sender].tx().submitted_since(head) {
+        for packet in self.queues[sender].tx().pending_tx(head) {
             for (_, writer) in &mut self.watchers {
                 writer.offer(&packet, Direction::Out, now_ns);
             }

@@ -322,16 +322,6 @@ impl Ring {
     pub fn uses_pool(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
-
-    /// Returns the packets of a transmit ring that the program has released since its head was `head` and
-    /// that are not synced yet: to inspect packets as they are sent. Whole packets only.
-    ///
-    /// # Panics
-    /// On a receive ring, or on an index without a slot.
-    #[inline]
-    pub fn submitted_since(&self, head: u32) -> Packets<'_> {
-        self.pending_tx(head)
-    }
 }
 
 #[inline]

@@ -207,7 +207,7 @@ fn what_is_to_be_sent_is_shown_in_whole_packets() {
         ring.set_bytes(at, bytes, continues);
         ring.release(1);
         assert_eq!(lengths(&ring), expected, "{why}");
-        assert_eq!(ring.submitted_since(4).count(), expected.len(), "{why}");
+        assert_eq!(ring.pending_tx(4).count(), expected.len(), "{why}");
         assert!(!ring.is_endless(4), "{why}");
     }
 }

@@ -197,11 +197,7 @@ impl ForwardThread {
             None => forward_some(from_ring, to_ring, slots),
         };
         if self.watchers.is_watched(target.side) {
-            self.watchers.show(
-                target.side,
-                Direction::Out,
-                target.queue.tx().submitted_since(given),
-            );
+            self.watchers.show(target.side, Direction::Out, target.queue.tx().pending_tx(given));
         }
         let used = moved.packets();
         self.passed[side].moved(&moved);

@@ -206,7 +206,9 @@ impl SendMethod<'_> {
     /// # Errors
     /// The port does not support the method; the errors of opening it.
     fn open(&self, interface: Option<&Interface>, plan: &Arc<Plan>) -> Result<Sender> {
-        let Some(interface) = interface.filter(|_| leaves_choice(self.port)) else {
+        // Options and queues belong to `packet:`.
+        let is_plain = self.port.is_bare() && self.port.to_string() == self.port.name();
+        let Some(interface) = interface.filter(|_| is_plain) else {
             return match self.method {
                 Method::Auto => self.ring(self.port, plan),
                 _ => {
@@ -310,11 +312,6 @@ impl SendMethod<'_> {
         };
         Sender::Ring { port: opened, sources: (0..workers).map(source).collect() }
     }
-}
-
-/// Reports whether a port is a plain interface name: options and queues belong to `packet:`.
-fn leaves_choice(port: &PortName) -> bool {
-    port.is_bare() && port.to_string() == port.name()
 }
 
 /// Checks that a plan's packets fit live frames: one page with the kernel's overhead, and the MTU

@@ -82,7 +82,6 @@ pub struct Queue {
 #[derive(Debug)]
 pub struct Batch<'q> {
     ring: RingMut<'q>,
-    slots: u32,
     interfaces: &'q [Interface],
 }
 
@@ -99,13 +98,13 @@ impl Batch<'_> {
 
     /// Returns true if no packets arrived.
     pub fn is_empty(&self) -> bool {
-        self.slots == 0
+        self.ring.available() == 0
     }
 }
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        self.ring.release(self.slots);
+        self.ring.release(self.ring.available());
     }
 }
 
@@ -252,11 +251,7 @@ impl Queue {
             self.wait_rx(Wait::default(), timeout)?;
             self.sync_rx()?;
         }
-        Ok(Batch {
-            slots: self.rx.available(),
-            ring: RingMut::new(&mut self.rx),
-            interfaces: &self.interfaces,
-        })
+        Ok(Batch { ring: RingMut::new(&mut self.rx), interfaces: &self.interfaces })
     }
 
     /// Returns the backend of the rings.

@@ -101,7 +101,7 @@ impl Assembler {
                     Some(reached) => *reached = true,
                 }
                 let item = &self.items[at];
-                if item.is_exit() {
+                if item.insn.code == class::JMP | part::EXIT {
                     break;
                 }
                 let to = item.to.map(|label| self.target(label)).transpose()?;
@@ -432,10 +432,6 @@ struct Item {
 impl Item {
     fn is_jump(&self) -> bool {
         self.insn.code == class::JMP | part::JA
-    }
-
-    fn is_exit(&self) -> bool {
-        self.insn.code == class::JMP | part::EXIT
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Chunk {
     packets: u64,
     first_ns: u64,
     last_ns: u64,
-    ordered: bool,
+    pub(super) ordered: bool,
 }
 
 impl Chunk {
@@ -58,12 +58,6 @@ impl Chunk {
     #[inline]
     pub fn last_ns(&self) -> Option<u64> {
         (self.packets > 0).then_some(self.last_ns)
-    }
-
-    /// True if no record is earlier than the one before it.
-    #[inline]
-    pub fn is_ordered(&self) -> bool {
-        self.ordered
     }
 
     /// True if it holds no record.

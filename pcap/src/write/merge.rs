@@ -163,7 +163,7 @@ impl Merger {
         let (Some(first_ns), Some(last_ns)) = (chunk.first_ns(), chunk.last_ns()) else {
             return false;
         };
-        let whole = source.released == 0 && chunk.is_ordered();
+        let whole = source.released == 0 && chunk.ordered;
         let in_time = first_ns >= self.out_ns && last_ns <= run.until_ns;
         if !(whole && in_time && out.is_empty()) {
             return false;

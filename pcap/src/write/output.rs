@@ -116,7 +116,7 @@ impl Output {
         if let Some(name) = self.name.as_ref().filter(|_| self.config.begins_files_later()) {
             check_directory(name.directory())?;
         }
-        if self.name.as_ref().is_some_and(Name::is_timed) {
+        if self.name.as_ref().is_some_and(|name| name.timed) {
             return Ok(());
         }
         self.open(0).map_err(|failure| failure.at_start())

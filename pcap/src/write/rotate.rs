@@ -113,7 +113,7 @@ pub(super) struct Name {
     stem: OsString,
     /// ".pcapng.zst", with its dots.
     extensions: OsString,
-    timed: bool,
+    pub(super) timed: bool,
     numbered: bool,
     zone: TimeZone,
 }
@@ -139,11 +139,6 @@ impl Name {
         };
         name.at(now_ns(), 1)?;
         Ok(name)
-    }
-
-    /// True if the name depends on the file's first packet.
-    pub(super) fn is_timed(&self) -> bool {
-        self.timed
     }
 
     /// Returns the directory of the files.

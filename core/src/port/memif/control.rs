@@ -118,6 +118,8 @@ impl ControlSocket {
     pub(super) fn take(&self, queue: usize) -> (u32, u32, Option<Pair>) {
         let mut state = self.shared.state();
         let pair = state.pairs.get_mut(queue).and_then(Option::take);
+        // The queue sees the change, so its event is cleared.
+        let _ = self.shared.nudges[queue].read();
         (self.changes(), state.connection, pair)
     }
 
@@ -139,11 +141,6 @@ impl ControlSocket {
     /// Returns a descriptor that is readable when something has changed for a queue.
     pub(super) fn nudge(&self, queue: usize) -> BorrowedFd<'_> {
         self.shared.nudges[queue].as_fd()
-    }
-
-    /// Clears a queue's event, because the queue has seen the change.
-    pub(super) fn nudged(&self, queue: usize) {
-        let _ = self.shared.nudges[queue].read();
     }
 }
 

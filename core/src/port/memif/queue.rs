@@ -109,7 +109,6 @@ impl MemifQueue {
         self.end_sending();
         self.take_no_more();
         let (seen, connection, pair) = self.control.take(self.number);
-        self.control.nudged(self.number);
         (self.seen, self.connection) = (seen, connection);
         let Pair { rx, tx } = pair.unwrap_or_default();
         self.tx = tx.filter(|_| self.ways.sends);

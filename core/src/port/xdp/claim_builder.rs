@@ -205,7 +205,7 @@ impl ClaimBuilder<'_> {
                 object: format!("xdp:{}/{number}", interface.name),
                 claim: claim.clone(),
                 receiver,
-                tx: live.or_else(|| sender.map(XdpTx::by_socket)),
+                tx: live.or_else(|| sender.map(|sender| XdpTx::Socket { sender, unsent: 0 })),
                 socket,
                 watch: Arc::clone(&self.watch),
                 _deferred: deferred.clone(),

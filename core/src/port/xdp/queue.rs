@@ -81,10 +81,6 @@ pub(super) enum XdpTx {
 }
 
 impl XdpTx {
-    pub(super) fn by_socket(sender: XskSender) -> Self {
-        Self::Socket { sender, unsent: 0 }
-    }
-
     #[inline]
     fn sync(&mut self, ring: &mut Ring) -> Result<u32> {
         match self {
