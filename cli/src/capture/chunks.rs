@@ -16,7 +16,7 @@ const IN_TRANSIT: usize = 256;
 /// Interval between checks for expired records while nothing arrives.
 const TICK: Duration = Duration::from_millis(10);
 /// The longest time of a packet in the kernel, without the time to fill a block of a packet ring, or the
-/// sleep of a reader of a ring of copies. A packet that breaks a promise is late.
+/// sleep of a reader of a cell ring. A packet that breaks a promise is late.
 const MAX_DELIVERY_TIME: Duration = Duration::from_millis(40);
 
 /// The output of all queues; it counts lost records.

@@ -7,7 +7,7 @@
 //! | `snaplen` | maximum bytes kept of a packet | a frame of the interface's MTU |
 //! | `promisc` | also receives packets for other hosts, while the port is open | on |
 //! | `mode` | `native` or `skb`: only this mode | native if the driver can |
-//! | `ring_size` | packets in a queue's ring of copies, a power of two | 16384, or 32 MiB |
+//! | `ring_size` | packets in a queue's cell ring, a power of two | 16384, or 32 MiB |
 //! | `slots` | slots in the ring | 512 |
 //! | `timestamp` | `xdp`: the time of the copy; `off` | `xdp` |
 //! | `latency` | maximum time that a packet waits for a sleeping reader; 0 wakes it at once | see `OpenOptions` |

@@ -53,7 +53,7 @@ pub struct OpenOptions {
     /// The permissions of a newly written capture file.
     pub access: FileAccess,
     /// Maximum time that a packet waits for a sleeping program: a long time saves wake-ups, zero wakes at
-    /// once. The name's `latency=` overrides it. By default rings of copies wake at once, and blocks of a
+    /// once. The name's `latency=` overrides it. By default cell rings wake at once, and blocks of a
     /// packet socket within [`BLOCK_TIMEOUT`](super::BLOCK_TIMEOUT). [`RECORDING_LATENCY`] suits programs that only
     /// record or count.
     pub latency: Option<Duration>,

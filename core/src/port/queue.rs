@@ -33,8 +33,9 @@ pub struct Port {
     /// "sendto" or "ring". `xdp:`: "af_xdp", "af_xdp+live" or "ring"; "count" or "redirect" if packets stay
     /// in the kernel. `host:`: "tcx" or "clsact". `mirror:` and `live:`: "ring". Other kinds: empty.
     pub method: &'static str,
-    /// Transfer of packets from the card, for `xdp:` and `mirror:` only: "native-zero-copy", "native-copy",
-    /// "native", "skb". If the queues differ, the slowest mode.
+    /// Transfer of packets from the card, for `xdp:` and `mirror:` only; of queues that differ, the slowest:
+    /// "native-zero-copy" or "native-copy" if a native program hands packets to sockets or cell rings,
+    /// "native" if it copies for `mirror:` or keeps packets in the kernel, "skb" behind the driver.
     pub mode: Option<&'static str>,
     /// The methods that were tried before, and the reasons why they failed.
     pub fallbacks: Vec<Fallback>,

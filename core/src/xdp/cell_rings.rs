@@ -89,8 +89,8 @@ impl CellRingsConfig {
 /// Describes an error: rings that need more memory than allowed.
 fn too_large(rings: u32, bytes: u64, max: u64) -> String {
     let [bytes, max] = [bytes, max].map(|bytes| bytes.div_ceil(1 << 20));
-    let rings = if rings == 1 { "a ring".into() } else { format!("{rings} rings") };
-    format!("{rings} of copies would take {bytes} MiB, and {max} MiB is the most")
+    let rings = if rings == 1 { "a cell ring".into() } else { format!("{rings} cell rings") };
+    format!("{rings} would take {bytes} MiB, and {max} MiB is the most")
 }
 
 /// The rings of one owner, as maps that the program uses.
@@ -191,18 +191,18 @@ mod tests {
             (
                 "many CPUs and the longest",
                 of(256, 1 << 20, None),
-                Err("256 rings of copies would take 257 MiB, and 128 MiB is the most".into()),
+                Err("256 cell rings would take 257 MiB, and 128 MiB is the most".into()),
             ),
             ("the same, and one says how many", of(256, 1 << 20, Some(8)), Ok((8, 65_600, 65_535))),
             (
                 "too many",
                 of(1, 65_535, Some(65_536)),
-                Err("a ring of copies would take 4100 MiB, and 256 MiB is the most".into()),
+                Err("a cell ring would take 4100 MiB, and 256 MiB is the most".into()),
             ),
             (
                 "as many as there are numbers",
                 of(1, 1, Some(u32::MAX)),
-                Err("a ring of copies would take 262144 MiB, and 256 MiB is the most".into()),
+                Err("a cell ring would take 262144 MiB, and 256 MiB is the most".into()),
             ),
         ];
         for (sentence, got, expected) in rows {

@@ -25,7 +25,7 @@ pub(super) struct XdpConfig {
     pub snaplen: Option<u32>,
     /// Number of buffers of a queue: those in its ring's slots and those that the kernel holds.
     pub frames: u32,
-    /// Number of cells of a ring of copies, if not the default.
+    /// Number of cells of a cell ring, if not the default.
     pub cells: Option<u32>,
     /// Number of slots in the ring.
     pub slots: u32,

@@ -11,7 +11,7 @@
 //! | `promisc` | also receives packets for other hosts, while the port is open | off |
 //! | `snaplen` | maximum bytes kept of a packet | all |
 //! | `timestamp` | `xdp`: taken by the program; `hardware`: the card's time, and its hash; `off` saves some nanoseconds per packet | xdp |
-//! | `ring_size` | a queue's buffers, including those in its slots; with rings of copies, packets in a queue's ring | 4096; rings 16384, or 32 MiB |
+//! | `ring_size` | a queue's buffers, including those in its slots; with cell rings, packets in a queue's ring | 4096; rings 16384, or 32 MiB |
 //! | `busy_poll` | time to poll the driver from system calls (SO_PREFER_BUSY_POLL); 0 means off | off |
 //! | `slots` | slots in the ring | 512 |
 //! | `latency` | maximum time that a packet waits for a sleeping reader; 0 wakes it at once | see `OpenOptions` |
