@@ -160,7 +160,7 @@ fn it_only_sends_and_says_what_receives() {
         (Directions::Receive, "live:left0", "packet:, xdp: and mirror: receive"),
         (Directions::Both, "live:left0", "it only sends"),
         (Directions::Send, "live:left0?ring_size=1", "64 to 65536"),
-        (Directions::Send, "live:left0?filter=ip", "live: knows ring_size= cpu= slots="),
+        (Directions::Send, "live:left0?filter=ip", "live: has the options ring_size= cpu= slots="),
         (Directions::Send, "live:lo", "Ethernet"),
     ] {
         let error = open(&lab, "left", name, usage).expect_err(name).to_string();

@@ -184,7 +184,7 @@ fn a_socket_that_cannot_be_is_an_error_that_says_why() {
         ("memif:".to_owned(), "no socket named"),
         ("memif:@x?ring_size=100".to_owned(), "a power of two"),
         (format!("memif:@x?secret={long}"), "24 bytes at most"),
-        ("memif:@x?copy=on".to_owned(), "option 'copy=on': memif: knows role="),
+        ("memif:@x?copy=on".to_owned(), "option 'copy=on': memif: has the options role="),
         ("memif:@x?role=client&queues=64&ring_size=16384&buffer=4K".to_owned(), "4 GiB at most"),
     ] {
         let opened = name.parse().and_then(|name| Port::open(&name, &OpenOptions::default()));

@@ -272,7 +272,7 @@ fn slower_steps_and_longer_loops_are_named_with_status_1() {
     let (before, now) = (path("before.json"), path("now.json"));
     std::fs::write(&before, result_with(0.5, 20.0)).unwrap();
     for (ratio, instructions, status, said) in [
-        (0.5, 20.2, 0, "nothing moved"),
+        (0.5, 20.2, 0, "no change exceeds"),
         (0.6, 15.0, 0, "rx: recvmmsg, 60 B: ratio 0.500 -> 0.600 (+20 %)"),
         (0.4, 20.0, 1, "rx: recvmmsg, 60 B: ratio 0.500 -> 0.400 (-20 %)"),
         (0.5, 25.0, 1, "  forward: instructions 20.00 -> 25.00 (+25 %)"),
@@ -361,7 +361,7 @@ fn a_result_is_shown_again_as_a_table_and_as_a_page() {
     let ended = run(&["bench", "show", &json, "--html", &html, "--compare", &json]);
     assert_eq!(ended.status, Some(0), "{}", ended.err);
     assert!(ended.out.contains("XDP, 60 B  sluice"), "{}", ended.out);
-    assert!(ended.out.contains("nothing moved"), "{}", ended.out);
+    assert!(ended.out.contains("no change exceeds"), "{}", ended.out);
     assert!(std::fs::read_to_string(&html).unwrap().contains("<svg"));
     refused(&["bench", "show", &html], "is not a result of");
     std::fs::write(&html, "x".repeat(1 << 20)).unwrap();
