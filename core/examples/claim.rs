@@ -11,6 +11,7 @@
 //! a thread for each of `Port::queues`. Another port gets the packets first if its claim has a lower stage
 //! (`sluice claims`).
 
+use std::thread::sleep;
 use std::time::Duration;
 
 use sluicegate::port::{Directions, Port};
@@ -23,12 +24,16 @@ fn main() -> sluicegate::Result<()> {
         Port::open_one(&format!("xdp:{interface}/0?filter={filter}"), Directions::Both)?;
     loop {
         if queue.sync_rx()? == 0 {
-            queue.wait_rx(Wait::default(), Duration::from_secs(1))?;
+            match queue.needs_sync_tx() {
+                true => sleep(Duration::from_micros(50)),
+                false => drop(queue.wait_rx(Wait::default(), Duration::from_secs(1))?),
+            }
         }
         let (mut requests, mut answers) = queue.rings_mut();
         for request in requests.packets() {
             let mut answer: Vec<u8> = request.segments().flatten().copied().collect();
             swap_addresses(&mut answer);
+            // Without room the answer is lost, which UDP allows.
             answers.push(&Packet::new(request.meta(), &answer));
         }
         requests.release(requests.available());

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use etherparse::{SlicedPacket, TransportSlice};
-use sluicegate::port::{Directions, Port};
+use sluicegate::port::{Directions, LINKTYPE_ETHERNET, Port};
 use sluicegate::ring::Packet;
 
 fn main() -> sluicegate::Result<()> {
@@ -19,7 +19,12 @@ fn main() -> sluicegate::Result<()> {
     while !queue.is_finished() && Instant::now() < end {
         let batch = queue.receive(Duration::from_secs(1))?;
         for packet in batch.packets() {
-            *counts.entry(protocol(&packet, &mut scratch)).or_insert(0u64) += 1;
+            let interface = &batch.interfaces()[packet.meta().interface as usize];
+            let protocol = match interface.link_type {
+                LINKTYPE_ETHERNET => protocol(&packet, &mut scratch),
+                _ => "not Ethernet",
+            };
+            *counts.entry(protocol).or_insert(0u64) += 1;
         }
     }
     println!("{counts:#?}");

@@ -11,6 +11,7 @@ use sluicegate::port::{Directions, Port};
 fn main() -> sluicegate::Result<()> {
     let name = std::env::args().nth(1).unwrap_or_else(|| "packet:lo".into());
     let mut queue = Port::open_one(&name, Directions::Receive)?;
+    // On a port that is never idle, also call `queue.check()` once a second: it reports a removed interface.
     while !queue.is_finished() {
         for packet in queue.receive(Duration::from_secs(1))?.packets() {
             let meta = packet.meta();

@@ -181,8 +181,9 @@ impl<'a> RingMut<'a> {
     }
 
     /// Builds up to `most` packets, one per slot, as long as there is room. `build` gets the slot's whole
-    /// buffer and returns the packet's length, or None to stop. Stops at a slot without a buffer. Gives the
-    /// slots to the backend; `Queue::sync_tx` has an example.
+    /// buffer ([`Ring::buffer_bytes`]) and returns the packet's length, or None to stop; longer packets need
+    /// [`push`](Self::push). Stops at a slot without a buffer. Gives the slots to the backend;
+    /// `Queue::sync_tx` has an example.
     ///
     /// Leaves the metadata unchanged. Interfaces need none, but a capture file writes it: clear it by
     /// [`meta_mut`](Self::meta_mut) if the ring has carried other packets.

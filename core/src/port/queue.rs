@@ -231,7 +231,9 @@ impl Queue {
     }
 
     /// Waits up to `timeout` for packets, or for the interface to go down. A signal whose handler returns
-    /// ends the wait like a timeout. [`wait_any`] waits for several queues.
+    /// ends the wait like a timeout. It does not wait for room to send: while
+    /// [`needs_sync_tx`](Self::needs_sync_tx) returns true, sleep 50 µs and sync instead. [`wait_any`] waits
+    /// for several queues.
     ///
     /// # Errors
     /// The source was removed.
