@@ -234,8 +234,6 @@ fn errno(error: io::Error) -> Errno {
     }
 }
 
-/// Leaves the file like a killed process does, even if a forked child of another test still holds the
-/// socket.
 /// Returns the files of a message (unix(7), SCM_RIGHTS), from the space for control messages that recvmsg(2)
 /// filled. They are in its only control message, because no socket option requests another. nix returns none
 /// if the kernel dropped some (MSG_CTRUNC), and would leak the others.
@@ -258,6 +256,8 @@ pub fn files_in_message(space: &[u8]) -> Vec<OwnedFd> {
     files.collect()
 }
 
+/// Leaves the file like a killed process does, even if a forked child of another test still holds the
+/// socket.
 #[cfg(test)]
 fn leave_behind(path: &Path) {
     use nix::sys::socket::{Shutdown, shutdown};
