@@ -62,7 +62,10 @@ impl Records {
 
     /// Returns the names of all records, sorted.
     pub fn names(&self) -> Vec<String> {
-        names_in(self.folder)
+        let mut names = names_in(self.folder);
+        // A process that was killed in `put` leaves an unfinished record.
+        names.retain(|name| !name.starts_with('.'));
+        names
     }
 
     /// Returns a record's text.
@@ -93,9 +96,8 @@ impl Records {
 /// Returns the names of the files in a folder, sorted; empty if it cannot be read.
 pub(crate) fn names_in(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    // A process that was killed in `put` leaves an unfinished record.
-    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     names.sort_unstable();
     names
 }
