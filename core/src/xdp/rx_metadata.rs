@@ -19,10 +19,8 @@ use sluicegate_base::ring::{Meta, TimestampSource};
 /// its headroom. The high bit makes the claim's program equally long for each mark.
 pub(crate) static MARK: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0) | 1 << 63);
 
-/// Returns the mark of a card's timestamp.
-pub(crate) fn card_mark() -> u64 {
-    *MARK ^ 1
-}
+/// The bit in which the mark of a card's timestamp differs.
+pub(crate) const CARD_BIT: u64 = 1;
 
 /// The kind of timestamp that a claim's program writes in front of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,7 +110,7 @@ fn take(rx_metadata: RxMetadata, kernel_mark: u64, bytes: &mut [u8]) -> Option<M
     // Cleared, because the frame's next packet may have no metadata.
     let found = u64::from_ne_bytes(std::mem::take(mark));
     let hash = front.first_chunk().map_or(0, |hash| u64::from_ne_bytes(*hash)) as u32;
-    let of_card = found == kernel_mark ^ 1;
+    let of_card = found == kernel_mark ^ CARD_BIT;
     (of_card || found == kernel_mark).then_some(MetadataReading {
         time_ns: u64::from_ne_bytes(*time),
         of_card,
@@ -227,7 +225,7 @@ mod tests {
                 written(*MARK, 5).split_off(8),
                 found(false, 0),
             ),
-            ("the card's", RxMetadata::Driver, written(card_mark(), 5), found(true, 5)),
+            ("the card's", RxMetadata::Driver, written(*MARK ^ CARD_BIT, 5), found(true, 5)),
             (
                 "no time of the card's, but a hash",
                 RxMetadata::Driver,
@@ -251,7 +249,7 @@ mod tests {
     fn the_cards_time_is_left_as_it_is() {
         let mut metadata_reader = RxMetadataReader::new(RxMetadata::Driver);
         let mut meta = Meta::default();
-        metadata_reader.read(Some(&mut written(card_mark(), 9)), &mut meta);
+        metadata_reader.read(Some(&mut written(*MARK ^ CARD_BIT, 9)), &mut meta);
         let read = (meta.timestamp_ns, meta.timestamp_source, meta.hash);
         assert_eq!(read, (77, TimestampSource::Hardware, 9));
         metadata_reader.read(Some(&mut written(*MARK, 9)), &mut meta);

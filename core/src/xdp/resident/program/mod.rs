@@ -27,7 +27,7 @@ use crate::filter::ebpf::{Assembler, Helper, Label, Reg, Size, xdp_action, xdp_m
 use crate::filter::{Filter, Frame, translate};
 use crate::xdp::bpf;
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
-use crate::xdp::rx_metadata::{MARK, RxMetadata, card_mark};
+use crate::xdp::rx_metadata::{CARD_BIT, MARK, RxMetadata};
 
 pub(crate) use cell_ring::load_copying;
 
@@ -315,7 +315,7 @@ impl StageProgram<'_> {
         asm.load(Size::W, R1, R0 + HASH_AT).store(Size::DW, R10 + METADATA_HASH);
         asm.load(Size::DW, R1, R0 + TIME_AT).jeq(0, unknown);
         asm.store(Size::DW, R10 + METADATA_TIME, R1);
-        asm.load_constant(R1, card_mark());
+        asm.load_constant(R1, *MARK ^ CARD_BIT);
         asm.store(Size::DW, R10 + METADATA_MARK, R1);
         asm.jump(known);
         asm.place(unknown);
