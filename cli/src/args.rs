@@ -30,7 +30,7 @@ pub struct Common {
     #[arg(long, value_name = "LIST", value_parser = cpu_list)]
     pub cpus: Option<Box<[usize]>>,
 
-    /// Threads per port, each with a queue; see docs/cli.md
+    /// Threads per port, each with a queue; xdp: and mirror: ports that receive use all their queues
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
 

@@ -212,8 +212,7 @@ impl SendMethod<'_> {
             return match self.method {
                 Method::Auto => self.ring(self.port, plan),
                 _ => {
-                    let reason =
-                        "--method goes with an interface's name alone: this port says how to send";
+                    let reason = "--method needs a bare interface, and this port selects the method; omit one";
                     Err(self.port.error(reason))
                 }
             };
@@ -225,7 +224,9 @@ impl SendMethod<'_> {
             Method::Live => self.live(interface, plan),
             Method::Xdp => match self.port.with_kind(Kind::Xdp) {
                 Some(port) => self.ring(&port, plan),
-                None => Err(self.port.error("--method xdp goes with no option of packet:")),
+                None => Err(self.port.error(
+                    "--method xdp rejects options of packet:; omit them, or use an xdp: port",
+                )),
             },
             Method::TxRing => self.packet("ring", plan, Vec::new()),
             Method::Sendmmsg => self.packet("sendmmsg", plan, Vec::new()),
