@@ -79,10 +79,10 @@
 //! `packet:eth0` receives from an interface (Linux 3.2, CAP_NET_RAW): also packets for other hosts, unless
 //! `promisc=off`, and those that the host sends, unless `tx_copies=off`. Programs that count slots use
 //! [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx). Files, tunnels and `packet:any` may
-//! have packets without an Ethernet header: see [`Queue::interfaces`](port::Queue::interfaces). `core/examples` has whole
-//! programs: `receive`, `count_by_protocol`, `generate`, `bridge`, `claim`. They build and parse packets with
-//! the crate `etherparse` 0.21; [`headers`] only locates headers. [`link::NextHops::mac`] finds the MAC
-//! address to send to, and [`link::interface`] that of an interface.
+//! have packets without an Ethernet header: see [`Queue::interfaces`](port::Queue::interfaces).
+//! `core/examples` has whole programs: `receive`, `count_by_protocol`, `generate`, `bridge`, `claim`. They
+//! build and parse packets with the crate `etherparse` 0.21; [`headers`] only locates headers.
+//! [`link::NextHops::mac`] finds the MAC address to send to, and [`link::interface`] that of an interface.
 //!
 //! The library installs one signal handler: live frames need a SIGURG that interrupts system calls, and use
 //! the program's own handler if there is one. ^C ends the program, and the kernel removes its sockets and

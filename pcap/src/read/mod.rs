@@ -7,10 +7,10 @@
 //!   decoder           arrive                     pcap.rs, pcapng.rs
 //! ```
 //!
-//! The reader accepts every file that libpcap 1.10 accepts, with at most 65,536 interfaces. It also accepts valid files that libpcap refuses:
-//! with interfaces of several link types, or sections of several byte orders. A length in a file never causes
-//! an allocation by itself: it is checked against libpcap's limits before the buffer grows to hold the
-//! record.
+//! The reader accepts every file that libpcap 1.10 accepts, with at most 65,536 interfaces. It also accepts
+//! valid files that libpcap refuses: with interfaces of several link types, or sections of several byte
+//! orders. A length in a file never causes an allocation by itself: it is checked against libpcap's limits
+//! before the buffer grows to hold the record.
 
 mod host_order_headers;
 mod options;
