@@ -89,12 +89,11 @@ const _: () = {
 };
 
 impl RingHeader {
-    /// Creates a header whose slots all belong to the server, with all cursors at `start`.
+    /// Creates a header whose slots all belong to the server, with all cursors at 0.
     pub(crate) fn new(
         buf_ofs: i64,
         (num_slots, nr_buf_size): (u32, u32),
         (ringid, transmits): (u16, bool),
-        start: u32,
     ) -> Self {
         Self {
             buf_ofs,
@@ -102,9 +101,9 @@ impl RingHeader {
             nr_buf_size,
             ringid,
             dir: if transmits { 0 } else { 1 },
-            head: start,
-            cur: start,
-            tail: start,
+            head: 0,
+            cur: 0,
+            tail: 0,
             flags: 0,
             _pad: 0,
             ts: [0; 2],

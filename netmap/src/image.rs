@@ -1,8 +1,8 @@
 //! The image of a ring: the memory that a program in another process reads and writes.
 //!
-//! The program may write any byte of it at any time. So the server reads nothing twice: it copies a value and
-//! checks the copy. It keeps values that the program must not change (the ring's size, the position of its
-//! buffers, `tail`) outside the image.
+//! The program may write any byte of it and of its buffers at any time. So the server makes no reference to
+//! packets there, and reads nothing twice: it copies a value and checks the copy. It keeps values that the
+//! program must not change (the ring's size, the position of its buffers, `tail`) outside the image.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -50,6 +50,8 @@ pub(crate) struct Image {
     num_slots: u32,
     area: Arc<RingArea>,
     range: Range<usize>,
+    /// The buffers of the slots that the program does not have; 0 for the others.
+    spare_buffers: Vec<u32>,
     /// The first slot that the program has not returned, as last checked.
     pub(crate) head: u32,
     /// The first slot not handed out to the program.
@@ -61,27 +63,29 @@ pub(crate) struct Image {
 unsafe impl Send for Image {}
 
 impl Image {
-    /// Creates an image in which every slot belongs to the server: head and tail are at `start`.
+    /// Creates an image in which every slot belongs to the server, and takes a buffer for each.
     pub(crate) fn new(
         area: &Arc<RingArea>,
         num_slots: u32,
         (number, transmits): (u32, bool),
-        start: u32,
     ) -> Result<Self> {
         let range = area.take(size_of::<RingHeader>() + num_slots as usize * size_of::<Slot>())?;
         let pool = area.pool();
-        let image = Self {
+        let mut image = Self {
             header: pool.header_address(range.start).cast(),
             slots: pool.header_address(range.start + size_of::<RingHeader>()).cast(),
             num_slots,
             area: Arc::clone(area),
-            head: start,
-            tail: start,
+            spare_buffers: Vec::new(),
+            head: 0,
+            tail: 0,
             range,
         };
+        // A missing direction of the queue takes no buffers.
+        image.spare_buffers = pool.take(if num_slots > 1 { num_slots as usize } else { 0 })?;
         let buf_ofs = (pool.buffers_at() - image.range.start) as i64;
         let sizes = (num_slots, pool.buffer_bytes());
-        let header = RingHeader::new(buf_ofs, sizes, (number as u16, transmits), start);
+        let header = RingHeader::new(buf_ofs, sizes, (number as u16, transmits));
         // SAFETY: `range` is aligned (RingArea::ALIGNMENT), is long enough for header and slots, and was
         // just taken.
         unsafe { image.header.write_volatile(header) };
@@ -109,8 +113,13 @@ impl Image {
         self.num_slots
     }
 
+    /// Returns the size of a buffer.
+    pub(crate) fn buffer_bytes(&self) -> u32 {
+        self.area.pool().buffer_bytes()
+    }
+
     /// Returns the slot after this one.
-    pub(crate) fn next(&self, index: u32) -> u32 {
+    fn next(&self, index: u32) -> u32 {
         if index + 1 >= self.num_slots { 0 } else { index + 1 }
     }
 
@@ -154,15 +163,15 @@ impl Image {
         Ok(head)
     }
 
-    /// Takes back the slot at head: a checked copy. The caller holds its buffer.
+    /// Takes back the slot at head: a checked copy.
     ///
     /// # Errors
     /// An invalid slot. Its buffer stays with its holder.
-    pub(crate) fn take_back(&mut self, held: &LentBuffers) -> Result<Slot, ImageFault> {
+    pub(crate) fn take_back(&mut self) -> Result<Slot, ImageFault> {
         let slot = self.read(self.head);
         let fault =
             |field, value, why| Err(ImageFault { slot: Some(self.head), field, value, why });
-        let limit = u64::from(self.area.pool().buffer_bytes());
+        let limit = u64::from(self.buffer_bytes());
         if slot.ptr > limit.min(u16::MAX.into()) {
             return fault("ptr", slot.ptr, format!("and a buffer has {limit} bytes"));
         }
@@ -174,16 +183,25 @@ impl Image {
         if unknown != 0 {
             return fault("flags", slot.flags.into(), format!("and {unknown:#x} has no meaning"));
         }
-        if !held.take_back(slot.buf_idx) {
+        if !self.area.lent.take_back(slot.buf_idx) {
             return fault("buf_idx", slot.buf_idx.into(), "which the program does not have".into());
         }
+        self.spare_buffers[self.head as usize] = slot.buf_idx;
         self.head = self.next(self.head);
         Ok(slot)
     }
 
-    /// Writes the slot at tail, which the program owns after the next `publish`.
-    pub(crate) fn hand_out(&mut self, slot: Slot, held: &LentBuffers) {
-        held.lend(slot.buf_idx);
+    /// Hands out the slot at tail, with `bytes` in its buffer. The program owns it after the next `publish`.
+    ///
+    /// # Panics
+    /// The buffer is shorter than `bytes`.
+    pub(crate) fn hand_out(&mut self, bytes: &[u8], continues: bool) {
+        let buf_idx = std::mem::take(&mut self.spare_buffers[self.tail as usize]);
+        let flags = if continues { flags::MOREFRAG } else { 0 };
+        let slot = Slot { buf_idx, len: bytes.len() as u16, flags, ptr: 0 };
+        // SAFETY: as in `copy_out`.
+        unsafe { self.address(&slot).copy_from_nonoverlapping(bytes.as_ptr(), slot.len.into()) };
+        self.area.lent.lend(buf_idx);
         self.write(self.tail, slot);
         self.tail = self.next(self.tail);
     }
@@ -197,20 +215,26 @@ impl Image {
         tail.store(self.tail, Ordering::Release);
     }
 
-    /// Copies bytes to the start of a buffer that the server holds.
+    /// Copies the packet of a slot that was taken back to the start of `buffer`.
     ///
     /// # Panics
-    /// The buffer is shorter than `bytes`.
-    pub(crate) fn copy_in(&self, buffer: u32, bytes: &[u8]) {
-        assert!(
-            bytes.len() <= self.area.pool().buffer_bytes() as usize
-                && buffer < self.area.pool().buffers()
-        );
-        // SAFETY: the buffer has as many bytes, and `bytes` are elsewhere: callers copy
-        // into spare buffers, of which no slice is ever made. Only the other process may write there meanwhile.
-        unsafe {
-            self.area.pool().address(buffer).as_ptr().copy_from(bytes.as_ptr(), bytes.len());
-        }
+    /// `buffer` is shorter than the packet.
+    pub(crate) fn copy_out(&self, slot: &Slot, buffer: &mut [u8]) {
+        let to = &mut buffer[..slot.len.into()];
+        // SAFETY: the packet's bytes lie in the mapping (`address`). They are other memory than `buffer`,
+        // because no slice of a region's buffers is ever made. The program may write them meanwhile: any bytes
+        // are valid.
+        unsafe { self.address(slot).copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Returns the address of a slot's packet.
+    ///
+    /// # Panics
+    /// The packet is not within a buffer of the region.
+    fn address(&self, slot: &Slot) -> *mut u8 {
+        let (pool, end) = (self.area.pool(), slot.ptr.saturating_add(slot.len.into()));
+        assert!(slot.buf_idx < pool.buffers() && end <= pool.buffer_bytes().into());
+        pool.address(slot.buf_idx).as_ptr().wrapping_add(slot.ptr as usize)
     }
 
     /// Copies a slot; reads each byte once.
@@ -242,14 +266,19 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
+        let spare = self.spare_buffers.iter().copied().filter(|&buffer| buffer != 0);
+        // SAFETY: `spare_buffers` alone holds them, and ends here.
+        unsafe { self.area.pool().give(spare) };
         self.area.give(self.range.clone());
     }
 }
 
-/// The part of a region before its buffers that holds the images of rings, with its free ranges.
+/// A region's memory. The part before its buffers holds the images of rings.
 #[derive(Debug)]
 pub(crate) struct RingArea {
     pool: Arc<Pool>,
+    /// The buffers that the program has.
+    pub(crate) lent: LentBuffers,
     /// Free ranges, in order, no two adjacent.
     free: Mutex<Vec<Range<usize>>>,
 }
@@ -262,7 +291,8 @@ impl RingArea {
     pub(crate) fn new(config: PoolConfig, bytes: usize) -> Result<Self> {
         let pool = Pool::with_header(config, bytes.max(1))?;
         let free = Mutex::new(std::iter::once(0..pool.buffers_at()).collect());
-        Ok(Self { pool, free })
+        let lent = LentBuffers::none_of(pool.buffers());
+        Ok(Self { pool, lent, free })
     }
 
     /// Returns the pool of buffers after the area.

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   the server's memory                the region: a memory file that both map
-//!   +-----------------+  hand_out      +--------------------------------+
+//!   +-----------------+  hand out      +--------------------------------+
 //!   | Ring: slots,    | -------------> | images: netmap_ring, slots     |  abi, image
-//!   | metadata        | <------------- |                                |
-//!   +-----------------+  take_back     +--------------------------------+
-//!     ^ sync             transfer      | buffers                        |
-//!     v                                +--------------------------------+
+//!   | metadata,       | <------------- +--------------------------------+
+//!   | buffers         |  take back     | buffers                        |
+//!   +-----------------+  (transfer)    +--------------------------------+
+//!     ^ sync
+//!     v
 //!   backend of a port                    one bit per buffer, set if the program has it: lent_buffers
 //! ```
 //!

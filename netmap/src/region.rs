@@ -2,36 +2,35 @@
 //!
 //! A [`Region`] is the memory of one such program: images of rings, and buffers. The program maps it and uses
 //! the images like any ring. In the server's process, a [`Served`] has the queue with its own rings, which
-//! are not in shared memory. When the program requests a sync, [`Served`] moves slots between the two.
+//! are not in shared memory. When the program requests a sync, [`Served`] copies packets between the two.
 //!
 //! The program may write anything into its memory at any time. The server copies returned values once and
 //! checks the copies: the cursors, and for each slot the buffer (lent, and returned only once), the packet's
 //! offset and length, and the flags. An invalid value ends the queue with an error; other queues and regions
 //! continue.
 //!
-//! Two rules make this sound. All ports of a region are served, so no port lends a slice of a buffer that the
-//! program may be writing. No backend derives an address from the bytes of a packet: it copies them, or the
-//! kernel does.
+//! No slice exists over memory that the program may write: the ports have buffers in a private pool, and
+//! packets are copied in both directions.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sluicegate::port::{OpenOptions, Port, PortName, Queue, QueueStats};
-use sluicegate_base::memory::PoolConfig;
+use sluicegate_base::memory::{Pool, PoolConfig};
 use sluicegate_base::ring::{Readiness, Wait};
 use sluicegate_base::{Error, Result};
 
-use crate::image::{ImageFault, RingArea};
-use crate::lent_buffers::LentBuffers;
-use crate::transfer::{Incoming, Outgoing};
+use crate::image::{Image, ImageFault, RingArea};
+use crate::transfer;
 
 /// The size of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct RegionConfig {
-    /// Buffers. A receive ring takes one per slot in addition to those of its port.
+    /// Buffers: one for each slot of the program's rings. The region's ports have as many of their own; an
+    /// `xdp:` port takes more than one per slot.
     pub buffers: u32,
-    /// The size of a buffer: a multiple of 64; 2048 or 4096 if AF_XDP uses the region.
+    /// The size of a buffer: a multiple of 64; 2048 or 4096 if a port uses AF_XDP.
     pub buffer_bytes: u32,
     /// Room for the images of rings, in bytes.
     pub ring_area_bytes: usize,
@@ -53,7 +52,8 @@ pub struct Region {
 #[derive(Debug)]
 struct ServedState {
     area: Arc<RingArea>,
-    lent: Arc<LentBuffers>,
+    /// The buffers of the ports, which the program cannot access.
+    pool: Arc<Pool>,
     /// The number of queues that the program has.
     queues: Mutex<usize>,
 }
@@ -65,20 +65,19 @@ impl Region {
     /// Not enough memory, or an invalid size.
     pub fn new(config: RegionConfig) -> Result<Self> {
         let RegionConfig { buffers, buffer_bytes, ring_area_bytes } = config;
-        let pool = PoolConfig { buffers, buffer_bytes, huge_pages: false };
-        let area = Arc::new(RingArea::new(pool, ring_area_bytes)?);
-        let lent = Arc::new(LentBuffers::none_of(area.pool().buffers()));
-        Ok(Self { shared: Arc::new(ServedState { area, lent, queues: Mutex::new(0) }) })
+        let config = PoolConfig { buffers, buffer_bytes, huge_pages: false };
+        let area = Arc::new(RingArea::new(config, ring_area_bytes)?);
+        let pool = Pool::new(config)?;
+        Ok(Self { shared: Arc::new(ServedState { area, pool, queues: Mutex::new(0) }) })
     }
 
-    /// Opens a port for the program, in the region's pool. Returns the port and its queues. All ports of a
-    /// region can swap packets.
+    /// Opens a port for the program. Returns the port and its queues. The pool of the options is not used: a
+    /// port has buffers of the region's size.
     ///
     /// # Errors
     /// As [`Port::open`]; too few buffers in the region, or too little room for rings.
     pub fn open(&self, name: &PortName, options: &OpenOptions) -> Result<(Port, Vec<Served>)> {
-        let options =
-            OpenOptions { pool: Some(Arc::clone(self.shared.area.pool())), ..options.clone() };
+        let options = OpenOptions { pool: Some(Arc::clone(&self.shared.pool)), ..options.clone() };
         let mut port = Port::open(name, &options)?;
         let queues = std::mem::take(&mut port.queues).into_iter();
         let served = queues.map(|queue| Served::new(name, queue, self)).collect::<Result<_>>()?;
@@ -112,12 +111,14 @@ impl Region {
 pub struct Served {
     /// For messages: "xdp:eth0, queue 0".
     object: String,
-    rx: Incoming,
-    tx: Outgoing,
+    rx: Image,
+    tx: Image,
+    /// Packets that need more slots than `rx` has.
+    too_long: u64,
     queue: Queue,
     /// The ring with the fault that ended the queue, and the fault.
     ended: Option<(&'static str, ImageFault)>,
-    // The last field: the rings return their buffers before the last queue takes back the program's buffers.
+    // The last field: the images return their buffers before the last queue takes back the program's.
     _hold: Hold,
 }
 
@@ -134,32 +135,33 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let ServedState { area, lent, .. } = &*self.0.shared;
+        let area = &self.0.shared.area;
         let mut queues = self.0.queues();
         *queues -= 1;
         // Under the lock, because a queue opened now hands out buffers that must not be drained.
         if *queues == 0 {
-            // SAFETY: `lent` has the buffers that the program was lent and has not given back; with the last
+            // SAFETY: `area.lent` has the buffers that the program was lent and has not given back; with the last
             // queue its images end, so it cannot give them back any more.
             #[allow(unsafe_code, reason = "buffers change hands by number")]
             unsafe {
-                area.pool().give(lent.drain())
+                area.pool().give(area.lent.drain())
             };
         }
     }
 }
 
 impl Served {
-    fn new(name: &PortName, mut queue: Queue, region: &Region) -> Result<Self> {
+    fn new(name: &PortName, queue: Queue, region: &Region) -> Result<Self> {
         let hold = Hold::new(region);
-        let ServedState { area, lent, .. } = &*region.shared;
-        let number = queue.number();
-        let rx = Incoming::new(&queue.rx_mut(), number, area, lent)?;
-        let tx = Outgoing::new(&mut queue.tx_mut(), number, area, lent)?;
+        let (area, number) = (&region.shared.area, queue.number());
+        let rx = Image::new(area, queue.rx().num_slots(), (number, false))?;
+        let mut tx = Image::new(area, queue.tx().num_slots(), (number, true))?;
+        transfer::hand_out_room(&mut tx, queue.tx());
         Ok(Self {
             object: format!("{}, queue {number}", name.short()),
             rx,
             tx,
+            too_long: 0,
             queue,
             ended: None,
             _hold: hold,
@@ -184,9 +186,10 @@ impl Served {
     /// As [`Queue::sync_rx`]; [`Error::Corrupt`] if the program has written an invalid value, now or before.
     pub fn sync_rx(&mut self) -> Result<u32> {
         self.check_alive()?;
-        self.rx.take_back().map_err(|fault| self.end("receive", fault))?;
+        transfer::take_back_room(&mut self.rx).map_err(|fault| self.end("receive", fault))?;
         let synced = self.queue.sync_rx();
-        let new = self.rx.hand_out(&mut self.queue.rx_mut());
+        let ring = &mut self.queue.rx_mut();
+        let new = transfer::hand_out_packets(&mut self.rx, ring, &mut self.too_long);
         synced.map(|_| new)
     }
 
@@ -198,10 +201,10 @@ impl Served {
     /// then nothing that it has released since the last call is sent.
     pub fn sync_tx(&mut self) -> Result<u32> {
         self.check_alive()?;
-        let taken = self.tx.take_back(&mut self.queue.tx_mut());
+        let taken = transfer::take_back_packets(&mut self.tx, &mut self.queue.tx_mut());
         taken.map_err(|fault| self.end("transmit", fault))?;
         let synced = self.queue.sync_tx();
-        let new = self.tx.hand_out(&mut self.queue.tx_mut());
+        let new = transfer::hand_out_room(&mut self.tx, self.queue.tx());
         synced.map(|_| new)
     }
 
@@ -239,7 +242,7 @@ impl Served {
 
     /// Returns the number of packets dropped because they need more slots than the receive ring has.
     pub fn too_long(&self) -> u64 {
-        self.rx.too_long
+        self.too_long
     }
 
     fn check_alive(&self) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use sluicegate::port::OpenOptions;
+use sluicegate::port::{Directions, OpenOptions};
 use sluicegate::{Error, error};
 use sluicegate_netmap::{Region, Served};
 
@@ -63,6 +63,32 @@ fn a_buffer_stays_with_its_slot_for_who_fills_it_once() {
         assert_eq!(queues[0].sync_tx().unwrap(), 63);
     }
     assert_eq!(buffers(), before);
+}
+
+#[test]
+fn bytes_written_after_a_slot_was_taken_are_not_sent() {
+    let file = tempfile::Builder::new().suffix(".pcap").tempfile().unwrap();
+    let name = format!("pcap:{}", file.path().display());
+    let options = OpenOptions { usage: Directions::Send, ..OpenOptions::default() };
+    let (region, mut queues) = served(&name, &options);
+    let memory = Memory::map(region.fd(), region.bytes());
+    let tx = memory.ring(queues[0].tx_offset());
+    let buffers = Buffers::of(&memory, tx);
+    let first: u32 = tx.slot(0, field::BUF);
+    for (at, flags, value) in [(0, 0x20u16, 1), (1, 0, 2)] {
+        (0..100).for_each(|i| buffers.set_byte(tx.slot(at, field::BUF), 5 + i, value));
+        tx.set_slot(at, field::LEN, 100u16);
+        tx.set_slot(at, field::PTR, 5u64);
+        tx.set_slot(at, field::FLAGS, flags);
+        tx.give(1);
+        queues[0].sync_tx().unwrap();
+        // The file gets the packet with its second slot only.
+        (0..2048).for_each(|i| buffers.set_byte(first, i, 7));
+    }
+    drop(queues);
+    assert_eq!(region.free_buffers(), BUFFERS as usize);
+    let written = std::fs::read(file.path()).unwrap();
+    assert_eq!(written[written.len() - 200..], [[1; 100], [2; 100]].concat());
 }
 
 /// Makes a capture file with packets of these lengths.

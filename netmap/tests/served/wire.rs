@@ -212,6 +212,17 @@ fn xdp() {
 }
 
 #[test]
+fn a_port_that_makes_its_own_pool_is_served() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let name = "xdp:right0?action=drop";
+    let (region, mut queues) = served(name, &options(&lab, "right", Directions::Receive));
+    let memory = Memory::map(region.fd(), region.bytes());
+    let tx = memory.ring(queues[0].tx_offset());
+    assert_eq!(queues[0].sync_rx().unwrap(), 0, "it only counts");
+    assert_eq!((tx.num_slots, tx.available()), (1, 0), "it does not send");
+}
+
+#[test]
 fn a_program_that_writes_while_the_server_reads() {
     let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     let mut wire = left(&lab, "packet:left0?filter=udp port 9000&tx_copies=off&slots=64");
