@@ -13,8 +13,7 @@
 //! The program owns the slots in [head, tail), circularly; the backend owns the rest. The program moves
 //! head (gives slots back). The backend moves tail (gives slots out), and only inside `sync`, which borrows
 //! the queue mutably: while the program holds a slice of a packet, no sync can run, so no byte changes
-//! under it. In a region shared with a netmap program bytes may change; they are only copied. The semantics
-//! are netmap's; the memory layout differs from the one that netmap programs see.
+//! under it. The semantics are netmap's; the memory layout differs from the one that netmap programs see.
 //!
 //! | | receive ring | transmit ring |
 //! | --- | --- | --- |
@@ -238,8 +237,7 @@ impl Ring {
         // SAFETY: a pool buffer has `len` bytes from the slot's offset on (`set_bytes` and `fill_at` check
         // this; elsewhere an offset is only set to 0), and only this slot holds it. The caller of `point`
         // guarantees an INDIRECT range. Both stay valid and unchanged while `self` is borrowed, because
-        // only a sync or `&mut self` changes them. Another process may change the bytes of a region's
-        // buffers (sluicegate_netmap::Region); backends only copy them.
+        // only a sync or `&mut self` changes them.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
     }
 

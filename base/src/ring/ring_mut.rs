@@ -103,44 +103,6 @@ impl<'a> RingMut<'a> {
         self.0.set_bytes(index, bytes, continues);
     }
 
-    /// Takes the buffer out of a slot that the program owns. The caller holds it from now on, and the slot
-    /// has none until [`fill_at`](Self::fill_at) gives it one.
-    ///
-    /// # Panics
-    /// On a slot the program does not own.
-    ///
-    /// # Safety
-    /// The slot gets a buffer again before it is released: backends rely on every slot having one.
-    #[inline]
-    #[allow(unsafe_code, reason = "buffers change hands by number")]
-    pub unsafe fn take(&mut self, index: u32) -> Slot {
-        self.0.assert_owned(index);
-        self.0.take(index)
-    }
-
-    /// Exchanges the buffer of a slot that the program owns for `buffer`, with a packet at `offset`.
-    /// Returns the slot's previous buffer, which the caller holds from now on.
-    ///
-    /// # Panics
-    /// If the buffer ends before the packet, on buffer 0, or on a slot the program does not own.
-    ///
-    /// # Safety
-    /// The caller alone holds `buffer`, which is from the ring's pool, and stops holding it with this call.
-    #[inline]
-    #[allow(unsafe_code, reason = "buffers change hands by number")]
-    pub unsafe fn fill_at(
-        &mut self,
-        index: u32,
-        buffer: u32,
-        offset: u16,
-        bytes: u16,
-        continues: bool,
-    ) -> u32 {
-        self.0.assert_owned(index);
-        // SAFETY: the caller's contract.
-        unsafe { self.0.fill_at(index, buffer, offset, bytes, continues) }
-    }
-
     /// Copies one packet into the transmit ring, over as many slots as it needs, and gives them to the
     /// backend. Returns false, without effect, if there is no room, or never will be
     /// ([`can_ever_hold`](Ring::can_ever_hold)). The bytes of a frame begin with the link header and exclude
