@@ -213,10 +213,11 @@ impl Transmission {
         let QueueStats { sent: packets, redirects, untraced, .. } = *handed;
         let known = redirects.total();
         let (redirected, redirect_losses) = (redirects.sent, redirect_losses(redirects));
-        if known == packets && known > 0 {
+        if known >= packets && known > 0 {
+            // More are known if others redirect between the same interfaces.
+            let bounds = Self::within(packets, redirected, redirect_losses, (0, None));
             let interface_sent = counters.as_mut().and_then(|counters| counters.sent_now());
-            let (sent, losses) = (redirected, redirect_losses);
-            return Some(Self { interface_sent, sent, uncertain: 0, losses });
+            return Some(Self { interface_sent, ..bounds });
         }
         let rest = packets.saturating_sub(known);
         let unknown =
@@ -225,11 +226,6 @@ impl Transmission {
             // The run continues: some packets are in transit.
             return (known > 0).then_some(unknown);
         };
-        if known > packets {
-            // Other programs redirect between the same interfaces.
-            let bounds = Self::within(packets, redirected, unknown.losses, (0, None));
-            return Some(Self { interface_sent: counters.sent_now(), ..bounds });
-        }
         // The interface or its queue counted rejected attempts, too.
         let Some(counts) = counters.transmitted(packets, handed.rejected) else {
             return Some(unknown);

@@ -10,7 +10,8 @@
  *
  * A bulk belongs to a sender of live frames if the current thread is marked as one and the frames
  * come from the loopback interface: of all redirected frames only live ones do (net/bpf/test_run.c),
- * also in a softirq that interrupts the thread. A bulk belongs to a forwarder by its two interfaces.
+ * also in a softirq that interrupts the thread. A bulk belongs to a forwarder by its two interfaces,
+ * and may hold frames of others that redirect between the two.
  *
  * Sources: include/trace/events/xdp.h, kernel/bpf/devmap.c (bq_xmit_all). Linux 5.13.
  */

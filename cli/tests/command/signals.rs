@@ -203,7 +203,7 @@ fn a_hangup_that_nohup_ignores_stays_ignored() {
 }
 
 /// Asks for the ledger until it has the expected counts: packets may still be on their way.
-fn ledger_until(running: &mut Running, is_so: impl Fn(&Value) -> bool) -> Value {
+pub fn ledger_until(running: &mut Running, is_so: impl Fn(&Value) -> bool) -> Value {
     for _ in 0..600 {
         running.signal(Signal::SIGUSR1);
         let line = loop {

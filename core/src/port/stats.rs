@@ -22,10 +22,12 @@ pub struct QueueStats {
     /// Packets sent: accepted by the kernel, written to a file, or handed to the interface by live frames
     /// and by forwarding in the kernel.
     pub sent: u64,
-    /// Sent packets that XDP redirected to an interface, by known result.
+    /// Sent packets that XDP redirected to an interface, by known result. For forwarding in the kernel they
+    /// include packets that others redirect between the same interfaces, so their total may exceed `sent`.
     pub redirects: RedirectCounts,
     /// Sent packets that XDP redirected without a known result: without CAP_PERFMON or BTF, the kernel does
-    /// not report failures.
+    /// not report failures. One port of a process counts those between two interfaces; others leave all
+    /// untraced.
     pub untraced: u64,
     /// Attempts to send that ended in a drop, which the interface or its queue counted. Most of these
     /// packets are tried again.

@@ -173,7 +173,8 @@ impl RedirectSender {
         added.map(|()| sender).map_err(io::Error::other)
     }
 
-    /// Counts frames forwarded between two interfaces of this thread's network namespace.
+    /// Counts frames forwarded between two interfaces of this thread's network namespace, also those of other
+    /// programs: one bulk holds frames of all.
     ///
     /// # Errors
     /// Another sender of this process already forwards between the two.

@@ -248,7 +248,7 @@ impl Stage {
     }
 
     /// Starts counting the fate of packets that the stage [forwards](Self::forward_to) between two
-    /// interfaces. None without CAP_PERFMON or BTF.
+    /// interfaces. None without CAP_PERFMON or BTF, or if this process already counts those between the two.
     pub(crate) fn count_redirects(
         &self,
         from: &Interface,
