@@ -52,8 +52,6 @@ struct RingMemory<T> {
 
 // SAFETY: the addresses point into `_map`, which moves with them and is not tied to a thread.
 unsafe impl<T: Pod> Send for RingMemory<T> {}
-// SAFETY: through `&RingMemory` only atomics are read; entries need `&mut` of the ring.
-unsafe impl<T: Pod> Sync for RingMemory<T> {}
 
 impl<T: Pod> RingMemory<T> {
     /// Finds the ring's parts in a mapping of it, at the offsets that the kernel has reported.
