@@ -30,6 +30,7 @@ pub struct Client {
 impl Client {
     /// Connects to the socket of a command.
     ///
+    /// # Errors
     /// No command listens there, the user may not connect, or the command is too busy to accept.
     pub fn connect(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| match error.kind() {

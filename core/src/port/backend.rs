@@ -41,8 +41,8 @@ pub(super) trait Backend: Debug + Send {
         ring.room() > 0
     }
 
-    /// Ends sending after a last sync. Waits up to `timeout` for packets that are being sent; packets that
-    /// stay in the ring count as refused.
+    /// Ends sending after a last sync. A backend whose kernel or peer takes packets later waits for it, up to
+    /// `timeout`. Packets that stay in the ring count as refused.
     ///
     /// # Errors
     /// As [`sync_tx`](Self::sync_tx).

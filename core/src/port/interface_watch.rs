@@ -1,9 +1,9 @@
 //! Follows changes of a port's interface, and reports them.
 //!
-//! The kernel notifies netlink listeners of a new MTU or number of queues (`ethtool -L`), but not of a
-//! detached bpf_link. So one of the port's queues polls: twice a second while a queue is idle, and every 3 s
-//! while all queues have packets, because the kernel may wait for a lock (rtnl). The other queues use the
-//! last answer meanwhile.
+//! One of the port's queues asks the kernel for the interface's state, MTU and number of queues: twice a
+//! second while a queue is idle, and every 3 s while all queues have packets, because the kernel may wait
+//! for a lock (rtnl). The other queues use the last answer meanwhile. Each queue checks by itself that its
+//! XDP program is attached.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;

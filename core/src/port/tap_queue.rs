@@ -31,8 +31,8 @@ pub(super) fn described(name: &str) -> Interface {
     interface::described(name, "timestamps: software, taken when a batch is read")
 }
 
-/// Plans the rings of a port with `queues` queues and frames of the usual size: in a pool of its own, a
-/// frame fits in one slot.
+/// Plans the rings of a port with `queues` queues. In a pool of its own, a slot has room for a frame of
+/// `frame_bytes`, up to 65,535.
 pub(super) fn rings(
     name: &PortName,
     options: &OpenOptions,

@@ -249,8 +249,8 @@ pub(crate) struct TcxProgram {
     pub link: Option<u32>,
 }
 
-/// Returns the programs on one side of an interface in the order in which they run. None if the kernel has
-/// no tcx.
+/// Returns the programs on one side of an interface in the order in which they run: no programs if the
+/// kernel has no tcx.
 pub(crate) fn tcx_programs(interface: u32, side: Side) -> io::Result<Vec<TcxProgram>> {
     let (mut programs, mut links) = ([0u32; MAX_TCX_PROGRAMS], [0u32; MAX_TCX_PROGRAMS]);
     let mut options = libbpf_sys::bpf_prog_query_opts {
