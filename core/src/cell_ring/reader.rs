@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::wake::{STORE_DELAY, SleepFlag, WakeSource, is_reached};
+use super::wake::{STORE_DELAY, SleepFlag, WakeSource};
 use super::{CellHeader, CellRing, at};
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{Meta, Ring, TimestampSource, fence};
@@ -346,12 +346,14 @@ impl Reader {
         true
     }
 
-    /// Returns true if a writer has reached the index at which the reader wants to be woken.
+    /// Returns true if a writer has reached the index at which the reader wants to be woken. An invalid index,
+    /// which [`look`](Self::look) ignores, would keep the reader awake for ever.
     fn is_due(&self) -> bool {
         self.sources.iter().any(|source| {
             // Acquire: as in `Cursor::look`.
             let produced = source.ring.word(at::PRODUCED).load(Ordering::Acquire);
-            is_reached(produced, source.wake_at)
+            let ahead = |index: u32| index.wrapping_sub(source.cursor.index(0));
+            (ahead(source.wake_at)..=self.cells()).contains(&ahead(produced))
         })
     }
 

@@ -243,6 +243,8 @@ fn an_index_that_cannot_be_is_not_believed() {
         for absurd in [CELLS + 1, CELLS + 3, 1, 0, u32::MAX, u32::MAX / 2, 1 << 31] {
             mock.word(0, at::PRODUCED).store(start.wrapping_add(absurd), Ordering::Relaxed);
             assert_eq!(reader.look(), 0, "{start}: {absurd} after 2, in a ring of {CELLS}");
+            assert!(reader.go_to_sleep(1), "{start}: {absurd} does not keep the reader awake");
+            reader.wake_up();
         }
         mock.word(0, at::PRODUCED).store(start.wrapping_add(2), Ordering::Relaxed);
         assert!(mock.put(0, 3));

@@ -36,6 +36,9 @@ use sluicegate_base::ring::{AtomicU32, Ordering, fence};
 /// Time within which a store of another CPU becomes visible.
 pub(super) const STORE_DELAY: Duration = Duration::from_micros(2);
 
+/// Maximum number of wake-ups discarded at once. A writer sends one per sleep.
+const MAX_DRAINED: u32 = 64;
+
 /// The file that a sleeping reader waits for.
 #[derive(Debug)]
 pub(crate) enum WakeSource {
@@ -56,15 +59,13 @@ impl WakeSource {
         Ok(Self::Kernel { buffer, consumer, producer })
     }
 
-    /// Discards all wake-ups up to now. Never waits.
+    /// Discards the wake-ups up to now. Never waits.
     pub(crate) fn drain(&self) {
         match self {
             Self::Socket(socket) => {
-                let mut bytes = [0u8; 64];
-                while matches!(
-                    recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT),
-                    Ok(1..)
-                ) {}
+                let next = || recv(socket.as_raw_fd(), &mut [0u8; 64], MsgFlags::MSG_DONTWAIT);
+                // Limited, because another process may send without end.
+                let _ = (0..MAX_DRAINED).all(|_| matches!(next(), Ok(1..)));
             }
             Self::Kernel { consumer, producer, .. } => {
                 // Acquire and release as in libbpf's consumer: the reader may skip all records up to there.
