@@ -186,7 +186,7 @@ impl Reader {
     /// Makes the writers skip these rings. A packet that is being copied at this moment still arrives.
     pub(crate) fn close(&self) {
         for source in &self.sources {
-            // Relaxed: an independent request.
+            // Pairs with the loads of `Writer::publish` and of the program: an independent request.
             source.ring.word(at::CLOSED).store(1, Ordering::Relaxed);
         }
     }
@@ -303,6 +303,7 @@ impl Reader {
     /// Returns the writers' counters, summed over these rings.
     pub(crate) fn counts(&self) -> CellRingCounts {
         self.sources.iter().fold(CellRingCounts::default(), |sum, source| {
+            // Pairs with the stores of `Writer::publish`, and with the program's plain stores.
             let count = |at| source.ring.counter(at).load(Ordering::Relaxed);
             CellRingCounts {
                 matched: sum.matched + count(at::MATCHED),

@@ -68,7 +68,8 @@ impl WakeSource {
                 let _ = (0..MAX_DRAINED).all(|_| matches!(next(), Ok(1..)));
             }
             Self::Kernel { consumer, producer, .. } => {
-                // Acquire and release as in libbpf's consumer: the reader may skip all records up to there.
+                // Both pair with __bpf_ringbuf_reserve, which stores the producer's position by release and
+                // reads the consumer's by acquire. The reader may skip all records up to there.
                 let produced = position(producer).load(Ordering::Acquire);
                 position(consumer).store(produced, Ordering::Release);
             }
@@ -115,6 +116,7 @@ impl<'a> SleepFlag<'a> {
     /// Asks the writer to wake the reader when its index reaches `wake_at`. The reader may sleep if the index
     /// has not reached it after this and a [`fence`].
     pub(super) fn set(self, wake_at: u32) {
+        // Pairs with the load in `due`; the release below publishes it.
         self.wake_at.store(wake_at, Ordering::Relaxed);
         // Release: pairs with the writer's acquiring load in `due`; it sees this `wake_at`, not an old
         // one.
@@ -123,6 +125,7 @@ impl<'a> SleepFlag<'a> {
 
     /// Tells the writer that the reader is awake.
     pub(super) fn clear(self) {
+        // Pairs with the load in `due`, and publishes nothing: a late store costs one wake-up.
         self.asleep.store(0, Ordering::Relaxed);
     }
 
@@ -135,8 +138,10 @@ impl<'a> SleepFlag<'a> {
         if self.asleep.load(Ordering::Acquire) == 0 {
             return false;
         }
+        // Pairs with the store in `set`, by the acquire above.
         let due = is_reached(produced, self.wake_at.load(Ordering::Relaxed));
         if due {
+            // Only this side reads the flag, so it pairs with its own load.
             self.asleep.store(0, Ordering::Relaxed);
         }
         due

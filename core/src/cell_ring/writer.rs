@@ -66,7 +66,8 @@ impl Writer {
         if self.closed {
             return;
         }
-        // Relaxed: independent counters; a reader has seen `ENDED` before it reads the last ones.
+        // Pairs with the loads of `Reader::counts`: independent counters. The reader has seen `ENDED` before
+        // it reads the last ones.
         self.ring.counter(at::MATCHED).store(self.offered, Ordering::Relaxed);
         self.ring.counter(at::LOST).store(self.lost, Ordering::Relaxed);
         if self.pending > 0 {
@@ -75,7 +76,7 @@ impl Writer {
                 wake(&self.waker);
             }
         }
-        // Relaxed: an independent request.
+        // Pairs with the store of `Reader::close`: an independent request.
         if self.ring.word(at::CLOSED).load(Ordering::Relaxed) != 0 {
             self.end();
         }

@@ -20,7 +20,8 @@ impl<'a> RxStatus<'a> {
     }
 
     /// Returns the status if user space owns the block. Acquire: pairs with the kernel's barrier before its
-    /// store of USER (prb_close_block, smp_wmb), which publishes the headers and packets in the block.
+    /// store of USER (V3: prb_close_block, smp_wmb; V2: tpacket_rcv, smp_mb), which publishes the headers and
+    /// packets in the block.
     #[inline]
     pub(super) fn ours(&self) -> Option<u32> {
         let status = self.0.load(Ordering::Acquire);
@@ -33,8 +34,8 @@ impl<'a> RxStatus<'a> {
     }
 
     /// Gives the block back. Release: pairs with the kernel's read of the status, on which its writes into
-    /// the block depend (prb_dispatch_next_block, then smp_rmb in prb_open_block). User space has finished
-    /// all accesses before.
+    /// the block depend (V3: prb_dispatch_next_block, then smp_rmb in prb_open_block; V2:
+    /// packet_current_rx_frame). User space has finished all accesses before.
     #[inline]
     pub(super) fn give_back(&self) {
         self.0.store(libc::TP_STATUS_KERNEL, Ordering::Release);

@@ -181,6 +181,7 @@ impl LiveMemory {
     /// runs the program, between two runs.
     pub(crate) fn longest_waiting(&self) -> Option<usize> {
         const FEW: u32 = 32;
+        // Relaxed: the program runs on this thread.
         let first = self.index(at::OWN_HEAD).load(Ordering::Relaxed);
         let lengths = (0..self.waiting().min(FEW)).map(|i| {
             let length = self.slot(first.wrapping_add(i), slot::LENGTH as usize);
@@ -333,6 +334,8 @@ impl LiveSender {
         // Pairs with the fence in `RunScheduler::next`: either the thread sees the packets, or this side sees that
         // the thread is about to sleep.
         fence(Ordering::SeqCst);
+        // Pairs with the stores in `RunScheduler::next`: the fences order the first, and a late second costs one
+        // wake-up.
         let asleep = &self.memory.asleep;
         if asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed) {
             self.set_writer_cpu();
@@ -406,6 +409,7 @@ impl RunScheduler {
         let Self { memory, alone, .. } = self;
         let waiting = memory.waiting();
         if waiting == 0 && (*alone || memory.count(at::EMPTY) >= IDLE_POLLS) {
+            // Both pair with the load and the swap in `publish`.
             memory.asleep.store(true, Ordering::Relaxed);
             // Pairs with the fence in `publish`.
             fence(Ordering::SeqCst);

@@ -129,34 +129,38 @@ impl ControlPage {
 
     /// Marks the program as detached, for all users.
     pub(super) fn set_detached(&self) {
-        // An independent flag: it publishes nothing.
+        // Pairs with the load in `is_detached`: an independent flag, which publishes nothing.
         self.layout().detached.store(1, Ordering::Relaxed);
     }
 
     pub(super) fn is_detached(&self) -> bool {
+        // Pairs with the store in `set_detached`.
         self.layout().detached.load(Ordering::Relaxed) != 0
     }
 
     /// Makes a stage run from the next packet on.
     pub(super) fn set_present(&self, stage: u32) {
-        // Release: the program reads it once per packet, and then finds what earlier system calls wrote.
+        // Release: pairs with the program's read, once per packet, after which it finds what earlier system calls
+        // wrote.
         self.layout().present.fetch_or(1 << stage, Ordering::Release);
     }
 
     /// Stops a stage.
     pub(super) fn clear_present(&self, stage: u32) {
-        // AcqRel: sees what an earlier `set_present` published, such as another user of DIRECT.
+        // AcqRel: pairs with `set_present`, and sees what it published, such as another user of DIRECT.
         self.layout().present.fetch_and(!(1 << stage), Ordering::AcqRel);
     }
 
     pub(super) fn is_present(&self, stage: u32) -> bool {
+        // Pairs with `set_present` and `clear_present`, and reads nothing that they publish.
         self.layout().present.load(Ordering::Relaxed) & (1 << stage) != 0
     }
 
     /// Gives all packets of a queue to the owner of a claim stage.
     pub(super) fn set_direct(&self, queue: u32, stage: u32) {
         let Some(entry) = self.layout().direct.get(queue as usize) else { return };
-        // Release: a system call has inserted the socket into its map before.
+        // Release: pairs with `has_direct` and the program's read. A system call has inserted the socket into its
+        // map before.
         entry.store(stage as u8, Ordering::Release);
         self.set_present(DIRECT);
     }
@@ -164,7 +168,7 @@ impl ControlPage {
     /// Ends [`set_direct`](Self::set_direct) if the queue belongs to this stage.
     pub(super) fn clear_direct(&self, queue: u32, stage: u32) {
         let Some(entry) = self.layout().direct.get(queue as usize) else { return };
-        // An independent byte: clearing it publishes nothing.
+        // Pairs with the loads in `has_direct` and in the program: clearing the byte publishes nothing.
         let _ = entry.compare_exchange(stage as u8, 0, Ordering::Relaxed, Ordering::Relaxed);
         if !self.has_direct() {
             self.clear_present(DIRECT);
@@ -179,6 +183,7 @@ impl ControlPage {
     pub(super) fn clear_direct_of(&self, stage: u32) {
         let entries = self.layout().direct.iter();
         for (queue, entry) in (0..).zip(entries) {
+            // Pairs with the store in `set_direct` by the stage's owner: this process, or one that has exited.
             if entry.load(Ordering::Relaxed) == stage as u8 {
                 self.clear_direct(queue, stage);
             }
