@@ -57,7 +57,8 @@ impl Umem {
     }
 
     /// Returns the argument of XDP_UMEM_REG: all buffers, including the two reserved ones, which are
-    /// never lent.
+    /// never lent. A registration is safe by itself: the kernel pins the pages, and writes only to frames from
+    /// the fill ring.
     pub(super) fn registration(&self) -> libc::xdp_umem_reg {
         libc::xdp_umem_reg {
             addr: self.pool.address(0).as_ptr().expose_provenance() as u64,

@@ -110,13 +110,12 @@ fn load_as(
     })
 }
 
-/// Runs an XDP program on a packet (`BPF_PROG_TEST_RUN`). Sets the size, the program and the packet in
-/// `options`; everything else that `options` points at must be live. Returns it with the results filled in.
+/// Runs an XDP program on a packet (`BPF_PROG_TEST_RUN`). Returns the options with the results filled in.
 fn test_run(
     program: BorrowedFd<'_>,
     packet: &[u8],
     out: &mut [u8],
-    options: libbpf_sys::bpf_test_run_opts,
+    [repeat, flags, batch_size]: [u32; 3],
 ) -> io::Result<libbpf_sys::bpf_test_run_opts> {
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as u64,
@@ -124,10 +123,13 @@ fn test_run(
         data_size_in: packet.len() as u32,
         data_out: if out.is_empty() { std::ptr::null_mut() } else { out.as_mut_ptr().cast() },
         data_size_out: out.len() as u32,
-        ..options
+        repeat: repeat.cast_signed(),
+        flags,
+        batch_size,
+        ..Default::default()
     };
     // SAFETY: `options` contains its own size; `options` and its buffers, whose sizes it contains, outlive
-    // the call. The callers set no other pointer.
+    // the call. It contains no other pointer.
     checked(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
     Ok(options)
 }
@@ -135,7 +137,7 @@ fn test_run(
 /// Runs an XDP program once. Returns its verdict and the bytes from `data_meta` on.
 pub(crate) fn run(program: BorrowedFd<'_>, packet: &[u8]) -> io::Result<(i32, Vec<u8>)> {
     let mut out = vec![0; 4096];
-    let options = test_run(program, packet, &mut out, Default::default())?;
+    let options = test_run(program, packet, &mut out, [0; 3])?;
     out.truncate(options.data_size_out as usize);
     Ok((options.retval.cast_signed(), out))
 }
@@ -148,12 +150,7 @@ pub(crate) fn run_live(
     times: u32,
     batch: u32,
 ) -> io::Result<()> {
-    let options = libbpf_sys::bpf_test_run_opts {
-        repeat: times.cast_signed(),
-        flags: libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES,
-        batch_size: batch,
-        ..Default::default()
-    };
+    let options = [times, libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES, batch];
     test_run(program, frame, &mut [], options).map(|_| ())
 }
 
@@ -366,9 +363,7 @@ impl ProgTestRun {
     /// # Errors
     /// The kernel refuses, for example because the packet is shorter than an Ethernet header.
     pub fn run(&self, packet: &[u8], times: u32) -> Result<(i32, u32)> {
-        let repeat = times.cast_signed();
-        let options = libbpf_sys::bpf_test_run_opts { repeat, ..Default::default() };
-        test_run(self.0.as_fd(), packet, &mut [], options)
+        test_run(self.0.as_fd(), packet, &mut [], [times, 0, 0])
             .map(|done| (done.retval.cast_signed(), done.duration))
             .map_err(|error| Error::system("run a program on", "a packet", error))
     }
