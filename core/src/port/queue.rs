@@ -25,6 +25,9 @@ fn only_receives() -> Error {
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An open port.
+///
+/// A child of fork(2) shares the port's memory and BPF maps: if the child drops the port, the parent may receive
+/// nothing more by it. End such a child by exec or `_exit`.
 #[derive(Debug)]
 pub struct Port {
     /// The name as the user wrote it.
