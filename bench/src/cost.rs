@@ -282,7 +282,7 @@ fn ping(testbed: &Testbed, pings: u32, watch: &dyn BenchObserver) -> Result<Roun
     let program = program.on(testbed.cpus.senders(1).first().copied());
     let mut running = testbed.start(&program)?;
     running.over(PING_INTERVAL * pings, watch)?;
-    RoundTrips::of(pings, &running.said().out)
+    RoundTrips::of(pings, &running.output().out)
         .ok_or_else(|| Failure::of(format!("no ping to {ADDRESS} was answered")))
 }
 

@@ -235,7 +235,7 @@ impl LoopKind {
         }
         running.over(MAX_RUN, watch)?;
         let none = || Failure::of(format!("valgrind: {}", running.complaint()));
-        INSTRUCTIONS.of(&running.said()).ok_or_else(none)
+        INSTRUCTIONS.of(&running.output()).ok_or_else(none)
     }
 }
 

@@ -72,7 +72,7 @@ impl TurnContext<'_> {
         // The counts of a program that has exited do not give a rate.
         program.as_mut().map_or(Ok(()), Running::still_runs)?;
 
-        let said = sender.said();
+        let said = sender.output();
         let complaint = || Failure::of(format!("the sender: {}", sender.complaint()));
         let seconds = said.number("/elapsed_s").ok_or_else(complaint)?;
         // Packets that the interface did not accept could not be received.
@@ -231,7 +231,7 @@ impl TurnContext<'_> {
     ) -> Result<Vec<u64>, Failure> {
         let deadline = Instant::now() + PACKETS_TIMEOUT;
         loop {
-            let said = programs[receiver].said();
+            let said = programs[receiver].output();
             let rates = pipe.receiver.count.map_or_else(Vec::new, |count| count.all(&said));
             let rates: Vec<u64> = rates.into_iter().skip_while(|&pps| pps == 0).collect();
             if rates.len() >= n {

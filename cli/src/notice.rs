@@ -66,12 +66,12 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// An answer that is a line.
-pub fn said(line: impl ToString) -> Answer {
+/// Returns an answer of one line.
+pub fn answer(line: impl ToString) -> Answer {
     Answer { line: line.to_string(), ..Answer::default() }
 }
 
-/// The answer to a request that failed.
+/// Returns the answer to a request that failed.
 pub fn failure(error: &Error) -> Value {
     let kind = match error.kind() {
         Kind::Usage => "usage",

@@ -62,7 +62,7 @@ impl DeviceTrial<'_> {
         // A device whose process exited loses all packets; that is no result.
         self.device.as_mut().map_or(Ok(()), Running::still_runs)?;
         let counted = counter.end()?;
-        let sent = sender.said();
+        let sent = sender.output();
         outcome(offer, &sent, &counted).ok_or_else(|| match sent.number("/accepted") {
             None => Failure::of(format!("the sender: {}", sender.complaint())),
             Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),

@@ -190,7 +190,7 @@ impl Program {
     pub fn run(&self, netns: Option<&str>) -> Result<String, Failure> {
         let mut running = self.start(netns)?;
         match running.wait(TIMEOUT)?.success() {
-            true => Ok(running.said().out),
+            true => Ok(running.output().out),
             false => Err(Failure::of(format!("run {}: {}", self.shown(), running.complaint()))),
         }
     }

@@ -61,7 +61,7 @@ impl Running {
     /// The process ends first or takes too long, or the observer stops the bench.
     pub fn until(&mut self, ready: &Ready, watch: &dyn BenchObserver) -> Result<(), Failure> {
         self.poll(TIMEOUT, watch, "does not get ready", |it| {
-            let said = it.said();
+            let said = it.output();
             it.still_runs()?;
             let is_ready = match ready {
                 Ready::Says(word) => said.out.contains(word) || said.err.contains(word),
@@ -152,7 +152,7 @@ impl Running {
     /// It takes too long.
     pub fn to_end(mut self) -> Result<ProcessOutput, Failure> {
         self.wait(TIMEOUT)?;
-        Ok(self.said())
+        Ok(self.output())
     }
 
     /// Ends it by SIGINT if it still runs, and returns its output. It is killed if that does not end it; its
@@ -168,7 +168,7 @@ impl Running {
                 self.wait(TIMEOUT)?;
             }
         }
-        Ok(self.said())
+        Ok(self.output())
     }
 
     /// Sends a signal to it and its children, as a terminal does.
@@ -184,7 +184,7 @@ impl Running {
     }
 
     /// Returns its output so far.
-    pub fn said(&self) -> ProcessOutput {
+    pub fn output(&self) -> ProcessOutput {
         ProcessOutput { out: text(&self.out), err: text(&self.err) }
     }
 
@@ -202,7 +202,7 @@ impl Running {
 
     /// Returns its error message, in one line.
     pub fn complaint(&self) -> String {
-        let ProcessOutput { out, err } = self.said();
+        let ProcessOutput { out, err } = self.output();
         complaint(&err).or_else(|| complaint(&out)).unwrap_or("it did not say why").to_owned()
     }
 }

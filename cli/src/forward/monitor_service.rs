@@ -15,7 +15,7 @@ use sluicegate::monitor::{WatchRequest, Writer};
 use sluicegate::port::PortName;
 use sluicegate::ring::{Direction, Packet, now_ns};
 
-use crate::notice::{failure, said};
+use crate::notice::{answer, failure};
 
 /// The time in which a thread that is not blocked executes requests.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -141,9 +141,9 @@ impl Service for ThreadHandles {
                  [FILTER]"
                     .into(),
             );
-            return said(failure(&error));
+            return answer(failure(&error));
         }
-        request.parse().and_then(|watch| self.begin(client, &watch)).unwrap_or_else(said)
+        request.parse().and_then(|watch| self.begin(client, &watch)).unwrap_or_else(answer)
     }
 
     fn left(&mut self, client: u64) {

@@ -16,7 +16,7 @@ use sluicegate_switch::{Handle, Switch};
 
 use super::ports::{Ports, port_ledger, switching};
 use super::{NamedPort, PortSettings};
-use crate::notice::{failure, said};
+use crate::notice::{answer, failure};
 use crate::report::ledger_value;
 use crate::units::show_count;
 
@@ -96,12 +96,12 @@ impl Service for ControlService<'_, '_> {
         // A watcher gets a line of text and a file instead of JSON.
         if request.starts_with("watch ") {
             let watched = request.parse().and_then(|watch| self.watch(client, watch));
-            return watched.unwrap_or_else(said);
+            return watched.unwrap_or_else(answer);
         }
         let understood = serde_json::from_str(request)
             .map_err(|error| Error::Usage(format!("invalid request: {error}")));
         let value = understood.and_then(|request| self.act(request));
-        said(value.unwrap_or_else(|error| failure(&error)))
+        answer(value.unwrap_or_else(|error| failure(&error)))
     }
 
     fn left(&mut self, client: u64) {

@@ -21,7 +21,7 @@ const CAPABILITY: &str = "CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN";
 pub(crate) struct LoadError {
     pub error: io::Error,
     /// The last lines of the verifier's log.
-    pub said: String,
+    pub log: String,
 }
 
 /// Loads an XDP program.
@@ -103,10 +103,10 @@ fn load_as(
         let _ = load(&mut log);
         // Before 6.4 the verifier also rewinds the log when it leaves a path. The path's old text follows
         // the terminating NUL.
-        let said = log.split(|&byte| byte == 0).next().unwrap_or_default();
-        let said = String::from_utf8_lossy(said);
-        let said = said.trim_end_matches('\n').lines().rev().take(4).collect::<Vec<_>>();
-        LoadError { error, said: said.into_iter().rev().collect::<Vec<_>>().join("; ") }
+        let text = log.split(|&byte| byte == 0).next().unwrap_or_default();
+        let text = String::from_utf8_lossy(text);
+        let lines = text.trim_end_matches('\n').lines().rev().take(4).collect::<Vec<_>>();
+        LoadError { error, log: lines.into_iter().rev().collect::<Vec<_>>().join("; ") }
     })
 }
 
@@ -346,12 +346,12 @@ impl ProgTestRun {
     /// # Errors
     /// The kernel rejects it, or a privilege is missing.
     pub fn load(name: &CStr, instructions: &[Insn]) -> Result<Self> {
-        load(name, instructions, false).map(Self).map_err(|LoadError { error, said }| {
-            match said.is_empty() {
+        load(name, instructions, false).map(Self).map_err(|LoadError { error, log }| {
+            match log.is_empty() {
                 true => privileged(error, CAPABILITY, "load", "a program for a test run"),
                 false => Error::Unsupported {
                     feature: "this program".into(),
-                    remedy: format!("the kernel's verifier says: {said}"),
+                    remedy: format!("the kernel's verifier says: {log}"),
                 },
             }
         })

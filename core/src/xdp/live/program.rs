@@ -47,12 +47,12 @@ impl LiveProgram {
     /// The kernel rejects the program, or a privilege is missing.
     pub fn load(name: &CStr, instructions: &[Insn], frame: Vec<u8>) -> Result<Self> {
         let program = bpf::load(name, instructions, false).map_err(|refused| {
-            match refused.said.as_str() {
+            match refused.log.as_str() {
                 "" => privileged(refused.error, "load a program for", "live frames"),
                 // The errno is the same as for a missing privilege.
-                said => Error::Unsupported {
+                log => Error::Unsupported {
                     feature: "a program for these live frames".into(),
-                    remedy: format!("send by another method; the kernel's verifier says: {said}"),
+                    remedy: format!("send by another method; the kernel's verifier says: {log}"),
                 },
             }
         })?;

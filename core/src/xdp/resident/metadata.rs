@@ -89,7 +89,7 @@ pub(super) fn load_reader(
                 refused.error
             )
         } else {
-            format!("the kernel refused the program: {}: {}", refused.error, refused.said)
+            format!("the kernel refused the program: {}: {}", refused.error, refused.log)
         }
     })
 }

@@ -136,7 +136,7 @@ fn build(
     bpf::load(c"sluice_claim", &insns, resident.frags()).map_err(|refusal| {
         match refusal.error.raw_os_error() {
             Some(libc::EPERM) => resident.failed("load a program for", refusal.error),
-            _ => refused(&format!("{}: {}", refusal.error, refusal.said)),
+            _ => refused(&format!("{}: {}", refusal.error, refusal.log)),
         }
     })
 }
