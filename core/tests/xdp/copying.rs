@@ -52,7 +52,7 @@ fn a_receiver_gets_copies_if_the_driver_has_no_zero_copy() {
 #[test]
 fn two_ports_take_different_packets_of_one_queue() {
     let Some(lab) = lab() else { return };
-    let busy = ("af_xdp", "copy ring");
+    let busy = ("af_xdp", "cell ring");
     // Before 6.3 a driver's zero-copy shows only when a socket asks for it.
     let native = if linux() >= (6, 3) { ("zero-copy", "copy") } else { busy };
     let rows = [

@@ -121,7 +121,7 @@ impl ClaimBuilder<'_> {
                 Ok(port) => return Ok(port),
                 // Sockets may work, as on kernels before 5.18.
                 Err(error) => {
-                    self.fallbacks.push(Fallback::new("copy ring", "af_xdp", error.to_string()));
+                    self.fallbacks.push(Fallback::new("cell ring", "af_xdp", error.to_string()));
                 }
             }
         }
@@ -322,7 +322,7 @@ fn beside(others: &[Owner], error: &Error) -> Fallback {
         Some(owner) => format!("{owner} has the queue, and a queue has one socket"),
         None => error.to_string(),
     };
-    Fallback::new("af_xdp", "copy ring", reason)
+    Fallback::new("af_xdp", "cell ring", reason)
 }
 
 /// Returns the fallback of a port that gets no timestamps from the card.
