@@ -78,7 +78,7 @@ pub(super) struct PacketConfig {
     pub snaplen: u32,
     pub promiscuous: bool,
     /// True if packets that the host sends are received, too.
-    pub outgoing: bool,
+    pub tx_copies: bool,
     pub clock: Clock,
     /// Microseconds for which a blocking call polls the driver's queue.
     pub busy_poll_us: Option<u32>,
@@ -86,7 +86,7 @@ pub(super) struct PacketConfig {
     pub blocks: u32,
     pub block_bytes: u32,
     /// Ring: the time after which the kernel passes a partial block to user space.
-    pub retire: Duration,
+    pub block_timeout: Duration,
     /// recv and recvmmsg: size of the socket's buffer in bytes.
     pub buffer_bytes: u32,
     /// recv and recvmmsg: packets per sync; sendmmsg: packets per system call.
@@ -125,11 +125,15 @@ impl PacketConfig {
             let value = block_bytes.to_string();
             return Err(name.bad_option("block_size", &value, "use a multiple of 4096"));
         }
-        let retire = name
+        let timeout = name
             .duration("block_timeout")?
             .unwrap_or(latency.clamp(MIN_BLOCK_TIMEOUT, BLOCK_TIMEOUT));
-        if retire < MIN_BLOCK_TIMEOUT || retire > Duration::from_secs(60) {
-            return Err(name.bad_option("block_timeout", &format!("{retire:?}"), "use 1ms to 60s"));
+        if timeout < MIN_BLOCK_TIMEOUT || timeout > Duration::from_secs(60) {
+            return Err(name.bad_option(
+                "block_timeout",
+                &format!("{timeout:?}"),
+                "use 1ms to 60s",
+            ));
         }
         let busy_poll = name.duration("busy_poll")?;
         if busy_poll.is_some_and(|time| time > Duration::from_secs(1)) {
@@ -142,12 +146,12 @@ impl PacketConfig {
             filter: name.filter_text().map(str::to_owned),
             snaplen: number("snaplen", 1, MAX_SNAPLEN, MAX_SNAPLEN)?,
             promiscuous: name.switch("promisc")?.unwrap_or(true),
-            outgoing: name.switch("tx_copies")?.unwrap_or(true),
+            tx_copies: name.switch("tx_copies")?.unwrap_or(true),
             clock: clock.unwrap_or(Clock::Software),
             busy_poll_us: busy_poll.map(|time| time.as_micros() as u32),
             blocks: count("blocks", 2, 65536, default_blocks(queues, block_bytes))?,
             block_bytes,
-            retire,
+            block_timeout: timeout,
             buffer_bytes: number("buffer", 4096, 1 << 30, 64 << 20)?,
             batch: count("batch", 1, 1024, 64)?,
             slots: name.slots(16..=65536)?,
@@ -239,14 +243,14 @@ mod tests {
         let config = config("packet:eth0").unwrap();
         assert_eq!(config.method, PacketMethod::Ring);
         assert_eq!(config.snaplen, MAX_SNAPLEN);
-        assert!(config.promiscuous && config.outgoing && config.fanout.is_none());
+        assert!(config.promiscuous && config.tx_copies && config.fanout.is_none());
     }
 
     #[test]
     fn the_method_follows_how_long_a_packet_may_wait() {
         use PacketMethod::{Frames, Recvmmsg, Ring};
         let [at_once, recording] = [0, 20].map(|ms| Some(Duration::from_millis(ms)));
-        for (text, latency, method, retire_ms) in [
+        for (text, latency, method, timeout_ms) in [
             ("eth0", None, Ring, 10),
             ("eth0", recording, Ring, 10),
             ("eth0", at_once, Frames, 1),
@@ -258,8 +262,8 @@ mod tests {
         ] {
             let options = OpenOptions { latency, ..OpenOptions::default() };
             let config = PacketConfig::of(&text.parse().unwrap(), &options).unwrap();
-            let retire = Duration::from_millis(retire_ms);
-            assert_eq!((config.method, config.retire), (method, retire), "{text}, {latency:?}");
+            let expected = (method, Duration::from_millis(timeout_ms));
+            assert_eq!((config.method, config.block_timeout), expected, "{text}, {latency:?}");
         }
     }
 

@@ -100,7 +100,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         Some(interface) => {
             let link_type = link_type(interface)?;
             // A packet on loopback is sent and received, and captured once, as in libpcap.
-            config.outgoing &= !interface.loopback;
+            config.tx_copies &= !interface.loopback;
             if options.usage.receives()
                 && config.clock == Clock::Hardware
                 && let Some(reason) = card_clock::socket_obstacle(&interface.name, netns)
@@ -190,7 +190,7 @@ where
     I: ExactSizeIterator<Item = &'a Socket>,
 {
     for socket in sockets() {
-        if !config.outgoing {
+        if !config.tx_copies {
             let operation = "leave out sent packets on";
             socket
                 .set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1i32, operation)

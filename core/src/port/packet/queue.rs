@@ -45,7 +45,7 @@ pub(crate) struct PacketQueue {
     /// The number of these since the kernel's counts were last read.
     uncounted: u32,
     rx_closed: Option<Instant>,
-    retire: Duration,
+    block_timeout: Duration,
     removed: bool,
 }
 
@@ -90,7 +90,7 @@ impl PacketQueue {
             delivered: 0,
             uncounted: 0,
             rx_closed: None,
-            retire: config.retire,
+            block_timeout: config.block_timeout,
             removed: false,
         };
         Ok((queue, rx, tx))
@@ -184,7 +184,7 @@ impl Backend for PacketQueue {
             Ok(stats) => stats.received == self.delivered + stats.dropped_ring_full,
             Err(_) => false,
         };
-        complete || closed.elapsed() > self.retire + LAST_BLOCK_DELAY
+        complete || closed.elapsed() > self.block_timeout + LAST_BLOCK_DELAY
     }
 
     fn stop_rx(&mut self) -> Result<()> {

@@ -105,7 +105,7 @@ impl BlockRing {
             // V3 packs packets; the frame size only has to divide the blocks.
             tp_frame_size: frame_bytes,
             tp_frame_nr: (block_bytes / frame_bytes).saturating_mul(blocks),
-            tp_retire_blk_tov: config.retire.as_millis() as u32,
+            tp_retire_blk_tov: config.block_timeout.as_millis() as u32,
             tp_sizeof_priv: 0,
             // No TP_FT_REQ_FILL_RXHASH: it would dissect every packet's headers.
             tp_feature_req_word: 0,
