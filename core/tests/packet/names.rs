@@ -45,6 +45,8 @@ fn an_unknown_interface_or_namespace_is_refused_with_those_that_exist() {
     };
     let error = refuse("packet:no-such-iface", &options);
     assert!(error.starts_with("no interface 'no-such-iface'; available: "), "{error}");
+    let error = refuse("packet:lo/0-256", &options);
+    assert!(error.contains("at most 256 queues"), "{error}");
     let error = refuse("mirror:any", &options);
     assert!(error.contains("'any' is for packet: ports that receive"), "{error}");
     let both = OpenOptions { usage: Directions::Both, ..OpenOptions::default() };

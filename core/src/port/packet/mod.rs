@@ -78,6 +78,10 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let numbers = name.queue_numbers(options);
     let count = numbers.clone().count();
     if options.usage.receives() {
+        // A fanout joins no more (net/packet/af_packet.c, fanout_add).
+        if count > 256 {
+            return Err(name.error("it receives by at most 256 queues: name or request fewer"));
+        }
         config.check_memory(name, count)?;
     }
     let netns = options.netns.as_deref();
