@@ -19,9 +19,9 @@
 pub mod cbpf;
 mod compile;
 pub mod ebpf;
+mod packet_socket;
 mod program;
 mod translate;
-mod vlan;
 
 pub use cbpf::Instruction;
 pub use compile::explain;
