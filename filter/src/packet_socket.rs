@@ -134,6 +134,10 @@ impl Translation {
             }
             // Accepted packets are kept whole; the port cuts them to its snaplen.
             Op::Return(1..) => vec![Op::Return(u32::MAX)],
+            Op::ReturnA => {
+                let branch = Op::Branch(Compare::Eq, Operand::K(0), 0, 1);
+                vec![branch, Op::Return(0), Op::Return(u32::MAX)]
+            }
             op => vec![op],
         })
     }
