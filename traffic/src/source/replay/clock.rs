@@ -1,13 +1,13 @@
 //! Computes the due times of a replay's packets. A packet's due time depends only on its [`Position`] and the
-//! start of the replay. So a late packet delays no other, and all workers share one timetable.
+//! start and the paces of the replay. So a late packet delays no other, and all workers share one timetable.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sluicegate::ring::{Meta, TimestampSource};
 
 use super::Tempo;
-use crate::rate::{Gaps, MAX_BEHIND, Period, Unit};
+use crate::rate::{Dial, Gaps, MAX_BEHIND, Period, Unit};
 
 /// A packet's position in a replay: the totals of all earlier packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,19 +83,44 @@ impl Round {
     }
 }
 
-/// The start of a replay, shared by its workers. Each number is independent of other data, so relaxed
-/// ordering suffices.
+/// The start and the pace of a replay, shared by its workers. Each atomic number is independent of other
+/// data, so relaxed ordering suffices.
 #[derive(Debug)]
 pub(super) struct ReplayStart {
     /// Workers that have not arrived yet.
     missing: AtomicU32,
     /// The monotonic time of the start; 0 until all workers have arrived.
     at_ns: AtomicU64,
+    pacing: Mutex<Pacing>,
+    /// [`Pacing::changes`], readable without the lock.
+    changes: AtomicU64,
 }
 
 impl ReplayStart {
     pub(super) fn of(workers: u32) -> Arc<Self> {
-        Arc::new(Self { missing: AtomicU32::new(workers), at_ns: AtomicU64::new(0) })
+        Arc::new(Self {
+            missing: AtomicU32::new(workers),
+            at_ns: AtomicU64::new(0),
+            pacing: Mutex::new(Pacing::NONE),
+            changes: AtomicU64::new(0),
+        })
+    }
+
+    /// Follows the dial. A new pace holds for all workers from the time at which the first worker reads it.
+    /// Earlier due times stay.
+    #[cold]
+    fn follow(&self, dial: &Dial, after_ns: u64) -> Pacing {
+        let mut pacing = self.pacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = dial.period();
+        if asked != pacing.asked {
+            let since = after_ns.saturating_sub(pacing.since_ns);
+            pacing.before += since as f64 / nanoseconds(pacing.asked);
+            pacing.since_ns += since;
+            pacing.asked = asked;
+            pacing.changes += 1;
+            self.changes.store(pacing.changes, Ordering::Relaxed);
+        }
+        *pacing
     }
 
     /// Counts a worker as ready; the last one sets the start.
@@ -133,10 +158,7 @@ pub(super) struct ReplayClock {
 impl ReplayClock {
     pub(super) fn new(tempo: &Tempo, start: Arc<ReplayStart>) -> Self {
         Self {
-            pacing: Pacing::new(match tempo {
-                Tempo::Paced { dial, .. } => dial.period(),
-                Tempo::Recorded(_) | Tempo::Top => Period::NEVER,
-            }),
+            pacing: Pacing::NONE,
             tempo: tempo.clone(),
             start,
             arrived: false,
@@ -157,7 +179,10 @@ impl ReplayClock {
         self.next_ns = None;
         let begun = self.start.at()?;
         if let Tempo::Paced { dial, .. } = &self.tempo {
-            self.pacing.follow(dial.period(), now_ns.saturating_sub(begun));
+            let changes = self.start.changes.load(Ordering::Relaxed);
+            if (changes, dial.period()) != (self.pacing.changes, self.pacing.asked) {
+                self.pacing = self.start.follow(dial, now_ns.saturating_sub(begun));
+            }
         }
         Some(begun)
     }
@@ -218,31 +243,20 @@ impl ReplayClock {
 }
 
 /// The last pace, and the units due before it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Pacing {
     /// The dial's period when it was last read.
     asked: Period,
-    unit_ns: f64,
+    /// The number of changes.
+    changes: u64,
     /// The time of the last change since the start, and the units due by then.
     since_ns: u64,
     before: f64,
 }
 
 impl Pacing {
-    fn new(asked: Period) -> Self {
-        Self { asked, unit_ns: nanoseconds(asked), since_ns: 0, before: 0.0 }
-    }
-
-    /// Follows the dial. Due times before a change stay; later ones follow from the new pace.
-    #[inline]
-    fn follow(&mut self, asked: Period, after_ns: u64) {
-        if asked != self.asked {
-            self.before += after_ns.saturating_sub(self.since_ns) as f64 / self.unit_ns;
-            self.since_ns = self.since_ns.max(after_ns);
-            self.asked = asked;
-            self.unit_ns = nanoseconds(asked);
-        }
-    }
+    /// No packet is due before a worker reads the dial.
+    const NONE: Self = Self { asked: Period::NEVER, changes: 0, since_ns: 0, before: 0.0 };
 
     #[inline]
     fn after_ns(&self, position: Position, of: Unit) -> u64 {
@@ -256,7 +270,7 @@ impl Pacing {
             return Period::NEVER.ns;
         }
         // Units due before the change of pace are due by now.
-        let since = ((units - self.before) * self.unit_ns).max(0.0);
+        let since = ((units - self.before) * nanoseconds(self.asked)).max(0.0);
         self.since_ns.saturating_add(since as u64)
     }
 }
@@ -292,7 +306,8 @@ mod tests {
             (paced(1.25e8, Unit::BYTE_OF_LAYER2), 600 * 8),
             (Tempo::Top, 0),
         ] {
-            let clock = ReplayClock::new(&tempo, ReplayStart::of(1));
+            let mut clock = ReplayClock::new(&tempo, ReplayStart::of(1));
+            assert_eq!(clock.begun(MS), Some(MS));
             assert_eq!(clock.after_ns(position), ns, "{tempo:?}");
         }
         // Exact to the nanosecond over years.
@@ -304,21 +319,54 @@ mod tests {
     #[test]
     fn a_pace_holds_from_its_change_on() {
         let dial = Dial::new(Pace { pps: 1_000.0, burst: 1 });
-        let mut pacing = Pacing::new(dial.period());
-        pacing.follow(dial.period(), 50 * MS);
+        let start = ReplayStart::of(1);
+        start.follow(&dial, 0);
+        let mut pacing = start.follow(&dial, 50 * MS);
         let due = |pacing: &Pacing, packets| {
             (pacing.after_ns(at(0, packets, 0), Unit::Packet) + MS / 2) / MS
         };
         assert_eq!((due(&pacing, 100), due(&pacing, 200)), (100, 200));
         dial.set(Pace { pps: 100.0, burst: 1 });
-        pacing.follow(dial.period(), 100 * MS);
+        pacing = start.follow(&dial, 100 * MS);
         assert_eq!((due(&pacing, 100), due(&pacing, 110)), (100, 200), "ten times as slow");
         dial.set(Pace { pps: 0.0, burst: 1 });
-        pacing.follow(dial.period(), 200 * MS);
+        pacing = start.follow(&dial, 200 * MS);
         assert!(due(&pacing, 111) > 1_000_000_000, "none at all");
         dial.set(Pace { pps: 1_000.0, burst: 1 });
-        pacing.follow(dial.period(), 5_000 * MS);
+        pacing = start.follow(&dial, 5_000 * MS);
         assert_eq!((due(&pacing, 110), due(&pacing, 120)), (5_000, 5_010), "and nothing made up");
+    }
+
+    #[test]
+    fn a_change_of_pace_holds_for_all_workers_from_one_time() {
+        let dial = Dial::new(Pace { pps: 1_000.0, burst: 1 });
+        let tempo = Tempo::Paced { dial: dial.clone(), of: Unit::Packet };
+        let start = ReplayStart::of(2);
+        let mut clocks = [(); 2].map(|()| ReplayClock::new(&tempo, Arc::clone(&start)));
+        assert_eq!(clocks.each_mut().map(|clock| clock.begun(MS)), [None, Some(MS)]);
+        // Each row: a pace, the worker that reads it, and the time after the start in ms.
+        for (sentence, steps, packets, due_ms) in [
+            ("one reads it first", &[(100.0, 0, 100), (100.0, 1, 180)][..], 110, 200),
+            (
+                "one misses a change and its reversal",
+                &[(1.0, 0, 200), (100.0, 0, 1200), (100.0, 1, 1250)],
+                121,
+                1300,
+            ),
+            (
+                "one reads it at an earlier time than that of the last change",
+                &[(1_000.0, 1, 1150), (1_000.0, 0, 1350)],
+                131,
+                1220,
+            ),
+        ] {
+            for &(pps, worker, ms) in steps {
+                dial.set(Pace { pps, burst: 1 });
+                assert_eq!(clocks[worker].begun(MS + ms * MS), Some(MS));
+            }
+            let due = clocks.each_ref().map(|clock| clock.after_ns(at(0, packets, 0)));
+            assert_eq!(due.map(|ns| (ns + MS / 2) / MS), [due_ms; 2], "{sentence}");
+        }
     }
 
     #[test]
