@@ -14,6 +14,10 @@ const HEADERS_MAX: usize = 64;
 const VXLAN_PORT: u16 = 4789;
 const MPLS_PORT: u16 = 6635;
 const GRE_PORT: u16 = 4754;
+/// Ports of tunnels that may omit the checksum of UDP over IPv6 (RFC 6935): also GTP-U, LISP, VXLAN-GPE,
+/// Geneve, and VXLAN by Linux's default. Receivers discard other packets without it (RFC 8200, 8.1).
+pub(super) const TUNNEL_PORTS: [u16; 8] =
+    [VXLAN_PORT, MPLS_PORT, GRE_PORT, 2152, 4341, 4790, 6081, 8472];
 
 /// A frame's integrity, judged by its headers; worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,23 +42,17 @@ pub struct WalkResult {
 /// Walks an Ethernet frame. `whole` means that the capture did not truncate it.
 #[inline]
 pub fn inspect(frame: &[u8], whole: bool) -> WalkResult {
-    let (data, condition) = walk(frame, whole);
-    WalkResult { stamp: data.and_then(Stamp::read), condition }
-}
-
-/// Walks an Ethernet frame. Returns the data after its headers; `None` if there are too many headers.
-#[inline]
-fn walk(frame: &[u8], whole: bool) -> (Option<&[u8]>, Condition) {
-    let mut walk = Walk { rest: frame, whole, below: None, condition: Condition::Intact };
+    let mut walk =
+        Walk { rest: frame, whole, below: Below::default(), condition: Condition::Intact };
     let mut next = Next::Ether;
     for _ in 0..HEADERS_MAX {
         // An invalid header is data.
         next = walk.header(next).unwrap_or(Next::Data);
         if next == Next::Data {
-            return (Some(walk.rest), walk.condition);
+            return WalkResult { stamp: Stamp::read(walk.rest), condition: walk.condition };
         }
     }
-    (None, walk.condition)
+    WalkResult { stamp: None, condition: walk.condition }
 }
 
 /// The next header.
@@ -66,24 +64,27 @@ enum Next {
     /// By IP protocol.
     Ip(u8),
     Vxlan,
-    Gre,
     Data,
 }
 
 /// The IP header below a transport header.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Below {
-    /// The sum of the addresses.
-    sum: u64,
+    /// The sum of the source address.
+    source: u64,
+    /// The sum of the final destination's address.
+    destination: u64,
     v6: bool,
-    fragment: bool,
+    /// The frame lacks bytes or an address that checksums cover.
+    partial: bool,
 }
 
 struct Walk<'a> {
     /// Bytes after the headers read so far, up to the length that headers give.
     rest: &'a [u8],
     whole: bool,
-    below: Option<Below>,
+    /// Default before the first IP header; no header before it has a checksum.
+    below: Below,
     condition: Condition,
 }
 
@@ -111,7 +112,6 @@ impl<'a> Walk<'a> {
                 _ => None,
             },
             Next::Vxlan => self.take(8).map(|_| Next::Ether),
-            Next::Gre => self.gre(),
             Next::Data => None,
         }
     }
@@ -130,10 +130,16 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Limits the rest to the length that a header gives.
+    /// Limits the rest to the length that a header gives; `None` if that is below `least`. A length of 0 may
+    /// stand for one above 65535 (RFC 2675, and BIG TCP of Linux).
     #[inline]
-    fn cut(&mut self, bytes: usize) {
+    fn cut(&mut self, bytes: usize, least: usize) -> Option<()> {
         match self.rest.get(..bytes) {
+            _ if bytes == 0 && (self.rest.len() > 0xffff || !self.whole) => {}
+            _ if bytes < least => {
+                self.worsen(Condition::Corrupt);
+                return None;
+            }
             Some(rest) => {
                 self.rest = rest;
                 // The capture cut only bytes after this length.
@@ -142,6 +148,7 @@ impl<'a> Walk<'a> {
             None if self.whole => self.worsen(Condition::Corrupt),
             None => self.worsen(Condition::Unchecked),
         }
+        Some(())
     }
 
     /// Checks a checksum by the sum of all bytes that it covers, which includes itself.
@@ -154,20 +161,19 @@ impl<'a> Walk<'a> {
 
     /// Checks the sum of the rest, with a pseudo header if a protocol is given.
     fn check_rest(&mut self, protocol: Option<u8>) {
-        let below = self.below.unwrap_or(Below { sum: 0, v6: false, fragment: false });
-        if below.fragment || !self.whole {
+        let Below { source, destination, partial, .. } = self.below;
+        if partial || !self.whole {
             return self.worsen(Condition::Unchecked);
         }
         let pseudo = protocol.map_or(0, |protocol| {
             let number = |number: usize| sum(&(number as u32).to_be_bytes());
-            below.sum + number(protocol.into()) + number(self.rest.len())
+            source + destination + number(protocol.into()) + number(self.rest.len())
         });
         self.check(pseudo + sum(self.rest));
     }
 
     fn ether(&mut self) -> Option<Next> {
         let number = self.take(14)?.last_chunk()?;
-        self.below = None;
         Some(Next::Type(u16::from_be_bytes(*number)))
     }
 
@@ -197,16 +203,15 @@ impl<'a> Walk<'a> {
 
     fn ipv4(&mut self) -> Option<Next> {
         let fixed = self.rest.first_chunk::<20>()?;
-        let addresses = sum(&fixed[12..20]);
-        let Some(ip) = Ipv4Header::read(fixed).filter(|ip| ip.total_bytes >= ip.header_bytes)
-        else {
+        let (source, destination) = (sum(&fixed[12..16]), sum(&fixed[16..20]));
+        let Some(ip) = Ipv4Header::read(fixed) else {
             self.worsen(Condition::Corrupt);
             return None;
         };
-        self.cut(ip.total_bytes);
+        self.cut(ip.total_bytes, ip.header_bytes)?;
         let header = self.take(ip.header_bytes)?;
         self.check(sum(header));
-        self.below = Some(Below { sum: addresses, v6: false, fragment: ip.fragment });
+        self.below = Below { source, destination, v6: false, partial: ip.fragment };
         // Only the first fragment has the next header.
         Some(if ip.first { Next::Ip(ip.protocol) } else { Next::Data })
     }
@@ -216,40 +221,42 @@ impl<'a> Walk<'a> {
         if header[0] >> 4 != 6 {
             self.worsen(Condition::Corrupt);
         }
-        self.cut(u16::from_be_bytes([header[4], header[5]]).into());
-        self.below = Some(Below { sum: sum(&header[8..40]), v6: true, fragment: false });
+        self.cut(u16::from_be_bytes([header[4], header[5]]).into(), 0)?;
+        let (source, destination) = (sum(&header[8..24]), sum(&header[24..40]));
+        self.below = Below { source, destination, v6: true, partial: false };
         Some(Next::Ip(header[6]))
     }
 
     fn extension(&mut self, kind: u8) -> Option<Next> {
         let extension = Ipv6Extension::read(kind, self.rest)?;
-        self.take(extension.bytes)?;
-        if let Some(below) = &mut self.below {
-            below.fragment |= extension.fragment;
+        let header = self.take(extension.bytes)?;
+        self.below.partial |= extension.fragment;
+        if extension.segments_left {
+            match last_segment(header) {
+                Some(address) => self.below.destination = sum(address),
+                None => self.below.partial = true,
+            }
         }
         Some(if extension.first { Next::Ip(extension.next) } else { Next::Data })
     }
 
     fn udp(&mut self) -> Option<Next> {
         let &[_, _, high, low, long, short, sum, sum_low, ..] = self.rest else { return None };
-        let below = self.below?;
-        if !below.fragment {
-            let length = usize::from(u16::from_be_bytes([long, short]));
-            if length < 8 {
-                self.worsen(Condition::Corrupt);
-            } else {
-                self.cut(length);
-            }
+        let port = u16::from_be_bytes([high, low]);
+        if !self.below.partial {
+            let _ = self.cut(u16::from_be_bytes([long, short]).into(), 8);
         }
-        if below.v6 || (sum, sum_low) != (0, 0) {
+        if (sum, sum_low) != (0, 0) {
             self.check_rest(Some(protocol::UDP));
+        } else if self.below.v6 && !TUNNEL_PORTS.contains(&port) {
+            self.worsen(Condition::Corrupt);
         }
         self.take(8)?;
-        Some(match u16::from_be_bytes([high, low]) {
+        Some(match port {
             _ if Stamp::read(self.rest).is_some() => Next::Data,
             VXLAN_PORT => Next::Vxlan,
             MPLS_PORT => Next::Type(ethertype::MPLS),
-            GRE_PORT => Next::Gre,
+            GRE_PORT => Next::Ip(protocol::GRE),
             _ => Next::Data,
         })
     }
@@ -281,6 +288,17 @@ impl<'a> Walk<'a> {
         }
         self.take(4 + 4 * optional)?;
         Some(Next::Type(u16::from_be_bytes([high, low])))
+    }
+}
+
+/// Returns the last segment of a routing header, if its type has addresses: the destination that checksums
+/// cover (RFC 8200, 8.1).
+fn last_segment(routing: &[u8]) -> Option<&[u8]> {
+    match routing[2] {
+        0 | 2 => routing[8..].last_chunk::<16>().map(<[u8; 16]>::as_slice),
+        // A list in reverse order (RFC 8754).
+        4 => routing.get(8..24),
+        _ => None,
     }
 }
 

@@ -117,6 +117,12 @@ fn intact_packets_are_counted() {
             "'ether', { ipv4 = { options = '01010101010101010101010101010101010101010101010101010101010101010101010101010101' } }, 'udp', 'stamp', { payload = { random = true } }",
         ),
         ("no checksum", "'60'", "'ether', 'ipv4', { udp = { checksum = 0 } }, 'stamp'"),
+        ("no checksum over IPv6", "'78'", "'ether', 'ipv6', { udp = { checksum = 0 } }, 'stamp'"),
+        (
+            "no checksum in a tunnel over IPv6",
+            "'78'",
+            "'ether', 'ipv6', { udp = { dport = 6081, checksum = 0 } }, 'stamp'",
+        ),
         ("no stamp", "'60'", "'ether', 'ipv4', 'udp'"),
         ("no transport", "'60'", "'ether', { ipv4 = { protocol = 253 } }"),
         ("no IP", "'60'", "'ether', 'arp'"),

@@ -141,6 +141,140 @@ fn a_flipped_bit_is_detected_wherever_a_checksum_covers_it() {
     }
 }
 
+/// Sums 16-bit numbers.
+fn sum(bytes: &[u8]) -> u32 {
+    bytes.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(*two.get(1).unwrap_or(&0))).sum()
+}
+
+/// Stores a checksum over the bytes and a pseudo-header of this sum.
+fn set_checksum(bytes: &mut [u8], at: usize, mut pseudo: u32) {
+    pseudo += sum(bytes);
+    while pseudo > 0xffff {
+        pseudo = (pseudo & 0xffff) + (pseudo >> 16);
+    }
+    bytes[at..at + 2].copy_from_slice(&(!(pseudo as u16)).to_be_bytes());
+}
+
+const SOURCE: [u8; 16] = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+const NEXT: [u8; 16] = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+const LAST: [u8; 16] = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+
+/// Makes a datagram with a checksum to an address.
+fn datagram(to: &[u8; 16]) -> Vec<u8> {
+    let mut udp = [[4, 0, 0, 9, 0, 20, 0, 0].as_slice(), b"twelve bytes"].concat();
+    let pseudo = sum(&SOURCE) + sum(to) + 17 + udp.len() as u32;
+    set_checksum(&mut udp, 6, pseudo);
+    udp
+}
+
+/// Makes an IPv6 packet from SOURCE to NEXT.
+fn ipv6(protocol: u8, carried: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(carried.len()).unwrap_or(0).to_be_bytes();
+    let head = [[2; 12].as_slice(), &[0x86, 0xdd, 0x60, 0, 0, 0], &length, &[protocol, 64]];
+    [&head.concat(), &SOURCE[..], &NEXT, carried].concat()
+}
+
+/// Makes an IPv6 packet with a routing header, which ends with these segments, and a datagram.
+fn routed(kind: u8, left: u8, segments: &[[u8; 16]], datagram: &[u8]) -> Vec<u8> {
+    let head = [17, 2 * segments.len() as u8, kind, left, 0, 0, 0, 0];
+    ipv6(43, &[&head, segments.as_flattened(), datagram].concat())
+}
+
+#[test]
+fn the_last_segment_of_a_routing_header_is_the_destination() {
+    use Condition::{Corrupt, Intact, Unchecked};
+    for (sentence, kind, left, segments, to, expected) in [
+        ("type 0 lists it last", 0, 2, &[SOURCE, LAST][..], &LAST, Intact),
+        ("not the next one", 0, 2, &[SOURCE, LAST], &NEXT, Corrupt),
+        ("type 2 has one", 2, 1, &[LAST], &LAST, Intact),
+        ("segment routing lists it first", 4, 1, &[LAST, SOURCE], &LAST, Intact),
+        ("no other", 4, 1, &[LAST, SOURCE], &SOURCE, Corrupt),
+        ("at the end it is the packet's", 4, 0, &[LAST, SOURCE], &NEXT, Intact),
+        ("another type may have no addresses", 5, 1, &[LAST], &LAST, Unchecked),
+        ("a header without segments", 0, 1, &[], &LAST, Unchecked),
+        ("a header without a list", 4, 1, &[], &LAST, Unchecked),
+    ] {
+        let frame = routed(kind, left, segments, &datagram(to));
+        assert_eq!(inspect(&frame, true).condition, expected, "{sentence}");
+    }
+}
+
+#[test]
+fn udp_over_ipv6_has_a_checksum_except_in_tunnels() {
+    for (sentence, port, checksum, expected) in [
+        ("an application", 9_u16, 0, Condition::Corrupt),
+        ("VXLAN", 4789, 0, Condition::Intact),
+        ("Geneve", 6081, 0, Condition::Intact),
+        ("GTP-U", 2152, 0, Condition::Intact),
+        ("a tunnel with a wrong one", 6081, 1, Condition::Corrupt),
+    ] {
+        let mut udp = datagram(&NEXT);
+        udp[2..4].copy_from_slice(&port.to_be_bytes());
+        udp[6..8].copy_from_slice(&[0, checksum]);
+        assert_eq!(inspect(&ipv6(17, &udp), true).condition, expected, "{sentence}");
+    }
+    // The sum of all other numbers may be right by chance.
+    let mut udp = datagram(&NEXT);
+    udp[6..10].fill(0);
+    let pseudo = sum(&SOURCE) + sum(&NEXT) + 17 + 20;
+    set_checksum(&mut udp, 8, pseudo);
+    assert_eq!(inspect(&ipv6(17, &udp), true).condition, Condition::Corrupt);
+}
+
+#[test]
+fn a_length_of_0_stands_for_one_above_65535() {
+    use Condition::{Corrupt, Intact, Unchecked};
+    let stamped = frames(&of_layers("'ether', 'ipv4', 'tcp', 'stamp'"), 0, 1).remove(0);
+    // TCP or UDP, a stamp, and zeros.
+    let carried = |protocol: u8, addresses: &[u8], bytes: usize| {
+        let (header, at) = if protocol == 6 { (20, 16) } else { (8, 6) };
+        let mut carried = [&[0; 20][..header], &stamped[54..70]].concat();
+        carried.resize(bytes, 0);
+        if protocol == 6 {
+            carried[12] = 0x50;
+        }
+        set_checksum(&mut carried, at, sum(addresses) + u32::from(protocol) + bytes as u32);
+        carried
+    };
+    let ipv4 = |protocol: u8, bytes| {
+        let addresses = [198, 18, 0, 1, 198, 18, 0, 2];
+        let head = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
+        let mut head = [&head[..], &addresses].concat();
+        set_checksum(&mut head, 10, 0);
+        [&[2; 12][..], &[8, 0], &head, &carried(protocol, &addresses, bytes)].concat()
+    };
+    let ipv6_of = |protocol, extension: &[u8], bytes| {
+        let carried = carried(protocol, &[SOURCE, NEXT].concat(), bytes);
+        let first = if extension.is_empty() { protocol } else { 0 };
+        let mut frame = ipv6(first, &[extension, &carried].concat());
+        frame[18..20].fill(0);
+        frame
+    };
+    let jumbo = [6, 0, 0xc2, 4, 0, 1, 0x11, 0x78];
+    for (sentence, frame, whole, expected, is_stamped) in [
+        ("IPv4", ipv4(6, 70_000), true, Intact, true),
+        ("IPv6", ipv6_of(6, &[], 70_000), true, Intact, true),
+        ("IPv6 with a jumbo option", ipv6_of(6, &jumbo, 70_000), true, Intact, true),
+        ("UDP", ipv6_of(17, &[], 70_000), true, Intact, true),
+        ("IPv4, truncated", ipv4(6, 70_000)[..96].to_vec(), false, Unchecked, true),
+        ("IPv6, truncated", ipv6_of(17, &[], 70_000)[..96].to_vec(), false, Unchecked, true),
+        ("a short IPv4 packet", ipv4(6, 100), true, Corrupt, false),
+        ("a short IPv6 packet has no bytes", ipv6_of(6, &[], 100), true, Intact, false),
+    ] {
+        let found = inspect(&frame, whole);
+        assert_eq!((found.condition, found.stamp.is_some()), (expected, is_stamped), "{sentence}");
+        if whole && is_stamped {
+            let mut flipped = frame.clone();
+            flipped[60_000] ^= 1;
+            assert_eq!(
+                inspect(&flipped, true).condition,
+                Corrupt,
+                "{sentence}, with a flipped bit"
+            );
+        }
+    }
+}
+
 #[test]
 fn truncation_does_not_make_a_packet_corrupt() {
     let layers = "'ether', 'ipv4', 'udp', 'stamp', { payload = { length = 400 } }";

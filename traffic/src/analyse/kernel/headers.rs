@@ -5,6 +5,7 @@ use sluicegate::filter::ebpf::{Alu, Chain, Helper, Label, Reg, Size};
 use sluicegate_base::headers::{ethertype, protocol};
 
 use super::{AnalyserCode, CORRUPT, INTACT, STATE, UNCHECKED, word};
+use crate::analyse::header_walk::TUNNEL_PORTS;
 use crate::live::emit;
 
 /// The current header.
@@ -220,7 +221,7 @@ impl AnalyserCode<'_> {
 
     /// Reads a UDP header; continues at `judged` if it has no checksum.
     fn udp(&mut self, v6: bool, judged: Label) {
-        let [long, wrong, summed] = self.asm.labels();
+        let [long, wrong, absent, summed] = self.asm.labels();
         self.need(8);
         // A fragment has the length of the whole datagram.
         self.condition().jne(INTACT, long);
@@ -233,12 +234,18 @@ impl AnalyserCode<'_> {
         self.asm.place(long);
         self.asm.mov(R5, 8);
         self.stamp_behind();
-        if !v6 {
-            self.asm.load(Size::H, R5, AT + 6).jne(0, summed);
-            self.condition().jne(UNCHECKED, judged);
-            self.set_condition(INTACT);
-            self.asm.jump(judged);
+        self.asm.load(Size::H, R5, AT + 6).jne(0, summed);
+        if v6 {
+            self.asm.load(Size::H, R5, AT + 2);
+            for port in TUNNEL_PORTS {
+                self.asm.jeq(R5, be(port), absent);
+            }
+            self.set_condition(CORRUPT);
+            self.asm.place(absent);
         }
+        self.condition().jne(UNCHECKED, judged);
+        self.set_condition(INTACT);
+        self.asm.jump(judged);
         self.asm.place(summed);
     }
 
