@@ -152,7 +152,8 @@ impl Rewrite {
         // After a routing header with segments left, checksums cover the final destination, not this one.
         let covered = if ip.segments_left { before } else { difference };
         if let Some((kind, at)) = &ip.transport {
-            correct_transport(&mut frame[at.clone()], *kind, covered);
+            let v6 = found.ethertype == ethertype::IPV6;
+            correct_transport(&mut frame[at.clone()], (*kind, v6), covered);
         }
     }
 }
@@ -251,12 +252,19 @@ fn change_mac(bytes: &mut [u8], to: impl Fn(Mac) -> Mac) {
 }
 
 /// Corrects a transport checksum, if it covers the packet's addresses.
-fn correct_transport(carried: &mut [u8], kind: u8, difference: Difference) {
+fn correct_transport(carried: &mut [u8], (kind, v6): (u8, bool), difference: Difference) {
     use protocol::{DCCP, ICMPV6, TCP, UDP, UDP_LITE};
     let at = match kind {
         TCP => 16,
         UDP | UDP_LITE | DCCP => 6,
         ICMPV6 => 2,
+        // Mobile IPv6 and HIP.
+        135 | 139 => 4,
+        // OSPFv3 and PIM; over IPv4 neither covers addresses.
+        89 if v6 => 12,
+        103 if v6 => 2,
+        // VRRP of version 3; older versions do not cover addresses.
+        112 if carried.first().is_some_and(|version| version >> 4 == 3) => 6,
         _ => return,
     };
     // In UDP 0 means no checksum; a checksum of 0 is written as 0xffff.
@@ -529,6 +537,38 @@ pub(crate) mod tests {
         };
         assert_eq!(sum(&["2001:db8::2=2001:db8::9"]), [0x12, 0x34], "the next on the way");
         assert_ne!(sum(&["2001:db8::1=2001:db8::9"]), [0x12, 0x34], "the source");
+    }
+
+    #[test]
+    fn checksums_of_routing_protocols_cover_the_addresses_where_the_protocol_says_so() {
+        let rules = rewrite(&["198.18.0.0/16=192.0.2.0/24", "2001:db8::/32=2001:db8:9::/48"]);
+        for (sentence, v6, protocol, version, at, covers) in [
+            ("OSPFv3", true, 89, 0x03, 12, true),
+            ("OSPFv2", false, 89, 0x02, 12, false),
+            ("PIM over IPv6", true, 103, 0x20, 2, true),
+            ("PIM over IPv4", false, 103, 0x20, 2, false),
+            ("VRRPv3 over IPv6", true, 112, 0x31, 6, true),
+            ("VRRPv3 over IPv4", false, 112, 0x31, 6, true),
+            ("VRRPv2", false, 112, 0x21, 6, false),
+            ("Mobile IPv6", true, 135, 59, 4, true),
+            ("HIP over IPv4", false, 139, 59, 4, true),
+            ("EIGRP", false, 88, 2, 2, false),
+        ] {
+            let (addresses, carried_at) = if v6 { (22..54, 54) } else { (26..34, 34) };
+            let mut frame = frame(0, v6, protocol, &[version; 20]);
+            let checksum_of = |frame: &[u8]| {
+                let pseudo = [&frame[addresses.clone()], &[0, protocol, 0, 20]].concat();
+                let pseudo = if covers { pseudo } else { Vec::new() };
+                checksum(&[&pseudo, &frame[carried_at..]].concat())
+            };
+            frame[carried_at + at..carried_at + at + 2].fill(0);
+            let right = checksum_of(&frame);
+            frame[carried_at + at..carried_at + at + 2].copy_from_slice(&right);
+            let before = frame.clone();
+            rules.apply(&mut frame);
+            assert_ne!(frame[addresses.clone()], before[addresses.clone()], "{sentence}");
+            assert_eq!(checksum_of(&frame), [0, 0], "{sentence}");
+        }
     }
 
     /// Returns the checksum of the whole.
