@@ -53,6 +53,7 @@ pub(crate) struct Decider<'a> {
     pub table: &'a mut MacTable,
     pub members: &'a [Option<Box<Member>>],
     pub now: Tick,
+    pub scratch: &'a mut Vec<u8>,
 }
 
 /// The destination of MAC control frames (IEEE 802.3, 31A), which stay on their link.
@@ -72,7 +73,12 @@ impl Decider<'_> {
         from.counts.bytes += u64::from(bytes);
         let slots = packet.slots() as u16;
         let mut decision = Decision { fate: Fate::Nowhere, slots, vlan: 0, tag: None, bytes };
-        let header = FrameHeader::read(packet.head()).filter(|header| !is_group(header.from));
+        let head = match packet.head() {
+            // The first slot may hold a part of the header, if a peer of `memif:` has sent it in pieces.
+            head if head.len() < FrameHeader::BYTES => packet.contiguous(self.scratch),
+            head => head,
+        };
+        let header = FrameHeader::read(head).filter(|header| !is_group(header.from));
         let fate = header.ok_or(LossCause::Malformed).and_then(|header| {
             let vlan = self.admit(&header, packet, &from.config.vlans)?;
             (decision.vlan, decision.tag) = (vlan, header.tag);
@@ -300,9 +306,62 @@ pub(crate) fn formed<'a>(
 
 #[cfg(test)]
 mod tests {
+    use sluicegate::port::{Directions, OpenOptions};
     use sluicegate::ring::Meta;
 
     use super::*;
+    use crate::mac_table::MacTableConfig;
+    use crate::member::{MemberConfig, OpenedPort};
+
+    #[test]
+    fn a_header_in_pieces_is_read_whole() {
+        let member = |name: &str, usage| {
+            let (port, options) = ("null:".parse().unwrap(), OpenOptions::default());
+            let opened = OpenedPort::open(&port, Some(usage), &options).unwrap();
+            let trunk = Vlans { untagged: Some(10), tagged: "20".parse().unwrap() };
+            let config = MemberConfig { vlans: trunk, ..MemberConfig::default() };
+            Member::new((name.into(), 0), opened, config, Instant::now())
+        };
+        let members = [None, Some(Box::new(member("to", Directions::Send)))];
+        let frame = |behind: &[u8]| {
+            let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], behind].concat();
+            frame.resize(60, 0);
+            frame
+        };
+        let tagged = frame(&[0x81, 0, 0, 20, 8, 0]);
+        let tagged_twice = frame(&[0x81, 0, 0, 10, 0x81, 0, 0, 20, 8, 0]);
+        for (sentence, frame, tag, fate) in [
+            ("untagged", &frame(&[8, 0]), None, Fate::To(1)),
+            ("tagged", &tagged, Some(20), Fate::To(1)),
+            ("tagged twice", &tagged_twice, None, Fate::Nowhere),
+        ] {
+            for piece_bytes in [1, 8, 14, 16, 17, 18, 60] {
+                let mut queue = member("ring", Directions::Send).queues.remove(0);
+                let first = queue.tx().head();
+                let mut tx = queue.tx_mut();
+                let mut pieces = frame.chunks(piece_bytes).peekable();
+                let mut at = first;
+                while let Some(piece) = pieces.next() {
+                    tx.buffer_mut(at)[..piece.len()].copy_from_slice(piece);
+                    tx.set_bytes(at, piece.len() as u16, pieces.peek().is_some());
+                    at = tx.next(at);
+                    tx.release(1);
+                }
+                let packet = queue.tx().pending_tx(first).next().unwrap();
+                let mut decider = Decider {
+                    rules: Rules { vlans: true, ..Rules::default() },
+                    table: &mut MacTable::new(MacTableConfig::default()),
+                    members: &members,
+                    now: 0,
+                    scratch: &mut Vec::new(),
+                };
+                let mut from = member("from", Directions::Receive);
+                let decision = decider.decide(&packet, 0, &mut from);
+                let found = (decision.tag, decision.fate);
+                assert_eq!(found, (tag, fate), "{sentence}, {piece_bytes} bytes a piece");
+            }
+        }
+    }
 
     #[test]
     fn tags_are_added_changed_and_removed() {

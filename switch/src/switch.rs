@@ -351,9 +351,9 @@ impl Switch {
     /// Decides on a batch of received packets.
     #[inline]
     fn decide(&mut self, from: &mut Member, number: PortNumber, queue: usize, now: Tick) {
-        let Self { members, table, rules, decisions, budget, .. } = self;
+        let Self { members, table, rules, decisions, budget, scratch, .. } = self;
         decisions.clear();
-        let mut decider = Decider { rules: *rules, table, members, now };
+        let mut decider = Decider { rules: *rules, table, members, now, scratch };
         // Separates the queues from the port, so that decisions may change its counters.
         let queues = std::mem::take(&mut from.queues);
         for packet in queues[queue].rx().packets().take(BATCH) {

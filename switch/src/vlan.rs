@@ -4,7 +4,7 @@
 use std::str::FromStr;
 
 use sluicegate::error::Error;
-use sluicegate::headers::{ETHERNET_BYTES, ethertype};
+use sluicegate::headers::{ETHERNET_BYTES, VLAN_TAG_BYTES, ethertype};
 
 /// The highest VLAN; 0 and 4095 have other meanings.
 pub(crate) const LAST: u16 = 4094;
@@ -123,6 +123,9 @@ pub(crate) struct FrameHeader {
 }
 
 impl FrameHeader {
+    /// Bytes of a header with a tag.
+    pub(crate) const BYTES: usize = ETHERNET_BYTES + VLAN_TAG_BYTES;
+
     /// Reads a header; `None` if the frame is too short.
     #[inline]
     pub(crate) fn read(frame: &[u8]) -> Option<Self> {
