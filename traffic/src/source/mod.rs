@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
-use sluicegate::ring::RingMut;
+use sluicegate::ring::{Meta, Packet, RingMut};
 
 use crate::plan::{FrameBuilder, Plan};
 use crate::rate::{Dial, Gaps, Timetable};
@@ -161,27 +161,15 @@ impl PlanSource {
         if self.waiting == 0 {
             self.waiting = self.frames.next_into(&mut self.long)?;
         }
-        let mut at = ring.head();
-        let buffer = ring.buffer_mut(at).len();
-        let slots = self.waiting.div_ceil(buffer.max(1)) as u32;
-        if slots >= ring.num_slots() {
-            // The packet would wait forever.
-            self.waiting = 0;
-            self.too_long += 1;
+        let meta = Meta::default();
+        let packet = Packet::new(&meta, &self.long[..self.waiting]);
+        let pushed = ring.push(&packet);
+        if !pushed && ring.can_ever_hold(&packet) {
             return None;
         }
-        if slots > ring.available() || buffer == 0 {
-            return None;
-        }
+        self.too_long += u64::from(!pushed);
         let bytes = std::mem::take(&mut self.waiting);
-        let mut pieces = self.long[..bytes].chunks(buffer).peekable();
-        while let Some(piece) = pieces.next() {
-            ring.buffer_mut(at)[..piece.len()].copy_from_slice(piece);
-            ring.set_bytes(at, piece.len() as u16, pieces.peek().is_some());
-            at = ring.next(at);
-        }
-        ring.release(slots);
-        Some(bytes)
+        pushed.then_some(bytes)
     }
 }
 
@@ -223,5 +211,47 @@ impl PacketSource for PlanSource {
 
     fn restarts(&self) -> u64 {
         self.timetable.as_ref().map_or(0, Timetable::restarts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::port::{Directions, OpenOptions, Port};
+
+    use super::*;
+    use crate::spec::{Defaults, Spec};
+
+    #[test]
+    fn a_packet_longer_than_a_slot_takes_several_or_is_omitted() {
+        let spec = Spec::parse("[[stream]]\nsize = 9014\nlayers = ['ether', 'ipv4', 'udp']\n");
+        let plan = Arc::new(spec.unwrap().plan(&Defaults::default()).unwrap());
+        // A packet takes five slots; a slot of each ring stays free.
+        for (sentence, slots, sent, too_long) in [
+            ("the fourth waits for room", 16, [3, 3, 1], 0),
+            ("none of them ever fits", 4, [0, 0, 0], 3),
+        ] {
+            let name = format!("null:?slots={slots}").parse().unwrap();
+            let options = OpenOptions { usage: Directions::Send, ..OpenOptions::default() };
+            let mut queue = Port::open(&name, &options).unwrap().queues.remove(0);
+            let mut source = PlanSource::new(&plan, (0, 1), Some(7), None, || 0);
+            let mut frames = FrameBuilder::new(Arc::clone(&plan), 0, 1, || 0);
+            let (mut frame, mut scratch) = (vec![0; 9014], Vec::new());
+            for packets in sent {
+                let first = queue.tx().head();
+                let filled = source.fill(&mut queue.tx_mut(), 64, 0).unwrap();
+                assert_eq!(
+                    filled,
+                    Filled { packets, bytes: u64::from(packets) * 9014 },
+                    "{sentence}"
+                );
+                for packet in queue.tx().pending_tx(first) {
+                    frames.next_into(&mut frame);
+                    assert!(packet.contiguous(&mut scratch) == frame, "{sentence}");
+                }
+                queue.sync_tx().unwrap();
+            }
+            assert_eq!(source.skipped().too_long, too_long, "{sentence}");
+            assert_eq!(source.is_finished(), too_long == 0, "{sentence}");
+        }
     }
 }
