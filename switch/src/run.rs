@@ -62,19 +62,13 @@ impl SwitchRunner {
                 self.switch.drop_removed();
                 self.switch.wait(wait, TICK);
             }
-            self.send_events();
+            // The handle may be dropped.
+            self.switch.take_events().into_iter().for_each(|event| drop(self.events.send(event)));
         }
         let at = Instant::now();
         let (ports, events) = self.switch.finish();
-        // The handle may be dropped.
         events.into_iter().for_each(|event| drop(self.events.send(event)));
         SwitchOutcome { ports, at }
-    }
-
-    fn send_events(&mut self) {
-        for event in self.switch.take_events() {
-            let _ = self.events.send(event);
-        }
     }
 }
 

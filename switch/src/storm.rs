@@ -24,8 +24,8 @@ impl StormLimit {
             (self.left, self.filled) = (self.per_second, now);
             return;
         }
-        let due = passed.as_nanos() * u128::from(self.per_second) / 1_000_000_000;
-        let Ok(due) = u32::try_from(due) else { return };
+        // Below `per_second`, because less than a second has passed.
+        let due = (passed.as_nanos() * u128::from(self.per_second) / 1_000_000_000) as u32;
         if due > 0 {
             self.left = self.left.saturating_add(due).min(self.per_second);
             // Advances only by the time of whole packets, so that fractions accumulate.

@@ -145,10 +145,9 @@ impl Switch {
     pub fn remove(&mut self, name: &str) -> Result<()> {
         let number = self.known(name)?;
         self.table.forget(number);
-        let closed = self.members[usize::from(number)]
-            .as_mut()
-            .map_or(Ok(()), |member| member.stop_rx(Instant::now()));
-        if let Err(error) = closed {
+        if let Some(member) = &mut self.members[usize::from(number)]
+            && let Err(error) = member.stop_rx(Instant::now())
+        {
             self.fail(number, error);
         }
         Ok(())
@@ -528,8 +527,7 @@ impl Switch {
     pub fn drop_removed(&mut self) {
         let now = Instant::now();
         for number in 0..self.members.len() {
-            let left = self.members[number].as_mut().is_some_and(|member| member.has_left(now));
-            if left && let Some(member) = self.members[number].take() {
+            if let Some(member) = self.members[number].take_if(|member| member.has_left(now)) {
                 self.end(*member, REMOVED_TX_TIMEOUT);
             }
         }
@@ -568,10 +566,8 @@ impl Switch {
             std::thread::sleep(UNSENT_INTERVAL);
             self.send(|member| member.unsent);
         }
-        for number in 0..self.members.len() {
-            if let Some(member) = self.members[number].take() {
-                self.end(*member, end.saturating_duration_since(Instant::now()));
-            }
+        for member in std::mem::take(&mut self.members).into_iter().flatten() {
+            self.end(*member, end.saturating_duration_since(Instant::now()));
         }
     }
 
@@ -586,23 +582,18 @@ impl Switch {
         self.table.forget(number);
         if let Some(member) = self.members[usize::from(number)].take() {
             let name = member.name.clone();
-            self.end(*member, Duration::ZERO);
-            if let Some(state) = self.removed.last_mut() {
-                state.failed = true;
-            }
+            self.end(*member, Duration::ZERO).failed = true;
             self.events.push(Event::Failed(name, error));
         }
     }
 
     /// Sends the last packets of a port, and stores its final state.
-    fn end(&mut self, mut member: Member, timeout: Duration) {
+    fn end(&mut self, mut member: Member, timeout: Duration) -> &mut MemberState {
         for &sender in &member.senders {
             // The queue counts the rest as unsent.
             let _ = member.queues[sender].close_tx_within(timeout);
         }
-        let state = state(&mut member, 0);
-        self.removed.push(state);
-        drop(member);
+        self.removed.push_mut(state(&mut member, 0))
     }
 }
 
