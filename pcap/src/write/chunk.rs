@@ -104,7 +104,10 @@ impl Chunk {
         if !self.has_room(record_bytes) {
             return None;
         }
-        self.count(timestamp_ns);
+        self.packets += 1;
+        self.ordered &= timestamp_ns >= self.last_ns;
+        self.first_ns = self.first_ns.min(timestamp_ns);
+        self.last_ns = self.last_ns.max(timestamp_ns);
         let start = self.used;
         self.used += record_bytes;
         if self.used > self.bytes.len() {
@@ -121,14 +124,6 @@ impl Chunk {
         };
         room.copy_from_slice(record.bytes);
         true
-    }
-
-    #[inline]
-    fn count(&mut self, timestamp_ns: u64) {
-        self.packets += 1;
-        self.ordered &= timestamp_ns >= self.last_ns;
-        self.first_ns = self.first_ns.min(timestamp_ns);
-        self.last_ns = self.last_ns.max(timestamp_ns);
     }
 
     /// Grows the chunk for a single record larger than it.
