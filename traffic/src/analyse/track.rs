@@ -147,10 +147,7 @@ impl Track {
     #[inline]
     pub(super) fn packet(&mut self, number: u32, time_ns: u64) {
         self.ended.counts.received += 1;
-        let Some(run) = &mut self.run else {
-            self.begin(number, time_ns);
-            return;
-        };
+        let Some(run) = &mut self.run else { return self.begin(number, time_ns) };
         let ahead = i64::from(number.wrapping_sub(run.last as u32).cast_signed());
         if ahead > 0 && (ahead < WINDOW as i64 || !run.is_over(number, time_ns)) {
             clear(&mut self.seen, run.last, ahead as u64);
@@ -175,8 +172,7 @@ impl Track {
                 *forgotten = (forgotten.0 + runs.remove(0).lost(), forgotten.1 + 1);
             }
             runs.push(*run);
-            self.begin(number, time_ns);
-            return;
+            return self.begin(number, time_ns);
         }
         if behind >= WINDOW {
             self.ended.counts.late += 1;
