@@ -152,8 +152,8 @@ fn advice(port: &PortName, netns: Option<&str>) -> Option<String> {
     let merges = || Ethtool::open(netns).and_then(|mut ethtool| ethtool.gro(name)).unwrap_or(false);
     (port.kind() == Kind::Packet && merges()).then(|| {
         format!(
-            "{name} puts packets together (GRO), longer ones than can be sent on: these are lost; \
-             `ethtool -K {name} gro off` leaves them apart, or use xdp:{name}"
+            "{name} merges packets (GRO), and ports lose packets above their MTU; turn it off by \
+             `ethtool -K {name} gro off`, or use xdp:{name}"
         )
     })
 }
@@ -212,7 +212,7 @@ impl Member {
         }
     }
 
-    /// Explains why both ports cannot be in a switch: one receives what the other sends.
+    /// Explains why both ports cannot be in a switch: one receives the packets that the other sends.
     pub(crate) fn echo(&self, other: &Self) -> Option<&'static str> {
         if self.interface.is_none() || self.interface != other.interface {
             return None;
@@ -221,7 +221,7 @@ impl Member {
         let copies = |member: &Self| matches!(member.kind, Kind::Packet | Kind::Mirror);
         match (self.kind == Kind::Host, other.kind == Kind::Host) {
             (false, false) if echoes(self, other) || echoes(other, self) => {
-                Some("what comes in there would go out there again; name it once")
+                Some("packets from one would return to the other; name the interface once")
             }
             (true, false) if copies(other) && echoes(self, other) => Some(HOST_HAS_IT),
             (false, true) if copies(self) && echoes(other, self) => Some(HOST_HAS_IT),

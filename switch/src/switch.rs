@@ -162,7 +162,7 @@ impl Switch {
         match self.rules.vlans {
             true if !(1..=LAST).contains(&vlan) => {
                 return Err(Error::Usage(format!(
-                    "each VLAN is a switch of its own: say in which one the address is, from 1 to {LAST}"
+                    "a static entry in a switch with VLANs needs the VLAN of the address, from 1 to {LAST}"
                 )));
             }
             false if vlan != 0 => {

@@ -199,13 +199,12 @@ impl Rule {
         let (from, to) = halves(text)?;
         let (from, to) = (prefix(from)?, prefix(to)?);
         if from.0.is_ipv4() != to.0.is_ipv4() {
-            return Err(InvalidRule(format!("'{text}': both are to be IPv4, or both IPv6")));
+            return Err(InvalidRule(format!("'{text}': use IPv4 on both sides, or IPv6")));
         }
         if from.1 > to.1 {
             return Err(InvalidRule(format!(
-                "'{text}': the bits between /{} and /{} would be nobody's: the second prefix is as \
-                 long as the first, or longer",
-                to.1, from.1
+                "'{text}': the second prefix is shorter than the first; use /{} or longer",
+                from.1
             )));
         }
         Ok(Self::Prefix(from, to))

@@ -310,7 +310,7 @@ fn create_failure(path: &Path, error: io::Error) -> Failure {
     let failure = Failure::new("create", path, error);
     match errno {
         Some(libc::ENOENT) => failure.with("its directory does not exist: create it first"),
-        Some(libc::ENOTDIR) => failure.with("what should be its directory is a file"),
+        Some(libc::ENOTDIR) => failure.with("its directory is a file"),
         Some(libc::EISDIR) => failure.with("name a file in it"),
         Some(libc::ELOOP) => failure.with(
             "it is a symbolic link in a directory that others may write to: name the file it leads to",

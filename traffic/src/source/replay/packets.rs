@@ -336,7 +336,7 @@ fn refusal(file: &PortName, interfaces: &[Interface], link_type: u16) -> Error {
     let others: BTreeSet<u16> = interfaces.iter().map(|interface| interface.link_type).collect();
     let others: Vec<String> = others.into_iter().map(named).collect();
     file.error(format!(
-        "no packet of it can be sent here: they are of link type {}, and what is sent is of {}",
+        "no packet can be sent: the file has link type {}, and the target {}",
         others.join(", "),
         named(link_type)
     ))
