@@ -101,7 +101,7 @@ pub enum Verdict {
     Pass,
     /// The median does not reach it, or a step of Sluice could not be run.
     Fail,
-    /// A step was not measured, a peer's could not be run, or the kernel lacks a feature.
+    /// A step was not measured, a peer's could not be run, or a kernel feature or program is missing.
     Unknown,
 }
 

@@ -202,9 +202,7 @@ fn at_rate(
     time: Duration,
     watch: &dyn BenchObserver,
 ) -> Result<AtRate, Failure> {
-    if let Some(reason) = step.missing() {
-        return Err(Failure::of(reason));
-    }
+    step.missing().map_or(Ok(()), Err)?;
     let [program] = step.method.programs()[..] else {
         return Err(Failure::of("one program receives"));
     };

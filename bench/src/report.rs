@@ -81,7 +81,7 @@ pub struct StepReport {
     /// The reason of the last failed turn.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed: Option<String>,
-    /// True if it failed for lack of a privilege or of a kernel feature.
+    /// True if it failed for lack of a privilege, a kernel feature or a program.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub lacks: bool,
     /// The turns with a result.
@@ -166,7 +166,7 @@ impl StepReport {
         self.failed.as_deref().unwrap_or("no turn was over")
     }
 
-    /// Returns true if a step of Sluice failed although the kernel has every feature it needs.
+    /// Returns true if a step of Sluice failed although nothing that it needs is missing.
     pub fn is_broken(&self) -> bool {
         self.by == SLUICE && self.figures.is_none() && self.failed.is_some() && !self.lacks
     }

@@ -75,7 +75,7 @@ impl BenchPlan {
                 watch.progress(&Progress { step: &step.setting.title(&step.name), done, turns });
                 done += 1;
                 let turn = match step.missing() {
-                    Some(reason) => Err(Failure::of(reason)),
+                    Some(failure) => Err(failure),
                     None => {
                         let context = TurnContext {
                             testbed: testbed(kind, &step.setting)?,

@@ -1,7 +1,9 @@
 //! A step of a suite: which programs run on which host, and how their packets are counted.
 
 use serde::{Deserialize, Serialize};
+use sluicegate::error::Kind;
 
+use crate::observer::Failure;
 use crate::process::{LabHost, Program, SLUICE, is_installed, missing};
 
 /// The parameters of a step. A parameter that it does not depend on is absent, so that nothing runs twice.
@@ -115,9 +117,11 @@ impl Step {
         programs.map(Program::needs).filter(|name| *name != SLUICE)
     }
 
-    /// Returns the error that a program is not installed, with its remedy.
-    pub fn missing(&self) -> Option<String> {
-        self.needs().find(|name| !is_installed(name)).map(missing)
+    /// Returns the failure of a step whose program is not installed, with the remedy.
+    pub fn missing(&self) -> Option<Failure> {
+        let name = self.needs().find(|name| !is_installed(name))?;
+        let (kind, reason) = (Kind::Privilege, format!("skipped: {}", missing(name)));
+        Some(Failure::Step { kind, reason })
     }
 
     /// The shell command that does the same, on its host of the testbed and in the testbed's directory.
@@ -254,9 +258,10 @@ mod tests {
         });
         let setting = Setting { size: 60, queues: 1, cores: 1, ..Setting::default() };
         let step = Step::new("linux", "a step", setting, method);
-        assert_eq!(step.missing(), None);
+        assert!(step.missing().is_none());
         let step = step.with(program("no-such-tool"), program("cat"));
-        let reason = step.missing().unwrap();
-        assert_eq!(reason, "no-such-tool is not installed: apt-get install no-such-tool");
+        let failure = step.missing().unwrap();
+        let said = "skipped: no-such-tool is not installed: apt-get install no-such-tool";
+        assert_eq!((failure.kind(), &failure.to_string()[..]), (Some(Kind::Privilege), said));
     }
 }

@@ -237,6 +237,7 @@ pub fn remedy(command: &str) -> String {
     let package = match command {
         "tc" | "ip" => "iproute2",
         "iptables-restore" => "iptables",
+        "mkfifo" | "cat" | "rm" => "coreutils",
         "xdp-trafficgen" | "xdp-filter" => "xdp-tools",
         "nft" => "nftables",
         "dumpcap" => "wireshark-common",
