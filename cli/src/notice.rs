@@ -46,14 +46,13 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     if let Some(ExitStatus(status)) = error.downcast_ref() {
         return ExitCode::from(*status);
     }
-    if error.downcast_ref::<io::Error>().is_some_and(|error| reader_left(error, stdout())) {
-        return ExitCode::SUCCESS;
-    }
-    let ours = error.downcast_ref::<Error>();
-    match ours {
+    let (ours, printing) = (error.downcast_ref::<Error>(), error.downcast_ref::<io::Error>());
+    match (ours, printing) {
+        (_, Some(error)) if reader_left(error, stdout()) => return ExitCode::SUCCESS,
+        (_, Some(error)) => say(format_args!("write standard output: {error}")),
         // Sluice's own messages already contain their cause.
-        Some(ours) => say(ours),
-        None => say(format_args!("{error:#}")),
+        (Some(ours), _) => say(ours),
+        _ => say(format_args!("{error:#}")),
     }
     if let Some(place) = ours.and_then(filter::explain) {
         let _ = writeln!(stderr(), "{place}");

@@ -124,6 +124,20 @@ fn a_limit_of_the_size_of_files_is_an_error_and_files_are_whole() {
 }
 
 #[test]
+fn a_full_standard_output_is_named() {
+    for line in ["count null: --count 1", "capture null: --count 1", "generate --show 1", "capture"]
+    {
+        let mut command = sluice(&line.split_whitespace().collect::<Vec<_>>());
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let ended = command.stdout(full).output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        let named = "sluice: write standard output: No space left on device (os error 28)\n";
+        assert!(said.ends_with(named), "{line}: {said}");
+        assert_eq!(ended.status.code(), Some(1), "{line}");
+    }
+}
+
+#[test]
 fn every_command_reports_a_missing_interface_or_namespace_as_wrong_usage() {
     let to = "--count 1 --dst 198.18.0.9 --dmac 02:00:00:00:00:99";
     let rows = [
