@@ -118,7 +118,7 @@ const REMEDIES: &[(&str, &str)] = &[
          and some latency)",
     ),
     ("not_written", "free some space, write to a faster disk, or compress (-w FILE.zst)"),
-    ("not_printed", "keep the reader of the lines running"),
+    ("not_printed", "keep the reader of the lines running, or free some space for their file"),
     (
         "refused",
         "an interface: check that it is up and that its MTU allows the packets; packet: also needs room in \
