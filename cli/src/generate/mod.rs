@@ -154,9 +154,10 @@ fn show_plan(args: &Args, spec: &Spec, packets: usize) -> anyhow::Result<()> {
     let plan = options::plan(spec, interface.as_ref(), netns, true)?;
     let mut out = BufWriter::new(stdout().lock());
     let listing = fmt::from_fn(|text| {
-        let mut printer = Printer::new(TimeFormat::None, TimeZone::UTC);
-        printer.link_header = true;
         let line = |bytes: &[u8]| {
+            // Each has its own printer, so that sequence numbers are absolute.
+            let mut printer = Printer::new(TimeFormat::None, TimeZone::UTC);
+            printer.link_header = true;
             let meta = Meta { wire_bytes: bytes.len() as u32, ..Meta::default() };
             let mut line = String::new();
             printer.line(&mut line, LINKTYPE_ETHERNET, None, &Packet::new(&meta, bytes));

@@ -129,6 +129,13 @@ fn a_plan_is_shown_without_privilege_or_interface() {
     for word in ["tcp", "198.18.", "0x0000:", "packet 1"] {
         assert!(shown.out.contains(word), "{word}: {}", shown.out);
     }
+    let folder = tempfile::tempdir().unwrap();
+    let spec = folder.path().join("spec.toml");
+    let stream = "[[stream]]\nlayers = ['ether', { ipv4 = { dst = '198.18.0.2' } }, \
+                  { tcp = { flags = 'A', seq = 5000, ack = 7000 } }]\n";
+    std::fs::write(&spec, stream).unwrap();
+    let shown = run(&["generate", "--spec", spec.to_str().unwrap(), "--show", "2"]);
+    assert_eq!(shown.out.matches(", ack 7000, win").count(), 2, "absolute: {}", shown.out);
     let shown = run(&["generate", "--src", "198.18.0.0/16", "--show", "1"]);
     let page = std::fs::read_to_string("../docs/generate.md").unwrap();
     for line in shown.out.lines().filter(|line| !line.is_empty()) {
