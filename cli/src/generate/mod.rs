@@ -211,11 +211,10 @@ impl SendMethod<'_> {
         let is_plain = self.port.is_bare() && self.port.to_string() == self.port.name();
         let Some(interface) = interface.filter(|_| is_plain) else {
             return match self.method {
-                Method::Auto => self.ring(self.port, plan),
-                _ => {
-                    let reason = "--method needs a bare interface, and this port selects the method; omit one";
-                    Err(self.port.error(reason))
-                }
+                Method::Auto => self.ring(self.port, plan, Vec::new()),
+                _ => Err(self.port.error(
+                    "--method needs a bare interface, and this port selects the method; omit one",
+                )),
             };
         };
         match self.method {
@@ -224,7 +223,7 @@ impl SendMethod<'_> {
                 .or_else(|error| self.without_live(plan, error.to_string())),
             Method::Live => self.live(interface, plan),
             Method::Xdp => match self.port.with_kind(Kind::Xdp) {
-                Some(port) => self.ring(&port, plan),
+                Some(port) => self.ring(&port, plan, Vec::new()),
                 None => Err(self.port.error(
                     "--method xdp rejects options of packet:; omit them, or use an xdp: port",
                 )),
@@ -284,14 +283,12 @@ impl SendMethod<'_> {
     fn packet(&self, send: &str, plan: &Arc<Plan>, fallen: Vec<Fallback>) -> Result<Sender> {
         let mut port = self.port.clone();
         port.set_default("send", send);
-        let port = Port::open(&port, &self.options(Kind::Packet))?;
-        Ok(self.through(port, plan, fallen))
+        self.ring(&port, plan, fallen)
     }
 
-    /// Sends through a port, as named.
-    fn ring(&self, port: &PortName, plan: &Arc<Plan>) -> Result<Sender> {
-        let opened = Port::open(port, &self.options(port.kind()))?;
-        Ok(self.through(opened, plan, Vec::new()))
+    /// Sends through a port, as named. `fallen` lists the methods tried before.
+    fn ring(&self, port: &PortName, plan: &Arc<Plan>, fallen: Vec<Fallback>) -> Result<Sender> {
+        Ok(self.through(Port::open(port, &self.options(port.kind()))?, plan, fallen))
     }
 
     fn options(&self, kind: Kind) -> OpenOptions {
