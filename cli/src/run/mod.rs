@@ -17,7 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use sluicegate::error::{Error, Result};
 use sluicegate::link::{ThreadCpuUsage, pin_thread};
-use sluicegate::port::Queue;
+use sluicegate::port::{Queue, QueueStats};
 use sluicegate::ring::Wait;
 
 use crate::args::Common;
@@ -179,6 +179,16 @@ impl<T> WorkerThread<'_, T> {
             notice::say(&notice);
             self.notices.push(notice);
         }
+    }
+
+    /// Prints a queue's last notices, and returns its counters. An error of reading them is the result's, unless
+    /// that is one already.
+    pub fn last_stats(&mut self, queue: &mut Queue, result: &mut Result<()>) -> QueueStats {
+        self.say_notices(queue);
+        queue.stats().unwrap_or_else(|error| {
+            *result = std::mem::replace(result, Ok(())).and(Err(error));
+            QueueStats::default()
+        })
     }
 
     /// Reports that a queue's interface went down or came up, once for all queues.

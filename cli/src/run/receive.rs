@@ -122,13 +122,9 @@ impl<V: Visitor> Work for Receiving<'_, V> {
             down_since: None,
         };
         let mut result = visitor.0.as_deref_mut().map_or(Ok(()), |visitor| receiver.run(visitor));
-        receiver.thread.say_notices(receiver.queue);
         drop(visitor);
         receiver.thread.ended_at(Instant::now());
-        let stats = receiver.queue.stats().unwrap_or_else(|failure| {
-            result = std::mem::replace(&mut result, Ok(())).and(Err(failure));
-            QueueStats::default()
-        });
+        let stats = receiver.thread.last_stats(receiver.queue, &mut result);
         receiver.thread.counters.note(stats.received, stats.dropped_ring_full);
         (receiver.received(stats), result)
     }

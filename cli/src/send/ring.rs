@@ -62,12 +62,7 @@ impl RingWorker {
             false => end.saturating_duration_since(Instant::now()).max(STOPPED_TIMEOUT),
         };
         result = result.and(self.queue.close_tx_within(left));
-        thread.say_notices(&mut self.queue);
-        let stats = self.queue.stats().unwrap_or_else(|error| {
-            let before = std::mem::replace(&mut result, Ok(()));
-            result = before.and(Err(error));
-            QueueStats::default()
-        });
+        let stats = thread.last_stats(&mut self.queue, &mut result);
         let sent = SendCounts { span: Some((begin, Instant::now())), ..self.sent(stats, thread) };
         (sent, result)
     }
