@@ -82,10 +82,7 @@ pub struct Carrier {
 impl Carrier {
     /// Watches the interface that a port sends to; `None` for files, or if the state is unreadable.
     pub fn of(port: &PortName, netns: Option<&str>) -> Option<Self> {
-        if !matches!(port.kind(), Kind::Packet | Kind::Xdp | Kind::Live) {
-            return None;
-        }
-        let interface = link::interface(netns, port.name()).ok()?;
+        let interface = interface_of(port, netns).ok()??;
         let link_state = netns::run_in(netns, || LinkState::of(&interface)).ok()?;
         Some(Self { link_state, name: interface.name, has_carrier: true, next: Instant::now() })
     }

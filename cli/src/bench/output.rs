@@ -84,10 +84,7 @@ impl<'a> ReportOutput<'a> {
 
 /// Prints changes for people: to stderr if JSON is on standard output.
 pub fn print_compared(moved: &[ChangedResult], json: bool) -> io::Result<()> {
-    match json {
-        true => print_changes(moved, &mut stderr()),
-        false => print_changes(moved, &mut stdout()),
-    }
+    if json { print_changes(moved, &mut stderr()) } else { print_changes(moved, &mut stdout()) }
 }
 
 /// Reads an earlier result.

@@ -378,8 +378,5 @@ fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, 
 
 /// A file's name for people.
 fn shown(path: &Path) -> String {
-    match path.as_os_str() == "-" {
-        true => "standard output".into(),
-        false => path.display().to_string(),
-    }
+    if path.as_os_str() == "-" { "standard output".into() } else { path.display().to_string() }
 }

@@ -146,10 +146,7 @@ pub struct Options {
 impl Options {
     /// How ports are opened: packets on standard output are passed on at once.
     pub fn opening(&self) -> OpenOptions {
-        match self.stdout_is_taken {
-            true => self.args.common.options(),
-            false => self.args.common.recording(),
-        }
+        if self.stdout_is_taken { self.args.common.options() } else { self.args.common.recording() }
     }
 
     /// How the run is controlled.

@@ -37,10 +37,7 @@ pub fn forward(args: &Args) -> anyhow::Result<()> {
     };
     // Both are watched, because the ledger needs the counters of the sending interface.
     let there = open(from, to)?;
-    let back = match args.one_way {
-        true => Report::new("forward", to, common),
-        false => open(to, from)?,
-    };
+    let back = if args.one_way { Report::new("forward", to, common) } else { open(to, from)? };
     common.become_user()?;
     let mut nothing: Vec<Nothing> = ports.iter().map(|_| Nothing).collect();
     let queues = ports.into_iter().flat_map(|port| port.queues);

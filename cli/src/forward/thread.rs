@@ -180,10 +180,7 @@ impl ForwardThread {
         let room = if target.is_sending() { target.queue.tx().available() } else { u32::MAX };
         let most = there.min(room);
         let wanted = thread.run.wanted.reserve(most.min(self.batch));
-        let slots = match wanted < most {
-            true => first_packets(&source.queue, wanted),
-            false => most,
-        };
+        let slots = if wanted < most { first_packets(&source.queue, wanted) } else { most };
         if let Some(leaving) = &self.leaving {
             leaving.inspect(source.unseen(seen, slots))?;
         }
