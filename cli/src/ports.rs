@@ -19,8 +19,18 @@ use crate::report::Report;
 /// Prints the notices of a port that was opened to receive.
 pub fn announce(port: &Port, common: &Common, report: &mut Report) {
     say_fallbacks(port, common.verbose);
+    say_queues(port, common.threads, "receive");
     say_diverts(&port.name);
     warn_hidden(&port.name, common, report);
+}
+
+/// Prints a notice if a port has another number of queues than threads were requested.
+pub fn say_queues(port: &Port, threads: Option<u32>, act: &str) {
+    let (port, queues) = (port.name.short(), port.queues.len());
+    if let Some(threads) = threads.filter(|&threads| threads as usize != queues) {
+        let many = if queues == 1 { "one queue".into() } else { format!("{queues} queues") };
+        notice::say(format_args!("{port} has {many}, so as many threads {act}, not {threads}"));
+    }
 }
 
 /// Prints every fallback to a slower method, with its reason; if verbose, with the kernel's answer.

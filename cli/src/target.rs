@@ -14,7 +14,7 @@ use sluicegate::link::{
 use sluicegate::port::{Directions, Fallback, Kind, OpenOptions, Port, PortName};
 
 use crate::args::{Common, options_for_kind};
-use crate::notice;
+use crate::{notice, ports};
 
 /// Returns the interface that a port sends out of; `None` for files and TAP devices.
 ///
@@ -161,12 +161,7 @@ pub fn sending(kind: Kind, threads: u32, common: &Common) -> OpenOptions {
 /// Limits a port to one queue per sending thread; prints a notice if it has fewer.
 pub fn limit_queues(port: &mut Port, threads: u32) {
     port.queues.truncate(threads as usize);
-    let queues = port.queues.len();
-    if queues < threads as usize {
-        let many = if queues == 1 { "one queue".into() } else { format!("{queues} queues") };
-        let port = port.name.short();
-        notice::say(format_args!("{port} has {many}, so as many threads send, not {threads}"));
-    }
+    ports::say_queues(port, Some(threads), "send");
 }
 
 /// The name of zero-copy in the report of a fallback.

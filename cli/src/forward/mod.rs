@@ -116,7 +116,9 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     };
     let reports = ports.each_ref().map(|port| Report::of_port("forward", port, common));
     let sides = Sides::new(reports, args.sources());
-    ports.iter().for_each(|port| ports::say_fallbacks(port, common.verbose));
+    for port in &ports {
+        ports::say_fallbacks(port, common.verbose);
+    }
     let merged = args.merged();
     merged.iter().for_each(notice::say);
     if !host::are_its_sides([from, to], args.one_way)? {

@@ -46,6 +46,25 @@ fn errors_name_the_cause_and_the_remedy() {
 }
 
 #[test]
+fn a_port_that_does_not_have_a_queue_for_each_thread_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.pcap");
+    numbered(&file, 0..3, 0, 1000);
+    let port = format!("pcap:{}", file.display());
+    for (arguments, act) in [
+        (&["count", &port][..], "receive"),
+        (&["capture", &port], "receive"),
+        (&["replay", file.to_str().unwrap(), "pcap:/dev/null"], "send"),
+    ] {
+        let ended = run(&[arguments, &["--threads", "2"]].concat());
+        let said = format!("has one queue, so as many threads {act}, not 2");
+        assert_eq!((ended.status, ended.err.matches(&said).count()), (Some(0), 1), "{ended:?}");
+    }
+    let ended = run(&["count", "null:", "--count", "1", "--threads", "2"]);
+    assert!(!ended.err.contains("queue"), "it has two: {ended:?}");
+}
+
+#[test]
 fn without_privilege_it_names_the_capability_and_the_remedy() {
     if !have(&["setpriv"]) || !is_root() {
         return;
