@@ -18,7 +18,8 @@ use crate::args::Common;
 use crate::ports;
 use crate::send::{Changes, Measure, Rate, Sender, Steering, send};
 use crate::target::{
-    Goal, best, common_hop, destination, interface_to_send, limit_queues, link_speed, sending,
+    Goal, best, common_hop, destination, interface_to_send, limit_queues, link_speed, say_unneeded,
+    sending,
 };
 
 const EXAMPLES: &str = "\
@@ -101,7 +102,9 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let mut file = args.file.clone();
     ports::apply_filter(&mut file, args.filter.as_deref())?;
     let mut rewrite = args.addresses.rewrite()?;
-    let interface = interface_to_send(&args.port, netns, args.allow_default_route.as_deref())?;
+    let allowed = args.allow_default_route.as_slice();
+    let interface = interface_to_send(&args.port, netns, allowed)?;
+    say_unneeded(allowed, [&args.port], netns);
     let steering = steering(&args, interface.as_ref())?;
     // Checked before a file is emptied or an interface changed.
     if args.port.kind() == Kind::Pcap {

@@ -35,29 +35,36 @@ pub fn interface_of(port: &PortName, netns: Option<&str>) -> Result<Option<Inter
 /// Returns the interface that a port sends out of, if sending there is allowed; `None` for files.
 ///
 /// # Errors
-/// The errors of [`interface_of`]; the interface carries the default route, and `yes` is not its name.
+/// The errors of [`interface_of`]; the interface carries the default route and is not `allowed`.
 pub fn interface_to_send(
     port: &PortName,
     netns: Option<&str>,
-    yes: Option<&str>,
+    allowed: &[String],
 ) -> Result<Option<Interface>> {
     let interface = interface_of(port, netns)?;
     let Some(name) = interface.as_ref().map(|interface| &interface.name) else { return Ok(None) };
-    if yes == Some(name) {
-        return Ok(interface);
-    }
-    if carries_default_route(netns, name)? {
+    if !allowed.contains(name) && carries_default_route(netns, name)? {
         return Err(Error::Usage(format!(
             "{name} carries this host's default route, so packets may reach other networks; to send \
              there, add --allow-default-route {name}"
         )));
     }
-    if let Some(other) = yes {
+    Ok(interface)
+}
+
+/// Prints a notice for each name in `allowed` that is not the interface of a target.
+pub fn say_unneeded<'a>(
+    allowed: &[String],
+    targets: impl IntoIterator<Item = &'a PortName>,
+    netns: Option<&str>,
+) {
+    let name = |port| interface_of(port, netns).ok().flatten().map(|it| it.name);
+    let names: Vec<_> = targets.into_iter().filter_map(name).collect();
+    for other in allowed.iter().filter(|name| !names.contains(name)) {
         notice::say(format_args!(
-            "--allow-default-route {other} has no effect: the target is {name}"
+            "--allow-default-route {other} has no effect: {other} is not a target"
         ));
     }
-    Ok(interface)
 }
 
 /// The link's speed in bits a second, if the driver reports it.

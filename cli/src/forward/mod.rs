@@ -25,7 +25,7 @@ use crate::report::{Report, Thread};
 use crate::run::{Outcome, Outcomes, RunControl, RunOptions, supervise};
 use crate::signals::Signals;
 use crate::status::Status;
-use crate::target::interface_to_send;
+use crate::target::{interface_to_send, say_unneeded};
 use crate::{notice, ports};
 use host::HostFlowFilter;
 use monitor_service::{MonitorArgs, MonitorService};
@@ -237,12 +237,14 @@ impl Args {
             }
         }
         let netns = self.common.netns.as_deref();
+        let mut targets = Vec::new();
         for (port, usage) in self.usage() {
             if usage != Directions::Receive {
-                let yes = self.allow_default_route.iter().find(|yes| *yes == port.name());
-                interface_to_send(port, netns, yes.map(String::as_str))?;
+                interface_to_send(port, netns, &self.allow_default_route)?;
+                targets.push(port);
             }
         }
+        say_unneeded(&self.allow_default_route, targets, netns);
         let endless = [&self.from, &self.to].map(|port| port.kind() == Kind::Null);
         let ends = self.common.count.is_some() || self.common.duration.is_some();
         if (endless[0] || endless[1] && !self.one_way) && !ends {

@@ -29,7 +29,8 @@ use crate::ports;
 use crate::print::{Printer, TimeFormat};
 use crate::send::{Changes, LiveSender, Measure, Rate, Sender, Steering, monotonic_ns, send};
 use crate::target::{
-    interface_of, interface_to_send, limit_queues, link_speed, sending, short, zero_copy,
+    interface_of, interface_to_send, limit_queues, link_speed, say_unneeded, sending, short,
+    zero_copy,
 };
 use crate::units::duration_in;
 use options::SpecArgs;
@@ -108,7 +109,9 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     }
     let Some(port) = &args.port else { return Ok(()) };
     let netns = args.common.netns.as_deref();
-    let interface = interface_to_send(port, netns, args.allow_default_route.as_deref())?;
+    let allowed = args.allow_default_route.as_slice();
+    let interface = interface_to_send(port, netns, allowed)?;
+    say_unneeded(allowed, [port], netns);
     let plan = Arc::new(options::plan(&spec, interface.as_ref(), netns, false)?);
     let measure = Measure {
         mean_bytes: Some(plan.mean_bytes()),

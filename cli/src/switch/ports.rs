@@ -68,8 +68,7 @@ impl Ports<'_> {
         let netns = self.common.netns.as_deref();
         let receives_only = usage == Some(Directions::Receive) || port.kind() == Kind::Mirror;
         if !receives_only {
-            let yes = self.allow_default_route.iter().find(|yes| *yes == port.name());
-            interface_to_send(port, netns, yes.map(String::as_str))?;
+            interface_to_send(port, netns, self.allow_default_route)?;
         }
         let options = OpenOptions { pool: self.pool.clone(), ..self.common.forwarding() };
         let opened = OpenedPort::open(port, usage, &options)?;

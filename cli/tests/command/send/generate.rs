@@ -119,7 +119,31 @@ fn it_does_not_send_on_the_default_route_unasked() {
     let generate = ["generate", "left0", "--netns", &left, "--count", "1", "--dmac", NOBODY];
     refused(&generate, "--allow-default-route left0");
     let asked = run(&[&generate[..], &["--allow-default-route", "left0"]].concat());
-    assert_eq!(asked.status, Some(0), "{asked:?}");
+    assert_eq!((asked.status, &asked.err[..]), (Some(0), ""), "{asked:?}");
+    exec(&["link", "property", "add", "dev", "left0", "altname", "other0"]);
+    for port in ["packet:left0", "packet:other0"] {
+        let forward = ["forward", "null:", port, "--one-way", "--count", "1", "--netns", &left];
+        refused(&forward, "--allow-default-route left0");
+        let asked = run(&[&forward[..], &["--allow-default-route", "left0"]].concat());
+        assert_eq!((asked.status, &asked.err[..]), (Some(0), ""), "{port}: {asked:?}");
+    }
+}
+
+#[test]
+fn an_interface_that_is_allowed_but_not_a_target_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.pcap");
+    numbered(&file, 0..3, 0, 1000);
+    let said = "sluice: --allow-default-route no0 has no effect: no0 is not a target\n";
+    for arguments in [
+        &["generate", "null:", "--count", "1"][..],
+        &["replay", file.to_str().unwrap(), "null:"],
+        &["forward", "null:", "null:", "--count", "1"],
+    ] {
+        let ended = run(&[arguments, &["--allow-default-route", "no0"]].concat());
+        let times = ended.err.matches(said).count();
+        assert_eq!((ended.status, times), (Some(0), 1), "{ended:?}");
+    }
 }
 
 #[test]
