@@ -14,8 +14,9 @@ CARGO ?= cargo
 # All targets use this command: with examples, cargo would also build what only tests depend on, choose more
 # features of dependencies, and optimize each example as a whole program.
 RELEASE := $(CARGO) build --release --workspace --bins
+# Quoted where it is used, because the path may contain spaces.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-SLUICE := $(TARGET)/release/sluice
+SLUICE := "$(TARGET)/release/sluice"
 # The run that `make bench` compares, and the result that it compares with.
 ROUNDS ?= 5
 SHORT := bench all --peers --rounds $(ROUNDS) --seconds 300ms --rules 1,100 --no-causes --json
@@ -44,16 +45,16 @@ lint: setup
 	./scripts/lint.sh
 
 bench: bench-run
-	$(SLUICE) bench check $(TARGET)/bench.json --compare $(BASE)
+	$(SLUICE) bench check "$(TARGET)/bench.json" --compare "$(BASE)"
 
 bench-record: bench-run
-	@grep -q '"complete":true' $(TARGET)/bench.json || { echo "the run was stopped: $(BASE) is unchanged" >&2; exit 1; }
-	cp $(TARGET)/bench.json $(BASE)
+	@grep -q '"complete":true' "$(TARGET)/bench.json" || { echo "the run was stopped: $(BASE) is unchanged" >&2; exit 1; }
+	cp "$(TARGET)/bench.json" "$(BASE)"
 	$(MAKE) readme
 
 bench-run: setup
 	$(RELEASE)
-	$(SUDO) $(SLUICE) $(SHORT) >$(TARGET)/bench.json
+	$(SUDO) $(SLUICE) $(SHORT) >"$(TARGET)/bench.json"
 
 readme:
 	$(RELEASE)
@@ -65,7 +66,7 @@ vm-test: setup
 
 install:
 	@test -x $(SLUICE) || { echo "run make first, as yourself" >&2; exit 1; }
-	install -D -m 0755 $(SLUICE) $(DESTDIR)$(PREFIX)/bin/sluice
+	install -D -m 0755 $(SLUICE) "$(DESTDIR)$(PREFIX)/bin/sluice"
 
 clean:
 	$(CARGO) clean

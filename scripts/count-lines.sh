@@ -18,7 +18,7 @@ else
 fi
 cd "$tree"
 find . \( -name '*.rs' -o -name '*.c' -o -name '*.h' \) ! -path '*/tests/*' ! -name tests.rs \
-    ! -path './fuzz/*' ! -path '*/examples/*' | sort | xargs awk '
+    ! -path './fuzz/*' ! -path '*/examples/*' -print0 | sort -z | xargs -0 awk '
     FNR == 1 { files++; skip = 0 }
     # An item for tests: up to its end in the first column, or a module elsewhere in one line.
     /^#\[cfg\((all\()?test/ { skip = 1 }

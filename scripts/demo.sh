@@ -15,7 +15,7 @@ if [ "$count" -gt 1 ]; then
     send_cpu=$1
     receive_cpu=$2
     shift
-    # Threads of a fanout: one a CPU that is left, two to four.
+    # A fanout has one thread for each CPU except the sender's: two to four.
     threads=$(($# < 2 ? 2 : $# > 4 ? 4 : $#))
     fanout_cpus=$(echo "$@" | cut -d ' ' -f "1-$threads" | tr ' ' ,)
     where="on CPU $send_cpu; receivers on CPU $receive_cpu"
@@ -39,8 +39,7 @@ echo "             $where"
 echo
 printf '  %-22s %10s %8s\n' "right0, received by" "Mpps" "lost"
 
-# row WHAT PACKETS_A_SECOND LOST_IN_PERCENT: a line with a bar, to the scale of what was sent
-# while nobody listened.
+# row NAME PPS LOST_PERCENT: prints a line with a bar. 32 characters are the rate without a receiver.
 row() {
     awk -v what="$1" -v pps="$2" -v lost="$3" -v full="$unwatched" 'BEGIN {
         split("▏ ▎ ▍ ▌ ▋ ▊ ▉", part, " ")
@@ -53,7 +52,16 @@ row() {
     }'
 }
 
-# receive WHAT PORT [FLAG…]: a row of one method.
+# Indents the output of a command, and names files as typed, without their folder.
+shown() {
+    awk -v folder="$scratch/" '{
+        at = index($0, folder)
+        if (at) $0 = substr($0, 1, at - 1) substr($0, at + length(folder))
+        print "  " $0
+    }'
+}
+
+# receive NAME PORT [FLAG…]: measures one method and prints its row.
 receive() {
     what=$1
     shift
@@ -89,7 +97,7 @@ receive "ring, fanout of $threads" "packet:right0?method=ring&fanout=hash" \
 [ "$count" -gt 2 ] || echo "  (a fanout pays where the receivers have more than one CPU)"
 
 file=$scratch/demo.pcapng
-# A packet takes less than 100 bytes of the file; half of the room may be used.
+# A packet takes less than 100 bytes of the file. 5000 packets per MiB use half of the free space.
 most=$(($(room_mib "$scratch") * 5000))
 most=$((most > 5000000 ? 5000000 : most))
 echo
@@ -104,16 +112,16 @@ sleep 0.2
 }
 stop "$sender_pid"
 sender_pid=
-sed "s,$scratch/,,; s,^,  ," "$scratch/report"
+shown <"$scratch/report"
 echo
 echo "  \$ sluice capture pcap:demo.pcapng --count 3"
 echo
-"$sluice" capture "pcap:$file" --count 3 2>/dev/null | sed 's,^,  ,'
+"$sluice" capture "pcap:$file" --count 3 2>/dev/null | shown
 if command -v capinfos >/dev/null; then
     echo
     echo "  \$ capinfos -cM demo.pcapng"
     echo
-    capinfos -cM "$file" | sed "s,$scratch/,,; s,^,  ,"
+    capinfos -cM "$file" | shown
 fi
 echo
 echo "The lab and the file are removed. Make a lab of your own, from this directory:"

@@ -8,10 +8,11 @@ cd "$(dirname "$0")/.."
 # A name that matches nothing is an error, not a pass.
 [ $# -eq 0 ] || git ls-files --error-unmatch -- "$@" >/dev/null
 
+# ls leaves out files that are in the index but were deleted.
 # shellcheck disable=SC2016 # a program of awk
 git ls-files -z --cached --others --exclude-standard -- "$@" |
     grep -zE '(\.(rs|c|h|md|sh|toml)|Makefile)$' | grep -zvE '^(CHANGELOG\.md|scripts/language\.sh)$' |
-    xargs -0 -r ls -d 2>/dev/null | xargs -r awk '
+    xargs -0 -r ls -d 2>/dev/null | xargs -r -d '\n' awk '
     function found(rule) {
         printf "%s:%d: %s: %s\n", FILENAME, FNR, rule, $0
         status = 1

@@ -17,28 +17,35 @@ whole=
 [ -n "${KERNELS:-}${DRIVERS:-}${TESTS:-}" ] || whole=yes
 KERNELS=${KERNELS:-6.1 6.12 7.2}
 DRIVERS=${DRIVERS:-igb e1000e vmxnet3 virtio_net virtio_net:2 virtio_net:4 veth}
-# A guest waits half of its time, for its own timers.
+# A guest uses a CPU half of the time, so one more than there are CPUs.
 JOBS=${JOBS:-$(($(nproc) + 1))}
 case $JOBS in
 '' | *[!0-9]* | 0*)
-    echo "vm-test: JOBS=$JOBS: how many guests are to run at once, at least 1" >&2
+    echo "vm-test: JOBS=$JOBS: give the number of guests that run at once, at least 1" >&2
     exit 2
     ;;
 esac
-# Seconds that one test may take, and one guest.
+# Time limits of one test and of one guest.
 TEST_SECONDS=${TEST_SECONDS:-300}
 GUEST_SECONDS=${GUEST_SECONDS:-2400}
-# Seconds until a guest that says nothing is started again, once: an emulated clock may stop for ever.
+# A guest that prints nothing for this time is restarted, once, because an emulated clock may stop.
 BOOT_SECONDS=${BOOT_SECONDS:-240}
 
-# Whether the list is whole, before anything takes its time.
+# Checks the list of known faults first, because the rest takes long.
 awk -f scripts/vm/faults.awk
 
 export KERNELS
 scripts/setup.sh --vm
 vm=$(cd "${CARGO_TARGET_DIR:-target}/vm" && pwd)
+# Lists of words and the kernel's command line contain these paths.
+case $vm$PWD in
+*[!A-Za-z0-9/._+-]*)
+    echo "vm-test: $vm and $PWD: use paths of letters, digits and . _ + - (see CARGO_TARGET_DIR)" >&2
+    exit 2
+    ;;
+esac
 logs=$vm/logs
-# Each guest's own files lie in runs/KERNEL-DRIVER.
+# Each guest has a folder runs/KERNEL-DRIVER.
 runs=$vm/runs
 rm -rf "$vm/tests" "$runs"
 mkdir -p "$logs" "$vm/tests" "$runs"
@@ -58,8 +65,8 @@ for kernel in $KERNELS; do
     scripts/vm/initramfs.sh "$vm/kernel-$kernel" >"$runs/image-$kernel"
 done
 
-# How many queue pairs the cards of a driver have on a wire of TAP devices; nothing where the wire is
-# one of QEMU's: that has one queue, and lets packets overtake others that wait for virtio_net's buffers.
+# pairs DRIVER: prints the number of queue pairs of each card on a wire of TAP devices; nothing if the wire
+# is QEMU's own hub. The hub has one queue, and reorders packets when virtio_net lacks buffers.
 pairs() {
     case $1 in
     *:*) echo "${1#*:}" ;;
@@ -67,11 +74,11 @@ pairs() {
     esac
 }
 
-# The cards of a driver, two on one wire.
+# devices DRIVER: prints QEMU's flags for two cards on one wire.
 devices() {
     case $1 in
     veth) return ;;
-    # Zero-copy takes a card that goes by the kernel's DMA interface.
+    # Zero-copy needs a card that uses the kernel's DMA interface.
     virtio_net*) device=virtio-net-pci,disable-legacy=on,iommu_platform=on ;;
     *) device=$1 ;;
     esac
@@ -86,14 +93,14 @@ devices() {
     done
 }
 
-# hangs KERNEL DRIVER: tests that are known to take the guest's interface away for ever.
+# hangs KERNEL DRIVER: prints the tests that are known to block the guest's interface permanently.
 hangs() {
     awk -F ' [|] ' -v kernel=" $1 " -v driver=" $2 " \
         '$4 == "hangs" && index(" " $1 " ", kernel) && index(" " $2 " ", driver) { print $3 }' \
         scripts/vm/faults
 }
 
-# comes_up CONSOLE: succeeds once the guest has reached its tests, or has ended.
+# comes_up CONSOLE: waits until the guest runs its tests or has ended; fails after BOOT_SECONDS.
 comes_up() {
     for _ in $(seq "$BOOT_SECONDS"); do
         ! grep -aq "vm: kernel" "$1" || return 0
@@ -103,7 +110,7 @@ comes_up() {
     return 1
 }
 
-# boot KERNEL DRIVER: one guest, its console into a file. The machine stays usable meanwhile.
+# boot KERNEL DRIVER: runs one guest until its end, and writes its console to a log.
 boot() {
     run=$runs/$1-$2
     cat >"$run/job" <<END
@@ -115,10 +122,10 @@ programs='$programs'
 END
     wire=
     [ -z "$(pairs "$2")" ] || wire="scripts/vm/wire.sh $(pairs "$2")"
-    for _ in first second; do
+    for _ in 1 2; do
         # The file exists before the guest writes to it: comes_up reads it.
         : >"$run/raw"
-        # In the background, because a shell that waits for a foreground process hears no signal.
+        # In the background, because a shell handles no signal while it waits for a foreground process.
         # shellcheck disable=SC2046,SC2086 # words, or none
         timeout "$GUEST_SECONDS" nice $wire qemu-system-x86_64 \
             -machine q35 -accel tcg -cpu max -smp 2 -m 3G \
@@ -129,20 +136,20 @@ END
             $(devices "$2") </dev/null >"$run/raw" 2>&1 &
         guest=$!
         comes_up "$run/raw" && break
-        echo "vm-test: the guest has said nothing for $BOOT_SECONDS s, and is started again"
+        echo "vm-test: the guest printed nothing for $BOOT_SECONDS s; restarting it"
         kill "$guest"
         wait "$guest" || true
     done
-    wait "$guest" || echo "vm-test: the guest did not end well"
+    wait "$guest" || echo "vm-test: QEMU failed with status $?"
     guest=
     tr -d '\r\000' <"$run/raw" >"$logs/$1-$2.log"
 }
 
-# try KERNEL DRIVER: one guest, and a line for each of its tests; whether all is well.
-try() {
+# test_guest KERNEL DRIVER: runs one guest and prints a line for each test; fails if one failed.
+test_guest() {
     echo "== Linux $1, $2"
     if [ -n "$(pairs "$2")" ] && ! scripts/vm/wire.sh 1 true; then
-        echo "vm-test: skipped: no wire of TAP devices, which takes root, or user namespaces"
+        echo "vm-test: skipped: a wire of TAP devices needs root or user namespaces"
         return
     fi
     boot "$1" "$2"
@@ -150,11 +157,11 @@ try() {
         "$logs/$1-$2.log"
 }
 
-# One guest after the other, of those that no other worker has taken: who makes a guest's folder
-# has it. What is to be said of it is said when it ends, in one piece.
+# Runs guests one after the other. A worker takes a guest by making its folder, so that no other worker
+# runs it, and prints the guest's results in one piece.
 work() {
     guest=
-    # After ^C too no guest goes on; its wire ends with it.
+    # Ends the guest after ^C too.
     trap '[ -z "$guest" ] || { kill "$guest" && wait "$guest" || true; }' EXIT
     trap 'exit 130' INT TERM HUP
     for kernel in $KERNELS; do
@@ -165,7 +172,7 @@ work() {
                 echo "vm-test: cannot make $run" >&2
                 exit 1
             fi
-            try "$kernel" "$driver" >"$run/said" 2>&1 || touch "$run/failed"
+            test_guest "$kernel" "$driver" >"$run/said" 2>&1 || touch "$run/failed"
             flock "$runs/lock" cat "$run/said"
         done
     done
@@ -185,7 +192,7 @@ for worker in $workers; do
 done
 workers=
 
-# Of all guests that have run, now or before.
+# The tables of all guests that have run, now or earlier.
 awk -v unused="${whole:+$vm/unused}" -f scripts/vm/faults.awk -f scripts/vm/table.awk \
     "$logs"/*-*.log >"$vm/table.md"
 echo "== $vm/table.md"
@@ -193,7 +200,7 @@ if [ -n "$whole" ]; then
     sed 's/^/scripts\/vm\/faults: /' "$vm/unused"
 fi
 if [ -n "${KEEP:-}" ]; then
-    # The table of modes; that of tests stays in table.md.
+    # Only the first table, of modes.
     awk -v table="$vm/table.md" '
         /^<!-- end/ { within = 0 }
         !within { print }
