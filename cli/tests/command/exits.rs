@@ -204,6 +204,23 @@ fn a_mode_or_method_that_the_kernel_or_driver_lacks_is_a_missing_feature() {
 }
 
 #[test]
+fn a_port_that_fails_to_open_leaves_a_tap_device_as_it_was() {
+    let Some(lab) = lab_with(&["setpriv"]) else { return };
+    let exists = || on(&lab, "left", &["ip", "link", "show", "dev", "tap0"]).status == Some(0);
+    let without = |port: &str| {
+        let setpriv = ["setpriv", "--inh-caps", "-all", "--bounding-set", "-all"];
+        let ended = on(&lab, "left", &[&setpriv[..], &[SLUICE, "count", port]].concat());
+        // Anybody may use the device, and only an administrator may set its MTU.
+        assert_eq!(ended.status, Some(3), "{ended:?}");
+        assert!(ended.err.contains("MTU"), "{ended:?}");
+    };
+    let add = ["ip", "tuntap", "add", "dev", "tap0", "mode", "tap"];
+    assert_eq!(on(&lab, "left", &add).status, Some(0));
+    without("tap:tap0?persist=off&mtu=1400");
+    assert!(exists(), "it was persistent");
+}
+
+#[test]
 fn a_missing_privilege_is_named_whatever_needs_it() {
     let Some(lab) = lab() else { return };
     let folder = tempfile::tempdir().unwrap();
