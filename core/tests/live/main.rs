@@ -10,6 +10,7 @@ mod on;
 #[path = "../lab/scratch.rs"]
 mod scratch;
 mod sending;
+mod signal;
 mod stream;
 
 use std::process::ExitStatus;
