@@ -63,7 +63,7 @@ impl TurnContext<'_> {
         let start = |program: &Program| testbed.start_ready(program, watch);
         let mut program = reception.program.as_ref().map(start).transpose()?;
         let before = self.arrived(reception.counter.as_ref())?;
-        let window = Window::begin(self.causes, program.as_slice())?;
+        let window = Window::begin(Profiler::start(self.causes)?, program.as_slice());
         let mut sender = testbed.start(&self.sender(step, reception.to)?)?;
         sender.over(time, watch)?;
         let (_, cpu_ns) = window.so_far(program.as_slice());
@@ -164,7 +164,8 @@ impl TurnContext<'_> {
         watch.pause(SETTLE_TIME)?;
 
         let programs = slice::from_ref(&sender);
-        let (window, before) = (Window::begin(self.causes, programs)?, self.seen_in_xdp()?);
+        let window = Window::begin(Profiler::start(self.causes)?, programs);
+        let before = self.seen_in_xdp()?;
         watch.pause(time)?;
         let (elapsed, cpu_ns) = window.so_far(programs);
         let packets = self.seen_in_xdp()?.saturating_sub(before);
@@ -189,23 +190,22 @@ impl TurnContext<'_> {
     /// Reads the rates that the receiver of a pipe reports. The programs are killed afterwards: one that loses
     /// its peer may report any error.
     fn pipe(self, pipe: &Pipe) -> Result<Measurement, Failure> {
-        let mut programs = Vec::new();
-        for program in pipe.programs() {
-            programs.push(match program.host == pipe.first {
-                true => self.testbed.start_ready(program, self.watch)?,
-                false => self.testbed.start(program)?,
-            });
-        }
-        let is_receiver_first = pipe.sender.is_none() || pipe.first == LabHost::Right;
-        let receiver = if is_receiver_first { 0 } else { 1 };
+        let start = |program: &Program| match program.host == pipe.first {
+            true => self.testbed.start_ready(program, self.watch),
+            false => Ok(self.testbed.start(program)?),
+        };
+        let mut programs = pipe.programs().into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let receiver = usize::from(pipe.sender.is_some() && pipe.first != LabHost::Right);
         let apart = || pipe.sender.as_ref().and_then(|_| cpu_distance::apart(&self.testbed.cpus));
 
-        // The intervals of the first packets and of the measurement's begin are excluded.
+        // The intervals of the first packets and of the profiler's start are excluded.
         self.rates(&mut programs, receiver, pipe, 1)?;
         let checks = cpu_distance::checks(self.time);
         let apart_before = cpu_distance::wait_until(self.near, checks, self.watch, apart)?;
-        let window = Window::begin(self.causes, &programs)?;
+        let profiler = Profiler::start(self.causes)?;
         let first = self.rates(&mut programs, receiver, pipe, 1)?.len() + 1;
+        let first = self.rates(&mut programs, receiver, pipe, first)?.len();
+        let window = Window::begin(profiler, &programs);
         self.watch.pause(self.time)?;
         let rates = self.rates(&mut programs, receiver, pipe, first + 1)?;
         let (elapsed, cpu_ns) = window.so_far(&programs);
@@ -255,9 +255,8 @@ struct Window {
 }
 
 impl Window {
-    fn begin(causes: bool, programs: &[Running]) -> Result<Self, Failure> {
-        let profiler = Profiler::start(causes)?;
-        Ok(Self { profiler, from: Instant::now(), cpu_before: cpu_ns(programs) })
+    fn begin(profiler: Profiler, programs: &[Running]) -> Self {
+        Self { profiler, from: Instant::now(), cpu_before: cpu_ns(programs) }
     }
 
     /// The time since it began, and the CPU time of the programs in ns.
