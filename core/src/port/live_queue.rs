@@ -113,9 +113,9 @@ impl Backend for LiveQueue {
         Ok(taken)
     }
 
-    /// Checks that the interface exists and is up: the thread does not check while it sends nothing.
+    /// Checks that the interface exists: the thread does not check while it sends nothing.
     fn check(&mut self) -> Result<()> {
-        self.presence.check_up().map(|_| ())
+        self.presence.query().map(|_| ())
     }
 
     /// Waits up to `timeout` until everything is sent, and ends.

@@ -85,6 +85,8 @@ fn an_interface_that_goes_is_noticed_by_who_has_nothing_to_send() {
     let Some(lab) = lab() else { return };
     let mut from = sender(&lab, "");
     from.queues[0].check().unwrap();
+    assert!(run(&lab, "left", "ip link set left0 down").success());
+    from.queues[0].check().expect("an interface that is down still exists");
     assert!(run(&lab, "left", "ip link del left0").success());
     let error = from.queues[0].check().unwrap_err();
     assert!(matches!(error, Error::Removed { .. }), "{error}");
