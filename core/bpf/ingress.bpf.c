@@ -3,12 +3,12 @@
  * The resident program: one per interface, shared by all processes that use it.
  *
  *	packet -> count -> mirrors -> reserved -> flows -> claims -> end -> the host
- *	                   `------------- `stages`, tail calls ---------'
+ *	                   `---------- sluice_stages, tail calls -------'
  *
- * Mirrors and claims are programs of their owners, inserted into `stages` at run time. When an owner
- * exits or is killed, the kernel removes its sockets from the maps, including the one in `alive`.
- * Stages that drop, copy, forward or pass flows check `alive`; one that redirects to sockets finds
- * none. The packets go to the next stage, and finally to the host.
+ * Mirrors and claims are programs of their owners, inserted into sluice_stages at run time. When an
+ * owner exits or is killed, the kernel removes its sockets from the maps, including the one in
+ * sluice_alive. Stages that drop, copy, forward or pass flows check sluice_alive; one that redirects
+ * to sockets finds none. The packets go to the next stage, and finally to the host.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
