@@ -202,15 +202,19 @@ impl Stage {
         stages: Range<u32>,
         owner: &Owner,
     ) -> Result<Self> {
-        let failed = |error| resident.failed("take packets from", error);
+        let (operation, ports) = match owner.action {
+            Action::Mirror => ("copy packets from", "mirrors"),
+            _ => ("take packets from", "ports of this kind"),
+        };
+        let failed = |error| resident.failed(operation, error);
         let liveness_socket = bpf::liveness_socket().map_err(failed)?;
         let Some(number) = occupy(resident, stages.clone(), &liveness_socket).map_err(failed)?
         else {
             let taken = failed(io::Error::other(match stages.len() {
-                1 => "another process already does the same there",
-                _ => "all stages of this kind are taken",
+                1 => "another process already does the same there".into(),
+                most => format!("it has at most {most} {ports}"),
             }));
-            return Err(taken.remedy("`sluice claims` shows by whom"));
+            return Err(taken.remedy("`sluice claims` shows them"));
         };
         // A dead owner may have left a program and entries behind.
         resident.empty(number).map_err(failed)?;
