@@ -9,7 +9,7 @@
 //! `rate::Timetable` of the crate `sluicegate-traffic`.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
 use sluicegate::port::{Directions, Port};
@@ -29,15 +29,17 @@ fn main() -> sluicegate::Result<()> {
         .expect("a Vec takes every write");
     let meta = Meta { wire_bytes: bytes.len() as u32, ..Meta::default() };
 
-    let mut left = PACKETS;
+    let (mut left, mut checked) = (PACKETS, Instant::now());
     while left > 0 {
         while left > 0 && queue.tx_mut().push(&Packet::new(&meta, &bytes)) {
             left -= 1;
         }
         if queue.sync_tx()? == 0 {
-            // The ring is full, perhaps because the interface was removed.
-            queue.check()?;
-            sleep(Duration::from_micros(50));
+            sleep(Duration::from_micros(50)); // the ring is full
+        }
+        if checked.elapsed() > Duration::from_secs(1) {
+            queue.check()?; // fails if the interface was removed
+            checked = Instant::now();
         }
     }
     queue.close_tx()?;
