@@ -1,4 +1,4 @@
-//! The command `sluice`: packets between Linux and a program at the speed of the wire.
+//! The command `sluice`: packets between Linux and a program at high rates.
 #![forbid(unsafe_code)]
 
 mod analysis;

@@ -1,4 +1,4 @@
-//! Moves packets between Linux and a program at wire speed, on the stock kernel.
+//! Moves packets between Linux and a program at high rates, on the stock kernel.
 //!
 //! Every source and sink of packets has the same rings; only `sync` differs.
 //!
@@ -80,8 +80,9 @@
 //! `promisc=off`, and those that the host sends, unless `tx_copies=off`. Programs that count slots use
 //! [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx). Files, tunnels and `packet:any` may
 //! have packets without an Ethernet header: see [`Queue::interfaces`](port::Queue::interfaces).
-//! `core/examples` has whole programs: `receive`, `count_by_protocol`, `generate`, `bridge`, `claim`. They
-//! build and parse packets with the crate `etherparse` 0.21; [`headers`] only locates headers.
+//! `core/examples` has whole programs: `receive` prints packets, `count_by_protocol` sums them, `generate` sends
+//! some, `bridge` forwards between two ports, and `claim` answers UDP echo requests before the host sees them.
+//! They build and parse packets with the crate `etherparse` 0.21; [`headers`] only locates headers.
 //! [`link::NextHops::mac`] finds the MAC address to send to, and [`link::interface`] that of an interface.
 //!
 //! The library installs one signal handler: live frames need a SIGURG that interrupts system calls, and use
@@ -89,12 +90,15 @@
 //! claims, but a capture file is complete only after [`close_tx`](port::Queue::close_tx).
 //!
 //! The lower layers are separate crates, each of which depends only on those below it (docs/design.md). This
-//! crate re-exports the public part of most of them as modules; it does not re-export `memif`.
+//! crate re-exports the public part of most of them as modules; it does not re-export `memif`. Two crates above it
+//! are libraries, too: `sluicegate-traffic` generates, replays and analyses packets, `sluicegate-switch` is a
+//! learning switch.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | [`error`] | errors: the failed operation, its object, the remedy |
 //! | [`units`] | sizes, times and counts as people write them |
+//! | [`socket_file`] | UNIX sockets with a file name |
 //! | [`headers`] | the positions of a frame's Ethernet, VLAN and IP headers |
 //! | [`memory`] | the pool of buffers |
 //! | [`ring`] | slots, metadata, waiting |
