@@ -7,7 +7,7 @@
 //! ```
 //!
 //! ```
-//! use sluicegate_filter::Filter;
+//! use sluicegate_filter::Filter; // in programs: sluicegate::filter
 //! use sluicegate_base::ring::LINKTYPE_ETHERNET;
 //!
 //! let filter = Filter::compile("ether broadcast", LINKTYPE_ETHERNET)?;

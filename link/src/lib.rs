@@ -10,7 +10,7 @@
 //! ```
 //!
 //! ```no_run
-//! use sluicegate_link::{Rates, Sampler};
+//! use sluicegate_link::{Rates, Sampler}; // in programs: sluicegate::link
 //!
 //! let mut sampler = Sampler::open(None, &[])?;
 //! let mut before = sampler.sample()?;

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! ```no_run
-//! use sluicegate_pcap::read::Reader;
+//! use sluicegate_pcap::read::Reader; // in programs: sluicegate::file
 //! use sluicegate_pcap::write::{Encoder, EncoderConfig, Output, OutputConfig};
 //!
 //! let mut reader = Reader::open("in.pcap".as_ref())?;

@@ -4,7 +4,7 @@
 //! in the form of `BPF_PROG_LOAD`. A program written with it reads like assembly:
 //!
 //! ```
-//! use sluicegate_filter::ebpf::Reg::*;
+//! use sluicegate_filter::ebpf::Reg::*; // in programs: sluicegate::filter
 //! use sluicegate_filter::ebpf::Size::*;
 //! use sluicegate_filter::ebpf::{Assembler, xdp_action, xdp_md};
 //!

@@ -46,7 +46,7 @@ const WINDOW: Reg = Reg::R3;
 ///
 /// ```
 /// use sluicegate_filter::ebpf::{Assembler, Reg::R0, xdp_action};
-/// use sluicegate_filter::{Filter, Frame, translate};
+/// use sluicegate_filter::{Filter, Frame, translate}; // in programs: sluicegate::filter
 /// use sluicegate_base::ring::LINKTYPE_ETHERNET;
 ///
 /// let filter = Filter::compile("udp port 9", LINKTYPE_ETHERNET)?;
