@@ -6,7 +6,10 @@
 //!
 //! A bridge must set what `sluice forward` sets by itself: `tx_copies=off&latency=0s` for `packet:`, and
 //! `promisc=on` for `xdp:`. docs/ports.md lists the settings of veths and offloads. This example bridges queue
-//! 0 of two interfaces, in both directions; for more queues, run the loop for each pair of queues:
+//! 0 of two interfaces, in both directions. For more queues, select equal numbers of both by name
+//! (`xdp:eth1/0-3`), and run the loop in a thread per pair of queues, or one loop with [`wait_any`] over all:
+//!
+//! [`wait_any`]: crate::port::wait_any
 //!
 //! ```no_run
 //! use std::{thread::sleep, time::Duration};

@@ -15,8 +15,8 @@ use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
 /// A source or sink of packets for the rings of one queue.
 pub(super) trait Backend: Debug + Send {
-    /// Takes back the slots of the receive ring that the program has released, and fills it. Never waits.
-    /// Returns the number of new slots.
+    /// Takes back the slots of the receive ring that the program has released, and fills it. Waits only to
+    /// read a file. Returns the number of new slots.
     ///
     /// # Errors
     /// The source failed, or its interface was removed.

@@ -171,7 +171,7 @@ impl Queue {
     }
 
     /// Takes back the slots that the program has released and fills the ring with packets that have
-    /// arrived. Never waits. Returns the number of new slots.
+    /// arrived. Waits only to read a file. Returns the number of new slots.
     ///
     /// # Errors
     /// The source failed or was removed; packets in the ring stay valid.
@@ -183,7 +183,7 @@ impl Queue {
     }
 
     /// Sends the slots that the program has released. Returns the number of freed slots. Never waits, with
-    /// three exceptions: for a disk; for the peer of a `memif:` port that delays it; and if a `live:` port
+    /// three exceptions: to write a file; for the peer of a `memif:` port that delays it; and if a `live:` port
     /// has no room on a host with one CPU, which it then yields to its sending thread.
     ///
     /// A packet is sent as a whole: if it continues in a slot that is not released yet, it waits for that
@@ -233,8 +233,8 @@ impl Queue {
         self.backend.needs_sync_tx(&self.tx)
     }
 
-    /// Waits up to `timeout` for packets, or for the interface to go down. A signal whose handler returns
-    /// ends the wait like a timeout. It does not wait for room to send: while
+    /// Waits up to `timeout` for packets, or for the interface to go down; zero polls once. A signal whose
+    /// handler returns ends the wait like a timeout. It does not wait for room to send: while
     /// [`needs_sync_tx`](Self::needs_sync_tx) returns true, sleep 50 µs and sync instead. [`wait_any`] waits
     /// for several queues.
     ///
@@ -274,7 +274,10 @@ impl Queue {
     /// XDP program. [`wait_rx`](Self::wait_rx), [`wait_any`] and [`receive`](Self::receive) check when their
     /// timeout expires. A program that never waits that long, because packets arrive all the time or because
     /// it only sends, should call this about once a second: a sync does not check, because the kernel may
-    /// delay the check. Afterwards [`take_notice`](Self::take_notice) returns the notices for the user.
+    /// delay the check. `live:`, `tap:`, `host:` and ports that count in the kernel ask the kernel at each
+    /// call, `xdp:` and `mirror:` at most every 3 s while packets arrive; other kinds return `Ok`. An interface
+    /// that is down is not an error. Afterwards [`take_notice`](Self::take_notice) returns the notices for the
+    /// user.
     ///
     /// # Errors
     /// The source was removed.

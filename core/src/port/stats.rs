@@ -7,6 +7,9 @@ use crate::xdp::RedirectCounts;
 /// `received` is the number of packets that entered the receive ring, plus `dropped_ring_full`, plus those
 /// that the kernel still holds. `sent + refused` is the number of packets submitted, less those that are
 /// still in the transmit ring. The other counts are parts of these, or events.
+///
+/// In the command's ledger (docs/design/accounting.md), `ring_full` is `dropped_ring_full` without `lost_long`,
+/// `too_long` includes `lost_long`, and `refused` excludes `too_long`, `unsent` and `disconnected`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
     /// Packets for this queue that passed the filter, including lost ones.
@@ -20,7 +23,8 @@ pub struct QueueStats {
     /// Number of times that the buffer became full.
     pub ring_full_events: u64,
     /// Packets sent: accepted by the kernel, written to a file, or handed to the interface by live frames
-    /// and by forwarding in the kernel.
+    /// and by forwarding in the kernel. The interface may still drop them: see
+    /// [`link::TxCounters`](crate::link::TxCounters).
     pub sent: u64,
     /// Sent packets that XDP redirected to an interface, by known result. For forwarding in the kernel they
     /// include packets that others redirect between the same interfaces, so their total may exceed `sent`.

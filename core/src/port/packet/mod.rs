@@ -3,7 +3,7 @@
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
-//! | `method` | `ring` (TPACKET_V3), `frames` (TPACKET_V2), `recvmmsg`, `recv` | ring; frames if `latency=0` |
+//! | `method` | `ring` (TPACKET_V3), `frames` (TPACKET_V2), `recvmmsg`, `recv` | ring; frames if `latency` is below 1 ms |
 //! | `send` | how a port sends: `sendmmsg`, one system call per batch; `sendto`, one per packet; `ring` (PACKET_TX_RING), one for all released packets | sendmmsg |
 //! | `qdisc` | for sent packets: `normal`, through the interface's queueing discipline, or `bypass` | normal |
 //! | `filter` | a pcap-filter expression, run in the kernel | all |

@@ -37,7 +37,7 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// The maximum if other ports take packets of the queue: one of them may keep its socket.
 const RETRY_TIMEOUT_WITH_OTHERS: Duration = Duration::from_millis(100);
 
-/// Opens a port that receives packets into its rings.
+/// Opens a port with rings: one that receives, sends, or both.
 pub(super) fn take(
     name: &PortName,
     config: &XdpConfig,
