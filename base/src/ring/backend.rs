@@ -63,8 +63,11 @@ impl Ring {
     /// Fills a slot that the backend owns: the packet is the first `bytes` bytes of the slot's own buffer.
     #[inline]
     pub fn fill(&mut self, index: u32, bytes: u16, continues: bool, meta: Meta) {
-        self.start_at_zero(index);
-        self.set_bytes(index, bytes, continues);
+        let limit = self.pool.buffer_bytes();
+        let slot = self.slot_mut(index);
+        assert_fits(slot.buf, 0, bytes, limit);
+        (slot.ptr, slot.len) = (0, bytes);
+        slot.flags = if continues { flags::MOREFRAG } else { 0 };
         *self.meta_mut(index) = meta;
     }
 
@@ -98,7 +101,7 @@ impl Ring {
     /// fewer there.
     #[inline]
     pub fn headroom_mut(&mut self, index: u32, n: u16) -> Option<&mut [u8]> {
-        let slot = *self.slot(index);
+        let slot = self.slot(index);
         let start = slot.offset().checked_sub(n).filter(|_| slot.buf != 0)?;
         let first = self.pool.address(slot.buf).map_addr(|at| at.saturating_add(start.into()));
         // SAFETY: only this slot holds the buffer, and the buffer's first `offset` bytes are in it; `&mut
@@ -125,5 +128,31 @@ impl Ring {
         slot.ptr = start.as_ptr().expose_provenance() as u64;
         slot.len = bytes;
         slot.flags = flags::INDIRECT | more;
+    }
+
+    /// Lets a slot that the backend owns take a packet from memory that another process may write: the bytes
+    /// are copied when the program first looks at them. The caller writes the metadata.
+    ///
+    /// # Panics
+    /// If the slot's buffer is shorter.
+    ///
+    /// # Safety
+    /// The bytes at `start` are valid to read until the slot is filled again, or
+    /// [`own_first`](Self::own_first) has copied them.
+    #[inline]
+    pub unsafe fn share(&mut self, index: u32, start: NonNull<u8>, bytes: u16, continues: bool) {
+        let limit = self.pool.buffer_bytes();
+        let more = if continues { flags::MOREFRAG } else { 0 };
+        let slot = self.slot_mut(index);
+        assert_fits(slot.buf, 0, bytes, limit);
+        slot.ptr = start.as_ptr().expose_provenance() as u64;
+        slot.len = bytes;
+        slot.flags = flags::SHARED | more;
+    }
+
+    /// Copies the bytes of SHARED slots among the `n` slots from the head on.
+    #[inline]
+    pub fn own_first(&mut self, n: u32) {
+        (0..n).for_each(|i| self.own(self.after(self.head, i)));
     }
 }

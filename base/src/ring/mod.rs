@@ -25,16 +25,19 @@
 //! One slot always stays with the backend, so that head = tail means "none". A slot with a buffer number
 //! other than 0 is that buffer's only holder, no matter which side owns the slot. An INDIRECT slot points at
 //! the backend's own bytes (a kernel block, a file's buffer). These stay valid until the sync after the
-//! program has given the slot back.
+//! program has given the slot back. A SHARED slot points at bytes that another process may write (of a peer):
+//! no slice of them exists. They are copied into the slot's buffer, once, when the program first looks at
+//! them, or by the next sync.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::ptr::NonNull;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::memory::Pool;
+use crate::memory::{Pool, prefetch};
 
 mod backend;
 pub mod cursor;
@@ -45,16 +48,20 @@ mod slot;
 mod tests;
 
 pub use cursor::{AtomicU16, AtomicU32, Ordering, fence};
-pub use packet::{Packet, Segments};
+pub use packet::{Packet, Packets, Segments};
 pub use ring_mut::{Filled, RingMut, Swapped};
 pub use slot::{
     Direction, Interface, LINKTYPE_ETHERNET, Meta, Slot, TimestampSource, flags, now_ns,
 };
 
+/// Slots from the SHARED one that is copied to the one that is prefetched.
+const AHEAD: u32 = 8;
+
 /// A receive or transmit ring. One thread uses it at a time.
 #[derive(Debug)]
 pub struct Ring {
-    slots: Box<[Slot]>,
+    /// In cells, because a SHARED slot changes at the first look.
+    slots: Box<[Cell<Slot>]>,
     /// One entry per slot.
     metas: Box<[Meta]>,
     /// The first slot that the program owns.
@@ -102,7 +109,7 @@ impl Ring {
         let n = num_slots as usize;
         let taken = if buffers { pool.take(n)? } else { vec![0; n] };
         Ok(Self {
-            slots: taken.into_iter().map(|buf| Slot { buf, ..Slot::default() }).collect(),
+            slots: taken.into_iter().map(|buf| Slot { buf, ..Slot::default() }.into()).collect(),
             metas: vec![Meta::default(); n].into(),
             head: 0,
             tail: if transmits { num_slots - 1 } else { 0 },
@@ -180,8 +187,8 @@ impl Ring {
 
     /// Returns the slot at an index below [`num_slots`](Self::num_slots), owned by either side.
     #[inline]
-    pub fn slot(&self, index: u32) -> &Slot {
-        &self.slots[index as usize]
+    pub fn slot(&self, index: u32) -> Slot {
+        self.slots[index as usize].get()
     }
 
     /// Returns a slot's metadata.
@@ -192,7 +199,7 @@ impl Ring {
 
     #[inline]
     fn slot_mut(&mut self, index: u32) -> &mut Slot {
-        &mut self.slots[index as usize]
+        self.slots[index as usize].get_mut()
     }
 
     /// Returns a slot's metadata for writing.
@@ -232,8 +239,8 @@ impl Ring {
     pub unsafe fn bytes_unchecked(&self, index: u32) -> &[u8] {
         debug_assert!(index < self.num_slots());
         // SAFETY: the caller's contract: the index is in range.
-        let slot = unsafe { self.slots.get_unchecked(index as usize) };
-        let start = self.start_of(slot);
+        let slot = unsafe { self.slots.get_unchecked(index as usize) }.get();
+        let start = self.start_of(index, slot);
         // SAFETY: a pool buffer has `len` bytes from the slot's offset on (`set_bytes` and `fill_at` check
         // this; elsewhere an offset is only set to 0), and only this slot holds it. The caller of `point`
         // guarantees an INDIRECT range. Both stay valid and unchanged while `self` is borrowed, because
@@ -254,16 +261,49 @@ impl Ring {
         unsafe { std::slice::from_raw_parts_mut(self.pool.address(buf).as_ptr(), len) }
     }
 
+    /// Returns the address of a slot's bytes, which are the slot's own from now on.
     #[inline]
-    fn start_of(&self, slot: &Slot) -> NonNull<u8> {
+    fn start_of(&self, index: u32, slot: Slot) -> NonNull<u8> {
         if slot.is_indirect()
-            && let Some(start) =
-                NonNull::new(std::ptr::with_exposed_provenance_mut(slot.ptr as usize))
+            && let Some(start) = slot.outside()
         {
             return start;
         }
+        if slot.is_shared() {
+            self.copy_shared(index, slot);
+        }
         let offset = usize::from(slot.offset());
         self.pool.address(slot.buf).map_addr(|buffer| buffer.saturating_add(offset))
+    }
+
+    /// Copies the bytes of a SHARED slot into its buffer. Leaves any other slot unchanged.
+    #[inline]
+    fn own(&self, index: u32) {
+        let slot = self.slot(index);
+        if slot.is_shared() {
+            self.copy_shared(index, slot);
+        }
+    }
+
+    /// Not inlined, because it would take registers of loops over other slots.
+    #[cold]
+    #[inline(never)]
+    fn copy_shared(&self, index: u32, slot: Slot) {
+        // Packets are looked at in order; the bytes are in the cache of the peer's CPU.
+        if let Some(later) = self.slots.get((index + AHEAD) as usize)
+            && later.get().is_shared()
+        {
+            prefetch(std::ptr::with_exposed_provenance(later.get().ptr as usize));
+        }
+        if let Some(start) = slot.outside() {
+            let buffer = self.pool.address(slot.buf).as_ptr();
+            // SAFETY: the caller of `share` guarantees `len` bytes at `start`, and has checked that the
+            // buffer has as many. Only this slot holds the buffer, and nobody has a slice of it as long as the
+            // slot is SHARED. The other process may write the source meanwhile: no reference is made, and
+            // any bytes are valid.
+            unsafe { start.as_ptr().copy_to_nonoverlapping(buffer, slot.len.into()) };
+        }
+        self.slots[index as usize].set(Slot { ptr: 0, flags: slot.flags & !flags::SHARED, ..slot });
     }
 
     /// Sets the packet's offset to the first byte of its buffer. Leaves an INDIRECT slot unchanged, because
@@ -272,7 +312,7 @@ impl Ring {
     fn start_at_zero(&mut self, index: u32) {
         let slot = self.slot_mut(index);
         if !slot.is_indirect() {
-            slot.ptr = 0;
+            (slot.ptr, slot.flags) = (0, slot.flags & !flags::SHARED);
         }
     }
 
@@ -333,51 +373,7 @@ fn assert_fits(buffer: u32, offset: u16, bytes: u16, limit: u32) {
 impl Drop for Ring {
     fn drop(&mut self) {
         // SAFETY: each buffer is held by one slot alone, and the slots end here.
-        unsafe { self.pool.give(self.slots.iter().map(|slot| slot.buf).filter(|&buf| buf != 0)) };
-    }
-}
-
-/// The packets in a ring; see [`Ring::packets`].
-///
-/// Invariant: the bytes of the `left` slots from `at` on are valid, and nothing writes them while the ring is
-/// borrowed.
-#[derive(Clone, Debug)]
-pub struct Packets<'a> {
-    ring: &'a Ring,
-    at: u32,
-    left: u32,
-}
-
-impl<'a> Iterator for Packets<'a> {
-    type Item = Packet<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Packet<'a>> {
-        if self.left == 0 {
-            return None;
-        }
-        let (ring, first) = (self.ring, self.at);
-        self.at = ring.next(first);
-        self.left -= 1;
-        // SAFETY: the iterator walks [head, tail) as it was when it borrowed the ring, and neither cursor
-        // nor slot can change while the ring is borrowed; or it walks slots of a transmit ring, whose pool
-        // buffers nothing writes while the ring is borrowed.
-        let head = unsafe { ring.bytes_unchecked(first) };
-        if !ring.slot(first).continues() {
-            return Some(Packet::new(ring.meta(first), head));
-        }
-        let next = self.at;
-        let mut more = 0;
-        let mut continues = true;
-        while continues && self.left > 0 {
-            continues = ring.slot(self.at).continues();
-            self.at = ring.next(self.at);
-            self.left -= 1;
-            more += 1;
-        }
-        // SAFETY: the loop above has walked the slots that follow, so the reason given for the first holds
-        // for them.
-        Some(unsafe { Packet::in_slots(ring.meta(first), head, ring, next, more) })
+        unsafe { self.pool.give(self.slots.iter().map(|it| it.get().buf).filter(|&buf| buf != 0)) };
     }
 }
 

@@ -1,37 +1,39 @@
-//! A packet as the program sees it: its bytes in one or several pieces, and its metadata.
+//! Packets as the program sees them: bytes in one or several pieces, and metadata.
 #![allow(unsafe_code)]
 
-use super::{Meta, Ring};
+use super::{Meta, Ring, flags};
 
 /// A packet in a ring or in other memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     meta: &'a Meta,
-    head: &'a [u8],
-    /// The slots with the rest of the packet: the ring, the first index, the number of slots.
-    rest: Option<(&'a Ring, u32, u32)>,
+    place: Place<'a>,
+}
+
+/// Where the bytes of a packet are.
+#[derive(Clone, Copy, Debug)]
+enum Place<'a> {
+    /// In one piece.
+    Bytes(&'a [u8]),
+    /// In slots of a ring: the first index, and the number of slots, at least one. No slice of their bytes
+    /// exists before a caller asks for it, because the bytes of a SHARED slot are copied then.
+    Slots(&'a Ring, u32, u32),
 }
 
 impl<'a> Packet<'a> {
     /// Makes a packet of one piece.
     #[inline]
     pub fn new(meta: &'a Meta, bytes: &'a [u8]) -> Self {
-        Self { meta, head: bytes, rest: None }
+        Self { meta, place: Place::Bytes(bytes) }
     }
 
-    /// Makes a packet that continues in `more` slots of `ring`, from `next` on.
+    /// Makes the packet in `slots` slots of `ring`, at least one, from `first` on.
     ///
     /// # Safety
-    /// The bytes of these slots are valid, and nothing writes them while the ring is borrowed.
+    /// The bytes of these slots are valid, and nothing else writes them while the ring is borrowed.
     #[inline]
-    pub(super) unsafe fn in_slots(
-        meta: &'a Meta,
-        head: &'a [u8],
-        ring: &'a Ring,
-        next: u32,
-        more: u32,
-    ) -> Self {
-        Self { meta, head, rest: Some((ring, next, more)) }
+    pub(super) unsafe fn in_slots(ring: &'a Ring, first: u32, slots: u32) -> Self {
+        Self { meta: ring.meta(first), place: Place::Slots(ring, first, slots) }
     }
 
     /// Returns the metadata.
@@ -54,28 +56,37 @@ impl<'a> Packet<'a> {
     /// returns all bytes.
     #[inline]
     pub fn head(&self) -> &'a [u8] {
-        self.head
+        match self.place {
+            Place::Bytes(bytes) => bytes,
+            // SAFETY: the caller of `in_slots` guarantees that the bytes are valid and unchanging.
+            Place::Slots(ring, first, _) => unsafe { ring.bytes_unchecked(first) },
+        }
     }
 
     /// Returns the pieces in order; nearly every packet has one.
     #[inline]
     pub fn segments(&self) -> Segments<'a> {
-        Segments { head: Some(self.head), rest: self.rest }
+        Segments(Some(*self))
     }
 
     /// Returns the number of bytes of all pieces together.
     #[inline]
     pub fn captured_bytes(&self) -> usize {
-        match self.rest {
-            None => self.head.len(),
-            Some(_) => self.segments().map(<[u8]>::len).sum(),
+        match self.place {
+            Place::Bytes(bytes) => bytes.len(),
+            Place::Slots(ring, first, slots) => {
+                (0..slots).map(|i| usize::from(ring.slot(ring.after(first, i)).bytes())).sum()
+            }
         }
     }
 
     /// Returns the number of slots that the packet takes.
     #[inline]
     pub fn slots(&self) -> u32 {
-        1 + self.rest.map_or(0, |(_, _, more)| more)
+        match self.place {
+            Place::Bytes(_) => 1,
+            Place::Slots(.., slots) => slots,
+        }
     }
 
     /// Returns the packet in one piece: in place, or assembled in `scratch`.
@@ -84,8 +95,8 @@ impl<'a> Packet<'a> {
     where
         'a: 's,
     {
-        if self.rest.is_none() {
-            return self.head;
+        if self.slots() == 1 {
+            return self.head();
         }
         scratch.clear();
         self.segments().for_each(|segment| scratch.extend_from_slice(segment));
@@ -95,22 +106,63 @@ impl<'a> Packet<'a> {
 
 /// The pieces of a packet; see [`Packet::segments`].
 #[derive(Clone, Debug)]
-pub struct Segments<'a> {
-    head: Option<&'a [u8]>,
-    rest: Option<(&'a Ring, u32, u32)>,
-}
+pub struct Segments<'a>(Option<Packet<'a>>);
 
 impl<'a> Iterator for Segments<'a> {
     type Item = &'a [u8];
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        if let Some(head) = self.head.take() {
-            return Some(head);
+        let packet = self.0.as_mut()?;
+        let head = packet.head();
+        match &mut packet.place {
+            Place::Slots(ring, first, slots) if *slots > 1 => {
+                (*first, *slots) = (ring.next(*first), *slots - 1);
+            }
+            _ => self.0 = None,
         }
-        let (ring, index, more) = self.rest?;
-        self.rest = (more > 1).then(|| (ring, ring.next(index), more - 1));
-        // SAFETY: the caller of `in_slots` guarantees that these slots' bytes are valid and unchanging.
-        (more > 0).then(|| unsafe { ring.bytes_unchecked(index) })
+        Some(head)
+    }
+}
+
+/// The packets in a ring; see [`Ring::packets`].
+///
+/// Invariant: the bytes of the `left` slots from `at` on are valid, and nothing writes them while the ring is
+/// borrowed.
+#[derive(Clone, Debug)]
+pub struct Packets<'a> {
+    pub(super) ring: &'a Ring,
+    pub(super) at: u32,
+    pub(super) left: u32,
+}
+
+impl<'a> Iterator for Packets<'a> {
+    type Item = Packet<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet<'a>> {
+        if self.left == 0 {
+            return None;
+        }
+        let (ring, first) = (self.ring, self.at);
+        let slot = ring.slot(first);
+        self.at = ring.next(first);
+        self.left -= 1;
+        if slot.flags & (flags::MOREFRAG | flags::SHARED) == 0 {
+            // SAFETY: the iterator walks [head, tail) as it was when it borrowed the ring, and neither cursor
+            // can change while the ring is borrowed, nor a slot that is not SHARED; or it walks slots of a
+            // transmit ring, whose pool buffers nothing writes while the ring is borrowed.
+            return Some(Packet::new(ring.meta(first), unsafe { ring.bytes_unchecked(first) }));
+        }
+        let (mut slots, mut continues) = (1, slot.continues());
+        while continues && self.left > 0 {
+            continues = ring.slot(self.at).continues();
+            self.at = ring.next(self.at);
+            self.left -= 1;
+            slots += 1;
+        }
+        // SAFETY: the loop above has walked the slots that follow, so the reason given for the first holds
+        // for them.
+        Some(unsafe { Packet::in_slots(ring, first, slots) })
     }
 }

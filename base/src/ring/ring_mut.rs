@@ -65,7 +65,7 @@ impl<'a> RingMut<'a> {
     pub fn bytes_mut(&mut self, index: u32) -> &mut [u8] {
         self.assert_owned(index);
         let slot = self.slot(index);
-        let (start, len) = (self.start_of(slot), usize::from(slot.len));
+        let (start, len) = (self.start_of(index, slot), usize::from(slot.len));
         // SAFETY: as in `bytes_unchecked`; `&mut self` makes it the only access.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
     }
@@ -100,6 +100,7 @@ impl<'a> RingMut<'a> {
     #[inline]
     pub fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
         self.0.assert_owned(index);
+        self.0.own(index);
         self.0.set_bytes(index, bytes, continues);
     }
 
@@ -201,16 +202,17 @@ impl<'a> RingMut<'a> {
             if !can_swap(source, target)
                 || source.continues() && !is_begun && !self.can_swap_rest(from_index, to, to_index)
             {
+                if source.is_shared() {
+                    self.own(from_index);
+                    continue;
+                }
                 break;
             }
             is_begun = source.continues();
-            let (source, target) = (self.0.slot_mut(from_index), to.0.slot_mut(to_index));
-            std::mem::swap(&mut source.buf, &mut target.buf);
-            target.ptr = std::mem::take(&mut source.ptr);
-            target.len = source.len;
-            target.flags = source.flags | flags::BUF_CHANGED;
-            source.flags = flags::BUF_CHANGED;
-            swapped.bytes += u64::from(target.len);
+            let emptied = Slot { ptr: 0, buf: target.buf, flags: flags::BUF_CHANGED, ..source };
+            *self.0.slot_mut(from_index) = emptied;
+            *to.0.slot_mut(to_index) = Slot { flags: source.flags | flags::BUF_CHANGED, ..source };
+            swapped.bytes += u64::from(source.len);
             swapped.packets += u32::from(!is_begun);
             *to.0.meta_mut(to_index) = *self.meta(from_index);
             from_index = self.next(from_index);
@@ -226,7 +228,8 @@ impl<'a> RingMut<'a> {
     /// effect, if the slot has fewer bytes or no room for a longer `head`.
     pub fn replace_front(&mut self, index: u32, cut: usize, head: &[u8]) -> bool {
         self.assert_owned(index);
-        let slot = *self.slot(index);
+        self.own(index);
+        let slot = self.slot(index);
         let Some(rest) = usize::from(slot.len).checked_sub(cut) else { return false };
         let Ok(len) = u16::try_from(head.len() + rest) else { return false };
         if slot.is_indirect() {
@@ -279,6 +282,7 @@ impl Ring {
         let (mut from_index, mut to_index) = (from_index, to_index);
         while self.slot(from_index).continues() {
             (from_index, to_index) = (self.next(from_index), to.next(to_index));
+            self.own(from_index);
             if !can_swap(self.slot(from_index), to.slot(to_index)) {
                 return false;
             }
@@ -289,6 +293,6 @@ impl Ring {
 
 /// Returns true if both slots hold buffers of their own.
 #[inline]
-fn can_swap(source: &Slot, target: &Slot) -> bool {
-    !source.is_indirect() && source.buf != 0 && target.buf != 0
+fn can_swap(source: Slot, target: Slot) -> bool {
+    !source.is_elsewhere() && source.buf != 0 && target.buf != 0
 }

@@ -2,6 +2,7 @@
 //! wire, VLAN tag, hash, direction, interface, drops before).
 
 use std::mem::size_of;
+use std::ptr::NonNull;
 use std::time::SystemTime;
 
 /// Flags of a [`Slot`], with netmap's values (sys/net/netmap.h).
@@ -12,12 +13,16 @@ pub mod flags {
     pub const INDIRECT: u16 = 0x10;
     /// The packet continues in the next slot.
     pub const MOREFRAG: u16 = 0x20;
+    /// The bytes are in memory that another process may write. They are copied into the slot's buffer when
+    /// they are first asked for. Not a flag of netmap's.
+    pub const SHARED: u16 = 0x40;
 }
 
 /// The buffer number, length, flags and pointer of a packet, or of a piece of one.
 ///
 /// Only the ring changes a slot, so a buffer number is never in two slots and `ptr` never comes from
-/// outside. `ptr` is an address in an INDIRECT slot; in any other it is the packet's offset in the buffer.
+/// outside. `ptr` is an address in an INDIRECT or SHARED slot; in any other it is the packet's offset in the
+/// buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
     pub(super) ptr: u64,
@@ -39,10 +44,10 @@ impl Slot {
         self.len
     }
 
-    /// Returns the packet's offset in the slot's buffer; 0 if the bytes are outside the pool.
+    /// Returns the packet's offset in the slot's buffer; 0 if the bytes are not there.
     #[inline]
     pub fn offset(&self) -> u16 {
-        if self.is_indirect() { 0 } else { self.ptr as u16 }
+        if self.is_elsewhere() { 0 } else { self.ptr as u16 }
     }
 
     /// Returns the slot's [`flags`].
@@ -57,10 +62,28 @@ impl Slot {
         self.flags & flags::MOREFRAG != 0
     }
 
-    /// Returns true if the bytes are outside the pool.
+    /// Returns true if the bytes are outside the pool, and are used there.
     #[inline]
     pub fn is_indirect(&self) -> bool {
         self.flags & flags::INDIRECT != 0
+    }
+
+    /// Returns true if the bytes are outside the pool, and must be copied before they are used.
+    #[inline]
+    pub(super) fn is_shared(&self) -> bool {
+        self.flags & flags::SHARED != 0
+    }
+
+    /// Returns true if the bytes are not in a buffer of the pool, or not yet.
+    #[inline]
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.flags & (flags::INDIRECT | flags::SHARED) != 0
+    }
+
+    /// Returns the address of bytes that are elsewhere.
+    #[inline]
+    pub(super) fn outside(&self) -> Option<NonNull<u8>> {
+        NonNull::new(std::ptr::with_exposed_provenance_mut(self.ptr as usize))
     }
 }
 
