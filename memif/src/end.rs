@@ -149,17 +149,12 @@ impl RingEnd {
         }
     }
 
-    /// Prefetches the piece in entry `i` if this end owns it, and a later descriptor.
+    /// Prefetches the descriptor of the piece in entry `i` if this end owns it.
     #[inline]
     pub(super) fn prefetch_piece(&self, i: u32) {
         // A client also writes the descriptor, when it returns the buffer.
         let write = self.own.is_some();
-        self.prefetch_descriptor(i + AHEAD, if write { prefetch_to_write } else { prefetch });
-        if self.owns(i)
-            && let Some(start) = self.piece(i).start
-        {
-            prefetch(start.as_ptr());
-        }
+        self.prefetch_descriptor(i, if write { prefetch_to_write } else { prefetch });
     }
 
     #[inline]

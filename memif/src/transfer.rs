@@ -1,5 +1,5 @@
-//! Copies packets from a transmit ring's slots into shared buffers, and from shared buffers into the slots of
-//! a receive ring. The program gets only the copies, which the peer cannot access.
+//! Copies packets from a transmit ring's slots into shared buffers, and points the slots of a receive ring at
+//! shared buffers (SHARED slots). A program that looks at a packet gets a copy, which the peer cannot access.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -142,6 +142,8 @@ pub struct RxEnd {
     pub end: RingEnd,
     /// Slots after the receive ring's tail that hold the beginning of a packet.
     partial: u32,
+    /// Entries that are this end's until the next call, because slots point at their buffers.
+    taken: u32,
 }
 
 /// Counts of one call to receive.
@@ -159,24 +161,48 @@ impl RxEnd {
     /// Starts to receive: a client offers its buffers.
     pub fn new(mut end: RingEnd) -> Self {
         end.offer();
-        Self { end, partial: 0 }
+        Self { end, partial: 0, taken: 0 }
     }
 
-    /// Receives up to `max` pieces of packets, as far as the ring has room. A piece longer than a slot's
-    /// buffer continues in the next slots.
+    /// Returns how many of `wanted` pieces of packets can be received.
+    #[inline]
+    pub fn arrived(&mut self, wanted: u32) -> u32 {
+        self.end.look(self.taken + wanted) - self.taken
+    }
+
+    /// Returns true if [`receive`](Self::receive) has work: pieces of packets, or entries to return.
+    #[inline]
+    pub fn has_work(&mut self) -> bool {
+        self.taken > 0 || self.arrived(1) > 0
+    }
+
+    /// Returns the entries of received pieces to the peer. Packets that the program still has are copied, and
+    /// so is the beginning of the next.
+    #[inline]
+    pub fn return_entries(&mut self, ring: &mut Ring) {
+        ring.own_first(ring.available() + self.partial);
+        (0..self.taken).for_each(|i| self.end.empty(i));
+        self.end.hand_over(std::mem::take(&mut self.taken));
+    }
+
+    /// Receives up to `max` pieces of packets, as far as the ring has room, and returns the entries of the
+    /// last call. Takes at most an eighth of the entries, so that the peer has room for more packets. A piece
+    /// longer than a slot's buffer continues in the next slots. Call
+    /// [`return_entries`](Self::return_entries) before `self` is dropped.
     ///
     /// # Errors
     /// The first piece is invalid. A later invalid piece is left to the next call.
     #[inline]
     pub fn receive(&mut self, ring: &mut Ring, max: u32) -> Result<Received, ProtocolError> {
+        self.return_entries(ring);
         let room = ring.room();
-        let pieces = self.end.claim((room - self.partial).min(max))?;
+        let most = (self.end.entries() / 8).max(1);
+        let pieces = self.end.claim((room - self.partial).min(max).min(most))?;
         let mut received = Received::default();
         if pieces == 0 {
             return Ok(received);
         }
         let now_ns = now_ns();
-        (0..pieces.min(AHEAD)).for_each(|i| self.end.prefetch_piece(i));
         while received.pieces < pieces {
             self.end.prefetch_piece(received.pieces + AHEAD);
             let piece = self.end.piece(received.pieces);
@@ -185,8 +211,7 @@ impl RxEnd {
                 Err(breach) if received.pieces == 0 => return Err(breach),
                 _ => break,
             };
-            self.copy(ring, received.slots, (start, piece.descriptor), now_ns);
-            self.end.empty(received.pieces);
+            self.share(ring, received.slots, (start, piece.descriptor), now_ns);
             self.partial += slots;
             received.pieces += 1;
             if piece.descriptor.flags & NEXT == 0 {
@@ -194,7 +219,7 @@ impl RxEnd {
                 received.packets += 1;
             }
         }
-        self.end.hand_over(received.pieces);
+        self.taken = received.pieces;
         if received.slots > 0 {
             ring.publish(ring.after(ring.tail(), received.slots));
         }
@@ -222,10 +247,10 @@ impl RxEnd {
         }
     }
 
-    /// Copies a piece into the slots after the filled ones: `whole` slots of whole packets, and the beginning
-    /// of this packet. The caller has checked the room.
+    /// Points the slots after the filled ones at a piece: `whole` slots of whole packets, and the beginning of
+    /// this packet. The caller has checked the room.
     #[inline]
-    fn copy(&self, ring: &mut Ring, whole: u32, piece: (NonNull<u8>, Descriptor), now_ns: u64) {
+    fn share(&self, ring: &mut Ring, whole: u32, piece: (NonNull<u8>, Descriptor), now_ns: u64) {
         let (start, Descriptor { flags, length, .. }) = piece;
         let first = ring.after(ring.tail(), whole);
         let mut at = ring.after(first, self.partial);
@@ -237,25 +262,20 @@ impl RxEnd {
         } else {
             ring.meta_mut(first).wire_bytes += length;
         }
-        let mut copied = 0;
+        let mut shared = 0;
         loop {
-            let bytes = (length - copied).min(slot_bytes(ring));
-            let ends = copied + bytes == length;
-            ring.fill(at, bytes as u16, !ends || flags & NEXT != 0, meta);
-            // SAFETY: the slot is not between head and tail, so it and its buffer are the backend's; `fill`
-            // has checked that it has a buffer of at least `bytes` bytes.
-            let buffer = unsafe { ring.buffer_unchecked(at) }.as_mut_ptr();
-            // SAFETY: `length` bytes from `start` on lie in a region that is mapped, `copied` and `bytes`
-            // together are no more, and the buffer, of a private pool, is other memory. The peer may write
-            // the source meanwhile: no reference is made, and any bytes are valid.
-            unsafe {
-                let from = start.as_ptr().add(copied as usize);
-                from.copy_to_nonoverlapping(buffer, bytes as usize);
-            }
+            let bytes = (length - shared).min(slot_bytes(ring));
+            let ends = shared + bytes == length;
+            let continues = !ends || flags & NEXT != 0;
+            // SAFETY: `length` bytes from `start` on lie in a region that is mapped as long as this end is,
+            // and `shared` and `bytes` together are no more. `return_entries` copies what the program still
+            // has before the entry is returned, and before this end is dropped.
+            unsafe { ring.share(at, start.add(shared as usize), bytes as u16, continues) };
+            *ring.meta_mut(at) = meta;
             if ends {
                 break;
             }
-            copied += bytes;
+            shared += bytes;
             at = ring.next(at);
             meta = Meta::default();
         }

@@ -389,6 +389,7 @@ fn a_server_that_answers_what_cannot_be_is_cut_off() {
         // Both rings are the queue's once it has offered its buffers.
         until("the client's buffers", || {
             push(queue, &bytes_of(1, 60));
+            pull(queue);
             (memory.index(to_client + 6).load(Ordering::Acquire) > 0).then_some(())
         });
         deed(&memory, to_client);

@@ -118,11 +118,12 @@ impl MemifQueue {
     /// Takes only the packets that `rx` has now.
     fn take_no_more(&mut self) {
         if self.left.is_none() {
-            self.left = Some(self.rx.as_mut().map_or(0, |rx| rx.end.look(u16::MAX.into())));
+            self.left = Some(self.rx.as_mut().map_or(0, |rx| rx.arrived(u16::MAX.into())));
         }
     }
 
-    /// Receives from the next peer, once the old peer's packets have been received.
+    /// Receives from the next peer, once the old peer's packets have been received. No slot points at the old
+    /// peer's buffers any more.
     #[cold]
     fn turn(&mut self) {
         if self.rx.is_none() || self.broken || self.left == Some(0) {
@@ -155,8 +156,9 @@ impl MemifQueue {
     fn has_news(&mut self) -> bool {
         let listens = self.listens();
         let rx = self.rx.as_mut().filter(|_| listens);
-        let arrived = rx.map_or(0, |rx| rx.end.look(1));
-        arrived > 0 || self.next_rx.is_some() || self.control.changes() != self.seen
+        rx.is_some_and(RxEnd::has_work)
+            || self.next_rx.is_some()
+            || self.control.changes() != self.seen
     }
 
     /// Returns true if the peer's writes are still read.
@@ -195,6 +197,9 @@ impl Backend for MemifQueue {
         }
         let slots = self.receive(ring);
         if slots == 0 && self.next_rx.is_some() {
+            if let Some(rx) = &mut self.rx {
+                rx.return_entries(ring);
+            }
             self.turn();
         }
         Ok(slots)
@@ -204,7 +209,9 @@ impl Backend for MemifQueue {
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         if self.control.changes() != self.seen {
             self.adopt();
-            self.turn();
+            if self.rx.is_none() {
+                self.turn();
+            }
         }
         let sent = match &mut self.tx {
             Some(tx) => tx.send(ring, self.progress.next),
