@@ -45,7 +45,7 @@ use super::rings::{PoolRequirements, RingMaker};
 use crate::error::{Error, Result};
 use crate::link::netns;
 use control::{ControlSocket, Endpoint};
-use queue::{MemifQueue, Ways};
+use queue::{MemifQueue, QueueSettings};
 use sluicegate_memif::{Address, Settings};
 
 /// Opens the port.
@@ -62,7 +62,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
             "client"
         }
     };
-    let ways = Ways {
+    let settings = QueueSettings {
         receives: options.usage.receives(),
         sends: options.usage.sends(),
         interrupts: config.interrupts,
@@ -75,7 +75,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         Arc::new(ControlSocket::start(name.short(), place, config.settings.clone(), endpoint)?);
     let described = described(name.short(), "");
     let queues = rings.into_iter().enumerate().map(|(number, (rx, tx))| {
-        let backend = MemifQueue::new(number, &control, ways);
+        let backend = MemifQueue::new(number, &control, settings);
         Queue::new(number as u32, rx, tx, backend, vec![described.clone()])
     });
     Ok(Port { method, ..Port::plain(name, queues.collect()) })

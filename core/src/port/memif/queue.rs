@@ -19,7 +19,7 @@ const SLEEP_LIMIT: Duration = Duration::from_micros(50);
 
 /// The settings of a queue, which do not change.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ways {
+pub(super) struct QueueSettings {
     pub receives: bool,
     pub sends: bool,
     /// True if sleepers are woken.
@@ -31,7 +31,7 @@ pub(super) struct Ways {
 pub(super) struct MemifQueue {
     number: usize,
     control: Arc<ControlSocket>,
-    ways: Ways,
+    settings: QueueSettings,
     /// The last change that the queue has seen.
     seen: u32,
     /// The connection of `tx`, and of `rx` unless the next one is waiting.
@@ -55,11 +55,15 @@ pub(super) struct MemifQueue {
 }
 
 impl MemifQueue {
-    pub(super) fn new(number: usize, control: &Arc<ControlSocket>, ways: Ways) -> Self {
+    pub(super) fn new(
+        number: usize,
+        control: &Arc<ControlSocket>,
+        settings: QueueSettings,
+    ) -> Self {
         Self {
             number,
             control: Arc::clone(control),
-            ways,
+            settings,
             seen: 0,
             connection: 0,
             rx: None,
@@ -111,8 +115,8 @@ impl MemifQueue {
         let (seen, connection, pair) = self.control.take(self.number);
         (self.seen, self.connection) = (seen, connection);
         let Pair { rx, tx } = pair.unwrap_or_default();
-        self.tx = tx.filter(|_| self.ways.sends);
-        self.next_rx = Some(rx.filter(|_| self.ways.receives && !self.closed));
+        self.tx = tx.filter(|_| self.settings.sends);
+        self.next_rx = Some(rx.filter(|_| self.settings.receives && !self.closed));
     }
 
     /// Takes only the packets that `rx` has now.
@@ -290,7 +294,7 @@ impl Backend for MemifQueue {
                 return WakeSource::Nap(SLEEP_LIMIT);
             }
         }
-        if let Some(end) = self.rx_end().filter(|_| self.ways.interrupts && self.listens()) {
+        if let Some(end) = self.rx_end().filter(|_| self.settings.interrupts && self.listens()) {
             end.enable();
             self.asks = true;
             if self.has_news() {
