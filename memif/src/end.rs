@@ -77,10 +77,10 @@ impl RingEnd {
     /// Returns how many of `wanted` entries belong to this end. Reads the other side's index only if fewer
     /// are known.
     #[inline]
-    pub fn look(&mut self, wanted: u32) -> u32 {
+    pub fn peek(&mut self, wanted: u32) -> u32 {
         // The client stores the head, the server the tail.
         let other = if self.own.is_some() { self.memory.tail() } else { self.memory.head() };
-        self.cursor.look(other, wanted)
+        self.cursor.peek(other, wanted)
     }
 
     /// Returns the number of usable entries, up to `wanted`, and checks the other side's index.
@@ -89,7 +89,7 @@ impl RingEnd {
     /// The other side's index is invalid.
     #[inline]
     pub(super) fn claim(&mut self, wanted: u32) -> Result<u32, ProtocolError> {
-        let claimed = self.look(wanted);
+        let claimed = self.peek(wanted);
         if self.cursor.faults == 0 {
             return Ok(claimed);
         }
@@ -167,7 +167,7 @@ impl RingEnd {
     /// True if entry `i` is known to belong to this end.
     #[inline]
     fn owns(&self, i: u32) -> bool {
-        i < self.cursor.known()
+        i < self.cursor.cached()
     }
 
     /// Returns the protocol error for a descriptor of bytes outside all regions.
@@ -205,16 +205,16 @@ impl RingEnd {
     pub(super) fn offer(&mut self) {
         if self.own.is_some() {
             (0..self.entries()).for_each(|i| self.empty(i));
-            self.hand_over(self.entries());
+            self.submit(self.entries());
         }
     }
 
     /// Passes this end's first `n` entries to the other end.
     #[inline]
-    pub(super) fn hand_over(&mut self, n: u32) {
+    pub(super) fn submit(&mut self, n: u32) {
         if n > 0 {
             let index = if self.own.is_some() { self.memory.head() } else { self.memory.tail() };
-            self.cursor.hand_over(index, n);
+            self.cursor.submit(index, n);
         }
     }
 
@@ -223,7 +223,7 @@ impl RingEnd {
     #[inline]
     pub(super) fn publish(&mut self, n: u32) {
         if n > 0 {
-            self.hand_over(n);
+            self.submit(n);
             self.notifier.ring(&self.memory);
         }
     }
@@ -231,7 +231,7 @@ impl RingEnd {
     /// Returns the number of packets in entries that the other end still holds. It may have taken these
     /// packets already, because a client returns entries only with the next empty buffers.
     pub fn in_flight(&mut self) -> u64 {
-        let others = self.entries() - self.look(u32::MAX);
+        let others = self.entries() - self.peek(u32::MAX);
         let ends = |back: &u32| self.ends[self.place(back.wrapping_neg())];
         (1..=others).filter(ends).count() as u64
     }

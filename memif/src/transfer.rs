@@ -167,7 +167,7 @@ impl RxEnd {
     /// Returns how many of `wanted` pieces of packets can be received.
     #[inline]
     pub fn arrived(&mut self, wanted: u32) -> u32 {
-        self.end.look(self.taken + wanted) - self.taken
+        self.end.peek(self.taken + wanted) - self.taken
     }
 
     /// Returns true if [`receive`](Self::receive) has work: pieces of packets, or entries to return.
@@ -182,7 +182,7 @@ impl RxEnd {
     pub fn return_entries(&mut self, ring: &mut Ring) {
         ring.own_first(ring.available() + self.partial);
         (0..self.taken).for_each(|i| self.end.empty(i));
-        self.end.hand_over(std::mem::take(&mut self.taken));
+        self.end.submit(std::mem::take(&mut self.taken));
     }
 
     /// Receives up to `max` pieces of packets, as far as the ring has room, and returns the entries of the

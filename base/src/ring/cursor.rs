@@ -108,18 +108,18 @@ impl<I: Index> Cursor<I> {
     /// Returns the number of entries that this side owns by its copies: room to produce, or entries to
     /// consume.
     #[inline]
-    pub fn known(&self) -> u32 {
+    pub fn cached(&self) -> u32 {
         steps::<I>(self.first, self.end)
     }
 
     /// Returns how many of `wanted` entries this side owns. Reads the other side's index only if the copy
     /// does not suffice.
     #[inline]
-    pub fn look(&mut self, other: &I, wanted: u32) -> u32 {
-        if self.known() < wanted {
+    pub fn peek(&mut self, other: &I, wanted: u32) -> u32 {
+        if self.cached() < wanted {
             self.read(other);
         }
-        self.known().min(wanted)
+        self.cached().min(wanted)
     }
 
     /// Returns the index of the entry `i` steps after the first that this side owns.
@@ -133,8 +133,8 @@ impl<I: Index> Cursor<I> {
     /// (net/xdp/xsk_queue.h: __xskq_cons_peek; xskq_prod_nb_free and its callers; in a ring of copies, the
     /// read on which the program's writes depend).
     #[inline]
-    pub fn hand_over(&mut self, own: &I, n: u32) {
-        assert!(n <= self.known(), "{n} entries handed over of {}", self.known());
+    pub fn submit(&mut self, own: &I, n: u32) {
+        assert!(n <= self.cached(), "{n} entries submitted of {}", self.cached());
         self.first = step::<I>(self.first, n);
         own.store(self.first, Ordering::Release);
     }
@@ -143,7 +143,7 @@ impl<I: Index> Cursor<I> {
     #[inline]
     pub fn others(&mut self, other: &I) -> u32 {
         self.read(other);
-        self.entries - self.known()
+        self.entries - self.cached()
     }
 
     /// Acquire: pairs with the other side's releasing store of this index (__xskq_prod_submit,
@@ -152,7 +152,7 @@ impl<I: Index> Cursor<I> {
     #[inline]
     fn read(&mut self, other: &I) {
         let end = step::<I>(other.load(Ordering::Acquire), self.ahead);
-        if steps::<I>(self.end, end) <= self.entries - self.known() {
+        if steps::<I>(self.end, end) <= self.entries - self.cached() {
             self.end = end;
         } else {
             self.faults += 1;
@@ -270,11 +270,11 @@ mod loom_tests {
             let mut cursor = Cursor::<I>::producing(entries, start);
             let mut number = 0;
             while number < count {
-                let n = cursor.look(&ring.consumer, ours.min(count - number));
+                let n = cursor.peek(&ring.consumer, ours.min(count - number));
                 (0..n).for_each(|i| ring.put(cursor.index(i), number + i));
                 match n {
                     0 => thread::yield_now(),
-                    n => cursor.hand_over(&ring.producer, n),
+                    n => cursor.submit(&ring.producer, n),
                 }
                 number += n;
             }
@@ -292,13 +292,13 @@ mod loom_tests {
             let mut cursor = Cursor::<I>::consuming(entries, start);
             let mut number = 0;
             while number < count {
-                let n = cursor.look(&ring.producer, ours);
+                let n = cursor.peek(&ring.producer, ours);
                 for i in 0..n {
                     assert_eq!(ring.take(cursor.index(i)), number + i, "whole, and in order");
                 }
                 match n {
                     0 => thread::yield_now(),
-                    n => cursor.hand_over(&ring.consumer, n),
+                    n => cursor.submit(&ring.consumer, n),
                 }
                 number += n;
             }

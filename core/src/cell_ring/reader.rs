@@ -173,7 +173,7 @@ impl Reader {
         for i in 0..self.sources.len() {
             let source = &mut self.sources[i];
             let before = source.unread();
-            source.cursor.look(source.ring.word(at::PRODUCED), u32::MAX);
+            source.cursor.peek(source.ring.word(at::PRODUCED), u32::MAX);
             let there = source.unread();
             self.unread += there - before;
             if before == 0 && there > 0 {
@@ -317,7 +317,7 @@ impl Reader {
     /// reached that.
     pub(crate) fn go_to_sleep(&mut self, level: u32) -> bool {
         for source in &mut self.sources {
-            source.wake_at = source.cursor.index(level.max(source.cursor.known() + 1));
+            source.wake_at = source.cursor.index(level.max(source.cursor.cached() + 1));
         }
         // Checked before the writers are asked: a wake-up costs them more than this check.
         if self.is_due() {
@@ -351,7 +351,7 @@ impl Reader {
     /// which [`look`](Self::look) ignores, would keep the reader awake for ever.
     fn is_due(&self) -> bool {
         self.sources.iter().any(|source| {
-            // Acquire: as in `Cursor::look`.
+            // Acquire: as in `Cursor::peek`.
             let produced = source.ring.word(at::PRODUCED).load(Ordering::Acquire);
             let ahead = |index: u32| index.wrapping_sub(source.cursor.index(0));
             (ahead(source.wake_at)..=self.cells()).contains(&ahead(produced))
@@ -377,13 +377,13 @@ impl RingInput {
     /// Gives back the oldest `n` held cells.
     #[inline]
     fn give_back(&mut self, n: u32) {
-        self.cursor.hand_over(self.ring.word(at::CONSUMED), n);
+        self.cursor.submit(self.ring.word(at::CONSUMED), n);
         self.held -= n;
     }
 
     #[inline]
     fn unread(&self) -> u32 {
-        self.cursor.known() - self.held
+        self.cursor.cached() - self.held
     }
 
     /// Returns the time of the next packet of a source that has one.

@@ -40,7 +40,7 @@ impl Writer {
     ) {
         self.offered += 1;
         let consumed = self.ring.word(at::CONSUMED);
-        if self.cursor.look(consumed, self.pending + 1) <= self.pending {
+        if self.cursor.peek(consumed, self.pending + 1) <= self.pending {
             self.lost += 1;
             return;
         }
@@ -71,7 +71,7 @@ impl Writer {
         self.ring.counter(at::MATCHED).store(self.offered, Ordering::Relaxed);
         self.ring.counter(at::LOST).store(self.lost, Ordering::Relaxed);
         if self.pending > 0 {
-            self.cursor.hand_over(self.ring.word(at::PRODUCED), std::mem::take(&mut self.pending));
+            self.cursor.submit(self.ring.word(at::PRODUCED), std::mem::take(&mut self.pending));
             if SleepFlag::of(&self.ring).due(self.cursor.index(0)) {
                 wake(&self.waker);
             }

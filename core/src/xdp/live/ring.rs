@@ -233,7 +233,7 @@ impl LiveWriter {
     #[inline]
     pub(crate) fn room(&mut self, wanted: u32) -> u32 {
         let head = self.memory.index(at::HEAD);
-        self.cursor.look(head, wanted + self.written) - self.written
+        self.cursor.peek(head, wanted + self.written) - self.written
     }
 
     /// Writes a packet, for which the ring must have [`room`](Self::room). The packet's length must be
@@ -242,7 +242,7 @@ impl LiveWriter {
     pub(crate) fn write(&mut self, packet: &Packet<'_>) {
         let bytes = packet.captured_bytes();
         let max = self.memory.config.max_bytes as usize;
-        assert!(self.written < self.cursor.known() && bytes <= max, "no room for {bytes} bytes");
+        assert!(self.written < self.cursor.cached() && bytes <= max, "no room for {bytes} bytes");
         let index = self.cursor.index(self.written);
         let mut to = self.memory.slot(index, slot::PACKET as usize);
         for segment in packet.segments() {
@@ -264,7 +264,7 @@ impl LiveWriter {
     #[inline]
     pub(crate) fn publish(&mut self) {
         if self.written > 0 {
-            self.cursor.hand_over(self.memory.index(at::TAIL), std::mem::take(&mut self.written));
+            self.cursor.submit(self.memory.index(at::TAIL), std::mem::take(&mut self.written));
         }
     }
 

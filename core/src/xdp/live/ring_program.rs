@@ -156,7 +156,7 @@ fn look(asm: &mut Assembler, to: Reg) {
 }
 
 /// Publishes `done` as the head, if it has changed. Release: pairs with the writer's acquiring read of the
-/// head (`Cursor::look`). x86 does not move a store before an earlier load; elsewhere as in [`look`].
+/// head (`Cursor::peek`). x86 does not move a store before an earlier load; elsewhere as in [`look`].
 fn publish(asm: &mut Assembler, done: Reg) {
     let known = asm.label();
     asm.load(Size::W, R2, RING + at::HEAD);

@@ -134,7 +134,7 @@ impl<T: Pod> Producer<T> {
     /// Reserves up to `wanted` entries, which may then be written and submitted.
     #[inline]
     pub(super) fn reserve(&mut self, wanted: u32) -> u32 {
-        self.cursor.look(self.memory.consumer(), wanted)
+        self.cursor.peek(self.memory.consumer(), wanted)
     }
 
     /// Writes the `i`th of the reserved entries.
@@ -143,7 +143,7 @@ impl<T: Pod> Producer<T> {
     /// If there is no room for it.
     #[inline]
     pub(super) fn write(&mut self, i: u32, entry: T) {
-        assert!(i < self.cursor.known(), "entry {i} of {} reserved", self.cursor.known());
+        assert!(i < self.cursor.cached(), "entry {i} of {} reserved", self.cursor.cached());
         // SAFETY: the address is an entry's (`RingMemory::entry`), and the kernel has given the entry up.
         // Volatile, so that a kernel that still reads it gets wrong bytes and nothing worse.
         unsafe { self.memory.entry(self.cursor.index(i)).write_volatile(entry) };
@@ -155,7 +155,7 @@ impl<T: Pod> Producer<T> {
     /// If fewer were reserved.
     #[inline]
     pub(super) fn submit(&mut self, n: u32) {
-        self.cursor.hand_over(self.memory.producer(), n);
+        self.cursor.submit(self.memory.producer(), n);
     }
 
     /// Counts the submitted entries that the kernel has not reported as consumed.
@@ -195,7 +195,7 @@ impl<T: Pod> Consumer<T> {
     /// Returns the number of entries that can be read; at most the ring's size.
     #[inline]
     pub(super) fn peek(&mut self) -> u32 {
-        self.cursor.look(self.memory.producer(), self.memory.size())
+        self.cursor.peek(self.memory.producer(), self.memory.size())
     }
 
     /// Reads the `i`th available entry.
@@ -204,7 +204,7 @@ impl<T: Pod> Consumer<T> {
     /// If fewer are available.
     #[inline]
     pub(super) fn read(&self, i: u32) -> T {
-        assert!(i < self.cursor.known(), "entry {i} of {}", self.cursor.known());
+        assert!(i < self.cursor.cached(), "entry {i} of {}", self.cursor.cached());
         // SAFETY: the address is an entry's (`RingMemory::entry`), and any bytes are a valid T. The kernel
         // has published the entry and does not write it until it is released. Volatile, so that a kernel
         // that does write causes wrong bytes and nothing worse.
@@ -217,7 +217,7 @@ impl<T: Pod> Consumer<T> {
     /// If fewer are available.
     #[inline]
     pub(super) fn release(&mut self, n: u32) {
-        self.cursor.hand_over(self.memory.consumer(), n);
+        self.cursor.submit(self.memory.consumer(), n);
     }
 
     /// Returns how often the kernel's index was invalid.

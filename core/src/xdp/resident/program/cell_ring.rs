@@ -78,7 +78,7 @@ impl StageProgram<'_> {
     ///
     /// The reader's index is read before the cell is written: the kernel's memory model, and every
     /// processor, keeps writes after a read if a branch to them depends on the read. The read pairs with
-    /// the reader's releasing store (`Cursor::hand_over`), before which the reader has read the cell.
+    /// the reader's releasing store (`Cursor::submit`), before which the reader has read the cell.
     fn find_cell(&mut self, ring: &cell_ring::CellGeometry, lost: Label) {
         let cells = ring.cells.cast_signed();
         let asm = &mut self.asm;
@@ -152,7 +152,7 @@ impl StageProgram<'_> {
     }
 
     /// Publishes the cell to the reader. The index must become visible after the cell: pairs with the
-    /// reader's acquiring read (`Cursor::look`). x86 keeps stores in order; elsewhere an atomic operation
+    /// reader's acquiring read (`Cursor::peek`). x86 keeps stores in order; elsewhere an atomic operation
     /// that returns a value is a full barrier in the kernel's memory model. (Linux 6.15 has a releasing
     /// store.)
     fn publish(&mut self) {
