@@ -1,7 +1,7 @@
 //! Errors: each message names the operation, its object, the reason, and the remedy if one exists.
 
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The result of every fallible call of this crate.
@@ -113,7 +113,7 @@ pub enum Error {
 
 /// The kinds of errors; each is an exit status of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// The input is wrong: a name, an option, an expression.
     Usage,
     /// A privilege or a kernel feature is missing.
@@ -131,23 +131,23 @@ impl fmt::Debug for Error {
 
 impl Error {
     /// Returns the kind of this error.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Port { .. } | Self::Filter { .. } | Self::Usage(_) => Kind::Usage,
-            Self::Privilege { .. } | Self::Unsupported { .. } => Kind::Privilege,
+            Self::Port { .. } | Self::Filter { .. } | Self::Usage(_) => ErrorKind::Usage,
+            Self::Privilege { .. } | Self::Unsupported { .. } => ErrorKind::Privilege,
             Self::Path { source, .. } => match source.kind() {
-                ErrorKind::NotFound
-                | ErrorKind::NotADirectory
-                | ErrorKind::IsADirectory
-                | ErrorKind::InvalidFilename => Kind::Usage,
-                ErrorKind::PermissionDenied => Kind::Privilege,
-                _ if source.raw_os_error() == Some(libc::ELOOP) => Kind::Usage,
-                _ => Kind::Runtime,
+                io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory
+                | io::ErrorKind::IsADirectory
+                | io::ErrorKind::InvalidFilename => ErrorKind::Usage,
+                io::ErrorKind::PermissionDenied => ErrorKind::Privilege,
+                _ if source.raw_os_error() == Some(libc::ELOOP) => ErrorKind::Usage,
+                _ => ErrorKind::Runtime,
             },
             Self::System { .. }
             | Self::File { .. }
             | Self::Removed { .. }
-            | Self::Corrupt { .. } => Kind::Runtime,
+            | Self::Corrupt { .. } => ErrorKind::Runtime,
         }
     }
 
@@ -237,25 +237,25 @@ mod tests {
             "bind packet:eth0: No such device (os error 19); \
              see `sluice capture` for the interfaces there are"
         );
-        assert_eq!(error.kind(), Kind::Runtime);
+        assert_eq!(error.kind(), ErrorKind::Runtime);
         assert_eq!(error.errno(), Some(libc::ENODEV));
     }
 
     #[test]
     fn the_reason_says_who_can_mend_the_error_of_a_path() {
         for (errno, kind, why) in [
-            (libc::ENOENT, Kind::Usage, "there is no such file"),
-            (libc::EISDIR, Kind::Usage, "it is a directory"),
-            (libc::ELOOP, Kind::Usage, "it is a link that is not followed"),
-            (libc::EACCES, Kind::Privilege, "its owner allows it to others only"),
-            (libc::ENOSPC, Kind::Runtime, "the disk is full"),
-            (libc::EIO, Kind::Runtime, "the disk fails"),
+            (libc::ENOENT, ErrorKind::Usage, "there is no such file"),
+            (libc::EISDIR, ErrorKind::Usage, "it is a directory"),
+            (libc::ELOOP, ErrorKind::Usage, "it is a link that is not followed"),
+            (libc::EACCES, ErrorKind::Privilege, "its owner allows it to others only"),
+            (libc::ENOSPC, ErrorKind::Runtime, "the disk is full"),
+            (libc::EIO, ErrorKind::Runtime, "the disk fails"),
         ] {
             let source = || io::Error::from_raw_os_error(errno);
             let error = Error::path("open", Path::new("/tmp/a.pcap"), source());
             assert_eq!((error.kind(), error.errno()), (kind, Some(errno)), "{why}");
             let running = Error::open_file("write", Path::new("/tmp/a.pcap"), source());
-            assert_eq!(running.kind(), Kind::Runtime, "{why}, while it was written");
+            assert_eq!(running.kind(), ErrorKind::Runtime, "{why}, while it was written");
         }
     }
 
@@ -267,6 +267,6 @@ mod tests {
             column: Some(4),
         };
         assert_eq!(error.to_string(), "filter 'udp prot 53': syntax error (at column 5)");
-        assert_eq!(error.kind(), Kind::Usage);
+        assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }

@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn every_step_of_a_threshold_exists() {
         use crate::testbed::{Testbed, TestbedConfig};
-        use sluicegate::error::Kind::Privilege;
+        use sluicegate::error::ErrorKind::Privilege;
         let config = |kind: SuiteKind| TestbedConfig {
             queues: 1,
             jumbo: false,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::error::{Error, Kind};
+use sluicegate::error::{Error, ErrorKind};
 
 /// The reason why there is no measurement.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum Failure {
     #[error("{reason}")]
     Step {
         /// The kind of error, which decides the exit status.
-        kind: Kind,
+        kind: ErrorKind,
         /// The message.
         reason: String,
     },
@@ -23,11 +23,11 @@ pub enum Failure {
 impl Failure {
     /// Creates a run-time failure.
     pub fn of(reason: impl Into<String>) -> Self {
-        Self::Step { kind: Kind::Runtime, reason: reason.into() }
+        Self::Step { kind: ErrorKind::Runtime, reason: reason.into() }
     }
 
     /// The kind of error; none after a stop.
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Stopped => None,
             Self::Step { kind, .. } => Some(*kind),

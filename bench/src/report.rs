@@ -200,7 +200,7 @@ impl StepReport {
             ratio: None,
             explanation: Explanation { cpus, ..explained.unwrap_or_default() },
             failed: failed.map(Failure::to_string),
-            lacks: failed.and_then(Failure::kind) == Some(error::Kind::Privilege),
+            lacks: failed.and_then(Failure::kind) == Some(error::ErrorKind::Privilege),
             turns,
         }
     }
@@ -312,7 +312,7 @@ pub(crate) mod tests {
     fn a_missing_kernel_feature_is_no_failure() {
         let mut step = measured("live frames", &[]);
         let reason = "sluice ended: sending live frames (Linux 5.18) is not available".to_owned();
-        step.1.push((1, Err(Failure::Step { kind: error::Kind::Privilege, reason })));
+        step.1.push((1, Err(Failure::Step { kind: error::ErrorKind::Privilege, reason })));
         let suite = Suite::of(SuiteKind::Tx, &[step]);
         assert!(suite.steps[0].lacks && suite.steps[0].figures.is_none());
     }

@@ -1,7 +1,7 @@
 //! A step of a suite: which programs run on which host, and how their packets are counted.
 
 use serde::{Deserialize, Serialize};
-use sluicegate::error::Kind;
+use sluicegate::error::ErrorKind;
 
 use crate::observer::Failure;
 use crate::process::{LabHost, Program, SLUICE, is_installed, missing};
@@ -120,7 +120,7 @@ impl Step {
     /// Returns the failure of a step whose program is not installed, with the remedy.
     pub fn missing(&self) -> Option<Failure> {
         let name = self.needs().find(|name| !is_installed(name))?;
-        let (kind, reason) = (Kind::Privilege, format!("skipped: {}", missing(name)));
+        let (kind, reason) = (ErrorKind::Privilege, format!("skipped: {}", missing(name)));
         Some(Failure::Step { kind, reason })
     }
 
@@ -262,6 +262,6 @@ mod tests {
         let step = step.with(program("no-such-tool"), program("cat"));
         let failure = step.missing().unwrap();
         let said = "skipped: no-such-tool is not installed: apt-get install no-such-tool";
-        assert_eq!((failure.kind(), &failure.to_string()[..]), (Some(Kind::Privilege), said));
+        assert_eq!((failure.kind(), &failure.to_string()[..]), (Some(ErrorKind::Privilege), said));
     }
 }

@@ -3,7 +3,7 @@
 //! reader that closes the pipe, or a terminal that hangs up, is no failure: that is 0 too.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Write, stderr, stdout};
+use std::io::{self, Write, stderr, stdout};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sys::termios::tcgetattr;
 use serde_json::{Value, json};
 use sluicegate::control::Answer;
-use sluicegate::error::{Error, Kind};
+use sluicegate::error::{Error, ErrorKind};
 use sluicegate::filter;
 use sluicegate_bench::Failure;
 
@@ -25,7 +25,7 @@ pub fn say(text: impl Display) {
 /// terminal hung up. The command does not fail then.
 pub fn reader_left(error: &io::Error, output: impl AsFd) -> bool {
     match error.kind() {
-        ErrorKind::BrokenPipe => true,
+        io::ErrorKind::BrokenPipe => true,
         // Every request to a terminal that hung up fails with this error (drivers/tty/tty_io.c,
         // hung_up_tty_ioctl).
         _ => {
@@ -59,9 +59,9 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     }
     let kind = ours.map(Error::kind);
     match kind.or_else(|| error.downcast_ref().and_then(Failure::kind)) {
-        Some(Kind::Usage) => ExitCode::from(2),
-        Some(Kind::Privilege) => ExitCode::from(3),
-        Some(Kind::Runtime) | None => ExitCode::FAILURE,
+        Some(ErrorKind::Usage) => ExitCode::from(2),
+        Some(ErrorKind::Privilege) => ExitCode::from(3),
+        Some(ErrorKind::Runtime) | None => ExitCode::FAILURE,
     }
 }
 
@@ -73,9 +73,9 @@ pub fn answer(line: impl ToString) -> Answer {
 /// Returns the answer to a request that failed.
 pub fn failure(error: &Error) -> Value {
     let kind = match error.kind() {
-        Kind::Usage => "usage",
-        Kind::Privilege => "privilege",
-        Kind::Runtime => "runtime",
+        ErrorKind::Usage => "usage",
+        ErrorKind::Privilege => "privilege",
+        ErrorKind::Runtime => "runtime",
     };
     json!({"error": error.to_string(), "kind": kind})
 }

@@ -18,7 +18,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigHandler, SigSet, Signal, kill, killpg, signal};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpid, getppid};
-use sluicegate::error::{Error, Kind, Result};
+use sluicegate::error::{Error, ErrorKind, Result};
 use sluicegate::link::{netns, pin_thread};
 use tempfile::TempDir;
 
@@ -131,9 +131,9 @@ impl Running {
     /// Sluice's exit status classifies the failure.
     fn ended_early(&self, status: ExitStatus) -> Failure {
         let kind = match (self.name.as_str(), status.code()) {
-            (SLUICE, Some(2)) => Kind::Usage,
-            (SLUICE, Some(3)) => Kind::Privilege,
-            _ => Kind::Runtime,
+            (SLUICE, Some(2)) => ErrorKind::Usage,
+            (SLUICE, Some(3)) => ErrorKind::Privilege,
+            _ => ErrorKind::Runtime,
         };
         let complaint = self.complaint();
         // Sluice's errors start with its name, which the reason already contains.
@@ -412,8 +412,8 @@ mod tests {
             running.name = String::from(name);
             running.until(&Ready::Says("ready"), &Patient).unwrap_err().kind()
         };
-        assert_eq!(kind(SLUICE), Some(Kind::Privilege));
-        assert_eq!(kind("sh"), Some(Kind::Runtime));
+        assert_eq!(kind(SLUICE), Some(ErrorKind::Privilege));
+        assert_eq!(kind("sh"), Some(ErrorKind::Runtime));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::error::{Error, Kind as Mends, Result};
+use sluicegate::error::{Error, ErrorKind, Result};
 use sluicegate::file::write::{Encoder, EncoderConfig, Output, OutputConfig, Summary};
 use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
@@ -76,7 +76,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
 /// Creates the first file, or checks that it can be created later.
 fn begin(mut output: Output, options: &Options, as_user: bool) -> Result<Arc<File>> {
     let begun = output.begin().map_err(|error| match &options.args.common.user {
-        Some(user) if as_user && error.kind() == Mends::Privilege => error.remedy(format!(
+        Some(user) if as_user && error.kind() == ErrorKind::Privilege => error.remedy(format!(
             "{user} creates the files; chown {user} the directory, or write to another one"
         )),
         _ => error,

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use sluicegate::control::Server;
-use sluicegate::error::{Error, Kind as Mends, Result};
+use sluicegate::error::{Error, ErrorKind, Result};
 use sluicegate_switch::mac_table::{MacTableConfig, TICKS_PER_SECOND, Tick};
 use sluicegate_switch::{
     Handle, MemberState, Rules, Switch, SwitchConfig, SwitchOutcome, SwitchRunner, shared_pool,
@@ -69,7 +69,7 @@ pub fn run(args: RunArgs, socket: &SocketArgs) -> anyhow::Result<()> {
 /// Opens the control socket. If no flag asked for it, a failure is only a notice.
 fn listen(socket: &SocketArgs) -> Result<Option<Server>> {
     match Server::bind(&socket.path()?) {
-        Err(error) if error.kind() != Mends::Usage && socket.control.is_none() => {
+        Err(error) if error.kind() != ErrorKind::Usage && socket.control.is_none() => {
             notice::say(format_args!("the switch runs without a control socket: {error}"));
             Ok(None)
         }

@@ -32,7 +32,7 @@ use super::stats::QueueStats;
 use super::wait::is_readable;
 use crate::cell_ring::Reader;
 use crate::control::{Client, socket_path};
-use crate::error::{Error, Kind as Mends, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::{DEFAULT_CELLS, DEFAULT_SNAPLEN, WatchRequest, readers};
 use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
 
@@ -100,7 +100,7 @@ fn connect(name: &PortName, whose: &str) -> Result<Client> {
     for path in paths {
         match Client::connect(&path?) {
             Ok(client) => found.push(client),
-            Err(error) if error.kind() == Mends::Usage => {}
+            Err(error) if error.kind() == ErrorKind::Usage => {}
             Err(error) => return Err(error),
         }
     }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use sluicegate::error::{Error, Kind};
+use sluicegate::error::{Error, ErrorKind};
 use sluicegate::link::{self, Lab, Netlink, netns};
 use sluicegate::port::{Directions, Queue, QueueStats, detach_host, host_owner};
 use sluicegate::ring::{Meta, Packet, Readiness, Wait};
@@ -110,7 +110,7 @@ fn a_second_port_is_refused_with_who_has_the_first() {
     assert!(owner().is_some_and(|owner| owner.starts_with("host:right0 of ")));
     for second in ["host:right0", "host:right0/0-1", "host:right0?hook=clsact"] {
         let error = open(&lab, second, Directions::Both).unwrap_err();
-        assert_eq!(error.kind(), Kind::Usage, "{second}: {error}");
+        assert_eq!(error.kind(), ErrorKind::Usage, "{second}: {error}");
         let error = error.to_string();
         let us = format!("({})", std::process::id());
         assert!(error.contains("host:right0 of") && error.contains(&us), "{second}: {error}");
@@ -130,7 +130,7 @@ fn what_makes_no_sense_is_refused() {
     ] {
         let error = open(&lab, name, Directions::Both).unwrap_err();
         assert!(error.to_string().contains(why), "{name}: {error}");
-        assert_eq!(error.kind(), Kind::Usage, "{name}");
+        assert_eq!(error.kind(), ErrorKind::Usage, "{name}");
     }
     nothing_is_left(&lab);
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use sluicegate::error::Kind;
+use sluicegate::error::ErrorKind;
 use sluicegate::link::{self, Lab, netns};
 use sluicegate::port::{Directions, OpenOptions, Port, detach_host};
 
@@ -88,7 +88,7 @@ fn has_tcx(lab: &Lab) -> bool {
             true
         }
         Err(error) => {
-            assert_eq!((error.kind(), usual), (Kind::Privilege, "clsact"), "{error}");
+            assert_eq!((error.kind(), usual), (ErrorKind::Privilege, "clsact"), "{error}");
             println!("without tcx: {error}");
             false
         }

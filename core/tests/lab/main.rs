@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use on::on;
 use scratch::lab_of;
-use sluicegate::error::{Error, Kind};
+use sluicegate::error::{Error, ErrorKind};
 use sluicegate::filter::ebpf::{Assembler, Helper, Reg};
 use sluicegate::link::{
     self, Direction, Ethtool, Lab, LabConfig, LinkStats, Netlink, Rates, Sample, Sampler, Shape,
@@ -416,7 +416,7 @@ fn every_end_of_a_lab_takes_live_frames() {
         match netns::run_in(Some(&netns), || send_live(interface.name, sent)) {
             Ok(RunEnd::Done) => {}
             Ok(RunEnd::Interrupted) => panic!("{}: a signal came", interface.name),
-            Err(error) if error.kind() == Kind::Privilege => {
+            Err(error) if error.kind() == ErrorKind::Privilege => {
                 return eprintln!(
                     "skipped: needs live frames; get it by Linux 5.18 and sudo: {error}"
                 );

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use sluicegate::error::Kind;
+use sluicegate::error::ErrorKind;
 use sluicegate::link::{self, Lab, Shape, netns};
 use sluicegate::nic::restore_interrupts;
 
@@ -221,7 +221,7 @@ fn read_only_settings_are_reported_and_nothing_is_changed() {
     let text = error.to_string();
     assert!(text.contains("napi_defer_hard_irqs of right0: Read-only file system"), "{text}");
     assert!(text.contains("or leave busy_poll= out"), "{text}");
-    assert_eq!(error.kind(), Kind::Runtime);
+    assert_eq!(error.kind(), ErrorKind::Runtime);
     assert_eq!((settings(&lab), record(&lab).exists()), ([0, 0], false));
 }
 

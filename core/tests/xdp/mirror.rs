@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
-use sluicegate::error::Kind;
+use sluicegate::error::ErrorKind;
 use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Direction, Readiness, TimestampSource, Wait};
@@ -385,7 +385,7 @@ fn places_run_out_and_come_back() {
     let error = open(&lab, "mirror:right0").unwrap_err();
     let says = "copy packets from right0: it has at most 8 mirrors; `sluice claims` shows them";
     assert_eq!(error.to_string(), says);
-    assert_eq!(error.kind(), Kind::Runtime, "another time there is room");
+    assert_eq!(error.kind(), ErrorKind::Runtime, "another time there is room");
     let leaving = ports.remove(3);
     std::thread::scope(|scope| {
         scope.spawn(move || {

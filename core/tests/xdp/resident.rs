@@ -172,7 +172,7 @@ fn a_foreign_program_is_left_alone_and_named() {
     assert!(built.is_ok_and(|status| status.success()), "clang is needed to build at all");
     run(&lab, "right", &format!("ip link set right0 xdpdrv obj {} sec xdp", object.display()));
     for error in [join(&lab, ModeRequest::Best).unwrap_err(), find(&lab).unwrap_err()] {
-        assert_eq!(error.kind(), sluicegate::error::Kind::Privilege);
+        assert_eq!(error.kind(), sluicegate::error::ErrorKind::Privilege);
         let message = error.to_string();
         assert!(message.contains("'stranger' (id "), "{message}");
         assert!(message.contains("ip link set right0 xdp off"), "{message}");

@@ -196,7 +196,7 @@ fn an_invalid_value_ends_its_queue_alone() {
             };
             for _ in 0..2 {
                 let error = sync(&mut queues[0]).expect_err(row.sentence);
-                assert_eq!(error.kind(), error::Kind::Runtime);
+                assert_eq!(error.kind(), error::ErrorKind::Runtime);
                 assert!(matches!(error, Error::Corrupt { .. }), "{}: {error}", row.sentence);
                 let said = error.to_string();
                 assert!(said.contains(&row.says), "{}: {said}", row.sentence);
