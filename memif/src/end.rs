@@ -118,8 +118,9 @@ impl RingEnd {
         self.locate(own.unwrap_or_else(|| self.memory.read(self.cursor.index(i))))
     }
 
-    /// Returns the piece of a packet in this end's entry `i`. Reads the descriptor once.
-    #[inline]
+    /// Returns the piece of a packet in this end's entry `i`. Reads the descriptor once. Always inlined, as are
+    /// its users: a descriptor then stays in registers.
+    #[inline(always)]
     pub(super) fn piece(&self, i: u32) -> Buffer {
         let descriptor = self.memory.read(self.cursor.index(i));
         let (max, descriptor) = match self.own_buffer(i) {
@@ -229,7 +230,7 @@ impl RingEnd {
     }
 
     /// Returns the number of packets in entries that the other end still holds. It may have taken these
-    /// packets already, because a client returns entries only with the next empty buffers.
+    /// packets already, because it returns entries later.
     pub fn in_flight(&mut self) -> u64 {
         let others = self.entries() - self.peek(u32::MAX);
         let ends = |back: &u32| self.ends[self.place(back.wrapping_neg())];

@@ -142,8 +142,8 @@ pub struct RxEnd {
     pub end: RingEnd,
     /// Slots after the receive ring's tail that hold the beginning of a packet.
     partial: u32,
-    /// Entries that are this end's until the next call, because slots point at their buffers.
-    taken: u32,
+    /// Entries that the next call returns to the peer, because slots may point at their buffers until then.
+    pub taken: u32,
 }
 
 /// Counts of one call to receive.
@@ -170,25 +170,26 @@ impl RxEnd {
         self.end.peek(self.taken + wanted) - self.taken
     }
 
-    /// Returns true if [`receive`](Self::receive) has work: pieces of packets, or entries to return.
-    #[inline]
-    pub fn has_work(&mut self) -> bool {
-        self.taken > 0 || self.arrived(1) > 0
-    }
-
     /// Returns the entries of received pieces to the peer. Packets that the program still has are copied, and
     /// so is the beginning of the next.
     #[inline]
     pub fn return_entries(&mut self, ring: &mut Ring) {
-        ring.own_first(ring.available() + self.partial);
+        if self.taken > 0 {
+            // SAFETY: the program owns the available slots, and `share` has filled the partial ones.
+            unsafe { ring.copy_in_first(ring.available() + self.partial) };
+            self.give_back();
+        }
+    }
+
+    fn give_back(&mut self) {
         (0..self.taken).for_each(|i| self.end.empty(i));
         self.end.submit(std::mem::take(&mut self.taken));
     }
 
     /// Receives up to `max` pieces of packets, as far as the ring has room, and returns the entries of the
     /// last call. Takes at most an eighth of the entries, so that the peer has room for more packets. A piece
-    /// longer than a slot's buffer continues in the next slots. Call
-    /// [`return_entries`](Self::return_entries) before `self` is dropped.
+    /// longer than a slot's buffer continues in the next slots. Before `self` is dropped, call
+    /// [`return_entries`](Self::return_entries), or let no program look at the ring any more.
     ///
     /// # Errors
     /// The first piece is invalid. A later invalid piece is left to the next call.
@@ -230,7 +231,7 @@ impl RxEnd {
     ///
     /// # Errors
     /// The piece is in no region, or its packet takes more slots than the ring has.
-    #[inline]
+    #[inline(always)]
     fn check(&self, ring: &Ring, piece: &Buffer) -> Result<(NonNull<u8>, u32), ProtocolError> {
         let Descriptor { flags, length, .. } = piece.descriptor;
         let Some(start) = piece.start else {
@@ -249,7 +250,7 @@ impl RxEnd {
 
     /// Points the slots after the filled ones at a piece: `whole` slots of whole packets, and the beginning of
     /// this packet. The caller has checked the room.
-    #[inline]
+    #[inline(always)]
     fn share(&self, ring: &mut Ring, whole: u32, piece: (NonNull<u8>, Descriptor), now_ns: u64) {
         let (start, Descriptor { flags, length, .. }) = piece;
         let first = ring.after(ring.tail(), whole);
@@ -268,8 +269,8 @@ impl RxEnd {
             let ends = shared + bytes == length;
             let continues = !ends || flags & NEXT != 0;
             // SAFETY: `length` bytes from `start` on lie in a region that is mapped as long as this end is,
-            // and `shared` and `bytes` together are no more. `return_entries` copies what the program still
-            // has before the entry is returned, and before this end is dropped.
+            // and `shared` and `bytes` together are no more. `return_entries` copies what the program has not
+            // given back. Slots after the tail are published only after another call has filled them.
             unsafe { ring.share(at, start.add(shared as usize), bytes as u16, continues) };
             *ring.meta_mut(at) = meta;
             if ends {
@@ -279,6 +280,13 @@ impl RxEnd {
             at = ring.next(at);
             meta = Meta::default();
         }
+    }
+}
+
+/// The peer learns that the last packets were received.
+impl Drop for RxEnd {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 

@@ -130,15 +130,16 @@ impl Ring {
         slot.flags = flags::INDIRECT | more;
     }
 
-    /// Lets a slot that the backend owns take a packet from memory that another process may write: the bytes
-    /// are copied when the program first looks at them. The caller writes the metadata.
+    /// Points a slot that the backend owns at bytes that another process may write
+    /// ([`SHARED`](flags::SHARED)). The caller writes the metadata.
     ///
     /// # Panics
     /// If the slot's buffer is shorter.
     ///
     /// # Safety
-    /// The bytes at `start` are valid to read until the slot is filled again, or
-    /// [`own_first`](Self::own_first) has copied them.
+    /// The bytes at `start` are valid to read until the program has given the slot back, or
+    /// [`copy_in_first`](Self::copy_in_first) has copied them. A slot that was given back is filled again
+    /// before it is published.
     #[inline]
     pub unsafe fn share(&mut self, index: u32, start: NonNull<u8>, bytes: u16, continues: bool) {
         let limit = self.pool.buffer_bytes();
@@ -151,8 +152,11 @@ impl Ring {
     }
 
     /// Copies the bytes of SHARED slots among the `n` slots from the head on.
+    ///
+    /// # Safety
+    /// The program owns these slots, or the backend has filled them since the program gave them back.
     #[inline]
-    pub fn own_first(&mut self, n: u32) {
-        (0..n).for_each(|i| self.own(self.after(self.head, i)));
+    pub unsafe fn copy_in_first(&mut self, n: u32) {
+        (0..n).for_each(|i| self.copy_in(self.after(self.head, i)));
     }
 }

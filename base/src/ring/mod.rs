@@ -25,9 +25,8 @@
 //! One slot always stays with the backend, so that head = tail means "none". A slot with a buffer number
 //! other than 0 is that buffer's only holder, no matter which side owns the slot. An INDIRECT slot points at
 //! the backend's own bytes (a kernel block, a file's buffer). These stay valid until the sync after the
-//! program has given the slot back. A SHARED slot points at bytes that another process may write (of a peer):
-//! no slice of them exists. They are copied into the slot's buffer, once, when the program first looks at
-//! them, or by the next sync.
+//! program has given the slot back. A SHARED slot points at bytes that a peer may write: see
+//! [`flags::SHARED`].
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -241,10 +240,11 @@ impl Ring {
         // SAFETY: the caller's contract: the index is in range.
         let slot = unsafe { self.slots.get_unchecked(index as usize) }.get();
         let start = self.start_of(index, slot);
-        // SAFETY: a pool buffer has `len` bytes from the slot's offset on (`set_bytes` and `fill_at` check
-        // this; elsewhere an offset is only set to 0), and only this slot holds it. The caller of `point`
+        // SAFETY: a pool buffer has `len` bytes from the slot's offset on (all that
+        // set a length or an offset check this), and only this slot holds it. The caller of `point`
         // guarantees an INDIRECT range. Both stay valid and unchanged while `self` is borrowed, because
-        // only a sync or `&mut self` changes them.
+        // only a sync or `&mut self` changes them, and `copy_in` writes a buffer once, before its first
+        // slice.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
     }
 
@@ -261,11 +261,11 @@ impl Ring {
         unsafe { std::slice::from_raw_parts_mut(self.pool.address(buf).as_ptr(), len) }
     }
 
-    /// Returns the address of a slot's bytes, which are the slot's own from now on.
+    /// Returns the address of a slot's bytes. Copies those of a SHARED slot first.
     #[inline]
     fn start_of(&self, index: u32, slot: Slot) -> NonNull<u8> {
         if slot.is_indirect()
-            && let Some(start) = slot.outside()
+            && let Some(start) = slot.external_address()
         {
             return start;
         }
@@ -278,14 +278,14 @@ impl Ring {
 
     /// Copies the bytes of a SHARED slot into its buffer. Leaves any other slot unchanged.
     #[inline]
-    fn own(&self, index: u32) {
+    fn copy_in(&self, index: u32) {
         let slot = self.slot(index);
         if slot.is_shared() {
             self.copy_shared(index, slot);
         }
     }
 
-    /// Not inlined, because it would take registers of loops over other slots.
+    /// Copies the bytes of a SHARED slot. Not inlined: it would take registers of loops over other slots.
     #[cold]
     #[inline(never)]
     fn copy_shared(&self, index: u32, slot: Slot) {
@@ -295,7 +295,7 @@ impl Ring {
         {
             prefetch(std::ptr::with_exposed_provenance(later.get().ptr as usize));
         }
-        if let Some(start) = slot.outside() {
+        if let Some(start) = slot.external_address() {
             let buffer = self.pool.address(slot.buf).as_ptr();
             // SAFETY: the caller of `share` guarantees `len` bytes at `start`, and has checked that the
             // buffer has as many. Only this slot holds the buffer, and nobody has a slice of it as long as the
@@ -312,7 +312,7 @@ impl Ring {
     fn start_at_zero(&mut self, index: u32) {
         let slot = self.slot_mut(index);
         if !slot.is_indirect() {
-            (slot.ptr, slot.flags) = (0, slot.flags & !flags::SHARED);
+            slot.ptr = 0;
         }
     }
 

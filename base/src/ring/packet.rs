@@ -3,20 +3,20 @@
 
 use super::{Meta, Ring, flags};
 
-/// A packet in a ring or in other memory.
+/// A packet in a ring or in other memory. It stays on the thread of its ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     meta: &'a Meta,
-    place: Place<'a>,
+    bytes: PacketBytes<'a>,
 }
 
-/// Where the bytes of a packet are.
+/// The bytes of a packet.
 #[derive(Clone, Copy, Debug)]
-enum Place<'a> {
+enum PacketBytes<'a> {
     /// In one piece.
-    Bytes(&'a [u8]),
-    /// In slots of a ring: the first index, and the number of slots, at least one. No slice of their bytes
-    /// exists before a caller asks for it, because the bytes of a SHARED slot are copied then.
+    Slice(&'a [u8]),
+    /// In slots of a ring: the first index, and the number of slots, at least one. A slice of them is made
+    /// when a caller asks for it, because that copies the bytes of a SHARED slot.
     Slots(&'a Ring, u32, u32),
 }
 
@@ -24,16 +24,16 @@ impl<'a> Packet<'a> {
     /// Makes a packet of one piece.
     #[inline]
     pub fn new(meta: &'a Meta, bytes: &'a [u8]) -> Self {
-        Self { meta, place: Place::Bytes(bytes) }
+        Self { meta, bytes: PacketBytes::Slice(bytes) }
     }
 
     /// Makes the packet in `slots` slots of `ring`, at least one, from `first` on.
     ///
     /// # Safety
-    /// The bytes of these slots are valid, and nothing else writes them while the ring is borrowed.
+    /// The bytes of these slots are valid, and only the ring itself writes them while it is borrowed.
     #[inline]
     pub(super) unsafe fn in_slots(ring: &'a Ring, first: u32, slots: u32) -> Self {
-        Self { meta: ring.meta(first), place: Place::Slots(ring, first, slots) }
+        Self { meta: ring.meta(first), bytes: PacketBytes::Slots(ring, first, slots) }
     }
 
     /// Returns the metadata.
@@ -56,10 +56,10 @@ impl<'a> Packet<'a> {
     /// returns all bytes.
     #[inline]
     pub fn head(&self) -> &'a [u8] {
-        match self.place {
-            Place::Bytes(bytes) => bytes,
+        match self.bytes {
+            PacketBytes::Slice(bytes) => bytes,
             // SAFETY: the caller of `in_slots` guarantees that the bytes are valid and unchanging.
-            Place::Slots(ring, first, _) => unsafe { ring.bytes_unchecked(first) },
+            PacketBytes::Slots(ring, first, _) => unsafe { ring.bytes_unchecked(first) },
         }
     }
 
@@ -72,9 +72,9 @@ impl<'a> Packet<'a> {
     /// Returns the number of bytes of all pieces together.
     #[inline]
     pub fn captured_bytes(&self) -> usize {
-        match self.place {
-            Place::Bytes(bytes) => bytes.len(),
-            Place::Slots(ring, first, slots) => {
+        match self.bytes {
+            PacketBytes::Slice(bytes) => bytes.len(),
+            PacketBytes::Slots(ring, first, slots) => {
                 (0..slots).map(|i| usize::from(ring.slot(ring.after(first, i)).bytes())).sum()
             }
         }
@@ -83,9 +83,9 @@ impl<'a> Packet<'a> {
     /// Returns the number of slots that the packet takes.
     #[inline]
     pub fn slots(&self) -> u32 {
-        match self.place {
-            Place::Bytes(_) => 1,
-            Place::Slots(.., slots) => slots,
+        match self.bytes {
+            PacketBytes::Slice(_) => 1,
+            PacketBytes::Slots(.., slots) => slots,
         }
     }
 
@@ -115,8 +115,8 @@ impl<'a> Iterator for Segments<'a> {
     fn next(&mut self) -> Option<&'a [u8]> {
         let packet = self.0.as_mut()?;
         let head = packet.head();
-        match &mut packet.place {
-            Place::Slots(ring, first, slots) if *slots > 1 => {
+        match &mut packet.bytes {
+            PacketBytes::Slots(ring, first, slots) if *slots > 1 => {
                 (*first, *slots) = (ring.next(*first), *slots - 1);
             }
             _ => self.0 = None,
@@ -127,8 +127,8 @@ impl<'a> Iterator for Segments<'a> {
 
 /// The packets in a ring; see [`Ring::packets`].
 ///
-/// Invariant: the bytes of the `left` slots from `at` on are valid, and nothing writes them while the ring is
-/// borrowed.
+/// Invariant: the bytes of the `left` slots from `at` on are valid, and only the ring itself writes them while
+/// it is borrowed.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     pub(super) ring: &'a Ring,

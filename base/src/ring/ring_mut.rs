@@ -88,6 +88,7 @@ impl<'a> RingMut<'a> {
     #[inline]
     pub fn buffer_mut(&mut self, index: u32) -> &mut [u8] {
         self.assert_owned(index);
+        self.copy_in(index);
         self.0.start_at_zero(index);
         // SAFETY: the program owns the slot.
         unsafe { self.0.buffer_unchecked(index) }
@@ -100,7 +101,7 @@ impl<'a> RingMut<'a> {
     #[inline]
     pub fn set_bytes(&mut self, index: u32, bytes: u16, continues: bool) {
         self.0.assert_owned(index);
-        self.0.own(index);
+        self.0.copy_in(index);
         self.0.set_bytes(index, bytes, continues);
     }
 
@@ -181,8 +182,8 @@ impl<'a> RingMut<'a> {
         filled
     }
 
-    /// Moves whole packets to a transmit ring of the same pool by exchanging buffers, without copying.
-    /// Stops at `max` slots, at the end of either ring, or before a packet with an INDIRECT slot, which has
+    /// Moves whole packets to a transmit ring of the same pool by exchanging buffers, without copying but for
+    /// SHARED slots. Stops at `max` slots, at the end of either ring, or before a packet with an INDIRECT slot, which has
     /// to be copied. Gives the slots of both rings back.
     #[inline]
     pub fn swap_packets(&mut self, to: &mut RingMut<'_>, max: u32) -> Swapped {
@@ -203,7 +204,7 @@ impl<'a> RingMut<'a> {
                 || source.continues() && !is_begun && !self.can_swap_rest(from_index, to, to_index)
             {
                 if source.is_shared() {
-                    self.own(from_index);
+                    self.copy_in(from_index);
                     continue;
                 }
                 break;
@@ -228,7 +229,7 @@ impl<'a> RingMut<'a> {
     /// effect, if the slot has fewer bytes or no room for a longer `head`.
     pub fn replace_front(&mut self, index: u32, cut: usize, head: &[u8]) -> bool {
         self.assert_owned(index);
-        self.own(index);
+        self.copy_in(index);
         let slot = self.slot(index);
         let Some(rest) = usize::from(slot.len).checked_sub(cut) else { return false };
         let Ok(len) = u16::try_from(head.len() + rest) else { return false };
@@ -282,7 +283,7 @@ impl Ring {
         let (mut from_index, mut to_index) = (from_index, to_index);
         while self.slot(from_index).continues() {
             (from_index, to_index) = (self.next(from_index), to.next(to_index));
-            self.own(from_index);
+            self.copy_in(from_index);
             if !can_swap(self.slot(from_index), to.slot(to_index)) {
                 return false;
             }
@@ -294,5 +295,5 @@ impl Ring {
 /// Returns true if both slots hold buffers of their own.
 #[inline]
 fn can_swap(source: Slot, target: Slot) -> bool {
-    !source.is_elsewhere() && source.buf != 0 && target.buf != 0
+    !source.is_external() && source.buf != 0 && target.buf != 0
 }

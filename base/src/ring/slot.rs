@@ -13,9 +13,9 @@ pub mod flags {
     pub const INDIRECT: u16 = 0x10;
     /// The packet continues in the next slot.
     pub const MOREFRAG: u16 = 0x20;
-    /// The bytes are in memory that another process may write. They are copied into the slot's buffer when
-    /// they are first asked for. Not a flag of netmap's.
-    pub const SHARED: u16 = 0x40;
+    /// The bytes are in memory that another process may write, so no slice of them exists. The program's
+    /// first look at them, or the next sync, copies them into the slot's buffer. Not a flag of netmap's.
+    pub const SHARED: u16 = 0x80;
 }
 
 /// The buffer number, length, flags and pointer of a packet, or of a piece of one.
@@ -47,7 +47,7 @@ impl Slot {
     /// Returns the packet's offset in the slot's buffer; 0 if the bytes are not there.
     #[inline]
     pub fn offset(&self) -> u16 {
-        if self.is_elsewhere() { 0 } else { self.ptr as u16 }
+        if self.is_external() { 0 } else { self.ptr as u16 }
     }
 
     /// Returns the slot's [`flags`].
@@ -62,27 +62,27 @@ impl Slot {
         self.flags & flags::MOREFRAG != 0
     }
 
-    /// Returns true if the bytes are outside the pool, and are used there.
+    /// Returns true if the bytes are outside the pool, and stay there.
     #[inline]
     pub fn is_indirect(&self) -> bool {
         self.flags & flags::INDIRECT != 0
     }
 
-    /// Returns true if the bytes are outside the pool, and must be copied before they are used.
+    /// Returns true if the bytes are outside the pool until the ring copies them.
     #[inline]
     pub(super) fn is_shared(&self) -> bool {
         self.flags & flags::SHARED != 0
     }
 
-    /// Returns true if the bytes are not in a buffer of the pool, or not yet.
+    /// Returns true if the bytes are outside the pool.
     #[inline]
-    pub(super) fn is_elsewhere(&self) -> bool {
+    pub(super) fn is_external(&self) -> bool {
         self.flags & (flags::INDIRECT | flags::SHARED) != 0
     }
 
-    /// Returns the address of bytes that are elsewhere.
+    /// Returns the address of bytes outside the pool.
     #[inline]
-    pub(super) fn outside(&self) -> Option<NonNull<u8>> {
+    pub(super) fn external_address(&self) -> Option<NonNull<u8>> {
         NonNull::new(std::ptr::with_exposed_provenance_mut(self.ptr as usize))
     }
 }

@@ -246,7 +246,7 @@ fn packets_present_when_receiving_stops_still_come() {
         came += pull(server).len();
         server.is_finished().then_some(())
     });
-    assert_eq!((came, pull(server).len()), (100, 0));
+    assert_eq!(came, 100);
     drop(client.close_tx_within(Duration::ZERO));
     assert_eq!(client.stats().unwrap().disconnected, 1, "nobody takes it");
 }

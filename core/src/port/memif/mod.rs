@@ -16,15 +16,15 @@
 //! The first end to start is the server, the second one the client, even if both start at the same moment.
 //! So the ends need no roles. Set a role if the start order is not fixed or an end may restart.
 //!
-//! Both roles copy packets to send into the shared memory, and received packets out of it. Slots have
-//! buffers of the port's own pool, which no peer can access.
+//! Both roles copy packets to send into the shared memory, and received packets out of it when the program
+//! first looks at them, into buffers of the port's own pool, which no peer can access.
 //!
 //! The port outlives its peers. After a peer disconnects, the port waits for the next one, or tries to
 //! connect every 100 ms. Meanwhile no packets arrive, and packets to send stay in the ring. Packets of the
 //! next peer arrive after all packets of the old one were received; a peer that connects and disconnects
 //! before that is not received from. Packets that were passed to a peer and not taken are counted
-//! ([`QueueStats::disconnected`](super::QueueStats)). A server does not know which packets a disconnected
-//! client had taken from buffers that it had not offered again, and counts these, too.
+//! ([`QueueStats::disconnected`](super::QueueStats)). That is an upper
+//! bound: a peer returns the buffers of received packets later.
 //!
 //! Every process that may write to the socket's file may connect, and to `@x` every process in the network
 //! namespace: there, use a secret to keep others out.

@@ -159,8 +159,8 @@ impl MemifQueue {
     /// Returns true if a sync has work: packets, or rings of another peer.
     fn has_news(&mut self) -> bool {
         let listens = self.listens();
-        let rx = self.rx.as_mut().filter(|_| listens);
-        rx.is_some_and(RxEnd::has_work)
+        let rx = self.rx.as_mut().filter(|_| !self.broken);
+        rx.is_some_and(|rx| rx.taken > 0 || listens && rx.arrived(1) > 0)
             || self.next_rx.is_some()
             || self.control.changes() != self.seen
     }
@@ -213,6 +213,7 @@ impl Backend for MemifQueue {
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
         if self.control.changes() != self.seen {
             self.adopt();
+            // Otherwise slots may point at the old peer's buffers: only `sync_rx` has their ring.
             if self.rx.is_none() {
                 self.turn();
             }
@@ -240,7 +241,8 @@ impl Backend for MemifQueue {
     }
 
     fn is_finished(&mut self) -> bool {
-        self.closed && (self.left == Some(0) || self.rx.is_none() || self.broken)
+        let all = |rx: &RxEnd| self.left == Some(0) && rx.taken == 0;
+        self.closed && (self.broken || self.rx.as_ref().is_none_or(all))
     }
 
     /// Takes only the packets that the peer has published now.
