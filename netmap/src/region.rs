@@ -94,9 +94,10 @@ impl Region {
         self.shared.area.pool().bytes()
     }
 
-    /// Returns the number of free buffers: all of them if no queue is served.
+    /// Returns the number of buffers that are free, in the region and among those of its ports: all if no
+    /// queue is served.
     pub fn free_buffers(&self) -> usize {
-        self.shared.area.pool().free_buffers()
+        self.shared.area.pool().free_buffers().min(self.shared.pool.free_buffers())
     }
 
     /// The number of queues that the program has. None is opened or closed while the lock is held.
@@ -156,6 +157,7 @@ impl Served {
         let (area, number) = (&region.shared.area, queue.number());
         let rx = Image::new(area, queue.rx().num_slots(), (number, false))?;
         let mut tx = Image::new(area, queue.tx().num_slots(), (number, true))?;
+        assert!(queue.tx().is_absent() || queue.tx().buffer_bytes() >= tx.buffer_bytes());
         transfer::hand_out_room(&mut tx, queue.tx());
         Ok(Self {
             object: format!("{}, queue {number}", name.short()),
