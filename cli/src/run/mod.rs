@@ -181,8 +181,8 @@ impl<T> WorkerThread<'_, T> {
         }
     }
 
-    /// Prints a queue's last notices, and returns its counters. An error of reading them is the result's, unless
-    /// that is one already.
+    /// Prints a queue's last notices, and returns its counters. If they cannot be read and `result` is Ok, stores
+    /// the error there.
     pub fn last_stats(&mut self, queue: &mut Queue, result: &mut Result<()>) -> QueueStats {
         self.say_notices(queue);
         queue.stats().unwrap_or_else(|error| {

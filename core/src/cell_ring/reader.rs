@@ -348,7 +348,7 @@ impl Reader {
     }
 
     /// Returns true if a writer has reached the index at which the reader wants to be woken. An invalid index,
-    /// which [`look`](Self::look) ignores, would keep the reader awake for ever.
+    /// which [`look`](Self::look) ignores, is not due: it would keep the reader awake for ever.
     fn is_due(&self) -> bool {
         self.sources.iter().any(|source| {
             // Acquire: as in `Cursor::peek`.
