@@ -36,7 +36,7 @@ pub(super) struct OwnBuffers {
 }
 
 /// An entry's buffer: room for a packet, or a packet or a piece of one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Buffer {
     /// The address of `descriptor.length` bytes in a region; `None` if they are in no region.
     pub start: Option<NonNull<u8>>,
@@ -139,36 +139,29 @@ impl RingEnd {
         Buffer { start: self.memory.locate(region, offset, length), descriptor }
     }
 
-    /// Prefetches the room in entry `i` if this end owns it, and a later descriptor.
+    /// Finds the rooms in the entries from `first` on, up to `end`, and prefetches them and later descriptors.
     #[inline]
-    pub(super) fn prefetch_room(&self, i: u32) {
-        self.prefetch_descriptor(i + AHEAD, prefetch_to_write);
-        if self.owns(i)
-            && let Some(start) = self.room(i).start
-        {
-            prefetch_to_write(start.as_ptr());
+    pub(super) fn find_rooms(&self, rooms: &mut [Buffer; AHEAD as usize], first: u32, end: u32) {
+        // A cache line has four descriptors.
+        for i in (first + AHEAD..end.min(first + 2 * AHEAD)).step_by(4) {
+            prefetch_to_write(self.memory.words(self.cursor.index(i)).as_ptr().cast());
+        }
+        for (i, room) in (first..end).zip(rooms) {
+            *room = self.room(i);
+            if let Some(start) = room.start {
+                prefetch_to_write(start.as_ptr());
+            }
         }
     }
 
     /// Prefetches the descriptor of the piece in entry `i` if this end owns it.
     #[inline]
     pub(super) fn prefetch_piece(&self, i: u32) {
-        // A client also writes the descriptor, when it returns the buffer.
-        let write = self.own.is_some();
-        self.prefetch_descriptor(i, if write { prefetch_to_write } else { prefetch });
-    }
-
-    #[inline]
-    fn prefetch_descriptor(&self, i: u32, prefetch: fn(*const u8)) {
-        if self.owns(i) {
-            prefetch(self.memory.words(self.cursor.index(i)).as_ptr().cast());
+        if i < self.cursor.cached() {
+            let descriptor = self.memory.words(self.cursor.index(i)).as_ptr().cast();
+            // A client also writes the descriptor, when it returns the buffer.
+            if self.own.is_some() { prefetch_to_write(descriptor) } else { prefetch(descriptor) }
         }
-    }
-
-    /// True if entry `i` is known to belong to this end.
-    #[inline]
-    fn owns(&self, i: u32) -> bool {
-        i < self.cursor.cached()
     }
 
     /// Returns the protocol error for a descriptor of bytes outside all regions.

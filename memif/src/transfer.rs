@@ -70,26 +70,31 @@ impl RingEnd {
         if slots == 0 || ring.slot(at).continues() {
             return 0;
         }
-        let first = entries.start;
-        (first..end.min(first + AHEAD)).for_each(|entry| self.prefetch_room(entry));
-        for entry in first..end {
-            self.prefetch_room(entry + AHEAD);
-            if ring.slot(at).continues() {
-                return entry - first;
+        let mut rooms = [[Buffer::default(); AHEAD as usize]; 2];
+        let [mut now, mut next] = rooms.each_mut();
+        self.find_rooms(next, entries.start, end);
+        let mut entry = entries.start;
+        'packets: while entry < end {
+            std::mem::swap(&mut now, &mut next);
+            self.find_rooms(next, entry + AHEAD, end);
+            for room in &now[..(end - entry).min(AHEAD) as usize] {
+                if ring.slot(at).continues() {
+                    break 'packets;
+                }
+                // SAFETY: the program has submitted the slot, one of `slots`; nobody writes its bytes while
+                // the ring is borrowed.
+                let packet = unsafe { ring.bytes_unchecked(at) };
+                let fits = packet.len() <= room.descriptor.length as usize;
+                let Some(start) = room.start.filter(|_| fits) else { break 'packets };
+                // SAFETY: `descriptor.length` bytes from `start` on lie in a region that is mapped, the
+                // packet has no more, and the pool that it lies in is other memory.
+                unsafe { packet.as_ptr().copy_to_nonoverlapping(start.as_ptr(), packet.len()) };
+                self.fill(entry, room.descriptor, packet.len(), true);
+                at = ring.next(at);
+                entry += 1;
             }
-            let room = self.room(entry);
-            // SAFETY: the program has submitted the slot, one of `slots`; nobody writes its bytes while
-            // the ring is borrowed.
-            let packet = unsafe { ring.bytes_unchecked(at) };
-            let fits = packet.len() <= room.descriptor.length as usize;
-            let Some(start) = room.start.filter(|_| fits) else { return entry - first };
-            // SAFETY: `descriptor.length` bytes from `start` on lie in a region that is mapped, the
-            // packet has no more, and the pool that it lies in is other memory.
-            unsafe { packet.as_ptr().copy_to_nonoverlapping(start.as_ptr(), packet.len()) };
-            self.fill(entry, room.descriptor, packet.len(), true);
-            at = ring.next(at);
         }
-        end.saturating_sub(first)
+        entry - entries.start
     }
 
     /// Copies a packet of several pieces into the buffers of the entries from `used` on. Returns the number
