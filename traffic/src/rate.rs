@@ -34,7 +34,7 @@ impl Unit {
 
 /// The maximum delay that a sender makes up for, and the default of [`Dial::catching_up`]. A later sender
 /// restarts its timetable.
-pub const MAX_BEHIND: Duration = Duration::from_millis(100);
+pub const MAX_LAG: Duration = Duration::from_millis(100);
 /// A change of pace keeps a worker's delay, counted in packets, if the new period is shorter than this (about
 /// a minute).
 pub(crate) const LONG_PERIOD_NS: u64 = 1 << 36;
@@ -60,20 +60,20 @@ pub struct Dial {
     /// The pace in packets per second, as bits of an `f64`.
     pps: Arc<AtomicU64>,
     burst: u32,
-    most_behind: Duration,
+    max_lag: Duration,
 }
 
 impl Dial {
     /// Creates a dial with a pace of all workers together.
     pub fn new(pace: Pace) -> Self {
         let pps = Arc::new(pace.pps.to_bits().into());
-        Self { pps, burst: pace.burst.max(1), most_behind: MAX_BEHIND }
+        Self { pps, burst: pace.burst.max(1), max_lag: MAX_LAG }
     }
 
-    /// Limits the delay that workers make up for, to at most [`MAX_BEHIND`].
+    /// Limits the delay that workers make up for, to at most [`MAX_LAG`].
     #[must_use]
-    pub fn catching_up(self, most_behind: Duration) -> Self {
-        Self { most_behind: most_behind.min(MAX_BEHIND), ..self }
+    pub fn catching_up(self, max_lag: Duration) -> Self {
+        Self { max_lag: max_lag.min(MAX_LAG), ..self }
     }
 
     /// Sets the pace.
@@ -91,8 +91,8 @@ impl Dial {
     }
 
     /// Returns the maximum delay that workers make up for.
-    pub fn most_behind(&self) -> Duration {
-        self.most_behind
+    pub fn max_lag(&self) -> Duration {
+        self.max_lag
     }
 
     /// Returns the packets per burst.
@@ -205,11 +205,11 @@ impl Timetable {
         if asked != self.asked {
             self.change(asked, now_ns);
         }
-        let most_behind = self.dial.most_behind().as_nanos();
+        let max_lag = self.dial.max_lag().as_nanos();
         let mut due = self.due_ns.unwrap_or_else(|| now_ns + self.phase_ns());
         while self.open < most && due <= now_ns {
             let late = now_ns - due;
-            if u128::from(late) > most_behind {
+            if u128::from(late) > max_lag {
                 // Too late to make up for it.
                 (due, self.due_fraction) = (now_ns, 0);
                 self.restarts += 1;
@@ -233,8 +233,8 @@ impl Timetable {
         // The first burst has not begun.
         let Some(due) = self.due_ns else { return };
         if due <= now_ns && self.period.ns < LONG_PERIOD_NS {
-            let behind = self.behind_ns(now_ns - due, before);
-            self.due_ns = Some(now_ns.saturating_sub(behind));
+            let lag = self.lag_ns(now_ns - due, before);
+            self.due_ns = Some(now_ns.saturating_sub(lag));
             return;
         }
         // A due time that was rounded up may be a period and one ns away.
@@ -246,11 +246,11 @@ impl Timetable {
     }
 
     /// Returns the delay after a change of pace, from the delay before it.
-    fn behind_ns(&self, late_ns: u64, before: Period) -> u64 {
-        let most = self.dial.most_behind().as_nanos() as u64;
+    fn lag_ns(&self, late_ns: u64, before: Period) -> u64 {
+        let most = self.dial.max_lag().as_nanos() as u64;
         // The products fit 64 bits.
-        let behind = if late_ns <= most { late_ns * self.period.ns / before.ns.max(1) } else { 0 };
-        if behind <= most { behind } else { 0 }
+        let lag = if late_ns <= most { late_ns * self.period.ns / before.ns.max(1) } else { 0 };
+        if lag <= most { lag } else { 0 }
     }
 
     /// Returns the delay of this worker's first burst, so that workers do not send at the same time.

@@ -19,7 +19,7 @@ use sluicegate::ring::{Meta, Packet};
 use sluicegate::xdp::live::{self, check_target};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
-use sluicegate_traffic::rate::{MAX_BEHIND, Pace, Unit};
+use sluicegate_traffic::rate::{MAX_LAG, Pace, Unit};
 use sluicegate_traffic::show::show;
 use sluicegate_traffic::source::{PacketSource, PlanSource};
 use sluicegate_traffic::spec::Spec;
@@ -147,7 +147,7 @@ fn gap(text: &str) -> std::result::Result<Duration, String> {
 }
 
 fn max_lag(text: &str) -> std::result::Result<Duration, String> {
-    duration_in(Duration::ZERO..=MAX_BEHIND, text, "the maximum is 100ms")
+    duration_in(Duration::ZERO..=MAX_LAG, text, "the maximum is 100ms")
 }
 
 /// Shows the plan. Needs no privilege and no interface.

@@ -238,8 +238,8 @@ impl Steering {
     }
 
     /// Limits the lag that workers make up for.
-    pub fn catching_up(self, most_behind: Duration) -> Self {
-        Self { dial: self.dial.catching_up(most_behind), ..self }
+    pub fn catching_up(self, max_lag: Duration) -> Self {
+        Self { dial: self.dial.catching_up(max_lag), ..self }
     }
 
     /// The dial that all workers together follow.

@@ -83,8 +83,8 @@ impl Live {
             });
         }
         let target = Arc::new(RedirectTarget::by(interface)?);
-        let most_behind = dial.map(Dial::most_behind);
-        let job = MakeJob { plan, worker, workers, target: &target, most_behind };
+        let max_lag = dial.map(Dial::max_lag);
+        let job = MakeJob { plan, worker, workers, target: &target, max_lag };
         let shared = SharedCounters::new(&job.initial_counters())?;
         let instructions = job.instructions(shared.as_fd()).map_err(|fault| {
             Error::Usage(format!("the plan is too large for a program of the kernel: {fault}"))

@@ -13,10 +13,10 @@ use crate::rate::{FRACTION_BITS, Gaps, LONG_PERIOD_NS, Period};
 /// Drops a packet that is not due. Preserves the registers that helpers preserve.
 ///
 /// The timetable is that of [`Timetable`](crate::rate::Timetable), with its words in the shared memory. Each
-/// run reads the period, because it may change. The program makes up for a delay of at most `most_behind`.
-pub(super) fn wait_until_due(asm: &mut Assembler, gaps: CounterTable, most_behind: Duration) {
-    // At most MAX_BEHIND, which fits 32 bits.
-    let most_behind = most_behind.as_nanos() as i32;
+/// run reads the period, because it may change. The program makes up for a delay of at most `max_lag`.
+pub(super) fn wait_until_due(asm: &mut Assembler, gaps: CounterTable, max_lag: Duration) {
+    // At most MAX_LAG, which fits 32 bits.
+    let max_lag = max_lag.as_nanos() as i32;
     let [go, later, not_due, look, in_burst, on_time] = asm.labels();
     asm.load(Size::DW, R1, COUNTERS + word::PACKETS);
     asm.load(Size::DW, R2, COUNTERS + word::LIMIT);
@@ -30,11 +30,11 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: CounterTable, most_behin
     asm.call(Helper::KTIME_NS);
     asm.load(Size::DW, R1, COUNTERS + word::DUE);
     asm.load(Size::DW, R4, COUNTERS + word::PERIOD);
-    follow_change(asm, most_behind);
+    follow_change(asm, max_lag);
     asm.jlt(R0, R1, not_due);
     asm.store(Size::DW, COUNTERS + word::IDLE, 0);
     // R3: the delay in ns.
-    asm.mov(R3, R0).sub(R1).jle(most_behind, on_time);
+    asm.mov(R3, R0).sub(R1).jle(max_lag, on_time);
     // Too late to make up for it.
     asm.mov(R1, R0);
     asm.store(Size::DW, COUNTERS + word::DUE_FRACTION, 0);
@@ -58,7 +58,7 @@ pub(super) fn wait_until_due(asm: &mut Assembler, gaps: CounterTable, most_behin
 
 /// R1 = the due time of the next burst after a change of period to R4 at the time R0. A stored period of 0
 /// means that no burst has begun yet.
-fn follow_change(asm: &mut Assembler, most_behind: i32) {
+fn follow_change(asm: &mut Assembler, max_lag: i32) {
     let [same, begun, early, anew] = asm.labels();
     asm.load(Size::DW, R5, COUNTERS + word::KEPT);
     asm.jeq(R4, R5, same);
@@ -67,7 +67,7 @@ fn follow_change(asm: &mut Assembler, most_behind: i32) {
     asm.jgt(R1, R0, early);
     asm.load_constant(R2, LONG_PERIOD_NS);
     asm.jge(R4, R2, early);
-    stay_behind(asm, most_behind);
+    keep_lag(asm, max_lag);
     asm.jump(begun);
     asm.place(early);
     // R3: the time since the last burst.
@@ -83,10 +83,10 @@ fn follow_change(asm: &mut Assembler, most_behind: i32) {
 
 /// R1 = the due time of the next burst after a change of period from R5 to R4 at the time R0, for a late
 /// worker.
-fn stay_behind(asm: &mut Assembler, most: i32) {
+fn keep_lag(asm: &mut Assembler, max_lag: i32) {
     let [too_far, near] = asm.labels();
-    asm.mov(R3, R0).sub(R1).jgt(most, too_far);
-    asm.mul(R3, R4).div(R5).jle(most, near);
+    asm.mov(R3, R0).sub(R1).jgt(max_lag, too_far);
+    asm.mul(R3, R4).div(R5).jle(max_lag, near);
     asm.place(too_far);
     asm.mov(R3, 0);
     asm.place(near);

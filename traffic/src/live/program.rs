@@ -46,7 +46,7 @@ pub(super) struct MakeJob<'a> {
     pub workers: u32,
     pub target: &'a RedirectTarget,
     /// With a timetable, the longest delay that the program makes up for.
-    pub most_behind: Option<Duration>,
+    pub max_lag: Option<Duration>,
 }
 
 /// A stream in the program.
@@ -121,8 +121,8 @@ impl ProgramWriter<'_> {
             Some(map) => self.asm.load_map_value(COUNTERS, map, 0),
             None => self.asm.load_constant(COUNTERS, 0),
         }
-        if let Some(most_behind) = self.job.most_behind {
-            pace::wait_until_due(&mut self.asm, CounterLayout::gaps(plan), most_behind);
+        if let Some(max_lag) = self.job.max_lag {
+            pace::wait_until_due(&mut self.asm, CounterLayout::gaps(plan), max_lag);
         }
         let streams: Vec<Label> = plan.streams.iter().map(|_| self.asm.label()).collect();
         self.choose(&streams);
@@ -331,7 +331,7 @@ impl ProgramWriter<'_> {
     /// R0 = the time. With a timetable each packet has its own. At full speed, packets of one bulk share a
     /// time, because reading the clock costs as much as all the rest.
     fn ask_time(&mut self) {
-        if self.job.most_behind.is_some() {
+        if self.job.max_lag.is_some() {
             return self.asm.call(Helper::KTIME_NS);
         }
         let known = self.asm.label();

@@ -99,7 +99,7 @@ impl ControlSocket {
             settings,
             endpoint,
             shared: Arc::clone(&shared),
-            said: String::new(),
+            last_message: String::new(),
         };
         let builder = std::thread::Builder::new().name("memif".into());
         let thread = without_signals(|| builder.spawn(move || worker.run()))
@@ -200,7 +200,7 @@ struct ControlThread {
     endpoint: Endpoint,
     shared: Arc<ControlState>,
     /// The last message reported while no peer was connected, to report it only once.
-    said: String,
+    last_message: String,
 }
 
 impl ControlThread {
@@ -224,9 +224,9 @@ impl ControlThread {
 
     /// Reports a message unless it was the last one reported.
     fn say_once(&mut self, text: String) {
-        if self.said != text {
+        if self.last_message != text {
             self.say(&text);
-            self.said = text;
+            self.last_message = text;
         }
     }
 
@@ -299,7 +299,7 @@ impl ControlThread {
         let why = self.watch(channel);
         self.shared.announce(Vec::new());
         // A new peer may have the same error.
-        self.said.clear();
+        self.last_message.clear();
         match why {
             ChannelEnd::Stopped => {}
             ChannelEnd::ProtocolError(breach) => {
@@ -322,7 +322,7 @@ impl ControlThread {
             Endpoint::Client { .. } => wake,
         };
         loop {
-            let [said, woken, called] = match wait([channel.as_fd(), wake, listener], Duration::MAX)
+            let [told, woken, called] = match wait([channel.as_fd(), wake, listener], Duration::MAX)
             {
                 Ok(readable) => readable,
                 Err(ended) => return ended,
@@ -341,7 +341,7 @@ impl ControlThread {
                 }
             }
             // A peer that connects right after the client has ended may be seen before the client's end is.
-            if said || called && matches!(wait([channel.as_fd()], Duration::ZERO), Ok([true])) {
+            if told || called && matches!(wait([channel.as_fd()], Duration::ZERO), Ok([true])) {
                 return channel.hear_end();
             }
             if called && let Endpoint::Server(listener) = &self.endpoint {

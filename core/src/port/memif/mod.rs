@@ -217,10 +217,10 @@ impl MemifConfig {
             return Err(name.bad_option("ring_size", &entries.to_string(), "use a power of two"));
         }
         let buffer_bytes = name.number("buffer", 64..=65_472)?.unwrap_or(DEFAULT_BUFFER);
-        let said = name.option("secret").unwrap_or_default().as_bytes();
+        let given = name.option("secret").unwrap_or_default().as_bytes();
         let mut secret = [0; SECRET_BYTES];
-        match secret.get_mut(..said.len()) {
-            Some(start) => start.copy_from_slice(said),
+        match secret.get_mut(..given.len()) {
+            Some(start) => start.copy_from_slice(given),
             None => return Err(name.error("secret=: 24 bytes at most")),
         }
         Ok(Self {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sluicegate::ring::{Meta, TimestampSource};
 
 use super::Tempo;
-use crate::rate::{Dial, Gaps, MAX_BEHIND, Period, Unit};
+use crate::rate::{Dial, Gaps, MAX_LAG, Period, Unit};
 
 /// A packet's position in a replay: the totals of all earlier packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -215,7 +215,7 @@ impl ReplayClock {
         }
         self.in_ring.push(due_ns);
         let late = now_ns - due_ns;
-        if u128::from(late) <= MAX_BEHIND.as_nanos() {
+        if u128::from(late) <= MAX_LAG.as_nanos() {
             return begun_ns;
         }
         self.restarts += u64::from(self.start.put_off(begun_ns + late));
