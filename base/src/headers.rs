@@ -66,7 +66,8 @@ pub struct Ip {
     pub destination: Range<usize>,
     /// The packet is a fragment.
     pub fragment: bool,
-    /// The protocol, and the position of the payload; none in fragments after the first.
+    /// The protocol, and the position of the payload; none in fragments after the first, whose protocol is in
+    /// the header at `network`.
     pub transport: Option<(u8, Range<usize>)>,
     /// An IPv6 routing header has segments left: checksums cover the last destination, not this one.
     pub segments_left: bool,

@@ -201,7 +201,7 @@ impl RxEnd {
     #[inline]
     pub fn receive(&mut self, ring: &mut Ring, max: u32) -> Result<Received, ProtocolError> {
         self.return_entries(ring);
-        let room = ring.room();
+        let room = ring.backend_slots();
         let most = (self.end.entries() / 8).max(1);
         let pieces = self.end.claim((room - self.partial).min(max).min(most))?;
         let mut received = Received::default();

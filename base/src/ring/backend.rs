@@ -57,7 +57,7 @@ impl Ring {
     pub fn tail_buffer(&mut self) -> Option<&mut [u8]> {
         let at = self.tail();
         // SAFETY: there is room, so the backend owns the slot, and only this slot holds its buffer.
-        (self.room() > 0).then(|| unsafe { self.buffer_unchecked(at) })
+        (self.backend_slots() > 0).then(|| unsafe { self.buffer_unchecked(at) })
     }
 
     /// Fills a slot that the backend owns: the packet is the first `bytes` bytes of the slot's own buffer.

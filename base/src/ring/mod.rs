@@ -147,9 +147,9 @@ impl Ring {
         self.distance(self.head(), self.tail())
     }
 
-    /// Returns the number of slots that the backend owns and may hand out.
+    /// Returns the number of slots that the backend owns and may hand over: room for packets that arrive.
     #[inline]
-    pub fn room(&self) -> u32 {
+    pub fn backend_slots(&self) -> u32 {
         self.num_slots() - 1 - self.available()
     }
 

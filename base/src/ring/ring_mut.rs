@@ -108,7 +108,8 @@ impl<'a> RingMut<'a> {
     /// Copies one packet into the transmit ring, over as many slots as it needs, and gives them to the
     /// backend. Returns false, without effect, if there is no room, or never will be
     /// ([`can_ever_hold`](Ring::can_ever_hold)). The bytes of a frame begin with the link header and exclude
-    /// the frame check sequence. Interfaces need no metadata (`Meta::default()`); a capture file writes it.
+    /// the frame check sequence. Interfaces need no metadata (`Meta::default()`); a capture file writes it,
+    /// or the current time if the time is 0, and at least the packet's length.
     #[inline]
     pub fn push(&mut self, packet: &Packet<'_>) -> bool {
         let size = self.pool.buffer_bytes().min(u32::from(u16::MAX)) as usize;

@@ -13,7 +13,7 @@ fn pool() -> Arc<Pool> {
 
 /// Plays the backend: fills up to `n` slots with numbered packets.
 fn arrive(ring: &mut Ring, n: u32, next_number: &mut u32) -> u32 {
-    let n = n.min(ring.room());
+    let n = n.min(ring.backend_slots());
     for _ in 0..n {
         let at = ring.tail();
         // SAFETY: the backend owns the slot at tail; the pool buffer is the slot's own.

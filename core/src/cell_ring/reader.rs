@@ -216,7 +216,7 @@ impl Reader {
     /// Fills slots with the known packets; `wall_ns` converts the writer's time to the time of day. Returns
     /// the number of filled slots.
     pub(crate) fn fill(&mut self, ring: &mut Ring, mut wall_ns: impl FnMut(u64) -> u64) -> u32 {
-        let mut room = ring.room();
+        let mut room = ring.backend_slots();
         let mut tail = ring.tail();
         while room > 0
             && let Some(turn) = self.merge.take()

@@ -38,7 +38,7 @@ pub(super) trait Backend: Debug + Send {
 
     /// Returns true if released packets wait for another [`sync_tx`](Self::sync_tx).
     fn needs_sync_tx(&mut self, ring: &Ring) -> bool {
-        ring.room() > 0
+        ring.backend_slots() > 0
     }
 
     /// Ends sending after a last sync. A backend whose kernel or peer takes packets later waits for it, up to
@@ -115,7 +115,7 @@ pub(super) trait Backend: Debug + Send {
     /// calls it repeatedly.
     ///
     /// # Errors
-    /// No more packets will arrive.
+    /// The source was removed or failed. One that has ended is `Ready`.
     fn look(&mut self) -> Result<Option<Readiness>> {
         Ok(None)
     }
@@ -133,7 +133,7 @@ pub(super) trait Backend: Debug + Send {
     /// Returns the state after a sleep: its descriptor was `ready`, or the time has expired.
     ///
     /// # Errors
-    /// No more packets will arrive.
+    /// The source was removed or failed. One that has ended is `Ready`.
     fn slept(&mut self, _ready: bool) -> Result<Readiness> {
         Ok(Readiness::TimedOut)
     }

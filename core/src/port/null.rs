@@ -39,7 +39,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 impl Backend for Null {
     /// Fills every released slot with a packet.
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        let room = if self.closed { 0 } else { ring.room() };
+        let room = if self.closed { 0 } else { ring.backend_slots() };
         self.received += u64::from(room);
         let meta = Meta { wire_bytes: self.size.into(), ..Meta::default() };
         let mut at = ring.tail();
@@ -53,7 +53,7 @@ impl Backend for Null {
 
     /// Frees every slot with a packet to send.
     fn sync_tx(&mut self, ring: &mut Ring) -> Result<u32> {
-        let slots = ring.room();
+        let slots = ring.backend_slots();
         let mut at = ring.tail();
         for _ in 0..slots {
             at = ring.next(at);

@@ -118,7 +118,7 @@ impl Backend for TapQueue {
         let most_slots = slots_for(MAX_BYTES, ring.buffer_bytes());
         let before = ring.tail();
         let mut meta = Meta { direction: Direction::Out, ..Meta::default() };
-        while ring.room() >= most_slots && self.left != Some(0) {
+        while ring.backend_slots() >= most_slots && self.left != Some(0) {
             let in_slot = slot_bytes(ring.buffer_bytes());
             let Some(buffer) = ring.tail_buffer() else { break };
             let first = buffer.len().min(in_slot);

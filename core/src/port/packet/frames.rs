@@ -126,7 +126,7 @@ impl FrameRing {
     #[inline]
     pub(super) fn fill(&mut self, ring: &mut Ring, mut lost: impl FnMut() -> u32) -> FillCounts {
         let mut filled = FillCounts::default();
-        let (room, mut tail) = (ring.room(), ring.tail());
+        let (room, mut tail) = (ring.backend_slots(), ring.tail());
         while filled.slots < room && self.held.len() < self.frames as usize {
             let Some(status) = self.status(self.next).ours() else { break };
             if status & libc::TP_STATUS_LOSING != 0 {

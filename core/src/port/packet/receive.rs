@@ -117,7 +117,7 @@ impl BatchReceiver {
 
     /// Receives available packets, up to a batch or the ring's room.
     pub(super) fn receive(&mut self, socket: &Socket, ring: &mut Ring) -> Result<FillCounts> {
-        let room = self.messages.len().min(ring.room() as usize);
+        let room = self.messages.len().min(ring.backend_slots() as usize);
         self.prepare(ring, room);
         let got = if self.one_by_one {
             self.recvmsg(socket, room)?

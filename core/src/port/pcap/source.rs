@@ -74,7 +74,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 
 impl FileSource {
     fn fill(&mut self, ring: &mut Ring, used: &mut u32) -> Result<()> {
-        let room = ring.room();
+        let room = ring.backend_slots();
         let all_given_back = ring.available() == 0;
         self.starved = false;
         for _ in 0..EXAMINED_PER_SLOT.saturating_mul(ring.num_slots()) {

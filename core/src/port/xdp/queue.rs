@@ -93,7 +93,7 @@ impl XdpTx {
     fn needs_sync(&mut self, ring: &Ring) -> bool {
         match self {
             Self::Socket { sender, .. } => sender.needs_send(ring),
-            Self::Live(_) => ring.room() > 0,
+            Self::Live(_) => ring.backend_slots() > 0,
         }
     }
 

@@ -183,7 +183,7 @@ impl RxRings {
     #[inline]
     fn has_slot(&mut self, ring: &Ring) -> bool {
         let left_out = self.discarding || self.unfinished.bytes >= self.snaplen;
-        if left_out || self.unfinished.slots < ring.room() {
+        if left_out || self.unfinished.slots < ring.backend_slots() {
             return true;
         }
         let endless = self.unfinished.slots == ring.num_slots() - 1;

@@ -184,7 +184,7 @@ impl BlockRing {
         mut lost: impl FnMut() -> u32,
     ) -> FillCounts {
         let mut filled = FillCounts::default();
-        let mut room = ring.room();
+        let mut room = ring.backend_slots();
         let mut tail = ring.tail();
         while room > 0 {
             let Some(mut cursor) = self.cursor.take().or_else(|| self.open_next(&mut lost)) else {
