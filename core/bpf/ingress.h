@@ -6,12 +6,12 @@
 #ifndef SLUICE_INGRESS_H
 #define SLUICE_INGRESS_H
 
-/* Changes with every layout or meaning here: users of different versions cannot share a program. */
+/* Changes with every change of the layout or of a meaning here: users of different versions cannot share a program. */
 #define SLUICE_VERSION 5
 
 /*
  * Stages. 0 to 31 hold programs with one owner each, run from the lowest up: each tail-calls the next
- * present one, the last calls the end. The end acts on marks: forward, direct, drop.
+ * present one, the last calls the end if a mark is set. The end acts on marks: forward, direct, drop.
  *
  *	0..7	mirrors		copy matching packets, or inspect all, and pass them on
  *	8	reserved

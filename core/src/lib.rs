@@ -77,8 +77,8 @@
 //! ```
 //!
 //! `packet:eth0` receives from an interface (Linux 3.2, CAP_NET_RAW): also packets for other hosts, unless
-//! `promisc=off`, and those that the host sends, unless `tx_copies=off`. Programs that count slots use
-//! [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx). Files, tunnels and `packet:any` may
+//! `promisc=off`, and those that the host sends, unless `tx_copies=off`. Programs that keep or
+//! forward packets, or choose how to wait, use [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx). Files, tunnels and `packet:any` may
 //! have packets without an Ethernet header: see [`Queue::interfaces`](port::Queue::interfaces).
 //! `core/examples` has whole programs: `receive` prints packets, `count_by_protocol` sums them, `generate` sends
 //! some, `bridge` forwards between two ports, and `claim` answers UDP echo requests before the host sees them.
@@ -87,11 +87,10 @@
 //!
 //! The library installs one signal handler: live frames need a SIGURG that interrupts system calls, and use
 //! the program's own handler if there is one. ^C ends the program, and the kernel removes its sockets and
-//! claims, but a capture file is complete only after [`close_tx`](port::Queue::close_tx).
+//! claims, but a capture file is complete only after [`close_tx`](port::Queue::close_tx), or when its queue is dropped.
 //!
 //! The lower layers are separate crates, each of which depends only on those below it (docs/design.md). This
-//! crate re-exports the public part of most of them as modules; it does not re-export `memif`. Two crates above it
-//! are libraries, too: `sluicegate-traffic` generates, replays and analyses packets, `sluicegate-switch` is a
+//! crate re-exports what programs need of them, and nothing of `memif`. Two crates above it are libraries, too: `sluicegate-traffic` generates, replays and analyses packets, `sluicegate-switch` is a
 //! learning switch.
 //!
 //! | module | contents |
@@ -110,7 +109,7 @@
 //! | [`port`] | names, queues, the backends |
 //! | [`control`] | requests to a running command, over a socket |
 //! | [`monitor`] | copies of a running command's packets |
-//! | [`forward`] | moving packets from ring to ring |
+//! | [`forward`] | moving packets from ring to ring; what a bridge has to set |
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]
 

@@ -152,7 +152,7 @@ impl Queue {
         RingMut::new(&mut self.rx)
     }
 
-    /// Returns the transmit ring, to see how much room there is.
+    /// Returns the transmit ring, to see how much room there is ([`Ring::available`]).
     #[inline]
     pub fn tx(&self) -> &Ring {
         &self.tx
@@ -234,7 +234,8 @@ impl Queue {
     }
 
     /// Waits up to `timeout` for packets, or for the interface to go down; zero polls once. A signal whose
-    /// handler returns ends the wait like a timeout. It does not wait for room to send: while
+    /// handler returns ends the wait like a timeout. A source that has ended is always ready: stop when
+    /// [`is_finished`](Self::is_finished) returns true. It does not wait for room to send: while
     /// [`needs_sync_tx`](Self::needs_sync_tx) returns true, sleep 50 µs and sync instead. [`wait_any`] waits
     /// for several queues.
     ///
@@ -245,7 +246,7 @@ impl Queue {
     }
 
     /// Returns the packets that have arrived, for a program that only loops over them. Waits up to
-    /// `timeout` for the first; the batch is empty if none arrived, as while the interface is down
+    /// `timeout` for the first, by [`Wait::default`]; the batch is empty if none arrived, as while the interface is down
     /// ([`wait_rx`](Self::wait_rx) distinguishes these), or if a signal handler ran. When the source has
     /// ended, like a file, it returns an empty batch at once: loop until
     /// [`is_finished`](Self::is_finished). A loop whose waits never expire also calls [`check`](Self::check).
@@ -365,7 +366,7 @@ impl Queue {
 
 /// Waits up to `timeout` for packets in one of the queues. Returns the index of the first such queue and its
 /// state; the index of [`Readiness::TimedOut`] has no meaning. So that no queue waits for another, receive
-/// from all of them after a wait. One ppoll(2) sleeps for all queues; queues without a descriptor are polled
+/// from all of them after a wait, and leave out queues that are finished, which are always ready. One ppoll(2) sleeps for all queues; queues without a descriptor are polled
 /// at intervals. A signal whose handler returns ends the wait like a timeout.
 ///
 /// ```

@@ -371,7 +371,7 @@ impl FromStr for PortName {
                 Kind::Memif => "no socket named: use memif:FILE, or memif:@NAME".into(),
                 Kind::Monitor => "no port named: use monitor:NAME/PORT".into(),
                 Kind::Packet | Kind::Xdp | Kind::Mirror | Kind::Live | Kind::Host | Kind::Tap => {
-                    "no interface named".into()
+                    "no interface named, such as eth0".into()
                 }
             }));
         }

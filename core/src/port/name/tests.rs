@@ -51,7 +51,7 @@ fn an_ampersand_within_a_filter_stays_there() {
 #[test]
 fn what_makes_no_sense_is_refused_with_what_would() {
     for (text, advice) in [
-        ("", "no interface named"),
+        ("", "no interface named, such as eth0"),
         (
             "xdpp:eth0",
             "available: packet:, xdp:, mirror:, live:, host:, tap:, memif:, monitor:, pcap:, \
