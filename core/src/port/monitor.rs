@@ -47,7 +47,9 @@ const WATCHED: [&str; 2] = ["switch", "forward"];
 pub(super) struct MonitorQueue {
     rx: CellRingRx,
     /// The connection to the command: packets are copied as long as it exists.
-    client: Option<Arc<Client>>,
+    /// With it, the notice that it was killed.
+    client: Option<Arc<(Client, String)>>,
+    notice: Option<String>,
 }
 
 pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
@@ -73,7 +75,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let buffer_bytes = snaplen.next_multiple_of(64);
     let pool = PoolRequirements::of_queues(readers.len() as u32, slots, buffer_bytes).pool()?;
     let rings = RingMaker { pool, usage: Directions::Receive, slots };
-    let client = Arc::new(client);
+    let killed = format!("{}: the watched command was killed; no more packets come", name.short());
+    let client = Arc::new((client, killed));
     // The socket's path says more than a name.
     let whose = name.option("socket").unwrap_or(whose);
     let queue = |(number, reader): (usize, Reader)| {
@@ -82,6 +85,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         let queue = MonitorQueue {
             rx: CellRingRx::new(reader, latency),
             client: Some(Arc::clone(&client)),
+            notice: None,
         };
         let (rx, tx) = rings.make()?;
         Ok(Queue::new(number as u32, rx, tx, queue, vec![described]))
@@ -129,9 +133,11 @@ fn begin(client: &mut Client, watch: &WatchRequest, name: &PortName) -> Result<V
 impl MonitorQueue {
     /// Returns true if the copying process has exited: the socket is readable, and no answer is due.
     fn is_alone(&mut self) -> bool {
-        let Some(client) = &self.client else { return true };
-        if matches!(is_readable(client.as_fd()), Ok(true)) {
-            self.client = None;
+        if self.client.as_ref().is_some_and(|client| is_readable(client.0.as_fd()) == Ok(true)) {
+            // The last queue reports it. A command that exits by itself marks its rings first.
+            let last = self.client.take().and_then(Arc::into_inner);
+            let expected = self.rx.closed().is_some() || self.rx.reader().has_ended();
+            self.notice = last.filter(|_| !expected).map(|(_, killed)| killed);
         }
         self.client.is_none()
     }
@@ -152,6 +158,10 @@ impl Backend for MonitorQueue {
     fn stop_rx(&mut self) -> Result<()> {
         self.rx.close();
         Ok(())
+    }
+
+    fn take_notice(&mut self) -> Option<String> {
+        self.notice.take()
     }
 
     fn stats(&mut self) -> Result<QueueStats> {

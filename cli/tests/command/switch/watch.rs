@@ -108,7 +108,16 @@ fn watching_ends_with_the_switch_and_with_the_port() {
     running.signal(Signal::SIGTERM);
     assert_eq!(right.end().good()["packets"], 10, "the switch has ended");
     running.end().good();
-    assert_eq!(upper.end().good()["packets"], 10);
+    let upper = upper.end().good();
+    assert_eq!((upper["packets"].as_u64(), upper.get("notices")), (Some(10), None));
+    let running = switch(&lab, &ports("packet"), &[]);
+    let cut = watch(&lab, "left", &of("cut"), &[]);
+    running.signal(Signal::SIGKILL);
+    let cut = cut.end();
+    assert!(cut.err.contains("the watched command was killed"), "{}", cut.err);
+    let notices = cut.good()["notices"].to_string();
+    assert!(notices.contains("the watched command was killed"), "{notices}");
+    running.end();
     let nobody = format!("monitor:{}/left", lab.name());
     for (port, advice) in
         [(&nobody[..], "no command listens at"), ("monitor:a/b/c", "no command listens at")]
