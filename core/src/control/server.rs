@@ -19,6 +19,9 @@ use crate::socket_file::is_folder_of_one;
 
 /// A handler of requests.
 pub trait Service {
+    /// The answer to a request of more than [`MAX_LINE_BYTES`], after which the connection is closed.
+    const TOO_LONG: &'static str = "a request has at most 16384 bytes";
+
     /// Answers a client's request: a line without its end.
     fn answer(&mut self, client: u64, request: &str) -> Answer;
 
@@ -170,16 +173,18 @@ impl ClientConnection {
     }
 
     /// Answers one request, if the previous answer was sent.
-    fn answer(&mut self, service: &mut impl Service) {
+    fn answer<S: Service>(&mut self, service: &mut S) {
         if !self.output.is_empty() {
             return;
         }
-        let Some(end) = self.input.iter().position(|&byte| byte == b'\n') else {
-            if self.input.len() > MAX_LINE_BYTES {
-                self.closing = true;
-            }
+        let end = self.input.iter().position(|&byte| byte == b'\n');
+        if end.unwrap_or(self.input.len()) > MAX_LINE_BYTES {
+            self.closing = true;
+            self.input.clear();
+            self.output = format!("{}\n", S::TOO_LONG).into_bytes();
             return;
-        };
+        }
+        let Some(end) = end else { return };
         let line: Vec<u8> = self.input.drain(..=end).collect();
         let Answer { line, files, keep } =
             service.answer(self.number, String::from_utf8_lossy(&line[..end]).trim());

@@ -122,6 +122,25 @@ fn who_is_hostile_or_stuck_harms_nobody() {
 }
 
 #[test]
+fn a_request_that_is_too_long_is_answered_by_an_error_and_ends_the_connection() {
+    let echo = with_server(|path| {
+        for end in ["", "\n", "\nmore\n"] {
+            let mut client = UnixStream::connect(path).unwrap();
+            let line = "x".repeat(MAX_LINE_BYTES + 1) + end;
+            client.write_all(line.as_bytes()).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, format!("a request has at most {MAX_LINE_BYTES} bytes\n"));
+        }
+        let longest = "x".repeat(MAX_LINE_BYTES);
+        let answer = Client::connect(path).unwrap().ask(&longest).unwrap().0;
+        assert!(answer.ends_with(&longest), "{answer}");
+    });
+    assert_eq!(echo.asked, 1);
+}
+
+#[test]
 fn who_is_kept_and_goes_is_missed() {
     let echo = with_server(|path| {
         let mut client = Client::connect(path).unwrap();

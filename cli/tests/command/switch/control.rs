@@ -1,10 +1,11 @@
 //! Asking a switch while it runs.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use serde_json::Value;
+use sluicegate::control::MAX_LINE_BYTES;
 
 use super::star::*;
 use crate::support::*;
@@ -111,6 +112,13 @@ fn a_client_that_hangs_at_the_socket_disturbs_nobody() {
         stream
     };
     let _hanging: Vec<UnixStream> = (0..30).map(|_| endless()).collect();
+    let mut long = endless();
+    long.write_all(&[b' '; MAX_LINE_BYTES]).unwrap();
+    let mut answer = String::new();
+    long.read_to_string(&mut answer).unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let limit = format!("a request has at most {MAX_LINE_BYTES} bytes");
+    assert_eq!(answer, serde_json::json!({"error": limit, "kind": "usage"}));
     let show = run(&[&["switch", "show", "--json"], &place[..]].concat());
     assert_eq!(show.status, Some(0), "{}", show.err);
     refused(&[&start[..], &place].concat(), "take another");
