@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sys::termios::tcgetattr;
 use serde_json::{Value, json};
 use sluicegate::control::Answer;
-use sluicegate::error::{Error, ErrorKind};
+use sluicegate::error::Error;
 use sluicegate::filter;
 use sluicegate_bench::Failure;
 
@@ -58,11 +58,8 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
         let _ = writeln!(stderr(), "{place}");
     }
     let kind = ours.map(Error::kind);
-    match kind.or_else(|| error.downcast_ref().and_then(Failure::kind)) {
-        Some(ErrorKind::Usage) => ExitCode::from(2),
-        Some(ErrorKind::Privilege) => ExitCode::from(3),
-        Some(ErrorKind::Runtime) | None => ExitCode::FAILURE,
-    }
+    let kind = kind.or_else(|| error.downcast_ref().and_then(Failure::kind));
+    kind.map_or(ExitCode::FAILURE, |kind| KINDS[kind as usize].1.into())
 }
 
 /// Returns an answer of one line.
@@ -70,14 +67,18 @@ pub fn answer(line: impl ToString) -> Answer {
     Answer { line: line.to_string(), ..Answer::default() }
 }
 
+/// The names in answers, and the exit status, of each [`ErrorKind`](sluicegate::error::ErrorKind), in its order.
+const KINDS: [(&str, u8); 3] = [("usage", 2), ("privilege", 3), ("runtime", 1)];
+
 /// Returns the answer to a request that failed.
 pub fn failure(error: &Error) -> Value {
-    let kind = match error.kind() {
-        ErrorKind::Usage => "usage",
-        ErrorKind::Privilege => "privilege",
-        ErrorKind::Runtime => "runtime",
-    };
-    json!({"error": error.to_string(), "kind": kind})
+    json!({"error": error.to_string(), "kind": KINDS[error.kind() as usize].0})
+}
+
+/// Prints the error in an answer. Returns the exit status for its kind.
+pub fn failed_answer(error: &str, kind: Option<&str>) -> ExitStatus {
+    say(error);
+    ExitStatus(KINDS.iter().find(|known| Some(known.0) == kind).map_or(1, |known| known.1))
 }
 
 /// Flags by their former and their present names.

@@ -16,7 +16,7 @@ use sluicegate_switch::{Handle, Switch};
 
 use super::ports::{Ports, port_ledger, switching};
 use super::{NamedPort, PortSettings};
-use crate::notice::{answer, failure};
+use crate::notice::{answer, failed_answer, failure};
 use crate::report::ledger_value;
 use crate::units::show_count;
 
@@ -231,11 +231,7 @@ fn send(client: &mut Client, request: &Request) -> anyhow::Result<Value> {
     let (answer, _) = client.ask(&serde_json::to_string(request)?)?;
     let answer: Value = serde_json::from_str(&answer)?;
     let Some(error) = answer["error"].as_str() else { return Ok(answer) };
-    Err(match answer["kind"].as_str() {
-        Some("usage") => Error::Usage(error.into()).into(),
-        // Its message has the remedy.
-        _ => anyhow::anyhow!("{error}"),
-    })
+    Err(failed_answer(error, answer["kind"].as_str()).into())
 }
 
 fn show(client: &mut Client, request: &Request, as_json: bool) -> anyhow::Result<()> {

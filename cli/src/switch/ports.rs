@@ -43,7 +43,11 @@ impl Ports<'_> {
             ));
         }
         let config = settings.config(&named.name)?;
-        let (id, opened) = self.open(named, config.usage)?;
+        let mut open = self.open(named, config.usage);
+        if let (Err(Error::Privilege { remedy, .. }), Some(user)) = (&mut open, &self.common.user) {
+            *remedy = format!("the switch gave it up (--user {user}); restart it with the port");
+        }
+        let (id, opened) = open?;
         let name = named.name.clone();
         let added = handle.ask(move |switch| switch.add(&name, id, opened, config));
         let added = added.unwrap_or_else(|| Err(Error::Usage("the switch is ending".into())));
