@@ -115,7 +115,7 @@ const REMEDIES: &[(&str, &str)] = &[
         "reduce the packets by a filter, use more --threads, pin them with --cpus, or enlarge the \
          port's ring (blocks=, buffer= or ring_size=); if a forwarder's target is the limit, send \
          live frames (xdp:IFACE?send=live: 3 to 4 times as many as AF_XDP in copy mode, for a CPU \
-         and some latency)",
+         and some latency), or make the peer of memif: faster (ring_size=, more queues)",
     ),
     ("not_written", "free some space, write to a faster disk, or compress (-w FILE.zst)"),
     ("not_printed", "keep the reader of the lines running, or free some space for their file"),
@@ -136,7 +136,10 @@ const REMEDIES: &[(&str, &str)] = &[
         "replay files of Ethernet packets; use packet: for interfaces of another type",
     ),
     ("other_link_type", "replay to a port of the file's link type"),
-    ("unsent", "bring the interface up if it is down; run longer, or send at a lower --rate"),
+    (
+        "unsent",
+        "start or speed up a memif: peer; bring an interface up; run longer, or at a lower --rate",
+    ),
     ("disconnected", "keep the peer connected until the run has ended"),
     (
         "interface_dropped",
@@ -167,7 +170,7 @@ const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "port_full",
-        "use a faster sending method for the port (send=live), or a lower rate at the sender",
+        "use a faster sending method (send=live; memif: a faster peer, more queues), or a lower rate",
     ),
     ("port_down", "bring the port's interface up: ip link set IFACE up"),
     ("lost_with_port", "add the port again: sluice switch add PORT"),
