@@ -49,7 +49,8 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     let (ours, printing) = (error.downcast_ref::<Error>(), error.downcast_ref::<io::Error>());
     match (ours, printing) {
         (_, Some(error)) if reader_left(error, stdout()) => return ExitCode::SUCCESS,
-        (_, Some(error)) => say(format_args!("write standard output: {error}")),
+        // An error of another stream has a context that names it.
+        (_, Some(e)) if error.chain().len() == 1 => say(format_args!("write standard output: {e}")),
         // Sluice's own messages already contain their cause.
         (Some(ours), _) => say(ours),
         _ => say(format_args!("{error:#}")),

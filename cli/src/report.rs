@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ledger::{Ledger, Section, remedies};
+use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sluicegate::port::{Fallback, Port, PortName};
@@ -308,15 +309,16 @@ impl Report {
 
     /// Prints the report to standard output, or to stderr if packets go to standard output. A reader that left
     /// is no error.
-    pub fn publish(&self, stdout_is_taken: bool, json: bool) -> io::Result<()> {
+    pub fn publish(&self, stdout_is_taken: bool, json: bool) -> anyhow::Result<()> {
         let unless_reader_left = |printed: io::Result<()>, output: BorrowedFd<'_>| {
             printed.or_else(|error| if reader_left(&error, output) { Ok(()) } else { Err(error) })
         };
         if stdout_is_taken {
-            return unless_reader_left(self.print(&mut stderr().lock(), json), stderr().as_fd());
+            let printed = self.print(&mut stderr().lock(), json);
+            return unless_reader_left(printed, stderr().as_fd()).context("write standard error");
         }
         let printed = self.print(&mut stdout().lock(), json).and_then(|()| stdout().flush());
-        unless_reader_left(printed, stdout().as_fd())
+        Ok(unless_reader_left(printed, stdout().as_fd())?)
     }
 
     /// Prints the report, as JSON or for people.

@@ -7,6 +7,7 @@ mod view;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use ratatui::DefaultTerminal;
@@ -66,7 +67,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.plain || !io::stdout().is_terminal() {
         return lines(&mut watch, &signals, lines::text);
     }
-    full_screen(&mut watch, &signals, args.netns)
+    full_screen(&mut watch, &signals, args.netns).context("use the terminal (--plain needs none)")
 }
 
 /// Readings at an even pace.

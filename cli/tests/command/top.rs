@@ -142,3 +142,17 @@ fn control_z_stops_top_and_other_control_letters_do_nothing() {
     screen.until("then 0");
     script.wait().unwrap();
 }
+
+#[test]
+fn top_names_a_terminal_that_it_cannot_use() {
+    if !have(&["script", "bash", "timeout", "setsid"]) {
+        return;
+    }
+    // Without a controlling terminal, and without one on standard input.
+    let top = format!("setsid -w {} top lo </dev/null; echo was $?", env!("CARGO_BIN_EXE_sluice"));
+    let mut script = on_a_terminal(&top);
+    let mut screen = Screen::of(script.stdout.take().unwrap());
+    screen.until("sluice: use the terminal (--plain needs none): ");
+    screen.until("was 1");
+    script.wait().unwrap();
+}
