@@ -236,7 +236,7 @@ impl NextHops {
 
     fn unresolved(&self, destination: IpAddr, reason: &str) -> Error {
         Error::Usage(format!(
-            "cannot resolve the next-hop MAC of {destination} on {}: {reason}; set --dmac or \
+            "cannot resolve the next-hop MAC of {destination} on {}: {reason}; set the destination MAC or \
              choose an on-link address",
             self.interface.name
         ))
