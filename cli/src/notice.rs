@@ -58,8 +58,7 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     if let Some(place) = ours.and_then(filter::explain) {
         let _ = writeln!(stderr(), "{place}");
     }
-    let kind = ours.map(Error::kind);
-    let kind = kind.or_else(|| error.downcast_ref().and_then(Failure::kind));
+    let kind = ours.map(Error::kind).or_else(|| error.downcast_ref().and_then(Failure::kind));
     kind.map_or(ExitCode::FAILURE, |kind| KINDS[kind as usize].1.into())
 }
 

@@ -164,7 +164,8 @@ impl ControlService<'_, '_> {
         let states = self.ask(Switch::states)?;
         let port = |state| {
             let mut value = Value::from(switching(state));
-            value["port"] = self.ports.name_of(state).into();
+            let report = self.ports.reports.get(state.id as usize);
+            value["port"] = report.map_or("", |report| &report.port).into();
             value["packets"] = state.counts.packets.into();
             value["bytes"] = state.counts.bytes.into();
             value["ledger"] = ledger_value(&port_ledger(state, None));
@@ -228,8 +229,7 @@ pub fn ask(request: &Request, socket: &Path) -> anyhow::Result<()> {
 
 /// Sends a request. An error of the switch becomes this command's.
 fn send(client: &mut Client, request: &Request) -> anyhow::Result<Value> {
-    let (answer, _) = client.ask(&serde_json::to_string(request)?)?;
-    let answer: Value = serde_json::from_str(&answer)?;
+    let answer: Value = serde_json::from_str(&client.ask(&serde_json::to_string(request)?)?.0)?;
     let Some(error) = answer["error"].as_str() else { return Ok(answer) };
     Err(failed_answer(error, answer["kind"].as_str()).into())
 }
@@ -251,8 +251,7 @@ fn show(client: &mut Client, request: &Request, as_json: bool) -> anyhow::Result
     if as_json {
         let (ports, table) = (&shown["ports"], &shown["table"]);
         let object = json!({"command": "switch show", "ports": ports, "table": table});
-        writeln!(out, "{object}")?;
-        return Ok(());
+        return Ok(writeln!(out, "{object}")?);
     }
     Ok(print(&shown, out)?)
 }
@@ -286,10 +285,8 @@ fn print(shown: &Value, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "\n{:<18} {:>5} {:<12} seen", "address", "vlan", "port")?;
     }
     for entry in entries.into_iter().flatten() {
-        let seen = match entry["idle_s"].as_f64() {
-            Some(seconds) => format!("{seconds:.1} s ago"),
-            None => "static".into(),
-        };
+        let idle = entry["idle_s"].as_f64();
+        let seen = idle.map_or("static".into(), |seconds| format!("{seconds:.1} s ago"));
         let vlan = entry["vlan"].as_u64().map_or_else(String::new, |vlan| vlan.to_string());
         writeln!(out, "{:<18} {vlan:>5} {:<12} {seen}", text(&entry["mac"]), text(&entry["port"]))?;
     }

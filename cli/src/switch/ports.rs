@@ -57,11 +57,6 @@ impl Ports<'_> {
         added
     }
 
-    /// Returns a port's name at its opening.
-    pub fn name_of(&self, state: &MemberState) -> &str {
-        self.reports.get(state.id as usize).map_or("", |report| &report.port)
-    }
-
     /// Opens a port, and creates its report.
     pub fn open(
         &mut self,

@@ -150,9 +150,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 fn full_screen(watch: &mut Watch, signals: &Signals, netns: Option<String>) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let result = show(&mut terminal, watch, signals, netns);
-    let restored = ratatui::try_restore();
-    result?;
-    Ok(restored?)
+    result.and(ratatui::try_restore().map_err(anyhow::Error::from))
 }
 
 fn show(

@@ -14,8 +14,7 @@ use nix::unistd::geteuid;
 
 use super::{IDLE_TIMEOUT, MAX_CLIENTS, MAX_LINE_BYTES, send};
 use crate::error::{Error, Result};
-use crate::socket_file::SocketFile;
-use crate::socket_file::is_folder_of_one;
+use crate::socket_file::{SocketFile, is_folder_of_one};
 
 /// A handler of requests.
 pub trait Service {

@@ -69,7 +69,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     };
     let latency = name.latency(options)?;
     let mut client = connect(name, whose)?;
-    let readers = begin(&mut client, &watch, name)?;
+    let (answer, files) = client.ask(&watch.to_string())?;
+    if files.is_empty() {
+        return Err(name.error(answer));
+    }
+    let readers = readers(files, &name.short())?;
     name.check_queue_count(options, readers.len())?;
     let snaplen = readers.iter().map(Reader::snaplen).max().unwrap_or(watch.snaplen);
     let buffer_bytes = snaplen.next_multiple_of(64);
@@ -82,11 +86,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let queue = |(number, reader): (usize, Reader)| {
         let comment = format!("port {port} of '{whose}'; timestamps: software");
         let described = Interface { snaplen: reader.snaplen(), ..described(port, comment) };
-        let queue = MonitorQueue {
-            rx: CellRingRx::new(reader, latency),
-            client: Some(Arc::clone(&client)),
-            notice: None,
-        };
+        let client = Some(Arc::clone(&client));
+        let queue = MonitorQueue { rx: CellRingRx::new(reader, latency), client, notice: None };
         let (rx, tx) = rings.make()?;
         Ok(Queue::new(number as u32, rx, tx, queue, vec![described]))
     };
@@ -99,10 +100,9 @@ fn connect(name: &PortName, whose: &str) -> Result<Client> {
     if let Some(path) = name.option("socket") {
         return Client::connect(Path::new(path));
     }
-    let paths = WATCHED.map(|command| socket_path(command, whose));
     let mut found = Vec::new();
-    for path in paths {
-        match Client::connect(&path?) {
+    for command in WATCHED {
+        match Client::connect(&socket_path(command, whose)?) {
             Ok(client) => found.push(client),
             Err(error) if error.kind() == ErrorKind::Usage => {}
             Err(error) => return Err(error),
@@ -118,15 +118,6 @@ fn connect(name: &PortName, whose: &str) -> Result<Client> {
             "both a switch and a forward have that name; select one by \
              socket=/run/sluice/forward/NAME/control.sock",
         )),
-    }
-}
-
-/// Requests the rings.
-fn begin(client: &mut Client, watch: &WatchRequest, name: &PortName) -> Result<Vec<Reader>> {
-    let (answer, files) = client.ask(&watch.to_string())?;
-    match files.is_empty() {
-        true => Err(name.error(answer)),
-        false => readers(files, &name.short()),
     }
 }
 
