@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sys::termios::tcgetattr;
 use serde_json::{Value, json};
 use sluicegate::control::Answer;
-use sluicegate::error::Error;
+use sluicegate::error::{Error, ErrorKind};
 use sluicegate::filter;
 use sluicegate_bench::Failure;
 
@@ -59,7 +59,8 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
         let _ = writeln!(stderr(), "{place}");
     }
     let kind = ours.map(Error::kind).or_else(|| error.downcast_ref().and_then(Failure::kind));
-    kind.map_or(ExitCode::FAILURE, |kind| KINDS[kind as usize].1.into())
+    let known = kind.and_then(|kind| KINDS.iter().find(|it| it.0 == kind));
+    known.map_or(ExitCode::FAILURE, |it| it.2.into())
 }
 
 /// Returns an answer of one line.
@@ -67,18 +68,20 @@ pub fn answer(line: impl ToString) -> Answer {
     Answer { line: line.to_string(), ..Answer::default() }
 }
 
-/// The names in answers, and the exit status, of each [`ErrorKind`](sluicegate::error::ErrorKind), in its order.
-const KINDS: [(&str, u8); 3] = [("usage", 2), ("privilege", 3), ("runtime", 1)];
+/// Kinds of errors with their name in answers and their exit status. Others are "runtime", 1.
+const KINDS: [(ErrorKind, &str, u8); 2] =
+    [(ErrorKind::Usage, "usage", 2), (ErrorKind::Privilege, "privilege", 3)];
 
 /// Returns the answer to a request that failed.
 pub fn failure(error: &Error) -> Value {
-    json!({"error": error.to_string(), "kind": KINDS[error.kind() as usize].0})
+    let kind = KINDS.iter().find(|it| it.0 == error.kind()).map_or("runtime", |it| it.1);
+    json!({"error": error.to_string(), "kind": kind})
 }
 
 /// Prints the error in an answer. Returns the exit status for its kind.
 pub fn failed_answer(error: &str, kind: Option<&str>) -> ExitStatus {
     say(error);
-    ExitStatus(KINDS.iter().find(|known| Some(known.0) == kind).map_or(1, |known| known.1))
+    ExitStatus(KINDS.iter().find(|it| Some(it.1) == kind).map_or(1, |it| it.2))
 }
 
 /// Flags by their former and their present names.

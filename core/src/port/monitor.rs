@@ -46,8 +46,7 @@ const WATCHED: [&str; 2] = ["switch", "forward"];
 #[derive(Debug)]
 pub(super) struct MonitorQueue {
     rx: CellRingRx,
-    /// The connection to the command: packets are copied as long as it exists.
-    /// With it, the notice that it was killed.
+    /// The connection to the command, which copies packets as long as it exists; the notice of its kill.
     client: Option<Arc<(Client, String)>>,
     notice: Option<String>,
 }
