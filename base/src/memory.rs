@@ -327,23 +327,6 @@ pub fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Prefetches a cache line for writing: the other CPU gives it up.
-#[inline]
-pub fn prefetch_to_write(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        // Inline assembly, because the compiler turns the intrinsic into a prefetch for reading, unless it
-        // may assume that all CPUs have this instruction. CPUs without it ignore it.
-        use std::arch::asm;
-        // SAFETY: as above; nothing is written either.
-        unsafe {
-            asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use super::message::ProtocolError;
 use super::notifier::Notifier;
 use super::ring::{Descriptor, NEXT, RingMemory};
-use sluicegate_base::memory::{prefetch, prefetch_to_write};
+use sluicegate_base::memory::prefetch;
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{AtomicU16, Ordering};
 
@@ -144,12 +144,12 @@ impl RingEnd {
     pub(super) fn find_rooms(&self, rooms: &mut [Buffer; AHEAD as usize], first: u32, end: u32) {
         // A cache line has four descriptors.
         for i in (first + AHEAD..end.min(first + 2 * AHEAD)).step_by(4) {
-            prefetch_to_write(self.memory.words(self.cursor.index(i)).as_ptr().cast());
+            prefetch(self.memory.words(self.cursor.index(i)).as_ptr().cast());
         }
         for (i, room) in (first..end).zip(rooms) {
             *room = self.room(i);
             if let Some(start) = room.start {
-                prefetch_to_write(start.as_ptr());
+                prefetch(start.as_ptr());
             }
         }
     }
@@ -158,9 +158,7 @@ impl RingEnd {
     #[inline]
     pub(super) fn prefetch_piece(&self, i: u32) {
         if i < self.cursor.cached() {
-            let descriptor = self.memory.words(self.cursor.index(i)).as_ptr().cast();
-            // A client also writes the descriptor, when it returns the buffer.
-            if self.own.is_some() { prefetch_to_write(descriptor) } else { prefetch(descriptor) }
+            prefetch(self.memory.words(self.cursor.index(i)).as_ptr().cast());
         }
     }
 
@@ -182,7 +180,11 @@ impl RingEnd {
     pub(super) fn fill(&mut self, i: u32, room: Descriptor, bytes: usize, ends: bool) {
         let flags = if ends { 0 } else { NEXT };
         let full = Descriptor { flags, length: bytes as u32, ..room };
-        self.memory.write(self.cursor.index(i), full);
+        // A client's descriptor often has the length of a round ago. Not written, its cache line stays with
+        // both CPUs.
+        if self.own.is_none() || self.memory.read(self.cursor.index(i)) != full {
+            self.memory.write(self.cursor.index(i), full);
+        }
         let place = self.place(i);
         self.ends[place] = ends;
     }
