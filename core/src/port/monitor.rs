@@ -18,7 +18,7 @@
 
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::backend::{Backend, WakeSource};
@@ -46,8 +46,9 @@ const WATCHED: [&str; 2] = ["switch", "forward"];
 #[derive(Debug)]
 pub(super) struct MonitorQueue {
     rx: CellRingRx,
-    /// The connection to the command, which copies packets as long as it exists; the notice of its kill.
-    client: Option<Arc<(Client, String)>>,
+    /// The connection to the command, which copies packets as long as it exists, and the notice for the first
+    /// queue that sees it end unexpectedly.
+    client: Option<Arc<(Client, Mutex<Option<String>>)>>,
     notice: Option<String>,
 }
 
@@ -78,8 +79,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     let buffer_bytes = snaplen.next_multiple_of(64);
     let pool = PoolRequirements::of_queues(readers.len() as u32, slots, buffer_bytes).pool()?;
     let rings = RingMaker { pool, usage: Directions::Receive, slots };
-    let killed = format!("{}: the watched command was killed; no more packets come", name.short());
-    let client = Arc::new((client, killed));
+    let notice = format!("{}: the watched command ended unexpectedly", name.short());
+    let client = Arc::new((client, Mutex::new(Some(notice))));
     // The socket's path says more than a name.
     let whose = name.option("socket").unwrap_or(whose);
     let queue = |(number, reader): (usize, Reader)| {
@@ -123,11 +124,14 @@ fn connect(name: &PortName, whose: &str) -> Result<Client> {
 impl MonitorQueue {
     /// Returns true if the copying process has exited: the socket is readable, and no answer is due.
     fn is_alone(&mut self) -> bool {
-        if self.client.as_ref().is_some_and(|client| is_readable(client.0.as_fd()) == Ok(true)) {
-            // The last queue reports it. A command that exits by itself marks its rings first.
-            let last = self.client.take().and_then(Arc::into_inner);
-            let expected = self.rx.closed().is_some() || self.rx.reader().has_ended();
-            self.notice = last.filter(|_| !expected).map(|(_, killed)| killed);
+        if let Some(client) = &self.client
+            && is_readable(client.0.as_fd()) == Ok(true)
+        {
+            // A command that exits by itself marks its rings first.
+            if self.rx.closed().is_none() && !self.rx.reader().has_ended() {
+                self.notice = client.1.lock().ok().and_then(|mut notice| notice.take());
+            }
+            self.client = None;
         }
         self.client.is_none()
     }
@@ -197,8 +201,7 @@ mod tests {
         fn left(&mut self, _: u64) {}
     }
 
-    #[test]
-    fn each_ring_is_a_queue_that_says_where_it_is_from() {
+    fn watched_two() -> (Port, Server, Two) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let mut server = Server::bind(&path).unwrap();
@@ -210,11 +213,33 @@ mod tests {
             server.serve(&mut two);
             std::thread::yield_now();
         }
-        let port = opening.join().unwrap().unwrap();
+        (opening.join().unwrap().unwrap(), server, two)
+    }
+
+    #[test]
+    fn each_ring_is_a_queue_that_says_where_it_is_from() {
+        let (port, _server, two) = watched_two();
         assert_eq!((port.queues.len(), two.0.len()), (2, 2));
         for queue in &port.queues {
             let comment = &queue.interfaces()[0].comment;
-            assert!(comment.contains(path.to_str().unwrap()), "{comment}");
+            assert!(comment.contains("/socket"), "{comment}");
+        }
+    }
+
+    #[test]
+    fn one_queue_reports_a_command_that_was_killed_whichever_ended_before() {
+        for (ended, order) in [(0, [0, 1]), (0, [1, 0]), (1, [0, 1]), (1, [1, 0])] {
+            let (mut port, server, mut two) = watched_two();
+            drop(two.0.remove(ended));
+            std::mem::forget(two);
+            drop(server);
+            let notices = order.map(|queue| {
+                let queue = &mut port.queues[queue];
+                assert!(queue.is_finished());
+                queue.take_notice()
+            });
+            let given: Vec<_> = notices.iter().flatten().collect();
+            assert_eq!(given.len(), 1, "{ended} {order:?}: {given:?}");
         }
     }
 }

@@ -114,9 +114,9 @@ fn watching_ends_with_the_switch_and_with_the_port() {
     let cut = watch(&lab, "left", &of("cut"), &[]);
     running.signal(Signal::SIGKILL);
     let cut = cut.end();
-    assert!(cut.err.contains("the watched command was killed"), "{}", cut.err);
+    assert!(cut.err.contains("the watched command ended unexpectedly"), "{}", cut.err);
     let notices = cut.good()["notices"].to_string();
-    assert!(notices.contains("the watched command was killed"), "{notices}");
+    assert!(notices.contains("the watched command ended unexpectedly"), "{notices}");
     running.end();
     let nobody = format!("monitor:{}/left", lab.name());
     for (port, advice) in
