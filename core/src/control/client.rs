@@ -11,7 +11,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use super::receive;
+use super::{MAX_LINE_BYTES, receive};
 use crate::error::{Error, Result};
 
 /// Time to wait for an answer.
@@ -56,7 +56,7 @@ impl Client {
     /// Sends a request and waits for the answer: a line, and the files sent with it.
     ///
     /// # Errors
-    /// The command does not answer, or exits.
+    /// The request is too long, or the command does not answer, or exits.
     pub fn ask(&mut self, request: &str) -> Result<(String, Vec<OwnedFd>)> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::WouldBlock => {
@@ -64,6 +64,9 @@ impl Client {
             }
             _ => Error::path("ask", &self.path, error),
         };
+        if request.len() > MAX_LINE_BYTES {
+            return Err(Error::Usage(format!("a request has at most {MAX_LINE_BYTES} bytes")));
+        }
         let line = format!("{}\n", request.replace('\n', " "));
         (&self.stream).write_all(line.as_bytes()).map_err(failed)?;
         let (mut answer, mut files) = (Vec::new(), Vec::new());
