@@ -115,7 +115,7 @@ const REMEDIES: &[(&str, &str)] = &[
         "reduce the packets by a filter, use more --threads, pin them with --cpus, or enlarge the \
          port's ring (blocks=, buffer= or ring_size=); if a forwarder's target is the limit, send \
          live frames (xdp:IFACE?send=live: 3 to 4 times as many as AF_XDP in copy mode, for a CPU \
-         and some latency), or make the peer of memif: faster (ring_size=, more queues)",
+         and some latency); with memif:, speed up the peer, or use ring_size= or more queues",
     ),
     ("not_written", "free some space, write to a faster disk, or compress (-w FILE.zst)"),
     ("not_printed", "keep the reader of the lines running, or free some space for their file"),

@@ -79,7 +79,7 @@ pub fn failure(error: &Error) -> Value {
 }
 
 /// Prints the error in an answer. Returns the exit status for its kind.
-pub fn failed_answer(error: &str, kind: Option<&str>) -> ExitStatus {
+pub fn report_failed_answer(error: &str, kind: Option<&str>) -> ExitStatus {
     say(error);
     ExitStatus(KINDS.iter().find(|it| Some(it.1) == kind).map_or(1, |it| it.2))
 }

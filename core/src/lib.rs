@@ -90,7 +90,7 @@
 //! claims, but a capture file is complete only after [`close_tx`](port::Queue::close_tx), or when its queue is dropped.
 //!
 //! The lower layers are separate crates, each of which depends only on those below it (docs/design.md). This
-//! crate re-exports what programs need of them, and nothing of `memif`. Two crates above it are libraries, too: `sluicegate-traffic` generates, replays and analyses packets, `sluicegate-switch` is a
+//! crate re-exports the parts that programs need, and nothing of `memif`. Two crates above it are libraries, too: `sluicegate-traffic` generates, replays and analyses packets, `sluicegate-switch` is a
 //! learning switch.
 //!
 //! | module | contents |
@@ -109,7 +109,7 @@
 //! | [`port`] | names, queues, the backends |
 //! | [`control`] | requests to a running command, over a socket |
 //! | [`monitor`] | copies of a running command's packets |
-//! | [`forward`] | moving packets from ring to ring; what a bridge has to set |
+//! | [`forward`] | moving packets from ring to ring; settings for a bridge |
 #![deny(unsafe_code)]
 #![warn(unreachable_pub)]
 

@@ -45,7 +45,7 @@ impl Ports<'_> {
         let config = settings.config(&named.name)?;
         let mut open = self.open(named, config.usage);
         if let (Err(Error::Privilege { remedy, .. }), Some(user)) = (&mut open, &self.common.user) {
-            *remedy = format!("the switch gave it up (--user {user}); restart it with the port");
+            *remedy = format!("the switch runs as {user}; restart the switch with this port");
         }
         let (id, opened) = open?;
         let name = named.name.clone();

@@ -67,7 +67,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.plain || !io::stdout().is_terminal() {
         return lines(&mut watch, &signals, lines::text);
     }
-    full_screen(&mut watch, &signals, args.netns).context("use the terminal (--plain needs none)")
+    full_screen(&mut watch, &signals, args.netns)
+        .context("show the full screen (--plain needs no terminal)")
 }
 
 /// Readings at an even pace.

@@ -152,7 +152,7 @@ fn top_names_a_terminal_that_it_cannot_use() {
     let top = format!("setsid -w {} top lo </dev/null; echo was $?", env!("CARGO_BIN_EXE_sluice"));
     let mut script = on_a_terminal(&top);
     let mut screen = Screen::of(script.stdout.take().unwrap());
-    screen.until("sluice: use the terminal (--plain needs none): ");
+    screen.until("sluice: show the full screen (--plain needs no terminal): ");
     screen.until("was 1");
     script.wait().unwrap();
 }

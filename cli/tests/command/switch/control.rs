@@ -131,10 +131,10 @@ fn a_switch_without_privileges_says_so_when_a_port_is_added() {
     let Some(lab) = star() else { return };
     let running = switch(&lab, &ports("packet")[..2], &["--user", "nobody"]);
     let add = ["switch", "add", "packet:middle2", "--name", lab.name()];
-    // The socket exists before the user does.
+    // The socket exists before the switch has changed its user.
     eventually("it answers", || run(&["switch", "show", "--name", lab.name()]).status == Some(0));
     let added = run(&add);
     assert_eq!(added.status, Some(3), "{}", added.err);
-    assert!(added.err.contains("the switch gave it up (--user nobody)"), "{}", added.err);
+    assert!(added.err.contains("the switch runs as nobody; restart"), "{}", added.err);
     running.stop().good();
 }
