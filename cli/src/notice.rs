@@ -59,6 +59,7 @@ pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
         let _ = writeln!(stderr(), "{place}");
     }
     let kind = ours.map(Error::kind).or_else(|| error.downcast_ref().and_then(Failure::kind));
+    let kind = kind.or_else(|| error.downcast_ref::<FailedAnswer>().and_then(|it| it.1));
     let known = kind.and_then(|kind| KINDS.iter().find(|it| it.0 == kind));
     known.map_or(ExitCode::FAILURE, |it| it.2.into())
 }
@@ -78,10 +79,14 @@ pub fn failure(error: &Error) -> Value {
     json!({"error": error.to_string(), "kind": kind})
 }
 
-/// Prints the error in an answer. Returns the exit status for its kind.
-pub fn report_failed_answer(error: &str, kind: Option<&str>) -> ExitStatus {
-    say(error);
-    ExitStatus(KINDS.iter().find(|it| Some(it.1) == kind).map_or(1, |it| it.2))
+/// The error in an answer, and its kind if the exit status is not 1.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct FailedAnswer(String, Option<ErrorKind>);
+
+/// Makes the error from an answer's texts.
+pub fn failed_answer(error: &str, kind: Option<&str>) -> FailedAnswer {
+    FailedAnswer(error.into(), KINDS.iter().find(|it| Some(it.1) == kind).map(|it| it.0))
 }
 
 /// Flags by their former and their present names.

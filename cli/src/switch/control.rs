@@ -16,7 +16,7 @@ use sluicegate_switch::{Handle, Switch};
 
 use super::ports::{Ports, port_ledger, switching};
 use super::{NamedPort, PortSettings};
-use crate::notice::{answer, failure, report_failed_answer};
+use crate::notice::{answer, failed_answer, failure};
 use crate::report::ledger_value;
 use crate::units::show_count;
 
@@ -92,6 +92,9 @@ pub struct ControlService<'a, 'b> {
 }
 
 impl Service for ControlService<'_, '_> {
+    const TOO_LONG: &'static str =
+        r#"{"error":"a request has at most 16384 bytes","kind":"usage"}"#;
+
     fn answer(&mut self, client: u64, request: &str) -> Answer {
         // A watcher gets a line of text and a file instead of JSON.
         if request.starts_with("watch ") {
@@ -228,7 +231,7 @@ pub fn ask(request: &Request, socket: &Path) -> anyhow::Result<()> {
 fn send(client: &mut Client, request: &Request) -> anyhow::Result<Value> {
     let answer: Value = serde_json::from_str(&client.ask(&serde_json::to_string(request)?)?.0)?;
     let Some(error) = answer["error"].as_str() else { return Ok(answer) };
-    Err(report_failed_answer(error, answer["kind"].as_str()).into())
+    Err(failed_answer(error, answer["kind"].as_str()).into())
 }
 
 fn show(client: &mut Client, request: &Request, as_json: bool) -> anyhow::Result<()> {

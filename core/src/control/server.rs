@@ -16,11 +16,11 @@ use super::{IDLE_TIMEOUT, MAX_CLIENTS, MAX_LINE_BYTES, send};
 use crate::error::{Error, Result};
 use crate::socket_file::{SocketFile, is_folder_of_one};
 
-/// The answer to a request of more than [`MAX_LINE_BYTES`], after which the connection is closed.
-const TOO_LONG: &str = r#"{"error":"a request has at most 16384 bytes","kind":"usage"}"#;
-
 /// A handler of requests.
 pub trait Service {
+    /// The answer to a request of more than [`MAX_LINE_BYTES`], after which the connection is closed.
+    const TOO_LONG: &'static str = "a request has at most 16384 bytes";
+
     /// Answers a client's request: a line without its end.
     fn answer(&mut self, client: u64, request: &str) -> Answer;
 
@@ -172,7 +172,7 @@ impl ClientConnection {
     }
 
     /// Answers one request, if the previous answer was sent.
-    fn answer(&mut self, service: &mut impl Service) {
+    fn answer<S: Service>(&mut self, service: &mut S) {
         if !self.output.is_empty() {
             return;
         }
@@ -180,7 +180,7 @@ impl ClientConnection {
         if end.unwrap_or(self.input.len()) > MAX_LINE_BYTES {
             self.closing = true;
             self.input.clear();
-            self.output = format!("{TOO_LONG}\n").into_bytes();
+            self.output = format!("{}\n", S::TOO_LONG).into_bytes();
             return;
         }
         let Some(end) = end else { return };
