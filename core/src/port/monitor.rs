@@ -124,14 +124,12 @@ fn connect(name: &PortName, whose: &str) -> Result<Client> {
 impl MonitorQueue {
     /// Returns true if the copying process has exited: the socket is readable, and no answer is due.
     fn is_alone(&mut self) -> bool {
-        if let Some(client) = &self.client
-            && is_readable(client.0.as_fd()) == Ok(true)
+        // A command that exits by itself marks its rings first.
+        if let Some(client) = self.client.take_if(|it| is_readable(it.0.as_fd()) == Ok(true))
+            && self.rx.closed().is_none()
+            && !self.rx.reader().has_ended()
         {
-            // A command that exits by itself marks its rings first.
-            if self.rx.closed().is_none() && !self.rx.reader().has_ended() {
-                self.notice = client.1.lock().ok().and_then(|mut notice| notice.take());
-            }
-            self.client = None;
+            self.notice = client.1.lock().ok().and_then(|mut notice| notice.take());
         }
         self.client.is_none()
     }
