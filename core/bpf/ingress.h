@@ -6,7 +6,7 @@
 #ifndef SLUICE_INGRESS_H
 #define SLUICE_INGRESS_H
 
-/* Changes with every change of the layout or of a meaning here: users of different versions cannot share a program. */
+/* Changes with the layout, or a meaning, of what is here: users of different versions cannot share a program. */
 #define SLUICE_VERSION 5
 
 /*

@@ -77,9 +77,10 @@
 //! ```
 //!
 //! `packet:eth0` receives from an interface (Linux 3.2, CAP_NET_RAW): also packets for other hosts, unless
-//! `promisc=off`, and those that the host sends, unless `tx_copies=off`. Programs that keep or
-//! forward packets, or choose how to wait, use [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx). Files, tunnels and `packet:any` may
-//! have packets without an Ethernet header: see [`Queue::interfaces`](port::Queue::interfaces).
+//! `promisc=off`, and those that the host sends, unless `tx_copies=off`. Programs that keep or forward
+//! packets, or choose how to wait, use [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx).
+//! Files, tunnels and `packet:any` may have packets without an Ethernet header: see
+//! [`Queue::interfaces`](port::Queue::interfaces).
 //! `core/examples` has whole programs: `receive` prints packets, `count_by_protocol` sums them, `generate` sends
 //! some, `bridge` forwards between two ports, and `claim` answers UDP echo requests before the host sees them.
 //! They build and parse packets with the crate `etherparse` 0.21; [`headers`] only locates headers.
@@ -87,11 +88,12 @@
 //!
 //! The library installs one signal handler: live frames need a SIGURG that interrupts system calls, and use
 //! the program's own handler if there is one. ^C ends the program, and the kernel removes its sockets and
-//! claims, but a capture file is complete only after [`close_tx`](port::Queue::close_tx), or when its queue is dropped.
+//! claims, but a capture file is complete only after [`close_tx`](port::Queue::close_tx), or when its queue is
+//! dropped.
 //!
 //! The lower layers are separate crates, each of which depends only on those below it (docs/design.md). This
-//! crate re-exports the parts that programs need, and nothing of `memif`. Two crates above it are libraries, too: `sluicegate-traffic` generates, replays and analyses packets, `sluicegate-switch` is a
-//! learning switch.
+//! crate re-exports the parts that programs need, and nothing of `memif`. Two crates above it are libraries,
+//! too: `sluicegate-traffic` generates, replays and analyses packets, `sluicegate-switch` is a learning switch.
 //!
 //! | module | contents |
 //! | --- | --- |

@@ -240,11 +240,10 @@ impl Ring {
         // SAFETY: the caller's contract: the index is in range.
         let slot = unsafe { self.slots.get_unchecked(index as usize) }.get();
         let start = self.start_of(index, slot);
-        // SAFETY: a pool buffer has `len` bytes from the slot's offset on (all that
-        // set a length or an offset check this), and only this slot holds it. The caller of `point`
-        // guarantees an INDIRECT range. Both stay valid and unchanged while `self` is borrowed, because
-        // only a sync or `&mut self` changes them, and `copy_in` writes a buffer once, before its first
-        // slice.
+        // SAFETY: a pool buffer has `len` bytes from the slot's offset on (all that set a length or an offset
+        // check this), and only this slot holds it. The caller of `point` guarantees an INDIRECT range. Both
+        // stay valid and unchanged while `self` is borrowed, because only a sync or `&mut self` changes them,
+        // and `copy_in` writes a buffer once, before its first slice.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), usize::from(slot.len)) }
     }
 

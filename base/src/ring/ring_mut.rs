@@ -184,8 +184,8 @@ impl<'a> RingMut<'a> {
     }
 
     /// Moves whole packets to a transmit ring of the same pool by exchanging buffers, without copying but for
-    /// SHARED slots. Stops at `max` slots, at the end of either ring, or before a packet with an INDIRECT slot, which has
-    /// to be copied. Gives the slots of both rings back.
+    /// SHARED slots. Stops at `max` slots, at the end of either ring, or before a packet with an INDIRECT
+    /// slot, which has to be copied. Gives the slots of both rings back.
     #[inline]
     pub fn swap_packets(&mut self, to: &mut RingMut<'_>, max: u32) -> Swapped {
         let mut swapped = Swapped::default();

@@ -1,5 +1,6 @@
 //! Copies the packets of a running command to another process without blocking the command: the thread that
-//! handles a packet copies it into a ring in shared memory (`cell_ring`), and the *watcher*, a `monitor:` port, copies it out.
+//! handles a packet copies it into a ring in shared memory (`cell_ring`), and the *watcher*, a `monitor:` port,
+//! copies it out.
 //!
 //! The writer never waits: a packet without room in the ring is dropped for this watcher, and counted. The
 //! memory's size is sealed. Each side marks its end in the ring. If a process is killed, the kernel closes

@@ -2,11 +2,12 @@
 //!
 //! A [`Port`] is opened by name and has [`Queue`]s, each for one thread. Every queue has a receive and a
 //! transmit [`Ring`](sluicegate_base::ring::Ring), whatever its backend; that of an unused direction never
-//! holds a packet. Only [`Queue::sync_rx`] and [`Queue::sync_tx`] differ: they call the `Backend` once per batch.
+//! holds a packet. Only [`Queue::sync_rx`] and [`Queue::sync_tx`] differ: they call the `Backend` once per
+//! batch.
 //!
 //! A receiving `xdp:` port has a *claim* on an interface's packets: those that match its filter, and that no
-//! claim at a lower stage took, come to the port's queues. The host gets the rest, and everything again when the port
-//! closes or its process is killed. [`Queue::receive`] returns the packets of a queue:
+//! claim at a lower stage took, come to the port's queues. The host gets the rest, and everything again when
+//! the port closes or its process is killed. [`Queue::receive`] returns the packets of a queue:
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -245,10 +245,10 @@ impl Queue {
         wait_for(&mut [self.backend()], wait, timeout).map(|(_, told)| told)
     }
 
-    /// Returns the packets that have arrived, for a program that only loops over them. Waits up to
-    /// `timeout` for the first, by [`Wait::default`]; the batch is empty if none arrived, as while the interface is down
-    /// ([`wait_rx`](Self::wait_rx) distinguishes these), or if a signal handler ran. When the source has
-    /// ended, like a file, it returns an empty batch at once: loop until
+    /// Returns the packets that have arrived, for a program that only loops over them. Waits up to `timeout`
+    /// for the first, by [`Wait::default`]; the batch is empty if none arrived, as while the interface is
+    /// down ([`wait_rx`](Self::wait_rx) distinguishes these), or if a signal handler ran. When the source
+    /// has ended, like a file, it returns an empty batch at once: loop until
     /// [`is_finished`](Self::is_finished). A loop whose waits never expire also calls [`check`](Self::check).
     ///
     /// # Errors
@@ -366,8 +366,8 @@ impl Queue {
 
 /// Waits up to `timeout` for packets in one of the queues. Returns the index of the first such queue and its
 /// state; the index of [`Readiness::TimedOut`] has no meaning. So that no queue waits for another, receive
-/// from all of them after a wait, and leave out queues that are finished, which are always ready. One ppoll(2) sleeps for all queues; queues without a descriptor are polled
-/// at intervals. A signal whose handler returns ends the wait like a timeout.
+/// from all of them after a wait, and leave out queues that are finished, which are always ready. One
+/// ppoll(2) sleeps for all queues; queues without a descriptor are polled at intervals. A signal whose handler returns ends the wait like a timeout.
 ///
 /// ```
 /// use std::time::Duration;

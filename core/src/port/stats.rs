@@ -9,8 +9,8 @@ use crate::xdp::RedirectCounts;
 /// still in the transmit ring. The other counts are parts of these, or events.
 ///
 /// In the command's ledger (docs/design/accounting.md), `ring_full` is `dropped_ring_full` without `lost_long`,
-/// `too_long` includes `lost_long`, `refused` excludes `too_long`, `unsent` and `disconnected`, and `sent` has only
-/// packets that are proven to have left the interface.
+/// `too_long` includes `lost_long`, `refused` excludes `too_long`, `unsent` and `disconnected`, and `sent` has
+/// only packets that are proven to have left the interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
     /// Packets for this queue that passed the filter, including lost ones.
