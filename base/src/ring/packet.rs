@@ -139,7 +139,8 @@ pub struct Packets<'a> {
 impl<'a> Iterator for Packets<'a> {
     type Item = Packet<'a>;
 
-    #[inline]
+    // A loop that looks at the length alone need not make the packet.
+    #[inline(always)]
     fn next(&mut self) -> Option<Packet<'a>> {
         if self.left == 0 {
             return None;
@@ -154,15 +155,34 @@ impl<'a> Iterator for Packets<'a> {
             // transmit ring, whose pool buffers nothing writes while the ring is borrowed.
             return Some(Packet::new(ring.meta(first), unsafe { ring.bytes_unchecked(first) }));
         }
-        let (mut slots, mut continues) = (1, slot.continues());
+        Some(self.in_slots(first))
+    }
+
+    #[inline]
+    fn count(self) -> usize {
+        let (mut packets, mut at, mut continues) = (0, self.at, false);
+        for _ in 0..self.left {
+            continues = self.ring.slot(at).continues();
+            packets += usize::from(!continues);
+            at = self.ring.next(at);
+        }
+        packets + usize::from(continues)
+    }
+}
+
+impl<'a> Packets<'a> {
+    /// The packet that begins in slot `first`, shared or in pieces.
+    fn in_slots(&mut self, first: u32) -> Packet<'a> {
+        let ring = self.ring;
+        let (mut slots, mut continues) = (1, ring.slot(first).continues());
         while continues && self.left > 0 {
             continues = ring.slot(self.at).continues();
             self.at = ring.next(self.at);
             self.left -= 1;
             slots += 1;
         }
-        // SAFETY: the loop above has walked the slots that follow, so the reason given for the first holds
-        // for them.
-        Some(unsafe { Packet::in_slots(ring, first, slots) })
+        // SAFETY: the loop above has walked the slots that follow, so the reason given in `next` for the first
+        // holds for them.
+        unsafe { Packet::in_slots(ring, first, slots) }
     }
 }

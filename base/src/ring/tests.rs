@@ -134,6 +134,7 @@ fn a_packet_over_several_slots_is_one_packet() {
     let seen: Vec<(u32, Vec<u8>)> =
         ring.packets().map(|p| (p.slots(), p.contiguous(&mut scratch).to_vec())).collect();
     assert_eq!(seen, [(1, vec![1]), (3, vec![2, 3, 4]), (1, vec![5])]);
+    assert_eq!(ring.packets().count(), seen.len());
     assert_eq!(ring.packets().map(|p| p.captured_bytes()).sum::<usize>(), 5);
 }
 

@@ -37,18 +37,8 @@ impl<'p> Line<'p> {
 
     /// Writes a decimal number, without the cost of `write!`.
     pub fn decimal(&mut self, number: impl Into<u32>) {
-        let mut digits = [0; 10];
-        let mut at = digits.len();
-        let mut number = number.into();
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-        }
-        self.out.extend(digits[at..].iter().map(|&digit| char::from(digit)));
+        let number: u32 = number.into();
+        self.out.push_str(itoa::Buffer::new().format(number));
     }
 
     /// Writes bytes as hexadecimal digits, separated by `between`.
