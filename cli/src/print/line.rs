@@ -37,8 +37,7 @@ impl<'p> Line<'p> {
 
     /// Writes a decimal number, without the cost of `write!`.
     pub fn decimal(&mut self, number: impl Into<u32>) {
-        let number: u32 = number.into();
-        self.out.push_str(itoa::Buffer::new().format(number));
+        self.out.push_str(itoa::Buffer::new().format::<u32>(number.into()));
     }
 
     /// Writes bytes as hexadecimal digits, separated by `between`.

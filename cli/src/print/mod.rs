@@ -15,8 +15,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sluicegate::ring::{Direction, Packet};
 
-use line::Flows;
-use line::{Cut, Line};
+use line::{Cut, Flows, Line};
 
 /// Writes packets as lines. It stores the initial sequence numbers of TCP connections, in bounded memory, and
 /// allocates nothing per packet.
@@ -57,10 +56,8 @@ impl Printer {
         }
         self.clock.print(&mut line, packet.meta().timestamp_ns);
         if let Some(device) = device {
-            let direction = match packet.meta().direction {
-                Direction::Out => "Out",
-                _ => "In",
-            };
+            let is_sent = packet.meta().direction == Direction::Out;
+            let direction = if is_sent { "Out" } else { "In" };
             write!(line, "{device:<5} {direction:<3} ");
         }
         match link::print(&mut line, link_type, data, length) {
@@ -111,10 +108,8 @@ impl TimePrinter {
             self.second = Some(second);
         }
         line.text(&self.text);
-        match self.nanoseconds {
-            true => write!(line, ".{ns:09} "),
-            false => write!(line, ".{:06} ", ns / 1000),
-        }
+        let (digits, fraction) = if self.nanoseconds { (9, ns) } else { (6, ns / 1000) };
+        write!(line, ".{fraction:0digits$} ");
     }
 
     fn format(&self, second: u64) -> String {
