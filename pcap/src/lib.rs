@@ -120,6 +120,8 @@ pub enum Compression {
     Zstd,
     /// LZ4 frames (LZ4 Frame Format 1.6), `.lz4`.
     Lz4,
+    /// Gzip members (RFC 1952); read only.
+    Gzip,
 }
 
 impl Compression {

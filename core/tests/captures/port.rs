@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use flate2::write::GzEncoder;
 use sluicegate::Error;
 use sluicegate::file::read::Reader;
 use sluicegate::port::{OpenOptions, Port, Queue};
@@ -221,14 +222,24 @@ fn a_pipe_gives_each_packet_as_it_arrives() {
 
 #[test]
 fn a_compressed_pipe_gives_what_has_been_flushed() {
+    let mut zstd = zstd::Encoder::new(Vec::new(), 1).unwrap();
+    flushed_packets_come(|bytes| {
+        zstd.write_all(bytes).unwrap();
+        zstd.flush().unwrap();
+        std::mem::take(zstd.get_mut())
+    });
+    let mut gzip = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    flushed_packets_come(|bytes| {
+        gzip.write_all(bytes).unwrap();
+        gzip.flush().unwrap();
+        std::mem::take(gzip.get_mut())
+    });
+}
+
+/// Sends packets, each compressed and flushed by `pack`, and expects each before the next one is sent.
+fn flushed_packets_come(mut pack: impl FnMut(&[u8]) -> Vec<u8>) {
     let (mut pipe, reading_end, name) = pipe();
-    let mut packer = zstd::Encoder::new(Vec::new(), 1).unwrap();
-    let mut send = |bytes: &[u8]| {
-        packer.write_all(bytes).unwrap();
-        packer.flush().unwrap();
-        pipe.write_all(packer.get_ref()).unwrap();
-        packer.get_mut().clear();
-    };
+    let mut send = |bytes: &[u8]| pipe.write_all(&pack(bytes)).unwrap();
     send(&pcap_header(0, 1));
     let mut queue = open(Path::new(&name), "");
     drop(reading_end);

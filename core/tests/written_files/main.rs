@@ -132,6 +132,7 @@ fn tool(compression: Compression) -> Option<&'static str> {
         Compression::None => None,
         Compression::Zstd => Some("zstd"),
         Compression::Lz4 => Some("lz4"),
+        Compression::Gzip => Some("gzip"),
     }
 }
 

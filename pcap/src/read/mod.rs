@@ -1,5 +1,5 @@
-//! Reading capture files: pcap in all its variants and pcapng, plain or compressed with zstd
-//! or lz4, from a file or a pipe.
+//! Reading capture files: pcap in all its variants and pcapng, plain or compressed with zstd,
+//! lz4 or gzip, from a file or a pipe.
 //!
 //! ```text
 //!   source            buffer                     reader
@@ -136,7 +136,7 @@ impl Reader {
     ///
     /// # Errors
     /// The file does not exist, is not a capture file, or ends before its first packet. Files compressed by
-    /// gzip, xz or bzip2 are rejected with a remedy.
+    /// xz or bzip2 are rejected with a remedy.
     pub fn open(path: &Path) -> Result<Self> {
         let mut reader = Self {
             path: match path.to_str() {
@@ -353,14 +353,13 @@ impl ParsedPacket {
 /// Returns the remedy for a file that is not a capture file.
 fn unknown_format(magic: [u8; 4]) -> String {
     let tool = match magic {
-        [0x1f, 0x8b, ..] => "gzip",
         [0xfd, b'7', b'z', b'X'] => "xz",
         [b'B', b'Z', b'h', _] => "bzip2",
         // lz4's legacy format, older than its frames.
         [0x02, 0x21, 0x4c, 0x18] => "lz4",
         _ => {
             return "no capture file: pcap and pcapng can be read, plain or compressed with \
-                    zstd or lz4"
+                    zstd, lz4 or gzip"
                 .into();
         }
     };

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::thread::JoinHandle;
 
+use flate2::bufread::MultiGzDecoder;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
@@ -28,10 +29,11 @@ use crate::{Compression, without_signals};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::Mmap;
 
-/// Skippable frames, which both formats allow anywhere, even at the beginning.
+/// Skippable frames, which zstd and lz4 allow anywhere, even at the beginning.
 const SKIPPABLE: std::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
 const ZSTD: u32 = 0xfd2f_b528;
 const LZ4: u32 = 0x184d_2204;
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Returns the compression of a file with these first four bytes.
 pub(super) fn compression(magic: [u8; 4]) -> Compression {
@@ -39,7 +41,8 @@ pub(super) fn compression(magic: [u8; 4]) -> Compression {
         ZSTD => Compression::Zstd,
         LZ4 => Compression::Lz4,
         // pzstd writes such frames; lz4's tools begin no file with one.
-        magic if SKIPPABLE.contains(&magic) => Compression::Zstd,
+        number if SKIPPABLE.contains(&number) => Compression::Zstd,
+        _ if magic.starts_with(&GZIP) => Compression::Gzip,
         _ => Compression::None,
     }
 }
@@ -78,6 +81,7 @@ impl ByteSource {
         let decode = move || match by {
             Compression::Zstd => pump(zstd::Decoder::with_buffer(packed)?, &theirs),
             Compression::Lz4 => unpack_lz4(packed, &theirs),
+            Compression::Gzip => pump(MultiGzDecoder::new(packed), &theirs),
             Compression::None => pump(packed, &theirs),
         };
         let thread = std::thread::Builder::new().name("decompress".into());

@@ -195,7 +195,7 @@ pub(super) fn epilogue(config: &OutputConfig) -> &'static [u8] {
     match config.compression {
         Compression::Zstd if config.workers() == 1 => &[1, 0, 0],
         Compression::Lz4 => &LZ4_END,
-        Compression::Zstd | Compression::None => &[],
+        Compression::Zstd | Compression::Gzip | Compression::None => &[],
     }
 }
 
@@ -225,6 +225,7 @@ impl Codec {
                 compressor.set_parameter(CParameter::ChecksumFlag(true))?;
                 Ok(Self::ZstdFrames(compressor))
             }
+            Compression::Gzip => Err(io::Error::other("gzip is only read")),
             Compression::Lz4 | Compression::None => Ok(Self::Lz4),
         }
     }
