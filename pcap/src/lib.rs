@@ -120,7 +120,7 @@ pub enum Compression {
     Zstd,
     /// LZ4 frames (LZ4 Frame Format 1.6), `.lz4`.
     Lz4,
-    /// Gzip members (RFC 1952); read only.
+    /// Gzip members (RFC 1952), `.gz`.
     Gzip,
 }
 
@@ -130,6 +130,7 @@ impl Compression {
         match path.extension().and_then(|e| e.to_str()) {
             Some("zst") => Self::Zstd,
             Some("lz4") => Self::Lz4,
+            Some("gz") => Self::Gzip,
             _ => Self::None,
         }
     }
@@ -143,7 +144,8 @@ impl FromStr for Compression {
             "none" => Ok(Self::None),
             "zstd" | "zst" => Ok(Self::Zstd),
             "lz4" => Ok(Self::Lz4),
-            _ => Err(Error::Usage(format!("no compression '{name}': use none, zstd or lz4"))),
+            "gzip" | "gz" => Ok(Self::Gzip),
+            _ => Err(Error::Usage(format!("no compression '{name}': use none, zstd, lz4 or gzip"))),
         }
     }
 }
@@ -175,7 +177,8 @@ mod tests {
             ("a.pcapng.zst", Some(Format::Pcapng), Compression::Zstd, "packed with zstd"),
             ("a.b.pcap.lz4", Some(Format::Pcap), Compression::Lz4, "packed with lz4"),
             ("a.zst", None, Compression::Zstd, "packed, but nobody knows what"),
-            ("a.pcap.gz", None, Compression::None, "gzip is not written"),
+            ("a.pcap.gz", Some(Format::Pcap), Compression::Gzip, "packed with gzip"),
+            ("a.pcap.xz", None, Compression::None, "xz is not written"),
             ("pcap", None, Compression::None, "a name without extension"),
             ("-", None, Compression::None, "standard output"),
         ];
@@ -184,7 +187,7 @@ mod tests {
             assert_eq!(Compression::of(Path::new(name)), *compression, "{why}");
         }
         assert!("pcapng2".parse::<Format>().is_err());
-        assert!("gzip".parse::<Compression>().is_err());
+        assert!("xz".parse::<Compression>().is_err());
     }
 
     #[test]

@@ -56,11 +56,11 @@ pub struct Args {
     #[arg(long)]
     format: Option<Format>,
 
-    /// zstd, lz4 or none [default: by the extension .zst or .lz4]
+    /// zstd, lz4, gzip or none [default: by the extension .zst, .lz4 or .gz]
     #[arg(long, value_name = "METHOD")]
     compress: Option<Compression>,
 
-    /// Level of zstd, 1 (fast) to 19 (small) [default: 1]
+    /// Level of zstd, 1 (fast) to 19 (small), or of gzip, 1 to 9 [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
     compress_level: Option<i32>,
 
@@ -225,11 +225,11 @@ impl Args {
                 false => Ok(None),
             };
         };
-        if let Some(other @ ("gz" | "bz2" | "xz")) = path.extension().and_then(|e| e.to_str())
+        if let Some(other @ ("bz2" | "xz")) = path.extension().and_then(|e| e.to_str())
             && self.compress.is_none()
         {
             return Err(Error::Usage(format!(
-                "{}: cannot write .{other}; use .zst or .lz4, or add --compress none",
+                "{}: cannot write .{other}; use .zst, .lz4 or .gz, or add --compress none",
                 path.display()
             )));
         }
@@ -245,7 +245,7 @@ impl Args {
             ));
         }
         if self.compress_threads > 1 && config.compression == Compression::None {
-            let message = "--compress-threads needs --compress zstd or lz4";
+            let message = "--compress-threads needs --compress zstd, lz4 or gzip";
             return Err(Error::Usage(message.into()));
         }
         config.microseconds = self.micro;

@@ -455,6 +455,7 @@ pub fn unpacked(path: &Path) -> PathBuf {
     let tool = match path.extension().and_then(|e| e.to_str()) {
         Some("zst") => "zstd",
         Some("lz4") => "lz4",
+        Some("gz") => "gzip",
         _ => return path.to_owned(),
     };
     let plain = PathBuf::from(format!("{}.plain", path.display()));

@@ -52,7 +52,9 @@ fn read(path: &Path) -> (Vec<u16>, Vec<(Meta, Vec<u8>)>) {
 #[test]
 fn null_into_a_file_and_back_in_every_format() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["a.pcap", "a.pcapng", "a", "a.pcap.zst", "a.pcapng.zst", "a.pcapng.lz4"] {
+    for name in
+        ["a.pcap", "a.pcapng", "a", "a.pcap.zst", "a.pcapng.zst", "a.pcapng.lz4", "a.pcapng.gz"]
+    {
         let path = folder.path().join(name);
         let mut null = open("null:?size=99", Directions::Receive).unwrap();
         let mut file = sink(&path, "");
@@ -74,7 +76,7 @@ fn null_into_a_file_and_back_in_every_format() {
             assert!((last_ns..=now_ns()).contains(&meta.timestamp_ns), "{name}: the time is now");
             last_ns = meta.timestamp_ns;
         }
-        if name.ends_with(".zst") || name.ends_with(".lz4") {
+        if [".zst", ".lz4", ".gz"].iter().any(|end| name.ends_with(end)) {
             continue;
         }
         let Some((link_type, theirs)) = tcpdump(&path, "nano", 1) else {
@@ -189,7 +191,7 @@ fn a_packet_waits_for_its_last_piece() {
 #[test]
 fn when_nothing_follows_a_packet_reaches_the_file_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
-    for name in ["a.pcap", "a.pcapng.zst", "a.pcapng.lz4"] {
+    for name in ["a.pcap", "a.pcapng.zst", "a.pcapng.lz4", "a.pcap.gz"] {
         let path = folder.path().join(name);
         let mut file = sink(&path, "");
         assert!(file.tx_mut().push(&Packet::new(&Meta::default(), &[7; 60])));

@@ -19,6 +19,7 @@ fn a_write_that_fails_names_the_remedy() {
         ..OutputConfig::new(path)
     };
     let level = OutputConfig { level: Some(99), ..OutputConfig::new(at("a.pcapng.zst")) };
+    let gzip_level = OutputConfig { level: Some(10), ..OutputConfig::new(at("a.pcap.gz")) };
     let unasked = OutputConfig { level: Some(3), ..one() };
     let uneven =
         OutputConfig { rotation: Rotation { files: Some(3), ..Rotation::default() }, ..one() };
@@ -30,8 +31,9 @@ fn a_write_that_fails_names_the_remedy() {
         (OutputConfig::new(at("file/%H.pcap")), "name a directory", "and for later"),
         (OutputConfig::new(at(&"x".repeat(300))), "shorter name", "too long a name"),
         (rotating("-".into()), "rotation needs a file name", "a row of standard outputs"),
-        (level, "only zstd has levels, -", "no such level"),
-        (unasked, "only zstd has levels", "a level for no compression"),
+        (level, "zstd has levels -", "no such level"),
+        (gzip_level, "gzip has levels 1 to 9", "a level of zstd for gzip"),
+        (unasked, "only zstd and gzip have levels", "a level for no compression"),
         (uneven, "without a size or a period", "a number of files alone"),
     ];
     for (config, remedy, why) in rows {
@@ -186,6 +188,7 @@ fn a_full_disk_leaves_whole_records_and_exact_counts() {
         ("a.pcapng.zst", 1),
         ("a.pcapng.zst", 2),
         ("a.pcap.lz4", 2),
+        ("a.pcap.gz", 2),
     ] {
         for rotation in [Rotation::default(), rotation] {
             let Some(disk) = SmallDisk::new() else { return };

@@ -1,5 +1,5 @@
 //! Files of `file::write`, read back by independent programs and libraries:
-//! capinfos, tshark, tcpdump, libpcap, zstd and lz4.
+//! capinfos, tshark, tcpdump, libpcap, zstd, lz4 and gzip.
 
 #[path = "../child/limit.rs"]
 mod child;

@@ -55,7 +55,7 @@ fn a_killed_writer_leaves_all_it_had_written() {
         return;
     }
     let directory = TempDir::new().unwrap();
-    for file in ["a.pcap", "a.pcapng", "a.pcapng.zst", "a.pcap.lz4"] {
+    for file in ["a.pcap", "a.pcapng", "a.pcapng.zst", "a.pcap.lz4", "a.pcap.gz"] {
         let path = directory.path().join(file);
         let mut writer = alone(name, &path);
         lines::until(writer.id(), writer.stdout.take().unwrap(), "written");

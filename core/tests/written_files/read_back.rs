@@ -18,8 +18,12 @@ fn every_combination_is_read_back() {
         ("pcap", Format::Pcap, true),
         ("pcapng", Format::Pcapng, false),
     ];
-    let compressions =
-        [(Compression::None, ""), (Compression::Zstd, ".zst"), (Compression::Lz4, ".lz4")];
+    let compressions = [
+        (Compression::None, ""),
+        (Compression::Zstd, ".zst"),
+        (Compression::Lz4, ".lz4"),
+        (Compression::Gzip, ".gz"),
+    ];
     let by = |bytes, period_s: Option<u64>, files| Rotation {
         bytes,
         period: period_s.map(Duration::from_secs),
@@ -214,6 +218,8 @@ fn large_packed_files_are_read_in_one_piece() {
         ("a.pcapng.lz4", 1, true),
         ("a.pcapng.lz4", 3, true),
         ("a.pcapng.zst", 3, false),
+        ("a.pcapng.gz", 1, true),
+        ("a.pcapng.gz", 3, true),
     ] {
         let directory = TempDir::new().unwrap();
         let config = OutputConfig {
@@ -246,7 +252,7 @@ fn a_capture_without_packets_is_a_file_too() {
     if !have(&["capinfos", "zstd"]) {
         return;
     }
-    for name in ["a.pcap", "a.pcapng", "a.pcapng.zst", "a-%H.pcapng"] {
+    for name in ["a.pcap", "a.pcapng", "a.pcapng.zst", "a.pcapng.gz", "a-%H.pcapng"] {
         let directory = TempDir::new().unwrap();
         let mut output = Output::create(OutputConfig::new(directory.path().join(name))).unwrap();
         output.flush().unwrap();

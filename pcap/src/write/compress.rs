@@ -6,6 +6,9 @@
 //! blocks do not depend on each other, so any number of threads can make them. Zstandard blocks do, so
 //! several threads make one frame of each chunk, and Wireshark does not read the file.
 //!
+//! A gzip member ends with a checksum, so each chunk is a member: a file needs no epilogue, and any number of
+//! threads can make them. Wireshark reads all members of a file.
+//!
 //! The workers get chunks in turn, through bounded queues. A channel connects each chunk to the next one: a
 //! worker writes its chunk when the previous one is written. A worker that panics drops its chunks and their
 //! channels, so all later chunks are lost.
@@ -16,6 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
+use flate2::{Compress, FlushCompress, Status};
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 use zstd::bulk::Compressor;
 use zstd::stream::raw::{Encoder, InBuffer, Operation, OutBuffer};
@@ -212,7 +216,12 @@ enum Codec {
     ZstdFrames(Compressor<'static>),
     /// LZ4, one frame per file.
     Lz4,
+    /// Gzip, one member per chunk.
+    Gzip(Compress),
 }
+
+/// The base-2 logarithm of gzip's maximum window.
+const GZIP_WINDOW_BITS: u8 = 15;
 
 impl Codec {
     fn new(config: &OutputConfig) -> io::Result<Self> {
@@ -225,7 +234,10 @@ impl Codec {
                 compressor.set_parameter(CParameter::ChecksumFlag(true))?;
                 Ok(Self::ZstdFrames(compressor))
             }
-            Compression::Gzip => Err(io::Error::other("gzip is only read")),
+            Compression::Gzip => {
+                let level = flate2::Compression::new(config.level().cast_unsigned());
+                Ok(Self::Gzip(Compress::new_gzip(level, GZIP_WINDOW_BITS)))
+            }
             Compression::Lz4 | Compression::None => Ok(Self::Lz4),
         }
     }
@@ -250,6 +262,7 @@ impl Codec {
                 Ok(())
             }
             Self::Lz4 => lz4_blocks(bytes, first, packed),
+            Self::Gzip(compress) => gzip_member(compress, bytes, packed),
         }
     }
 }
@@ -287,4 +300,18 @@ fn lz4_blocks(bytes: &[u8], first: bool, packed: &mut Vec<u8>) -> io::Result<()>
         packed.drain(..LZ4_HEAD);
     }
     Ok(())
+}
+
+/// Makes a member.
+fn gzip_member(compress: &mut Compress, bytes: &[u8], packed: &mut Vec<u8>) -> io::Result<()> {
+    /// More than the header and the trailer.
+    const ROOM: usize = 64;
+    compress.reset();
+    loop {
+        let rest = &bytes[compress.total_in() as usize..];
+        packed.reserve(rest.len() + ROOM);
+        if compress.compress_vec(rest, packed, FlushCompress::Finish)? == Status::StreamEnd {
+            return Ok(());
+        }
+    }
 }

@@ -6,8 +6,8 @@ use super::super::{Compression, Format};
 use super::rotate::Rotation;
 use sluicegate_base::error::{Error, Result};
 
-/// The level for captures: with short packets level 3 takes nearly twice the time and saves nothing.
-const ZSTD_LEVEL: i32 = 1;
+/// The level for captures: with short packets zstd's level 3 takes nearly twice the time and saves nothing.
+const LEVEL: i32 = 1;
 const MAX_WORKERS: usize = 64;
 
 /// The path, format and rotation of an output.
@@ -23,7 +23,7 @@ pub struct OutputConfig {
     pub microseconds: bool,
     /// The compression.
     pub compression: Compression,
-    /// Zstandard's level; 1 by default. Other compressions have none.
+    /// Zstandard's level, or gzip's, 1 to 9; 1 by default. LZ4 has none.
     pub level: Option<i32>,
     /// Threads that compress, 1 to 64. With more than one, a zstd file consists of many frames. Every zstd
     /// reader accepts such a file, but Wireshark (4.0) only once it is decompressed.
@@ -86,20 +86,28 @@ impl OutputConfig {
             ));
         }
         let Some(level) = self.level else { return Ok(()) };
-        let levels = zstd::compression_level_range();
-        if self.compression == Compression::Zstd && levels.contains(&level) {
+        let (name, levels) = match self.compression {
+            Compression::Zstd => ("zstd", zstd::compression_level_range()),
+            Compression::Gzip => ("gzip", 1..=9),
+            Compression::Lz4 | Compression::None => {
+                return Err(Error::Usage(format!(
+                    "compression level {level}: only zstd and gzip have levels"
+                )));
+            }
+        };
+        if levels.contains(&level) {
             return Ok(());
         }
         Err(Error::Usage(format!(
-            "compression level {level}: only zstd has levels, {} to {}",
+            "compression level {level}: {name} has levels {} to {}",
             levels.start(),
             levels.end()
         )))
     }
 
-    /// Returns Zstandard's level.
+    /// Returns the level of zstd or gzip.
     pub(super) fn level(&self) -> i32 {
-        self.level.unwrap_or(ZSTD_LEVEL)
+        self.level.unwrap_or(LEVEL)
     }
 
     /// Returns the number of compression threads.

@@ -40,6 +40,7 @@ fn signals_end_it_with_a_whole_file() {
         (Signal::SIGINT, "int.pcapng"),
         (Signal::SIGTERM, "term.pcap"),
         (Signal::SIGINT, "int.pcapng.zst"),
+        (Signal::SIGTERM, "term.pcapng.gz"),
     ] {
         let path = folder.path().join(name);
         let capture = start(&lab, &path, &[]);

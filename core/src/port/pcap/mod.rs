@@ -8,7 +8,8 @@
 //! | `slots` | slots in the ring | 512 |
 //!
 //! A source detects the format from the file's content, whatever its name. A sink takes format and
-//! compression from the name: `a.pcap`, `a.pcapng.zst`, `a.pcap.lz4`; pcapng if the name contains neither.
+//! compression from the name: `a.pcap`, `a.pcapng.zst`, `a.pcap.lz4`, `a.pcap.gz`; pcapng if the name
+//! contains neither.
 
 mod sink;
 mod source;
