@@ -77,6 +77,10 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     rotate_size: Option<u64>,
 
+    /// Begin a new file after N packets
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    rotate_count: Option<u64>,
+
     /// Begin a new file for each period, by the packets' clock: 60s, 1h
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     rotate_time: Option<Duration>,
@@ -212,8 +216,12 @@ impl Options {
 
 impl Args {
     fn output(&self) -> Result<Option<OutputConfig>> {
-        let rotation =
-            Rotation { bytes: self.rotate_size, period: self.rotate_time, files: self.files };
+        let rotation = Rotation {
+            bytes: self.rotate_size,
+            packets: self.rotate_count,
+            period: self.rotate_time,
+            files: self.files,
+        };
         let Some(path) = &self.write else {
             let needs_file = rotation.is_on()
                 || self.format.is_some()

@@ -34,7 +34,7 @@ fn a_write_that_fails_names_the_remedy() {
         (level, "zstd has levels -", "no such level"),
         (gzip_level, "gzip has levels 1 to 9", "a level of zstd for gzip"),
         (unasked, "only zstd and gzip have levels", "a level for no compression"),
-        (uneven, "without a size or a period", "a number of files alone"),
+        (uneven, "without a size", "a number of files alone"),
     ];
     for (config, remedy, why) in rows {
         let error = Output::create(config).unwrap_err().to_string();

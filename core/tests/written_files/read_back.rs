@@ -28,12 +28,14 @@ fn every_combination_is_read_back() {
         bytes,
         period: period_s.map(Duration::from_secs),
         files,
+        packets: None,
     };
     // 400 packets: 2.8 s and 252 kB.
     let rotations = [
         ("one file", by(None, None, None), 1),
         ("a new file each second", by(None, Some(1), None), 3),
         ("files of 60,000 bytes", by(Some(60_000), None, None), 5),
+        ("files of 150 packets", Rotation { packets: Some(150), ..by(None, None, None) }, 3),
         ("by size and time, the newest three", by(Some(60_000), Some(1), Some(3)), 6),
     ];
     for (extension, format, microseconds) in formats {
@@ -72,6 +74,7 @@ fn every_combination_is_read_back() {
                 let mut rest = expected.as_slice();
                 for (path, count) in kept.iter().zip(counts) {
                     let plain = unpacked(path);
+                    assert!(count <= rotation.packets.unwrap_or(u64::MAX), "{case}");
                     let limit = rotation.bytes.unwrap_or(u64::MAX);
                     assert!(plain.len() as u64 <= limit, "{case}");
                     let (here, later) = rest.split_at(count as usize);

@@ -19,6 +19,8 @@ pub struct Rotation {
     /// Maximum size of a file in bytes, before compression, with its statistics as far as they are known. A
     /// file holds at least one record.
     pub bytes: Option<u64>,
+    /// Maximum number of packets in a file.
+    pub packets: Option<u64>,
     /// Begins a new file for each period of packet time, counted from the capture's first packet.
     pub period: Option<Duration>,
     /// Keeps the newest this many files and deletes older ones of this run.
@@ -28,18 +30,20 @@ pub struct Rotation {
 impl Rotation {
     /// True if there can be more than one file.
     pub fn is_on(&self) -> bool {
-        self.bytes.is_some() || self.period.is_some()
+        self.bytes.is_some() || self.packets.is_some() || self.period.is_some()
     }
 
     pub(super) fn check(&self) -> Result<()> {
         let reason = if self.bytes == Some(0) {
             "a file of 0 bytes: allow at least one packet"
+        } else if self.packets == Some(0) {
+            "a file of 0 packets: allow at least one"
         } else if self.period == Some(Duration::ZERO) {
             "a period of 0: allow at least 1 ns"
         } else if self.files == Some(0) {
             "keeping 0 files: keep at least one"
         } else if self.files.is_some() && !self.is_on() {
-            "a number of files without a size or a period: there is only one file"
+            "a number of files without a size, a number of packets or a period: there is only one file"
         } else {
             return Ok(());
         };
@@ -51,6 +55,7 @@ impl Rotation {
 #[derive(Debug)]
 pub(super) struct Schedule {
     limit_bytes: u64,
+    limit_packets: u64,
     period_ns: Option<u64>,
     start_ns: Option<u64>,
     /// The first time that belongs in the next file.
@@ -62,6 +67,7 @@ impl Schedule {
         let period_ns = |period: Duration| u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         Self {
             limit_bytes: rotation.bytes.unwrap_or(u64::MAX),
+            limit_packets: rotation.packets.unwrap_or(u64::MAX),
             period_ns: rotation.period.map(period_ns),
             start_ns: None,
             end_ns: rotation.period.map_or(u64::MAX, |_| 0),
@@ -88,12 +94,17 @@ impl Schedule {
         packets: u64,
     ) -> (Piece<'a>, Piece<'a>) {
         let room = self.limit_bytes.saturating_sub(bytes);
-        if piece.bytes.len() as u64 <= room && last_ns < self.end_ns {
+        let room_packets = self.limit_packets.saturating_sub(packets);
+        if piece.bytes.len() as u64 <= room
+            && piece.packets <= room_packets
+            && last_ns < self.end_ns
+        {
             return piece.split(piece.bytes.len(), piece.packets);
         }
         let (mut now_bytes, mut now_packets) = (0, 0);
         for record in piece.records().into_iter().flatten() {
-            let over = (now_bytes + record.bytes.len()) as u64 > room;
+            let over =
+                (now_bytes + record.bytes.len()) as u64 > room || now_packets >= room_packets;
             let beyond = record.timestamp_ns >= self.end_ns;
             if (over || beyond) && packets + now_packets > 0 {
                 break;
@@ -231,14 +242,23 @@ mod tests {
         let by = |bytes, seconds: Option<u64>| Rotation {
             bytes,
             period: seconds.map(Duration::from_secs),
-            files: None,
+            ..Rotation::default()
         };
+        let packets = |packets| Rotation { packets: Some(packets), ..Rotation::default() };
         type Row = (&'static str, Rotation, &'static [u64], &'static [&'static [u64]]);
         let rows: &[Row] = &[
             ("no limit, one file", by(None, None), &[1, 2, 99 * S], &[&[1, 2, 99 * S]]),
             ("two records of 36 bytes fit 72", by(Some(72), None), &[1, 2, 3], &[&[1, 2], &[3]]),
             ("two do not fit 71", by(Some(71), None), &[1, 2], &[&[1], &[2]]),
             ("one always does", by(Some(1), None), &[1, 2], &[&[1], &[2]]),
+            ("packets are counted", packets(2), &[1, 2, 3, 4, 5], &[&[1, 2], &[3, 4], &[5]]),
+            ("no file follows the last one", packets(2), &[1, 2, 3, 4], &[&[1, 2], &[3, 4]]),
+            (
+                "the size ends a file before the packets do",
+                Rotation { bytes: Some(72), ..packets(3) },
+                &[1, 2, 3],
+                &[&[1, 2], &[3]],
+            ),
             (
                 "periods are counted from the first packet",
                 by(None, Some(10)),
@@ -279,15 +299,18 @@ mod tests {
     fn a_senseless_rotation_is_refused() {
         let zero = Some(0);
         let rows = [
-            (zero, None, None, "no byte fits"),
-            (None, Some(Duration::ZERO), None, "no time passes"),
-            (Some(1), None, Some(0), "no file is kept"),
-            (None, None, Some(3), "there is only one file"),
+            (zero, None, None, None, "no byte fits"),
+            (None, zero, None, None, "no packet fits"),
+            (None, None, Some(Duration::ZERO), None, "no time passes"),
+            (Some(1), None, None, Some(0), "no file is kept"),
+            (None, None, None, Some(3), "there is only one file"),
         ];
-        for (bytes, period, files, why) in rows {
-            let rotation = Rotation { bytes, period, files };
+        for (bytes, packets, period, files, why) in rows {
+            let rotation = Rotation { bytes, packets, period, files };
             assert!(rotation.check().is_err(), "{why}");
         }
+        let counted = Rotation { packets: Some(1), files: Some(3), ..Rotation::default() };
+        assert!(counted.check().is_ok());
         assert!(Rotation::default().check().is_ok());
     }
 

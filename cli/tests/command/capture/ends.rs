@@ -294,6 +294,7 @@ fn a_rotation_by_size_time_and_number_keeps_the_newest_files_whole() {
     for (extension, limits, apart) in [
         ("pcapng", ["--rotate-size", "100KiB", "--rotate-time", "10s"], Duration::ZERO),
         ("pcap.zst", ["--rotate-size", "100KiB", "--rotate-time", "10s"], Duration::ZERO),
+        ("pcap.gz", ["--rotate-count", "1500", "--rotate-time", "10s"], Duration::ZERO),
         // Five periods that have packets, at least.
         ("pcap", ["--rotate-size", "100MiB", "--rotate-time", "200ms"], Duration::from_millis(200)),
     ] {
