@@ -5,7 +5,7 @@ use sluicegate::headers::protocol::{
 };
 
 use super::line::{BAD_HEADER, Bytes, Cut, IpAddress, Line, Network, first, name};
-use super::{icmp, icmp6, tcp};
+use super::{dns, icmp, icmp6, tcp};
 
 /// Protocols printed by name and length (IANA's registry), in tcpdump's words.
 const NAMES: &[(u8, &str)] = &[
@@ -194,7 +194,7 @@ fn payload(
 fn udp(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Result<(), Cut> {
     const HEADER: u32 = 8;
     let header = Bytes::new(data, "udp");
-    network.ports(line, header)?;
+    let ports = network.ports(line, header)?;
     let says = or_whole(header.u16(4)?.into(), length);
     if length < HEADER || says < HEADER {
         line.text(BAD_HEADER);
@@ -202,6 +202,11 @@ fn udp(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Result<(
     }
     header.slice(0, HEADER as usize)?;
     let (says, room) = (says - HEADER, length - HEADER);
+    let has_port = |port| ports.0 == port || ports.1 == port;
+    if has_port(dns::PORT) || has_port(dns::MULTICAST_PORT) {
+        let multicast = !has_port(dns::PORT);
+        return dns::print(line, header.after(HEADER as usize), says.min(room), multicast);
+    }
     if says > room && !network.fragmented {
         write!(line, "UDP, bad length {says} > {room}");
     } else {

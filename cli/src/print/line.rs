@@ -52,6 +52,23 @@ impl<'p> Line<'p> {
         }
     }
 
+    /// Writes bytes as printable ASCII, in tcpdump's words: `^` before a control character, `M-` before a byte
+    /// above 127.
+    pub fn printable(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if !byte.is_ascii() {
+                self.out.push_str("M-");
+            }
+            let low = byte & 0x7f;
+            if low.is_ascii_control() {
+                self.out.push('^');
+                self.out.push(char::from(low ^ 0x40));
+            } else {
+                self.out.push(char::from(low));
+            }
+        }
+    }
+
     pub fn address(&mut self, address: IpAddress) {
         let octets = match address {
             IpAddress::V4(octets) => octets,

@@ -1,9 +1,10 @@
 //! Prints one line per packet, in the words of `tcpdump -nn`, which people know how to read and search.
 //!
-//! Ethernet, ARP, IPv4, IPv6, TCP, UDP, ICMP and ICMPv6 have the format of tcpdump 4.99. Payloads of TCP and
-//! UDP are not decoded: the line ends where tcpdump would begin with them. The line of a truncated packet
-//! names the truncated header: `[|tcp]`. Any bytes give a line.
+//! Ethernet, ARP, IPv4, IPv6, TCP, UDP, ICMP and ICMPv6 have the format of tcpdump 4.99. Of payloads
+//! of TCP and UDP, only DNS is decoded: other lines end where tcpdump would begin with them. The line of a
+//! truncated packet names the truncated header: `[|tcp]`. Any bytes give a line.
 
+mod dns;
 mod icmp;
 mod icmp6;
 mod ip;
@@ -258,6 +259,37 @@ mod tests {
             bytes[if version == 4 { 9 } else { 6 }] = protocol;
             let line = line_of(101, &bytes, bytes.len());
             prop_assert!(line.ends_with('\n') && line.lines().count() == 1, "{}", line);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_dns_message_gives_one_printable_line(
+            port in prop_oneof![Just(53), Just(5353)],
+            tcp in any::<bool>(),
+            flags in prop_oneof![Just(0x81_u8), any::<u8>()],
+            counts in proptest::array::uniform4(0_u8..4),
+            // Bytes that are lengths, types and pointers.
+            rest in proptest::collection::vec(
+                prop_oneof![Just(0), Just(1), Just(12), Just(16), Just(33), Just(0xc0), any::<u8>()],
+                0..200,
+            ),
+        ) {
+            let [questions, answers, authorities, additional] = counts;
+            let header = [1, 2, flags, 0x80, 0, questions, 0, answers, 0, authorities, 0, additional];
+            let message = [&header, rest.as_slice()].concat();
+            let builder = PacketBuilder::ipv4([198, 18, 0, 1], [198, 18, 0, 2], 64);
+            let mut bytes = Vec::new();
+            if tcp {
+                let payload = [&(message.len() as u16).to_be_bytes(), message.as_slice()].concat();
+                builder.tcp(40_000, port, 1, 500).write(&mut bytes, &payload)
+            } else {
+                builder.udp(40_000, port).write(&mut bytes, &message)
+            }
+            .expect("memory takes it");
+            let line = line_of(101, &bytes, bytes.len());
+            let text = line.strip_suffix('\n').expect("a line");
+            prop_assert!(text.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{:?}", text);
         }
     }
 

@@ -1,6 +1,7 @@
 //! TCP (RFC 9293), with sequence numbers relative to the beginning of the connection, and its options:
 //! window scale and timestamps (RFC 7323), selective acknowledgements (RFC 2018).
 
+use super::dns;
 use super::line::{BAD_HEADER, Base, Bytes, Cut, Line, Network};
 
 const HEADER: u32 = 20;
@@ -81,6 +82,9 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
     }
     header.slice(0, header_length as usize)?;
     line.length(length);
+    if length > 0 && (ports.0 == dns::PORT || ports.1 == dns::PORT) {
+        return dns::print_segment(line, header.after(header_length as usize), length);
+    }
     Ok(())
 }
 
