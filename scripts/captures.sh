@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the captures that tests read, in the folder `captures` of the target directory: other
-# programs talk between two network namespaces, and tcpdump and dumpcap record them. Takes 4 s;
+# programs talk between two network namespaces, and tcpdump and dumpcap record them. Takes 5 s;
 # does nothing if this version of the script made the captures there. Needs root.
 set -eu
 cd "$(dirname "$0")/.."
@@ -38,7 +38,10 @@ hosts() {
 
 servers() {
     right dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --user=root --no-hosts \
-        --no-resolv --host-record=host.example,198.18.0.2,2001:db8:18::2 &
+        --no-resolv --local=/example/ --host-record=host.example,198.18.0.2,2001:db8:18::2 \
+        --cname=www.example,host.example --mx-host=example,host.example,10 \
+        --srv-host=_http._tcp.example,host.example,8000 --txt-record='example,v=spf1 -all,"ä' \
+        --dns-rr=example,65,000100 --ptr-record=_http._tcp.local,left._http._tcp.local &
     right python3 -m http.server --bind :: --directory docs 8000 >/dev/null 2>&1 &
     right iperf3 --server >/dev/null &
     for port in 53 5201 8000; do
@@ -71,9 +74,13 @@ talk() {
     for host in 198.18.0.2 2001:db8:18::2; do
         ping -c 9 -i 0.01 $host
         ping -c 4 -i 0.01 -s 4000 $host
-        for query in A AAAA MX; do
-            dig +tries=1 @$host host.example $query
-            dig +tries=1 +tcp @$host host.example $query
+        for query in 'A host.example' 'AAAA host.example' 'A www.example' 'MX example' \
+            'SRV _http._tcp.example' 'TXT example' 'TYPE65 example' 'ANY example' 'SOA example' \
+            'PTR _http._tcp.local' '-x 198.18.0.2' 'A none.example' 'A elsewhere.test'; do
+            # shellcheck disable=SC2086 # words
+            dig +tries=1 @$host $query
+            # shellcheck disable=SC2086 # words
+            dig +tries=1 +tcp @$host $query
         done
         # Nothing listens there: ICMP answers.
         dig +tries=1 +time=1 @$host -p 9 host.example || true
