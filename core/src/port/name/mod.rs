@@ -1,7 +1,9 @@
-//! A port's name: `[kind:]name[/queues][?option=value&…]`.
+//! A port's name: `[kind:]name[/queues][,option=value…]`, or `?option=value&…` for the options.
 //!
 //! An option's value may contain any characters, even a pcap-filter expression with `&`: a new option
-//! begins only at an `&` that is followed by the name of an option of this kind of port and `=`.
+//! begins only at a `,` or `&` that is followed by the name of an option of this kind of port and `=`.
+
+mod kinds;
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -9,8 +11,12 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use kinds::{KINDS, KindSpec};
+pub use kinds::{Kind, PortOption};
+
 use super::options::OpenOptions;
 use crate::error::{Error, Result};
+use crate::file::Format;
 use crate::filter::Filter;
 use crate::units;
 
@@ -19,112 +25,11 @@ const DEFAULT_SLOTS: u32 = 512;
 /// The maximum of `latency=`.
 const MAX_LATENCY: Duration = Duration::from_secs(1);
 
-/// The kinds of port, in the order of the documentation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// An interface through packet sockets: the port gets copies, the host keeps its packets.
-    Packet,
-    /// An interface's packets that XDP takes from the host.
-    Xdp,
-    /// Copies of an interface's packets, made by XDP: the host keeps its packets.
-    Mirror,
-    /// An interface through live frames: for sending only.
-    Live,
-    /// The host's side of an interface: the packets that the host sends through it and receives from it.
-    Host,
-    /// A TAP device.
-    Tap,
-    /// A shared-memory pipe to another process.
-    Memif,
-    /// Copies of the packets of a running switch's or forwarder's port.
-    Monitor,
-    /// A capture file.
-    Pcap,
-    /// An endless source, and a sink that discards everything.
-    Null,
-}
-
-struct KindSpec {
-    kind: Kind,
-    prefix: &'static str,
-    /// True if `/queues` may follow the name.
-    queues: bool,
-    /// The names of its options, separated by blanks.
-    options: &'static str,
-}
-
-impl KindSpec {
-    const fn new(kind: Kind, prefix: &'static str, queues: bool, options: &'static str) -> Self {
-        Self { kind, prefix, queues, options }
-    }
-
-    fn options(&self) -> impl Iterator<Item = &'static str> {
-        self.options.split(' ')
-    }
-
-    fn option(&self, key: &str) -> Option<&'static str> {
-        self.options().find(|known| *known == key)
-    }
-}
-
-const KINDS: [KindSpec; 10] = [
-    KindSpec::new(
-        Kind::Packet,
-        "packet",
-        true,
-        "method filter snaplen promisc tx_copies timestamp busy_poll blocks \
-         block_size block_timeout buffer batch fanout fanout_flags fanout_prog send qdisc slots \
-         cooked latency",
-    ),
-    KindSpec::new(
-        Kind::Xdp,
-        "xdp",
-        true,
-        "filter action method send mode promisc snaplen timestamp ring_size slots \
-         busy_poll latency",
-    ),
-    KindSpec::new(
-        Kind::Mirror,
-        "mirror",
-        true,
-        "filter snaplen promisc mode timestamp ring_size slots latency",
-    ),
-    KindSpec::new(Kind::Live, "live", true, "ring_size cpu slots"),
-    KindSpec::new(Kind::Host, "host", true, "fallback hook flows mode ring_size slots"),
-    KindSpec::new(Kind::Tap, "tap", true, "persist up mtu ring_size slots"),
-    KindSpec::new(
-        Kind::Memif,
-        "memif",
-        false,
-        "role id secret queues ring_size buffer slots interrupt sealed",
-    ),
-    KindSpec::new(Kind::Monitor, "monitor", false, "filter snaplen ring_size socket slots latency"),
-    KindSpec::new(Kind::Pcap, "pcap", false, "filter snaplen slots"),
-    KindSpec::new(Kind::Null, "null", true, "size slots"),
-];
-
-impl Kind {
-    /// Returns the word before the colon.
-    pub fn prefix(self) -> &'static str {
-        self.spec().prefix
-    }
-
-    /// Returns true if [`OpenOptions::queues`] sets the number of queues of a port of this kind. The
-    /// interface, the file or the monitored command determines that of the others.
-    pub fn takes_queue_count(self) -> bool {
-        !matches!(self, Self::Xdp | Self::Mirror | Self::Monitor | Self::Pcap)
-    }
-
-    fn spec(self) -> &'static KindSpec {
-        // Every kind has a row, which a test checks.
-        KINDS.iter().find(|spec| spec.kind == self).unwrap_or(&KINDS[0])
-    }
-}
-
-/// A parsed port name: `[kind:]name[/queues][?option=value&…]`. `Display` prints it as it was written.
+/// A parsed port name: `[kind:]name[/queues][,option=value…]`, or `?option=value&…` for the options.
+/// `Display` prints it as it was written.
 ///
-/// A bare name is that of an interface, opened as `packet:`. `docs/ports.md` lists the options of each
-/// [`Kind`].
+/// A bare name is that of an interface, opened as `packet:`, or that of a capture file: `trace.pcapng.zst`,
+/// `./trace`. `docs/ports.md` lists the options of each [`Kind`].
 ///
 /// ```
 /// use sluicegate::port::{Kind, PortName};
@@ -177,7 +82,7 @@ impl PortName {
 
     /// Returns true if the name is only that of an interface, without a kind.
     pub fn is_bare(&self) -> bool {
-        self.text.split('?').next().is_some_and(|address| !address.contains(':'))
+        self.kind == Kind::Packet && !self.text.starts_with("packet:")
     }
 
     /// Returns a bare name as a port of another kind, with the same options. None if the name already has a
@@ -350,11 +255,8 @@ impl FromStr for PortName {
 
     fn from_str(text: &str) -> Result<Self> {
         let wrong = |reason: String| Error::Port { port: text.to_owned(), reason };
-        let (address, options) = match text.split_once('?') {
-            Some((address, options)) => (address, options),
-            None => (text, ""),
-        };
-        let (spec, rest) = split_kind(address).map_err(&wrong)?;
+        let (spec, rest) = split_kind(text).map_err(&wrong)?;
+        let (rest, options) = split_address(rest, spec);
         let (name, queues) = match rest.split_once('/') {
             Some((name, queues)) if spec.queues => (
                 name,
@@ -380,18 +282,40 @@ impl FromStr for PortName {
     }
 }
 
-/// Splits the kind from an address. A bare name is an interface through `packet:`.
-fn split_kind(address: &str) -> Result<(&'static KindSpec, &str), String> {
-    let Some((prefix, rest)) = address.split_once(':') else {
-        return Ok((Kind::Packet.spec(), address));
-    };
-    match KINDS.iter().find(|spec| spec.prefix == prefix) {
-        Some(spec) => Ok((spec, rest)),
-        None => {
-            let kinds: Vec<String> = KINDS.iter().map(|spec| format!("{}:", spec.prefix)).collect();
-            Err(format!("no port kind '{prefix}:'; available: {}", kinds.join(", ")))
-        }
+/// Splits the kind from a name. A bare name is a capture file, or an interface through `packet:`.
+fn split_kind(text: &str) -> Result<(&'static KindSpec, &str), String> {
+    let (address, _) = text.split_once('?').unwrap_or((text, ""));
+    let prefix = address.split_once(':').map(|(prefix, _)| prefix);
+    match KINDS.iter().find(|spec| prefix == Some(spec.prefix)) {
+        Some(spec) => Ok((spec, &text[spec.prefix.len() + 1..])),
+        None if is_file(address) => Ok((Kind::Pcap.spec(), text)),
+        None => match prefix.filter(|prefix| !prefix.contains(',')) {
+            Some(prefix) => {
+                let kinds: Vec<String> =
+                    KINDS.iter().map(|spec| format!("{}:", spec.prefix)).collect();
+                Err(format!("no port kind '{prefix}:'; available: {}", kinds.join(", ")))
+            }
+            None => Ok((Kind::Packet.spec(), text)),
+        },
     }
+}
+
+/// Returns true for the name of a capture file. No interface's name begins like a path.
+fn is_file(address: &str) -> bool {
+    let path = address.split(',').next().unwrap_or(address);
+    ["/", "./", "../"].iter().any(|begin| path.starts_with(begin))
+        || Format::of(Path::new(path)).is_some()
+}
+
+/// Splits an address from the options, which begin at a `?`, or at a `,` before the name of an option. The
+/// name of a file or a socket may contain other commas.
+fn split_address<'a>(text: &'a str, spec: &KindSpec) -> (&'a str, &'a str) {
+    let begins = |at: usize| match &text[at..at + 1] {
+        "?" => true,
+        _ => spec.queues || spec.key_of(&text[at + 1..]).is_some(),
+    };
+    let at = text.match_indices(['?', ',']).map(|(at, _)| at).find(|&at| begins(at));
+    at.map_or((text, ""), |at| (&text[..at], &text[at + 1..]))
 }
 
 fn parse_queues(text: &str) -> Option<RangeInclusive<u32>> {
@@ -411,7 +335,9 @@ const RENAMED: [(&str, &str); 5] = [
 
 fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, String)>, String> {
     let mut options: Vec<(&'static str, String)> = Vec::new();
-    for part in text.split('&').filter(|_| !text.is_empty()) {
+    let mut separator = "";
+    for piece in text.split_inclusive([',', '&']) {
+        let part = piece.strip_suffix([',', '&']).unwrap_or(piece);
         let pair = part.split_once('=');
         let known = pair.and_then(|(key, value)| spec.option(key).map(|key| (key, value)));
         let renamed = pair.and_then(|(key, _)| RENAMED.iter().find(|(old, _)| *old == key));
@@ -420,19 +346,26 @@ fn split_options(text: &str, spec: &KindSpec) -> Result<Vec<(&'static str, Strin
         }
         match (known, options.last_mut()) {
             (Some((key, value)), _) => options.push((key, value.to_owned())),
-            // No option starts here: the `&` belongs to the previous filter.
-            (None, Some((key, value))) if *key == "filter" => {
-                value.push('&');
+            // No option starts here: the separator belongs to the previous filter or list.
+            (None, Some((key, value)))
+                if *key == "filter" || separator == "," && pair.is_none() =>
+            {
+                value.push_str(separator);
                 value.push_str(part);
             }
             (None, _) => {
                 return Err(format!(
                     "option '{part}': {}: has the options {}",
                     spec.prefix,
-                    spec.options().map(|o| format!("{o}=")).collect::<Vec<_>>().join(" ")
+                    spec.options
+                        .iter()
+                        .map(|o| format!("{}=", o.name))
+                        .collect::<Vec<_>>()
+                        .join(" ")
                 ));
             }
         }
+        separator = &piece[part.len()..];
     }
     Ok(options)
 }

@@ -21,6 +21,43 @@ fn names_are_kind_name_queues_and_options() {
 }
 
 #[test]
+fn a_file_is_a_port_by_its_name() {
+    for text in ["a.pcap", "b/a.pcapng.zst", "a.pcap.lz4", "./a", "../a", "/a", "12:00.pcap"] {
+        let port = parse(text);
+        assert_eq!((port.kind(), port.name()), (Kind::Pcap, text));
+        assert!(!port.is_bare(), "{text}");
+        let filtered = parse(&format!("{text},filter=ether host 02:00:00:00:00:01"));
+        assert_eq!((filtered.kind(), filtered.name()), (Kind::Pcap, text));
+        assert_eq!(filtered.option("filter"), Some("ether host 02:00:00:00:00:01"));
+    }
+    for text in ["eth0.100", "pcap", "a.zst", "packet:a.pcap"] {
+        assert_eq!(parse(text).kind(), Kind::Packet, "{text}");
+    }
+}
+
+#[test]
+fn options_follow_a_comma_or_a_question_mark() {
+    let options = |text: &str| {
+        let port = parse(text);
+        ["filter", "snaplen", "fanout_flags"].map(|key| port.option(key).map(str::to_owned))
+    };
+    let rows: [(&str, [Option<&str>; 3]); 7] = [
+        ("xdp:eth0/0-1,filter=udp port 9", [Some("udp port 9"), None, None]),
+        ("eth0,filter=udp port 9,snaplen=64", [Some("udp port 9"), Some("64"), None]),
+        ("eth0,snaplen=64,filter=tcp[13]&2!=0", [Some("tcp[13]&2!=0"), Some("64"), None]),
+        ("eth0?snaplen=64,filter=udp", [Some("udp"), Some("64"), None]),
+        ("eth0?filter=udp&snaplen=64", [Some("udp"), Some("64"), None]),
+        ("eth0,fanout_flags=a,b,snaplen=64", [None, Some("64"), Some("a,b")]),
+        ("memif:/run/a,b.sock,slots=64", [None, None, None]),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(options(text), expected.map(|value| value.map(str::to_owned)), "{text}");
+    }
+    assert_eq!(parse("memif:/run/a,b.sock,slots=64").name(), "/run/a,b.sock");
+    assert_eq!(parse("pcap:a,b?snaplen=64").name(), "a,b");
+}
+
+#[test]
 fn an_old_name_of_an_option_is_refused_and_the_new_one_shown() {
     for (text, new) in [
         ("a?retire=5ms", "block_timeout="),
@@ -60,6 +97,8 @@ fn what_makes_no_sense_is_refused_with_what_would() {
         ("eth0/x", "a range such as 0-3"),
         ("eth0/3-1", "a range such as 0-3"),
         ("eth0?snaplne=3", "snaplen="),
+        ("eth0,snaplne=3", "snaplen="),
+        ("eth0,snaplen=3,promsc=on", "promisc="),
         ("null:eth0", "takes no name"),
         ("pcap:", "pcap:FILE"),
     ] {
