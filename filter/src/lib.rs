@@ -19,12 +19,14 @@
 pub mod cbpf;
 mod compile;
 pub mod ebpf;
+mod listing;
 mod packet_socket;
 mod program;
 mod translate;
 
 pub use cbpf::Instruction;
 pub use compile::explain;
+pub use listing::Listing;
 pub use program::{MAX_INSTRUCTIONS, MAX_KERNEL_INSTRUCTIONS, Program};
 pub use translate::{Frame, TranslateError, translate};
 
