@@ -97,13 +97,18 @@ pub fn find(frame: &[u8]) -> Option<Headers> {
         at += VLAN_TAG_BYTES;
         ethertype = inner;
     }
-    at += 2;
+    Some(find_at(frame, ethertype, at + 2))
+}
+
+/// Finds the headers of a packet whose network header is at `network`, whatever is before it.
+#[inline]
+pub fn find_at(packet: &[u8], ethertype: u16, network: usize) -> Headers {
     let ip = match ethertype {
-        ethertype::IPV4 => ipv4(frame, at),
-        ethertype::IPV6 => ipv6(frame, at),
+        ethertype::IPV4 => ipv4(packet, network),
+        ethertype::IPV6 => ipv6(packet, network),
         _ => None,
     };
-    Some(Headers { ethertype, network: at, ip })
+    Headers { ethertype, network, ip }
 }
 
 /// The fields of an IPv4 header that lead to its payload.
