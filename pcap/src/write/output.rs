@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
 use jiff::tz::TimeZone;
@@ -120,6 +122,12 @@ impl Output {
             return Ok(());
         }
         self.open(0).map_err(|failure| failure.at_start())
+    }
+
+    /// Sends the path of each file to a channel once it is complete, also the last one's. The channel closes
+    /// when the output has finished.
+    pub fn announce_files(&mut self, complete: Sender<PathBuf>) {
+        self.progress.announce_files(Some(complete));
     }
 
     /// Adds an interface, at any time; `filter` is the expression that its packets passed. Returns its number
@@ -245,6 +253,7 @@ impl Output {
         self.end_file();
         // Waits for the workers.
         self.packer = None;
+        self.progress.announce_files(None);
         // A later file of a rotation for which the disk had no room.
         if self.summary.files > 1
             && self.progress.check().is_err()

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
@@ -402,6 +403,8 @@ pub struct OutputCounts {
     bytes: AtomicU64,
     failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
+    /// Where the paths of complete files go.
+    complete: Mutex<Option<Sender<PathBuf>>>,
 }
 
 impl OutputCounts {
@@ -419,13 +422,23 @@ impl OutputCounts {
         }
     }
 
-    /// Closes a file.
+    /// Closes a file, and announces it if it is complete.
     pub(super) fn close(&self, target: &Mutex<OutputFile>) {
-        let (bytes, failure) = lock(target).close();
+        let mut file = lock(target);
+        let (bytes, failure) = file.close();
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if let Some(failure) = failure {
-            self.fail(failure);
+            return self.fail(failure);
         }
+        if let Some(complete) = lock(&self.complete).as_ref().filter(|_| file.packets() > 0) {
+            // Nobody may wait for it any more.
+            let _ = complete.send(file.path().to_owned());
+        }
+    }
+
+    /// Sets where the paths of complete files go.
+    pub(super) fn announce_files(&self, complete: Option<Sender<PathBuf>>) {
+        *lock(&self.complete) = complete;
     }
 
     /// Counts packets that will not be written.
