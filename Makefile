@@ -7,9 +7,10 @@
 # make bench-record  writes docs/bench.json from such a run, then `make readme`
 # make readme        writes the tables and the chart of README.md and docs/bench.md from docs/bench.json
 # make vm-test       other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
-# make install       installs the command into PREFIX/bin
+# make install       installs the command, its manual pages, completions and documents into PREFIX
 
 PREFIX ?= /usr/local
+SHARE = $(DESTDIR)$(PREFIX)/share
 CARGO ?= cargo
 # All targets use this command: with examples, cargo would also build what only tests depend on, choose more
 # features of dependencies, and optimize each example as a whole program.
@@ -67,6 +68,13 @@ vm-test: setup
 install:
 	@test -x $(SLUICE) || { echo "run make first, as yourself" >&2; exit 1; }
 	install -D -m 0755 $(SLUICE) "$(DESTDIR)$(PREFIX)/bin/sluice"
+	$(SLUICE) manual "$(DESTDIR)$(PREFIX)/share/man/man1"
+	install -d "$(SHARE)/bash-completion/completions" "$(SHARE)/zsh/site-functions" "$(SHARE)/fish/vendor_completions.d"
+	COMPLETE=bash $(SLUICE) >"$(SHARE)/bash-completion/completions/sluice"
+	COMPLETE=zsh $(SLUICE) >"$(SHARE)/zsh/site-functions/_sluice"
+	COMPLETE=fish $(SLUICE) >"$(SHARE)/fish/vendor_completions.d/sluice.fish"
+	install -d "$(SHARE)/doc/sluice"
+	cp -R README.md CHANGELOG.md docs/. "$(SHARE)/doc/sluice"
 
 clean:
 	$(CARGO) clean

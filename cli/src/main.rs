@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod capture;
 mod claims;
+mod completion;
 mod count;
 mod counters;
 mod forward;
@@ -13,8 +14,10 @@ mod generate;
 mod interface_counters;
 mod lab;
 mod ledger;
+mod manual;
 mod notice;
 mod pacing;
+mod port_kinds;
 mod ports;
 mod print;
 mod privileges;
@@ -29,7 +32,7 @@ mod target;
 mod top;
 mod units;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 const EXAMPLES: &str = "\
 A first look, as root:
@@ -64,12 +67,16 @@ enum Command {
     Forward(forward::Args),
     Generate(Box<generate::Args>),
     Lab(lab::Args),
+    #[command(hide = true)]
+    Manual(manual::Args),
+    Ports(port_kinds::Args),
     Replay(replay::Args),
     Switch(Box<switch::Args>),
     Top(top::Args),
 }
 
 fn main() -> std::process::ExitCode {
+    completion::answer(Cli::command);
     let cli = Cli::try_parse().unwrap_or_else(|error| notice::explain_renamed(error).exit());
     notice::exit_code(run(cli.command))
 }
@@ -93,6 +100,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Forward(args) => forward::forward(args),
         Command::Generate(args) => generate::generate(*args),
         Command::Lab(args) => lab::run(args),
+        Command::Manual(args) => manual::run(&args, Cli::command()),
+        Command::Ports(_) => port_kinds::run(),
         Command::Replay(args) => replay::replay(args),
         Command::Switch(args) => switch::switch(*args),
         Command::Top(args) => top::run(args),

@@ -8,6 +8,7 @@ mod child;
 mod examples;
 mod exits;
 mod forward;
+mod installed;
 mod lab;
 mod ledger;
 #[path = "../../../core/tests/child/lines.rs"]
