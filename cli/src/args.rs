@@ -23,7 +23,7 @@ pub struct Common {
     pub duration: Option<Duration>,
 
     /// Stop after N packets, over all threads: 1000, 5M
-    #[arg(long, value_name = "N", value_parser = packets)]
+    #[arg(short, long, value_name = "N", value_parser = packets)]
     pub count: Option<u64>,
 
     /// CPUs to pin the threads to, in turn: 0-3,8
@@ -39,7 +39,7 @@ pub struct Common {
     pub interval: Option<Duration>,
 
     /// Become this user once all ports are open; the user owns capture files
-    #[arg(long, value_name = "NAME")]
+    #[arg(short = 'Z', long, value_name = "NAME")]
     pub user: Option<String>,
 
     /// Permission bits of capture files: 0640 lets the group read them

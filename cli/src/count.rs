@@ -21,11 +21,11 @@ use crate::status::Status;
 const EXAMPLES: &str = "\
 Examples:
   sluice count eth0 --duration 10s
-  sluice count 'packet:eth0?method=recvmmsg' -f 'udp port 53'
+  sluice count packet:eth0,method=recvmmsg -f 'udp port 53'
   sluice count eth0 --threads 2 --cpus 0-1 --json
-  sluice count 'xdp:eth0?action=drop'
+  sluice count xdp:eth0,action=drop
   sluice count eth0 --analyze --duration 10s
-  sluice count 'xdp:eth0?action=drop' --analyze
+  sluice count xdp:eth0,action=drop --analyze
   sluice count pcap:trace.pcapng -f 'tcp[tcpflags] & tcp-syn != 0'";
 
 /// Receive and count packets
@@ -35,6 +35,10 @@ pub struct Args {
     /// Port to receive from: eth0, any, packet:eth0?method=recv, mirror:eth0, xdp:eth0, tap:tap0, pcap:FILE,
     /// null:
     port: PortName,
+
+    /// Filter, as the rest of the line: udp port 53
+    #[arg(value_name = "FILTER", conflicts_with = "filter")]
+    words: Vec<String>,
 
     /// Count only packets that match a pcap-filter expression
     #[arg(short, long, value_name = "EXPR")]
@@ -53,7 +57,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn count(args: Args) -> anyhow::Result<()> {
-    let Args { mut port, filter, analyze, common, receiving } = args;
+    let Args { mut port, words, filter, analyze, common, receiving } = args;
+    let filter = filter.or_else(|| (!words.is_empty()).then(|| words.join(" ")));
     common.check()?;
     ports::apply_filter(&mut port, filter.as_deref())?;
     if matches!(port.kind(), Kind::Xdp | Kind::Mirror) && !analyze {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nix::libc::ARPHRD_ETHER;
 use sluicegate::error::{Error, Result};
-use sluicegate::link::{Interface, Mac, NextHops};
+use sluicegate::link::{self, Interface, Mac, NextHops};
 use sluicegate::port::{
     Interface as Described, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName,
 };
@@ -100,6 +100,14 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     args.common.check()?;
     let netns = args.common.netns.as_deref();
     let mut file = args.file.clone();
+    if args.port.kind() == Kind::Pcap && link::interface(netns, file.name()).is_ok() {
+        return Err(Error::Usage(format!(
+            "the file comes first: sluice replay {} {}",
+            args.port.name(),
+            file.name()
+        ))
+        .into());
+    }
     ports::apply_filter(&mut file, args.filter.as_deref())?;
     let mut rewrite = args.addresses.rewrite()?;
     let allowed = args.allow_default_route.as_slice();

@@ -12,7 +12,7 @@ use sluicegate::ring::{Meta, Packet};
 
 use super::chunks::{ChunkOptions, ChunkRoute, ChunkSender, ChunkSink, Quiet};
 use crate::notice;
-use crate::print::Printer;
+use crate::print::{Printer, TimeFormat};
 
 /// The size of a chunk that is written directly, and of one that waits for other queues.
 const STRAIGHT_BYTES: usize = 64 << 10;
@@ -23,10 +23,17 @@ const MAX_BYTES: usize = 32 << 20;
 const LINE_HOLD_TIME: Duration = Duration::from_millis(10);
 
 /// Standard output, shared by the lines of all queues.
-#[derive(Default)]
 pub struct LineOutput {
+    /// The times between lines that each begins with.
+    gaps: Option<Gaps>,
     state: Mutex<LineState>,
     failed: AtomicBool,
+}
+
+/// Times between lines, as tcpdump's `-ttt` and `-ttttt` print them.
+struct Gaps {
+    since_first: bool,
+    nanoseconds: bool,
 }
 
 #[derive(Default)]
@@ -34,12 +41,46 @@ struct LineState {
     text: Vec<u8>,
     /// The latest time of a line that was written.
     latest_ns: u64,
+    /// The time that the next line's gap is counted from.
+    gap_from_ns: Option<u64>,
     late: u64,
     lost: u64,
     failure: Option<io::Error>,
 }
 
+impl Gaps {
+    /// Writes the time since the line that it is counted from, and a blank.
+    fn write(&self, state: &mut LineState, timestamp_ns: u64) {
+        const NS: u64 = 1_000_000_000;
+        let from = *state.gap_from_ns.get_or_insert(timestamp_ns);
+        if !self.since_first {
+            state.gap_from_ns = Some(timestamp_ns);
+        }
+        let sign = if timestamp_ns < from { '-' } else { ' ' };
+        // The difference of the times as they would be printed.
+        let unit = if self.nanoseconds { 1 } else { 1000 };
+        let gap = (timestamp_ns / unit).abs_diff(from / unit) * unit;
+        let (s, ns) = (gap / NS, gap % NS);
+        let (h, m, s) = (s / 3600, s / 60 % 60, s % 60);
+        // A write to memory cannot fail.
+        let _ = match self.nanoseconds {
+            true => write!(state.text, "{sign}{h:02}:{m:02}:{s:02}.{ns:09} "),
+            false => write!(state.text, "{sign}{h:02}:{m:02}:{s:02}.{:06} ", ns / 1000),
+        };
+    }
+}
+
 impl LineOutput {
+    /// Creates the output of lines whose printers have this format of times.
+    pub fn new(format: TimeFormat, nanoseconds: bool) -> Self {
+        let gaps = match format {
+            TimeFormat::Delta => Some(Gaps { since_first: false, nanoseconds }),
+            TimeFormat::Elapsed => Some(Gaps { since_first: true, nanoseconds }),
+            _ => None,
+        };
+        Self { gaps, state: Mutex::default(), failed: AtomicBool::new(false) }
+    }
+
     /// Packets whose lines were not written.
     pub fn lost(&self) -> u64 {
         self.lock().lost
@@ -68,6 +109,9 @@ impl LineOutput {
         }
         state.text.clear();
         for record in chunk.records() {
+            if let Some(gaps) = &self.gaps {
+                gaps.write(&mut state, record.timestamp_ns);
+            }
             state.text.extend_from_slice(text_of(&record));
             state.late += u64::from(record.timestamp_ns < state.latest_ns);
             state.latest_ns = state.latest_ns.max(record.timestamp_ns);
@@ -132,14 +176,19 @@ impl Lines {
     }
 
     pub fn meet(&mut self, interfaces: &[Interface]) {
+        let json = self.printer.json;
+        let name = |name: &String| match json && !name.is_empty() {
+            true => serde_json::Value::from(name.as_str()).to_string(),
+            false => name.clone(),
+        };
         let new = interfaces.iter().skip(self.interfaces.len());
-        self.interfaces.extend(new.map(|it| (it.link_type, it.name.clone())));
+        self.interfaces.extend(new.map(|it| (it.link_type, name(&it.name))));
     }
 
     pub fn packet(&mut self, packet: &Packet<'_>) {
         let interface = packet.meta().interface as usize;
         let (link_type, name) = self.interfaces.get(interface).map_or((0, ""), |(t, n)| (*t, n));
-        let device = self.names_device.then_some(name);
+        let device = (self.names_device || self.printer.json).then_some(name);
         self.text.clear();
         self.printer.line(&mut self.text, link_type, device, packet);
         let timestamp_ns = packet.meta().timestamp_ns;
@@ -148,9 +197,9 @@ impl Lines {
     }
 }
 
-/// The encoder of records whose packets are lines.
+/// The encoder of records whose packets are lines. With bytes below it, a line is longer than its packet.
 pub fn encoder() -> Encoder {
-    Encoder::new(&EncoderConfig::default())
+    Encoder::new(&EncoderConfig { snaplen: u32::MAX, ..EncoderConfig::default() })
 }
 
 /// Creates an empty chunk for the merged lines of several queues.
@@ -174,7 +223,7 @@ mod tests {
 
     #[test]
     fn lines_are_written_as_they_are_and_late_ones_counted() {
-        let (output, mut out) = (LineOutput::default(), Vec::new());
+        let (output, mut out) = (LineOutput::new(TimeFormat::Time, false), Vec::new());
         output.write_to(&chunk(&[(8, "a\n"), (3, "bcd\n"), (u64::MAX, "efghij\n")]), &mut out);
         output.write_to(&chunk(&[(9, "")]), &mut out);
         assert_eq!(out, b"a\nbcd\nefghij\n");
@@ -183,7 +232,7 @@ mod tests {
 
     #[test]
     fn lines_after_a_failure_are_lost_and_the_failure_is_returned_once() {
-        let output = LineOutput::default();
+        let output = LineOutput::new(TimeFormat::Time, false);
         let mut full: &mut [u8] = &mut [0; 3];
         output.write_to(&chunk(&[(1, "abc")]), &mut full);
         assert!(!output.has_failed());

@@ -10,7 +10,9 @@
 mod chunks;
 mod lines;
 mod options;
+mod post_rotate;
 mod recorder;
+mod tcpdump;
 
 use std::io::{IsTerminal, stderr};
 use std::ops::Range;
@@ -28,6 +30,7 @@ use chunks::{ChunkRoute, MergeOrder, Merging, Quiet, routes};
 use lines::{LineOutput, Lines};
 pub use options::Args;
 use options::Options;
+use post_rotate::PostRotate;
 use recorder::{Capture, File, Numbers, Recorder, set_statistics};
 
 use crate::args::options_for_kind;
@@ -41,16 +44,19 @@ use crate::{notice, ports, signals};
 
 /// Runs the command.
 pub fn capture(args: Args) -> anyhow::Result<()> {
-    if args.ports.is_empty() {
+    if args.lists_interfaces() {
         return options::list_interfaces(&args.common);
+    }
+    if args.print_program()? {
+        return Ok(());
     }
     args.common.check()?;
     let options = Options::of(args)?;
     if let Some(output) = &options.output {
-        ports::refuse_overwriting(&options.args.ports, &output.path)?;
+        ports::refuse_overwriting(&options.ports, &output.path)?;
     }
     let mut ports = Vec::new();
-    for name in &options.args.ports {
+    for name in &options.ports {
         let port = Port::open(name, &options_for_kind(options.opening(), name.kind()))?;
         // Created at once, so that the card's counters cover the time that the port is open.
         let mut report = Report::of_port("capture", &port, &options.args.common);
@@ -101,6 +107,7 @@ struct Session<'a> {
     work: Vec<(Queue, Capture)>,
     file: Option<Arc<File>>,
     lines: Option<Arc<LineOutput>>,
+    post_rotate: Option<PostRotate>,
     /// The threads that merge for the file, and for the lines.
     merging: [Merging; 2],
     started_ns: u64,
@@ -114,10 +121,16 @@ impl<'a> Session<'a> {
     ) -> Result<Self> {
         // Called before the merging threads start.
         signals::hold()?;
+        let post_rotate = options.args.post_rotate.clone().zip(file.as_ref());
+        let post_rotate =
+            post_rotate.map(|(program, file)| PostRotate::start(program, &mut file.output()));
+        let post_rotate = post_rotate.transpose()?;
         let sources = ports.iter().map(|(port, _)| port.queues.len()).sum();
-        let live = are_live(&options.args.ports);
+        let live = are_live(&options.ports);
         let order = MergeOrder { sources, window: options.args.reorder_window, live };
-        let lines = options.print.then(Arc::<LineOutput>::default);
+        let lines = options
+            .print
+            .then(|| Arc::new(LineOutput::new(options.time_format(), options.args.nano)));
         let chunk = || Encoder::new(&options.encoder).chunk();
         let to_file = file.as_ref().map(|file| routes(order, chunk(), file));
         let (merges_file, to_file) = to_file.transpose()?.unwrap_or_default();
@@ -125,8 +138,16 @@ impl<'a> Session<'a> {
         let (merges_lines, to_lines) = to_lines.transpose()?.unwrap_or_default();
         let merging = [merges_file, merges_lines];
         let (work, started_ns) = (Vec::new(), now_ns());
-        let mut session =
-            Self { options, ports: Vec::new(), work, file, lines, merging, started_ns };
+        let mut session = Self {
+            options,
+            ports: Vec::new(),
+            work,
+            file,
+            lines,
+            post_rotate,
+            merging,
+            started_ns,
+        };
         let (mut to_file, mut to_lines) = (to_file.into_iter(), to_lines.into_iter());
         for (port, report) in ports {
             session.add(port, report, &mut to_file, &mut to_lines)?;
@@ -138,14 +159,14 @@ impl<'a> Session<'a> {
     /// link may be quiet.
     fn announce(&self) {
         let options = self.options;
-        let is_live = options.args.ports.iter().any(|port| port.kind() != Kind::Pcap);
+        let is_live = options.ports.iter().any(|port| port.kind() != Kind::Pcap);
         if options.args.common.json || !stderr().is_terminal() {
             return;
         }
         let ports: Vec<String> =
             self.ports.iter().map(|port| port.report.port_and_method()).collect();
         let ports = ports.join(", ");
-        let filter = options.args.filter.as_deref().map(|filter| format!(", '{filter}'"));
+        let filter = options.filter.as_deref().map(|filter| format!(", '{filter}'"));
         let filter = filter.unwrap_or_default();
         match &options.output {
             Some(output) => {
@@ -222,7 +243,7 @@ impl<'a> Session<'a> {
             // Without that thread signals wait until the files are complete.
             let _ = signals.end_at_second();
         }
-        let Self { mut ports, file, lines, merging, started_ns, .. } = self;
+        let Self { mut ports, file, lines, post_rotate, merging, started_ns, .. } = self;
         for port in &mut ports {
             port.report.count(&ended.outcomes[port.queues.clone()], ended.elapsed);
         }
@@ -250,6 +271,9 @@ impl<'a> Session<'a> {
         }
         if let Some(file) = file.and_then(Arc::into_inner) {
             let summary = file.into_output().finish();
+            if let Some(commands) = post_rotate {
+                commands.finish();
+            }
             account_for_files(&mut report, &summary, options, late);
             match summary.failure {
                 Some(failure) if failure.errno() == Some(nix::libc::EPIPE) => reader_left = true,

@@ -8,9 +8,11 @@ use jiff::tz::TimeZone;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{EncoderConfig, OutputConfig, Rotation};
 use sluicegate::file::{Compression, Format};
-use sluicegate::port::{Kind, OpenOptions, PortName};
+use sluicegate::filter::Filter;
+use sluicegate::port::{Directions, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
 use sluicegate::{link, units};
 
+use super::tcpdump::{self, TcpdumpArgs};
 use crate::args::{Common, Receiving};
 use crate::ports;
 use crate::print::{Printer, TimeFormat};
@@ -25,12 +27,12 @@ const COMPRESSED_HOLD_TIME: Duration = Duration::from_secs(1);
 const EXAMPLES: &str = "\
 Examples:
   sluice capture                               list the interfaces
-  sluice capture eth0 -f 'udp port 53'         print packets, a line each
+  sluice capture eth0 udp port 53              print packets, a line each
   sluice capture eth0 -w trace.pcapng.zst --duration 1m
   sluice capture eth0 -w %F-%H%M%S.pcapng --rotate-time 1h --files 24
   sluice capture eth0 eth1 -w both.pcapng      one file, ordered by time
   sluice capture eth0 -w - | tshark -i -
-  sluice capture pcap:trace.pcapng -e          print a file
+  sluice capture trace.pcapng -X               print a file, with the packets' bytes
 
 Includes packets for other hosts (promisc=off omits them) and packets that the host
 sends (tx_copies=off omits them).";
@@ -38,18 +40,19 @@ sends (tx_copies=off omits them).";
 /// Record packets as pcapng or pcap, or print them; without a port, list interfaces
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
+#[command(group = clap::ArgGroup::new("source").args(["words", "interface", "read"]).multiple(true))]
 pub struct Args {
-    /// Ports to receive from: eth0, any, mirror:eth0, xdp:eth0, packet:eth0?method=recv, pcap:FILE;
-    /// several go into one file, ordered by time
-    #[arg(value_name = "PORT")]
-    pub ports: Vec<PortName>,
+    /// Ports to receive from: eth0, any, mirror:eth0, xdp:eth0, packet:eth0,method=recv, trace.pcapng;
+    /// several go into one file, ordered by time. A filter may follow: eth0 udp port 53
+    #[arg(value_name = "PORT|FILTER")]
+    words: Vec<String>,
 
     /// Capture only packets that match a pcap-filter expression
-    #[arg(short, long, value_name = "EXPR", requires = "ports")]
-    pub filter: Option<String>,
+    #[arg(short, long, value_name = "EXPR", requires = "source")]
+    filter: Option<String>,
 
     /// Write to a file; - is standard output; the name may contain strftime conversions
-    #[arg(short, long, value_name = "FILE", requires = "ports")]
+    #[arg(short, long, value_name = "FILE", requires = "source")]
     write: Option<PathBuf>,
 
     /// pcap or pcapng [default: by the extension, otherwise pcapng]
@@ -69,7 +72,7 @@ pub struct Args {
           value_parser = clap::value_parser!(u8).range(1..=64))]
     compress_threads: u8,
 
-    /// Maximum bytes kept per packet [default: 262144]
+    /// Maximum bytes kept per packet; 0: the default [default: 262144]
     #[arg(short, long, value_name = "BYTES", value_parser = units::bytes)]
     snaplen: Option<u64>,
 
@@ -82,12 +85,16 @@ pub struct Args {
     rotate_count: Option<u64>,
 
     /// Begin a new file for each period, by the packets' clock: 60s, 1h
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(short = 'G', long, value_name = "TIME", value_parser = units::duration)]
     rotate_time: Option<Duration>,
 
     /// Keep the newest N files of this run's rotation, delete older ones
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short = 'W', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     files: Option<u32>,
+
+    /// Run PROGRAM FILE after each complete file; one at a time, beside the capture
+    #[arg(short = 'z', long, value_name = "PROGRAM", requires = "write")]
+    pub post_rotate: Option<PathBuf>,
 
     /// Comment in a pcapng file; may be repeated
     #[arg(long, value_name = "TEXT")]
@@ -105,14 +112,15 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
     pub reorder_window: Duration,
 
-    /// Print a line per packet, as tcpdump -nn does; the default without -w
+    /// Print a line per packet, as tcpdump -nn does, or with --json an object; the default without -w
     #[arg(long)]
     print: bool,
 
-    /// Times of printed lines: time of day, date, epoch (seconds since 1970) or none
+    /// Times of printed lines: time of day, date, epoch (seconds since 1970), delta (since the line
+    /// before), elapsed (since the first line) or none
     #[arg(
         long,
-        value_name = "time|date|epoch|none",
+        value_name = "time|date|epoch|delta|elapsed|none",
         value_enum,
         default_value_t,
         hide_possible_values = true
@@ -121,11 +129,14 @@ pub struct Args {
 
     /// Print times in nanoseconds [default: microseconds]
     #[arg(long)]
-    nano: bool,
+    pub nano: bool,
 
     /// Print also addresses, VLAN tags and length of the link layer
     #[arg(short = 'e', long)]
     link_header: bool,
+
+    #[command(flatten)]
+    tcpdump: TcpdumpArgs,
 
     #[command(flatten)]
     pub common: Common,
@@ -136,8 +147,11 @@ pub struct Args {
 
 /// The flags, validated together.
 pub struct Options {
-    /// The flags as typed; ports have the filter and the snapshot length that they left open.
+    /// The flags as typed.
     pub args: Args,
+    /// With the filter and the snapshot length that their names left open.
+    pub ports: Vec<PortName>,
+    pub filter: Option<String>,
     pub output: Option<OutputConfig>,
     pub encoder: EncoderConfig,
     /// How long a part of a chunk may be held back.
@@ -159,7 +173,8 @@ impl Options {
         RunOptions { common: &self.args.common, wait, stdout_is_taken }
     }
 
-    pub fn of(mut args: Args) -> Result<Self> {
+    pub fn of(args: Args) -> Result<Self> {
+        let (mut ports, filter) = args.sources()?;
         let output = args.output()?;
         let print = args.print || output.is_none();
         let to_stdout = output.as_ref().is_some_and(|o| o.path == Path::new("-"));
@@ -168,7 +183,10 @@ impl Options {
             return Err(Error::Usage(message.into()));
         }
         let pcap = output.as_ref().is_some_and(|output| output.format == Format::Pcap);
-        for port in &mut args.ports {
+        let (only_received, not_promiscuous) =
+            (args.tcpdump.only_received()?, args.tcpdump.not_promiscuous);
+        let snaplen = args.snaplen.filter(|&bytes| bytes > 0);
+        for port in &mut ports {
             if pcap && ports::is_any(port) {
                 // A pcap file has one link type.
                 port.set_default("cooked", "on");
@@ -184,40 +202,113 @@ impl Options {
                     port.error("action= is for `sluice count` only: it delivers no packets")
                 );
             }
-            ports::apply_filter(port, args.filter.as_deref())?;
-            if let Some(bytes) = args.snaplen {
+            ports::apply_filter(port, filter.as_deref())?;
+            if let Some(bytes) = snaplen {
                 port.set_default("snaplen", &bytes.to_string());
+            }
+            if not_promiscuous {
+                port.set_default("promisc", "off");
+            }
+            if only_received {
+                port.set_default("tx_copies", "off");
             }
         }
         let hold_time = match &output {
-            Some(_) if to_stdout => Duration::ZERO,
+            Some(_) if to_stdout || args.tcpdump.unbuffered => Duration::ZERO,
             Some(o) if o.compression != Compression::None => COMPRESSED_HOLD_TIME,
             _ => FILE_HOLD_TIME,
         };
         let encoder = EncoderConfig {
             format: output.as_ref().map_or_else(Format::default, |o| o.format),
             microseconds: args.micro,
-            snaplen: args.snaplen.map_or(0, |n| u32::try_from(n).unwrap_or(0)),
+            snaplen: snaplen.map_or(0, |n| u32::try_from(n).unwrap_or(0)),
             loss_cause: "ring full".into(),
             ..EncoderConfig::default()
         };
         let stdout_is_taken = print || to_stdout;
-        Ok(Self { args, output, encoder, hold_time, print, stdout_is_taken })
+        Ok(Self { args, ports, filter, output, encoder, hold_time, print, stdout_is_taken })
     }
 
     /// Creates the writer of packet lines.
     pub fn printer(&self) -> Printer {
-        let mut printer = Printer::new(self.args.time_format, TimeZone::system());
+        let mut printer = Printer::new(self.time_format(), TimeZone::system());
         printer.clock.nanoseconds = self.args.nano;
         printer.link_header = self.args.link_header;
+        printer.quiet = self.args.tcpdump.quiet;
+        printer.absolute = self.args.tcpdump.absolute;
+        printer.json = self.args.common.json;
+        printer.hex_dump = self.args.tcpdump.hex_dump();
         printer
+    }
+
+    /// Returns the format of the lines' times. Objects have their own.
+    pub fn time_format(&self) -> TimeFormat {
+        if self.args.common.json {
+            return TimeFormat::None;
+        }
+        self.args.tcpdump.time_format().unwrap_or(self.args.time_format)
     }
 }
 
 impl Args {
+    /// Returns true if the interfaces are to be listed.
+    pub fn lists_interfaces(&self) -> bool {
+        self.tcpdump.list
+            || self.tcpdump.listing().is_none()
+                && self.words.is_empty()
+                && self.tcpdump.names_no_port()
+    }
+
+    /// Returns the ports, and the filter of a flag, a file or the words after the ports.
+    fn sources(&self) -> Result<(Vec<PortName>, Option<String>)> {
+        let (named, words) = tcpdump::split(&self.words)?;
+        let mut ports = self.tcpdump.ports()?;
+        ports.extend(named);
+        if ports.is_empty() && self.tcpdump.listing().is_none() {
+            return Err(self.port_first(&words.unwrap_or_default()));
+        }
+        let flag = self.filter.clone().or(self.tcpdump.filter()?);
+        match (flag, words) {
+            (Some(flag), Some(words)) => Err(Error::Usage(format!(
+                "two filters: '{flag}' and '{words}'; join them with 'and'"
+            ))),
+            (flag, words) => Ok((ports, flag.or(words))),
+        }
+    }
+
+    /// Prints the program of the filter, for packets of the file or, by default, of Ethernet. Returns false if
+    /// it is not wanted.
+    pub fn print_program(&self) -> anyhow::Result<bool> {
+        let Some(listing) = self.tcpdump.listing() else { return Ok(false) };
+        let (ports, filter) = self.sources()?;
+        let link_type = match ports.first() {
+            Some(file) if file.kind() == Kind::Pcap => {
+                let queue = Port::open_one(&file.to_string(), Directions::Receive)?;
+                queue.interfaces().first().map_or(LINKTYPE_ETHERNET, |it| it.link_type)
+            }
+            _ => LINKTYPE_ETHERNET,
+        };
+        let filter = Filter::compile(filter.as_deref().unwrap_or_default(), link_type)?;
+        let listed = listing.of(filter.program().instructions());
+        stdout().lock().write_all(listed.as_bytes())?;
+        Ok(true)
+    }
+
+    /// Makes the error for a filter without a port before it. The port may be the last word.
+    fn port_first(&self, filter: &str) -> Error {
+        let netns = self.common.netns.as_deref();
+        let (filter, port) = match filter.rsplit_once(' ') {
+            Some((filter, last)) if link::interface(netns, last).is_ok() => (filter, last),
+            _ => (filter, "eth0"),
+        };
+        Error::Usage(format!(
+            "no port to capture from; it comes before the filter: sluice capture {port} {filter}"
+        ))
+    }
+
     fn output(&self) -> Result<Option<OutputConfig>> {
         let rotation = Rotation {
-            bytes: self.rotate_size,
+            bytes: self.rotate_size.or(self.tcpdump.rotate_bytes()),
             packets: self.rotate_count,
             period: self.rotate_time,
             files: self.files,

@@ -37,7 +37,7 @@ Examples:
   sluice forward xdp:eth1 xdp:eth2                a bridge without copies in user space
   sluice forward xdp:eth1 xdp:eth2 -f 'not port 25'
   sluice forward xdp:eth1 xdp:eth2 --in-kernel
-  sluice forward xdp:eth1?send=live xdp:eth2?send=live    faster if a card has no zero-copy
+  sluice forward xdp:eth1,send=live xdp:eth2,send=live    faster if a card has no zero-copy
   sluice forward xdp:eth1 host:eth1               between the host and its wire
   sluice forward xdp:eth1 host:eth1 --host-flows 'tcp port 22'
   sluice forward xdp:eth1 xdp:eth2 --name wan     for sluice capture monitor:wan/eth1

@@ -203,7 +203,7 @@ fn udp(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Result<(
     header.slice(0, HEADER as usize)?;
     let (says, room) = (says - HEADER, length - HEADER);
     let has_port = |port| ports.0 == port || ports.1 == port;
-    if has_port(dns::PORT) || has_port(dns::MULTICAST_PORT) {
+    if !line.quiet && (has_port(dns::PORT) || has_port(dns::MULTICAST_PORT)) {
         let multicast = !has_port(dns::PORT);
         return dns::print(line, header.after(HEADER as usize), says.min(room), multicast);
     }

@@ -14,6 +14,12 @@ pub struct Line<'p> {
     pub flows: &'p mut Flows,
     /// Also shows the link-layer header.
     pub link_header: bool,
+    /// Shows less of TCP.
+    pub quiet: bool,
+    /// Shows sequence numbers as they are.
+    pub absolute: bool,
+    /// Length of the link-layer header, once it is read.
+    pub link_bytes: usize,
     /// The number of nested network headers so far.
     depth: u8,
 }
@@ -23,11 +29,17 @@ const DEPTH: u8 = 32;
 
 impl<'p> Line<'p> {
     pub fn new(out: &'p mut String, flows: &'p mut Flows) -> Self {
-        Self { out, flows, link_header: false, depth: 0 }
+        let (link_header, quiet, absolute) = (false, false, false);
+        Self { out, flows, link_header, quiet, absolute, link_bytes: 0, depth: 0 }
     }
 
     pub fn text(&mut self, text: &str) {
         self.out.push_str(text);
+    }
+
+    /// Writes an ASCII character.
+    pub fn char(&mut self, ascii: u8) {
+        self.out.push(char::from(ascii));
     }
 
     /// Implements `write!`; a write to memory cannot fail, so it returns nothing.

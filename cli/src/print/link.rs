@@ -1,6 +1,6 @@
 //! The header below the network protocol, by link type (tcpdump.org/linktypes.html), and ARP.
 
-use sluicegate::headers::ethertype;
+use sluicegate::headers::{self, Headers, ethertype};
 
 use super::ip;
 use super::line::{Bytes, Cut, IpAddress, Line, name};
@@ -60,6 +60,27 @@ pub fn print(line: &mut Line, link_type: u16, data: &[u8], length: u32) -> Resul
     }
 }
 
+/// Finds the headers of a packet. None if its link type is unknown, or its link-layer header cut.
+pub fn find(link_type: u16, data: &[u8]) -> Option<Headers> {
+    let of_ip = |at: usize| {
+        let ethertype = match data.get(at)? >> 4 {
+            4 => ethertype::IPV4,
+            6 => ethertype::IPV6,
+            _ => return None,
+        };
+        Some((ethertype, at))
+    };
+    let (ethertype, network) = match link_type {
+        ETHERNET => return headers::find(data),
+        RAW | IPV4 | IPV6 => of_ip(0)?,
+        NULL | LOOP => of_ip(4)?,
+        LINUX_SLL => (headers::be16(data, 14)?, 16),
+        LINUX_SLL2 => (headers::be16(data, 0)?, 20),
+        _ => return None,
+    };
+    Some(headers::find_at(data, ethertype, network))
+}
+
 /// Writes an Ethernet frame without its check sequence.
 fn ethernet(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     const ADDRESSES: usize = 12;
@@ -90,6 +111,7 @@ fn ethernet(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
         }
         at += 2;
     };
+    line.link_bytes = at;
     if !protocol(line, ethertype, header.after(at), length.saturating_sub(at as u32))?
         && !line.link_header
     {
@@ -162,6 +184,7 @@ fn null(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
         24 | 28 | 30 => (ethertype::IPV6, "IPv6"),
         _ => (0, "Unknown"),
     };
+    line.link_bytes = HEADER;
     if line.link_header || ethertype == 0 {
         write!(line, "AF {name} ({family}), length {length}: ");
     }
@@ -217,6 +240,7 @@ fn cooked(
     length: u32,
     header: usize,
 ) -> Result<(), Cut> {
+    line.link_bytes = header;
     if line.link_header {
         print_type(line, ethertype);
         write!(line, ", length {length}: ");

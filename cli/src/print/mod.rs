@@ -1,13 +1,16 @@
-//! Prints one line per packet, in the words of `tcpdump -nn`, which people know how to read and search.
+//! Prints one line per packet, in the words of `tcpdump -nn`, which people know how to read and search; or one
+//! JSON object.
 //!
 //! Ethernet, ARP, IPv4, IPv6, TCP, UDP, ICMP and ICMPv6 have the format of tcpdump 4.99. Of payloads
 //! of TCP and UDP, only DNS is decoded: other lines end where tcpdump would begin with them. The line of a
 //! truncated packet names the truncated header: `[|tcp]`. Any bytes give a line.
 
 mod dns;
+mod hex;
 mod icmp;
 mod icmp6;
 mod ip;
+mod json;
 mod line;
 mod link;
 mod tcp;
@@ -16,6 +19,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use sluicegate::ring::{Direction, Packet};
 
+pub use hex::HexDump;
 use line::{Cut, Flows, Line};
 
 /// Writes packets as lines. It stores the initial sequence numbers of TCP connections, in bounded memory, and
@@ -25,6 +29,14 @@ pub struct Printer {
     flows: Flows,
     /// Shows the link header, VLAN tags included, as `tcpdump -e` does.
     pub link_header: bool,
+    /// Shows less of TCP, as `tcpdump -q` does.
+    pub quiet: bool,
+    /// Shows sequence numbers as they are, as `tcpdump -S` does.
+    pub absolute: bool,
+    /// Writes JSON objects in place of lines.
+    pub json: bool,
+    /// Shows bytes below the line.
+    pub hex_dump: Option<HexDump>,
     scratch: Vec<u8>,
 }
 
@@ -35,12 +47,17 @@ impl Printer {
             clock: TimePrinter::new(format, zone),
             flows: Flows::default(),
             link_header: false,
+            quiet: false,
+            absolute: false,
+            json: false,
+            hex_dump: None,
             scratch: Vec::new(),
         }
     }
 
     /// Appends the packet's line, newline included, to `out`. `link_type` is the type of the packet's first
-    /// header (tcpdump.org/linktypes.html). With `device` the line names it and the direction.
+    /// header (tcpdump.org/linktypes.html). With `device` the line names it and the direction; an object has
+    /// it as it is, a JSON string.
     pub fn line(
         &mut self,
         out: &mut String,
@@ -49,8 +66,12 @@ impl Printer {
         packet: &Packet,
     ) {
         let data = packet.contiguous(&mut self.scratch);
+        if self.json {
+            return json::print(out, link_type, device.unwrap_or_default(), packet, data);
+        }
         let mut line = Line::new(out, &mut self.flows);
-        line.link_header = self.link_header;
+        (line.link_header, line.quiet, line.absolute) =
+            (self.link_header, self.quiet, self.absolute);
         let length = packet.meta().wire_bytes;
         if data.is_empty() || data.len() > length as usize {
             return writeln!(line, "[Invalid header: {} of {length} bytes]", data.len());
@@ -65,6 +86,10 @@ impl Printer {
             Ok(()) => line.text("\n"),
             Err(Cut(protocol)) => writeln!(line, " [|{protocol}]"),
         }
+        if let Some(dump) = self.hex_dump {
+            let from = if dump.link_header { 0 } else { line.link_bytes };
+            dump.print(&mut line, &data[from.min(data.len())..]);
+        }
     }
 }
 
@@ -78,6 +103,10 @@ pub enum TimeFormat {
     Date,
     /// `1795176000.123456`: seconds since 1970
     Epoch,
+    /// ` 00:00:00.000123`: since the line before
+    Delta,
+    /// ` 00:00:01.000123`: since the first line
+    Elapsed,
     /// Nothing
     None,
 }
@@ -97,10 +126,11 @@ impl TimePrinter {
         Self { format, zone, nanoseconds: false, second: None, text: String::new() }
     }
 
-    /// Writes a time, given in nanoseconds since 1970, and a blank.
+    /// Writes a time, given in nanoseconds since 1970, and a blank. The times between lines are written with
+    /// the lines, in their order.
     pub fn print(&mut self, line: &mut Line, timestamp_ns: u64) {
         const NS: u64 = 1_000_000_000;
-        if self.format == TimeFormat::None {
+        if matches!(self.format, TimeFormat::None | TimeFormat::Delta | TimeFormat::Elapsed) {
             return;
         }
         let (second, ns) = (timestamp_ns / NS, timestamp_ns % NS);
@@ -121,7 +151,7 @@ impl TimePrinter {
             TimeFormat::Time => time.strftime("%H:%M:%S").to_string(),
             TimeFormat::Date => time.strftime("%Y-%m-%d %H:%M:%S").to_string(),
             TimeFormat::Epoch => second.to_string(),
-            TimeFormat::None => String::new(),
+            TimeFormat::None | TimeFormat::Delta | TimeFormat::Elapsed => String::new(),
         }
     }
 }

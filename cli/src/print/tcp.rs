@@ -34,12 +34,16 @@ pub fn print(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Re
         line.text(BAD_HEADER);
         return Ok(());
     }
-
+    if line.quiet {
+        line.text("tcp ");
+        line.decimal(length.saturating_sub(header_length));
+        return Ok(());
+    }
     let flags = header.u8(13)?;
     print_flags(line, flags);
     let (mut seq, mut ack) = (header.u32(4)?, header.u32(8)?);
     let mut base = Base::default();
-    if flags & ACK != 0 {
+    if flags & ACK != 0 && !line.absolute {
         let source = (ports.0, network.source);
         let destination = (ports.1, network.destination);
         base = line.flows.base(source, destination, (seq, ack), flags & SYN != 0);
@@ -93,12 +97,13 @@ fn print_flags(line: &mut Line, flags: u8) {
     if flags == 0 {
         line.text("none");
     }
-    for (flag, letter) in FLAGS {
-        if flags & flag != 0 {
-            line.text(letter);
-        }
-    }
+    flag_letters(flags).for_each(|letter| line.text(letter));
     line.text("]");
+}
+
+/// Returns the letters of the flags that are set.
+pub fn flag_letters(flags: u8) -> impl Iterator<Item = &'static str> {
+    FLAGS.into_iter().filter(move |(flag, _)| flags & flag != 0).map(|(_, letter)| letter)
 }
 
 /// Writes the options; the edges of a selective acknowledgement count from `base`. Returns false if the bytes

@@ -482,6 +482,12 @@ pub fn times(lines: &str) -> Vec<u64> {
     lines.lines().map(|line| time(line).unwrap_or_else(|| panic!("no time in {line}"))).collect()
 }
 
+/// The times of objects that `capture --json` prints, in ns.
+pub fn object_times(lines: &str) -> Vec<u64> {
+    let time = |line: &str| serde_json::from_str::<Value>(line).ok()?["time_ns"].as_u64();
+    lines.lines().map(|line| time(line).unwrap_or_else(|| panic!("no time in {line}"))).collect()
+}
+
 /// The numbers of the numbered frames in a file, each checked byte by byte.
 pub fn numbers(path: &Path) -> Vec<u32> {
     let numbers = packets(path).into_iter().map(|(_, bytes)| {

@@ -1,6 +1,8 @@
 //! Capture files as sources.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -89,7 +91,7 @@ fn a_capture_waits_for_a_silent_pipe() {
     numbered(&one, 0..10, 0, 2000);
     numbered(&two, 10..20, 1000, 2000);
     let (one, two) = (std::fs::read(one).unwrap(), format!("pcap:{}", two.display()));
-    for more in [&["-w", out.to_str().unwrap()][..], &["--time-format", "epoch", "--nano"]] {
+    for more in [&["-w", out.to_str().unwrap()][..], &[]] {
         let arguments = [&["capture", "pcap:-", &two, "--json"], more].concat();
         let mut capture = Running::unawaited(sluice(&arguments).stdin(Stdio::piped()));
         let mut pipe = capture.child().stdin.take().unwrap();
@@ -102,9 +104,9 @@ fn a_capture_waits_for_a_silent_pipe() {
         let ended = capture.end();
         let report = ended.good();
         assert_eq!(report["ledger"]["notes"].get("out_of_order"), None, "{more:?}: {report}");
-        let times = match more.contains(&"-w") {
+        let times: Vec<u64> = match more.contains(&"-w") {
             true => packets(&out).into_iter().map(|(time_ns, _)| time_ns).collect(),
-            false => times(&ended.out),
+            false => object_times(&ended.out),
         };
         assert!(times.into_iter().eq((0..20).map(|number| number * 1000)), "{more:?}");
     }
@@ -300,4 +302,46 @@ fn an_unreadable_file_is_an_error_with_a_message() {
         assert_eq!(ended.status, Some(status), "{sentence}: {ended:?}");
         assert!(ended.err.contains(path.to_str().unwrap()), "{sentence}: {}", ended.err);
     }
+}
+
+#[test]
+fn a_command_runs_after_each_complete_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    numbered(&path("in.pcap"), 0..10, 1_000_000_000, 1000);
+    let program = path("note");
+    std::fs::write(&program, format!("#!/bin/sh\ncksum \"$1\" >>{}\n", path("log").display()))
+        .unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    for (extension, count, files) in
+        [("pcap", "4", 3), ("pcapng.gz", "5", 2), ("pcap.zst", "99", 1)]
+    {
+        std::fs::write(path("log"), "").unwrap();
+        let out = path(&format!("out.{extension}"));
+        let arguments =
+            ["capture", "-r", path("in.pcap").to_str().unwrap(), "-w", out.to_str().unwrap()]
+                .map(str::to_owned);
+        let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        arguments.extend(["--rotate-count", count, "--json", "-z", program.to_str().unwrap()]);
+        assert_eq!(run(&arguments).good()["files"]["count"], files, "{extension}");
+        let log = std::fs::read_to_string(path("log")).unwrap();
+        assert_eq!(log.lines().count(), files, "{extension}: {log}");
+        for line in log.lines() {
+            // The file did not change after the command saw it.
+            let file = line.splitn(3, ' ').nth(2).unwrap();
+            let now = tool(&["cksum"], Path::new(file)).out;
+            assert_eq!(now.trim_end(), line, "{extension}");
+        }
+    }
+    let ended = run(&[
+        "capture",
+        "-r",
+        path("in.pcap").to_str().unwrap(),
+        "-w",
+        path("x.pcap").to_str().unwrap(),
+        "-z",
+        "/nonexistent",
+    ]);
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    assert!(ended.err.contains("run /nonexistent"), "{}", ended.err);
 }

@@ -17,7 +17,7 @@ fn errors_name_the_cause_and_the_remedy() {
         ),
         ("another interface is named", &["right9"], 2, &["right9", "right0", "lo"]),
         ("an option nobody knows", &["right0?blcoks=2"], 2, &["blcoks=2", "blocks="]),
-        ("a value out of range", &["right0", "--snaplen", "0"], 2, &["snaplen=0", "262144"]),
+        ("a value out of range", &["right0?snaplen=0"], 2, &["snaplen=0", "262144"]),
         ("no such folder", &["right0", "-w", "/no/such/folder/x.pcap"], 2, &["/no/such", "create"]),
         (
             "a folder in place of a file",

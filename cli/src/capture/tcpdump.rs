@@ -1,0 +1,236 @@
+//! The command line as users of tcpdump type it: its flags, and a filter after the port.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::ArgAction::Count;
+use sluicegate::error::{Error, Result};
+use sluicegate::filter::Listing;
+use sluicegate::port::PortName;
+
+use crate::print::{HexDump, TimeFormat};
+
+/// Flags that have another name, or another form, in the other commands.
+#[derive(clap::Args)]
+#[command(next_help_heading = "As tcpdump")]
+pub struct TcpdumpArgs {
+    /// Receive from this port; as PORT
+    #[arg(short = 'i', value_name = "PORT")]
+    interface: Vec<PortName>,
+
+    /// Read this capture file; as pcap:FILE
+    #[arg(short = 'r', value_name = "FILE")]
+    read: Vec<String>,
+
+    /// Read the filter from a file
+    #[arg(short = 'F', value_name = "FILE", conflicts_with = "filter")]
+    filter_file: Option<PathBuf>,
+
+    /// List the interfaces; as without a port
+    #[arg(short = 'D')]
+    pub list: bool,
+
+    /// Print the program of the filter, and exit; -dd as C, -ddd as numbers
+    #[arg(short = 'd', action = Count)]
+    program: u8,
+
+    /// Leave the interface out of promiscuous mode; as promisc=off
+    #[arg(short = 'p')]
+    pub not_promiscuous: bool,
+
+    /// Packets of this direction: in (as tx_copies=off) or inout
+    #[arg(short = 'Q', value_name = "in|inout")]
+    direction: Option<String>,
+
+    /// Times of printed lines: -t none, -tt epoch, -ttt delta, -tttt date, -ttttt elapsed
+    #[arg(short = 't', action = Count, conflicts_with = "time_format")]
+    times: u8,
+
+    /// Print less of each packet
+    #[arg(short = 'q')]
+    pub quiet: bool,
+
+    /// Print TCP's sequence numbers as they are, not relative to the connection's first
+    #[arg(short = 'S')]
+    pub absolute: bool,
+
+    /// Print the packet in hexadecimal, without its link-layer header; -xx with it
+    #[arg(short = 'x', action = Count)]
+    hex: u8,
+
+    /// Print the packet in hexadecimal and ASCII; -XX with its link-layer header
+    #[arg(short = 'X', action = Count)]
+    hex_and_ascii: u8,
+
+    /// Print the packet in ASCII; -AA with its link-layer header
+    #[arg(short = 'A', action = Count)]
+    ascii: u8,
+
+    /// Begin a new file before one exceeds N million bytes; --rotate-size takes units
+    #[arg(short = 'C', value_name = "N", conflicts_with = "rotate_size",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    rotate_megabytes: Option<u32>,
+
+    /// Write each packet to the file at once
+    #[arg(short = 'U')]
+    pub unbuffered: bool,
+
+    /// Accepted, because it is always so: -n no names, -l lines are written at once, -K no checksums
+    #[arg(short = 'n', short_aliases = ['l', 'K'], action = Count)]
+    _always: u8,
+}
+
+impl TcpdumpArgs {
+    pub fn names_no_port(&self) -> bool {
+        self.interface.is_empty() && self.read.is_empty()
+    }
+
+    /// Returns the ports of the flags.
+    pub fn ports(&self) -> Result<Vec<PortName>> {
+        let files = self.read.iter().map(|file| format!("pcap:{file}").parse());
+        self.interface.iter().cloned().map(Ok).chain(files).collect()
+    }
+
+    /// Returns the filter in the file of `-F`.
+    pub fn filter(&self) -> Result<Option<String>> {
+        let Some(path) = &self.filter_file else { return Ok(None) };
+        let text = fs::read_to_string(path).map_err(|error| Error::path("read", path, error))?;
+        Ok(Some(text.split_whitespace().collect::<Vec<_>>().join(" ")))
+    }
+
+    /// Returns true if packets that the host sends are to be left out.
+    pub fn only_received(&self) -> Result<bool> {
+        match self.direction.as_deref() {
+            None | Some("inout") => Ok(false),
+            Some("in") => Ok(true),
+            Some("out") => Err(Error::Usage(
+                "-Q out: no port receives only what the host sends; use the filter \
+                 'ether src MAC', with the MAC of the interface"
+                    .into(),
+            )),
+            Some(other) => Err(Error::Usage(format!("-Q {other}: use in or inout"))),
+        }
+    }
+
+    pub fn time_format(&self) -> Option<TimeFormat> {
+        use TimeFormat::{Date, Delta, Elapsed, Epoch, None as NoTime};
+        [NoTime, Epoch, Delta, Date, Elapsed].get(usize::from(self.times).checked_sub(1)?).copied()
+    }
+
+    pub fn hex_dump(&self) -> Option<HexDump> {
+        let dump = |hex, ascii, count| HexDump { hex, ascii, link_header: count > 1 };
+        match (self.hex_and_ascii, self.hex, self.ascii) {
+            (0, 0, 0) => None,
+            (0, 0, count) => Some(dump(false, true, count)),
+            (0, count, _) => Some(dump(true, false, count)),
+            (count, ..) => Some(dump(true, true, count)),
+        }
+    }
+
+    /// Returns the form of the filter's program to print.
+    pub fn listing(&self) -> Option<Listing> {
+        match self.program {
+            0 => None,
+            1 => Some(Listing::Assembly),
+            2 => Some(Listing::C),
+            _ => Some(Listing::Decimal),
+        }
+    }
+
+    pub fn rotate_bytes(&self) -> Option<u64> {
+        self.rotate_megabytes.map(|megabytes| u64::from(megabytes) * 1_000_000)
+    }
+}
+
+/// Words that begin a filter, and that no port's name is (pcap-filter(7)).
+const FILTER_WORDS: &[&str] = &[
+    "ah",
+    "arp",
+    "broadcast",
+    "carp",
+    "decnet",
+    "dst",
+    "esp",
+    "ether",
+    "gateway",
+    "geneve",
+    "greater",
+    "host",
+    "icmp",
+    "icmp6",
+    "igmp",
+    "igrp",
+    "inbound",
+    "ip",
+    "ip6",
+    "iso",
+    "len",
+    "less",
+    "llc",
+    "mpls",
+    "multicast",
+    "net",
+    "not",
+    "outbound",
+    "pim",
+    "port",
+    "portrange",
+    "pppoed",
+    "pppoes",
+    "proto",
+    "protochain",
+    "rarp",
+    "sctp",
+    "src",
+    "stp",
+    "tcp",
+    "udp",
+    "vlan",
+    "vrrp",
+    "vxlan",
+];
+
+/// Splits words into ports and a filter. The filter begins at the first word of the filter's language, or at
+/// a word with blanks in it.
+pub fn split(words: &[String]) -> Result<(Vec<PortName>, Option<String>)> {
+    let at = words.iter().position(|word| begins_filter(word)).unwrap_or(words.len());
+    let (ports, filter) = words.split_at(at);
+    let ports = ports.iter().map(|word| word.parse()).collect::<Result<_>>()?;
+    Ok((ports, (!filter.is_empty()).then(|| filter.join(" "))))
+}
+
+fn begins_filter(word: &str) -> bool {
+    let first = word.split([' ', '[']).next().unwrap_or_default();
+    word.starts_with(['(', '!']) || FILTER_WORDS.contains(&first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_follows_the_ports() {
+        let rows: [(&str, &[&str], Option<&str>); 8] = [
+            ("eth0", &["eth0"], None),
+            ("eth0 udp port 53", &["eth0"], Some("udp port 53")),
+            ("eth0 eth1 not arp", &["eth0", "eth1"], Some("not arp")),
+            ("a.pcap host 198.18.0.1 and port 9", &["a.pcap"], Some("host 198.18.0.1 and port 9")),
+            ("eth0 ( udp or tcp )", &["eth0"], Some("( udp or tcp )")),
+            ("eth0 tcp[13]&2!=0", &["eth0"], Some("tcp[13]&2!=0")),
+            ("any !arp", &["any"], Some("!arp")),
+            ("udp port 53", &[], Some("udp port 53")),
+        ];
+        for (words, ports, filter) in rows {
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            let (found, expression) = split(&words).unwrap();
+            let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+            assert_eq!(
+                (&found[..], expression.as_deref()),
+                (&ports.iter().map(|p| p.to_string()).collect::<Vec<_>>()[..], filter),
+                "{words:?}"
+            );
+        }
+        let words = ["eth0".to_owned(), "udp port 53".to_owned()];
+        assert_eq!(split(&words).unwrap().1.as_deref(), Some("udp port 53"), "in one word");
+    }
+}

@@ -1,0 +1,79 @@
+//! `capture --json`: an object per packet, with the fields that tshark finds.
+
+use serde_json::Value;
+
+use crate::real_captures::real_captures;
+use crate::support::*;
+
+/// Our fields, and tshark's names for them. Packets in packets have several values; the first is compared.
+const FIELDS: [(&str, &[&str]); 10] = [
+    ("bytes", &["frame.len"]),
+    ("captured", &["frame.cap_len"]),
+    ("smac", &["eth.src"]),
+    ("dmac", &["eth.dst"]),
+    ("src", &["ip.src", "ipv6.src"]),
+    ("dst", &["ip.dst", "ipv6.dst"]),
+    ("ttl", &["ip.ttl", "ipv6.hlim"]),
+    ("sport", &["tcp.srcport", "udp.srcport"]),
+    ("dport", &["tcp.dstport", "udp.dstport"]),
+    ("type", &["icmp.type", "icmpv6.type"]),
+];
+
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[test]
+fn objects_have_the_fields_that_tshark_finds() {
+    if !have(&["tshark"]) {
+        return;
+    }
+    let names = FIELDS.iter().flat_map(|(_, names)| *names).flat_map(|name| ["-e", name]);
+    let more: Vec<&str> = [
+        "-T",
+        "fields",
+        "-E",
+        "occurrence=f",
+        "-o",
+        "ip.defragment:FALSE",
+        "-o",
+        "ipv6.defragment:FALSE",
+    ]
+    .into_iter()
+    .chain(names)
+    .collect();
+    let mut compared = 0;
+    let files =
+        real_captures().into_iter().filter(|path| path.to_string_lossy().ends_with("-nano.pcap"));
+    for file in files {
+        let ended = run(&["capture", "--json", "-r", file.to_str().unwrap()]);
+        assert_eq!(ended.status, Some(0), "{}", ended.err);
+        let objects: Vec<Value> =
+            ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(ended.report()["packets"], objects.len(), "the result is on stderr");
+        let rows = tshark(&file, &more);
+        assert_eq!(objects.len(), rows.len(), "{}", file.display());
+        let times = packets(&file).into_iter().map(|(time, _)| time);
+        for ((object, row), time_ns) in objects.iter().zip(&rows).zip(times) {
+            assert_eq!(object["time_ns"], time_ns);
+            let mut columns = row.split('\t');
+            for (ours, names) in FIELDS {
+                let theirs: Vec<&str> =
+                    columns.by_ref().take(names.len()).filter(|it| !it.is_empty()).collect();
+                // tshark also reads the packet in an ICMP error.
+                if ours.ends_with("port") && object.get("type").is_some() {
+                    continue;
+                }
+                let ours_shown = object.get(ours).map(shown);
+                assert_eq!(
+                    ours_shown.as_deref(),
+                    theirs.first().copied(),
+                    "{ours} of {object} in {}",
+                    file.display()
+                );
+                compared += 1;
+            }
+        }
+    }
+    println!("{compared} fields compared");
+}

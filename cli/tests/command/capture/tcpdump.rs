@@ -1,0 +1,171 @@
+//! The command lines of tcpdump, as people type them: the same packets, and the same lines.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::real_captures::real_captures;
+use crate::support::*;
+
+/// Command lines that print the file F.
+const PRINT: [&str; 32] = [
+    "-nr F",
+    "-nnr F",
+    "-nlKr F",
+    "-n -e -r F",
+    "-nne -c 5 -r F",
+    "-t -nr F",
+    "-tt -nr F",
+    "-ttt -nr F",
+    "-tttt -nr F",
+    "-ttttt -nr F",
+    "-nxr F",
+    "-nxxr F",
+    "-nXr F",
+    "-nXXr F",
+    "-nAr F",
+    "-nnqr F",
+    "-nnS -r F tcp",
+    "-nn -AA -r F",
+    "-nnr F icmp",
+    "-nnr F icmp or icmp6",
+    "-nnr F udp port 53",
+    "-nnr F tcp port 8000",
+    "-nnr F host 198.18.0.1",
+    "-nnr F src host 198.18.0.2 and tcp",
+    "-nnr F dst net 198.18.0.0/15",
+    "-nnr F ip6",
+    "-nnr F not arp",
+    "-nnr F tcp[tcpflags]&tcp-syn!=0",
+    "-nnr F (arp or vlan)",
+    "-nnr F portrange 1-1024 and greater 100",
+    "-nn -F EXPR -r F",
+    "-nnt -c 7 -r F less 200",
+];
+
+/// Command lines that write the file OUT.
+const WRITE: [&str; 10] = [
+    "-r F -w OUT",
+    "-nr F -w OUT udp",
+    "-r F -w OUT tcp port 8000 and host 198.18.0.2",
+    "-c 3 -r F -w OUT",
+    "-w OUT -r F vlan or ip",
+    "-s 0 -r F -w OUT ip6",
+    "-U -r F -w OUT arp or icmp",
+    "-F EXPR -r F -w OUT",
+    "-c 1 -nn -r F -w OUT ether broadcast",
+    "-r F -w OUT !udp",
+];
+
+/// Runs a program with a command line; F, OUT and EXPR in it are files.
+fn ran(program: &mut Command, line: &str, file: &Path, out: &Path, expression: &Path) -> Ended {
+    // A word of more letters is not one of them.
+    let argument = |word: &str| match word {
+        "F" => file.to_owned(),
+        "OUT" => out.to_owned(),
+        "EXPR" => expression.to_owned(),
+        word => PathBuf::from(word),
+    };
+    ended(program.env("TZ", "UTC").args(line.split(' ').map(argument)))
+}
+
+/// The captures whose lines are compared: one file of each recorded conversation.
+fn captures() -> impl Iterator<Item = PathBuf> {
+    real_captures().into_iter().filter(|path| path.to_string_lossy().ends_with("-micro.pcap"))
+}
+
+/// Returns true if lines are the same as far as ours goes: tcpdump also reads payloads, and later versions than
+/// Debian's know type 65 of DNS.
+fn same(ours: &str, theirs: &str) -> bool {
+    let theirs = theirs.replace("Type65", "HTTPS");
+    let head = ours.split_once(": UDP, length").map_or(ours, |(head, _)| head);
+    theirs.starts_with(ours.trim_end()) || head != ours && theirs.starts_with(head)
+}
+
+#[test]
+fn the_lines_of_tcpdump_are_printed_for_its_command_lines() {
+    if !have(&["tcpdump"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let expression = folder.path().join("expression");
+    std::fs::write(&expression, "tcp or\n  (udp and port 53)\n").unwrap();
+    let (mut compared, mut faults) = (0, Vec::new());
+    for file in captures() {
+        for line in PRINT {
+            let run = |program: &mut Command| ran(program, line, &file, &file, &expression);
+            let (ours, theirs) =
+                (run(&mut sluice(&["capture"])), run(&mut Command::new("tcpdump")));
+            assert_eq!(theirs.status, Some(0), "tcpdump {line}: {}", theirs.err);
+            assert_eq!(ours.status, Some(0), "{line}: {}", ours.err);
+            let pairs = || ours.out.lines().zip(theirs.out.lines());
+            compared += pairs().count();
+            if let Some((ours, theirs)) = pairs().find(|(ours, theirs)| !same(ours, theirs)) {
+                faults.push(format!("{line}, {}:\n  {ours}\n  {theirs}", file.display()));
+            } else if ours.out.lines().count() != theirs.out.lines().count() {
+                faults.push(format!("{line}, {}: another number of lines", file.display()));
+            }
+        }
+    }
+    println!("{compared} lines compared");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn the_packets_of_tcpdump_are_written_for_its_command_lines() {
+    if !have(&["tcpdump"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [expression, ours, theirs] =
+        ["expression", "ours.pcap", "theirs.pcap"].map(|n| folder.path().join(n));
+    std::fs::write(&expression, "udp").unwrap();
+    for file in captures() {
+        for line in WRITE {
+            // tcpdump reads microseconds.
+            let ended = ran(&mut sluice(&["capture", "--micro"]), line, &file, &ours, &expression);
+            assert_eq!(ended.status, Some(0), "{line}: {}", ended.err);
+            let ended = ran(&mut Command::new("tcpdump"), line, &file, &theirs, &expression);
+            assert_eq!(ended.status, Some(0), "tcpdump {line}: {}", ended.err);
+            assert!(packets(&ours) == packets(&theirs), "{line}, {}", file.display());
+        }
+    }
+}
+
+#[test]
+fn flags_for_interfaces_mean_the_same() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    let listed = run(&["capture", "-D", "--netns", &left]);
+    assert!(listed.out.contains("left0"), "{listed:?}");
+    for (line, marks) in [
+        ("-ni left0 -c 2 icmp", &["ICMP echo request", "ICMP echo reply"][..]),
+        ("-n -p -i left0 -c 1 icmp", &["ICMP echo request"]),
+        ("-n -Q in -i left0 -c 2 icmp", &["ICMP echo reply", "ICMP echo reply"]),
+        ("left0 -c 2 icmp[0]=8 or arp", &["198.18.0", "198.18.0"]),
+    ] {
+        let words = ["capture", "--netns", &left].into_iter().chain(line.split(' '));
+        let running = Running::start(&words.collect::<Vec<_>>());
+        let _ping = background(&lab, "left", &["ping", "-i", "0.2", "-c", "50", "198.18.0.2"]);
+        let ended = running.end();
+        let lines: Vec<&str> = ended.out.lines().collect();
+        assert_eq!(lines.len(), marks.len(), "{line}: {ended:?}");
+        assert!(
+            lines.iter().zip(marks).all(|(line, mark)| line.contains(mark)),
+            "{line}: {lines:?}"
+        );
+    }
+}
+
+#[test]
+fn a_command_line_that_cannot_work_is_answered_with_one_that_does() {
+    for (line, answer) in [
+        ("capture udp port 53", "sluice capture eth0 udp port 53"),
+        ("capture udp port 53 lo", "sluice capture lo udp port 53"),
+        ("capture lo -Q out", "ether src MAC"),
+        ("capture lo -f udp tcp", "join them with 'and'"),
+        ("capture lo -F /dev/null -f udp", "cannot be used with"),
+        ("replay lo trace.pcap", "sluice replay trace.pcap lo"),
+    ] {
+        refused(&line.split(' ').collect::<Vec<_>>(), answer);
+    }
+}
