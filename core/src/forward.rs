@@ -46,7 +46,10 @@
 //! and go on. Packets that the target's ring can never hold are dropped, and count as
 //! [`too_long_packets`](Moved::too_long_packets).
 
-use crate::headers::{MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES, be16, ethertype};
+use std::str::FromStr;
+
+use crate::error::Error;
+use crate::headers::{ETHERNET_BYTES, MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES, be16, ethertype};
 use sluicegate_base::ring::{Meta, Packet, RingMut};
 
 /// The counts of one forwarding step.
@@ -129,6 +132,24 @@ pub enum Vlan {
     Pop,
 }
 
+/// Parses a change: `push:VLAN`, `set:VLAN` or `pop`.
+impl FromStr for Vlan {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let number = |text: &str| {
+            let number = text.parse().ok().filter(|number| (1..=4094).contains(number));
+            number.ok_or_else(|| Error::Usage(format!("VLAN '{text}': use 1 to 4094")))
+        };
+        match text.split_once(':') {
+            Some(("push", text)) => number(text).map(Self::Push),
+            Some(("set", text)) => number(text).map(Self::Set),
+            None if text == "pop" => Ok(Self::Pop),
+            _ => Err(Error::Usage("use push:VLAN, set:VLAN or pop".into())),
+        }
+    }
+}
+
 /// Forwards packets with changed Ethernet headers.
 #[derive(Clone, Debug, Default)]
 pub struct Rewriter {
@@ -141,10 +162,56 @@ pub struct Rewriter {
 }
 
 /// The bytes that replace the first `cut` bytes.
+#[derive(Default)]
 struct Front {
     cut: usize,
     bytes: [u8; MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES],
     len: usize,
+}
+
+impl Front {
+    /// Returns the addresses of a frame; `None` if its header is incomplete.
+    fn of(frame: &[u8]) -> Option<Self> {
+        let addresses = frame.get(..ETHERNET_BYTES)?.first_chunk::<MAC_ADDRESSES_BYTES>()?;
+        let mut front =
+            Self { cut: MAC_ADDRESSES_BYTES, len: MAC_ADDRESSES_BYTES, ..Self::default() };
+        front.bytes[..MAC_ADDRESSES_BYTES].copy_from_slice(addresses);
+        Some(front)
+    }
+}
+
+impl Vlan {
+    /// Changes the tag of a frame.
+    pub fn change(self, frame: &mut Vec<u8>) {
+        if let Some(mut front) = Front::of(frame) {
+            self.change_front(&mut front, frame);
+            frame.splice(..front.cut, front.bytes[..front.len].iter().copied());
+        }
+    }
+
+    /// Changes the beginning of a frame.
+    fn change_front(self, front: &mut Front, frame: &[u8]) {
+        let kind = be16(frame, MAC_ADDRESSES_BYTES);
+        let tag = frame.get(MAC_ADDRESSES_BYTES..MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES);
+        let tag =
+            tag.filter(|_| kind == Some(ethertype::VLAN) || kind == Some(ethertype::SERVICE_VLAN));
+        match (self, tag) {
+            (Self::Push(vlan), _) => {
+                let tag = u32::from(ethertype::VLAN) << 16 | u32::from(vlan);
+                front.bytes[MAC_ADDRESSES_BYTES..].copy_from_slice(&tag.to_be_bytes());
+                front.len += VLAN_TAG_BYTES;
+            }
+            (Self::Set(vlan), Some(tag)) => {
+                let [high, low] = vlan.to_be_bytes();
+                let new = [tag[0], tag[1], tag[2] & 0xf0 | high & 0x0f, low];
+                front.bytes[MAC_ADDRESSES_BYTES..].copy_from_slice(&new);
+                front.cut += VLAN_TAG_BYTES;
+                front.len += VLAN_TAG_BYTES;
+            }
+            (Self::Pop, Some(_)) => front.cut += VLAN_TAG_BYTES,
+            (Self::Set(_) | Self::Pop, None) => {}
+        }
+    }
 }
 
 impl Rewriter {
@@ -233,37 +300,15 @@ impl Rewriter {
 
     /// Returns a packet's new first bytes; the old ones if its header is incomplete.
     fn front(&self, bytes: &[u8]) -> Front {
-        let mut front = Front { cut: 0, bytes: [0; MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES], len: 0 };
-        let Some((header, _)) = bytes.split_first_chunk::<{ MAC_ADDRESSES_BYTES + 2 }>() else {
-            return front;
-        };
-        (front.cut, front.len) = (MAC_ADDRESSES_BYTES, MAC_ADDRESSES_BYTES);
-        front.bytes[..MAC_ADDRESSES_BYTES].copy_from_slice(&header[..MAC_ADDRESSES_BYTES]);
+        let Some(mut front) = Front::of(bytes) else { return Front::default() };
         if let Some(address) = &self.destination {
             front.bytes[..6].copy_from_slice(address);
         }
         if let Some(address) = &self.source {
             front.bytes[6..MAC_ADDRESSES_BYTES].copy_from_slice(address);
         }
-        let kind = be16(header, MAC_ADDRESSES_BYTES);
-        let tag = bytes.get(MAC_ADDRESSES_BYTES..MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES);
-        let tag =
-            tag.filter(|_| kind == Some(ethertype::VLAN) || kind == Some(ethertype::SERVICE_VLAN));
-        match (self.vlan, tag) {
-            (Some(Vlan::Push(vlan)), _) => {
-                let tag = u32::from(ethertype::VLAN) << 16 | u32::from(vlan);
-                front.bytes[MAC_ADDRESSES_BYTES..].copy_from_slice(&tag.to_be_bytes());
-                front.len += VLAN_TAG_BYTES;
-            }
-            (Some(Vlan::Set(vlan)), Some(tag)) => {
-                let [high, low] = vlan.to_be_bytes();
-                let new = [tag[0], tag[1], tag[2] & 0xf0 | high & 0x0f, low];
-                front.bytes[MAC_ADDRESSES_BYTES..].copy_from_slice(&new);
-                (front.cut, front.len) =
-                    (MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES, MAC_ADDRESSES_BYTES + VLAN_TAG_BYTES);
-            }
-            (Some(Vlan::Pop), Some(_)) => front.cut += VLAN_TAG_BYTES,
-            _ => {}
+        if let Some(vlan) = self.vlan {
+            vlan.change_front(&mut front, bytes);
         }
         front
     }
@@ -394,6 +439,11 @@ mod tests {
             (vlan(Vlan::Set(7)), &FRAME, FRAME.to_vec(), "no tag to change"),
             (all, &FRAME[..13], FRAME[..13].to_vec(), "no whole header"),
         ] {
+            if let Some(vlan) = rewriter.vlan {
+                let mut frame = bytes.to_vec();
+                vlan.change(&mut frame);
+                assert_eq!(frame, expected, "{why}, alone");
+            }
             for together in [true, false] {
                 let (got, moved) = rewritten(rewriter.clone(), bytes, together);
                 assert_eq!(got, expected, "{why}");

@@ -307,7 +307,7 @@ pub struct Headers {
     dmac: Option<Mac>,
 
     /// VLAN tags of packets to the second port: push:10, set:10 or pop
-    #[arg(long, value_name = "CHANGE", value_parser = vlan)]
+    #[arg(long, value_name = "CHANGE")]
     vlan: Option<Vlan>,
 
     /// Source address of packets to the first port
@@ -319,7 +319,7 @@ pub struct Headers {
     reverse_dmac: Option<Mac>,
 
     /// VLAN tags of packets to the first port: push:10, set:10 or pop
-    #[arg(long, value_name = "CHANGE", value_parser = vlan)]
+    #[arg(long, value_name = "CHANGE")]
     reverse_vlan: Option<Vlan>,
 }
 
@@ -350,17 +350,4 @@ fn rewriter(smac: Option<Mac>, dmac: Option<Mac>, vlan: Option<Vlan>) -> Option<
     let changes = smac.is_some() || dmac.is_some() || vlan.is_some();
     let [source, destination] = [smac, dmac].map(|mac| mac.map(|mac| mac.0));
     changes.then(|| Rewriter::new(source, destination, vlan))
-}
-
-fn vlan(text: &str) -> std::result::Result<Vlan, String> {
-    let number = |text: &str| {
-        let number = text.parse().ok().filter(|number| (1..=4094).contains(number));
-        number.ok_or_else(|| format!("VLAN '{text}': use 1 to 4094"))
-    };
-    match text.split_once(':') {
-        Some(("push", text)) => number(text).map(Vlan::Push),
-        Some(("set", text)) => number(text).map(Vlan::Set),
-        None if text == "pop" => Ok(Vlan::Pop),
-        _ => Err("use push:VLAN, set:VLAN or pop".into()),
-    }
 }
