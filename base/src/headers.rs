@@ -90,22 +90,21 @@ pub struct Ip {
 /// ```
 #[inline]
 pub fn find(frame: &[u8]) -> Option<Headers> {
-    let mut at = MAC_ADDRESSES_BYTES;
-    let mut ethertype = be16(frame, at)?;
-    while ethertype::VLAN_TAGS.contains(&ethertype) {
-        let Some(inner) = be16(frame, at + VLAN_TAG_BYTES) else { break };
-        at += VLAN_TAG_BYTES;
-        ethertype = inner;
-    }
-    Some(find_at(frame, ethertype, at + 2))
+    let ethertype = be16(frame, MAC_ADDRESSES_BYTES)?;
+    Some(find_behind(frame, ethertype, ETHERNET_BYTES))
 }
 
-/// Finds the headers of a packet whose network header is at `network`, whatever is before it.
+/// Finds the headers of a packet whose link header ends at `network` and names this EtherType.
 #[inline]
-pub fn find_at(packet: &[u8], ethertype: u16, network: usize) -> Headers {
+pub fn find_behind(frame: &[u8], mut ethertype: u16, mut network: usize) -> Headers {
+    while ethertype::VLAN_TAGS.contains(&ethertype) {
+        let Some(inner) = be16(frame, network + VLAN_TAG_BYTES - 2) else { break };
+        network += VLAN_TAG_BYTES;
+        ethertype = inner;
+    }
     let ip = match ethertype {
-        ethertype::IPV4 => ipv4(packet, network),
-        ethertype::IPV6 => ipv6(packet, network),
+        ethertype::IPV4 => ipv4(frame, network),
+        ethertype::IPV6 => ipv6(frame, network),
         _ => None,
     };
     Headers { ethertype, network, ip }

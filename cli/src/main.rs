@@ -23,6 +23,7 @@ mod print;
 mod privileges;
 mod replay;
 mod report;
+mod rewriting;
 mod run;
 mod send;
 mod signals;

@@ -1,7 +1,7 @@
 //! `sluice replay`: replays the packets of a capture file.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use nix::libc::ARPHRD_ETHER;
@@ -16,6 +16,7 @@ use sluicegate_traffic::source::{PacketSource, Replay, ReplayOptions, Tempo};
 
 use crate::args::Common;
 use crate::ports;
+use crate::rewriting::Rewriting;
 use crate::send::{Changes, Measure, Rate, Sender, Steering, send};
 use crate::target::{
     Goal, best, common_hop, destination, interface_to_send, limit_queues, link_speed, say_unneeded,
@@ -72,7 +73,7 @@ pub struct Args {
     rounds: u64,
 
     #[command(flatten)]
-    addresses: Addresses,
+    rewriting: Rewriting,
 
     /// Allow the interface of the host's default route
     #[arg(long, value_name = "IFACE")]
@@ -109,7 +110,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         .into());
     }
     ports::apply_filter(&mut file, args.filter.as_deref())?;
-    let mut rewrite = args.addresses.rewrite()?;
+    let mut rewrite = args.rewriting.rewrite()?;
     let allowed = args.allow_default_route.as_slice();
     let interface = interface_to_send(&args.port, netns, allowed)?;
     say_unneeded(allowed, [&args.port], netns);
@@ -121,7 +122,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let ethernet = interface.as_ref().is_none_or(|interface| interface.hardware == ARPHRD_ETHER);
     let link_type = ethernet.then_some(LINKTYPE_ETHERNET);
     Replay::check(&file, args.rounds, threads(&args), link_type)?;
-    if matches!(args.addresses.dmac, Some(Dmac::Auto)) {
+    if args.rewriting.asks_next_hop() {
         let mac = next_hop_mac(&file, &args.port, interface.as_ref(), netns, &rewrite)?;
         rewrite.add(Rule::Destination(mac.0));
     }
@@ -211,82 +212,6 @@ fn open(args: &Args, goal: Goal) -> Result<Port> {
     Ok(port)
 }
 
-/// Flags that rewrite addresses.
-#[derive(clap::Args, Clone, Debug)]
-#[command(next_help_heading = "Addresses")]
-pub struct Addresses {
-    /// Replace an Ethernet address, on either side; may be repeated
-    #[arg(long, value_name = "OLD=NEW", value_parser = Rule::of_macs)]
-    rewrite_mac: Vec<Rule>,
-
-    /// Replace the bits of the first prefix by those of the second; may be repeated
-    #[arg(long, value_name = "PREFIX=PREFIX", value_parser = Rule::of_prefixes)]
-    rewrite_ip: Vec<Rule>,
-
-    /// File of these rules, one per line; # begins a comment
-    #[arg(long, value_name = "FILE")]
-    rewrite: Option<PathBuf>,
-
-    /// Source address of all frames
-    #[arg(long, value_name = "MAC", value_parser = mac)]
-    smac: Option<[u8; 6]>,
-
-    /// Destination address of all frames; auto: that of the next hop
-    #[arg(long, value_name = "MAC|auto", value_parser = dmac)]
-    dmac: Option<Dmac>,
-}
-
-/// The destination MAC of all frames.
-#[derive(Clone, Copy, Debug)]
-enum Dmac {
-    /// The next hop's address.
-    Auto,
-    /// This address.
-    Mac([u8; 6]),
-}
-
-fn dmac(text: &str) -> std::result::Result<Dmac, String> {
-    if text == "auto" { Ok(Dmac::Auto) } else { mac(text).map(Dmac::Mac) }
-}
-
-fn mac(text: &str) -> std::result::Result<[u8; 6], String> {
-    Rule::address(text).map_err(|error| error.to_string())
-}
-
-impl Addresses {
-    /// The rules of all flags: those on the command line before those in the file.
-    ///
-    /// # Errors
-    /// The file cannot be read, or a line of it is no rule.
-    pub fn rewrite(&self) -> Result<Rewrite> {
-        let given = self.rewrite_mac.iter().chain(&self.rewrite_ip).copied();
-        let fixed = self.smac.map(Rule::Source).into_iter();
-        let fixed = fixed.chain(match self.dmac {
-            Some(Dmac::Mac(mac)) => Some(Rule::Destination(mac)),
-            Some(Dmac::Auto) | None => None,
-        });
-        let mut rewrite: Rewrite = given.chain(fixed).collect();
-        if let Some(path) = &self.rewrite {
-            let text = std::fs::read_to_string(path);
-            let text = text.map_err(|error| Error::path("read", path, error))?;
-            rules(path, &text)?.into_iter().for_each(|rule| rewrite.add(rule));
-        }
-        Ok(rewrite)
-    }
-}
-
-fn rules(path: &Path, text: &str) -> Result<Vec<Rule>> {
-    let lines = text.lines().enumerate();
-    let lines = lines.map(|(number, line)| (number, line.split('#').next().unwrap_or("").trim()));
-    lines
-        .filter(|(_, line)| !line.is_empty())
-        .map(|(number, line)| {
-            let wrong = |error| format!("{}, line {}: {error}", path.display(), number + 1);
-            line.parse().map_err(|error| Error::Usage(wrong(error)))
-        })
-        .collect()
-}
-
 /// The number of the file's packets whose destinations are read.
 const SAMPLED: usize = 1000;
 
@@ -329,7 +254,7 @@ fn destinations(file: &PortName, rewrite: &Rewrite) -> Result<Vec<IpAddr>> {
     while packets < SAMPLED && !queue.is_finished() && queue.sync_rx().is_ok() {
         for packet in queue.rx().packets() {
             let mut frame = packet.head().to_vec();
-            rewrite.apply(&mut frame);
+            rewrite.apply(LINKTYPE_ETHERNET, &mut frame);
             found.extend(destination(&frame));
             packets += 1;
         }
@@ -337,20 +262,4 @@ fn destinations(file: &PortName, rewrite: &Rewrite) -> Result<Vec<IpAddr>> {
         queue.rx_mut().release(slots);
     }
     Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_has_one_rule_per_line() {
-        let path = Path::new("map");
-        let text =
-            "# the lab\n\n192.0.2.0/24=198.18.0.0/24 # all of it\n  2:0:0:0:0:1=2:0:0:0:0:2\n";
-        let one_by_one = ["192.0.2.0/24=198.18.0.0/24", "02:00:00:00:00:01=02:00:00:00:00:02"];
-        assert_eq!(rules(path, text).unwrap(), one_by_one.map(|rule| rule.parse().unwrap()));
-        let error = rules(path, "# fine\nnonsense").unwrap_err().to_string();
-        assert!(error.starts_with("map, line 2: "), "{error}");
-    }
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use bolero::TypeGenerator;
+use sluicegate::ring::LINKTYPE_ETHERNET;
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
 
 #[derive(Clone, Debug, TypeGenerator)]
@@ -55,8 +56,11 @@ impl RewriteInput {
             all([0; 4].into(), v4.into(), 32),
             all([0; 16].into(), self.to.into(), 128),
             Rule::Mac([2; 6], self.mac),
+            Rule::HopLimit(self.to[5]),
+            Rule::Port(u16::from_be_bytes([self.to[6], self.to[7]]), 9),
         ]
         .into_iter()
+        .chain((self.to[8] & 1 == 1).then_some(Rule::Checksums))
         .collect()
     }
 }
@@ -66,19 +70,19 @@ fn rewrite() {
     bolero::check!().with_type::<RewriteInput>().for_each(|input| {
         let frame = input.frame();
         let mut changed = frame.clone();
-        input.rules().apply(&mut changed);
+        input.rules().apply(LINKTYPE_ETHERNET, &mut changed);
         assert_eq!(changed.len(), frame.len());
-        // Addresses of Ethernet, of IP or ARP, and two checksums: no more.
-        let most = 12 + 32 + 4;
+        // Addresses of Ethernet, of IP or ARP, ports, hops and two checksums: no more.
+        let most = 12 + 32 + 4 + 1 + 4;
         let differ = frame.iter().zip(&changed).filter(|(before, now)| before != now).count();
         assert!(differ <= most, "{differ} bytes have changed");
         // All addresses are what they are to be.
         let once = changed.clone();
-        input.rules().apply(&mut changed);
+        input.rules().apply(LINKTYPE_ETHERNET, &mut changed);
         assert_eq!(changed, once, "done twice");
         // No rules, no changes.
         let mut same = frame.clone();
-        Rewrite::default().apply(&mut same);
+        Rewrite::default().apply(LINKTYPE_ETHERNET, &mut same);
         assert_eq!(same, frame);
     });
 }

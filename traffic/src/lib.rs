@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | [`plan`] | the constant bytes of frames, the edits from packet to packet, checksums |
 //! | [`rate`] | paces, timetables, and lateness against them |
-//! | [`rewrite`] | address rules for replayed packets |
+//! | [`rewrite`] | rules that change packets of capture files |
 //! | [`source`] | packets for a transmit ring, from a plan or a file, when they are due |
 //! | [`live`] | a plan as a kernel program that sends live frames |
 //! | [`spec`] | specifications: a file, flags, profiles |

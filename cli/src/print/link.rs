@@ -78,7 +78,7 @@ pub fn find(link_type: u16, data: &[u8]) -> Option<Headers> {
         LINUX_SLL2 => (headers::be16(data, 0)?, 20),
         _ => return None,
     };
-    Some(headers::find_at(data, ethertype, network))
+    Some(headers::find_behind(data, ethertype, network))
 }
 
 /// Writes an Ethernet frame without its check sequence.

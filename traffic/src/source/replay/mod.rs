@@ -56,7 +56,7 @@ pub struct ReplayOptions {
     pub max_bytes: Option<usize>,
     /// The link type to send; packets of other link types are omitted.
     pub link_type: u16,
-    /// Address changes.
+    /// Changes of packets.
     pub rewrite: Arc<Rewrite>,
     /// Memory limit for the packets of a file with several rounds; a larger file is read again in each round.
     pub keep_bytes: usize,

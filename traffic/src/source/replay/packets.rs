@@ -1,5 +1,5 @@
 //! One worker's packets of a file: read in each round, or kept in memory for the rounds after the
-//! first, if the file is small enough. Their addresses change in the reader's ring.
+//! first, if the file is small enough. They are rewritten in the reader's ring, and VLAN tags behind it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,6 +14,7 @@ use sluicegate::ring::{Meta, Packet, Wait};
 use super::clock::{Position, Round};
 use super::flow_assignment::worker_of;
 use super::{ReplayOptions, RingFiller};
+use crate::rewrite::Rewrite;
 
 /// The packets that a worker sends.
 #[derive(Debug)]
@@ -81,6 +82,8 @@ impl ReplayPackets {
         let all_fit = interfaces.iter().all(|interface| interface.link_type == link_type);
         let limit = self.options.packets.map(|packets| packets - self.base.packets);
         let (worker, workers) = self.worker;
+        let changes_tags = self.options.rewrite.changes_tags();
+        let mut scratch = (Meta::default(), Vec::new());
         let mut slots = 0;
         for packet in reader.rx().packets() {
             let meta = packet.meta();
@@ -92,13 +95,17 @@ impl ReplayPackets {
             self.any |= fits;
             // Worker 0 counts the packets that no worker sends.
             let own = worker == if fits { worker_of(packet.head(), workers) } else { 0 };
+            let sent = match fits && changes_tags {
+                true => with_tag(&self.options.rewrite, &packet, &mut scratch),
+                false => packet,
+            };
             if !fits {
                 filler.skipped.other_link_type += u64::from(own);
-            } else if own && !filler.push(&packet, self.base.plus(position)) {
+            } else if own && !filler.push(&sent, self.base.plus(position)) {
                 break;
             }
             if let Some(kept) = &mut self.kept
-                && !kept.store(&packet, fits, own, position)
+                && !kept.store(&sent, fits, own, position)
             {
                 self.kept = None;
             }
@@ -181,7 +188,21 @@ fn fits(interfaces: &[Interface], link_type: u16, meta: &Meta) -> bool {
     interface.is_some_and(|interface| interface.link_type == link_type)
 }
 
-/// Changes the addresses of the packets in the reader's ring.
+/// Returns a packet with its VLAN tag changed, in `scratch`.
+fn with_tag<'a>(
+    rewrite: &Rewrite,
+    packet: &Packet<'_>,
+    scratch: &'a mut (Meta, Vec<u8>),
+) -> Packet<'a> {
+    let (meta, bytes) = scratch;
+    *meta = *packet.meta();
+    bytes.clear();
+    packet.segments().for_each(|segment| bytes.extend_from_slice(segment));
+    rewrite.change_tag(bytes, &mut meta.wire_bytes);
+    Packet::new(meta, bytes)
+}
+
+/// Changes the packets in the reader's ring, all but their VLAN tags.
 fn rewrite(reader: &mut Queue, options: &ReplayOptions) {
     if options.rewrite.is_empty() {
         return;
@@ -190,7 +211,7 @@ fn rewrite(reader: &mut Queue, options: &ReplayOptions) {
     let mut begins = true;
     for _ in 0..reader.rx().available() {
         if begins && fits(reader.interfaces(), options.link_type, reader.rx().meta(at)) {
-            options.rewrite.apply(reader.rx_mut().bytes_mut(at));
+            options.rewrite.apply(options.link_type, reader.rx_mut().bytes_mut(at));
         }
         begins = !reader.rx().slot(at).continues();
         at = reader.rx().next(at);

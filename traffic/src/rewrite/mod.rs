@@ -1,41 +1,36 @@
-//! Rewrites the addresses of replayed packets: Ethernet, IPv4, IPv6 and ARP.
+//! Rewrites packets of capture files: addresses of Ethernet, IPv4, IPv6 and ARP, ports, hop limits and VLAN
+//! tags.
 //!
-//! It updates the checksums that cover an address by the difference (RFC 1624), so right ones stay right and
+//! It updates the checksums that cover a changed field by the difference (RFC 1624), so right ones stay right and
 //! wrong ones stay wrong. It changes only the packet's own headers, after any VLAN tags: not the headers
 //! inside a tunnel or an ICMP error, and no addresses in payloads.
 
+mod checksum;
+mod rule;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
 
-use sluicegate::link;
+use sluicegate::forward::Vlan;
 use sluicegate_base::headers::{self, Headers, Ip, be16, ethertype, protocol};
+use sluicegate_base::ring::LINKTYPE_ETHERNET;
 
-use crate::plan::{fold, words};
+use checksum::{Difference, correct, correct_transport, recompute};
+pub use rule::{InvalidRule, Rule};
 
 /// An Ethernet address.
 type Mac = [u8; 6];
 
-/// Rules that replace addresses of packets. The first matching rule applies.
+/// Rules that change packets. Of rules that replace a value, the first matching one applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
     macs: Vec<(Mac, Mac)>,
     prefixes: Vec<PrefixRule>,
     source: Option<Mac>,
     destination: Option<Mac>,
-}
-
-/// A rule that replaces addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// Replaces an Ethernet address by another, as source and as destination.
-    Mac([u8; 6], [u8; 6]),
-    /// Replaces the first prefix by the second, and keeps the bits after it. Both have the same family, and
-    /// the first is not longer than the second.
-    Prefix((IpAddr, u8), (IpAddr, u8)),
-    /// Sets the source of every frame; overrides other rules.
-    Source([u8; 6]),
-    /// Sets the destination of every frame; overrides other rules.
-    Destination([u8; 6]),
+    ports: Vec<([u8; 2], [u8; 2])>,
+    hop_limit: Option<u8>,
+    vlan: Option<Vlan>,
+    checksums: bool,
 }
 
 /// A prefix rule in numbers.
@@ -52,12 +47,16 @@ struct PrefixRule {
 }
 
 impl Rewrite {
-    /// Adds a rule. Earlier rules come first.
+    /// Adds a rule. Earlier rules that replace a value come first; the last rule that sets one applies.
     pub fn add(&mut self, rule: Rule) {
         match rule {
             Rule::Mac(from, to) => self.macs.push((from, to)),
             Rule::Source(mac) => self.source = Some(mac),
             Rule::Destination(mac) => self.destination = Some(mac),
+            Rule::Port(from, to) => self.ports.push((from.to_be_bytes(), to.to_be_bytes())),
+            Rule::HopLimit(hops) => self.hop_limit = Some(hops),
+            Rule::Vlan(vlan) => self.vlan = Some(vlan),
+            Rule::Checksums => self.checksums = true,
             Rule::Prefix((from, bits), (to, to_bits)) => {
                 let number = |address| match address {
                     IpAddr::V4(address) => u128::from(Ipv4Addr::to_bits(address)),
@@ -100,17 +99,42 @@ impl Rewrite {
         }
     }
 
-    /// Changes a frame's addresses in place, as far as its headers are complete and valid.
-    pub fn apply(&self, frame: &mut [u8]) {
-        let Some(found) = headers::find(frame) else { return };
-        self.change_ethernet(frame);
+    /// Reports whether packets of a link type can be changed.
+    pub fn supports(link_type: u16) -> bool {
+        network_header(link_type, &[0; 24]).is_some()
+    }
+
+    /// Changes a packet in place, all but its VLAN tag, as far as its headers are complete and valid. Those
+    /// of link types other than Ethernet have no Ethernet addresses.
+    pub fn apply(&self, link_type: u16, frame: &mut [u8]) {
+        let Some((ethertype, network)) = network_header(link_type, frame) else { return };
+        let found = headers::find_behind(frame, ethertype, network);
+        if link_type == LINKTYPE_ETHERNET {
+            self.change_ethernet(frame);
+        }
         if found.ethertype == ethertype::ARP {
             self.change_arp(frame, found.network);
-        } else if !self.prefixes.is_empty()
-            && let Some(ip) = &found.ip
-        {
+        } else if let Some(ip) = &found.ip {
             self.change_ip(frame, &found, ip);
+            if self.checksums {
+                recompute(frame, &found, ip);
+            }
         }
+    }
+
+    /// Reports whether a rule changes VLAN tags.
+    pub fn changes_tags(&self) -> bool {
+        self.vlan.is_some()
+    }
+
+    /// Changes the VLAN tag of an Ethernet frame, which may get longer or shorter, and `wire_bytes` with it.
+    pub fn change_tag(&self, frame: &mut Vec<u8>, wire_bytes: &mut u32) {
+        let Some(vlan) = self.vlan else { return };
+        let before = frame.len();
+        vlan.change(frame);
+        let change = frame.len() as i64 - before as i64;
+        // Saturating, because a file may give any length.
+        *wire_bytes = wire_bytes.saturating_add_signed(change as i32);
     }
 
     fn change_ethernet(&self, frame: &mut [u8]) {
@@ -139,22 +163,72 @@ impl Rewrite {
     }
 
     fn change_ip(&self, frame: &mut [u8], found: &Headers, ip: &Ip) {
-        let mut difference = Difference::default();
-        self.change_address(&mut frame[ip.source.clone()], &mut difference);
-        let before = difference;
-        self.change_address(&mut frame[ip.destination.clone()], &mut difference);
-        if difference.is_none() {
+        let v6 = found.ethertype == ethertype::IPV6;
+        let mut header = Difference::default();
+        self.change_address(&mut frame[ip.source.clone()], &mut header);
+        let mut covered = header;
+        self.change_address(&mut frame[ip.destination.clone()], &mut header);
+        // After a routing header with segments left, checksums cover the final destination, not this one.
+        if !ip.segments_left {
+            covered = header;
+        }
+        let hops = &mut frame[found.network + if v6 { 7 } else { 8 }];
+        if let Some(limit) = self.hop_limit.filter(|limit| limit != hops) {
+            header.change(&[*hops], &[limit]);
+            *hops = limit;
+        }
+        if !v6 && !header.is_none() {
+            correct(frame, found.network + 10, header);
+        }
+        if let Some((kind, at)) = &ip.transport {
+            let carried = &mut frame[at.clone()];
+            self.change_ports(*kind, carried, &mut covered);
+            if !covered.is_none() {
+                correct_transport(carried, (*kind, v6), covered);
+            }
+        }
+    }
+
+    /// Changes the ports of a transport header, and adds the change to `difference`.
+    fn change_ports(&self, kind: u8, carried: &mut [u8], difference: &mut Difference) {
+        use protocol::{DCCP, TCP, UDP, UDP_LITE};
+        // Those of SCTP are covered by a CRC.
+        if self.ports.is_empty() || !matches!(kind, TCP | UDP | UDP_LITE | DCCP) {
             return;
         }
-        if found.ethertype == ethertype::IPV4 {
-            correct(frame, found.network + 10, difference);
+        let Some(ports) = carried.first_chunk_mut::<4>() else { return };
+        for port in ports.as_chunks_mut::<2>().0 {
+            if let Some((_, now)) = self.ports.iter().find(|(from, to)| from == port && to != port)
+            {
+                difference.change(port, now);
+                *port = *now;
+            }
         }
-        // After a routing header with segments left, checksums cover the final destination, not this one.
-        let covered = if ip.segments_left { before } else { difference };
-        if let Some((kind, at)) = &ip.transport {
-            let v6 = found.ethertype == ethertype::IPV6;
-            correct_transport(&mut frame[at.clone()], (*kind, v6), covered);
-        }
+    }
+}
+
+/// Returns the EtherType that a packet's link header names, and the offset of the network header.
+#[inline]
+fn network_header(link_type: u16, frame: &[u8]) -> Option<(u16, usize)> {
+    // Linux cooked captures, of both versions.
+    const SLL: u16 = 113;
+    const SLL2: u16 = 276;
+    // BSD loopback, by the byte order of the writer and of networks; IP without a link header, of either
+    // version, by OpenBSD's number, and of one version.
+    const NULL: u16 = 0;
+    const LOOP: u16 = 108;
+    const RAW: [u16; 4] = [101, 12, 228, 229];
+    let by_version = |network: usize| match frame.get(network)? >> 4 {
+        6 => Some((ethertype::IPV6, network)),
+        _ => Some((ethertype::IPV4, network)),
+    };
+    match link_type {
+        LINKTYPE_ETHERNET => be16(frame, 12).map(|ethertype| (ethertype, 14)),
+        SLL => be16(frame, 14).map(|ethertype| (ethertype, 16)),
+        SLL2 => be16(frame, 0).map(|ethertype| (ethertype, 20)),
+        NULL | LOOP => by_version(4),
+        _ if RAW.contains(&link_type) => by_version(0),
+        _ => None,
     }
 }
 
@@ -167,142 +241,9 @@ impl FromIterator<Rule> for Rewrite {
     }
 }
 
-/// The error for an invalid rule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct InvalidRule(String);
-
-impl Rule {
-    /// Parses an Ethernet address: `02:00:00:00:00:01`.
-    ///
-    /// # Errors
-    /// The text is no address.
-    pub fn address(text: &str) -> Result<[u8; 6], InvalidRule> {
-        let mac = text.trim().parse::<link::Mac>();
-        mac.map(|mac| mac.0).map_err(|error| InvalidRule(format!("'{text}': {error}")))
-    }
-
-    /// Parses a rule of Ethernet addresses: `OLD=NEW`.
-    ///
-    /// # Errors
-    /// The text is no rule.
-    pub fn of_macs(text: &str) -> Result<Self, InvalidRule> {
-        let (from, to) = halves(text)?;
-        Ok(Self::Mac(Self::address(from)?, Self::address(to)?))
-    }
-
-    /// Parses a rule of IP addresses: `PREFIX=PREFIX`, or an address on either side.
-    ///
-    /// # Errors
-    /// The text is no rule; the prefixes are of different families; the second is shorter.
-    pub fn of_prefixes(text: &str) -> Result<Self, InvalidRule> {
-        let (from, to) = halves(text)?;
-        let (from, to) = (prefix(from)?, prefix(to)?);
-        if from.0.is_ipv4() != to.0.is_ipv4() {
-            return Err(InvalidRule(format!("'{text}': use IPv4 on both sides, or IPv6")));
-        }
-        if from.1 > to.1 {
-            return Err(InvalidRule(format!(
-                "'{text}': the second prefix is shorter than the first; use /{} or longer",
-                from.1
-            )));
-        }
-        Ok(Self::Prefix(from, to))
-    }
-}
-
-/// Parses a rule of MAC or IP addresses, as in a line of a file.
-impl FromStr for Rule {
-    type Err = InvalidRule;
-
-    fn from_str(text: &str) -> Result<Self, InvalidRule> {
-        let (from, _) = halves(text)?;
-        match Self::address(from) {
-            Ok(_) => Self::of_macs(text),
-            Err(_) => Self::of_prefixes(text),
-        }
-    }
-}
-
-fn halves(text: &str) -> Result<(&str, &str), InvalidRule> {
-    let halves = text.split_once('=');
-    halves.ok_or_else(|| InvalidRule(format!("'{text}': a rule is OLD=NEW")))
-}
-
-fn prefix(text: &str) -> Result<(IpAddr, u8), InvalidRule> {
-    let text = text.trim();
-    let wrong = || InvalidRule(format!("'{text}' is no address or prefix, like 198.18.0.0/16"));
-    let (address, bits) = match text.split_once('/') {
-        Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| wrong())?)),
-        None => (text, None),
-    };
-    let address: IpAddr = address.parse().map_err(|_| wrong())?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    match bits.unwrap_or(most) {
-        bits if bits <= most => Ok((address, bits)),
-        _ => Err(wrong()),
-    }
-}
-
 fn change_mac(bytes: &mut [u8], to: impl Fn(Mac) -> Mac) {
     if let Some(mac) = bytes.first_chunk_mut() {
         *mac = to(*mac);
-    }
-}
-
-/// Corrects a transport checksum, if it covers the packet's addresses.
-fn correct_transport(carried: &mut [u8], (kind, v6): (u8, bool), difference: Difference) {
-    use protocol::{DCCP, ICMPV6, TCP, UDP, UDP_LITE};
-    let at = match kind {
-        TCP => 16,
-        UDP | UDP_LITE | DCCP => 6,
-        ICMPV6 => 2,
-        // Mobile IPv6 and HIP.
-        135 | 139 => 4,
-        // OSPFv3 and PIM; over IPv4 neither covers addresses.
-        89 if v6 => 12,
-        103 if v6 => 2,
-        // VRRP of version 3; older versions do not cover addresses.
-        112 if carried.first().is_some_and(|version| version >> 4 == 3) => 6,
-        _ => return,
-    };
-    // In UDP 0 means no checksum; a checksum of 0 is written as 0xffff.
-    if kind == UDP && be16(carried, at) == Some(0) {
-        return;
-    }
-    correct(carried, at, difference);
-    if matches!(kind, UDP | UDP_LITE) && be16(carried, at) == Some(0) {
-        carried[at..at + 2].fill(0xff);
-    }
-}
-
-fn correct(bytes: &mut [u8], at: usize, difference: Difference) {
-    if let Some(checksum) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
-        *checksum = difference.correct(*checksum);
-    }
-}
-
-/// The effect of changed words on a checksum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Difference(u64);
-
-impl Difference {
-    /// Adds the change from one byte string at an even offset to another of the same length; an odd last byte
-    /// is padded with 0.
-    fn change(&mut self, before: &[u8], now: &[u8]) {
-        // Adding the complement of a word subtracts it.
-        self.0 += 0xffff * before.len().div_ceil(2) as u64 - words(before) + words(now);
-    }
-
-    /// Reports whether no word has changed.
-    fn is_none(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Corrects a checksum.
-    fn correct(self, checksum: [u8; 2]) -> [u8; 2] {
-        let sum = u64::from(!u16::from_be_bytes(checksum)) + self.0;
-        (!fold(sum)).to_be_bytes()
     }
 }
 
@@ -312,6 +253,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::plan::words;
 
     /// Makes a frame to 198.18.0.2 or 2001:db8::2 with a payload.
     pub(crate) fn frame(tags: usize, v6: bool, protocol: u8, carried: &[u8]) -> Vec<u8> {
@@ -346,6 +288,9 @@ pub(crate) mod tests {
             ("0.0.0.0/0=192.0.2.1", prefixes(ip("0.0.0.0", 0), ip("192.0.2.1", 32))),
             ("::/0=2001:db8::/32", prefixes(ip("::", 0), ip("2001:db8::", 32))),
             (" 192.0.2.1 = 192.0.2.2 ", prefixes(ip("192.0.2.1", 32), ip("192.0.2.2", 32))),
+            ("80 = 8080", Some(Rule::Port(80, 8080))),
+            ("80=65536", None),
+            ("80=192.0.2.1", None),
             ("198.18.0.0/16=10.0.0.0/8", None),
             ("198.18.0.0/16=2001:db8::/32", None),
             ("198.18.0.0/33=198.18.0.0/33", None),
@@ -398,6 +343,7 @@ pub(crate) mod tests {
         tagged: bool,
         transport: u8,
         ports: (u16, u16),
+        hops: u8,
         payload: Vec<u8>,
     }
 
@@ -410,10 +356,10 @@ pub(crate) mod tests {
         let id = VlanId::try_new(7).unwrap();
         let tagged = || PacketBuilder::ethernet2(from.0, to.0).single_vlan(id);
         let ip = match (kind.v6, kind.tagged) {
-            (false, false) => link.ipv4(from.1, to.1, 64),
-            (false, true) => tagged().ipv4(from.1, to.1, 64),
-            (true, false) => link.ipv6(from.2, to.2, 64),
-            (true, true) => tagged().ipv6(from.2, to.2, 64),
+            (false, false) => link.ipv4(from.1, to.1, kind.hops),
+            (false, true) => tagged().ipv4(from.1, to.1, kind.hops),
+            (true, false) => link.ipv6(from.2, to.2, kind.hops),
+            (true, true) => tagged().ipv6(from.2, to.2, kind.hops),
         };
         let (source, destination) = kind.ports;
         match kind.transport % 3 {
@@ -427,15 +373,15 @@ pub(crate) mod tests {
 
     fn kinds() -> impl Strategy<Value = PacketKind> {
         let payload = prop::collection::vec(any::<u8>(), 0..60);
-        (any::<bool>(), any::<bool>(), any::<u8>(), any::<(u16, u16)>(), payload).prop_map(
-            |(v6, tagged, transport, ports, payload)| PacketKind {
-                v6,
-                tagged,
-                transport,
-                ports,
-                payload,
-            },
-        )
+        let numbers = any::<(bool, bool, u8, (u16, u16), u8)>();
+        (numbers, payload).prop_map(|((v6, tagged, transport, ports, hops), payload)| PacketKind {
+            v6,
+            tagged,
+            transport,
+            ports,
+            hops,
+            payload,
+        })
     }
 
     fn rules(from: Host, to: Host) -> [Rule; 3] {
@@ -456,8 +402,54 @@ pub(crate) mod tests {
             prop_assume!(different(|h| h.2.to_vec()));
             let rewrite: Rewrite = rules(a, c).into_iter().chain(rules(b, d)).collect();
             let mut frame = made(&kind, a, b);
-            rewrite.apply(&mut frame);
+            rewrite.apply(LINKTYPE_ETHERNET, &mut frame);
             prop_assert_eq!(frame, made(&kind, c, d));
+        }
+
+        #[test]
+        fn other_ports_and_hops_are_those_that_would_have_been_sent(
+            kind in kinds(),
+            hosts in any::<[Host; 2]>(),
+            ports in any::<(u16, u16)>(),
+            hops in any::<u8>(),
+        ) {
+            prop_assume!(kind.ports.0 != kind.ports.1);
+            let rules = [
+                Rule::Port(kind.ports.0, ports.0),
+                Rule::Port(kind.ports.1, ports.1),
+                Rule::HopLimit(hops),
+            ];
+            let mut frame = made(&kind, hosts[0], hosts[1]);
+            rules.into_iter().collect::<Rewrite>().apply(LINKTYPE_ETHERNET, &mut frame);
+            let other = PacketKind { ports, hops, ..kind };
+            prop_assert_eq!(frame, made(&other, hosts[0], hosts[1]));
+        }
+
+        #[test]
+        fn recomputed_checksums_are_those_that_would_have_been_sent(
+            kind in kinds(),
+            hosts in any::<[Host; 2]>(),
+            wrong in 1..=u16::MAX,
+        ) {
+            let right = made(&kind, hosts[0], hosts[1]);
+            let mut frame = right.clone();
+            let network = if kind.tagged { 18 } else { 14 };
+            let transport = network + if kind.v6 { 40 } else { 20 };
+            let field = transport + [6, 16, 2][usize::from(kind.transport % 3)];
+            frame[field..field + 2].copy_from_slice(&wrong.to_be_bytes());
+            if !kind.v6 {
+                frame[network + 10..network + 12].copy_from_slice(&wrong.to_be_bytes());
+            }
+            let fix: Rewrite = [Rule::Checksums].into_iter().collect();
+            let mut cut = frame[..frame.len() - 1].to_vec();
+            fix.apply(LINKTYPE_ETHERNET, &mut frame);
+            prop_assert_eq!(&frame, &right);
+            // A checksum that covers missing bytes stays; that of the IPv4 header covers none.
+            fix.apply(LINKTYPE_ETHERNET, &mut cut);
+            prop_assert_eq!(&cut[..transport], &right[..transport]);
+            if let Some(stays) = cut.get(field..field + 2) {
+                prop_assert_eq!(stays, wrong.to_be_bytes());
+            }
         }
 
         #[test]
@@ -471,8 +463,8 @@ pub(crate) mod tests {
             let mut whole = made(&kind, a, b);
             let bytes = bytes.index(whole.len());
             let mut cut = whole[..bytes].to_vec();
-            rewrite.apply(&mut cut);
-            rewrite.apply(&mut whole);
+            rewrite.apply(LINKTYPE_ETHERNET, &mut cut);
+            rewrite.apply(LINKTYPE_ETHERNET, &mut whole);
             // A header without all its addresses is invalid. The last byte may be half of a checksum, which
             // stays.
             let all = if kind.v6 { 62 } else { 42 };
@@ -497,7 +489,7 @@ pub(crate) mod tests {
         let mut other = rewrite(&["192.0.2.0/24=198.18.7.0/24"]);
         other.add(Rule::Source(B));
         other.add(Rule::Destination(C));
-        other.apply(&mut question);
+        other.apply(LINKTYPE_ETHERNET, &mut question);
         assert_eq!((&question[..6], &question[6..12], &question[22..28]), (&C[..], &B[..], &B[..]));
         assert_eq!(question[28..32], [198, 18, 7, 1]);
         assert_eq!((&question[32..38], &question[38..42]), (&[0; 6][..], &[198, 18, 7, 2][..]));
@@ -508,19 +500,58 @@ pub(crate) mod tests {
         let other = rewrite(&["198.18.0.0/16=192.0.2.0/24"]);
         let without = frame(0, false, 17, &[4, 0, 0, 9, 0, 8, 0, 0]);
         let mut changed = without.clone();
-        other.apply(&mut changed);
+        other.apply(LINKTYPE_ETHERNET, &mut changed);
         assert_eq!(changed[40..42], [0, 0], "UDP without a checksum");
         assert_eq!(changed[26..30], [192, 0, 2, 1]);
         // In a middle fragment, the bytes at the offset of TCP's checksum are payload.
         let mut piece = frame(0, false, 6, &[7; 40]);
         piece[20..22].copy_from_slice(&[0, 9]);
-        other.apply(&mut piece);
+        other.apply(LINKTYPE_ETHERNET, &mut piece);
         assert_eq!(piece[34..], [7; 40]);
         // Bytes after the packet are padding.
         let mut padded = frame(0, false, 6, &[]);
         padded.resize(60, 9);
-        other.apply(&mut padded);
+        other.apply(LINKTYPE_ETHERNET, &mut padded);
         assert_eq!(padded[34..], [9; 26]);
+    }
+
+    #[test]
+    fn packets_of_other_link_types_change_behind_their_headers() {
+        let mut rules = rewrite(&["198.18.0.0/16=192.0.2.0/24", "2001:db8::/32=2001:db8:9::/48"]);
+        rules.add(Rule::Port(9, 10));
+        let udp = [4, 0, 0, 9, 0, 8, 0x12, 0x34];
+        for (v6, ethertype) in [(false, [8, 0]), (true, [0x86, 0xdd])] {
+            let before = frame(0, v6, 17, &udp);
+            let mut expected = before.clone();
+            rules.apply(LINKTYPE_ETHERNET, &mut expected);
+            assert_ne!(expected, before);
+            for (link_type, header) in [
+                (101, vec![]),
+                (0, vec![2, 0, 0, 0]),
+                (113, [&[0; 14][..], &ethertype].concat()),
+                (276, [&ethertype[..], &[0; 18]].concat()),
+            ] {
+                let mut packet = [&header, &before[14..]].concat();
+                assert!(Rewrite::supports(link_type));
+                rules.apply(link_type, &mut packet);
+                assert_eq!(packet, [&header, &expected[14..]].concat(), "{link_type}");
+            }
+        }
+        let mut other = frame(0, false, 17, &udp);
+        rules.apply(105, &mut other);
+        assert!(!Rewrite::supports(105) && other == frame(0, false, 17, &udp), "802.11");
+    }
+
+    #[test]
+    fn a_changed_tag_changes_the_length_on_the_wire() {
+        let tagged = frame(1, false, 17, &[7; 8]);
+        for (vlan, change) in [(Vlan::Pop, -4), (Vlan::Set(9), 0), (Vlan::Push(9), 4)] {
+            let rules: Rewrite = [Rule::Vlan(vlan)].into_iter().collect();
+            let (mut packet, mut wire_bytes) = (tagged.clone(), 1500);
+            rules.change_tag(&mut packet, &mut wire_bytes);
+            assert_eq!(wire_bytes, 1500_u32.saturating_add_signed(change), "{vlan:?}");
+            assert_eq!(packet.len() as i32, tagged.len() as i32 + change, "{vlan:?}");
+        }
     }
 
     #[test]
@@ -531,7 +562,7 @@ pub(crate) mod tests {
         let whole = frame(0, true, 43, &routed);
         let sum = |rules: &[&str]| {
             let mut frame = whole.clone();
-            rewrite(rules).apply(&mut frame);
+            rewrite(rules).apply(LINKTYPE_ETHERNET, &mut frame);
             frame[68..70].to_vec()
         };
         assert_eq!(sum(&["2001:db8::2=2001:db8::9"]), [0x12, 0x34], "the next on the way");
@@ -564,7 +595,7 @@ pub(crate) mod tests {
             let right = checksum_of(&frame);
             frame[carried_at + at..carried_at + at + 2].copy_from_slice(&right);
             let before = frame.clone();
-            rules.apply(&mut frame);
+            rules.apply(LINKTYPE_ETHERNET, &mut frame);
             assert_ne!(frame[addresses.clone()], before[addresses.clone()], "{sentence}");
             assert_eq!(checksum_of(&frame), [0, 0], "{sentence}");
         }

@@ -1,0 +1,123 @@
+//! Rules that change packets, and their text form.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use sluicegate::forward::Vlan;
+use sluicegate::link;
+
+/// A rule that changes packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Replaces an Ethernet address by another, as source and as destination.
+    Mac([u8; 6], [u8; 6]),
+    /// Replaces the first prefix by the second, and keeps the bits after it. Both have the same family, and
+    /// the first is not longer than the second.
+    Prefix((IpAddr, u8), (IpAddr, u8)),
+    /// Sets the source of every frame; overrides other rules.
+    Source([u8; 6]),
+    /// Sets the destination of every frame; overrides other rules.
+    Destination([u8; 6]),
+    /// Replaces a port of TCP, UDP, UDP-Lite or DCCP by another, as source and as destination.
+    Port(u16, u16),
+    /// Sets IPv4's time to live and IPv6's hop limit.
+    HopLimit(u8),
+    /// Changes the outermost VLAN tag.
+    Vlan(Vlan),
+    /// Recomputes the checksums of IPv4, TCP, UDP, ICMP and ICMPv6, as far as all covered bytes are known.
+    Checksums,
+}
+
+/// The error for an invalid rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidRule(String);
+
+impl Rule {
+    /// Parses an Ethernet address: `02:00:00:00:00:01`.
+    ///
+    /// # Errors
+    /// The text is no address.
+    pub fn address(text: &str) -> Result<[u8; 6], InvalidRule> {
+        let mac = text.trim().parse::<link::Mac>();
+        mac.map(|mac| mac.0).map_err(|error| InvalidRule(format!("'{text}': {error}")))
+    }
+
+    /// Parses a rule of Ethernet addresses: `OLD=NEW`.
+    ///
+    /// # Errors
+    /// The text is no rule.
+    pub fn of_macs(text: &str) -> Result<Self, InvalidRule> {
+        let (from, to) = halves(text)?;
+        Ok(Self::Mac(Self::address(from)?, Self::address(to)?))
+    }
+
+    /// Parses a rule of IP addresses: `PREFIX=PREFIX`, or an address on either side.
+    ///
+    /// # Errors
+    /// The text is no rule; the prefixes are of different families; the second is shorter.
+    pub fn of_prefixes(text: &str) -> Result<Self, InvalidRule> {
+        let (from, to) = halves(text)?;
+        let (from, to) = (prefix(from)?, prefix(to)?);
+        if from.0.is_ipv4() != to.0.is_ipv4() {
+            return Err(InvalidRule(format!("'{text}': use IPv4 on both sides, or IPv6")));
+        }
+        if from.1 > to.1 {
+            return Err(InvalidRule(format!(
+                "'{text}': the second prefix is shorter than the first; use /{} or longer",
+                from.1
+            )));
+        }
+        Ok(Self::Prefix(from, to))
+    }
+
+    /// Parses a rule of ports: `OLD=NEW`.
+    ///
+    /// # Errors
+    /// The text is no rule.
+    pub fn of_ports(text: &str) -> Result<Self, InvalidRule> {
+        let (from, to) = halves(text)?;
+        Ok(Self::Port(port(from)?, port(to)?))
+    }
+}
+
+/// Parses a rule of MAC addresses, IP addresses or ports, as in a line of a file.
+impl FromStr for Rule {
+    type Err = InvalidRule;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRule> {
+        let (from, _) = halves(text)?;
+        if Self::address(from).is_ok() {
+            Self::of_macs(text)
+        } else if port(from).is_ok() {
+            Self::of_ports(text)
+        } else {
+            Self::of_prefixes(text)
+        }
+    }
+}
+
+fn halves(text: &str) -> Result<(&str, &str), InvalidRule> {
+    let halves = text.split_once('=');
+    halves.ok_or_else(|| InvalidRule(format!("'{text}': a rule is OLD=NEW")))
+}
+
+fn port(text: &str) -> Result<u16, InvalidRule> {
+    let text = text.trim();
+    text.parse().map_err(|_| InvalidRule(format!("'{text}' is no port, 0 to 65535")))
+}
+
+fn prefix(text: &str) -> Result<(IpAddr, u8), InvalidRule> {
+    let text = text.trim();
+    let wrong = || InvalidRule(format!("'{text}' is no address or prefix, like 198.18.0.0/16"));
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| wrong())?)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    match bits.unwrap_or(most) {
+        bits if bits <= most => Ok((address, bits)),
+        _ => Err(wrong()),
+    }
+}
