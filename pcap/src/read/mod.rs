@@ -82,9 +82,20 @@ impl<'a> Record<'a> {
         self.packet
     }
 
+    /// Returns true if the record has options of pcapng.
+    #[inline]
+    pub(crate) fn has_options(&self) -> bool {
+        !self.options.is_empty()
+    }
+
     /// Returns the card's queue that received or sent it (pcapng's `epb_queue`).
     pub fn queue(&self) -> Option<u32> {
         self.options.clone().queue()
+    }
+
+    /// Returns the packet's comments as they are in the file.
+    pub(crate) fn raw_comments(&self) -> impl Iterator<Item = &'a [u8]> {
+        self.options.clone().comments()
     }
 
     /// Returns the packet's comments (pcapng's `opt_comment`), without control characters, cut at 1024 bytes.

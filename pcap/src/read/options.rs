@@ -21,6 +21,11 @@ impl<'a> BlockOptions<'a> {
         Self { fields: Fields::new(bytes, order), order }
     }
 
+    /// Returns true if no bytes are left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.fields.rest().is_empty()
+    }
+
     /// Returns the comments on a block.
     pub(super) fn comments(self) -> impl Iterator<Item = &'a [u8]> {
         self.until_end().filter_map(|(code, value)| (code == option::COMMENT).then_some(value))
@@ -118,9 +123,11 @@ pub(super) fn describe(
     Ok(clock)
 }
 
-/// Adds a remark to a comment of bounded length.
+/// Adds a remark to a comment of bounded length. A comment that a reader of this crate made and a writer kept
+/// has the remark already.
 fn add_remark(comment: &mut String, remark: &str) {
-    if remark.is_empty() || comment.len() + remark.len() > 2 * MAX_TEXT_BYTES {
+    let is_known = comment.split("; ").any(|known| known == remark);
+    if remark.is_empty() || is_known || comment.len() + remark.len() > 2 * MAX_TEXT_BYTES {
         return;
     }
     if !comment.is_empty() {

@@ -8,6 +8,7 @@ use super::block::{
 };
 use super::chunk::{CHUNK_BYTES, Chunk};
 use crate::codes::{EPB, option};
+use crate::read::Record;
 use sluicegate_base::ring::{Direction, Packet};
 
 /// Maximum length of [`EncoderConfig::loss_cause`]; the rest is cut, because an option's length has 16 bits.
@@ -100,16 +101,48 @@ impl Encoder {
     pub fn append(&mut self, chunk: &mut Chunk, packet: &Packet<'_>) -> bool {
         assert!(chunk.layout() == self.layout, "a chunk of another format");
         match self.layout {
-            BlockLayout::Pcapng => self.append_block(chunk, packet),
+            BlockLayout::Pcapng => self.append_block(chunk, packet, None),
             BlockLayout::Pcap => self.append_pcap(chunk, packet, 1),
             BlockLayout::PcapMicroseconds => self.append_pcap(chunk, packet, 1000),
         }
     }
 
+    /// Appends a packet of another file with its record's comments and queue. `packet` is the record's, or
+    /// a changed one. pcap holds neither.
+    ///
+    /// # Panics
+    /// The chunk has another format.
     #[inline]
-    fn append_block(&mut self, chunk: &mut Chunk, packet: &Packet<'_>) -> bool {
+    pub fn append_record(
+        &mut self,
+        chunk: &mut Chunk,
+        record: &Record<'_>,
+        packet: &Packet<'_>,
+    ) -> bool {
+        if self.layout != BlockLayout::Pcapng || !record.has_options() {
+            return self.append(chunk, packet);
+        }
+        assert!(chunk.layout() == self.layout, "a chunk of another format");
+        let mut options = std::mem::take(&mut self.scratch);
+        let standing = &self.options[packet.meta().direction as usize];
+        copy_options(&mut options, record, packet.meta().drops_before, standing);
+        let appended = self.append_block(chunk, packet, Some(&options));
+        self.scratch = options;
+        appended
+    }
+
+    /// Appends a block with the given options, or those that follow from the packet's metadata.
+    #[inline]
+    fn append_block(
+        &mut self,
+        chunk: &mut Chunk,
+        packet: &Packet<'_>,
+        options: Option<&[u8]>,
+    ) -> bool {
         let meta = packet.meta();
-        let options = if meta.drops_before == 0 {
+        let options = if let Some(options) = options {
+            options
+        } else if meta.drops_before == 0 {
             &self.options[meta.direction as usize]
         } else {
             let standing = &self.options[meta.direction as usize];
@@ -227,13 +260,35 @@ fn gap_options(scratch: &mut Vec<u8>, lost: u32, gap: &str, standing: &[u8]) {
     }
 }
 
+/// Builds the options of another file's packet: its comments, the count of lost packets, its queue, and the
+/// standing options.
+fn copy_options(scratch: &mut Vec<u8>, record: &Record<'_>, lost: u32, standing: &[u8]) {
+    scratch.clear();
+    for comment in record.raw_comments() {
+        push_option(scratch, option::COMMENT, comment);
+    }
+    if lost > 0 {
+        push_option(scratch, option::EPB_DROPCOUNT, &u64::from(lost).to_le_bytes());
+    }
+    if let Some(queue) = record.queue() {
+        push_option(scratch, option::EPB_QUEUE, &queue.to_le_bytes());
+    }
+    if !standing.is_empty() {
+        scratch.extend_from_slice(standing);
+    } else if !scratch.is_empty() {
+        push_option(scratch, option::END, &[]);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use pcap_parser::{Block, parse_block_le, parse_pcap_frame};
 
     use super::*;
+    use crate::read::Reader;
+    use crate::write::{Output, OutputConfig};
     use sluicegate_base::memory::{Pool, PoolConfig};
-    use sluicegate_base::ring::{Meta, Ring, RingMut};
+    use sluicegate_base::ring::{Interface, Meta, Ring, RingMut};
 
     const TIME_NS: u64 = 1_700_000_000_123_456_789;
 
@@ -350,6 +405,44 @@ mod tests {
                 .collect();
             assert_eq!(options, expected, "{why}");
         }
+    }
+
+    #[test]
+    fn a_record_of_another_file_keeps_what_it_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, chunk: &Chunk| {
+            let path = folder.path().join(name);
+            let mut output = Output::create(OutputConfig::new(&path)).unwrap();
+            let described = Interface {
+                name: String::new(),
+                link_type: 1,
+                snaplen: 0,
+                comment: "one; clock ticks of 10^-9 s".into(),
+            };
+            output.add_interface(&described, None).unwrap();
+            output.write(chunk).unwrap();
+            assert!(output.finish().failure.is_none());
+            Reader::open(&path).unwrap()
+        };
+        let directions = &[Direction::In, Direction::Out];
+        let config = EncoderConfig { queue: 2, queues: 4, directions, ..EncoderConfig::default() };
+        let gap = Meta { direction: Direction::Out, drops_before: 3, interface: 0, ..meta(61) };
+        let mut first = write("first.pcapng", &encode(&config, &[(gap, vec![7; 61])]));
+        let again = EncoderConfig { directions, ..EncoderConfig::default() };
+        let mut encoder = Encoder::new(&again);
+        let mut chunk = encoder.chunk();
+        let record = first.next_packet().unwrap().unwrap();
+        let other = Packet::new(record.packet().meta(), &[8; 60]);
+        assert!(encoder.append_record(&mut chunk, &record, &other));
+        let mut second = write("second.pcapng", &chunk);
+        let copy = second.next_packet().unwrap().unwrap();
+        assert_eq!(copy.packet().head(), [8; 60]);
+        assert_eq!(copy.packet().meta(), record.packet().meta());
+        assert_eq!(copy.queue(), Some(2));
+        let comments: Vec<_> = copy.comments().collect();
+        assert_eq!(comments, ["3 packets lost before this packet in queue 2"]);
+        let comment = "one; clock ticks of 10^-9 s";
+        assert_eq!(second.interfaces()[0].comment, comment, "a remark is not repeated");
     }
 
     #[test]
