@@ -150,7 +150,7 @@ pub enum Direction {
 }
 
 /// An interface of a port or file; [`Meta::interface`] is its index.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Interface {
     /// Its name: "eth0"; empty if a file does not contain one.
     pub name: String,

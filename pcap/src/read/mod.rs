@@ -13,6 +13,7 @@
 //! before the buffer grows to hold the record.
 
 mod host_order_headers;
+mod merged;
 mod options;
 mod pcap;
 mod pcapng;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 use host_order_headers::to_host;
+pub use merged::{MergeOutcome, MergedReader};
 use options::{BlockOptions, text};
 use pcap::Pcap;
 use pcapng::PcapNg;
@@ -49,8 +51,8 @@ pub struct Reader {
     /// The offset of the unread bytes in the uncompressed file.
     offset: u64,
     finished: bool,
-    /// The last packet's metadata, which [`Record`] points at.
-    meta: Meta,
+    /// The last packet of [`next_packet`](Self::next_packet), whose metadata [`Record`] points at.
+    last: ParsedPacket,
 }
 
 #[derive(Debug)]
@@ -120,7 +122,7 @@ pub enum Outcome {
 }
 
 /// A packet and the positions of its parts: in the reader's buffer or, during parsing, in its record.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct ParsedPacket {
     /// Its metadata.
     pub meta: Meta,
@@ -160,7 +162,7 @@ impl Reader {
             interfaces: Vec::new(),
             offset: 0,
             finished: false,
-            meta: Meta::default(),
+            last: ParsedPacket::default(),
         };
         let mut magic = reader.head()?;
         let compression = source::compression(magic);
@@ -218,6 +220,15 @@ impl Reader {
         &self.interfaces
     }
 
+    /// Returns a packet that [`advance`](Self::advance) found last, with its queue and comments.
+    pub fn record<'a>(&'a self, found: &'a ParsedPacket) -> Record<'a> {
+        let options = self.buffer.bytes(found.options.clone());
+        Record {
+            packet: Packet::new(&found.meta, self.buffer.bytes(found.data.clone())),
+            options: BlockOptions::new(options, self.format.order()),
+        }
+    }
+
     /// Returns the next packet, or `None` at the end. Waits if the file is a pipe.
     ///
     /// # Errors
@@ -231,12 +242,8 @@ impl Reader {
                 Outcome::Skipped | Outcome::NotYet | Outcome::NoRoom => {}
             }
         };
-        self.meta = placed.meta;
-        let order = self.format.order();
-        Ok(Some(Record {
-            packet: Packet::new(&self.meta, self.buffer.bytes(placed.data)),
-            options: BlockOptions::new(self.buffer.bytes(placed.options), order),
-        }))
+        self.last = placed;
+        Ok(Some(self.record(&self.last)))
     }
 
     /// Searches for the next packet. The bytes of earlier packets keep their addresses unless `may_move`;
