@@ -10,8 +10,8 @@ build="gcc libc6-dev make pkg-config libpcap-dev clang libelf-dev zlib1g-dev"
 run="iproute2 ethtool iputils-ping netbase"
 # valgrind counts the instructions of hot loops; curl, dig, dnsmasq and python3's web server talk in
 # the captures that scripts/captures.sh makes
-peers="valgrind tcpdump tshark netsniff-ng tcpreplay iperf3 nftables zstd lz4 strace libcap2-bin python3
-    curl bind9-dnsutils dnsmasq-base"
+peers="valgrind tcpdump tshark wireshark-common netsniff-ng tcpreplay iperf3 nftables zstd lz4 strace
+    libcap2-bin python3 curl bind9-dnsutils dnsmasq-base"
 # Ubuntu has bpftool and perf in the packages of its kernels, by their versions.
 ! grep -qs '^ID=debian$' /etc/os-release || peers="$peers bpftool linux-perf"
 lint="shellcheck"

@@ -2,8 +2,8 @@
 //!
 //! Inputs, outputs and losses have names. The rest is [`unexplained`](Ledger::unexplained): zero in a correct
 //! run, negative if more packets went out than are known to have come in. If other programs use the same
-//! counters, some packets are [`uncertain`](Section::Uncertain): out or lost. Notes are figures outside of
-//! the sum, such as the host's own drops.
+//! counters, some packets are [`uncertain`](Section::Uncertain): out or lost. Packets that the user does not
+//! want are [`omitted`](Section::Omitted). Notes are figures outside of the sum, such as the host's own drops.
 
 use sluicegate::port::QueueStats;
 
@@ -16,6 +16,8 @@ pub enum Section {
     Out,
     /// Packets that were lost.
     Loss,
+    /// Packets that the user's flags leave out.
+    Omitted,
     /// Packets that went out or were lost: it is unknown which.
     Uncertain,
     /// A figure beside the sum.
@@ -33,7 +35,7 @@ pub struct LedgerEntry {
     pub packets: u64,
 }
 
-/// The fate of every packet: in = out + losses + uncertain + unexplained.
+/// The fate of every packet: in = out + losses + omitted + uncertain + unexplained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     entries: Vec<LedgerEntry>,
@@ -96,9 +98,9 @@ impl Ledger {
         self.total(Section::Out) + self.total(Section::Uncertain)
     }
 
-    /// Packets that came in and are neither out nor known to be lost.
+    /// Packets that came in and are neither out nor omitted nor known to be lost.
     pub fn unexplained(&self) -> i64 {
-        let known = self.max_out() + self.total(Section::Loss);
+        let known = self.max_out() + self.total(Section::Loss) + self.total(Section::Omitted);
         self.total(Section::In).wrapping_sub(known).cast_signed()
     }
 }
@@ -222,6 +224,9 @@ mod tests {
         ledger.add(Section::In, "socket", 10);
         ledger.add(Section::Uncertain, "sent_or_lost", 8);
         assert_eq!((ledger.max_out(), ledger.unexplained()), (103, 0), "8 of 10 are out or lost");
+        ledger.add(Section::In, "socket", 5);
+        ledger.add(Section::Omitted, "filtered", 5);
+        assert_eq!((ledger.max_out(), ledger.unexplained()), (103, 0), "5 are not wanted");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod claims;
 mod completion;
 mod count;
 mod counters;
+mod edit;
 mod forward;
 mod generate;
 mod interface_counters;
@@ -65,6 +66,7 @@ enum Command {
     Claims(claims::ClaimsArgs),
     Count(count::Args),
     Detach(claims::DetachArgs),
+    Edit(Box<edit::Args>),
     Forward(forward::Args),
     Generate(Box<generate::Args>),
     Lab(lab::Args),
@@ -98,6 +100,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Claims(args) => claims::claims(args),
         Command::Count(args) => count::count(args),
         Command::Detach(args) => claims::detach(args),
+        Command::Edit(args) => edit::edit(*args),
         Command::Forward(args) => forward::forward(args),
         Command::Generate(args) => generate::generate(*args),
         Command::Lab(args) => lab::run(args),

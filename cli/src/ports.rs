@@ -167,13 +167,24 @@ pub fn refuse_overwriting<'a>(
     sources: impl IntoIterator<Item = &'a PortName>,
     output: &Path,
 ) -> Result<()> {
-    let Some(written) = identity(output, stdout()) else { return Ok(()) };
     let files = sources.into_iter().filter(|source| source.kind() == Kind::Pcap);
-    for source in files {
-        if identity(Path::new(source.name()), stdin()) == Some(written) {
+    refuse_overwriting_files(files.map(|source| Path::new(source.name())), output)
+}
+
+/// Rejects an output file that is also an input, as [`refuse_overwriting`] does.
+///
+/// # Errors
+/// The files are the same.
+pub fn refuse_overwriting_files<'a>(
+    inputs: impl IntoIterator<Item = &'a Path>,
+    output: &Path,
+) -> Result<()> {
+    let Some(written) = identity(output, stdout()) else { return Ok(()) };
+    for input in inputs {
+        if identity(input, stdin()) == Some(written) {
             return Err(Error::Usage(format!(
                 "input {} and output {} are the same file; write to another one",
-                source.short(),
+                input.display(),
                 output.display()
             )));
         }

@@ -377,10 +377,14 @@ impl Report {
         let ledger = &self.ledger;
         let share = |packets| show_percent(packets, ledger.total(Section::In));
         writeln!(out, "ledger")?;
-        for (section, sign) in [(Section::In, "in"), (Section::Out, "out"), (Section::Loss, "lost")]
-        {
-            let entries = ledger.entries(section);
-            for entry in entries.filter(|entry| entry.packets > 0 || section != Section::Loss) {
+        for (section, sign) in [
+            (Section::In, "in"),
+            (Section::Out, "out"),
+            (Section::Omitted, "omit"),
+            (Section::Loss, "lost"),
+        ] {
+            let always = matches!(section, Section::In | Section::Out);
+            for entry in ledger.entries(section).filter(|entry| entry.packets > 0 || always) {
                 let share =
                     if section == Section::In { String::new() } else { share(entry.packets) };
                 print_row(out, sign, &show_count(entry.packets), &share, entry.name)?;
@@ -422,8 +426,8 @@ fn print_row(
     writeln!(out, "  {sign:<5}{count:>17}{share:>9}  {}", name.replace('_', " "))
 }
 
-/// `{in, out, losses {name: count}, remedies {name: text}, uncertain {min, max}, unexplained, notes
-/// {name: count}}`. At least `min` and at most `max` of the uncertain packets are out.
+/// `{in, out, omitted {name: count}, losses {name: count}, remedies {name: text}, uncertain {min, max},
+/// unexplained, notes {name: count}}`. At least `min` and at most `max` of the uncertain packets are out.
 pub fn ledger_value(ledger: &Ledger) -> Value {
     let names = |section| -> Map<String, Value> {
         let entries = ledger.entries(section).filter(|entry| entry.packets > 0);
@@ -434,6 +438,9 @@ pub fn ledger_value(ledger: &Ledger) -> Value {
         "out": ledger.total(Section::Out),
         "losses": names(Section::Loss),
     });
+    if ledger.total(Section::Omitted) > 0 {
+        object["omitted"] = names(Section::Omitted).into();
+    }
     let remedies = remedies(ledger);
     if !remedies.is_empty() {
         object["remedies"] = remedies.into_iter().collect();

@@ -5,6 +5,7 @@ mod bench;
 mod capture;
 #[path = "../../../core/tests/child/limit.rs"]
 mod child;
+mod edit;
 mod examples;
 mod exits;
 mod forward;

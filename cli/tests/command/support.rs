@@ -301,14 +301,18 @@ pub fn uncertain(report: &Value) -> u64 {
     }
 }
 
-/// in = out + losses + uncertain + unexplained, and nothing is unexplained; here and in each port's part.
+/// in = out + losses + omitted + uncertain + unexplained, and nothing is unexplained; here and in each port's
+/// part.
 pub fn closes(report: &Value) {
     let ledger = &report["ledger"];
-    let losses: u64 =
-        ledger["losses"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    let sum = |role: &str| -> u64 {
+        let entries = ledger[role].as_object();
+        entries.into_iter().flat_map(|it| it.values()).map(|n| n.as_u64().unwrap()).sum()
+    };
+    assert!(ledger["losses"].is_object(), "{report}");
     let [whole, out] = ["in", "out"].map(|key| ledger[key].as_u64().unwrap());
     assert_eq!(ledger["unexplained"].as_i64(), Some(0), "{report}");
-    assert_eq!(whole, out + losses + uncertain(report), "{report}");
+    assert_eq!(whole, out + sum("losses") + sum("omitted") + uncertain(report), "{report}");
     report["ports"].as_array().into_iter().flatten().for_each(closes);
 }
 
@@ -391,7 +395,7 @@ pub fn pcap_file(path: &Path, frames: &[Vec<u8>]) {
 }
 
 /// A pcap file of frames with times.
-fn timed(path: &Path, frames: impl Iterator<Item = (u64, Vec<u8>)>) {
+pub fn timed(path: &Path, frames: impl Iterator<Item = (u64, Vec<u8>)>) {
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
     let head: [u32; 6] = [0xa1b2_3c4d, 2 | 4 << 16, 0, 0, 65535, 1];
     head.iter().for_each(|word| file.write_all(&word.to_le_bytes()).unwrap());

@@ -1,0 +1,169 @@
+//! `sluice edit`: cuts, filters, merges and rewrites capture files.
+//!
+//! ```text
+//!   files → in order of time → cut, filter → rewrite → encoder → file
+//! ```
+//!
+//! One thread does everything but compression. Numbers, times and the filter refer to packets as they are in
+//! the files.
+
+mod editor;
+mod selection;
+
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use sluicegate::error::{Error, Result};
+use sluicegate::file::read::MergedReader;
+use sluicegate::file::write::{EncoderConfig, OutputConfig};
+use sluicegate::file::{Compression, Format};
+use sluicegate::ring::Direction;
+use sluicegate::units;
+
+use crate::rewriting::Rewriting;
+use crate::signals::Signals;
+use crate::{notice, ports};
+use editor::{Changes, Editor, Writer};
+use selection::{PacketNumbers, Selection, Time};
+
+const EXAMPLES: &str = "\
+Examples:
+  sluice edit trace.pcapng part.pcapng.zst --packets 1-100,200-
+  sluice edit trace.pcapng part.pcap --from +0.01s --until +0.02s -f 'udp port 53'
+  sluice edit trace.pcap big.pcapng both.pcapng      merged by time
+  sluice edit trace.pcap headers.pcap -s 96
+  sluice edit trace.pcap other.pcap --rewrite-ip 0.0.0.0/0=198.18.0.0/15 --rewrite-port 80=8080
+  sluice edit trace.pcap other.pcap --smac 02:00:00:00:00:01 --vlan pop --ttl 64
+  sluice edit trace.pcap fixed.pcap --fix-checksums --shift -1h
+  sluice edit trace.pcapng - --format pcap | tcpdump -nn -r -";
+
+/// Cut, filter, merge and rewrite capture files
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, override_usage = "sluice edit [OPTIONS] <IN>... <OUT>")]
+pub struct Args {
+    /// Capture files to read, merged by time, and the file to write, whose extensions decide its format;
+    /// - is standard input or output
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Keep packets with these numbers: 1-100,200-
+    #[arg(long, value_name = "LIST")]
+    packets: Option<PacketNumbers>,
+
+    /// Keep packets from this time on: 2026-11-20T21:43:33Z, without Z local; 1795211013.5, seconds
+    /// since 1970; +5s, after the first packet
+    #[arg(long, value_name = "TIME")]
+    from: Option<Time>,
+
+    /// Keep packets before this time
+    #[arg(long, value_name = "TIME")]
+    until: Option<Time>,
+
+    /// Keep packets that match a pcap-filter expression
+    #[arg(short, long, value_name = "EXPR")]
+    filter: Option<String>,
+
+    /// Maximum bytes kept per packet [default: 262144]
+    #[arg(short, long, value_name = "BYTES", value_parser = units::bytes)]
+    snaplen: Option<u64>,
+
+    /// Move all times: 1h, -2.5s
+    #[arg(long, value_name = "TIME", value_parser = shift, allow_hyphen_values = true)]
+    shift: Option<i64>,
+
+    /// pcap or pcapng [default: by the extension, otherwise pcapng]
+    #[arg(long)]
+    format: Option<Format>,
+
+    /// pcap with microseconds, for old readers [default: nanoseconds]
+    #[arg(long)]
+    micro: bool,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    rewriting: Rewriting,
+}
+
+/// Parses a change of times, in ns.
+fn shift(text: &str) -> std::result::Result<i64, String> {
+    let (is_back, time) = match text.strip_prefix('-') {
+        Some(time) => (true, time),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let time = units::duration(time).map_err(|error| error.to_string())?;
+    let ns = i64::try_from(time.as_nanos()).map_err(|_| "use at most 292 years")?;
+    Ok(if is_back { -ns } else { ns })
+}
+
+/// Runs the command.
+pub fn edit(args: Args) -> anyhow::Result<()> {
+    let Some((output, inputs)) = args.files.split_last().filter(|(_, inputs)| !inputs.is_empty())
+    else {
+        let usage = "name the files to read, and last the file to write: sluice edit IN OUT";
+        return Err(Error::Usage(usage.into()).into());
+    };
+    if args.rewriting.asks_next_hop() {
+        let wrong = "--dmac auto: a file has no next hop; set a MAC";
+        return Err(Error::Usage(wrong.into()).into());
+    }
+    let inputs = || inputs.iter().map(PathBuf::as_path);
+    ports::refuse_overwriting_files(inputs(), output)?;
+    let config = args.output(output)?;
+    let rewrite = args.rewriting.rewrite()?;
+    let mut reader = MergedReader::open(inputs())?;
+    let mut selection =
+        Selection::new(args.packets.clone(), [args.from, args.until], args.filter.clone());
+    // An invalid filter empties no file.
+    selection.add_interfaces(reader.interfaces())?;
+    let signals = Signals::catch()?;
+    let (encoder, interfaces) = (args.encoder(&config), reader.interfaces());
+    let writer = Writer::create(&encoder, config, interfaces, args.filter.as_deref())?;
+    let changes = Changes::new(rewrite, args.shift.unwrap_or(0));
+    let mut editor = Editor::new(inputs(), selection, changes, writer);
+    let edited = editor.run(&mut reader, &signals, args.json);
+    // Without that thread signals wait until the file is complete.
+    let _ = signals.end_at_second();
+    let (report, failure) = editor.finish();
+    drop(signals);
+    report.publish(output == Path::new("-"), args.json)?;
+    match failure {
+        Some(failure) if failure.errno() == Some(Errno::EPIPE as i32) => {
+            notice::say("the reader closed the pipe");
+        }
+        Some(failure) => return Err(failure.into()),
+        None => {}
+    }
+    Ok(edited?)
+}
+
+impl Args {
+    fn output(&self, path: &Path) -> Result<OutputConfig> {
+        let mut config = OutputConfig::new(path);
+        if let Some(other @ ("gz" | "bz2" | "xz")) = path.extension().and_then(|it| it.to_str())
+            && config.compression == Compression::None
+        {
+            return Err(Error::Usage(format!(
+                "{}: cannot write .{other}; use .zst or .lz4",
+                path.display()
+            )));
+        }
+        config.format = self.format.unwrap_or(config.format);
+        if self.micro && config.format != Format::Pcap {
+            return Err(Error::Usage("--micro needs a pcap file, or --format pcap".into()));
+        }
+        config.microseconds = self.micro;
+        Ok(config)
+    }
+    fn encoder(&self, config: &OutputConfig) -> EncoderConfig {
+        EncoderConfig {
+            format: config.format,
+            microseconds: config.microseconds,
+            snaplen: self.snaplen.map_or(0, |bytes| u32::try_from(bytes).unwrap_or(0)),
+            directions: &[Direction::In, Direction::Out],
+            ..EncoderConfig::default()
+        }
+    }
+}
