@@ -192,6 +192,17 @@ pub fn refuse_overwriting_files<'a>(
     Ok(())
 }
 
+/// Rejects the name of a file whose extension promises a compression that is not written.
+pub fn refuse_extension(output: &Path) -> Result<()> {
+    match output.extension().and_then(|extension| extension.to_str()) {
+        Some(other @ ("bz2" | "xz")) => Err(Error::Usage(format!(
+            "{}: cannot write .{other}; use .zst, .lz4 or .gz",
+            output.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Device and inode of a regular file; `-` is a stream. None if the file does not exist.
 fn identity(path: &Path, stream: impl AsFd) -> Option<(u64, u64)> {
     let metadata = match path == Path::new("-") {

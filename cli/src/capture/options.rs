@@ -324,13 +324,8 @@ impl Args {
                 false => Ok(None),
             };
         };
-        if let Some(other @ ("bz2" | "xz")) = path.extension().and_then(|e| e.to_str())
-            && self.compress.is_none()
-        {
-            return Err(Error::Usage(format!(
-                "{}: cannot write .{other}; use .zst, .lz4 or .gz, or add --compress none",
-                path.display()
-            )));
+        if self.compress.is_none() {
+            ports::refuse_extension(path)?;
         }
         let mut config = OutputConfig::new(path);
         config.format = self.format.unwrap_or(config.format);

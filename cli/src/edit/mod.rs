@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use sluicegate::error::{Error, Result};
+use sluicegate::file::Format;
 use sluicegate::file::read::MergedReader;
 use sluicegate::file::write::{EncoderConfig, OutputConfig};
-use sluicegate::file::{Compression, Format};
 use sluicegate::ring::Direction;
 use sluicegate::units;
 
@@ -109,8 +109,17 @@ pub fn edit(args: Args) -> anyhow::Result<()> {
         let wrong = "--dmac auto: a file has no next hop; set a MAC";
         return Err(Error::Usage(wrong.into()).into());
     }
+    let merges = inputs.len() > 1;
     let inputs = || inputs.iter().map(PathBuf::as_path);
     ports::refuse_overwriting_files(inputs(), output)?;
+    if merges && output.is_file() {
+        // `sluice edit *.pcap` would overwrite the last one.
+        return Err(Error::Usage(format!(
+            "{} exists, and a merge overwrites no file: name a new file last, or remove it",
+            output.display()
+        ))
+        .into());
+    }
     let config = args.output(output)?;
     let rewrite = args.rewriting.rewrite()?;
     let mut reader = MergedReader::open(inputs())?;
@@ -141,15 +150,8 @@ pub fn edit(args: Args) -> anyhow::Result<()> {
 
 impl Args {
     fn output(&self, path: &Path) -> Result<OutputConfig> {
+        ports::refuse_extension(path)?;
         let mut config = OutputConfig::new(path);
-        if let Some(other @ ("gz" | "bz2" | "xz")) = path.extension().and_then(|it| it.to_str())
-            && config.compression == Compression::None
-        {
-            return Err(Error::Usage(format!(
-                "{}: cannot write .{other}; use .zst or .lz4",
-                path.display()
-            )));
-        }
         config.format = self.format.unwrap_or(config.format);
         if self.micro && config.format != Format::Pcap {
             return Err(Error::Usage("--micro needs a pcap file, or --format pcap".into()));
@@ -157,6 +159,7 @@ impl Args {
         config.microseconds = self.micro;
         Ok(config)
     }
+
     fn encoder(&self, config: &OutputConfig) -> EncoderConfig {
         EncoderConfig {
             format: config.format,

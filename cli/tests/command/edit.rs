@@ -68,6 +68,8 @@ fn recorded(path: &Path) -> Vec<Recorded> {
 
 /// Edits files. The run must succeed and account for all packets.
 fn edited(inputs: &[&Path], out: &Path, flags: &[&str]) -> Value {
+    // A merge overwrites no file.
+    let _ = std::fs::remove_file(out);
     let files = inputs.iter().chain([&out]).map(|path| path.to_str().unwrap());
     let words: Vec<_> = ["edit"].into_iter().chain(files).chain(flags.iter().copied()).collect();
     run(&[&words[..], &["--json"]].concat()).good()
@@ -395,6 +397,7 @@ fn every_packet_is_written_or_omitted_and_the_ledger_says_why() {
     // Of several files one is damaged: all packets before the damage, and those of the other.
     let bytes = std::fs::read(&made).unwrap();
     std::fs::write(&broken, &bytes[..bytes.len() - 10]).unwrap();
+    std::fs::remove_file(&out).unwrap();
     let files = [&broken, &made, &out].map(|path| path.to_str().unwrap());
     let ended = run(&[&["edit"], &files[..], &["--json"]].concat());
     assert_eq!(ended.status, Some(1), "{ended:?}");
@@ -414,7 +417,8 @@ fn every_packet_is_written_or_omitted_and_the_ledger_says_why() {
 fn a_refused_edit_changes_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let [made, link, raw, out] = ["made.pcap", "link.pcap", "raw.pcap", "out.pcap"].map(path);
+    let [made, link, raw, out, new] =
+        ["made.pcap", "link.pcap", "raw.pcap", "out.pcap", "new.pcap"].map(path);
     numbered(Path::new(&made), 0..20, START_NS, GAP_NS);
     std::fs::hard_link(&made, &link).unwrap();
     let before = std::fs::read(&made).unwrap();
@@ -426,7 +430,8 @@ fn a_refused_edit_changes_no_file() {
     for (words, said) in [
         (vec!["edit", &made, &made], "the same file"),
         (vec!["edit", &out, &made, &link], "the same file"),
-        (vec!["edit", &made, &raw, &out], "use pcapng"),
+        (vec!["edit", &made, &raw, &out], "a merge overwrites no file"),
+        (vec!["edit", &made, &raw, &new], "use pcapng"),
         (vec!["edit", &made, &out, "-f", "no such filter"], "filter"),
         (vec!["edit", &made, &out, "--rewrite-ip", "198.18.0.1"], "OLD=NEW"),
         (vec!["edit", &made, &out, "--vlan", "pull"], "push:VLAN"),
@@ -434,6 +439,7 @@ fn a_refused_edit_changes_no_file() {
         refused(&words, said);
         assert_eq!(std::fs::read(&made).unwrap(), before, "{words:?}");
         assert_eq!(std::fs::read(&out).unwrap(), b"kept", "{words:?}");
+        assert!(!Path::new(&new).exists(), "{words:?}");
     }
 }
 
