@@ -66,6 +66,11 @@ impl ByteSource {
         };
         let file = opened.map_err(|e| Error::path("open", path, e))?;
         let kind = file.metadata().map_err(|e| Error::path("open", path, e))?;
+        if kind.is_file() {
+            // An output of any name would need the lock alone to empty this file. Where it is being written, or
+            // there are no locks, it is read all the same.
+            let _ = file.try_lock_shared();
+        }
         Ok(Self { file, regular: kind.is_file(), decoder: None })
     }
 

@@ -430,8 +430,11 @@ impl OutputCounts {
         if let Some(failure) = failure {
             return self.fail(failure);
         }
-        if let Some(complete) = lock(&self.complete).as_ref().filter(|_| file.packets() > 0) {
-            // Nobody may wait for it any more.
+        if let Some(complete) = lock(&self.complete).as_ref()
+            && file.regular
+            && file.packets() > 0
+        {
+            // The receiver may have exited.
             let _ = complete.send(file.path().to_owned());
         }
     }

@@ -84,6 +84,11 @@ impl Schedule {
         self.end_ns = self.end_ns.max(end_ns);
     }
 
+    /// Returns true if a packet with this time belongs in a later file. None is later than the last time.
+    fn is_later(&self, timestamp_ns: u64) -> bool {
+        timestamp_ns >= self.end_ns && self.end_ns < u64::MAX
+    }
+
     /// Divides records, none later than `last_ns`, between the current file, which holds `bytes` bytes and
     /// `packets` packets, and the next one. An empty file gets at least one record.
     pub(super) fn divide<'a>(
@@ -97,7 +102,7 @@ impl Schedule {
         let room_packets = self.limit_packets.saturating_sub(packets);
         if piece.bytes.len() as u64 <= room
             && piece.packets <= room_packets
-            && last_ns < self.end_ns
+            && !self.is_later(last_ns)
         {
             return piece.split(piece.bytes.len(), piece.packets);
         }
@@ -105,8 +110,7 @@ impl Schedule {
         for record in piece.records().into_iter().flatten() {
             let over =
                 (now_bytes + record.bytes.len()) as u64 > room || now_packets >= room_packets;
-            let beyond = record.timestamp_ns >= self.end_ns;
-            if (over || beyond) && packets + now_packets > 0 {
+            if (over || self.is_later(record.timestamp_ns)) && packets + now_packets > 0 {
                 break;
             }
             now_bytes += record.bytes.len();
@@ -248,6 +252,12 @@ mod tests {
         type Row = (&'static str, Rotation, &'static [u64], &'static [&'static [u64]]);
         let rows: &[Row] = &[
             ("no limit, one file", by(None, None), &[1, 2, 99 * S], &[&[1, 2, 99 * S]]),
+            (
+                "also at the last time",
+                by(None, None),
+                &[u64::MAX, u64::MAX],
+                &[&[u64::MAX, u64::MAX]],
+            ),
             ("two records of 36 bytes fit 72", by(Some(72), None), &[1, 2, 3], &[&[1, 2], &[3]]),
             ("two do not fit 71", by(Some(71), None), &[1, 2], &[&[1], &[2]]),
             ("one always does", by(Some(1), None), &[1, 2], &[&[1], &[2]]),
