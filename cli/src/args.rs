@@ -47,7 +47,7 @@ pub struct Common {
     pub file_mode: u32,
 
     /// With a fallback, print the kernel's answer
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "verbose")]
     pub verbose: bool,
 
     /// Print the result as one JSON object; with --interval, also one per interval

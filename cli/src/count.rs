@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sluicegate::error::Error;
 use sluicegate::port::{Inspect, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue};
 use sluicegate::ring::Packet;
 use sluicegate::xdp::wall_ahead_ns;
@@ -59,6 +60,12 @@ pub struct Args {
 pub fn count(args: Args) -> anyhow::Result<()> {
     let Args { mut port, words, filter, analyze, common, receiving } = args;
     let filter = filter.or_else(|| (!words.is_empty()).then(|| words.join(" ")));
+    if let (Some(filter), Some(own)) = (words.first(), port.option("filter")) {
+        return Err(Error::Usage(format!(
+            "two filters: '{own}' and '{filter} ...'; join them with 'and'"
+        ))
+        .into());
+    }
     common.check()?;
     ports::apply_filter(&mut port, filter.as_deref())?;
     if matches!(port.kind(), Kind::Xdp | Kind::Mirror) && !analyze {

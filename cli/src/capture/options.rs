@@ -149,7 +149,7 @@ pub struct Args {
 pub struct Options {
     /// The flags as typed.
     pub args: Args,
-    /// With the filter and the snapshot length that their names left open.
+    /// The ports, with the filter and the snapshot length of the flags where their names have none.
     pub ports: Vec<PortName>,
     pub filter: Option<String>,
     pub output: Option<OutputConfig>,
@@ -209,8 +209,9 @@ impl Options {
             if not_promiscuous {
                 port.set_default("promisc", "off");
             }
-            if only_received {
-                port.set_default("tx_copies", "off");
+            let chosen = !only_received || port.set_default("tx_copies", "off");
+            if !chosen && matches!(port.kind(), Kind::Pcap | Kind::Monitor) {
+                return Err(port.error("-Q in: its packets are of both directions; leave -Q out"));
             }
         }
         let hold_time = match &output {
@@ -268,7 +269,8 @@ impl Args {
             return Err(self.port_first(&words.unwrap_or_default()));
         }
         let flag = self.filter.clone().or(self.tcpdump.filter()?);
-        match (flag, words) {
+        let own = ports.iter().find_map(|port| port.option("filter")).filter(|_| words.is_some());
+        match (flag.or_else(|| own.map(str::to_owned)), words) {
             (Some(flag), Some(words)) => Err(Error::Usage(format!(
                 "two filters: '{flag}' and '{words}'; join them with 'and'"
             ))),

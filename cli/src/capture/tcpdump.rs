@@ -75,7 +75,7 @@ pub struct TcpdumpArgs {
     #[arg(short = 'U')]
     pub unbuffered: bool,
 
-    /// Accepted, because it is always so: -n no names, -l lines are written at once, -K no checksums
+    /// Accepted without effect: -n no names, -l lines are written at once, -K no checksums
     #[arg(short = 'n', short_aliases = ['l', 'K'], action = Count)]
     _always: u8,
 }
@@ -95,7 +95,8 @@ impl TcpdumpArgs {
     pub fn filter(&self) -> Result<Option<String>> {
         let Some(path) = &self.filter_file else { return Ok(None) };
         let text = fs::read_to_string(path).map_err(|error| Error::path("read", path, error))?;
-        Ok(Some(text.split_whitespace().collect::<Vec<_>>().join(" ")))
+        let words: Vec<&str> = text.split_whitespace().collect();
+        Ok((!words.is_empty()).then(|| words.join(" ")))
     }
 
     /// Returns true if packets that the host sends are to be left out.
@@ -114,7 +115,8 @@ impl TcpdumpArgs {
 
     pub fn time_format(&self) -> Option<TimeFormat> {
         use TimeFormat::{Date, Delta, Elapsed, Epoch, None as NoTime};
-        [NoTime, Epoch, Delta, Date, Elapsed].get(usize::from(self.times).checked_sub(1)?).copied()
+        let index = usize::from(self.times.min(5)).checked_sub(1)?;
+        [NoTime, Epoch, Delta, Date, Elapsed].get(index).copied()
     }
 
     pub fn hex_dump(&self) -> Option<HexDump> {
@@ -142,34 +144,45 @@ impl TcpdumpArgs {
     }
 }
 
-/// Words that begin a filter, and that no port's name is (pcap-filter(7)).
+/// Words that begin a filter (pcap-filter(7)). An interface with such a name is `packet:NAME`.
 const FILTER_WORDS: &[&str] = &[
+    "aarp",
     "ah",
     "arp",
+    "atalk",
     "broadcast",
     "carp",
+    "clnp",
     "decnet",
     "dst",
+    "esis",
     "esp",
     "ether",
+    "fddi",
     "gateway",
     "geneve",
     "greater",
     "host",
     "icmp",
     "icmp6",
+    "ifname",
     "igmp",
     "igrp",
     "inbound",
     "ip",
     "ip6",
+    "ipx",
+    "isis",
     "iso",
+    "lat",
     "len",
     "less",
+    "link",
     "llc",
     "mpls",
     "multicast",
     "net",
+    "netbeui",
     "not",
     "outbound",
     "pim",
@@ -188,10 +201,10 @@ const FILTER_WORDS: &[&str] = &[
     "vlan",
     "vrrp",
     "vxlan",
+    "wlan",
 ];
 
-/// Splits words into ports and a filter. The filter begins at the first word of the filter's language, or at
-/// a word with blanks in it.
+/// Splits words into ports and a filter, which begins at the first word of its language.
 pub fn split(words: &[String]) -> Result<(Vec<PortName>, Option<String>)> {
     let at = words.iter().position(|word| begins_filter(word)).unwrap_or(words.len());
     let (ports, filter) = words.split_at(at);
@@ -200,7 +213,8 @@ pub fn split(words: &[String]) -> Result<(Vec<PortName>, Option<String>)> {
 }
 
 fn begins_filter(word: &str) -> bool {
-    let first = word.split([' ', '[']).next().unwrap_or_default();
+    let first =
+        word.split([' ', '[', '(', '<', '>', '=', '!', '&', '|']).next().unwrap_or_default();
     word.starts_with(['(', '!']) || FILTER_WORDS.contains(&first)
 }
 
@@ -210,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_filter_follows_the_ports() {
-        let rows: [(&str, &[&str], Option<&str>); 8] = [
+        let rows: [(&str, &[&str], Option<&str>); 10] = [
             ("eth0", &["eth0"], None),
             ("eth0 udp port 53", &["eth0"], Some("udp port 53")),
             ("eth0 eth1 not arp", &["eth0", "eth1"], Some("not arp")),
@@ -218,6 +232,8 @@ mod tests {
             ("eth0 ( udp or tcp )", &["eth0"], Some("( udp or tcp )")),
             ("eth0 tcp[13]&2!=0", &["eth0"], Some("tcp[13]&2!=0")),
             ("any !arp", &["any"], Some("!arp")),
+            ("any len>100", &["any"], Some("len>100")),
+            ("ip-tun0 not(udp)", &["ip-tun0"], Some("not(udp)")),
             ("udp port 53", &[], Some("udp port 53")),
         ];
         for (words, ports, filter) in rows {

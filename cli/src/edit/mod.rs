@@ -63,9 +63,9 @@ pub struct Args {
     #[arg(short, long, value_name = "EXPR")]
     filter: Option<String>,
 
-    /// Maximum bytes kept per packet [default: 262144]
-    #[arg(short, long, value_name = "BYTES", value_parser = units::bytes)]
-    snaplen: Option<u64>,
+    /// Maximum bytes kept per packet; 0: the default [default: 262144]
+    #[arg(short, long, value_name = "BYTES", value_parser = snaplen)]
+    snaplen: Option<u32>,
 
     /// Move all times: 1h, -2.5s
     #[arg(long, value_name = "TIME", value_parser = shift, allow_hyphen_values = true)]
@@ -85,6 +85,11 @@ pub struct Args {
 
     #[command(flatten)]
     rewriting: Rewriting,
+}
+
+fn snaplen(text: &str) -> std::result::Result<u32, String> {
+    let bytes = units::bytes(text).map_err(|error| error.to_string())?;
+    u32::try_from(bytes).map_err(|_| "use less than 4 GiB".into())
 }
 
 /// Parses a change of times, in ns.
@@ -164,7 +169,7 @@ impl Args {
         EncoderConfig {
             format: config.format,
             microseconds: config.microseconds,
-            snaplen: self.snaplen.map_or(0, |bytes| u32::try_from(bytes).unwrap_or(0)),
+            snaplen: self.snaplen.unwrap_or(0),
             directions: &[Direction::In, Direction::Out],
             ..EncoderConfig::default()
         }

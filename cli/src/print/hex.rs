@@ -44,7 +44,7 @@ impl HexDump {
     }
 }
 
-/// Writes the bytes as text. Line ends and tabs stay, a carriage return at a line's end goes.
+/// Writes the bytes as text. Line ends and tabs stay, a carriage return at a line's end is omitted.
 fn text(line: &mut Line, bytes: &[u8]) {
     for (at, &byte) in bytes.iter().enumerate() {
         match byte {

@@ -435,6 +435,7 @@ fn a_refused_edit_changes_no_file() {
         (vec!["edit", &made, &out, "-f", "no such filter"], "filter"),
         (vec!["edit", &made, &out, "--rewrite-ip", "198.18.0.1"], "OLD=NEW"),
         (vec!["edit", &made, &out, "--vlan", "pull"], "push:VLAN"),
+        (vec!["edit", &made, &out, "-s", "5G"], "less than 4 GiB"),
     ] {
         refused(&words, said);
         assert_eq!(std::fs::read(&made).unwrap(), before, "{words:?}");
@@ -465,4 +466,19 @@ fn a_pipe_is_edited_as_it_comes_and_ends_by_a_signal() {
     let report = edit.stop().good();
     assert_eq!(report["ledger"]["out"], 20, "{report}");
     drop(pipe);
+}
+
+#[test]
+fn an_input_is_not_overwritten_under_a_name_that_its_packets_make() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let seconds = START_NS / 1_000_000_000;
+    let (made, template) = (path(&format!("{seconds}.pcap")), path("%s.pcap"));
+    numbered(Path::new(&made), 0..20, START_NS, GAP_NS);
+    let before = std::fs::read(&made).unwrap();
+    for words in [["edit", &made, &template].as_slice(), &["capture", &made, "-w", &template]] {
+        let ended = run(words);
+        assert!(ended.status == Some(1) && ended.err.contains("holds a lock"), "{ended:?}");
+        assert_eq!(std::fs::read(&made).unwrap(), before, "{words:?}");
+    }
 }
