@@ -28,7 +28,7 @@ const SIGNAL_INTERVAL: u64 = 1 << 12;
 pub struct Editor {
     selection: Selection,
     changes: Changes,
-    writer: Writer,
+    writer: PacketWriter,
     counts: Counts,
     begun: Instant,
     /// The names of the files that are read.
@@ -50,7 +50,7 @@ impl Editor {
         inputs: impl Iterator<Item = &'a Path>,
         selection: Selection,
         changes: Changes,
-        writer: Writer,
+        writer: PacketWriter,
     ) -> Self {
         let inputs: Vec<String> = inputs.map(|path| path.display().to_string()).collect();
         let (counts, begun, inputs) = (Counts::default(), Instant::now(), inputs.join(" "));
@@ -126,7 +126,7 @@ impl Editor {
         // A failure is in the summary, too.
         let _ = self.writer.write();
         let mut report = self.report();
-        let Writer { output, path, .. } = self.writer;
+        let PacketWriter { output, path, .. } = self.writer;
         let summary = output.finish();
         report.ledger.add(Section::Out, "written", summary.packets);
         report.ledger.add(Section::Loss, "not_written", summary.lost);
@@ -215,28 +215,31 @@ impl Changes {
 }
 
 /// Writes packets to the output.
-pub struct Writer {
+pub struct PacketWriter {
     encoder: Encoder,
     chunk: Chunk,
     output: Output,
     path: PathBuf,
     snaplen: u32,
+    /// The bytes that rules may add to a packet.
+    growth: u32,
     /// The number of interfaces in the output.
     interfaces: usize,
 }
 
-impl Writer {
+impl PacketWriter {
     /// Creates the output, if it can hold packets of these interfaces.
     pub fn create(
         encoder: &EncoderConfig,
         output: OutputConfig,
         interfaces: &[Interface],
         filter: Option<&str>,
+        growth: u32,
     ) -> Result<Self> {
         let (snaplen, path) = (encoder.snaplen, output.path.clone());
         let encoder = Encoder::new(encoder);
         let (chunk, output) = (encoder.chunk(), Output::prepare(output)?);
-        let mut writer = Self { encoder, chunk, output, path, snaplen, interfaces: 0 };
+        let mut writer = Self { encoder, chunk, output, path, snaplen, growth, interfaces: 0 };
         writer.add_interfaces(interfaces, filter)?;
         writer.output.begin()?;
         Ok(writer)
@@ -246,8 +249,9 @@ impl Writer {
         for interface in &interfaces[self.interfaces..] {
             let mut interface = interface.clone();
             interface.snaplen = match (interface.snaplen, self.snaplen) {
-                (0, limit) | (limit, 0) => limit,
-                (snaplen, limit) => snaplen.min(limit),
+                (0, limit) => limit,
+                (snaplen, 0) => snaplen.saturating_add(self.growth),
+                (snaplen, limit) => snaplen.saturating_add(self.growth).min(limit),
             };
             self.output.add_interface(&interface, filter)?;
             self.interfaces += 1;

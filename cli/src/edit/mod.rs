@@ -23,7 +23,7 @@ use sluicegate::units;
 use crate::rewriting::Rewriting;
 use crate::signals::Signals;
 use crate::{notice, ports};
-use editor::{Changes, Editor, Writer};
+use editor::{Changes, Editor, PacketWriter};
 use selection::{PacketNumbers, Selection, Time};
 
 const EXAMPLES: &str = "\
@@ -134,7 +134,13 @@ pub fn edit(args: Args) -> anyhow::Result<()> {
     selection.add_interfaces(reader.interfaces())?;
     let signals = Signals::catch()?;
     let (encoder, interfaces) = (args.encoder(&config), reader.interfaces());
-    let writer = Writer::create(&encoder, config, interfaces, args.filter.as_deref())?;
+    let writer = PacketWriter::create(
+        &encoder,
+        config,
+        interfaces,
+        args.filter.as_deref(),
+        rewrite.growth(),
+    )?;
     let changes = Changes::new(rewrite, args.shift.unwrap_or(0));
     let mut editor = Editor::new(inputs(), selection, changes, writer);
     let edited = editor.run(&mut reader, &signals, args.json);

@@ -394,7 +394,7 @@ fn every_packet_is_written_or_omitted_and_the_ledger_says_why() {
         assert!(text.contains(line), "{line}: {text}");
     }
 
-    // Of several files one is damaged: all packets before the damage, and those of the other.
+    // A damaged file gives its packets before the damage, and the other file all of its own.
     let bytes = std::fs::read(&made).unwrap();
     std::fs::write(&broken, &bytes[..bytes.len() - 10]).unwrap();
     std::fs::remove_file(&out).unwrap();
@@ -481,4 +481,18 @@ fn an_input_is_not_overwritten_under_a_name_that_its_packets_make() {
         assert!(ended.status == Some(1) && ended.err.contains("holds a lock"), "{ended:?}");
         assert_eq!(std::fs::read(&made).unwrap(), before, "{words:?}");
     }
+}
+
+#[test]
+fn a_pushed_tag_fits_the_snapshot_length_of_the_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let [made, cut, tagged] =
+        ["made.pcap", "cut.pcapng", "tagged.pcapng"].map(|name| folder.path().join(name));
+    numbered(&made, 0..20, START_NS, GAP_NS);
+    edited(&[&made], &cut, &["-s", "40"]);
+    edited(&[&cut], &tagged, &["--vlan", "push:5"]);
+    let lengths: Vec<usize> = packets(&tagged).iter().map(|(_, bytes)| bytes.len()).collect();
+    assert_eq!(lengths, [44; 20]);
+    let count = run(&["count", tagged.to_str().unwrap(), "--json"]).good();
+    assert_eq!(count["packets"], 20, "{count}");
 }

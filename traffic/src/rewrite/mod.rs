@@ -11,7 +11,7 @@ mod rule;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sluicegate::forward::Vlan;
-use sluicegate_base::headers::{self, Headers, Ip, be16, ethertype, protocol};
+use sluicegate_base::headers::{self, Headers, Ip, VLAN_TAG_BYTES, be16, ethertype, protocol};
 use sluicegate_base::ring::LINKTYPE_ETHERNET;
 
 use checksum::{Difference, correct, correct_transport, recompute};
@@ -70,6 +70,11 @@ impl Rewrite {
                 self.prefixes.push(PrefixRule { bytes, from, from_mask, to, to_mask });
             }
         }
+    }
+
+    /// Returns the bytes that the rules may add to a packet.
+    pub fn growth(&self) -> u32 {
+        if matches!(self.vlan, Some(Vlan::Push(_))) { VLAN_TAG_BYTES as u32 } else { 0 }
     }
 
     /// Reports whether there are no rules.
