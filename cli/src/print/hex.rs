@@ -44,11 +44,12 @@ impl HexDump {
     }
 }
 
-/// Writes the bytes as text. Line ends and tabs stay, a carriage return at a line's end is omitted.
+/// Writes the bytes as text. Line ends and tabs stay. A carriage return is omitted before a line end, and where it is
+/// one of the last two bytes, as tcpdump does.
 fn text(line: &mut Line, bytes: &[u8]) {
     for (at, &byte) in bytes.iter().enumerate() {
         match byte {
-            b'\r' if bytes.get(at + 1).is_none_or(|&next| next == b'\n') => {}
+            b'\r' if at + 2 >= bytes.len() || bytes[at + 1] == b'\n' => {}
             b'\n' | b'\t' | b' '..=b'~' => line.char(byte),
             _ => line.char(b'.'),
         }

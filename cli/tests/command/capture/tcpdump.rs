@@ -111,6 +111,32 @@ fn the_lines_of_tcpdump_are_printed_for_its_command_lines() {
 }
 
 #[test]
+fn bytes_are_printed_as_text_like_tcpdumps() {
+    if !have(&["tcpdump"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text.pcap");
+    // Four bytes of these five in every order, at a packet's end and within.
+    let alphabet = b"A\r\n\x01 ";
+    let frames = (0..5usize.pow(4)).flat_map(|number| {
+        let text = [1, 5, 25, 125].map(|place| alphabet[number / place % 5]);
+        let frame = [&[2; 12][..], &[0x88, 0xb5], &text].concat();
+        [[&frame[..], b"end"].concat(), frame]
+    });
+    pcap_file(&file, &frames.collect::<Vec<_>>());
+    let run = |program: &mut Command| ran(program, "-nAtr F", &file, &file, &file).out;
+    let (ours, theirs) = (run(&mut sluice(&["capture"])), run(&mut Command::new("tcpdump")));
+    let text_of = |out: &str| {
+        // The bytes' text alone: an unknown type has lines of its own in tcpdump's output.
+        let of_packet = |line: &&str| !line.contains("0x") && !line.contains("02:02:02");
+        out.split('\n').filter(of_packet).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(text_of(&ours).len() > 1250, "{ours}");
+    assert_eq!(text_of(&ours), text_of(&theirs));
+}
+
+#[test]
 fn the_packets_of_tcpdump_are_written_for_its_command_lines() {
     if !have(&["tcpdump"]) {
         return;
