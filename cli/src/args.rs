@@ -1,9 +1,10 @@
 //! Flags that every traffic command takes.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use sluicegate::file::write::FileAccess;
-use sluicegate::port::{Kind, OpenOptions, RECORDING_LATENCY};
+use sluicegate::port::{Kind, OpenOptions, RECORDING_LATENCY, parse_queues};
 use sluicegate::ring::Wait;
 use sluicegate::units;
 
@@ -62,6 +63,23 @@ pub struct Receiving {
     /// How a thread waits for packets; adaptive spins for 20 µs, then sleeps
     #[arg(long, default_value = "adaptive", value_name = "spin|sleep|adaptive")]
     pub wait: Wait,
+}
+
+/// Flags that stand for parts of a receiving port's name.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Common options")]
+pub struct PortFlags {
+    /// Queues of each port whose name has none: 0-3 is eth0/0-3
+    #[arg(long, value_name = "QUEUES", value_parser = queues)]
+    pub queues: Option<RangeInclusive<u32>>,
+
+    /// Mode of XDP of each port whose name has none: skb is xdp:eth0,mode=skb
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<String>,
+}
+
+fn queues(text: &str) -> Result<RangeInclusive<u32>, &'static str> {
+    parse_queues(text).ok_or("use a number or a range such as 0-3")
 }
 
 fn packets(text: &str) -> Result<u64, String> {

@@ -10,7 +10,7 @@ use sluicegate::ring::Packet;
 use sluicegate::xdp::wall_ahead_ns;
 use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Share};
 
-use crate::args::{Common, Receiving, options_for_kind};
+use crate::args::{Common, PortFlags, Receiving, options_for_kind};
 use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Section;
 use crate::ports;
@@ -50,6 +50,9 @@ pub struct Args {
     analyze: bool,
 
     #[command(flatten)]
+    port_flags: PortFlags,
+
+    #[command(flatten)]
     common: Common,
 
     #[command(flatten)]
@@ -58,7 +61,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn count(args: Args) -> anyhow::Result<()> {
-    let Args { mut port, words, filter, analyze, common, receiving } = args;
+    let Args { mut port, words, filter, analyze, port_flags, common, receiving } = args;
     let filter = filter.or_else(|| (!words.is_empty()).then(|| words.join(" ")));
     if let (Some(filter), Some(own)) = (words.first(), port.option("filter")) {
         return Err(Error::Usage(format!(
@@ -68,6 +71,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     }
     common.check()?;
     ports::apply_filter(&mut port, filter.as_deref())?;
+    ports::apply_flags(&mut port, &port_flags)?;
     if matches!(port.kind(), Kind::Xdp | Kind::Mirror) && !analyze {
         // The command does not use timestamps here.
         port.set_default("timestamp", "off");

@@ -12,7 +12,7 @@ use sluicegate::link::{self, Interface, netns};
 use sluicegate::port::{Kind, Port, PortName};
 use sluicegate::xdp::resident::{Action, Owner, Resident};
 
-use crate::args::Common;
+use crate::args::{Common, PortFlags};
 use crate::notice;
 use crate::report::Report;
 
@@ -79,6 +79,22 @@ pub fn apply_filter(port: &mut PortName, filter: Option<&str>) -> Result<()> {
         return Ok(());
     }
     Err(Error::Usage(format!("{}: the port has no filter", port.short())))
+}
+
+/// Gives a port that receives the queues and the mode of flags, unless its name has its own.
+pub fn apply_flags(port: &mut PortName, flags: &PortFlags) -> Result<()> {
+    if let Some(mode) = &flags.mode
+        && !port.set_default("mode", mode)
+        && !port.knows("mode")
+    {
+        return Err(Error::Usage(format!("{}: the port has no mode of XDP", port.short())));
+    }
+    match &flags.queues {
+        Some(queues) if !port.set_default_queues(queues) => {
+            Err(Error::Usage(format!("{}: the port has no queues to select", port.short())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Names, on stderr and in the report, the claims, drops and forwards that hide packets from a

@@ -13,7 +13,7 @@ use sluicegate::port::{Directions, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, P
 use sluicegate::{link, units};
 
 use super::tcpdump::{self, TcpdumpArgs};
-use crate::args::{Common, Receiving};
+use crate::args::{Common, PortFlags, Receiving};
 use crate::ports;
 use crate::print::{Printer, TimeFormat};
 use crate::run::RunOptions;
@@ -139,6 +139,9 @@ pub struct Args {
     tcpdump: TcpdumpArgs,
 
     #[command(flatten)]
+    port_flags: PortFlags,
+
+    #[command(flatten)]
     pub common: Common,
 
     #[command(flatten)]
@@ -203,6 +206,7 @@ impl Options {
                 );
             }
             ports::apply_filter(port, filter.as_deref())?;
+            ports::apply_flags(port, &args.port_flags)?;
             if let Some(bytes) = snaplen {
                 port.set_default("snaplen", &bytes.to_string());
             }

@@ -20,7 +20,7 @@ use sluicegate::forward::{Rewriter, Vlan};
 use sluicegate::link::{Ethtool, Mac};
 use sluicegate::port::{Directions, Kind, Port, PortName};
 
-use crate::args::{Common, Receiving};
+use crate::args::{Common, PortFlags, Receiving};
 use crate::report::{Report, Thread};
 use crate::run::{Outcome, Outcomes, RunControl, RunOptions, supervise};
 use crate::signals::Signals;
@@ -88,6 +88,9 @@ pub struct Args {
     /// Allow an interface with the host's default route; may be given twice
     #[arg(long, value_name = "IFACE")]
     allow_default_route: Vec<String>,
+
+    #[command(flatten)]
+    port_flags: PortFlags,
 
     #[command(flatten)]
     common: Common,
@@ -263,6 +266,7 @@ impl Args {
                 );
             }
             ports::apply_filter(port, self.filter.as_deref())?;
+            ports::apply_flags(port, &self.port_flags)?;
             // The host has already sent its own packets.
             port.set_default("tx_copies", "off");
             if port.kind() == Kind::Xdp {

@@ -64,7 +64,7 @@ pub use crate::xdp::Inspect;
 pub use crate::xdp::flows::FlowCounts;
 pub use host::{detach_host, host_left, host_owner};
 pub use host_flows::HostFlows;
-pub use name::{Kind, PortName, PortOption};
+pub use name::{Kind, PortName, PortOption, parse_queues};
 pub use options::{Directions, Fallback, OpenOptions, RECORDING_LATENCY};
 pub use packet::BLOCK_TIMEOUT;
 pub use queue::{Batch, Port, Queue, wait_any};

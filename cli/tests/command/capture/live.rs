@@ -366,3 +366,23 @@ fn a_count_is_exact_over_threads_and_a_duration_is_kept() {
     let elapsed_s = report["elapsed_s"].as_f64().unwrap();
     assert!(elapsed_s >= 0.3 && elapsed_s <= start.elapsed().as_secs_f64(), "{report}");
 }
+
+#[test]
+fn flags_select_the_mode_and_the_queues_of_ports_without_their_own() {
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
+    let netns = lab.netns("right");
+    let opened = |port: &str, flags: &[&str]| {
+        let common = ["count", port, "--netns", &netns, "--json", "--duration", "100ms"];
+        let report = run(&[&common[..], flags].concat()).good();
+        let queues = report["threads"].as_array().unwrap().iter();
+        let queues: Vec<_> = queues.map(|thread| thread["queue"].as_u64().unwrap()).collect();
+        (report["mode"].as_str().unwrap().to_owned(), queues)
+    };
+    let skb = |queues: &[u64]| ("skb".to_owned(), queues.to_vec());
+    assert_eq!(opened("xdp:right0", &["--mode", "skb"]), skb(&[0, 1]));
+    assert_eq!(opened("xdp:right0", &["--mode", "skb", "--queues", "1"]), skb(&[1]));
+    assert_eq!(opened("xdp:right0/0,mode=skb", &["--mode", "native", "--queues", "1"]), skb(&[0]));
+    refused(&["count", "null:", "--mode", "skb"], "null:: the port has no mode of XDP");
+    refused(&["count", "pcap:no0", "--queues", "0"], "pcap:no0: the port has no queues to select");
+    refused(&["count", "null:", "--queues", "3-1"], "use a number or a range such as 0-3");
+}

@@ -115,6 +115,15 @@ impl PortName {
         }
     }
 
+    /// Selects queues in a name that does not, for a flag of a command. Returns false if this kind of port
+    /// has no queues to select.
+    pub fn set_default_queues(&mut self, queues: &RangeInclusive<u32>) -> bool {
+        if self.kind.spec().queues && self.queues.is_none() {
+            self.queues = Some(queues.clone());
+        }
+        self.kind.spec().queues
+    }
+
     /// Returns true if this kind of port has an option with that name.
     pub fn knows(&self, key: &str) -> bool {
         self.kind.spec().option(key).is_some()
@@ -318,7 +327,8 @@ fn split_address<'a>(text: &'a str, spec: &KindSpec) -> (&'a str, &'a str) {
     at.map_or((text, ""), |at| (&text[..at], &text[at + 1..]))
 }
 
-fn parse_queues(text: &str) -> Option<RangeInclusive<u32>> {
+/// Parses the queues of a name: `2`, `0-3`. None if they are none.
+pub fn parse_queues(text: &str) -> Option<RangeInclusive<u32>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let (first, last) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last && last < 4096).then_some(first..=last)
