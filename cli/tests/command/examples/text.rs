@@ -26,6 +26,8 @@ pub fn all(sluice: &dyn Fn(&[&str]) -> String) -> Vec<Unit> {
         let name = page.strip_prefix(root()).unwrap().display().to_string();
         let text = std::fs::read_to_string(&page).unwrap();
         code_blocks(&text).iter().for_each(|block| units.extend(of_block(&name, block)));
+        let rows = text.lines().filter_map(of_row);
+        units.extend(rows.map(|line| Unit { place: name.clone(), lines: vec![line] }));
     }
     helps(sluice, &mut Vec::new(), &mut units);
     let mut once: Vec<Unit> = Vec::new();
@@ -109,6 +111,12 @@ fn of_block(place: &str, block: &[String]) -> Vec<Unit> {
     alone.chain((!asking.is_empty()).then(|| unit(asking))).collect()
 }
 
+/// The command in a row of a table, where it is the last cell.
+fn of_row(row: &str) -> Option<String> {
+    let (_, command) = row.strip_prefix('|')?.strip_suffix("` |")?.rsplit_once(" | `sluice ")?;
+    Some(format!("sluice {}", command.replace("\\|", "|")))
+}
+
 /// The lines with our command, as typed but without `sudo` and the prompt. Other lines (make, cargo,
 /// tools) build or measure, and are out of scope.
 fn commands(block: &[String]) -> Vec<String> {
@@ -154,4 +162,17 @@ fn examples_are_distinguished_from_other_text() {
         &["sluice lab up", "sluice top"],
     ];
     assert_eq!(lines, expected);
+    assert_eq!(of_row("| a | `tcpdump` | `sluice top \\| cat` |").unwrap(), "sluice top | cat");
+    assert_eq!(of_row("| `sluice top` | only at the end |"), None);
+}
+
+#[test]
+fn every_row_of_the_page_for_users_of_other_tools_has_a_command() {
+    let page = std::fs::read_to_string(root().join("docs/from-other-tools.md")).unwrap();
+    let (offered, _) = page.split_once("## Left out").unwrap();
+    let rows = offered.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| -"));
+    let (heads, rows): (Vec<_>, Vec<_>) = rows.partition(|row| row.ends_with("| here |"));
+    let without: Vec<_> = rows.iter().filter(|row| of_row(row).is_none()).collect();
+    assert!(without.is_empty(), "{without:#?}");
+    assert!(heads.len() >= 5 && rows.len() >= 60, "{} rows", rows.len());
 }
