@@ -25,13 +25,15 @@ pub struct Setting {
 }
 
 /// Returns true if a size stands for a mix of sizes, which reports leave out.
-fn is_mixed(size: &u32) -> bool {
+pub(crate) fn is_mixed(size: &u32) -> bool {
     *size == Setting::MIXED
 }
 
 impl Setting {
     /// The size of packets of different sizes.
     pub const MIXED: u32 = 0;
+    /// The mean size of IMIX, in bytes: of twelve frames 7 have 60, 4 have 590 and 1 has 1514.
+    pub const IMIX_MEAN: f64 = (7.0 * 60.0 + 4.0 * 590.0 + 1514.0) / 12.0;
 
     /// A step's name with its parameters: "recvmmsg, 60 B, batches of 8".
     pub fn title(&self, name: &str) -> String {

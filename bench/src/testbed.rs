@@ -18,6 +18,7 @@ use tempfile::TempDir;
 
 use crate::observer::{BenchObserver, Failure};
 use crate::process::{COUNTING, Count, LabHost, Program, Running};
+use crate::step::Setting;
 
 /// An MTU for frames of up to 9000 bytes.
 const JUMBO_MTU: &str = "9000";
@@ -241,9 +242,10 @@ pub const NOBODY: &str = "02:00:00:00:00:99";
 /// The IPv4 address that packets are sent to.
 pub const ADDRESS: &str = "198.18.0.2";
 
-/// A program that sends UDP packets of a size to an Ethernet address, into a port.
+/// A program that sends UDP packets of a size, or of IMIX, to an Ethernet address, into a port.
 pub fn generate(port: &str, bytes: u32, dmac: &str) -> Program {
-    Program::sluice(["generate", port, "--json", "--size", &bytes.to_string(), "--dmac", dmac])
+    let size = if bytes == Setting::MIXED { "imix".to_owned() } else { bytes.to_string() };
+    Program::sluice(["generate", port, "--json", "--size", &size, "--dmac", dmac])
         .and(["--src", "198.18.0.1", "--dst", ADDRESS, "--dport", "9"])
         .counting(Count::SENT)
 }

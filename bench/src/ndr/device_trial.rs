@@ -20,14 +20,20 @@ const MAX_LAG: &str = "1ms";
 /// Maximum of attempts at a trial in which nothing is sent.
 const MAX_TRIES: u32 = 5;
 
-/// Trials on a device between the two sides of a testbed: packets enter at the left and leave at the right.
-pub struct DeviceTrial<'a> {
+/// Two interfaces that the device connects: packets enter by the left and leave by the right.
+pub struct Pair {
     /// The sides.
-    pub testbed: &'a Testbed,
-    /// The device, if it is a program of this bench.
-    pub device: Option<Running>,
+    pub testbed: Testbed,
     /// The destination MAC of packets: the device's own if it routes.
     pub to: Mac,
+}
+
+/// Trials on a device between pairs of interfaces, all at once.
+pub struct DeviceTrial<'a> {
+    /// The pairs, which share the packets evenly.
+    pub pairs: &'a [Pair],
+    /// The device, if it is a program of this bench.
+    pub device: Option<Running>,
     /// The time for packets to arrive after the end of sending (RFC 2544, 23: two seconds).
     pub drain: Duration,
     /// Observer that can stop the trial.
@@ -54,24 +60,53 @@ impl Trial for DeviceTrial<'_> {
 impl DeviceTrial<'_> {
     fn once(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
         (self.begins)(offer);
-        let counter = self.testbed.counter().and(["--analyze"]);
-        let counter = self.testbed.start_ready(&counter, self.watch)?;
-        let mut sender = self.testbed.start(&self.sender(offer))?;
-        sender.over(longest(offer), self.watch)?;
+        let offer = &share(offer, self.pairs.len());
+        let start_counter = |pair: &Pair| {
+            let counter = pair.testbed.counter().and(["--analyze"]);
+            pair.testbed.start_ready(&counter, self.watch)
+        };
+        let counters: Vec<Running> =
+            self.pairs.iter().map(start_counter).collect::<Result<_, _>>()?;
+        let start_sender =
+            |(index, pair): (usize, &Pair)| pair.testbed.start(&pair.sender(index, offer));
+        let senders = self.pairs.iter().enumerate().map(start_sender);
+        let mut senders: Vec<Running> = senders.collect::<Result<_, _>>()?;
+        for sender in &mut senders {
+            sender.over(longest(offer), self.watch)?;
+        }
         self.watch.pause(self.drain)?;
         // A device whose process exited loses all packets; that is no result.
         self.device.as_mut().map_or(Ok(()), Running::still_runs)?;
-        let counted = counter.end()?;
-        let sent = sender.output();
-        outcome(offer, &sent, &counted).ok_or_else(|| match sent.number("/accepted") {
-            None => Failure::of(format!("the sender: {}", sender.complaint())),
-            Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),
-        })
+        let mut all: Option<TrialOutcome> = None;
+        for (counter, sender) in counters.into_iter().zip(senders) {
+            let (counted, sent) = (counter.end()?, sender.output());
+            let one =
+                outcome(offer, &sent, &counted).ok_or_else(|| match sent.number("/accepted") {
+                    None => Failure::of(format!("the sender: {}", sender.complaint())),
+                    Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),
+                })?;
+            all = Some(all.map_or(one, |all| all.beside(one)));
+        }
+        all.ok_or_else(|| Failure::of("no interfaces to measure"))
     }
+}
 
-    fn sender(&self, offer: &Offer) -> Program {
-        let cpus = self.testbed.cpus.senders(1);
-        let program = self.testbed.sender(cpus, offer.bytes, &self.to.to_string()).and(["--stamp"]);
+/// Returns the part of an offer for each of several pairs.
+fn share(offer: &Offer, pairs: usize) -> Offer {
+    let pairs = pairs.max(1) as u64;
+    let until = match offer.until {
+        Until::Packets(packets) => Until::Packets(packets.div_ceil(pairs)),
+        time => time,
+    };
+    Offer { rate: offer.rate.map(|rate| rate / pairs as f64), until, ..*offer }
+}
+
+impl Pair {
+    /// The program that sends, on a CPU of its own where there are enough.
+    fn sender(&self, index: usize, offer: &Offer) -> Program {
+        let cpus = self.testbed.cpus.senders(u32::MAX);
+        let cpu = &[cpus[index % cpus.len()]];
+        let program = self.testbed.sender(cpu, offer.bytes, &self.to.to_string()).and(["--stamp"]);
         let program = match offer.rate {
             Some(rate) => program.and(["--rate", &format!("{rate}pps"), "--max-lag", MAX_LAG]),
             None => program,

@@ -19,6 +19,9 @@ pub mod trial;
 use serde::Serialize;
 
 use crate::observer::Failure;
+#[cfg(doc)]
+use crate::step::Setting;
+use crate::step::is_mixed;
 use search::SearchResult;
 use trial::{BackToBack, Goal, LatencyAt, LossAt, Trial};
 
@@ -40,7 +43,8 @@ pub struct NdrResults {
 /// The results for one frame size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OfSize {
-    /// Bytes of a frame, without its check sequence.
+    /// Bytes of a frame, without its check sequence; [`Setting::MIXED`] for IMIX.
+    #[serde(skip_serializing_if = "is_mixed")]
     pub size: u32,
     /// The throughput, and the trials that led there.
     #[serde(flatten)]

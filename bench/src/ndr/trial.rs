@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::observer::Failure;
+#[cfg(doc)]
+use crate::step::Setting;
 
 /// The definition of throughput, and the times of trials.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -30,9 +32,9 @@ fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Er
 /// The packets offered to a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offer {
-    /// Bytes of a frame, without its check sequence.
+    /// Bytes of a frame, without its check sequence; [`Setting::MIXED`] for IMIX.
     pub bytes: u32,
-    /// Packets per second; `None` for full speed.
+    /// Packets per second, over all pairs of interfaces; `None` for full speed.
     pub rate: Option<f64>,
     /// When it ends.
     pub until: Until,
@@ -60,7 +62,7 @@ pub struct TrialOutcome {
     pub latency: Option<Latency>,
 }
 
-/// The latency of packets through the device, in ns.
+/// The latency of packets through the device, in ns; of several pairs of interfaces the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// The median.
@@ -73,7 +75,33 @@ pub struct Latency {
     pub max_ns: u64,
 }
 
+impl Latency {
+    /// The longer latency in each regard.
+    fn max(self, other: Self) -> Self {
+        Self {
+            p50_ns: self.p50_ns.max(other.p50_ns),
+            p99_ns: self.p99_ns.max(other.p99_ns),
+            p99_9_ns: self.p99_9_ns.max(other.p99_9_ns),
+            max_ns: self.max_ns.max(other.max_ns),
+        }
+    }
+}
+
 impl TrialOutcome {
+    /// The outcome of two that ran at once.
+    #[must_use]
+    pub fn beside(self, other: Self) -> Self {
+        Self {
+            sent: self.sent + other.sent,
+            received: self.received + other.received,
+            seconds: self.seconds.max(other.seconds),
+            latency: match (self.latency, other.latency) {
+                (Some(one), Some(other)) => Some(one.max(other)),
+                (one, other) => one.or(other),
+            },
+        }
+    }
+
     /// Returns the packets per second sent to the device.
     pub fn offered_pps(&self) -> f64 {
         self.sent as f64 / self.seconds.max(1e-9)

@@ -4,8 +4,11 @@
 //! the layout its width.
 
 pub mod chart;
+mod ndr;
 
 use std::fmt::{self, Display, Write};
+
+pub use ndr::ndr;
 
 use crate::measurement::{Cause, Explanation, Spread, of_share, short};
 use crate::report::{Report, StepReport, Suite};
@@ -16,6 +19,8 @@ use crate::suite::peers::{PeerState, Presence};
 const COLOURS: &str = include_str!("colours.css");
 const STYLE: &str = include_str!("style.css");
 const PAGE: &str = include_str!("page.html");
+const LEGEND: &str = "<p class=\"faint\"><span class=\"key sluice\" style=\"margin-left:0\"></span>sluice\
+    <span class=\"key linux\"></span>the kernel alone<span class=\"key peer\"></span>others' programs</p>\n";
 /// Width of a bar in units; the browser stretches it.
 const ACROSS: f64 = 1000.0;
 /// The smallest share of a cause that is drawn.
@@ -35,11 +40,17 @@ pub fn page(report: &Report) -> String {
     let stopped = "Stopped before every step had had all its turns.".to_owned();
     let notes = (!complete).then_some(&stopped).into_iter().chain(notes);
     let notes: String = notes.map(|note| format!("<p>{}</p>\n", Escaped(note))).collect();
+    document("What a packet costs", date, &about, &format!("{LEGEND}{notes}{body}"))
+}
+
+/// Renders a page with this heading and body.
+fn document(heading: &str, date: &str, about: &str, body: &str) -> String {
     // The body comes last: its text is no template.
     PAGE.replace("{date}", &Escaped(date).to_string())
+        .replace("{heading}", heading)
         .replace("{style}", &format!("{COLOURS}{STYLE}"))
-        .replace("{about}", &Escaped(&about).to_string())
-        .replace("{body}", &format!("{notes}{body}"))
+        .replace("{about}", &Escaped(about).to_string())
+        .replace("{body}", body)
 }
 
 /// Adds to the page. Writing to a string cannot fail.

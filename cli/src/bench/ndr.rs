@@ -2,32 +2,37 @@
 
 use std::cell::Cell;
 use std::io::{self, Write, stdout};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use sluicegate::error::Error;
 use sluicegate::link::Mac;
 use sluicegate_bench::Failure;
 use sluicegate_bench::measurement::of_share;
-use sluicegate_bench::ndr::device_trial::DeviceTrial;
+use sluicegate_bench::ndr::device_trial::{DeviceTrial, Pair};
 use sluicegate_bench::ndr::trial::{Goal, Latency, Offer};
 use sluicegate_bench::ndr::{self, NdrResults, OfSize};
 use sluicegate_bench::observer::{BenchObserver, Progress};
+use sluicegate_bench::page;
+use sluicegate_bench::report::Machine;
+use sluicegate_bench::step::Setting;
 use sluicegate_bench::suite::forward;
 use sluicegate_bench::testbed::{Testbed, TestbedConfig};
 
 use super::options::{sides, turn_time};
-use super::output::print_json;
+use super::output::{NewFile, print_json};
 use super::progress::Watcher;
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 
 /// Preamble, delimiter, check sequence and gap of a frame.
-const AROUND_BYTES: u32 = 24;
+const AROUND_BYTES: f64 = 24.0;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Two interfaces with the device between them, instead of a lab: the first sends, the second receives
+    /// Two interfaces with the device between them, instead of a lab: the first sends, the second receives;
+    /// repeated, several pairs share the packets
     #[arg(long, value_name = "[NETNS/]A,[NETNS/]B")]
-    between: Option<String>,
+    between: Vec<String>,
 
     /// Device in the lab: `sluice forward`, or the kernel's bridge
     #[arg(
@@ -38,8 +43,8 @@ pub struct Args {
     )]
     device: String,
 
-    /// Frame bytes without check sequence, 60 to 1514
-    #[arg(long, default_value = "60", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(60..=1514))]
+    /// Frame bytes without check sequence, 60 to 1514, or imix
+    #[arg(long, default_value = "60", value_name = "LIST", value_delimiter = ',', value_parser = size)]
     sizes: Vec<u32>,
 
     /// Tolerated loss: 0%, 0.1%
@@ -62,13 +67,25 @@ pub struct Args {
     #[arg(long, default_value = "500ms", value_name = "TIME", value_parser = turn_time)]
     drain: Duration,
 
-    /// Destination MAC address, for a device that routes [default: the far interface's]
-    #[arg(long, value_name = "MAC")]
-    dmac: Option<Mac>,
+    /// Destination MAC address of each pair, for a device that routes [default: the far interface's]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    dmac: Vec<Mac>,
+
+    /// Write a page for a browser
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 
     /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
+}
+
+fn size(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        _ if text == "imix" => Ok(Setting::MIXED),
+        Ok(bytes) if (60..=1514).contains(&bytes) => Ok(bytes),
+        _ => Err("use 60 to 1514 bytes, or imix".into()),
+    }
 }
 
 /// Parses "0.1%" as a share.
@@ -89,12 +106,17 @@ fn resolution(text: &str) -> Result<f64, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    let page = args.html.as_deref().map(NewFile::create).transpose()?;
     let watcher = Watcher::start()?;
     let results = measure(args, &watcher);
     drop(watcher);
     let results = results?;
     if results.are_none() {
         return Err(Failure::Stopped.into());
+    }
+    if let Some(page) = page {
+        let (version, date) = (env!("CARGO_PKG_VERSION"), super::now());
+        page.write(&page::ndr(&results, &Machine::here(), version, &date))?;
     }
     if args.json {
         print_json("bench ndr", &results)
@@ -104,40 +126,58 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn measure(args: &Args, watcher: &Watcher) -> Result<NdrResults, Failure> {
-    let (testbed, device) = match &args.between {
-        Some(text) => {
-            let (left, right) = sides(text)?;
-            (Testbed::of(left, right)?, None)
-        }
-        None => {
-            let testbed = Testbed::make(TestbedConfig::LINE)?;
-            let device = match args.device.as_str() {
-                "bridge" => forward::make_bridge(&testbed).map(|()| None),
-                _ => forward::start_forwarder(&testbed, watcher).map(Some),
-            };
-            (testbed, device?)
-        }
+    let of_sides = |text: &String| {
+        let (left, right) = sides(text)?;
+        Testbed::of(left, right)
     };
+    let mut testbeds = args.between.iter().map(of_sides).collect::<Result<Vec<_>, _>>()?;
+    let mut device = None;
+    if testbeds.is_empty() {
+        let testbed = Testbed::make(TestbedConfig::LINE)?;
+        match args.device.as_str() {
+            "bridge" => forward::make_bridge(&testbed)?,
+            _ => device = Some(forward::start_forwarder(&testbed, watcher)?),
+        }
+        testbeds.push(testbed);
+    }
+    let pairs = pairs(testbeds, &args.dmac)?;
     let confirm = args.confirm.unwrap_or(args.seconds * 3);
     let goal = Goal { loss: args.loss, resolution: args.resolution, time: args.seconds, confirm };
-    let to = args.dmac.map_or_else(|| testbed.right.mac(), Ok::<_, Error>)?;
     let done = Cell::new(0);
     let begins = |offer: &Offer| {
         let turns = ndr::trials(goal, args.sizes.len()).max(done.get() + 1);
         let rate =
             offer.rate.map_or_else(|| "at full speed".into(), |pps| show_pps(pps).to_string());
-        let step = format!("{} bytes, {rate}", offer.bytes);
+        let step = format!("{}, {rate}", size_words(offer.bytes));
         watcher.progress(&Progress { step: &step, done: done.get(), turns });
         done.set(done.get() + 1);
     };
-    let (testbed, drain) = (&testbed, args.drain);
-    let mut trial = DeviceTrial { testbed, device, to, drain, watch: watcher, begins: &begins };
+    let (pairs, drain) = (&pairs, args.drain);
+    let mut trial = DeviceTrial { pairs, device, drain, watch: watcher, begins: &begins };
     ndr::run(&mut trial, goal, &args.sizes)
+}
+
+/// Gives each pair its destination address.
+fn pairs(testbeds: Vec<Testbed>, dmac: &[Mac]) -> Result<Vec<Pair>, Error> {
+    if dmac.len() > testbeds.len() {
+        let (addresses, pairs) = (dmac.len(), testbeds.len());
+        let text = format!("--dmac has {addresses} addresses for {pairs} pairs of interfaces");
+        return Err(Error::Usage(text));
+    }
+    let pair = |(index, testbed): (usize, Testbed)| {
+        let to = dmac.get(index).copied().map_or_else(|| testbed.right.mac(), Ok)?;
+        Ok(Pair { testbed, to })
+    };
+    testbeds.into_iter().enumerate().map(pair).collect()
+}
+
+fn size_words(bytes: u32) -> String {
+    if bytes == Setting::MIXED { "IMIX".into() } else { format!("{bytes} bytes") }
 }
 
 fn print(results: &NdrResults, out: &mut impl Write) -> io::Result<()> {
     for of_size in &results.sizes {
-        writeln!(out, "frames of {} bytes", of_size.size)?;
+        writeln!(out, "frames of {}", size_words(of_size.size))?;
         print_found(results.goal, of_size, out)?;
         print_curves(of_size, out)?;
         writeln!(out)?;
@@ -151,7 +191,8 @@ fn print(results: &NdrResults, out: &mut impl Write) -> io::Result<()> {
 /// Prints the throughput, and the number of trials.
 fn print_found(goal: Goal, of_size: &OfSize, out: &mut impl Write) -> io::Result<()> {
     let OfSize { size, found, loss, .. } = of_size;
-    let bps = |pps: f64| show_bps(pps * f64::from(size + AROUND_BYTES) * 8.0);
+    let bytes = if *size == Setting::MIXED { Setting::IMIX_MEAN } else { f64::from(*size) };
+    let bps = |pps: f64| show_bps(pps * (bytes + AROUND_BYTES) * 8.0);
     match &found.throughput {
         Some(it) => {
             let why =

@@ -22,7 +22,33 @@ pub struct ReportOutput<'a> {
     json: bool,
     /// An earlier result, to compare with.
     before: Option<Report>,
-    files: Vec<(&'a Path, File, Render, Option<TempPath>)>,
+    files: Vec<(NewFile<'a>, Render)>,
+}
+
+/// A file that stays unchanged until its text is written; if it was created, it is removed unless it is.
+pub struct NewFile<'a> {
+    path: &'a Path,
+    file: File,
+    created: Option<TempPath>,
+}
+
+impl<'a> NewFile<'a> {
+    pub fn create(path: &'a Path) -> anyhow::Result<Self> {
+        let is_new = path.symlink_metadata().is_err();
+        let file = File::options().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|error| Error::path("create", path, error))?;
+        let created = is_new.then(|| TempPath::try_from_path(path)).transpose()?;
+        Ok(Self { path, file, created })
+    }
+
+    pub fn write(mut self, text: &str) -> anyhow::Result<()> {
+        let is_file = self.file.metadata().is_ok_and(|it| it.is_file());
+        let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
+        let written = emptied.and_then(|()| self.file.write_all(text.as_bytes()));
+        written.map_err(|error| Error::path("write", self.path, error))?;
+        self.created.map(TempPath::keep).transpose()?;
+        Ok(())
+    }
 }
 
 /// Writes a report as the text of a file.
@@ -33,16 +59,12 @@ impl<'a> ReportOutput<'a> {
     /// until the result is written; a created one is removed if it never is.
     pub fn prepare(options: &'a OutputOptions) -> anyhow::Result<Self> {
         let before = options.compare.as_deref().map(read).transpose()?;
-        let mut files: Vec<(&Path, File, Render, Option<TempPath>)> = Vec::new();
+        let mut files: Vec<(NewFile<'_>, Render)> = Vec::new();
         for (path, render) in
             [(&options.html, page as fn(&Report) -> String), (&options.svg, chart)]
         {
             if let Some(path) = path {
-                let is_new = path.symlink_metadata().is_err();
-                let file = File::options().write(true).create(true).truncate(false).open(path);
-                let file = file.map_err(|error| Error::path("create", path, error))?;
-                let created = is_new.then(|| TempPath::try_from_path(path)).transpose()?;
-                files.push((path, file, Box::new(render), created));
+                files.push((NewFile::create(path)?, Box::new(render)));
             }
         }
         if let Some(path) = &options.markdown {
@@ -57,19 +79,16 @@ impl<'a> ReportOutput<'a> {
             })?;
             let file = File::options().write(true).open(path);
             let file = file.map_err(|error| Error::path("open", path, error))?;
-            files.push((path, file, Box::new(move |report| document.with(report)), None));
+            let file = NewFile { path, file, created: None };
+            files.push((file, Box::new(move |report| document.with(report))));
         }
         Ok(Self { json: options.json, before, files })
     }
 
     /// Writes all of it.
     pub fn write(self, report: &Report) -> anyhow::Result<()> {
-        for (path, mut file, render, created) in self.files {
-            let is_file = file.metadata().is_ok_and(|it| it.is_file());
-            let emptied = if is_file { file.set_len(0) } else { Ok(()) };
-            let written = emptied.and_then(|()| file.write_all(render(report).as_bytes()));
-            written.map_err(|error| Error::path("write", path, error))?;
-            created.map(TempPath::keep).transpose()?;
+        for (file, render) in self.files {
+            file.write(&render(report))?;
         }
         match self.json {
             true => writeln!(stdout(), "{}", serde_json::to_string(report)?)?,

@@ -146,6 +146,33 @@ fn the_forwarder_in_a_lab_is_measured_from_end_to_end() {
 }
 
 #[test]
+fn several_pairs_share_packets_of_mixed_sizes_and_the_result_is_a_page() {
+    let _cpus = cpus();
+    let Some(lab) = lab() else { return };
+    let [left, right] = ["left", "right"].map(|host| lab.netns(host));
+    let [there, back] =
+        [format!("{left}/left0,{right}/right0"), format!("{right}/right0,{left}/left0")];
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("ndr.html");
+    let short = ["--seconds", "100ms", "--drain", "100ms", "--resolution", "20%", "--loss", "50%"];
+    let of = ["bench", "ndr", "--between", &there, "--between", &back, "--sizes", "imix"];
+    let received =
+        || [("left", "left0"), ("right", "right0")].map(|(host, at)| received(&lab, host, at));
+    let before = received();
+    let result = [&of[..], &short, &["--json", "--html", page.to_str().unwrap()]].concat();
+    let report = report(&mut sluice(&result));
+    let of_size = &report["sizes"][0];
+    assert!(of_size["throughput"]["pps"].as_f64() > Some(0.0), "{report}");
+    assert_eq!(of_size.get("size"), None, "{report}");
+    let offered: f64 = of_size["trials"][0]["offered_pps"].as_f64().unwrap() * 0.1;
+    for (at, (before, after)) in before.into_iter().zip(received()).enumerate() {
+        assert!(after - before > (offered / 4.0) as u64, "{at}: {before} to {after}: {report}");
+    }
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("<h2>IMIX</h2>") && page.contains("RFC 2544"), "{page}");
+}
+
+#[test]
 fn a_signal_before_the_first_trial_is_over_leaves_no_empty_result() {
     let Some(running) = start(&["ndr", "--seconds", "60s", "--json"]) else { return };
     eventually("the device starts", || !children(running.pid()).is_empty());
@@ -239,6 +266,7 @@ fn wrong_use_is_refused() {
         (&["--loss", "0.1"][..], "use a share from 0%"),
         (&["--resolution", "0%"], "from 0.01% to 20%"),
         (&["--between", "eth1"], "name two interfaces"),
+        (&["--sizes", "64,9000"], "use 60 to 1514 bytes, or imix"),
         (&["--device", "hub"], "possible values: forward, bridge"),
         (&["--device", "bridge", "--between", "a,b"], "cannot be used with"),
     ] {
