@@ -28,6 +28,7 @@ mod rewriting;
 mod run;
 mod send;
 mod signals;
+mod stats;
 mod status;
 mod switch;
 mod target;

@@ -18,6 +18,7 @@ use crate::args::Common;
 use crate::interface_counters::InterfaceCounters;
 use crate::notice::reader_left;
 use crate::pacing::PacingResult;
+use crate::stats::Stats;
 use crate::units::{
     packets_word, show_bps, show_bytes, show_count, show_duration, show_percent, show_pps,
 };
@@ -67,6 +68,9 @@ pub struct Report {
     /// The analysis of stamped packets, if requested.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "analysis_json")]
     pub analysis: Option<Analysis>,
+    /// Counts by protocol, conversation and address, if requested.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "stats_json")]
+    pub stats: Option<Stats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesReport>,
     /// The interface's own counters, until they are added to the ledger.
@@ -370,6 +374,9 @@ impl Report {
         if let Some(analysis) = &self.analysis {
             analysis::print(analysis, out)?;
         }
+        if let Some(stats) = &self.stats {
+            stats.print(out)?;
+        }
         self.print_ledger(out)
     }
 
@@ -459,6 +466,13 @@ fn analysis_json<S: serde::Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     analysis.as_ref().map(analysis::to_json).serialize(serializer)
+}
+
+fn stats_json<S: serde::Serializer>(
+    stats: &Option<Stats>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    stats.as_ref().map(Stats::to_json).serialize(serializer)
 }
 
 fn ledger_json<S: serde::Serializer>(ledger: &Ledger, serializer: S) -> Result<S::Ok, S::Error> {

@@ -6,13 +6,14 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 use sluicegate_traffic::analyse::Analysis;
 
 use crate::args::Common;
 use crate::counters::Totals;
 use crate::notice;
 use crate::report::{Report, Traffic};
+use crate::stats::Stats;
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 
 const ON_TERMINAL: Duration = Duration::from_secs(1);
@@ -31,6 +32,8 @@ pub struct Status {
     before_at: Duration,
     /// Stamped packets lost and reordered so far, if the run analyses them.
     missing: Option<(u64, u64)>,
+    /// Counts so far for lines of JSON, if the run counts.
+    stats: Option<Value>,
     /// The live line, and its end: the losses, or a note.
     line: String,
     lost: String,
@@ -65,6 +68,11 @@ impl Status {
     /// Starts to show an analysis' missing packets.
     pub fn analysed(&mut self, analysis: &Analysis) {
         self.missing = Some(analysis.lost_and_reordered());
+    }
+
+    /// Adds counts so far to the next line of JSON.
+    pub fn counted(&mut self, stats: &Stats) {
+        self.stats = self.json_lines.then(|| stats.to_json());
     }
 
     /// Time between two lines.
@@ -105,6 +113,9 @@ impl Status {
             if let Some((lost, reordered)) = self.missing {
                 line["stamped_lost"] = lost.into();
                 line["stamped_reordered"] = reordered.into();
+            }
+            if let Some(stats) = self.stats.take() {
+                line["stats"] = stats;
             }
             // The exit of a reader does not stop reception.
             let _ = match self.stdout_is_taken {

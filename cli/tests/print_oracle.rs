@@ -30,6 +30,11 @@ use sluicegate::ring::{Meta, Packet};
 #[path = "print_oracle/dns.rs"]
 mod dns;
 #[path = "../src/print/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the command's statistics need more of it than its lines"
+)]
 mod print;
 #[path = "../../core/tests/real_captures/mod.rs"]
 mod real_captures;

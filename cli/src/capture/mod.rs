@@ -39,6 +39,7 @@ use crate::ledger::Section;
 use crate::report::{FilesReport, Report};
 use crate::run::{Outcomes, ReceiveCounts, RunControl, receive};
 use crate::signals::Signals;
+use crate::stats::{Counter, SharedCounts, Stats};
 use crate::status::Status;
 use crate::{notice, ports, signals};
 
@@ -107,6 +108,8 @@ struct Session<'a> {
     work: Vec<(Queue, Capture)>,
     file: Option<Arc<File>>,
     lines: Option<Arc<LineOutput>>,
+    /// The counts of each queue, if they are wanted.
+    stats: Vec<SharedCounts>,
     post_rotate: Option<PostRotate>,
     /// The threads that merge for the file, and for the lines.
     merging: [Merging; 2],
@@ -144,6 +147,7 @@ impl<'a> Session<'a> {
             work,
             file,
             lines,
+            stats: Vec::new(),
             post_rotate,
             merging,
             started_ns,
@@ -221,7 +225,12 @@ impl<'a> Session<'a> {
             let lines = self.lines.as_ref().zip(to_lines.next()).map(|(lines, route)| {
                 Lines::new(options.printer(), route, Arc::clone(lines), quiet, several)
             });
-            let mut capture = Capture { recorder, lines };
+            let counter = options.args.stats.map(|_| {
+                let shared = SharedCounts::new();
+                self.stats.push(shared.clone());
+                Counter::new(&shared)
+            });
+            let mut capture = Capture { recorder, lines, counter };
             if let Some(recorder) = &mut capture.recorder {
                 recorder.meet(queue.interfaces())?;
             }
@@ -243,6 +252,7 @@ impl<'a> Session<'a> {
             // Without that thread signals wait until the files are complete.
             let _ = signals.end_at_second();
         }
+        let stats = self.stats();
         let Self { mut ports, file, lines, post_rotate, merging, started_ns, .. } = self;
         for port in &mut ports {
             port.report.count(&ended.outcomes[port.queues.clone()], ended.elapsed);
@@ -264,6 +274,10 @@ impl<'a> Session<'a> {
             }
         }
         let mut report = together(ports.into_iter().map(|port| port.report).collect());
+        report.stats = stats;
+        if file.is_none() && lines.is_none() {
+            report.ledger.add(Section::Out, options.unwritten(), report.traffic.packets);
+        }
         if let Some(lines) = lines {
             error = error.or(lines.take_error().map(anyhow::Error::from));
             account_for_lines(&mut report, &lines, options);
@@ -289,6 +303,13 @@ impl<'a> Session<'a> {
     }
 }
 
+impl Session<'_> {
+    /// The counts so far, if they are wanted.
+    fn stats(&self) -> Option<Stats> {
+        self.options.args.stats.map(|top| Stats::of(&self.stats, top))
+    }
+}
+
 impl RunControl<ReceiveCounts> for Session<'_> {
     fn report_so_far(&mut self, outcomes: &Outcomes<ReceiveCounts>, elapsed: Duration) -> Report {
         let of_port = |port: &mut CapturePort| {
@@ -300,12 +321,16 @@ impl RunControl<ReceiveCounts> for Session<'_> {
                 whole.ledger.add(Section::Out, "written", counts.written());
                 whole.ledger.add(Section::Loss, "not_written", counts.lost());
             }
-            None => whole.ledger.add(Section::Out, "printed", whole.traffic.packets),
+            None => whole.ledger.add(Section::Out, self.options.unwritten(), whole.traffic.packets),
         }
+        whole.stats = self.stats();
         whole
     }
 
     fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
+        if let Some(stats) = self.stats() {
+            status.counted(&stats);
+        }
         // The live line would cut the packets' lines to pieces.
         if !self.options.print {
             status.show(Totals::sum(counters), elapsed);

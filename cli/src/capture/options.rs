@@ -17,6 +17,7 @@ use crate::args::{Common, PortFlags, Receiving};
 use crate::ports;
 use crate::print::{Printer, TimeFormat};
 use crate::run::RunOptions;
+use crate::stats;
 
 /// A part of a chunk is passed on after this time when the output is an ordinary file; at once
 /// when it is a pipe.
@@ -116,6 +117,18 @@ pub struct Args {
     #[arg(long)]
     print: bool,
 
+    /// Count by protocol, conversation and address, and print the N with most bytes [default: 10];
+    /// packets are printed only with --print
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "10",
+        value_parser = stats::top
+    )]
+    pub stats: Option<usize>,
+
     /// Times of printed lines: time of day, date, epoch (seconds since 1970), delta (since the line
     /// before), elapsed (since the first line) or none
     #[arg(
@@ -179,7 +192,7 @@ impl Options {
     pub fn of(args: Args) -> Result<Self> {
         let (mut ports, filter) = args.sources()?;
         let output = args.output()?;
-        let print = args.print || output.is_none();
+        let print = args.print || output.is_none() && args.stats.is_none();
         let to_stdout = output.as_ref().is_some_and(|o| o.path == Path::new("-"));
         if print && to_stdout {
             let message = "-w - and --print both use standard output; remove one of them";
@@ -232,6 +245,11 @@ impl Options {
         };
         let stdout_is_taken = print || to_stdout;
         Ok(Self { args, ports, filter, output, encoder, hold_time, print, stdout_is_taken })
+    }
+
+    /// Returns the fate of packets that no file keeps, for the ledger.
+    pub fn unwritten(&self) -> &'static str {
+        if self.print { "printed" } else { "counted" }
     }
 
     /// Creates the writer of packet lines.

@@ -14,6 +14,7 @@ use super::chunks::{ChunkOptions, ChunkRoute, ChunkSender, ChunkSink, Quiet};
 use super::lines::Lines;
 use crate::counters::Totals;
 use crate::run::Visitor;
+use crate::stats::Counter;
 
 /// Interval between attempts to lock the output, and their maximum number.
 const LOCK_INTERVAL: Duration = Duration::from_millis(1);
@@ -156,10 +157,11 @@ impl Recorder {
     }
 }
 
-/// A capture of one queue: records its packets, prints them, or both.
+/// A capture of one queue: records its packets, prints them, counts them.
 pub struct Capture {
     pub recorder: Option<Recorder>,
     pub lines: Option<Lines>,
+    pub counter: Option<Counter>,
 }
 
 impl Capture {
@@ -180,6 +182,9 @@ impl Visitor for Capture {
         if let Some(lines) = &mut self.lines {
             lines.meet(queue.interfaces());
         }
+        if let Some(counter) = &mut self.counter {
+            counter.begin(queue.interfaces());
+        }
     }
 
     #[inline]
@@ -190,11 +195,17 @@ impl Visitor for Capture {
         if let Some(lines) = &mut self.lines {
             lines.packet(packet);
         }
+        if let Some(counter) = &mut self.counter {
+            counter.packet(packet);
+        }
     }
 
     fn batch_done(&mut self) -> ControlFlow<()> {
         if let Some(lines) = &mut self.lines {
             lines.sender.pass_on();
+        }
+        if let Some(counter) = &mut self.counter {
+            counter.end();
         }
         self.flow()
     }
@@ -215,6 +226,9 @@ impl Visitor for Capture {
         }
         if let Some(lines) = &mut self.lines {
             lines.sender.finish();
+        }
+        if let Some(counter) = &mut self.counter {
+            counter.end();
         }
     }
 }

@@ -42,6 +42,11 @@ const TYPES: &[(u16, &str)] = &[
     (QINQ_9200, "802.1Q-9200"),
 ];
 
+/// Returns the name of an Ethernet type that is known.
+pub fn ethertype_name(ethertype: u16) -> Option<&'static str> {
+    name(TYPES, ethertype)
+}
+
 /// Writes a packet of `length` bytes; `data` is its captured part.
 pub fn print(line: &mut Line, link_type: u16, data: &[u8], length: u32) -> Result<(), Cut> {
     match link_type {

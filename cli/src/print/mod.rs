@@ -21,6 +21,7 @@ use sluicegate::ring::{Direction, Packet};
 
 pub use hex::HexDump;
 use line::{Cut, Flows, Line};
+pub use link::{ethertype_name, find as find_headers};
 
 /// Writes packets as lines. It stores the initial sequence numbers of TCP connections, in bounded memory, and
 /// allocates nothing per packet.

@@ -10,4 +10,5 @@ mod messages;
 mod mirror;
 mod privileges;
 mod snaplen;
+mod stats;
 mod tcpdump;

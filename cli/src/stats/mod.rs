@@ -1,0 +1,222 @@
+//! Counts of packets by protocol, conversation and address.
+
+mod report;
+mod table;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sluicegate::headers::protocol::{DCCP, SCTP, TCP, UDP, UDP_LITE};
+use sluicegate::headers::{self, Headers, MAC_ADDRESSES_BYTES, ethertype};
+use sluicegate::link::Mac;
+use sluicegate::ring::{LINKTYPE_ETHERNET, Packet};
+
+use crate::print::find_headers;
+pub use report::{Stats, top};
+use table::{Table, Tallies, Tally};
+
+/// Maximum of keys of each table. The tables of a queue take about 6 MiB.
+const MOST_KEYS: usize = 32_768;
+const MOST_PROTOCOLS: usize = 4096;
+/// Ports below this are services; others are chosen by clients.
+const FIRST_CLIENT_PORT: u16 = 1024;
+/// Interval between attempts to read the tables while a batch is counted, and their maximum.
+const READ_INTERVAL: Duration = Duration::from_millis(1);
+const READ_ATTEMPTS: u32 = 100;
+
+/// A network address, or a link-layer one of a packet without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    Ip(IpAddr),
+    Mac([u8; 6]),
+}
+
+/// The kind of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// A link type, or a link header that is cut.
+    Unknown,
+    /// A network protocol other than IP, by its EtherType.
+    Ethertype(u16),
+    /// A protocol above IP, and its service's port if it has one.
+    Ip { version: u8, number: u8, port: Option<u16> },
+    /// A fragment after the first.
+    Fragment { version: u8 },
+}
+
+/// An end of a conversation: an address and a port.
+type End = (Address, Option<u16>);
+
+/// Two ends that exchange packets of a protocol; the lower one first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Conversation {
+    /// The protocol, without a port.
+    pub protocol: Protocol,
+    pub ends: [End; 2],
+}
+
+/// Counts by protocol, conversation and address.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    all: Tally,
+    protocols: Table<Protocol>,
+    conversations: Table<Conversation>,
+    /// Sent, and received.
+    addresses: Table<Address>,
+}
+
+impl Counts {
+    fn new() -> Self {
+        Self {
+            all: Tally::default(),
+            protocols: Table::new(MOST_PROTOCOLS),
+            conversations: Table::new(MOST_KEYS),
+            addresses: Table::new(MOST_KEYS),
+        }
+    }
+
+    /// Counts a packet; `data` is its captured part.
+    fn add(&mut self, link_type: u16, data: &[u8], bytes: u32) {
+        let tally = Tally::of(bytes);
+        self.all += tally;
+        let there = Tallies { there: tally, back: Tally::default() };
+        let back = Tallies { there: Tally::default(), back: tally };
+        let Some(found) = find_headers(link_type, data) else {
+            return self.protocols.add(Protocol::Unknown, there);
+        };
+        let (protocol, ports) = protocol_of(data, &found);
+        self.protocols.add(with_service(protocol, ports), there);
+        let Some([from, to]) = addresses_of(link_type, data, &found) else { return };
+        self.addresses.add(from, there);
+        self.addresses.add(to, back);
+        let [sport, dport] = ports.map_or([None; 2], |ports| ports.map(Some));
+        let (from, to) = ((from, sport), (to, dport));
+        let (ends, tallies) = if from <= to { ([from, to], there) } else { ([to, from], back) };
+        self.conversations.add(Conversation { protocol, ends }, tallies);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.all += other.all;
+        self.protocols.merge(&other.protocols);
+        self.conversations.merge(&other.conversations);
+        self.addresses.merge(&other.addresses);
+    }
+}
+
+/// Returns a packet's protocol without a service, and its ports.
+fn protocol_of(data: &[u8], found: &Headers) -> (Protocol, Option<[u16; 2]>) {
+    let Some(ip) = &found.ip else { return (Protocol::Ethertype(found.ethertype), None) };
+    let version = if found.ethertype == ethertype::IPV4 { 4 } else { 6 };
+    let Some((number, carried)) = ip.transport.clone() else {
+        return (Protocol::Fragment { version }, None);
+    };
+    let ports = matches!(number, TCP | UDP | UDP_LITE | SCTP | DCCP)
+        .then(|| data.get(carried.start..carried.start + 4))
+        .flatten()
+        .and_then(|ports| Some([headers::be16(ports, 0)?, headers::be16(ports, 2)?]));
+    (Protocol::Ip { version, number, port: None }, ports)
+}
+
+/// Adds the port of a service: the lower one, if it is a service's.
+fn with_service(protocol: Protocol, ports: Option<[u16; 2]>) -> Protocol {
+    let service = ports.map(|[a, b]| a.min(b)).filter(|&port| port < FIRST_CLIENT_PORT);
+    match protocol {
+        Protocol::Ip { version, number, .. } => Protocol::Ip { version, number, port: service },
+        other => other,
+    }
+}
+
+/// Returns the sender and the receiver.
+fn addresses_of(link_type: u16, data: &[u8], found: &Headers) -> Option<[Address; 2]> {
+    let ip = |bytes: &[u8]| match bytes.len() {
+        4 => bytes.first_chunk::<4>().map(|octets| Address::Ip(IpAddr::from(*octets))),
+        _ => bytes.first_chunk::<16>().map(|octets| Address::Ip(IpAddr::from(*octets))),
+    };
+    match &found.ip {
+        Some(it) => {
+            let address = |range: &std::ops::Range<usize>| data.get(range.clone()).and_then(ip);
+            Some([address(&it.source)?, address(&it.destination)?])
+        }
+        None if link_type == LINKTYPE_ETHERNET => {
+            let (to, rest) = data.get(..MAC_ADDRESSES_BYTES)?.split_first_chunk::<6>()?;
+            Some([Address::Mac(*rest.first_chunk()?), Address::Mac(*to)])
+        }
+        None => None,
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ip(ip) => ip.fmt(f),
+            Self::Mac(mac) => Mac(*mac).fmt(f),
+        }
+    }
+}
+
+/// The counts of one queue, which others may read between two batches.
+#[derive(Clone, Debug)]
+pub struct SharedCounts(Arc<Mutex<Option<Box<Counts>>>>);
+
+impl SharedCounts {
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(Some(Box::new(Counts::new())))))
+    }
+
+    fn take(&self) -> Option<Box<Counts>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put(&self, counts: Box<Counts>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts);
+    }
+
+    /// Adds the counts to others. A queue whose thread does not answer is left out.
+    fn add_to(&self, all: &mut Counts) {
+        for _ in 0..READ_ATTEMPTS {
+            if let Some(counts) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+                return all.merge(counts);
+            }
+            std::thread::sleep(READ_INTERVAL);
+        }
+    }
+}
+
+/// Counts one queue's packets.
+pub struct Counter {
+    shared: SharedCounts,
+    /// Those of the batch being counted.
+    counts: Option<Box<Counts>>,
+    /// Link type of each interface, by its number.
+    link_types: Vec<u16>,
+    scratch: Vec<u8>,
+}
+
+impl Counter {
+    pub fn new(shared: &SharedCounts) -> Self {
+        let (counts, link_types, scratch) = (None, Vec::new(), Vec::new());
+        Self { shared: shared.clone(), counts, link_types, scratch }
+    }
+
+    /// Begins a batch of packets of these interfaces.
+    pub fn begin(&mut self, interfaces: &[sluicegate::port::Interface]) {
+        let new = interfaces.iter().skip(self.link_types.len());
+        self.link_types.extend(new.map(|interface| interface.link_type));
+        self.counts = self.counts.take().or_else(|| self.shared.take());
+    }
+
+    pub fn packet(&mut self, packet: &Packet<'_>) {
+        let Some(counts) = &mut self.counts else { return };
+        let meta = packet.meta();
+        let link_type = self.link_types.get(meta.interface as usize).copied().unwrap_or(0);
+        counts.add(link_type, packet.contiguous(&mut self.scratch), meta.wire_bytes);
+    }
+
+    /// Ends the batch, if one has begun.
+    pub fn end(&mut self) {
+        if let Some(counts) = self.counts.take() {
+            self.shared.put(counts);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Counts by key in bounded memory.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::ops::AddAssign;
+
+/// Packets and their bytes on the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Tally {
+    pub fn of(bytes: u32) -> Self {
+        Self { packets: 1, bytes: bytes.into() }
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+/// Counts in both directions: from a conversation's lower address, or an address itself, and back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tallies {
+    pub there: Tally,
+    pub back: Tally,
+}
+
+impl Tallies {
+    /// The counts of both directions together.
+    pub fn sum(self) -> Tally {
+        let mut sum = self.there;
+        sum += self.back;
+        sum
+    }
+}
+
+impl AddAssign for Tallies {
+    fn add_assign(&mut self, other: Self) {
+        self.there += other.there;
+        self.back += other.back;
+    }
+}
+
+/// The counts of at most `most` keys. A full table forgets the half with fewer packets: these are counted as
+/// others, and a key that comes again counts from there on. So the sum is exact, and the count of a key with
+/// many packets is exact or a little low.
+#[derive(Clone, Debug)]
+pub struct Table<K> {
+    entries: HashMap<K, Tallies>,
+    most: usize,
+    /// Packets of forgotten keys.
+    others: Tally,
+    /// For the search of the median; empty meanwhile.
+    counts: Vec<u64>,
+}
+
+impl<K: Copy + Eq + Hash> Table<K> {
+    /// Creates a table, and allocates its memory.
+    pub fn new(most: usize) -> Self {
+        let (entries, counts) = (HashMap::with_capacity(most), Vec::with_capacity(most));
+        Self { entries, most, others: Tally::default(), counts }
+    }
+
+    /// Counts a key.
+    pub fn add(&mut self, key: K, tallies: Tallies) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            *entry += tallies;
+            return;
+        }
+        if self.entries.len() >= self.most {
+            self.forget();
+        }
+        self.entries.insert(key, tallies);
+    }
+
+    /// Removes the half of the keys with fewer packets.
+    fn forget(&mut self) {
+        self.counts.extend(self.entries.values().map(|it| it.sum().packets));
+        let middle = self.counts.len() / 2;
+        let (_, &mut median, _) = self.counts.select_nth_unstable(middle);
+        self.counts.clear();
+        // Of keys with the median's packets only as many go as are needed.
+        let mut surplus = middle;
+        let others = &mut self.others;
+        for goes_first in [true, false] {
+            self.entries.retain(|_, tallies| {
+                let Tally { packets, .. } = tallies.sum();
+                let goes = surplus > 0 && (packets < median || packets == median && !goes_first);
+                if goes {
+                    surplus -= 1;
+                    *others += tallies.sum();
+                }
+                !goes
+            });
+        }
+    }
+
+    /// Adds another table's counts.
+    pub fn merge(&mut self, other: &Self) {
+        self.others += other.others;
+        other.entries.iter().for_each(|(&key, &tallies)| self.add(key, tallies));
+    }
+
+    /// Number of keys that are known.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Packets of keys that were forgotten.
+    pub fn others(&self) -> Tally {
+        self.others
+    }
+
+    /// The keys with the most bytes, in this order.
+    pub fn top(&self, most: usize) -> Vec<(K, Tallies)>
+    where
+        K: Ord,
+    {
+        let mut all: Vec<_> = self.entries.iter().map(|(&key, &tallies)| (key, tallies)).collect();
+        // By key at last, so that equal runs print equal tables.
+        all.sort_unstable_by(|(a, of_a), (b, of_b)| {
+            of_b.sum().bytes.cmp(&of_a.sum().bytes).then_with(|| a.cmp(b))
+        });
+        all.truncate(most);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(bytes: u32) -> Tallies {
+        Tallies { there: Tally::of(bytes), back: Tally::default() }
+    }
+
+    fn sum(table: &Table<u32>) -> Tally {
+        let mut sum = table.others();
+        table.top(usize::MAX).iter().for_each(|(_, tallies)| sum += tallies.sum());
+        sum
+    }
+
+    #[test]
+    fn a_full_table_keeps_the_keys_with_most_packets_and_the_sum() {
+        let mut table = Table::new(100);
+        for round in 0..1000 {
+            // Ten keys come again and again, among ever new ones.
+            (0..10).for_each(|key| table.add(key, one(100)));
+            table.add(1000 + round, one(60));
+            assert!(table.len() <= 100);
+        }
+        let top = table.top(11);
+        let keys: Vec<u32> = top[..10].iter().map(|(key, _)| *key).collect();
+        assert_eq!(keys, (0..10).collect::<Vec<_>>());
+        assert!(
+            top[..10].iter().all(|(_, it)| it.there == Tally { packets: 1000, bytes: 100_000 })
+        );
+        assert_eq!(sum(&table), Tally { packets: 11_000, bytes: 1_060_000 });
+        assert!(table.others().packets > 0);
+    }
+
+    #[test]
+    fn equal_keys_are_forgotten_by_halves() {
+        let mut table = Table::new(8);
+        (0..9).for_each(|key| table.add(key, one(60)));
+        assert_eq!((table.len(), table.others().packets), (5, 4));
+        assert_eq!(sum(&table).packets, 9);
+        let mut other = Table::new(8);
+        other.merge(&table);
+        assert_eq!((other.len(), sum(&other)), (5, sum(&table)));
+    }
+}
