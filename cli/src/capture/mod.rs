@@ -285,9 +285,6 @@ impl<'a> Session<'a> {
         }
         if let Some(file) = file.and_then(Arc::into_inner) {
             let summary = file.into_output().finish();
-            if let Some(commands) = post_rotate {
-                commands.finish();
-            }
             account_for_files(&mut report, &summary, options, late);
             match summary.failure {
                 Some(failure) if failure.errno() == Some(nix::libc::EPIPE) => reader_left = true,
@@ -299,7 +296,9 @@ impl<'a> Session<'a> {
         if reader_left {
             notice::say("the reader closed the pipe");
         }
-        error.map_or_else(|| Ok(ended.result?), Err)
+        // A program may take any time, or hang.
+        let commands = post_rotate.map_or(Ok(()), PostRotate::finish);
+        error.map_or_else(|| Ok(ended.result.and(commands)?), Err)
     }
 }
 
@@ -410,6 +409,7 @@ fn account_for_lines(report: &mut Report, lines: &LineOutput, options: &Options)
 /// Accounts for written, lost and deleted packets.
 fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, late: u64) {
     report.ledger.add(Section::Out, "written", summary.packets);
+    report.ledger.add(Section::Omitted, "after_last_file", summary.after_last_file);
     report.ledger.add(Section::Loss, "not_written", summary.lost);
     let full = |error: &Error| matches!(error.errno(), Some(nix::libc::ENOSPC | nix::libc::EDQUOT));
     if summary.failure.as_ref().is_some_and(|error| !full(error)) {

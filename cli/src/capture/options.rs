@@ -93,6 +93,10 @@ pub struct Args {
     #[arg(short = 'W', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     files: Option<u32>,
 
+    /// End after N files of the rotation: with --rotate-size and 1, at this size
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_files: Option<u64>,
+
     /// Run PROGRAM FILE after each complete file; one at a time, beside the capture
     #[arg(short = 'z', long, value_name = "PROGRAM", requires = "write")]
     pub post_rotate: Option<PathBuf>,
@@ -210,6 +214,7 @@ impl Options {
             if port.kind() == Kind::Null
                 && args.common.count.is_none()
                 && args.common.duration.is_none()
+                && args.max_files.is_none()
             {
                 return Err(port.error("the run would never end; add --count or --duration"));
             }
@@ -336,9 +341,10 @@ impl Args {
             packets: self.rotate_count,
             period: self.rotate_time,
             files: self.files,
+            last_file: self.max_files,
         };
         let Some(path) = &self.write else {
-            let needs_file = rotation.is_on()
+            let needs_file = rotation != Rotation::default()
                 || self.format.is_some()
                 || self.compress.is_some()
                 || self.sync

@@ -1,5 +1,6 @@
 //! `--post-rotate`: a command after each complete file, in a thread of its own.
 
+use std::env;
 use std::io::{self, stderr};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -13,12 +14,22 @@ use sluicegate::file::write::Output;
 
 use crate::notice;
 
-/// The thread that runs the commands, one at a time. No packet waits for it.
-pub struct PostRotate(JoinHandle<()>);
+/// The thread that runs the commands, one at a time. No packet waits for it. It returns the first error of
+/// starting one.
+pub struct PostRotate(JoinHandle<Result<()>>);
 
 impl PostRotate {
     /// Starts the thread, for the files of an output.
+    ///
+    /// # Errors
+    /// There is no such program.
     pub fn start(program: PathBuf, output: &mut Output) -> Result<Self> {
+        if !exists(&program) {
+            let program = program.display();
+            return Err(Error::Usage(format!(
+                "--post-rotate {program}: no such program; give its path, or a name in PATH"
+            )));
+        }
         let (sender, files) = channel();
         output.announce_files(sender);
         let thread = Builder::new().name("post-rotate".into());
@@ -29,21 +40,38 @@ impl PostRotate {
     }
 
     /// Waits until the command has run for the last file. The output must have finished.
-    pub fn finish(self) {
+    ///
+    /// # Errors
+    /// The command could not be started for a file.
+    pub fn finish(self) -> Result<()> {
         // A panic there has been printed, and concerns no packet.
-        let _ = self.0.join();
+        self.0.join().unwrap_or(Ok(()))
     }
 }
 
-fn run(program: &Path, files: &Receiver<PathBuf>) {
+/// Returns true if a program exists: at its path, or in a folder of PATH.
+fn exists(program: &Path) -> bool {
+    if program.components().count() > 1 {
+        return program.is_file();
+    }
+    let folders = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&folders).any(|folder| folder.join(program).is_file())
+}
+
+fn run(program: &Path, files: &Receiver<PathBuf>) -> Result<()> {
+    let mut result = Ok(());
     for file in files {
         let line = format!("{} {}", program.display(), file.display());
         match command(program, &file) {
             Ok(status) if status.success() => {}
             Ok(status) => notice::say(format_args!("{line}: {status}")),
-            Err(error) => notice::say(format_args!("run {line}: {error}")),
+            Err(error) => {
+                notice::say(format_args!("run {line}: {error}"));
+                result = result.and(Err(Error::system("run", line, error)));
+            }
         }
     }
+    result
 }
 
 /// Runs the command. Standard output may be the capture's, and the terminal's ^C ends the capture only.

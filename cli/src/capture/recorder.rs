@@ -26,12 +26,15 @@ pub struct File {
     counts: Arc<OutputCounts>,
     /// Writing has failed.
     failed: AtomicBool,
+    /// The last file of `--max-files` is complete.
+    complete: AtomicBool,
 }
 
 impl File {
     pub fn new(output: Output) -> Self {
         let counts = Arc::clone(output.counts());
-        Self { output: Mutex::new(output), counts, failed: AtomicBool::new(false) }
+        let (failed, complete) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { output: Mutex::new(output), counts, failed, complete }
     }
 
     pub fn output(&self) -> MutexGuard<'_, Output> {
@@ -62,8 +65,12 @@ impl File {
 
 impl ChunkSink for File {
     fn write(&self, chunk: &Chunk) {
-        if self.output().write(chunk).is_err() {
+        let mut output = self.output();
+        if output.write(chunk).is_err() {
             self.failed.store(true, Ordering::Relaxed);
+        }
+        if output.is_complete() {
+            self.complete.store(true, Ordering::Relaxed);
         }
     }
 
@@ -152,8 +159,9 @@ impl Recorder {
         Ok(())
     }
 
-    fn has_failed(&self) -> bool {
-        self.error.is_some() || self.sender.sink.has_failed()
+    fn has_ended(&self) -> bool {
+        let file = &self.sender.sink;
+        self.error.is_some() || file.has_failed() || file.complete.load(Ordering::Relaxed)
     }
 }
 
@@ -166,9 +174,9 @@ pub struct Capture {
 
 impl Capture {
     fn flow(&self) -> ControlFlow<()> {
-        let failed = self.lines.as_ref().is_some_and(|lines| lines.sender.sink.has_failed())
-            || self.recorder.as_ref().is_some_and(Recorder::has_failed);
-        if failed { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        let ended = self.lines.as_ref().is_some_and(|lines| lines.sender.sink.has_failed())
+            || self.recorder.as_ref().is_some_and(Recorder::has_ended);
+        if ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 

@@ -28,7 +28,7 @@ fn every_combination_is_read_back() {
         bytes,
         period: period_s.map(Duration::from_secs),
         files,
-        packets: None,
+        ..Rotation::default()
     };
     // 400 packets: 2.8 s and 252 kB.
     let rotations = [

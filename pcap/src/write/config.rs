@@ -126,6 +126,8 @@ pub struct Summary {
     pub packets: u64,
     /// Packets submitted that could not be written.
     pub lost: u64,
+    /// Packets that came after the last file of [`Rotation::last_file`].
+    pub after_last_file: u64,
     /// Bytes written, after compression.
     pub bytes: u64,
     /// Files deleted to keep only the newest.

@@ -194,9 +194,20 @@ impl Output {
         Err(Error::Usage(usage.into()))
     }
 
+    /// Returns true after the last file of [`Rotation::last_file`](super::Rotation::last_file): no more packets
+    /// are written.
+    pub fn is_complete(&self) -> bool {
+        self.config.rotation.last_file.is_some_and(|last| self.summary.files >= last)
+            && self.current.is_none()
+    }
+
     /// Writes records, none later than `last_ns`.
     fn write_records(&mut self, mut rest: Piece<'_>, last_ns: u64) -> Result<()> {
         while let Some(first_ns) = rest.first_ns() {
+            if self.is_complete() {
+                self.summary.after_last_file += rest.packets;
+                break;
+            }
             let opened = self
                 .progress
                 .check()
@@ -218,7 +229,12 @@ impl Output {
                 continue;
             }
             current.packets += now.packets;
+            let is_full = self.schedule.is_full(current.packets);
             self.submit(&now, false);
+            if is_full && self.config.rotation.last_file == Some(self.summary.files) {
+                // The file does not wait for a packet that it will not have.
+                self.end_file();
+            }
             rest = later;
         }
         self.progress.check()

@@ -25,6 +25,8 @@ pub struct Rotation {
     pub period: Option<Duration>,
     /// Keeps the newest this many files and deletes older ones of this run.
     pub files: Option<u32>,
+    /// Ends with this many files: later packets are not written.
+    pub last_file: Option<u64>,
 }
 
 impl Rotation {
@@ -42,7 +44,9 @@ impl Rotation {
             "a period of 0: allow at least 1 ns"
         } else if self.files == Some(0) {
             "keeping 0 files: keep at least one"
-        } else if self.files.is_some() && !self.is_on() {
+        } else if self.last_file == Some(0) {
+            "an end after 0 files: allow at least one"
+        } else if (self.files.is_some() || self.last_file.is_some()) && !self.is_on() {
             "a number of files without a size, a number of packets or a period: there is only one file"
         } else {
             return Ok(());
@@ -87,6 +91,11 @@ impl Schedule {
     /// Returns true if a packet with this time belongs in a later file. None is later than the last time.
     fn is_later(&self, timestamp_ns: u64) -> bool {
         timestamp_ns >= self.end_ns && self.end_ns < u64::MAX
+    }
+
+    /// Returns true if a file with this many packets takes no more.
+    pub(super) fn is_full(&self, packets: u64) -> bool {
+        packets >= self.limit_packets
     }
 
     /// Divides records, none later than `last_ns`, between the current file, which holds `bytes` bytes and
@@ -316,7 +325,7 @@ mod tests {
             (None, None, None, Some(3), "there is only one file"),
         ];
         for (bytes, packets, period, files, why) in rows {
-            let rotation = Rotation { bytes, packets, period, files };
+            let rotation = Rotation { bytes, packets, period, files, last_file: None };
             assert!(rotation.check().is_err(), "{why}");
         }
         let counted = Rotation { packets: Some(1), files: Some(3), ..Rotation::default() };

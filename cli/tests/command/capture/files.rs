@@ -342,6 +342,70 @@ fn a_command_runs_after_each_complete_file() {
         "-z",
         "/nonexistent",
     ]);
-    assert_eq!(ended.status, Some(0), "{ended:?}");
-    assert!(ended.err.contains("run /nonexistent"), "{}", ended.err);
+    assert_eq!(ended.status, Some(2), "{ended:?}");
+    assert!(ended.err.contains("--post-rotate /nonexistent: no such program"), "{}", ended.err);
+    assert!(!path("x.pcap").exists() || path("x.pcap").metadata().unwrap().len() == 0);
+}
+
+#[test]
+fn a_command_that_fails_to_start_is_an_error_and_one_that_hangs_delays_no_ledger() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    numbered(Path::new(&path("in.pcap")), 0..10, 1_000_000_000, 1000);
+    let (input, output) = (path("in.pcap"), path("out.pcap"));
+    let arguments = ["capture", "-r", &input, "-w", &output, "-z"];
+    std::fs::write(path("data"), "no program").unwrap();
+    let ended = run(&[&arguments[..], &[&path("data")]].concat());
+    assert_eq!(ended.status, Some(1), "{ended:?}");
+    assert!(ended.out.contains("written") && ended.err.contains("sluice: run "), "{ended:?}");
+    // It waits for its file to vanish, which happens once the ledger has been printed.
+    let program = path("waits");
+    std::fs::write(&program, "#!/bin/sh\nwhile [ -e \"$1\" ]; do sleep 0.01; done\n").unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let ledger = std::fs::File::create(path("ledger")).unwrap();
+    let mut command = sluice(&[&arguments[..], &[&program]].concat());
+    let mut child = command.stdout(ledger).spawn().unwrap();
+    let printed = || std::fs::read_to_string(path("ledger")).unwrap();
+    eventually("the ledger is printed", || printed().contains("unexplained"));
+    assert_eq!(child.try_wait().unwrap(), None, "the command waits for the program");
+    std::fs::remove_file(&output).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_capture_ends_after_its_last_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    numbered(Path::new(&path("in.pcap")), 0..1000, 1_000_000_000, 1000);
+    let bytes = std::fs::metadata(path("in.pcap")).unwrap().len();
+    let (input, third) = (path("in.pcap"), (bytes / 3).to_string());
+    for (rotation, files, compression) in [
+        (["--rotate-count", "100", "--max-files", "3"], [100, 100, 100].as_slice(), ""),
+        (["--rotate-count", "1000", "--max-files", "1"], &[1000], ""),
+        (["--rotate-count", "100", "--max-files", "2"], &[100, 100], ".zst"),
+        (["--rotate-time", "400us", "--max-files", "2"], &[400, 400], ""),
+        (["--rotate-size", &third, "--max-files", "1"], &[333], ""),
+        (["--rotate-count", "600", "--max-files", "2"], &[600, 400], ""),
+    ] {
+        let output = path(&format!("out.pcap{compression}"));
+        let arguments = ["capture", &input, "-w", &output, "--json"];
+        let report = run(&[&arguments[..], &rotation].concat()).good();
+        let written: Vec<usize> = (1..=files.len())
+            .map(|number| {
+                numbers(&folder.path().join(format!("out-{number:05}.pcap{compression}")))
+            })
+            .map(|numbers| numbers.len())
+            .collect();
+        assert_eq!(written, files, "{rotation:?}: {report}");
+        assert_eq!(report["files"]["count"], files.len(), "{report}");
+        let out: usize = files.iter().sum();
+        assert_eq!(report["ledger"]["out"], out, "{report}");
+        let omitted = report["ledger"]["omitted"]["after_last_file"].as_u64().unwrap_or(0);
+        assert_eq!(report["packets"].as_u64().unwrap() - omitted, out as u64, "{report}");
+    }
+    let live = ["capture", "null:", "-w", &path("live.pcap"), "--json"];
+    let end = ["--rotate-size", "1M", "--max-files", "2"];
+    let report = run(&[&live[..], &end].concat()).good();
+    assert_eq!(report["files"]["count"], 2, "{report}");
+    refused(&[&live[..], &["--max-files", "2"]].concat(), "a number of files without a size");
 }
