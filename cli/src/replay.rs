@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::libc::ARPHRD_ETHER;
 use sluicegate::error::{Error, Result};
@@ -10,6 +11,7 @@ use sluicegate::link::{self, Interface, Mac, NextHops};
 use sluicegate::port::{
     Interface as Described, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName,
 };
+use sluicegate::units;
 use sluicegate_traffic::rate::Unit;
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
 use sluicegate_traffic::source::{PacketSource, Replay, ReplayOptions, Tempo};
@@ -26,7 +28,7 @@ use crate::target::{
 const EXAMPLES: &str = "\
 Examples:
   sluice replay trace.pcapng eth1
-  sluice replay trace.pcap eth1 --speed 2.5 --loop 10
+  sluice replay trace.pcap eth1 --speed 2.5 --loop 10 --max-gap 500ms
   sluice replay trace.pcap eth1 -f 'udp port 53' --rate 10kpps
   sluice replay trace.pcap eth1 --top-speed --threads 2
   sluice replay trace.pcap eth1 --rewrite-ip 0.0.0.0/0=198.18.0.0/15 --dmac auto
@@ -56,6 +58,11 @@ pub struct Args {
     /// X times as fast as recorded: 2.5, 0.1 [default: 1]
     #[arg(long, value_name = "X", value_parser = speed)]
     speed: Option<f64>,
+
+    /// Shorten longer gaps between packets to this time: 500ms, 10s
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(conflicts_with_all = ["rate", "rate_file", "top_speed"])]
+    max_gap: Option<Duration>,
 
     /// Send at this rate, ignoring recorded times: 10kpps, 5Gbps (layer 1), 5GbpsL2, 80% of the link
     #[arg(long, value_name = "RATE")]
@@ -129,6 +136,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let port = open(&args, goal(&args, steering.as_ref()))?;
     let options = ReplayOptions {
         tempo: tempo(&args, steering.as_ref()),
+        max_gap: args.max_gap,
         rounds: args.rounds,
         packets: args.common.count,
         max_bytes: interface.as_ref().map(max_bytes),

@@ -51,6 +51,7 @@ pub fn mix(packets: u32) -> Vec<Recorded> {
 pub fn options(tempo: Tempo) -> ReplayOptions {
     ReplayOptions {
         tempo,
+        max_gap: None,
         rounds: 1,
         packets: None,
         max_bytes: None,

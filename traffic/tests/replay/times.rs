@@ -1,5 +1,7 @@
 //! The times at which packets are sent.
 
+use std::time::Duration;
+
 use sluicegate_traffic::rate::Unit;
 use sluicegate_traffic::source::{PacketSource, Replay, ReplayOptions, Tempo};
 
@@ -82,6 +84,35 @@ fn rounds_follow_at_the_mean_gap() {
     // At a rate, the gap between rounds equals that between packets.
     let times = [0, 1000, 2000, 2999, 3000, 4000];
     assert_eq!(sent_at(&recorded, paced(1e6, Unit::Packet), 2, &times), [1, 1, 1, 0, 1, 1]);
+}
+
+#[test]
+fn a_longer_gap_becomes_the_longest_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.pcap");
+    let recorded = [7 * SECOND, 7 * SECOND + 100, 7000 * SECOND, 7000 * SECOND + 200, 9000 * SECOND];
+    let packets: Vec<_> = recorded.iter().map(|ns| (*ns, packet(1, 1, 100))).collect();
+    pcap(&file, 1, &packets);
+    for (sentence, speed, times) in [
+        ("as recorded", 1.0, [100, 1100, 1300, 2300]),
+        ("at double speed, as sent", 2.0, [50, 1050, 1150, 2150]),
+    ] {
+        let max_gap = Some(Duration::from_nanos(1000));
+        for keep_bytes in [0, 1 << 30] {
+            let tempo = Tempo::Recorded(speed);
+            let options = ReplayOptions { max_gap, keep_bytes, rounds: 2, ..options(tempo) };
+            let mut worker = only(&file, &options);
+            assert_eq!(worker.at(BEGUN).packets, 1, "{sentence}: the first");
+            for ns in times {
+                assert_eq!(worker.at(BEGUN + ns - 1).packets, 0, "{sentence}: before {ns}");
+                assert_eq!(worker.at(BEGUN + ns).packets, 1, "{sentence}: at {ns}");
+            }
+            // The file's mean gap, in which the longest ones count with their new length.
+            let next = times[3] + times[3] / 4;
+            assert_eq!(worker.at(BEGUN + next - 1).packets, 0, "{sentence}: the next round");
+            assert_eq!(worker.at(BEGUN + next).packets, 1, "{sentence}: the next round");
+        }
+    }
 }
 
 #[test]

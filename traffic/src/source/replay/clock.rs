@@ -32,43 +32,50 @@ impl Position {
         }
     }
 
-    /// Returns the start of the next round: after the file's mean gap.
-    pub(super) fn after_round(self, round: Self) -> Self {
+    /// Returns the start of the next round: after the file's mean gap, or `max_gap_ns` if that is shorter.
+    pub(super) fn after_round(self, round: Self, max_gap_ns: u64) -> Self {
         let gap = match round.ns.checked_div(round.packets.saturating_sub(1)) {
             None | Some(0) if round.ns == 0 => BETWEEN_ROUNDS_NS,
             gap => gap.unwrap_or(0).max(1),
         };
         let next = self.plus(round);
-        Self { ns: next.ns.saturating_add(gap), ..next }
+        Self { ns: next.ns.saturating_add(gap.min(max_gap_ns)), ..next }
     }
 }
 
 /// Computes the positions of a round's packets while they are read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    first_ns: Option<u64>,
+    /// The latest timestamp of the packets passed.
+    latest_ns: Option<u64>,
+    /// The longest gap between two packets; a longer one in the file becomes this long.
+    max_gap_ns: u64,
     passed: Position,
 }
 
 impl Round {
+    pub(super) fn new(max_gap_ns: u64) -> Self {
+        Self { latest_ns: None, max_gap_ns, passed: Position::default() }
+    }
+
     /// Returns the next packet's position. Time never goes back: a packet with an earlier timestamp, or none,
     /// is due with the previous packet.
     #[inline]
     pub(super) fn position(&self, meta: &Meta) -> Position {
-        let since_first = match (self.first_ns, meta.timestamp_source) {
-            (Some(first), source) if source != TimestampSource::None => {
-                meta.timestamp_ns.saturating_sub(first)
+        let gap = match (self.latest_ns, meta.timestamp_source) {
+            (Some(latest), source) if source != TimestampSource::None => {
+                meta.timestamp_ns.saturating_sub(latest).min(self.max_gap_ns)
             }
             _ => 0,
         };
-        Position { ns: self.passed.ns.max(since_first), ..self.passed }
+        Position { ns: self.passed.ns.saturating_add(gap), ..self.passed }
     }
 
     /// Advances past a packet at `position`.
     #[inline]
     pub(super) fn pass(&mut self, position: Position, meta: &Meta, bytes: usize) {
-        if self.first_ns.is_none() && meta.timestamp_source != TimestampSource::None {
-            self.first_ns = Some(meta.timestamp_ns);
+        if meta.timestamp_source != TimestampSource::None {
+            self.latest_ns = self.latest_ns.max(Some(meta.timestamp_ns));
         }
         self.passed = Position {
             packets: position.packets + 1,
@@ -423,7 +430,7 @@ mod tests {
 
     #[test]
     fn time_counts_from_the_first_packet_and_never_goes_back() {
-        let mut round = Round::default();
+        let mut round = Round::new(u64::MAX);
         let recorded = [5_000, 6_000, 5_500, 4_000, 9_000];
         let positions: Vec<_> = recorded
             .into_iter()
@@ -439,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_packet_without_a_time_follows_its_predecessor() {
-        let mut round = Round::default();
+        let mut round = Round::new(u64::MAX);
         let mut position = |meta: &Meta| {
             let position = round.position(meta);
             round.pass(position, meta, 60);
@@ -454,14 +461,15 @@ mod tests {
     fn the_next_round_comes_after_the_mean_gap() {
         let round = |ns, packets| Position { ns, packets, bytes: packets * 60 };
         let first = Position::default();
-        assert_eq!(first.after_round(round(900, 10)), round(1_000, 10));
-        assert_eq!(round(1_000, 10).after_round(round(900, 10)), round(2_000, 20));
+        assert_eq!(first.after_round(round(900, 10), u64::MAX), round(1_000, 10));
+        assert_eq!(round(1_000, 10).after_round(round(900, 10), u64::MAX), round(2_000, 20));
+        assert_eq!(first.after_round(round(0, 1), 5).ns, 5, "the longest gap");
         for (why, ns, packets, next) in [
             ("one packet", 0, 1, 1_000_000_000),
             ("all at one time", 0, 7, 1_000_000_000),
             ("a gap below a nanosecond", 3, 10, 4),
         ] {
-            assert_eq!(first.after_round(round(ns, packets)).ns, next, "{why}");
+            assert_eq!(first.after_round(round(ns, packets), u64::MAX).ns, next, "{why}");
         }
     }
 }

@@ -14,6 +14,7 @@ use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
@@ -47,6 +48,8 @@ pub enum Tempo {
 pub struct ReplayOptions {
     /// The times at which packets are sent.
     pub tempo: Tempo,
+    /// The longest gap between two packets at recorded times; a longer one becomes this long.
+    pub max_gap: Option<Duration>,
     /// The number of rounds; 0 is endless.
     pub rounds: u64,
     /// Maximum of packets over all rounds and workers.
@@ -60,6 +63,16 @@ pub struct ReplayOptions {
     pub rewrite: Arc<Rewrite>,
     /// Memory limit for the packets of a file with several rounds; a larger file is read again in each round.
     pub keep_bytes: usize,
+}
+
+impl ReplayOptions {
+    /// Returns the longest gap in the file's own time, of which the speed makes the longest one sent.
+    fn max_gap_ns(&self) -> u64 {
+        match (self.max_gap, &self.tempo) {
+            (Some(gap), Tempo::Recorded(speed)) => (gap.as_nanos() as f64 * speed) as u64,
+            _ => u64::MAX,
+        }
+    }
 }
 
 /// One worker's part of a file. After a read error all workers still send the packets before it; then

@@ -55,7 +55,7 @@ impl ReplayPackets {
             worker,
             rounds: (options.rounds > 0).then(|| options.rounds - 1),
             base: Position::default(),
-            round: Round::default(),
+            round: Round::new(options.max_gap_ns()),
             any: false,
             failure: None,
         })
@@ -144,7 +144,7 @@ impl ReplayPackets {
         match &self.kept {
             Some(kept) => self.kept_round = (!kept.chunks.is_empty()).then_some(passed),
             None => {
-                self.round = Round::default();
+                self.round = Round::new(self.options.max_gap_ns());
                 self.reader = Some(open(&self.file)?);
             }
         }
@@ -157,7 +157,7 @@ impl ReplayPackets {
             return false;
         }
         self.rounds = self.rounds.map(|rounds| rounds - 1);
-        self.base = self.base.after_round(length);
+        self.base = self.base.after_round(length, self.options.max_gap_ns());
         true
     }
 
