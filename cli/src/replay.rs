@@ -79,6 +79,10 @@ pub struct Args {
     #[arg(long = "loop", value_name = "N", default_value_t = 1)]
     rounds: u64,
 
+    /// Cut packets above the MTU instead of omitting them; their lengths and checksums follow
+    #[arg(long)]
+    cut_to_mtu: bool,
+
     #[command(flatten)]
     rewriting: Rewriting,
 
@@ -140,6 +144,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         rounds: args.rounds,
         packets: args.common.count,
         max_bytes: interface.as_ref().map(max_bytes),
+        cut: args.cut_to_mtu,
         link_type: port.link_type(),
         rewrite: Arc::new(rewrite),
         keep_bytes: KEEP_BYTES,

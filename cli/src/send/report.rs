@@ -83,6 +83,7 @@ impl<'a> SendReport<'a> {
         report.ledger.add(Section::Loss, "refused", attempted.saturating_sub(named));
         report.ledger.add(Section::Loss, "unsent", stats.unsent);
         report.ledger.add(Section::Note, "cut_in_file", skipped.cut_in_file);
+        report.ledger.add(Section::Note, "cut_to_mtu", skipped.cut_to_mtu);
         if skipped.too_long > 0 {
             report.notices.push(too_long(skipped.too_long, &report, self.live));
         }
@@ -162,6 +163,7 @@ fn too_long(packets: u64, report: &Report, live: bool) -> String {
     let remedy = match report.backend.as_str() {
         _ if live => "raise the interface's MTU; for more than 3368 bytes, use packet: as well",
         "memif" | "pcap" | "null" => "use more slots=",
+        _ if report.command == "replay" => "raise the interface's MTU, or add --cut-to-mtu",
         _ => "raise the interface's MTU",
     };
     format!("{}: {remedy}", not_sent(packets, report, "too long"))

@@ -6,6 +6,7 @@
 //! inside a tunnel or an ICMP error, and no addresses in payloads.
 
 mod checksum;
+mod cut;
 mod rule;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,6 +16,7 @@ use sluicegate_base::headers::{self, Headers, Ip, VLAN_TAG_BYTES, be16, ethertyp
 use sluicegate_base::ring::LINKTYPE_ETHERNET;
 
 use checksum::{Difference, correct, correct_transport, recompute};
+pub(crate) use cut::cut;
 pub use rule::{InvalidRule, Rule};
 
 /// An Ethernet address.

@@ -27,6 +27,8 @@ pub struct SkippedPackets {
     pub other_link_type: u64,
     /// Packets sent although the file lacks some of their bytes.
     pub cut_in_file: u64,
+    /// Packets cut to the maximum length.
+    pub cut_to_mtu: u64,
 }
 
 impl SkippedPackets {
@@ -42,6 +44,7 @@ impl SkippedPackets {
             too_short: self.too_short + other.too_short,
             other_link_type: self.other_link_type + other.other_link_type,
             cut_in_file: self.cut_in_file + other.cut_in_file,
+            cut_to_mtu: self.cut_to_mtu + other.cut_to_mtu,
         }
     }
 }

@@ -55,6 +55,7 @@ pub fn options(tempo: Tempo) -> ReplayOptions {
         rounds: 1,
         packets: None,
         max_bytes: None,
+        cut: false,
         link_type: LINKTYPE_ETHERNET,
         rewrite: Arc::default(),
         keep_bytes: 1 << 30,

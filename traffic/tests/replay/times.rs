@@ -90,7 +90,8 @@ fn rounds_follow_at_the_mean_gap() {
 fn a_longer_gap_becomes_the_longest_one() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.pcap");
-    let recorded = [7 * SECOND, 7 * SECOND + 100, 7000 * SECOND, 7000 * SECOND + 200, 9000 * SECOND];
+    let recorded =
+        [7 * SECOND, 7 * SECOND + 100, 7000 * SECOND, 7000 * SECOND + 200, 9000 * SECOND];
     let packets: Vec<_> = recorded.iter().map(|ns| (*ns, packet(1, 1, 100))).collect();
     pcap(&file, 1, &packets);
     for (sentence, speed, times) in [

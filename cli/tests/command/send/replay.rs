@@ -134,6 +134,39 @@ fn packets_longer_than_the_mtu_are_left_out_and_reported() {
 }
 
 #[test]
+fn packets_longer_than_the_mtu_are_cut_if_asked() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (file, path) = (folder.path().join("long.pcap"), folder.path().join("came.pcap"));
+    recording(&file, 200, 1000);
+    let recorded = packets(&file);
+    let long = recorded.iter().filter(|(_, bytes)| bytes.len() > 1014).count();
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let mtu = on(&lab, "left", &["ip", "link", "set", "left0", "mtu", "1000"]);
+    assert_eq!(mtu.status, Some(0), "{}", mtu.err);
+    let capture = capture_all(&right, REPLAYED, &path);
+    let what = ["replay", file.to_str().unwrap(), "left0", "--netns", &left, "--json"];
+    let sent = run(&[&what[..], &["--cut-to-mtu", "--top-speed"]].concat()).good();
+    assert_eq!(sent["ledger"]["notes"]["cut_to_mtu"], long, "{sent}");
+    assert_eq!(sent["accepted"], 200, "{sent}");
+    assert_eq!(capture.stop().good()["packets"], 200);
+    for ((_, came), (_, sent)) in packets(&path).iter().zip(&recorded) {
+        assert_eq!(came.len(), sent.len().min(1014));
+        assert_eq!(came[42..], sent[42..came.len()], "the payload");
+        let of_ip = usize::from(u16::from_be_bytes([came[16], came[17]]));
+        let of_udp = usize::from(u16::from_be_bytes([came[38], came[39]]));
+        assert_eq!((of_ip, of_udp), (came.len() - 14, came.len() - 34));
+    }
+    // tcpdump checks the checksums of each.
+    let dump = ["tcpdump", "-nn", "-vv", "-r", path.to_str().unwrap()];
+    let dump = std::process::Command::new(dump[0]).args(&dump[1..]).output();
+    let Ok(dump) = dump else { return eprintln!("skipped: no tcpdump to check the checksums") };
+    let text = String::from_utf8_lossy(&dump.stdout);
+    assert_eq!(text.matches("udp sum ok").count(), 200, "{text}");
+    assert!(!text.contains("bad"), "{text}");
+}
+
+#[test]
 fn a_wait_of_an_hour_ends_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rare.pcap");

@@ -23,7 +23,7 @@ use sluicegate_base::headers::{ETHERNET_BYTES, VLAN_TAG_BYTES};
 
 use super::{Filled, MAX_SLEEP, PacketSource, SkippedPackets};
 use crate::rate::{Dial, Gaps, Unit};
-use crate::rewrite::Rewrite;
+use crate::rewrite::{self, Rewrite};
 use clock::{Position, ReplayClock, ReplayStart};
 use packets::ReplayPackets;
 
@@ -57,6 +57,8 @@ pub struct ReplayOptions {
     /// Maximum length of a packet, without an 802.1Q tag. Longer packets, and those shorter than an Ethernet
     /// header, are omitted. `None` omits no packet.
     pub max_bytes: Option<usize>,
+    /// Longer packets are cut to `max_bytes` instead, and their lengths and checksums changed accordingly.
+    pub cut: bool,
     /// The link type to send; packets of other link types are omitted.
     pub link_type: u16,
     /// Changes of packets.
@@ -83,6 +85,8 @@ pub struct Replay {
     clock: ReplayClock,
     /// The lengths of packets to send.
     lengths: RangeInclusive<usize>,
+    /// The bytes of a packet that is cut, if such packets are sent.
+    cut: Option<Vec<u8>>,
     skipped: SkippedPackets,
 }
 
@@ -118,6 +122,7 @@ impl Replay {
                 packets: ReplayPackets::open(file, (worker, workers), options)?,
                 clock: ReplayClock::new(&options.tempo, start.clone()),
                 lengths: options.max_bytes.map_or(0..=usize::MAX, |max| ETHERNET_BYTES..=max),
+                cut: options.cut.then(Vec::new),
                 skipped: SkippedPackets::default(),
             })
         };
@@ -149,6 +154,7 @@ impl PacketSource for Replay {
             begun_ns,
             clock: &mut self.clock,
             lengths: self.lengths.clone(),
+            cut: &mut self.cut,
             skipped: &mut self.skipped,
             filled: Filled::default(),
         };
@@ -203,6 +209,7 @@ struct RingFiller<'a, 'r> {
     clock: &'a mut ReplayClock,
     /// The lengths of packets to send.
     lengths: RangeInclusive<usize>,
+    cut: &'a mut Option<Vec<u8>>,
     skipped: &'a mut SkippedPackets,
     filled: Filled,
 }
@@ -229,8 +236,7 @@ impl RingFiller<'_, '_> {
             return true;
         }
         if bytes > *self.lengths.end() && !self.is_tagged_and_fits(packet, bytes) {
-            self.skipped.too_long += 1;
-            return true;
+            return self.push_cut(packet, position);
         }
         if !self.ring.push(packet) {
             let ever = self.ring.can_ever_hold(packet);
@@ -244,10 +250,35 @@ impl RingFiller<'_, '_> {
         true
     }
 
+    /// Writes a packet that is too long into the ring as far as it fits, or omits it.
+    #[cold]
+    fn push_cut(&mut self, packet: &Packet<'_>, position: Position) -> bool {
+        let Some(mut bytes) = self.cut.take() else {
+            self.skipped.too_long += 1;
+            return true;
+        };
+        bytes.clear();
+        packet.segments().for_each(|segment| bytes.extend_from_slice(segment));
+        let tag = if is_tagged(packet) { VLAN_TAG_BYTES } else { 0 };
+        let before = bytes.len();
+        rewrite::cut(&mut bytes, self.lengths.end() + tag);
+        let mut meta = *packet.meta();
+        meta.wire_bytes = meta.wire_bytes.saturating_sub((before - bytes.len()) as u32);
+        let sent_before = self.filled.packets;
+        let goes_on = self.push(&Packet::new(&meta, &bytes), position);
+        self.skipped.cut_to_mtu += u64::from(self.filled.packets - sent_before);
+        *self.cut = Some(bytes);
+        goes_on
+    }
+
     /// Reports whether a packet fits without its outer 802.1Q tag.
     #[cold]
     fn is_tagged_and_fits(&self, packet: &Packet<'_>, bytes: usize) -> bool {
-        bytes <= self.lengths.end() + VLAN_TAG_BYTES
-            && packet.head().get(12..14) == Some(&[0x81, 0x00])
+        bytes <= self.lengths.end() + VLAN_TAG_BYTES && is_tagged(packet)
     }
+}
+
+/// Reports whether a packet has an outer 802.1Q tag, which the MTU excludes.
+fn is_tagged(packet: &Packet<'_>) -> bool {
+    packet.head().get(12..14) == Some(&[0x81, 0x00])
 }
