@@ -79,6 +79,10 @@ pub struct Args {
     #[arg(long = "loop", value_name = "N", default_value_t = 1)]
     rounds: u64,
 
+    /// Give each round of --loop its own IP addresses: those of the round before plus 1
+    #[arg(long)]
+    unique: bool,
+
     /// Cut packets above the MTU instead of omitting them; their lengths and checksums follow
     #[arg(long)]
     cut_to_mtu: bool,
@@ -142,6 +146,7 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         tempo: tempo(&args, steering.as_ref()),
         max_gap: args.max_gap,
         rounds: args.rounds,
+        unique: args.unique,
         packets: args.common.count,
         max_bytes: interface.as_ref().map(max_bytes),
         cut: args.cut_to_mtu,

@@ -8,6 +8,7 @@
 mod checksum;
 mod cut;
 mod rule;
+mod shift;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -33,6 +34,8 @@ pub struct Rewrite {
     hop_limit: Option<u8>,
     vlan: Option<Vlan>,
     checksums: bool,
+    /// Added to IP addresses after all other rules.
+    shift: u64,
 }
 
 /// A prefix rule in numbers.
@@ -74,6 +77,12 @@ impl Rewrite {
         }
     }
 
+    /// Creates rules that only add a number to IP addresses, except those that mean the same everywhere. IPv4
+    /// addresses stay in their /8, IPv6 addresses in their /64.
+    pub fn shifting(by: u64) -> Self {
+        Self { shift: by, ..Self::default() }
+    }
+
     /// Returns the bytes that the rules may add to a packet.
     pub fn growth(&self) -> u32 {
         if matches!(self.vlan, Some(Vlan::Push(_))) { VLAN_TAG_BYTES as u32 } else { 0 }
@@ -97,9 +106,10 @@ impl Rewrite {
         let matches = |rule: &&PrefixRule| {
             rule.bytes == address.len() && number & rule.from_mask == rule.from
         };
-        let Some(rule) = self.prefixes.iter().find(matches) else { return };
-        let now = (rule.to | number & !rule.to_mask).to_be_bytes();
-        let now = &now[16 - rule.bytes..];
+        let rule = self.prefixes.iter().find(matches);
+        let now = rule.map_or(number, |rule| rule.to | number & !rule.to_mask);
+        let now = shift::shifted(now, address.len(), self.shift).to_be_bytes();
+        let now = &now[16 - address.len()..];
         if address != now {
             difference.change(address, now);
             address.copy_from_slice(now);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use etherparse::PacketBuilder;
 use sluicegate_traffic::source::{ReplayOptions, Tempo};
 
 use crate::support::*;
@@ -102,6 +103,52 @@ fn all_workers_send_up_to_a_break_and_report_it() {
         assert!(!failures.is_empty());
         for failure in failures {
             assert!(failure.contains(&format!("at byte {offset}")), "{failure}");
+        }
+    }
+}
+
+/// Makes a conversation as a library that nobody here wrote makes it, in a round of a replay: a request and
+/// its answer over IPv4 and IPv6.
+fn conversation(round: u8) -> Vec<Recorded> {
+    let (client, server) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let v4 = |host: u8| [198, 18, 0, host + round];
+    let v6 = |host: u8| (0x2001_0db8_u128 << 96 | u128::from(host + round)).to_be_bytes();
+    let payload = b"hello";
+    let mut frames = vec![Vec::new(); 5];
+    let there = || PacketBuilder::ethernet2(client, server);
+    let back = || PacketBuilder::ethernet2(server, client);
+    let built = [
+        there().ipv4(v4(1), v4(2), 64).tcp(1000, 80, 7, 8).write(&mut frames[0], payload),
+        back().ipv4(v4(2), v4(1), 64).tcp(80, 1000, 8, 9).write(&mut frames[1], payload),
+        there().ipv6(v6(1), v6(2), 64).udp(1000, 53).write(&mut frames[2], payload),
+        back().ipv6(v6(2), v6(1), 64).udp(53, 1000).write(&mut frames[3], payload),
+        // To a group: only the source changes.
+        there().ipv4(v4(1), [224, 0, 0, 251], 64).udp(5353, 5353).write(&mut frames[4], payload),
+    ];
+    built.into_iter().for_each(Result::unwrap);
+    (1..).zip(frames).collect()
+}
+
+#[test]
+fn each_round_has_its_own_addresses_and_right_checksums() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.pcap");
+    pcap(&file, 1, &conversation(0));
+    let rounds: Vec<Recorded> = (0..4).flat_map(conversation).collect();
+    for keep_bytes in [0, 1 << 30] {
+        for workers in [1, 2] {
+            let options =
+                ReplayOptions { rounds: 4, unique: true, keep_bytes, ..options(Tempo::Top) };
+            let all = sent(folder.path(), &file, &options, workers);
+            let mut all: Vec<_> = all.into_iter().flat_map(|(packets, _)| packets).collect();
+            if workers > 1 {
+                all.sort();
+            }
+            let mut expected = rounds.clone();
+            if workers > 1 {
+                expected.sort();
+            }
+            assert_eq!(all, expected, "{workers} workers, {keep_bytes} bytes in memory");
         }
     }
 }

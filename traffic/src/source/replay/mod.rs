@@ -52,6 +52,8 @@ pub struct ReplayOptions {
     pub max_gap: Option<Duration>,
     /// The number of rounds; 0 is endless.
     pub rounds: u64,
+    /// Each round after the first has its own IP addresses: those of the round before plus 1.
+    pub unique: bool,
     /// Maximum of packets over all rounds and workers.
     pub packets: Option<u64>,
     /// Maximum length of a packet, without an 802.1Q tag. Longer packets, and those shorter than an Ethernet

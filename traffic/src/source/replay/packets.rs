@@ -31,6 +31,10 @@ pub(super) struct ReplayPackets {
     kept_round: Option<Position>,
     /// Rounds after this one; `None` means endless.
     rounds: Option<u64>,
+    /// The changes of this round's addresses, if there are some.
+    shift: Option<Rewrite>,
+    /// Rounds before this one.
+    past: u64,
     /// The beginning of this round.
     base: Position,
     round: Round,
@@ -54,6 +58,8 @@ impl ReplayPackets {
             options: options.clone(),
             worker,
             rounds: (options.rounds > 0).then(|| options.rounds - 1),
+            shift: None,
+            past: 0,
             base: Position::default(),
             round: Round::new(options.max_gap_ns()),
             any: false,
@@ -82,7 +88,7 @@ impl ReplayPackets {
         let all_fit = interfaces.iter().all(|interface| interface.link_type == link_type);
         let limit = self.options.packets.map(|packets| packets - self.base.packets);
         let (worker, workers) = self.worker;
-        let changes_tags = self.options.rewrite.changes_tags();
+        let changes = self.options.rewrite.changes_tags() || self.shift.is_some();
         let mut scratch = (Meta::default(), Vec::new());
         let mut slots = 0;
         for packet in reader.rx().packets() {
@@ -95,8 +101,8 @@ impl ReplayPackets {
             self.any |= fits;
             // Worker 0 counts the packets that no worker sends.
             let own = worker == if fits { worker_of(packet.head(), workers) } else { 0 };
-            let sent = match fits && changes_tags {
-                true => with_tag(&self.options.rewrite, &packet, &mut scratch),
+            let sent = match fits && changes {
+                true => changed(&self.options, self.shift.as_ref(), &packet, &mut scratch),
                 false => packet,
             };
             if !fits {
@@ -157,6 +163,8 @@ impl ReplayPackets {
             return false;
         }
         self.rounds = self.rounds.map(|rounds| rounds - 1);
+        self.past += 1;
+        self.shift = self.options.unique.then(|| Rewrite::shifting(self.past));
         self.base = self.base.after_round(length, self.options.max_gap_ns());
         true
     }
@@ -188,9 +196,10 @@ fn fits(interfaces: &[Interface], link_type: u16, meta: &Meta) -> bool {
     interface.is_some_and(|interface| interface.link_type == link_type)
 }
 
-/// Returns a packet with its VLAN tag changed, in `scratch`.
-fn with_tag<'a>(
-    rewrite: &Rewrite,
+/// Returns a packet with its VLAN tag and this round's addresses, in `scratch`.
+fn changed<'a>(
+    options: &ReplayOptions,
+    shift: Option<&Rewrite>,
     packet: &Packet<'_>,
     scratch: &'a mut (Meta, Vec<u8>),
 ) -> Packet<'a> {
@@ -198,7 +207,10 @@ fn with_tag<'a>(
     *meta = *packet.meta();
     bytes.clear();
     packet.segments().for_each(|segment| bytes.extend_from_slice(segment));
-    rewrite.change_tag(bytes, &mut meta.wire_bytes);
+    options.rewrite.change_tag(bytes, &mut meta.wire_bytes);
+    if let Some(shift) = shift {
+        shift.apply(options.link_type, bytes);
+    }
     Packet::new(meta, bytes)
 }
 
@@ -229,6 +241,9 @@ struct CachedPackets {
     /// The memory that all workers' packets take; each worker counts it on its own.
     taken: usize,
     most: usize,
+    /// The changes of addresses from one round to the next, and the link type. The packets in memory have the
+    /// addresses of the next round in which they are sent.
+    step: Option<(Rewrite, u16)>,
     /// The next packet to pass on: chunk, and index in it.
     next: (usize, usize),
 }
@@ -265,7 +280,8 @@ impl CachedPackets {
         let on_disk = Path::new(file.name()).metadata().map_or(0, |metadata| metadata.len());
         let keeps = options.rounds != 1 && on_disk <= options.keep_bytes as u64;
         let most = options.keep_bytes;
-        keeps.then(|| Self { chunks: Vec::new(), taken: 0, most, next: (0, 0) })
+        let step = options.unique.then(|| (Rewrite::shifting(1), options.link_type));
+        keeps.then(|| Self { chunks: Vec::new(), taken: 0, most, step, next: (0, 0) })
     }
 
     /// Counts a packet, and stores it if it is this worker's `own`; stores only the metadata of one that does
@@ -290,6 +306,9 @@ impl CachedPackets {
         let at = chunk.bytes.len();
         if fits {
             packet.segments().for_each(|segment| chunk.bytes.extend_from_slice(segment));
+            if let Some((step, link_type)) = &self.step {
+                step.apply(*link_type, &mut chunk.bytes[at..]);
+            }
         }
         let meta = Meta { interface: 0, ..*packet.meta() };
         let (bytes, other_link_type) = (bytes as u32, !fits);
@@ -305,8 +324,8 @@ impl CachedPackets {
         limit: Option<u64>,
     ) -> RoundProgress {
         let (mut at, mut next) = self.next;
-        while let Some(chunk) = self.chunks.get(at) {
-            for kept in &chunk.packets[next..] {
+        while let Some(Chunk { bytes: all, packets }) = self.chunks.get_mut(at) {
+            for kept in &packets[next..] {
                 let position = base.plus(kept.position);
                 if limit.is_some_and(|limit| position.packets >= limit) {
                     return RoundProgress::Limit;
@@ -314,10 +333,13 @@ impl CachedPackets {
                 if kept.other_link_type {
                     filler.skipped.other_link_type += 1;
                 } else {
-                    let bytes = &chunk.bytes[kept.at..kept.at + kept.bytes as usize];
+                    let bytes = &mut all[kept.at..kept.at + kept.bytes as usize];
                     if !filler.push(&Packet::new(&kept.meta, bytes), position) {
                         self.next = (at, next);
                         return RoundProgress::NotAll;
+                    }
+                    if let Some((step, link_type)) = &self.step {
+                        step.apply(*link_type, bytes);
                     }
                 }
                 next += 1;
