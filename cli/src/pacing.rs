@@ -60,6 +60,15 @@ impl Serialize for PacingResult {
 }
 
 impl PacingResult {
+    /// Adds the result of another sender by the same timetable.
+    pub fn add(&mut self, other: &Self) {
+        self.late.merge(&other.late);
+        self.restarts += other.restarts;
+        if let (Some(target), Some(other)) = (&mut self.target, other.target) {
+            target.achieved_pps += other.achieved_pps;
+        }
+    }
+
     /// Returns the lateness that a share of the packets did not exceed, in ns; 0 if no packet was due.
     fn late_ns(&self, share: f64) -> u64 {
         self.late.percentile(share).unwrap_or(0)

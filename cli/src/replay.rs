@@ -19,7 +19,7 @@ use sluicegate_traffic::source::{PacketSource, Replay, ReplayOptions, Tempo};
 use crate::args::Common;
 use crate::ports;
 use crate::rewriting::Rewriting;
-use crate::send::{Changes, Measure, Rate, Sender, Steering, send};
+use crate::send::{Changes, Measure, Rate, Sender, Steering, send_to_all};
 use crate::target::{
     Goal, best, common_hop, destination, interface_to_send, limit_queues, link_speed, say_unneeded,
     sending,
@@ -30,6 +30,7 @@ Examples:
   sluice replay trace.pcapng eth1
   sluice replay trace.pcap eth1 --speed 2.5 --loop 10 --max-gap 500ms
   sluice replay trace.pcap eth1 -f 'udp port 53' --rate 10kpps
+  sluice replay trace.pcap eth0 eth1 --speed 2
   sluice replay trace.pcap eth1 --top-speed --threads 2
   sluice replay trace.pcap eth1 --rewrite-ip 0.0.0.0/0=198.18.0.0/15 --dmac auto
   sluice replay trace.pcap.zst packet:eth1?qdisc=bypass --top-speed --loop 0 --duration 10s";
@@ -50,6 +51,14 @@ pub struct Args {
 
     /// Target: eth0 (the best method available), packet:eth0, xdp:eth0, live:eth0, pcap:FILE, null:
     port: PortName,
+
+    /// Target of the servers' packets; then the first one gets the clients'
+    #[arg(value_name = "SERVER-PORT")]
+    server_port: Option<PortName>,
+
+    /// Addresses of clients; the default is to tell them by their conversations; may be repeated
+    #[arg(long, value_name = "PREFIX", value_parser = Rule::prefix, requires = "server_port")]
+    client: Vec<(IpAddr, u8)>,
 
     /// Send only packets that match a pcap-filter expression
     #[arg(short, long, value_name = "EXPR")]
@@ -90,9 +99,9 @@ pub struct Args {
     #[command(flatten)]
     rewriting: Rewriting,
 
-    /// Allow the interface of the host's default route
+    /// Allow the interface of the host's default route; may be repeated
     #[arg(long, value_name = "IFACE")]
-    allow_default_route: Option<String>,
+    allow_default_route: Vec<String>,
 
     #[command(flatten)]
     common: Common,
@@ -126,39 +135,80 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     }
     ports::apply_filter(&mut file, args.filter.as_deref())?;
     let mut rewrite = args.rewriting.rewrite()?;
-    let allowed = args.allow_default_route.as_slice();
-    let interface = interface_to_send(&args.port, netns, allowed)?;
-    say_unneeded(allowed, [&args.port], netns);
-    let steering = steering(&args, interface.as_ref())?;
+    let targets = args.targets();
+    let allowed = &args.allow_default_route;
+    let interfaces = targets.iter().map(|port| interface_to_send(port, netns, allowed));
+    let interfaces = interfaces.collect::<Result<Vec<_>>>()?;
+    say_unneeded(allowed, targets.iter().copied(), netns);
+    let steering = steering(&args, &interfaces)?;
     // Checked before a file is emptied or an interface changed.
-    if args.port.kind() == Kind::Pcap {
-        ports::refuse_overwriting([&file], Path::new(args.port.name()))?;
+    for port in targets.iter().filter(|port| port.kind() == Kind::Pcap) {
+        ports::refuse_overwriting([&file], Path::new(port.name()))?;
     }
-    let ethernet = interface.as_ref().is_none_or(|interface| interface.hardware == ARPHRD_ETHER);
+    let is_ethernet = |interface: &Interface| interface.hardware == ARPHRD_ETHER;
+    let ethernet = interfaces.iter().flatten().all(is_ethernet);
+    if targets.len() > 1 {
+        check_sides(&args, ethernet)?;
+    }
     let link_type = ethernet.then_some(LINKTYPE_ETHERNET);
-    Replay::check(&file, args.rounds, threads(&args), link_type)?;
+    Replay::check(&file, args.rounds, threads(&args) * targets.len() as u32, link_type)?;
     if args.rewriting.asks_next_hop() {
-        let mac = next_hop_mac(&file, &args.port, interface.as_ref(), netns, &rewrite)?;
+        let mac = next_hop_mac(&file, &args.port, interfaces[0].as_ref(), netns, &rewrite)?;
         rewrite.add(Rule::Destination(mac.0));
     }
-    let port = open(&args, goal(&args, steering.as_ref()))?;
-    let options = ReplayOptions {
+    let goal = goal(&args, steering.as_ref());
+    let ports = targets.iter().map(|port| open(&args, port, goal)).collect::<Result<Vec<_>>>()?;
+    let options = |port: &Port, interface: Option<&Interface>| ReplayOptions {
         tempo: tempo(&args, steering.as_ref()),
         max_gap: args.max_gap,
         rounds: args.rounds,
         unique: args.unique,
         packets: args.common.count,
-        max_bytes: interface.as_ref().map(max_bytes),
+        max_bytes: interface.map(max_bytes),
         cut: args.cut_to_mtu,
         link_type: port.link_type(),
-        rewrite: Arc::new(rewrite),
+        rewrite: Arc::new(rewrite.clone()),
         keep_bytes: KEEP_BYTES,
     };
+    let options: Vec<_> =
+        ports.iter().zip(&interfaces).map(|(port, it)| options(port, it.as_ref())).collect();
     // Opened before signals are caught, because a pipe may make the command wait.
-    let sources = Replay::open(&file, &options, port.queues.len() as u32)?;
-    let sources = sources.into_iter().map(|source| Box::new(source) as Box<dyn PacketSource>);
-    let sender = Sender::Ring { port, sources: sources.collect() };
-    send("replay", &args.port, &args.common, sender, steering)
+    let workers = |port: &Port| port.queues.len() as u32;
+    let sources = match (&options[..], &ports[..]) {
+        ([clients, servers], [a, b]) => {
+            let workers = [workers(a), workers(b)];
+            Vec::from(Replay::open_sides(&file, [clients, servers], &args.client, workers)?)
+        }
+        _ => vec![Replay::open(&file, &options[0], workers(&ports[0]))?],
+    };
+    let sender = |(port, sources): (Port, Vec<Replay>)| {
+        let sources = sources.into_iter().map(|source| Box::new(source) as Box<dyn PacketSource>);
+        Sender::Ring { port, sources: sources.collect() }
+    };
+    let senders = ports.into_iter().zip(sources).map(sender);
+    send_to_all("replay", targets.into_iter().zip(senders).collect(), &args.common, steering)
+}
+
+impl Args {
+    /// Returns the targets: one, or that of clients and that of servers.
+    fn targets(&self) -> Vec<&PortName> {
+        std::iter::once(&self.port).chain(&self.server_port).collect()
+    }
+}
+
+/// Checks that the packets of clients and servers can go to two targets.
+fn check_sides(args: &Args, ethernet: bool) -> Result<()> {
+    let targets = args.targets();
+    let problem = if !ethernet {
+        "two targets must be Ethernet interfaces"
+    } else if targets[0].kind() != Kind::Null && targets[0].name() == targets[1].name() {
+        "the two targets are the same; leave one out"
+    } else if args.rewriting.asks_next_hop() {
+        "--dmac auto: two targets have two next hops; use --rewrite-mac OLD=NEW for each side"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Usage(problem.into()))
 }
 
 fn tempo(args: &Args, steering: Option<&Steering>) -> Tempo {
@@ -180,18 +230,20 @@ fn goal(args: &Args, steering: Option<&Steering>) -> Goal {
     if args.top_speed || fast { Goal::Speed } else { Goal::Times }
 }
 
-fn steering(args: &Args, interface: Option<&Interface>) -> Result<Option<Steering>> {
+fn steering(args: &Args, interfaces: &[Option<Interface>]) -> Result<Option<Steering>> {
     let changes = &args.changes;
     if (args.speed.is_some() || args.top_speed) && changes.rate_file.is_some() {
         let both = "--rate-file excludes --speed and --top-speed";
         return Err(Error::Usage(both.into()));
     }
     let netns = args.common.netns.as_deref();
+    let speeds = interfaces.iter().flatten().filter_map(|it| link_speed(&it.name, netns));
     let measure = Measure {
         mean_bytes: None,
         unit: args.rate.map_or(Unit::Packet, Rate::unit),
         burst: 1,
-        speed: interface.and_then(|it| link_speed(&it.name, netns)),
+        // Two links share the rate: the slower one limits it.
+        speed: speeds.reduce(f64::min),
     };
     let asked = args.rate.map(|rate| measure.pace(rate)).transpose()?;
     Steering::new(asked, measure, changes)
@@ -217,13 +269,13 @@ fn threads(args: &Args) -> u32 {
 }
 
 /// Opens the target, with a queue for each thread.
-fn open(args: &Args, goal: Goal) -> Result<Port> {
+fn open(args: &Args, target: &PortName, goal: Goal) -> Result<Port> {
     let threads = threads(args);
-    let options = sending(args.port.kind(), threads, &args.common);
-    let mut port = best(&args.port, &options, goal)?;
+    let options = sending(target.kind(), threads, &args.common);
+    let mut port = best(target, &options, goal)?;
     ports::say_fallbacks(&port, args.common.verbose);
     limit_queues(&mut port, threads);
-    if args.port.kind() == Kind::Pcap {
+    if target.kind() == Kind::Pcap {
         // A file without packets must also be valid.
         port.queues.iter_mut().try_for_each(|queue| queue.describe_sent(&[ETHERNET]))?;
     }

@@ -349,7 +349,8 @@ impl Report {
         }
         for port in self.ports.iter().filter(|_| self.directions.is_empty()) {
             let count = show_count(port.traffic.packets);
-            writeln!(out, "  {count:>15} from {}", port.port)?;
+            let way = if self.command == "replay" { "to" } else { "from" };
+            writeln!(out, "  {count:>15} {way} {}", port.port)?;
         }
         let one = self.ports.is_empty() || !self.directions.is_empty();
         let threads = if one { self.threads.as_slice() } else { &[] };

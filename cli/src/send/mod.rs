@@ -46,6 +46,16 @@ pub enum Sender {
     Ring { port: Port, sources: Vec<Box<dyn PacketSource>> },
 }
 
+impl Sender {
+    /// Returns the number of threads that send.
+    fn workers(&self) -> usize {
+        match self {
+            Self::Live(_) => 1,
+            Self::Ring { port, sources } => port.queues.len().min(sources.len()),
+        }
+    }
+}
+
 /// The counts of one thread that sends: of a ring, or of all live frames.
 #[derive(Debug)]
 pub struct SendCounts {
@@ -113,29 +123,55 @@ pub fn send(
     port: &PortName,
     common: &Common,
     sender: Sender,
+    steering: Option<Steering>,
+) -> anyhow::Result<()> {
+    send_to_all(command, vec![(port, sender)], common, steering)
+}
+
+/// Runs a sender for each target, all by one rate, and publishes the report on them.
+///
+/// # Errors
+/// The first failure.
+pub fn send_to_all(
+    command: &'static str,
+    targets: Vec<(&PortName, Sender)>,
+    common: &Common,
     mut steering: Option<Steering>,
 ) -> anyhow::Result<()> {
-    let report = SendReport::of(command, port, common, &sender);
-    let carrier = Carrier::of(port, common.netns.as_deref());
+    let mut reports = Vec::new();
+    let mut workers = 0;
+    for (port, sender) in &targets {
+        let first = workers;
+        workers += sender.workers();
+        reports.push(SendReport::of(command, port, common, sender, first..workers));
+    }
+    let carrier = |(port, _): &(&PortName, _)| Carrier::of(port, common.netns.as_deref());
+    let carriers = targets.iter().filter_map(carrier).collect();
+    // Standard output may be the target of packets; then the report goes to stderr.
+    let is_stdout = |port: &PortName| port.kind() == Kind::Pcap && port.name() == "-";
+    let stdout_is_taken = targets.iter().any(|(port, _)| is_stdout(port));
     common.become_user()?;
     let signals = Signals::catch()?;
     // Opened before threads start, because they inherit the blocked SIGTSTP.
     let keys = status::is_live(common).then(|| Keys::open(steering.is_some())).flatten();
     let mut paces = None;
-    let mut work = match sender {
-        Sender::Ring { port, sources } => RingWorker::all(port.queues, sources),
-        Sender::Live(mut live) => {
-            paces = Some(live.start()?);
-            vec![SendWork::Live(live)]
+    let mut work = Vec::new();
+    for (_, sender) in targets {
+        match sender {
+            Sender::Ring { port, sources } => work.extend(RingWorker::all(port.queues, sources)),
+            Sender::Live(mut live) => {
+                paces = Some(live.start()?);
+                work.push(SendWork::Live(live));
+            }
         }
-    };
+    }
     let mut control =
-        SendControl { report: &report, steering: steering.as_mut(), carrier, keys, paces };
+        SendControl { reports: &reports, steering: steering.as_mut(), carriers, keys, paces };
     let options = RunOptions { common, wait: Wait::Sleep, stdout_is_taken: false };
     let ended = supervise(work.iter_mut().collect(), options, &signals, &mut control)?;
-    let report = report.count(&ended, steering.as_ref());
-    // Standard output may be the target of packets; then the report goes to stderr.
-    report.publish(port.kind() == Kind::Pcap && port.name() == "-", common.json)?;
+    let reports = reports.into_iter().map(|report| report.count(&ended, steering.as_ref()));
+    let report = report::together(reports.collect());
+    report.publish(stdout_is_taken, common.json)?;
     ended.result?;
     // A source's failure does not end other workers: each sends its packets before the fault.
     let mut workers = work.iter_mut();
@@ -144,14 +180,15 @@ pub fn send(
         SendWork::Live(_) => None,
     });
     failure.map_or(Ok(()), Err)?;
-    report.check_sent(ended.ended_by_user)
+    report.check_sent(ended.ended_by_user)?;
+    report.ports.iter().try_for_each(|port| port.check_sent(ended.ended_by_user))
 }
 
 /// Controls a run that sends: the rate, the keys, the carrier.
 struct SendControl<'a> {
-    report: &'a SendReport<'a>,
+    reports: &'a [SendReport<'a>],
     steering: Option<&'a mut Steering>,
-    carrier: Option<Carrier>,
+    carriers: Vec<Carrier>,
     keys: Option<Keys>,
     /// Sends changes of the pace to live frames; dropped at the end. Rings follow the dial.
     paces: Option<mpsc::Sender<Pace>>,
@@ -161,13 +198,12 @@ impl RunControl<SendCounts> for SendControl<'_> {
     const TICK: Duration = TICK;
 
     fn report_so_far(&mut self, outcomes: &Outcomes<SendCounts>, elapsed: Duration) -> Report {
-        self.report.so_far(outcomes, elapsed)
+        let reports = self.reports.iter().map(|report| report.so_far(outcomes, elapsed));
+        report::together(reports.collect())
     }
 
     fn tick(&mut self, status: &mut Status, elapsed: Duration) -> ControlFlow<()> {
-        if let Some(text) = self.carrier.as_mut().and_then(Carrier::poll) {
-            status.say(text);
-        }
+        self.carriers.iter_mut().filter_map(Carrier::poll).for_each(|text| status.say(text));
         while let Some(key) = self.keys.as_mut().and_then(Keys::take) {
             if key == b'q' {
                 return ControlFlow::Break(());

@@ -1,8 +1,9 @@
 //! The report of a sender: packets attempted, submitted and sent.
 
+use std::ops::Range;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sluicegate::port::{LINKTYPE_ETHERNET, PortName, Queue, QueueStats};
 use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::SkippedPackets;
@@ -26,11 +27,19 @@ pub struct SendReport<'a> {
     live: bool,
     /// The name of packets with another link type.
     other_link_type: &'static str,
+    /// Its workers among those of all targets.
+    workers: Range<usize>,
 }
 
 impl<'a> SendReport<'a> {
-    /// Creates the report of a sender that has not started.
-    pub fn of(command: &'static str, port: &PortName, common: &'a Common, sender: &Sender) -> Self {
+    /// Creates the report of a sender that has not started, with these workers among all.
+    pub fn of(
+        command: &'static str,
+        port: &PortName,
+        common: &'a Common,
+        sender: &Sender,
+        workers: Range<usize>,
+    ) -> Self {
         let (report, live, ethernet) = match sender {
             Sender::Live(_) => {
                 let report = Report::new(command, port, common);
@@ -47,12 +56,14 @@ impl<'a> SendReport<'a> {
             live,
             report,
             common,
+            workers,
         }
     }
 
     /// The report so far.
     pub fn so_far(&self, outcomes: &Outcomes<SendCounts>, elapsed: Duration) -> Report {
         let mut report = self.report.so_far();
+        let outcomes = &outcomes[self.workers.clone()];
         let done = all_done(outcomes);
         self.count_made(&mut report, &done, elapsed);
         let stats = all_stats(&done);
@@ -65,7 +76,8 @@ impl<'a> SendReport<'a> {
 
     /// Completes the report, and prints its notices.
     pub fn count(mut self, run: &Run<SendCounts>, steering: Option<&Steering>) -> Report {
-        let sent = || run.outcomes.iter().flatten().map(|outcome| &outcome.counts);
+        let outcomes = &run.outcomes[self.workers.clone()];
+        let sent = || outcomes.iter().flatten().map(|outcome| &outcome.counts);
         let spans: Vec<_> = sent().filter_map(|sent| sent.span).collect();
         let begin = spans.iter().map(|(begin, _)| *begin).min();
         let end = spans.iter().map(|(_, end)| *end).max();
@@ -73,7 +85,7 @@ impl<'a> SendReport<'a> {
         let elapsed = begin.zip(end).map_or(run.elapsed, |(begin, end)| end - begin);
         let mut gaps = Gaps::default();
         sent().for_each(|sent| gaps.merge(&sent.gaps));
-        let done = all_done(&run.outcomes);
+        let done = all_done(outcomes);
         let stats = all_stats(&done);
         let transmission = Transmission::of(self.report.interface.take().as_mut(), &stats);
         let mut report = std::mem::take(&mut self.report);
@@ -115,7 +127,7 @@ impl<'a> SendReport<'a> {
         let is_paced = target.is_some() || gaps.count() > 0;
         report.pace = is_paced.then_some(PacingResult { target, late: gaps, restarts });
         let thread = |(index, done): (usize, &WorkerResult)| Thread {
-            cpu: self.common.cpu(index),
+            cpu: self.common.cpu(self.workers.start + index),
             queue: index as u32,
             packets: done.packets,
             busy: done.busy,
@@ -123,7 +135,7 @@ impl<'a> SendReport<'a> {
         report.threads = done.iter().enumerate().map(thread).collect();
         report.notices.iter().for_each(notice::say);
         // The workers' notices are already printed.
-        let said = run.outcomes.iter().flatten().flat_map(|outcome| outcome.notices.clone());
+        let said = outcomes.iter().flatten().flat_map(|outcome| outcome.notices.clone());
         report.notices.splice(0..0, said);
         report
     }
@@ -148,6 +160,29 @@ impl<'a> SendReport<'a> {
         report.ledger.add(Section::Loss, "disconnected", sum(|done| done.stats.disconnected));
         skipped
     }
+}
+
+/// Combines the reports of targets that share a timetable.
+pub fn together(mut reports: Vec<Report>) -> Report {
+    if reports.len() == 1 {
+        return reports.remove(0);
+    }
+    let mut pace: Option<PacingResult> = None;
+    let mut details = serde_json::Map::new();
+    for report in &mut reports {
+        for (name, count) in &report.details {
+            let sum = details.get(name).and_then(Value::as_u64).unwrap_or(0);
+            details.insert(name.clone(), (sum + count.as_u64().unwrap_or(0)).into());
+        }
+        let Some(of_port) = &mut report.pace else { continue };
+        match &mut pace {
+            None => pace = Some(of_port.clone()),
+            Some(all) => all.add(of_port),
+        }
+        // It is the rate of all targets together.
+        of_port.target = None;
+    }
+    Report { pace, details, ..Report::over(reports) }
 }
 
 fn all_stats(done: &[WorkerResult]) -> QueueStats {

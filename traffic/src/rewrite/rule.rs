@@ -43,6 +43,14 @@ impl Rule {
         mac.map(|mac| mac.0).map_err(|error| InvalidRule(format!("'{text}': {error}")))
     }
 
+    /// Parses an address or a prefix: `198.18.0.0/16`.
+    ///
+    /// # Errors
+    /// The text is neither.
+    pub fn prefix(text: &str) -> Result<(IpAddr, u8), InvalidRule> {
+        prefix(text)
+    }
+
     /// Parses a rule of Ethernet addresses: `OLD=NEW`.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use etherparse::PacketBuilder;
-use sluicegate_traffic::source::{ReplayOptions, Tempo};
+use sluicegate_traffic::source::{Replay, ReplayOptions, Tempo};
 
 use crate::support::*;
 
@@ -149,6 +149,32 @@ fn each_round_has_its_own_addresses_and_right_checksums() {
                 expected.sort();
             }
             assert_eq!(all, expected, "{workers} workers, {keep_bytes} bytes in memory");
+        }
+    }
+}
+
+#[test]
+fn two_targets_get_the_packets_of_clients_and_of_servers() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.pcap");
+    let recorded = conversation(0);
+    pcap(&file, 1, &recorded);
+    let of = |numbers: &[usize]| numbers.iter().map(|n| recorded[*n].clone()).collect::<Vec<_>>();
+    let (clients, servers) = (of(&[0, 2, 4]), of(&[1, 3]));
+    for keep_bytes in [0, 1 << 30] {
+        for workers in [1, 2] {
+            let options = ReplayOptions { rounds: 3, keep_bytes, ..options(Tempo::Top) };
+            let sources =
+                Replay::open_sides(&name(&file), [&options; 2], &[], [workers; 2]).unwrap();
+            let sources: Vec<Replay> = sources.into_iter().flatten().collect();
+            let mut all = results(folder.path(), sources).into_iter().map(|(packets, _)| packets);
+            for side in [&clients, &servers] {
+                let mut came: Vec<_> = all.by_ref().take(workers as usize).flatten().collect();
+                let mut expected = vec![side.clone(); 3].concat();
+                came.sort();
+                expected.sort();
+                assert_eq!(came, expected, "{workers} workers, {keep_bytes} bytes in memory");
+            }
         }
     }
 }

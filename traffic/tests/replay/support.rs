@@ -118,7 +118,11 @@ pub fn sent(
     options: &ReplayOptions,
     workers: u32,
 ) -> Vec<(Vec<Recorded>, Option<String>)> {
-    let sources = Replay::open(&name(file), options, workers).unwrap();
+    results(folder, Replay::open(&name(file), options, workers).unwrap())
+}
+
+/// Sends the packets of sources, each to a file. Returns each source's packets and error.
+pub fn results(folder: &Path, sources: Vec<Replay>) -> Vec<(Vec<Recorded>, Option<String>)> {
     let out = |worker: usize| folder.join(format!("sent-by-{worker}.pcap"));
     let to = |worker| format!("pcap:{}", out(worker).display());
     let mut all: Vec<ReplayWorker> = sources

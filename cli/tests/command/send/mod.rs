@@ -5,3 +5,4 @@ mod keys;
 mod live_ring;
 mod next_hop;
 mod replay;
+mod sides;

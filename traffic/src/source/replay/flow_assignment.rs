@@ -4,9 +4,48 @@
 
 use sluicegate_base::headers::{self, Ip, protocol};
 
+use super::sides::{Side, Sides};
+
+/// The packets of a file that one worker sends.
+#[derive(Debug)]
+pub(super) struct Share {
+    /// The number of the worker, and the number of workers of its target.
+    worker: (u32, u32),
+    /// The side that its target sends, if there are two targets.
+    side: Option<(Side, Sides)>,
+}
+
+impl Share {
+    pub(super) fn new(worker: (u32, u32), side: Option<(Side, Sides)>) -> Self {
+        Self { worker, side }
+    }
+
+    /// Reports whether the worker sends a packet, the next one in the file.
+    #[inline]
+    pub(super) fn owns(&mut self, frame: &[u8]) -> bool {
+        let (worker, workers) = self.worker;
+        // A side depends on all earlier packets.
+        let is_side =
+            self.side.as_mut().is_none_or(|(side, sides)| sides.sender_of(frame) == *side);
+        is_side && worker == worker_of(frame, workers)
+    }
+
+    /// Reports whether the worker counts the packets that no worker sends.
+    pub(super) fn counts_others(&self) -> bool {
+        self.worker.0 == 0 && self.side.as_ref().is_none_or(|(side, _)| *side == Side::Client)
+    }
+
+    /// Begins to read the file again.
+    pub(super) fn begin_round(&mut self) {
+        if let Some((_, sides)) = &mut self.side {
+            sides.clear();
+        }
+    }
+}
+
 /// Returns the worker, of `workers`, that sends a packet.
 #[inline]
-pub(super) fn worker_of(frame: &[u8], workers: u32) -> u32 {
+fn worker_of(frame: &[u8], workers: u32) -> u32 {
     match workers {
         1 => 0,
         _ => ((u64::from(flow(frame)) * u64::from(workers)) >> 32) as u32,

@@ -3,14 +3,16 @@
 //! ```text
 //!   file --> packets: read, or kept for loops --> clock: is it due? --> transmit ring
 //!                 ^
-//!         flow_assignment: the worker of a packet
+//!         flow_assignment: the worker of a packet <-- sides: its target, of two
 //! ```
 
 mod clock;
 mod flow_assignment;
 mod packets;
+mod sides;
 
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +27,9 @@ use super::{Filled, MAX_SLEEP, PacketSource, SkippedPackets};
 use crate::rate::{Dial, Gaps, Unit};
 use crate::rewrite::{self, Rewrite};
 use clock::{Position, ReplayClock, ReplayStart};
+use flow_assignment::Share;
 use packets::ReplayPackets;
+use sides::{Side, Sides};
 
 /// The times at which packets are sent.
 #[derive(Clone, Debug)]
@@ -119,16 +123,48 @@ impl Replay {
     pub fn open(file: &PortName, options: &ReplayOptions, workers: u32) -> Result<Vec<Self>> {
         Self::check(file, options.rounds, workers, Some(options.link_type))?;
         let start = ReplayStart::of(workers);
-        let open = |worker| {
-            Ok(Self {
-                packets: ReplayPackets::open(file, (worker, workers), options)?,
-                clock: ReplayClock::new(&options.tempo, start.clone()),
-                lengths: options.max_bytes.map_or(0..=usize::MAX, |max| ETHERNET_BYTES..=max),
-                cut: options.cut.then(Vec::new),
-                skipped: SkippedPackets::default(),
-            })
-        };
+        let open =
+            |worker| Self::of_share(file, options, &start, Share::new((worker, workers), None));
         (0..workers).map(open).collect()
+    }
+
+    /// Opens a file for two targets, with their numbers of workers: the first sends the packets of clients, the
+    /// second those of servers, both by one timetable. Clients are the senders within the prefixes `clients`;
+    /// without prefixes, conversations tell. The options differ only in `max_bytes`.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_sides(
+        file: &PortName,
+        options: [&ReplayOptions; 2],
+        clients: &[(IpAddr, u8)],
+        workers: [u32; 2],
+    ) -> Result<[Vec<Self>; 2]> {
+        let all = workers.iter().sum();
+        Self::check(file, options[0].rounds, all, Some(options[0].link_type))?;
+        let start = ReplayStart::of(all);
+        let open = |side, options, workers| {
+            let share = |worker| Share::new((worker, workers), Some((side, Sides::new(clients))));
+            let open = |worker| Self::of_share(file, options, &start, share(worker));
+            (0..workers).map(open).collect::<Result<Vec<_>>>()
+        };
+        let clients = open(Side::Client, options[0], workers[0])?;
+        Ok([clients, open(Side::Server, options[1], workers[1])?])
+    }
+
+    fn of_share(
+        file: &PortName,
+        options: &ReplayOptions,
+        start: &Arc<ReplayStart>,
+        share: Share,
+    ) -> Result<Self> {
+        Ok(Self {
+            packets: ReplayPackets::open(file, share, options)?,
+            clock: ReplayClock::new(&options.tempo, start.clone()),
+            lengths: options.max_bytes.map_or(0..=usize::MAX, |max| ETHERNET_BYTES..=max),
+            cut: options.cut.then(Vec::new),
+            skipped: SkippedPackets::default(),
+        })
     }
 }
 

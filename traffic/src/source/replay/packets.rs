@@ -12,7 +12,7 @@ use sluicegate::port::{Interface, LINKTYPE_ETHERNET, OpenOptions, Port, PortName
 use sluicegate::ring::{Meta, Packet, Wait};
 
 use super::clock::{Position, Round};
-use super::flow_assignment::worker_of;
+use super::flow_assignment::Share;
 use super::{ReplayOptions, RingFiller};
 use crate::rewrite::Rewrite;
 
@@ -21,8 +21,7 @@ use crate::rewrite::Rewrite;
 pub(super) struct ReplayPackets {
     file: PortName,
     options: ReplayOptions,
-    /// The number of this worker, and the number of workers.
-    worker: (u32, u32),
+    share: Share,
     /// The file's reader; `None` when its packets are used up.
     reader: Option<Queue>,
     /// The packets of the first round, if there are more rounds and memory for it.
@@ -45,18 +44,14 @@ pub(super) struct ReplayPackets {
 }
 
 impl ReplayPackets {
-    pub(super) fn open(
-        file: &PortName,
-        worker: (u32, u32),
-        options: &ReplayOptions,
-    ) -> Result<Self> {
+    pub(super) fn open(file: &PortName, share: Share, options: &ReplayOptions) -> Result<Self> {
         Ok(Self {
             reader: Some(open(file)?),
             kept: CachedPackets::of(file, options),
             kept_round: None,
             file: file.clone(),
             options: options.clone(),
-            worker,
+            share,
             rounds: (options.rounds > 0).then(|| options.rounds - 1),
             shift: None,
             past: 0,
@@ -87,7 +82,6 @@ impl ReplayPackets {
         // If all interfaces have the link type, no packet needs a check.
         let all_fit = interfaces.iter().all(|interface| interface.link_type == link_type);
         let limit = self.options.packets.map(|packets| packets - self.base.packets);
-        let (worker, workers) = self.worker;
         let changes = self.options.rewrite.changes_tags() || self.shift.is_some();
         let mut scratch = (Meta::default(), Vec::new());
         let mut slots = 0;
@@ -99,8 +93,10 @@ impl ReplayPackets {
             }
             let fits = all_fit || fits(interfaces, link_type, meta);
             self.any |= fits;
-            // Worker 0 counts the packets that no worker sends.
-            let own = worker == if fits { worker_of(packet.head(), workers) } else { 0 };
+            let own = match fits {
+                true => self.share.owns(packet.head()),
+                false => self.share.counts_others(),
+            };
             let sent = match fits && changes {
                 true => changed(&self.options, self.shift.as_ref(), &packet, &mut scratch),
                 false => packet,
@@ -151,6 +147,7 @@ impl ReplayPackets {
             Some(kept) => self.kept_round = (!kept.chunks.is_empty()).then_some(passed),
             None => {
                 self.round = Round::new(self.options.max_gap_ns());
+                self.share.begin_round();
                 self.reader = Some(open(&self.file)?);
             }
         }
