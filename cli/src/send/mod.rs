@@ -125,10 +125,11 @@ pub fn send(
     sender: Sender,
     steering: Option<Steering>,
 ) -> anyhow::Result<()> {
-    send_to_all(command, vec![(port, sender)], common, steering)
+    send_to_all(command, vec![(port, sender)], common, steering, false)
 }
 
-/// Runs a sender for each target, all by one rate, and publishes the report on them.
+/// Runs a sender for each target, all by one rate, and publishes the report on them. Without keys if a source
+/// takes standard input.
 ///
 /// # Errors
 /// The first failure.
@@ -137,6 +138,7 @@ pub fn send_to_all(
     targets: Vec<(&PortName, Sender)>,
     common: &Common,
     mut steering: Option<Steering>,
+    stdin_is_taken: bool,
 ) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     let mut workers = 0;
@@ -153,7 +155,8 @@ pub fn send_to_all(
     common.become_user()?;
     let signals = Signals::catch()?;
     // Opened before threads start, because they inherit the blocked SIGTSTP.
-    let keys = status::is_live(common).then(|| Keys::open(steering.is_some())).flatten();
+    let has_keys = status::is_live(common) && !stdin_is_taken;
+    let keys = has_keys.then(|| Keys::open(steering.is_some())).flatten();
     let mut paces = None;
     let mut work = Vec::new();
     for (_, sender) in targets {

@@ -6,3 +6,4 @@ mod live_ring;
 mod next_hop;
 mod replay;
 mod sides;
+mod step;

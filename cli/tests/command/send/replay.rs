@@ -10,7 +10,7 @@ use crate::support::*;
 const REPLAYED: &str = "udp dst port 9 and dst net 198.19.0.0/16";
 
 /// A file of packets of several lengths and flows, as many ns apart.
-fn recording(path: &Path, count: u32, apart_ns: i64) {
+pub fn recording(path: &Path, count: u32, apart_ns: i64) {
     let to = format!("pcap:{}", path.display());
     let count = count.to_string();
     run(&["generate", &to, "--profile", "imix", "--dmac", NOBODY, "--count", &count, "--json"])

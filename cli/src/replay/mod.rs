@@ -1,5 +1,7 @@
 //! `sluice replay`: replays the packets of a capture file.
 
+mod step;
+
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ use crate::args::Common;
 use crate::ports;
 use crate::rewriting::Rewriting;
 use crate::send::{Changes, Measure, Rate, Sender, Steering, send_to_all};
+use step::Steps;
+
 use crate::target::{
     Goal, best, common_hop, destination, interface_to_send, limit_queues, link_speed, say_unneeded,
     sending,
@@ -39,6 +43,8 @@ Examples:
 const SOCKET_PPS: f64 = 200e3;
 /// Memory limit of a looped file.
 const KEEP_BYTES: usize = 1 << 30;
+/// An interval without end.
+const NO_STATUS: Duration = Duration::from_secs(1 << 32);
 
 /// Send the packets of a capture file
 #[derive(clap::Args)]
@@ -84,6 +90,12 @@ pub struct Args {
     #[arg(long)]
     top_speed: bool,
 
+    /// Show each packet, and send it when a line of standard input comes: Enter
+    #[arg(long)]
+    #[arg(conflicts_with_all = ["speed", "rate", "rate_file", "ramp", "top_speed", "max_gap"])]
+    #[arg(conflicts_with_all = ["server_port", "threads"])]
+    step: bool,
+
     /// Repeat the file N times; 0: endless
     #[arg(long = "loop", value_name = "N", default_value_t = 1)]
     rounds: u64,
@@ -121,8 +133,12 @@ fn speed(text: &str) -> std::result::Result<f64, String> {
 }
 
 /// Runs the command.
-pub fn replay(args: Args) -> anyhow::Result<()> {
+pub fn replay(mut args: Args) -> anyhow::Result<()> {
     args.common.check()?;
+    if args.step && !args.common.json {
+        // The packets' lines are the status.
+        args.common.interval.get_or_insert(NO_STATUS);
+    }
     let netns = args.common.netns.as_deref();
     let mut file = args.file.clone();
     if args.port.kind() == Kind::Pcap && link::interface(netns, file.name()).is_ok() {
@@ -149,6 +165,9 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
     let ethernet = interfaces.iter().flatten().all(is_ethernet);
     if targets.len() > 1 {
         check_sides(&args, ethernet)?;
+    }
+    if args.step {
+        check_steps(&args)?;
     }
     let link_type = ethernet.then_some(LINKTYPE_ETHERNET);
     Replay::check(&file, args.rounds, threads(&args) * targets.len() as u32, link_type)?;
@@ -181,12 +200,34 @@ pub fn replay(args: Args) -> anyhow::Result<()> {
         }
         _ => vec![Replay::open(&file, &options[0], workers(&ports[0]))?],
     };
-    let sender = |(port, sources): (Port, Vec<Replay>)| {
-        let sources = sources.into_iter().map(|source| Box::new(source) as Box<dyn PacketSource>);
-        Sender::Ring { port, sources: sources.collect() }
+    let mut senders = Vec::new();
+    for ((target, port), replays) in targets.into_iter().zip(ports).zip(sources) {
+        let link_type = port.link_type();
+        let source = |replay| boxed(replay, args.step.then_some(link_type));
+        let sources = replays.into_iter().map(source).collect::<Result<_>>()?;
+        senders.push((target, Sender::Ring { port, sources }));
+    }
+    send_to_all("replay", senders, &args.common, steering, args.step)
+}
+
+/// Makes a source of a replay: step by step with the link type of its packets' lines, or as it is.
+fn boxed(replay: Replay, steps: Option<u16>) -> Result<Box<dyn PacketSource>> {
+    Ok(match steps {
+        Some(link_type) => Box::new(Steps::new(replay, link_type)?),
+        None => Box::new(replay),
+    })
+}
+
+/// Checks that one thread sends step by step, and that standard input is free.
+fn check_steps(args: &Args) -> Result<()> {
+    let problem = if args.file.name() == "-" {
+        "--step reads standard input, and so does the file -; name a file"
+    } else if threads(args) > 1 {
+        "--step sends by one thread; name one queue"
+    } else {
+        return Ok(());
     };
-    let senders = ports.into_iter().zip(sources).map(sender);
-    send_to_all("replay", targets.into_iter().zip(senders).collect(), &args.common, steering)
+    Err(Error::Usage(problem.into()))
 }
 
 impl Args {
@@ -214,7 +255,7 @@ fn check_sides(args: &Args, ethernet: bool) -> Result<()> {
 fn tempo(args: &Args, steering: Option<&Steering>) -> Tempo {
     match steering {
         Some(steering) => Tempo::Paced { dial: steering.dial(), of: steering.asked().1 },
-        None if args.top_speed => Tempo::Top,
+        None if args.top_speed || args.step => Tempo::Top,
         None => Tempo::Recorded(args.speed.unwrap_or(1.0)),
     }
 }
