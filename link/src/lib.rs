@@ -35,6 +35,7 @@ pub mod ethtool;
 mod interface;
 pub mod lab;
 mod link_state;
+mod loss_counters;
 mod netdev;
 mod netlink;
 pub mod netns;

@@ -1,10 +1,12 @@
 //! Samples of all counters, and the rates between two of them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use sluicegate_base::error::Result;
 
+use super::loss_counters::LossMap;
 use super::queue_counters::{Direction, QueueCounters, QueueMap};
 use super::{CpuCounters, Ethtool, Interface, LinkStats, Netlink, cpu};
 
@@ -37,6 +39,19 @@ pub struct InterfaceRates {
     pub tx: DirectionRates,
     /// Rates by queue, if the driver counts by queue.
     pub queues: Vec<QueueRates>,
+    /// The link's bits per second, if the driver reports its speed.
+    pub speed: Option<f64>,
+    /// Losses per second by the driver's own counters, which may overlap with others.
+    pub driver_losses: Vec<(Arc<str>, f64)>,
+}
+
+impl InterfaceRates {
+    /// Returns the share of the link's time that packets of one direction take, from 0 to 1, if its speed is
+    /// known. On the wire each takes 24 bytes more: preamble, frame check sequence and gap.
+    pub fn utilisation(&self, rates: &DirectionRates) -> Option<f64> {
+        const OVERHEAD_BITS: f64 = 24.0 * 8.0;
+        self.speed.map(|speed| (rates.bits_l2 + rates.packets * OVERHEAD_BITS) / speed)
+    }
 }
 
 /// One direction's rates.
@@ -126,6 +141,7 @@ fn interface_rates(
         name: new.interface.name.clone(),
         index: new.interface.index,
         state: new.interface.state(),
+        speed: new.speed,
         reset: old.is_none_or(|old| restarted(&old.interface.stats, &new.interface.stats)),
         ..InterfaceRates::default()
     };
@@ -138,6 +154,12 @@ fn interface_rates(
         queue_rates(earlier.unwrap_or(queue), queue, seconds)
     });
     rates.queues = queues.collect();
+    let losses = new.losses.iter().map(|(name, now)| {
+        let before = old.losses.iter().find(|(earlier, _)| earlier == name);
+        let before = before.map_or(*now, |(_, before)| *before);
+        (Arc::clone(name), per_second(before, *now, seconds))
+    });
+    rates.driver_losses = losses.collect();
     rates
 }
 
@@ -243,6 +265,38 @@ pub struct InterfaceSample {
     pub interface: Interface,
     /// The counters of its queues, if the driver counts by queue.
     pub queues: Vec<QueueCounters>,
+    /// The driver's own counters of losses, with their names.
+    pub losses: Vec<(Arc<str>, u64)>,
+    /// The link's bits per second, if the driver reports its speed.
+    pub speed: Option<f64>,
+}
+
+/// The positions of counters in a driver's statistics, and the link's speed.
+#[derive(Debug, Default)]
+struct Driver {
+    queues: QueueMap,
+    losses: LossMap,
+    speed: Option<f64>,
+    /// The link's state when its speed was read.
+    running: bool,
+}
+
+impl Driver {
+    fn read(ethtool: &mut Ethtool, link: &Interface) -> Self {
+        let speed = ethtool.speed(&link.name).ok().flatten();
+        let mut driver = Self {
+            speed: speed.map(|mbit| f64::from(mbit) * 1e6),
+            running: link.running,
+            ..Self::default()
+        };
+        driver.read_names(ethtool, link);
+        driver
+    }
+
+    fn read_names(&mut self, ethtool: &mut Ethtool, link: &Interface) {
+        let names = ethtool.statistics_names(&link.name).unwrap_or_default();
+        (self.queues, self.losses) = (QueueMap::new(&names), LossMap::new(&names));
+    }
 }
 
 /// Reads counters repeatedly.
@@ -251,8 +305,8 @@ pub struct Sampler {
     netlink: Netlink,
     ethtool: Ethtool,
     only: Vec<String>,
-    /// The positions of queue counts in the driver's statistics, by interface number.
-    maps: HashMap<u32, QueueMap>,
+    /// By interface number.
+    drivers: HashMap<u32, Driver>,
 }
 
 impl Sampler {
@@ -270,7 +324,7 @@ impl Sampler {
             netlink,
             ethtool: Ethtool::open(netns)?,
             only: only.to_vec(),
-            maps: HashMap::new(),
+            drivers: HashMap::new(),
         })
     }
 
@@ -282,30 +336,33 @@ impl Sampler {
         let mut links = self.netlink.links()?;
         let at = Instant::now();
         links.retain(|link| self.only.is_empty() || self.only.contains(&link.name));
-        self.maps.retain(|index, _| links.iter().any(|link| link.index == *index));
-        let interfaces = links
-            .into_iter()
-            .map(|interface| InterfaceSample { queues: self.queues(&interface), interface })
-            .collect();
+        self.drivers.retain(|index, _| links.iter().any(|link| link.index == *index));
+        let interfaces = links.into_iter().map(|link| self.interface(link)).collect();
         Ok(Sample { at, interfaces, cpus: cpu::read()? })
     }
 
-    /// Reads the queues' counters; empty for an interface without driver statistics, or one that was removed.
-    fn queues(&mut self, link: &Interface) -> Vec<QueueCounters> {
-        let map = self.maps.entry(link.index).or_insert_with(|| {
-            QueueMap::new(&self.ethtool.statistics_names(&link.name).unwrap_or_default())
-        });
-        if map.is_empty() {
-            return Vec::new();
+    /// Reads the driver's counters; none for an interface without driver statistics, or one that was removed.
+    fn interface(&mut self, interface: Interface) -> InterfaceSample {
+        let Self { ethtool, drivers, .. } = self;
+        let read = |ethtool: &mut Ethtool| Driver::read(ethtool, &interface);
+        let driver = drivers.entry(interface.index).or_insert_with(|| read(ethtool));
+        if driver.running != interface.running {
+            // The link may have another speed now.
+            *driver = read(ethtool);
         }
-        let Ok(mut values) = self.ethtool.statistics_values(&link.name) else { return Vec::new() };
-        if values.len() != map.names {
-            // The number of queues has changed, and the names with it.
-            let names = self.ethtool.statistics_names(&link.name).unwrap_or_default();
-            *map = QueueMap::new(&names);
-            values = self.ethtool.statistics_values(&link.name).unwrap_or_default();
+        let mut sample = InterfaceSample { speed: driver.speed, ..InterfaceSample::default() };
+        if !(driver.queues.is_empty() && driver.losses.is_empty())
+            && let Ok(mut values) = ethtool.statistics_values(&interface.name)
+        {
+            if values.len() != driver.queues.names {
+                // The number of queues has changed, and the names with it.
+                driver.read_names(ethtool, &interface);
+                values = ethtool.statistics_values(&interface.name).unwrap_or_default();
+            }
+            sample.queues = driver.queues.read(&values, interface.native_xdp);
+            sample.losses = driver.losses.read(&values);
         }
-        map.read(&values, link.native_xdp)
+        InterfaceSample { interface, ..sample }
     }
 }
 
@@ -340,7 +397,12 @@ mod tests {
         };
         Sample {
             at,
-            interfaces: vec![InterfaceSample { interface, queues: vec![queue] }],
+            interfaces: vec![InterfaceSample {
+                interface,
+                queues: vec![queue],
+                losses: vec![("rx_no_buf".into(), rx_packets / 100)],
+                speed: Some(1e6),
+            }],
             cpus: vec![CpuCounters {
                 total_ticks: rx_packets,
                 idle_ticks: rx_packets / 4,
@@ -364,6 +426,9 @@ mod tests {
         assert_eq!(left.queues[0].packets, Some(1000.0), "a 32-bit queue counter wrapped");
         assert_eq!(left.queues[0].drops, None);
         assert_eq!(rates.cpus[0].busy, 0.75);
+        assert_eq!(left.driver_losses, [("rx_no_buf".into(), 20.0)]);
+        let share = left.utilisation(&left.rx);
+        assert_eq!(share, Some(2000.0 * 84.0 * 8.0 / 1e6), "with 24 bytes beside each packet");
     }
 
     #[test]

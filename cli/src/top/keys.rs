@@ -5,6 +5,9 @@ use std::time::Duration;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use sluicegate::link::{InterfaceRates, Rates};
 
+use super::history::History;
+use super::losses::Losses;
+
 /// A column of numbers of an interface: its head, and the rate.
 type Column = (&'static str, fn(&InterfaceRates) -> f64);
 
@@ -33,10 +36,14 @@ pub struct ViewState {
     pub help: bool,
     pub queues: bool,
     pub cpus: bool,
+    /// Shows the selected interface's drops by cause, in place of queues and CPUs.
+    pub drops: bool,
     /// Also shows interfaces without traffic.
     pub idle: bool,
     /// The interface whose queues are shown; by default the first.
     pub selected: Option<String>,
+    pub history: History,
+    pub losses: Losses,
 }
 
 /// The action of a key.
@@ -58,8 +65,10 @@ impl ViewState {
         Self { netns, interval, sort: Some(0), ..shown }
     }
 
-    /// Sets new rates, unless the view is paused.
+    /// Sets new rates, unless the view is paused. Losses add up in a pause, too.
     pub fn update(&mut self, rates: Rates) {
+        self.history.add(&rates);
+        self.losses.add(&rates);
         if !self.paused {
             self.rates = Some(rates);
         }
@@ -110,6 +119,8 @@ impl ViewState {
             KeyCode::Char('r') => self.reverse = !self.reverse,
             KeyCode::Char('u') => self.queues = !self.queues,
             KeyCode::Char('c') => self.cpus = !self.cpus,
+            KeyCode::Char('d') | KeyCode::Enter => self.drops = !self.drops,
+            KeyCode::Esc => self.drops = false,
             KeyCode::Char('i') => self.idle = !self.idle,
             KeyCode::Right | KeyCode::Char('s') => {
                 let next = self.sort.map_or(0, |column| column + 1);
@@ -212,6 +223,17 @@ mod tests {
         }
         assert_eq!(state.interval, Duration::from_millis(100), "no shorter than the shortest");
         assert_eq!(press(&mut state, KeyCode::Char('-')), KeyAction::Nothing);
+        for (key, drops) in [('d', true), ('d', false), ('\n', true), ('\x1b', false)] {
+            press(
+                &mut state,
+                match key {
+                    '\n' => KeyCode::Enter,
+                    '\x1b' => KeyCode::Esc,
+                    letter => KeyCode::Char(letter),
+                },
+            );
+            assert_eq!(state.drops, drops, "{key:?}");
+        }
         press(&mut state, KeyCode::Char('?'));
         assert!(state.help);
         press(&mut state, KeyCode::Char('p'));

@@ -56,7 +56,7 @@ fn at(rates: &Rates, time: &str) -> String {
         let _ = writeln!(
             text,
             "{time} {:<21} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
-            "cpu", "pkt/s", "busy", "softirq", "NET_RX/s", "NET_TX/s", "drop/s"
+            "cpu (whole host)", "pkt/s", "busy", "softirq", "NET_RX/s", "NET_TX/s", "drop/s"
         );
     }
     for cpu in busy {
@@ -113,7 +113,7 @@ pub fn json(rates: &Rates, netns: Option<&str>) -> String {
 }
 
 fn interface(rates: &InterfaceRates) -> Value {
-    json!({
+    let mut object = json!({
         "name": rates.name,
         "index": rates.index,
         "state": rates.state,
@@ -121,7 +121,19 @@ fn interface(rates: &InterfaceRates) -> Value {
         "rx": direction(&rates.rx),
         "tx": direction(&rates.tx),
         "queues": rates.queues.iter().map(queue).collect::<Value>(),
-    })
+    });
+    if let Some(speed) = rates.speed {
+        object["speed_bps"] = speed.into();
+        object["rx"]["utilisation"] = rates.utilisation(&rates.rx).into();
+        object["tx"]["utilisation"] = rates.utilisation(&rates.tx).into();
+    }
+    if !rates.driver_losses.is_empty() {
+        let losses = rates.driver_losses.iter();
+        let losses: Map<String, Value> =
+            losses.map(|(name, rate)| (name.to_string(), (*rate).into())).collect();
+        object["driver_drops_per_s"] = losses.into();
+    }
+    object
 }
 
 fn direction(rates: &DirectionRates) -> Value {
@@ -189,7 +201,7 @@ mod tests {
                 "12:00:00 right0                   1.15M     552M    50.0k        0        0        0  rx missed 50.0k",
                 "12:00:00 right0 rx 0              1.15M     552M        7  xdp drops 3",
                 "12:00:00 tap9                  new: rates from the next interval on",
-                "12:00:00 cpu                      pkt/s     busy  softirq NET_RX/s NET_TX/s   drop/s",
+                "12:00:00 cpu (whole host)         pkt/s     busy  softirq NET_RX/s NET_TX/s   drop/s",
                 "12:00:00 cpu 0                    1.15M      97%      91%    18.0k        0        0  squeezed 12",
                 "",
             ]

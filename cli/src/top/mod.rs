@@ -1,7 +1,10 @@
 //! `sluice top`: the rates of interfaces, queues and CPUs.
 
+mod history;
+mod interfaces;
 mod keys;
 mod lines;
+mod losses;
 mod view;
 
 use std::io::{self, IsTerminal, Write};

@@ -1,31 +1,31 @@
-//! The full-screen view: interfaces, the selected one's queues, the CPUs.
+//! The full-screen view: interfaces, the selected one's queues or drops, the CPUs.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Table, TableState};
+use ratatui::widgets::{Block, Borders, Cell, Clear, Paragraph, Row, Table};
 use sluicegate::link::{CpuRates, Direction, InterfaceRates, QueueRates};
 
-use super::keys::{COLUMNS, ViewState};
+use super::interfaces::draw_interfaces;
+use super::keys::ViewState;
 use super::lines::{causes, percent, si_or_dash};
+use super::losses::Loss;
 use crate::units::show_si as si;
 
-const DIM: Style = Style::new().add_modifier(Modifier::DIM);
-const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+pub const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+pub const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const LOSS: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
-const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// The width of a column of numbers.
-const NUMBER: u16 = 9;
-/// The width of an interface's state: "no carrier".
-const STATE: u16 = 10;
+pub const NUMBER: u16 = 9;
 /// The lines of a pane in addition to its rows: the title and the head of the table.
 const PANE: u16 = 2;
 
 const HELP: &[(&str, &str)] = &[
     ("↑ ↓", "select the interface whose queues are shown"),
     ("← →", "sort by another column; r reverses the order"),
+    ("d ⏎", "the selected interface's drops by cause"),
     ("p", "pause and go on"),
     ("+ -", "longer and shorter intervals"),
     ("i", "show or hide interfaces without traffic"),
@@ -34,8 +34,11 @@ const HELP: &[(&str, &str)] = &[
     ("q", "quit"),
     ("", ""),
     ("bit/s", "layer 2, without preamble, gap and FCS"),
-    ("drops", "lost a second; the queues' title names the causes"),
+    ("use", "share of the speed that the driver reports"),
+    ("total", "a packet counts on each interface that it passes"),
+    ("drops", "lost a second"),
     ("xdp", "dropped by an XDP program, on purpose"),
+    ("CPUs", "of the whole host, in a network namespace too"),
     ("squeeze", "softirqs that ended with packets left"),
     ("-", "not counted; a veth counts by queue only what"),
     ("", "comes in while an XDP program is attached"),
@@ -45,29 +48,41 @@ const HELP: &[(&str, &str)] = &[
 pub fn draw(frame: &mut Frame, state: &ViewState) {
     let selected = state.interfaces().get(state.selected_row()).copied();
     let queues = queue_rows(selected.map_or(&[][..], |interface| &interface.queues));
+    let losses = state.rates.as_ref().zip(selected).filter(|_| state.drops);
+    let losses = losses.map(|(rates, interface)| state.losses.of(rates, interface));
     let cpus = state.rates.as_ref().map_or(&[][..], |rates| &rates.cpus);
     let height = |shown: bool, rows: usize| {
         let most = frame.area().height / 3;
         let rows = u16::try_from(rows.max(1)).unwrap_or(u16::MAX);
         Constraint::Length(if shown { rows.saturating_add(PANE).min(most) } else { 0 })
     };
+    let [below, cpus_height] = match &losses {
+        // The drops take the room of both.
+        Some(losses) => {
+            let rows = u16::try_from(losses.len()).unwrap_or(u16::MAX).saturating_add(PANE);
+            [Constraint::Length(rows.min(frame.area().height * 2 / 3)), Constraint::Length(0)]
+        }
+        None => [height(state.queues, queues.len()), height(state.cpus, cpus.len())],
+    };
     let [head, top, middle, bottom, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Min(3),
-        height(state.queues, queues.len()),
-        height(state.cpus, cpus.len()),
+        below,
+        cpus_height,
         Constraint::Length(1),
     ])
     .areas(frame.area());
     draw_head(frame, head, state);
     draw_interfaces(frame, top, state);
-    if state.queues {
+    if let Some((losses, interface)) = losses.as_ref().zip(selected) {
+        draw_losses(frame, middle, &interface.name, losses);
+    } else if state.queues {
         draw_queues(frame, middle, selected, queues);
     }
-    if state.cpus {
+    if state.cpus && losses.is_none() {
         draw_cpus(frame, bottom, cpus);
     }
-    let keys = " ↑↓ select  ←→ sort  r reverse  p pause  +- interval  i u c show  h help  q quit";
+    let keys = " ↑↓ select  ←→ sort  d drops  p pause  +- interval  i u c show  h help  q quit";
     frame.render_widget(Paragraph::new(keys).style(DIM), foot);
     if state.help {
         draw_help(frame);
@@ -86,62 +101,6 @@ fn draw_head(frame: &mut Frame, area: Rect, state: &ViewState) {
     let right = format!("every {:?} ", state.interval);
     frame.render_widget(Paragraph::new(Line::from(left)), area);
     frame.render_widget(Paragraph::new(right).alignment(Alignment::Right), area);
-}
-
-fn draw_interfaces(frame: &mut Frame, area: Rect, state: &ViewState) {
-    let interfaces = state.interfaces();
-    let title = match (&state.rates, interfaces.is_empty()) {
-        (None, _) => " interfaces: the first interval is running ".to_owned(),
-        (Some(_), true) => " interfaces: none with traffic ".to_owned(),
-        (Some(_), false) => format!(" {} ", count(interfaces.len(), "interface")),
-    };
-    let arrow = if state.reverse == state.sort.is_none() { "▼" } else { "▲" };
-    let mut heads = vec![match state.sort {
-        None => cell(format!("name {arrow}"), BOLD, false),
-        Some(_) => cell("name".into(), DIM, false),
-    }];
-    heads.extend(COLUMNS.iter().enumerate().map(|(column, (head, _))| {
-        // The arrow replaces the last letter, so that the column keeps its width.
-        match state.sort == Some(column) {
-            true => cell(format!("{}{arrow}", head[..7].trim_end_matches('/')), BOLD, true),
-            false => cell((*head).into(), DIM, true),
-        }
-    }));
-    heads.push(cell("state".into(), DIM, false));
-    let columns = interface_columns(area.width);
-    heads.truncate(columns);
-    let mut widths = vec![Constraint::Fill(1)];
-    widths.extend([Constraint::Length(NUMBER - 1); 6]);
-    widths.push(Constraint::Length(STATE));
-    widths.truncate(columns);
-    let rows = interfaces.iter().map(|interface| interface_row(interface, columns));
-    let table = Table::new(rows, widths)
-        .header(Row::new(heads))
-        .block(pane(title))
-        .row_highlight_style(SELECTED);
-    let selected = (!interfaces.is_empty()).then(|| state.selected_row());
-    let mut position = TableState::new().with_selected(selected);
-    frame.render_stateful_widget(table, area, &mut position);
-}
-
-/// Returns the number of columns, the name included, that fit beside a name of ten letters. A column
-/// that does not fit is left out, because half a number is wrong.
-fn interface_columns(width: u16) -> usize {
-    let numbers = (width.saturating_sub(10) / NUMBER).min(6);
-    let state = width >= 10 + 6 * NUMBER + 1 + STATE;
-    1 + usize::from(numbers) + usize::from(state)
-}
-
-fn interface_row(interface: &InterfaceRates, columns: usize) -> Row<'static> {
-    let mut cells = vec![cell(interface.name.clone(), Style::new(), false)];
-    for (head, rate) in COLUMNS {
-        let rate = rate(interface);
-        cells.push(if head.ends_with("drops") { loss(Some(rate)) } else { number(si(rate)) });
-    }
-    let state = if interface.reset { "new" } else { interface.state };
-    cells.push(cell(state.into(), DIM, false));
-    cells.truncate(columns);
-    Row::new(cells)
 }
 
 /// Both directions of a queue.
@@ -206,9 +165,25 @@ fn draw_queues(
     frame.render_widget(numbers_table(&heads, rows, title, area.width), area);
 }
 
+/// Draws the losses of an interface by cause.
+fn draw_losses(frame: &mut Frame, area: Rect, interface: &str, losses: &[Loss]) {
+    let more = unseen(losses.len(), area);
+    let title = format!(" drops of {interface} by cause; counters may overlap{more}");
+    let heads = [("drop/s", true), ("seen", true), ("counter of", false), ("cause", false)];
+    let heads = heads.map(|(head, right)| cell(head.into(), DIM, right));
+    let rows = losses.iter().map(|it| {
+        let of = cell(it.counter_of.into(), DIM, false);
+        let cause = cell(it.cause.clone(), Style::new(), false);
+        Row::new([loss(Some(it.rate)), number(si(it.sum.round())), of, cause])
+    });
+    let (number, of) = (Constraint::Length(NUMBER), Constraint::Length(10));
+    let table = Table::new(rows, [number, number, of, Constraint::Fill(1)]);
+    frame.render_widget(table.header(Row::new(heads)).block(pane(title)), area);
+}
+
 fn draw_cpus(frame: &mut Frame, area: Rect, cpus: &[CpuRates]) {
     let mut cpus: Vec<&CpuRates> = cpus.iter().collect();
-    let mut title = " CPUs".to_owned();
+    let mut title = " CPUs of the whole host".to_owned();
     if cpus.len() > room(area) {
         // If not all fit, CPUs that handle packets come first.
         cpus.sort_by(|a, b| b.softirq.total_cmp(&a.softirq).then(b.busy.total_cmp(&a.busy)));
@@ -264,7 +239,7 @@ fn draw_help(frame: &mut Frame) {
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);
 }
 
-fn pane(title: String) -> Block<'static> {
+pub fn pane(title: String) -> Block<'static> {
     Block::default().borders(Borders::TOP).border_style(DIM).title(Span::styled(title, BOLD))
 }
 
@@ -281,21 +256,21 @@ fn unseen(rows: usize, area: Rect) -> String {
     }
 }
 
-fn count(n: usize, noun: &str) -> String {
+pub fn count(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-fn number(text: String) -> Cell<'static> {
+pub fn number(text: String) -> Cell<'static> {
     cell(text, Style::new(), true)
 }
 
 /// Formats a number, in red if it is not zero.
-fn loss(rate: Option<f64>) -> Cell<'static> {
+pub fn loss(rate: Option<f64>) -> Cell<'static> {
     let style = if rate > Some(0.0) { LOSS } else { Style::new() };
     cell(si_or_dash(rate), style, true)
 }
 
-fn cell(text: String, style: Style, right: bool) -> Cell<'static> {
+pub fn cell(text: String, style: Style, right: bool) -> Cell<'static> {
     let alignment = if right { Alignment::Right } else { Alignment::Left };
     Cell::from(Line::styled(text, style).alignment(alignment))
 }
@@ -320,6 +295,7 @@ pub mod tests {
         };
         let interface = |name: &str, rx, tx, queues| InterfaceRates {
             name: name.into(),
+            index: name.len() as u32,
             state: "up",
             rx,
             tx,
@@ -348,7 +324,11 @@ pub mod tests {
             seconds: 1.0,
             interfaces: vec![
                 interface("left0", way(0.0, 0.0), way(1.2e6, 0.0), vec![sends]),
-                interface("right0", way(1.15e6, 50_000.0), way(0.0, 0.0), vec![receives]),
+                InterfaceRates {
+                    speed: Some(1e9),
+                    driver_losses: vec![("rx_queue_0_drops".into(), 7.0)],
+                    ..interface("right0", way(1.15e6, 50_000.0), way(0.0, 0.0), vec![receives])
+                },
                 new,
             ],
             cpus: vec![CpuRates {
@@ -390,6 +370,7 @@ pub mod tests {
         for (sentence, row) in [
             ("the interface", "right0 1.15M 552M 50.0k 0 0 0 up"),
             ("a new one", "tap9 0 0 0 0 0 0 new"),
+            ("all interfaces", "total 1.15M 552M 50.0k 1.20M 576M 0"),
             ("the first one's queue", "0 1.15M 552M 7 3 - - -"),
             ("the CPU", "0 97% 91% 1.15M 18.0k 0 0 12"),
         ] {
@@ -400,6 +381,44 @@ pub mod tests {
         assert!(text.contains("queues of right0, rx lost: missed 50.0k"), "{text}");
         assert!(lines[23].contains("q quit"), "{text}");
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn a_wide_terminal_shows_utilisation_and_the_recent_rates() {
+        let mut state = state();
+        let mut less = rates();
+        less.interfaces[1].rx.bits_l2 /= 2.0;
+        state.update(less);
+        for (sentence, width, row) in [
+            ("with utilisation", 90, "right0 1.15M 276M 50.0k 0 0 0 up 50% 0%"),
+            ("with the recent rates", 120, "right0 1.15M 276M 50.0k 0 0 0 up 50% 0% █▄"),
+            ("unknown utilisation", 120, "left0 0 0 0 1.20M 576M 0 up - - ██"),
+        ] {
+            let lines = drawn(&state, width, 24);
+            let words: Vec<&str> = row.split(' ').collect();
+            let there = lines.iter().any(|line| line.split_whitespace().eq(words.iter().copied()));
+            assert!(there, "{sentence}: {row} in\n{}", lines.join("\n"));
+        }
+    }
+
+    #[test]
+    fn drops_by_cause_take_the_place_of_queues_and_cpus() {
+        let mut state = state();
+        state.update(rates());
+        state.drops = true;
+        let lines = drawn(&state, 80, 24);
+        let text = lines.join("\n");
+        for row in [
+            "50.0k 100k interface rx missed",
+            "7 14 driver rx_queue_0_drops",
+            "0 0 whole host softnet: backlog of a CPU full",
+        ] {
+            let words: Vec<&str> = row.split(' ').collect();
+            let there = lines.iter().any(|line| line.split_whitespace().eq(words.iter().copied()));
+            assert!(there, "{row} in\n{text}");
+        }
+        assert!(text.contains("drops of right0 by cause"), "{text}");
+        assert!(!text.contains("queues of") && !text.contains("CPUs"), "{text}");
     }
 
     #[test]
@@ -441,7 +460,9 @@ pub mod tests {
         let mut state = state();
         state.update(rates);
         let lines = drawn(&state, 80, 24);
-        let at = lines.iter().position(|line| line.contains("CPUs by softirq (58 more)"));
+        let at = lines
+            .iter()
+            .position(|line| line.contains("CPUs of the whole host by softirq (58 more)"));
         let first = &lines[at.unwrap_or_else(|| panic!("{}", lines.join("\n"))) + 2];
         assert!(first.trim_start().starts_with("63 "), "the busiest first: {first}");
     }

@@ -82,6 +82,56 @@ fn a_veth_queue_has_a_rate_where_it_counts_all_packets() {
 }
 
 #[test]
+fn top_knows_the_speed_of_a_link_and_its_driver_s_counters() {
+    let Some(lab) = lab_with(&["ethtool", "ping"]) else { return };
+    let speed = on(&lab, "right", &["ethtool", "right0"]).out;
+    let speed =
+        speed.lines().find_map(|line| line.trim().strip_prefix("Speed: ")?.strip_suffix("Mb/s"));
+    let speed = speed.unwrap().parse::<f64>().unwrap() * 1e6;
+    let counters = on(&lab, "right", &["ethtool", "-S", "right0"]).out;
+    let counters = counters.lines().filter_map(|line| line.trim().split_once(':'));
+    let drops: Vec<&str> =
+        counters.map(|(name, _)| name).filter(|name| name.contains("drop")).collect();
+    assert!(!drops.is_empty());
+    let netns = lab.netns("right");
+    let before = received(&lab, "right", "right0");
+    let _ping = background(&lab, "left", &["ping", "-q", "-i", "0.01", "198.18.0.2"]);
+    eventually("pings come", || received(&lab, "right", "right0") > before);
+    let how = ["top", "right0", "--netns", &netns, "--json", "--interval", "200ms", "--count", "1"];
+    let line = printed(&run(&how)).remove(0);
+    let right0 = &line["interfaces"][0];
+    assert_eq!(right0["speed_bps"], speed, "{line}");
+    let of = |name: &str| right0["rx"][name].as_f64().unwrap();
+    let share = (of("bps_l2") + of("pps") * 24.0 * 8.0) / speed;
+    assert!(share > 0.0 && (of("utilisation") / share - 1.0).abs() < 1e-9, "{line}");
+    for drop in drops {
+        assert_eq!(right0["driver_drops_per_s"][drop], 0.0, "{drop} in {line}");
+    }
+}
+
+#[test]
+fn the_full_screen_shows_drops_by_cause_on_a_key() {
+    if !have(&["script", "bash", "timeout", "stty"]) {
+        return;
+    }
+    let sluice = env!("CARGO_BIN_EXE_sluice");
+    let shell = format!("stty cols 130 rows 24; {sluice} top lo --interval 50ms; echo was $?");
+    let mut script = on_a_terminal(&shell);
+    let mut keys = script.stdin.take().unwrap();
+    let mut screen = Screen::of(script.stdout.take().unwrap());
+    screen.until("received");
+    screen.until("queues of lo");
+    keys.write_all(b"d").unwrap();
+    screen.until("drops of lo by cause");
+    screen.until("softnet");
+    keys.write_all(b"\r").unwrap();
+    screen.until("queues of lo");
+    keys.write_all(b"q").unwrap();
+    screen.until("was 0");
+    script.wait().unwrap();
+}
+
+#[test]
 fn top_prints_aligned_lines_without_a_terminal() {
     let top = run(&["top", "lo", "--interval", "50ms", "--count", "2"]);
     assert_eq!(top.status, Some(0), "{}", top.err);
