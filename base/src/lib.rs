@@ -14,6 +14,9 @@
 #![warn(unreachable_pub)]
 
 pub mod error;
+#[cfg(test)]
+#[path = "../tests/frame/mod.rs"]
+mod frame;
 pub mod headers;
 pub mod memory;
 pub mod ring;
