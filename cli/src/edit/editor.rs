@@ -41,7 +41,7 @@ struct Counts {
     packets: u64,
     /// Their bytes on the wire.
     bytes: u64,
-    cut: u64,
+    excluded: u64,
     filtered: u64,
 }
 
@@ -110,7 +110,7 @@ impl Editor {
         self.counts.packets += 1;
         self.counts.bytes += u64::from(packet.meta().wire_bytes);
         match self.selection.judge(&packet) {
-            Verdict::Cut => self.counts.cut += 1,
+            Verdict::Excluded => self.counts.excluded += 1,
             Verdict::Filtered => self.counts.filtered += 1,
             Verdict::Keep => {
                 let link_type = interfaces[packet.meta().interface as usize].link_type;
@@ -154,7 +154,7 @@ impl Editor {
 
     /// Returns the report on the packets read.
     fn report(&self) -> Report {
-        let Counts { packets, bytes, cut, filtered } = self.counts;
+        let Counts { packets, bytes, excluded, filtered } = self.counts;
         let elapsed = self.begun.elapsed();
         let mut report = Report {
             command: "edit",
@@ -165,7 +165,7 @@ impl Editor {
             ..Report::default()
         };
         report.ledger.add(Section::In, "read", packets);
-        report.ledger.add(Section::Omitted, "cut", cut);
+        report.ledger.add(Section::Omitted, "cut", excluded);
         report.ledger.add(Section::Omitted, "filtered", filtered);
         report.ledger.add(Section::Note, "rewritten", self.changes.rewritten);
         report.ledger.add(Section::Note, "not_rewritten", self.changes.other_link_type);

@@ -88,7 +88,7 @@ impl Time {
 pub enum Verdict {
     Keep,
     /// By number or time.
-    Cut,
+    Excluded,
     Filtered,
 }
 
@@ -149,7 +149,7 @@ impl Selection {
         let is_early = self.from.is_some_and(|from| meta.timestamp_ns < from.ns(first_ns));
         let is_late = self.until.is_some_and(|until| meta.timestamp_ns >= until.ns(first_ns));
         if is_early || is_late || !self.is_numbered() {
-            return Verdict::Cut;
+            return Verdict::Excluded;
         }
         match self.filters.get(meta.interface as usize) {
             Some(filter) if !filter.matches(packet.head(), meta.wire_bytes) => Verdict::Filtered,
