@@ -10,6 +10,8 @@
 mod editor;
 mod selection;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -87,6 +89,12 @@ pub struct Args {
     rewriting: Rewriting,
 }
 
+/// Returns the path of a file that may have the name of a port: `pcap:trace.pcap`.
+fn path(name: &Path) -> PathBuf {
+    let bytes = name.as_os_str().as_bytes();
+    OsStr::from_bytes(bytes.strip_prefix(b"pcap:").unwrap_or(bytes)).into()
+}
+
 fn snaplen(text: &str) -> std::result::Result<u32, String> {
     let bytes = units::bytes(text).map_err(|error| error.to_string())?;
     u32::try_from(bytes).map_err(|_| "use less than 4 GiB".into())
@@ -105,8 +113,8 @@ fn shift(text: &str) -> std::result::Result<i64, String> {
 
 /// Runs the command.
 pub fn edit(args: Args) -> anyhow::Result<()> {
-    let Some((output, inputs)) = args.files.split_last().filter(|(_, inputs)| !inputs.is_empty())
-    else {
+    let files: Vec<PathBuf> = args.files.iter().map(|name| path(name)).collect();
+    let Some((output, inputs)) = files.split_last().filter(|(_, inputs)| !inputs.is_empty()) else {
         let usage = "name the files to read, and last the file to write: sluice edit IN OUT";
         return Err(Error::Usage(usage.into()).into());
     };

@@ -445,6 +445,17 @@ fn a_refused_edit_changes_no_file() {
 }
 
 #[test]
+fn files_may_have_names_of_ports() {
+    let folder = tempfile::tempdir().unwrap();
+    let [made, out] = ["made.pcap", "out.pcap"].map(|name| folder.path().join(name));
+    numbered(&made, 0..20, START_NS, GAP_NS);
+    let port = |path: &Path| format!("pcap:{}", path.display());
+    assert_eq!(run(&["edit", &port(&made), &port(&out)]).status, Some(0));
+    assert_eq!(packets(&out), packets(&made));
+    refused(&["edit", &port(&made), made.to_str().unwrap()], "the same file");
+}
+
+#[test]
 fn a_pipe_is_edited_as_it_comes_and_ends_by_a_signal() {
     let folder = tempfile::tempdir().unwrap();
     let made = folder.path().join("made.pcap");
