@@ -7,7 +7,7 @@
 
 use super::error::Fault;
 use super::layer::writer::{Draft, Fill, HeaderWriter, SumOf};
-use super::layer::{ETHER, PAYLOAD, RAW, STAMP, check_tpid};
+use super::layer::{ETHER, NUMBER, PAYLOAD, RAW, STAMP, check_tpid};
 use super::size::{MAX_FRAME, SizeOrder};
 use super::{Defaults, StreamSpec};
 use crate::plan::{self, Edit, FieldSource, Operand, Sizes, Sum, Term, fold, words};
@@ -83,7 +83,7 @@ fn check_order(stream: &StreamSpec) -> Result<(), Fault> {
     }
     for pair in layers.windows(2) {
         let (below, above) = (pair[0].protocol, pair[1].protocol);
-        let data = above.is(&RAW) || above.is(&PAYLOAD);
+        let data = above.is(&RAW) || above.is(&NUMBER) || above.is(&PAYLOAD);
         if below.is(&PAYLOAD) || below.is(&STAMP) && !data {
             let problem = format!("nothing but payload follows {}", below.name);
             return Err(Fault::new(&pair[1].place, above.name, problem));

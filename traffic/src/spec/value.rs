@@ -122,6 +122,16 @@ impl Value {
         }
     }
 
+    /// Returns the largest number that a packet may have.
+    pub(crate) fn largest(&self) -> u128 {
+        match &self.set {
+            Set::One(number) => *number,
+            Set::List { values, .. } => values.iter().copied().max().unwrap_or(0),
+            Set::Counter { first, last, .. } => *first.max(last),
+            Set::Range { last, .. } => *last,
+        }
+    }
+
     /// Returns the text of the value, which parses to the same value.
     pub(crate) fn shown(&self, form: Form) -> String {
         let per = if self.per == VariesBy::Flow { "flow:" } else { "" };

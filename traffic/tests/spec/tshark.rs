@@ -126,3 +126,46 @@ fn check(line: &[String], layers: &[&str]) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[test]
+fn tshark_reads_application_layers() {
+    if !have_tshark() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("hosts");
+    std::fs::write(&list, "# hosts\n192.0.2.7\n\n192.0.2.9\n").unwrap();
+    let read = |layers: &str, names: &[&str]| -> Vec<String> {
+        let text = format!("[[stream]]\nlayers = ['ether', 'ipv4', 'udp', {layers}]\n");
+        let file = folder.path().join("packets.pcap");
+        write(&file, &frames(&plan(&text), 0, 1, 3));
+        let fields = [names, &["_ws.malformed", "_ws.expert.severity"]].concat();
+        let mut rows = tshark(&file, &fields);
+        for row in &mut rows {
+            let severity = row.split_off(names.len());
+            assert_eq!(severity[0], "", "{layers}: {row:?}");
+            let severe = severity[1].split(',').filter_map(|one| one.parse::<u32>().ok());
+            assert!(severe.max().unwrap_or(0) < ERROR, "{layers}: {row:?} {severity:?}");
+        }
+        rows.into_iter().map(|row| row.join(" ")).collect()
+    };
+    let names =
+        ["dns.qry.name", "dns.qry.type", "dns.flags.response", "dns.a", "dns.id", "udp.dstport"];
+    assert_eq!(read("'dns'", &names), ["example.com 1 0  0x0000 53"; 3]);
+    let query = "{ dns = { name = 'a.example.org', type = 'aaaa,txt', id = '5..9' } }";
+    let rows = ["28 0  0x0005", "16 0  0x0006", "28 0  0x0007"];
+    assert_eq!(read(query, &names), rows.map(|row| format!("a.example.org {row} 53")));
+    let answer = format!("{{ dns = {{ answer = 'file:{}', rcode = 0 }} }}", list.display());
+    let rows = ["192.0.2.7", "192.0.2.9", "192.0.2.7"];
+    assert_eq!(read(&answer, &names), rows.map(|ip| format!("example.com 1 1 {ip} 0x0000 53")));
+    let names = ["quic.version", "quic.dcid", "quic.scid", "quic.packet_length", "udp.dstport"];
+    let quic = "{ quic = { dcid = '7..9' } }, { payload = { random = true, length = 1174 } }";
+    let rows =
+        [7, 8, 9].map(|id| format!("0x00000001 000000000000000{id} 0000000000000002 1200 443"));
+    assert_eq!(read(quic, &names), rows);
+    let numbers = "{ raw = { hex = 'aa' } }, { number = { value = '1..3', bytes = 2 } }, \
+        { number = { value = '0xffffffffffffffff,5', bytes = 8 } }";
+    let data = |number: u8, last: &str| format!("aa000{number}{last}");
+    let [most, five] = ["ffffffffffffffff", "0000000000000005"];
+    assert_eq!(read(numbers, &["data.data"]), [data(1, most), data(2, five), data(3, most)]);
+}

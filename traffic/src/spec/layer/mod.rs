@@ -3,6 +3,7 @@
 //! Each protocol is a row of [`PROTOCOLS`]: its fields with their positions in the header, and a function
 //! that derives other fields from the adjacent layers.
 
+mod application;
 mod ip;
 mod link;
 mod payload;
@@ -10,7 +11,7 @@ mod transport;
 pub(crate) mod writer;
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
@@ -23,9 +24,11 @@ use payload::{MAX_BYTES, hex};
 use transport::TcpOption;
 use writer::HeaderWriter;
 
+use application::{DNS, QUIC};
 use ip::{DST_OPTS, FRAGMENT, HOP_OPTS, ROUTING};
 use link::{ARP, GRE, MPLS, VXLAN};
 
+pub(crate) use application::NUMBER;
 pub(crate) use ip::{IPV4, IPV6};
 pub(crate) use link::{ETHER, VLAN, check_tpid};
 pub(crate) use payload::{Hex, PAYLOAD, RAW, STAMP};
@@ -34,7 +37,7 @@ pub(crate) use transport::{ICMP, ICMPV6, TCP, UDP};
 /// All protocols, from the outside in.
 pub(crate) const PROTOCOLS: &[&Protocol] = &[
     &ETHER, &VLAN, &MPLS, &ARP, &IPV4, &IPV6, &HOP_OPTS, &ROUTING, &FRAGMENT, &DST_OPTS, &UDP,
-    &TCP, &ICMP, &ICMPV6, &GRE, &VXLAN, &RAW, &STAMP, &PAYLOAD,
+    &TCP, &ICMP, &ICMPV6, &GRE, &VXLAN, &DNS, &QUIC, &RAW, &NUMBER, &STAMP, &PAYLOAD,
 ];
 
 /// A kind of layer.
@@ -321,10 +324,10 @@ pub(super) fn read_setting(
             Some("right") => SettingValue::Right,
             _ => {
                 let hint = |wrong| format!("{wrong}; or right, or bad");
-                SettingValue::Value(value(field, raw).map_err(hint)?)
+                SettingValue::Value(value(field, raw, base).map_err(hint)?)
             }
         },
-        FieldKind::Value(_) => SettingValue::Value(value(field, raw)?),
+        FieldKind::Value(_) => SettingValue::Value(value(field, raw, base)?),
         FieldKind::Hex(most) => {
             SettingValue::Bytes(hex(text("bytes in hexadecimal, like \"00 ff 10\"")?, most)?)
         }
@@ -340,7 +343,17 @@ pub(super) fn read_setting(
     })
 }
 
-fn value(field: &Field, raw: &DeValue) -> Result<Value, String> {
+/// Reads a value; `file:` before a path stands for the values in its lines.
+fn value(field: &Field, raw: &DeValue, base: &Path) -> Result<Value, String> {
+    if let Some(path) = raw.as_str().and_then(|text| text.trim().strip_prefix("file:")) {
+        let path = base.join(path);
+        let text = fs::read_to_string(&path);
+        let text = text.map_err(|error| format!("read {}: {error}", path.display()))?;
+        let lines = text.lines().map(str::trim);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let numbers = lines.map(|line| field.form().read(line));
+        return Value::list(numbers.collect::<Result<_, _>>()?);
+    }
     match raw {
         DeValue::String(text) => Value::parse(text, field.form()),
         DeValue::Array(all) => {
