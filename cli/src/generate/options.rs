@@ -18,6 +18,10 @@ pub struct SpecArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     spec: Option<PathBuf>,
 
+    /// The different packets of a capture file, as frequent as there
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["spec", "profile"])]
+    from: Option<PathBuf>,
+
     /// Ready specification: syn-flood, udp-flood, dns-amplification, imix, rfc2544, …
     #[arg(long, value_name = "NAME", long_help = profiles())]
     profile: Option<String>,
@@ -86,12 +90,13 @@ impl SpecArgs {
     /// The specification is invalid; the error names the line or the flag.
     pub fn spec(&self) -> Result<Spec> {
         let flags = self.flags();
-        let base = match (&self.spec, &self.profile) {
-            (Some(path), _) => Some(Spec::read(path)),
-            (None, Some(name)) => Some(Spec::profile(name)),
-            (None, None) => None,
+        let base = match (&self.spec, &self.profile, &self.from) {
+            (Some(path), ..) => Some(Spec::read(path).map_err(wrong)?),
+            (_, Some(name), _) => Some(Spec::profile(name).map_err(wrong)?),
+            (.., Some(path)) => Some(Spec::of_capture(path)?),
+            _ => None,
         };
-        let mut spec = match base.transpose().map_err(wrong)? {
+        let mut spec = match base {
             Some(mut spec) => {
                 spec.apply(&flags).map_err(wrong)?;
                 spec

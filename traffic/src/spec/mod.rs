@@ -12,7 +12,7 @@
 //! | `layer` | the table of protocols by family, settings of fields, the writer of headers |
 //! | `edits` | constants and changing numbers in the bytes of a frame |
 //! | `build` | converts a stream's layers to a plan: headers, payload, edits and checksums |
-//! | `file`, `flags` | specifications from TOML and from flags of a command |
+//! | `file`, `flags`, `capture` | specifications from TOML, from flags of a command, from a capture file |
 //! | `error` | errors and their positions |
 //!
 //! ```
@@ -33,6 +33,7 @@
 //! ```
 
 mod build;
+mod capture;
 mod edits;
 mod error;
 mod file;

@@ -411,3 +411,31 @@ fn an_xdp_port_sends_by_one_queue_per_thread() {
         assert_eq!(report["ledger"]["out"], 100, "{threads}: {report}");
     }
 }
+
+#[test]
+fn the_packets_of_a_capture_are_sent_as_often_as_they_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (input, output) = (path("in.pcap"), path("out.pcap"));
+    let mut short = frame(4);
+    short.truncate(20);
+    let frames = [frame(1), frame(2), frame(1), frame(3), short, frame(1)];
+    pcap_file(Path::new(&input), &frames);
+    let to = format!("pcap:{output}");
+    run(&["generate", &to, "--from", &input, "--count", "60", "--json"]).good();
+    let sent: Vec<Vec<u8>> =
+        packets(Path::new(&output)).into_iter().map(|(_, bytes)| bytes).collect();
+    assert_eq!(sent.len(), 60);
+    for frame in &frames {
+        let count = |all: &[Vec<u8>]| all.iter().filter(|it| *it == frame).count();
+        assert_eq!(count(&sent), 10 * count(&frames), "{frame:02x?}");
+    }
+    let refuse = |file: &str, more: &[&str], said: &str| {
+        refused(&[&["generate", &to, "--from", file, "--count", "1"], more].concat(), said);
+    };
+    refuse(&input, &["--dport", "9"], "dport");
+    numbered(Path::new(&path("many.pcap")), 0..5000, 0, 1);
+    refuse(&path("many.pcap"), &[], "send them by `sluice replay`");
+    run(&["edit", &input, &path("cut.pcap"), "-s", "30", "--json"]).good();
+    refuse(&path("cut.pcap"), &[], "packet 1 is cut in the file");
+}
