@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::libc::{EDQUOT, ENOSPC};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sluicegate::error::{Error, Result};
+use sluicegate::file::Format;
 use sluicegate::file::read::{MergeOutcome, MergedReader, Record};
 use sluicegate::file::write::{Chunk, Encoder, EncoderConfig, Output, OutputConfig};
 use sluicegate::port::{Interface, LINKTYPE_ETHERNET};
@@ -21,6 +22,8 @@ use crate::ledger::Section;
 use crate::report::{FilesReport, Report, Traffic};
 use crate::signals::Signals;
 
+/// The first time that pcap cannot hold: it counts seconds in 32 bits.
+const PCAP_END_NS: u64 = (1 << 32) * 1_000_000_000;
 /// Packets between two looks at the signals.
 const SIGNAL_INTERVAL: u64 = 1 << 12;
 
@@ -69,7 +72,7 @@ impl Editor {
             self.add_interfaces(reader.interfaces())?;
             match (found, reader.record()) {
                 (Ok(MergeOutcome::Packet), Some(record)) => {
-                    if self.edit(&record, reader.interfaces()).is_break() {
+                    if self.edit(&record, reader.interfaces())?.is_break() {
                         break;
                     }
                     if !self.counts.packets.is_multiple_of(SIGNAL_INTERVAL) {
@@ -105,7 +108,10 @@ impl Editor {
     }
 
     /// Edits a packet. Break means that the output has failed.
-    fn edit(&mut self, record: &Record<'_>, interfaces: &[Interface]) -> ControlFlow<()> {
+    ///
+    /// # Errors
+    /// The output's format cannot hold the packet's time.
+    fn edit(&mut self, record: &Record<'_>, interfaces: &[Interface]) -> Result<ControlFlow<()>> {
         let packet = record.packet();
         self.counts.packets += 1;
         self.counts.bytes += u64::from(packet.meta().wire_bytes);
@@ -115,10 +121,10 @@ impl Editor {
             Verdict::Keep => {
                 let link_type = interfaces[packet.meta().interface as usize].link_type;
                 let packet = self.changes.apply(&packet, link_type);
-                return self.writer.append(record, &packet);
+                return self.writer.append(record, &packet, self.counts.packets);
             }
         }
-        ControlFlow::Continue(())
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Writes the rest. Returns the report, and the failure of the output.
@@ -126,12 +132,12 @@ impl Editor {
         // A failure is in the summary, too.
         let _ = self.writer.write();
         let mut report = self.report();
-        let PacketWriter { output, path, .. } = self.writer;
+        let PacketWriter { output, path, refused, .. } = self.writer;
         let summary = output.finish();
         report.ledger.add(Section::Out, "written", summary.packets);
-        report.ledger.add(Section::Loss, "not_written", summary.lost);
+        report.ledger.add(Section::Loss, "not_written", summary.lost + refused);
         let errno = summary.failure.as_ref().and_then(Error::errno);
-        if summary.failure.is_some() && !matches!(errno, Some(ENOSPC | EDQUOT)) {
+        if (summary.failure.is_some() || refused > 0) && !matches!(errno, Some(ENOSPC | EDQUOT)) {
             report.ledger.advise("not_written", "see the error, which names the cause");
         }
         let path = match path.to_str() {
@@ -225,6 +231,9 @@ pub struct PacketWriter {
     growth: u32,
     /// The number of interfaces in the output.
     interfaces: usize,
+    format: Format,
+    /// Packets whose times the format cannot hold.
+    refused: u64,
 }
 
 impl PacketWriter {
@@ -236,10 +245,20 @@ impl PacketWriter {
         filter: Option<&str>,
         growth: u32,
     ) -> Result<Self> {
-        let (snaplen, path) = (encoder.snaplen, output.path.clone());
+        let (snaplen, format, path) = (encoder.snaplen, encoder.format, output.path.clone());
         let encoder = Encoder::new(encoder);
         let (chunk, output) = (encoder.chunk(), Output::prepare(output)?);
-        let mut writer = Self { encoder, chunk, output, path, snaplen, growth, interfaces: 0 };
+        let mut writer = Self {
+            encoder,
+            chunk,
+            output,
+            path,
+            snaplen,
+            growth,
+            interfaces: 0,
+            format,
+            refused: 0,
+        };
         writer.add_interfaces(interfaces, filter)?;
         writer.output.begin()?;
         Ok(writer)
@@ -259,15 +278,31 @@ impl PacketWriter {
         Ok(())
     }
 
-    /// Appends a packet, with the comments of its record.
-    fn append(&mut self, record: &Record<'_>, packet: &Packet<'_>) -> ControlFlow<()> {
+    /// Appends a packet, the one with this number of those read, with the comments of its record.
+    ///
+    /// # Errors
+    /// The format cannot hold the packet's time.
+    fn append(
+        &mut self,
+        record: &Record<'_>,
+        packet: &Packet<'_>,
+        number: u64,
+    ) -> Result<ControlFlow<()>> {
+        if self.format == Format::Pcap && packet.meta().timestamp_ns >= PCAP_END_NS {
+            self.refused += 1;
+            return Err(Error::Usage(format!(
+                "{}: packet {number} has a time after 2106-02-07, which pcap cannot hold; write pcapng, or \
+                 --shift the times",
+                self.path.display()
+            )));
+        }
         if self.encoder.append_record(&mut self.chunk, record, packet) {
-            return ControlFlow::Continue(());
+            return Ok(ControlFlow::Continue(()));
         }
         let written = self.write();
         // An empty chunk has room for any packet.
         self.encoder.append_record(&mut self.chunk, record, packet);
-        written
+        Ok(written)
     }
 
     /// Writes the packets so far. Break means that the output has failed.

@@ -445,6 +445,33 @@ fn a_refused_edit_changes_no_file() {
 }
 
 #[test]
+fn a_time_that_pcap_cannot_hold_is_an_error_and_pcapng_holds_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (made, old, new) = (path("made.pcap"), path("old.pcap"), path("new.pcapng"));
+    // Of 20 packets, a second apart, seven are before the end of pcap's time.
+    let last = u64::from(u32::MAX) * 1_000_000_000;
+    numbered(Path::new(&made), 0..20, last - 3_600_000_000_000 - 6_000_000_000, 1_000_000_000);
+    let failed = run(&["edit", &made, &old, "--shift", "1h", "--json"]);
+    assert_eq!(failed.status, Some(2), "{failed:?}");
+    assert!(failed.err.contains("packet 8 ") && failed.err.contains("pcapng"), "{}", failed.err);
+    let report = failed.report();
+    let ledger = &report["ledger"];
+    assert_eq!(
+        (&ledger["out"], &ledger["losses"]["not_written"]),
+        (&7.into(), &1.into()),
+        "{report}"
+    );
+    // libpcap reads seconds above 2^31 of pcap as negative.
+    edited(&[Path::new(&old)], Path::new(&new), &[]);
+    let times: Vec<_> = packets(Path::new(&new)).into_iter().map(|(time, _)| time).collect();
+    assert_eq!((times.len(), times[6]), (7, last), "the packets before it");
+    edited(&[Path::new(&made)], Path::new(&new), &["--shift", "1h"]);
+    let times: Vec<_> = packets(Path::new(&new)).into_iter().map(|(time, _)| time).collect();
+    assert_eq!((times.len(), times[19]), (20, last + 13_000_000_000));
+}
+
+#[test]
 fn files_may_have_names_of_ports() {
     let folder = tempfile::tempdir().unwrap();
     let [made, out] = ["made.pcap", "out.pcap"].map(|name| folder.path().join(name));
