@@ -129,6 +129,12 @@ impl Signals {
         thread.map(|_| ()).map_err(|e| Error::system("start", "the thread for signals", e))
     }
 
+    /// Returns true if a signal has requested the end, also one that the thread of
+    /// [`end_at_second`](Self::end_at_second) has taken.
+    pub fn end_is_requested(&self) -> bool {
+        self.shared.end_asked.get().is_some()
+    }
+
     /// Waits until `deadline`. Returns true if a signal requests the end before it.
     pub fn wait(&self, deadline: Instant) -> Result<bool> {
         loop {

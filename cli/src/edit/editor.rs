@@ -2,13 +2,13 @@
 
 use std::io::stderr;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::libc::{EDQUOT, ENOSPC};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, poll};
 use sluicegate::error::{Error, Result};
 use sluicegate::file::Format;
 use sluicegate::file::read::{MergeOutcome, MergedReader, Record};
@@ -22,6 +22,8 @@ use crate::ledger::Section;
 use crate::report::{FilesReport, Report, Traffic};
 use crate::signals::Signals;
 
+/// The longest wait between two looks at the signals, in ms.
+const WAIT_MS: u16 = 100;
 /// The first time that pcap cannot hold: it counts seconds in 32 bits.
 const PCAP_END_NS: u64 = (1 << 32) * 1_000_000_000;
 /// Packets between two looks at the signals.
@@ -83,17 +85,16 @@ impl Editor {
                     if self.writer.pass_on().is_break() {
                         break;
                     }
-                    wait(reader.pollable(), signals)?;
+                    wait(reader.pollable())?;
                 }
                 (Ok(_), _) => break,
                 (Err(error), _) => _ = damage.get_or_insert(error),
             }
-            let ends = signals.take();
             if signals.take_ledger_request() {
                 // A closed terminal does not end the run.
                 let _ = self.report_so_far().print(&mut stderr().lock(), json);
             }
-            if ends {
+            if signals.end_is_requested() {
                 break;
             }
         }
@@ -322,12 +323,10 @@ impl PacketWriter {
     }
 }
 
-/// Waits until a file has more to read, or a signal arrives.
-fn wait(input: Option<BorrowedFd<'_>>, signals: &Signals) -> Result<()> {
-    let fds = [Some(signals.as_fd()), input];
-    let mut fds: Vec<_> =
-        fds.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-    match poll(&mut fds, PollTimeout::NONE) {
+/// Waits until a file has more to read, or the signals are due.
+fn wait(input: Option<BorrowedFd<'_>>) -> Result<()> {
+    let mut fds: Vec<_> = input.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into_iter().collect();
+    match poll(&mut fds, WAIT_MS) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(error) => Err(Error::system("wait for", "a file", error)),
     }

@@ -151,9 +151,9 @@ pub fn edit(args: Args) -> anyhow::Result<()> {
     )?;
     let changes = Changes::new(rewrite, args.shift.unwrap_or(0));
     let mut editor = Editor::new(inputs(), selection, changes, writer);
+    // A reader that does not read blocks the loop.
+    signals.end_at_second()?;
     let edited = editor.run(&mut reader, &signals, args.json);
-    // Without that thread signals wait until the file is complete.
-    let _ = signals.end_at_second();
     let (report, failure) = editor.finish();
     drop(signals);
     report.publish(output == Path::new("-"), args.json)?;

@@ -507,6 +507,23 @@ fn a_pipe_is_edited_as_it_comes_and_ends_by_a_signal() {
 }
 
 #[test]
+fn a_pipe_that_nobody_reads_does_not_keep_the_command_from_ending() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = folder.path().join("made.pcap");
+    numbered(&made, 0..100_000, START_NS, GAP_NS);
+    let command = &mut sluice(&["edit", made.to_str().unwrap(), "-", "--format", "pcap", "--json"]);
+    let mut edit = Running::unawaited(command);
+    // More than the file's header: it writes packets, for which the pipe has no room.
+    edit.has_written(1000);
+    eventually("it waits for its reader", || edit.has_sleeping("sluice"));
+    eventually("it ends without its reader", || {
+        edit.signal(Signal::SIGINT);
+        edit.has_ended()
+    });
+    assert_eq!(edit.end().status, Some(130));
+}
+
+#[test]
 fn an_input_is_not_overwritten_under_a_name_that_its_packets_make() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
