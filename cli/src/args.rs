@@ -90,7 +90,8 @@ fn packets(text: &str) -> Result<u64, String> {
     }
 }
 
-fn file_mode(text: &str) -> Result<u32, String> {
+/// Parses the permission bits of capture files.
+pub fn file_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0);
     let mode = mode.filter(|mode| mode & 0o600 == 0o600);
     mode.ok_or_else(|| {

@@ -10,6 +10,7 @@ mod completion;
 mod count;
 mod counters;
 mod edit;
+mod file_flags;
 mod forward;
 mod generate;
 mod interface_counters;

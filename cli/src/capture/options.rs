@@ -14,6 +14,7 @@ use sluicegate::{link, units};
 
 use super::tcpdump::{self, TcpdumpArgs};
 use crate::args::{Common, PortFlags, Receiving};
+use crate::file_flags::FileFlags;
 use crate::ports;
 use crate::print::{Printer, TimeFormat};
 use crate::run::RunOptions;
@@ -60,18 +61,8 @@ pub struct Args {
     #[arg(long)]
     format: Option<Format>,
 
-    /// zstd, lz4, gzip or none [default: by the extension .zst, .lz4 or .gz]
-    #[arg(long, value_name = "METHOD")]
-    compress: Option<Compression>,
-
-    /// Level of zstd, 1 (fast) to 19 (small), or of gzip, 1 to 9 [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]
-    compress_level: Option<i32>,
-
-    /// Compression threads
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u8).range(1..=64))]
-    compress_threads: u8,
+    #[command(flatten)]
+    file: FileFlags,
 
     /// Maximum bytes kept per packet; 0: the default [default: 262144]
     #[arg(short, long, value_name = "BYTES", value_parser = units::bytes)]
@@ -100,10 +91,6 @@ pub struct Args {
     /// Run PROGRAM FILE after each complete file; one at a time, beside the capture
     #[arg(short = 'z', long, value_name = "PROGRAM", requires = "write")]
     pub post_rotate: Option<PathBuf>,
-
-    /// Comment in a pcapng file; may be repeated
-    #[arg(long, value_name = "TEXT")]
-    comment: Vec<String>,
 
     /// fsync each file before closing it
     #[arg(long)]
@@ -346,37 +333,15 @@ impl Args {
         let Some(path) = &self.write else {
             let needs_file = rotation != Rotation::default()
                 || self.format.is_some()
-                || self.compress.is_some()
-                || self.sync
-                || !self.comment.is_empty();
+                || self.file.need_file()
+                || self.sync;
             return match needs_file {
                 true => Err(Error::Usage("flags for files need -w FILE".into())),
                 false => Ok(None),
             };
         };
-        if self.compress.is_none() {
-            ports::refuse_extension(path)?;
-        }
-        let mut config = OutputConfig::new(path);
-        config.format = self.format.unwrap_or(config.format);
-        config.compression = self.compress.unwrap_or(config.compression);
-        if self.micro && config.format != Format::Pcap {
-            return Err(Error::Usage("--micro needs --format pcap".into()));
-        }
-        if !self.comment.is_empty() && config.format != Format::Pcapng {
-            return Err(Error::Usage(
-                "a pcap file has no comments; use pcapng, or remove --comment".into(),
-            ));
-        }
-        if self.compress_threads > 1 && config.compression == Compression::None {
-            let message = "--compress-threads needs --compress zstd, lz4 or gzip";
-            return Err(Error::Usage(message.into()));
-        }
-        config.microseconds = self.micro;
-        config.level = self.compress_level;
-        config.workers = self.compress_threads.into();
+        let mut config = self.file.output(path, self.format, self.micro)?;
         config.rotation = rotation;
-        config.comments.clone_from(&self.comment);
         config.sync = self.sync;
         config.access = self.common.access();
         Ok(Some(config))

@@ -22,6 +22,8 @@ use sluicegate::file::write::{EncoderConfig, OutputConfig};
 use sluicegate::ring::Direction;
 use sluicegate::units;
 
+use crate::args::file_mode;
+use crate::file_flags::FileFlags;
 use crate::rewriting::Rewriting;
 use crate::signals::Signals;
 use crate::{notice, ports};
@@ -80,6 +82,13 @@ pub struct Args {
     /// pcap with microseconds, for old readers [default: nanoseconds]
     #[arg(long)]
     micro: bool,
+
+    #[command(flatten)]
+    file: FileFlags,
+
+    /// Permission bits of the written file: 0640 lets the group read it
+    #[arg(long, value_name = "MODE", default_value = "0600", value_parser = file_mode)]
+    file_mode: u32,
 
     /// Print the result as one JSON object
     #[arg(long)]
@@ -169,13 +178,8 @@ pub fn edit(args: Args) -> anyhow::Result<()> {
 
 impl Args {
     fn output(&self, path: &Path) -> Result<OutputConfig> {
-        ports::refuse_extension(path)?;
-        let mut config = OutputConfig::new(path);
-        config.format = self.format.unwrap_or(config.format);
-        if self.micro && config.format != Format::Pcap {
-            return Err(Error::Usage("--micro needs a pcap file, or --format pcap".into()));
-        }
-        config.microseconds = self.micro;
+        let mut config = self.file.output(path, self.format, self.micro)?;
+        config.access.mode = self.file_mode;
         Ok(config)
     }
 

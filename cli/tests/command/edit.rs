@@ -472,6 +472,34 @@ fn a_time_that_pcap_cannot_hold_is_an_error_and_pcapng_holds_it() {
 }
 
 #[test]
+fn the_written_file_has_the_comment_compression_and_mode_of_its_flags() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let [made, out, plain] =
+        ["made.pcap", "out.pcapng", "out.pcapng.zst"].map(|name| folder.path().join(name));
+    numbered(&made, 0..20, START_NS, GAP_NS);
+    let flags = ["--compress", "zstd", "--compress-level", "3", "--compress-threads", "2"];
+    let more = ["--comment", "from the lab", "--comment", "twice", "--file-mode", "0640"];
+    edited(&[&made], &out, &[&flags[..], &more].concat());
+    assert_eq!(out.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(std::fs::read(&out).unwrap()[..4], [0x28, 0xb5, 0x2f, 0xfd], "zstd's magic number");
+    std::fs::rename(&out, &plain).unwrap();
+    assert_eq!(packets(&plain), packets(&made));
+    let bytes = std::fs::read(unpacked(&plain)).unwrap();
+    for comment in ["from the lab", "twice"] {
+        assert!(bytes.windows(comment.len()).any(|it| it == comment.as_bytes()), "{comment}");
+    }
+    let (made, out) = (made.to_str().unwrap(), folder.path().join("other.pcap"));
+    refused(
+        &["edit", made, out.to_str().unwrap(), "--comment", "none"],
+        "a pcap file has no comments",
+    );
+    refused(&["edit", made, out.to_str().unwrap(), "--file-mode", "0200"], "octal mode");
+    assert!(!out.exists());
+}
+
+#[test]
 fn files_may_have_names_of_ports() {
     let folder = tempfile::tempdir().unwrap();
     let [made, out] = ["made.pcap", "out.pcap"].map(|name| folder.path().join(name));
