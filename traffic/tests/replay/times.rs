@@ -154,6 +154,37 @@ fn several_workers_keep_one_timetable() {
 }
 
 #[test]
+fn two_targets_keep_one_timetable() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("talk.pcap");
+    let there = packet(5000, 1, 100);
+    let mut back = there.clone();
+    back[26..34].rotate_left(4);
+    back[34..38].rotate_left(2);
+    let recorded = [&there, &back, &back, &there];
+    let times = (1..).map(|number| number * 1000);
+    pcap(&file, 1, &times.zip(recorded.map(Clone::clone)).collect::<Vec<_>>());
+    for (sentence, tempo, apart) in [
+        ("as recorded", Tempo::Recorded(1.0), 1000),
+        ("at a rate, of both together", paced(1e4, Unit::Packet), 100_000),
+    ] {
+        let options = options(tempo);
+        let sources = Replay::open_sides(&name(&file), [&options; 2], &[], [1, 1]).unwrap();
+        let [mut client, mut server] =
+            sources.map(|mut sources| ReplayWorker::of(sources.remove(0)));
+        assert_eq!(client.at(BEGUN).packets, 0, "{sentence}: it waits for the other");
+        assert_eq!(server.at(BEGUN).packets, 0, "{sentence}: the client's is first");
+        assert_eq!(client.at(BEGUN).packets, 1, "{sentence}");
+        for (number, sent) in [(1, [0, 1]), (2, [0, 1]), (3, [1, 0])] {
+            let mut both = |ns| [client.at(ns).packets, server.at(ns).packets];
+            let due = BEGUN + number * apart;
+            assert_eq!(both(due - 1), [0, 0], "{sentence}: before packet {number}");
+            assert_eq!(both(due), sent, "{sentence}: packet {number}");
+        }
+    }
+}
+
+#[test]
 fn lateness_is_counted_when_packets_are_handed_over() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.pcap");
