@@ -66,15 +66,18 @@ pub struct Ip {
     pub destination: Range<usize>,
     /// The packet is a fragment.
     pub fragment: bool,
-    /// The protocol, and the position of the payload; none in fragments after the first, whose protocol is in
-    /// the header at `network`.
-    pub transport: Option<(u8, Range<usize>)>,
+    /// The payload's protocol, also of fragments after the first. If extension headers are cut, that of the
+    /// first missing one.
+    pub protocol: u8,
+    /// The position of the payload; none in fragments after the first, and if headers are cut.
+    pub transport: Option<Range<usize>>,
     /// An IPv6 routing header has segments left: checksums cover the last destination, not this one.
     pub segments_left: bool,
 }
 
-/// Finds the headers of an Ethernet frame, such as `Packet::head()` of an interface whose `link_type` is
-/// LINKTYPE_ETHERNET. None if it is too short.
+/// Finds the headers of an Ethernet frame, such as `Packet::head()`. None if it is too short. It does not know
+/// the link type, so check that first: `batch.interfaces()[meta.interface as usize].link_type` must be
+/// LINKTYPE_ETHERNET. For others, whose header's length and EtherType you know, use [`find_behind`].
 ///
 /// ```
 /// use sluicegate_base::headers; // in programs: sluicegate::headers
@@ -86,7 +89,7 @@ pub struct Ip {
 /// frame[30..34].copy_from_slice(&[198, 18, 0, 2]);
 /// let ip = headers::find(&frame).and_then(|headers| headers.ip).unwrap();
 /// assert_eq!(frame[ip.destination], [198, 18, 0, 2]);
-/// assert_eq!(ip.transport, Some((17, 34..42)));
+/// assert_eq!((ip.protocol, ip.transport), (17, Some(34..42)));
 /// ```
 #[inline]
 pub fn find(frame: &[u8]) -> Option<Headers> {
@@ -94,7 +97,8 @@ pub fn find(frame: &[u8]) -> Option<Headers> {
     Some(find_behind(frame, ethertype, ETHERNET_BYTES))
 }
 
-/// Finds the headers of a packet whose link header ends at `network` and names this EtherType.
+/// Finds the headers of a packet whose link header ends at `network` and names this EtherType: 20 and the
+/// first two bytes for LINUX_SLL2; 0, and 0x0800 or 0x86dd by the version, for raw IP.
 #[inline]
 pub fn find_behind(frame: &[u8], mut ethertype: u16, mut network: usize) -> Headers {
     while ethertype::VLAN_TAGS.contains(&ethertype) {
@@ -200,7 +204,8 @@ fn ipv4(frame: &[u8], at: usize) -> Option<Ip> {
         source: at + 12..at + 16,
         destination: at + 16..at + 20,
         fragment: header.fragment,
-        transport: begins.then_some((header.protocol, carried)),
+        protocol: header.protocol,
+        transport: begins.then_some(carried),
         segments_left: false,
     })
 }
@@ -218,31 +223,27 @@ fn ipv6(frame: &[u8], at: usize) -> Option<Ip> {
         source: at + 8..at + 24,
         destination: at + 24..at + 40,
         fragment: false,
+        protocol: header[6],
         transport: None,
         segments_left: false,
     };
-    ip.transport = behind_extensions(&frame[..end], header[6], at + 40, &mut ip);
+    ip.transport = behind_extensions(&frame[..end], at + 40, &mut ip);
     Some(ip)
 }
 
 /// Skips the IPv6 extension headers up to the payload.
-fn behind_extensions(
-    packet: &[u8],
-    mut next: u8,
-    mut at: usize,
-    ip: &mut Ip,
-) -> Option<(u8, Range<usize>)> {
-    while Ipv6Extension::is_extension(next) {
-        let extension = Ipv6Extension::read(next, packet.get(at..)?)?;
+fn behind_extensions(packet: &[u8], mut at: usize, ip: &mut Ip) -> Option<Range<usize>> {
+    while Ipv6Extension::is_extension(ip.protocol) {
+        let extension = Ipv6Extension::read(ip.protocol, packet.get(at..)?)?;
         ip.fragment |= extension.fragment;
         ip.segments_left |= extension.segments_left;
+        ip.protocol = extension.next;
         if !extension.first {
             return None;
         }
-        next = extension.next;
         at += extension.bytes;
     }
-    (at <= packet.len()).then_some((next, at..packet.len()))
+    (at <= packet.len()).then_some(at..packet.len())
 }
 
 /// Returns the big-endian number at `at`, if both its bytes exist.
@@ -262,19 +263,19 @@ mod tests {
         let plain = frame(0, false, 17, &[0; 8]);
         let found = find(&plain).unwrap();
         let ip = found.ip.unwrap();
-        assert_eq!((found.network, ip.transport), (14, Some((17, 34..42))));
+        assert_eq!((found.network, ip.protocol, ip.transport), (14, 17, Some(34..42)));
         for tags in 1..4 {
             let ip = find(&frame(tags, false, 17, &[0; 8])).unwrap().ip.unwrap();
             let at = 34 + 4 * tags;
-            assert_eq!(ip.transport, Some((17, at..at + 8)), "{tags} tags");
+            assert_eq!((ip.protocol, ip.transport), (17, Some(at..at + 8)), "{tags} tags");
         }
         let mut routed = vec![43, 0, 0, 0, 0, 0, 0, 0, 17, 0, 0, 1, 0, 0, 0, 0];
         routed.extend([0; 8]);
         let ip = find(&frame(0, true, 0, &routed)).unwrap().ip.unwrap();
-        assert_eq!((ip.transport, ip.segments_left), (Some((17, 70..78)), true));
+        assert_eq!((ip.protocol, ip.transport, ip.segments_left), (17, Some(70..78), true));
         let later_piece = [17, 0, 0, 8, 0, 0, 0, 1, 1, 2, 3, 4];
         let ip = find(&frame(0, true, 44, &later_piece)).unwrap().ip.unwrap();
-        assert_eq!((ip.transport, ip.fragment), (None, true));
+        assert_eq!((ip.protocol, ip.transport, ip.fragment), (17, None, true));
     }
 
     #[test]
@@ -282,7 +283,7 @@ mod tests {
         let mut short = frame(0, false, 17, &[0; 4]);
         short.resize(60, 9);
         let ip = find(&short).unwrap().ip.unwrap();
-        assert_eq!(ip.transport, Some((17, 34..38)));
+        assert_eq!(ip.transport, Some(34..38));
     }
 
     #[test]
@@ -294,7 +295,7 @@ mod tests {
                 let found = find(&whole[..bytes]);
                 assert_eq!(found.is_some(), bytes >= 14, "{bytes}");
                 let carried = found.and_then(|it| it.ip).and_then(|ip| ip.transport);
-                assert!(carried.is_none_or(|(_, at)| at.end <= bytes), "{bytes}");
+                assert!(carried.is_none_or(|at| at.end <= bytes), "{bytes}");
             }
         }
     }

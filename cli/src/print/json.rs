@@ -100,13 +100,13 @@ fn print_payload(object: &mut Object, data: &[u8], found: &Headers, ip: &Ip) {
     if ip.fragment {
         object.number("fragment", true);
     }
-    let Some((protocol, range)) = &ip.transport else { return };
-    match PROTOCOLS.iter().find(|(number, _)| number == protocol) {
+    match PROTOCOLS.iter().find(|(number, _)| *number == ip.protocol) {
         Some((_, name)) => object.text("protocol", name),
-        None => object.number("protocol", protocol),
+        None => object.number("protocol", ip.protocol),
     }
+    let Some(range) = &ip.transport else { return };
     let payload = data.get(range.clone()).unwrap_or_default();
-    match *protocol {
+    match ip.protocol {
         TCP | UDP | UDP_LITE | SCTP | DCCP => {
             for (name, at) in [("sport", 0), ("dport", 2)] {
                 if let Some(port) = headers::be16(payload, at) {
@@ -123,7 +123,7 @@ fn print_payload(object: &mut Object, data: &[u8], found: &Headers, ip: &Ip) {
         }
         _ => {}
     }
-    if *protocol == TCP
+    if ip.protocol == TCP
         && let Some(&flags) = payload.get(13)
     {
         object.0.push_str(",\"flags\":\"");

@@ -41,8 +41,6 @@ pub enum Protocol {
     Ethertype(u16),
     /// A protocol above IP, and its service's port if it has one.
     Ip { version: u8, number: u8, port: Option<u16> },
-    /// A fragment after the first.
-    Fragment { version: u8 },
 }
 
 /// An end of a conversation: an address and a port.
@@ -108,14 +106,13 @@ impl Counts {
 fn protocol_of(data: &[u8], found: &Headers) -> (Protocol, Option<[u16; 2]>) {
     let Some(ip) = &found.ip else { return (Protocol::Ethertype(found.ethertype), None) };
     let version = if found.ethertype == ethertype::IPV4 { 4 } else { 6 };
-    let Some((number, carried)) = ip.transport.clone() else {
-        return (Protocol::Fragment { version }, None);
-    };
-    let ports = matches!(number, TCP | UDP | UDP_LITE | SCTP | DCCP)
-        .then(|| data.get(carried.start..carried.start + 4))
-        .flatten()
-        .and_then(|ports| Some([headers::be16(ports, 0)?, headers::be16(ports, 2)?]));
-    (Protocol::Ip { version, number, port: None }, ports)
+    let has_ports = matches!(ip.protocol, TCP | UDP | UDP_LITE | SCTP | DCCP);
+    let carried = ip.transport.as_ref().filter(|_| has_ports);
+    let ports = carried.and_then(|carried| {
+        let carried = data.get(carried.clone())?;
+        Some([headers::be16(carried, 0)?, headers::be16(carried, 2)?])
+    });
+    (Protocol::Ip { version, number: ip.protocol, port: None }, ports)
 }
 
 /// Adds the port of a service: the lower one, if it is a service's.

@@ -39,7 +39,6 @@ impl Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (version, number, port) = match *self {
             Self::Unknown => return f.write_str("unknown"),
-            Self::Fragment { version } => return write!(f, "ip{version} fragment"),
             Self::Ethertype(ethertype) => {
                 return match ethertype_name(ethertype) {
                     Some(name) => f.write_str(&name.to_lowercase()),

@@ -58,7 +58,8 @@ pub(super) fn recompute(frame: &mut [u8], found: &Headers, ip: &Ip) {
     if !is_whole || ip.fragment || ip.segments_left {
         return;
     }
-    let Some((kind, at)) = ip.transport.clone() else { return };
+    let Some(at) = ip.transport.clone() else { return };
+    let kind = ip.protocol;
     let addresses = words(&frame[ip.source.clone()]) + words(&frame[ip.destination.clone()]);
     let carried = &mut frame[at];
     let bytes = match kind {

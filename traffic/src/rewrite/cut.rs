@@ -13,7 +13,7 @@ pub(crate) fn cut(frame: &mut Vec<u8>, bytes: usize) {
     let v6 = found.ethertype == ethertype::IPV6;
     let (length_at, besides) = if v6 { (4, 40) } else { (2, 0) };
     limit(frame, found.network + length_at, bytes.saturating_sub(found.network + besides));
-    if let Some((protocol::UDP, carried)) = ip.transport.clone().filter(|_| !ip.fragment) {
+    if let (protocol::UDP, false, Some(carried)) = (ip.protocol, ip.fragment, &ip.transport) {
         limit(frame, carried.start + 4, carried.len());
     }
     recompute(frame, &found, ip);

@@ -197,11 +197,11 @@ impl Rewrite {
         if !v6 && !header.is_none() {
             correct(frame, found.network + 10, header);
         }
-        if let Some((kind, at)) = &ip.transport {
+        if let Some(at) = &ip.transport {
             let carried = &mut frame[at.clone()];
-            self.change_ports(*kind, carried, &mut covered);
+            self.change_ports(ip.protocol, carried, &mut covered);
             if !covered.is_none() {
-                correct_transport(carried, (*kind, v6), covered);
+                correct_transport(carried, (ip.protocol, v6), covered);
             }
         }
     }

@@ -62,7 +62,7 @@ fn flow(frame: &[u8]) -> u32 {
     };
     let (source, destination) = (&frame[ip.source.clone()], &frame[ip.destination.clone()]);
     let (ports, kind) = match &ip.transport {
-        Some((kind, _)) if !ip.fragment => (ports(frame, ip), u64::from(*kind)),
+        Some(_) if !ip.fragment => (ports(frame, ip), u64::from(ip.protocol)),
         _ => (0, 0),
     };
     both(source, destination, ports << 8 | kind)
@@ -72,7 +72,10 @@ fn flow(frame: &[u8]) -> u32 {
 #[inline]
 fn ports(frame: &[u8], ip: &Ip) -> u64 {
     use protocol::{DCCP, SCTP, TCP, UDP, UDP_LITE};
-    let Some((TCP | UDP | SCTP | DCCP | UDP_LITE, at)) = &ip.transport else { return 0 };
+    let Some(at) = &ip.transport else { return 0 };
+    if !matches!(ip.protocol, TCP | UDP | SCTP | DCCP | UDP_LITE) {
+        return 0;
+    }
     let carried = &frame[at.clone()];
     match headers::be16(carried, 0).zip(headers::be16(carried, 2)) {
         Some((a, b)) => u64::from(a.min(b)) << 16 | u64::from(a.max(b)),

@@ -138,7 +138,8 @@ impl Transport {
     /// Returns `None` for fragments, of which only the first has ports, and protocols without.
     fn of(frame: &[u8], ip: &Ip) -> Option<Self> {
         use protocol::{DCCP, SCTP, TCP, UDP, UDP_LITE};
-        let (kind, at) = ip.transport.clone().filter(|_| !ip.fragment)?;
+        let at = ip.transport.clone().filter(|_| !ip.fragment)?;
+        let kind = ip.protocol;
         if !matches!(kind, TCP | UDP | SCTP | DCCP | UDP_LITE) {
             return None;
         }
