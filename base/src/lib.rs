@@ -1,5 +1,5 @@
 //! The lowest crate of Sluice: rings of slots, the pools and mappings that hold their bytes, errors and
-//! units, and views of Ethernet and IP headers. It neither sends nor receives packets.
+//! units, and positions of Ethernet and IP headers. It neither sends nor receives packets.
 //!
 //! ```text
 //!   Ring      slots between head and tail, one Meta beside each      ring

@@ -4,8 +4,9 @@
 //! are elsewhere (an INDIRECT slot: a block shared with the kernel, a file's buffer), or in another pool,
 //! is copied. A [`Rewriter`] changes addresses and VLAN tags in the Ethernet headers on the way.
 //!
-//! A bridge must set what `sluice forward` sets by itself: `tx_copies=off&latency=0s` for `packet:`, and
-//! `promisc=on` for `xdp:`. docs/ports.md lists the settings of veths and offloads. This example bridges queue
+//! A bridge must set what `sluice forward` sets by itself. Without `latency=0s` a `packet:` port holds packets
+//! for up to 10 ms, and without `tx_copies=off` it also forwards those that the host sends. Without
+//! `promisc=on` the card of an `xdp:` port drops packets for other hosts. docs/ports.md lists the settings of veths and offloads. This example bridges queue
 //! 0 of two interfaces, in both directions. For more queues, select equal numbers of both by name
 //! (`xdp:eth1/0-3`), and run the loop in a thread per pair of queues, or one loop with [`wait_any`] over all:
 //!

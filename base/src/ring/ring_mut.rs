@@ -150,8 +150,11 @@ impl<'a> RingMut<'a> {
     /// [`push`](Self::push). Stops at a slot without a buffer. Gives the slots to the backend;
     /// `Queue::sync_tx` has an example.
     ///
+    /// A packet is whole, from its Ethernet addresses on, with its checksums; the MAC addresses are those of
+    /// `link::interface` and `link::NextHops`. Shorter frames than 60 bytes are padded by cards.
+    ///
     /// Leaves the metadata unchanged. Interfaces need none, but a capture file writes it: clear it by
-    /// [`meta_mut`](Self::meta_mut) if the ring has carried other packets.
+    /// [`meta_mut`](Self::meta_mut), from [`Ring::head`] on, if the ring has carried other packets.
     ///
     /// # Panics
     /// If a packet is longer than its buffer.

@@ -13,13 +13,23 @@
 //! use std::time::Duration;
 //! use sluicegate::port::{OpenOptions, Port};
 //!
-//! let mut port = Port::open(&"xdp:eth0?filter=udp dst port 53".parse()?, &OpenOptions::default())?;
-//! let first = &mut port.queues[0]; // a thread for each; `Port::open_one` opens a single queue
-//! for packet in first.receive(Duration::from_secs(1))?.packets() {
-//!     println!("{} bytes", packet.meta().wire_bytes);
+//! let port = Port::open(&"xdp:eth0?filter=udp dst port 53".parse()?, &OpenOptions::default())?;
+//! for mut queue in port.queues {
+//!     // The packets of a queue that nobody receives from are lost.
+//!     std::thread::spawn(move || -> sluicegate::Result<()> {
+//!         while !queue.is_finished() {
+//!             for packet in queue.receive(Duration::from_secs(1))?.packets() {
+//!                 println!("{} bytes", packet.meta().wire_bytes);
+//!             }
+//!         }
+//!         Ok(())
+//!     });
 //! }
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
+//!
+//! [`Port::open_one`] opens a port with a single queue. One thread with several queues calls [`wait_any`], then
+//! [`Queue::receive`] without waiting, with `Duration::ZERO`, on each. The modules behind this one:
 //!
 //! | modules | contents |
 //! | --- | --- |

@@ -33,14 +33,15 @@ pub struct Port {
     /// The name as the user wrote it.
     pub name: PortName,
     /// The method in use. `packet:`: "ring", "frames", "recvmmsg" or "recv"; if it only sends, "sendmmsg",
-    /// "sendto" or "ring". `xdp:`: "af_xdp", "af_xdp+live" or "ring"; "count" or "redirect" if packets stay
+    /// "sendto" or "ring". `xdp:`: "af_xdp", "af_xdp+live" or "ring" (cell rings); "count" or "redirect" if packets stay
     /// in the kernel. `host:`: "tcx" or "clsact". `mirror:` and `live:`: "ring". Other kinds: empty.
     pub method: &'static str,
     /// Transfer of packets from the card, for `xdp:` and `mirror:` only; of queues that differ, the slowest:
     /// "native-zero-copy" or "native-copy" if a native program hands packets to sockets or cell rings,
     /// "native" if it copies for `mirror:` or keeps packets in the kernel, "skb" behind the driver.
     pub mode: Option<&'static str>,
-    /// The methods that were tried before, and the reasons why they failed.
+    /// The methods and modes that were tried before, and the reasons why they failed. One is usual: most
+    /// drivers have no zero-copy.
     pub fallbacks: Vec<Fallback>,
     /// The queues, each for one thread. Use every queue: the packets of a dropped `xdp:` queue go to the
     /// host and are not counted.
