@@ -56,6 +56,8 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     if let Some(output) = &options.output {
         ports::refuse_overwriting(&options.ports, &output.path)?;
     }
+    let summary = options.args.summary.as_deref().map(|path| create_summary(path, &options));
+    let summary = summary.transpose()?;
     let mut ports = Vec::new();
     for name in &options.ports {
         let port = Port::open(name, &options_for_kind(options.opening(), name.kind()))?;
@@ -77,7 +79,18 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         options.args.common.become_user()?;
     }
     session.announce();
-    session.run()
+    session.run(summary)
+}
+
+/// Creates the file of `--summary`.
+fn create_summary<'a>(path: &'a Path, options: &Options) -> Result<(&'a Path, std::fs::File)> {
+    ports::refuse_overwriting(&options.ports, path)?;
+    if options.output.as_ref().is_some_and(|output| output.path == path) {
+        let message = "--summary and -w name the same file; write the packets to another one";
+        return Err(Error::Usage(message.into()));
+    }
+    let file = std::fs::File::create(path).map_err(|error| Error::path("create", path, error))?;
+    Ok((path, file))
 }
 
 /// Creates the first file, or checks that it can be created later.
@@ -240,7 +253,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn run(mut self) -> anyhow::Result<()> {
+    fn run(mut self, summary: Option<(&Path, std::fs::File)>) -> anyhow::Result<()> {
         let options = self.options;
         let (queues, mut captures): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.work).into_iter().unzip();
@@ -292,7 +305,14 @@ impl<'a> Session<'a> {
             }
         }
         drop(signals);
-        report.publish(options.stdout_is_taken, options.args.common.json)?;
+        let json = options.args.common.json;
+        match summary {
+            Some((path, mut file)) => {
+                let printed = report.print(&mut file, json);
+                printed.map_err(|error| Error::open_file("write", path, error))?;
+            }
+            None => report.publish(options.stdout_is_taken, json)?,
+        }
         if reader_left {
             notice::say("the reader closed the pipe");
         }

@@ -120,6 +120,10 @@ pub struct Args {
     )]
     pub stats: Option<usize>,
 
+    /// Write the result to FILE instead of standard output or stderr
+    #[arg(long, value_name = "FILE")]
+    pub summary: Option<PathBuf>,
+
     /// Times of printed lines: time of day, date, epoch (seconds since 1970), delta (since the line
     /// before), elapsed (since the first line) or none
     #[arg(

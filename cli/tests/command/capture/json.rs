@@ -24,6 +24,24 @@ fn shown(value: &Value) -> String {
 }
 
 #[test]
+fn the_result_is_written_to_the_file_of_a_summary() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    numbered(std::path::Path::new(&path("in.pcap")), 0..7, 0, 1);
+    let (input, summary) = (path("in.pcap"), path("result.json"));
+    let ended = run(&["capture", &input, "--json", "--summary", &summary]);
+    assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""), "{ended:?}");
+    assert_eq!(ended.out.lines().count(), 7, "{}", ended.out);
+    let result = std::fs::read_to_string(&summary).unwrap();
+    let result: Value = serde_json::from_str(&result).unwrap();
+    assert_eq!(result["packets"], 7, "{result}");
+    refused(&["capture", &input, "--summary", &input], "input");
+    refused(&["capture", &input, "-w", &summary, "--summary", &summary], "the same file");
+    let nowhere = path("no/such");
+    refused(&["capture", &input, "--summary", &nowhere], "create");
+}
+
+#[test]
 fn objects_have_the_fields_that_tshark_finds() {
     if !have(&["tshark"]) {
         return;
