@@ -119,7 +119,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
         burst: args.burst,
         speed: interface.as_ref().and_then(|it| link_speed(&it.name, netns)),
     };
-    let steering = Steering::new(args.pace(&measure)?, measure, &args.changes)?;
+    let steering = Steering::new(args.pace(&spec, &measure)?, measure, &args.changes)?;
     let steering = steering.map(|it| it.catching_up(args.max_lag));
     let way =
         SendMethod { port, method: args.method, common: &args.common, steering: steering.as_ref() };
@@ -128,16 +128,17 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Returns the pace that the flags request.
-    fn pace(&self, measure: &Measure) -> Result<Option<Pace>> {
+    /// Returns the pace that the flags request, or else the rates of the specification's streams.
+    fn pace(&self, spec: &Spec, measure: &Measure) -> Result<Option<Pace>> {
         if let Some(gap) = self.burst_gap {
             return Ok(Some(Pace::of_bursts(self.burst, gap)));
         }
-        if self.burst > 1 && self.rate.is_none() && self.changes.rate_file.is_none() {
+        let rate = self.rate.or_else(|| spec.rate().map(Rate::Packets));
+        if self.burst > 1 && rate.is_none() && self.changes.rate_file.is_none() {
             let missing = "--burst needs a rate; add --rate, --rate-file or --burst-gap";
             return Err(Error::Usage(missing.into()));
         }
-        self.rate.map(|rate| measure.pace(rate)).transpose()
+        rate.map(|rate| measure.pace(rate)).transpose()
     }
 }
 

@@ -23,7 +23,7 @@ const MAX_FILE: u64 = 4 << 20;
 
 const KEYS: &[&str] = &["seed", "stream"];
 const STREAMS: &str = "written [[stream]], once for each";
-const STREAM_KEYS: &[&str] = &["name", "weight", "flows", "size", "pad", "layers"];
+const STREAM_KEYS: &[&str] = &["name", "weight", "rate", "flows", "size", "pad", "layers"];
 
 type TomlKey<'i> = Spanned<Cow<'i, str>>;
 type TomlValue<'i> = Spanned<DeValue<'i>>;
@@ -87,6 +87,7 @@ impl SpecReader<'_> {
                 _ => return Err(unknown(key, KEYS)),
             }
         }
+        check_rates(&streams)?;
         let problem = match streams.len() {
             0 => "there is no stream: begin one by [[stream]]".to_owned(),
             1..=MAX_STREAMS => return Ok((seed, streams)),
@@ -110,6 +111,11 @@ impl SpecReader<'_> {
         for (key, value) in entries {
             self.stream_key(&mut stream, key, value).map_err(|fault| fault.within(&within))?;
         }
+        if let (Some(_), Some(weight)) = (stream.rate, table.get("weight")) {
+            let problem = "the rate says how frequent the stream is: leave one of them out";
+            let fault = Fault::new(&Position::Text(weight.span()), "weight", problem);
+            return Err(fault.within(&within));
+        }
         match table.get("pad") {
             Some(pad) if stream.size.is_some() => {
                 let problem = "the size says how long frames are: leave one of them out";
@@ -129,6 +135,7 @@ impl SpecReader<'_> {
         match key.get_ref().as_ref() {
             "name" => {}
             "weight" => stream.weight = number(value, 1..=65_536, "weight")? as u32,
+            "rate" => stream.rate = Some(rate(value)?),
             "flows" => stream.flows = number(value, 1..=u32::MAX.into(), "flows")? as u32,
             "size" => stream.size = Some((size(value)?, Position::Text(value.span()))),
             "pad" => {
@@ -218,6 +225,34 @@ fn number(value: &TomlValue, range: RangeInclusive<u128>, object: &str) -> Resul
         }
         _ => not(value, object, &right),
     })
+}
+
+/// Checks that all streams have a rate, or none has.
+fn check_rates(streams: &[StreamSpec]) -> Result<(), Fault> {
+    let Some(without) = streams.iter().find(|stream| stream.rate.is_none()) else { return Ok(()) };
+    if streams.iter().all(|stream| stream.rate.is_none()) {
+        return Ok(());
+    }
+    let problem =
+        "other streams have a rate: give each stream one, or give all a weight and use --rate";
+    let object = format!("stream {}", without.name);
+    Err(Fault::new(&without.place, "rate", problem).within(&object))
+}
+
+/// Reads a rate: packets per second, as a number or with a unit.
+fn rate(value: &TomlValue) -> Result<u32, Fault> {
+    const RIGHT: &str =
+        "whole packets per second from 1 to 4294967295: \"10kpps\", \"1Mpps\" or 500";
+    const UNITS: [(&str, f64); 4] = [("kpps", 1e3), ("Mpps", 1e6), ("Gpps", 1e9), ("pps", 1.0)];
+    let pps = match value.get_ref() {
+        DeValue::String(text) => UNITS.iter().find_map(|(unit, factor)| {
+            let number: f64 = text.strip_suffix(unit)?.trim().parse().ok()?;
+            Some((number * factor * 1e3).round() / 1e3)
+        }),
+        whole => integer(whole).map(|number| number as f64),
+    };
+    let whole = pps.filter(|pps| pps.fract() == 0.0 && (1.0..=f64::from(u32::MAX)).contains(pps));
+    whole.map(|pps| pps as u32).ok_or_else(|| not(value, "rate", RIGHT))
 }
 
 fn size(value: &TomlValue) -> Result<Size, Fault> {

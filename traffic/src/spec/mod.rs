@@ -73,6 +73,8 @@ pub(crate) struct StreamSpec {
     pub(crate) name: String,
     /// Its frequency, relative to other streams.
     weight: u32,
+    /// Its packets per second; all streams have a rate, or none has.
+    rate: Option<u32>,
     pub(crate) flows: u32,
     pub(crate) size: Option<(Size, Position)>,
     /// Frames without a size are padded to the Ethernet minimum.
@@ -84,7 +86,8 @@ pub(crate) struct StreamSpec {
 impl StreamSpec {
     /// Creates a stream with default settings.
     fn new(name: String, layers: Vec<Layer>, place: Position) -> Self {
-        Self { name, weight: 1, flows: 1, size: None, pad: true, layers, place }
+        let size = None;
+        Self { name, weight: 1, rate: None, flows: 1, size, pad: true, layers, place }
     }
 }
 
@@ -105,6 +108,11 @@ impl Default for Defaults {
 }
 
 impl Spec {
+    /// Returns the packets per second of all streams together, if the streams have rates.
+    pub fn rate(&self) -> Option<f64> {
+        self.streams.iter().map(|stream| stream.rate.map(f64::from)).sum()
+    }
+
     /// Plans the packets.
     ///
     /// # Errors
@@ -124,9 +132,11 @@ impl Spec {
 
     fn build(&self, defaults: &[Defaults]) -> Result<Plan, Fault> {
         let seed = self.seed.unwrap_or(0);
-        let weights: Vec<_> = self.streams.iter().map(|stream| stream.weight).collect();
-        let turns = turns_of(&weights)
-            .map_err(|problem| Fault::new(&Position::Nowhere, "weight", problem))?;
+        let weights = self.streams.iter().map(|stream| stream.rate.unwrap_or(stream.weight));
+        let turns = turns_of(&weights.collect::<Vec<_>>()).map_err(|problem| {
+            let object = if self.rate().is_some() { "rate" } else { "weight" };
+            Fault::new(&Position::Nowhere, object, problem)
+        })?;
         let mut streams = Vec::new();
         let mut bytes = 0;
         for (index, stream) in self.streams.iter().enumerate() {

@@ -117,7 +117,8 @@ pub(super) fn turns_of(weights: &[u32]) -> Result<Vec<u16>, String> {
     let all: i64 = weights.iter().sum();
     if all as u64 > MAX_TURNS {
         return Err(format!(
-            "the weights repeat after {all} packets: at most {MAX_TURNS}, take smaller ones"
+            "the order repeats after {all} packets: at most {MAX_TURNS}, take numbers with a larger \
+             common divisor"
         ));
     }
     let mut credit = vec![0; weights.len()];

@@ -28,7 +28,7 @@ fn the_line_and_the_field_are_named() {
             "a stream's key that is none",
             format!("[[stream]]\nflow = 1\n{udp}"),
             Some(2),
-            "stream 0: unknown 'flow'; available: name, weight, flows, size, pad, layers",
+            "stream 0: unknown 'flow'; available: name, weight, rate, flows, size, pad, layers",
         ),
         (
             "a seed that is none",
@@ -58,7 +58,37 @@ fn the_line_and_the_field_are_named() {
             "too fine weights",
             format!("[[stream]]\nweight = 65521\n{udp}[[stream]]\nweight = 65519\n{udp}"),
             None,
-            "weight: the weights repeat after 131040 packets",
+            "weight: the order repeats after 131040 packets",
+        ),
+        (
+            "a rate that is none",
+            format!("[[stream]]\nrate = '5Gbps'\n{udp}"),
+            Some(2),
+            "rate: a text is not what belongs here: whole packets per second from 1 to 4294967295",
+        ),
+        (
+            "half a packet per second",
+            format!("[[stream]]\nrate = '0.0005kpps'\n{udp}"),
+            Some(2),
+            "rate: a text is not what belongs here: whole packets per second",
+        ),
+        (
+            "a rate and a weight",
+            format!("[[stream]]\nrate = '1kpps'\nweight = 2\n{udp}"),
+            Some(3),
+            "weight: the rate says how frequent the stream is: leave one of them out",
+        ),
+        (
+            "a stream without a rate beside one with a rate",
+            format!("[[stream]]\nrate = 5\n{udp}[[stream]]\nname = 'b'\n{udp}"),
+            Some(4),
+            "stream b: rate: other streams have a rate: give each stream one, or give all a weight",
+        ),
+        (
+            "rates without a common divisor",
+            format!("[[stream]]\nrate = 65521\n{udp}[[stream]]\nrate = 65519\n{udp}"),
+            None,
+            "rate: the order repeats after 131040 packets: at most 65536, take numbers with a larger",
         ),
         (
             "a size that is none",

@@ -271,6 +271,22 @@ fn streams_have_their_turns_by_weight() {
 }
 
 #[test]
+fn streams_have_their_turns_by_rate() {
+    let spec = |rates: [&str; 2]| {
+        let stream = |rate| format!("[[stream]]\nrate = {rate}\nlayers = ['ether']\n");
+        Spec::parse(&rates.map(stream).concat()).unwrap()
+    };
+    let rows =
+        [(["'30kpps'", "10000"], 40e3), (["'1.5Mpps'", "'0.5 Mpps'"], 2e6), (["3", "'1pps'"], 4.0)];
+    for (rates, all) in rows {
+        let spec = spec(rates);
+        assert_eq!(spec.rate(), Some(all), "{rates:?}");
+        assert_eq!(spec.plan(&Defaults::default()).unwrap().turns, [0, 0, 1, 0], "{rates:?}");
+    }
+    assert_eq!(Spec::parse("[[stream]]\nlayers = ['ether']\n").unwrap().rate(), None);
+}
+
+#[test]
 fn wide_addresses_change_in_all_their_bytes() {
     let rows = [
         ("a list", "2001:db8::1,2001:db9:1::2", vec!["2001:db8::1", "2001:db9:1::2"]),

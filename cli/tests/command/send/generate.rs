@@ -439,3 +439,29 @@ fn the_packets_of_a_capture_are_sent_as_often_as_they_are_there() {
     run(&["edit", &input, &path("cut.pcap"), "-s", "30", "--json"]).good();
     refuse(&path("cut.pcap"), &[], "packet 1 is cut in the file");
 }
+
+#[test]
+fn streams_with_rates_share_the_run_and_set_its_pace() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (spec, output) = (path("spec.toml"), path("out.pcap"));
+    let stream = |rate: &str, port: u16| {
+        let layers = format!("['ether', 'ipv4', {{ udp = {{ dport = {port} }} }}]");
+        format!("[[stream]]\nrate = '{rate}'\nlayers = {layers}\n")
+    };
+    std::fs::write(&spec, stream("300kpps", 1001) + &stream("100kpps", 1002)).unwrap();
+    let to = format!("pcap:{output}");
+    let generate = ["generate", &to, "--spec", &spec, "--count", "400", "--json"];
+    let target = |more: &[&str]| {
+        let report = run(&[&generate, more].concat()).good();
+        report["pace"]["target_pps"].as_f64().unwrap()
+    };
+    assert_eq!(target(&["--rate", "200kpps"]), 200e3, "a flag changes the rates");
+    assert_eq!(target(&["--burst", "4"]), 400e3, "bursts take the streams' rate");
+    assert_eq!(target(&[]), 400e3);
+    let of = |port: u16| {
+        let all = packets(Path::new(&output)).into_iter();
+        all.filter(|(_, bytes)| bytes[36..38] == port.to_be_bytes()).count()
+    };
+    assert_eq!((of(1001), of(1002)), (300, 100));
+}
