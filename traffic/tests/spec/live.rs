@@ -55,6 +55,21 @@ const SPECS: &[(&str, &str)] = &[
          { payload = { text = 'hello' } }]",
     ),
     (
+        "varying numbers in the payload, at odd offsets, of each width",
+        "[[stream]]\nflows = 3\nlayers = ['ether', { ipv4 = { src = '198.18.0.0/16' } }, 'udp', \
+         { raw = { hex = 'aa' } }, { number = { value = '1..1000', bytes = 4 } }, \
+         { number = { value = '0-255', bytes = 1 } }, { raw = { hex = 'bb' } }, \
+         { number = { value = 'flow:5,6,7', bytes = 2 } }, \
+         { number = { value = '0xffffffffffffffff,5', bytes = 8 } }]",
+    ),
+    (
+        "DNS and QUIC, in turn by rate",
+        "[[stream]]\nrate = '2kpps'\nlayers = ['ether', 'ipv6', { udp = { sport = '1024-65535' } }, \
+         { dns = { id = '0-65535', type = 'a,aaaa', answer = '192.0.2.0/24' } }]\n\
+         [[stream]]\nrate = '1kpps'\nsize = 1242\nlayers = ['ether', 'ipv4', 'udp', \
+         { quic = { dcid = '1..9', scid = '0-65535' } }, { payload = { random = true } }]",
+    ),
+    (
         "checksums that are wrong on purpose",
         "[[stream]]\nlayers = ['ether', { ipv4 = { checksum = 'bad', src = '198.18.0.0/16' } }, \
          { udp = { checksum = 'bad' } }]",
