@@ -3,6 +3,7 @@
 use std::env;
 use std::io::{self, stderr};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -22,14 +23,9 @@ impl PostRotate {
     /// Starts the thread, for the files of an output.
     ///
     /// # Errors
-    /// There is no such program.
+    /// There is no such program, or nobody may run it.
     pub fn start(program: PathBuf, output: &mut Output) -> Result<Self> {
-        if !exists(&program) {
-            let program = program.display();
-            return Err(Error::Usage(format!(
-                "--post-rotate {program}: no such program; give its path, or a name in PATH"
-            )));
-        }
+        check(&program)?;
         let (sender, files) = channel();
         output.announce_files(sender);
         let thread = Builder::new().name("post-rotate".into());
@@ -49,13 +45,22 @@ impl PostRotate {
     }
 }
 
-/// Returns true if a program exists: at its path, or in a folder of PATH.
-fn exists(program: &Path) -> bool {
-    if program.components().count() > 1 {
-        return program.is_file();
-    }
+/// Checks that a program exists, at its path or in a folder of PATH, and that somebody may run it.
+fn check(program: &Path) -> Result<()> {
     let folders = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&folders).any(|folder| folder.join(program).is_file())
+    let mut paths: Vec<PathBuf> = match program.components().count() {
+        1 => env::split_paths(&folders).map(|folder| folder.join(program)).collect(),
+        _ => vec![program.to_owned()],
+    };
+    paths.retain(|path| path.is_file());
+    let executable =
+        |path: &PathBuf| path.metadata().is_ok_and(|found| found.permissions().mode() & 0o111 != 0);
+    let problem = match paths.first() {
+        _ if paths.iter().any(executable) => return Ok(()),
+        Some(path) => format!("not executable; chmod +x {}", path.display()),
+        None => "no such program; give its path, or a name in PATH".into(),
+    };
+    Err(Error::Usage(format!("--post-rotate {}: {problem}", program.display())))
 }
 
 fn run(program: &Path, files: &Receiver<PathBuf>) -> Result<()> {

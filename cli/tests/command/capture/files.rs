@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+
 use crate::real_captures::real_captures;
 use crate::support::*;
 
@@ -354,7 +356,13 @@ fn a_command_that_fails_to_start_is_an_error_and_one_that_hangs_delays_no_ledger
     numbered(Path::new(&path("in.pcap")), 0..10, 1_000_000_000, 1000);
     let (input, output) = (path("in.pcap"), path("out.pcap"));
     let arguments = ["capture", "-r", &input, "-w", &output, "-z"];
-    std::fs::write(path("data"), "no program").unwrap();
+    std::fs::write(path("data"), "#!/nonexistent/interpreter\n").unwrap();
+    std::fs::set_permissions(path("data"), Permissions::from_mode(0o644)).unwrap();
+    let ended = run(&[&arguments[..], &[&path("data")]].concat());
+    assert_eq!(ended.status, Some(2), "{ended:?}");
+    assert!(ended.err.contains("/data: not executable; chmod +x "), "{}", ended.err);
+    assert_eq!(ended.out, "", "it has not begun");
+    std::fs::set_permissions(path("data"), Permissions::from_mode(0o755)).unwrap();
     let ended = run(&[&arguments[..], &[&path("data")]].concat());
     assert_eq!(ended.status, Some(1), "{ended:?}");
     assert!(ended.out.contains("written") && ended.err.contains("sluice: run "), "{ended:?}");
@@ -370,6 +378,13 @@ fn a_command_that_fails_to_start_is_an_error_and_one_that_hangs_delays_no_ledger
     assert_eq!(child.try_wait().unwrap(), None, "the command waits for the program");
     std::fs::remove_file(&output).unwrap();
     assert!(child.wait().unwrap().success());
+    let ledger = std::fs::File::create(path("ledger")).unwrap();
+    let mut command = sluice(&[&arguments[..], &[&program]].concat());
+    let capture = Running::unawaited(command.stdout(ledger));
+    eventually("the ledger is printed again", || printed().contains("unexplained"));
+    capture.signal(Signal::SIGINT);
+    eventually("it does not wait for the program", || capture.has_ended());
+    assert!(Path::new(&output).exists(), "the program still waits");
 }
 
 #[test]
