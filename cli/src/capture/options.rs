@@ -12,6 +12,7 @@ use sluicegate::filter::Filter;
 use sluicegate::port::{Directions, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
 use sluicegate::{link, units};
 
+use super::post_rotate;
 use super::tcpdump::{self, TcpdumpArgs};
 use crate::args::{Common, PortFlags, Receiving};
 use crate::file_flags::FileFlags;
@@ -186,6 +187,7 @@ impl Options {
 
     pub fn of(args: Args) -> Result<Self> {
         let (mut ports, filter) = args.sources()?;
+        args.post_rotate.as_deref().map_or(Ok(()), post_rotate::check)?;
         let output = args.output()?;
         let print = args.print || output.is_none() && args.stats.is_none();
         let to_stdout = output.as_ref().is_some_and(|o| o.path == Path::new("-"));

@@ -23,9 +23,8 @@ impl PostRotate {
     /// Starts the thread, for the files of an output.
     ///
     /// # Errors
-    /// There is no such program, or nobody may run it.
+    /// The thread cannot be started.
     pub fn start(program: PathBuf, output: &mut Output) -> Result<Self> {
-        check(&program)?;
         let (sender, files) = channel();
         output.announce_files(sender);
         let thread = Builder::new().name("post-rotate".into());
@@ -46,7 +45,7 @@ impl PostRotate {
 }
 
 /// Checks that a program exists, at its path or in a folder of PATH, and that somebody may run it.
-fn check(program: &Path) -> Result<()> {
+pub fn check(program: &Path) -> Result<()> {
     let folders = env::var_os("PATH").unwrap_or_default();
     let mut paths: Vec<PathBuf> = match program.components().count() {
         1 => env::split_paths(&folders).map(|folder| folder.join(program)).collect(),
