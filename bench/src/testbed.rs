@@ -189,9 +189,14 @@ impl Testbed {
     /// A program that sends UDP packets from the left by a thread on each of these CPUs, each packet from
     /// another source port.
     pub fn sender(&self, cpus: &[usize], bytes: u32, dmac: &str) -> Program {
+        self.sender_to(cpus, bytes, dmac, DISCARD.into())
+    }
+
+    /// As [`sender`](Self::sender), to this UDP port.
+    pub fn sender_to(&self, cpus: &[usize], bytes: u32, dmac: &str, port: usize) -> Program {
         let threads = cpus.len().to_string();
         let flags = ["--sport", "1..65535", "--threads", &threads, "--cpus", &list(cpus)];
-        generate(&self.left.interface, bytes, dmac).and(flags)
+        generate_to(&self.left.interface, bytes, dmac, port).and(flags)
     }
 
     /// A program that counts and drops all packets at the right in XDP.
@@ -239,14 +244,20 @@ pub fn list(cpus: &[usize]) -> String {
 
 /// An Ethernet address without a host, as on a mirror port: the receiving host drops these packets early.
 pub const NOBODY: &str = "02:00:00:00:00:99";
+/// The UDP port that packets are sent to.
+pub const DISCARD: u16 = 9;
 /// The IPv4 address that packets are sent to.
 pub const ADDRESS: &str = "198.18.0.2";
 
 /// A program that sends UDP packets of a size, or of IMIX, to an Ethernet address, into a port.
 pub fn generate(port: &str, bytes: u32, dmac: &str) -> Program {
+    generate_to(port, bytes, dmac, DISCARD.into())
+}
+
+fn generate_to(port: &str, bytes: u32, dmac: &str, udp_port: usize) -> Program {
     let size = if bytes == Setting::MIXED { "imix".to_owned() } else { bytes.to_string() };
     Program::sluice(["generate", port, "--json", "--size", &size, "--dmac", dmac])
-        .and(["--src", "198.18.0.1", "--dst", ADDRESS, "--dport", "9"])
+        .and(["--src", "198.18.0.1", "--dst", ADDRESS, "--dport", &udp_port.to_string()])
         .counting(Count::SENT)
 }
 

@@ -12,7 +12,7 @@ use sluicegate::link::Mac;
 use super::trial::{Offer, Trial, TrialOutcome, Until};
 use crate::observer::{BenchObserver, Failure};
 use crate::process::{ProcessOutput, Program, Running};
-use crate::testbed::Testbed;
+use crate::testbed::{DISCARD, Testbed};
 
 /// Longest delay that a late sender makes up for, at full speed: a burst that a device with a buffer
 /// accepts. The sender skips packets that are later, so that its delay never causes loss in a device.
@@ -61,12 +61,16 @@ impl DeviceTrial<'_> {
     fn once(&mut self, offer: &Offer) -> Result<TrialOutcome, Failure> {
         (self.begins)(offer);
         let offer = &share(offer, self.pairs.len());
-        let start_counter = |pair: &Pair| {
-            let counter = pair.testbed.counter().and(["--analyze"]);
+        let start_counter = |(index, pair): (usize, &Pair)| {
+            let mut counter = pair.testbed.counter().and(["--analyze"]);
+            if self.pairs.len() > 1 {
+                // A device that floods sends a pair's packets to the others, too.
+                counter = counter.and(["-f", &format!("udp dst port {}", port_of(index))]);
+            }
             pair.testbed.start_ready(&counter, self.watch)
         };
-        let counters: Vec<Running> =
-            self.pairs.iter().map(start_counter).collect::<Result<_, _>>()?;
+        let counters = self.pairs.iter().enumerate().map(start_counter);
+        let counters: Vec<Running> = counters.collect::<Result<_, _>>()?;
         let start_sender =
             |(index, pair): (usize, &Pair)| pair.testbed.start(&pair.sender(index, offer));
         let senders = self.pairs.iter().enumerate().map(start_sender);
@@ -85,6 +89,10 @@ impl DeviceTrial<'_> {
                     None => Failure::of(format!("the sender: {}", sender.complaint())),
                     Some(_) => Failure::of(format!("the receiver: {}", counted.err.trim())),
                 })?;
+            if one.sent == 0 {
+                // No valid trial, whatever the other pairs sent.
+                return Ok(one);
+            }
             all = Some(all.map_or(one, |all| all.beside(one)));
         }
         all.ok_or_else(|| Failure::of("no interfaces to measure"))
@@ -101,12 +109,19 @@ fn share(offer: &Offer, pairs: usize) -> Offer {
     Offer { rate: offer.rate.map(|rate| rate / pairs as f64), until, ..*offer }
 }
 
+/// The UDP port that a pair's packets go to.
+fn port_of(index: usize) -> usize {
+    usize::from(DISCARD) + index
+}
+
 impl Pair {
     /// The program that sends, on a CPU of its own where there are enough.
     fn sender(&self, index: usize, offer: &Offer) -> Program {
         let cpus = self.testbed.cpus.senders(u32::MAX);
         let cpu = &[cpus[index % cpus.len()]];
-        let program = self.testbed.sender(cpu, offer.bytes, &self.to.to_string()).and(["--stamp"]);
+        let program =
+            self.testbed.sender_to(cpu, offer.bytes, &self.to.to_string(), port_of(index));
+        let program = program.and(["--stamp"]);
         let program = match offer.rate {
             Some(rate) => program.and(["--rate", &format!("{rate}pps"), "--max-lag", MAX_LAG]),
             None => program,
