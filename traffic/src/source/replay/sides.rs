@@ -1,7 +1,7 @@
-//! Tells the client's packets of a capture from the server's, to send them out of two ports.
+//! Separates the clients' packets of a capture from the servers', to send them out of two ports.
 //!
-//! The sender of a TCP SYN is the client of its conversation. Otherwise it is the host with the higher port,
-//! if the other's is below 1024; otherwise the client of the two hosts' first conversation; otherwise the
+//! The sender of a TCP SYN is the client of its conversation. Otherwise it is the host whose port is 1024 or
+//! more, if the other's is below; otherwise the client of the two hosts' first conversation; otherwise the
 //! sender of the first packet. Packets without ports (ICMP, fragments, ARP) belong to their two hosts, which
 //! are those of Ethernet in packets without IP addresses.
 
@@ -29,8 +29,11 @@ enum Host {
 /// The two ends of a conversation, the lower one first, and its protocol.
 type Conversation = ([(Host, u16); 2], u8);
 
-/// Assigns packets to sides. It knows every conversation since the beginning of the file, at about 100 bytes
-/// each.
+/// Maximum of conversations, and of pairs of hosts, that are known: about 50 MB.
+const MAX_KNOWN: usize = 1 << 18;
+
+/// Assigns packets to sides. It knows the first conversations of the file; of others the port decides, then
+/// the hosts' first conversation, then the lower address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sides {
     /// The prefixes of clients; if there are none, conversations decide.
@@ -66,7 +69,14 @@ impl Sides {
         let sender_is_lower = source <= destination;
         let hosts = if sender_is_lower { [source, destination] } else { [destination, source] };
         let Some(transport) = found.ip.as_ref().and_then(|ip| Transport::of(frame, ip)) else {
-            let client_is_lower = *self.hosts.entry(hosts).or_insert(sender_is_lower);
+            let client_is_lower = match self.hosts.get(&hosts) {
+                Some(lower) => *lower,
+                None if self.hosts.len() < MAX_KNOWN => {
+                    self.hosts.insert(hosts, sender_is_lower);
+                    sender_is_lower
+                }
+                None => true,
+            };
             return side(client_is_lower == sender_is_lower);
         };
         let (from, to) = ((source, transport.ports[0]), (destination, transport.ports[1]));
@@ -75,8 +85,13 @@ impl Sides {
         let known = self.conversations.get(&conversation).map(|lower| *lower == from_is_lower);
         let of_hosts = self.hosts.get(&hosts).map(|lower| *lower == sender_is_lower);
         let opens = transport.opens();
+        let has_room = self.conversations.len() < MAX_KNOWN && self.hosts.len() < MAX_KNOWN;
+        let first = if has_room { true } else { sender_is_lower };
         let is_client =
-            opens.or(known).or(transport.has_client_port()).or(of_hosts).unwrap_or(true);
+            opens.or(known).or(transport.has_client_port()).or(of_hosts).unwrap_or(first);
+        if !has_room {
+            return side(is_client);
+        }
         if opens.is_some() || known.is_none() {
             self.conversations.insert(conversation, is_client == from_is_lower);
         }
