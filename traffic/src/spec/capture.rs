@@ -6,9 +6,11 @@ use std::path::Path;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::read::Reader;
 use sluicegate::port::LINKTYPE_ETHERNET;
+use sluicegate_base::headers::ETHERNET_BYTES;
 
 use super::error::{Origin, Position};
 use super::layer::{Layer, RAW, SettingValue};
+use super::size::{MAX_FRAME, MAX_TURNS};
 use super::{MAX_STREAMS, Spec, StreamSpec};
 
 impl Spec {
@@ -20,45 +22,47 @@ impl Spec {
     pub fn of_capture(path: &Path) -> Result<Self> {
         let wrong = |problem: String| Error::Usage(format!("{}: {problem}", path.display()));
         let mut reader = Reader::open(path)?;
-        let mut streams: Vec<StreamSpec> = Vec::new();
-        let mut known = HashMap::new();
+        // By content: the place among the streams, the first packet's number, and how many there are.
+        let mut known: HashMap<Vec<u8>, (usize, u64, u32)> = HashMap::new();
         let mut number = 0_u64;
         while let Some(record) = reader.next_packet()? {
             number += 1;
             let packet = record.packet();
             let (meta, frame) = (*packet.meta(), packet.head().to_vec());
             let link_type = reader.interfaces().get(meta.interface as usize);
-            if link_type.is_none_or(|interface| interface.link_type != LINKTYPE_ETHERNET) {
-                return Err(wrong(format!("packet {number} has no Ethernet header")));
-            }
-            if frame.len() < meta.wire_bytes as usize {
-                let problem = "is cut in the file: take a capture without a snap length";
-                return Err(wrong(format!("packet {number} {problem}")));
-            }
-            if let Some(&known) = known.get(&frame) {
-                let stream: &mut StreamSpec = &mut streams[known];
-                stream.weight += 1;
+            let problem = if link_type.is_none_or(|it| it.link_type != LINKTYPE_ETHERNET) {
+                "has no Ethernet header"
+            } else if frame.len() < meta.wire_bytes as usize {
+                "is cut in the file: take a capture without a snap length"
+            } else if !(ETHERNET_BYTES..=MAX_FRAME.into()).contains(&frame.len()) {
+                "is shorter than an Ethernet header, or longer than 65535 bytes"
+            } else if known.len() == MAX_STREAMS && !known.contains_key(&frame) {
+                "is one too many: at most 4096 different ones; send the file by `sluice replay`, or a part \
+                 made by `sluice edit --packets`"
+            } else if number > MAX_TURNS {
+                "is one too many: at most 65536; send the file by `sluice replay`, or a part made by \
+                 `sluice edit --packets`"
+            } else {
+                let place = known.len();
+                known.entry(frame).or_insert((place, number, 0)).2 += 1;
                 continue;
-            }
-            if streams.len() == MAX_STREAMS {
-                let problem = format!(
-                    "more than {MAX_STREAMS} different packets: send them by `sluice replay`, or a part \
-                     made by `sluice edit --packets`"
-                );
-                return Err(wrong(problem));
-            }
-            known.insert(frame.clone(), streams.len());
-            let mut layer = Layer::new(&RAW, Position::Nowhere);
-            let field = RAW.field("hex").map_err(wrong)?;
-            layer.set(field, SettingValue::Bytes(frame), Position::Nowhere);
-            let name = format!("packet {number}");
-            let mut stream = StreamSpec::new(name, vec![layer], Position::Nowhere);
-            stream.pad = false;
-            streams.push(stream);
+            };
+            return Err(wrong(format!("packet {number} {problem}")));
         }
-        if streams.is_empty() {
+        if known.is_empty() {
             return Err(wrong("there are no packets".into()));
         }
+        let mut frames: Vec<_> = known.into_iter().collect();
+        frames.sort_unstable_by_key(|(_, (place, ..))| *place);
+        let field = RAW.field("hex").map_err(wrong)?;
+        let stream = |(frame, (_, number, weight))| {
+            let mut layer = Layer::new(&RAW, Position::Nowhere);
+            layer.set(field, SettingValue::Bytes(frame), Position::Nowhere);
+            let name = format!("packet {number}");
+            let stream = StreamSpec::new(name, vec![layer], Position::Nowhere);
+            StreamSpec { weight, pad: false, ..stream }
+        };
+        let streams = frames.into_iter().map(stream).collect();
         let origin = Origin { name: path.display().to_string(), ..Origin::default() };
         Ok(Self { seed: None, streams, origin })
     }

@@ -16,7 +16,7 @@ use super::value::{Form, Set, Value};
 /// Maximum length of a frame: offsets in a plan have 16 bits.
 pub(crate) const MAX_FRAME: u16 = 65_535;
 /// Maximum of frames after which a mix of sizes repeats.
-const MAX_TURNS: u64 = 65_536;
+pub(super) const MAX_TURNS: u64 = 65_536;
 /// Simple IMIX: packets of 40, 576 and 1500 bytes, as frames.
 const IMIX: &str = "60=7,590=4,1514=1";
 

@@ -435,7 +435,7 @@ fn the_packets_of_a_capture_are_sent_as_often_as_they_are_there() {
     };
     refuse(&input, &["--dport", "9"], "dport");
     numbered(Path::new(&path("many.pcap")), 0..5000, 0, 1);
-    refuse(&path("many.pcap"), &[], "send them by `sluice replay`");
+    refuse(&path("many.pcap"), &[], "send the file by `sluice replay`");
     run(&["edit", &input, &path("cut.pcap"), "-s", "30", "--json"]).good();
     refuse(&path("cut.pcap"), &[], "packet 1 is cut in the file");
 }

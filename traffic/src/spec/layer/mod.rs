@@ -34,6 +34,9 @@ pub(crate) use link::{ETHER, VLAN, check_tpid};
 pub(crate) use payload::{Hex, PAYLOAD, RAW, STAMP};
 pub(crate) use transport::{ICMP, ICMPV6, TCP, UDP};
 
+/// Maximum size of a file of values.
+const MAX_LIST: u64 = 4 << 20;
+
 /// All protocols, from the outside in.
 pub(crate) const PROTOCOLS: &[&Protocol] = &[
     &ETHER, &VLAN, &MPLS, &ARP, &IPV4, &IPV6, &HOP_OPTS, &ROUTING, &FRAGMENT, &DST_OPTS, &UDP,
@@ -346,9 +349,7 @@ pub(super) fn read_setting(
 /// Reads a value; `file:` before a path stands for the values in its lines.
 fn value(field: &Field, raw: &DeValue, base: &Path) -> Result<Value, String> {
     if let Some(path) = raw.as_str().and_then(|text| text.trim().strip_prefix("file:")) {
-        let path = base.join(path);
-        let text = fs::read_to_string(&path);
-        let text = text.map_err(|error| format!("read {}: {error}", path.display()))?;
+        let text = lines_of(&base.join(path))?;
         let lines = text.lines().map(str::trim);
         let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         let numbers = lines.map(|line| field.form().read(line));
@@ -386,6 +387,22 @@ fn options(raw: &DeValue) -> Result<Vec<TcpOption>, String> {
             all.iter().map(|raw| TcpOption::parse(text(raw.get_ref())?)).collect()
         }
         _ => Err(wrong(raw)),
+    }
+}
+
+/// Reads a text file of values.
+fn lines_of(path: &Path) -> Result<String, String> {
+    let wrong = |problem: &str| format!("read {}: {problem}", path.display());
+    let mut text = String::new();
+    let file = fs::metadata(path).map_err(|error| wrong(&error.to_string()))?;
+    if !file.is_file() {
+        return Err(wrong("it is no ordinary file"));
+    }
+    let file = File::open(path).map_err(|error| wrong(&error.to_string()))?;
+    let read = file.take(MAX_LIST + 1).read_to_string(&mut text);
+    match read.map_err(|error| wrong(&error.to_string()))? as u64 {
+        0..=MAX_LIST => Ok(text),
+        _ => Err(wrong("it has more than 4 MiB")),
     }
 }
 
