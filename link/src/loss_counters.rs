@@ -6,6 +6,10 @@ use std::sync::Arc;
 const WORDS: [&str; 9] =
     ["drop", "discard", "miss", "err", "fifo", "overrun", "no_buf", "nobuf", "alloc_fail"];
 
+/// Parts of the names of counters of other things: interrupts, retransmissions, drops by an XDP program, which
+/// are on purpose.
+const OTHERS: [&str; 3] = ["interrupt", "transmission", "xdp_drop"];
+
 /// The positions of loss counters in a driver's statistics.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LossMap(Vec<(usize, Arc<str>)>);
@@ -16,6 +20,7 @@ impl LossMap {
         let counts_losses = |name: &str| {
             let name = name.to_ascii_lowercase();
             WORDS.iter().any(|word| name.contains(word))
+                && !OTHERS.iter().any(|word| name.contains(word))
         };
         let found = names.iter().enumerate().filter(|(_, name)| counts_losses(name));
         Self(found.map(|(at, name)| (at, name.as_str().into())).collect())
@@ -46,6 +51,9 @@ mod tests {
             "port.rx_discards",
             "tx_bytes",
             "rx_crc_err",
+            "rx_queue_0_xdp_drops",
+            "tx_interrupts",
+            "tcp_retransmissions",
             "Rx Drops",
         ];
         let map = LossMap::new(&names.map(str::to_owned));
