@@ -32,7 +32,10 @@ pub struct FileFlags {
 impl FileFlags {
     /// Returns true if a flag needs a file.
     pub fn need_file(&self) -> bool {
-        self.compress.is_some() || !self.comment.is_empty()
+        self.compress.is_some()
+            || self.compress_level.is_some()
+            || self.compress_threads > 1
+            || !self.comment.is_empty()
     }
 
     /// Returns the description of an output with this name, and this format unless the name decides.

@@ -17,6 +17,7 @@ mod interface_counters;
 mod lab;
 mod ledger;
 mod manual;
+mod new_file;
 mod notice;
 mod pacing;
 mod port_kinds;

@@ -70,9 +70,14 @@ impl Status {
         self.missing = Some(analysis.lost_and_reordered());
     }
 
+    /// Returns true if each interval has a line of JSON.
+    pub fn has_json_lines(&self) -> bool {
+        self.json_lines
+    }
+
     /// Adds counts so far to the next line of JSON.
     pub fn counted(&mut self, stats: &Stats) {
-        self.stats = self.json_lines.then(|| stats.to_json());
+        self.stats = Some(stats.to_json());
     }
 
     /// Time between two lines.

@@ -20,8 +20,9 @@ use sluicegate_bench::suite::forward;
 use sluicegate_bench::testbed::{Testbed, TestbedConfig};
 
 use super::options::{sides, turn_time};
-use super::output::{NewFile, print_json};
+use super::output::print_json;
 use super::progress::Watcher;
+use crate::new_file::NewFile;
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 
 /// Preamble, delimiter, check sequence and gap of a frame.
@@ -106,7 +107,7 @@ fn resolution(text: &str) -> Result<f64, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let page = args.html.as_deref().map(NewFile::create).transpose()?;
+    let page = args.html.as_deref().map(|path| NewFile::create(path, None)).transpose()?;
     let watcher = Watcher::start()?;
     let results = measure(args, &watcher);
     drop(watcher);
@@ -116,7 +117,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     if let Some(page) = page {
         let (version, date) = (env!("CARGO_PKG_VERSION"), super::now());
-        page.write(&page::ndr(&results, &Machine::here(), version, &date))?;
+        page.write(page::ndr(&results, &Machine::here(), version, &date).as_bytes())?;
     }
     if args.json {
         print_json("bench ndr", &results)
@@ -159,9 +160,11 @@ fn measure(args: &Args, watcher: &Watcher) -> Result<NdrResults, Failure> {
 
 /// Gives each pair its destination address.
 fn pairs(testbeds: Vec<Testbed>, dmac: &[Mac]) -> Result<Vec<Pair>, Error> {
-    if dmac.len() > testbeds.len() {
+    if !dmac.is_empty() && dmac.len() != testbeds.len() {
         let (addresses, pairs) = (dmac.len(), testbeds.len());
-        let text = format!("--dmac has {addresses} addresses for {pairs} pairs of interfaces");
+        let text = format!(
+            "--dmac: addresses: {addresses}, pairs of interfaces: {pairs}; give one for each pair"
+        );
         return Err(Error::Usage(text));
     }
     let pair = |(index, testbed): (usize, Testbed)| {

@@ -13,58 +13,32 @@ use sluicegate_bench::page::page;
 use sluicegate_bench::report::{Machine, Report, StepReport, Suite};
 use sluicegate_bench::suite::peers::{PeerState, Presence};
 use sluicegate_bench::table::Document;
-use tempfile::TempPath;
 
 use super::options::OutputOptions;
+use crate::new_file::NewFile;
 
 /// The destinations of a result.
-pub struct ReportOutput<'a> {
+pub struct ReportOutput {
     json: bool,
     /// An earlier result, to compare with.
     before: Option<Report>,
-    files: Vec<(NewFile<'a>, Render)>,
-}
-
-/// A file that stays unchanged until its text is written; if it was created, it is removed unless it is.
-pub struct NewFile<'a> {
-    path: &'a Path,
-    file: File,
-    created: Option<TempPath>,
-}
-
-impl<'a> NewFile<'a> {
-    pub fn create(path: &'a Path) -> anyhow::Result<Self> {
-        let is_new = path.symlink_metadata().is_err();
-        let file = File::options().write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|error| Error::path("create", path, error))?;
-        let created = is_new.then(|| TempPath::try_from_path(path)).transpose()?;
-        Ok(Self { path, file, created })
-    }
-
-    pub fn write(mut self, text: &str) -> anyhow::Result<()> {
-        let is_file = self.file.metadata().is_ok_and(|it| it.is_file());
-        let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
-        let written = emptied.and_then(|()| self.file.write_all(text.as_bytes()));
-        written.map_err(|error| Error::path("write", self.path, error))?;
-        self.created.map(TempPath::keep).transpose()?;
-        Ok(())
-    }
+    files: Vec<(NewFile, Render)>,
 }
 
 /// Writes a report as the text of a file.
 type Render = Box<dyn Fn(&Report) -> String>;
 
-impl<'a> ReportOutput<'a> {
+impl ReportOutput {
     /// Opens all files before the bench starts, so that an error is reported at once. They stay unchanged
     /// until the result is written; a created one is removed if it never is.
-    pub fn prepare(options: &'a OutputOptions) -> anyhow::Result<Self> {
+    pub fn prepare(options: &OutputOptions) -> anyhow::Result<Self> {
         let before = options.compare.as_deref().map(read).transpose()?;
-        let mut files: Vec<(NewFile<'_>, Render)> = Vec::new();
+        let mut files: Vec<(NewFile, Render)> = Vec::new();
         for (path, render) in
             [(&options.html, page as fn(&Report) -> String), (&options.svg, chart)]
         {
             if let Some(path) = path {
-                files.push((NewFile::create(path)?, Box::new(render)));
+                files.push((NewFile::create(path, None)?, Box::new(render)));
             }
         }
         if let Some(path) = &options.markdown {
@@ -79,7 +53,7 @@ impl<'a> ReportOutput<'a> {
             })?;
             let file = File::options().write(true).open(path);
             let file = file.map_err(|error| Error::path("open", path, error))?;
-            let file = NewFile { path, file, created: None };
+            let file = NewFile::existing(path, file);
             files.push((file, Box::new(move |report| document.with(report))));
         }
         Ok(Self { json: options.json, before, files })
@@ -88,7 +62,7 @@ impl<'a> ReportOutput<'a> {
     /// Writes all of it.
     pub fn write(self, report: &Report) -> anyhow::Result<()> {
         for (file, render) in self.files {
-            file.write(&render(report))?;
+            file.write(render(report).as_bytes())?;
         }
         match self.json {
             true => writeln!(stdout(), "{}", serde_json::to_string(report)?)?,

@@ -36,6 +36,7 @@ use recorder::{Capture, File, Numbers, Recorder, set_statistics};
 use crate::args::options_for_kind;
 use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Section;
+use crate::new_file::NewFile;
 use crate::report::{FilesReport, Report};
 use crate::run::{Outcomes, ReceiveCounts, RunControl, receive};
 use crate::signals::Signals;
@@ -74,6 +75,9 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         options.args.common.become_user()?;
     }
     let file = file.map(|output| begin(output, &options, first)).transpose()?;
+    if let (Some(output), Some(summary)) = (&options.output, &options.args.summary) {
+        ports::refuse_overwriting_files([summary.as_path()], &output.path)?;
+    }
     let session = Session::set_up(&options, ports, file)?;
     if !first {
         options.args.common.become_user()?;
@@ -83,14 +87,9 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
 }
 
 /// Creates the file of `--summary`.
-fn create_summary<'a>(path: &'a Path, options: &Options) -> Result<(&'a Path, std::fs::File)> {
+fn create_summary(path: &Path, options: &Options) -> Result<NewFile> {
     ports::refuse_overwriting(&options.ports, path)?;
-    if options.output.as_ref().is_some_and(|output| output.path == path) {
-        let message = "--summary and -w name the same file; write the packets to another one";
-        return Err(Error::Usage(message.into()));
-    }
-    let file = std::fs::File::create(path).map_err(|error| Error::path("create", path, error))?;
-    Ok((path, file))
+    NewFile::create(path, Some(options.args.common.access()))
 }
 
 /// Creates the first file, or checks that it can be created later.
@@ -239,7 +238,7 @@ impl<'a> Session<'a> {
                 Lines::new(options.printer(), route, Arc::clone(lines), quiet, several)
             });
             let counter = options.args.stats.map(|_| {
-                let shared = SharedCounts::new();
+                let shared = SharedCounts::default();
                 self.stats.push(shared.clone());
                 Counter::new(&shared)
             });
@@ -253,7 +252,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn run(mut self, summary: Option<(&Path, std::fs::File)>) -> anyhow::Result<()> {
+    fn run(mut self, summary: Option<NewFile>) -> anyhow::Result<()> {
         let options = self.options;
         let (queues, mut captures): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.work).into_iter().unzip();
@@ -265,7 +264,7 @@ impl<'a> Session<'a> {
             // Without that thread signals wait until the files are complete.
             let _ = signals.end_at_second();
         }
-        let stats = self.stats();
+        let stats = options.args.stats.map(|top| Stats::of(SharedCounts::sum(&self.stats), top));
         let Self { mut ports, file, lines, post_rotate, merging, started_ns, .. } = self;
         for port in &mut ports {
             port.report.count(&ended.outcomes[port.queues.clone()], ended.elapsed);
@@ -306,26 +305,31 @@ impl<'a> Session<'a> {
         }
         drop(signals);
         let json = options.args.common.json;
-        match summary {
-            Some((path, mut file)) => {
-                let printed = report.print(&mut file, json);
-                printed.map_err(|error| Error::open_file("write", path, error))?;
+        let published = match summary {
+            Some(file) => {
+                let mut text = Vec::new();
+                let printed = report.print(&mut text, json).map_err(anyhow::Error::from);
+                printed.and_then(|()| Ok(file.write(&text)?))
             }
-            None => report.publish(options.stdout_is_taken, json)?,
-        }
+            None => report.publish(options.stdout_is_taken, json),
+        };
         if reader_left {
             notice::say("the reader closed the pipe");
         }
         // A program may take any time, or hang.
         let commands = post_rotate.map_or(Ok(()), PostRotate::finish);
-        error.map_or_else(|| Ok(ended.result.and(commands)?), Err)
+        error
+            .map_or_else(|| Ok(ended.result?), Err)
+            .and(published)
+            .and(commands.map_err(Into::into))
     }
 }
 
 impl Session<'_> {
-    /// The counts so far, if they are wanted.
-    fn stats(&self) -> Option<Stats> {
-        self.options.args.stats.map(|top| Stats::of(&self.stats, top))
+    /// Returns the counts so far, if they are wanted.
+    fn stats_so_far(&self) -> Option<Stats> {
+        let top = self.options.args.stats?;
+        Some(Stats::of(SharedCounts::so_far(&self.stats), top))
     }
 }
 
@@ -342,12 +346,14 @@ impl RunControl<ReceiveCounts> for Session<'_> {
             }
             None => whole.ledger.add(Section::Out, self.options.unwritten(), whole.traffic.packets),
         }
-        whole.stats = self.stats();
+        whole.stats = self.stats_so_far();
         whole
     }
 
     fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
-        if let Some(stats) = self.stats() {
+        if status.has_json_lines()
+            && let Some(stats) = self.stats_so_far()
+        {
             status.counted(&stats);
         }
         // The live line would cut the packets' lines to pieces.

@@ -187,6 +187,10 @@ impl Options {
 
     pub fn of(args: Args) -> Result<Self> {
         let (mut ports, filter) = args.sources()?;
+        if args.summary.as_deref() == Some(Path::new("-")) {
+            let message = "--summary -: the result is on standard output or stderr without it";
+            return Err(Error::Usage(message.into()));
+        }
         args.post_rotate.as_deref().map_or(Ok(()), post_rotate::check)?;
         let output = args.output()?;
         let print = args.print || output.is_none() && args.stats.is_none();

@@ -191,7 +191,7 @@ impl Visitor for Capture {
             lines.meet(queue.interfaces());
         }
         if let Some(counter) = &mut self.counter {
-            counter.begin(queue.interfaces());
+            counter.meet(queue.interfaces());
         }
     }
 
@@ -213,7 +213,7 @@ impl Visitor for Capture {
             lines.sender.pass_on();
         }
         if let Some(counter) = &mut self.counter {
-            counter.end();
+            counter.answer();
         }
         self.flow()
     }
@@ -224,6 +224,9 @@ impl Visitor for Capture {
         }
         if let Some(lines) = &mut self.lines {
             lines.sender.idle();
+        }
+        if let Some(counter) = &mut self.counter {
+            counter.answer();
         }
         self.flow()
     }
@@ -236,7 +239,7 @@ impl Visitor for Capture {
             lines.sender.finish();
         }
         if let Some(counter) = &mut self.counter {
-            counter.end();
+            counter.publish();
         }
     }
 }

@@ -18,7 +18,7 @@ pub struct SpecArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     spec: Option<PathBuf>,
 
-    /// The different packets of a capture file, as frequent as there
+    /// The different packets of a capture file, as often as in the file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["spec", "profile"])]
     from: Option<PathBuf>,
 

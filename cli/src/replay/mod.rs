@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(value_name = "SERVER-PORT")]
     server_port: Option<PortName>,
 
-    /// Addresses of clients; the default is to tell them by their conversations; may be repeated
+    /// Addresses of clients; by default conversations decide; may be repeated
     #[arg(long, value_name = "PREFIX", value_parser = Rule::prefix, requires = "server_port")]
     client: Vec<(IpAddr, u8)>,
 
@@ -170,7 +170,12 @@ pub fn replay(mut args: Args) -> anyhow::Result<()> {
         check_steps(&args)?;
     }
     let link_type = ethernet.then_some(LINKTYPE_ETHERNET);
-    Replay::check(&file, args.rounds, threads(&args) * targets.len() as u32, link_type)?;
+    Replay::check(
+        &file,
+        args.rounds,
+        targets.iter().map(|port| threads(&args, port)).sum(),
+        link_type,
+    )?;
     if args.rewriting.asks_next_hop() {
         let mac = next_hop_mac(&file, &args.port, interfaces[0].as_ref(), netns, &rewrite)?;
         rewrite.add(Rule::Destination(mac.0));
@@ -222,7 +227,7 @@ fn boxed(replay: Replay, steps: Option<u16>) -> Result<Box<dyn PacketSource>> {
 fn check_steps(args: &Args) -> Result<()> {
     let problem = if args.file.name() == "-" {
         "--step reads standard input, and so does the file -; name a file"
-    } else if threads(args) > 1 {
+    } else if threads(args, &args.port) > 1 {
         "--step sends by one thread; name one queue"
     } else {
         return Ok(());
@@ -242,7 +247,9 @@ fn check_sides(args: &Args, ethernet: bool) -> Result<()> {
     let targets = args.targets();
     let problem = if !ethernet {
         "two targets must be Ethernet interfaces"
-    } else if targets[0].kind() != Kind::Null && targets[0].name() == targets[1].name() {
+    } else if targets[0].kind() != Kind::Null
+        && (targets[0].kind(), targets[0].name()) == (targets[1].kind(), targets[1].name())
+    {
         "the two targets are the same; leave one out"
     } else if args.rewriting.asks_next_hop() {
         "--dmac auto: two targets have two next hops; use --rewrite-mac OLD=NEW for each side"
@@ -304,14 +311,14 @@ const ETHERNET: Described = Described {
 };
 
 /// Returns the number of threads. A single one keeps the order of all packets, not only within flows.
-fn threads(args: &Args) -> u32 {
-    let named = args.port.queues().map(|queues| queues.count() as u32);
+fn threads(args: &Args, target: &PortName) -> u32 {
+    let named = target.queues().map(|queues| queues.count() as u32);
     args.common.threads.or(named).unwrap_or(1)
 }
 
 /// Opens the target, with a queue for each thread.
 fn open(args: &Args, target: &PortName, goal: Goal) -> Result<Port> {
-    let threads = threads(args);
+    let threads = threads(args, target);
     let options = sending(target.kind(), threads, &args.common);
     let mut port = best(target, &options, goal)?;
     ports::say_fallbacks(&port, args.common.verbose);

@@ -123,12 +123,16 @@ impl PacketSource for Steps {
         Ok(filled)
     }
 
-    fn rest(&mut self, _now_ns: u64) -> Result<()> {
-        // Without a packet, a file is at its end.
-        if self.next.is_some() && self.requested == 0 {
-            self.read_requests(MAX_WAIT_MS)?;
+    fn rest(&mut self, now_ns: u64) -> Result<()> {
+        match self.next {
+            // A pipe has no packet yet, or the file is at its end.
+            None if !self.replay.is_finished() => {
+                self.read_requests(0)?;
+                self.replay.rest(now_ns)
+            }
+            Some(_) if self.requested == 0 => self.read_requests(MAX_WAIT_MS),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn is_finished(&self) -> bool {

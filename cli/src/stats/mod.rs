@@ -4,26 +4,29 @@ mod report;
 mod table;
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use sluicegate::headers::protocol::{DCCP, SCTP, TCP, UDP, UDP_LITE};
 use sluicegate::headers::{self, Headers, MAC_ADDRESSES_BYTES, ethertype};
 use sluicegate::link::Mac;
+use sluicegate::port::Interface;
 use sluicegate::ring::{LINKTYPE_ETHERNET, Packet};
 
 use crate::print::find_headers;
 pub use report::{Stats, top};
-use table::{Table, Tallies, Tally};
+use table::{Counters, DirectionCounters, Table};
 
-/// Maximum of keys of each table. The tables of a queue take about 6 MiB.
-const MOST_KEYS: usize = 32_768;
-const MOST_PROTOCOLS: usize = 4096;
+/// Maximum of keys of each table. The tables of a queue take about 10 MiB.
+const MAX_KEYS: usize = 32_768;
+const MAX_PROTOCOLS: usize = 4096;
 /// Ports below this are services; others are chosen by clients.
 const FIRST_CLIENT_PORT: u16 = 1024;
-/// Interval between attempts to read the tables while a batch is counted, and their maximum.
-const READ_INTERVAL: Duration = Duration::from_millis(1);
-const READ_ATTEMPTS: u32 = 100;
+/// The longest wait for the counts so far, and the interval between checks. An idle thread answers within 100
+/// ms.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
+const ANSWER_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A network address, or a link-layer one of a packet without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,30 +59,30 @@ pub struct Conversation {
 
 /// Counts by protocol, conversation and address.
 #[derive(Clone, Debug)]
-pub struct Counts {
-    all: Tally,
+pub struct PacketCounts {
+    all: Counters,
     protocols: Table<Protocol>,
     conversations: Table<Conversation>,
     /// Sent, and received.
     addresses: Table<Address>,
 }
 
-impl Counts {
+impl PacketCounts {
     fn new() -> Self {
         Self {
-            all: Tally::default(),
-            protocols: Table::new(MOST_PROTOCOLS),
-            conversations: Table::new(MOST_KEYS),
-            addresses: Table::new(MOST_KEYS),
+            all: Counters::default(),
+            protocols: Table::new(MAX_PROTOCOLS),
+            conversations: Table::new(MAX_KEYS),
+            addresses: Table::new(MAX_KEYS),
         }
     }
 
     /// Counts a packet; `data` is its captured part.
     fn add(&mut self, link_type: u16, data: &[u8], bytes: u32) {
-        let tally = Tally::of(bytes);
-        self.all += tally;
-        let there = Tallies { there: tally, back: Tally::default() };
-        let back = Tallies { there: Tally::default(), back: tally };
+        let counters = Counters::of(bytes);
+        self.all += counters;
+        let there = DirectionCounters { there: counters, back: Counters::default() };
+        let back = DirectionCounters { there: Counters::default(), back: counters };
         let Some(found) = find_headers(link_type, data) else {
             return self.protocols.add(Protocol::Unknown, there);
         };
@@ -90,8 +93,8 @@ impl Counts {
         self.addresses.add(to, back);
         let [sport, dport] = ports.map_or([None; 2], |ports| ports.map(Some));
         let (from, to) = ((from, sport), (to, dport));
-        let (ends, tallies) = if from <= to { ([from, to], there) } else { ([to, from], back) };
-        self.conversations.add(Conversation { protocol, ends }, tallies);
+        let (ends, counters) = if from <= to { ([from, to], there) } else { ([to, from], back) };
+        self.conversations.add(Conversation { protocol, ends }, counters);
     }
 
     fn merge(&mut self, other: &Self) {
@@ -152,39 +155,54 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// The counts of one queue, which others may read between two batches.
-#[derive(Clone, Debug)]
-pub struct SharedCounts(Arc<Mutex<Option<Box<Counts>>>>);
+/// The latest counts of one queue that others may read.
+#[derive(Clone, Debug, Default)]
+pub struct SharedCounts(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// A copy is requested. Relaxed: the mutex publishes the copy.
+    wanted: AtomicBool,
+    copy: Mutex<Option<Box<PacketCounts>>>,
+}
 
 impl SharedCounts {
-    pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(Some(Box::new(Counts::new())))))
+    fn copy(&self) -> MutexGuard<'_, Option<Box<PacketCounts>>> {
+        self.0.copy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Box<Counts>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn put(&self, counts: Box<Counts>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts);
-    }
-
-    /// Adds the counts to others. A queue whose thread does not answer is left out.
-    fn add_to(&self, all: &mut Counts) {
-        for _ in 0..READ_ATTEMPTS {
-            if let Some(counts) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-                return all.merge(counts);
-            }
-            std::thread::sleep(READ_INTERVAL);
+    /// Adds up the latest counts of queues whose threads run. A thread that does not answer in time stands with
+    /// its earlier counts.
+    pub fn so_far(queues: &[Self]) -> PacketCounts {
+        queues.iter().for_each(|queue| queue.0.wanted.store(true, Ordering::Relaxed));
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        while queues.iter().any(|queue| queue.0.wanted.load(Ordering::Relaxed))
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(ANSWER_INTERVAL);
         }
+        Self::sum(queues)
+    }
+
+    /// Adds up the counts of queues whose threads have ended.
+    pub fn sum(queues: &[Self]) -> PacketCounts {
+        let mut all = PacketCounts::new();
+        for queue in queues {
+            // Taken, so that a thread that answers does not wait for the sum.
+            let copy = queue.copy().take();
+            if let Some(counts) = copy {
+                all.merge(&counts);
+                queue.copy().get_or_insert(counts);
+            }
+        }
+        all
     }
 }
 
 /// Counts one queue's packets.
 pub struct Counter {
+    counts: Box<PacketCounts>,
     shared: SharedCounts,
-    /// Those of the batch being counted.
-    counts: Option<Box<Counts>>,
     /// Link type of each interface, by its number.
     link_types: Vec<u16>,
     scratch: Vec<u8>,
@@ -192,28 +210,32 @@ pub struct Counter {
 
 impl Counter {
     pub fn new(shared: &SharedCounts) -> Self {
-        let (counts, link_types, scratch) = (None, Vec::new(), Vec::new());
-        Self { shared: shared.clone(), counts, link_types, scratch }
+        let (counts, shared) = (Box::new(PacketCounts::new()), shared.clone());
+        Self { counts, shared, link_types: Vec::new(), scratch: Vec::new() }
     }
 
-    /// Begins a batch of packets of these interfaces.
-    pub fn begin(&mut self, interfaces: &[sluicegate::port::Interface]) {
+    /// Takes note of interfaces that have appeared.
+    pub fn meet(&mut self, interfaces: &[Interface]) {
         let new = interfaces.iter().skip(self.link_types.len());
         self.link_types.extend(new.map(|interface| interface.link_type));
-        self.counts = self.counts.take().or_else(|| self.shared.take());
     }
 
     pub fn packet(&mut self, packet: &Packet<'_>) {
-        let Some(counts) = &mut self.counts else { return };
         let meta = packet.meta();
         let link_type = self.link_types.get(meta.interface as usize).copied().unwrap_or(0);
-        counts.add(link_type, packet.contiguous(&mut self.scratch), meta.wire_bytes);
+        self.counts.add(link_type, packet.contiguous(&mut self.scratch), meta.wire_bytes);
     }
 
-    /// Ends the batch, if one has begun.
-    pub fn end(&mut self) {
-        if let Some(counts) = self.counts.take() {
-            self.shared.put(counts);
+    /// Copies the counts if that was requested; called between batches.
+    pub fn answer(&mut self) {
+        if self.shared.0.wanted.load(Ordering::Relaxed) {
+            self.publish();
         }
+    }
+
+    /// Copies the counts, at the end.
+    pub fn publish(&mut self) {
+        *self.shared.copy() = Some(self.counts.clone());
+        self.shared.0.wanted.store(false, Ordering::Relaxed);
     }
 }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use sluicegate::error::Result;
 use sluicegate::headers::protocol;
 
-use super::table::{Table, Tallies, Tally};
-use super::{Conversation, Counts, End, Protocol, SharedCounts};
+use super::table::{Counters, DirectionCounters, Table};
+use super::{Conversation, End, PacketCounts, Protocol};
 use crate::print::ethertype_name;
 use crate::units::{show_bytes, show_count, show_percent};
 
@@ -31,7 +31,7 @@ const NAMES: [(u8, &str); 12] = [
 /// The counts of all queues, so far or at the end, and how many lines of each table to show.
 #[derive(Debug)]
 pub struct Stats {
-    counts: Counts,
+    counts: PacketCounts,
     top: usize,
 }
 
@@ -71,39 +71,36 @@ impl Display for Conversation {
     }
 }
 
-fn tally_json(tally: Tally) -> Value {
-    json!({"packets": tally.packets, "bytes": tally.bytes})
+fn counters_json(counters: Counters) -> Value {
+    json!({"packets": counters.packets, "bytes": counters.bytes})
 }
 
 impl Stats {
-    /// Adds up the counts of all queues.
-    pub fn of(queues: &[SharedCounts], top: usize) -> Self {
-        let mut counts = Counts::new();
-        queues.iter().for_each(|queue| queue.add_to(&mut counts));
+    pub fn of(counts: PacketCounts, top: usize) -> Self {
         Self { counts, top }
     }
 
     /// The counts in the JSON.
     pub fn to_json(&self) -> Value {
-        let Counts { all, protocols, conversations, addresses } = &self.counts;
+        let PacketCounts { all, protocols, conversations, addresses } = &self.counts;
         json!({
             "packets": all.packets,
             "bytes": all.bytes,
-            "protocols": self.table_json(protocols, |protocol, tallies| {
+            "protocols": self.table_json(protocols, |protocol, counters| {
                 json!({
                     "protocol": protocol.to_string(),
-                    "packets": tallies.there.packets,
-                    "bytes": tallies.there.bytes,
+                    "packets": counters.there.packets,
+                    "bytes": counters.there.bytes,
                 })
             }),
-            "conversations": self.table_json(conversations, |it, tallies| {
+            "conversations": self.table_json(conversations, |it, counters| {
                 let [a, b] = it.ends;
                 let mut object = json!({
                     "protocol": it.protocol.to_string(),
                     "a": a.0.to_string(),
                     "b": b.0.to_string(),
-                    "a_to_b": tally_json(tallies.there),
-                    "b_to_a": tally_json(tallies.back),
+                    "a_to_b": counters_json(counters.there),
+                    "b_to_a": counters_json(counters.back),
                 });
                 for (name, port) in [("a_port", a.1), ("b_port", b.1)] {
                     if let Some(port) = port {
@@ -112,11 +109,11 @@ impl Stats {
                 }
                 object
             }),
-            "addresses": self.table_json(addresses, |address, tallies| {
+            "addresses": self.table_json(addresses, |address, counters| {
                 json!({
                     "address": address.to_string(),
-                    "sent": tally_json(tallies.there),
-                    "received": tally_json(tallies.back),
+                    "sent": counters_json(counters.there),
+                    "received": counters_json(counters.back),
                 })
             }),
         })
@@ -125,16 +122,16 @@ impl Stats {
     fn table_json<K: Copy + Ord + std::hash::Hash>(
         &self,
         table: &Table<K>,
-        row: impl Fn(K, Tallies) -> Value,
+        row: impl Fn(K, DirectionCounters) -> Value,
     ) -> Value {
         let top: Vec<Value> =
-            table.top(self.top).into_iter().map(|(key, tallies)| row(key, tallies)).collect();
-        json!({"known": table.len(), "top": top, "forgotten": tally_json(table.others())})
+            table.top(self.top).into_iter().map(|(key, counters)| row(key, counters)).collect();
+        json!({"known": table.len(), "top": top, "forgotten": counters_json(table.others())})
     }
 
     /// Prints the tables.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Counts { protocols, conversations, addresses, .. } = &self.counts;
+        let PacketCounts { protocols, conversations, addresses, .. } = &self.counts;
         self.print_table("protocols", ["", ""], protocols, out)?;
         self.print_table("conversations", ["there", "back"], conversations, out)?;
         self.print_table("addresses", ["sent", "received"], addresses, out)
@@ -160,14 +157,15 @@ impl Stats {
                 format!("{name}: {} of {}", show_count(shown as u64), show_count(known as u64))
             }
         };
-        let rows: Vec<_> = rows.iter().map(|(key, tallies)| (key.to_string(), *tallies)).collect();
+        let rows: Vec<_> =
+            rows.iter().map(|(key, counters)| (key.to_string(), *counters)).collect();
         let width = rows.iter().map(|(key, _)| key.len() + 2).fold(head.len(), usize::max);
         let [there, back] = directions;
         let line =
             format!("{head:<width$}{:>15}{:>9}{:>12}{there:>15}{back:>15}", "packets", "", "bytes");
         writeln!(out, "{}", line.trim_end())?;
-        for (key, tallies) in rows {
-            let Tally { packets, bytes } = tallies.sum();
+        for (key, counters) in rows {
+            let Counters { packets, bytes } = counters.sum();
             let share = match there {
                 "sent" => String::new(),
                 _ => show_percent(packets, self.counts.all.packets),
@@ -175,12 +173,13 @@ impl Stats {
             let (count, bytes) = (show_count(packets), show_bytes(bytes));
             write!(out, "  {key:<0$}{count:>15}{share:>9}{bytes:>12}", width - 2)?;
             if !there.is_empty() {
-                let [there, back] = [tallies.there, tallies.back].map(|it| show_count(it.packets));
+                let [there, back] =
+                    [counters.there, counters.back].map(|it| show_count(it.packets));
                 write!(out, "{there:>15}{back:>15}")?;
             }
             writeln!(out)?;
         }
-        let Tally { packets, .. } = table.others();
+        let Counters { packets, .. } = table.others();
         if packets > 0 {
             writeln!(
                 out,

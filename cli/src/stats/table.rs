@@ -6,18 +6,18 @@ use std::ops::AddAssign;
 
 /// Packets and their bytes on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counters {
     pub packets: u64,
     pub bytes: u64,
 }
 
-impl Tally {
+impl Counters {
     pub fn of(bytes: u32) -> Self {
         Self { packets: 1, bytes: bytes.into() }
     }
 }
 
-impl AddAssign for Tally {
+impl AddAssign for Counters {
     fn add_assign(&mut self, other: Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
@@ -26,36 +26,36 @@ impl AddAssign for Tally {
 
 /// Counts in both directions: from a conversation's lower address, or an address itself, and back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tallies {
-    pub there: Tally,
-    pub back: Tally,
+pub struct DirectionCounters {
+    pub there: Counters,
+    pub back: Counters,
 }
 
-impl Tallies {
+impl DirectionCounters {
     /// The counts of both directions together.
-    pub fn sum(self) -> Tally {
+    pub fn sum(self) -> Counters {
         let mut sum = self.there;
         sum += self.back;
         sum
     }
 }
 
-impl AddAssign for Tallies {
+impl AddAssign for DirectionCounters {
     fn add_assign(&mut self, other: Self) {
         self.there += other.there;
         self.back += other.back;
     }
 }
 
-/// The counts of at most `most` keys. A full table forgets the half with fewer packets: these are counted as
+/// The counts of at most `most` keys. A full table forgets the half with fewer bytes: these are counted as
 /// others, and a key that comes again counts from there on. So the sum is exact, and the count of a key with
-/// many packets is exact or a little low.
+/// many bytes is exact or a little low.
 #[derive(Clone, Debug)]
 pub struct Table<K> {
-    entries: HashMap<K, Tallies>,
+    entries: HashMap<K, DirectionCounters>,
     most: usize,
     /// Packets of forgotten keys.
-    others: Tally,
+    others: Counters,
     /// For the search of the median; empty meanwhile.
     counts: Vec<u64>,
 }
@@ -64,37 +64,37 @@ impl<K: Copy + Eq + Hash> Table<K> {
     /// Creates a table, and allocates its memory.
     pub fn new(most: usize) -> Self {
         let (entries, counts) = (HashMap::with_capacity(most), Vec::with_capacity(most));
-        Self { entries, most, others: Tally::default(), counts }
+        Self { entries, most, others: Counters::default(), counts }
     }
 
     /// Counts a key.
-    pub fn add(&mut self, key: K, tallies: Tallies) {
+    pub fn add(&mut self, key: K, counters: DirectionCounters) {
         if let Some(entry) = self.entries.get_mut(&key) {
-            *entry += tallies;
+            *entry += counters;
             return;
         }
         if self.entries.len() >= self.most {
             self.forget();
         }
-        self.entries.insert(key, tallies);
+        self.entries.insert(key, counters);
     }
 
-    /// Removes the half of the keys with fewer packets.
+    /// Removes the half of the keys with fewer bytes.
     fn forget(&mut self) {
-        self.counts.extend(self.entries.values().map(|it| it.sum().packets));
+        self.counts.extend(self.entries.values().map(|it| it.sum().bytes));
         let middle = self.counts.len() / 2;
         let (_, &mut median, _) = self.counts.select_nth_unstable(middle);
         self.counts.clear();
-        // Of keys with the median's packets only as many go as are needed.
+        // Keys with the median's bytes go until half of all keys are removed.
         let mut surplus = middle;
         let others = &mut self.others;
         for goes_first in [true, false] {
-            self.entries.retain(|_, tallies| {
-                let Tally { packets, .. } = tallies.sum();
-                let goes = surplus > 0 && (packets < median || packets == median && !goes_first);
+            self.entries.retain(|_, counters| {
+                let Counters { bytes, .. } = counters.sum();
+                let goes = surplus > 0 && (bytes < median || bytes == median && !goes_first);
                 if goes {
                     surplus -= 1;
-                    *others += tallies.sum();
+                    *others += counters.sum();
                 }
                 !goes
             });
@@ -104,7 +104,7 @@ impl<K: Copy + Eq + Hash> Table<K> {
     /// Adds another table's counts.
     pub fn merge(&mut self, other: &Self) {
         self.others += other.others;
-        other.entries.iter().for_each(|(&key, &tallies)| self.add(key, tallies));
+        other.entries.iter().for_each(|(&key, &counters)| self.add(key, counters));
     }
 
     /// Number of keys that are known.
@@ -113,16 +113,17 @@ impl<K: Copy + Eq + Hash> Table<K> {
     }
 
     /// Packets of keys that were forgotten.
-    pub fn others(&self) -> Tally {
+    pub fn others(&self) -> Counters {
         self.others
     }
 
     /// The keys with the most bytes, in this order.
-    pub fn top(&self, most: usize) -> Vec<(K, Tallies)>
+    pub fn top(&self, most: usize) -> Vec<(K, DirectionCounters)>
     where
         K: Ord,
     {
-        let mut all: Vec<_> = self.entries.iter().map(|(&key, &tallies)| (key, tallies)).collect();
+        let mut all: Vec<_> =
+            self.entries.iter().map(|(&key, &counters)| (key, counters)).collect();
         // By key at last, so that equal runs print equal tables.
         all.sort_unstable_by(|(a, of_a), (b, of_b)| {
             of_b.sum().bytes.cmp(&of_a.sum().bytes).then_with(|| a.cmp(b))
@@ -136,13 +137,13 @@ impl<K: Copy + Eq + Hash> Table<K> {
 mod tests {
     use super::*;
 
-    fn one(bytes: u32) -> Tallies {
-        Tallies { there: Tally::of(bytes), back: Tally::default() }
+    fn one(bytes: u32) -> DirectionCounters {
+        DirectionCounters { there: Counters::of(bytes), back: Counters::default() }
     }
 
-    fn sum(table: &Table<u32>) -> Tally {
+    fn sum(table: &Table<u32>) -> Counters {
         let mut sum = table.others();
-        table.top(usize::MAX).iter().for_each(|(_, tallies)| sum += tallies.sum());
+        table.top(usize::MAX).iter().for_each(|(_, counters)| sum += counters.sum());
         sum
     }
 
@@ -159,9 +160,9 @@ mod tests {
         let keys: Vec<u32> = top[..10].iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, (0..10).collect::<Vec<_>>());
         assert!(
-            top[..10].iter().all(|(_, it)| it.there == Tally { packets: 1000, bytes: 100_000 })
+            top[..10].iter().all(|(_, it)| it.there == Counters { packets: 1000, bytes: 100_000 })
         );
-        assert_eq!(sum(&table), Tally { packets: 11_000, bytes: 1_060_000 });
+        assert_eq!(sum(&table), Counters { packets: 11_000, bytes: 1_060_000 });
         assert!(table.others().packets > 0);
     }
 

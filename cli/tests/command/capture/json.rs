@@ -37,6 +37,15 @@ fn the_result_is_written_to_the_file_of_a_summary() {
     assert_eq!(result["packets"], 7, "{result}");
     refused(&["capture", &input, "--summary", &input], "input");
     refused(&["capture", &input, "-w", &summary, "--summary", &summary], "the same file");
+    let again = path("./result.json");
+    refused(&["capture", &input, "-w", &summary, "--summary", &again], "the same file");
+    // A command that does not begin leaves no file, and an earlier one as it is.
+    std::fs::write(&summary, "earlier").unwrap();
+    refused(&["capture", &path("none.pcap"), "--summary", &summary], "none.pcap");
+    refused(&["capture", &path("none.pcap"), "--summary", &path("new")], "none.pcap");
+    assert_eq!(std::fs::read_to_string(&summary).unwrap(), "earlier");
+    assert!(!std::path::Path::new(&path("new")).exists());
+    refused(&["capture", &input, "--summary", "-"], "without it");
     let nowhere = path("no/such");
     refused(&["capture", &input, "--summary", &nowhere], "create");
 }

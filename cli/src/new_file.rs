@@ -1,0 +1,58 @@
+//! A file for a result, which keeps its content until there is one.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use sluicegate::error::{Error, Result};
+use sluicegate::file::write::FileAccess;
+use tempfile::TempPath;
+
+/// A file that stays unchanged until its text is written. If it is new, it is removed unless that happens.
+pub struct NewFile {
+    path: PathBuf,
+    file: File,
+    /// The path, if the file is new.
+    created: Option<TempPath>,
+}
+
+impl NewFile {
+    /// Opens or creates a file for the user and with the mode of `access`, if given.
+    ///
+    /// # Errors
+    /// It cannot be created or written.
+    pub fn create(path: &Path, access: Option<FileAccess>) -> Result<Self> {
+        let failed = |error| Error::path("create", path, error);
+        let is_new = path.symlink_metadata().is_err();
+        let mode = access.map_or(0o666, |access| access.mode);
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).mode(mode).open(path);
+        let file = file.map_err(failed)?;
+        let created = is_new.then(|| TempPath::try_from_path(path)).transpose().map_err(failed)?;
+        if let Some((uid, gid)) = access.and_then(|access| access.owner).filter(|_| is_new) {
+            fchown(&file, Some(uid), Some(gid)).map_err(failed)?;
+        }
+        Ok(Self { path: path.to_owned(), file, created })
+    }
+
+    /// Returns a file that exists, for its text.
+    pub fn existing(path: &Path, file: File) -> Self {
+        Self { path: path.to_owned(), file, created: None }
+    }
+
+    /// Replaces the content.
+    ///
+    /// # Errors
+    /// The disk is full.
+    pub fn write(mut self, text: &[u8]) -> Result<()> {
+        let is_file = self.file.metadata().is_ok_and(|it| it.is_file());
+        let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
+        let written = emptied.and_then(|()| self.file.write_all(text));
+        written.map_err(|error| Error::open_file("write", &self.path, error))?;
+        if let Some(created) = self.created {
+            created.keep().map_err(|error| Error::path("keep", &self.path, error.error))?;
+        }
+        Ok(())
+    }
+}
