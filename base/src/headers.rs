@@ -97,8 +97,9 @@ pub fn find(frame: &[u8]) -> Option<Headers> {
     Some(find_behind(frame, ethertype, ETHERNET_BYTES))
 }
 
-/// Finds the headers of a packet whose link header ends at `network` and names this EtherType: 20 and the
-/// first two bytes for LINUX_SLL2; 0, and 0x0800 or 0x86dd by the version, for raw IP.
+/// Finds the headers of a packet whose link header names this EtherType and ends at `network`: for LINUX_SLL2
+/// (276) that in the first two bytes, and 20; for raw IP (101) 0x0800 or 0x86dd, by its first half byte of 4 or
+/// 6, and 0. A `network` beyond the frame gives no IP header.
 #[inline]
 pub fn find_behind(frame: &[u8], mut ethertype: u16, mut network: usize) -> Headers {
     while ethertype::VLAN_TAGS.contains(&ethertype) {

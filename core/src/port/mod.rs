@@ -11,22 +11,26 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use sluicegate::port::{OpenOptions, Port};
+//! use sluicegate::port::{OpenOptions, Port, Queue};
 //!
 //! let port = Port::open(&"xdp:eth0?filter=udp dst port 53".parse()?, &OpenOptions::default())?;
-//! for mut queue in port.queues {
-//!     // The packets of a queue that nobody receives from are lost.
-//!     std::thread::spawn(move || -> sluicegate::Result<()> {
-//!         while !queue.is_finished() {
-//!             for packet in queue.receive(Duration::from_secs(1))?.packets() {
-//!                 println!("{} bytes", packet.meta().wire_bytes);
-//!             }
+//! let receive = |mut queue: Queue| {
+//!     while !queue.is_finished() {
+//!         for packet in queue.receive(Duration::from_secs(1))?.packets() {
+//!             println!("{} bytes", packet.meta().wire_bytes);
 //!         }
-//!         Ok(())
-//!     });
+//!     }
+//!     Ok::<_, sluicegate::Error>(())
+//! };
+//! let threads = port.queues.into_iter().map(|queue| std::thread::spawn(move || receive(queue)));
+//! for thread in threads.collect::<Vec<_>>() {
+//!     thread.join().unwrap()?;
 //! }
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
+//!
+//! The packets of an open queue that nobody receives from are lost; those of a dropped `xdp:` queue go to the
+//! host.
 //!
 //! [`Port::open_one`] opens a port with a single queue. One thread with several queues calls [`wait_any`], then
 //! [`Queue::receive`] without waiting, with `Duration::ZERO`, on each. The modules behind this one:

@@ -43,8 +43,8 @@ pub struct Port {
     /// The methods and modes that were tried before, and the reasons why they failed. One is usual: most
     /// drivers have no zero-copy.
     pub fallbacks: Vec<Fallback>,
-    /// The queues, each for one thread. Use every queue: the packets of a dropped `xdp:` queue go to the
-    /// host and are not counted.
+    /// The queues, each for one thread. Use every queue: the packets of an open one that nobody receives from
+    /// are lost, those of a dropped `xdp:` queue go to the host and are not counted.
     pub queues: Vec<Queue>,
 }
 
