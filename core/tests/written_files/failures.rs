@@ -1,6 +1,7 @@
 //! Full disks, readers that leave, invalid files.
 
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use nix::sys::stat::Mode;
@@ -66,6 +67,38 @@ fn a_file_has_one_writer_at_a_time() {
     assert_eq!((summary.packets, summary.lost), (3, 0));
     assert!(fs::metadata(&path).unwrap().len() > 3 * 16, "the first writer's packets stay");
     assert_eq!(create().unwrap().finish().lost, 0, "a closed file can be written again");
+}
+
+/// Between fork and exec, a child has a copy of every descriptor, and so of the lock.
+#[test]
+#[allow(unsafe_code)]
+fn a_file_can_be_written_after_it_was_read_while_a_child_starts() {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("a.pcap");
+    let config = || OutputConfig::new(path.clone());
+    let mut first = Output::create(config()).unwrap();
+    first.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
+    first.write(&chunk_of(&mut encoder(&config()), &packets(3))).unwrap();
+    let _ = first.finish();
+    let reader = Reader::open(&path).unwrap();
+    let (forked, says_forked) = nix::unistd::pipe().unwrap();
+    let (may_go, go) = nix::unistd::pipe().unwrap();
+    let mut child = Command::new("true");
+    // SAFETY: read(2) and write(2) alone, which are async-signal-safe.
+    unsafe {
+        child.pre_exec(move || {
+            nix::unistd::write(&says_forked, b"1")?;
+            nix::unistd::read(&may_go, &mut [0])?;
+            Ok(())
+        });
+    }
+    let child = std::thread::spawn(move || child.status().unwrap());
+    nix::unistd::read(&forked, &mut [0]).unwrap();
+    drop(reader);
+    let second = Output::create(config());
+    nix::unistd::write(&go, b"1").unwrap();
+    assert!(child.join().unwrap().success());
+    assert_eq!(second.unwrap().finish().lost, 0);
 }
 
 #[test]

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sluicegate::Error;
+use sluicegate::file::read::Reader;
 use sluicegate::file::write::{
     Chunk, Encoder, EncoderConfig, InterfaceStats, Merger, Output, OutputConfig, Rotation,
 };

@@ -47,10 +47,28 @@ pub(super) fn compression(magic: [u8; 4]) -> Compression {
     }
 }
 
+/// An open file, whose lock ends with it even while a child of this process holds a copy of the descriptor,
+/// before it executes its program.
+#[derive(Debug)]
+struct InputFile(File);
+
+impl Drop for InputFile {
+    fn drop(&mut self) {
+        // Where nothing is locked, nothing happens.
+        let _ = self.0.unlock();
+    }
+}
+
+impl Read for InputFile {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.0.read(room)
+    }
+}
+
 /// A source of bytes that a caller can poll.
 #[derive(Debug)]
 pub(super) struct ByteSource {
-    file: File,
+    file: InputFile,
     /// A regular file, which never makes a reader wait.
     regular: bool,
     decoder: Option<JoinHandle<io::Result<()>>>,
@@ -71,7 +89,7 @@ impl ByteSource {
             // there are no locks, it is read all the same.
             let _ = file.try_lock_shared();
         }
-        Ok(Self { file, regular: kind.is_file(), decoder: None })
+        Ok(Self { file: InputFile(file), regular: kind.is_file(), decoder: None })
     }
 
     /// Starts a thread that decompresses `begun` and the bytes after it. The thread ends with the compressed
@@ -80,7 +98,7 @@ impl ByteSource {
         // A socket, not a pipe: writing to a pipe without a reader would raise SIGPIPE.
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
-        let file = std::mem::replace(&mut self.file, File::from(ours));
+        let file = std::mem::replace(&mut self.file, InputFile(File::from(ours)));
         self.regular = false;
         let packed = BufReader::with_capacity(1 << 17, Cursor::new(begun).chain(file));
         let decode = move || match by {
@@ -96,12 +114,12 @@ impl ByteSource {
 
     /// Returns the descriptor to poll for more bytes; `None` if reads never wait.
     pub(super) fn pollable(&self) -> Option<BorrowedFd<'_>> {
-        (!self.regular).then(|| self.file.as_fd())
+        (!self.regular).then(|| self.file.0.as_fd())
     }
 
     /// Reports whether a read would return at once.
     pub(super) fn is_ready(&self) -> io::Result<bool> {
-        Ok(self.regular || readable(&self.file, PollTimeout::ZERO)?)
+        Ok(self.regular || readable(&self.file.0, PollTimeout::ZERO)?)
     }
 
     /// Reads the available bytes; waits only if there are none. 0 is the end.
@@ -114,7 +132,7 @@ impl ByteSource {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // This process inherited a non-blocking pipe.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    readable(&self.file, PollTimeout::NONE)?;
+                    readable(&self.file.0, PollTimeout::NONE)?;
                 }
                 Ok(0) => return self.end().map(|()| 0),
                 other => return other,
