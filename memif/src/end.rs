@@ -1,11 +1,10 @@
 //! One end of a ring: its entries, their buffers, and the notification of the other end.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr::NonNull;
 
 use super::message::ProtocolError;
 use super::notifier::Notifier;
-use super::ring::{Descriptor, NEXT, RingMemory};
+use super::ring::{Buffer, Descriptor, NEXT, OwnBuffers, RingMemory};
 use sluicegate_base::memory::prefetch;
 use sluicegate_base::ring::cursor::Cursor;
 use sluicegate_base::ring::{AtomicU16, Ordering};
@@ -19,35 +18,15 @@ pub struct RingEnd {
     memory: RingMemory,
     notifier: Notifier,
     cursor: Cursor<AtomicU16>,
-    /// The client's buffers; `None` at a server. The client owns the memory, and an entry always has the same
-    /// buffer, whatever its descriptor contains. A server uses the positions in the client's descriptors.
-    own: Option<OwnBuffers>,
     /// For each place in the ring: true if a sent packet ends there.
     ends: Vec<bool>,
 }
 
-/// The consecutive buffers of a client's ring in its region.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OwnBuffers {
-    /// The offset of the first buffer.
-    pub at: u32,
-    /// The size of a buffer.
-    pub bytes: u32,
-}
-
-/// An entry's buffer: room for a packet, or a packet or a piece of one.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Buffer {
-    /// The address of `descriptor.length` bytes in a region; `None` if they are in no region.
-    pub start: Option<NonNull<u8>>,
-    pub descriptor: Descriptor,
-}
-
 impl RingEnd {
     /// Creates the client's end of a new ring.
-    pub(super) fn of_client(memory: RingMemory, notifier: Notifier, own: OwnBuffers) -> Self {
+    pub(super) fn of_client(memory: RingMemory, notifier: Notifier) -> Self {
         let cursor = Cursor::producing(memory.entries(), 0);
-        Self::new(memory, notifier, cursor, Some(own))
+        Self::new(memory, notifier, cursor)
     }
 
     /// Creates the server's end of a client's ring.
@@ -55,17 +34,19 @@ impl RingEnd {
         // Relaxed: only this side stores its index.
         let start = memory.tail().load(Ordering::Relaxed).into();
         let cursor = Cursor::consuming(memory.entries(), start);
-        Self::new(memory, notifier, cursor, None)
+        Self::new(memory, notifier, cursor)
     }
 
-    fn new(
-        memory: RingMemory,
-        notifier: Notifier,
-        cursor: Cursor<AtomicU16>,
-        own: Option<OwnBuffers>,
-    ) -> Self {
+    fn new(memory: RingMemory, notifier: Notifier, cursor: Cursor<AtomicU16>) -> Self {
         let ends = vec![false; memory.entries() as usize];
-        Self { memory, notifier, cursor, own, ends }
+        Self { memory, notifier, cursor, ends }
+    }
+
+    /// Returns the buffers if this end is the client, which owns the memory: an entry always has the same
+    /// buffer, whatever its descriptor contains.
+    #[inline]
+    pub(super) fn own(&self) -> Option<OwnBuffers> {
+        self.memory.own()
     }
 
     /// Returns the number of entries of the ring.
@@ -79,7 +60,7 @@ impl RingEnd {
     #[inline]
     pub fn peek(&mut self, wanted: u32) -> u32 {
         // The client stores the head, the server the tail.
-        let other = if self.own.is_some() { self.memory.tail() } else { self.memory.head() };
+        let other = if self.own().is_some() { self.memory.tail() } else { self.memory.head() };
         self.cursor.peek(other, wanted)
     }
 
@@ -93,29 +74,27 @@ impl RingEnd {
         if self.cursor.faults == 0 {
             return Ok(claimed);
         }
-        let index = if self.own.is_some() { "tail" } else { "head" };
+        let index = if self.own().is_some() { "tail" } else { "head" };
         Err(ProtocolError(format!("a ring's {index} is out of range")))
     }
 
     /// Returns the place in the ring of this end's entry `i`.
     #[inline]
-    fn place(&self, i: u32) -> usize {
+    pub(super) fn place(&self, i: u32) -> usize {
         self.memory.place(self.cursor.index(i))
     }
 
     /// Returns the whole buffer of entry `i`, at a client.
     #[inline]
-    fn own_buffer(&self, i: u32) -> Option<Descriptor> {
-        let OwnBuffers { at, bytes: length } = self.own?;
-        let offset = at + self.place(i) as u32 * length;
-        Some(Descriptor { flags: 0, region: 0, length, offset, metadata: 0 })
+    fn own_buffer(&self, i: u32) -> Option<Buffer> {
+        self.own().map(|own| own.at(self.place(i)))
     }
 
     /// Returns the room in this end's entry `i`. Reads the descriptor once.
     #[inline]
     pub(super) fn room(&self, i: u32) -> Buffer {
-        let own = self.own_buffer(i);
-        self.locate(own.unwrap_or_else(|| self.memory.read(self.cursor.index(i))))
+        let peers = || self.locate(self.memory.read(self.cursor.index(i)));
+        self.own_buffer(i).unwrap_or_else(peers)
     }
 
     /// Returns the piece of a packet in this end's entry `i`. Reads the descriptor once. Always inlined, as are
@@ -123,14 +102,14 @@ impl RingEnd {
     #[inline(always)]
     pub(super) fn piece(&self, i: u32) -> Buffer {
         let descriptor = self.memory.read(self.cursor.index(i));
-        let (max, descriptor) = match self.own_buffer(i) {
-            Some(own) => {
-                (own.length, Descriptor { region: own.region, offset: own.offset, ..descriptor })
-            }
-            None => (u16::MAX.into(), descriptor),
+        let Some(Buffer { start, descriptor: own }) = self.own_buffer(i) else {
+            let piece = self.locate(descriptor);
+            let fits = descriptor.length <= u16::MAX.into();
+            return Buffer { start: piece.start.filter(|_| fits), ..piece };
         };
-        let piece = self.locate(descriptor);
-        Buffer { start: piece.start.filter(|_| descriptor.length <= max), ..piece }
+        let fits = descriptor.length <= own.length;
+        let descriptor = Descriptor { region: own.region, offset: own.offset, ..descriptor };
+        Buffer { start: start.filter(|_| fits), descriptor }
     }
 
     #[inline]
@@ -166,7 +145,7 @@ impl RingEnd {
     #[cold]
     pub(super) fn misplaced(&self, descriptor: Descriptor) -> ProtocolError {
         let Descriptor { region, length, offset, .. } = descriptor;
-        ProtocolError(match self.own {
+        ProtocolError(match self.own() {
             Some(OwnBuffers { bytes, .. }) => format!("{length} bytes in a buffer of {bytes}"),
             None => format!(
                 "a packet of {length} bytes at {offset} in region {region}, which are not there"
@@ -182,7 +161,7 @@ impl RingEnd {
         let full = Descriptor { flags, length: bytes as u32, ..room };
         // A client's descriptor often has the length of a round ago. Not written, its cache line stays with
         // both CPUs.
-        if self.own.is_none() || self.memory.read(self.cursor.index(i)) != full {
+        if self.own().is_none() || self.memory.read(self.cursor.index(i)) != full {
             self.memory.write(self.cursor.index(i), full);
         }
         let place = self.place(i);
@@ -193,13 +172,13 @@ impl RingEnd {
     #[inline]
     pub(super) fn empty(&mut self, i: u32) {
         if let Some(own) = self.own_buffer(i) {
-            self.memory.write(self.cursor.index(i), own);
+            self.memory.write(self.cursor.index(i), own.descriptor);
         }
     }
 
     /// Passes a client's empty buffers to the server for the first time.
     pub(super) fn offer(&mut self) {
-        if self.own.is_some() {
+        if self.own().is_some() {
             (0..self.entries()).for_each(|i| self.empty(i));
             self.submit(self.entries());
         }
@@ -209,7 +188,7 @@ impl RingEnd {
     #[inline]
     pub(super) fn submit(&mut self, n: u32) {
         if n > 0 {
-            let index = if self.own.is_some() { self.memory.head() } else { self.memory.tail() };
+            let index = if self.own().is_some() { self.memory.head() } else { self.memory.tail() };
             self.cursor.submit(index, n);
         }
     }

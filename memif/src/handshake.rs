@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::channel::{Channel, ChannelEnd};
-use super::end::{OwnBuffers, RingEnd};
+use super::end::RingEnd;
 use super::message::{AddRing, Hello, Init, Message, ProtocolError, SECRET_BYTES, VERSION};
 use super::notifier::Notifier;
 use super::ring::{MAX_LOG2_ENTRIES, RingMemory, ring_bytes};
@@ -203,12 +203,12 @@ pub fn as_client(
             let offset = layout.ring_at(number as u32) as u32;
             let at = layout.buffers_at(number as u32) as u32;
             let notifier = Notifier::new().map_err(failed)?;
-            let memory = RingMemory::create(&regions, offset, log2_entries);
+            let memory =
+                RingMemory::create(&regions, offset, log2_entries, at, settings.buffer_bytes);
             let ring =
                 AddRing { to_server, index, region: 0, offset, log2_entries, private_header: 0 };
             talk.tell(&Message::AddRing(ring), Some(notifier.as_fd()))?;
-            let own = OwnBuffers { at, bytes: settings.buffer_bytes };
-            let end = RingEnd::of_client(memory, notifier, own);
+            let end = RingEnd::of_client(memory, notifier);
             let pair = &mut pairs[usize::from(index)];
             *(if to_server { &mut pair.tx } else { &mut pair.rx }) = Some(end);
         }

@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn only_a_sleeper_is_woken() {
         let (_, regions) = Regions::own(4096).unwrap();
-        let ring = RingMemory::create(&Arc::new(regions), 0, 3);
+        let ring = RingMemory::create(&Arc::new(regions), 0, 3, 0, 1);
         let notifier = Notifier::new().unwrap();
         notifier.ring(&ring);
         assert!(!notifier.rings(), "awake");
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn a_peer_that_keeps_ringing_is_noticed() {
         let (_, regions) = Regions::own(4096).unwrap();
-        let ring = RingMemory::create(&Arc::new(regions), 0, 3);
+        let ring = RingMemory::create(&Arc::new(regions), 0, 3, 0, 1);
         let event = EventFd::from_value_and_flags(2, EfdFlags::EFD_SEMAPHORE).unwrap();
         let notifier = Notifier::of_peer(event.into()).unwrap();
         notifier.disable(&ring);

@@ -149,10 +149,43 @@ pub(crate) struct RingMemory {
     regions: Arc<Regions>,
     base: NonNull<u8>,
     mask: u32,
+    /// The buffers of a client's ring.
+    own: Option<OwnBuffers>,
 }
 
-// SAFETY: the address points into memory that `regions` keeps mapped and that belongs to no thread.
+// SAFETY: the addresses point into memory that `regions` keeps mapped and that belongs to no thread.
 unsafe impl Send for RingMemory {}
+
+/// The consecutive buffers of a client's ring, one an entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnBuffers {
+    start: NonNull<u8>,
+    /// The offset of the first buffer in the region.
+    offset: u32,
+    /// The size of a buffer.
+    pub bytes: u32,
+}
+
+/// An entry's buffer: room for a packet, or a packet or a piece of one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Buffer {
+    /// The address of `descriptor.length` bytes in a region; `None` if they are in no region.
+    pub start: Option<NonNull<u8>>,
+    pub descriptor: Descriptor,
+}
+
+impl OwnBuffers {
+    /// Returns the buffer of an entry at a place in the ring.
+    #[inline]
+    pub(super) fn at(&self, place: usize) -> Buffer {
+        let before = place as u32 * self.bytes;
+        let start = self.start.map_addr(|start| start.saturating_add(before as usize));
+        let offset = self.offset + before;
+        let descriptor =
+            Descriptor { flags: 0, region: 0, length: self.bytes, offset, metadata: 0 };
+        Buffer { start: Some(start), descriptor }
+    }
+}
 
 /// Returns the size of a ring in bytes.
 pub(super) fn ring_bytes(log2_entries: u8) -> u32 {
@@ -160,11 +193,21 @@ pub(super) fn ring_bytes(log2_entries: u8) -> u32 {
 }
 
 impl RingMemory {
-    /// Creates an empty ring in this client's region.
-    pub(super) fn create(regions: &Arc<Regions>, offset: u32, log2_entries: u8) -> Self {
-        let start = regions.locate(0, offset, ring_bytes(log2_entries));
-        let start = start.expect("a ring lies in the region that was made for it");
-        let ring = Self::at(regions, start, log2_entries);
+    /// Creates an empty ring in this client's region, and buffers of `buffer_bytes` from `buffers` on.
+    pub(super) fn create(
+        regions: &Arc<Regions>,
+        offset: u32,
+        log2_entries: u8,
+        buffers: u32,
+        buffer_bytes: u32,
+    ) -> Self {
+        let inside = |offset, bytes| {
+            regions.locate(0, offset, bytes).expect("the region was made for its rings and buffers")
+        };
+        let start = inside(offset, ring_bytes(log2_entries));
+        let first = inside(buffers, buffer_bytes << log2_entries);
+        let own = OwnBuffers { start: first, offset: buffers, bytes: buffer_bytes };
+        let ring = Self { own: Some(own), ..Self::at(regions, start, log2_entries) };
         // SAFETY: `start` has room for the header and is aligned (`at`); the region was just made,
         // and nobody else has it yet.
         unsafe { start.cast::<u32>().write_volatile(COOKIE) };
@@ -199,7 +242,13 @@ impl RingMemory {
     fn at(regions: &Arc<Regions>, base: NonNull<u8>, log2_entries: u8) -> Self {
         // Descriptors are read as words of 8 bytes.
         assert!(base.cast::<u64>().is_aligned() && log2_entries <= MAX_LOG2_ENTRIES);
-        Self { regions: Arc::clone(regions), base, mask: (1 << log2_entries) - 1 }
+        Self { regions: Arc::clone(regions), base, mask: (1 << log2_entries) - 1, own: None }
+    }
+
+    /// Returns the buffers of a client's ring. A server uses the positions in the client's descriptors.
+    #[inline]
+    pub(super) fn own(&self) -> Option<OwnBuffers> {
+        self.own
     }
 
     /// Returns the address of bytes in a region; `None` if they do not exist.
@@ -361,7 +410,7 @@ mod tests {
     #[test]
     fn a_ring_lies_in_memory_as_others_have_it() {
         let (file, regions) = Regions::own(ring_bytes(3) as usize).unwrap();
-        let ring = RingMemory::create(&Arc::new(regions), 0, 3);
+        let ring = RingMemory::create(&Arc::new(regions), 0, 3, 0, 1);
         ring.head().store(0x0102, Ordering::Relaxed);
         ring.tail().store(0x0304, Ordering::Relaxed);
         ring.ask_for_wakeup(true);
@@ -380,7 +429,7 @@ mod tests {
     fn a_ring_that_is_none_is_refused() {
         let (_, regions) = Regions::own(8192).unwrap();
         let regions = Arc::new(regions);
-        drop(RingMemory::create(&regions, 1024, 4));
+        drop(RingMemory::create(&regions, 1024, 4, 4096, 64));
         for (region, offset, log2, part) in [
             (0, 1024, 4, ""),
             (0, 0, 4, "cookie"),

@@ -5,9 +5,9 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::end::{AHEAD, Buffer, RingEnd};
+use super::end::{AHEAD, RingEnd};
 use super::message::ProtocolError;
-use super::ring::{Descriptor, NEXT};
+use super::ring::{Buffer, Descriptor, NEXT, OwnBuffers};
 use sluicegate_base::ring::{Meta, Packet, Ring, TimestampSource, now_ns};
 
 /// Counts of one call to send.
@@ -65,36 +65,69 @@ impl RingEnd {
     /// Copies the packets in `slots` slots from `at` on into as many `entries`. Stops at a packet that takes
     /// several slots or is longer than the next buffer. Returns the number copied.
     #[inline]
-    fn copy_whole(&mut self, ring: &Ring, mut at: u32, slots: u32, entries: Range<u32>) -> u32 {
+    fn copy_whole(&mut self, ring: &Ring, at: u32, slots: u32, entries: Range<u32>) -> u32 {
         let end = entries.end.min(entries.start.saturating_add(slots));
-        if slots == 0 || ring.slot(at).continues() {
-            return 0;
+        match self.own() {
+            _ if slots == 0 || ring.slot(at).continues() => 0,
+            Some(own) => self.copy_to_own(own, ring, at, entries.start..end),
+            None => self.copy_to_peers(ring, at, entries.start..end),
         }
+    }
+
+    /// [`copy_whole`](Self::copy_whole) into a client's own buffers, whose places are known.
+    #[inline]
+    fn copy_to_own(
+        &mut self,
+        own: OwnBuffers,
+        ring: &Ring,
+        mut at: u32,
+        entries: Range<u32>,
+    ) -> u32 {
+        for entry in entries.clone() {
+            if !self.copy_packet(ring, at, entry, &own.at(self.place(entry))) {
+                return entry - entries.start;
+            }
+            at = ring.next(at);
+        }
+        entries.end - entries.start
+    }
+
+    /// [`copy_whole`](Self::copy_whole) into a peer's buffers, which its descriptors locate.
+    #[inline]
+    fn copy_to_peers(&mut self, ring: &Ring, mut at: u32, entries: Range<u32>) -> u32 {
         let mut rooms = [[Buffer::default(); AHEAD as usize]; 2];
         let [mut now, mut next] = rooms.each_mut();
-        self.find_rooms(next, entries.start, end);
+        self.find_rooms(next, entries.start, entries.end);
         let mut entry = entries.start;
-        'packets: while entry < end {
+        while entry < entries.end {
             std::mem::swap(&mut now, &mut next);
-            self.find_rooms(next, entry + AHEAD, end);
-            for room in &now[..(end - entry).min(AHEAD) as usize] {
-                if ring.slot(at).continues() {
-                    break 'packets;
+            self.find_rooms(next, entry + AHEAD, entries.end);
+            for room in &now[..(entries.end - entry).min(AHEAD) as usize] {
+                if !self.copy_packet(ring, at, entry, room) {
+                    return entry - entries.start;
                 }
-                // SAFETY: the program has submitted the slot, one of `slots`; nobody writes its bytes while
-                // the ring is borrowed.
-                let packet = unsafe { ring.bytes_unchecked(at) };
-                let fits = packet.len() <= room.descriptor.length as usize;
-                let Some(start) = room.start.filter(|_| fits) else { break 'packets };
-                // SAFETY: `descriptor.length` bytes from `start` on lie in a region that is mapped, the
-                // packet has no more, and the pool that it lies in is other memory.
-                unsafe { packet.as_ptr().copy_to_nonoverlapping(start.as_ptr(), packet.len()) };
-                self.fill(entry, room.descriptor, packet.len(), true);
                 at = ring.next(at);
                 entry += 1;
             }
         }
         entry - entries.start
+    }
+
+    /// Copies a packet of one slot into the room of an entry. False if it takes several slots or does not fit.
+    #[inline(always)]
+    fn copy_packet(&mut self, ring: &Ring, at: u32, entry: u32, room: &Buffer) -> bool {
+        if ring.slot(at).continues() {
+            return false;
+        }
+        // SAFETY: the program has submitted the slot; nobody writes its bytes while the ring is borrowed.
+        let packet = unsafe { ring.bytes_unchecked(at) };
+        let fits = packet.len() <= room.descriptor.length as usize;
+        let Some(start) = room.start.filter(|_| fits) else { return false };
+        // SAFETY: `descriptor.length` bytes from `start` on lie in a region that is mapped, the packet has no
+        // more, and the pool that it lies in is other memory.
+        unsafe { packet.as_ptr().copy_to_nonoverlapping(start.as_ptr(), packet.len()) };
+        self.fill(entry, room.descriptor, packet.len(), true);
+        true
     }
 
     /// Copies a packet of several pieces into the buffers of the entries from `used` on. Returns the number
