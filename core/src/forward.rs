@@ -45,8 +45,8 @@
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
 //!
-//! An interface that is down ends this loop: `sync_tx` fails with `ENETDOWN`, after which a program may sleep
-//! and go on. Packets that the target's ring can never hold are dropped, and count as
+//! An interface that is down ends this loop: `sync_tx` fails, and the error's [`errno`](crate::Error::errno) is
+//! `libc::ENETDOWN`. A program may sleep and go on. Packets that the target's ring can never hold are dropped, and count as
 //! [`too_long_packets`](Moved::too_long_packets).
 
 use std::str::FromStr;

@@ -91,7 +91,7 @@ impl Slot {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Time of the packet: nanoseconds since 1970 (UTC).
+    /// Time of the packet: nanoseconds since 1970 (UTC); 0 if the port records none (`timestamp=off`).
     pub timestamp_ns: u64,
     /// Length on the wire, without the frame check sequence; the ring may hold fewer bytes.
     pub wire_bytes: u32,

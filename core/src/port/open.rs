@@ -36,7 +36,8 @@ impl Port {
     /// and `queues.remove(0)`.
     ///
     /// # Errors
-    /// As [`open`](Self::open); also if the port has several queues and the name does not select one.
+    /// As [`open`](Self::open); also if the port has several queues and the name does not select one, as
+    /// `xdp:eth0` on a card with several receive queues.
     pub fn open_one(name: &str, usage: Directions) -> Result<Queue> {
         let name: PortName = name.parse()?;
         let selected = name.queues().map_or(1, Iterator::count);

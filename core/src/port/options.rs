@@ -42,7 +42,8 @@ pub struct OpenOptions {
     pub usage: Directions,
     /// The network namespace to open the port in, as `ip netns` names it; by default this process's.
     pub netns: Option<String>,
-    /// The number of queues if the name does not select them; 0 means the port's default. `packet:`,
+    /// The number of queues if the name does not select them; 0 means the port's default: all receive queues of
+    /// the interface for `xdp:`, `mirror:`, all of the monitored port for `monitor:`, otherwise one. `packet:`,
     /// `live:`, `host:`, `tap:`, `memif:` and `null:` accept any number; opening another port fails if it has
     /// a different one, and [`Port::open_all`](super::Port::open_all) opens all its queues. Select queues of
     /// `xdp:` and `mirror:` by name: `xdp:eth0/0-1`.

@@ -26,15 +26,15 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An open port.
 ///
-/// A child of fork(2) shares the port's memory and BPF maps: if the child drops the port, the parent may receive
-/// nothing more by it. End such a child by exec or `_exit`.
+/// A child of fork(2) shares the port's memory and BPF maps: if the child drops the port, the parent may
+/// receive nothing more by it. End such a child by exec or `_exit`.
 #[derive(Debug)]
 pub struct Port {
     /// The name as the user wrote it.
     pub name: PortName,
     /// The method in use. `packet:`: "ring", "frames", "recvmmsg" or "recv"; if it only sends, "sendmmsg",
-    /// "sendto" or "ring". `xdp:`: "af_xdp", "af_xdp+live" or "ring" (cell rings); "count" or "redirect" if packets stay
-    /// in the kernel. `host:`: "tcx" or "clsact". `mirror:` and `live:`: "ring". Other kinds: empty.
+    /// "sendto" or "ring". `xdp:`: "af_xdp", "af_xdp+live" or "ring" (cell rings); "count" or "redirect" if
+    /// packets stay in the kernel. `host:`: "tcx" or "clsact". `mirror:` and `live:`: "ring". Other kinds: empty.
     pub method: &'static str,
     /// Transfer of packets from the card, for `xdp:` and `mirror:` only; of queues that differ, the slowest:
     /// "native-zero-copy" or "native-copy" if a native program hands packets to sockets or cell rings,
@@ -219,7 +219,7 @@ impl Queue {
     /// The queue only receives: its port was opened to receive or only counts, or the driver keeps the
     /// queue for XDP. Or the sink failed or was removed: packets that it did not take count as
     /// [`refused`](QueueStats::refused) or stay in the ring. While an interface is down, [`Error::errno`] is
-    /// `ENETDOWN`: a later sync sends the packets that stayed.
+    /// `libc::ENETDOWN`: a later sync sends the packets that stayed.
     #[inline]
     pub fn sync_tx(&mut self) -> Result<u32> {
         if self.tx.is_absent() {
@@ -368,7 +368,8 @@ impl Queue {
 /// Waits up to `timeout` for packets in one of the queues. Returns the index of the first such queue and its
 /// state; the index of [`Readiness::TimedOut`] has no meaning. So that no queue waits for another, receive
 /// from all of them after a wait, and leave out queues that are finished, which are always ready. One
-/// ppoll(2) sleeps for all queues; queues without a descriptor are polled at intervals. A signal whose handler returns ends the wait like a timeout.
+/// ppoll(2) sleeps for all queues; queues without a descriptor are polled at intervals. A signal whose handler
+/// returns ends the wait like a timeout.
 ///
 /// ```
 /// use std::time::Duration;

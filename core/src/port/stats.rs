@@ -16,7 +16,8 @@ pub struct QueueStats {
     /// Packets for this queue that passed the filter, including lost ones.
     pub received: u64,
     /// Received packets that were lost because the queue's buffer was full or, included in this count,
-    /// because they were too long for it.
+    /// because they were too long for it. The sum of [`Meta::drops_before`](crate::ring::Meta::drops_before) of
+    /// the packets received is at most this.
     pub dropped_ring_full: u64,
     /// Packets in `dropped_ring_full` that were longer than a frame of the buffer; only counted by `packet:`
     /// with `method=frames`.
