@@ -31,9 +31,12 @@
 //!     Ok::<_, sluicegate::Error>(moved.packets() + to.sync_tx()?)
 //! };
 //! let is_pending = |queue: &mut Queue| queue.rx().available() > 0 || queue.needs_sync_tx();
+//! right.describe_sent(left.interfaces())?; // fails if their link types differ
+//! left.describe_sent(right.interfaces())?;
 //! loop {
+//!     // About once a second, in whatever branch: left.check()?; right.check()?;
 //!     if pass(&mut left, &mut right)? + pass(&mut right, &mut left)? > 0 {
-//!         continue; // and about once a second: left.check()?; right.check()?;
+//!         continue;
 //!     }
 //!     if is_pending(&mut left) || is_pending(&mut right) {
 //!         sleep(Duration::from_micros(50)); // a full ring: nothing reports when it has room
@@ -80,6 +83,9 @@ impl Moved {
 
 /// Moves packets, first to last, until `from` is empty or `to` has no room for the next. Sync
 /// `from` before and `to` after. A packet that does not fit stays in `from`, unless it can never fit.
+///
+/// It does not look at link types. If `from` may have other packets than Ethernet (a file, a tunnel), call
+/// [`Queue::describe_sent`](crate::port::Queue::describe_sent) of the target first.
 #[inline]
 pub fn forward(from: RingMut<'_>, to: RingMut<'_>) -> Moved {
     forward_some(from, to, u32::MAX)

@@ -133,6 +133,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
         thread.rewriters = args.headers.rewriters();
         thread.leaving = leaving.clone();
         thread.watchers = monitor.as_mut().map(MonitorService::thread).unwrap_or_default();
+        thread.describe()?;
     }
     common.become_user()?;
     let mut control =

@@ -36,6 +36,16 @@ impl ForwardQueue {
         }
     }
 
+    /// Describes its interfaces to the target, as far as there are new ones.
+    pub fn describe_to(&mut self, target: &mut Self) -> Result<()> {
+        let interfaces = self.queue.interfaces();
+        if self.described < interfaces.len() {
+            target.queue.describe_sent(interfaces)?;
+            self.described = interfaces.len();
+        }
+        Ok(())
+    }
+
     /// The received packets that begin in slots `seen..slots`.
     pub fn unseen(&self, seen: u32, slots: u32) -> impl Iterator<Item = Packet<'_>> {
         let mut at = 0;

@@ -106,6 +106,19 @@ impl ForwardThread {
         }
     }
 
+    /// Describes the sources that are known before the first packet.
+    ///
+    /// # Errors
+    /// A target sends packets of another link type.
+    pub fn describe(&mut self) -> Result<()> {
+        for QueuePair { from, to, .. } in &self.paths {
+            if let Ok([source, target]) = self.queues.get_disjoint_mut([*from, *to]) {
+                source.describe_to(target)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Drops incoming packets, which have no target any more, and counts them.
     fn discard(&mut self) -> Result<u64> {
         let mut progress = 0;
@@ -170,11 +183,7 @@ impl ForwardThread {
             (self.paths[index].blocked, self.paths[index].seen) = (false, 0);
             return Ok(Moved::default());
         }
-        let interfaces = source.queue.interfaces();
-        if source.described < interfaces.len() {
-            target.queue.describe_sent(interfaces)?;
-            source.described = interfaces.len();
-        }
+        source.describe_to(target)?;
         let side = source.side;
         // No more packets than slots: enough for all in nearly every batch.
         let room = if target.is_sending() { target.queue.tx().available() } else { u32::MAX };

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::host_flows::HostFlows;
 use super::stats::QueueStats;
-use crate::error::Result;
-use sluicegate_base::ring::{Interface, Readiness, Ring, Wait};
+use crate::error::{Error, Result};
+use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET, Readiness, Ring, Wait};
 
 /// A source or sink of packets for the rings of one queue.
 pub(super) trait Backend: Debug + Send {
@@ -54,13 +54,22 @@ pub(super) trait Backend: Debug + Send {
     /// recorded to `known`.
     ///
     /// # Errors
-    /// A file cannot hold their link type.
+    /// The sink cannot send or hold packets of their link type.
     fn describe_sent(
         &mut self,
-        _interfaces: &[Interface],
-        _known: &mut Vec<Interface>,
+        interfaces: &[Interface],
+        known: &mut Vec<Interface>,
     ) -> Result<()> {
-        Ok(())
+        let (name, link_type) =
+            known.first().map_or(("", LINKTYPE_ETHERNET), |it| (it.name.as_str(), it.link_type));
+        match interfaces.iter().find(|it| it.link_type != link_type) {
+            None => Ok(()),
+            Some(other) => Err(Error::Usage(format!(
+                "{} has packets of link type {}, but {name} sends link type {link_type} (1 is Ethernet); send \
+                 them to a port of their link type, or write them to a file (pcap:)",
+                other.name, other.link_type
+            ))),
+        }
     }
 
     /// Checks the state of the source, besides its packets. May wait for a kernel lock.

@@ -10,7 +10,7 @@ use super::queue::Port;
 use super::rings::{PoolRequirements, RingMaker};
 use super::stats::QueueStats;
 use crate::error::Result;
-use sluicegate_base::ring::{Meta, Readiness, Ring};
+use sluicegate_base::ring::{Interface, Meta, Readiness, Ring};
 
 /// The state of one queue: the length of its packets.
 #[derive(Debug, Default)]
@@ -37,6 +37,11 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
 }
 
 impl Backend for Null {
+    /// Discards packets of any link type.
+    fn describe_sent(&mut self, _: &[Interface], _: &mut Vec<Interface>) -> Result<()> {
+        Ok(())
+    }
+
     /// Fills every released slot with a packet.
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
         let room = if self.closed { 0 } else { ring.backend_slots() };

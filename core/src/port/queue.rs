@@ -277,7 +277,8 @@ impl Queue {
     /// timeout expires. A program that never waits that long, because packets arrive all the time or because
     /// it only sends, should call this about once a second: a sync does not check, because the kernel may
     /// delay the check. `live:`, `tap:`, `host:` and ports that count in the kernel ask the kernel at each
-    /// call, `xdp:` and `mirror:` at most every 3 s while packets arrive; other kinds return `Ok`. An interface
+    /// call, `xdp:` and `mirror:` at most every 3 s while packets arrive; other kinds return `Ok`, and a sync or
+    /// wait reports the removal once all received packets are released. An interface
     /// that is down is not an error. Afterwards [`take_notice`](Self::take_notice) returns the notices for the
     /// user.
     ///
@@ -316,11 +317,11 @@ impl Queue {
     /// Describes the interfaces of packets that will be sent, indexed by
     /// [`Meta::interface`](sluicegate_base::ring::Meta): the [`interfaces`](Self::interfaces) of the queue
     /// that the packets come from. Call it before the first packet, and again when there are more
-    /// interfaces; a file records each once. Without a description a file treats all packets as Ethernet
-    /// and refuses those of a second interface.
+    /// interfaces; a file records each once. Without a description every port treats all packets as those of
+    /// its own link type, and a file treats them as Ethernet and refuses those of a second interface.
     ///
     /// # Errors
-    /// A file cannot store another link type, as with pcap.
+    /// The port sends, or the file stores, another link type than one of the interfaces has.
     pub fn describe_sent(&mut self, interfaces: &[Interface]) -> Result<()> {
         self.backend.describe_sent(interfaces, &mut self.interfaces)
     }

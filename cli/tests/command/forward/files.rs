@@ -24,6 +24,28 @@ fn a_file_that_goes_through_is_the_same() {
 }
 
 #[test]
+fn packets_of_another_link_type_than_the_targets_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, copy, socket] =
+        ["file.pcap", "copy.pcap", "socket"].map(|it| folder.path().join(it));
+    let words = |words: [u32; 6]| words.map(u32::to_le_bytes).concat();
+    // A file header, LINKTYPE_RAW, and a packet of 20 bytes: (time, length) and an IPv4 header.
+    let header = words([0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 101]);
+    let packet = [words([1_700_000_000, 0, 20, 20, 0x1400_0045, 0]), vec![0; 12]].concat();
+    std::fs::write(&file, [header, packet].concat()).unwrap();
+    let from = format!("pcap:{}", file.display());
+    let to = format!("memif:{}?role=server", socket.display());
+    let refused = run(&["forward", &from, &to, "--one-way"]);
+    assert_eq!(refused.status, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("has packets of link type 101"), "{}", refused.err);
+    for to in ["null:", &format!("pcap:{}", copy.display())] {
+        let report = run(&["forward", &from, to, "--one-way", "--json"]).good();
+        assert_eq!(direction(&report, 0)[0], 1, "{report}");
+    }
+    assert_eq!(packets(&file), packets(&copy));
+}
+
+#[test]
 fn headers_change_on_the_way() {
     let folder = tempfile::tempdir().unwrap();
     let [file, tagged, plain] = ["file", "tagged", "plain"].map(|it| folder.path().join(it));
