@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::error::{Error, ErrorKind, Result};
-use sluicegate::file::write::{Encoder, EncoderConfig, Output, OutputConfig, Summary};
+use sluicegate::file::write::{Encoder, EncoderConfig, OutputConfig, Summary};
 use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
 
@@ -67,18 +67,23 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         ports::announce(&port, &options.args.common, &mut report);
         ports.push((port, report));
     }
-    let file = options.output.as_ref().map(|config| Output::prepare(config.clone())).transpose()?;
+    let file = options.output.as_ref().map(File::prepare).transpose()?.map(Arc::new);
+    // Interfaces that the format cannot hold together are refused before a file is emptied.
+    let numbers = ports.iter().map(|(port, _)| number_interfaces(port, file.as_deref()));
+    let numbers = numbers.collect::<Result<Vec<_>>>()?;
     // The user of `--user` creates later files, so that user also creates the first: a missing permission is
     // reported now.
     let first = options.output.as_ref().is_some_and(OutputConfig::begins_files_later);
     if first {
         options.args.common.become_user()?;
     }
-    let file = file.map(|output| begin(output, &options, first)).transpose()?;
+    if let Some(file) = &file {
+        begin(file, &options, first)?;
+    }
     if let (Some(output), Some(summary)) = (&options.output, &options.args.summary) {
         ports::refuse_overwriting_files([summary.as_path()], &output.path)?;
     }
-    let session = Session::set_up(&options, ports, file)?;
+    let session = Session::set_up(&options, ports, numbers, file)?;
     if !first {
         options.args.common.become_user()?;
     }
@@ -93,14 +98,25 @@ fn create_summary(path: &Path, options: &Options) -> Result<NewFile> {
 }
 
 /// Creates the first file, or checks that it can be created later.
-fn begin(mut output: Output, options: &Options, as_user: bool) -> Result<Arc<File>> {
-    let begun = output.begin().map_err(|error| match &options.args.common.user {
+fn begin(file: &File, options: &Options, as_user: bool) -> Result<()> {
+    file.output().begin().map_err(|error| match &options.args.common.user {
         Some(user) if as_user && error.kind() == ErrorKind::Privilege => error.remedy(format!(
             "{user} creates the files; chown {user} the directory, or write to another one"
         )),
         _ => error,
-    });
-    begun.map(|()| Arc::new(File::new(output)))
+    })
+}
+
+/// Numbers a port's interfaces in the file.
+fn number_interfaces(port: &Port, file: Option<&File>) -> Result<Arc<Numbers>> {
+    let Port { name, queues, .. } = port;
+    // The port receives from all interfaces, which appear with their first packets.
+    let several = ports::is_any(name) && queues.iter().all(|queue| queue.interfaces().is_empty());
+    let numbers = Numbers::new(name.option("filter").map(str::to_owned), several);
+    if let Some(file) = file {
+        queues.iter().try_for_each(|queue| numbers.of(queue.interfaces(), file).map(drop))?;
+    }
+    Ok(Arc::new(numbers))
 }
 
 /// A port to capture from.
@@ -132,6 +148,7 @@ impl<'a> Session<'a> {
     fn set_up(
         options: &'a Options,
         ports: Vec<(Port, Report)>,
+        numbers: Vec<Arc<Numbers>>,
         file: Option<Arc<File>>,
     ) -> Result<Self> {
         // Called before the merging threads start.
@@ -165,8 +182,8 @@ impl<'a> Session<'a> {
             started_ns,
         };
         let (mut to_file, mut to_lines) = (to_file.into_iter(), to_lines.into_iter());
-        for (port, report) in ports {
-            session.add(port, report, &mut to_file, &mut to_lines)?;
+        for ((port, report), numbers) in ports.into_iter().zip(numbers) {
+            session.add(port, report, numbers, &mut to_file, &mut to_lines)?;
         }
         Ok(session)
     }
@@ -200,16 +217,12 @@ impl<'a> Session<'a> {
         &mut self,
         port: Port,
         report: Report,
+        numbers: Arc<Numbers>,
         to_file: &mut impl Iterator<Item = ChunkRoute>,
         to_lines: &mut impl Iterator<Item = ChunkRoute>,
     ) -> Result<()> {
         let options = self.options;
         let Port { name, queues, .. } = port;
-        // The port receives from all interfaces, which appear with their first packets.
-        let several =
-            ports::is_any(&name) && queues.iter().all(|queue| queue.interfaces().is_empty());
-        let filter = name.option("filter").map(str::to_owned);
-        let numbers = Arc::new(Numbers::new(filter, several));
         let (quiet, directions): (_, &[_]) = match name.kind() {
             Kind::Pcap => (None, &[Direction::In, Direction::Out]),
             _ => (Some(Quiet::of(&name)?), &[Direction::Out]),
@@ -235,7 +248,7 @@ impl<'a> Session<'a> {
                 Recorder::new(encoder, route, file, numbers, hold_time, quiet)
             });
             let lines = self.lines.as_ref().zip(to_lines.next()).map(|(lines, route)| {
-                Lines::new(options.printer(), route, Arc::clone(lines), quiet, several)
+                Lines::new(options.printer(), route, Arc::clone(lines), quiet, numbers.several)
             });
             let counter = options.args.stats.map(|_| {
                 let shared = SharedCounts::default();

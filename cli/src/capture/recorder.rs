@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
-use sluicegate::file::write::{Chunk, Encoder, InterfaceStats, Output, OutputCounts};
+use sluicegate::file::write::{Chunk, Encoder, InterfaceStats, Output, OutputConfig, OutputCounts};
 use sluicegate::port::{Interface, Queue};
 use sluicegate::ring::{Packet, now_ns};
 
@@ -31,10 +31,15 @@ pub struct File {
 }
 
 impl File {
-    pub fn new(output: Output) -> Self {
+    /// Prepares a file, which is created later.
+    ///
+    /// # Errors
+    /// Those of [`Output::prepare`].
+    pub fn prepare(config: &OutputConfig) -> Result<Self> {
+        let output = Output::prepare(config.clone())?;
         let counts = Arc::clone(output.counts());
         let (failed, complete) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { output: Mutex::new(output), counts, failed, complete }
+        Ok(Self { output: Mutex::new(output), counts, failed, complete })
     }
 
     pub fn output(&self) -> MutexGuard<'_, Output> {

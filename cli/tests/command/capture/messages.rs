@@ -1,5 +1,7 @@
 //! The command's messages: errors with their remedies, reports, lists.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::support::*;
@@ -192,4 +194,23 @@ fn without_a_port_it_lists_interfaces() {
     let right0 = listed.iter().find(|interface| interface["name"] == "right0").unwrap();
     assert_eq!(right0["addresses"][0], "198.18.0.2/24", "{right0}");
     assert_eq!(right0["state"], "up", "{right0}");
+}
+
+#[test]
+fn link_types_that_pcap_cannot_hold_together_are_refused_before_a_file_is_emptied() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (ethernet, raw) = (path("ethernet.pcap"), path("raw.pcap"));
+    let (old, new) = (path("old.pcap"), path("new.pcap"));
+    numbered(Path::new(&ethernet), 0..3, 1_000_000_000, 1000);
+    let mut bytes = std::fs::read(&ethernet).unwrap();
+    bytes[20] = 101;
+    std::fs::write(&raw, bytes).unwrap();
+    std::fs::write(&old, "kept").unwrap();
+    for out in [&old, &new] {
+        refused(&["capture", &ethernet, &raw, "-w", out], "a pcap file holds one link type");
+        refused(&["capture", &ethernet, &raw, "-w", out, "-z", "true"], "one link type");
+    }
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), "kept");
+    assert!(!Path::new(&new).exists(), "no file is created");
 }
