@@ -8,6 +8,9 @@ use sluicegate::file::{Compression, Format};
 
 use crate::ports;
 
+/// The first time that pcap cannot hold: it counts seconds in 32 bits.
+pub const PCAP_END_NS: u64 = (1 << 32) * 1_000_000_000;
+
 /// Flags for the content of written files.
 #[derive(clap::Args, Clone, Debug)]
 pub struct FileFlags {

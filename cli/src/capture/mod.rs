@@ -44,6 +44,9 @@ use crate::stats::{Counter, SharedCounts, Stats};
 use crate::status::Status;
 use crate::{notice, ports, signals};
 
+/// The remedy of a loss whose error is printed.
+const SEE_ERROR: &str = "see the error, which names the cause and the remedy";
+
 /// Runs the command.
 pub fn capture(args: Args) -> anyhow::Result<()> {
     if args.lists_interfaces() {
@@ -309,8 +312,13 @@ impl<'a> Session<'a> {
             reader_left |= lines.lost() > 0 && error.is_none();
         }
         if let Some(file) = file.and_then(Arc::into_inner) {
-            let summary = file.into_output().finish();
+            let refused = file.refused();
+            let mut summary = file.into_output().finish();
+            summary.lost += refused;
             account_for_files(&mut report, &summary, options, late);
+            if refused > 0 {
+                report.ledger.advise("not_written", SEE_ERROR);
+            }
             match summary.failure {
                 Some(failure) if failure.errno() == Some(nix::libc::EPIPE) => reader_left = true,
                 failure => error = error.or(failure.map(anyhow::Error::from)),
@@ -352,10 +360,11 @@ impl RunControl<ReceiveCounts> for Session<'_> {
             port.report.counted_so_far(&outcomes[port.queues.clone()], elapsed)
         };
         let mut whole = together(self.ports.iter_mut().map(of_port).collect());
-        match self.file.as_ref().map(|file| file.counts()) {
-            Some(counts) => {
+        match &self.file {
+            Some(file) => {
+                let counts = file.counts();
                 whole.ledger.add(Section::Out, "written", counts.written());
-                whole.ledger.add(Section::Loss, "not_written", counts.lost());
+                whole.ledger.add(Section::Loss, "not_written", file.lost());
             }
             None => whole.ledger.add(Section::Out, self.options.unwritten(), whole.traffic.packets),
         }
@@ -452,7 +461,7 @@ fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, 
     report.ledger.add(Section::Loss, "not_written", summary.lost);
     let full = |error: &Error| matches!(error.errno(), Some(nix::libc::ENOSPC | nix::libc::EDQUOT));
     if summary.failure.as_ref().is_some_and(|error| !full(error)) {
-        report.ledger.advise("not_written", "see the error, which names the cause and the remedy");
+        report.ledger.advise("not_written", SEE_ERROR);
     }
     report.ledger.add(Section::Note, "out_of_order", late);
     report.ledger.add(Section::Note, "in_deleted_files", summary.packets_deleted);

@@ -1,11 +1,12 @@
 //! Recording: the file that all recorders of a capture share, and the recorder of each queue.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
+use sluicegate::file::Format;
 use sluicegate::file::write::{Chunk, Encoder, InterfaceStats, Output, OutputConfig, OutputCounts};
 use sluicegate::port::{Interface, Queue};
 use sluicegate::ring::{Packet, now_ns};
@@ -13,6 +14,8 @@ use sluicegate::ring::{Packet, now_ns};
 use super::chunks::{ChunkOptions, ChunkRoute, ChunkSender, ChunkSink, Quiet};
 use super::lines::Lines;
 use crate::counters::Totals;
+use crate::file_flags::PCAP_END_NS;
+use crate::notice;
 use crate::run::Visitor;
 use crate::stats::Counter;
 
@@ -28,6 +31,14 @@ pub struct File {
     failed: AtomicBool,
     /// The last file of `--max-files` is complete.
     complete: AtomicBool,
+    /// Its name in messages.
+    name: String,
+    /// The first time that the format cannot hold.
+    end_ns: u64,
+    /// Packets that were not written because of their time.
+    refused: AtomicU64,
+    /// A live packet has such a time, and a message says so.
+    warned: AtomicBool,
 }
 
 impl File {
@@ -37,9 +48,16 @@ impl File {
     /// Those of [`Output::prepare`].
     pub fn prepare(config: &OutputConfig) -> Result<Self> {
         let output = Output::prepare(config.clone())?;
-        let counts = Arc::clone(output.counts());
-        let (failed, complete) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { output: Mutex::new(output), counts, failed, complete })
+        Ok(Self {
+            counts: Arc::clone(output.counts()),
+            output: Mutex::new(output),
+            failed: AtomicBool::new(false),
+            complete: AtomicBool::new(false),
+            name: config.path.display().to_string(),
+            end_ns: if config.format == Format::Pcap { PCAP_END_NS } else { u64::MAX },
+            refused: AtomicU64::new(0),
+            warned: AtomicBool::new(false),
+        })
     }
 
     pub fn output(&self) -> MutexGuard<'_, Output> {
@@ -61,6 +79,16 @@ impl File {
     /// Counts of the packets written and of those that failed.
     pub fn counts(&self) -> &OutputCounts {
         &self.counts
+    }
+
+    /// Returns the number of packets that were not written because the format cannot hold their times.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of packets that were not written, for any reason.
+    pub fn lost(&self) -> u64 {
+        self.counts.lost() + self.refused()
     }
 
     pub fn into_output(self) -> Output {
@@ -128,6 +156,9 @@ pub struct Recorder {
     sender: ChunkSender<File>,
     numbers: Arc<Numbers>,
     known: usize,
+    is_live: bool,
+    /// The first time that the file's format cannot hold.
+    end_ns: u64,
     error: Option<Error>,
 }
 
@@ -144,8 +175,9 @@ impl Recorder {
     ) -> Self {
         let (bytes, max_chunks) = (CHUNK_BYTES, MAX_CHUNKS);
         let options = ChunkOptions { bytes, max_chunks, hold_time, quiet, hurries: false };
+        let (is_live, end_ns) = (quiet.is_some(), file.end_ns);
         let sender = ChunkSender::new(encoder, route, file, options);
-        Self { sender, numbers, known: 0, error: None }
+        Self { sender, numbers, known: 0, is_live, end_ns, error: None }
     }
 
     /// Takes the recorder's error; errors of the file are separate.
@@ -162,6 +194,37 @@ impl Recorder {
             self.known = in_file.len();
         }
         Ok(())
+    }
+
+    #[inline]
+    fn packet(&mut self, packet: &Packet<'_>) {
+        if packet.meta().timestamp_ns < self.end_ns {
+            self.sender.append(packet);
+        } else {
+            self.late_packet(packet);
+        }
+    }
+
+    /// Handles a packet whose time the format cannot hold. A live capture keeps it with the format's last
+    /// second, because it cannot be received again.
+    #[cold]
+    fn late_packet(&mut self, packet: &Packet<'_>) {
+        let file = &self.sender.sink;
+        let problem = || {
+            let name = &file.name;
+            format!(
+                "{name}: a packet has a time after 2106-02-07, which pcap cannot hold; write pcapng"
+            )
+        };
+        if !self.is_live {
+            file.refused.fetch_add(1, Ordering::Relaxed);
+            self.error.get_or_insert_with(|| Error::Usage(problem()));
+            return;
+        }
+        if !file.warned.swap(true, Ordering::Relaxed) {
+            notice::say(problem());
+        }
+        self.sender.append(packet);
     }
 
     fn has_ended(&self) -> bool {
@@ -203,7 +266,7 @@ impl Visitor for Capture {
     #[inline]
     fn packet(&mut self, packet: &Packet<'_>) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.sender.append(packet);
+            recorder.packet(packet);
         }
         if let Some(lines) = &mut self.lines {
             lines.packet(packet);
@@ -270,4 +333,43 @@ pub fn set_statistics(output: &mut Output, numbers: &Numbers, totals: Totals, st
     };
     // The number came from the same output.
     let _ = output.set_statistics(number, stats);
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::file::write::EncoderConfig;
+    use sluicegate::port::LINKTYPE_ETHERNET;
+    use sluicegate::ring::Meta;
+
+    use super::*;
+
+    #[test]
+    fn packets_after_the_end_of_pcaps_times_are_kept_if_live_and_refused_of_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let port = "packet:eth0".parse().unwrap();
+        for (quiet, written, refused) in [(Some(Quiet::of(&port).unwrap()), 2, 0), (None, 1, 1)] {
+            let config = OutputConfig::new(folder.path().join("a.pcap"));
+            let file = Arc::new(File::prepare(&config).unwrap());
+            file.output().begin().unwrap();
+            let encoder =
+                Encoder::new(&EncoderConfig { format: Format::Pcap, ..EncoderConfig::default() });
+            let numbers = Arc::new(Numbers::new(None, false));
+            let (route, hold_time) = (ChunkRoute::Straight, Duration::ZERO);
+            let mut recorder =
+                Recorder::new(encoder, route, Arc::clone(&file), numbers, hold_time, quiet);
+            let (name, comment) = (String::new(), String::new());
+            let interface = Interface { name, link_type: LINKTYPE_ETHERNET, snaplen: 0, comment };
+            recorder.meet(&[interface]).unwrap();
+            for timestamp_ns in [PCAP_END_NS - 1, PCAP_END_NS] {
+                let meta = Meta { timestamp_ns, ..Meta::default() };
+                recorder.packet(&Packet::new(&meta, &[0; 60]));
+            }
+            recorder.sender.finish();
+            assert_eq!((file.counts().written(), file.lost()), (written, refused));
+            assert_eq!(
+                (recorder.has_ended(), recorder.take_error().is_some()),
+                (refused > 0, refused > 0)
+            );
+        }
+    }
 }

@@ -18,14 +18,13 @@ use sluicegate::ring::{Meta, Packet};
 use sluicegate_traffic::rewrite::Rewrite;
 
 use super::selection::{Selection, Verdict};
+use crate::file_flags::PCAP_END_NS;
 use crate::ledger::Section;
 use crate::report::{FilesReport, Report, Traffic};
 use crate::signals::Signals;
 
 /// The longest wait between two looks at the signals, in ms.
 const WAIT_MS: u16 = 100;
-/// The first time that pcap cannot hold: it counts seconds in 32 bits.
-const PCAP_END_NS: u64 = (1 << 32) * 1_000_000_000;
 /// Packets between two looks at the signals.
 const SIGNAL_INTERVAL: u64 = 1 << 12;
 

@@ -197,6 +197,27 @@ fn without_a_port_it_lists_interfaces() {
 }
 
 #[test]
+fn a_time_after_2106_ends_a_capture_of_a_file_to_pcap_and_pcapng_holds_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (made, late) = (path("made.pcap"), path("late.pcapng"));
+    let (old, new) = (path("old.pcap"), path("new.pcapng"));
+    // Of 20 packets, a second apart, seven are before the end of pcap's time.
+    let last = u64::from(u32::MAX) * 1_000_000_000;
+    numbered(Path::new(&made), 0..20, last - 3_600_000_000_000 - 6_000_000_000, 1_000_000_000);
+    run(&["edit", &made, &late, "--shift", "1h", "--json"]).good();
+    let failed = run(&["capture", &late, "-w", &old, "--json"]);
+    assert_eq!(failed.status, Some(2), "{failed:?}");
+    assert!(failed.err.contains("2106") && failed.err.contains("pcapng"), "{}", failed.err);
+    let report = failed.report();
+    closes(&report);
+    assert_eq!(report["ledger"]["out"], 7, "{report}");
+    assert_eq!(packets(Path::new(&old)).len(), 7);
+    run(&["capture", &late, "-w", &new, "--json"]).good();
+    assert_eq!(packets(Path::new(&new)), packets(Path::new(&late)));
+}
+
+#[test]
 fn link_types_that_pcap_cannot_hold_together_are_refused_before_a_file_is_emptied() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
