@@ -364,6 +364,7 @@ impl RunControl<ReceiveCounts> for Session<'_> {
             Some(file) => {
                 let counts = file.counts();
                 whole.ledger.add(Section::Out, "written", counts.written());
+                whole.ledger.add(Section::Omitted, "after_last_file", counts.after_last_file());
                 whole.ledger.add(Section::Loss, "not_written", file.lost());
             }
             None => whole.ledger.add(Section::Out, self.options.unwritten(), whole.traffic.packets),

@@ -36,6 +36,22 @@ fn every_file_of_a_row_names_its_interfaces_and_ends_with_statistics() {
 }
 
 #[test]
+fn packets_after_the_last_file_are_counted_before_the_end() {
+    let directory = TempDir::new().unwrap();
+    let config = OutputConfig {
+        rotation: Rotation { packets: Some(5), last_file: Some(2), ..Rotation::default() },
+        ..OutputConfig::new(directory.path().join("a.pcapng"))
+    };
+    let mut encoder = encoder(&config);
+    let mut output = Output::create(config).unwrap();
+    output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
+    put(&mut output, &mut encoder, &packets(17), 1 << 20);
+    let counts = output.counts();
+    assert_eq!((counts.written(), counts.after_last_file()), (10, 7));
+    assert_eq!(output.finish().after_last_file, 7);
+}
+
+#[test]
 fn a_file_somebody_put_in_our_place_is_left_alone() {
     let directory = TempDir::new().unwrap();
     let stranger = directory.path().join("a-00001.pcapng");

@@ -205,7 +205,7 @@ impl Output {
     fn write_records(&mut self, mut rest: Piece<'_>, last_ns: u64) -> Result<()> {
         while let Some(first_ns) = rest.first_ns() {
             if self.is_complete() {
-                self.summary.after_last_file += rest.packets;
+                self.progress.leave_out(rest.packets);
                 break;
             }
             let opened = self
@@ -279,6 +279,7 @@ impl Output {
         }
         self.summary.packets = self.progress.written();
         self.summary.lost = self.progress.lost();
+        self.summary.after_last_file = self.progress.after_last_file();
         self.summary.bytes = self.progress.bytes();
         self.summary.failure = self.progress.check().err();
         self.summary

@@ -400,6 +400,7 @@ fn cut_end(file: &mut File, bytes: u64) {
 pub struct OutputCounts {
     written: AtomicU64,
     lost: AtomicU64,
+    after_last_file: AtomicU64,
     bytes: AtomicU64,
     failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
@@ -449,6 +450,11 @@ impl OutputCounts {
         self.lost.fetch_add(packets, Ordering::Relaxed);
     }
 
+    /// Counts packets that came after the last file.
+    pub(super) fn leave_out(&self, packets: u64) {
+        self.after_last_file.fetch_add(packets, Ordering::Relaxed);
+    }
+
     /// Records the reason why nothing more will be written. The first reason stays.
     pub(super) fn fail(&self, failure: Failure) {
         lock(&self.failure).get_or_insert(failure);
@@ -476,6 +482,12 @@ impl OutputCounts {
     /// Returns the number of submitted packets that could not be written.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of packets that came after the last file of
+    /// [`Rotation::last_file`](super::Rotation::last_file).
+    pub fn after_last_file(&self) -> u64 {
+        self.after_last_file.load(Ordering::Relaxed)
     }
 
     pub(super) fn bytes(&self) -> u64 {
