@@ -1,6 +1,7 @@
 //! Checks and notices of ports, for all commands: packets that a port takes from the host, programs that hide
 //! packets from it, and output files that are also inputs.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::os::fd::AsFd;
@@ -208,6 +209,14 @@ pub fn refuse_overwriting_files<'a>(
     Ok(())
 }
 
+/// Returns true if two paths to write are one file, by any names. Neither may exist yet.
+pub fn is_one_file(a: &Path, b: &Path) -> bool {
+    match (identity(a, stdout()), identity(b, stdout())) {
+        (None, None) => a == b || new_identity(a).is_some_and(|it| Some(it) == new_identity(b)),
+        (a, b) => a == b,
+    }
+}
+
 /// Rejects the name of a file whose extension promises a compression that is not written.
 pub fn refuse_extension(output: &Path) -> Result<()> {
     match output.extension().and_then(|extension| extension.to_str()) {
@@ -227,6 +236,13 @@ fn identity(path: &Path, stream: impl AsFd) -> Option<(u64, u64)> {
     };
     let metadata = metadata.ok()?;
     metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
+}
+
+/// The directory's device and inode, and the name in it, of a file that does not exist.
+fn new_identity(path: &Path) -> Option<(u64, u64, &OsStr)> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let metadata = directory.unwrap_or(Path::new(".")).metadata().ok()?;
+    Some((metadata.dev(), metadata.ino(), path.file_name()?))
 }
 
 #[cfg(test)]
@@ -286,6 +302,16 @@ mod tests {
             ("another file", "other.pcap", false),
         ] {
             assert_eq!(refuse_overwriting([&b, &a], &path(output)).is_err(), same, "{sentence}");
+        }
+        for (a, b, same) in [
+            ("a.pcap", "hard", true),
+            ("a.pcap", "./soft", true),
+            ("a.pcap", "b.pcap", false),
+            ("new.pcap", "./new.pcap", true),
+            ("new.pcap", "other.pcap", false),
+            ("new.pcap", "a.pcap", false),
+        ] {
+            assert_eq!(is_one_file(&path(a), &path(b)), same, "{a} and {b}");
         }
         assert!(refuse_overwriting([&a], &path("b.pcap")).is_ok());
         assert!(

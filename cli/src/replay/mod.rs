@@ -247,9 +247,7 @@ fn check_sides(args: &Args, ethernet: bool) -> Result<()> {
     let targets = args.targets();
     let problem = if !ethernet {
         "two targets must be Ethernet interfaces"
-    } else if targets[0].kind() != Kind::Null
-        && (targets[0].kind(), targets[0].name()) == (targets[1].kind(), targets[1].name())
-    {
+    } else if are_same(targets[0], targets[1]) {
         "the two targets are the same; leave one out"
     } else if args.rewriting.asks_next_hop() {
         "--dmac auto: two targets have two next hops; use --rewrite-mac OLD=NEW for each side"
@@ -257,6 +255,15 @@ fn check_sides(args: &Args, ethernet: bool) -> Result<()> {
         return Ok(());
     };
     Err(Error::Usage(problem.into()))
+}
+
+/// Returns true if two targets are one: an interface, or a file by any names.
+fn are_same(a: &PortName, b: &PortName) -> bool {
+    match (a.kind(), b.kind()) {
+        (Kind::Null, _) => false,
+        (Kind::Pcap, Kind::Pcap) => ports::is_one_file(Path::new(a.name()), Path::new(b.name())),
+        _ => (a.kind(), a.name()) == (b.kind(), b.name()),
+    }
 }
 
 fn tempo(args: &Args, steering: Option<&Steering>) -> Tempo {

@@ -135,7 +135,20 @@ fn prefixes_choose_the_clients_and_files_are_targets_too() {
         assert_eq!(frames(&path("a.pcap")), frames_of(first), "{clients:?}");
         assert_eq!(frames(&path("b.pcap")), frames_of(3 - first), "{clients:?}");
     }
-    refused(&["replay", file.to_str().unwrap(), &a, &a], "the two targets are the same");
+    let (soft, new) = (path("soft.pcap"), path("new.pcap"));
+    std::os::unix::fs::symlink("a.pcap", &soft).unwrap();
+    let written = std::fs::read(path("a.pcap")).unwrap();
+    let port = |path: &std::path::Path| format!("pcap:{}", path.display());
+    for (one, other) in [
+        (&a, &a),
+        (&a, &port(&soft)),
+        (&port(&new), &port(&folder.path().join(".").join("new.pcap"))),
+    ] {
+        let what = ["replay", file.to_str().unwrap(), one, other];
+        refused(&what, "the two targets are the same");
+    }
+    assert_eq!(std::fs::read(path("a.pcap")).unwrap(), written, "it keeps its packets");
+    assert!(!new.exists());
     refused(&["replay", file.to_str().unwrap(), &a, &b, "--dmac", "auto"], "two next hops");
     refused(&["replay", "-", &a, &b], "a pipe can be read but once");
     refused(&["replay", file.to_str().unwrap(), &a, "--client", "198.18.0.2"], "SERVER-PORT");
