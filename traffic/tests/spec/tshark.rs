@@ -159,10 +159,15 @@ fn tshark_reads_application_layers() {
     let rows = ["192.0.2.7", "192.0.2.9", "192.0.2.7"];
     assert_eq!(read(&answer, &names), rows.map(|ip| format!("example.com 1 1 {ip} 0x0000 53")));
     let names = ["quic.version", "quic.dcid", "quic.scid", "quic.packet_length", "udp.dstport"];
-    let quic = "{ quic = { dcid = '7..9' } }, { payload = { random = true, length = 1174 } }";
-    let rows =
-        [7, 8, 9].map(|id| format!("0x00000001 000000000000000{id} 0000000000000002 1200 443"));
-    assert_eq!(read(quic, &names), rows);
+    // Above 16383 bytes the length has no room in two bytes.
+    for bytes in [1200, 16_383, 16_384, 40_000] {
+        let quic = format!(
+            "{{ quic = {{ dcid = '7..9' }} }}, {{ payload = {{ random = true, length = {} }} }}",
+            bytes - 28
+        );
+        let row = |id| format!("0x00000001 000000000000000{id} 0000000000000002 {bytes} 443");
+        assert_eq!(read(&quic, &names), [7, 8, 9].map(row));
+    }
     let numbers = "{ raw = { hex = 'aa' } }, { number = { value = '1..3', bytes = 2 } }, \
         { number = { value = '0xffffffffffffffff,5', bytes = 8 } }";
     let data = |number: u8, last: &str| format!("aa000{number}{last}");

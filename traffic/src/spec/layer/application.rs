@@ -93,7 +93,7 @@ fn labels(name: &[u8]) -> Result<Vec<u8>, &'static str> {
 
 /// The long header of QUIC's Initial packet (RFC 9000, section 17.2.2), with connection identifiers of 8
 /// bytes and without a token. Its payload is encrypted in real packets: random bytes.
-pub(crate) const QUIC: Protocol = Protocol::new("quic", 26, quic).port(443).fields(&[
+pub(crate) const QUIC: Protocol = Protocol::new("quic", 28, quic).port(443).fields(&[
     // A long header, Initial; protected bits.
     Field::number("first", 0, 1).or("0xc3"),
     Field::number("version", 1, 4).or("1"),
@@ -102,13 +102,13 @@ pub(crate) const QUIC: Protocol = Protocol::new("quic", 26, quic).port(443).fiel
     Field::number("scid-length", 14, 1).or("8"),
     Field::number("scid", 15, 8).or("2"),
     Field::number("token-length", 23, 1),
-    // A number of variable length (section 16): the upper bits say two bytes.
-    Field::part("length-form", 24, 2, 14, 2).or("1"),
-    Field::part("length", 24, 2, 0, 14),
+    // A number of variable length (section 16): the upper bits say four bytes, because two end at 16383.
+    Field::part("length-form", 24, 4, 30, 2).or("2"),
+    Field::part("length", 24, 4, 0, 30),
 ]);
 
 fn quic(header: &mut HeaderWriter) -> Result<(), Fault> {
-    header.length("length", 26);
+    header.length("length", 28);
     if header.above.is_empty() {
         let place = header.layer.place.clone();
         header.draft.fill = Some(Fill { content: Content::Random, length: None, place });
