@@ -169,6 +169,7 @@ pub fn replay(mut args: Args) -> anyhow::Result<()> {
     if args.step {
         check_steps(&args)?;
     }
+    check_effects(&args, &interfaces)?;
     let link_type = ethernet.then_some(LINKTYPE_ETHERNET);
     Replay::check(
         &file,
@@ -233,6 +234,19 @@ fn check_steps(args: &Args) -> Result<()> {
         return Ok(());
     };
     Err(Error::Usage(problem.into()))
+}
+
+/// Rejects flags that would change nothing.
+fn check_effects(args: &Args, interfaces: &[Option<Interface>]) -> Result<()> {
+    let problem = if args.unique && args.rounds == 1 {
+        "--unique changes the addresses of later rounds: add --loop N, or leave it out".into()
+    } else if args.cut_to_mtu && interfaces.iter().all(Option::is_none) {
+        let port = args.port.short();
+        format!("--cut-to-mtu: {port} is not an interface, and has no MTU; leave it out")
+    } else {
+        return Ok(());
+    };
+    Err(Error::Usage(problem))
 }
 
 impl Args {

@@ -231,6 +231,19 @@ fn a_file_is_not_written_while_it_is_read() {
 }
 
 #[test]
+fn flags_that_would_change_nothing_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("recorded.pcap");
+    recording(&file, 10, 1000);
+    let out = format!("pcap:{}", folder.path().join("out.pcap").display());
+    let what = ["replay", file.to_str().unwrap(), &out, "--top-speed"];
+    refused(&[&what[..], &["--unique"]].concat(), "add --loop N");
+    refused(&[&what[..], &["--cut-to-mtu"]].concat(), "has no MTU; leave it out");
+    assert!(!folder.path().join("out.pcap").exists());
+    run(&[&what[..], &["--unique", "--loop", "2", "--json"]].concat()).good();
+}
+
+#[test]
 fn a_pipe_is_read_once() {
     for more in [["--loop", "2"], ["--threads", "2"]] {
         refused(&[&["replay", "-", "null:"], &more[..]].concat(), "a pipe can be read but once");
