@@ -35,6 +35,9 @@ pub struct Steps {
     line: String,
     /// Packets that the target's ring cannot hold.
     too_long: u64,
+    /// The replay's counts before the next packet was taken. Packets that it omits then, before and after that
+    /// packet, count once that is sent.
+    skipped_before: SkippedPackets,
 }
 
 impl Steps {
@@ -56,11 +59,13 @@ impl Steps {
             link_type,
             line: String::new(),
             too_long: 0,
+            skipped_before: SkippedPackets::default(),
         })
     }
 
     /// Takes the next packet from the replay and shows it.
     fn show_next(&mut self, now_ns: u64) -> Result<()> {
+        self.skipped_before = self.replay.skipped();
         let head = self.staging.tx().head();
         if self.replay.fill(&mut self.staging.tx_mut(), 1, now_ns)?.packets == 0 {
             return Ok(());
@@ -149,7 +154,10 @@ impl PacketSource for Steps {
     }
 
     fn skipped(&self) -> SkippedPackets {
-        let skipped = self.replay.skipped();
+        let skipped = match self.next {
+            Some(_) => self.skipped_before,
+            None => self.replay.skipped(),
+        };
         SkippedPackets { too_long: skipped.too_long + self.too_long, ..skipped }
     }
 

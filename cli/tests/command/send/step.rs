@@ -1,6 +1,7 @@
 //! `sluice replay --step`: a packet for each line of standard input.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -51,6 +52,42 @@ fn each_line_sends_the_packet_that_was_shown() {
         let all = packets(&file).into_iter().take(sent).map(|(_, bytes)| bytes);
         let came: Vec<_> = packets(&out).into_iter().map(|(_, bytes)| bytes).collect();
         assert_eq!(came, all.collect::<Vec<_>>(), "{sentence}");
+    }
+}
+
+#[test]
+fn packets_count_when_they_are_sent_not_when_they_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (whole, cut, raw) = (path("whole.pcap"), path("cut.pcap"), path("raw.pcap"));
+    recording(Path::new(&whole), 6, 1_000_000);
+    run(&["edit", &whole, &cut, "-s", "30", "--json"]).good();
+    // Two packets between the others that an Ethernet target does not take.
+    let second_ns = packets(Path::new(&whole))[1].0;
+    timed(Path::new(&raw), (1..3).map(|after| (second_ns + after, vec![0x45; 40])));
+    let mut bytes = std::fs::read(&raw).unwrap();
+    bytes[20] = 101;
+    std::fs::write(&raw, bytes).unwrap();
+    let (mixed, out) = (path("mixed.pcapng"), format!("pcap:{}", path("out.pcap")));
+    run(&["edit", &cut, &raw, &mixed, "--json"]).good();
+    for (sent, other) in [(1, 0), (2, 2), (3, 2), (6, 2)] {
+        let mut replay = sluice(&["replay", &mixed, &out, "--step", "--json"]);
+        let mut child = replay.stdin(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut shown = lines(&mut child);
+        for _ in 0..sent {
+            shown.next();
+            input.write_all(b"\n").unwrap();
+        }
+        if sent < 6 {
+            assert!(shown.next().is_some(), "the next one is shown");
+        }
+        drop(input);
+        let report = Ended::from(crate::child::end(child)).good();
+        let ledger = &report["ledger"];
+        let not_ethernet = ledger["losses"]["not_ethernet"].as_u64().unwrap_or(0);
+        let cut_in_file = ledger["notes"]["cut_in_file"].as_u64();
+        assert_eq!((not_ethernet, cut_in_file), (other, Some(sent)), "{sent}: {report}");
     }
 }
 
