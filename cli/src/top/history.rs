@@ -10,7 +10,7 @@ pub const INTERVALS: usize = 60;
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// The recent bits per second of interfaces: received and sent.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct History(HashMap<u32, VecDeque<[f64; 2]>>);
 
 impl History {

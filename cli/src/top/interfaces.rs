@@ -72,7 +72,7 @@ pub fn draw_interfaces(frame: &mut Frame, area: Rect, state: &ViewState) {
         (Some(_), false) => format!(" {} ", count(interfaces.len(), "interface")),
     };
     let columns = Columns::of(area.width);
-    let rows = interfaces.iter().map(|interface| row(interface, columns, &state.history));
+    let rows = interfaces.iter().map(|interface| row(interface, columns, state.history()));
     let mut table = Table::new(rows, columns.widths())
         .header(heads(state, columns))
         .block(pane(title))

@@ -42,7 +42,9 @@ pub struct ViewState {
     pub idle: bool,
     /// The interface whose queues are shown; by default the first.
     pub selected: Option<String>,
-    pub history: History,
+    history: History,
+    /// The history when the view was paused.
+    paused_history: History,
     pub losses: Losses,
 }
 
@@ -65,7 +67,13 @@ impl ViewState {
         Self { netns, interval, sort: Some(0), ..shown }
     }
 
-    /// Sets new rates, unless the view is paused. Losses add up in a pause, too.
+    /// Returns the recent rates to show.
+    pub fn history(&self) -> &History {
+        if self.paused { &self.paused_history } else { &self.history }
+    }
+
+    /// Sets new rates, unless the view is paused. Losses add up in a pause, too, and the history shows its rates
+    /// afterwards.
     pub fn update(&mut self, rates: Rates) {
         self.history.add(&rates);
         self.losses.add(&rates);
@@ -115,7 +123,10 @@ impl ViewState {
         match key.code {
             KeyCode::Char('q') => return KeyAction::Quit,
             KeyCode::Char('h' | '?') | KeyCode::F(1) => self.help = true,
-            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Char('p' | ' ') => {
+                self.paused = !self.paused;
+                self.paused_history = self.history.clone();
+            }
             KeyCode::Char('r') => self.reverse = !self.reverse,
             KeyCode::Char('u') => self.queues = !self.queues,
             KeyCode::Char('c') => self.cpus = !self.cpus,
@@ -215,7 +226,14 @@ mod tests {
         let mut state = ViewState::new(None, Duration::from_secs(1));
         press(&mut state, KeyCode::Char('p'));
         state.update(rates());
-        assert!(state.rates.is_none(), "paused");
+        let recent = |state: &ViewState| state.history().line(rates().interfaces[0].index, 1, 8);
+        assert!(state.rates.is_none() && recent(&state).is_empty(), "paused");
+        press(&mut state, KeyCode::Char('p'));
+        let before = recent(&state);
+        assert!(!before.trim().is_empty(), "the pause's rates are shown after it");
+        press(&mut state, KeyCode::Char('p'));
+        state.update(rates());
+        assert_eq!(recent(&state), before, "it does not move in a pause");
         let two = Duration::from_secs(2);
         assert_eq!(press(&mut state, KeyCode::Char('+')), KeyAction::Interval(two));
         for _ in 0..20 {
