@@ -6,18 +6,18 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{self, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{Builder, JoinHandle};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::Output;
 
-use crate::notice;
+use crate::notice::{self, ExitStatus};
 
-/// The thread that runs the commands, one at a time. No packet waits for it. It returns the first error of
-/// starting one.
-pub struct PostRotate(JoinHandle<Result<()>>);
+/// The thread that runs the commands, one at a time. No packet waits for it. It prints errors at once, and
+/// returns the exit status of a failed start.
+pub struct PostRotate(JoinHandle<Result<(), ExitStatus>>);
 
 impl PostRotate {
     /// Starts the thread, for the files of an output.
@@ -38,7 +38,7 @@ impl PostRotate {
     ///
     /// # Errors
     /// The command could not be started for a file.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<(), ExitStatus> {
         // A panic there has been printed, and concerns no packet.
         self.0.join().unwrap_or(Ok(()))
     }
@@ -62,7 +62,7 @@ pub fn check(program: &Path) -> Result<()> {
     Err(Error::Usage(format!("--post-rotate {}: {problem}", program.display())))
 }
 
-fn run(program: &Path, files: &Receiver<PathBuf>) -> Result<()> {
+fn run(program: &Path, files: &Receiver<PathBuf>) -> Result<(), ExitStatus> {
     let mut result = Ok(());
     for file in files {
         let line = format!("{} {}", program.display(), file.display());
@@ -70,8 +70,8 @@ fn run(program: &Path, files: &Receiver<PathBuf>) -> Result<()> {
             Ok(status) if status.success() => {}
             Ok(status) => notice::say(format_args!("{line}: {status}")),
             Err(error) => {
-                notice::say(format_args!("run {line}: {error}"));
-                result = result.and(Err(Error::system("run", line, error)));
+                notice::say(Error::system("run", line, error));
+                result = Err(ExitStatus(1));
             }
         }
     }
@@ -79,7 +79,7 @@ fn run(program: &Path, files: &Receiver<PathBuf>) -> Result<()> {
 }
 
 /// Runs the command. Standard output may be the capture's, and the terminal's ^C ends the capture only.
-fn command(program: &Path, file: &Path) -> io::Result<ExitStatus> {
+fn command(program: &Path, file: &Path) -> io::Result<process::ExitStatus> {
     let output = stderr().as_fd().try_clone_to_owned()?;
     let mut command = Command::new(program);
     command.arg(file).stdin(Stdio::null()).stdout(output).process_group(0).status()
