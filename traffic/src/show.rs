@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use crate::plan::{FrameBuilder, Plan};
 use crate::spec::Spec;
-use crate::spec::layer::{Field, Hex, Layer, SettingValue};
+use crate::spec::layer::{Field, FieldKind, Hex, Layer, SettingValue};
 
 /// The longest frame: sizes in a plan have 16 bits.
 const MAX_FRAME_BYTES: usize = 65_535;
@@ -103,6 +103,8 @@ fn write_bytes(bytes: &[u8], to: &mut dyn Write) -> fmt::Result {
 
 /// The number of list values, bytes or characters shown.
 const SHOWN: usize = 8;
+/// Bytes of a text that are shown, a DNS name's at least.
+const MAX_TEXT: usize = 256;
 /// Fields that are shown even if the specification does not set them.
 const ALWAYS: &[&str] =
     &["src", "dst", "sport", "dport", "spa", "tpa", "op", "type", "flags", "vni", "label"];
@@ -154,10 +156,22 @@ fn given(field: &Field, given: &SettingValue) -> String {
         SettingValue::Right => "right".into(),
         SettingValue::Bad => "bad".into(),
         SettingValue::Switch(on) => on.to_string(),
+        SettingValue::Bytes(bytes) if matches!(field.kind, FieldKind::Text) => written(bytes),
         SettingValue::Bytes(bytes) if bytes.len() <= SHOWN => Hex(bytes).to_string(),
         SettingValue::Bytes(bytes) => format!("{}… ({} bytes)", Hex(&bytes[..SHOWN]), bytes.len()),
         SettingValue::TcpOptions(options) => {
             options.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         }
     }
+}
+
+/// Formats a text: a name as it is, other texts in quotation marks.
+fn written(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let end = text.floor_char_boundary(MAX_TEXT);
+    let shown = match text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',') {
+        true => text[..end].to_owned(),
+        false => format!("{:?}", &text[..end]),
+    };
+    if end < text.len() { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
 }

@@ -57,6 +57,24 @@ fn streams_are_shown_with_their_variation() {
 }
 
 #[test]
+fn texts_are_shown_as_texts() {
+    let labels = ["label"; 30].join(".");
+    for (layer, expected) in [
+        ("{ dns = { name = 'a.example.org', id = 7 } }", "dns    id 7, name a.example.org\n"),
+        (&format!("{{ dns = {{ name = '{labels}' }} }}"), &format!("dns    name {labels}\n")),
+        ("{ payload = { text = 'one, two' } }", "payload  text \"one, two\"\n"),
+        (
+            &format!("{{ payload = {{ text = '{}' }} }}", "a".repeat(300)),
+            &format!("payload  text {}… (300 bytes)\n", "a".repeat(256)),
+        ),
+    ] {
+        let text = format!("[[stream]]\nlayers = ['ether', 'ipv4', 'udp', {layer}]\n");
+        let text = shown(&Spec::parse(&text).unwrap(), 0);
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn packets_are_shown_as_they_are_sent() {
     let text = shown(&Spec::parse(TEXT).unwrap(), 4);
     assert!(text.starts_with(SHOWN));
