@@ -24,10 +24,40 @@ const LINE_HOLD_TIME: Duration = Duration::from_millis(10);
 
 /// Standard output, shared by the lines of all queues.
 pub struct LineOutput {
-    /// The times between lines that each begins with.
-    gaps: Option<Gaps>,
+    starts: LineStarts,
     state: Mutex<LineState>,
     failed: AtomicBool,
+}
+
+/// The parts of a line that depend on the lines before it.
+#[derive(Default)]
+pub struct LineStarts {
+    /// The packet's number, as of tcpdump's `-#`.
+    number: bool,
+    gaps: Option<Gaps>,
+}
+
+impl LineStarts {
+    /// Creates the starts of lines whose printers have this format of times.
+    pub fn new(number: bool, format: TimeFormat, nanoseconds: bool) -> Self {
+        let gaps = match format {
+            TimeFormat::Delta => Some(Gaps { since_first: false, nanoseconds }),
+            TimeFormat::Elapsed => Some(Gaps { since_first: true, nanoseconds }),
+            _ => None,
+        };
+        Self { number, gaps }
+    }
+
+    fn write(&self, state: &mut LineState, timestamp_ns: u64) {
+        if self.number {
+            state.lines += 1;
+            // A write to memory cannot fail.
+            let _ = write!(state.text, "{:5}  ", state.lines);
+        }
+        if let Some(gaps) = &self.gaps {
+            gaps.write(state, timestamp_ns);
+        }
+    }
 }
 
 /// Times between lines, as tcpdump's `-ttt` and `-ttttt` print them.
@@ -39,6 +69,8 @@ struct Gaps {
 #[derive(Default)]
 struct LineState {
     text: Vec<u8>,
+    /// Lines so far, if they are numbered.
+    lines: u64,
     /// The latest time of a line that was written.
     latest_ns: u64,
     /// The time that the next line's gap is counted from.
@@ -71,14 +103,8 @@ impl Gaps {
 }
 
 impl LineOutput {
-    /// Creates the output of lines whose printers have this format of times.
-    pub fn new(format: TimeFormat, nanoseconds: bool) -> Self {
-        let gaps = match format {
-            TimeFormat::Delta => Some(Gaps { since_first: false, nanoseconds }),
-            TimeFormat::Elapsed => Some(Gaps { since_first: true, nanoseconds }),
-            _ => None,
-        };
-        Self { gaps, state: Mutex::default(), failed: AtomicBool::new(false) }
+    pub fn new(starts: LineStarts) -> Self {
+        Self { starts, state: Mutex::default(), failed: AtomicBool::new(false) }
     }
 
     /// Packets whose lines were not written.
@@ -109,9 +135,7 @@ impl LineOutput {
         }
         state.text.clear();
         for record in chunk.records() {
-            if let Some(gaps) = &self.gaps {
-                gaps.write(&mut state, record.timestamp_ns);
-            }
+            self.starts.write(&mut state, record.timestamp_ns);
             state.text.extend_from_slice(text_of(&record));
             state.late += u64::from(record.timestamp_ns < state.latest_ns);
             state.latest_ns = state.latest_ns.max(record.timestamp_ns);
@@ -223,7 +247,7 @@ mod tests {
 
     #[test]
     fn lines_are_written_as_they_are_and_late_ones_counted() {
-        let (output, mut out) = (LineOutput::new(TimeFormat::Time, false), Vec::new());
+        let (output, mut out) = (LineOutput::new(LineStarts::default()), Vec::new());
         output.write_to(&chunk(&[(8, "a\n"), (3, "bcd\n"), (u64::MAX, "efghij\n")]), &mut out);
         output.write_to(&chunk(&[(9, "")]), &mut out);
         assert_eq!(out, b"a\nbcd\nefghij\n");
@@ -232,7 +256,7 @@ mod tests {
 
     #[test]
     fn lines_after_a_failure_are_lost_and_the_failure_is_returned_once() {
-        let output = LineOutput::new(TimeFormat::Time, false);
+        let output = LineOutput::new(LineStarts::default());
         let mut full: &mut [u8] = &mut [0; 3];
         output.write_to(&chunk(&[(1, "abc")]), &mut full);
         assert!(!output.has_failed());

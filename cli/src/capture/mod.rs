@@ -49,6 +49,7 @@ const SEE_ERROR: &str = "see the error, which names the cause and the remedy";
 
 /// Runs the command.
 pub fn capture(args: Args) -> anyhow::Result<()> {
+    args.check_flags()?;
     if args.lists_interfaces() {
         return options::list_interfaces(&args.common);
     }
@@ -163,9 +164,7 @@ impl<'a> Session<'a> {
         let sources = ports.iter().map(|(port, _)| port.queues.len()).sum();
         let live = are_live(&options.ports);
         let order = MergeOrder { sources, window: options.args.reorder_window, live };
-        let lines = options
-            .print
-            .then(|| Arc::new(LineOutput::new(options.time_format(), options.args.nano)));
+        let lines = options.print.then(|| Arc::new(LineOutput::new(options.line_starts())));
         let chunk = || Encoder::new(&options.encoder).chunk();
         let to_file = file.as_ref().map(|file| routes(order, chunk(), file));
         let (merges_file, to_file) = to_file.transpose()?.unwrap_or_default();

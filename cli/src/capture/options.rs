@@ -12,6 +12,7 @@ use sluicegate::filter::Filter;
 use sluicegate::port::{Directions, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
 use sluicegate::{link, units};
 
+use super::lines::LineStarts;
 use super::post_rotate;
 use super::tcpdump::{self, TcpdumpArgs};
 use crate::args::{Common, PortFlags, Receiving};
@@ -132,16 +133,17 @@ pub struct Args {
         value_name = "time|date|epoch|delta|elapsed|none",
         value_enum,
         default_value_t,
-        hide_possible_values = true
+        hide_possible_values = true,
+        conflicts_with = "json"
     )]
     time_format: TimeFormat,
 
     /// Print times in nanoseconds [default: microseconds]
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     pub nano: bool,
 
     /// Print also addresses, VLAN tags and length of the link layer
-    #[arg(short = 'e', long)]
+    #[arg(short = 'e', long, conflicts_with = "json")]
     link_header: bool,
 
     #[command(flatten)]
@@ -266,8 +268,13 @@ impl Options {
         printer
     }
 
+    /// Returns how lines begin, in the order in which they are printed.
+    pub fn line_starts(&self) -> LineStarts {
+        LineStarts::new(self.args.tcpdump.number, self.time_format(), self.args.nano)
+    }
+
     /// Returns the format of the lines' times. Objects have their own.
-    pub fn time_format(&self) -> TimeFormat {
+    fn time_format(&self) -> TimeFormat {
         if self.args.common.json {
             return TimeFormat::None;
         }
@@ -276,6 +283,11 @@ impl Options {
 }
 
 impl Args {
+    /// Rejects flags of tcpdump that have an equivalent elsewhere, and names it.
+    pub fn check_flags(&self) -> Result<()> {
+        self.tcpdump.check()
+    }
+
     /// Returns true if the interfaces are to be listed.
     pub fn lists_interfaces(&self) -> bool {
         self.tcpdump.list

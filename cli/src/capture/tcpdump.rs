@@ -43,27 +43,31 @@ pub struct TcpdumpArgs {
     direction: Option<String>,
 
     /// Times of printed lines: -t none, -tt epoch, -ttt delta, -tttt date, -ttttt elapsed
-    #[arg(short = 't', action = Count, conflicts_with = "time_format")]
+    #[arg(short = 't', action = Count, conflicts_with_all = ["time_format", "json"])]
     times: u8,
 
+    /// Begin each line with the packet's number
+    #[arg(short = '#', long, conflicts_with = "json")]
+    pub number: bool,
+
     /// Print less of each packet
-    #[arg(short = 'q')]
+    #[arg(short = 'q', conflicts_with = "json")]
     pub quiet: bool,
 
     /// Print TCP's sequence numbers as they are, not relative to the connection's first
-    #[arg(short = 'S')]
+    #[arg(short = 'S', conflicts_with = "json")]
     pub absolute: bool,
 
     /// Print the packet in hexadecimal, without its link-layer header; -xx with it
-    #[arg(short = 'x', action = Count)]
+    #[arg(short = 'x', action = Count, conflicts_with = "json")]
     hex: u8,
 
     /// Print the packet in hexadecimal and ASCII; -XX with its link-layer header
-    #[arg(short = 'X', action = Count)]
+    #[arg(short = 'X', action = Count, conflicts_with = "json")]
     hex_and_ascii: u8,
 
     /// Print the packet in ASCII; -AA with its link-layer header
-    #[arg(short = 'A', action = Count)]
+    #[arg(short = 'A', action = Count, conflicts_with = "json")]
     ascii: u8,
 
     /// Begin a new file before one exceeds N million bytes; --rotate-size takes units
@@ -75,12 +79,53 @@ pub struct TcpdumpArgs {
     #[arg(short = 'U')]
     pub unbuffered: bool,
 
-    /// Accepted without effect: -n no names, -l lines are written at once, -K no checksums
-    #[arg(short = 'n', short_aliases = ['l', 'K'], action = Count)]
+    /// Accepted without effect: -n no names, -l lines are written at once, -K no checksums, -O filter as it is
+    #[arg(short = 'n', short_aliases = ['l', 'K', 'O'], action = Count)]
     _always: u8,
+
+    #[command(flatten)]
+    absent: AbsentFlags,
+}
+
+/// Flags of tcpdump that have an equivalent elsewhere.
+#[derive(clap::Args)]
+struct AbsentFlags {
+    #[arg(short = 'B', hide = true)]
+    buffer_kib: Option<u64>,
+    #[arg(short = 'L', hide = true)]
+    list_link_types: bool,
+    #[arg(short = 'y', hide = true)]
+    link_type: Option<String>,
+    #[arg(short = 'V', hide = true)]
+    file_list: Option<String>,
+}
+
+impl AbsentFlags {
+    /// Names the equivalent of a flag that was given.
+    fn check(&self) -> Result<()> {
+        let problem = if let Some(kib) = self.buffer_kib {
+            // A block of a packet: ring has a megabyte.
+            let blocks = kib.div_ceil(1024).max(4);
+            format!("-B {kib}: use an option of the port: sluice capture eth0,blocks={blocks}")
+        } else if self.list_link_types || self.link_type.is_some() {
+            "-L, -y: an interface has one link type; leave the flag out (any,cooked=on is that of \
+             `tcpdump -i any`)"
+                .into()
+        } else if let Some(list) = &self.file_list {
+            format!("-V {list}: name the files: sluice capture $(sed s/^/-r/ {list})")
+        } else {
+            return Ok(());
+        };
+        Err(Error::Usage(problem))
+    }
 }
 
 impl TcpdumpArgs {
+    /// Rejects flags that have an equivalent elsewhere, and names it.
+    pub fn check(&self) -> Result<()> {
+        self.absent.check()
+    }
+
     pub fn names_no_port(&self) -> bool {
         self.interface.is_empty() && self.read.is_empty()
     }

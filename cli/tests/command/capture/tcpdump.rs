@@ -7,7 +7,7 @@ use crate::real_captures::real_captures;
 use crate::support::*;
 
 /// Command lines that print the file F.
-const PRINT: [&str; 32] = [
+const PRINT: [&str; 36] = [
     "-nr F",
     "-nnr F",
     "-nlKr F",
@@ -40,6 +40,10 @@ const PRINT: [&str; 32] = [
     "-nnr F portrange 1-1024 and greater 100",
     "-nn -F EXPR -r F",
     "-nnt -c 7 -r F less 200",
+    "-#nr F",
+    "--number -ttt -nr F",
+    "-# -nxr F udp",
+    "-nOr F tcp or udp",
 ];
 
 /// Command lines that write the file OUT.
@@ -191,7 +195,40 @@ fn a_command_line_that_cannot_work_is_answered_with_one_that_does() {
         ("capture lo -f udp tcp", "join them with 'and'"),
         ("capture lo -F /dev/null -f udp", "cannot be used with"),
         ("replay lo trace.pcap", "sluice replay trace.pcap lo"),
+        ("capture lo -B 4096", "eth0,blocks=4"),
+        ("capture -B 65536 -i lo", "eth0,blocks=64"),
+        ("capture -L -i lo", "one link type"),
+        ("capture -y EN10MB -i lo", "one link type"),
+        ("capture -V list", "sluice capture $(sed s/^/-r/ list)"),
+        ("capture lo -x --json", "cannot be used with '--json'"),
+        ("capture lo -XX --json", "cannot be used with '--json'"),
+        ("capture lo -A --json", "cannot be used with '--json'"),
+        ("capture lo -e --json", "cannot be used with '--json'"),
+        ("capture lo -q --json", "cannot be used with '--json'"),
+        ("capture lo -S --json", "cannot be used with '--json'"),
+        ("capture lo -# --json", "cannot be used with '--json'"),
+        ("capture lo -tt --json", "cannot be used with '--json'"),
+        ("capture lo --time-format date --json", "cannot be used with '--json'"),
+        ("capture lo --nano --json", "cannot be used with '--json'"),
     ] {
         refused(&line.split(' ').collect::<Vec<_>>(), answer);
     }
+}
+
+#[test]
+fn files_in_a_list_are_read_as_the_error_says() {
+    if !have(&["sh", "sed"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    numbered(Path::new(&path("a.cap")), 0..3, 1_000_000_000, 1000);
+    numbered(Path::new(&path("b.cap")), 3..5, 2_000_000_000, 1000);
+    std::fs::write(path("list"), format!("{}\n{}\n", path("a.cap"), path("b.cap"))).unwrap();
+    let refused = run(&["capture", "-V", &path("list")]);
+    let command = refused.err.trim_end().rsplit_once("sluice capture ").unwrap().1.to_owned();
+    let line = format!("{} capture -# {command}", env!("CARGO_BIN_EXE_sluice"));
+    let printed = ended(Command::new("sh").args(["-c", &line]));
+    let numbers = printed.out.lines().map(|line| line.split_whitespace().next().unwrap());
+    assert!(numbers.eq(["1", "2", "3", "4", "5"]), "{printed:?}");
 }
