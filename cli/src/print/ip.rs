@@ -1,28 +1,12 @@
 //! IPv4 (RFC 791), IPv6 and its extension headers (RFC 8200), and the protocols above.
 
 use sluicegate::headers::protocol::{
-    self, DESTINATION, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, TCP, UDP,
+    DESTINATION, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, TCP, UDP,
 };
 
-use super::line::{BAD_HEADER, Bytes, Cut, IpAddress, Line, Network, first, name};
+use super::line::{BAD_HEADER, Bytes, Cut, IpAddress, Line, Network, first};
+use super::protocols::name_in_lines;
 use super::{dns, icmp, icmp6, tcp};
-
-/// Protocols printed by name and length (IANA's registry), in tcpdump's words.
-const NAMES: &[(u8, &str)] = &[
-    (2, "igmp"),
-    (protocol::DCCP, "DCCP"),
-    (46, "RSVP"),
-    (protocol::GRE, "GRE"),
-    (50, "ESP"),
-    (protocol::AUTHENTICATION, "AH"),
-    (88, "EIGRP"),
-    (89, "OSPF"),
-    (103, "PIM"),
-    (108, "IPComp"),
-    (112, "VRRP"),
-    (protocol::SCTP, "sctp"),
-    (135, "mobility"),
-];
 
 /// Writes an IPv4 packet in `length` bytes; bytes beyond its own length are padding.
 pub fn v4(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
@@ -182,7 +166,7 @@ fn payload(
         4 => return v4(line, data, length),
         41 => return v6(line, data, length),
         59 => line.text("no next header"),
-        _ => match name(NAMES, protocol) {
+        _ => match name_in_lines(protocol) {
             Some(name) => write!(line, "{name}, length {length}"),
             None => write!(line, " ip-proto-{protocol} {length}"),
         },

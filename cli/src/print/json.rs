@@ -8,18 +8,7 @@ use sluicegate::headers::{self, Headers, Ip, MAC_ADDRESSES_BYTES, VLAN_TAG_BYTES
 use sluicegate::link::Mac;
 use sluicegate::ring::{Direction, LINKTYPE_ETHERNET, Packet};
 
-use super::{link, tcp};
-
-/// Names of protocols above IP; others are numbers.
-const PROTOCOLS: [(u8, &str); 7] = [
-    (ICMP, "icmp"),
-    (TCP, "tcp"),
-    (UDP, "udp"),
-    (DCCP, "dccp"),
-    (ICMPV6, "icmp6"),
-    (SCTP, "sctp"),
-    (UDP_LITE, "udplite"),
-];
+use super::{link, protocol_name, tcp};
 
 /// An object under construction. A write to memory cannot fail.
 struct Object<'o>(&'o mut String);
@@ -100,8 +89,8 @@ fn print_payload(object: &mut Object, data: &[u8], found: &Headers, ip: &Ip) {
     if ip.fragment {
         object.number("fragment", true);
     }
-    match PROTOCOLS.iter().find(|(number, _)| *number == ip.protocol) {
-        Some((_, name)) => object.text("protocol", name),
+    match protocol_name(ip.protocol) {
+        Some(name) => object.text("protocol", name),
         None => object.number("protocol", ip.protocol),
     }
     let Some(range) = &ip.transport else { return };

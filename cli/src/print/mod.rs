@@ -13,6 +13,7 @@ mod ip;
 mod json;
 mod line;
 mod link;
+mod protocols;
 mod tcp;
 
 use jiff::Timestamp;
@@ -22,6 +23,7 @@ use sluicegate::ring::{Direction, Packet};
 pub use hex::HexDump;
 use line::{Cut, Flows, Line};
 pub use link::{ethertype_name, find as find_headers};
+pub use protocols::protocol_name;
 
 /// Writes packets as lines. It stores the initial sequence numbers of TCP connections, in bounded memory, and
 /// allocates nothing per packet.

@@ -5,28 +5,11 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 use sluicegate::error::Result;
-use sluicegate::headers::protocol;
 
 use super::table::{Counters, DirectionCounters, Table};
 use super::{Conversation, End, PacketCounts, Protocol};
-use crate::print::ethertype_name;
+use crate::print::{ethertype_name, protocol_name};
 use crate::units::{show_bytes, show_count, show_percent};
-
-/// Protocols above IP, by their short names; others are numbers.
-const NAMES: [(u8, &str); 12] = [
-    (protocol::ICMP, "icmp"),
-    (2, "igmp"),
-    (protocol::TCP, "tcp"),
-    (protocol::UDP, "udp"),
-    (protocol::DCCP, "dccp"),
-    (protocol::GRE, "gre"),
-    (50, "esp"),
-    (protocol::AUTHENTICATION, "ah"),
-    (protocol::ICMPV6, "icmp6"),
-    (89, "ospf"),
-    (protocol::SCTP, "sctp"),
-    (protocol::UDP_LITE, "udplite"),
-];
 
 /// The counts of all queues, so far or at the end, and how many lines of each table to show.
 #[derive(Debug)]
@@ -47,8 +30,8 @@ impl Display for Protocol {
             }
             Self::Ip { version, number, port } => (version, number, port),
         };
-        match NAMES.iter().find(|(known, _)| *known == number) {
-            Some((_, name)) => write!(f, "ip{version} {name}")?,
+        match protocol_name(number) {
+            Some(name) => write!(f, "ip{version} {name}")?,
             None => write!(f, "ip{version} protocol {number}")?,
         }
         port.map_or(Ok(()), |port| write!(f, " {port}"))
