@@ -70,8 +70,7 @@ install:
 	install -D -m 0755 $(SLUICE) "$(DESTDIR)$(PREFIX)/bin/sluice"
 	$(SLUICE) manual "$(DESTDIR)$(PREFIX)/share/man/man1"
 	install -d "$(SHARE)/bash-completion/completions" "$(SHARE)/zsh/site-functions" "$(SHARE)/fish/vendor_completions.d"
-	{ COMPLETE=bash $(SLUICE); echo '# Ports contain colons.'; echo 'COMP_WORDBREAKS=$${COMP_WORDBREAKS//:}'; } \
-		>"$(SHARE)/bash-completion/completions/sluice"
+	COMPLETE=bash $(SLUICE) >"$(SHARE)/bash-completion/completions/sluice"
 	COMPLETE=zsh $(SLUICE) >"$(SHARE)/zsh/site-functions/_sluice"
 	COMPLETE=fish $(SLUICE) >"$(SHARE)/fish/vendor_completions.d/sluice.fish"
 	install -d "$(SHARE)/doc/sluice"

@@ -1,13 +1,16 @@
 //! Completion in shells, with the interfaces, namespaces and kinds of ports that exist at that moment.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
 
 use clap::{Arg, Command};
 use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
 };
+use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 use sluicegate::link;
 use sluicegate::port::Kind;
 
@@ -17,7 +20,74 @@ const NAMESPACES: &str = "/run/netns";
 /// Answers a shell's request in the environment, and exits; returns if there is none.
 pub fn answer(command: fn() -> Command) {
     let factory = move || with_values(command());
-    clap_complete::CompleteEnv::with_factory(factory).bin("sluice").completer("sluice").complete();
+    CompleteEnv::with_factory(factory)
+        .bin("sluice")
+        .completer("sluice")
+        .shells(Shells(&[&BashWithColons, &Elvish, &Fish, &Powershell, &Zsh]))
+        .complete();
+}
+
+/// Bash, which splits words at the colons of ports.
+struct BashWithColons;
+
+/// Joins the parts of words with colons, and removes what is before the last colon from the candidates. Other
+/// commands keep their COMP_WORDBREAKS, which bash applies before it calls a function.
+const JOIN_COLONS: &str = r#"
+_sluice() {
+    local words=() last=-1 i word
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]}
+        if ((i == COMP_CWORD)) && [[ $word != :* ]]; then
+            word=$2
+        fi
+        if ((last >= 0)) && [[ $word == :* || (${words[last]} == *: && -n $word) ]]; then
+            words[last]+=$word
+        else
+            words[++last]=$word
+        fi
+    done
+    word=${words[last]}
+    local COMP_WORDS=("${words[@]}") COMP_CWORD=$last
+    _clap_complete_sluice "$1" "$word" "$3"
+    if [[ $word == *:* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*:}"}"}")
+    fi
+}
+"#;
+
+impl EnvCompleter for BashWithColons {
+    fn name(&self) -> &'static str {
+        Bash.name()
+    }
+
+    fn is(&self, name: &str) -> bool {
+        Bash.is(name)
+    }
+
+    fn write_registration(
+        &self,
+        var: &str,
+        name: &str,
+        bin: &str,
+        completer: &str,
+        buf: &mut dyn Write,
+    ) -> io::Result<()> {
+        let mut script = Vec::new();
+        Bash.write_registration(var, name, bin, completer, &mut script)?;
+        let script = String::from_utf8_lossy(&script);
+        let registered = script.replace("-F _clap_complete_sluice", "-F _sluice");
+        write!(buf, "{JOIN_COLONS}{registered}")
+    }
+
+    fn write_complete(
+        &self,
+        command: &mut Command,
+        args: Vec<OsString>,
+        directory: Option<&Path>,
+        buf: &mut dyn Write,
+    ) -> io::Result<()> {
+        Bash.write_complete(command, args, directory, buf)
+    }
 }
 
 /// Adds the completion of values to all arguments, by the names of the values in the help.
