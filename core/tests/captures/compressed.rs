@@ -86,6 +86,30 @@ fn compressed_files_are_read_as_what_is_in_them() {
 }
 
 #[test]
+fn zeros_after_gzip_data_are_padding_and_other_bytes_are_damage() {
+    if !have("gzip") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("capture.gz");
+    let whole = packed(&["gzip", "-c"], &capture(), folder.path());
+    for (why, padding) in [
+        ("one zero", vec![0]),
+        ("fewer than a header has", vec![0; 5]),
+        ("a tape's block", vec![0; 10_240]),
+        ("more than a buffer", vec![0; 1 << 18]),
+        ("zeros, then a byte", [vec![0; 600], vec![1]].concat()),
+        ("a cut member", vec![0x1f, 0x8b, 8]),
+    ] {
+        std::fs::write(&path, [&whole[..], &padding].concat()).unwrap();
+        let reading = ours(&path);
+        let gzip = Command::new("gzip").arg("-t").arg(&path).output().unwrap();
+        assert_eq!(reading.error.is_none(), gzip.status.success(), "{why}: {reading:?}, {gzip:?}");
+        assert_eq!(reading.packets.len(), 100, "{why}");
+    }
+}
+
+#[test]
 fn what_is_not_read_is_refused_with_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture");

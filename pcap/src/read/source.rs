@@ -20,7 +20,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::thread::JoinHandle;
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socketpair};
@@ -34,6 +34,8 @@ const SKIPPABLE: std::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
 const ZSTD: u32 = 0xfd2f_b528;
 const LZ4: u32 = 0x184d_2204;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// Bytes that the decompressing thread reads and passes on at once.
+const CHUNK_BYTES: usize = 1 << 17;
 
 /// Returns the compression of a file with these first four bytes.
 pub(super) fn compression(magic: [u8; 4]) -> Compression {
@@ -100,11 +102,11 @@ impl ByteSource {
             socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
         let file = std::mem::replace(&mut self.file, InputFile(File::from(ours)));
         self.regular = false;
-        let packed = BufReader::with_capacity(1 << 17, Cursor::new(begun).chain(file));
+        let packed = BufReader::with_capacity(CHUNK_BYTES, Cursor::new(begun).chain(file));
         let decode = move || match by {
             Compression::Zstd => pump(zstd::Decoder::with_buffer(packed)?, &theirs),
             Compression::Lz4 => unpack_lz4(packed, &theirs),
-            Compression::Gzip => pump(MultiGzDecoder::new(packed), &theirs),
+            Compression::Gzip => unpack_gzip(packed, &theirs),
             Compression::None => pump(packed, &theirs),
         };
         let thread = std::thread::Builder::new().name("decompress".into());
@@ -164,11 +166,14 @@ fn damaged(what: &str) -> io::Error {
 }
 
 /// Copies bytes as they arrive.
-fn pump(mut from: impl Read, to: &OwnedFd) -> io::Result<()> {
+fn pump(from: impl Read, to: &OwnedFd) -> io::Result<()> {
+    pump_by(&mut vec![0; CHUNK_BYTES], from, to)
+}
+
+fn pump_by(chunk: &mut [u8], mut from: impl Read, to: &OwnedFd) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    let mut chunk = vec![0; 1 << 17];
     loop {
-        let n = from.read(&mut chunk)?;
+        let n = from.read(chunk)?;
         if n == 0 {
             return Ok(());
         }
@@ -180,6 +185,34 @@ fn pump(mut from: impl Read, to: &OwnedFd) -> io::Result<()> {
                 Err(errno) => return Err(errno.into()),
             }
         }
+    }
+}
+
+/// Decompresses the members of a gzip file. As by gzip(1), zeros after the last one are padding.
+fn unpack_gzip(mut packed: impl BufRead, to: &OwnedFd) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        pump_by(&mut chunk, GzDecoder::new(&mut packed), to)?;
+        match packed.fill_buf()?.first() {
+            None => return Ok(()),
+            Some(0) => return skip_zeros(packed),
+            Some(_) => {}
+        }
+    }
+}
+
+/// Reads zeros to the end.
+fn skip_zeros(mut packed: impl BufRead) -> io::Result<()> {
+    loop {
+        let rest = packed.fill_buf()?;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        if rest.iter().any(|byte| *byte != 0) {
+            return Err(damaged("zeros and other bytes follow the gzip data"));
+        }
+        let bytes = rest.len();
+        packed.consume(bytes);
     }
 }
 
