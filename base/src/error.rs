@@ -78,12 +78,14 @@ pub enum Error {
     },
 
     /// A file is malformed.
-    #[error("{}: {reason} (at byte {offset})", .path.display())]
+    #[error("{}: {reason} (at byte {offset}{})", .path.display(), of_decompressed(*.decompressed))]
     File {
         /// The file.
         path: PathBuf,
-        /// The offset in the (uncompressed) file.
+        /// The offset in the file, or in its decompressed content.
         offset: u64,
+        /// The file is compressed.
+        decompressed: bool,
         /// The fault.
         reason: String,
     },
@@ -217,6 +219,10 @@ fn path_remedy(source: &io::Error) -> &'static str {
 
 fn then(remedy: &str) -> String {
     if remedy.is_empty() { String::new() } else { format!("; {remedy}") }
+}
+
+fn of_decompressed(decompressed: bool) -> &'static str {
+    if decompressed { " of the decompressed file" } else { "" }
 }
 
 fn at(column: &Option<usize>) -> String {

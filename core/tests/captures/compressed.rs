@@ -73,6 +73,7 @@ fn compressed_files_are_read_as_what_is_in_them() {
             let reading = ours(&path);
             let error = reading.error.expect("a cut is not the end");
             assert!(error.contains("damaged"), "{command:?}, cut at {end}: {error}");
+            assert!(error.ends_with(" of the decompressed file)"), "{error}");
             assert!(expected.starts_with(&reading.packets), "cut at {end}");
         }
         for at in (4..whole.len()).step_by(whole.len() / 200 + 1) {

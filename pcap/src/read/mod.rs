@@ -48,8 +48,9 @@ pub struct Reader {
     buffer: Buffer,
     format: Format,
     interfaces: Vec<Interface>,
-    /// The offset of the unread bytes in the uncompressed file.
+    /// The offset of the unread bytes in the decompressed file.
     offset: u64,
+    compressed: bool,
     finished: bool,
     /// The last packet of [`next_packet`](Self::next_packet), whose metadata [`Record`] points at.
     last: ParsedPacket,
@@ -161,6 +162,7 @@ impl Reader {
             format: Format::PcapNg(PcapNg::new()),
             interfaces: Vec::new(),
             offset: 0,
+            compressed: false,
             finished: false,
             last: ParsedPacket::default(),
         };
@@ -171,6 +173,7 @@ impl Reader {
             reader.buffer.consume(begun.len());
             let decompressed = reader.source.decompress(compression, begun);
             decompressed.map_err(|e| Error::path("decompress", &reader.path, e))?;
+            reader.compressed = true;
             magic = reader.head()?;
         }
         if Pcap::recognises(magic) {
@@ -344,7 +347,7 @@ impl Reader {
         let reason = format!(
             "cannot decompress: {error}; if the data is damaged or cut short, copy the file again"
         );
-        Error::File { path: self.path.clone(), offset, reason }
+        self.file_error(offset, reason)
     }
 
     fn cut_short(&mut self, wanted: usize) -> Error {
@@ -356,7 +359,11 @@ impl Reader {
 
     fn broken(&mut self, reason: String) -> Error {
         self.finished = true;
-        Error::File { path: self.path.clone(), offset: self.offset, reason }
+        self.file_error(self.offset, reason)
+    }
+
+    fn file_error(&self, offset: u64, reason: String) -> Error {
+        Error::File { path: self.path.clone(), offset, decompressed: self.compressed, reason }
     }
 }
 

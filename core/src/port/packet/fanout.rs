@@ -119,6 +119,7 @@ impl Fanout {
         parse_classic(&text).map(FanoutProgram::Classic).ok_or_else(|| Error::File {
             path: path.into(),
             offset: 0,
+            decompressed: false,
             reason: "not a classic BPF program: expected a count, then as many groups of four \
                      numbers, as `tcpdump -ddd` and bpf_asm print them"
                 .into(),
