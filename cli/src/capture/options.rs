@@ -351,6 +351,7 @@ impl Args {
             period: self.rotate_time,
             files: self.files,
             last_file: self.max_files,
+            on_request: false,
         };
         let Some(path) = &self.write else {
             let needs_file = rotation != Rotation::default()

@@ -96,6 +96,32 @@ fn every_combination_is_read_back() {
 }
 
 #[test]
+fn a_file_that_is_asked_for_begins_with_its_first_packet() {
+    if !have(&["capinfos"]) {
+        return;
+    }
+    for name in ["a.pcap", "a.pcapng.zst"] {
+        let directory = TempDir::new().unwrap();
+        let rotation = Rotation { on_request: true, ..Rotation::default() };
+        let path = directory.path().join(name);
+        let config = OutputConfig { rotation, ..OutputConfig::new(path) };
+        let mut encoder = encoder(&config);
+        let mut output = Output::create(config).unwrap();
+        output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
+        assert_eq!((output.end_file(), files(directory.path()).len()), (None, 0), "{name}");
+        put(&mut output, &mut encoder, &packets(10), 20_000);
+        let first = output.end_file();
+        put(&mut output, &mut encoder, &packets(5), 20_000);
+        output.end_file();
+        let summary = output.finish();
+        assert_eq!((summary.files, summary.packets), (2, 15), "{name}");
+        let made = files(directory.path());
+        assert_eq!(first.as_ref(), made.first(), "{name}");
+        assert_eq!(by_capinfos(&made), [10, 5], "{name}");
+    }
+}
+
+#[test]
 fn all_that_is_known_stands_in_the_file() {
     if !have(&["tshark", "capinfos"]) {
         return;

@@ -126,6 +126,41 @@ impl Chunk {
         true
     }
 
+    /// Copies all records of another chunk; false, without a change, if they do not fit.
+    pub(super) fn copy_all(&mut self, other: &Self) -> bool {
+        if !self.has_room(other.used) {
+            return false;
+        }
+        for record in other.records() {
+            // It fits, as all of them do.
+            self.copy(&record);
+        }
+        true
+    }
+
+    /// Creates an empty chunk of the same layout and capacity.
+    pub(super) fn new_like(&self) -> Self {
+        Self::new(self.layout, self.capacity)
+    }
+
+    /// Creates an empty chunk like this one, whose memory the kernel has provided already.
+    pub fn new_resident(&self) -> Self {
+        let mut chunk = self.new_like();
+        // Not zeros: the compiler may leave those out.
+        chunk.bytes.fill(1);
+        chunk
+    }
+
+    /// Returns the bytes of memory that it occupies.
+    pub(super) fn memory(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns true if a record larger than the chunk has grown it.
+    pub(super) fn has_grown(&self) -> bool {
+        self.bytes.len() > self.capacity
+    }
+
     /// Grows the chunk for a single record larger than it.
     #[cold]
     fn grow(&mut self) {

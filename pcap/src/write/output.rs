@@ -118,7 +118,7 @@ impl Output {
         if let Some(name) = self.name.as_ref().filter(|_| self.config.begins_files_later()) {
             check_directory(name.directory())?;
         }
-        if self.name.as_ref().is_some_and(|name| name.timed) {
+        if self.config.rotation.on_request || self.name.as_ref().is_some_and(|name| name.timed) {
             return Ok(());
         }
         self.open(0).map_err(|failure| failure.at_start())
@@ -252,6 +252,17 @@ impl Output {
         self.progress.check()
     }
 
+    /// Ends the file with its statistics: the next record begins a new one. Returns its path, unless no file was
+    /// open.
+    pub fn end_file(&mut self) -> Option<PathBuf> {
+        let target = self.current.as_ref().map(|current| Arc::clone(&current.target))?;
+        let blocks = self.statistics();
+        self.submit_blocks(&blocks, true);
+        self.current = None;
+        let path = lock(&target).path().to_owned();
+        Some(path)
+    }
+
     /// Returns the counts, which another thread may read during a write.
     pub fn counts(&self) -> &Arc<OutputCounts> {
         &self.progress
@@ -261,7 +272,8 @@ impl Output {
     /// also creates a file.
     pub fn finish(mut self) -> Summary {
         // If this fails too, `progress` has the reason.
-        if self.summary.files == 0 && self.progress.check().is_ok() {
+        let wanted = self.summary.files == 0 && !self.config.rotation.on_request;
+        if wanted && self.progress.check().is_ok() {
             let _ = self.open(now_ns());
         }
         self.write_pending();
@@ -382,12 +394,6 @@ impl Output {
             }
         }
         blocks
-    }
-
-    fn end_file(&mut self) {
-        let blocks = self.statistics();
-        self.submit_blocks(&blocks, true);
-        self.current = None;
     }
 
     fn submit_blocks(&mut self, blocks: &[u8], last: bool) {

@@ -27,12 +27,14 @@ pub struct Rotation {
     pub files: Option<u32>,
     /// Ends with this many files: later packets are not written.
     pub last_file: Option<u64>,
+    /// Begins a new file after each [`Output::end_file`](super::Output::end_file), and none without packets.
+    pub on_request: bool,
 }
 
 impl Rotation {
     /// True if there can be more than one file.
     pub fn is_on(&self) -> bool {
-        self.bytes.is_some() || self.packets.is_some() || self.period.is_some()
+        self.on_request || self.bytes.is_some() || self.packets.is_some() || self.period.is_some()
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -325,7 +327,7 @@ mod tests {
             (None, None, None, Some(3), "there is only one file"),
         ];
         for (bytes, packets, period, files, why) in rows {
-            let rotation = Rotation { bytes, packets, period, files, last_file: None };
+            let rotation = Rotation { bytes, packets, period, files, ..Rotation::default() };
             assert!(rotation.check().is_err(), "{why}");
         }
         let counted = Rotation { packets: Some(1), files: Some(3), ..Rotation::default() };
