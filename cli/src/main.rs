@@ -48,7 +48,7 @@ A first look, as root:
 
 SIGINT, SIGTERM, SIGHUP and SIGQUIT end a command with its files complete and its
 ledger printed. SIGINT or SIGQUIT, 200 ms or more after the first signal, ends it at
-once. SIGUSR1 prints the ledger so far.
+once. SIGUSR1 prints the ledger so far, SIGUSR2 makes capture --keep write its packets.
 
 Exit status: 0 success, 1 failed while running, 2 wrong usage, 3 missing privilege or
 kernel feature, 130 ended at once.";

@@ -73,6 +73,9 @@ pub struct Report {
     pub stats: Option<Stats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesReport>,
+    /// Packets in memory that no file has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryReport>,
     /// The interface's own counters, until they are added to the ledger.
     #[serde(skip)]
     pub interface: Option<InterfaceCounters>,
@@ -128,6 +131,16 @@ pub struct FilesReport {
     pub deleted: u64,
 }
 
+/// Packets in memory, of `capture --keep`.
+#[derive(Debug, Serialize)]
+pub struct MemoryReport {
+    pub packets: u64,
+    /// The time from the oldest to the newest.
+    pub period_s: f64,
+    /// Memory has been too small for the time to keep.
+    pub short: bool,
+}
+
 impl Traffic {
     /// Rates over `elapsed`.
     pub fn over(packets: u64, bytes: u64, elapsed: Duration) -> Self {
@@ -142,6 +155,21 @@ impl Traffic {
             bps_l1: per_second((bytes + packets * L1_OVERHEAD_BYTES) * 8),
             bps_l2: per_second(bytes * 8),
         }
+    }
+}
+
+impl MemoryReport {
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let period = show_duration(Duration::from_secs_f64(self.period_s));
+        let (count, word) = (show_count(self.packets), packets_word(self.packets));
+        writeln!(
+            out,
+            "  {count:>15} {word} of {period} in memory, not written (kill -USR2 or --trigger writes them)"
+        )?;
+        if self.short {
+            writeln!(out, "  memory was too small for the time to keep: raise --keep-bytes")?;
+        }
+        Ok(())
     }
 }
 
@@ -368,6 +396,9 @@ impl Report {
             };
             let (count, bytes) = (files.count, show_bytes(files.bytes));
             writeln!(out, "  {count} file{many}, {bytes}{deleted}: {}", files.path)?;
+        }
+        if let Some(memory) = &self.memory {
+            memory.print(out)?;
         }
         if let Some(pace) = &self.pace {
             pace.print(out)?;

@@ -1,5 +1,5 @@
 //! Signals as events to wait for: SIGINT, SIGTERM, SIGHUP and SIGQUIT request the end of a command, SIGUSR1
-//! requests the ledger so far.
+//! requests the ledger so far, SIGUSR2 that `capture --keep` writes the packets in memory.
 //!
 //! A SIGHUP that the caller ignores (nohup) stays ignored. A dropped session may send SIGHUP twice, and a
 //! service manager SIGTERM and SIGHUP. So after the first request for the end only SIGINT and SIGQUIT end the
@@ -25,14 +25,16 @@ const END_AT_ONCE: [Signal; 2] = [Signal::SIGINT, Signal::SIGQUIT];
 const SAME_REQUEST: Duration = Duration::from_millis(200);
 /// The signal that requests the ledger so far.
 const LEDGER: Signal = Signal::SIGUSR1;
+/// The signal that requests to write the packets in memory.
+const SAVE: Signal = Signal::SIGUSR2;
 const FLAGS: SfdFlags = SfdFlags::SFD_CLOEXEC.union(SfdFlags::SFD_NONBLOCK);
 /// The exit status of a process that ends at once.
 const STATUS_AT_ONCE: i32 = 130;
 
 /// Blocks the signals that never end a command, in this thread and those it starts: SIGUSR1, even before
-/// there is a ledger, and SIGXFSZ. Then a write beyond the file size limit fails with EFBIG.
+/// there is a ledger, SIGUSR2, and SIGXFSZ. Then a write beyond the file size limit fails with EFBIG.
 pub fn hold_harmless() -> Result<()> {
-    block(&SigSet::from_iter([LEDGER, Signal::SIGXFSZ]))
+    block(&SigSet::from_iter([LEDGER, SAVE, Signal::SIGXFSZ]))
 }
 
 /// Blocks the signals that end a command, in this thread and those it starts, because any other thread would
@@ -73,6 +75,8 @@ struct SignalState {
     end_asked: OnceLock<Instant>,
     /// A signal has requested the ledger, which has not been printed since.
     ledger_asked: AtomicBool,
+    /// A signal has requested to write the packets in memory, which has not been done since.
+    save_asked: AtomicBool,
     /// A thread ends the process at the second signal.
     watched: AtomicBool,
 }
@@ -84,12 +88,14 @@ impl Signals {
         hold_harmless()?;
         let mut read = blocked;
         read.add(LEDGER);
+        read.add(SAVE);
         let fd = SignalFd::with_flags(&read, FLAGS)
             .map_err(|error| Error::system("catch", "signals", error))?;
         let shared = SignalState {
             fd,
             end_asked: OnceLock::new(),
             ledger_asked: AtomicBool::new(false),
+            save_asked: AtomicBool::new(false),
             watched: AtomicBool::new(false),
         };
         Ok(Self { blocked, shared: Arc::new(shared) })
@@ -103,10 +109,11 @@ impl Signals {
         };
         // The kernel delivers SIGHUP before an earlier SIGUSR1, because its number is lower.
         if ends
-            && let Ok(ledger) = SignalFd::with_flags(&LEDGER.into(), FLAGS)
-            && let Ok(Some(signal)) = ledger.read_signal()
+            && let Ok(requests) = SignalFd::with_flags(&SigSet::from_iter([LEDGER, SAVE]), FLAGS)
         {
-            self.shared.note(&signal);
+            while let Ok(Some(signal)) = requests.read_signal() {
+                self.shared.note(&signal);
+            }
         }
         ends
     }
@@ -114,6 +121,11 @@ impl Signals {
     /// Returns true if a signal has requested the current ledger, once per signal.
     pub fn take_ledger_request(&self) -> bool {
         self.shared.ledger_asked.swap(false, Ordering::Relaxed)
+    }
+
+    /// Returns true if a signal has requested to write the packets in memory, once per signal.
+    pub fn take_save_request(&self) -> bool {
+        self.shared.save_asked.swap(false, Ordering::Relaxed)
     }
 
     /// From now on, SIGINT or SIGQUIT after a request for the end ends the process with status 130, because
@@ -161,12 +173,16 @@ impl SignalState {
     fn note(&self, signal: &siginfo) -> Option<Signal> {
         let signal = Signal::try_from(signal.ssi_signo.cast_signed()).ok()?;
         // `Relaxed` suffices: the flag publishes no other data.
-        if signal == LEDGER {
-            self.ledger_asked.store(true, Ordering::Relaxed);
-            return None;
-        }
-        self.end_asked.get_or_init(Instant::now);
-        Some(signal)
+        let request = match signal {
+            LEDGER => &self.ledger_asked,
+            SAVE => &self.save_asked,
+            _ => {
+                self.end_asked.get_or_init(Instant::now);
+                return Some(signal);
+            }
+        };
+        request.store(true, Ordering::Relaxed);
+        None
     }
 
     /// Reads signals until one ends the process.

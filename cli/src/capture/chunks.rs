@@ -21,8 +21,8 @@ const MAX_DELIVERY_TIME: Duration = Duration::from_millis(40);
 
 /// The output of all queues; it counts lost records.
 pub trait ChunkSink: Send + Sync {
-    /// Writes a chunk's records.
-    fn write(&self, chunk: &Chunk);
+    /// Takes a chunk's records, and leaves an empty chunk.
+    fn take(&self, chunk: &mut Chunk);
 
     /// Flushes buffered records.
     fn flush(&self);
@@ -99,8 +99,7 @@ impl<S: ChunkSink> ChunkSender<S> {
         }
         match &mut self.route {
             ChunkRoute::Straight => {
-                self.sink.write(&self.chunk);
-                self.chunk.clear();
+                self.sink.take(&mut self.chunk);
             }
             ChunkRoute::Merged { source, to, back, made } => {
                 let next = back.try_recv().unwrap_or_else(|_| {
@@ -222,8 +221,7 @@ fn merge(
                 let _ = back[source].send(chunk);
             }
             if !out.is_empty() {
-                sink.write(&out);
-                out.clear();
+                sink.take(&mut out);
             }
             if !more {
                 break;
@@ -257,6 +255,11 @@ impl Quiet {
         // Not the current time: this thread may have been suspended since its poll.
         let polled_ns = std::mem::replace(&mut self.polled_ns, now_ns());
         polled_ns.saturating_sub(self.delivery_ns)
+    }
+
+    /// Returns the longest time of a packet in the kernel.
+    pub fn delivery(&self) -> Duration {
+        Duration::from_nanos(self.delivery_ns)
     }
 }
 

@@ -150,8 +150,9 @@ impl LineOutput {
 }
 
 impl ChunkSink for LineOutput {
-    fn write(&self, chunk: &Chunk) {
+    fn take(&self, chunk: &mut Chunk) {
         self.write_to(chunk, stdout().lock());
+        chunk.clear();
     }
 
     fn flush(&self) {}

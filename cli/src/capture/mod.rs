@@ -4,10 +4,12 @@
 //!   one queue:       ring → encoder → chunk ───────────────────────────→ file
 //!   several:         ring → encoder → chunk ─┐
 //!                    ring → encoder → chunk ─┴→ merge (order of time) ─→ file
+//!   --keep:          … → history in memory, until a trigger ────────────→ file
 //!   lines:           ring → printer → encoder, then as above ──────────→ standard output
 //! ```
 
 mod chunks;
+mod keep;
 mod lines;
 mod options;
 mod post_rotate;
@@ -15,7 +17,7 @@ mod recorder;
 mod tcpdump;
 
 use std::io::{IsTerminal, stderr};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::{Direction, now_ns};
 
 use chunks::{ChunkRoute, MergeOrder, Merging, Quiet, routes};
+use keep::{Keeper, TriggerFilter};
 use lines::{LineOutput, Lines};
 pub use options::Args;
 use options::Options;
@@ -71,7 +74,8 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
         ports::announce(&port, &options.args.common, &mut report);
         ports.push((port, report));
     }
-    let file = options.output.as_ref().map(File::prepare).transpose()?.map(Arc::new);
+    let prepare = |config| Ok::<_, Error>(Arc::new(File::prepare(config, Keeper::of(&options)?)?));
+    let file = options.output.as_ref().map(prepare).transpose()?;
     // Interfaces that the format cannot hold together are refused before a file is emptied.
     let numbers = ports.iter().map(|(port, _)| number_interfaces(port, file.as_deref()));
     let numbers = numbers.collect::<Result<Vec<_>>>()?;
@@ -166,6 +170,7 @@ impl<'a> Session<'a> {
         let order = MergeOrder { sources, window: options.args.reorder_window, live };
         let lines = options.print.then(|| Arc::new(LineOutput::new(options.line_starts())));
         let chunk = || Encoder::new(&options.encoder).chunk();
+        file.as_ref().map_or(Ok(()), |file| file.start_saving(chunk()))?;
         let to_file = file.as_ref().map(|file| routes(order, chunk(), file));
         let (merges_file, to_file) = to_file.transpose()?.unwrap_or_default();
         let to_lines = lines.as_ref().map(|lines| routes(order, lines::merged_chunk(), lines));
@@ -247,7 +252,9 @@ impl<'a> Session<'a> {
                     ChunkRoute::Straight => options.hold_time,
                 };
                 let (file, numbers) = (Arc::clone(file), Arc::clone(&numbers));
-                Recorder::new(encoder, route, file, numbers, hold_time, quiet)
+                let mut recorder = Recorder::new(encoder, route, file, numbers, hold_time, quiet);
+                recorder.trigger = options.args.keep.trigger.clone().map(TriggerFilter::new);
+                recorder
             });
             let lines = self.lines.as_ref().zip(to_lines.next()).map(|(lines, route)| {
                 Lines::new(options.printer(), route, Arc::clone(lines), quiet, numbers.several)
@@ -300,6 +307,7 @@ impl<'a> Session<'a> {
                 set_statistics(&mut file.output(), numbers, totals, started_ns);
             }
         }
+        file.iter().for_each(|file| file.end_saving());
         let mut report = together(ports.into_iter().map(|port| port.report).collect());
         report.stats = stats;
         if file.is_none() && lines.is_none() {
@@ -310,6 +318,7 @@ impl<'a> Session<'a> {
             account_for_lines(&mut report, &lines, options);
             reader_left |= lines.lost() > 0 && error.is_none();
         }
+        file.iter().for_each(|file| file.account_for_memory(&mut report));
         if let Some(file) = file.and_then(Arc::into_inner) {
             let refused = file.refused();
             let mut summary = file.into_output().finish();
@@ -365,6 +374,7 @@ impl RunControl<ReceiveCounts> for Session<'_> {
                 whole.ledger.add(Section::Out, "written", counts.written());
                 whole.ledger.add(Section::Omitted, "after_last_file", counts.after_last_file());
                 whole.ledger.add(Section::Loss, "not_written", file.lost());
+                self.file.iter().for_each(|file| file.account_for_memory(&mut whole));
             }
             None => whole.ledger.add(Section::Out, self.options.unwritten(), whole.traffic.packets),
         }
@@ -390,6 +400,15 @@ impl RunControl<ReceiveCounts> for Session<'_> {
                 set_statistics(&mut output, numbers, totals, self.started_ns);
             }
         }
+    }
+
+    fn tick(&mut self, _status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
+        self.file.iter().for_each(|file| file.save_silent());
+        ControlFlow::Continue(())
+    }
+
+    fn save(&mut self) {
+        self.file.iter().for_each(|file| file.save_now());
     }
 
     fn at_end(&mut self) {

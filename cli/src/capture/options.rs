@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use sluicegate::error::{Error, Result};
-use sluicegate::file::write::{EncoderConfig, OutputConfig, Rotation};
+use sluicegate::file::write::{EncoderConfig, HistoryConfig, OutputConfig, Rotation};
 use sluicegate::file::{Compression, Format};
 use sluicegate::filter::Filter;
 use sluicegate::port::{Directions, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
 use sluicegate::{link, units};
 
+use super::keep::KeepArgs;
 use super::lines::LineStarts;
 use super::post_rotate;
 use super::tcpdump::{self, TcpdumpArgs};
@@ -34,6 +35,7 @@ Examples:
   sluice capture eth0 udp port 53              print packets, a line each
   sluice capture eth0 -w trace.pcapng.zst --duration 1m
   sluice capture eth0 -w %F-%H%M%S.pcapng --rotate-time 1h --files 24
+  sluice capture eth0 -w event.pcapng --keep 30s
   sluice capture eth0 eth1 -w both.pcapng      one file, ordered by time
   sluice capture eth0 -w - | tshark -i -
   sluice capture trace.pcapng -X               print a file, with the packets' bytes
@@ -147,6 +149,9 @@ pub struct Args {
     link_header: bool,
 
     #[command(flatten)]
+    pub keep: KeepArgs,
+
+    #[command(flatten)]
     tcpdump: TcpdumpArgs,
 
     #[command(flatten)]
@@ -167,6 +172,8 @@ pub struct Options {
     pub ports: Vec<PortName>,
     pub filter: Option<String>,
     pub output: Option<OutputConfig>,
+    /// The limits of packets that stay in memory until a file is asked for.
+    pub history: Option<HistoryConfig>,
     pub encoder: EncoderConfig,
     /// How long a part of a chunk may be held back.
     pub hold_time: Duration,
@@ -194,7 +201,8 @@ impl Options {
             return Err(Error::Usage(message.into()));
         }
         args.post_rotate.as_deref().map_or(Ok(()), post_rotate::check)?;
-        let output = args.output()?;
+        let (output, history) = args.output()?.unzip();
+        let history = history.flatten();
         let print = args.print || output.is_none() && args.stats.is_none();
         let to_stdout = output.as_ref().is_some_and(|o| o.path == Path::new("-"));
         if print && to_stdout {
@@ -248,7 +256,17 @@ impl Options {
             ..EncoderConfig::default()
         };
         let stdout_is_taken = print || to_stdout;
-        Ok(Self { args, ports, filter, output, encoder, hold_time, print, stdout_is_taken })
+        Ok(Self {
+            args,
+            ports,
+            filter,
+            output,
+            history,
+            encoder,
+            hold_time,
+            print,
+            stdout_is_taken,
+        })
     }
 
     /// Returns the fate of packets that no file keeps, for the ledger.
@@ -344,8 +362,9 @@ impl Args {
         ))
     }
 
-    fn output(&self) -> Result<Option<OutputConfig>> {
-        let rotation = Rotation {
+    /// Returns the description of the file, and the limits of packets kept in memory before it.
+    fn output(&self) -> Result<Option<(OutputConfig, Option<HistoryConfig>)>> {
+        let mut rotation = Rotation {
             bytes: self.rotate_size.or(self.tcpdump.rotate_bytes()),
             packets: self.rotate_count,
             period: self.rotate_time,
@@ -364,10 +383,12 @@ impl Args {
             };
         };
         let mut config = self.file.output(path, self.format, self.micro)?;
+        let history = self.keep.history(path, &rotation)?;
+        rotation.on_request = history.is_some();
         config.rotation = rotation;
         config.sync = self.sync;
         config.access = self.common.access();
-        Ok(Some(config))
+        Ok(Some((config, history)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Recording: the file that all recorders of a capture share, and the recorder of each queue.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use sluicegate::port::{Interface, Queue};
 use sluicegate::ring::{Packet, now_ns};
 
 use super::chunks::{ChunkOptions, ChunkRoute, ChunkSender, ChunkSink, Quiet};
+use super::keep::{Keeper, TriggerFilter};
 use super::lines::Lines;
 use crate::counters::Totals;
 use crate::file_flags::PCAP_END_NS;
@@ -39,6 +41,8 @@ pub struct File {
     refused: AtomicU64,
     /// A live packet has such a time, and a message says so.
     warned: AtomicBool,
+    /// Packets stay there until a file is asked for.
+    pub keeper: Option<Keeper>,
 }
 
 impl File {
@@ -46,7 +50,7 @@ impl File {
     ///
     /// # Errors
     /// Those of [`Output::prepare`].
-    pub fn prepare(config: &OutputConfig) -> Result<Self> {
+    pub fn prepare(config: &OutputConfig, keeper: Option<Keeper>) -> Result<Self> {
         let output = Output::prepare(config.clone())?;
         Ok(Self {
             counts: Arc::clone(output.counts()),
@@ -57,6 +61,7 @@ impl File {
             end_ns: if config.format == Format::Pcap { PCAP_END_NS } else { u64::MAX },
             refused: AtomicU64::new(0),
             warned: AtomicBool::new(false),
+            keeper,
         })
     }
 
@@ -91,24 +96,51 @@ impl File {
         self.counts.lost() + self.refused()
     }
 
+    /// Writes a chunk's records.
+    pub fn write_chunk(&self, chunk: &Chunk) {
+        let mut output = self.output();
+        if output.write(chunk).is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+        }
+        self.note_complete(&output);
+    }
+
+    /// Ends the file, and returns its path once it is complete; `None` if there is none, or writing failed.
+    pub fn end_file(&self) -> Option<PathBuf> {
+        let mut output = self.output();
+        let path = output.end_file();
+        if output.flush().is_err() {
+            self.failed.store(true, Ordering::Relaxed);
+            return None;
+        }
+        self.note_complete(&output);
+        path
+    }
+
+    fn note_complete(&self, output: &Output) {
+        if output.is_complete() {
+            self.complete.store(true, Ordering::Relaxed);
+        }
+    }
+
     pub fn into_output(self) -> Output {
         self.output.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ChunkSink for File {
-    fn write(&self, chunk: &Chunk) {
-        let mut output = self.output();
-        if output.write(chunk).is_err() {
-            self.failed.store(true, Ordering::Relaxed);
-        }
-        if output.is_complete() {
-            self.complete.store(true, Ordering::Relaxed);
+    fn take(&self, chunk: &mut Chunk) {
+        match &self.keeper {
+            Some(keeper) => self.keep(keeper, chunk),
+            None => {
+                self.write_chunk(chunk);
+                chunk.clear();
+            }
         }
     }
 
     fn flush(&self) {
-        if self.output().flush().is_err() {
+        if self.keeper.is_none() && self.output().flush().is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
     }
@@ -159,6 +191,7 @@ pub struct Recorder {
     is_live: bool,
     /// The first time that the file's format cannot hold.
     end_ns: u64,
+    pub trigger: Option<TriggerFilter>,
     error: Option<Error>,
 }
 
@@ -177,7 +210,7 @@ impl Recorder {
         let options = ChunkOptions { bytes, max_chunks, hold_time, quiet, hurries: false };
         let (is_live, end_ns) = (quiet.is_some(), file.end_ns);
         let sender = ChunkSender::new(encoder, route, file, options);
-        Self { sender, numbers, known: 0, is_live, end_ns, error: None }
+        Self { sender, numbers, known: 0, is_live, end_ns, trigger: None, error: None }
     }
 
     /// Takes the recorder's error; errors of the file are separate.
@@ -192,12 +225,18 @@ impl Recorder {
             let new = in_file.iter().skip(self.known);
             new.for_each(|&number| self.sender.encoder.map_interface(number));
             self.known = in_file.len();
+            return self.trigger.as_mut().map_or(Ok(()), |trigger| trigger.meet(interfaces));
         }
         Ok(())
     }
 
     #[inline]
     fn packet(&mut self, packet: &Packet<'_>) {
+        if let Some(trigger) = &mut self.trigger
+            && let Some(keeper) = &self.sender.sink.keeper
+        {
+            trigger.look_at(packet, keeper);
+        }
         if packet.meta().timestamp_ns < self.end_ns {
             self.sender.append(packet);
         } else {
@@ -349,7 +388,7 @@ mod tests {
         let port = "packet:eth0".parse().unwrap();
         for (quiet, written, refused) in [(Some(Quiet::of(&port).unwrap()), 2, 0), (None, 1, 1)] {
             let config = OutputConfig::new(folder.path().join("a.pcap"));
-            let file = Arc::new(File::prepare(&config).unwrap());
+            let file = Arc::new(File::prepare(&config, None).unwrap());
             file.output().begin().unwrap();
             let encoder =
                 Encoder::new(&EncoderConfig { format: Format::Pcap, ..EncoderConfig::default() });

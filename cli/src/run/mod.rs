@@ -82,6 +82,9 @@ pub trait RunControl<T> {
         ControlFlow::Continue(())
     }
 
+    /// Writes what is in memory, requested by SIGUSR2.
+    fn save(&mut self) {}
+
     /// Called once, when reception has stopped, before the workers have processed all packets.
     fn at_end(&mut self) {}
 }
@@ -299,6 +302,9 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
                 answers_until = Some(Instant::now() + ANSWER_TIMEOUT);
                 snapshots.ask();
             }
+            if signals.take_save_request() {
+                control.save();
+            }
             if let Some(outcomes) = answers_until.and_then(|until| snapshots.answers(until)) {
                 answers_until = None;
                 status.ledger(&control.report_so_far(&outcomes, elapsed));
@@ -335,6 +341,9 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             Err(panic) => std::panic::resume_unwind(panic),
         };
         let ends = workers.into_iter().map(end).collect::<Result<Vec<_>>>();
+        if signals.take_save_request() {
+            control.save();
+        }
         // The run ended before it could answer.
         if answers_until.is_some() || signals.take_ledger_request() {
             let outcomes = snapshots.answers(Instant::now()).unwrap_or_default();

@@ -5,6 +5,7 @@ mod any;
 mod ends;
 mod files;
 mod json;
+mod keep;
 mod live;
 mod messages;
 mod mirror;
