@@ -32,6 +32,7 @@ mod send;
 mod signals;
 mod stats;
 mod status;
+mod streams;
 mod switch;
 mod target;
 mod top;

@@ -19,6 +19,7 @@ use crate::interface_counters::InterfaceCounters;
 use crate::notice::reader_left;
 use crate::pacing::PacingResult;
 use crate::stats::Stats;
+use crate::streams::{self, StreamReport};
 use crate::units::{
     packets_word, show_bps, show_bytes, show_count, show_duration, show_percent, show_pps,
 };
@@ -63,6 +64,9 @@ pub struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub directions: Vec<DirectionReport>,
     pub threads: Vec<Thread>,
+    /// The streams of a specification.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub streams: Vec<StreamReport>,
     #[serde(serialize_with = "ledger_json")]
     pub ledger: Ledger,
     /// The analysis of stamped packets, if requested.
@@ -399,6 +403,9 @@ impl Report {
         }
         if let Some(memory) = &self.memory {
             memory.print(out)?;
+        }
+        if self.streams.len() > 1 {
+            streams::print(&self.streams, out)?;
         }
         if let Some(pace) = &self.pace {
             pace.print(out)?;

@@ -27,7 +27,9 @@ use sluicegate_traffic::spec::Spec;
 use crate::args::Common;
 use crate::ports;
 use crate::print::{Printer, TimeFormat};
-use crate::send::{Changes, LiveSender, Measure, Rate, Sender, Steering, monotonic_ns, send};
+use crate::send::{
+    Changes, LiveSender, Measure, Rate, SendRun, Sender, Steering, monotonic_ns, send,
+};
 use crate::target::{
     interface_of, interface_to_send, limit_queues, link_speed, say_unneeded, sending, short,
     zero_copy,
@@ -124,7 +126,14 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     let way =
         SendMethod { port, method: args.method, common: &args.common, steering: steering.as_ref() };
     let sender = way.open(interface.as_ref(), &plan)?;
-    send("generate", port, &args.common, sender, steering)
+    let run = SendRun {
+        command: "generate",
+        common: &args.common,
+        steering,
+        stdin_is_taken: false,
+        plan: Some(plan),
+    };
+    send(run, vec![(port, sender)])
 }
 
 impl Args {
@@ -261,7 +270,7 @@ impl SendMethod<'_> {
         self.common.threads.unwrap_or(cpus.max(1))
     }
 
-    fn live(&self, interface: &Interface, plan: &Plan) -> Result<Sender> {
+    fn live(&self, interface: &Interface, plan: &Arc<Plan>) -> Result<Sender> {
         let netns = self.common.netns.as_deref();
         check_target(interface, netns)?;
         fits_live_frames(plan, interface)?;

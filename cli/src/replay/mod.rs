@@ -21,7 +21,7 @@ use sluicegate_traffic::source::{PacketSource, Replay, ReplayOptions, Tempo};
 use crate::args::Common;
 use crate::ports;
 use crate::rewriting::Rewriting;
-use crate::send::{Changes, Measure, Rate, Sender, Steering, send_to_all};
+use crate::send::{Changes, Measure, Rate, SendRun, Sender, Steering, send};
 use step::Steps;
 
 use crate::target::{
@@ -213,7 +213,8 @@ pub fn replay(mut args: Args) -> anyhow::Result<()> {
         let sources = replays.into_iter().map(source).collect::<Result<_>>()?;
         senders.push((target, Sender::Ring { port, sources }));
     }
-    send_to_all("replay", senders, &args.common, steering, args.step)
+    let (common, stdin_is_taken) = (&args.common, args.step);
+    send(SendRun { command: "replay", common, steering, stdin_is_taken, plan: None }, senders)
 }
 
 /// Makes a source of a replay: step by step with the link type of its packets' lines, or as it is.

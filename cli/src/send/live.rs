@@ -139,6 +139,7 @@ fn done(sending: &Sending) -> WorkerResult {
             ..QueueStats::default()
         },
         skipped: SkippedPackets::default(),
+        streams: sending.streams(),
         restarts: counters.restarts,
         busy: sending.thread.busy(),
     }

@@ -14,12 +14,13 @@ mod ring;
 mod steering;
 
 use std::ops::ControlFlow;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use sluicegate::error::Result;
 use sluicegate::port::{Kind, Port, PortName, QueueStats};
 use sluicegate::ring::Wait;
+use sluicegate_traffic::plan::{Plan, StreamTotals};
 use sluicegate_traffic::rate::{Gaps, Pace};
 use sluicegate_traffic::source::{PacketSource, SkippedPackets};
 
@@ -67,7 +68,7 @@ pub struct SendCounts {
 }
 
 /// The counts of one worker.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct WorkerResult {
     /// Packets made, including those that the target cannot send.
     pub packets: u64,
@@ -75,6 +76,8 @@ pub struct WorkerResult {
     pub bytes: u64,
     /// Packets that the target cannot send.
     pub skipped: SkippedPackets,
+    /// The packets of each stream, if there are streams.
+    pub streams: Vec<StreamTotals>,
     /// The queue's own counts.
     pub stats: QueueStats,
     /// Times that it was too late to catch up with its timetable.
@@ -114,38 +117,31 @@ impl Work for &mut SendWork {
     }
 }
 
-/// Runs a sender that was opened, and publishes the report.
-///
-/// # Errors
-/// The first failure.
-pub fn send(
-    command: &'static str,
-    port: &PortName,
-    common: &Common,
-    sender: Sender,
-    steering: Option<Steering>,
-) -> anyhow::Result<()> {
-    send_to_all(command, vec![(port, sender)], common, steering, false)
+/// A run that sends.
+pub struct SendRun<'a> {
+    pub command: &'static str,
+    pub common: &'a Common,
+    /// The rate of all targets together.
+    pub steering: Option<Steering>,
+    /// A source takes standard input, so there are no keys.
+    pub stdin_is_taken: bool,
+    /// The plan, if there are streams to report.
+    pub plan: Option<Arc<Plan>>,
 }
 
-/// Runs a sender for each target, all by one rate, and publishes the report on them. Without keys if a source
-/// takes standard input.
+/// Runs a sender for each target, and publishes the report on them.
 ///
 /// # Errors
 /// The first failure.
-pub fn send_to_all(
-    command: &'static str,
-    targets: Vec<(&PortName, Sender)>,
-    common: &Common,
-    mut steering: Option<Steering>,
-    stdin_is_taken: bool,
-) -> anyhow::Result<()> {
+pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Result<()> {
+    let SendRun { command, common, mut steering, stdin_is_taken, plan } = run;
     let mut reports = Vec::new();
     let mut workers = 0;
     for (port, sender) in &targets {
         let first = workers;
         workers += sender.workers();
-        reports.push(SendReport::of(command, port, common, sender, first..workers));
+        let report = SendReport::of(command, port, common, sender, first..workers);
+        reports.push(report.with_streams(plan.clone()));
     }
     let carrier = |(port, _): &(&PortName, _)| Carrier::of(port, common.netns.as_deref());
     let carriers = targets.iter().filter_map(carrier).collect();

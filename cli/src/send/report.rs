@@ -1,10 +1,12 @@
 //! The report of a sender: packets attempted, submitted and sent.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluicegate::port::{LINKTYPE_ETHERNET, PortName, Queue, QueueStats};
+use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::SkippedPackets;
 
@@ -17,6 +19,7 @@ use crate::notice;
 use crate::pacing::{PacingResult, TargetRate};
 use crate::report::{Report, Thread, Traffic};
 use crate::run::{Outcomes, Run};
+use crate::streams;
 use crate::units::{packets_word, show_count};
 
 /// The report of a run.
@@ -29,6 +32,8 @@ pub struct SendReport<'a> {
     other_link_type: &'static str,
     /// Its workers among those of all targets.
     workers: Range<usize>,
+    /// The plan, if there are streams to report.
+    plan: Option<Arc<Plan>>,
 }
 
 impl<'a> SendReport<'a> {
@@ -57,7 +62,13 @@ impl<'a> SendReport<'a> {
             report,
             common,
             workers,
+            plan: None,
         }
+    }
+
+    /// Adds the streams of a plan.
+    pub fn with_streams(self, plan: Option<Arc<Plan>>) -> Self {
+        Self { plan, ..self }
     }
 
     /// The report so far.
@@ -153,6 +164,9 @@ impl<'a> SendReport<'a> {
             done.iter().fold(SkippedPackets::default(), |sum, done| sum.plus(done.skipped));
         report.elapsed_s = elapsed.as_secs_f64();
         report.traffic = Traffic::over(attempted, sum(|done| done.bytes), elapsed);
+        if let Some(plan) = &self.plan {
+            report.streams = streams::of(plan, done);
+        }
         report.ledger.add(Section::In, "attempted", attempted);
         report.ledger.add(Section::Loss, "too_long", skipped.too_long);
         report.ledger.add(Section::Loss, "too_short", skipped.too_short);
@@ -169,6 +183,7 @@ pub fn together(mut reports: Vec<Report>) -> Report {
     }
     let mut pace: Option<PacingResult> = None;
     let mut details = serde_json::Map::new();
+    let streams = streams::together(reports.iter().map(|report| &report.streams));
     for report in &mut reports {
         for (name, count) in &report.details {
             let sum = details.get(name).and_then(Value::as_u64).unwrap_or(0);
@@ -182,7 +197,7 @@ pub fn together(mut reports: Vec<Report>) -> Report {
         // It is the rate of all targets together.
         of_port.target = None;
     }
-    Report { pace, details, ..Report::over(reports) }
+    Report { pace, details, streams, ..Report::over(reports) }
 }
 
 fn all_stats(done: &[WorkerResult]) -> QueueStats {
@@ -190,7 +205,7 @@ fn all_stats(done: &[WorkerResult]) -> QueueStats {
 }
 
 fn all_done(outcomes: &Outcomes<SendCounts>) -> Vec<WorkerResult> {
-    outcomes.iter().flatten().flat_map(|outcome| outcome.counts.workers.iter().copied()).collect()
+    outcomes.iter().flatten().flat_map(|outcome| outcome.counts.workers.iter().cloned()).collect()
 }
 
 /// Describes packets that were too long, with a remedy.

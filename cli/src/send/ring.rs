@@ -78,6 +78,7 @@ impl RingWorker {
                 too_long: never_pushed.too_long + stats.too_long,
                 ..never_pushed
             },
+            streams: self.source.streams(),
             stats,
             restarts: self.source.restarts(),
             busy: thread.busy(),

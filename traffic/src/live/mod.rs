@@ -16,7 +16,7 @@ use sluicegate::xdp::live::{
     LiveProgram, LiveThread, LiveThreadConfig, RedirectTarget, SharedCounters, ThreadAction,
 };
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Sizes, StreamTotals};
 use crate::rate::{Dial, Gaps, Pace, Period};
 use program::MakeJob;
 
@@ -71,7 +71,7 @@ impl Live {
     /// # Errors
     /// A missing privilege; a plan too large for a program.
     pub fn new(
-        plan: &Plan,
+        plan: &Arc<Plan>,
         (worker, workers): (u32, u32),
         interface: &Interface,
         dial: Option<&Dial>,
@@ -91,6 +91,7 @@ impl Live {
         })?;
         let program = LiveProgram::load(c"sluice_live", &instructions, job.frame())?;
         let counters = WorkerCounters {
+            plan: Arc::clone(plan),
             shared: Arc::new(shared),
             gaps: CounterLayout::gaps(plan),
             paced: dial.is_some(),
@@ -112,6 +113,11 @@ impl Live {
     /// The program rejected the packet, or no packet is due yet.
     pub fn next_packet(&self) -> Result<Vec<u8>> {
         self.program.once()
+    }
+
+    /// Returns the totals of each stream, including refused packets.
+    pub fn streams(&self) -> Vec<StreamTotals> {
+        self.counters.streams()
     }
 
     /// Starts a thread that sends `packets` packets, or without end; pins it to `cpu`, if given.
@@ -167,6 +173,11 @@ impl Sending {
         }
     }
 
+    /// Returns the totals of each stream, including refused packets.
+    pub fn streams(&self) -> Vec<StreamTotals> {
+        self.counters.streams()
+    }
+
     /// Returns the lateness of each burst's first packet against the timetable.
     pub fn gaps(&self) -> Gaps {
         let WorkerCounters { shared, gaps, .. } = &self.counters;
@@ -195,6 +206,7 @@ impl Sending {
 /// The memory that a worker's program and this process share.
 #[derive(Clone, Debug)]
 struct WorkerCounters {
+    plan: Arc<Plan>,
     shared: Arc<SharedCounters>,
     gaps: CounterTable,
     /// The program keeps a timetable.
@@ -210,6 +222,22 @@ impl WorkerCounters {
 
     fn set(&self, word: i16, number: u64) {
         self.shared.set(word as usize / 8, number);
+    }
+
+    /// Returns the totals of each stream, including refused packets.
+    fn streams(&self) -> Vec<StreamTotals> {
+        let word = |at: u32| self.shared.get(at as usize / 8);
+        let streams = self.plan.streams.iter().enumerate();
+        let totals = streams.map(|(index, stream)| {
+            let random_bytes = CounterLayout::random_bytes_of(&self.plan, index).map_or(0, word);
+            stream.totals(word(CounterLayout::number_of(index)), random_bytes)
+        });
+        let mut totals: Vec<StreamTotals> = totals.collect();
+        if let Some(first) = self.plan.first_random() {
+            let others: u64 = totals.iter().map(|totals| totals.bytes).sum();
+            totals[first].bytes = self.get(word::BYTES).saturating_sub(others);
+        }
+        totals
     }
 
     fn set_pace(&self, pace: Pace) {
@@ -311,10 +339,12 @@ struct CounterLayout {
 }
 
 impl CounterLayout {
-    /// Creates the counters of a plan and its streams, and the histogram of a timetable.
+    /// Creates the counters of a plan and its streams, the histogram of a timetable, and the sums of random
+    /// lengths.
     fn new(plan: &Plan) -> Self {
         let mut layout = Self { words: vec![0; word::END / 8 + plan.streams.len()] };
         layout.table(std::iter::repeat_n(0, Gaps::CLASSES));
+        layout.table(plan.streams.iter().map(|_| 0));
         layout
     }
 
@@ -326,6 +356,15 @@ impl CounterLayout {
     /// Returns the offset of the number of a stream's next packet.
     fn number_of(stream: usize) -> u32 {
         (word::END + stream * 8) as u32
+    }
+
+    /// Returns the offset of the sum of a stream's random lengths. The first such stream has none: it has
+    /// the bytes that the others lack of the sum of all.
+    fn random_bytes_of(plan: &Plan, stream: usize) -> Option<u32> {
+        let random = matches!(plan.streams[stream].sizes, Sizes::AtRandom { .. });
+        let gaps = Self::gaps(plan);
+        (random && plan.first_random() != Some(stream))
+            .then_some(gaps.at + (gaps.count as usize + stream) as u32 * 8)
     }
 
     /// Adds a table.

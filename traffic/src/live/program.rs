@@ -56,6 +56,8 @@ struct StreamCode<'a> {
     flows: RandomKey,
     /// The offset of the next packet's number in the shared counters.
     number: u32,
+    /// The offset of the sum of its lengths in the shared counters, if the program counts them.
+    random_bytes: Option<u32>,
     /// The whole template, if other streams use the same frames.
     template: Option<CounterTable>,
 }
@@ -135,6 +137,7 @@ impl ProgramWriter<'_> {
                 packets: RandomKey::of_packets(plan.seed, index, self.job.worker),
                 flows: RandomKey::of_flows(plan.seed, index),
                 number: CounterLayout::number_of(index),
+                random_bytes: CounterLayout::random_bytes_of(plan, index),
                 template,
             });
         }
@@ -268,6 +271,10 @@ impl ProgramWriter<'_> {
                 self.asm.rsh(R1, i32::from(draw.shift));
                 emit::below(&mut self.asm, R1, u64::from(*count), R2);
                 self.asm.add(R1, i32::from(*first)).store(Size::DW, FP + LENGTH);
+                if let Some(at) = code.random_bytes {
+                    self.asm.mov(R2, COUNTERS).add(at as i32);
+                    self.asm.load(Size::DW, R3, R2 + 0).add(R1).store(Size::DW, R2 + 0);
+                }
             }
         }
         let given = self.job.plan.longest() as i32;

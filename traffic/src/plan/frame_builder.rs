@@ -3,8 +3,8 @@
 use std::borrow::Borrow;
 
 use super::{
-    Draw, Edit, FieldSource, Finish, Index, Operand, Part, Plan, Sizes, StreamPlan, Sum, Term,
-    VariesBy,
+    Draw, Edit, FieldSource, Finish, Index, Operand, Part, Plan, Sizes, StreamPlan, StreamTotals,
+    Sum, Term, VariesBy,
 };
 
 /// Makes the packets of one worker, from a borrowed or shared plan.
@@ -25,6 +25,8 @@ struct StreamProgress {
     flows: RandomKey,
     /// The number of its next packet.
     number: u64,
+    /// The bytes of its packets, if their lengths are random; other lengths follow from the number.
+    random_bytes: u64,
     /// The length of its shortest packets.
     shortest: u64,
     own: OwnFlows,
@@ -65,6 +67,7 @@ impl<P: Borrow<Plan>> FrameBuilder<P> {
             packets: RandomKey::of_packets(*seed, stream, worker),
             flows: RandomKey::of_flows(*seed, stream),
             number: 0,
+            random_bytes: 0,
             shortest: streams[stream].sizes.shortest(&streams[stream].template) as u64,
             own: OwnFlows::of(streams[stream].flows, worker, workers),
         });
@@ -81,8 +84,11 @@ impl<P: Borrow<Plan>> FrameBuilder<P> {
         let stream = &plan.streams[index];
         let progress = &mut self.progress[index];
         let number = progress.number;
-        let bytes = stream.size(&progress.packets, number);
-        let frame = room.get_mut(..bytes)?;
+        let bytes = stream.size(progress);
+        let Some(frame) = room.get_mut(..bytes) else {
+            progress.forget(stream, bytes);
+            return None;
+        };
         progress.number += 1;
         self.turn += 1;
         if self.turn == plan.turns.len() {
@@ -94,6 +100,21 @@ impl<P: Borrow<Plan>> FrameBuilder<P> {
             self.change(index, number, flow, frame);
         }
         Some(bytes)
+    }
+
+    /// Returns the totals of each stream so far.
+    pub fn totals(&self) -> Vec<StreamTotals> {
+        let streams = self.plan.borrow().streams.iter().zip(&self.progress);
+        let totals =
+            streams.map(|(it, progress)| it.totals(progress.number, progress.random_bytes));
+        totals.collect()
+    }
+
+    /// Returns the index of the stream of the last packet.
+    pub fn last_stream(&self) -> usize {
+        let turns = &self.plan.borrow().turns;
+        let last = self.turn.checked_sub(1).unwrap_or(turns.len() - 1);
+        turns[last].into()
     }
 
     /// Edits packet `number` of a stream.
@@ -111,6 +132,16 @@ impl<P: Borrow<Plan>> FrameBuilder<P> {
             time_ns: self.time_ns,
         };
         inputs.write(stream, frame);
+    }
+}
+
+impl StreamProgress {
+    /// Takes back the length of a packet that did not fit.
+    #[cold]
+    fn forget(&mut self, stream: &StreamPlan, bytes: usize) {
+        if matches!(stream.sizes, Sizes::AtRandom { .. }) {
+            self.random_bytes -= bytes as u64;
+        }
     }
 }
 
@@ -143,15 +174,18 @@ impl StreamPlan {
         !self.edits.is_empty() || !self.sums.is_empty()
     }
 
-    /// Returns the length of packet `number`.
+    /// Returns the length of the next packet, and counts it if it is random.
     #[inline]
-    fn size(&self, packets: &RandomKey, number: u64) -> usize {
+    fn size(&self, progress: &mut StreamProgress) -> usize {
+        let number = progress.number;
         match &self.sizes {
             Sizes::Fixed => self.template.len(),
             Sizes::InTurn(sizes) => usize::from(sizes[(number % sizes.len() as u64) as usize]),
             Sizes::AtRandom { first, count, draw } => {
-                let random = draw.of(packets, number, self.words.packet);
-                usize::from(*first) + below(random, u64::from(*count)) as usize
+                let random = draw.of(&progress.packets, number, self.words.packet);
+                let bytes = usize::from(*first) + below(random, u64::from(*count)) as usize;
+                progress.random_bytes += bytes as u64;
+                bytes
             }
         }
     }

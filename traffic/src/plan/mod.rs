@@ -232,7 +232,39 @@ impl Part {
     }
 }
 
+/// Packets of a stream, and their bytes without the frame check sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamTotals {
+    /// The number of packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl StreamTotals {
+    /// Returns the sum of two workers' totals.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { packets: self.packets + other.packets, bytes: self.bytes + other.bytes }
+    }
+}
+
 impl StreamPlan {
+    /// Returns the totals of the first `packets` packets of a worker. `random_bytes` is the sum of their
+    /// lengths, if these are random; the others follow from the plan.
+    pub(crate) fn totals(&self, packets: u64, random_bytes: u64) -> StreamTotals {
+        let bytes = match &self.sizes {
+            Sizes::Fixed => packets * self.template.len() as u64,
+            Sizes::InTurn(sizes) => {
+                let sum = |sizes: &[u16]| sizes.iter().map(|&size| u64::from(size)).sum::<u64>();
+                let (rounds, rest) = (packets / sizes.len() as u64, packets % sizes.len() as u64);
+                rounds * sum(sizes) + sum(&sizes[..rest as usize])
+            }
+            Sizes::AtRandom { .. } => random_bytes,
+        };
+        StreamTotals { packets, bytes }
+    }
+
     /// Reports whether a field depends on the flow.
     pub(crate) fn uses_flows(&self) -> bool {
         let mut indices = self.edits.iter().flat_map(|edit| &edit.parts).filter_map(Part::index);
@@ -251,6 +283,11 @@ impl StreamPlan {
 }
 
 impl Plan {
+    /// Returns the index of the first stream with random lengths.
+    pub(crate) fn first_random(&self) -> Option<usize> {
+        self.streams.iter().position(|stream| matches!(stream.sizes, Sizes::AtRandom { .. }))
+    }
+
     /// Returns the length of the longest frame.
     pub fn longest(&self) -> usize {
         self.streams.iter().map(|stream| stream.template.len()).max().unwrap_or(0)

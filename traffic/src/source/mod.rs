@@ -9,7 +9,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::ring::{Meta, Packet, RingMut};
 
-use crate::plan::{FrameBuilder, Plan};
+use crate::plan::{FrameBuilder, Plan, StreamTotals};
 use crate::rate::{Dial, Gaps, Timetable};
 
 pub use sluicegate::ring::Filled;
@@ -100,6 +100,11 @@ pub trait PacketSource: Send {
 
     /// Returns how often the source was too late to catch up.
     fn restarts(&self) -> u64;
+
+    /// Returns the totals of each stream, including packets that were too long; empty without streams.
+    fn streams(&self) -> Vec<StreamTotals> {
+        Vec::new()
+    }
 }
 
 /// A worker's packets of a plan: a number of packets, or endless.
@@ -214,6 +219,17 @@ impl PacketSource for PlanSource {
 
     fn restarts(&self) -> u64 {
         self.timetable.as_ref().map_or(0, Timetable::restarts)
+    }
+
+    fn streams(&self) -> Vec<StreamTotals> {
+        let mut totals = self.frames.totals();
+        if self.waiting > 0 {
+            // This packet is made, and counts once it is in the ring.
+            let last = &mut totals[self.frames.last_stream()];
+            last.packets -= 1;
+            last.bytes -= self.waiting as u64;
+        }
+        totals
     }
 }
 

@@ -1,5 +1,6 @@
 //! Kernel programs make exactly the packets of the plan.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluicegate::Error;
@@ -7,7 +8,7 @@ use sluicegate::link::Interface;
 use sluicegate::xdp::live::MAX_BYTES;
 use sluicegate_traffic::analyse::Stamp;
 use sluicegate_traffic::live::Live;
-use sluicegate_traffic::plan::{FieldSource, Plan};
+use sluicegate_traffic::plan::{FieldSource, FrameBuilder, Plan, StreamTotals};
 use sluicegate_traffic::rate::{Dial, Pace};
 use sluicegate_traffic::spec::{Defaults, PROFILES, Spec};
 
@@ -27,6 +28,12 @@ const SPECS: &[(&str, &str)] = &[
         "counters up and down, with steps, and lists",
         "[[stream]]\nlayers = ['ether', { ipv4 = { id = '0..65535/7', ttl = '64..32' } }, \
          { udp = { sport = '9,10,53', dport = 'any:53,123,389' } }]",
+    ),
+    (
+        "three streams with random lengths",
+        "[[stream]]\nsize = '60-90'\nlayers = ['ether', 'ipv4', 'udp']\n\
+         [[stream]]\nsize = '61-1514'\nlayers = ['ether', 'ipv4', 'udp']\n\
+         [[stream]]\nsize = '62-63'\nlayers = ['ether', 'ipv4', 'udp']",
     ),
     (
         "fields that are the flow's",
@@ -95,7 +102,7 @@ fn live(plan: &Plan, worker: (u32, u32), pace: Option<Pace>) -> Option<Live> {
 fn dialled(plan: &Plan, worker: (u32, u32), dial: Option<Dial>) -> Option<Live> {
     // No packet is sent, so no interface needs to exist.
     let interface = Interface { index: 1, ..Interface::default() };
-    match Live::new(plan, worker, &interface, dial.as_ref()) {
+    match Live::new(&Arc::new(plan.clone()), worker, &interface, dial.as_ref()) {
         Ok(live) => Some(live),
         // Root has the privileges, so an error for root is a failure.
         Err(Error::Privilege { operation, capability, .. }) if !is_root() => {
@@ -121,8 +128,35 @@ fn compare(what: &str, plan: &Plan, packets: usize) -> bool {
             let made = live.next_packet().unwrap_or_else(|e| panic!("{what}, {number}: {e}"));
             assert_eq!(&made, expected, "{what}: packet {number} of {worker:?}");
         }
+        assert_eq!(live.streams(), totals(plan, &expected), "{what}: {worker:?}");
     }
     true
+}
+
+/// Counts the packets of each stream, and their bytes.
+fn totals(plan: &Plan, frames: &[Vec<u8>]) -> Vec<StreamTotals> {
+    let mut totals = vec![StreamTotals::default(); plan.streams.len()];
+    for (frame, &stream) in frames.iter().zip(plan.turns.iter().cycle()) {
+        let one = StreamTotals { packets: 1, bytes: frame.len() as u64 };
+        totals[usize::from(stream)] = totals[usize::from(stream)].plus(one);
+    }
+    totals
+}
+
+#[test]
+fn a_builder_counts_packets_and_bytes_of_each_stream() {
+    for (sentence, spec) in SPECS {
+        let plan = plan(spec);
+        let expected = frames(&plan, 1, 2, 500);
+        let mut frames = FrameBuilder::new(&plan, 1, 2, || 0);
+        let mut room = vec![0; plan.longest()];
+        for _ in &expected {
+            // A packet that does not fit is not counted.
+            assert_eq!(frames.next_into(&mut []), None, "{sentence}");
+            frames.next_into(&mut room);
+        }
+        assert_eq!(frames.totals(), totals(&plan, &expected), "{sentence}");
+    }
 }
 
 #[test]

@@ -441,6 +441,49 @@ fn the_packets_of_a_capture_are_sent_as_often_as_they_are_there() {
 }
 
 #[test]
+fn the_report_has_packets_and_bytes_of_each_stream() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = folder.path().join("spec.toml");
+    let stream = |name: &str, weight: u32, size: &str, port: u16| {
+        let layers = format!("['ether', 'ipv4', {{ udp = {{ dport = {port} }} }}]");
+        let first = format!("[[stream]]\nname = '{name}'\nweight = {weight}\nsize = '{size}'\n");
+        format!("{first}layers = {layers}\n")
+    };
+    let text = [stream("a", 1, "60", 1), stream("b", 2, "60-1500", 2), stream("c", 1, "60,100", 3)];
+    std::fs::write(&spec, text.concat()).unwrap();
+    let spec = spec.to_str().unwrap();
+    let output = folder.path().join("out.pcap");
+    let to_file = format!("pcap:{}", output.display());
+    let report = run(&["generate", &to_file, "--spec", spec, "--count", "400", "--json"]).good();
+    let frames = frames(&output);
+    for (index, name) in ["a", "b", "c"].into_iter().enumerate() {
+        let stream = &report["streams"][index];
+        let of_stream = frames.iter().filter(|frame| usize::from(frame[37]) == index + 1);
+        let expected = of_stream
+            .fold((0, 0), |(packets, bytes), frame| (packets + 1, bytes + frame.len() as u64));
+        assert_eq!((&stream["stream"], &stream["name"]), (&index.into(), &name.into()));
+        let reported = (stream["packets"].as_u64(), stream["bytes"].as_u64());
+        assert_eq!(reported, (Some(expected.0), Some(expected.1)), "{name}: {report}");
+    }
+    let text = run(&["generate", "null:", "--spec", spec, "--count", "400"]).out;
+    assert!(text.contains("            100 of stream c, 8,000 bytes\n"), "{text}");
+    let one = run(&["generate", "null:", "--count", "400"]).out;
+    assert!(!one.contains("of stream"), "{one}");
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    for (method, threads) in [("live", "1"), ("live", "2"), ("sendmmsg", "1")] {
+        let what = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--spec", spec];
+        let more = ["--method", method, "--threads", threads, "--count", "400", "--json"];
+        let report = run(&[&what[..], &more].concat()).good();
+        let streams = report["streams"].as_array().unwrap();
+        let sum = |key: &str| streams.iter().map(|it| it[key].as_u64().unwrap()).sum::<u64>();
+        assert_eq!(report["packets"], sum("packets"), "{method}: {report}");
+        assert_eq!(report["bytes"], sum("bytes"), "{method}: {report}");
+        assert_eq!(streams[1]["packets"], 200, "{method}: {report}");
+    }
+}
+
+#[test]
 fn streams_with_rates_share_the_run_and_set_its_pace() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
