@@ -1,21 +1,19 @@
 //! `sluice count`: receives and counts packets.
 
-use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate::error::Error;
-use sluicegate::port::{Inspect, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName, Queue};
-use sluicegate::ring::Packet;
-use sluicegate::xdp::wall_ahead_ns;
-use sluicegate_traffic::analyse::{Analyser, Analysis, InKernel, Share};
+use sluicegate::port::{Inspect, Kind, OpenOptions, Port, PortName};
+use sluicegate_traffic::analyse::{Analysis, InKernel};
 
+use crate::analysing::{analysis_of, visitors};
 use crate::args::{Common, PortFlags, Receiving, options_for_kind};
 use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Section;
 use crate::ports;
 use crate::report::Report;
-use crate::run::{Nothing, Outcomes, ReceiveCounts, RunControl, RunOptions, Visitor, receive};
+use crate::run::{Nothing, Outcomes, ReceiveCounts, RunControl, RunOptions, receive};
 use crate::signals::Signals;
 use crate::status::Status;
 
@@ -92,13 +90,11 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     let queues = opened.queues;
     let ended = if analyze && in_kernel.is_none() {
         let (mut visitors, shown) = visitors(&queues);
-        let so_far =
-            || Analysis::of(&shown.iter().map(lock).map(|it| it.clone()).collect::<Vec<_>>());
+        let so_far = || shown.analysis();
         let mut control = CountControl { report: &mut report, analysis: Some(&so_far) };
         let work = queues.into_iter().zip(&mut visitors).collect();
         let ended = receive(work, options, &signals, &mut control)?;
-        let shares: Vec<Share> = visitors.iter().map(|it| it.analyser.share()).collect();
-        report.analysis = Some(Analysis::of(&shares));
+        report.analysis = Some(analysis_of(&visitors));
         ended
     } else {
         let so_far = in_kernel.map(|it| move || Analysis::of(&it.shares()));
@@ -117,7 +113,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
 }
 
 /// Returns true if the kernel counts a port's packets and delivers none.
-fn counts_in_kernel(port: &PortName) -> bool {
+pub fn counts_in_kernel(port: &PortName) -> bool {
     port.kind() == Kind::Xdp && matches!(port.option("action"), Some("drop" | "pass"))
 }
 
@@ -151,59 +147,5 @@ impl RunControl<ReceiveCounts> for CountControl<'_> {
 
     fn at_end(&mut self) {
         self.report.read_interface();
-    }
-}
-
-/// Interval between two updates of a worker's shared counts.
-const SHOW_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Analyses the packets of one queue.
-struct Analysing {
-    analyser: Analyser,
-    /// For each interface of the queue, whether its packets begin with an Ethernet header.
-    ethernet: Vec<bool>,
-    shown: Arc<Mutex<Share>>,
-    shown_at: Instant,
-}
-
-/// Creates a visitor for each queue, and the counts that they share meanwhile.
-fn visitors(queues: &[Queue]) -> (Vec<Analysing>, Vec<Arc<Mutex<Share>>>) {
-    let shown: Vec<_> = queues.iter().map(|_| Arc::new(Mutex::default())).collect();
-    let visitors = shown.iter().map(|shown| Analysing {
-        analyser: Analyser::new(wall_ahead_ns),
-        ethernet: Vec::new(),
-        shown: Arc::clone(shown),
-        shown_at: Instant::now(),
-    });
-    (visitors.collect(), shown)
-}
-
-fn lock(share: &Arc<Mutex<Share>>) -> MutexGuard<'_, Share> {
-    share.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Visitor for Analysing {
-    fn prepare(&mut self, queue: &Queue) {
-        self.analyser.begin_batch();
-        let known = self.ethernet.len();
-        let new = queue.interfaces().iter().skip(known);
-        self.ethernet.extend(new.map(|interface| interface.link_type == LINKTYPE_ETHERNET));
-    }
-
-    #[inline]
-    fn packet(&mut self, packet: &Packet<'_>) {
-        match self.ethernet.get(packet.meta().interface as usize) {
-            Some(false) => self.analyser.unstamped(),
-            _ => self.analyser.packet(packet),
-        }
-    }
-
-    fn batch_done(&mut self) -> ControlFlow<()> {
-        if self.shown_at.elapsed() >= SHOW_INTERVAL {
-            let counts = self.analyser.counts();
-            *lock(&self.shown) = counts;
-            self.shown_at = Instant::now();
-        }
-        ControlFlow::Continue(())
     }
 }

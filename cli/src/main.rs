@@ -1,6 +1,7 @@
 //! The command `sluice`: packets between Linux and a program at high rates.
 #![forbid(unsafe_code)]
 
+mod analysing;
 mod analysis;
 mod args;
 mod bench;
