@@ -22,7 +22,8 @@ const COUNTS: [(&str, WorkerCount); 6] = [
 const RESTARTS: (&str, WorkerCount) = ("restarts", |worker| worker.restarts);
 
 /// Percentiles in the text and in the JSON.
-const PERCENTILES: [(&str, &str, f64); 4] = [
+const PERCENTILES: [(&str, &str, f64); 5] = [
+    ("min", "min_ns", 0.0),
     ("p50", "p50_ns", 0.5),
     ("p90", "p90_ns", 0.9),
     ("p99", "p99_ns", 0.99),
@@ -46,19 +47,26 @@ fn stream_json(stream: &StreamAnalysis) -> Value {
     for (name, count) in COUNTS.into_iter().chain([RESTARTS]) {
         object[name] = stream.sum(count).into();
     }
-    let Delays { times, longest_ns, other_clock, .. } = &stream.delays;
-    // Absent if no packet had a time.
-    if times.count() > 0 {
-        let mut latency = json!({"samples": times.count()});
-        for (_, name, share) in PERCENTILES {
-            latency[name] = stream.delays.percentile(share).into();
-        }
-        latency["max_ns"] = (*longest_ns).into();
+    if let Some(latency) = latency_json(&stream.delays) {
         object["latency"] = latency;
     }
-    object["other_clock"] = (*other_clock).into();
+    object["other_clock"] = stream.delays.other_clock.into();
     object["workers"] = stream.workers.iter().map(worker_json).collect();
     object
+}
+
+/// The latencies of packets in the JSON; `None` if no packet had a time.
+pub fn latency_json(delays: &Delays) -> Option<Value> {
+    let samples = delays.times.count();
+    if samples == 0 {
+        return None;
+    }
+    let mut latency = json!({"samples": samples});
+    for (_, name, share) in PERCENTILES {
+        latency[name] = delays.percentile(share).into();
+    }
+    latency["max_ns"] = delays.longest_ns.into();
+    Some(latency)
 }
 
 fn worker_json(worker: &WorkerAnalysis) -> Value {
@@ -87,7 +95,8 @@ pub fn print(analysis: &Analysis, out: &mut impl Write) -> io::Result<()> {
         }
         writeln!(out)?;
     }
-    print_latencies(analysis, out)?;
+    let delays = analysis.streams.iter().map(|it| (it.stream.to_string(), &it.delays));
+    print_latencies(&delays.collect::<Vec<_>>(), 6, out)?;
     let of_streams = |of: fn(&StreamAnalysis) -> u64| analysis.streams.iter().map(of).sum();
     let notes = [
         (analysis.others.unstamped, "without a stamp"),
@@ -106,18 +115,23 @@ pub fn print(analysis: &Analysis, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn print_latencies(analysis: &Analysis, out: &mut impl Write) -> io::Result<()> {
-    let mut timed = analysis.streams.iter().filter(|it| it.delays.times.count() > 0).peekable();
+/// Prints the latencies of streams by name, in a column of this width; nothing without any.
+pub fn print_latencies(
+    streams: &[(String, &Delays)],
+    width: usize,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut timed = streams.iter().filter(|(_, delays)| delays.times.count() > 0).peekable();
     if timed.peek().is_none() {
         return Ok(());
     }
-    write!(out, "  stream")?;
+    write!(out, "  {:>width$}", "stream")?;
     for column in PERCENTILES.map(|(column, ..)| column).into_iter().chain(["max"]) {
         write!(out, "{column:>14}")?;
     }
     writeln!(out, "  latency")?;
-    for StreamAnalysis { stream, delays, .. } in timed {
-        write!(out, "  {stream:>6}")?;
+    for (name, delays) in timed {
+        write!(out, "  {name:>width$}")?;
         let percentiles = PERCENTILES.map(|(.., share)| delays.percentile(share).unwrap_or(0));
         for ns in percentiles.into_iter().chain([delays.longest_ns]) {
             write!(out, "{:>14}", show_duration(Duration::from_nanos(ns)))?;

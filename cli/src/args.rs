@@ -12,7 +12,7 @@ use crate::privileges;
 use crate::units::interval;
 
 /// Flags of every command that receives or sends.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Common options")]
 pub struct Common {
     /// Network namespace of the ports: a name of `ip netns`, a path, or the PID of a process in it

@@ -19,7 +19,7 @@ use crate::interface_counters::InterfaceCounters;
 use crate::notice::reader_left;
 use crate::pacing::PacingResult;
 use crate::stats::Stats;
-use crate::streams::{self, StreamReport};
+use crate::streams::{self, Missing, StreamReport};
 use crate::units::{
     packets_word, show_bps, show_bytes, show_count, show_duration, show_percent, show_pps,
 };
@@ -67,6 +67,12 @@ pub struct Report {
     /// The streams of a specification.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamReport>,
+    /// The packets that the receiver of a sender's run lacks, and where they were lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<Missing>,
+    /// The receiver of a sender's run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiver: Option<Box<Report>>,
     #[serde(serialize_with = "ledger_json")]
     pub ledger: Ledger,
     /// The analysis of stamped packets, if requested.
@@ -404,8 +410,9 @@ impl Report {
         if let Some(memory) = &self.memory {
             memory.print(out)?;
         }
-        if self.streams.len() > 1 {
-            streams::print(&self.streams, out)?;
+        streams::print(&self.streams, out)?;
+        if let Some(missing) = &self.missing {
+            missing.print(self.traffic.packets, out)?;
         }
         if let Some(pace) = &self.pace {
             pace.print(out)?;
@@ -416,13 +423,16 @@ impl Report {
         if let Some(stats) = &self.stats {
             stats.print(out)?;
         }
-        self.print_ledger(out)
+        writeln!(out, "ledger")?;
+        self.print_ledger(out)?;
+        let Some(receiver) = &self.receiver else { return Ok(()) };
+        writeln!(out, "ledger of {}", receiver.port_and_method())?;
+        receiver.print_ledger(out)
     }
 
     fn print_ledger(&self, out: &mut impl Write) -> io::Result<()> {
         let ledger = &self.ledger;
         let share = |packets| show_percent(packets, ledger.total(Section::In));
-        writeln!(out, "ledger")?;
         for (section, sign) in [
             (Section::In, "in"),
             (Section::Out, "out"),

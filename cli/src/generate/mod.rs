@@ -5,6 +5,7 @@
 //! ```
 
 mod options;
+mod receiving;
 
 use std::fmt;
 use std::io::{BufWriter, Write, stdout};
@@ -36,6 +37,7 @@ use crate::target::{
 };
 use crate::units::duration_in;
 use options::SpecArgs;
+use receiving::ReceiveArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,6 +45,7 @@ Examples:
   sluice generate eth1 --profile imix --rate 5Gbps --cpus 0,1
   sluice generate eth1 --spec mix.toml --rate 1Mpps --burst 32 --method sendmmsg
   sluice generate pcap:out.pcapng --profile syn-flood --count 1000
+  sluice generate eth1 --receive eth0 --count 1000 --rate 10kpps
   sluice generate --profile dns-amplification --show
 
 Fields: 9 fixed, 9,10,53 in turn, 1024-65535 at random, 198.18.0.0/16 at random in a prefix,
@@ -99,12 +102,16 @@ pub struct Args {
     allow_default_route: Option<String>,
 
     #[command(flatten)]
+    receiving: ReceiveArgs,
+
+    #[command(flatten)]
     common: Common,
 }
 
 /// Runs the command.
-pub fn generate(args: Args) -> anyhow::Result<()> {
+pub fn generate(mut args: Args) -> anyhow::Result<()> {
     args.common.check()?;
+    args.what.stamp_for(&args.receiving);
     let spec = args.what.spec()?;
     if let Some(packets) = args.show {
         return show_plan(&args, &spec, packets);
@@ -115,6 +122,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
     let interface = interface_to_send(port, netns, allowed)?;
     say_unneeded(allowed, [port], netns);
     let plan = Arc::new(options::plan(&spec, interface.as_ref(), netns, false)?);
+    let receiver = args.receiving.open(&plan, &args.common)?;
     let measure = Measure {
         mean_bytes: Some(plan.mean_bytes()),
         unit: Unit::Packet,
@@ -132,6 +140,7 @@ pub fn generate(args: Args) -> anyhow::Result<()> {
         steering,
         stdin_is_taken: false,
         plan: Some(plan),
+        receiver,
     };
     send(run, vec![(port, sender)])
 }

@@ -8,6 +8,7 @@ use sluicegate::link::{Interface, NextHop, NextHops};
 use sluicegate_traffic::plan::{FrameBuilder, Plan, StreamPlan};
 use sluicegate_traffic::spec::{Defaults, Flags, PROFILES, Spec, SpecError};
 
+use super::receiving::ReceiveArgs;
 use crate::target::{common_hop, destination};
 
 /// The specification's flags.
@@ -84,6 +85,11 @@ pub struct SpecArgs {
 }
 
 impl SpecArgs {
+    /// Adds stamps if a receiver counts the packets.
+    pub fn stamp_for(&mut self, receiving: &ReceiveArgs) {
+        self.stamp |= receiving.is_given();
+    }
+
     /// Builds the specification.
     ///
     /// # Errors

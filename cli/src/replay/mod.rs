@@ -214,7 +214,10 @@ pub fn replay(mut args: Args) -> anyhow::Result<()> {
         senders.push((target, Sender::Ring { port, sources }));
     }
     let (common, stdin_is_taken) = (&args.common, args.step);
-    send(SendRun { command: "replay", common, steering, stdin_is_taken, plan: None }, senders)
+    send(
+        SendRun { command: "replay", common, steering, stdin_is_taken, plan: None, receiver: None },
+        senders,
+    )
 }
 
 /// Makes a source of a replay: step by step with the link type of its packets' lines, or as it is.

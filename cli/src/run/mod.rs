@@ -1,6 +1,7 @@
 //! A run: one thread per piece of work, and the control thread, which handles signals, time limits, the
 //! status and the ledger so far.
 
+mod beside;
 mod receive;
 
 use std::collections::BTreeSet;
@@ -26,6 +27,7 @@ use crate::notice;
 use crate::report::Report;
 use crate::signals::Signals;
 use crate::status::Status;
+pub use beside::Receivers;
 pub use receive::{
     CHECK_INTERVAL, DRAIN_INTERVAL, IN_FLIGHT_TIMEOUT, Nothing, ReceiveCounts, Visitor, receive,
 };

@@ -91,16 +91,20 @@ pub fn receive<V: Visitor>(
     control: &mut impl RunControl<ReceiveCounts>,
 ) -> Result<Run<ReceiveCounts>> {
     // All are created before the first thread starts: if one cannot start, the others still finish.
-    let work = work
-        .into_iter()
-        .map(|(queue, visitor)| Receiving { queue, visitor: FinishOnDrop(Some(visitor)) });
+    let work = work.into_iter().map(|(queue, visitor)| Receiving::of(queue, visitor));
     supervise(work.collect(), options, signals, control)
 }
 
 /// A queue to receive from, and the handler of its packets.
-struct Receiving<'a, V: Visitor> {
+pub(super) struct Receiving<'a, V: Visitor> {
     queue: Queue,
     visitor: FinishOnDrop<'a, V>,
+}
+
+impl<'a, V: Visitor> Receiving<'a, V> {
+    pub(super) fn of(queue: Queue, visitor: &'a mut V) -> Self {
+        Self { queue, visitor: FinishOnDrop(Some(visitor)) }
+    }
 }
 
 impl<V: Visitor> Work for Receiving<'_, V> {

@@ -29,6 +29,7 @@ pub struct LiveSender {
     /// Delivers changes of the pace; disconnects at the end.
     paces: Receiver<Pace>,
     started: Instant,
+    threads: usize,
 }
 
 impl LiveSender {
@@ -65,7 +66,12 @@ impl LiveSender {
             return Err(Error::Usage("live frames: no program to run".into()));
         }
         let (sending, paces, started) = (Vec::new(), channel().1, Instant::now());
-        Ok(Self { go, starter: Some(starter), sending, paces, started })
+        Ok(Self { go, starter: Some(starter), sending, paces, started, threads: workers })
+    }
+
+    /// Returns the number of programs, each of which has a thread.
+    pub fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Begins to send. Returns the channel for another pace of all workers together; dropping it ends them.

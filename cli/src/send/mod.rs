@@ -9,6 +9,7 @@
 
 mod keys;
 mod live;
+mod receiver;
 mod report;
 mod ring;
 mod steering;
@@ -25,10 +26,12 @@ use sluicegate_traffic::rate::{Gaps, Pace};
 use sluicegate_traffic::source::{PacketSource, SkippedPackets};
 
 use crate::args::Common;
+use crate::counters::{Totals, WorkerCounters};
 use crate::report::Report;
 use crate::run::{Outcomes, RunControl, RunOptions, Work, WorkerThread, supervise};
 use crate::signals::Signals;
 use crate::status::{self, Status};
+use crate::streams;
 use crate::target::Carrier;
 use keys::Keys;
 use report::SendReport;
@@ -36,6 +39,7 @@ use ring::RingWorker;
 use steering::TICK;
 
 pub use live::LiveSender;
+pub use receiver::Receiver;
 pub use ring::monotonic_ns;
 pub use steering::{Changes, Measure, Rate, Steering};
 
@@ -48,6 +52,14 @@ pub enum Sender {
 }
 
 impl Sender {
+    /// Returns the number of threads that make packets.
+    fn threads(&self) -> usize {
+        match self {
+            Self::Live(live) => live.threads(),
+            Self::Ring { .. } => self.workers(),
+        }
+    }
+
     /// Returns the number of threads that send.
     fn workers(&self) -> usize {
         match self {
@@ -127,6 +139,8 @@ pub struct SendRun<'a> {
     pub stdin_is_taken: bool,
     /// The plan, if there are streams to report.
     pub plan: Option<Arc<Plan>>,
+    /// The receiver of the packets, if this run has one.
+    pub receiver: Option<Receiver>,
 }
 
 /// Runs a sender for each target, and publishes the report on them.
@@ -134,7 +148,7 @@ pub struct SendRun<'a> {
 /// # Errors
 /// The first failure.
 pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Result<()> {
-    let SendRun { command, common, mut steering, stdin_is_taken, plan } = run;
+    let SendRun { command, common, mut steering, stdin_is_taken, plan, mut receiver } = run;
     let mut reports = Vec::new();
     let mut workers = 0;
     for (port, sender) in &targets {
@@ -142,6 +156,9 @@ pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Resu
         workers += sender.workers();
         let report = SendReport::of(command, port, common, sender, first..workers);
         reports.push(report.with_streams(plan.clone()));
+    }
+    if receiver.is_some() {
+        receiver::check_workers(targets.iter().map(|(_, sender)| sender.threads()).sum())?;
     }
     let carrier = |(port, _): &(&PortName, _)| Carrier::of(port, common.netns.as_deref());
     let carriers = targets.iter().filter_map(carrier).collect();
@@ -153,6 +170,7 @@ pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Resu
     // Opened before threads start, because they inherit the blocked SIGTSTP.
     let has_keys = status::is_live(common) && !stdin_is_taken;
     let keys = has_keys.then(|| Keys::open(steering.is_some())).flatten();
+    receiver.as_mut().map_or(Ok(()), Receiver::start)?;
     let mut paces = None;
     let mut work = Vec::new();
     for (_, sender) in targets {
@@ -164,14 +182,22 @@ pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Resu
             }
         }
     }
-    let mut control =
-        SendControl { reports: &reports, steering: steering.as_mut(), carriers, keys, paces };
+    let mut control = SendControl {
+        reports: &reports,
+        steering: steering.as_mut(),
+        carriers,
+        keys,
+        paces,
+        receiver: receiver.as_ref(),
+    };
     let options = RunOptions { common, wait: Wait::Sleep, stdout_is_taken: false };
     let ended = supervise(work.iter_mut().collect(), options, &signals, &mut control)?;
     let reports = reports.into_iter().map(|report| report.count(&ended, steering.as_ref()));
-    let report = report::together(reports.collect());
+    let mut report = report::together(reports.collect());
+    let received = receiver.map_or(Ok(()), |receiver| report.receive(receiver, &signals));
     report.publish(stdout_is_taken, common.json)?;
     ended.result?;
+    received?;
     // A source's failure does not end other workers: each sends its packets before the fault.
     let mut workers = work.iter_mut();
     let failure = workers.find_map(|work| match work {
@@ -191,6 +217,8 @@ struct SendControl<'a> {
     keys: Option<Keys>,
     /// Sends changes of the pace to live frames; dropped at the end. Rings follow the dial.
     paces: Option<mpsc::Sender<Pace>>,
+    /// The receiver of the packets, if this run has one.
+    receiver: Option<&'a Receiver>,
 }
 
 impl RunControl<SendCounts> for SendControl<'_> {
@@ -198,10 +226,24 @@ impl RunControl<SendCounts> for SendControl<'_> {
 
     fn report_so_far(&mut self, outcomes: &Outcomes<SendCounts>, elapsed: Duration) -> Report {
         let reports = self.reports.iter().map(|report| report.so_far(outcomes, elapsed));
-        report::together(reports.collect())
+        let mut report = report::together(reports.collect());
+        if let Some(receiver) = self.receiver {
+            streams::arrive(&mut report, &receiver.analysis());
+        }
+        report
+    }
+
+    fn watch(&mut self, status: &mut Status, counters: &[WorkerCounters], elapsed: Duration) {
+        if let Some(receiver) = self.receiver {
+            status.analysed(&receiver.analysis());
+        }
+        status.show(Totals::sum(counters), elapsed);
     }
 
     fn tick(&mut self, status: &mut Status, elapsed: Duration) -> ControlFlow<()> {
+        if self.receiver.is_some_and(Receiver::is_over) {
+            return ControlFlow::Break(());
+        }
         self.carriers.iter_mut().filter_map(Carrier::poll).for_each(|text| status.say(text));
         while let Some(key) = self.keys.as_mut().and_then(Keys::take) {
             if key == b'q' {

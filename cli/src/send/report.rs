@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sluicegate::error::Result;
 use sluicegate::port::{LINKTYPE_ETHERNET, PortName, Queue, QueueStats};
 use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::rate::Gaps;
 use sluicegate_traffic::source::SkippedPackets;
 
 use super::steering::Steering;
-use super::{SendCounts, Sender, WorkerResult};
+use super::{Receiver, SendCounts, Sender, WorkerResult};
 use crate::args::Common;
 use crate::interface_counters::Transmission;
 use crate::ledger::Section;
@@ -19,6 +20,7 @@ use crate::notice;
 use crate::pacing::{PacingResult, TargetRate};
 use crate::report::{Report, Thread, Traffic};
 use crate::run::{Outcomes, Run};
+use crate::signals::Signals;
 use crate::streams;
 use crate::units::{packets_word, show_count};
 
@@ -173,6 +175,17 @@ impl<'a> SendReport<'a> {
         report.ledger.add(Section::Loss, self.other_link_type, skipped.other_link_type);
         report.ledger.add(Section::Loss, "disconnected", sum(|done| done.stats.disconnected));
         skipped
+    }
+}
+
+impl Report {
+    /// Ends the receiver of what was sent, and adds its results. Fails if the receiver has failed.
+    pub fn receive(&mut self, receiver: Receiver, signals: &Signals) -> Result<()> {
+        let (receiver, analysis, result) = receiver.end(self.ledger.max_out(), signals);
+        streams::arrive(self, &analysis);
+        self.missing = Some(streams::missing(self, &receiver));
+        self.receiver = Some(Box::new(receiver));
+        result
     }
 }
 

@@ -115,8 +115,10 @@ fn fill(stream: &StreamSpec, draft: &mut Draft, seed: u64) -> Result<usize, Faul
         Some((size, place)) => {
             let (least, most) = size.bounds();
             if usize::from(least) < headers {
+                let stamped = stream.layers.iter().any(|layer| layer.protocol.is(&STAMP));
+                let parts = if stamped { "headers and the stamp have" } else { "headers have" };
                 let problem = format!(
-                    "{least} bytes are too few: the headers have {headers}, so at least {headers}"
+                    "{least} bytes are too few: the {parts} {headers}, so at least {headers}"
                 );
                 return Err(Fault::new(place, "size", problem));
             }

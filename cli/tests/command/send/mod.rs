@@ -4,6 +4,7 @@ mod generate;
 mod keys;
 mod live_ring;
 mod next_hop;
+mod receive;
 mod replay;
 mod sides;
 mod step;

@@ -1,0 +1,85 @@
+//! The flags of a receiver beside the sender.
+
+use std::time::Duration;
+
+use sluicegate::error::{Error, Result};
+use sluicegate::port::PortName;
+use sluicegate_traffic::analyse::{Condition, inspect};
+use sluicegate_traffic::plan::{FrameBuilder, Plan, StreamPlan};
+
+use crate::args::Common;
+use crate::send::Receiver;
+use crate::units::duration_in;
+
+/// The longest wait for the last packets.
+const MAX_DRAIN: Duration = Duration::from_secs(60);
+/// Packets of a stream whose stamps are checked before the run.
+const SAMPLED: usize = 16;
+
+/// The flags of a receiver.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Receiving")]
+pub struct ReceiveArgs {
+    /// Receive the packets by this port and count them by stream: loss, order, duplicates, latency
+    #[arg(long, value_name = "PORT")]
+    receive: Option<PortName>,
+
+    /// Network namespace of the port of --receive [default: that of --netns]
+    #[arg(long, value_name = "NETNS", requires = "receive")]
+    receive_netns: Option<String>,
+
+    /// Wait for missing packets after the last one, at most this long
+    #[arg(long, value_name = "TIME", value_parser = drain, default_value = "500ms")]
+    drain: Duration,
+}
+
+fn drain(text: &str) -> std::result::Result<Duration, String> {
+    duration_in(Duration::ZERO..=MAX_DRAIN, text, "the maximum is 1m")
+}
+
+impl ReceiveArgs {
+    /// Reports whether a receiver is wanted.
+    pub fn is_given(&self) -> bool {
+        self.receive.is_some()
+    }
+
+    /// Opens the receiver, if one is wanted.
+    ///
+    /// # Errors
+    /// Packets without a stamp where the receiver expects it; those of opening the port.
+    pub fn open(&self, plan: &Plan, common: &Common) -> Result<Option<Receiver>> {
+        let Some(port) = &self.receive else { return Ok(None) };
+        for (number, stream) in plan.streams.iter().enumerate() {
+            check_stamp(number, stream, plan.seed)?;
+        }
+        let netns = self.receive_netns.clone().or_else(|| common.netns.clone());
+        let common = Common { netns, threads: None, ..common.clone() };
+        Receiver::open(port, &common, self.drain).map(Some)
+    }
+}
+
+/// Checks that a receiver finds the stamp of a stream's packets, and trusts it.
+fn check_stamp(number: usize, stream: &StreamPlan, seed: u64) -> Result<()> {
+    let plan = Plan { seed, streams: vec![stream.clone()], turns: vec![0] };
+    let mut room = vec![0; plan.longest()];
+    let mut frames = FrameBuilder::new(&plan, 0, 1, || 0);
+    for _ in 0..SAMPLED {
+        let Some(bytes) = frames.next_into(&mut room) else { break };
+        let found = inspect(&room[..bytes], true);
+        let problem = match found.stamp {
+            Some(stamp) if usize::from(stamp.stream) == number => match found.condition {
+                Condition::Corrupt => {
+                    "a checksum or a length is wrong, so its stamp proves nothing"
+                }
+                Condition::Intact | Condition::Unchecked => continue,
+            },
+            _ => "a receiver finds no stamp after its headers",
+        };
+        return Err(Error::Usage(format!(
+            "--receive: stream {}: {problem}; use packets of UDP, TCP or ICMP with right checksums, or omit \
+             --receive",
+            stream.name
+        )));
+    }
+    Ok(())
+}
