@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use crate::plan::{FrameBuilder, Plan};
+use crate::source::StreamLimits;
 use crate::spec::Spec;
 use crate::spec::layer::{Field, FieldKind, Hex, Layer, SettingValue};
 
@@ -42,9 +43,19 @@ pub fn show(
     }
     let mut frames = FrameBuilder::new(plan, 0, 1, || 0);
     let mut room = vec![0; MAX_FRAME_BYTES];
+    let mut limits = StreamLimits::of(plan, (0, 1));
     for number in 0..packets {
+        if let Some(limits) = &mut limits {
+            if limits.is_over() {
+                break;
+            }
+            while !limits.has(frames.next_stream()) {
+                frames.pass();
+            }
+            limits.take(frames.next_stream());
+        }
+        let stream = frames.next_stream();
         let Some(bytes) = frames.next_into(&mut room) else { break };
-        let stream = usize::from(plan.turns[number % plan.turns.len()]);
         let name = plan.streams.get(stream).map_or("", |stream| stream.name.as_str());
         writeln!(to, "\npacket {}: stream {name}, {bytes} bytes", number + 1)?;
         to.write_str(&line(&room[..bytes]))?;
@@ -127,7 +138,8 @@ fn write_streams(spec: &Spec, plan: &Plan, to: &mut dyn Write) -> fmt::Result {
             (Some((size, _)), _) => size.to_string(),
             (None, planned) => planned.map_or(0, |stream| stream.template.len()).to_string(),
         };
-        writeln!(to, "stream {}: {share}, {flows}, {size} bytes", stream.name)?;
+        let count = stream.count.map_or_else(String::new, |count| format!(", {count} in all"));
+        writeln!(to, "stream {}: {share}{count}, {flows}, {size} bytes", stream.name)?;
         let line = |layer: &Layer| (layer.protocol.name.to_owned(), fields(layer).join(", "));
         write_lines(&stream.layers.iter().map(line).collect::<Vec<_>>(), to)?;
     }

@@ -22,7 +22,7 @@ use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::Plan;
 use sluicegate_traffic::rate::{MAX_LAG, Pace, Unit};
 use sluicegate_traffic::show::show;
-use sluicegate_traffic::source::{PacketSource, PlanSource};
+use sluicegate_traffic::source::{PacketSource, of_plan};
 use sluicegate_traffic::spec::Spec;
 
 use crate::args::Common;
@@ -329,7 +329,7 @@ impl SendMethod<'_> {
         let source = |worker| -> Box<dyn PacketSource> {
             let packets = self.common.share(worker as usize, workers as usize);
             let dial = self.steering.map(Steering::dial);
-            Box::new(PlanSource::new(plan, (worker, workers), packets, dial, monotonic_ns))
+            of_plan(plan, (worker, workers), packets, dial, monotonic_ns)
         };
         Sender::Ring { port: opened, sources: (0..workers).map(source).collect() }
     }

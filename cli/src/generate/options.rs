@@ -190,7 +190,7 @@ fn of_interface(interface: Option<&Interface>) -> Defaults {
 
 /// The next hop of a stream's packets, and one of their destinations.
 fn hop_of(hops: &mut NextHops, stream: &StreamPlan) -> Result<(IpAddr, NextHop)> {
-    let plan = Plan { seed: 0, streams: vec![stream.clone()], turns: vec![0] };
+    let plan = Plan::of_stream(stream);
     let mut room = vec![0; plan.longest()];
     let mut frames = FrameBuilder::new(&plan, 0, 1, || 0);
     let sampled = std::iter::repeat_with(|| {

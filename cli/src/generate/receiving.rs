@@ -50,7 +50,7 @@ impl ReceiveArgs {
     pub fn open(&self, plan: &Plan, common: &Common) -> Result<Option<Receiver>> {
         let Some(port) = &self.receive else { return Ok(None) };
         for (number, stream) in plan.streams.iter().enumerate() {
-            check_stamp(number, stream, plan.seed)?;
+            check_stamp(number, stream)?;
         }
         let netns = self.receive_netns.clone().or_else(|| common.netns.clone());
         let common = Common { netns, threads: None, ..common.clone() };
@@ -59,8 +59,8 @@ impl ReceiveArgs {
 }
 
 /// Checks that a receiver finds the stamp of a stream's packets, and trusts it.
-fn check_stamp(number: usize, stream: &StreamPlan, seed: u64) -> Result<()> {
-    let plan = Plan { seed, streams: vec![stream.clone()], turns: vec![0] };
+fn check_stamp(number: usize, stream: &StreamPlan) -> Result<()> {
+    let plan = Plan::of_stream(stream);
     let mut room = vec![0; plan.longest()];
     let mut frames = FrameBuilder::new(&plan, 0, 1, || 0);
     for _ in 0..SAMPLED {

@@ -120,12 +120,14 @@ impl Live {
         self.counters.streams()
     }
 
-    /// Starts a thread that sends `packets` packets, or without end; pins it to `cpu`, if given.
+    /// Starts a thread that sends `packets` packets, or those of the streams' counts, or without end; pins it to `cpu`, if given.
     ///
     /// # Errors
     /// The system has no thread left, or no socket.
     pub fn start(self, packets: Option<u64>, cpu: Option<usize>) -> Result<Sending> {
         let Self { counters, program, target } = self;
+        let streams = counters.plan.count_of(counters.worker);
+        let packets = packets.into_iter().chain(streams).min();
         let limit = packets.unwrap_or(u64::MAX);
         counters.set(word::LIMIT, limit);
         let made = counters.clone();

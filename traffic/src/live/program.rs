@@ -207,6 +207,9 @@ impl ProgramWriter<'_> {
     fn take_number(&mut self, code: &StreamCode<'_>) {
         let place = COUNTERS + code.number as i16;
         self.asm.load(Size::DW, NUMBER, place);
+        if let Some(count) = code.stream.count_of((self.job.worker, self.job.workers)) {
+            self.leave_after(count);
+        }
         self.asm.mov(R1, NUMBER).add(1).store(Size::DW, place);
         if !code.stream.uses_flows() {
             return;
@@ -222,6 +225,20 @@ impl ProgramWriter<'_> {
         emit::calculate(&mut self.asm, Alu::Mul, R1, workers, R2);
         emit::calculate(&mut self.asm, Alu::Add, R1, worker, R2);
         self.asm.store(Size::DW, FP + FLOW, R1);
+    }
+
+    /// Drops the packet of a stream that has sent its count. Another stream takes its place in the timetable,
+    /// unless streams have their own rates.
+    fn leave_after(&mut self, count: u64) {
+        let has_more = self.asm.label();
+        self.asm.load_constant(R1, count);
+        self.asm.jlt(NUMBER, R1, has_more);
+        if self.job.max_lag.is_some() && !self.job.plan.has_rates {
+            self.count(word::IN_BURST);
+        }
+        self.asm.mov(R0, xdp_action::DROP);
+        self.asm.exit();
+        self.asm.place(has_more);
     }
 
     /// Computes the random numbers: the packet's, then the flow's.

@@ -61,7 +61,7 @@ impl<P: Borrow<Plan>> FrameBuilder<P> {
     /// The worker does not exist, or the plan has no turns.
     pub fn new(plan: P, worker: u32, workers: u32, time_ns: fn() -> u64) -> Self {
         assert!(worker < workers, "worker {worker} of {workers}");
-        let Plan { seed, streams, turns } = plan.borrow();
+        let Plan { seed, streams, turns, .. } = plan.borrow();
         assert!(!turns.is_empty(), "a plan without turns");
         let progress = (0..streams.len()).map(|stream| StreamProgress {
             packets: RandomKey::of_packets(*seed, stream, worker),
@@ -110,8 +110,18 @@ impl<P: Borrow<Plan>> FrameBuilder<P> {
         totals.collect()
     }
 
+    /// Returns the index of the stream of the next packet.
+    pub(crate) fn next_stream(&self) -> usize {
+        self.plan.borrow().turns[self.turn].into()
+    }
+
+    /// Skips the turn of the next packet.
+    pub(crate) fn pass(&mut self) {
+        self.turn = (self.turn + 1) % self.plan.borrow().turns.len();
+    }
+
     /// Returns the index of the stream of the last packet.
-    pub fn last_stream(&self) -> usize {
+    pub(crate) fn last_stream(&self) -> usize {
         let turns = &self.plan.borrow().turns;
         let last = self.turn.checked_sub(1).unwrap_or(turns.len() - 1);
         turns[last].into()

@@ -29,6 +29,9 @@ pub struct Plan {
     pub streams: Vec<StreamPlan>,
     /// The order of streams, which repeats. Each stream occurs as often as its weight.
     pub turns: Vec<u16>,
+    /// Streams have their own rates: turns of a stream that has sent its count pass without a packet.
+    /// Otherwise the other streams take them.
+    pub has_rates: bool,
 }
 
 /// Packets with the same layers and varying numbers.
@@ -40,6 +43,8 @@ pub struct StreamPlan {
     pub template: Vec<u8>,
     /// The sizes of frames, without the frame check sequence.
     pub sizes: Sizes,
+    /// The number of its packets, over all workers; `None` for an endless stream.
+    pub count: Option<u64>,
     /// The number of flows, over all workers; at least 1.
     pub flows: u32,
     /// The number of 64-bit random numbers that a packet and a flow need.
@@ -265,6 +270,12 @@ impl StreamPlan {
         StreamTotals { packets, bytes }
     }
 
+    /// Returns the part of the stream's count of worker `worker` of `workers`.
+    pub(crate) fn count_of(&self, (worker, workers): (u32, u32)) -> Option<u64> {
+        let (worker, workers) = (u64::from(worker), u64::from(workers));
+        self.count.map(|count| count / workers + u64::from(worker < count % workers))
+    }
+
     /// Reports whether a field depends on the flow.
     pub(crate) fn uses_flows(&self) -> bool {
         let mut indices = self.edits.iter().flat_map(|edit| &edit.parts).filter_map(Part::index);
@@ -283,6 +294,16 @@ impl StreamPlan {
 }
 
 impl Plan {
+    /// Makes a plan of one stream.
+    pub fn of_stream(stream: &StreamPlan) -> Self {
+        Self { seed: 0, streams: vec![stream.clone()], turns: vec![0], has_rates: false }
+    }
+
+    /// Returns the number of packets of worker `worker` of `workers`, if all streams have a count.
+    pub(crate) fn count_of(&self, worker: (u32, u32)) -> Option<u64> {
+        self.streams.iter().map(|stream| stream.count_of(worker)).sum()
+    }
+
     /// Returns the index of the first stream with random lengths.
     pub(crate) fn first_random(&self) -> Option<usize> {
         self.streams.iter().position(|stream| matches!(stream.sizes, Sizes::AtRandom { .. }))

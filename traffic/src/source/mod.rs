@@ -1,6 +1,7 @@
 //! Sources of packets for a port's transmit ring: generated from a plan or read from a file, at full speed or
 //! by a timetable.
 
+mod limited;
 mod replay;
 
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use crate::rate::{Dial, Gaps, Timetable};
 
 pub use sluicegate::ring::Filled;
 
+use limited::LimitedSource;
+pub(crate) use limited::StreamLimits;
 pub use replay::{Replay, ReplayOptions, Tempo};
 
 /// Packets that a source omitted, or sent shorter than they were on the wire.
@@ -121,9 +124,26 @@ pub struct PlanSource {
     timetable: Option<Timetable>,
 }
 
+/// Creates the source of worker `worker` of `workers`, as [`PlanSource::new`] does. Streams with a count leave
+/// the mix after it, and the source is exhausted when none is left.
+pub fn of_plan(
+    plan: &Arc<Plan>,
+    worker: (u32, u32),
+    packets: Option<u64>,
+    pace: Option<Dial>,
+    time_ns: fn() -> u64,
+) -> Box<dyn PacketSource> {
+    let source = PlanSource::new(plan, worker, packets, pace, time_ns);
+    match StreamLimits::of(plan, worker) {
+        Some(limits) => Box::new(LimitedSource::new(source, limits, plan.has_rates)),
+        None => Box::new(source),
+    }
+}
+
 impl PlanSource {
     /// Creates the source of worker `worker` of `workers`: `packets` packets, or endless; at the pace of all
-    /// workers together, if there is one. `time_ns` supplies the times in packets.
+    /// workers together, if there is one. `time_ns` supplies the times in packets. Counts of streams have no
+    /// effect.
     pub fn new(
         plan: &Arc<Plan>,
         (worker, workers): (u32, u32),

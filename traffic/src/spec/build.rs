@@ -50,8 +50,8 @@ pub(super) fn stream(
     // The headers were written from the outside in, so the reverse order is inner before outer.
     draft.sums.iter().rev().for_each(|sum| summing.add(sum));
     let Summing { sums, template, .. } = summing;
-    let (name, flows) = (stream.name.clone(), stream.flows);
-    Ok(plan::StreamPlan { name, template, sizes, flows, words, edits, sums })
+    let (name, count, flows) = (stream.name.clone(), stream.count, stream.flows);
+    Ok(plan::StreamPlan { name, template, sizes, count, flows, words, edits, sums })
 }
 
 /// Returns the memory of a stream's templates, sizes, lists and sums.

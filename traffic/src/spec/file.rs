@@ -23,7 +23,7 @@ const MAX_FILE: u64 = 4 << 20;
 
 const KEYS: &[&str] = &["seed", "stream"];
 const STREAMS: &str = "written [[stream]], once for each";
-const STREAM_KEYS: &[&str] = &["name", "weight", "rate", "flows", "size", "pad", "layers"];
+const STREAM_KEYS: &[&str] = &["name", "weight", "rate", "count", "flows", "size", "pad", "layers"];
 
 type TomlKey<'i> = Spanned<Cow<'i, str>>;
 type TomlValue<'i> = Spanned<DeValue<'i>>;
@@ -136,6 +136,7 @@ impl SpecReader<'_> {
             "name" => {}
             "weight" => stream.weight = number(value, 1..=65_536, "weight")? as u32,
             "rate" => stream.rate = Some(rate(value)?),
+            "count" => stream.count = Some(number(value, 1..=u64::MAX.into(), "count")? as u64),
             "flows" => stream.flows = number(value, 1..=u32::MAX.into(), "flows")? as u32,
             "size" => stream.size = Some((size(value)?, Position::Text(value.span()))),
             "pad" => {

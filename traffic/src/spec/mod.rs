@@ -75,6 +75,8 @@ pub(crate) struct StreamSpec {
     weight: u32,
     /// Its packets per second; all streams have a rate, or none has.
     rate: Option<u32>,
+    /// The number of its packets; `None` for an endless stream.
+    pub(crate) count: Option<u64>,
     pub(crate) flows: u32,
     pub(crate) size: Option<(Size, Position)>,
     /// Frames without a size are padded to the Ethernet minimum.
@@ -86,8 +88,8 @@ pub(crate) struct StreamSpec {
 impl StreamSpec {
     /// Creates a stream with default settings.
     fn new(name: String, layers: Vec<Layer>, place: Position) -> Self {
-        let size = None;
-        Self { name, weight: 1, rate: None, flows: 1, size, pad: true, layers, place }
+        let (rate, count, size) = (None, None, None);
+        Self { name, weight: 1, rate, count, flows: 1, size, pad: true, layers, place }
     }
 }
 
@@ -155,7 +157,7 @@ impl Spec {
             }
             streams.push(planned);
         }
-        Ok(Plan { seed, streams, turns })
+        Ok(Plan { seed, streams, turns, has_rates: self.rate().is_some() })
     }
 
     /// Returns the built-in specification `name`.

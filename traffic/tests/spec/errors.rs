@@ -28,7 +28,7 @@ fn the_line_and_the_field_are_named() {
             "a stream's key that is none",
             format!("[[stream]]\nflow = 1\n{udp}"),
             Some(2),
-            "stream 0: unknown 'flow'; available: name, weight, rate, flows, size, pad, layers",
+            "stream 0: unknown 'flow'; available: name, weight, rate, count, flows, size, pad, layers",
         ),
         (
             "a seed that is none",
@@ -59,6 +59,12 @@ fn the_line_and_the_field_are_named() {
             format!("[[stream]]\nweight = 65521\n{udp}[[stream]]\nweight = 65519\n{udp}"),
             None,
             "weight: the order repeats after 131040 packets",
+        ),
+        (
+            "a count of nothing",
+            format!("[[stream]]\ncount = 0\n{udp}"),
+            Some(2),
+            "count: it is a number from 1",
         ),
         (
             "a rate that is none",

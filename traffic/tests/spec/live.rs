@@ -252,6 +252,25 @@ fn programs_keep_a_timetable_and_follow_its_changes() {
 }
 
 #[test]
+fn programs_give_the_turns_of_an_ended_stream_to_others_unless_it_has_a_rate() {
+    const HOUR: f64 = 1.0 / 3600.0;
+    let layers = "size = 60\nlayers = ['ether']\n";
+    for (sentence, setting, packets, pause) in [
+        ("by weight, to the other", "weight = 1", [1, 3], 0),
+        ("by rate, to nobody", "rate = 7", [1, 2], 1),
+    ] {
+        let plan = plan(&format!(
+            "[[stream]]\n{setting}\ncount = 1\n{layers}[[stream]]\n{setting}\n{layers}"
+        ));
+        // A burst is due at once, and the next in an hour.
+        let Some(live) = live(&plan, (0, 1), Some(Pace { pps: HOUR, burst: 4 })) else { return };
+        let made = (0..20).filter(|_| live.next_packet().is_ok()).count();
+        assert_eq!(live.streams().iter().map(|it| it.packets).collect::<Vec<_>>(), packets);
+        assert_eq!(made, 4 - pause, "{sentence}");
+    }
+}
+
+#[test]
 fn programs_skip_packets_beyond_the_limit_of_delay() {
     const PERIOD: Duration = Duration::from_millis(20);
     let (_, spec) = SPECS[0];

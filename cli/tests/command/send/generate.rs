@@ -483,6 +483,56 @@ fn the_report_has_packets_and_bytes_of_each_stream() {
     }
 }
 
+/// A stream to an UDP port, with settings.
+fn stream_to(port: u16, settings: &str) -> String {
+    let layers = format!(
+        "['ether', {{ ipv4 = {{ src = '198.18.0.0/16', dst = '203.0.113.1' }} }}, {{ udp = {{ dport = {port} }} }}]"
+    );
+    format!("[[stream]]\n{settings}\nlayers = {layers}\n")
+}
+
+#[test]
+fn a_stream_leaves_the_mix_after_its_count_and_the_last_one_ends_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let (spec, made) = (folder.path().join("spec.toml"), folder.path().join("made.pcap"));
+    let text = stream_to(1, "count = 10\nweight = 2") + &stream_to(2, "count = 30");
+    std::fs::write(&spec, text).unwrap();
+    let spec = spec.to_str().unwrap();
+    let to_file = format!("pcap:{}", made.display());
+    let macs = ["--smac", "02:00:00:00:00:11", "--dmac", NOBODY];
+    let what = [&["--spec", spec, "--json"][..], &macs].concat();
+    let report = run(&[&["generate", &to_file], &what[..]].concat()).good();
+    let made = frames(&made);
+    let ports: Vec<u8> = made.iter().map(|frame| frame[37]).collect();
+    let mixed: Vec<u8> = [1, 2, 1].into_iter().cycle().take(15).collect();
+    assert_eq!(ports, [mixed, vec![2; 25]].concat(), "two of three, then the other's rest");
+    let counts =
+        |report: &Value| [0, 1].map(|index| report["streams"][index]["packets"].as_u64().unwrap());
+    assert_eq!(counts(&report), [10, 30], "{report}");
+    let limited = run(&[&["generate", "null:", "--count", "20"], &what[..]].concat()).good();
+    assert_eq!(counts(&limited), [10, 10], "{limited}");
+    let shown = run(&["generate", "--spec", spec, "--show", "99"]).out;
+    assert!(shown.contains("stream 0: 2 of 3 packets, 10 in all, 1 flow, 60 bytes"), "{shown}");
+    assert!(shown.contains("packet 40: stream 1") && !shown.contains("packet 41"), "{shown}");
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    for method in ["live", "sendmmsg"] {
+        for (pace, threads) in [(&["--rate", "2kpps"][..], "1"), (&[], "1"), (&[], "3")] {
+            let path = folder.path().join("came.pcap");
+            let capture = capture_all(&right, "dst host 203.0.113.1", &path);
+            let port = ["generate", "left0", "--netns", &left, "--method", method];
+            let more = ["--threads", threads];
+            let report = run(&[&port[..], &more, &what, pace].concat()).good();
+            assert_eq!(counts(&report), [10, 30], "{method}, {threads}: {report}");
+            assert_eq!(report["ledger"]["out"], 40, "{method}, {threads}: {report}");
+            assert_eq!(capture.stop().good()["packets"], 40, "{method}, {threads}");
+            if threads == "1" {
+                assert!(frames(&path) == made, "{method}: the same packets in the same order");
+            }
+        }
+    }
+}
+
 #[test]
 fn streams_with_rates_share_the_run_and_set_its_pace() {
     let folder = tempfile::tempdir().unwrap();
