@@ -387,7 +387,7 @@ impl Report {
         }
         for port in self.ports.iter().filter(|_| self.directions.is_empty()) {
             let count = show_count(port.traffic.packets);
-            let way = if self.command == "replay" { "to" } else { "from" };
+            let way = if matches!(self.command, "generate" | "replay") { "to" } else { "from" };
             writeln!(out, "  {count:>15} {way} {}", port.port)?;
         }
         let one = self.ports.is_empty() || !self.directions.is_empty();

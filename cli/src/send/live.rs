@@ -33,13 +33,13 @@ pub struct LiveSender {
 }
 
 impl LiveSender {
-    /// Creates a sender with one worker per program.
+    /// Creates a sender with one worker per program: the workers from `first` on, of all targets' `workers`.
     ///
     /// # Errors
     /// The namespace cannot be entered; the system has no thread left.
-    pub fn new(programs: Vec<Live>, common: &Common) -> Result<Self> {
-        let workers = programs.len();
-        let programs = programs.into_iter().enumerate();
+    pub fn new(programs: Vec<Live>, first: usize, workers: u32, common: &Common) -> Result<Self> {
+        let (threads, workers) = (programs.len(), workers as usize);
+        let programs = (first..).zip(programs);
         let ready: Vec<_> = programs
             .map(|(index, live)| (live, common.share(index, workers), common.cpu(index)))
             .collect();
@@ -66,7 +66,7 @@ impl LiveSender {
             return Err(Error::Usage("live frames: no program to run".into()));
         }
         let (sending, paces, started) = (Vec::new(), channel().1, Instant::now());
-        Ok(Self { go, starter: Some(starter), sending, paces, started, threads: workers })
+        Ok(Self { go, starter: Some(starter), sending, paces, started, threads })
     }
 
     /// Returns the number of programs, each of which has a thread.

@@ -150,15 +150,20 @@ pub struct SendRun<'a> {
 pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Result<()> {
     let SendRun { command, common, mut steering, stdin_is_taken, plan, mut receiver } = run;
     let mut reports = Vec::new();
-    let mut workers = 0;
+    let (mut workers, mut threads) = (0, 0);
     for (port, sender) in &targets {
         let first = workers;
         workers += sender.workers();
         let report = SendReport::of(command, port, common, sender, first..workers);
-        reports.push(report.with_streams(plan.clone()));
+        let report = report.with_streams(plan.clone());
+        reports.push(match sender {
+            Sender::Live(_) => report.with_first_thread(threads),
+            Sender::Ring { .. } => report,
+        });
+        threads += sender.threads();
     }
     if receiver.is_some() {
-        receiver::check_workers(targets.iter().map(|(_, sender)| sender.threads()).sum())?;
+        receiver::check_workers(threads)?;
     }
     let carrier = |(port, _): &(&PortName, _)| Carrier::of(port, common.netns.as_deref());
     let carriers = targets.iter().filter_map(carrier).collect();
@@ -171,13 +176,13 @@ pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Resu
     let has_keys = status::is_live(common) && !stdin_is_taken;
     let keys = has_keys.then(|| Keys::open(steering.is_some())).flatten();
     receiver.as_mut().map_or(Ok(()), Receiver::start)?;
-    let mut paces = None;
+    let mut paces = Vec::new();
     let mut work = Vec::new();
     for (_, sender) in targets {
         match sender {
             Sender::Ring { port, sources } => work.extend(RingWorker::all(port.queues, sources)),
             Sender::Live(mut live) => {
-                paces = Some(live.start()?);
+                paces.push(live.start()?);
                 work.push(SendWork::Live(live));
             }
         }
@@ -216,7 +221,7 @@ struct SendControl<'a> {
     carriers: Vec<Carrier>,
     keys: Option<Keys>,
     /// Sends changes of the pace to live frames; dropped at the end. Rings follow the dial.
-    paces: Option<mpsc::Sender<Pace>>,
+    paces: Vec<mpsc::Sender<Pace>>,
     /// The receiver of the packets, if this run has one.
     receiver: Option<&'a Receiver>,
 }
@@ -256,9 +261,9 @@ impl RunControl<SendCounts> for SendControl<'_> {
             }
         }
         let pace = self.steering.as_mut().and_then(|steering| steering.update(elapsed));
-        if let (Some(pace), Some(paces)) = (pace, &self.paces) {
+        for (pace, paces) in pace.iter().cycle().zip(&self.paces) {
             // A worker that has ended needs no pace.
-            let _ = paces.send(pace);
+            let _ = paces.send(*pace);
         }
         ControlFlow::Continue(())
     }
@@ -266,6 +271,6 @@ impl RunControl<SendCounts> for SendControl<'_> {
     fn at_end(&mut self) {
         // A second signal may end the process from now on, so the terminal is restored before.
         self.keys = None;
-        self.paces = None;
+        self.paces.clear();
     }
 }

@@ -34,6 +34,8 @@ pub struct SendReport<'a> {
     other_link_type: &'static str,
     /// Its workers among those of all targets.
     workers: Range<usize>,
+    /// The number of its first thread among those of all targets, by which threads get their CPUs.
+    first_thread: usize,
     /// The plan, if there are streams to report.
     plan: Option<Arc<Plan>>,
 }
@@ -63,9 +65,15 @@ impl<'a> SendReport<'a> {
             live,
             report,
             common,
+            first_thread: workers.start,
             workers,
             plan: None,
         }
+    }
+
+    /// Sets the number of its first thread among those of all targets.
+    pub fn with_first_thread(self, first_thread: usize) -> Self {
+        Self { first_thread, ..self }
     }
 
     /// Adds the streams of a plan.
@@ -140,7 +148,7 @@ impl<'a> SendReport<'a> {
         let is_paced = target.is_some() || gaps.count() > 0;
         report.pace = is_paced.then_some(PacingResult { target, late: gaps, restarts });
         let thread = |(index, done): (usize, &WorkerResult)| Thread {
-            cpu: self.common.cpu(self.workers.start + index),
+            cpu: self.common.cpu(self.first_thread + index),
             queue: index as u32,
             packets: done.packets,
             busy: done.busy,

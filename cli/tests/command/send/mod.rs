@@ -6,5 +6,6 @@ mod live_ring;
 mod next_hop;
 mod receive;
 mod replay;
+mod several;
 mod sides;
 mod step;

@@ -1,0 +1,248 @@
+//! The choice of a method to send, and the senders of all ports.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sluicegate::error::{Error, Result};
+use sluicegate::link::{Interface, netns};
+use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName};
+use sluicegate::xdp::live::{self, check_target};
+use sluicegate_traffic::live::Live;
+use sluicegate_traffic::plan::Plan;
+use sluicegate_traffic::source::of_plan;
+
+use crate::args::Common;
+use crate::ports;
+use crate::send::{LiveSender, Sender, Steering, monotonic_ns};
+use crate::target::{limit_queues, sending, short, zero_copy};
+
+/// A way to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Method {
+    /// The fastest that works.
+    Auto,
+    /// Live frames: a program in the kernel makes the packets.
+    Live,
+    /// AF_XDP.
+    Xdp,
+    /// A packet socket's transmit ring.
+    TxRing,
+    /// A packet socket, a batch a call.
+    Sendmmsg,
+    /// A packet socket, a packet a call.
+    Sendto,
+}
+
+/// Maximum of threads of live frames per CPU. With hundreds, even the end would have to wait long for a CPU.
+const THREADS_A_CPU: u32 = 16;
+
+/// The senders of a run: one for each port, whose threads share the packets and the rate.
+pub struct SendMethod<'a> {
+    /// The method, if a port leaves a choice.
+    pub method: Method,
+    /// Threads, CPUs, the network namespace.
+    pub common: &'a Common,
+    /// The rate.
+    pub steering: Option<&'a Steering>,
+}
+
+/// A target, its interface if it has one, and its packets.
+pub struct Target<'a> {
+    pub port: &'a PortName,
+    pub interface: Option<Interface>,
+    pub plan: Arc<Plan>,
+}
+
+/// An open target.
+enum Opened {
+    /// The programs of its threads, for a run with this port alone.
+    Live(Vec<Live>),
+    Ring(Port),
+}
+
+impl Opened {
+    /// Returns the number of its threads.
+    fn workers(&self) -> u32 {
+        match self {
+            Self::Live(programs) => programs.len() as u32,
+            Self::Ring(port) => port.queues.len() as u32,
+        }
+    }
+}
+
+impl SendMethod<'_> {
+    /// Opens all targets. Their threads are numbered over all, so no two have the same flows and numbers.
+    ///
+    /// # Errors
+    /// A port does not support the method; the errors of opening it.
+    pub fn senders(&self, targets: &[Target<'_>]) -> Result<Vec<Sender>> {
+        let opened = targets.iter().map(|target| self.open(target)).collect::<Result<Vec<_>>>()?;
+        let workers = opened.iter().map(Opened::workers).sum();
+        let mut first = 0;
+        let sender = |(target, opened): (&Target<'_>, Opened)| {
+            let own = first..first + opened.workers();
+            first = own.end;
+            self.sender(target, opened, own, workers)
+        };
+        targets.iter().zip(opened).map(sender).collect()
+    }
+
+    /// Makes a sender with the threads `own` of `workers`.
+    fn sender(
+        &self,
+        target: &Target<'_>,
+        opened: Opened,
+        own: Range<u32>,
+        workers: u32,
+    ) -> Result<Sender> {
+        let Target { interface, plan, .. } = target;
+        match (opened, interface) {
+            (Opened::Live(programs), Some(interface)) => {
+                let programs = match own.len() == workers as usize {
+                    true => programs,
+                    // The programs made before are those of a run with this port alone.
+                    false => self.programs(interface, plan, own.clone(), workers)?,
+                };
+                Ok(Sender::Live(LiveSender::new(
+                    programs,
+                    own.start as usize,
+                    workers,
+                    self.common,
+                )?))
+            }
+            (Opened::Live(_), None) => Err(target.port.error("it is no interface")),
+            (Opened::Ring(port), _) => {
+                let source = |worker| {
+                    let packets = self.common.share(worker as usize, workers as usize);
+                    let dial = self.steering.map(Steering::dial);
+                    of_plan(plan, (worker, workers), packets, dial, monotonic_ns)
+                };
+                Ok(Sender::Ring { port, sources: own.map(source).collect() })
+            }
+        }
+    }
+
+    /// Opens a target: an interface or a file.
+    fn open(&self, target: &Target<'_>) -> Result<Opened> {
+        let Target { port, interface, plan } = target;
+        // Options and queues belong to `packet:`.
+        let is_plain = port.is_bare() && port.to_string() == port.name();
+        let Some(interface) = interface.as_ref().filter(|_| is_plain) else {
+            return match self.method {
+                Method::Auto => self.ring(port, Vec::new()),
+                _ => Err(port.error(
+                    "--method needs a bare interface, and this port selects the method; omit one",
+                )),
+            };
+        };
+        match self.method {
+            Method::Auto => self
+                .live(interface, plan)
+                .or_else(|error| self.without_live(port, error.to_string())),
+            Method::Live => self.live(interface, plan),
+            Method::Xdp => match port.with_kind(Kind::Xdp) {
+                Some(port) => self.ring(&port, Vec::new()),
+                None => Err(port.error(
+                    "--method xdp rejects options of packet:; omit them, or use an xdp: port",
+                )),
+            },
+            Method::TxRing => self.packet(port, "ring", Vec::new()),
+            Method::Sendmmsg => self.packet(port, "sendmmsg", Vec::new()),
+            Method::Sendto => self.packet(port, "sendto", Vec::new()),
+        }
+    }
+
+    /// Opens the best sender without live frames: AF_XDP if it is zero-copy, otherwise `sendmmsg`.
+    fn without_live(&self, port: &PortName, reason: String) -> Result<Opened> {
+        let from = "live frames";
+        match zero_copy(port, &self.options(Kind::Xdp)) {
+            Ok(port) => {
+                let fallen = Fallback::new(from, "AF_XDP zero-copy", reason);
+                Ok(self.through(port, vec![fallen]))
+            }
+            Err(error) => {
+                let (to, no_copy) = ("sendmmsg", short(&error));
+                let fallen = [(from, reason), ("AF_XDP zero-copy", no_copy)];
+                let fallen = fallen.map(|(from, reason)| Fallback::new(from, to, reason));
+                self.packet(port, to, fallen.into())
+            }
+        }
+    }
+
+    /// Returns the number of sending threads of a port.
+    fn workers(&self) -> u32 {
+        let cpus = self.common.cpus().len() as u32;
+        self.common.threads.unwrap_or(cpus.max(1))
+    }
+
+    fn live(&self, interface: &Interface, plan: &Arc<Plan>) -> Result<Opened> {
+        check_target(interface, self.common.netns.as_deref())?;
+        fits_live_frames(plan, interface)?;
+        let workers = self.workers();
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
+        let most = cpus.saturating_mul(THREADS_A_CPU);
+        if workers > most {
+            return Err(Error::Usage(format!(
+                "--threads {workers}: too many for {cpus} CPUs, because each thread of live frames keeps \
+                 a CPU busy; use at most {most}, or at most {cpus} for full speed"
+            )));
+        }
+        Ok(Opened::Live(self.programs(interface, plan, 0..workers, workers)?))
+    }
+
+    /// Makes the programs of the threads `own` of `workers`.
+    fn programs(
+        &self,
+        interface: &Interface,
+        plan: &Arc<Plan>,
+        own: Range<u32>,
+        workers: u32,
+    ) -> Result<Vec<Live>> {
+        let dial = self.steering.map(Steering::dial);
+        // A program must run in the namespace of its interface.
+        netns::run_in(self.common.netns.as_deref(), || {
+            let live = |worker| Live::new(plan, (worker, workers), interface, dial.as_ref());
+            own.map(live).collect::<Result<Vec<_>>>()
+        })
+    }
+
+    fn packet(&self, port: &PortName, send: &str, fallen: Vec<Fallback>) -> Result<Opened> {
+        let mut port = port.clone();
+        port.set_default("send", send);
+        self.ring(&port, fallen)
+    }
+
+    /// Sends through a port, as named. `fallen` lists the methods tried before.
+    fn ring(&self, port: &PortName, fallen: Vec<Fallback>) -> Result<Opened> {
+        Ok(self.through(Port::open(port, &self.options(port.kind()))?, fallen))
+    }
+
+    fn options(&self, kind: Kind) -> OpenOptions {
+        sending(kind, self.workers(), self.common)
+    }
+
+    /// Takes one queue of an open port per requested thread. `fallen` lists the methods tried before.
+    fn through(&self, mut opened: Port, fallen: Vec<Fallback>) -> Opened {
+        if let Some(threads) = self.common.threads {
+            limit_queues(&mut opened, threads);
+        }
+        opened.fallbacks.splice(0..0, fallen);
+        ports::say_fallbacks(&opened, self.common.verbose);
+        Opened::Ring(opened)
+    }
+}
+
+/// Checks that a plan's packets fit live frames: one page with the kernel's overhead, and the MTU
+/// (linux/netdevice.h, `xdp_ok_fwd_dev`).
+fn fits_live_frames(plan: &Plan, interface: &Interface) -> Result<()> {
+    const HEADERS: usize = 14 + 4;
+    let most = (live::MAX_BYTES as usize).min(interface.mtu as usize + HEADERS);
+    let least = plan.streams.iter().map(|stream| stream.sizes.shortest(&stream.template)).min();
+    if plan.longest() <= most && least >= Some(14) {
+        return Ok(());
+    }
+    Err(Error::Unsupported {
+        feature: format!("sending packets of this length as live frames on {}", interface.name),
+        remedy: format!("live frames have 14 to {most} bytes there; change --size or --method"),
+    })
+}
