@@ -1,6 +1,6 @@
 //! The traffic flags of the command line: a file, a profile, or flags, which may change either.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
 use sluicegate::error::{Error, Result};
@@ -39,11 +39,12 @@ pub struct SpecArgs {
     #[arg(long, value_name = "MAC")]
     dmac: Option<String>,
 
-    /// Source IP address, or a prefix for random addresses: 198.18.0.0/16
+    /// Source IP address [default: the interface's, or 198.18.0.1], or a prefix for random addresses:
+    /// 198.18.0.0/16
     #[arg(long, value_name = "ADDRESS")]
     src: Option<String>,
 
-    /// Destination IP address, or a prefix
+    /// Destination IP address [default: 198.18.0.2, or .1 if the interface has .2], or a prefix
     #[arg(long, value_name = "ADDRESS")]
     dst: Option<String>,
 
@@ -183,9 +184,30 @@ pub fn plan(
 }
 
 fn of_interface(interface: Option<&Interface>) -> Defaults {
-    let defaults = Defaults::default();
-    let smac = interface.and_then(|it| it.mac).map_or(defaults.smac, |mac| mac.0);
-    Defaults { smac, ..defaults }
+    let mut defaults = Defaults::default();
+    let Some(interface) = interface else { return defaults };
+    defaults.smac = interface.mac.map_or(defaults.smac, |mac| mac.0);
+    let own: Vec<_> = interface.addresses.iter().map(|address| address.ip).collect();
+    let ipv4 = own.iter().find_map(|ip| if let IpAddr::V4(ip) = ip { Some(*ip) } else { None });
+    let mut ipv6: Vec<_> = own
+        .iter()
+        .filter_map(|ip| if let IpAddr::V6(ip) = ip { Some(*ip) } else { None })
+        .collect();
+    ipv6.sort_by_key(Ipv6Addr::is_unicast_link_local);
+    defaults.ipv4 = pair(ipv4, defaults.ipv4, &own);
+    defaults.ipv6 = pair(ipv6.first().copied(), defaults.ipv6, &own);
+    defaults
+}
+
+/// Returns the source of an interface with the addresses `own`, and the one of two default addresses that is
+/// not its own.
+fn pair<A: Copy + PartialEq + Into<IpAddr>>(
+    source: Option<A>,
+    [first, second]: [A; 2],
+    own: &[IpAddr],
+) -> [A; 2] {
+    let destination = if own.contains(&second.into()) { first } else { second };
+    [source.unwrap_or(first), destination]
 }
 
 /// The next hop of a stream's packets, and one of their destinations.

@@ -15,8 +15,8 @@ use super::value::{Form, Set, Value};
 use super::{Spec, StreamSpec};
 use crate::plan::VariesBy;
 
-/// The flags of a user. Without a flag, a field keeps its value or its default: UDP from 198.18.0.1 to
-/// 198.18.0.2 (2001:db8::1 and ::2 if either address is IPv6), ports 9 (discard), the shortest frames.
+/// The flags of a user. Without a flag, a field keeps its value or its default: UDP between the addresses of
+/// [`Defaults`](super::Defaults) (IPv6 if either given address is), ports 9 (discard), the shortest frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `--size`: bytes of a frame without the frame check sequence, like `60`, `60,512,1514`,

@@ -43,6 +43,7 @@ mod size;
 pub(crate) mod value;
 
 use std::borrow::Cow;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use crate::plan::Plan;
@@ -93,19 +94,30 @@ impl StreamSpec {
     }
 }
 
-/// Ethernet addresses of the sender, for fields that the specification does not set.
+/// Addresses for fields that the specification does not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defaults {
-    /// The source: the interface's own.
+    /// The Ethernet source: the interface's own.
     pub smac: [u8; 6],
-    /// The destination: that of the neighbour.
+    /// The Ethernet destination: that of the neighbour.
     pub dmac: [u8; 6],
+    /// The IPv4 source and destination.
+    pub ipv4: [Ipv4Addr; 2],
+    /// The IPv6 source and destination.
+    pub ipv6: [Ipv6Addr; 2],
 }
 
 impl Default for Defaults {
-    /// Locally administered addresses, which no card has.
+    /// Locally administered Ethernet addresses, which no card has, and IP addresses for tests (RFC 2544)
+    /// and documentation (RFC 3849).
     fn default() -> Self {
-        Self { smac: [2, 0, 0, 0, 0, 1], dmac: [2, 0, 0, 0, 0, 2] }
+        let ipv6 = |host| Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
+        Self {
+            smac: [2, 0, 0, 0, 0, 1],
+            dmac: [2, 0, 0, 0, 0, 2],
+            ipv4: [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)],
+            ipv6: [ipv6(1), ipv6(2)],
+        }
     }
 }
 

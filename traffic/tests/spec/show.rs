@@ -48,7 +48,7 @@ stream web: 3 of 4 packets, 10 flows, 80,90 bytes
 
 stream 1: 1 of 4 packets, 1 flow, 60 bytes
   ether
-  arp    op request, spa 198.18.0.1, tpa 198.18.0.2
+  arp    op request
 ";
 
 #[test]

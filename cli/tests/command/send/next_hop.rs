@@ -56,6 +56,46 @@ fn packets_go_to_the_gateway_or_to_the_neighbour_without_a_dmac() {
 }
 
 #[test]
+fn the_default_source_is_the_interfaces_address_and_the_destination_is_not() {
+    let Some(lab) = lab() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let arp = folder.path().join("arp.toml");
+    std::fs::write(&arp, "[[stream]]\nlayers = ['ether', 'arp']\n").unwrap();
+    let arp = ["--spec", arp.to_str().unwrap()];
+    let mut ip = Command::new("ip");
+    let words = ["-n", &lab.netns("left"), "link", "add", "bare0", "type", "veth"];
+    assert!(ip.args(words).status().unwrap().success());
+    for (sentence, host, port, flags, line) in [
+        (
+            "to the peer",
+            "right",
+            "right0",
+            &["--dst", "198.18.0.1"][..],
+            "198.18.0.2.9 > 198.18.0.1.9",
+        ),
+        ("from the second host", "right", "right0", &[], "198.18.0.2.9 > 198.18.0.1.9"),
+        ("from the first", "left", "left0", &[], "198.18.0.1.9 > 198.18.0.2.9"),
+        (
+            "by IPv6",
+            "right",
+            "right0",
+            &["--dst", "2001:db8::9"],
+            "2001:db8:18::2.9 > 2001:db8::9.9",
+        ),
+        ("given", "right", "right0", &["--src", "198.18.0.7"], "198.18.0.7.9 > 198.18.0.1.9"),
+        ("ARP", "right", "right0", &arp, "who-has 198.18.0.1 tell 198.18.0.2"),
+        ("an interface without addresses", "left", "bare0", &[], "198.18.0.1.9 > 198.18.0.2.9"),
+        ("a file", "left", "pcap:x.pcap", &[], "198.18.0.1.9 > 198.18.0.2.9"),
+    ] {
+        let netns = lab.netns(host);
+        let shown = run(&[&["generate", port, "--netns", &netns, "--show", "1"], flags].concat());
+        assert!(shown.out.contains(line), "{sentence}: {shown:?}");
+    }
+    let right = lab.netns("right");
+    run(&["generate", "right0", "--netns", &right, "--count", "1", "--json"]).good();
+}
+
+#[test]
 fn each_stream_goes_to_its_own_next_hop() {
     let Some(lab) = lab() else { return };
     let (left, right) = (lab.netns("left"), mac_of_right(&lab));

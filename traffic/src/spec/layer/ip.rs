@@ -6,7 +6,7 @@ use super::writer::{Cover, HeaderWriter, Ip};
 use super::{Field, FieldKind, Protocol};
 use crate::plan::Finish;
 use crate::spec::error::Fault;
-use crate::spec::value::Form;
+use crate::spec::value::{Form, number_of};
 
 /// Differentiated services (RFC 8126's registry): named traffic classes.
 const DSCP: &str = "\
@@ -38,13 +38,16 @@ pub(crate) const IPV4: Protocol =
         Field::number("ttl", 8, 1).or("64"),
         Field::number("protocol", 9, 1).named(IP_PROTOCOLS),
         Field::checksum(10),
-        Field::address("src", 12, Form::Ipv4).or("198.18.0.1"),
-        Field::address("dst", 16, Form::Ipv4).or("198.18.0.2"),
+        Field::address("src", 12, Form::Ipv4),
+        Field::address("dst", 16, Form::Ipv4),
         // The header's length has four bits, and counts words.
         Field::special("options", FieldKind::Hex(40)),
     ]);
 
 fn ipv4(header: &mut HeaderWriter) -> Result<(), Fault> {
+    let [src, dst] = header.defaults.ipv4;
+    header.auto("src", number_of(&src.octets()));
+    header.auto("dst", number_of(&dst.octets()));
     header.append_given("options");
     // A zero ends the options.
     header.fill_to_multiple(4);
@@ -71,11 +74,14 @@ pub(crate) const IPV6: Protocol =
         Field::number("length", 4, 2),
         Field::number("next-header", 6, 1).named(IP_PROTOCOLS),
         Field::number("hop-limit", 7, 1).or("64"),
-        Field::address("src", 8, Form::Ipv6).or("2001:db8::1"),
-        Field::address("dst", 24, Form::Ipv6).or("2001:db8::2"),
+        Field::address("src", 8, Form::Ipv6),
+        Field::address("dst", 24, Form::Ipv6),
     ]);
 
 fn ipv6(header: &mut HeaderWriter) -> Result<(), Fault> {
+    let [src, dst] = header.defaults.ipv6;
+    header.auto("src", src.to_bits());
+    header.auto("dst", dst.to_bits());
     header.length("length", 40);
     header.name_next_protocol("next-header")?;
     let addresses = header.at + 8..header.at + 40;

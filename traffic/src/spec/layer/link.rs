@@ -97,13 +97,16 @@ pub(crate) const ARP: Protocol = Protocol::new("arp", 28, arp).ethertype(etherty
     Field::number("plen", 5, 1).or("4"),
     Field::number("op", 6, 2).named("request=1 reply=2").or("request"),
     Field::address("sha", 8, Form::Mac),
-    Field::address("spa", 14, Form::Ipv4).or("198.18.0.1"),
+    Field::address("spa", 14, Form::Ipv4),
     Field::address("tha", 18, Form::Mac),
-    Field::address("tpa", 24, Form::Ipv4).or("198.18.0.2"),
+    Field::address("tpa", 24, Form::Ipv4),
 ]);
 
 fn arp(header: &mut HeaderWriter) -> Result<(), Fault> {
+    let [src, dst] = header.defaults.ipv4;
     header.auto("sha", number_of(&header.defaults.smac));
+    header.auto("spa", number_of(&src.octets()));
+    header.auto("tpa", number_of(&dst.octets()));
     Ok(())
 }
 
