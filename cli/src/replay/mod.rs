@@ -100,7 +100,7 @@ pub struct Args {
     #[arg(long = "loop", value_name = "N", default_value_t = 1)]
     rounds: u64,
 
-    /// Give each round of --loop its own IP addresses: those of the round before plus 1
+    /// Give each round of --loop its own flows: IP addresses are those of the round before plus 1
     #[arg(long)]
     unique: bool,
 
@@ -189,6 +189,7 @@ pub fn replay(mut args: Args) -> anyhow::Result<()> {
         rounds: args.rounds,
         unique: args.unique,
         packets: args.common.count,
+        due_times: port.name.kind() == Kind::Pcap && changes_times(&args),
         max_bytes: interface.map(max_bytes),
         cut: args.cut_to_mtu,
         link_type: port.link_type(),
@@ -282,6 +283,15 @@ fn are_same(a: &PortName, b: &PortName) -> bool {
         (Kind::Pcap, Kind::Pcap) => ports::is_one_file(Path::new(a.name()), Path::new(b.name())),
         _ => (a.kind(), a.name()) == (b.kind(), b.name()),
     }
+}
+
+/// Reports whether the times of a written file may differ from those of the file that is read.
+fn changes_times(args: &Args) -> bool {
+    args.rounds != 1
+        || args.max_gap.is_some()
+        || args.speed.is_some()
+        || args.rate.is_some()
+        || args.changes.rate_file.is_some()
 }
 
 fn tempo(args: &Args, steering: Option<&Steering>) -> Tempo {

@@ -53,6 +53,7 @@ pub fn options(tempo: Tempo) -> ReplayOptions {
         tempo,
         max_gap: None,
         rounds: 1,
+        due_times: false,
         unique: false,
         packets: None,
         max_bytes: None,

@@ -244,6 +244,30 @@ fn flags_that_would_change_nothing_are_refused() {
 }
 
 #[test]
+fn a_written_file_has_the_times_of_the_timetable() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    const MS: u64 = 1_000_000;
+    recording(Path::new(&path("three.pcap")), 3, 4 * MS as i64);
+    let begin = packets(Path::new(&path("three.pcap")))[0].0;
+    for (sentence, flags, times_ms) in [
+        ("as recorded", &[][..], &[0, 4, 8][..]),
+        ("twice", &["--loop", "2"], &[0, 4, 8, 12, 16, 20]),
+        ("thrice", &["--loop", "3", "--top-speed"], &[0, 4, 8, 12, 16, 20, 24, 28, 32]),
+        ("faster", &["--speed", "2", "--loop", "2"], &[0, 2, 4, 6, 8, 10]),
+        ("at a rate", &["--rate", "100pps", "--loop", "2"], &[0, 10, 20, 30, 40, 50]),
+        ("shortened", &["--max-gap", "1ms", "--loop", "2"], &[0, 1, 2, 3, 4, 5]),
+        ("at top speed", &["--top-speed"], &[0, 4, 8]),
+    ] {
+        let to = format!("pcap:{}", path("out.pcapng"));
+        run(&[&["replay", &path("three.pcap"), &to, "--json"], flags].concat()).good();
+        let written = packets(Path::new(&path("out.pcapng")));
+        let times: Vec<_> = written.iter().map(|(ns, _)| ns - begin).collect();
+        assert_eq!(times, times_ms.iter().map(|ms| ms * MS).collect::<Vec<_>>(), "{sentence}");
+    }
+}
+
+#[test]
 fn a_pipe_is_read_once() {
     for more in [["--loop", "2"], ["--threads", "2"]] {
         refused(&[&["replay", "-", "null:"], &more[..]].concat(), "a pipe can be read but once");

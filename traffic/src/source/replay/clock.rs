@@ -237,6 +237,14 @@ impl ReplayClock {
         }
     }
 
+    /// Returns the time from the start of the replay to a packet, the recorded one at top speed.
+    pub(super) fn planned_ns(&self, position: Position) -> u64 {
+        match self.tempo {
+            Tempo::Top => position.ns,
+            _ => self.after_ns(position),
+        }
+    }
+
     /// Returns the time from the start of the replay to a packet.
     #[inline]
     fn after_ns(&self, position: Position) -> u64 {

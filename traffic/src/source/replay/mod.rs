@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::port::PortName;
-use sluicegate::ring::{Packet, RingMut};
+use sluicegate::ring::{Meta, Packet, RingMut, TimestampSource};
 use sluicegate_base::headers::{ETHERNET_BYTES, VLAN_TAG_BYTES};
 
 use super::{Filled, MAX_SLEEP, PacketSource, SkippedPackets};
@@ -56,13 +56,16 @@ pub struct ReplayOptions {
     pub max_gap: Option<Duration>,
     /// The number of rounds; 0 is endless.
     pub rounds: u64,
-    /// Each round after the first has its own IP addresses: those of the round before plus 1.
+    /// Each round after the first has its own pairs of IP addresses: those of the round before plus 1.
     pub unique: bool,
     /// Maximum of packets over all rounds and workers.
     pub packets: Option<u64>,
     /// Maximum length of a packet, without an 802.1Q tag. Longer packets, and those shorter than an Ethernet
     /// header, are omitted. `None` omits no packet.
     pub max_bytes: Option<usize>,
+    /// Packets get the times at which they are due, counted from the first packet's time: for a file, where
+    /// times count and not when it is written.
+    pub due_times: bool,
     /// Longer packets are cut to `max_bytes` instead, and their lengths and checksums changed accordingly.
     pub cut: bool,
     /// The link type to send; packets of other link types are omitted.
@@ -93,6 +96,7 @@ pub struct Replay {
     lengths: RangeInclusive<usize>,
     /// The bytes of a packet that is cut, if such packets are sent.
     cut: Option<Vec<u8>>,
+    due_times: Option<DueTimes>,
     skipped: SkippedPackets,
 }
 
@@ -163,6 +167,7 @@ impl Replay {
             clock: ReplayClock::new(&options.tempo, start.clone()),
             lengths: options.max_bytes.map_or(0..=usize::MAX, |max| ETHERNET_BYTES..=max),
             cut: options.cut.then(Vec::new),
+            due_times: options.due_times.then(DueTimes::default),
             skipped: SkippedPackets::default(),
         })
     }
@@ -193,6 +198,7 @@ impl PacketSource for Replay {
             clock: &mut self.clock,
             lengths: self.lengths.clone(),
             cut: &mut self.cut,
+            due_times: &mut self.due_times,
             skipped: &mut self.skipped,
             filled: Filled::default(),
         };
@@ -248,6 +254,8 @@ struct RingFiller<'a, 'r> {
     /// The lengths of packets to send.
     lengths: RangeInclusive<usize>,
     cut: &'a mut Option<Vec<u8>>,
+    /// The times that packets get, if not their own.
+    due_times: &'a mut Option<DueTimes>,
     skipped: &'a mut SkippedPackets,
     filled: Filled,
 }
@@ -262,11 +270,8 @@ impl RingFiller<'_, '_> {
         let Some(due_ns) = self.clock.is_due(position, self.begun_ns, self.now_ns) else {
             return false;
         };
-        if packet.meta().interface != 0 {
-            // The target has one interface.
-            let mut meta = *packet.meta();
-            meta.interface = 0;
-            return self.push(&packet.with_meta(&meta), position);
+        if packet.meta().interface != 0 || self.due_times.is_some() {
+            return self.push_changed(packet, position);
         }
         let bytes = packet.captured_bytes();
         if bytes < *self.lengths.start() {
@@ -286,6 +291,19 @@ impl RingFiller<'_, '_> {
         self.filled.bytes += bytes as u64;
         self.skipped.cut_in_file += u64::from(bytes < packet.meta().wire_bytes as usize);
         true
+    }
+
+    /// Writes a packet with the target's interface, of which there is one, and the time at which it is due.
+    #[cold]
+    fn push_changed(&mut self, packet: &Packet<'_>, position: Position) -> bool {
+        let mut meta = Meta { interface: 0, ..*packet.meta() };
+        let mut due_times = self.due_times.take();
+        if let Some(times) = &mut due_times {
+            times.set(&mut meta, position, self.clock);
+        }
+        let goes_on = self.push(&packet.with_meta(&meta), position);
+        *self.due_times = due_times;
+        goes_on
     }
 
     /// Writes a packet that is too long into the ring as far as it fits, or omits it.
@@ -313,6 +331,24 @@ impl RingFiller<'_, '_> {
     #[cold]
     fn is_tagged_and_fits(&self, packet: &Packet<'_>, bytes: usize) -> bool {
         bytes <= self.lengths.end() + VLAN_TAG_BYTES && is_tagged(packet)
+    }
+}
+
+/// The times of packets in a written file.
+#[derive(Debug, Default)]
+struct DueTimes {
+    /// The time of the file's first packet, once a packet has one.
+    begin_ns: Option<u64>,
+}
+
+impl DueTimes {
+    /// Sets a packet's time. A packet without a time keeps none.
+    fn set(&mut self, meta: &mut Meta, position: Position, clock: &ReplayClock) {
+        if meta.timestamp_source != TimestampSource::None {
+            let recorded = meta.timestamp_ns.saturating_sub(position.ns);
+            let begin_ns = *self.begin_ns.get_or_insert(recorded);
+            meta.timestamp_ns = begin_ns.saturating_add(clock.planned_ns(position));
+        }
     }
 }
 
