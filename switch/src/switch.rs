@@ -257,7 +257,6 @@ impl Switch {
         let now = Instant::now();
         let tick = tick(self.start, now);
         let is_watched = self.members.iter().flatten().any(|member| !member.watchers.is_empty());
-        let now_ns = if is_watched { now_ns() } else { 0 };
         self.send(|member| member.unsent);
         let mut came = 0;
         for number in 0..self.members.len() {
@@ -268,9 +267,7 @@ impl Switch {
             let (mut packets, mut failed) = (0, None);
             let queues = if member.receives { member.queues.len() } else { 0 };
             for queue in 0..queues {
-                self.batches += 1;
-                let batch = Batch { queue, now_ns, number: self.batches };
-                match self.serve(&mut member, number as PortNumber, batch, tick) {
+                match self.serve(&mut member, number as PortNumber, queue, is_watched, tick) {
                     Ok(served) => packets += served,
                     Err(error) => failed = Some(error),
                 }
@@ -300,12 +297,16 @@ impl Switch {
         &mut self,
         from: &mut Member,
         number: PortNumber,
-        batch: Batch,
+        queue: usize,
+        is_watched: bool,
         now: Tick,
     ) -> Result<u64> {
-        let queue = batch.queue;
         from.queues[queue].sync_rx()?;
         self.decide(from, number, queue, now);
+        self.batches += 1;
+        // A time for each batch, because an answer may arrive in the same round as its request.
+        let now_ns = if is_watched && !self.decisions.is_empty() { now_ns() } else { 0 };
+        let batch = Batch { queue, now_ns, number: self.batches };
         if !from.watchers.is_empty() {
             self.show(from, batch);
         }

@@ -69,6 +69,30 @@ fn a_watcher_sees_every_packet_once_as_it_was() {
 }
 
 #[test]
+fn a_watched_answer_is_later_than_its_request() {
+    let Some(lab) = star() else { return };
+    if !have(&["ping"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("left.pcapng");
+    for kind in ["packet", "xdp"] {
+        let running = switch(&lab, &ports(kind), &[]);
+        let left = watch(&lab, "left", &file, &["-f", "icmp"]);
+        // One by one, because packets of a batch have one time.
+        for _ in 0..8 {
+            let ping = on(&lab, "left", &["ping", "-q", "-c", "1", "-W", "10", "198.18.0.2"]);
+            assert_eq!(ping.status, Some(0), "{kind}: {}", ping.out);
+        }
+        left.stop().good();
+        let times: Vec<u64> = packets(&file).into_iter().map(|(ns, _)| ns).collect();
+        assert_eq!(times.len(), 16, "{kind}: requests and answers");
+        assert!(times.is_sorted_by(|a, b| a < b), "{kind}: {times:?}");
+        running.stop().good();
+    }
+}
+
+#[test]
 fn a_watcher_that_hangs_loses_and_nobody_else_does() {
     let Some(lab) = star() else { return };
     let folder = tempfile::tempdir().unwrap();
