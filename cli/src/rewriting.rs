@@ -14,7 +14,8 @@ pub struct Rewriting {
     #[arg(long, value_name = "OLD=NEW", value_parser = Rule::of_macs)]
     rewrite_mac: Vec<Rule>,
 
-    /// Replace the bits of the first prefix by those of the second; may be repeated
+    /// Replace the bits of the first prefix by those of the second, of the same length; also in tunnels and
+    /// ICMP errors; may be repeated
     #[arg(long, value_name = "PREFIX=PREFIX", value_parser = Rule::of_prefixes)]
     rewrite_ip: Vec<Rule>,
 

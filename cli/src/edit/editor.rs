@@ -175,6 +175,7 @@ impl Editor {
         report.ledger.add(Section::Omitted, "filtered", filtered);
         report.ledger.add(Section::Note, "rewritten", self.changes.rewritten);
         report.ledger.add(Section::Note, "not_rewritten", self.changes.other_link_type);
+        report.ledger.add(Section::Note, "partly_rewritten", self.changes.partly);
         report
     }
 }
@@ -189,12 +190,14 @@ pub struct Changes {
     rewritten: u64,
     /// Packets of link types that rules cannot change.
     other_link_type: u64,
+    /// Packets with a tunnel or protocol whose addresses rules do not reach.
+    partly: u64,
 }
 
 impl Changes {
     pub fn new(rewrite: Rewrite, shift_ns: i64) -> Self {
         let packet = (Meta::default(), Vec::new());
-        Self { rewrite, shift_ns, packet, rewritten: 0, other_link_type: 0 }
+        Self { rewrite, shift_ns, packet, rewritten: 0, other_link_type: 0, partly: 0 }
     }
 
     /// Returns the changed packet.
@@ -211,7 +214,7 @@ impl Changes {
         }
         bytes.clear();
         bytes.extend_from_slice(packet.head());
-        self.rewrite.apply(link_type, bytes);
+        self.partly += u64::from(!self.rewrite.apply(link_type, bytes));
         if link_type == LINKTYPE_ETHERNET {
             self.rewrite.change_tag(bytes, &mut meta.wire_bytes);
         }

@@ -223,15 +223,15 @@ fn packets_are_rewritten_as_tcprewrite_rewrites_them() {
         (
             "IPv4 addresses",
             &made,
-            &["--rewrite-ip", "198.18.0.0/15=192.0.2.0/24"],
-            &["--pnat=198.18.0.0/15:192.0.2.0/24"],
+            &["--rewrite-ip", "198.18.0.0/15=192.0.0.0/15"],
+            &["--pnat=198.18.0.0/15:192.0.0.0/15"],
             all,
         ),
         (
             "IPv6 addresses",
             &made,
-            &["--rewrite-ip", "2001:db8::/32=2001:db8:9::/48"],
-            &["--pnat=[2001:db8::/32]:[2001:db8:9::/48]"],
+            &["--rewrite-ip", "2001:db8::/32=2001:db9::/32"],
+            &["--pnat=[2001:db8::/32]:[2001:db9::/32]"],
             not_icmp,
         ),
         ("ports", &made, &["--rewrite-port", "53=5353"], &["--portmap=53:5353"], all),
@@ -267,6 +267,44 @@ fn packets_are_rewritten_as_tcprewrite_rewrites_them() {
         let [ours, theirs] = [&ours, &theirs].map(|path| comparable(recorded(path)));
         assert_same(sentence, path, &ours, &theirs, 1000);
     }
+}
+
+/// Packets in others: IPIP, GRE, VXLAN, an ICMP error; and ESP, whose content no rule reaches.
+const TUNNELS: &str = "\
+    [[stream]]\nlayers = ['ether', { IP }, { IP }, 'tcp']\n\
+    [[stream]]\nlayers = ['ether', { IP }, { gre = { checksum = 'right' } }, { IP }, 'udp']\n\
+    [[stream]]\nlayers = ['ether', { IP }, { udp = { checksum = 'right' } }, 'vxlan', 'ether', \
+    { IP }, 'tcp']\n\
+    [[stream]]\nlayers = ['ether', { IP }, { icmp = { type = 3, code = 1 } }, { IP }, 'udp']\n\
+    [[stream]]\nlayers = ['ether', { IP6 }, { icmpv6 = { type = 3 } }, { IP6 }, 'udp']\n\
+    [[stream]]\nlayers = ['ether', { ipv4 = { src = '10.1.0.1', protocol = 50 } }]\n";
+
+#[test]
+fn packets_in_others_are_rewritten_with_right_checksums() {
+    if !have(&["tshark"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [made, ours] = ["made.pcap", "ours.pcap"].map(|name| folder.path().join(name));
+    let spec = TUNNELS
+        .replace("IP6", "ipv6 = { src = 'fd00::1', dst = 'fd00::2' }")
+        .replace("IP", "ipv4 = { src = '10.1.0.1', dst = '10.1.0.2' }");
+    generated(&made, &spec, 6);
+    let flags =
+        ["--rewrite-ip", "10.1.0.0/16=198.18.0.0/16", "--rewrite-ip", "fd00::/16=2001::/16"];
+    let report = edited(&[&made], &ours, &flags);
+    assert_eq!(entry(&report, "notes", "rewritten"), 6, "{report}");
+    assert_eq!(entry(&report, "notes", "partly_rewritten"), 1, "{report}");
+    let checks =
+        "-n -V -o ip.check_checksum:TRUE -o tcp.check_checksum:TRUE -o udp.check_checksum:TRUE";
+    let checks: Vec<_> = checks.split(' ').collect();
+    let [before, after] = [&made, &ours].map(|path| tshark(path, &checks).join("\n"));
+    for old in ["10.1.0.", "fd00::"] {
+        assert!(before.contains(old) && !after.contains(old), "{old}: {after}");
+    }
+    let good = |text: &str| text.matches("[Checksum Status: Good]").count();
+    assert!(good(&after) > 3 && good(&after) == good(&before), "{after}");
+    assert!(!after.contains("incorrect") && !after.contains("Status: Bad"), "{after}");
 }
 
 #[test]

@@ -104,6 +104,18 @@ impl Difference {
         self.0 += 0xffff * before.len().div_ceil(2) as u64 - words(before) + words(now);
     }
 
+    /// Adds the change of the sum of `bytes` bytes at an even offset.
+    pub(super) fn change_sum(&mut self, before: u64, now: u64, bytes: usize) {
+        if before != now {
+            self.0 += 0xffff * bytes.div_ceil(2) as u64 - before + now;
+        }
+    }
+
+    /// Adds another change.
+    pub(super) fn add(&mut self, other: Self) {
+        self.0 += other.0;
+    }
+
     /// Reports whether no word has changed.
     pub(super) fn is_none(self) -> bool {
         self.0 == 0

@@ -2,11 +2,12 @@
 //! tags.
 //!
 //! It updates the checksums that cover a changed field by the difference (RFC 1624), so right ones stay right and
-//! wrong ones stay wrong. It changes only the packet's own headers, after any VLAN tags: not the headers
-//! inside a tunnel or an ICMP error, and no addresses in payloads.
+//! wrong ones stay wrong. Rules that replace a value also apply to the headers in a tunnel and in an ICMP error,
+//! those that set one only to the outermost. Addresses in payloads stay.
 
 mod checksum;
 mod cut;
+mod inner;
 mod rule;
 mod shift;
 
@@ -16,9 +17,14 @@ use sluicegate::forward::Vlan;
 use sluicegate_base::headers::{self, Headers, Ip, VLAN_TAG_BYTES, be16, ethertype, protocol};
 use sluicegate_base::ring::LINKTYPE_ETHERNET;
 
+use crate::plan::words;
 use checksum::{Difference, correct, correct_transport, recompute};
 pub(crate) use cut::cut;
+use inner::{Content, content};
 pub use rule::{InvalidRule, Rule};
+
+/// The maximum of packets in one another that are changed.
+const MAX_DEPTH: u8 = 4;
 
 /// An Ethernet address.
 type Mac = [u8; 6];
@@ -122,21 +128,71 @@ impl Rewrite {
     }
 
     /// Changes a packet in place, all but its VLAN tag, as far as its headers are complete and valid. Those
-    /// of link types other than Ethernet have no Ethernet addresses.
-    pub fn apply(&self, link_type: u16, frame: &mut [u8]) {
-        let Some((ethertype, network)) = network_header(link_type, frame) else { return };
+    /// of link types other than Ethernet have no Ethernet addresses. Returns false if the packet may have
+    /// addresses that are not found: in a tunnel or a protocol of another kind, or encrypted.
+    pub fn apply(&self, link_type: u16, frame: &mut [u8]) -> bool {
+        let Some((ethertype, network)) = network_header(link_type, frame) else { return false };
         let found = headers::find_behind(frame, ethertype, network);
         if link_type == LINKTYPE_ETHERNET {
-            self.change_ethernet(frame);
+            self.change_ethernet(frame, 0);
         }
+        let all = self.change_network(frame, &found, 0);
+        if self.checksums
+            && let Some(ip) = &found.ip
+        {
+            recompute(frame, &found, ip);
+        }
+        all
+    }
+
+    /// Changes a packet's network header and its content. Returns false if addresses may be missed.
+    fn change_network(&self, frame: &mut [u8], found: &Headers, depth: u8) -> bool {
+        let (inner, all) = self.change_content(frame, found, depth);
         if found.ethertype == ethertype::ARP {
-            self.change_arp(frame, found.network);
+            self.change_arp(frame, found.network, depth);
         } else if let Some(ip) = &found.ip {
-            self.change_ip(frame, &found, ip);
-            if self.checksums {
-                recompute(frame, &found, ip);
-            }
+            self.change_ip(frame, found, ip, inner, depth);
         }
+        all
+    }
+
+    /// Changes the packet in a packet, and a checksum of its own. Returns the difference of the content, and false if
+    /// addresses may be missed.
+    fn change_content(&self, frame: &mut [u8], found: &Headers, depth: u8) -> (Difference, bool) {
+        let mut difference = Difference::default();
+        if !self.replaces() {
+            return (difference, true);
+        }
+        let inner = match content(frame, found) {
+            Content::Payload => return (difference, true),
+            Content::Packet(inner) if depth < MAX_DEPTH => inner,
+            Content::Packet(_) | Content::Unknown => return (difference, false),
+        };
+        let Some((ethertype, network)) = inner.network_header(frame) else {
+            return (difference, false);
+        };
+        let before = words(&frame[inner.at.clone()]);
+        let frame = &mut frame[..inner.at.end];
+        let of_inner = headers::find_behind(frame, ethertype, network);
+        if inner.ethertype == ethertype::ETHERNET {
+            self.change_ethernet(&mut frame[inner.at.start..], depth + 1);
+        }
+        let all = self.change_network(frame, &of_inner, depth + 1);
+        difference.change_sum(before, words(&frame[inner.at.clone()]), inner.at.len());
+        if let Some(at) = inner.checksum
+            && !difference.is_none()
+        {
+            let checksum = frame[at..].first_chunk::<2>().copied().unwrap_or_default();
+            correct(frame, at, difference);
+            difference.change(&checksum, &frame[at..at + 2]);
+        }
+        (difference, all)
+    }
+
+    /// Reports whether a rule replaces values, in inner packets too.
+    fn replaces(&self) -> bool {
+        let none = self.prefixes.is_empty() && self.macs.is_empty() && self.ports.is_empty();
+        !none || self.shift != 0
     }
 
     /// Reports whether a rule changes VLAN tags.
@@ -154,32 +210,33 @@ impl Rewrite {
         *wire_bytes = wire_bytes.saturating_add_signed(change as i32);
     }
 
-    fn change_ethernet(&self, frame: &mut [u8]) {
+    fn change_ethernet(&self, frame: &mut [u8], depth: u8) {
         let Some((addresses, _)) = frame.split_first_chunk_mut::<12>() else { return };
         let (destination, source) = addresses.split_at_mut(6);
-        change_mac(destination, |mac| self.destination.unwrap_or(self.mac(mac)));
-        change_mac(source, |mac| self.source.unwrap_or(self.mac(mac)));
+        change_mac(destination, |mac| of_outer(self.destination, depth).unwrap_or(self.mac(mac)));
+        change_mac(source, |mac| of_outer(self.source, depth).unwrap_or(self.mac(mac)));
     }
 
     /// Rewrites ARP for Ethernet and IPv4 (RFC 826): the sender's addresses, and the target's; a
     /// request has no target MAC yet.
-    fn change_arp(&self, frame: &mut [u8], at: usize) {
+    fn change_arp(&self, frame: &mut [u8], at: usize, depth: u8) {
         const HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
         let Some(packet) = frame.get_mut(at..at + 28).filter(|packet| packet.starts_with(&HEAD))
         else {
             return;
         };
-        change_mac(&mut packet[8..14], |mac| self.source.unwrap_or(self.mac(mac)));
+        change_mac(&mut packet[8..14], |mac| of_outer(self.source, depth).unwrap_or(self.mac(mac)));
         change_mac(&mut packet[18..24], |mac| match mac {
             [0, 0, 0, 0, 0, 0] => mac,
-            _ => self.destination.unwrap_or(self.mac(mac)),
+            _ => of_outer(self.destination, depth).unwrap_or(self.mac(mac)),
         });
         for at in [14, 24] {
             self.change_address(&mut packet[at..at + 4], &mut Difference::default());
         }
     }
 
-    fn change_ip(&self, frame: &mut [u8], found: &Headers, ip: &Ip) {
+    /// Changes an IP header and that of its transport, whose content has changed by `inner`.
+    fn change_ip(&self, frame: &mut [u8], found: &Headers, ip: &Ip, inner: Difference, depth: u8) {
         let v6 = found.ethertype == ethertype::IPV6;
         let mut header = Difference::default();
         self.change_address(&mut frame[ip.source.clone()], &mut header);
@@ -190,7 +247,7 @@ impl Rewrite {
             covered = header;
         }
         let hops = &mut frame[found.network + if v6 { 7 } else { 8 }];
-        if let Some(limit) = self.hop_limit.filter(|limit| limit != hops) {
+        if let Some(limit) = of_outer(self.hop_limit, depth).filter(|limit| limit != hops) {
             header.change(&[*hops], &[limit]);
             *hops = limit;
         }
@@ -199,6 +256,7 @@ impl Rewrite {
         }
         if let Some(at) = &ip.transport {
             let carried = &mut frame[at.clone()];
+            covered.add(inner);
             self.change_ports(ip.protocol, carried, &mut covered);
             if !covered.is_none() {
                 correct_transport(carried, (ip.protocol, v6), covered);
@@ -258,6 +316,11 @@ impl FromIterator<Rule> for Rewrite {
     }
 }
 
+/// Returns the value that a rule sets, which applies to the outermost headers only.
+fn of_outer<T>(value: Option<T>, depth: u8) -> Option<T> {
+    value.filter(|_| depth == 0)
+}
+
 fn change_mac(bytes: &mut [u8], to: impl Fn(Mac) -> Mac) {
     if let Some(mac) = bytes.first_chunk_mut() {
         *mac = to(*mac);
@@ -275,7 +338,6 @@ pub(crate) mod tests {
 
     pub(crate) use super::frame::frame;
     use super::*;
-    use crate::plan::words;
 
     #[test]
     fn texts_parse_to_rules() {
@@ -286,7 +348,10 @@ pub(crate) mod tests {
                 "2:0:0:0:0:1=02:00:00:00:00:02",
                 Some(Rule::Mac([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])),
             ),
-            ("10.0.0.0/8=198.18.0.0/16", prefixes(ip("10.0.0.0", 8), ip("198.18.0.0", 16))),
+            ("10.0.0.0/16=198.18.0.0/16", prefixes(ip("10.0.0.0", 16), ip("198.18.0.0", 16))),
+            ("0.0.0.0/0=198.18.0.0/15", prefixes(ip("0.0.0.0", 0), ip("198.18.0.0", 15))),
+            ("10.0.0.0/8=192.0.2.1", prefixes(ip("10.0.0.0", 8), ip("192.0.2.1", 32))),
+            ("10.0.0.0/8=198.18.0.0/16", None),
             ("0.0.0.0/0=192.0.2.1", prefixes(ip("0.0.0.0", 0), ip("192.0.2.1", 32))),
             ("::/0=2001:db8::/32", prefixes(ip("::", 0), ip("2001:db8::", 32))),
             (" 192.0.2.1 = 192.0.2.2 ", prefixes(ip("192.0.2.1", 32), ip("192.0.2.2", 32))),
@@ -311,8 +376,8 @@ pub(crate) mod tests {
         let rules = [
             "192.0.2.1=198.18.9.9",
             "192.0.2.0/24=198.18.2.0/24",
-            "10.0.0.0/8=198.18.0.0/24",
-            "2001:db8::/32=2001:db8:1::/48",
+            "10.1.0.0/16=198.18.0.0/16",
+            "2001:db8:7::/48=2001:db8:1::/48",
             "02:00:00:00:00:01=02:00:00:00:00:02",
         ];
         let rewrite: Rewrite = rules.iter().map(|rule| rule.parse::<Rule>().unwrap()).collect();
@@ -324,7 +389,7 @@ pub(crate) mod tests {
         for (from, to) in [
             ("192.0.2.1", "198.18.9.9"),
             ("192.0.2.7", "198.18.2.7"),
-            ("10.1.2.3", "198.18.0.3"),
+            ("10.1.2.3", "198.18.2.3"),
             ("203.0.113.1", "203.0.113.1"),
         ] {
             let [from, to] = [from, to].map(|text| text.parse::<Ipv4Addr>().unwrap().octets());
@@ -499,7 +564,7 @@ pub(crate) mod tests {
 
     #[test]
     fn absent_checksums_and_payload_stay() {
-        let other = rewrite(&["198.18.0.0/16=192.0.2.0/24"]);
+        let other = rewrite(&["198.18.0.0/24=192.0.2.0/24"]);
         let without = frame(0, false, 17, &[4, 0, 0, 9, 0, 8, 0, 0]);
         let mut changed = without.clone();
         other.apply(LINKTYPE_ETHERNET, &mut changed);
@@ -519,7 +584,7 @@ pub(crate) mod tests {
 
     #[test]
     fn packets_of_other_link_types_change_behind_their_headers() {
-        let mut rules = rewrite(&["198.18.0.0/16=192.0.2.0/24", "2001:db8::/32=2001:db8:9::/48"]);
+        let mut rules = rewrite(&["198.18.0.0/24=192.0.2.0/24", "2001:db8::/32=2001:db9::/32"]);
         rules.add(Rule::Port(9, 10));
         let udp = [4, 0, 0, 9, 0, 8, 0x12, 0x34];
         for (v6, ethertype) in [(false, [8, 0]), (true, [0x86, 0xdd])] {
@@ -573,7 +638,7 @@ pub(crate) mod tests {
 
     #[test]
     fn checksums_of_routing_protocols_cover_the_addresses_where_the_protocol_says_so() {
-        let rules = rewrite(&["198.18.0.0/16=192.0.2.0/24", "2001:db8::/32=2001:db8:9::/48"]);
+        let rules = rewrite(&["198.18.0.0/24=192.0.2.0/24", "2001:db8::/32=2001:db9::/32"]);
         for (sentence, v6, protocol, version, at, covers) in [
             ("OSPFv3", true, 89, 0x03, 12, true),
             ("OSPFv2", false, 89, 0x02, 12, false),
