@@ -392,11 +392,15 @@ impl Report {
         }
         let one = self.ports.is_empty() || !self.directions.is_empty();
         let threads = if one { self.threads.as_slice() } else { &[] };
+        // Other ports make a queue for each thread.
+        let has_queues = matches!(&self.backend[..], "xdp" | "mirror" | "memif");
+        let unit = if has_queues { "queue" } else { "thread" };
         for thread in threads.iter().filter(|_| threads.len() > 1) {
             let cpu = thread.cpu.map_or_else(String::new, |cpu| format!(" on CPU {cpu}"));
             let busy = thread.busy * 100.0;
             let count = show_count(thread.packets);
-            writeln!(out, "  {count:>15} in queue {}{cpu}, {busy:.0} % busy", thread.queue)?;
+            let number = thread.queue;
+            writeln!(out, "  {count:>15} in {unit} {number}{cpu}, {busy:.0} % busy")?;
         }
         if let Some(files) = &self.files {
             let many = if files.count == 1 { "" } else { "s" };

@@ -17,6 +17,7 @@ impl Port {
     /// The name or an option is invalid, a privilege is missing, or the interface or file does not exist. The
     /// port has another number of queues than [`OpenOptions::queues`] requests.
     pub fn open(name: &PortName, options: &OpenOptions) -> Result<Self> {
+        name.check_queue_numbers()?;
         match name.kind() {
             Kind::Null => null::open(name, options),
             Kind::Packet => packet::open(name, options),
@@ -85,7 +86,10 @@ impl Port {
 /// Makes the error of a port with several queues that was opened as a port of one queue.
 fn several_queues(name: &PortName, queues: usize) -> Error {
     let select = match name.queues() {
-        Some(selected) => format!(", or select one: {}/{}", name.short(), selected.start()),
+        Some(selected) => {
+            let number = if name.kind().takes_queue_count() { &0 } else { selected.start() };
+            format!(", or select one: {}/{number}", name.short())
+        }
         None => String::new(),
     };
     name.error(format!("it has {queues} queues: open all with Port::open, a thread each{select}"))
@@ -163,11 +167,28 @@ mod tests {
     }
 
     #[test]
+    fn made_queues_are_numbered_from_0() {
+        for (name, problem) in [
+            ("packet:nowhere/5", "use xdp:nowhere/5 or mirror:nowhere/5"),
+            ("nowhere/2-3", "use xdp:nowhere/2-3 or mirror:nowhere/2-3"),
+            ("null:/1", "null: ports make their queues, numbered from 0; use /0-1 for 2 queues"),
+            ("packet:nowhere/0-1", "no interface 'nowhere'"),
+        ] {
+            let error = Port::open(&name.parse().unwrap(), &OpenOptions::default());
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(problem), "{name}: {error}");
+        }
+        let name = "null:/0-1".parse().unwrap();
+        let port = Port::open(&name, &OpenOptions::default()).unwrap();
+        assert_eq!(port.queues.len(), 2);
+    }
+
+    #[test]
     fn a_port_of_several_queues_is_not_opened_as_one() {
         for (name, advice) in [
             (
-                "packet:eth0/1-2",
-                "it has 2 queues: open all with Port::open, a thread each, or select one: packet:eth0/1",
+                "xdp:eth0/1-2",
+                "it has 2 queues: open all with Port::open, a thread each, or select one: xdp:eth0/1",
             ),
             ("null:/0-3", "or select one: null:/0"),
         ] {

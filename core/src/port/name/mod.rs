@@ -200,6 +200,30 @@ impl PortName {
         self.queues().unwrap_or(0..=options.queues.max(1) - 1)
     }
 
+    /// Rejects numbers of queues above 0 that a port of this kind would make: they would select no queue of the
+    /// card, and one queue would receive the packets of all.
+    pub(super) fn check_queue_numbers(&self) -> Result<()> {
+        let Some(queues) = self.queues() else { return Ok(()) };
+        if *queues.start() == 0 || !self.kind.takes_queue_count() {
+            return Ok(());
+        }
+        let (prefix, name, last) = (self.kind.prefix(), self.name(), *queues.end());
+        let text = match queues.clone().count() {
+            1 => last.to_string(),
+            _ => format!("{}-{last}", queues.start()),
+        };
+        let card = match self.kind {
+            Kind::Packet => {
+                format!("; for a card's queue use xdp:{name}/{text} or mirror:{name}/{text}")
+            }
+            _ => String::new(),
+        };
+        Err(self.error(format!(
+            "{prefix}: ports make their queues, numbered from 0; use /0-{last} for {} queues{card}",
+            last + 1
+        )))
+    }
+
     /// Rejects a requested number of queues that differs from that of the interface, the file or the
     /// monitored command. Queues in the name take precedence over the request.
     pub(super) fn check_queue_count(&self, options: &OpenOptions, has: usize) -> Result<()> {
