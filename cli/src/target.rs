@@ -52,6 +52,20 @@ pub fn interface_to_send(
     Ok(interface)
 }
 
+/// Checks that an endless source does not fill a disk. A pipe ends with its reader.
+///
+/// # Errors
+/// The target is a file, and the flags limit neither packets nor time.
+pub fn check_limit(port: &PortName, common: &Common) -> Result<()> {
+    let is_file =
+        || port.name() != "-" && std::fs::metadata(port.name()).map_or(true, |it| it.is_file());
+    if port.kind() == Kind::Pcap && common.count.is_none() && common.duration.is_none() && is_file()
+    {
+        return Err(port.error("it would grow without end; add --count N or --duration TIME"));
+    }
+    Ok(())
+}
+
 /// Prints a notice for each name in `allowed` that is not the interface of a target.
 pub fn say_unneeded<'a>(
     allowed: &[String],

@@ -24,7 +24,7 @@ use sluicegate_traffic::spec::Spec;
 use crate::args::Common;
 use crate::print::{Printer, TimeFormat};
 use crate::send::{Changes, Measure, Rate, SendRun, Steering, send};
-use crate::target::{interface_of, interface_to_send, link_speed, say_unneeded};
+use crate::target::{check_limit, interface_of, interface_to_send, link_speed, say_unneeded};
 use crate::units::duration_in;
 use method::{Method, SendMethod, Target};
 use options::SpecArgs;
@@ -114,6 +114,9 @@ pub fn generate(mut args: Args) -> anyhow::Result<()> {
     let target = |port| {
         let interface = interface_to_send(port, netns, allowed)?;
         let plan = Arc::new(options::plan(&spec, interface.as_ref(), netns, false)?);
+        if plan.streams.iter().any(|stream| stream.count.is_none()) {
+            check_limit(port, &args.common)?;
+        }
         Ok(Target { port, interface, plan })
     };
     let targets = args.ports.iter().map(target).collect::<Result<Vec<_>>>()?;

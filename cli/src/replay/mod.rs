@@ -25,8 +25,8 @@ use crate::send::{Changes, Measure, Rate, SendRun, Sender, Steering, send};
 use step::Steps;
 
 use crate::target::{
-    Goal, best, common_hop, destination, interface_to_send, limit_queues, link_speed, say_unneeded,
-    sending,
+    Goal, best, check_limit, common_hop, destination, interface_to_send, limit_queues, link_speed,
+    say_unneeded, sending,
 };
 
 const EXAMPLES: &str = "\
@@ -158,6 +158,9 @@ pub fn replay(mut args: Args) -> anyhow::Result<()> {
     say_unneeded(allowed, targets.iter().copied(), netns);
     let steering = steering(&args, &interfaces)?;
     // Checked before a file is emptied or an interface changed.
+    if args.rounds == 0 {
+        targets.iter().try_for_each(|port| check_limit(port, &args.common))?;
+    }
     for port in targets.iter().filter(|port| port.kind() == Kind::Pcap) {
         ports::refuse_overwriting([&file], Path::new(port.name()))?;
     }

@@ -70,6 +70,23 @@ fn every_way_of_sending_sends_the_same_packets() {
 }
 
 #[test]
+fn a_file_needs_a_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (file, made) = (path("out.pcap"), path("made.pcap"));
+    run(&["generate", &made, "--count", "3"]);
+    for command in [&["generate", &file][..], &["replay", &made, &file, "--loop", "0"]] {
+        refused(command, "it would grow without end; add --count N or --duration TIME");
+        assert!(!Path::new(&file).exists(), "{command:?}");
+        for limit in [["--count", "3"], ["--duration", "10ms"]] {
+            let limited = run(&[command, &limit].concat());
+            assert_eq!(limited.status, Some(0), "{command:?}: {limited:?}");
+            std::fs::remove_file(&file).unwrap();
+        }
+    }
+}
+
+#[test]
 fn it_sends_no_more_than_was_asked_for_and_leaves_nothing_behind() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
