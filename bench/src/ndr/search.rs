@@ -52,7 +52,7 @@ const MAX_TRIES: u32 = 5;
 /// Halves the interval between a sustained rate and one that is not. `found` keeps the results before an error.
 ///
 /// # Errors
-/// A trial could not be done.
+/// A trial could not be done; no packet comes through the device, at full speed nor at a low rate.
 pub fn throughput(
     trial: &mut dyn Trial,
     bytes: u32,
@@ -62,6 +62,16 @@ pub fn throughput(
     let mut search = Search { trial, bytes, goal, tries: MAX_TRIES, tried: &mut found.trials };
     let first = search.offer(FULL_SPEED, goal.time)?;
     found.most_pps = first.offered_pps();
+    if first.received == 0 {
+        let slow = search.offer(search.least(), goal.time)?;
+        if slow.received == 0 {
+            return Err(Failure::of(format!(
+                "no packet has left the device, at full speed nor at {:.0} packets a second: check that it \
+                 forwards from the first interface to the second, and set --dmac if it routes",
+                slow.offered_pps()
+            )));
+        }
+    }
     let most = |by_sender| Above { pps: found.most_pps, by_sender };
     let (passed, above) = match search.lost_too_many(&first) {
         false => (search.passed(FULL_SPEED, &first), most(true)),
@@ -238,6 +248,15 @@ mod tests {
         found
     }
 
+    #[test]
+    fn a_device_that_forwards_nothing_is_an_error_after_two_trials() {
+        let mut found = SearchResult::default();
+        let mut lab = MockLab::new(MockDevice::Loss { share: 1.0 }, 5e6);
+        let error = throughput(&mut lab, 60, &GOAL, &mut found).unwrap_err().to_string();
+        assert!(error.starts_with("no packet has left the device"), "{error}");
+        assert_eq!(found.trials.len(), 2);
+    }
+
     proptest! {
         #[test]
         fn a_limit_is_found_within_the_resolution(pps in 10e3..4.9e6) {
@@ -301,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_passes_is_none() {
-        assert_eq!(search(MockDevice::Limit { pps: 0.0 }, &GOAL).throughput, None);
+    fn loss_at_any_rate_is_none() {
+        assert_eq!(search(MockDevice::Loss { share: 0.5 }, &GOAL).throughput, None);
     }
 }

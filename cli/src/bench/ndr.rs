@@ -198,8 +198,8 @@ fn print_found(goal: Goal, of_size: &OfSize, out: &mut impl Write) -> io::Result
     let bps = |pps: f64| show_bps(pps * (bytes + AROUND_BYTES) * 8.0);
     match &found.throughput {
         Some(it) => {
-            let why =
-                if it.sender_limits { "; the sender did no more, the device might" } else { "" };
+            let kept = "; the sender kept no higher rate evenly, the device may do more";
+            let why = if it.sender_limits { kept } else { "" };
             writeln!(
                 out,
                 "  throughput    {} packets a second, {} (layer 1), {} lost{why}",
