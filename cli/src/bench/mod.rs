@@ -62,7 +62,7 @@ enum BenchCommand {
     Instructions(OutputOptions),
     /// Check ratios against thresholds; exit status 1 after a fail
     Check(check::Args),
-    /// Show a --json result again: as tables, a page or a chart
+    /// Show a --json result of suites again: as tables, a page or a chart
     Show(ShowArgs),
     /// Measure throughput, latency, loss and bursts of a device between two interfaces (RFC 2544)
     Ndr(ndr::Args),
@@ -81,7 +81,7 @@ enum BenchCommand {
 
 #[derive(clap::Args)]
 struct ShowArgs {
-    /// Result of --json
+    /// Result of --json, of suites or instructions
     #[arg(value_name = "FILE")]
     file: PathBuf,
 

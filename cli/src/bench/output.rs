@@ -85,7 +85,16 @@ pub fn read(path: &Path) -> anyhow::Result<Report> {
     let text = fs::read(path).map_err(|error| Error::path("read", path, error))?;
     serde_json::from_slice(&text).map_err(|error| {
         let path = path.display();
-        Error::Usage(format!("{path} is not a result of `sluice bench --json`: {error}")).into()
+        let value: Option<serde_json::Value> = serde_json::from_slice(&text).ok();
+        let command = value.as_ref().and_then(|value| value["command"].as_str());
+        let problem = match command.filter(|command| *command != "bench") {
+            Some(command) => format!(
+                "{path} is a result of `sluice {command}`: use one of rx, tx, drop, forward, pipe, all or \
+                 instructions"
+            ),
+            None => format!("{path} is not a result of `sluice bench --json`: {error}"),
+        };
+        Error::Usage(problem).into()
     })
 }
 
