@@ -279,8 +279,13 @@ impl Report {
     /// Creates the report on several ports, which contains theirs.
     pub fn over(reports: Vec<Self>) -> Self {
         let join = |text: fn(&Self) -> &str| {
-            let mut words: Vec<&str> = reports.iter().map(text).collect();
-            words.dedup();
+            let mut words: Vec<&str> = Vec::new();
+            for word in reports.iter().map(text) {
+                // A switch may have had a port twice.
+                if !words.contains(&word) {
+                    words.push(word);
+                }
+            }
             words.join(" ")
         };
         let (port, backend) = (join(|r| &r.port), join(|r| &r.backend));
@@ -388,7 +393,11 @@ impl Report {
         for port in self.ports.iter().filter(|_| self.directions.is_empty()) {
             let count = show_count(port.traffic.packets);
             let way = if matches!(self.command, "generate" | "replay") { "to" } else { "from" };
-            writeln!(out, "  {count:>15} {way} {}", port.port)?;
+            // A switch's ports have names.
+            match port.details.get("name").and_then(Value::as_str) {
+                Some(name) => writeln!(out, "  {count:>15} {way} {name} ({})", port.port)?,
+                None => writeln!(out, "  {count:>15} {way} {}", port.port)?,
+            }
         }
         let one = self.ports.is_empty() || !self.directions.is_empty();
         let threads = if one { self.threads.as_slice() } else { &[] };

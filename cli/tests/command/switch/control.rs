@@ -18,6 +18,16 @@ fn behind(shown: &Value, mac: &str) -> Option<String> {
 }
 
 #[test]
+fn the_ports_of_the_result_have_their_names() {
+    let name = format!("names-{}", std::process::id());
+    let ended = run(&["switch", "a=null:", "b=null:", "--count", "100", "--name", &name]);
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    for port in ["from a (null:)", "from b (null:)"] {
+        assert!(ended.out.contains(port), "{}", ended.out);
+    }
+}
+
+#[test]
 fn ports_come_and_go_while_packets_pass() {
     let Some(lab) = star() else { return };
     let ports = ports("xdp");
