@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use sluicegate_traffic::rate::{Gaps, Unit};
 
-use crate::units::{show_count, show_duration, show_percent, show_pps, show_rate};
+use crate::units::{show_count, show_duration, show_percent, show_rate};
 
 /// The accuracy with which a sender followed the requested rate, or the packets' times.
 #[derive(Clone, Debug)]
@@ -27,8 +27,19 @@ pub struct TargetRate {
     pub rate: (f64, Unit),
     /// The number of changes during the run.
     pub changes: u64,
-    /// Packets accepted per second.
+    /// Packets accepted per second, and their bytes.
     pub achieved_pps: f64,
+    pub achieved_bytes: f64,
+}
+
+impl TargetRate {
+    /// Returns the achieved rate in the unit of the requested one.
+    fn achieved(&self) -> f64 {
+        match self.rate.1 {
+            Unit::Packet => self.achieved_pps,
+            Unit::Byte { besides } => self.achieved_bytes + self.achieved_pps * f64::from(besides),
+        }
+    }
 }
 
 /// The upper ends of the text's lines: powers of two, which are also ends of classes. Later packets have a
@@ -40,7 +51,7 @@ const BAR: u64 = 24;
 impl Serialize for PacingResult {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = json!({});
-        if let Some(TargetRate { rate: (rate, unit), changes, achieved_pps }) = self.target {
+        if let Some(TargetRate { rate: (rate, unit), changes, achieved_pps, .. }) = self.target {
             let (name, rate) = match unit {
                 Unit::Packet => ("target_pps", rate),
                 Unit::BYTE_OF_LAYER2 => ("target_bps_l2", rate * 8.0),
@@ -66,6 +77,7 @@ impl PacingResult {
         self.restarts += other.restarts;
         if let (Some(target), Some(other)) = (&mut self.target, other.target) {
             target.achieved_pps += other.achieved_pps;
+            target.achieved_bytes += other.achieved_bytes;
         }
     }
 
@@ -76,13 +88,14 @@ impl PacingResult {
 
     /// Prints it for people.
     pub fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        if let Some(TargetRate { rate: (rate, unit), changes, achieved_pps }) = self.target {
+        if let Some(target) = self.target {
+            let (TargetRate { changes, .. }, (rate, unit)) = (target, target.rate);
             let changes = match changes {
                 0 => String::new(),
                 1 => " at last, changed once".into(),
                 times => format!(" at last, changed {} times", show_count(times)),
             };
-            let (asked, achieved) = (show_rate(rate, unit), show_pps(achieved_pps));
+            let (asked, achieved) = (show_rate(rate, unit), show_rate(target.achieved(), unit));
             writeln!(out, "  asked for {asked}{changes}; sent {achieved}")?;
         }
         if self.late.count() == 0 {
@@ -139,6 +152,24 @@ impl PacingResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_achieved_rate_has_the_unit_of_the_requested_one() {
+        // 1000 packets of 60 bytes a second.
+        for (unit, text) in [
+            (Unit::Packet, "asked for 2 kpps; sent 1 kpps"),
+            (Unit::BYTE_OF_LAYER1, "asked for 16 kbit/s (L1); sent 672 kbit/s (L1)"),
+            (Unit::BYTE_OF_LAYER2, "asked for 16 kbit/s (L2); sent 480 kbit/s (L2)"),
+        ] {
+            let rate = (2e3, unit);
+            let target = TargetRate { rate, changes: 0, achieved_pps: 1e3, achieved_bytes: 60e3 };
+            let late = Gaps::default();
+            let mut out = Vec::new();
+            let paced = PacingResult { target: Some(target), late, restarts: 0 };
+            paced.print(&mut out).unwrap();
+            assert_eq!(String::from_utf8(out).unwrap().trim(), text);
+        }
+    }
 
     #[test]
     fn the_histogram_is_a_few_lines_with_bars() {

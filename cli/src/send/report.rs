@@ -111,7 +111,8 @@ impl<'a> SendReport<'a> {
         let transmission = Transmission::of(self.report.interface.take().as_mut(), &stats);
         let mut report = std::mem::take(&mut self.report);
         let skipped = self.count_made(&mut report, &done, elapsed);
-        let (attempted, mut accepted) = (report.traffic.packets, stats.sent);
+        let attempted = report.traffic.packets + skipped.packets();
+        let mut accepted = stats.sent;
         let named = accepted + skipped.packets() + stats.unsent + stats.disconnected;
         report.ledger.add(Section::Loss, "refused", attempted.saturating_sub(named));
         report.ledger.add(Section::Loss, "unsent", stats.unsent);
@@ -140,9 +141,11 @@ impl<'a> SendReport<'a> {
         }
         report.details = details.as_object().cloned().unwrap_or_default();
         let achieved_pps = Traffic::over(accepted, 0, elapsed).pps;
+        let mean_bytes = report.traffic.bytes as f64 / report.traffic.packets.max(1) as f64;
+        let achieved_bytes = achieved_pps * mean_bytes;
         let target = steering.map(|it| {
             let (rate, changes) = (it.asked(), it.changes());
-            TargetRate { rate, changes, achieved_pps }
+            TargetRate { rate, changes, achieved_pps, achieved_bytes }
         });
         let restarts = done.iter().map(|done| done.restarts).sum();
         let is_paced = target.is_some() || gaps.count() > 0;
@@ -173,7 +176,9 @@ impl<'a> SendReport<'a> {
         let skipped =
             done.iter().fold(SkippedPackets::default(), |sum, done| sum.plus(done.skipped));
         report.elapsed_s = elapsed.as_secs_f64();
-        report.traffic = Traffic::over(attempted, sum(|done| done.bytes), elapsed);
+        // Without packets that the target cannot send, whose bytes are not counted.
+        let made = attempted.saturating_sub(skipped.packets());
+        report.traffic = Traffic::over(made, sum(|done| done.bytes), elapsed);
         if let Some(plan) = &self.plan {
             report.streams = streams::of(plan, done);
         }

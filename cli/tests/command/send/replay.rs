@@ -129,6 +129,7 @@ fn packets_longer_than_the_mtu_are_left_out_and_reported() {
         let report = sent.good();
         assert_eq!(report["ledger"]["losses"]["too_long"], long, "{report}");
         assert_eq!(report["accepted"], 200 - long, "{report}");
+        assert_eq!((&report["attempted"], &report["packets"]), (&200.into(), &report["accepted"]));
         assert!(sent.err.contains("too long"), "{}", sent.err);
     }
 }
