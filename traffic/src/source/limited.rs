@@ -70,15 +70,16 @@ impl LimitedSource {
                 continue;
             }
             let too_long = source.too_long;
-            let one = source.build(ring, 1);
-            let omitted = (source.too_long - too_long) as u32;
-            if one.packets + omitted == 0 {
-                break;
+            // Not by `build`: with a second caller it would no longer be inlined in the first, where it is hot.
+            match source.split(ring) {
+                Some(bytes) => {
+                    filled.packets += 1;
+                    filled.bytes += bytes as u64;
+                }
+                None if source.too_long > too_long => others += 1,
+                None => break,
             }
             limits.take(source.frames.last_stream());
-            filled.packets += one.packets;
-            filled.bytes += one.bytes;
-            others += omitted;
         }
         (filled, others)
     }
