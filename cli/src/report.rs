@@ -139,6 +139,9 @@ pub struct FilesReport {
     pub count: u64,
     pub bytes: u64,
     pub deleted: u64,
+    /// Files that are deleted once the program of `--post-rotate` has run.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub to_delete: u64,
 }
 
 /// Packets in memory, of `capture --keep`.
@@ -413,9 +416,13 @@ impl Report {
         }
         if let Some(files) = &self.files {
             let many = if files.count == 1 { "" } else { "s" };
-            let deleted = match files.deleted {
-                0 => String::new(),
-                n => format!(", the oldest {n} deleted"),
+            let deleted = match (files.deleted, files.to_delete) {
+                (0, 0) => String::new(),
+                (n, 0) => format!(", the oldest {n} deleted"),
+                (0, more) => format!(", the oldest {more} to be deleted after their programs"),
+                (n, more) => {
+                    format!(", the oldest {n} deleted, {more} to be deleted after their programs")
+                }
             };
             let (count, bytes) = (files.count, show_bytes(files.bytes));
             writeln!(out, "  {count} file{many}, {bytes}{deleted}: {}", files.path)?;
@@ -521,6 +528,10 @@ pub fn ledger_value(ledger: &Ledger) -> Value {
     object["unexplained"] = ledger.unexplained().into();
     object["notes"] = names(Section::Note).into();
     object
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn analysis_json<S: serde::Serializer>(

@@ -10,6 +10,7 @@
 
 mod chunks;
 mod keep;
+mod leftovers;
 mod lines;
 mod options;
 mod post_rotate;
@@ -162,8 +163,9 @@ impl<'a> Session<'a> {
         // Called before the merging threads start.
         signals::hold()?;
         let post_rotate = options.args.post_rotate.clone().zip(file.as_ref());
+        let ring = options.args.files.is_some();
         let post_rotate =
-            post_rotate.map(|(program, file)| PostRotate::start(program, &mut file.output()));
+            post_rotate.map(|(program, file)| PostRotate::start(program, &mut file.output(), ring));
         let post_rotate = post_rotate.transpose()?;
         let sources = ports.iter().map(|(port, _)| port.queues.len()).sum();
         let live = are_live(&options.ports);
@@ -327,6 +329,9 @@ impl<'a> Session<'a> {
             if refused > 0 {
                 report.ledger.advise("not_written", SEE_ERROR);
             }
+            if let Some(post_rotate) = &post_rotate {
+                post_rotate.account_for_deleted(&mut report, &summary);
+            }
             match summary.failure {
                 Some(failure) if failure.errno() == Some(nix::libc::EPIPE) => reader_left = true,
                 failure => error = error.or(failure.map(anyhow::Error::from)),
@@ -489,6 +494,7 @@ fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, 
         count: summary.files,
         bytes: summary.bytes,
         deleted: summary.files_deleted,
+        to_delete: 0,
     });
 }
 

@@ -86,7 +86,7 @@ pub struct Args {
 
     /// Keep the newest N files of this run's rotation, delete older ones
     #[arg(short = 'W', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    files: Option<u32>,
+    pub files: Option<u32>,
 
     /// End after N files of the rotation: with --rotate-size and 1, at this size
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

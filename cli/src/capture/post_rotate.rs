@@ -1,4 +1,5 @@
-//! `--post-rotate`: a command after each complete file, in a thread of its own.
+//! `--post-rotate`: a command after each complete file, in a thread of its own, which also deletes the files
+//! that `--files` no longer keeps.
 
 use std::env;
 use std::io::{self, stderr};
@@ -7,31 +8,62 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{Builder, JoinHandle};
 
 use sluicegate::error::{Error, Result};
-use sluicegate::file::write::Output;
+use sluicegate::file::write::{FileEvent, Output, Summary};
 
+use super::leftovers::Leftovers;
+use crate::ledger::Section;
 use crate::notice::{self, ExitStatus};
+use crate::report::Report;
 
 /// The thread that runs the commands, one at a time. No packet waits for it. It prints errors at once, and
 /// returns the exit status of a failed start.
-pub struct PostRotate(JoinHandle<Result<(), ExitStatus>>);
+pub struct PostRotate {
+    thread: JoinHandle<Result<(), ExitStatus>>,
+    deleted: Arc<Deleted>,
+}
+
+/// Counts of the files that `--files` no longer keeps.
+#[derive(Default)]
+struct Deleted {
+    files: AtomicU64,
+    packets: AtomicU64,
+    /// Files of which nothing was left: the program had moved or deleted them.
+    missing: AtomicU64,
+}
 
 impl PostRotate {
-    /// Starts the thread, for the files of an output.
+    /// Starts the thread, for the files of an output. `ring` means that the output keeps only its newest files.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(program: PathBuf, output: &mut Output) -> Result<Self> {
+    pub fn start(program: PathBuf, output: &mut Output, ring: bool) -> Result<Self> {
         let (sender, files) = channel();
         output.announce_files(sender);
         let thread = Builder::new().name("post-rotate".into());
-        let thread = thread.spawn(move || run(&program, &files));
-        thread
-            .map(Self)
-            .map_err(|error| Error::system("start", "the thread of --post-rotate", error))
+        let deleted = Arc::<Deleted>::default();
+        let counts = Arc::clone(&deleted);
+        let thread = thread.spawn(move || run(&program, &files, ring, &counts));
+        let thread =
+            thread.map_err(|error| Error::system("start", "the thread of --post-rotate", error));
+        Ok(Self { thread: thread?, deleted })
+    }
+
+    /// Adds the files deleted so far, and those that will be, to the report.
+    pub fn account_for_deleted(&self, report: &mut Report, summary: &Summary) {
+        let Deleted { files, packets, missing } = &*self.deleted;
+        let deleted = files.load(Ordering::Relaxed);
+        let done = deleted + missing.load(Ordering::Relaxed);
+        report.ledger.add(Section::Note, "in_deleted_files", packets.load(Ordering::Relaxed));
+        if let Some(report) = &mut report.files {
+            report.deleted += deleted;
+            report.to_delete = summary.files_expired.saturating_sub(done);
+        }
     }
 
     /// Waits until the command has run for the last file. The output must have finished.
@@ -40,7 +72,7 @@ impl PostRotate {
     /// The command could not be started for a file.
     pub fn finish(self) -> Result<(), ExitStatus> {
         // A panic there has been printed, and concerns no packet.
-        self.0.join().unwrap_or(Ok(()))
+        self.thread.join().unwrap_or(Ok(()))
     }
 }
 
@@ -62,9 +94,32 @@ pub fn check(program: &Path) -> Result<()> {
     Err(Error::Usage(format!("--post-rotate {}: {problem}", program.display())))
 }
 
-fn run(program: &Path, files: &Receiver<PathBuf>) -> Result<(), ExitStatus> {
+impl Deleted {
+    fn count(&self, deleted: bool, packets: u64) {
+        let (files, packets) = if deleted { (&self.files, packets) } else { (&self.missing, 0) };
+        self.packets.fetch_add(packets, Ordering::Relaxed);
+        files.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn run(
+    program: &Path,
+    events: &Receiver<FileEvent>,
+    ring: bool,
+    deleted: &Deleted,
+) -> Result<(), ExitStatus> {
     let mut result = Ok(());
-    for file in files {
+    let mut leftovers = Leftovers::default();
+    for event in events {
+        let file = match event {
+            FileEvent::Complete(file) => file,
+            FileEvent::Expired(file) => {
+                let packets = file.packets();
+                deleted.count(leftovers.delete(file), packets);
+                continue;
+            }
+        };
+        let before = ring.then(|| Leftovers::beside(&file));
         let line = format!("{} {}", program.display(), file.display());
         match command(program, &file) {
             Ok(status) if status.success() => {}
@@ -73,6 +128,9 @@ fn run(program: &Path, files: &Receiver<PathBuf>) -> Result<(), ExitStatus> {
                 notice::say(Error::system("run", line, error));
                 result = Err(ExitStatus(1));
             }
+        }
+        if let Some(before) = before {
+            leftovers.add(file, &before);
         }
     }
     result

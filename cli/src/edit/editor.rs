@@ -145,7 +145,7 @@ impl Editor {
             _ => path.display().to_string(),
         };
         let (count, bytes, deleted) = (summary.files, summary.bytes, summary.files_deleted);
-        report.files = Some(FilesReport { path, count, bytes, deleted });
+        report.files = Some(FilesReport { path, count, bytes, deleted, to_delete: 0 });
         (report, summary.failure)
     }
 

@@ -132,6 +132,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Files deleted to keep only the newest.
     pub files_deleted: u64,
+    /// Files that the receiver of [`Output::announce_files`](super::Output::announce_files) deletes instead.
+    pub files_expired: u64,
     /// Packets in the deleted files.
     pub packets_deleted: u64,
     /// Files due for deletion that could not be deleted, or were replaced by another file.

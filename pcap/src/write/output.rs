@@ -14,6 +14,7 @@ use super::block::{self, BlockLayout, InterfaceStats};
 use super::chunk::{Chunk, Piece};
 use super::compress::{FileOffset, Packer, epilogue};
 use super::config::{OutputConfig, Summary};
+use super::event::{ExpiredFile, FileEvent};
 use super::output_file::{
     Failure, OutputCounts, OutputFile, check_directory, lock, open_directory,
 };
@@ -124,10 +125,10 @@ impl Output {
         self.open(0).map_err(|failure| failure.at_start())
     }
 
-    /// Sends the path of each file to a channel once it is complete, also the last one's. The channel closes
-    /// when the output has finished.
-    pub fn announce_files(&mut self, complete: Sender<PathBuf>) {
-        self.progress.announce_files(Some(complete));
+    /// Sends an event to a channel when a file is complete, also the last one. The receiver deletes the files
+    /// that a rotation no longer keeps. The channel closes when the output has finished.
+    pub fn announce_files(&mut self, events: Sender<FileEvent>) {
+        self.progress.announce_files(Some(events));
     }
 
     /// Adds an interface, at any time; `filter` is the expression that its packets passed. Returns its number
@@ -340,6 +341,10 @@ impl Output {
         let is_closed = lock(&oldest).is_closed();
         if let Some(packer) = self.packer.as_mut().filter(|_| !is_closed) {
             packer.settle();
+        }
+        if self.progress.announce(FileEvent::Expired(ExpiredFile(Arc::clone(&oldest)))) {
+            self.summary.files_expired += 1;
+            return;
         }
         let oldest = lock(&oldest);
         if oldest.delete() {

@@ -16,6 +16,7 @@ use nix::unistd::{AccessFlags, access, getegid, geteuid};
 
 use super::chunk::Piece;
 use super::config::FileAccess;
+use super::event::FileEvent;
 use sluicegate_base::error::{Error, Result};
 
 /// Requested size of a pipe to the reader, in bytes: the maximum for an unprivileged process.
@@ -404,8 +405,8 @@ pub struct OutputCounts {
     bytes: AtomicU64,
     failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
-    /// Where the paths of complete files go.
-    complete: Mutex<Option<Sender<PathBuf>>>,
+    /// The receiver of the files' events.
+    events: Mutex<Option<Sender<FileEvent>>>,
 }
 
 impl OutputCounts {
@@ -431,18 +432,19 @@ impl OutputCounts {
         if let Some(failure) = failure {
             return self.fail(failure);
         }
-        if let Some(complete) = lock(&self.complete).as_ref()
-            && file.regular
-            && file.packets() > 0
-        {
-            // The receiver may have exited.
-            let _ = complete.send(file.path().to_owned());
+        if file.regular && file.packets() > 0 {
+            self.announce(FileEvent::Complete(file.path().to_owned()));
         }
     }
 
-    /// Sets where the paths of complete files go.
-    pub(super) fn announce_files(&self, complete: Option<Sender<PathBuf>>) {
-        *lock(&self.complete) = complete;
+    /// Sets the receiver of the files' events.
+    pub(super) fn announce_files(&self, events: Option<Sender<FileEvent>>) {
+        *lock(&self.events) = events;
+    }
+
+    /// Sends an event. Returns false if there is no receiver.
+    pub(super) fn announce(&self, event: FileEvent) -> bool {
+        lock(&self.events).as_ref().is_some_and(|events| events.send(event).is_ok())
     }
 
     /// Counts packets that will not be written.

@@ -10,6 +10,7 @@ mod live;
 mod messages;
 mod mirror;
 mod privileges;
+mod rotation;
 mod snaplen;
 mod stats;
 mod tcpdump;

@@ -1,0 +1,73 @@
+//! Rotations: which files remain, and when the run ends.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::support::*;
+
+/// The names in a folder that begin with `ring`.
+fn ring(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.starts_with("ring")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_ring_deletes_what_the_program_left_after_it_has_run() {
+    if !have(&["gzip"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let script = |name: &str, text: &str| {
+        fs::write(path(name), format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        path(name)
+    };
+    numbered(Path::new(&path("in.pcap")), 0..200, 1_000_000_000, 1000);
+    fs::create_dir(path("elsewhere")).unwrap();
+    let (input, output) = (path("in.pcap"), path("ring.pcap"));
+    let log = path("log");
+    let slow = script("slow", &format!("sleep 0.02; cksum \"$1\" >>{log}; gzip \"$1\""));
+    let notes = script("notes", "echo seen >\"$1.txt\"; echo seen >\"$1.md\"");
+    let moves = script("moves", &format!("mv \"$1\" {}", path("elsewhere")));
+    for (program, deleted, left) in [
+        ("gzip", 17, &[".gz"][..]),
+        (&*slow, 17, &[".gz"]),
+        (&*notes, 17, &["", ".md", ".txt"]),
+        ("true", 17, &[""]),
+        (&*moves, 0, &[]),
+    ] {
+        for name in ring(folder.path()) {
+            fs::remove_file(path(&name)).unwrap();
+        }
+        // An older file with such a name is not the program's.
+        fs::write(path("ring-00001.pcap.old"), "").unwrap();
+        let arguments = ["capture", &input, "-w", &output, "--rotate-count", "10", "--files", "3"];
+        let ended = run(&[&arguments[..], &["--json", "-z", program]].concat());
+        let report = ended.good();
+        assert_eq!(ended.err, "", "{program}");
+        let files = &report["files"];
+        assert_eq!(files["count"], 20, "{program}: {report}");
+        let number = |name: &str| files[name].as_u64().unwrap_or(0);
+        if deleted > 0 {
+            assert_eq!(number("deleted") + number("to_delete"), deleted, "{program}: {report}");
+        } else {
+            assert_eq!(number("deleted"), 0, "{program}: {report}");
+        }
+        let in_deleted = report["ledger"]["notes"]["in_deleted_files"].as_u64().unwrap_or(0);
+        assert_eq!(in_deleted, number("deleted") * 10, "{program}: {report}");
+        let numbers = 18..=20;
+        let mut expected = vec!["ring-00001.pcap.old".to_owned()];
+        expected.extend(numbers.flat_map(|number| {
+            left.iter().map(move |extension| format!("ring-{number:05}.pcap{extension}"))
+        }));
+        assert_eq!(ring(folder.path()), expected, "{program}");
+    }
+    let seen = fs::read_to_string(log).unwrap();
+    assert_eq!(seen.lines().count(), 20, "each file existed when the program saw it: {seen}");
+    assert_eq!(fs::read_dir(path("elsewhere")).unwrap().count(), 20);
+}
