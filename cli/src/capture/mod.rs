@@ -163,7 +163,7 @@ impl<'a> Session<'a> {
         // Called before the merging threads start.
         signals::hold()?;
         let post_rotate = options.args.post_rotate.clone().zip(file.as_ref());
-        let ring = options.args.files.is_some();
+        let ring = options.output.as_ref().is_some_and(|output| output.rotation.files.is_some());
         let post_rotate =
             post_rotate.map(|(program, file)| PostRotate::start(program, &mut file.output(), ring));
         let post_rotate = post_rotate.transpose()?;

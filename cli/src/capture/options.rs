@@ -85,8 +85,8 @@ pub struct Args {
     rotate_time: Option<Duration>,
 
     /// Keep the newest N files of this run's rotation, delete older ones
-    #[arg(short = 'W', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub files: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    files: Option<u32>,
 
     /// End after N files of the rotation: with --rotate-size and 1, at this size
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -221,7 +221,7 @@ impl Options {
             if port.kind() == Kind::Null
                 && args.common.count.is_none()
                 && args.common.duration.is_none()
-                && args.max_files.is_none()
+                && output.as_ref().is_none_or(|output| output.rotation.last_file.is_none())
             {
                 return Err(port.error("the run would never end; add --count or --duration"));
             }
@@ -372,6 +372,7 @@ impl Args {
             last_file: self.max_files,
             on_request: false,
         };
+        self.tcpdump.limit_files(&mut rotation)?;
         let Some(path) = &self.write else {
             let needs_file = rotation != Rotation::default()
                 || self.format.is_some()

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::ArgAction::Count;
 use sluicegate::error::{Error, Result};
+use sluicegate::file::write::Rotation;
 use sluicegate::filter::Listing;
 use sluicegate::port::PortName;
 
@@ -74,6 +75,11 @@ pub struct TcpdumpArgs {
     #[arg(short = 'C', value_name = "N", conflicts_with = "rotate_size",
           value_parser = clap::value_parser!(u32).range(1..))]
     rotate_megabytes: Option<u32>,
+
+    /// With -G: end after N files; with -C: keep the newest N files
+    #[arg(short = 'W', value_name = "N", conflicts_with_all = ["files", "max_files"],
+          value_parser = clap::value_parser!(u32).range(1..))]
+    file_count: Option<u32>,
 
     /// Write each packet to the file at once
     #[arg(short = 'U')]
@@ -186,6 +192,23 @@ impl TcpdumpArgs {
 
     pub fn rotate_bytes(&self) -> Option<u64> {
         self.rotate_megabytes.map(|megabytes| u64::from(megabytes) * 1_000_000)
+    }
+
+    /// Applies `-W` to a rotation: a ring, but an end if new files begin by time.
+    pub fn limit_files(&self, rotation: &mut Rotation) -> Result<()> {
+        let Some(count) = self.file_count else { return Ok(()) };
+        let by_content = rotation.bytes.is_some() || rotation.packets.is_some();
+        match rotation.period {
+            Some(_) if by_content => {
+                return Err(Error::Usage(format!(
+                    "-W {count} with both -G and -C: the versions of tcpdump disagree; keep the newest \
+                     files by --files {count}, or end by --max-files {count}"
+                )));
+            }
+            Some(_) => rotation.last_file = Some(count.into()),
+            None => rotation.files = Some(count),
+        }
+        Ok(())
     }
 }
 

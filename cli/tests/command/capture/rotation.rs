@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use crate::support::*;
 
@@ -70,4 +71,42 @@ fn a_ring_deletes_what_the_program_left_after_it_has_run() {
     let seen = fs::read_to_string(log).unwrap();
     assert_eq!(seen.lines().count(), 20, "each file existed when the program saw it: {seen}");
     assert_eq!(fs::read_dir(path("elsewhere")).unwrap().count(), 20);
+}
+
+#[test]
+fn a_number_of_files_limits_a_rotation_by_time_and_makes_a_ring_of_one_by_size() {
+    if !have(&["tcpdump"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    // 20 s with 1 packet in each 10 ms; 1000 bytes of payload each.
+    let frames = (0..2000_u32).map(|number| {
+        let frame = [frame(number), vec![0; 1000]].concat();
+        (1_000_000_000 + u64::from(number) * 10_000_000, frame)
+    });
+    timed(Path::new(&path("in.pcap")), frames);
+    let read = |command: &mut Command, flags: &[&str], name: &str| {
+        let ended = ended(command.args(["-r", &path("in.pcap"), "-w", &path(name)]).args(flags));
+        assert_eq!(ended.status, Some(0), "{flags:?}: {ended:?}");
+        let counts = ring(folder.path()).into_iter().map(|name| {
+            let count = packets(Path::new(&path(&name))).len();
+            fs::remove_file(path(&name)).unwrap();
+            count
+        });
+        counts.collect::<Vec<usize>>()
+    };
+    let ours = |flags: &[&str], name| read(&mut sluice(&["capture"]), flags, name);
+    assert_eq!(ours(&["-G", "2", "-W", "3"], "ring-%S.pcap"), [200; 3], "it ends");
+    assert_eq!(ours(&["-G", "2", "--files", "3"], "ring-%S.pcap"), [200; 3], "the newest");
+    // tcpdump's rings by size overwrite the oldest file; a file of its holds a bit more than the limit.
+    let mut tcpdump = Command::new("tcpdump");
+    if is_root() {
+        tcpdump.args(["-Z", "root"]);
+    }
+    let theirs = read(&mut tcpdump, &["-C", "1", "-W", "1"], "ring.pcap");
+    assert_eq!((theirs.len(), ours(&["-C", "1", "-W", "1"], "ring.pcap").len()), (1, 1));
+    let both = ["capture", "-r", &path("in.pcap"), "-w", &path("ring.pcap"), "-G", "1", "-C", "1"];
+    refused(&[&both[..], &["-W", "3"]].concat(), "--max-files 3");
+    assert_eq!(ring(folder.path()), [""; 0], "nothing is written");
 }
