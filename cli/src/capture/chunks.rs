@@ -91,6 +91,12 @@ impl<S: ChunkSink> ChunkSender<S> {
         }
     }
 
+    /// Returns the latest time of the records that have not been passed on, unless another queue may still
+    /// send earlier ones.
+    pub fn last_ns(&self) -> Option<u64> {
+        self.chunk.last_ns().filter(|_| matches!(self.route, ChunkRoute::Straight))
+    }
+
     /// Passes the chunk on and begins a new one.
     pub fn pass_on(&mut self) {
         self.passed_on = Instant::now();

@@ -245,6 +245,10 @@ impl Options {
         }
         let hold_time = match &output {
             Some(_) if to_stdout || args.tcpdump.unbuffered => Duration::ZERO,
+            // The end of the last file is known only once its first packet has been passed on.
+            Some(OutputConfig {
+                rotation: Rotation { last_file: Some(_), period, .. }, ..
+            }) => FILE_HOLD_TIME.min(period.unwrap_or(FILE_HOLD_TIME) / 4),
             Some(o) if o.compression != Compression::None => COMPRESSED_HOLD_TIME,
             _ => FILE_HOLD_TIME,
         };

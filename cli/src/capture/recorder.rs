@@ -268,7 +268,11 @@ impl Recorder {
 
     fn has_ended(&self) -> bool {
         let file = &self.sender.sink;
-        self.error.is_some() || file.has_failed() || file.complete.load(Ordering::Relaxed)
+        let is_after_end = |last_ns| file.counts.is_after_end(last_ns);
+        self.error.is_some()
+            || file.has_failed()
+            || file.complete.load(Ordering::Relaxed)
+            || self.sender.last_ns().is_some_and(is_after_end)
     }
 }
 

@@ -219,6 +219,9 @@ impl Output {
             };
             if current.packets == 0 {
                 self.schedule.begin(first_ns);
+                if self.config.rotation.last_file == Some(self.summary.files) {
+                    self.progress.set_end(self.schedule.end_ns());
+                }
             }
             self.write_pending();
             let reserved = self.statistics().len() as u64;

@@ -397,8 +397,10 @@ fn cut_end(file: &mut File, bytes: u64) {
 
 /// Counts of an output's packets, and the failure that stopped writing. Updated once per chunk. Reading them
 /// takes no lock, because a writer may be waiting for a pipe.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OutputCounts {
+    /// The first time after the last file; `u64::MAX` if unknown.
+    end_ns: AtomicU64,
     written: AtomicU64,
     lost: AtomicU64,
     after_last_file: AtomicU64,
@@ -407,6 +409,21 @@ pub struct OutputCounts {
     failure: Mutex<Option<Failure>>,
     /// The receiver of the files' events.
     events: Mutex<Option<Sender<FileEvent>>>,
+}
+
+impl Default for OutputCounts {
+    fn default() -> Self {
+        Self {
+            end_ns: AtomicU64::new(u64::MAX),
+            written: AtomicU64::default(),
+            lost: AtomicU64::default(),
+            after_last_file: AtomicU64::default(),
+            bytes: AtomicU64::default(),
+            failed: AtomicBool::default(),
+            failure: Mutex::default(),
+            events: Mutex::default(),
+        }
+    }
 }
 
 impl OutputCounts {
@@ -490,6 +507,16 @@ impl OutputCounts {
     /// [`Rotation::last_file`](super::Rotation::last_file).
     pub fn after_last_file(&self) -> u64 {
         self.after_last_file.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if a packet with this time comes after the period of the last file, which has begun.
+    pub fn is_after_end(&self, timestamp_ns: u64) -> bool {
+        timestamp_ns >= self.end_ns.load(Ordering::Relaxed)
+    }
+
+    /// Sets the first time after the last file.
+    pub(super) fn set_end(&self, end_ns: u64) {
+        self.end_ns.store(end_ns, Ordering::Relaxed);
     }
 
     pub(super) fn bytes(&self) -> u64 {

@@ -90,6 +90,11 @@ impl Schedule {
         self.end_ns = self.end_ns.max(end_ns);
     }
 
+    /// Returns the first time that belongs in a later file; `u64::MAX` without a period.
+    pub(super) fn end_ns(&self) -> u64 {
+        self.end_ns
+    }
+
     /// Returns true if a packet with this time belongs in a later file. None is later than the last time.
     fn is_later(&self, timestamp_ns: u64) -> bool {
         timestamp_ns >= self.end_ns && self.end_ns < u64::MAX

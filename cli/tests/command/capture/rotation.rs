@@ -110,3 +110,26 @@ fn a_number_of_files_limits_a_rotation_by_time_and_makes_a_ring_of_one_by_size()
     refused(&[&both[..], &["-W", "3"]].concat(), "--max-files 3");
     assert_eq!(ring(folder.path()), [""; 0], "nothing is written");
 }
+
+#[test]
+fn the_run_ends_with_the_period_of_the_last_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    numbered(Path::new(&path("in.pcap")), 0..50_000, 1_000_000_000, 1000);
+    let input = format!("pcap:{}?slots=64", path("in.pcap"));
+    for (name, period, files) in [
+        ("ring.pcap", "7001us", "3"),
+        ("ring.pcapng.gz", "12345us", "2"),
+        ("ring.pcapng", "10ms", "1"),
+    ] {
+        let output = path(name);
+        let arguments = ["capture", &input, "-w", &output, "--json", "--rotate-time", period];
+        let report = run(&[&arguments[..], &["--max-files", files]].concat()).good();
+        let micros: u64 = period.trim_end_matches("us").replace("ms", "000").parse().unwrap();
+        let expected = micros * files.parse::<u64>().unwrap();
+        assert_eq!(report["ledger"]["out"], expected, "{period}: {report}");
+        // The file is read 64 packets at a time; without an early end a chunk of 128 KiB would be full.
+        let omitted = report["ledger"]["omitted"]["after_last_file"].as_u64().unwrap();
+        assert!((1..=64).contains(&omitted), "{period}: {report}");
+    }
+}
