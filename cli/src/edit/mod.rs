@@ -104,6 +104,28 @@ fn path(name: &Path) -> PathBuf {
     OsStr::from_bytes(bytes.strip_prefix(b"pcap:").unwrap_or(bytes)).into()
 }
 
+/// Rejects editcap's numbers of packets after the files.
+fn refuse_numbers(files: &[PathBuf]) -> Result<()> {
+    fn numbers(name: &Path) -> Option<&str> {
+        let text = name.to_str()?;
+        let is_range = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+        (is_range && text.parse::<PacketNumbers>().is_ok()).then_some(text)
+    }
+    let mut words: Vec<&str> = files.iter().rev().map_while(|name| numbers(name)).collect();
+    words.reverse();
+    let list = words.join(",");
+    let Ok(numbers) = list.parse::<PacketNumbers>() else { return Ok(()) };
+    let remove = match numbers.others() {
+        others if others.is_empty() => String::new(),
+        others => format!("to remove these packets, as editcap does, use --packets {others}; "),
+    };
+    Err(Error::Usage(format!(
+        "{}: {remove}to keep them, as editcap -r, use --packets {list}; a file with such a name is ./{}",
+        words.join(" "),
+        words.last().unwrap_or(&"")
+    )))
+}
+
 fn snaplen(text: &str) -> std::result::Result<u32, String> {
     let bytes = units::bytes(text).map_err(|error| error.to_string())?;
     u32::try_from(bytes).map_err(|_| "use less than 4 GiB".into())
@@ -122,6 +144,7 @@ fn shift(text: &str) -> std::result::Result<i64, String> {
 
 /// Runs the command.
 pub fn edit(args: Args) -> anyhow::Result<()> {
+    refuse_numbers(&args.files)?;
     let files: Vec<PathBuf> = args.files.iter().map(|name| path(name)).collect();
     let Some((output, inputs)) = files.split_last().filter(|(_, inputs)| !inputs.is_empty()) else {
         let usage = "name the files to read, and last the file to write: sluice edit IN OUT";
@@ -139,6 +162,15 @@ pub fn edit(args: Args) -> anyhow::Result<()> {
         return Err(Error::Usage(format!(
             "{} exists, and a merge overwrites no file: name a new file last, or remove it",
             output.display()
+        ))
+        .into());
+    }
+    let is_device = output.exists() || output == Path::new("-");
+    if merges && args.format.is_none() && Format::of(output).is_none() && !is_device {
+        // The last word may be meant as something else, and the last input as the output.
+        let output = output.display();
+        return Err(Error::Usage(format!(
+            "{output}: the file to write comes last; name it {output}.pcapng, or add --format"
         ))
         .into());
     }

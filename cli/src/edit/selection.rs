@@ -37,6 +37,25 @@ impl FromStr for PacketNumbers {
     }
 }
 
+impl PacketNumbers {
+    /// Returns the list of all other numbers; empty if there are none.
+    pub fn others(&self) -> String {
+        let mut others = Vec::new();
+        let mut next = Some(1);
+        for range in &self.0 {
+            let Some(first) = next else { break };
+            match range.start() - 1 {
+                last if last < first => {}
+                last if last == first => others.push(first.to_string()),
+                last => others.push(format!("{first}-{last}")),
+            }
+            next = range.end().checked_add(1).map(|after| after.max(first));
+        }
+        others.extend(next.map(|first| format!("{first}-")));
+        others.join(",")
+    }
+}
+
 /// A point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
@@ -193,6 +212,20 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(text.parse::<PacketNumbers>().ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_other_numbers_are_listed() {
+        for (text, others) in [
+            ("7", "1-6,8-"),
+            ("1-100", "101-"),
+            ("1,3", "2,4-"),
+            ("1-100,200-", "101-199"),
+            ("2-9,4-5,20", "1,10-19,21-"),
+            ("1-", ""),
+        ] {
+            assert_eq!(text.parse::<PacketNumbers>().unwrap().others(), others, "{text}");
         }
     }
 

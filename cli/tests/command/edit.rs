@@ -617,3 +617,39 @@ fn a_pushed_tag_fits_the_snapshot_length_of_the_output() {
     let count = run(&["count", tagged.to_str().unwrap(), "--json"]).good();
     assert_eq!(count["packets"], 20, "{count}");
 }
+
+#[test]
+fn editcaps_numbers_after_the_files_are_refused_with_the_equivalent() {
+    if !have(&["editcap"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (made, out, theirs) = (path("made.pcap"), path("out.pcap"), path("theirs.pcap"));
+    generated(Path::new(&made), PACKETS, 50);
+    for numbers in [&["1-10"][..], &["3", "20-30", "5"], &["40-99"]] {
+        // The file of an earlier run would be merged.
+        std::fs::copy(&made, &out).unwrap();
+        let ended = run(&[&["edit", &made, &out][..], numbers].concat());
+        assert_eq!(ended.status, Some(2), "{numbers:?}: {ended:?}");
+        let (remove, keep) = ended
+            .err
+            .split_once("editcap does, use --packets ")
+            .unwrap()
+            .1
+            .split_once("; to keep them, as editcap -r, use --packets ")
+            .unwrap();
+        let keep = keep.split_once(';').unwrap().0;
+        for (flags, list) in [(&[][..], remove), (&["-r"], keep)] {
+            let words = [&["editcap"][..], flags, &[&made, &theirs], numbers].concat();
+            assert!(other(&words), "{words:?}");
+            edited(&[Path::new(&made)], Path::new(&out), &["--packets", list]);
+            let [ours, theirs] = [&out, &theirs].map(|path| recorded(Path::new(path)));
+            assert!(ours.len() < 50 && ours == theirs, "{words:?}: {list}");
+        }
+        assert!(!Path::new(&path(numbers[0])).exists());
+    }
+    std::fs::copy(&made, &out).unwrap();
+    refused(&["edit", &made, &out, &path("a name")], "a name.pcapng, or add --format");
+    edited(&[Path::new(&made), Path::new(&out)], Path::new(&path("both")), &["--format", "pcap"]);
+}
