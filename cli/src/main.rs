@@ -25,6 +25,7 @@ mod port_kinds;
 mod ports;
 mod print;
 mod privileges;
+mod recorded;
 mod replay;
 mod report;
 mod rewriting;

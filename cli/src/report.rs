@@ -18,6 +18,7 @@ use crate::args::Common;
 use crate::interface_counters::InterfaceCounters;
 use crate::notice::reader_left;
 use crate::pacing::PacingResult;
+use crate::recorded::Recorded;
 use crate::stats::Stats;
 use crate::streams::{self, Missing, StreamReport};
 use crate::units::{
@@ -52,6 +53,9 @@ pub struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
     pub elapsed_s: f64,
+    /// The times of the packets, if all are read from files; the rates are theirs.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "recorded_json")]
+    pub recorded: Option<Recorded>,
     #[serde(flatten)]
     pub traffic: Traffic,
     /// Counts that only one command has.
@@ -296,10 +300,13 @@ impl Report {
         reports.iter().for_each(|report| ledger.merge(&report.ledger));
         let sum = |n: fn(&Self) -> u64| reports.iter().map(n).sum();
         let elapsed = reports.iter().map(|r| r.elapsed_s).fold(0.0, f64::max);
+        let files = reports.iter().all(|r| r.recorded.is_some() || r.traffic.packets == 0);
+        let recorded = reports.iter().filter(|_| files).filter_map(|r| r.recorded);
+        let recorded = recorded.reduce(Recorded::with);
         let traffic = Traffic::over(
             sum(|r| r.traffic.packets),
             sum(|r| r.traffic.bytes),
-            Duration::from_secs_f64(elapsed),
+            recorded.map_or(Duration::from_secs_f64(elapsed), Recorded::duration),
         );
         let (method, mode) = reports.first().map_or(("", None), |r| (r.method, r.mode));
         let method = if reports.iter().all(|r| r.method == method) { method } else { "" };
@@ -314,6 +321,7 @@ impl Report {
             fallbacks: reports.iter().flat_map(|r| r.fallbacks.clone()).collect(),
             notices: reports.iter().flat_map(|r| r.notices.clone()).collect(),
             elapsed_s: elapsed,
+            recorded,
             traffic,
             threads: reports.iter().flat_map(|r| r.threads.clone()).collect(),
             ledger,
@@ -380,16 +388,19 @@ impl Report {
         let Traffic { packets, bytes, pps, bps_l2, .. } = self.traffic;
         let elapsed = show_duration(Duration::from_secs_f64(self.elapsed_s));
         let so_far = if self.so_far { "so far: " } else { "" };
-        writeln!(out, "{so_far}{}, {elapsed}", self.port_and_method())?;
-        writeln!(
-            out,
-            "  {:>15} {:<7}  {:>12}   {} bytes  {} (L2)",
-            show_count(packets),
-            packets_word(packets),
-            show_pps(pps),
-            show_count(bytes),
-            show_bps(bps_l2)
-        )?;
+        let read = if self.recorded.is_some() { "read in " } else { "" };
+        writeln!(out, "{so_far}{}, {read}{elapsed}", self.port_and_method())?;
+        let (count, word) = (show_count(packets), packets_word(packets));
+        let bytes = show_count(bytes);
+        if self.recorded.is_some_and(|recorded| recorded.duration().is_zero()) {
+            writeln!(out, "  {count:>15} {word:<7}  {bytes} bytes")?;
+        } else {
+            let (pps, bps) = (show_pps(pps), show_bps(bps_l2));
+            writeln!(out, "  {count:>15} {word:<7}  {pps:>12}   {bytes} bytes  {bps} (L2)")?;
+        }
+        if let Some(recorded) = self.recorded {
+            writeln!(out, "  recorded {}", recorded.show())?;
+        }
         for direction in &self.directions {
             direction.print(out)?;
         }
@@ -528,6 +539,13 @@ pub fn ledger_value(ledger: &Ledger) -> Value {
     object["unexplained"] = ledger.unexplained().into();
     object["notes"] = names(Section::Note).into();
     object
+}
+
+fn recorded_json<S: serde::Serializer>(
+    recorded: &Option<Recorded>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    recorded.map(Recorded::to_json).serialize(serializer)
 }
 
 fn is_zero(number: &u64) -> bool {

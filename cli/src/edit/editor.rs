@@ -20,6 +20,7 @@ use sluicegate_traffic::rewrite::Rewrite;
 use super::selection::{Selection, Verdict};
 use crate::file_flags::PCAP_END_NS;
 use crate::ledger::Section;
+use crate::recorded::Recorded;
 use crate::report::{FilesReport, Report, Traffic};
 use crate::signals::Signals;
 
@@ -47,6 +48,7 @@ struct Counts {
     bytes: u64,
     excluded: u64,
     filtered: u64,
+    recorded: Option<Recorded>,
 }
 
 impl Editor {
@@ -115,6 +117,7 @@ impl Editor {
         let packet = record.packet();
         self.counts.packets += 1;
         self.counts.bytes += u64::from(packet.meta().wire_bytes);
+        Recorded::add(&mut self.counts.recorded, packet.meta().timestamp_ns);
         match self.selection.judge(&packet) {
             Verdict::Excluded => self.counts.excluded += 1,
             Verdict::Filtered => self.counts.filtered += 1,
@@ -160,14 +163,15 @@ impl Editor {
 
     /// Returns the report on the packets read.
     fn report(&self) -> Report {
-        let Counts { packets, bytes, excluded, filtered } = self.counts;
+        let Counts { packets, bytes, excluded, filtered, recorded } = self.counts;
         let elapsed = self.begun.elapsed();
         let mut report = Report {
             command: "edit",
             port: self.inputs.clone(),
             backend: "pcap".into(),
             elapsed_s: elapsed.as_secs_f64(),
-            traffic: Traffic::over(packets, bytes, elapsed),
+            recorded,
+            traffic: Traffic::over(packets, bytes, recorded.map_or(elapsed, Recorded::duration)),
             ..Report::default()
         };
         report.ledger.add(Section::In, "read", packets);

@@ -10,6 +10,7 @@ use sluicegate::ring::{Packet, Readiness};
 use super::{Outcome, Outcomes, Run, RunControl, RunOptions, Work, WorkerThread, supervise};
 use crate::counters::Totals;
 use crate::ledger::Section;
+use crate::recorded::Recorded;
 use crate::report::{Report, Thread, Traffic};
 use crate::signals::Signals;
 
@@ -78,6 +79,8 @@ pub struct ReceiveCounts {
     pub stats: QueueStats,
     /// Times the interface went down.
     pub downs: u32,
+    /// The times of the packets of a file.
+    pub recorded: Option<Recorded>,
 }
 
 /// Runs a worker on each queue with its visitor.
@@ -124,6 +127,7 @@ impl<V: Visitor> Work for Receiving<'_, V> {
             after_end: 0,
             downs: 0,
             down_since: None,
+            recorded: None,
         };
         let mut result = visitor.0.as_deref_mut().map_or(Ok(()), |visitor| receiver.run(visitor));
         drop(visitor);
@@ -144,6 +148,8 @@ struct QueueReceiver<'a, 'b> {
     downs: u32,
     /// When the interface went down; no packet has come since.
     down_since: Option<Instant>,
+    /// The times of the packets of a file.
+    recorded: Option<Recorded>,
 }
 
 impl QueueReceiver<'_, '_> {
@@ -151,7 +157,7 @@ impl QueueReceiver<'_, '_> {
     fn received(&self, stats: QueueStats) -> ReceiveCounts {
         let Totals { packets, bytes, .. } = self.thread.counters.totals();
         let (queue, after_end, downs) = (self.queue.number(), self.after_end, self.downs);
-        ReceiveCounts { queue, packets, bytes, after_end, stats, downs }
+        ReceiveCounts { queue, packets, bytes, after_end, stats, downs, recorded: self.recorded }
     }
 
     fn run(&mut self, visitor: &mut impl Visitor) -> Result<()> {
@@ -273,6 +279,10 @@ impl QueueReceiver<'_, '_> {
             packets += 1;
             bytes += u64::from(packet.meta().wire_bytes);
         }
+        if self.queue.reads_file() {
+            let visited = self.queue.rx().packets().take(packets as usize);
+            visited.for_each(|it| Recorded::add(&mut self.recorded, it.meta().timestamp_ns));
+        }
         if self.thread.run.wanted.settle(wanted, packets) {
             self.thread.run.stop.set();
         }
@@ -302,7 +312,11 @@ impl Report {
             outcomes.iter().flatten().map(|outcome| n(&outcome.counts)).sum()
         };
         self.elapsed_s = elapsed.as_secs_f64();
-        self.traffic = Traffic::over(sum(|it| it.packets), sum(|it| it.bytes), elapsed);
+        let recorded = outcomes.iter().flatten().filter_map(|outcome| outcome.counts.recorded);
+        self.recorded = recorded.reduce(Recorded::with);
+        // A file's rates are those of the recorded packets, not of reading.
+        let time = self.recorded.map_or(elapsed, Recorded::duration);
+        self.traffic = Traffic::over(sum(|it| it.packets), sum(|it| it.bytes), time);
         let mut times_down = 0;
         for outcome in outcomes.iter().flatten() {
             let Outcome { cpu, busy, notices, counts, .. } = &**outcome;

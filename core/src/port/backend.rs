@@ -104,6 +104,11 @@ pub(super) trait Backend: Debug + Send {
         true
     }
 
+    /// Returns true if it receives the packets of a file, which have the file's times.
+    fn reads_file(&self) -> bool {
+        false
+    }
+
     /// Returns true if live frames send its packets.
     fn sends_live(&self) -> bool {
         false

@@ -306,6 +306,11 @@ impl Queue {
         self.backend.is_finished()
     }
 
+    /// Returns true if the packets received are those of a file, with the times at which they were recorded.
+    pub fn reads_file(&self) -> bool {
+        self.backend.reads_file()
+    }
+
     /// Stops receiving. Packets that have arrived can still be received.
     ///
     /// # Errors

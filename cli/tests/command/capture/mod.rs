@@ -10,6 +10,7 @@ mod live;
 mod messages;
 mod mirror;
 mod privileges;
+mod recorded;
 mod rotation;
 mod snaplen;
 mod stats;

@@ -206,6 +206,10 @@ impl Backend for FileSource {
         }
     }
 
+    fn reads_file(&self) -> bool {
+        true
+    }
+
     fn is_finished(&mut self) -> bool {
         self.reader.is_finished() && self.pending.is_none() && self.failure.is_none()
     }
