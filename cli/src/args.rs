@@ -9,7 +9,7 @@ use sluicegate::ring::Wait;
 use sluicegate::units;
 
 use crate::privileges;
-use crate::units::interval;
+use crate::units::{duration_in, interval};
 
 /// Flags of every command that receives or sends.
 #[derive(clap::Args, Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Common {
     pub netns: Option<String>,
 
     /// Stop after this time: 5s, 1m30s
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = run_time)]
     pub duration: Option<Duration>,
 
     /// Stop after N packets, over all threads: 1000, 5M
@@ -80,6 +80,11 @@ pub struct PortFlags {
 
 fn queues(text: &str) -> Result<RangeInclusive<u32>, &'static str> {
     parse_queues(text).ok_or("use a number or a range such as 0-3")
+}
+
+/// Parses the time of a run.
+fn run_time(text: &str) -> Result<Duration, String> {
+    duration_in(Duration::from_nanos(1)..=Duration::MAX, text, "use more than 0")
 }
 
 fn packets(text: &str) -> Result<u64, String> {

@@ -64,6 +64,23 @@ impl Filter {
     /// [`Error::Filter`] with the compiler's message and the column: the expression is invalid, longer than
     /// [`MAX_EXPRESSION_BYTES`], or invalid for the link type.
     pub fn compile(expression: &str, link_type: u16) -> Result<Self> {
+        Self::compile_by(expression, link_type, Compiler::new)
+    }
+
+    /// Compiles an expression for packets that are read from files. The file holds all that the filter reads:
+    /// `inbound` on Ethernet needs the kernel.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile); the expression needs the kernel.
+    pub fn compile_for_file(expression: &str, link_type: u16) -> Result<Self> {
+        Self::compile_by(expression, link_type, |link_type| Compiler::for_file(link_type, false))
+    }
+
+    fn compile_by(
+        expression: &str,
+        link_type: u16,
+        compiler: impl Fn(u16) -> Result<Compiler, String>,
+    ) -> Result<Self> {
         let refuse = |message: String, column| Error::Filter {
             expression: expression.to_owned(),
             message,
@@ -96,7 +113,7 @@ impl Filter {
             let program = compile(Compiler::for_file(link_type, false))?;
             (program, Some(compile(Compiler::for_file(link_type, true))?))
         } else {
-            (compile(Compiler::new(link_type))?, None)
+            (compile(compiler(link_type))?, None)
         };
         Ok(Self { expression: expression.into(), link_type, program, swapped })
     }

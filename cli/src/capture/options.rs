@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{EncoderConfig, HistoryConfig, OutputConfig, Rotation};
 use sluicegate::file::{Compression, Format};
-use sluicegate::filter::Filter;
+use sluicegate::filter::{Filter, Instruction};
 use sluicegate::port::{Directions, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
 use sluicegate::{link, units};
 
@@ -28,6 +28,11 @@ use crate::stats;
 const FILE_HOLD_TIME: Duration = Duration::from_millis(100);
 /// Compression works better on larger pieces.
 const COMPRESSED_HOLD_TIME: Duration = Duration::from_secs(1);
+
+/// The bytes kept of a packet, without `--snaplen`.
+const SNAPLEN: u32 = 262_144;
+/// BPF_RET | BPF_K
+const RETURN: u16 = 0x06;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -349,7 +354,14 @@ impl Args {
             _ => LINKTYPE_ETHERNET,
         };
         let filter = Filter::compile(filter.as_deref().unwrap_or_default(), link_type)?;
-        let listed = listing.of(filter.program().instructions());
+        let snaplen = self.snaplen.and_then(|bytes| u32::try_from(bytes).ok());
+        let snaplen = snaplen.filter(|&bytes| bytes > 0).unwrap_or(SNAPLEN);
+        // A program returns the bytes to keep of a packet. libpcap's compiler is told no length, and uses 0xffff.
+        let instructions = filter.program().instructions().iter().map(|&it| match it {
+            Instruction { code: RETURN, k: 0xffff, .. } => Instruction { k: snaplen, ..it },
+            _ => it,
+        });
+        let listed = listing.of(&instructions.collect::<Vec<_>>());
         stdout().lock().write_all(listed.as_bytes())?;
         Ok(true)
     }

@@ -153,7 +153,7 @@ impl Selection {
             let known = self.filters.iter().find(|it| it.link_type() == interface.link_type);
             let filter = match known {
                 Some(filter) => filter.clone(),
-                None => Filter::compile(expression, interface.link_type)?,
+                None => Filter::compile_for_file(expression, interface.link_type)?,
             };
             self.filters.push(filter);
         }

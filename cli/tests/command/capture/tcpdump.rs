@@ -232,3 +232,39 @@ fn files_in_a_list_are_read_as_the_error_says() {
     let numbers = printed.out.lines().map(|line| line.split_whitespace().next().unwrap());
     assert!(numbers.eq(["1", "2", "3", "4", "5"]), "{printed:?}");
 }
+
+#[test]
+fn a_filters_program_returns_the_snapshot_length_as_tcpdumps_does() {
+    if !have(&["tcpdump"]) {
+        return;
+    }
+    for flags in [&["-d"][..], &["-d", "-s", "96"], &["-dd", "-s", "0"], &["-ddd"]] {
+        let words = [flags, &["udp", "port", "53"]].concat();
+        let theirs = ended(Command::new("tcpdump").args(["-y", "EN10MB"]).args(&words));
+        let ours = run(&[&["capture"], &words[..]].concat());
+        assert_eq!((ours.status, &*ours.out), (Some(0), &*theirs.out), "{words:?}");
+    }
+}
+
+#[test]
+fn filters_that_need_the_kernel_are_refused_for_files() {
+    if !have(&["tcpdump"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (file, out) = (path("in.pcap"), path("out.pcap"));
+    numbered(Path::new(&file), 0..10, 1_000_000_000, 1000);
+    let theirs = ended(Command::new("tcpdump").args(["-r", &file, "inbound"]));
+    let reason = "inbound/outbound not supported on Ethernet when reading savefiles";
+    assert!(theirs.status != Some(0) && theirs.err.contains(reason), "{theirs:?}");
+    for words in [
+        &["capture", &file, "inbound"][..],
+        &["count", &file, "-f", "not outbound"],
+        &["edit", &file, &out, "-f", "inbound"],
+    ] {
+        refused(words, reason);
+    }
+    assert!(!Path::new(&out).exists());
+    refused(&["count", &file, "--duration", "0"], "use more than 0");
+}

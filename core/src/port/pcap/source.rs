@@ -131,7 +131,7 @@ impl FileSource {
             let known = self.filters.iter().find(|f| f.link_type() == interface.link_type);
             let filter = match known {
                 Some(filter) => filter.clone(),
-                None => Filter::compile(expression, interface.link_type)?,
+                None => Filter::compile_for_file(expression, interface.link_type)?,
             };
             self.filters.push(filter);
         }
