@@ -152,7 +152,7 @@ const BY_NAME: &[&str] = &[
     " igmp,",
     " RSVP,",
     " GRE,",
-    " ESP,",
+    " sctp,",
     " AH,",
     " EIGRP,",
     " OSPF,",
@@ -202,9 +202,7 @@ fn class(ours: &str) -> &'static str {
         Some("ARP,") if has(", hardware ") => "not claimed",
         Some("ARP,") => "ARP",
         // Their lines have ports, or words for each code.
-        Some("IP" | "IP6")
-            if [" sctp, ", " DCCP, ", " unreachable - #"].iter().any(|it| has(it)) =>
-        {
+        Some("IP" | "IP6") if [" DCCP, ", " unreachable - #"].iter().any(|it| has(it)) => {
             "not claimed"
         }
         Some("IP" | "IP6") if BY_NAME.iter().any(|name| has(name)) => "above IP, by name",

@@ -113,7 +113,8 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
     pub reorder_window: Duration,
 
-    /// Print a line per packet, as tcpdump -nn does, or with --json an object; the default without -w
+    /// Print a line per packet, or with --json an object; the default without -w. Ethernet, ARP, IP, ICMP, TCP,
+    /// UDP and DNS as tcpdump -nn prints them, other protocols by name and length
     #[arg(long)]
     print: bool,
 

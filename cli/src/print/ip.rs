@@ -1,12 +1,14 @@
 //! IPv4 (RFC 791), IPv6 and its extension headers (RFC 8200), and the protocols above.
 
 use sluicegate::headers::protocol::{
-    DESTINATION, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, TCP, UDP,
+    DESTINATION, FRAGMENT, HOP_BY_HOP, ICMP, ICMPV6, ROUTING, SCTP, TCP, UDP,
 };
 
 use super::line::{BAD_HEADER, Bytes, Cut, IpAddress, Line, Network, first};
 use super::protocols::name_in_lines;
 use super::{dns, icmp, icmp6, tcp};
+
+const ESP: u8 = 50;
 
 /// Writes an IPv4 packet in `length` bytes; bytes beyond its own length are padding.
 pub fn v4(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
@@ -165,12 +167,37 @@ fn payload(
         ICMPV6 if !is_v4 => return icmp6::print(line, data, length),
         4 => return v4(line, data, length),
         41 => return v6(line, data, length),
+        ESP => esp(line, data, length)?,
+        SCTP => sctp(line, network, data, length)?,
         59 => line.text("no next header"),
         _ => match name_in_lines(protocol) {
             Some(name) => write!(line, "{name}, length {length}"),
             None => write!(line, " ip-proto-{protocol} {length}"),
         },
     }
+    Ok(())
+}
+
+/// Writes an encrypted packet (RFC 4303).
+fn esp(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
+    let header = Bytes::new(data, "esp");
+    let (spi, number) = (header.u32(0)?, header.u32(4)?);
+    write!(line, "ESP(spi={spi:#010x},seq={number:#x})");
+    line.length(length);
+    Ok(())
+}
+
+/// Writes an SCTP packet (RFC 9260) of `length` bytes, without its chunks.
+fn sctp(line: &mut Line, network: &Network, data: &[u8], length: u32) -> Result<(), Cut> {
+    const HEADER: u32 = 12;
+    if length < HEADER {
+        write!(line, "truncated-sctp - {} bytes missing!", HEADER - length);
+        return Ok(());
+    }
+    // The addresses are also repeated behind an extension header.
+    Network { protocol: SCTP, ..*network }.ports(line, Bytes::new(data, "sctp"))?;
+    line.text("sctp");
+    line.length(length);
     Ok(())
 }
 

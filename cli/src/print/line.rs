@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use sluicegate::headers::protocol::{TCP, UDP};
+use sluicegate::headers::protocol::{SCTP, TCP, UDP};
 
 /// A line under construction, and the state kept from earlier packets.
 pub struct Line<'p> {
@@ -226,7 +226,7 @@ pub struct Network {
 impl Network {
     /// Writes the addresses, unless the protocol writes them with its ports.
     pub fn begin(&self, line: &mut Line) {
-        if !matches!(self.protocol, TCP | UDP) {
+        if !matches!(self.protocol, TCP | UDP | SCTP) {
             self.addresses(line, ": ");
         }
     }
@@ -241,7 +241,7 @@ impl Network {
     /// Writes and returns the ports at the beginning of a header; also writes the addresses, unless they were
     /// written before an extension header.
     pub fn ports(&self, line: &mut Line, header: Bytes) -> Result<(u16, u16), Cut> {
-        let addresses = matches!(self.protocol, TCP | UDP);
+        let addresses = matches!(self.protocol, TCP | UDP | SCTP);
         if !header.has(0, 4) {
             if addresses {
                 self.addresses(line, ": ");

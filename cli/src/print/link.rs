@@ -42,6 +42,44 @@ const TYPES: &[(u16, &str)] = &[
     (QINQ_9200, "802.1Q-9200"),
 ];
 
+/// Names of link types whose packets are not read (tcpdump.org/linktypes.html).
+const LINK_TYPES: &[(u16, &str)] = &[
+    (6, "IEEE802_5"),
+    (7, "ARCNET_BSD"),
+    (8, "SLIP"),
+    (9, "PPP"),
+    (10, "FDDI"),
+    (50, "PPP_HDLC"),
+    (51, "PPP_ETHER"),
+    (100, "ATM_RFC1483"),
+    (104, "C_HDLC"),
+    (105, "IEEE802_11"),
+    (107, "FRELAY"),
+    (114, "LTALK"),
+    (117, "PFLOG"),
+    (119, "IEEE802_11_PRISM"),
+    (122, "IP_OVER_FC"),
+    (123, "SUNATM"),
+    (127, "IEEE802_11_RADIOTAP"),
+    (129, "ARCNET_LINUX"),
+    (140, "MTP2"),
+    (143, "DOCSIS"),
+    (144, "LINUX_IRDA"),
+    (163, "IEEE802_11_AVS"),
+    (187, "BLUETOOTH_HCI_H4"),
+    (189, "USB_LINUX"),
+    (192, "PPI"),
+    (195, "IEEE802_15_4_WITHFCS"),
+    (201, "BLUETOOTH_HCI_H4_WITH_PHDR"),
+    (220, "USB_LINUX_MMAPPED"),
+    (227, "CAN_SOCKETCAN"),
+    (230, "IEEE802_15_4_NOFCS"),
+    (239, "NFLOG"),
+    (242, "IP_OVER_IB"),
+    (249, "USBPCAP"),
+    (253, "NETLINK"),
+];
+
 /// Returns the name of an Ethernet type that is known.
 pub fn ethertype_name(ethertype: u16) -> Option<&'static str> {
     name(TYPES, ethertype)
@@ -56,7 +94,11 @@ pub fn print(line: &mut Line, link_type: u16, data: &[u8], length: u32) -> Resul
         LINUX_SLL => sll(line, data, length),
         LINUX_SLL2 => sll2(line, data, length),
         _ => {
-            write!(line, "link type {link_type}, length {length}");
+            match name(LINK_TYPES, link_type) {
+                Some(name) => write!(line, "link type {name} ({link_type})"),
+                None => write!(line, "link type {link_type}"),
+            }
+            line.length(length);
             if data.len() < length as usize {
                 write!(line, " ({} captured)", data.len());
             }
@@ -95,6 +137,7 @@ fn ethernet(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
         addresses(line, header)?;
     }
     let mut at = ADDRESSES;
+    let mut end = line.mark();
     let ethertype = loop {
         let header = Bytes::new(data, if at == ADDRESSES { "ether" } else { "vlan" });
         let ethertype = header.u16(at)?;
@@ -102,10 +145,11 @@ fn ethernet(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
         let control = if is_tag { header.slice(at + 2, 4)? } else { &[] };
         if line.link_header {
             print_type(line, ethertype);
-            match at {
-                ADDRESSES => write!(line, ", length {length}: "),
-                _ => line.text(", "),
+            if at == ADDRESSES {
+                line.length(length);
             }
+            end = line.mark();
+            line.text(if at == ADDRESSES { ": " } else { ", " });
             if let [high, low, ..] = *control {
                 print_tag(line, u16::from_be_bytes([high, low]));
             }
@@ -117,9 +161,13 @@ fn ethernet(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
         at += 2;
     };
     line.link_bytes = at;
-    if !protocol(line, ethertype, header.after(at), length.saturating_sub(at as u32))?
-        && !line.link_header
-    {
+    if protocol(line, ethertype, header.after(at), length.saturating_sub(at as u32))? {
+        return Ok(());
+    }
+    if line.link_header {
+        // Nothing follows.
+        line.back_to(end);
+    } else {
         addresses(line, header)?;
         print_type(line, ethertype);
         line.length(length);
@@ -135,11 +183,13 @@ fn addresses(line: &mut Line, header: Bytes) -> Result<(), Cut> {
     Ok(())
 }
 
-/// Writes an EtherType: `ethertype IPv4 (0x0800)`.
+/// Writes an EtherType: `ethertype IPv4 (0x0800)`; `IPv4` if the line is to be short.
 fn print_type(line: &mut Line, ethertype: u16) {
     match name(TYPES, ethertype) {
+        Some(name) if line.quiet => line.text(name),
         Some(name) => write!(line, "ethertype {name} ({ethertype:#06x})"),
         None if ethertype <= MAX_LENGTH => line.text("802.3"),
+        None if line.quiet => write!(line, "Unknown Ethertype ({ethertype:#06x})"),
         None => write!(line, "ethertype Unknown ({ethertype:#06x})"),
     }
 }
@@ -191,7 +241,13 @@ fn null(line: &mut Line, data: &[u8], length: u32) -> Result<(), Cut> {
     };
     line.link_bytes = HEADER;
     if line.link_header || ethertype == 0 {
-        write!(line, "AF {name} ({family}), length {length}: ");
+        match ethertype {
+            0 if line.quiet => write!(line, "Unknown AF {family}"),
+            _ if line.quiet => line.text(name),
+            _ => write!(line, "AF {name} ({family})"),
+        }
+        line.length(length);
+        line.text(if ethertype == 0 { "" } else { ": " });
     }
     protocol(line, ethertype, header.after(HEADER), length.saturating_sub(HEADER as u32))?;
     Ok(())
@@ -246,12 +302,14 @@ fn cooked(
     header: usize,
 ) -> Result<(), Cut> {
     line.link_bytes = header;
-    if line.link_header {
+    let begin = line.mark();
+    if line.link_header && !line.quiet {
         print_type(line, ethertype);
-        write!(line, ", length {length}: ");
+        line.length(length);
+        line.text(": ");
     }
-    if !protocol(line, ethertype, data, length.saturating_sub(header as u32))? && !line.link_header
-    {
+    if !protocol(line, ethertype, data, length.saturating_sub(header as u32))? {
+        line.back_to(begin);
         print_type(line, ethertype);
         line.length(length);
     }

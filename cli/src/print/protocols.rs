@@ -14,7 +14,7 @@ const PROTOCOLS: [(u8, &str, &str); 18] = [
     (DCCP, "dccp", "DCCP"),
     (46, "rsvp", "RSVP"),
     (GRE, "gre", "GRE"),
-    (50, "esp", "ESP"),
+    (50, "esp", ""),
     (AUTHENTICATION, "ah", "AH"),
     (ICMPV6, "icmp6", ""),
     (88, "eigrp", "EIGRP"),
@@ -22,7 +22,7 @@ const PROTOCOLS: [(u8, &str, &str); 18] = [
     (103, "pim", "PIM"),
     (108, "ipcomp", "IPComp"),
     (112, "vrrp", "VRRP"),
-    (SCTP, "sctp", "sctp"),
+    (SCTP, "sctp", ""),
     (135, "mobility", "mobility"),
     (UDP_LITE, "udplite", ""),
 ];

@@ -7,12 +7,13 @@ use crate::real_captures::real_captures;
 use crate::support::*;
 
 /// Command lines that print the file F.
-const PRINT: [&str; 36] = [
+const PRINT: [&str; 37] = [
     "-nr F",
     "-nnr F",
     "-nlKr F",
     "-n -e -r F",
     "-nne -c 5 -r F",
+    "-nn -e -q -r F",
     "-t -nr F",
     "-tt -nr F",
     "-ttt -nr F",
@@ -267,4 +268,39 @@ fn filters_that_need_the_kernel_are_refused_for_files() {
     }
     assert!(!Path::new(&out).exists());
     refused(&["count", &file, "--duration", "0"], "use more than 0");
+}
+
+#[test]
+fn lines_of_other_types_end_with_the_length_and_name_their_protocol() {
+    if !have(&["tcpdump"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("in.pcap");
+    // A numbered frame, the same with a VLAN tag, and one of LLC.
+    let plain = frame(0);
+    let tagged = [&plain[..12], &[0x81, 0, 0, 5], &plain[12..]].concat();
+    let llc = [&plain[..12], &[0, 46], &[0x42; 46][..]].concat();
+    pcap_file(&path, &[plain, tagged, llc]);
+    let file = path.to_str().unwrap();
+    let lines = |program: &mut Command, flags: &[&str]| {
+        let ended = ended(program.args(flags).args(["-t", "-r", file]));
+        let lines = ended.out.lines().filter(|line| !line.starts_with('\t'));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for flags in [&["-nn", "-e"][..], &["-nn", "-e", "-q"], &["-nn", "-q"]] {
+        let ours = lines(&mut sluice(&["capture"]), flags);
+        let theirs = lines(&mut Command::new("tcpdump"), flags);
+        assert_eq!((ours.len(), theirs.len()), (3, 3), "{ours:?} {theirs:?}");
+        for (ours, theirs) in ours.iter().zip(&theirs).take(2) {
+            // A dump of the bytes follows there.
+            assert_eq!(ours, theirs.trim_end_matches([' ', ':', ',']), "{flags:?}");
+        }
+        assert!(ours[2].ends_with("802.3, length 60"), "{flags:?}: {}", ours[2]);
+    }
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[20] = 6;
+    std::fs::write(&path, bytes).unwrap();
+    let lines = lines(&mut sluice(&["capture"]), &["-nn"]);
+    assert_eq!(lines[0], "link type IEEE802_5 (6), length 60");
 }
