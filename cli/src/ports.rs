@@ -88,7 +88,10 @@ pub fn apply_flags(port: &mut PortName, flags: &PortFlags) -> Result<()> {
         && !port.set_default("mode", mode)
         && !port.knows("mode")
     {
-        return Err(Error::Usage(format!("{}: the port has no mode of XDP", port.short())));
+        return Err(Error::Usage(format!(
+            "{}: --mode is for xdp: and mirror: ports",
+            port.short()
+        )));
     }
     match &flags.queues {
         Some(queues) if !port.set_default_queues(queues) => {

@@ -110,7 +110,7 @@ pub fn refused(
     let (object, error) = (object.into(), error.into());
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::Privilege {
-            operation: format!("{operation} {object}"),
+            operation: format!("permission to {operation} {object}"),
             capability,
             remedy: "run it with sudo".into(),
         },

@@ -217,7 +217,7 @@ impl Args {
         };
         let text = |port: &PortName| {
             format!(
-                "{0} merges TCP packets (GRO), and merged packets above the MTU are lost (too_long); \
+                "{0} merges TCP packets (GRO), and merged packets above the MTU are lost as too long; \
                  turn GRO off: `ethtool -K {0} gro off`",
                 port.name()
             )

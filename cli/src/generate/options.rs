@@ -24,7 +24,7 @@ pub struct SpecArgs {
     from: Option<PathBuf>,
 
     /// Ready specification: syn-flood, udp-flood, dns-amplification, imix, rfc2544, …
-    #[arg(long, value_name = "NAME", long_help = profiles())]
+    #[arg(long, value_name = "NAME", long_help = profiles(), value_parser = profile_name)]
     profile: Option<String>,
 
     /// Frame bytes without check sequence: 60, 60,512,1514 (in turn), 64-1500, imix
@@ -137,6 +137,11 @@ impl SpecArgs {
 /// A specification that makes no sense is wrong usage.
 pub fn wrong(error: SpecError) -> Error {
     Error::Usage(error.to_string())
+}
+
+/// Checks that a profile exists.
+fn profile_name(text: &str) -> std::result::Result<String, String> {
+    Spec::profile(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 fn profiles() -> String {

@@ -222,7 +222,8 @@ pub fn ask(request: &Request, socket: &Path) -> anyhow::Result<()> {
     }
     let answer = send(&mut client, request)?;
     if let Some(entries) = answer["forgotten"].as_u64() {
-        writeln!(stdout(), "{} entries removed", show_count(entries))?;
+        let word = if entries == 1 { "entry" } else { "entries" };
+        writeln!(stdout(), "{} {word} removed", show_count(entries))?;
     }
     Ok(())
 }

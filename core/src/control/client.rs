@@ -35,7 +35,7 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::Usage(format!(
-                "no command listens at {}; start it, or select another by --name or --control",
+                "no running command at {}; start it, or select another by --name or --control",
                 path.display()
             )),
             ErrorKind::PermissionDenied => Error::Privilege {

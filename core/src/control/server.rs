@@ -141,7 +141,7 @@ fn listen_at(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 fn refused(path: &Path, error: io::Error) -> Error {
     match error.kind() {
         ErrorKind::AddrInUse => Error::Usage(format!(
-            "{} is another command's that runs, or no socket: take another --name or --control",
+            "{} belongs to another running command, or is not a socket: take another --name or --control",
             path.display()
         )),
         ErrorKind::PermissionDenied => Error::Privilege {

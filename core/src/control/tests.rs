@@ -170,11 +170,11 @@ fn a_path_is_one_servers_and_what_a_dead_one_left_is_taken() {
     drop(listener);
     let taken = Server::bind(&path).unwrap();
     let error = Client::connect(&folder.path().join("none")).unwrap_err().to_string();
-    assert!(error.starts_with("no command listens at"), "{error}");
+    assert!(error.starts_with("no running command"), "{error}");
     drop(taken);
     // A file that is not a socket refuses connections as well, but must stay.
     std::fs::write(&path, "a letter").unwrap();
     let error = Server::bind(&path).unwrap_err().to_string();
-    assert!(error.contains("no socket"), "{error}");
+    assert!(error.contains("not a socket"), "{error}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a letter");
 }

@@ -48,15 +48,20 @@ pub(super) fn find_ethernet(
 fn elsewhere(wanted: &str, netns: Option<&str>) -> String {
     let is_in = |place: Option<&str>| link::interface(place, wanted).is_ok();
     let names = netns::list();
-    let others = names.iter().filter(|other| Some(other.as_str()) != netns);
-    match others.take(MAX_NAMESPACES).find(|other| is_in(Some(other))) {
-        Some(other) => format!(
+    let others = names.iter().filter(|other| Some(other.as_str()) != netns).take(MAX_NAMESPACES);
+    let have: Vec<&str> = others.map(String::as_str).filter(|other| is_in(Some(other))).collect();
+    match have.as_slice() {
+        [other] => format!(
             "; network namespace '{other}' has an interface of that name: use --netns {other}"
         ),
-        None if netns.is_some() && is_in(None) => {
+        [first, ..] => format!(
+            "; these network namespaces have an interface of that name: {}: use --netns {first}, or another",
+            have.join(", ")
+        ),
+        [] if netns.is_some() && is_in(None) => {
             "; this namespace has an interface of that name: leave --netns out".into()
         }
-        None => String::new(),
+        [] => String::new(),
     }
 }
 

@@ -111,7 +111,7 @@ fn connect(name: &PortName, whose: &str) -> Result<Client> {
     match (found.pop(), found.pop()) {
         (Some(client), None) => Ok(client),
         (None, _) => Err(Error::Usage(format!(
-            "no command listens at the name '{whose}'; start a switch or a forward with --name {whose}, \
+            "no running command has the name '{whose}'; start a switch or a forward with --name {whose}, \
              or name its socket by socket=PATH"
         ))),
         (Some(_), Some(_)) => Err(name.error(

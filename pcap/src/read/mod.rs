@@ -383,7 +383,7 @@ fn unknown_format(magic: [u8; 4]) -> String {
         // lz4's legacy format, older than its frames.
         [0x02, 0x21, 0x4c, 0x18] => "lz4",
         _ => {
-            return "no capture file: pcap and pcapng can be read, plain or compressed with \
+            return "not a capture file: pcap and pcapng can be read, plain or compressed with \
                     zstd, lz4 or gzip"
                 .into();
         }

@@ -382,7 +382,7 @@ fn flags_select_the_mode_and_the_queues_of_ports_without_their_own() {
     assert_eq!(opened("xdp:right0", &["--mode", "skb"]), skb(&[0, 1]));
     assert_eq!(opened("xdp:right0", &["--mode", "skb", "--queues", "1"]), skb(&[1]));
     assert_eq!(opened("xdp:right0/0,mode=skb", &["--mode", "native", "--queues", "1"]), skb(&[0]));
-    refused(&["count", "null:", "--mode", "skb"], "null:: the port has no mode of XDP");
+    refused(&["count", "null:", "--mode", "skb"], "null:: --mode is for xdp: and mirror: ports");
     refused(&["count", "pcap:no0", "--queues", "0"], "pcap:no0: the port has no queues to select");
     refused(&["count", "null:", "--queues", "3-1"], "use a number or a range such as 0-3");
 }

@@ -235,3 +235,15 @@ fn link_types_that_pcap_cannot_hold_together_are_refused_before_a_file_is_emptie
     assert_eq!(std::fs::read_to_string(&old).unwrap(), "kept");
     assert!(!Path::new(&new).exists(), "no file is created");
 }
+
+#[test]
+fn a_dash_is_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("in.pcap");
+    numbered(&path, 0..10, 1_000_000_000, 1000);
+    for words in [&["count", "-", "--json"][..], &["capture", "-", "--stats", "--json"]] {
+        let input = std::fs::File::open(&path).unwrap();
+        let report = Running::unawaited(sluice(words).stdin(input)).end().good();
+        assert_eq!(report["packets"], 10, "{words:?}: {report}");
+    }
+}

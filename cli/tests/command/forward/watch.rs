@@ -128,5 +128,5 @@ fn watchers_come_and_go_and_only_they_notice() {
     assert_eq!(stopped["ledger"]["in"], direction(&report, 0)[0], "{stopped} {report}");
     let late = late.end().good()["packets"].as_u64().unwrap();
     assert!(second > 0 && (second..=100).contains(&late), "{late} of {second}");
-    refused(&["count", &port], "no command listens at");
+    refused(&["count", &port], "no running command");
 }

@@ -101,7 +101,7 @@ fn an_unsendable_file_is_refused_before_the_target_is_touched() {
     std::fs::write(&out, "precious").unwrap();
     for (file, rounds, status, reason) in [
         (path("raw"), "1", 2, "raw IP"),
-        (path("text"), "1", 1, "no capture file"),
+        (path("text"), "1", 1, "not a capture file"),
         (path("missing"), "1", 2, "No such file"),
         (path(""), "1", 2, "directory"),
         ("-".into(), "2", 2, "a pipe can be read but once"),

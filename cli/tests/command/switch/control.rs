@@ -81,7 +81,7 @@ fn the_table_is_shown_and_changed() {
         eventually("it is learned", || learned(mac).is_some());
         assert_eq!(learned(mac).as_deref(), Some(port));
     }
-    assert!(ask(&lab, &["flush", "upper"]).out.starts_with("1 entries"), "of this port only");
+    assert!(ask(&lab, &["flush", "upper"]).out.starts_with("1 entry removed"), "of this port only");
     assert_eq!(learned("02:00:00:00:00:02"), None);
     ask(&lab, &["static", "02:00:00:00:00:03", "lower"]);
     generate(&lab, "left", 7, &["--smac", "02:00:00:00:00:01", "--dmac", "02:00:00:00:00:03"]);

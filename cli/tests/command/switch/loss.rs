@@ -86,7 +86,7 @@ fn invalid_settings_are_refused_with_a_remedy() {
         (&["null:", "--threads", "2"], "one thread"),
         (&["null:", "--age", "1ms"], "1s to 24h"),
         (&[], "PORT"),
-        (&["show"], "no command listens at"),
+        (&["show"], "no running command"),
     ] {
         refused(&[&["switch"], arguments, &place].concat(), advice);
     }

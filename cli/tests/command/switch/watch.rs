@@ -144,7 +144,7 @@ fn watching_ends_with_the_switch_and_with_the_port() {
     running.end();
     let nobody = format!("monitor:{}/left", lab.name());
     for (port, advice) in
-        [(&nobody[..], "no command listens at"), ("monitor:a/b/c", "no command listens at")]
+        [(&nobody[..], "no running command"), ("monitor:a/b/c", "no running command")]
     {
         refused(&["count", port], advice);
     }

@@ -249,6 +249,7 @@ pub fn host_left(interface: &link::Interface) -> Result<bool> {
 /// # Errors
 /// A privilege is missing.
 pub fn detach_host(interface: &link::Interface) -> Result<bool> {
-    hooks::clear(interface.index)
-        .map_err(|error| lacking(error, "take the host: port's programs off", &interface.name))
+    hooks::clear(interface.index).map_err(|error| {
+        lacking(error, "remove the programs of the host: port from", &interface.name)
+    })
 }

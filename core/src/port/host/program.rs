@@ -78,7 +78,7 @@ impl Liveness {
 pub(super) fn lacking(error: io::Error, operation: &'static str, interface: &str) -> Error {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::Privilege {
-            operation: format!("{operation} {interface}"),
+            operation: format!("permission to {operation} {interface}"),
             capability: "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
             remedy: "run it with sudo".into(),
         },

@@ -333,10 +333,11 @@ fn split_kind(text: &str) -> Result<(&'static KindSpec, &str), String> {
     }
 }
 
-/// Returns true for the name of a capture file. No interface's name begins like a path.
+/// Returns true for the name of a capture file, or `-`. No interface's name begins like a path.
 fn is_file(address: &str) -> bool {
     let path = address.split(',').next().unwrap_or(address);
-    ["/", "./", "../"].iter().any(|begin| path.starts_with(begin))
+    path == "-"
+        || ["/", "./", "../"].iter().any(|begin| path.starts_with(begin))
         || Format::of(Path::new(path)).is_some()
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn privileged(
 ) -> Error {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::Privilege {
-            operation: format!("{operation} {object}"),
+            operation: format!("permission to {operation} {object}"),
             capability,
             remedy: "run as root or with sudo".into(),
         },
