@@ -126,6 +126,26 @@ fn refuse_numbers(files: &[PathBuf]) -> Result<()> {
     )))
 }
 
+/// Rejects files of different link types, which a pcap file cannot hold together.
+fn refuse_link_types<'a>(inputs: impl Iterator<Item = &'a Path>) -> Result<()> {
+    let mut first = None;
+    // A pipe can be read only once.
+    for path in inputs.filter(|path| path.is_file()) {
+        for interface in MergedReader::open([path])?.interfaces() {
+            let (name, link_type) = *first.get_or_insert((path, interface.link_type));
+            if link_type != interface.link_type {
+                return Err(Error::Usage(format!(
+                    "a pcap file holds one link type: {} has {link_type}, {} has {}; write pcapng",
+                    name.display(),
+                    path.display(),
+                    interface.link_type
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn snaplen(text: &str) -> std::result::Result<u32, String> {
     let bytes = units::bytes(text).map_err(|error| error.to_string())?;
     u32::try_from(bytes).map_err(|_| "use less than 4 GiB".into())
@@ -177,6 +197,9 @@ pub fn edit(args: Args) -> anyhow::Result<()> {
     let config = args.output(output)?;
     let rewrite = args.rewriting.rewrite()?;
     let mut reader = MergedReader::open(inputs())?;
+    if merges && config.format == Format::Pcap {
+        refuse_link_types(inputs())?;
+    }
     let mut selection =
         Selection::new(args.packets.clone(), [args.from, args.until], args.filter.clone());
     // An invalid filter empties no file.

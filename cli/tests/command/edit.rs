@@ -653,3 +653,17 @@ fn editcaps_numbers_after_the_files_are_refused_with_the_equivalent() {
     refused(&["edit", &made, &out, &path("a name")], "a name.pcapng, or add --format");
     edited(&[Path::new(&made), Path::new(&out)], Path::new(&path("both")), &["--format", "pcap"]);
 }
+
+#[test]
+fn files_of_two_link_types_are_named_where_pcap_cannot_hold_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two, out] = ["one.pcap", "two.pcap", "out.pcap"].map(|name| folder.path().join(name));
+    generated(&one, PACKETS, 10);
+    let mut bytes = std::fs::read(&one).unwrap();
+    bytes[20] = 6;
+    std::fs::write(&two, bytes).unwrap();
+    let [one, two, out] = [&one, &two, &out].map(|path| path.to_str().unwrap());
+    let said = format!("{one} has 1, {two} has 6; write pcapng");
+    refused(&["edit", one, two, out], &said);
+    assert!(!Path::new(out).exists());
+}
