@@ -14,6 +14,7 @@ mod edit;
 mod file_flags;
 mod forward;
 mod generate;
+mod habits;
 mod interface_counters;
 mod lab;
 mod ledger;
@@ -86,7 +87,10 @@ enum Command {
 
 fn main() -> std::process::ExitCode {
     completion::answer(Cli::command);
-    let cli = Cli::try_parse().unwrap_or_else(|error| notice::explain_renamed(error).exit());
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        let command = std::env::args_os().nth(1).and_then(|word| word.into_string().ok());
+        habits::explain(notice::explain_renamed(error), command.as_deref()).exit()
+    });
     notice::exit_code(run(cli.command))
 }
 

@@ -87,6 +87,7 @@ fn wrong_words_are_wrong_usage() {
         ("count null: --count 1 --user no-such-user", "no such user"),
         ("count null: --count 1 --mode skb", "--mode is for xdp: and mirror: ports"),
         ("generate --profile list", "available: "),
+        ("edit in.pcap -A", "tip: --from TIME"),
         ("capture monitor:no-such-switch/eth0", "no running command"),
         ("switch show --name no-such-switch", "no running command"),
         ("switch --name no-such-switch show", "write it before all flags"),
