@@ -31,7 +31,7 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Port to receive from: eth0, any, packet:eth0?method=recv, mirror:eth0, xdp:eth0, tap:tap0, pcap:FILE,
+    /// Port to receive from: eth0, any, packet:eth0,method=recv, mirror:eth0, xdp:eth0, tap:tap0, pcap:FILE,
     /// null:
     port: PortName,
 

@@ -37,7 +37,7 @@ Examples:
   sluice replay trace.pcap eth0 eth1 --speed 2
   sluice replay trace.pcap eth1 --top-speed --threads 2
   sluice replay trace.pcap eth1 --rewrite-ip 0.0.0.0/0=198.18.0.0/15 --dmac auto
-  sluice replay trace.pcap.zst packet:eth1?qdisc=bypass --top-speed --loop 0 --duration 10s";
+  sluice replay trace.pcap.zst packet:eth1,qdisc=bypass --top-speed --loop 0 --duration 10s";
 
 /// Packets per second that a packet socket sends on every machine.
 const SOCKET_PPS: f64 = 200e3;

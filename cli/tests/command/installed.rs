@@ -24,11 +24,66 @@ fn commands_ports_and_options_are_completed() {
         ("sluice replay trace.pcap l", "lo"),
         ("sluice forward lo l", "lo"),
         ("sluice top l", "lo"),
+        ("sluice attach l", "lo"),
+        ("sluice replay trace.pcap lo l", "lo"),
+        ("sluice switch a=xdp:l", "a=xdp:lo"),
+        ("sluice switch a=null: --access a", "a="),
+        ("sluice capture xdp:lo,mode=na", "xdp:lo,mode=native"),
+        ("sluice capture lo?me", "lo?method="),
+        ("sluice capture lo?method=recv&pro", "lo?method=recv&promisc="),
+        ("sluice capture pcap:/etc/passw", "pcap:/etc/passwd"),
+        ("sluice capture lo --compress=zs", "--compress=zstd"),
+        ("sluice capture lo --time-format=da", "--time-format=date"),
+        ("sluice capture lo --user roo", "root"),
+        ("sluice capture lo -Q ", "inout"),
+        ("sluice capture lo -w x -z gzi", "gzip"),
+        ("sluice capture lo --mode ", "skb"),
+        ("sluice capture lo --wait ", "adaptive"),
+        ("sluice edit in out --format ", "pcapng"),
+        ("sluice generate lo --profile syn", "syn-flood"),
+        ("sluice generate lo --payload file:/etc/passw", "file:/etc/passwd"),
+        ("sluice generate li", "live:"),
+        ("sluice bench ndr --between l", "lo,"),
+        ("sluice bench ndr --between lo,l", "lo,lo"),
+        ("sluice lab up --shape ", "star"),
+        ("sluice lab exec left -- gzi", "gzip"),
+        ("sluice lab exec left -- gzip /etc/passw", "/etc/passwd"),
     ] {
         let found = completions(line);
         assert!(found.iter().any(|it| it == expected), "{line}: {found:?}");
     }
     assert!(!completions("sluice count xdp:lo,").iter().any(|it| it.contains("tx_copies")));
+    assert!(!completions("sluice capture li").iter().any(|it| it == "live:"));
+    // The shell adds no blank after one of two candidates, so that options may follow.
+    assert_eq!(completions("sluice capture xdp:l"), ["xdp:lo", "xdp:lo,"]);
+}
+
+/// Returns the texts that bash would insert for a line, which it splits into these words.
+fn completions_in_bash(line: &str, words: &str, typed: &str) -> Vec<String> {
+    let script = format!(
+        "source <(COMPLETE=bash sluice); before=$COMP_WORDBREAKS; COMP_LINE='{line}'; \
+         COMP_POINT=${{#COMP_LINE}}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+         _clap_complete_sluice sluice '{typed}' 2>/dev/null; printf '%s\\n' \"${{COMPREPLY[@]}}\"; \
+         [[ $before == \"$COMP_WORDBREAKS\" ]]"
+    );
+    let folder = std::path::Path::new(env!("CARGO_BIN_EXE_sluice")).parent().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let mut bash = std::process::Command::new("bash");
+    let ended = ended(bash.args(["--norc", "-c", &script]).env("PATH", path));
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    ended.out.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_after_colons_and_equals_signs() {
+    for (line, words, typed, expected) in [
+        ("sluice capture xdp:l", "sluice capture xdp : l", "l", &["lo", "lo,"][..]),
+        ("sluice capture xdp:lo,mode=na", "sluice capture xdp : lo,mode = na", "na", &["native"]),
+        ("sluice count lo --wait=", "sluice count lo --wait =", "", &["spin", "sleep", "adaptive"]),
+        ("sluice  cap", "sluice cap", "cap", &["capture"]),
+    ] {
+        assert_eq!(completions_in_bash(line, words, typed), expected, "{line}");
+    }
 }
 
 #[test]

@@ -1,0 +1,186 @@
+//! Values that arguments can have: what exists on this machine, and what the command line has named before.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::{env, fs};
+
+use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
+use sluicegate::control::socket_path;
+use sluicegate::link;
+use sluicegate::link::lab::Lab;
+use sluicegate_traffic::spec::PROFILES;
+
+use crate::switch::NamedPort;
+
+/// Names of the network namespaces of `ip netns`.
+const NAMESPACES: &str = "/run/netns";
+
+/// Returns the candidates that begin with a text.
+pub fn matching(
+    typed: &OsStr,
+    all: impl IntoIterator<Item = CompletionCandidate>,
+) -> Vec<CompletionCandidate> {
+    let Some(text) = typed.to_str() else { return Vec::new() };
+    let begins =
+        |it: &CompletionCandidate| it.get_value().to_str().is_some_and(|it| it.starts_with(text));
+    all.into_iter().filter(begins).collect()
+}
+
+/// Returns the candidates of a completer for the text after a prefix, with the prefix.
+pub fn after(
+    prefix: &str,
+    typed: &OsStr,
+    complete: impl FnOnce(&OsStr) -> Vec<CompletionCandidate>,
+) -> Vec<CompletionCandidate> {
+    let rest = typed.to_str().and_then(|text| text.strip_prefix(prefix));
+    let Some(rest) = rest else { return Vec::new() };
+    complete(OsStr::new(rest)).into_iter().map(|it| it.add_prefix(prefix)).collect()
+}
+
+/// Returns the words of "spin|sleep|adaptive" or "defrag,rollover". A word in capitals is a placeholder.
+pub fn literals(alternatives: &str) -> impl Iterator<Item = &str> {
+    let literal =
+        |word: &&str| !word.is_empty() && !word.contains(|c: char| c.is_ascii_uppercase());
+    alternatives.split(['|', ',']).filter(literal)
+}
+
+/// Returns the value of an option that was typed before.
+fn typed_value(option: &str) -> Option<String> {
+    let words: Vec<String> = env::args().collect();
+    let joined = |word: &String| word.strip_prefix(option)?.strip_prefix('=').map(str::to_owned);
+    words.iter().rev().find_map(joined).or_else(|| {
+        let at = words.iter().rposition(|word| word == option)?;
+        words.get(at + 1).cloned()
+    })
+}
+
+/// The names of the interfaces, in the namespace that was typed before.
+pub fn interface_names() -> Vec<String> {
+    interfaces_in(typed_value("--netns").as_deref())
+}
+
+fn interfaces_in(netns: Option<&str>) -> Vec<String> {
+    let found = link::interfaces(netns).unwrap_or_default();
+    found.into_iter().map(|interface| interface.name).collect()
+}
+
+/// Completes names of files in folders: namespaces, sockets' names.
+fn names_in(folder: &Path) -> Vec<OsString> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
+}
+
+pub fn namespaces(typed: &OsStr) -> Vec<CompletionCandidate> {
+    matching(typed, names_in(Path::new(NAMESPACES)).into_iter().map(CompletionCandidate::new))
+}
+
+pub fn profiles(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let candidate = |name, about: String| CompletionCandidate::new(name).help(Some(about.into()));
+    matching(typed, PROFILES.iter().map(|it| candidate(it.name, it.about().to_string())))
+}
+
+/// Completes a payload: its kinds, and the file of `file:`.
+pub fn payloads(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let kinds = ["hex:", "text:", "pattern:", "file:", "random"];
+    let mut all = matching(typed, kinds.into_iter().map(CompletionCandidate::new));
+    all.extend(after("file:", typed, |rest| PathCompleter::file().complete(rest)));
+    all
+}
+
+/// Completes the users of this machine.
+pub fn users(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let names = text.lines().filter_map(|line| line.split(':').next());
+    matching(typed, names.map(CompletionCandidate::new))
+}
+
+pub fn labs(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let labs = Lab::list();
+    matching(typed, labs.iter().map(|lab| CompletionCandidate::new(lab.name())))
+}
+
+/// Completes the hosts of the lab that was typed before.
+pub fn hosts(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let lab = Lab::find(typed_value("--name").as_deref().unwrap_or("lab"));
+    let hosts: Vec<&str> = match &lab {
+        Ok(lab) => lab.hosts().iter().map(|host| host.name).collect(),
+        Err(_) => vec!["left", "middle", "right", "upper", "lower"],
+    };
+    matching(typed, hosts.into_iter().map(CompletionCandidate::new))
+}
+
+/// Completes the names of running switches.
+pub fn switches(typed: &OsStr) -> Vec<CompletionCandidate> {
+    matching(typed, running("switch").into_iter().map(CompletionCandidate::new))
+}
+
+/// The names of running commands, by their control sockets.
+pub fn running(command: &str) -> Vec<OsString> {
+    let any = socket_path(command, "any").ok();
+    let folder = any.as_deref().and_then(Path::parent).and_then(Path::parent);
+    let mut names = folder.map(names_in).unwrap_or_default();
+    let socket = |name: &OsString| name.to_str().and_then(|name| socket_path(command, name).ok());
+    names.retain(|name| socket(name).is_some_and(|path| path.exists()));
+    names
+}
+
+/// Completes `NAME=`: the names of the ports that were typed before.
+pub fn names_of_typed_ports(typed: &OsStr) -> Vec<CompletionCandidate> {
+    // Before them are the completing command's own name, a `--`, and `sluice switch`.
+    let ports = env::args().skip(4).filter(|word| !word.starts_with('-'));
+    let names = ports.filter_map(|word| word.parse::<NamedPort>().ok()).map(|port| port.name);
+    matching(typed, names.map(|name| CompletionCandidate::new(format!("{name}="))))
+}
+
+/// Completes `[NETNS/]A,[NETNS/]B`: two interfaces, each perhaps in a namespace.
+pub fn pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(text) = typed.to_str() else { return Vec::new() };
+    let (first, side) = text.split_at(text.rfind(',').map_or(0, |at| at + 1));
+    let end = if first.is_empty() { "," } else { "" };
+    let all: Vec<String> = match side.split_once('/') {
+        Some((netns, _)) => {
+            let names = interfaces_in(Some(netns)).into_iter();
+            names.map(|name| format!("{first}{netns}/{name}{end}")).collect()
+        }
+        None => {
+            let namespaces = names_in(Path::new(NAMESPACES)).into_iter();
+            let namespaces = namespaces.filter_map(|name| name.into_string().ok());
+            let names = interfaces_in(None).into_iter().map(|name| format!("{first}{name}{end}"));
+            names.chain(namespaces.map(|name| format!("{first}{name}/"))).collect()
+        }
+    };
+    matching(typed, all.into_iter().map(CompletionCandidate::new))
+}
+
+/// Completes a program: by its name, or by its path.
+pub fn programs(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let runs = |path: &Path| {
+        path.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    if typed.to_str().is_some_and(|text| text.contains('/')) {
+        return PathCompleter::any().filter(runs).complete(typed);
+    }
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&folders).flat_map(|folder| {
+        let begins = move |name: &OsString| match (name.to_str(), typed.to_str()) {
+            (Some(name), Some(typed)) => name.starts_with(typed),
+            _ => false,
+        };
+        let names = names_in(&folder).into_iter().filter(begins);
+        names.filter(|name| runs(&folder.join(name))).collect::<Vec<_>>()
+    });
+    let mut names: Vec<OsString> = found.collect();
+    names.sort();
+    names.dedup();
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// Completes a command and its arguments: a program, then files.
+pub fn command_words(typed: &OsStr) -> Vec<CompletionCandidate> {
+    // The last word is the typed one.
+    let words: Vec<String> = env::args().skip(2).collect();
+    match words.iter().rposition(|word| word == "--") {
+        Some(at) if at + 2 < words.len() => PathCompleter::any().complete(typed),
+        _ => programs(typed),
+    }
+}
