@@ -68,7 +68,8 @@ vm-test: setup
 install:
 	@test -x $(SLUICE) || { echo "run make first, as yourself" >&2; exit 1; }
 	install -D -m 0755 $(SLUICE) "$(DESTDIR)$(PREFIX)/bin/sluice"
-	$(SLUICE) manual "$(DESTDIR)$(PREFIX)/share/man/man1"
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null)} \
+		$(SLUICE) manual "$(SHARE)/man" --docs docs
 	install -d "$(SHARE)/bash-completion/completions" "$(SHARE)/zsh/site-functions" "$(SHARE)/fish/vendor_completions.d"
 	COMPLETE=bash $(SLUICE) >"$(SHARE)/bash-completion/completions/sluice"
 	COMPLETE=zsh $(SLUICE) >"$(SHARE)/zsh/site-functions/_sluice"

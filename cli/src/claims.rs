@@ -13,6 +13,12 @@ use sluicegate::xdp::resident::{ModeRequest, OwnedStage, Resident, StageCounters
 
 use crate::units::{packets_word, show_bytes, show_count, show_duration};
 
+const ATTACH_EXAMPLES: &str = "\
+Examples:
+  sluice attach eth0
+  sluice attach eth0 --mode skb
+  sluice detach eth0";
+
 const CLAIMS_EXAMPLES: &str = "\
 Examples:
   sluice claims eth0
@@ -35,6 +41,7 @@ pub struct ClaimsArgs {
 /// Until `sluice detach`, or the interface is removed. While no port uses the program, the host gets
 /// all packets.
 #[derive(clap::Args)]
+#[command(after_help = ATTACH_EXAMPLES)]
 pub struct AttachArgs {
     #[command(flatten)]
     target: InterfaceArgs,
@@ -53,6 +60,7 @@ pub struct AttachArgs {
 /// Ports that use them process the earlier packets and end. This also reconnects a host that a killed
 /// host: port with fallback=drop has disconnected.
 #[derive(clap::Args)]
+#[command(after_help = ATTACH_EXAMPLES)]
 pub struct DetachArgs {
     #[command(flatten)]
     target: InterfaceArgs,

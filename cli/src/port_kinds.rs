@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{Write as _, stdout};
 
+use clap_mangen::roff::{Roff, bold, italic, roman};
 use sluicegate::port::Kind;
 
 /// List the kinds of port, and their options with their defaults
@@ -17,10 +18,11 @@ pub fn run() -> anyhow::Result<()> {
 /// Width of `name=values` beside what it does.
 const WIDTH: usize = 38;
 
+const FORM: &str =
+    "A port is [KIND:]NAME[/QUEUES][,OPTION=VALUE...], without a kind packet: or a file.\n";
+
 fn table() -> String {
-    let mut text = String::from(
-        "A port is [KIND:]NAME[/QUEUES][,OPTION=VALUE...], without a kind packet: or a file.\n",
-    );
+    let mut text = String::from(FORM);
     // A write to memory cannot fail.
     for kind in Kind::all() {
         let head = format!("{}:{}", kind.prefix(), kind.name_form());
@@ -35,6 +37,24 @@ fn table() -> String {
         }
     }
     text
+}
+
+/// Writes the kinds and their options into a manual page.
+pub fn describe(roff: &mut Roff) {
+    roff.text([roman(FORM.trim_end())]);
+    for kind in Kind::all() {
+        let head = format!("{}:{}", kind.prefix(), kind.name_form());
+        roff.control("SS", [&*head]).text([roman(kind.about())]);
+        for option in kind.options() {
+            let head = [bold(option.name), roman("="), italic(option.values)];
+            roff.control("TP", []).text(head);
+            let default = match option.default {
+                "" => String::new(),
+                default => format!(" [{default}]"),
+            };
+            roff.text([roman(format!("{}{default}", option.about))]);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -45,8 +45,8 @@ Examples:
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, override_usage = "sluice edit [OPTIONS] <IN>... <OUT>")]
 pub struct Args {
-    /// Capture files to read, merged by time, and the file to write, whose extensions decide its format;
-    /// - is standard input or output
+    /// IN: capture files to read, merged by time. OUT: the file to write, whose extensions decide its
+    /// format. - is standard input or output
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 

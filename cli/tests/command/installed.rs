@@ -135,24 +135,57 @@ fn interfaces_and_names_of_a_namespace_are_completed() {
     assert!(found.contains(&left), "{found:?}");
 }
 
+/// Writes all manual pages, and returns their names and texts.
+fn manual_pages(folder: &std::path::Path) -> Vec<(std::path::PathBuf, String)> {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
+    let ended = run(&["manual", folder.to_str().unwrap(), "--docs", docs]);
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    let entries = |path| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let paths = ["man1", "man7"].into_iter().flat_map(|section| entries(folder.join(section)));
+    paths.map(|path| (path.clone(), std::fs::read_to_string(path).unwrap())).collect()
+}
+
 #[test]
 fn every_command_has_a_manual_page() {
     let folder = tempfile::tempdir().unwrap();
-    let ended = run(&["manual", folder.path().to_str().unwrap()]);
-    assert_eq!(ended.status, Some(0), "{ended:?}");
-    for command in [
-        "",
-        "-capture",
-        "-count",
-        "-generate",
-        "-replay",
-        "-forward",
-        "-switch",
-        "-lab-up",
-        "-ports",
-    ] {
-        let page =
-            std::fs::read_to_string(folder.path().join(format!("sluice{command}.1"))).unwrap();
-        assert!(page.contains(".SH NAME") && page.contains(".SH OPTIONS"), "sluice{command}.1");
+    let pages = manual_pages(folder.path());
+    for command in ["", "-capture", "-generate", "-switch-add", "-lab-exec", "-bench-ndr", "-ports"]
+    {
+        let name = format!("sluice{command}.1");
+        let (_, page) = pages.iter().find(|(path, _)| path.ends_with(&name)).unwrap();
+        for part in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "\"SEE ALSO\""] {
+            assert!(page.contains(&format!("\n.SH {part}\n")), "{name}: {part}");
+        }
+        assert!(page.contains(".SH EXAMPLES") || ["", "-ports"].contains(&command), "{name}");
+    }
+    // References to pages of this manual lead to a page.
+    for (path, page) in &pages {
+        let (_, list) = page.rsplit_once("SEE ALSO\"\n").unwrap();
+        for reference in list.trim().split(", ").filter(|it| it.starts_with("sluice")) {
+            let (name, section) = reference.trim_end_matches(')').split_once('(').unwrap();
+            let file =
+                folder.path().join(format!("man{section}/{}.{section}", name.replace("\\-", "-")));
+            assert!(file.exists(), "{}: {reference}", path.display());
+        }
+    }
+}
+
+#[test]
+fn formatters_accept_the_manual_pages() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = manual_pages(folder.path());
+    assert!(pages.iter().all(|(_, page)| page.is_ascii()));
+    for checker in
+        [&["mandoc", "-T", "lint", "-W", "warning"][..], &["groff", "-ww", "-man", "-Tutf8", "-z"]]
+    {
+        let mut command = std::process::Command::new(checker[0]);
+        let files = pages.iter().map(|(path, _)| path);
+        match command.args(&checker[1..]).args(files).output() {
+            Ok(found) => {
+                let text = [found.stdout, found.stderr].concat();
+                assert!(text.is_empty(), "{}: {}", checker[0], String::from_utf8_lossy(&text));
+            }
+            Err(error) => println!("skipped: needs {} ({error})", checker[0]),
+        }
     }
 }
