@@ -8,6 +8,7 @@
 # make readme        writes the tables and the chart of README.md and docs/bench.md from docs/bench.json
 # make vm-test       other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
 # make install       installs the command, its manual pages, completions and documents into PREFIX
+# make help          this list
 
 PREFIX ?= /usr/local
 SHARE = $(DESTDIR)$(PREFIX)/share
@@ -24,10 +25,13 @@ SHORT := bench all --peers --rounds $(ROUNDS) --seconds 300ms --rules 1,100 --no
 BASE ?= docs/bench.json
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
 
-.PHONY: all setup demo test test-fast lint bench bench-record bench-run readme vm-test install clean
+.PHONY: all help setup demo test test-fast lint bench bench-record bench-run readme vm-test install clean
 
 all:
 	$(RELEASE)
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
 
 setup:
 	./scripts/setup.sh
