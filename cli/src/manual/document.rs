@@ -54,30 +54,41 @@ impl Document {
     pub fn page(&self, text: &str, edition: &Edition) -> String {
         let mut roff = begin(self.name, "7", self.about, edition);
         roff.control("SH", ["DESCRIPTION"]);
-        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("# ")).collect();
-        let mut rest = &lines[..];
-        while let Some(first) = rest.first() {
-            let size = block_size(rest);
-            let (block, after) = rest.split_at(size);
-            match *first {
-                "" => {}
-                line if line.starts_with("    ") => {
-                    example(&mut roff, block.iter().map(|it| &it[4..]))
-                }
-                line if line.starts_with("## ") => {
-                    _ = roff.control("SH", [&*line[3..].to_uppercase()])
-                }
-                line if line.starts_with("### ") => _ = roff.control("SS", [&line[4..]]),
-                line if line.starts_with('|') => table(&mut roff, block),
-                line if line.starts_with("- ") => {
-                    roff.control("IP", ["\\(bu", "2"]).text(inlines(&joined(block)[2..]));
-                }
-                _ => _ = roff.control("PP", []).text(inlines(&joined(block))),
-            }
-            rest = after;
-        }
+        blocks(&mut roff, text, "SH");
         roff.control("SH", ["SEE ALSO"]).text([roman("sluice(1)")]);
         finish(&roff)
+    }
+}
+
+/// Returns a document about a command without its first example and the text before, which the command's
+/// description has too.
+pub fn details(text: &str) -> &str {
+    let begin = text.find("\n\n    ").map_or(text, |at| &text[at + 2..]);
+    begin.find("\n\n").map_or("", |at| &begin[at + 2..])
+}
+
+/// Adds the blocks of a text, with this macro for its headings.
+pub fn blocks(roff: &mut Roff, text: &str, heading: &str) {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("# ")).collect();
+    let mut rest = &lines[..];
+    while let Some(first) = rest.first() {
+        let (block, after) = rest.split_at(block_size(rest));
+        match *first {
+            "" => {}
+            line if line.starts_with("    ") => example(roff, block.iter().map(|it| &it[4..])),
+            line if line.starts_with("## ") && heading == "SH" => {
+                _ = roff.control(heading, [&*line[3..].to_uppercase()]);
+            }
+            line if line.starts_with('#') => {
+                _ = roff.control("SS", [line.trim_start_matches(['#', ' '])]);
+            }
+            line if line.starts_with('|') => table(roff, block),
+            line if line.starts_with("- ") => {
+                roff.control("IP", ["\\(bu", "2"]).text(inlines(&joined(block)[2..]));
+            }
+            _ => _ = roff.control("PP", []).text(inlines(&joined(block))),
+        }
+        rest = after;
     }
 }
 
@@ -191,6 +202,12 @@ y\[u00B5]
 .br
 c: z
 ";
+
+    #[test]
+    fn details_begin_after_the_first_example() {
+        assert_eq!(details("# a\n\nText.\n\n    x\n    y\n\nMore.\n\n    z\n"), "More.\n\n    z\n");
+        assert_eq!(details("# a\n\nText.\n\n    x\n"), "");
+    }
 
     #[test]
     fn a_document_becomes_a_page() {

@@ -19,7 +19,7 @@ pub struct Args {
     /// Folder: /usr/local/share/man
     folder: PathBuf,
 
-    /// Folder of the documents, to write pages of section 7 too
+    /// Folder of the documents, to add the notes on commands, and pages of section 7
     #[arg(long, value_name = "FOLDER")]
     docs: Option<PathBuf>,
 }
@@ -48,7 +48,7 @@ pub fn run(args: &Args, command: Command) -> anyhow::Result<()> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
-    page::of_all(&command, &edition, args.docs.is_some(), &mut pages);
+    page::of_all(&command, &edition, args.docs.as_deref(), &mut pages);
     for (file, text) in pages {
         write(&args.folder.join("man1").join(file), &text)?;
     }

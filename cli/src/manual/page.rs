@@ -1,9 +1,12 @@
 //! The page of a command.
 
+use std::fs;
+use std::path::Path;
+
 use clap::{Arg, Command};
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
-use super::document::DOCUMENTS;
+use super::document::{DOCUMENTS, blocks, details};
 use super::text::{begin, example, finish, item};
 use super::{Edition, text};
 use crate::port_kinds;
@@ -17,18 +20,23 @@ const EXAMPLES: &str = "Examples:";
 pub fn of_all(
     root: &Command,
     edition: &Edition,
-    documents: bool,
+    docs: Option<&Path>,
     pages: &mut Vec<(String, String)>,
 ) {
-    add(&[root], edition, documents, pages);
+    add(&[root], edition, docs, pages);
 }
 
-fn add(path: &[&Command], edition: &Edition, documents: bool, pages: &mut Vec<(String, String)>) {
+fn add(
+    path: &[&Command],
+    edition: &Edition,
+    docs: Option<&Path>,
+    pages: &mut Vec<(String, String)>,
+) {
     let Some(command) = path.last() else { return };
     let page = Page { path, command };
-    pages.push((format!("{}.1", page.name()), page.text(edition, documents)));
+    pages.push((format!("{}.1", page.name()), page.text(edition, docs)));
     for inner in visible(command) {
-        add(&[path, &[inner]].concat(), edition, documents, pages);
+        add(&[path, &[inner]].concat(), edition, docs, pages);
     }
 }
 
@@ -53,16 +61,17 @@ impl Page<'_> {
         self.path.iter().map(|command| command.get_name()).collect::<Vec<_>>().join("-")
     }
 
-    fn text(&self, edition: &Edition, documents: bool) -> String {
+    fn text(&self, edition: &Edition, docs: Option<&Path>) -> String {
         let about = self.command.get_about().map(ToString::to_string).unwrap_or_default();
         let mut roff = begin(&self.name(), "1", &about, edition);
         self.synopsis(&mut roff);
         self.description(&mut roff, &about);
         self.options(&mut roff);
         self.commands(&mut roff);
+        self.details(&mut roff, docs);
         self.examples(&mut roff);
         self.exit_status(&mut roff);
-        self.see_also(&mut roff, documents);
+        self.see_also(&mut roff, docs.is_some());
         finish(&roff)
     }
 
@@ -139,6 +148,16 @@ impl Page<'_> {
         }
     }
 
+    /// Adds the document about the command, if there is one.
+    fn details(&self, roff: &mut Roff, docs: Option<&Path>) {
+        let [_, command] = self.path else { return };
+        let path = docs.map(|docs| docs.join(format!("commands/{}.md", command.get_name())));
+        if let Some(text) = path.and_then(|path| fs::read_to_string(path).ok()) {
+            roff.control("SH", ["NOTES"]);
+            blocks(roff, details(&text), "SS");
+        }
+    }
+
     /// Shows the command's own examples, or those of the commands above it that run this one.
     fn examples(&self, roff: &mut Roff) {
         let words = format!("  {}", self.name().replace('-', " "));
@@ -188,6 +207,9 @@ impl Page<'_> {
         for end in 1..self.path.len() {
             let above: Vec<&str> = self.path[..end].iter().map(|it| it.get_name()).collect();
             pages.push(format!("{}(1)", above.join("-")));
+        }
+        if matches!(self.name().as_str(), "sluice-attach" | "sluice-detach") {
+            pages.push("sluice-claims(1)".into());
         }
         if takes(&["PORT", "PORT|FILTER", "[NAME=]PORT"]) {
             pages.push("sluice-ports(1)".into());

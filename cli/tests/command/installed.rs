@@ -158,6 +158,8 @@ fn every_command_has_a_manual_page() {
         }
         assert!(page.contains(".SH EXAMPLES") || ["", "-ports"].contains(&command), "{name}");
     }
+    let (_, page) = pages.iter().find(|(path, _)| path.ends_with("sluice-capture.1")).unwrap();
+    assert!(page.contains(".SH NOTES\n") && page.contains(".SS \"The flags of tcpdump\"\n"));
     // References to pages of this manual lead to a page.
     for (path, page) in &pages {
         let (_, list) = page.rsplit_once("SEE ALSO\"\n").unwrap();
