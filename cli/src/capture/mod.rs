@@ -15,7 +15,7 @@ mod lines;
 mod options;
 mod post_rotate;
 mod recorder;
-mod tcpdump;
+pub mod tcpdump;
 
 use std::io::{IsTerminal, stderr};
 use std::ops::{ControlFlow, Range};

@@ -213,7 +213,7 @@ impl TcpdumpArgs {
 }
 
 /// Words that begin a filter (pcap-filter(7)). An interface with such a name is `packet:NAME`.
-const FILTER_WORDS: &[&str] = &[
+pub const FILTER_WORDS: &[&str] = &[
     "aarp",
     "ah",
     "arp",
@@ -280,7 +280,8 @@ pub fn split(words: &[String]) -> Result<(Vec<PortName>, Option<String>)> {
     Ok((ports, (!filter.is_empty()).then(|| filter.join(" "))))
 }
 
-fn begins_filter(word: &str) -> bool {
+/// Returns true for the first word of a filter.
+pub fn begins_filter(word: &str) -> bool {
     let first =
         word.split([' ', '[', '(', '<', '>', '=', '!', '&', '|']).next().unwrap_or_default();
     word.starts_with(['(', '!']) || FILTER_WORDS.contains(&first)

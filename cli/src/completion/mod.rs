@@ -47,7 +47,8 @@ fn of_value(command: &str, id: &str, value: &str) -> Option<ArgValueCompleter> {
         ("generate", "profile", _) => ArgValueCompleter::new(values::profiles),
         ("generate", "proto", _) => words("udp|tcp|icmp"),
         ("generate", "payload", _) => ArgValueCompleter::new(values::payloads),
-        ("capture" | "count", "words" | "port" | "interface", _) => port(PortUse::Receive),
+        ("capture", "words", _) => ArgValueCompleter::new(ports::or_filter),
+        ("capture" | "count", "port" | "interface", _) => port(PortUse::Receive),
         ("capture", "post_rotate", _) => ArgValueCompleter::new(values::programs),
         ("forward", _, "PORT") => port(PortUse::Receive),
         ("forward", _, "TO") => port(PortUse::Send),
@@ -64,7 +65,7 @@ fn of_value(command: &str, id: &str, value: &str) -> Option<ArgValueCompleter> {
             ArgValueCompleter::new(values::names_of_typed_ports)
         }
         (_, _, "[NETNS/]A,[NETNS/]B") => ArgValueCompleter::new(values::pairs),
-        (_, _, "PORT|FILTER") => port(PortUse::Receive),
+        (_, _, "FILTER") => ArgValueCompleter::new(values::filter_words),
         (_, _, "[NAME=]PORT") => ArgValueCompleter::new(ports::named_candidates),
         (_, _, "PORT") if id != "sport" && id != "dport" => port(PortUse::Both),
         (_, _, "IFACE") => ArgValueCompleter::new(interfaces),

@@ -5,7 +5,10 @@ use std::ffi::OsStr;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
 use sluicegate::port::{Kind, PortOption};
 
-use super::values::{after, interface_names, literals, matching, running};
+use super::values::{
+    after, filter_words, interface_names, literals, matching, running, typed_words,
+};
+use crate::capture::tcpdump::begins_filter;
 
 /// The directions in which a command uses a port.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,6 +35,19 @@ pub fn named_candidates(typed: &OsStr) -> Vec<CompletionCandidate> {
         Some(name) => after(&format!("{name}="), typed, |rest| candidates(rest, PortUse::Both)),
         None => candidates(typed, PortUse::Both),
     }
+}
+
+/// Candidates for ports to receive from, which a filter may follow.
+pub fn or_filter(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let before = typed_words();
+    if before.iter().any(|word| begins_filter(word)) {
+        return filter_words(typed);
+    }
+    let mut all = candidates(typed, PortUse::Receive);
+    if before.iter().any(|word| !word.starts_with('-')) {
+        all.extend(filter_words(typed));
+    }
+    all
 }
 
 /// Candidates for a port: kinds, interfaces and files; after a kind its names; then options, and their values.

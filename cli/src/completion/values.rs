@@ -11,6 +11,7 @@ use sluicegate::link;
 use sluicegate::link::lab::Lab;
 use sluicegate_traffic::spec::PROFILES;
 
+use crate::capture::tcpdump::FILTER_WORDS;
 use crate::switch::NamedPort;
 
 /// Names of the network namespaces of `ip netns`.
@@ -79,6 +80,20 @@ pub fn profiles(typed: &OsStr) -> Vec<CompletionCandidate> {
     matching(typed, PROFILES.iter().map(|it| candidate(it.name, it.about().to_string())))
 }
 
+/// Completes a word of a filter.
+pub fn filter_words(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let between = ["and", "or"];
+    matching(typed, FILTER_WORDS.iter().chain(&between).map(CompletionCandidate::new))
+}
+
+/// The words that were typed after the name of a command of `sluice`, without the last.
+pub fn typed_words() -> Vec<String> {
+    // Before them are the completing command's own name, a `--`, and `sluice capture`.
+    let mut words: Vec<String> = env::args().skip(4).collect();
+    words.pop();
+    words
+}
+
 /// Completes a payload: its kinds, and the file of `file:`.
 pub fn payloads(typed: &OsStr) -> Vec<CompletionCandidate> {
     let kinds = ["hex:", "text:", "pattern:", "file:", "random"];
@@ -126,8 +141,7 @@ pub fn running(command: &str) -> Vec<OsString> {
 
 /// Completes `NAME=`: the names of the ports that were typed before.
 pub fn names_of_typed_ports(typed: &OsStr) -> Vec<CompletionCandidate> {
-    // Before them are the completing command's own name, a `--`, and `sluice switch`.
-    let ports = env::args().skip(4).filter(|word| !word.starts_with('-'));
+    let ports = typed_words().into_iter().filter(|word| !word.starts_with('-'));
     let names = ports.filter_map(|word| word.parse::<NamedPort>().ok()).map(|port| port.name);
     matching(typed, names.map(|name| CompletionCandidate::new(format!("{name}="))))
 }

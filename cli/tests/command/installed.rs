@@ -36,6 +36,9 @@ fn commands_ports_and_options_are_completed() {
         ("sluice capture lo --time-format=da", "--time-format=date"),
         ("sluice capture lo --user roo", "root"),
         ("sluice capture lo -Q ", "inout"),
+        ("sluice capture lo ud", "udp"),
+        ("sluice capture lo udp and ho", "host"),
+        ("sluice count lo tc", "tcp"),
         ("sluice capture lo -w x -z gzi", "gzip"),
         ("sluice capture lo --mode ", "skb"),
         ("sluice capture lo --wait ", "adaptive"),
@@ -53,6 +56,7 @@ fn commands_ports_and_options_are_completed() {
         assert!(found.iter().any(|it| it == expected), "{line}: {found:?}");
     }
     assert!(!completions("sluice count xdp:lo,").iter().any(|it| it.contains("tx_copies")));
+    assert!(!completions("sluice capture ud").iter().any(|it| it == "udp"));
     assert!(!completions("sluice capture li").iter().any(|it| it == "live:"));
     // The shell adds no blank after one of two candidates, so that options may follow.
     assert_eq!(completions("sluice capture xdp:l"), ["xdp:lo", "xdp:lo,"]);
