@@ -6,6 +6,8 @@ use sluicegate::error::{Error, Result};
 use sluicegate::forward::Vlan;
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
 
+use crate::notice;
+
 /// Flags that rewrite packets.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Rewriting")]
@@ -14,7 +16,7 @@ pub struct Rewriting {
     #[arg(long, value_name = "OLD=NEW", value_parser = Rule::of_macs)]
     rewrite_mac: Vec<Rule>,
 
-    /// Replace the bits of the first prefix by those of the second, of the same length; also in tunnels and
+    /// Replace the bits of the first prefix by those of the second, which is not shorter; also in tunnels and
     /// ICMP errors; may be repeated
     #[arg(long, value_name = "PREFIX=PREFIX", value_parser = Rule::of_prefixes)]
     rewrite_ip: Vec<Rule>,
@@ -88,13 +90,18 @@ impl Rewriting {
             self.vlan.map(Rule::Vlan),
             self.fix_checksums.then_some(Rule::Checksums),
         ];
-        let mut rewrite: Rewrite = replaced.copied().chain(set.into_iter().flatten()).collect();
+        let mut all: Vec<Rule> = replaced.copied().chain(set.into_iter().flatten()).collect();
         if let Some(path) = &self.rewrite {
             let text = std::fs::read_to_string(path);
             let text = text.map_err(|error| Error::path("read", path, error))?;
-            rules(path, &text)?.into_iter().for_each(|rule| rewrite.add(rule));
+            all.extend(rules(path, &text)?);
         }
-        Ok(rewrite)
+        if all.iter().any(Rule::merges_addresses) {
+            notice::say(
+                "rewrite: a new prefix is longer than the old one; different addresses may become equal",
+            );
+        }
+        Ok(all.into_iter().collect())
     }
 }
 

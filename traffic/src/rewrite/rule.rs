@@ -12,7 +12,7 @@ pub enum Rule {
     /// Replaces an Ethernet address by another, as source and as destination.
     Mac([u8; 6], [u8; 6]),
     /// Replaces the first prefix by the second, and keeps the bits after it. Both have the same family. The
-    /// first is not longer than the second; it is shorter only for all addresses, or for a single new one.
+    /// first is not longer than the second.
     Prefix((IpAddr, u8), (IpAddr, u8)),
     /// Sets the source of every frame; overrides other rules.
     Source([u8; 6]),
@@ -63,30 +63,29 @@ impl Rule {
     /// Parses a rule of IP addresses: `PREFIX=PREFIX`, or an address on either side.
     ///
     /// # Errors
-    /// The text is no rule; the prefixes are of different families or lengths. All addresses (`0.0.0.0/0`) may
-    /// go to a longer prefix, and any prefix to a single address.
+    /// The text is no rule; the prefixes are of different families, or the new one is shorter.
     pub fn of_prefixes(text: &str) -> Result<Self, InvalidRule> {
         let (from, to) = halves(text)?;
         let (from, to) = (prefix(from)?, prefix(to)?);
         if from.0.is_ipv4() != to.0.is_ipv4() {
             return Err(InvalidRule(format!("'{text}': use IPv4 on both sides, or IPv6")));
         }
-        let single = if from.0.is_ipv4() { 32 } else { 128 };
-        let joins = from.1 == 0 || to.1 == single;
-        if from.1 > to.1 || from.1 < to.1 && !joins {
-            let bits = from.1.max(to.1);
+        if from.1 > to.1 {
             return Err(InvalidRule(format!(
-                "'{text}': prefixes of different lengths would make different addresses equal; use \
-                 {}/{bits}={}/{bits}, one rule for each such prefix, or map all addresses: \
-                 {}/0={}/{}",
-                from.0,
-                to.0,
-                if from.0.is_ipv4() { "0.0.0.0" } else { "::" },
-                to.0,
-                to.1
+                "'{text}': the new prefix is shorter; use {}/{2}={}/{2}",
+                from.0, to.0, from.1
             )));
         }
         Ok(Self::Prefix(from, to))
+    }
+
+    /// Returns true if the rule makes different addresses of one network equal.
+    pub fn merges_addresses(&self) -> bool {
+        // All addresses, or a single one, are what somebody meant to have so.
+        let is_meant = |from, (to, bits): (IpAddr, u8)| {
+            from == 0 || bits == if to.is_ipv4() { 32 } else { 128 }
+        };
+        matches!(*self, Self::Prefix((_, from), to) if from < to.1 && !is_meant(from, to))
     }
 
     /// Parses a rule of ports: `OLD=NEW`.
