@@ -233,7 +233,10 @@ mod tests {
             drop(server);
             let notices = order.map(|queue| {
                 let queue = &mut port.queues[queue];
-                assert!(queue.is_finished());
+                // A child that another test starts may hold the connection until it executes its program.
+                while !queue.is_finished() {
+                    std::thread::yield_now();
+                }
                 queue.take_notice()
             });
             let given: Vec<_> = notices.iter().flatten().collect();
