@@ -35,8 +35,8 @@ pub struct History {
     spare: Vec<Chunk>,
     /// The packets' clock: the time of the newest record since it was last set back.
     latest_ns: u64,
-    /// The packets' clock without its steps back.
-    elapsed_ns: u64,
+    /// The packets' clock without its steps back. A file's may go far forward again and again.
+    elapsed_ns: u128,
     /// How often the clock was set back.
     epoch: u32,
     /// The files still to be completed, in the order of their ends.
@@ -52,8 +52,8 @@ struct Entry {
     chunk: Chunk,
     epoch: u32,
     /// `elapsed_ns` at its first and last records.
-    begun_ns: u64,
-    ended_ns: u64,
+    begun_ns: u128,
+    ended_ns: u128,
 }
 
 /// The times of the records of one file, both inclusive.
@@ -113,7 +113,7 @@ impl History {
         // A quiet link passes small chunks on. They share one, unless it would become too old as a whole.
         if let Some(back) = self.entries.back_mut()
             && back.epoch == self.epoch
-            && self.elapsed_ns - back.begun_ns <= self.span_ns / 8
+            && self.elapsed_ns - back.begun_ns <= u128::from(self.span_ns / 8)
             && back.chunk.copy_all(chunk)
         {
             back.ended_ns = self.elapsed_ns;
@@ -240,11 +240,11 @@ impl History {
             let chunk = &entry.chunk;
             let length_ns =
                 chunk.last_ns().zip(chunk.first_ns()).map_or(0, |(last, first)| last - first);
-            entry.ended_ns.saturating_sub(length_ns)
+            entry.ended_ns.saturating_sub(length_ns.into())
         });
         InMemory {
             packets: self.entries.iter().map(|entry| entry.chunk.packets()).sum(),
-            period: Duration::from_nanos(self.elapsed_ns - oldest_ns),
+            period: Duration::from_nanos_u128(self.elapsed_ns - oldest_ns),
             is_short: self.is_short,
         }
     }
@@ -258,14 +258,14 @@ impl History {
             self.last_end_ns = None;
             self.triggers.iter_mut().for_each(|it| *it = Trigger { begin_ns: 0, end_ns: 0 });
         }
-        self.elapsed_ns += last_ns.saturating_sub(self.latest_ns);
+        self.elapsed_ns += u128::from(last_ns.saturating_sub(self.latest_ns));
         self.latest_ns = self.latest_ns.max(last_ns);
     }
 
     /// Drops entries that are too old, and makes room.
     fn drop_oldest(&mut self, room: usize) {
         while let Some(oldest) = self.entries.front() {
-            let too_old = oldest.ended_ns.saturating_add(self.span_ns) < self.elapsed_ns
+            let too_old = oldest.ended_ns + u128::from(self.span_ns) < self.elapsed_ns
                 && self.triggers.is_empty();
             let too_many = self.bytes + room > self.max_bytes;
             if !too_old && !too_many {
@@ -406,5 +406,15 @@ mod tests {
         // Packets of an eighth of the span share a chunk.
         let period = history.in_memory().period;
         assert!((10.0..11.25).contains(&period.as_secs_f64()), "{period:?}");
+    }
+    #[test]
+    fn times_may_jump_to_both_ends() {
+        let mut history = history();
+        for _ in 0..3 {
+            push(&mut history, &[0]);
+            push(&mut history, &[u64::MAX]);
+        }
+        let last = InMemory { packets: 1, period: Duration::ZERO, is_short: false };
+        assert_eq!((history.dropped(), history.in_memory()), (5, last));
     }
 }
