@@ -301,7 +301,8 @@ impl Plan {
 
     /// Returns the number of packets of worker `worker` of `workers`, if all streams have a count.
     pub(crate) fn count_of(&self, worker: (u32, u32)) -> Option<u64> {
-        self.streams.iter().map(|stream| stream.count_of(worker)).sum()
+        let mut counts = self.streams.iter().map(|stream| stream.count_of(worker));
+        counts.try_fold(0_u64, |sum, count| Some(sum.saturating_add(count?)))
     }
 
     /// Returns the index of the first stream with random lengths.

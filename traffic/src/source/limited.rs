@@ -184,4 +184,10 @@ mod tests {
         assert_eq!((all('a'), all('b')), (4, 2), "{counts:?}");
         assert!(counts.iter().all(|order| order.matches('a').count() < 3), "{counts:?}");
     }
+    #[test]
+    fn the_largest_counts_of_streams_are_an_endless_run() {
+        let stream = format!("[[stream]]\ncount = {}\nlayers = ['ether']\n", i64::MAX);
+        let plan = Spec::parse(&stream.repeat(3)).unwrap().plan(&Defaults::default()).unwrap();
+        assert_eq!(plan.count_of((0, 1)), Some(u64::MAX));
+    }
 }
