@@ -80,52 +80,26 @@ fn completions_in_bash(line: &str, words: &str, typed: &str) -> Vec<String> {
 
 #[test]
 fn bash_completes_after_colons_and_equals_signs() {
+    if !have(&["bash"]) {
+        return;
+    }
     for (line, words, typed, expected) in [
         ("sluice capture xdp:l", "sluice capture xdp : l", "l", &["lo", "lo,"][..]),
         ("sluice capture xdp:lo,mode=na", "sluice capture xdp : lo,mode = na", "na", &["native"]),
         ("sluice count lo --wait=", "sluice count lo --wait =", "", &["spin", "sleep", "adaptive"]),
         ("sluice  cap", "sluice cap", "cap", &["capture"]),
+        ("sluice count xd", "sluice count xd", "xd", &["xdp:"]),
+        ("sluice count xdp:", "sluice count xdp :", "", &["lo"]),
+        ("sluice count packet:lo,fan", "sluice count packet : lo,fan", "lo,fan", &["lo,fanout="]),
+        ("sluice forward xdp:lo packet:l", "sluice forward xdp : lo packet : l", "l", &["lo"]),
+        ("sluice forward xdp:lo pack", "sluice forward xdp : lo pack", "pack", &["packet:"]),
+        ("sluice count -f udp xdp:l", "sluice count -f udp xdp : l", "l", &["lo"]),
     ] {
-        assert_eq!(completions_in_bash(line, words, typed), expected, "{line}");
-    }
-}
-
-#[test]
-fn bash_completes_ports_with_colons_and_keeps_its_word_breaks() {
-    if !have(&["bash"]) {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("completion");
-    let registered = ended(sluice(&[]).env("COMPLETE", "bash"));
-    let bin = env!("CARGO_BIN_EXE_sluice");
-    let local = registered.out.replace("\"sluice\" --", &format!("\"{bin}\" --"));
-    std::fs::write(&script, local).unwrap();
-    // Bash splits a line into these words, the last one incomplete.
-    for (line, words, expected) in [
-        ("sluice cap", "sluice cap", "capture"),
-        ("sluice count xd", "sluice count xd", "xdp:"),
-        ("sluice count xdp:", "sluice count xdp :", "lo"),
-        ("sluice count xdp:l", "sluice count xdp : l", "lo"),
-        ("sluice count packet:lo,fan", "sluice count packet : lo,fan", "lo,fanout="),
-        ("sluice forward xdp:lo packet:l", "sluice forward xdp : lo packet : l", "lo"),
-        ("sluice forward xdp:lo pack", "sluice forward xdp : lo pack", "packet:"),
-        ("sluice count -f udp xdp:l", "sluice count -f udp xdp : l", "lo"),
-    ] {
-        let (last, before) = words.rsplit_once(' ').map(|(before, last)| (last, before)).unwrap();
-        let before_last = before.rsplit(' ').next().unwrap();
-        let number = words.split(' ').count() - 1;
-        let bash = format!(
-            "before=$COMP_WORDBREAKS; . {}\n\
-             COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; COMP_WORDS=({words}); COMP_CWORD={number}\n\
-             $(complete -p sluice | sed 's/.*-F \\([^ ]*\\) .*/\\1/') sluice '{last}' '{before_last}'\n\
-             printf '%s\\n' \"${{COMPREPLY[@]}}\"\n\
-             [ \"$before\" = \"$COMP_WORDBREAKS\" ]",
-            script.display()
+        let found = completions_in_bash(line, words, typed);
+        assert!(
+            expected.iter().all(|it| found.iter().any(|found| found == it)),
+            "{line}: {found:?}"
         );
-        let ended = ended(std::process::Command::new("bash").args(["--norc", "-c", &bash]));
-        assert_eq!(ended.status, Some(0), "{line}: {ended:?}");
-        assert!(ended.out.lines().any(|it| it == expected), "{line}: {ended:?}");
     }
 }
 
