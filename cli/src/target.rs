@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use etherparse::{NetSlice, SlicedPacket};
@@ -64,6 +65,15 @@ pub fn check_limit(port: &PortName, common: &Common) -> Result<()> {
         return Err(port.error("it would grow without end; add --count N or --duration TIME"));
     }
     Ok(())
+}
+
+/// Returns true if two targets are one: an interface, or a file by any names.
+pub fn is_one_target(a: &PortName, b: &PortName) -> bool {
+    match (a.kind(), b.kind()) {
+        (Kind::Null, _) => false,
+        (Kind::Pcap, Kind::Pcap) => ports::is_one_file(Path::new(a.name()), Path::new(b.name())),
+        _ => (a.kind(), a.name()) == (b.kind(), b.name()),
+    }
 }
 
 /// Prints a notice for each name in `allowed` that is not the interface of a target.

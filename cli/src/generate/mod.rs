@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use sluicegate::error::{Error, Result};
-use sluicegate::port::{Kind, LINKTYPE_ETHERNET, PortName};
+use sluicegate::port::{LINKTYPE_ETHERNET, PortName};
 use sluicegate::ring::{Meta, Packet};
 use sluicegate_traffic::rate::{MAX_LAG, Pace, Unit};
 use sluicegate_traffic::show::show;
@@ -24,7 +24,9 @@ use sluicegate_traffic::spec::Spec;
 use crate::args::Common;
 use crate::print::{Printer, TimeFormat};
 use crate::send::{Changes, Measure, Rate, SendRun, Steering, send};
-use crate::target::{check_limit, interface_of, interface_to_send, link_speed, say_unneeded};
+use crate::target::{
+    check_limit, interface_of, interface_to_send, is_one_target, link_speed, say_unneeded,
+};
 use crate::units::duration_in;
 use method::{Method, SendMethod, Target};
 use options::SpecArgs;
@@ -148,15 +150,14 @@ pub fn generate(mut args: Args) -> anyhow::Result<()> {
 
 /// Rejects a target that is named twice.
 fn check_different(ports: &[PortName]) -> Result<()> {
-    let kinds: Vec<_> = ports.iter().map(|port| (port.kind(), port.name())).collect();
-    let again = (1..ports.len())
-        .find(|&index| ports[index].kind() != Kind::Null && kinds[..index].contains(&kinds[index]));
-    match again {
-        Some(index) => {
-            Err(ports[index].error("the port is named twice; use --threads for more threads"))
+    let mut rest = ports;
+    while let Some((last, before)) = rest.split_last() {
+        if before.iter().any(|port| is_one_target(port, last)) {
+            return Err(last.error("the port is named twice; use --threads for more threads"));
         }
-        None => Ok(()),
+        rest = before;
     }
+    Ok(())
 }
 
 /// Returns the speed of all links together, each as fast as the slowest, because they share packets evenly.

@@ -25,8 +25,8 @@ use crate::send::{Changes, Measure, Rate, SendRun, Sender, Steering, send};
 use step::Steps;
 
 use crate::target::{
-    Goal, best, check_limit, common_hop, destination, interface_to_send, limit_queues, link_speed,
-    say_unneeded, sending,
+    Goal, best, check_limit, common_hop, destination, interface_to_send, is_one_target,
+    limit_queues, link_speed, say_unneeded, sending,
 };
 
 const EXAMPLES: &str = "\
@@ -269,7 +269,7 @@ fn check_sides(args: &Args, ethernet: bool) -> Result<()> {
     let targets = args.targets();
     let problem = if !ethernet {
         "two targets must be Ethernet interfaces"
-    } else if are_same(targets[0], targets[1]) {
+    } else if is_one_target(targets[0], targets[1]) {
         "the two targets are the same; leave one out"
     } else if args.rewriting.asks_next_hop() {
         "--dmac auto: two targets have two next hops; use --rewrite-mac OLD=NEW for each side"
@@ -277,15 +277,6 @@ fn check_sides(args: &Args, ethernet: bool) -> Result<()> {
         return Ok(());
     };
     Err(Error::Usage(problem.into()))
-}
-
-/// Returns true if two targets are one: an interface, or a file by any names.
-fn are_same(a: &PortName, b: &PortName) -> bool {
-    match (a.kind(), b.kind()) {
-        (Kind::Null, _) => false,
-        (Kind::Pcap, Kind::Pcap) => ports::is_one_file(Path::new(a.name()), Path::new(b.name())),
-        _ => (a.kind(), a.name()) == (b.kind(), b.name()),
-    }
 }
 
 /// Reports whether the times of a written file may differ from those of the file that is read.

@@ -1,6 +1,7 @@
 //! `sluice generate` sends by several ports at once.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde_json::Value;
 use sluicegate::link::{Lab, Shape};
@@ -101,5 +102,16 @@ fn a_failure_at_one_port_is_named_and_ends_the_others_orderly() {
         Some(2),
         "the same interface"
     );
-    refused(&["generate", "null:", "pcap:a.pcap", "pcap:a.pcap"], "the port is named twice");
+}
+
+#[test]
+fn a_port_named_twice_is_refused_by_any_names_and_no_file_is_created() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.pcap");
+    let other = folder.path().join(".").join("a.pcap");
+    let [file, other] = [&file, &other].map(|path| path.to_str().unwrap());
+    for (a, b) in [(file, file), (file, other), ("packet:lo", "lo")] {
+        refused(&["generate", "null:", a, b, "--count", "1"], "the port is named twice");
+        assert!(!Path::new(file).exists(), "{a} {b}");
+    }
 }
