@@ -212,6 +212,12 @@ pub fn refuse_overwriting_files<'a>(
     Ok(())
 }
 
+/// Returns true if a path to write is a regular file, which may not exist yet.
+pub fn writes_file(output: &Path) -> bool {
+    let is_new = output != Path::new("-") && !output.exists();
+    is_new || identity(output, stdout()).is_some()
+}
+
 /// Returns true if two paths to write are one file, by any names. Neither may exist yet.
 pub fn is_one_file(a: &Path, b: &Path) -> bool {
     match (identity(a, stdout()), identity(b, stdout())) {

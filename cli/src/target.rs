@@ -58,10 +58,8 @@ pub fn interface_to_send(
 /// # Errors
 /// The target is a file, and the flags limit neither packets nor time.
 pub fn check_limit(port: &PortName, common: &Common) -> Result<()> {
-    let is_file =
-        || port.name() != "-" && std::fs::metadata(port.name()).map_or(true, |it| it.is_file());
-    if port.kind() == Kind::Pcap && common.count.is_none() && common.duration.is_none() && is_file()
-    {
+    let is_endless = common.count.is_none() && common.duration.is_none();
+    if is_endless && port.kind() == Kind::Pcap && ports::writes_file(Path::new(port.name())) {
         return Err(port.error("it would grow without end; add --count N or --duration TIME"));
     }
     Ok(())

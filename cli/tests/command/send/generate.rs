@@ -75,6 +75,10 @@ fn a_file_needs_a_limit() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (file, made) = (path("out.pcap"), path("made.pcap"));
     run(&["generate", &made, "--count", "3"]);
+    let redirected = std::fs::File::create(path("redirected")).unwrap();
+    let mut to_stdout = sluice(&["generate", "pcap:-", "--rate", "1kpps"]);
+    let ended = Running::unawaited(to_stdout.stdout(redirected)).end();
+    assert_eq!(ended.status, Some(2), "{ended:?}");
     for command in [&["generate", &file][..], &["replay", &made, &file, "--loop", "0"]] {
         refused(command, "it would grow without end; add --count N or --duration TIME");
         assert!(!Path::new(&file).exists(), "{command:?}");
