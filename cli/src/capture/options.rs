@@ -236,6 +236,10 @@ impl Options {
                     port.error("action= is for `sluice count` only: it delivers no packets")
                 );
             }
+            let has_times = port.kind() != Kind::Null && port.option("timestamp") != Some("off");
+            if history.is_some() && !has_times {
+                return Err(port.error("--keep needs the packets' times, which this port omits"));
+            }
             ports::apply_filter(port, filter.as_deref())?;
             ports::apply_flags(port, &args.port_flags)?;
             if let Some(bytes) = snaplen {

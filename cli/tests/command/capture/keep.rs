@@ -226,4 +226,9 @@ fn what_makes_no_sense_with_keep_is_refused() {
         refused(&[&["capture", input], flags].concat(), remedy);
         assert!(!Path::new(file).exists(), "{flags:?}");
     }
+    for port in ["xdp:lo,timestamp=off", "null:"] {
+        let arguments = ["capture", port, "-w", file, "--keep", "3s", "--count", "9"];
+        refused(&arguments, "--keep needs the packets' times");
+        assert!(!Path::new(file).exists(), "{port}");
+    }
 }
