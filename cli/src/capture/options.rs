@@ -255,13 +255,13 @@ impl Options {
         }
         let hold_time = match &output {
             Some(_) if to_stdout || args.tcpdump.unbuffered => Duration::ZERO,
-            // The end of the last file is known only once its first packet has been passed on.
-            Some(OutputConfig {
-                rotation: Rotation { last_file: Some(_), period, .. }, ..
-            }) => FILE_HOLD_TIME.min(period.unwrap_or(FILE_HOLD_TIME) / 4),
             Some(o) if o.compression != Compression::None => COMPRESSED_HOLD_TIME,
             _ => FILE_HOLD_TIME,
         };
+        // The end of the last file is known only once its first packet has been passed on.
+        let last_period = output.as_ref().map(|output| &output.rotation);
+        let last_period = last_period.filter(|it| it.last_file.is_some()).and_then(|it| it.period);
+        let hold_time = last_period.map_or(hold_time, |period| hold_time.min(period / 4));
         let encoder = EncoderConfig {
             format: output.as_ref().map_or_else(Format::default, |o| o.format),
             microseconds: args.micro,
