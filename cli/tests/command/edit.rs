@@ -469,7 +469,7 @@ fn a_refused_edit_changes_no_file() {
         (vec!["edit", &made, &made], "the same file"),
         (vec!["edit", &out, &made, &link], "the same file"),
         (vec!["edit", &made, &raw, &out], "a merge overwrites no file"),
-        (vec!["edit", &made, &raw, &new], "use pcapng"),
+        (vec!["edit", &made, &raw, &new], "write pcapng"),
         (vec!["edit", &made, &out, "-f", "no such filter"], "filter"),
         (vec!["edit", &made, &out, "--rewrite-ip", "198.18.0.1"], "OLD=NEW"),
         (vec!["edit", &made, &out, "--vlan", "pull"], "push:VLAN"),
