@@ -8,9 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use sluicegate::error::{Error, Result};
@@ -25,16 +24,16 @@ use crate::report::Report;
 /// returns the exit status of a failed start.
 pub struct PostRotate {
     thread: JoinHandle<Result<(), ExitStatus>>,
-    deleted: Arc<Deleted>,
+    deleted: Arc<Mutex<Deleted>>,
 }
 
 /// Counts of the files that `--files` no longer keeps.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Deleted {
-    files: AtomicU64,
-    packets: AtomicU64,
+    files: u64,
+    packets: u64,
     /// Files of which nothing was left: the program had moved or deleted them.
-    missing: AtomicU64,
+    missing: u64,
 }
 
 impl PostRotate {
@@ -46,7 +45,7 @@ impl PostRotate {
         let (sender, files) = channel();
         output.announce_files(sender);
         let thread = Builder::new().name("post-rotate".into());
-        let deleted = Arc::<Deleted>::default();
+        let deleted = Arc::<Mutex<Deleted>>::default();
         let counts = Arc::clone(&deleted);
         let thread = thread.spawn(move || run(&program, &files, ring, &counts));
         let thread =
@@ -56,13 +55,12 @@ impl PostRotate {
 
     /// Adds the files deleted so far, and those that will be, to the report.
     pub fn account_for_deleted(&self, report: &mut Report, summary: &Summary) {
-        let Deleted { files, packets, missing } = &*self.deleted;
-        let deleted = files.load(Ordering::Relaxed);
-        let done = deleted + missing.load(Ordering::Relaxed);
-        report.ledger.add(Section::Note, "in_deleted_files", packets.load(Ordering::Relaxed));
+        let Deleted { files, packets, missing } =
+            *self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
+        report.ledger.add(Section::Note, "in_deleted_files", packets);
         if let Some(report) = &mut report.files {
-            report.deleted += deleted;
-            report.to_delete = summary.files_expired.saturating_sub(done);
+            report.deleted += files;
+            report.to_delete = summary.files_expired.saturating_sub(files + missing);
         }
     }
 
@@ -95,10 +93,13 @@ pub fn check(program: &Path) -> Result<()> {
 }
 
 impl Deleted {
-    fn count(&self, deleted: bool, packets: u64) {
-        let (files, packets) = if deleted { (&self.files, packets) } else { (&self.missing, 0) };
-        self.packets.fetch_add(packets, Ordering::Relaxed);
-        files.fetch_add(1, Ordering::Relaxed);
+    fn count(&mut self, deleted: bool, packets: u64) {
+        if deleted {
+            self.files += 1;
+            self.packets += packets;
+        } else {
+            self.missing += 1;
+        }
     }
 }
 
@@ -106,7 +107,7 @@ fn run(
     program: &Path,
     events: &Receiver<FileEvent>,
     ring: bool,
-    deleted: &Deleted,
+    deleted: &Mutex<Deleted>,
 ) -> Result<(), ExitStatus> {
     let mut result = Ok(());
     let mut leftovers = Leftovers::default();
@@ -115,7 +116,9 @@ fn run(
             FileEvent::Complete(file) => file,
             FileEvent::Expired(file) => {
                 let packets = file.packets();
-                deleted.count(leftovers.delete(file), packets);
+                let is_deleted = leftovers.delete(file);
+                let mut deleted = deleted.lock().unwrap_or_else(PoisonError::into_inner);
+                deleted.count(is_deleted, packets);
                 continue;
             }
         };
