@@ -305,19 +305,22 @@ impl FileContents {
 /// The filter of `--trigger`, for the interfaces of one queue.
 pub struct TriggerFilter {
     expression: String,
+    /// Packets are those of a file.
+    reads_file: bool,
     filters: Vec<Filter>,
     scratch: Vec<u8>,
 }
 
 impl TriggerFilter {
-    pub fn new(expression: String) -> Self {
-        Self { expression, filters: Vec::new(), scratch: Vec::new() }
+    pub fn new(expression: String, reads_file: bool) -> Self {
+        Self { expression, reads_file, filters: Vec::new(), scratch: Vec::new() }
     }
 
     /// Compiles the expression for the interfaces that have appeared.
     pub fn meet(&mut self, interfaces: &[Interface]) -> Result<()> {
+        let compile = if self.reads_file { Filter::compile_for_file } else { Filter::compile };
         for interface in interfaces.iter().skip(self.filters.len()) {
-            self.filters.push(Filter::compile(&self.expression, interface.link_type)?);
+            self.filters.push(compile(&self.expression, interface.link_type)?);
         }
         Ok(())
     }

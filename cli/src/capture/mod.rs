@@ -255,7 +255,9 @@ impl<'a> Session<'a> {
                 };
                 let (file, numbers) = (Arc::clone(file), Arc::clone(&numbers));
                 let mut recorder = Recorder::new(encoder, route, file, numbers, hold_time, quiet);
-                recorder.trigger = options.args.keep.trigger.clone().map(TriggerFilter::new);
+                let trigger = options.args.keep.trigger.clone();
+                let reads_file = name.kind() == Kind::Pcap;
+                recorder.trigger = trigger.map(|it| TriggerFilter::new(it, reads_file));
                 recorder
             });
             let lines = self.lines.as_ref().zip(to_lines.next()).map(|(lines, route)| {

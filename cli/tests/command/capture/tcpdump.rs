@@ -263,6 +263,7 @@ fn filters_that_need_the_kernel_are_refused_for_files() {
         &["capture", &file, "inbound"][..],
         &["count", &file, "-f", "not outbound"],
         &["edit", &file, &out, "-f", "inbound"],
+        &["capture", &file, "-w", &out, "--keep", "1s", "--trigger", "inbound"],
     ] {
         refused(words, reason);
     }
