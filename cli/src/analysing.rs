@@ -23,7 +23,7 @@ pub struct Analysing {
     shown_at: Instant,
 }
 
-/// The counts of several queues meanwhile, without latencies.
+/// The counts of several queues so far, without latencies.
 #[derive(Clone, Default)]
 pub struct Shown(Vec<Arc<Mutex<Share>>>);
 
@@ -34,7 +34,7 @@ impl Shown {
     }
 }
 
-/// Creates a visitor for each queue, and the counts that they share meanwhile.
+/// Creates a visitor for each queue, and the counts so far that they share.
 pub fn visitors(queues: &[Queue]) -> (Vec<Analysing>, Shown) {
     let shown: Vec<_> = queues.iter().map(|_| Arc::new(Mutex::default())).collect();
     let visitors = shown.iter().map(|shown| Analysing {

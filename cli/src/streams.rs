@@ -133,7 +133,7 @@ pub fn arrive(report: &mut Report, analysis: &Analysis) {
     }
 }
 
-/// Tells where the missing packets of a run were lost, by the ledgers of both sides.
+/// Returns where the missing packets of a run were lost, by the ledgers of both sides.
 pub fn missing(report: &Report, receiver: &Report) -> Missing {
     let lost = report.streams.iter().filter_map(|it| it.arrival.as_ref()).map(|it| it.lost);
     let packets = lost.sum::<u64>();

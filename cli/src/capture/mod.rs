@@ -381,7 +381,7 @@ impl RunControl<ReceiveCounts> for Session<'_> {
                 whole.ledger.add(Section::Out, "written", counts.written());
                 whole.ledger.add(Section::Omitted, "after_last_file", counts.after_last_file());
                 whole.ledger.add(Section::Loss, "not_written", file.lost());
-                self.file.iter().for_each(|file| file.account_for_memory(&mut whole));
+                file.account_for_memory(&mut whole);
             }
             None => whole.ledger.add(Section::Out, self.options.unwritten(), whole.traffic.packets),
         }

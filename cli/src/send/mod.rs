@@ -261,9 +261,11 @@ impl RunControl<SendCounts> for SendControl<'_> {
             }
         }
         let pace = self.steering.as_mut().and_then(|steering| steering.update(elapsed));
-        for (pace, paces) in pace.iter().cycle().zip(&self.paces) {
-            // A worker that has ended needs no pace.
-            let _ = paces.send(*pace);
+        if let Some(pace) = pace {
+            for paces in &self.paces {
+                // A worker that has ended needs no pace.
+                let _ = paces.send(pace);
+            }
         }
         ControlFlow::Continue(())
     }

@@ -19,8 +19,8 @@ use crate::signals::Signals;
 
 /// Packets that follow the last missing one arrive within this time: duplicates.
 const AFTER_LAST: Duration = Duration::from_millis(120);
-/// Interval between two looks at the counts while the last packets arrive.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval between two checks of the counts while the last packets arrive.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A port that receives what a run sends.
 pub struct Receiver {
@@ -81,7 +81,7 @@ impl Receiver {
                 std::thread::sleep(AFTER_LAST.min(end.saturating_duration_since(Instant::now())));
                 break;
             }
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         self.report.read_interface();
         let Some(threads) = self.threads.take() else {
