@@ -49,8 +49,8 @@
 //! ```
 //!
 //! An interface that is down ends this loop: `sync_tx` fails, and the error's [`errno`](crate::Error::errno) is
-//! `libc::ENETDOWN`. A program may sleep and go on. Packets that the target's ring can never hold are dropped, and count as
-//! [`too_long_packets`](Moved::too_long_packets).
+//! `libc::ENETDOWN`. A program may sleep and go on. Packets that the target's ring can never hold are dropped,
+//! and count as [`too_long_packets`](Moved::too_long_packets).
 
 use std::str::FromStr;
 

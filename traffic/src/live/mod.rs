@@ -120,7 +120,8 @@ impl Live {
         self.counters.streams()
     }
 
-    /// Starts a thread that sends `packets` packets, or those of the streams' counts, or without end; pins it to `cpu`, if given.
+    /// Starts a thread that sends `packets` packets, or those of the streams' counts, or without end; pins it to
+    /// `cpu`, if given.
     ///
     /// # Errors
     /// The system has no thread left, or no socket.
