@@ -35,8 +35,8 @@ pub struct File {
     complete: AtomicBool,
     /// Its name in messages.
     name: String,
-    /// The first time that the format cannot hold.
-    end_ns: u64,
+    /// The last time that the format can hold.
+    last_ns: u64,
     /// Packets that were not written because of their time.
     refused: AtomicU64,
     /// A live packet has such a time, and a message says so.
@@ -58,7 +58,7 @@ impl File {
             failed: AtomicBool::new(false),
             complete: AtomicBool::new(false),
             name: config.path.display().to_string(),
-            end_ns: if config.format == Format::Pcap { PCAP_END_NS } else { u64::MAX },
+            last_ns: if config.format == Format::Pcap { PCAP_END_NS - 1 } else { u64::MAX },
             refused: AtomicU64::new(0),
             warned: AtomicBool::new(false),
             keeper,
@@ -189,8 +189,8 @@ pub struct Recorder {
     numbers: Arc<Numbers>,
     known: usize,
     is_live: bool,
-    /// The first time that the file's format cannot hold.
-    end_ns: u64,
+    /// The last time that the file's format can hold.
+    last_ns: u64,
     pub trigger: Option<TriggerFilter>,
     error: Option<Error>,
 }
@@ -208,9 +208,9 @@ impl Recorder {
     ) -> Self {
         let (bytes, max_chunks) = (CHUNK_BYTES, MAX_CHUNKS);
         let options = ChunkOptions { bytes, max_chunks, hold_time, quiet, hurries: false };
-        let (is_live, end_ns) = (quiet.is_some(), file.end_ns);
+        let (is_live, last_ns) = (quiet.is_some(), file.last_ns);
         let sender = ChunkSender::new(encoder, route, file, options);
-        Self { sender, numbers, known: 0, is_live, end_ns, trigger: None, error: None }
+        Self { sender, numbers, known: 0, is_live, last_ns, trigger: None, error: None }
     }
 
     /// Takes the recorder's error; errors of the file are separate.
@@ -237,7 +237,7 @@ impl Recorder {
         {
             trigger.look_at(packet, keeper);
         }
-        if packet.meta().timestamp_ns < self.end_ns {
+        if packet.meta().timestamp_ns <= self.last_ns {
             self.sender.append(packet);
         } else {
             self.late_packet(packet);
@@ -386,33 +386,41 @@ mod tests {
 
     use super::*;
 
+    /// Records packets of these times in a file of this format. Returns the counts of those written and lost,
+    /// whether the recorder has ended, and whether it has an error.
+    fn record(format: Format, quiet: Option<Quiet>, times: [u64; 2]) -> (u64, u64, bool, bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let config = OutputConfig { format, ..OutputConfig::new(folder.path().join("a")) };
+        let file = Arc::new(File::prepare(&config, None).unwrap());
+        file.output().begin().unwrap();
+        let encoder = Encoder::new(&EncoderConfig { format, ..EncoderConfig::default() });
+        let numbers = Arc::new(Numbers::new(None, false));
+        let (route, hold_time) = (ChunkRoute::Straight, Duration::ZERO);
+        let mut recorder =
+            Recorder::new(encoder, route, Arc::clone(&file), numbers, hold_time, quiet);
+        let (name, comment) = (String::new(), String::new());
+        let interface = Interface { name, link_type: LINKTYPE_ETHERNET, snaplen: 0, comment };
+        recorder.meet(&[interface]).unwrap();
+        for timestamp_ns in times {
+            let meta = Meta { timestamp_ns, ..Meta::default() };
+            recorder.packet(&Packet::new(&meta, &[0; 60]));
+        }
+        let has_ended = recorder.has_ended();
+        recorder.sender.finish();
+        let (written, lost) = (file.counts().written(), file.lost());
+        (written, lost, has_ended, recorder.take_error().is_some())
+    }
+
     #[test]
     fn packets_after_the_end_of_pcaps_times_are_kept_if_live_and_refused_of_a_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let port = "packet:eth0".parse().unwrap();
-        for (quiet, written, refused) in [(Some(Quiet::of(&port).unwrap()), 2, 0), (None, 1, 1)] {
-            let config = OutputConfig::new(folder.path().join("a.pcap"));
-            let file = Arc::new(File::prepare(&config, None).unwrap());
-            file.output().begin().unwrap();
-            let encoder =
-                Encoder::new(&EncoderConfig { format: Format::Pcap, ..EncoderConfig::default() });
-            let numbers = Arc::new(Numbers::new(None, false));
-            let (route, hold_time) = (ChunkRoute::Straight, Duration::ZERO);
-            let mut recorder =
-                Recorder::new(encoder, route, Arc::clone(&file), numbers, hold_time, quiet);
-            let (name, comment) = (String::new(), String::new());
-            let interface = Interface { name, link_type: LINKTYPE_ETHERNET, snaplen: 0, comment };
-            recorder.meet(&[interface]).unwrap();
-            for timestamp_ns in [PCAP_END_NS - 1, PCAP_END_NS] {
-                let meta = Meta { timestamp_ns, ..Meta::default() };
-                recorder.packet(&Packet::new(&meta, &[0; 60]));
-            }
-            recorder.sender.finish();
-            assert_eq!((file.counts().written(), file.lost()), (written, refused));
-            assert_eq!(
-                (recorder.has_ended(), recorder.take_error().is_some()),
-                (refused > 0, refused > 0)
-            );
-        }
+        let times = [PCAP_END_NS - 1, PCAP_END_NS];
+        let quiet = Quiet::of(&"packet:eth0".parse().unwrap()).unwrap();
+        assert_eq!(record(Format::Pcap, Some(quiet), times), (2, 0, false, false));
+        assert_eq!(record(Format::Pcap, None, times), (1, 1, true, true));
+    }
+
+    #[test]
+    fn pcapng_holds_the_last_of_all_times_and_goes_on() {
+        assert_eq!(record(Format::Pcapng, None, [u64::MAX, 5]), (2, 0, false, false));
     }
 }

@@ -511,7 +511,8 @@ impl OutputCounts {
 
     /// Returns true if a packet with this time comes after the period of the last file, which has begun.
     pub fn is_after_end(&self, timestamp_ns: u64) -> bool {
-        timestamp_ns >= self.end_ns.load(Ordering::Relaxed)
+        let end_ns = self.end_ns.load(Ordering::Relaxed);
+        timestamp_ns >= end_ns && end_ns < u64::MAX
     }
 
     /// Sets the first time after the last file.
