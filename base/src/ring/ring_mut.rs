@@ -203,6 +203,17 @@ impl<'a> RingMut<'a> {
         let (mut from_index, mut to_index) = (self.head(), to.head());
         let mut is_begun = false;
         while swapped.slots < limit {
+            if !is_begun {
+                let run = self.swap_run(from_index, to, to_index, limit - swapped.slots);
+                swapped.slots += run.slots;
+                swapped.packets += run.packets;
+                swapped.bytes += run.bytes;
+                from_index = self.after(from_index, run.slots);
+                to_index = to.after(to_index, run.slots);
+                if swapped.slots == limit {
+                    break;
+                }
+            }
             let (source, target) = (self.slot(from_index), to.slot(to_index));
             if !can_swap(source, target)
                 || source.continues() && !is_begun && !self.can_swap_rest(from_index, to, to_index)
@@ -226,6 +237,31 @@ impl<'a> RingMut<'a> {
         }
         self.release(swapped.slots);
         to.release(swapped.slots);
+        swapped
+    }
+
+    /// Swaps packets of one slot, at most `max`, up to the end of either array. Nearly all packets take this
+    /// path, which has no index to check or wrap.
+    #[inline(always)]
+    fn swap_run(&mut self, from: u32, to: &mut RingMut<'_>, at: u32, max: u32) -> Swapped {
+        let (from, at) = (from as usize, at as usize);
+        let (sources, targets) = (&mut self.0.slots[from..], &mut to.0.slots[at..]);
+        let run = sources.len().min(targets.len()).min(max as usize);
+        let sources = sources[..run].iter_mut().zip(&self.0.metas[from..][..run]);
+        let targets = targets[..run].iter_mut().zip(&mut to.0.metas[at..][..run]);
+        let mut swapped = Swapped::default();
+        for ((source, meta), (target, target_meta)) in sources.zip(targets) {
+            let (slot, room) = (source.get(), target.get());
+            if !can_swap(slot, room) || slot.continues() {
+                break;
+            }
+            source.set(Slot { ptr: 0, buf: room.buf, flags: flags::BUF_CHANGED, ..slot });
+            target.set(Slot { flags: slot.flags | flags::BUF_CHANGED, ..slot });
+            *target_meta = *meta;
+            swapped.slots += 1;
+            swapped.bytes += u64::from(slot.len);
+        }
+        swapped.packets = swapped.slots;
         swapped
     }
 
