@@ -41,7 +41,7 @@ const FLAGS: &[(&[&str], &str, &str)] = &[
     (&["generate"], "-d", "--dst ADDRESS, --dmac MAC"),
 ];
 
-const PORT: &str = "name the interface without a flag, as in sluice count eth0";
+const PORT: &str = "name the interface without a flag";
 
 /// Puts the flag to use into the error for another tool's.
 pub fn explain(mut error: clap::Error, command: Option<&str>) -> clap::Error {
