@@ -17,6 +17,11 @@ use crate::args::{Common, PortFlags};
 use crate::notice;
 use crate::report::Report;
 
+/// Returns true if packets to the port go to standard output; then the result goes to stderr.
+pub fn is_standard_output(port: &PortName) -> bool {
+    port.kind() == Kind::Pcap && port.name() == "-"
+}
+
 /// Prints the notices of a port that was opened to receive.
 pub fn announce(port: &Port, common: &Common, report: &mut Report) {
     say_fallbacks(port, common.verbose);

@@ -138,7 +138,8 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     common.become_user()?;
     let mut control =
         ForwardControl { sides, monitor: monitor.as_mut(), leaving: leaving.as_deref() };
-    let options = RunOptions { common, wait: receiving.wait, stdout_is_taken: false };
+    let stdout_is_taken = ports::is_standard_output(to);
+    let options = RunOptions { common, wait: receiving.wait, stdout_is_taken };
     let ended = supervise(threads, options, &Signals::catch()?, &mut control);
     let ForwardControl { sides, .. } = control;
     // Dropped only now, because a watcher treats a lost connection as a killed forwarder.
@@ -146,7 +147,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     let ended = ended?;
     let mut report = report(sides, &ended.outcomes, ended.elapsed, leaving.as_deref());
     report.notices.splice(..0, merged);
-    report.publish(false, common.json)?;
+    report.publish(stdout_is_taken, common.json)?;
     Ok(ended.result?)
 }
 

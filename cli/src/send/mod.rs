@@ -19,7 +19,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use sluicegate::error::Result;
-use sluicegate::port::{Kind, Port, PortName, QueueStats};
+use sluicegate::port::{Port, PortName, QueueStats};
 use sluicegate::ring::Wait;
 use sluicegate_traffic::plan::{Plan, StreamTotals};
 use sluicegate_traffic::rate::{Gaps, Pace};
@@ -27,6 +27,7 @@ use sluicegate_traffic::source::{PacketSource, SkippedPackets};
 
 use crate::args::Common;
 use crate::counters::{Totals, WorkerCounters};
+use crate::ports;
 use crate::report::Report;
 use crate::run::{Outcomes, RunControl, RunOptions, Work, WorkerThread, supervise};
 use crate::signals::Signals;
@@ -168,8 +169,7 @@ pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Resu
     let carrier = |(port, _): &(&PortName, _)| Carrier::of(port, common.netns.as_deref());
     let carriers = targets.iter().filter_map(carrier).collect();
     // Standard output may be the target of packets; then the report goes to stderr.
-    let is_stdout = |port: &PortName| port.kind() == Kind::Pcap && port.name() == "-";
-    let stdout_is_taken = targets.iter().any(|(port, _)| is_stdout(port));
+    let stdout_is_taken = targets.iter().any(|(port, _)| ports::is_standard_output(port));
     common.become_user()?;
     let signals = Signals::catch()?;
     // Opened before threads start, because they inherit the blocked SIGTSTP.

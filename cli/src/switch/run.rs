@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sluicegate::control::Server;
 use sluicegate::error::{Error, ErrorKind, Result};
+use sluicegate::port::Directions;
 use sluicegate_switch::mac_table::{MacTableConfig, TICKS_PER_SECOND, Tick};
 use sluicegate_switch::{
     Handle, MemberState, Rules, Switch, SwitchConfig, SwitchOutcome, SwitchRunner, shared_pool,
@@ -15,6 +16,7 @@ use super::ports::Ports;
 use super::{RunArgs, SocketArgs};
 use crate::counters::{Totals, WorkerCounters};
 use crate::notice;
+use crate::ports::is_standard_output;
 use crate::report::Report;
 use crate::run::{Outcomes, RunControl, RunOptions, Work, WorkerThread, supervise};
 use crate::signals::Signals;
@@ -46,8 +48,11 @@ pub fn run(args: RunArgs, socket: &SocketArgs) -> anyhow::Result<()> {
     };
     let rules = Rules { vlans: ports.knows_vlans, link_local: args.forward_link_local };
     let mut switch = Switch::new(SwitchConfig { rules, table: table(&args) });
+    let mut stdout_is_taken = false;
     for named in &args.ports {
         let config = args.settings.of(&named.name).config(&named.name)?;
+        let sends = config.usage != Some(Directions::Receive);
+        stdout_is_taken |= sends && is_standard_output(&named.port);
         let (id, opened) = ports.open(named, config.usage)?;
         switch.add(&named.name, id, opened, config)?;
     }
@@ -57,12 +62,12 @@ pub fn run(args: RunArgs, socket: &SocketArgs) -> anyhow::Result<()> {
     common.become_user()?;
     let (runner, handle) = SwitchRunner::new(switch);
     let mut control = SwitchControl { handle, ports, server, last_states: Vec::new() };
-    let options = RunOptions { common, wait: args.receiving.wait, stdout_is_taken: false };
+    let options = RunOptions { common, wait: args.receiving.wait, stdout_is_taken };
     let ended = supervise(vec![SwitchWork(runner)], options, &Signals::catch()?, &mut control)?;
     let SwitchControl { ports, server, .. } = control;
     // Dropped only now, because a watcher treats a lost connection as a killed switch.
     drop(server);
-    ports.report(&ended).publish(false, common.json)?;
+    ports.report(&ended).publish(stdout_is_taken, common.json)?;
     Ok(ended.result?)
 }
 

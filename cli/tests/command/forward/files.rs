@@ -24,6 +24,20 @@ fn a_file_that_goes_through_is_the_same() {
 }
 
 #[test]
+fn the_result_goes_to_stderr_if_packets_go_to_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, copy] = ["file.pcap", "copy.pcapng"].map(|it| folder.path().join(it));
+    numbered(&file, 0..100, 1_700_000_000_000_000_000, 1000);
+    let (sluice, copy_to) = (env!("CARGO_BIN_EXE_sluice"), copy.display());
+    let from = format!("pcap:{}", file.display());
+    let line = format!("{sluice} forward {from} pcap:- --one-way --json > {copy_to}");
+    let ended = ended(Command::new("sh").args(["-c", &line]));
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+    assert_eq!(packets(&copy), packets(&file));
+    assert!(ended.err.contains("\"ledger\""), "{}", ended.err);
+}
+
+#[test]
 fn packets_of_another_link_type_than_the_targets_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let [file, copy, socket] =
