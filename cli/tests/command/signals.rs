@@ -1,7 +1,7 @@
 //! Signals end every command, or print its ledger while it runs.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -372,6 +372,21 @@ fn a_terminal_that_hangs_up_is_no_failure_and_files_are_whole() {
         assert_eq!(read.status, Some(0), "{what}: the file is whole: {}", read.err);
         assert!(signal.is_some() || read.report()["packets"] == 100, "{what}: {}", read.out);
     }
+}
+
+#[test]
+fn top_ends_with_its_terminal() {
+    let (mut master, slave) = terminal();
+    let mut top = sluice(&["top", "lo"]);
+    top.env("TERM", "xterm");
+    let clone = || Stdio::from(slave.try_clone().unwrap());
+    top.stdin(clone()).stdout(clone()).stderr(clone());
+    let running = Running::unawaited(&mut top);
+    running.catches_signals();
+    // Its first screen.
+    assert!(master.read(&mut [0; 4096]).unwrap() > 0);
+    drop(master);
+    assert_eq!(running.end().status, Some(0));
 }
 
 #[test]
