@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use clap::Command;
 use jiff::Timestamp;
 
+use crate::new_file::NewFile;
 use document::DOCUMENTS;
 
 /// Write the manual pages into a folder
@@ -65,5 +66,5 @@ pub fn run(args: &Args, command: Command) -> anyhow::Result<()> {
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let failed = || format!("write the manual page {}", path.display());
     fs::create_dir_all(path.parent().unwrap_or(path)).with_context(failed)?;
-    fs::write(path, text).with_context(failed)
+    Ok(NewFile::create(path, None)?.write(text.as_bytes())?)
 }

@@ -238,8 +238,9 @@ impl OutputFile {
     }
 }
 
-/// True if users other than root and the process's may create entries in a path's directory.
-fn others_may_write(path: &Path) -> bool {
+/// Returns true if users other than root and the process's may create entries in a path's directory. A link there
+/// may lead anywhere: open the path with O_NOFOLLOW.
+pub fn others_may_write(path: &Path) -> bool {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let Ok(metadata) = directory.unwrap_or(Path::new(".")).metadata() else { return true };
     let (mode, user, group) = (metadata.mode(), geteuid().as_raw(), getegid().as_raw());

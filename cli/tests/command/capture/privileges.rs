@@ -214,17 +214,19 @@ fn a_symlink_in_a_shared_folder_is_not_followed() {
         let to = folder.path().join("to");
         std::fs::create_dir(&to).unwrap();
         let victim = folder.path().join("victim");
-        std::fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, to.join("link.pcap")).unwrap();
         std::os::unix::fs::lchown(to.join("link.pcap"), Some(owner), None).unwrap();
         chown(&to, Some(owner), Some(owner)).unwrap();
         std::fs::set_permissions(&to, PermissionsExt::from_mode(mode)).unwrap();
         let link = to.join("link.pcap").display().to_string();
-        let ended = run(&["capture", &port, "-w", &link, "--json"]);
-        assert_eq!(ended.status, Some(if follows { 0 } else { 2 }), "{what}: {}", ended.err);
-        let kept = std::fs::read(&victim).unwrap() == b"precious";
-        assert_eq!(kept, !follows, "{what}");
-        assert!(follows || ended.err.contains("symbolic link"), "{what}: {}", ended.err);
+        for flags in [&["-w", &link, "--json"], &["--stats", "--summary", &link]] {
+            std::fs::write(&victim, "precious").unwrap();
+            let ended = run(&[&["capture", &port], &flags[..]].concat());
+            assert_eq!(ended.status, Some(if follows { 0 } else { 2 }), "{what}: {}", ended.err);
+            let kept = std::fs::read(&victim).unwrap() == b"precious";
+            assert_eq!(kept, !follows, "{what}");
+            assert!(follows || ended.err.contains("symbolic link"), "{what}: {}", ended.err);
+        }
         std::fs::remove_dir_all(&to).unwrap();
     }
 }
