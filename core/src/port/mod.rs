@@ -29,7 +29,8 @@
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
 //!
-//! The packets of an open queue that nobody receives from are lost; those of a dropped `xdp:` queue go to the
+//! An error of a later thread shows only when the earlier ones have ended; send it through a channel to end at
+//! once. The packets of an open queue that nobody receives from are lost; those of a dropped `xdp:` queue go to the
 //! host.
 //!
 //! [`Port::open_one`] opens a port with a single queue. One thread with several queues calls [`wait_any`], then

@@ -300,8 +300,10 @@ impl Queue {
         self.backend.take_kernel_counters()
     }
 
-    /// Returns true if the source has ended, or receiving was stopped and all packets were received. An
-    /// interface does not end: its removal is an error of a sync or wait.
+    /// Returns true if the source has ended, or receiving was stopped and all packets were received. Packets
+    /// that the program has not released do not count: a program that forwards goes on until `rx().available()`
+    /// is 0 and [`needs_sync_tx`](Self::needs_sync_tx) of the target is false. An interface does not end: its
+    /// removal is an error of a sync or wait.
     pub fn is_finished(&mut self) -> bool {
         self.backend.is_finished()
     }
