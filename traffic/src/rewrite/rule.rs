@@ -138,3 +138,53 @@ fn prefix(text: &str) -> Result<(IpAddr, u8), InvalidRule> {
         _ => Err(wrong()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_parse_to_rules() {
+        let ip = |text: &str, bits| (text.parse::<IpAddr>().unwrap(), bits);
+        let prefixes = |from, to| Some(Rule::Prefix(from, to));
+        for (text, rule) in [
+            (
+                "2:0:0:0:0:1=02:00:00:00:00:02",
+                Some(Rule::Mac([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])),
+            ),
+            ("10.0.0.0/16=198.18.0.0/16", prefixes(ip("10.0.0.0", 16), ip("198.18.0.0", 16))),
+            ("0.0.0.0/0=198.18.0.0/15", prefixes(ip("0.0.0.0", 0), ip("198.18.0.0", 15))),
+            ("10.0.0.0/8=192.0.2.1", prefixes(ip("10.0.0.0", 8), ip("192.0.2.1", 32))),
+            ("10.0.0.0/8=198.18.0.0/16", prefixes(ip("10.0.0.0", 8), ip("198.18.0.0", 16))),
+            ("0.0.0.0/0=192.0.2.1", prefixes(ip("0.0.0.0", 0), ip("192.0.2.1", 32))),
+            ("::/0=2001:db8::/32", prefixes(ip("::", 0), ip("2001:db8::", 32))),
+            (" 192.0.2.1 = 192.0.2.2 ", prefixes(ip("192.0.2.1", 32), ip("192.0.2.2", 32))),
+            ("80 = 8080", Some(Rule::Port(80, 8080))),
+            ("80=65536", None),
+            ("80=192.0.2.1", None),
+            ("198.18.0.0/16=10.0.0.0/8", None),
+            ("198.18.0.0/16=2001:db8::/32", None),
+            ("198.18.0.0/33=198.18.0.0/33", None),
+            ("02:00:00:00:00:01=192.0.2.1", None),
+            ("02:00:00:00:00:01:02=02:00:00:00:00:01", None),
+            ("02:00:00:00:00=02:00:00:00:00:01", None),
+            ("192.0.2.1", None),
+            ("", None),
+        ] {
+            assert_eq!(text.parse::<Rule>().ok(), rule, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_merges_addresses_is_known() {
+        for (text, merges) in [
+            ("10.0.0.0/8=172.16.0.0/12", true),
+            ("10.0.0.0/8=172.0.0.0/8", false),
+            ("0.0.0.0/0=198.18.0.0/15", false),
+            ("10.0.0.0/8=192.0.2.1", false),
+            ("2001:db8::/32=2001:db8:1::/48", true),
+        ] {
+            assert_eq!(text.parse::<Rule>().unwrap().merges_addresses(), merges, "{text}");
+        }
+    }
+}
