@@ -49,10 +49,8 @@ pub fn show(
             if limits.is_over() {
                 break;
             }
-            while !limits.has(frames.next_stream()) {
-                frames.pass();
-            }
-            limits.take(frames.next_stream());
+            frames.skip(limits.turns_to_open(frames.turn()));
+            limits.take(frames.next_stream(), frames.turns());
         }
         let stream = frames.next_stream();
         let Some(bytes) = frames.next_into(&mut room) else { break };

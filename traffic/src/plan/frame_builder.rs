@@ -111,19 +111,29 @@ impl<P: Borrow<Plan>> FrameBuilder<P> {
         totals.collect()
     }
 
-    /// Returns the index of the stream of the next packet.
-    pub(crate) fn next_stream(&self) -> usize {
-        self.plan.borrow().turns[self.turn].into()
+    /// Returns the plan's turns.
+    pub(crate) fn turns(&self) -> &[u16] {
+        &self.plan.borrow().turns
     }
 
-    /// Skips the turn of the next packet.
-    pub(crate) fn pass(&mut self) {
-        self.turn = (self.turn + 1) % self.plan.borrow().turns.len();
+    /// Returns the position of the next packet's turn.
+    pub(crate) fn turn(&self) -> usize {
+        self.turn
+    }
+
+    /// Returns the index of the stream of the next packet.
+    pub(crate) fn next_stream(&self) -> usize {
+        self.turns()[self.turn].into()
+    }
+
+    /// Skips turns.
+    pub(crate) fn skip(&mut self, turns: u32) {
+        self.turn = (self.turn + turns as usize) % self.turns().len();
     }
 
     /// Returns the index of the stream of the last packet.
     pub(crate) fn last_stream(&self) -> usize {
-        let turns = &self.plan.borrow().turns;
+        let turns = self.turns();
         let last = self.turn.checked_sub(1).unwrap_or(turns.len() - 1);
         turns[last].into()
     }

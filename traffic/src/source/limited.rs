@@ -14,6 +14,8 @@ pub(crate) struct StreamLimits {
     left: Vec<u64>,
     /// Streams that still have packets.
     open: usize,
+    /// For each turn of the plan, the turns from it to the next of a stream that has packets.
+    to_open: Vec<u32>,
 }
 
 impl StreamLimits {
@@ -23,7 +25,20 @@ impl StreamLimits {
         let left = plan.streams.iter().map(|stream| stream.count_of((worker, workers)));
         let left: Vec<u64> = left.map(|count| count.unwrap_or(u64::MAX)).collect();
         let open = left.iter().filter(|left| **left > 0).count();
-        Some(Self { left, open })
+        let mut limits = Self { left, open, to_open: vec![0; plan.turns.len()] };
+        limits.find_open(&plan.turns);
+        Some(limits)
+    }
+
+    /// Finds the turns of streams that have packets; once per stream that ends, because a search in each turn
+    /// could take as long as all turns.
+    fn find_open(&mut self, turns: &[u16]) {
+        let mut distance = 0;
+        // The turns repeat: what follows the last is known after the first round.
+        for at in (0..turns.len()).rev().chain((0..turns.len()).rev()) {
+            distance = if self.left[usize::from(turns[at])] > 0 { 0 } else { distance + 1 };
+            self.to_open[at] = distance;
+        }
     }
 
     /// Reports whether no stream has packets.
@@ -31,16 +46,18 @@ impl StreamLimits {
         self.open == 0
     }
 
-    /// Reports whether a stream has packets.
-    pub(crate) fn has(&self, stream: usize) -> bool {
-        self.left[stream] > 0
+    /// Returns the number of turns from this one to the next of a stream that has packets.
+    pub(crate) fn turns_to_open(&self, turn: usize) -> u32 {
+        self.to_open[turn]
     }
 
     /// Counts a packet of a stream that has some.
-    pub(crate) fn take(&mut self, stream: usize) {
-        let left = &mut self.left[stream];
-        *left -= 1;
-        self.open -= usize::from(*left == 0);
+    pub(crate) fn take(&mut self, stream: usize, turns: &[u16]) {
+        self.left[stream] -= 1;
+        if self.left[stream] == 0 {
+            self.open -= 1;
+            self.find_open(turns);
+        }
     }
 }
 
@@ -64,10 +81,16 @@ impl LimitedSource {
         let Self { source, limits, pauses } = self;
         let (mut filled, mut others) = (Filled::default(), 0);
         while filled.packets + others < most && !limits.is_over() {
-            if source.waiting == 0 && !limits.has(source.frames.next_stream()) {
-                source.frames.pass();
-                others += u32::from(*pauses);
-                continue;
+            if source.waiting == 0 {
+                let mut closed = limits.turns_to_open(source.frames.turn());
+                if *pauses {
+                    closed = closed.min(most - filled.packets - others);
+                    others += closed;
+                }
+                source.frames.skip(closed);
+                if *pauses && closed > 0 {
+                    continue;
+                }
             }
             let too_long = source.too_long;
             // Not by `build`: with a second caller it would no longer be inlined in the first, where it is hot.
@@ -79,7 +102,7 @@ impl LimitedSource {
                 None if source.too_long > too_long => others += 1,
                 None => break,
             }
-            limits.take(source.frames.last_stream());
+            limits.take(source.frames.last_stream(), source.frames.turns());
         }
         (filled, others)
     }
