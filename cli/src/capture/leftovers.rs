@@ -12,13 +12,12 @@ use sluicegate::file::write::ExpiredFile;
 #[derive(Default)]
 pub struct Leftovers(HashMap<PathBuf, Vec<Leftover>>);
 
-/// A file, at one moment.
+/// A file at a path.
 #[derive(PartialEq)]
 pub struct Leftover {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
-    changed: (i64, i64),
 }
 
 impl Leftovers {
@@ -36,7 +35,7 @@ impl Leftovers {
         entries.filter_map(|entry| Leftover::at(entry.path())).collect()
     }
 
-    /// Adds what appeared beside a file, or changed there, since `before`.
+    /// Adds what appeared beside a file since `before`. What was there may be somebody else's.
     pub fn add(&mut self, file: PathBuf, before: &[Leftover]) {
         let mut left = Self::beside(&file);
         left.retain(|it| !before.contains(it));
@@ -56,13 +55,11 @@ impl Leftovers {
 impl Leftover {
     fn at(path: PathBuf) -> Option<Self> {
         let found = path.symlink_metadata().ok().filter(Metadata::is_file)?;
-        let identity = (found.dev(), found.ino());
-        Some(Self { path, identity, changed: (found.ctime(), found.ctime_nsec()) })
+        Some(Self { path, identity: (found.dev(), found.ino()) })
     }
 
     /// Deletes the file, unless another one has its place.
     fn delete(&self) -> bool {
-        let now = Self::at(self.path.clone());
-        now.is_some_and(|now| now.identity == self.identity) && fs::remove_file(&self.path).is_ok()
+        Self::at(self.path.clone()).as_ref() == Some(self) && fs::remove_file(&self.path).is_ok()
     }
 }

@@ -33,7 +33,9 @@ fn a_ring_deletes_what_the_program_left_after_it_has_run() {
     let (input, output) = (path("in.pcap"), path("ring.pcap"));
     let log = path("log");
     let slow = script("slow", &format!("sleep 0.02; cksum \"$1\" >>{log}; gzip \"$1\""));
-    let notes = script("notes", "echo seen >\"$1.txt\"; echo seen >\"$1.md\"");
+    let write = "echo seen >\"$1.txt\"; echo seen >\"$1.md\"";
+    let append = "if [ -e \"$1.old\" ]; then echo seen >>\"$1.old\"; fi";
+    let notes = script("notes", &format!("{write}; {append}"));
     let moves = script("moves", &format!("mv \"$1\" {}", path("elsewhere")));
     for (program, deleted, left) in [
         ("gzip", 17, &[".gz"][..]),
@@ -45,7 +47,7 @@ fn a_ring_deletes_what_the_program_left_after_it_has_run() {
         for name in ring(folder.path()) {
             fs::remove_file(path(&name)).unwrap();
         }
-        // An older file with such a name is not the program's.
+        // An older file with such a name is not the program's, even if it changes.
         fs::write(path("ring-00001.pcap.old"), "").unwrap();
         let arguments = ["capture", &input, "-w", &output, "--rotate-count", "10", "--files", "3"];
         let ended = run(&[&arguments[..], &["--json", "-z", program]].concat());
