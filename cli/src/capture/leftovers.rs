@@ -35,7 +35,7 @@ impl Leftovers {
         entries.filter_map(|entry| Leftover::at(entry.path())).collect()
     }
 
-    /// Adds what appeared beside a file since `before`. What was there may be somebody else's.
+    /// Adds the files beside `file` that `before` does not list. The listed ones may belong to somebody else.
     pub fn add(&mut self, file: PathBuf, before: &[Leftover]) {
         let mut left = Self::beside(&file);
         left.retain(|it| !before.contains(it));
