@@ -49,7 +49,8 @@ pub const VLAN_TAG_BYTES: usize = 4;
 /// The headers of an Ethernet frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
-    /// The EtherType after all VLAN tags.
+    /// The EtherType after all VLAN tags. A value below 1536 is the payload's length (IEEE 802.3), and nothing is
+    /// known of what follows.
     pub ethertype: u16,
     /// The offset of the network header; at most the frame's length.
     pub network: usize,
@@ -99,7 +100,8 @@ pub fn find(frame: &[u8]) -> Option<Headers> {
 
 /// Finds the headers of a packet whose link header names this EtherType and ends at `network`: for LINUX_SLL2
 /// (276) that in the first two bytes, and 20; for raw IP (101) 0x0800 or 0x86dd, by its first half byte of 4 or
-/// 6, and 0. A `network` beyond the frame gives no IP header.
+/// 6, and 0; for raw IPv4 (228) 0x0800 and 0, for raw IPv6 (229) 0x86dd and 0. A `network` beyond the frame gives
+/// no IP header.
 #[inline]
 pub fn find_behind(frame: &[u8], mut ethertype: u16, mut network: usize) -> Headers {
     while ethertype::VLAN_TAGS.contains(&ethertype) {

@@ -4,11 +4,15 @@
 //! are elsewhere (an INDIRECT slot: a block shared with the kernel, a file's buffer), or in another pool,
 //! is copied. A [`Rewriter`] changes addresses and VLAN tags in the Ethernet headers on the way.
 //!
-//! A bridge must set what `sluice forward` sets by itself, in the names or by
-//! [`PortName::set_default`](crate::port::PortName::set_default). Without `latency=0s` a `packet:` port holds packets
-//! for up to 10 ms, and without `tx_copies=off` it also forwards those that the host sends. Without
-//! `promisc=on` the card of an `xdp:` port drops packets for other hosts. docs/ports.md lists the settings of
-//! veths and offloads. This example bridges queue 0 of two interfaces, in both directions. For more queues,
+//! A bridge sets these options, in the names or by [`PortName::set_default`](crate::port::PortName::set_default), as
+//! `sluice forward` does by itself:
+//!
+//! - `promisc=on` for `xdp:`, or the card drops packets for other hosts (`packet:` has it by default);
+//! - `tx_copies=off` for `packet:`, or packets that the host sends are forwarded, too;
+//! - `latency=0s` for `packet:`, or packets wait for up to 10 ms;
+//! - `timestamp=off` for `xdp:`, if nobody reads the times: it saves a clock reading per batch.
+//!
+//! docs/ports.md lists what veths and offloads need beyond the names. This example bridges queue 0 of two interfaces, in both directions. For more queues,
 //! select equal numbers of both by name (`xdp:eth1/0-3`), and run the loop in a thread per pair of queues, or
 //! one loop with [`wait_any`] over all:
 //!
