@@ -98,10 +98,16 @@ pub fn find(frame: &[u8]) -> Option<Headers> {
     Some(find_behind(frame, ethertype, ETHERNET_BYTES))
 }
 
-/// Finds the headers of a packet whose link header names this EtherType and ends at `network`: for LINUX_SLL2
-/// (276) that in the first two bytes, and 20; for raw IP (101) 0x0800 or 0x86dd, by its first half byte of 4 or
-/// 6, and 0; for raw IPv4 (228) 0x0800 and 0, for raw IPv6 (229) 0x86dd and 0. A `network` beyond the frame gives
-/// no IP header.
+/// Finds the headers of a packet whose link header names this EtherType and ends at `network`. A `network` beyond
+/// the frame gives no IP header.
+///
+/// | link type | `ethertype` | `network` |
+/// | --- | --- | --- |
+/// | 276, LINUX_SLL2 | bytes 0 and 1 | 20 |
+/// | 113, LINUX_SLL | bytes 14 and 15 | 16 |
+/// | 101, raw IP | 0x0800 or 0x86dd, if the first half byte is 4 or 6 | 0 |
+/// | 228, IPv4 | 0x0800 | 0 |
+/// | 229, IPv6 | 0x86dd | 0 |
 #[inline]
 pub fn find_behind(frame: &[u8], mut ethertype: u16, mut network: usize) -> Headers {
     while ethertype::VLAN_TAGS.contains(&ethertype) {

@@ -12,7 +12,8 @@
 //! - `latency=0s` for `packet:`, or packets wait for up to 10 ms;
 //! - `timestamp=off` for `xdp:`, if nobody reads the times: it saves a clock reading per batch.
 //!
-//! docs/ports.md lists what veths and offloads need beyond the names. This example bridges queue 0 of two interfaces, in both directions. For more queues,
+//! `set_default` ignores an option that the port's kind lacks. "Offloads and veths" in docs/ports.md lists what
+//! interfaces need beyond the names. This example bridges queue 0 of two interfaces, in both directions. For more queues,
 //! select equal numbers of both by name (`xdp:eth1/0-3`), and run the loop in a thread per pair of queues, or
 //! one loop with [`wait_any`] over all:
 //!
@@ -52,8 +53,8 @@
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
 //!
-//! An interface that is down ends this loop: `sync_tx` fails, and the error's [`errno`](crate::Error::errno) is
-//! `libc::ENETDOWN`. A program may sleep and go on. Packets that the target's ring can never hold are dropped,
+//! A packet for an interface that is down ends this loop: `sync_tx` fails, and the error's
+//! [`errno`](crate::Error::errno) is `libc::ENETDOWN`. A program may sleep and go on. Packets that the target's ring can never hold are dropped,
 //! and count as [`too_long_packets`](Moved::too_long_packets).
 
 use std::str::FromStr;

@@ -57,7 +57,8 @@ impl<'a> RingMut<'a> {
         self.0.release(n);
     }
 
-    /// Returns the bytes in a slot that the program owns, to rewrite in place.
+    /// Returns the bytes in a slot that the program owns, to rewrite in place: those of its buffer, or those that
+    /// an INDIRECT slot points at.
     ///
     /// # Panics
     /// On a slot the program does not own.
@@ -153,8 +154,9 @@ impl<'a> RingMut<'a> {
     /// A packet is whole, from its Ethernet addresses on, with its checksums; the MAC addresses are those of
     /// `link::interface` and `link::NextHops`. Shorter frames than 60 bytes are padded by cards.
     ///
-    /// Leaves the metadata unchanged. Interfaces need none, but a capture file writes it: clear it by
-    /// [`meta_mut`](Self::meta_mut), from [`Ring::head`] on, if the ring has carried other packets.
+    /// Leaves the metadata unchanged. Interfaces need none, but a capture file writes it, with the current time if
+    /// the time is 0: clear it by [`meta_mut`](Self::meta_mut), from [`Ring::head`] on, if the ring has carried
+    /// other packets.
     ///
     /// # Panics
     /// If a packet is longer than its buffer.

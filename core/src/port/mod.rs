@@ -5,9 +5,11 @@
 //! holds a packet. Only [`Queue::sync_rx`] and [`Queue::sync_tx`] differ: they call the `Backend` once per
 //! batch.
 //!
-//! A receiving `xdp:` port has a *claim* on an interface's packets: those that match its filter, and that no
-//! claim at a lower stage took, come to the port's queues. The host gets the rest, and everything again when
-//! the port closes or its process is killed. [`Queue::receive`] returns the packets of a queue:
+//! A receiving `xdp:` port has a *claim* on an interface's packets: those on the port's queues that match its
+//! filter, and that no claim at a lower stage took, come to the port. The host gets the rest, also of queues that
+//! the port's name does not select, and everything again when the port closes or its process is killed. The port
+//! needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN; docs/running.md lists the privileges of every kind.
+//! [`Queue::receive`] returns the packets of a queue:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -34,17 +36,17 @@
 //! host.
 //!
 //! [`Port::open_one`] opens a port with a single queue. One thread with several queues calls [`wait_any`], then
-//! [`Queue::receive`] without waiting, with `Duration::ZERO`, on each. The modules behind this one:
-//!
-//! | modules | contents |
-//! | --- | --- |
-//! | `name`, `options`, `stats` | how a port is opened; the counts of a queue |
-//! | `backend`, `queue`, `wait`, `rings` | common parts of all kinds |
-//! | `interface`, `interface_watch`, `packet_socket`, `card_clock`, `claim_conflict` | common parts of kinds with an interface |
-//! | `host_flows` | flows that a `host:` port leaves to the host |
-//! | `cell_ring_rx`, `cell_ring_queue`, `live_queue`, `tap_queue` | backends and parts of backends of several kinds |
-//! | `packet`, `xdp`, `mirror`, `live`, `host`, `tap`, `memif`, `monitor`, `pcap`, `null` | the kinds |
-//! | `open` | opens a port of any kind |
+//! [`Queue::receive`] without waiting, with `Duration::ZERO`, on each.
+
+// The modules:
+//
+// | `name`, `options`, `stats` | how a port is opened; the counts of a queue |
+// | `backend`, `queue`, `wait`, `rings` | common parts of all kinds |
+// | `interface`, `interface_watch`, `packet_socket`, `card_clock`, `claim_conflict` | common parts of kinds with an interface |
+// | `host_flows` | flows that a `host:` port leaves to the host |
+// | `cell_ring_rx`, `cell_ring_queue`, `live_queue`, `tap_queue` | backends and parts of backends of several kinds |
+// | `packet`, `xdp`, `mirror`, `live`, `host`, `tap`, `memif`, `monitor`, `pcap`, `null` | the kinds |
+// | `open` | opens a port of any kind |
 
 mod backend;
 mod card_clock;

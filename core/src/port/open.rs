@@ -38,7 +38,8 @@ impl Port {
     ///
     /// # Errors
     /// As [`open`](Self::open); also if the port has several queues and the name does not select one, as
-    /// `xdp:eth0` on a card with several receive queues.
+    /// `xdp:eth0` on a card with several receive queues. `xdp:eth0/0` leaves the packets of the others to the
+    /// host.
     pub fn open_one(name: &str, usage: Directions) -> Result<Queue> {
         let name: PortName = name.parse()?;
         let selected = name.queues().map_or(1, Iterator::count);
@@ -133,7 +134,10 @@ mod tests {
             assert_eq!(opened(&format!("{kind}:right0/0"), 2).unwrap(), 1, "the name decides");
             let few = opened(&all, 1).unwrap_err().to_string();
             assert!(few.contains("has 2 queues, and 1 was requested"), "{few}");
-            assert!(few.contains(&format!("select one by name: {kind}:right0/0")), "{few}");
+            assert!(
+                few.contains(&format!("without the packets of the others: {kind}:right0/0")),
+                "{few}"
+            );
             let many = opened(&all, 3).unwrap_err().to_string();
             assert!(many.contains("3 were requested") && !many.contains("select"), "{many}");
         }

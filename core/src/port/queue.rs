@@ -165,7 +165,8 @@ impl Queue {
         RingMut::new(&mut self.tx)
     }
 
-    /// Returns both rings.
+    /// Returns both rings, to answer packets: rewrite them by [`RingMut::bytes_mut`], then
+    /// [`forward`](crate::forward::forward) one ring to the other, which swaps pool slots and copies others.
     #[inline]
     pub fn rings_mut(&mut self) -> (RingMut<'_>, RingMut<'_>) {
         (RingMut::new(&mut self.rx), RingMut::new(&mut self.tx))

@@ -236,8 +236,15 @@ impl PortName {
         let by_name = matches!(self.kind, Kind::Xdp | Kind::Mirror) && requested < has;
         let select = match requested {
             _ if !by_name => String::new(),
-            1 => format!(", or select one by name: {}/0", self.short()),
-            _ => format!(", or select some by name: {}/0-{}", self.short(), requested - 1),
+            1 => format!(
+                ", or select one by name, without the packets of the others: {}/0",
+                self.short()
+            ),
+            _ => format!(
+                ", or select some by name, without the packets of the others: {}/0-{}",
+                self.short(),
+                requested - 1
+            ),
         };
         Err(self.error(format!(
             "it has {has} {queues}, and {requested} {were} requested: use Port::open with queues: 0 to open \

@@ -29,7 +29,7 @@
 //! With different filters, up to 12 ports take different packets of one interface, and 4 without a filter, on
 //! different queues.
 //!
-//! Needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN, and Linux 5.10.
+//! Needs Linux 5.10, and the privileges in docs/running.md.
 
 mod claim;
 mod claim_builder;
