@@ -122,6 +122,26 @@ fn a_file_that_is_asked_for_begins_with_its_first_packet() {
 }
 
 #[test]
+fn a_file_that_is_asked_for_overwrites_none() {
+    let directory = TempDir::new().unwrap();
+    let path = |number: u32| directory.path().join(format!("a-0000{number}.pcap"));
+    std::fs::write(path(1), "an earlier recording").unwrap();
+    std::os::unix::fs::symlink("nowhere", path(3)).unwrap();
+    let rotation = Rotation { on_request: true, ..Rotation::default() };
+    let config = OutputConfig { rotation, ..OutputConfig::new(directory.path().join("a.pcap")) };
+    let mut encoder = encoder(&config);
+    let mut output = Output::create(config).unwrap();
+    output.add_interface(&interface("left0", LINKTYPE_ETHERNET), None).unwrap();
+    for number in [2, 4, 5] {
+        put(&mut output, &mut encoder, &packets(5), 20_000);
+        assert_eq!(output.end_file(), Some(path(number)));
+    }
+    assert_eq!(output.finish().files, 3);
+    assert_eq!(std::fs::read(path(1)).unwrap(), b"an earlier recording");
+    assert!(!directory.path().join("nowhere").exists());
+}
+
+#[test]
 fn all_that_is_known_stands_in_the_file() {
     if !have(&["tshark", "capinfos"]) {
         return;

@@ -15,7 +15,7 @@ const MAX_WORKERS: usize = 64;
 pub struct OutputConfig {
     /// The file; `-` is standard output. Its last component may contain strftime conversions, for the local
     /// time of the file's first packet. Rotation puts a sequence number before the extensions:
-    /// `a-00001.pcapng.zst`. An existing file is overwritten.
+    /// `a-00001.pcapng.zst`. An existing file is overwritten, except by [`Rotation::on_request`].
     pub path: PathBuf,
     /// The format.
     pub format: Format,

@@ -43,6 +43,8 @@ pub struct Output {
     progress: Arc<OutputCounts>,
     /// Counts of the files so far; `finish` fills in the rest.
     summary: Summary,
+    /// The number of the newest file, in its name.
+    number: u64,
     /// The files' directory, if files must be synced.
     synced: Option<File>,
 }
@@ -106,6 +108,7 @@ impl Output {
             progress,
             synced,
             summary: Summary::default(),
+            number: 0,
             config,
         })
     }
@@ -315,17 +318,23 @@ impl Output {
         Ok(())
     }
 
-    fn create_file(&self, first_ns: u64) -> Result<OutputFile, Failure> {
-        let mut target = match &self.name {
-            Some(name) => {
-                // The name cannot express the time.
-                let failed = |error: Error| {
-                    Failure::new("name", &self.config.path, io::Error::other(error.to_string()))
-                };
-                let path = name.at(first_ns, self.summary.files + 1).map_err(failed)?;
-                OutputFile::create(&path, self.config.access)?
+    fn create_file(&mut self, first_ns: u64) -> Result<OutputFile, Failure> {
+        let access = self.config.access;
+        let mut target = loop {
+            let Some(name) = &self.name else { break OutputFile::standard_output()? };
+            // The name cannot express the time.
+            let failed = |error: Error| {
+                Failure::new("name", &self.config.path, io::Error::other(error.to_string()))
+            };
+            self.number += 1;
+            let path = name.at(first_ns, self.number).map_err(failed)?;
+            if !self.config.rotation.on_request {
+                break OutputFile::create(&path, access)?;
             }
-            None => OutputFile::standard_output()?,
+            // An earlier recording stays, and its number is skipped.
+            if let Some(new) = OutputFile::create_new(&path, access)? {
+                break new;
+            }
         };
         target.epilogue = epilogue(&self.config);
         match &self.synced {

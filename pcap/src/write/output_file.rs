@@ -93,8 +93,20 @@ impl OutputFile {
     /// Creates a file, or truncates an existing one. A regular file is locked (flock(2)), so that no second
     /// writer overwrites it.
     pub(super) fn create(path: &Path, access: FileAccess) -> Result<Self, Failure> {
+        Self::open(path, access, false)
+    }
+
+    /// Creates a file that does not exist; `None` if it does.
+    pub(super) fn create_new(path: &Path, access: FileAccess) -> Result<Option<Self>, Failure> {
+        match Self::open(path, access, true) {
+            Err(failure) if failure.source.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn open(path: &Path, access: FileAccess, new: bool) -> Result<Self, Failure> {
         let mut options = File::options();
-        options.write(true).create(true).truncate(false).mode(access.mode);
+        options.write(true).create(true).create_new(new).truncate(false).mode(access.mode);
         let shared = others_may_write(path);
         if shared {
             // Another user could have put a link to one of our files there, or a pipe whose other end nobody

@@ -28,6 +28,7 @@ pub struct Rotation {
     /// Ends with this many files: later packets are not written.
     pub last_file: Option<u64>,
     /// Begins a new file after each [`Output::end_file`](super::Output::end_file), and none without packets.
+    /// The numbers of existing files are skipped.
     pub on_request: bool,
 }
 

@@ -169,7 +169,6 @@ fn from_file(folder: &Path, more: &[&str]) -> (Value, Vec<PathBuf>) {
 
 #[test]
 fn a_file_that_is_read_gives_the_exact_times_around_each_event() {
-    let folder = tempfile::tempdir().unwrap();
     for (sentence, after, trigger, expected) in [
         ("one event", "0", "= 500", &[(400, 500)][..]),
         ("with the time after", "100ms", "= 500", &[(400, 510)]),
@@ -188,6 +187,7 @@ fn a_file_that_is_read_gives_the_exact_times_around_each_event() {
         ("the end comes before the time after", "100ms", "= 4995", &[(4895, 4999)]),
         ("no event", "0", "= 50000", &[]),
     ] {
+        let folder = tempfile::tempdir().unwrap();
         let trigger = format!("ether[14:4] {trigger}");
         let more = ["--trigger", &trigger, "--keep-after", after];
         let (report, files) = from_file(folder.path(), &more);
@@ -199,6 +199,7 @@ fn a_file_that_is_read_gives_the_exact_times_around_each_event() {
         assert_eq!(report["ledger"]["out"], written, "{sentence}: {report}");
         assert_eq!(entry(&report, "omitted", "unsaved"), 5000 - written as u64, "{sentence}");
     }
+    let folder = tempfile::tempdir().unwrap();
     let every = ["--trigger", "ether[14:4] >= 0", "--max-files", "3"];
     let (report, files) = from_file(folder.path(), &every);
     assert_eq!(files.len(), 3, "{report}");
