@@ -35,6 +35,9 @@ const MIN_BYTES: u64 = 1 << 20;
 /// The longest sleep of a thread that receives.
 const WAIT_TIME: Duration = Duration::from_millis(100);
 
+/// The remedy of packets that had to leave memory before they were written.
+const SLOW_DISK: &str = "write to a faster disk, compress (-w FILE.zst), or raise --keep-bytes";
+
 /// Flags of packets in memory.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Keep packets in memory")]
@@ -216,12 +219,17 @@ impl File {
         keeper.change(|state| state.history.trigger_now(now_ns));
     }
 
-    /// Accounts for packets that no file has, because none was asked for, or memory was too small.
+    /// Accounts for packets that no file has, because none was asked for, memory was too small, or the disk too
+    /// slow.
     pub fn account_for_memory(&self, report: &mut Report) {
         let Some(keeper) = &self.keeper else { return };
         let KeeperState { history, .. } = &*keeper.lock();
         let InMemory { packets, period, is_short: short } = history.in_memory();
         report.ledger.add(Section::Omitted, "unsaved", history.dropped() + packets);
+        report.ledger.add(Section::Loss, "not_written", history.lost());
+        if history.lost() > 0 {
+            report.ledger.advise("not_written", SLOW_DISK);
+        }
         report.memory = Some(MemoryReport { packets, period_s: period.as_secs_f64(), short });
     }
 

@@ -44,6 +44,7 @@ pub struct History {
     /// The end of the last file that was asked for.
     last_end_ns: Option<u64>,
     dropped: u64,
+    lost: u64,
     is_short: bool,
 }
 
@@ -61,6 +62,12 @@ struct Entry {
 struct Trigger {
     begin_ns: u64,
     end_ns: u64,
+}
+
+impl Trigger {
+    fn contains(&self, time_ns: u64) -> bool {
+        (self.begin_ns..=self.end_ns).contains(&time_ns)
+    }
 }
 
 /// Chunks to write to one file.
@@ -100,6 +107,7 @@ impl History {
             triggers: VecDeque::new(),
             last_end_ns: None,
             dropped: 0,
+            lost: 0,
             is_short: false,
         }
     }
@@ -229,9 +237,15 @@ impl History {
         self.entries.back().map_or(0, |entry| entry.chunk.memory())
     }
 
-    /// Packets that were dropped: no file has them.
+    /// Returns the number of packets that were dropped although nothing is wrong: no file has them, and none
+    /// was to have them.
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// Returns the number of packets that a file was to have, but that had to make room before it was written.
+    pub fn lost(&self) -> u64 {
+        self.lost
     }
 
     /// Returns what is in memory.
@@ -265,18 +279,31 @@ impl History {
     /// Drops entries that are too old, and makes room.
     fn drop_oldest(&mut self, room: usize) {
         while let Some(oldest) = self.entries.front() {
-            let too_old = oldest.ended_ns + u128::from(self.span_ns) < self.elapsed_ns
-                && self.triggers.is_empty();
+            let too_old = oldest.ended_ns + u128::from(self.span_ns) < self.elapsed_ns;
             let too_many = self.bytes + room > self.max_bytes;
-            if !too_old && !too_many {
+            if !(too_many || too_old && self.triggers.is_empty()) {
                 return;
             }
-            self.is_short |= !too_old;
+            let lost = self.asked_for(oldest);
+            self.is_short |= !too_old && lost == 0;
             let Some(Entry { chunk, .. }) = self.entries.pop_front() else { return };
             self.bytes -= chunk.memory();
-            self.dropped += chunk.packets();
+            self.lost += lost;
+            self.dropped += chunk.packets() - lost;
             self.give_back(chunk);
         }
+    }
+
+    /// Returns the number of an entry's packets that belong in a file that was asked for.
+    fn asked_for(&self, Entry { chunk, epoch, .. }: &Entry) -> u64 {
+        if self.triggers.is_empty() {
+            return 0;
+        }
+        if *epoch != self.epoch {
+            return chunk.packets();
+        }
+        let in_file = |time_ns| self.triggers.iter().any(|it| it.contains(time_ns));
+        chunk.records().filter(|record| in_file(record.timestamp_ns)).count() as u64
     }
 
     fn keep(&mut self, entry: Entry) {
@@ -387,6 +414,24 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_a_file_was_to_have_are_lost_if_it_is_written_too_slowly() {
+        let mut history = history();
+        let full = |second| [second * SECOND; 23];
+        // 16 chunks fit; one has nothing for the file, which nobody takes.
+        push(&mut history, &full(80));
+        (0..15).for_each(|_| push(&mut history, &full(100)));
+        history.trigger_at(100 * SECOND);
+        (0..3).for_each(|_| push(&mut history, &full(101)));
+        assert_eq!((history.dropped(), history.lost()), (23, 2 * 23));
+        assert!(!history.is_short, "a larger memory would not be enough for a slow disk");
+        let (records, completes) = take(&mut history, u64::MAX).unwrap();
+        assert_eq!((records.len(), completes), (16 * 23, true));
+        (0..17).for_each(|_| push(&mut history, &full(102)));
+        assert_eq!((history.dropped(), history.lost()), (2 * 23, 2 * 23), "no file is asked for");
+        assert!(history.is_short);
+    }
+
+    #[test]
     fn a_clock_that_is_set_back_ages_what_is_in_memory() {
         let mut history = history();
         seconds(&mut history, [9000, 9001, 8995, 9002]);
@@ -407,6 +452,7 @@ mod tests {
         let period = history.in_memory().period;
         assert!((10.0..11.25).contains(&period.as_secs_f64()), "{period:?}");
     }
+
     #[test]
     fn times_may_jump_to_both_ends() {
         let mut history = history();
