@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{Chunk, History, HistoryConfig, HistoryPart, InMemory, Rotation};
@@ -198,8 +198,9 @@ impl File {
 
     /// Keeps a chunk's records in memory, and leaves an empty chunk.
     pub fn keep(&self, keeper: &Keeper, chunk: &mut Chunk) {
+        let arrived = keeper.delivery.map(|_| Instant::now());
         keeper.change(|state| {
-            state.history.push(chunk);
+            state.history.push(chunk, arrived);
             if let Some((saver, _)) = &state.saver
                 && !state.providing
                 && state.history.lacks_spare(chunk)

@@ -1,10 +1,11 @@
 //! The newest records in memory, until a trigger asks for them: a flight recorder.
 //!
 //! Ages are measured by the packets' clock, which also fits a file that is read. If the clock is set back, the
-//! records from before age by the new time.
+//! records from before age by the new time. Live records age no faster than they arrive: one with a time far
+//! ahead does not make all others too old.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::chunk::Chunk;
 
@@ -37,6 +38,8 @@ pub struct History {
     latest_ns: u64,
     /// The packets' clock without its steps back. A file's may go far forward again and again.
     elapsed_ns: u128,
+    /// When the first live record came.
+    begun: Option<Instant>,
     /// How often the clock was set back.
     epoch: u32,
     /// The files still to be completed, in the order of their ends.
@@ -103,6 +106,7 @@ impl History {
             spare: Vec::new(),
             latest_ns: 0,
             elapsed_ns: 0,
+            begun: None,
             epoch: 0,
             triggers: VecDeque::new(),
             last_end_ns: None,
@@ -113,10 +117,10 @@ impl History {
     }
 
     /// Keeps a chunk's records; leaves an empty chunk in its place. Records that are too old or too many are
-    /// dropped, but while a file is asked for, only those that are too many.
-    pub fn push(&mut self, chunk: &mut Chunk) {
+    /// dropped, but while a file is asked for, only those that are too many. `arrived` is for live records.
+    pub fn push(&mut self, chunk: &mut Chunk, arrived: Option<Instant>) {
         let Some(last_ns) = chunk.last_ns() else { return };
-        self.advance(last_ns);
+        self.advance(last_ns, arrived);
         self.drop_oldest(chunk.memory());
         // A quiet link passes small chunks on. They share one, unless it would become too old as a whole.
         if let Some(back) = self.entries.back_mut()
@@ -264,7 +268,7 @@ impl History {
     }
 
     /// Advances the packets' clock to the time of a record.
-    fn advance(&mut self, last_ns: u64) {
+    fn advance(&mut self, last_ns: u64, arrived: Option<Instant>) {
         if last_ns.saturating_add(self.span_ns) < self.latest_ns {
             // Set back, not merely out of order. Files that were asked for have nothing to wait for.
             self.epoch += 1;
@@ -273,6 +277,10 @@ impl History {
             self.triggers.iter_mut().for_each(|it| *it = Trigger { begin_ns: 0, end_ns: 0 });
         }
         self.elapsed_ns += u128::from(last_ns.saturating_sub(self.latest_ns));
+        if let Some(arrived) = arrived {
+            let begun = *self.begun.get_or_insert(arrived);
+            self.elapsed_ns = self.elapsed_ns.min((arrived - begun).as_nanos());
+        }
         self.latest_ns = self.latest_ns.max(last_ns);
     }
 
@@ -330,13 +338,17 @@ mod tests {
 
     /// Pushes a chunk of records of 44 bytes at these times.
     fn push(history: &mut History, times: &[u64]) {
+        push_at(history, times, None);
+    }
+
+    fn push_at(history: &mut History, times: &[u64], arrived: Option<Instant>) {
         let mut encoder = Encoder::new(&EncoderConfig::default());
         let mut chunk = encoder.chunk_of(1024);
         for &timestamp_ns in times {
             let meta = Meta { timestamp_ns, ..Meta::default() };
             assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[0; 12])));
         }
-        history.push(&mut chunk);
+        history.push(&mut chunk, arrived);
         assert!(chunk.is_empty());
     }
 
@@ -429,6 +441,22 @@ mod tests {
         (0..17).for_each(|_| push(&mut history, &full(102)));
         assert_eq!((history.dropped(), history.lost()), (2 * 23, 2 * 23), "no file is asked for");
         assert!(history.is_short);
+    }
+
+    #[test]
+    fn a_live_packet_far_ahead_ages_no_other() {
+        let (mut history, begun) = (history(), Instant::now());
+        let mut push = |second: u64, arrived: u64| {
+            let arrived = Some(begun + Duration::from_secs(arrived - 100));
+            push_at(&mut history, &[second * SECOND], arrived);
+            history.dropped()
+        };
+        (100..108).for_each(|second| assert_eq!(push(second, second), 0));
+        assert_eq!(push(100 + HOUR / SECOND, 108), 0);
+        assert_eq!(push(109, 109), 0);
+        assert_eq!(push(122, 122), 10, "the usual age");
+        let in_memory = history.in_memory();
+        assert_eq!((in_memory.packets, in_memory.is_short), (1, false));
     }
 
     #[test]
