@@ -38,6 +38,7 @@ mod status;
 mod streams;
 mod switch;
 mod target;
+mod text_file;
 mod top;
 mod units;
 

@@ -6,7 +6,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::forward::Vlan;
 use sluicegate_traffic::rewrite::{Rewrite, Rule};
 
-use crate::notice;
+use crate::{notice, text_file};
 
 /// Flags that rewrite packets.
 #[derive(clap::Args, Clone, Debug)]
@@ -92,9 +92,7 @@ impl Rewriting {
         ];
         let mut all: Vec<Rule> = replaced.copied().chain(set.into_iter().flatten()).collect();
         if let Some(path) = &self.rewrite {
-            let text = std::fs::read_to_string(path);
-            let text = text.map_err(|error| Error::path("read", path, error))?;
-            all.extend(rules(path, &text)?);
+            all.extend(rules(path, &text_file::read(path)?)?);
         }
         if all.iter().any(Rule::merges_addresses) {
             notice::say(

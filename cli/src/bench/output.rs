@@ -1,6 +1,6 @@
 //! Destinations of a result: the terminal, files, a place in a document.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write, stderr, stdout};
 use std::path::Path;
 
@@ -16,6 +16,7 @@ use sluicegate_bench::table::Document;
 
 use super::options::OutputOptions;
 use crate::new_file::NewFile;
+use crate::text_file;
 
 /// The destinations of a result.
 pub struct ReportOutput {
@@ -42,9 +43,7 @@ impl ReportOutput {
             }
         }
         if let Some(path) = &options.markdown {
-            let text = fs::read_to_string(path);
-            let text = text.map_err(|error| Error::path("read", path, error))?;
-            let document = Document::of(&text).ok_or_else(|| {
+            let document = Document::of(&text_file::read(path)?).ok_or_else(|| {
                 let path = path.display();
                 Error::Usage(format!(
                     "{path} has no marks for a table; add the lines <!-- bench --> (or <!-- bench: all steps -->) \
@@ -82,10 +81,10 @@ pub fn print_compared(moved: &[ChangedResult], json: bool) -> io::Result<()> {
 
 /// Reads an earlier result.
 pub fn read(path: &Path) -> anyhow::Result<Report> {
-    let text = fs::read(path).map_err(|error| Error::path("read", path, error))?;
-    serde_json::from_slice(&text).map_err(|error| {
+    let text = text_file::read(path)?;
+    serde_json::from_str(&text).map_err(|error| {
         let path = path.display();
-        let value: Option<serde_json::Value> = serde_json::from_slice(&text).ok();
+        let value: Option<serde_json::Value> = serde_json::from_str(&text).ok();
         let command = value.as_ref().and_then(|value| value["command"].as_str());
         let problem = match command.filter(|command| *command != "bench") {
             Some(command) => format!(

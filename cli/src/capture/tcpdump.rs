@@ -1,6 +1,5 @@
 //! The command line as users of tcpdump type it: its flags, and a filter after the port.
 
-use std::fs;
 use std::path::PathBuf;
 
 use clap::ArgAction::Count;
@@ -10,6 +9,7 @@ use sluicegate::filter::Listing;
 use sluicegate::port::PortName;
 
 use crate::print::{HexDump, TimeFormat};
+use crate::text_file;
 
 /// Flags that have another name, or another form, in the other commands.
 #[derive(clap::Args)]
@@ -145,7 +145,7 @@ impl TcpdumpArgs {
     /// Returns the filter in the file of `-F`.
     pub fn filter(&self) -> Result<Option<String>> {
         let Some(path) = &self.filter_file else { return Ok(None) };
-        let text = fs::read_to_string(path).map_err(|error| Error::path("read", path, error))?;
+        let text = text_file::read(path)?;
         let words: Vec<&str> = text.split_whitespace().collect();
         Ok((!words.is_empty()).then(|| words.join(" ")))
     }
