@@ -177,12 +177,14 @@ impl Traffic {
 
 impl MemoryReport {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let period = show_duration(Duration::from_secs_f64(self.period_s));
-        let (count, word) = (show_count(self.packets), packets_word(self.packets));
-        writeln!(
-            out,
-            "  {count:>15} {word} of {period} in memory, not written (kill -USR2 or --trigger writes them)"
-        )?;
+        if self.packets > 0 {
+            let period = show_duration(Duration::from_secs_f64(self.period_s));
+            let (count, word) = (show_count(self.packets), packets_word(self.packets));
+            writeln!(
+                out,
+                "  {count:>15} {word} of {period} in memory, not written (kill -USR2 or --trigger writes them)"
+            )?;
+        }
         if self.short {
             writeln!(out, "  memory was too small for the time to keep: raise --keep-bytes")?;
         }
@@ -589,6 +591,18 @@ mod tests {
             host_dropped,
             ..Report::default()
         }
+    }
+
+    #[test]
+    fn packets_in_memory_are_printed_if_there_are_any() {
+        let text = |packets, short| {
+            let mut text = Vec::new();
+            MemoryReport { packets, period_s: 2.0, short }.print(&mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        assert!(text(10, false).contains("10 packets of 2 s in memory"), "{}", text(10, false));
+        assert_eq!(text(0, false), "");
+        assert!(text(0, true).contains("--keep-bytes"));
     }
 
     #[test]
