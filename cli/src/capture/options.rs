@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use jiff::tz::TimeZone;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{EncoderConfig, HistoryConfig, OutputConfig, Rotation};
@@ -17,7 +18,7 @@ use super::lines::LineStarts;
 use super::post_rotate;
 use super::tcpdump::{self, TcpdumpArgs};
 use crate::args::{Common, PortFlags, Receiving};
-use crate::file_flags::FileFlags;
+use crate::file_flags::{FileFlags, output_path};
 use crate::ports;
 use crate::print::{Printer, TimeFormat};
 use crate::run::RunOptions;
@@ -63,7 +64,8 @@ pub struct Args {
     filter: Option<String>,
 
     /// Write to a file; - is standard output; the name may contain strftime conversions
-    #[arg(short, long, value_name = "FILE", requires = "source")]
+    #[arg(short, long, value_name = "FILE", requires = "source",
+          value_parser = PathBufValueParser::new().map(output_path))]
     write: Option<PathBuf>,
 
     /// pcap or pcapng [default: by the extension, otherwise pcapng]

@@ -23,7 +23,7 @@ use sluicegate::ring::Direction;
 use sluicegate::units;
 
 use crate::args::file_mode;
-use crate::file_flags::FileFlags;
+use crate::file_flags::{FileFlags, output_path};
 use crate::rewriting::Rewriting;
 use crate::signals::Signals;
 use crate::{notice, ports};
@@ -170,6 +170,7 @@ pub fn edit(args: Args) -> anyhow::Result<()> {
         let usage = "name the files to read, and last the file to write: sluice edit IN OUT";
         return Err(Error::Usage(usage.into()).into());
     };
+    let output = &output_path(output.clone());
     if args.rewriting.asks_next_hop() {
         let wrong = "--dmac auto: a file has no next hop; set a MAC";
         return Err(Error::Usage(wrong.into()).into());

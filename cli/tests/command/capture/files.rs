@@ -208,6 +208,25 @@ fn by_tcpdump(path: &Path, filter: &[&str]) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[test]
+fn the_names_of_standard_output_hold_packets_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let [input, out] = ["in.pcap", "out.pcapng"].map(|name| folder.path().join(name));
+    numbered(&input, 0..1000, 0, 1000);
+    for name in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        for arguments in [
+            &["capture", "-r", input.to_str().unwrap(), "-w", name][..],
+            &["edit", input.to_str().unwrap(), name, "--format", "pcapng"],
+        ] {
+            let file = std::fs::File::create(&out).unwrap();
+            let ended = Running::unawaited(sluice(arguments).stdout(file)).end();
+            assert_eq!(ended.status, Some(0), "{ended:?}");
+            assert!(ended.err.contains("1,000 packets"), "the result: {}", ended.err);
+            assert!(numbers(&out).into_iter().eq(0..1000), "{arguments:?}");
+        }
+    }
+}
+
+#[test]
 fn real_captures_pass_through_unchanged() {
     if !have(&["tcpdump"]) {
         return;
