@@ -257,7 +257,10 @@ impl Options {
         }
         let hold_time = match &output {
             Some(_) if to_stdout || args.tcpdump.unbuffered => Duration::ZERO,
-            Some(o) if o.compression != Compression::None => COMPRESSED_HOLD_TIME,
+            // Small pieces are joined in memory before they are compressed.
+            Some(o) if o.compression != Compression::None && history.is_none() => {
+                COMPRESSED_HOLD_TIME
+            }
             _ => FILE_HOLD_TIME,
         };
         // The end of the last file is known only once its first packet has been passed on.
@@ -447,4 +450,31 @@ fn listed(interface: &link::Interface) -> serde_json::Value {
         "mtu": interface.mtu,
         "addresses": addresses,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn pieces_are_held_back_where_larger_ones_compress_better() {
+        for (flags, expected) in [
+            (&["-w", "a.pcapng"][..], FILE_HOLD_TIME),
+            (&["-w", "a.pcapng.zst"], COMPRESSED_HOLD_TIME),
+            (&["-w", "a.pcapng.zst", "--keep", "1s"], FILE_HOLD_TIME),
+            (&["-w", "a.pcapng.zst", "-U"], Duration::ZERO),
+            (&["-w", "/dev/stdout"], Duration::ZERO),
+        ] {
+            let Flags { args } = Flags::parse_from([&["capture", "a.pcap"], flags].concat());
+            assert_eq!(Options::of(args).unwrap().hold_time, expected, "{flags:?}");
+        }
+    }
 }
