@@ -56,9 +56,10 @@ pub trait Work: Send {
     /// The thread's name.
     fn name(&self) -> String;
 
-    /// Returns true if the thread belongs on one of the CPUs that the user named.
-    fn is_pinned(&self) -> bool {
-        true
+    /// Returns the number by which the thread gets one of the CPUs that the user named: usually `index`, its
+    /// number among the threads of the run; `None` if it needs none of them.
+    fn cpu_number(&self, index: usize) -> Option<usize> {
+        Some(index)
     }
 
     /// Does the work until it is stopped or finished. Publishes a snapshot of its counts when requested. A
@@ -257,7 +258,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
             .enumerate()
             .map(|(index, (work, counters))| {
                 let (shared, running, snapshots) = (&shared, &running, &snapshots);
-                let cpu = common.cpu(index).filter(|_| work.is_pinned());
+                let cpu = work.cpu_number(index).and_then(|number| common.cpu(number));
                 thread::Builder::new().name(work.name()).spawn_scoped(scope, move || {
                     let _ended = RunningWorker { count: running, stop: &shared.stop };
                     let stop = StopOnDrop(&shared.stop);

@@ -117,9 +117,12 @@ impl Work for &mut SendWork {
         }
     }
 
-    fn is_pinned(&self) -> bool {
-        // `--cpus` names CPUs for the programs.
-        !matches!(self, SendWork::Live(_))
+    fn cpu_number(&self, _index: usize) -> Option<usize> {
+        match self {
+            // `--cpus` names CPUs for the programs, each of which has a thread beside those of the run.
+            SendWork::Live(_) => None,
+            SendWork::Ring(worker) => Some(worker.cpu_number),
+        }
     }
 
     fn run(self, thread: &mut WorkerThread<'_, SendCounts>) -> (SendCounts, Result<()>) {
@@ -155,12 +158,8 @@ pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Resu
     for (port, sender) in &targets {
         let first = workers;
         workers += sender.workers();
-        let report = SendReport::of(command, port, common, sender, first..workers);
-        let report = report.with_streams(plan.clone());
-        reports.push(match sender {
-            Sender::Live(_) => report.with_first_thread(threads),
-            Sender::Ring { .. } => report,
-        });
+        let report = SendReport::of(command, port, common, sender, first..workers, threads);
+        reports.push(report.with_streams(plan.clone()));
         threads += sender.threads();
     }
     if receiver.is_some() {
@@ -178,9 +177,14 @@ pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Resu
     receiver.as_mut().map_or(Ok(()), Receiver::start)?;
     let mut paces = Vec::new();
     let mut work = Vec::new();
+    let mut first = 0;
     for (_, sender) in targets {
+        let cpu_numbers = first..;
+        first += sender.threads();
         match sender {
-            Sender::Ring { port, sources } => work.extend(RingWorker::all(port.queues, sources)),
+            Sender::Ring { port, sources } => {
+                work.extend(RingWorker::all(port.queues, sources, cpu_numbers));
+            }
             Sender::Live(mut live) => {
                 paces.push(live.start()?);
                 work.push(SendWork::Live(live));

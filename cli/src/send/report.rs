@@ -41,13 +41,15 @@ pub struct SendReport<'a> {
 }
 
 impl<'a> SendReport<'a> {
-    /// Creates the report of a sender that has not started, with these workers among all.
+    /// Creates the report of a sender that has not started, with these workers among all, and the number of its
+    /// first thread.
     pub fn of(
         command: &'static str,
         port: &PortName,
         common: &'a Common,
         sender: &Sender,
         workers: Range<usize>,
+        first_thread: usize,
     ) -> Self {
         let (report, live, ethernet) = match sender {
             Sender::Live(_) => {
@@ -65,15 +67,10 @@ impl<'a> SendReport<'a> {
             live,
             report,
             common,
-            first_thread: workers.start,
             workers,
+            first_thread,
             plan: None,
         }
-    }
-
-    /// Sets the number of its first thread among those of all targets.
-    pub fn with_first_thread(self, first_thread: usize) -> Self {
-        Self { first_thread, ..self }
     }
 
     /// Adds the streams of a plan.

@@ -1,5 +1,6 @@
 //! Sending through a port: a worker for each queue fills its transmit ring.
 
+use std::ops::RangeFrom;
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
@@ -31,15 +32,24 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 /// One queue's share of the work.
 pub struct RingWorker {
     index: u32,
+    /// The number of its thread among those of all targets, by which it gets a CPU.
+    pub cpu_number: usize,
     queue: Queue,
     source: Box<dyn PacketSource>,
 }
 
 impl RingWorker {
     /// Creates a worker for each queue and its source.
-    pub fn all(queues: Vec<Queue>, sources: Vec<Box<dyn PacketSource>>) -> Vec<SendWork> {
-        let worker = |((index, queue), source)| SendWork::Ring(Self { index, queue, source });
-        (0..).zip(queues).zip(sources).map(worker).collect()
+    pub fn all(
+        queues: Vec<Queue>,
+        sources: Vec<Box<dyn PacketSource>>,
+        cpu_numbers: RangeFrom<usize>,
+    ) -> Vec<SendWork> {
+        let workers = (0..).zip(cpu_numbers).zip(queues.into_iter().zip(sources));
+        let worker = |((index, cpu_number), (queue, source))| {
+            SendWork::Ring(Self { index, cpu_number, queue, source })
+        };
+        workers.map(worker).collect()
     }
 
     /// Takes the error that ended the source early.
@@ -141,4 +151,29 @@ impl RingWorker {
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
     now.map_or(0, |now| Duration::from(now).as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sluicegate::port::{Directions, OpenOptions, Port};
+    use sluicegate_traffic::source::of_plan;
+    use sluicegate_traffic::spec::{Defaults, Spec};
+
+    use super::*;
+    use crate::run::Work;
+
+    #[test]
+    fn threads_of_rings_get_the_cpus_after_those_of_live_frames() {
+        let plan = Spec::parse("[[stream]]\nlayers = ['ether']").unwrap();
+        let plan = Arc::new(plan.plan(&Defaults::default()).unwrap());
+        let options = OpenOptions { usage: Directions::Send, queues: 2, ..OpenOptions::default() };
+        let port = Port::open(&"null:".parse().unwrap(), &options).unwrap();
+        let sources = (0..2).map(|worker| of_plan(&plan, (worker, 2), None, None, || 0)).collect();
+        // Live frames have one thread in the run, and two beside it.
+        let mut work = RingWorker::all(port.queues, sources, 2..);
+        let numbers = (1..).zip(&mut work).map(|(index, work)| work.cpu_number(index));
+        assert_eq!(numbers.collect::<Vec<_>>(), [Some(2), Some(3)]);
+    }
 }

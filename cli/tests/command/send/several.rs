@@ -62,6 +62,23 @@ fn ports_share_packets_flows_and_rate_in_one_report() {
 }
 
 #[test]
+fn threads_of_all_ports_take_the_named_cpus_in_turn() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    // The first port sends live frames, and has more threads than the run knows.
+    let report = generate(
+        &lab,
+        &["middle0", "packet:middle1"],
+        &["--count", "10", "--threads", "2", "--cpus", "0,1", "--json"],
+    );
+    let report = report.good();
+    let cpus = |port: &Value| -> Vec<u64> {
+        port["threads"].as_array().unwrap().iter().map(|thread| number(&thread["cpu"])).collect()
+    };
+    assert_eq!(report["ports"][0]["method"], "live", "{report}");
+    assert_eq!([0, 1].map(|port| cpus(&report["ports"][port])), [[0, 1], [0, 1]], "{report}");
+}
+
+#[test]
 fn a_rate_in_a_file_changes_at_all_ports() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let folder = tempfile::tempdir().unwrap();
