@@ -55,8 +55,8 @@ pub struct Target<'a> {
 
 /// An open target.
 enum Opened {
-    /// The programs of its threads, for a run with this port alone.
-    Live(Vec<Live>),
+    /// The programs of its threads, and the number of the first one and of all for which they were made.
+    Live(Vec<Live>, (u32, u32)),
     Ring(Port),
 }
 
@@ -64,7 +64,7 @@ impl Opened {
     /// Returns the number of its threads.
     fn workers(&self) -> u32 {
         match self {
-            Self::Live(programs) => programs.len() as u32,
+            Self::Live(programs, _) => programs.len() as u32,
             Self::Ring(port) => port.queues.len() as u32,
         }
     }
@@ -76,7 +76,12 @@ impl SendMethod<'_> {
     /// # Errors
     /// A port does not support the method; the errors of opening it.
     pub fn senders(&self, targets: &[Target<'_>]) -> Result<Vec<Sender>> {
-        let opened = targets.iter().map(|target| self.open(target)).collect::<Result<Vec<_>>>()?;
+        // Usually each port has as many threads. Programs made for other numbers are made again.
+        let expected = self.workers() * targets.len() as u32;
+        let opened = (0..)
+            .zip(targets)
+            .map(|(index, target)| self.open(target, (index * self.workers(), expected)));
+        let opened = opened.collect::<Result<Vec<_>>>()?;
         let workers = opened.iter().map(Opened::workers).sum();
         let mut first = 0;
         let sender = |(target, opened): (&Target<'_>, Opened)| {
@@ -97,10 +102,9 @@ impl SendMethod<'_> {
     ) -> Result<Sender> {
         let Target { interface, plan, .. } = target;
         match (opened, interface) {
-            (Opened::Live(programs), Some(interface)) => {
-                let programs = match own.len() == workers as usize {
+            (Opened::Live(programs, made_for), Some(interface)) => {
+                let programs = match made_for == (own.start, workers) {
                     true => programs,
-                    // The programs made before are those of a run with this port alone.
                     false => self.programs(interface, plan, own.clone(), workers)?,
                 };
                 Ok(Sender::Live(LiveSender::new(
@@ -110,7 +114,7 @@ impl SendMethod<'_> {
                     self.common,
                 )?))
             }
-            (Opened::Live(_), None) => Err(target.port.error("it is no interface")),
+            (Opened::Live(..), None) => Err(target.port.error("it is no interface")),
             (Opened::Ring(port), _) => {
                 let source = |worker| {
                     let packets = self.common.share(worker as usize, workers as usize);
@@ -122,8 +126,9 @@ impl SendMethod<'_> {
         }
     }
 
-    /// Opens a target: an interface or a file.
-    fn open(&self, target: &Target<'_>) -> Result<Opened> {
+    /// Opens a target: an interface or a file. `numbers` are the expected one of its first thread, and of all
+    /// threads.
+    fn open(&self, target: &Target<'_>, numbers: (u32, u32)) -> Result<Opened> {
         let Target { port, interface, plan } = target;
         // Options and queues belong to `packet:`.
         let is_plain = port.is_bare() && port.to_string() == port.name();
@@ -137,9 +142,9 @@ impl SendMethod<'_> {
         };
         match self.method {
             Method::Auto => self
-                .live(interface, plan)
+                .live(interface, plan, numbers)
                 .or_else(|error| self.without_live(port, error.to_string())),
-            Method::Live => self.live(interface, plan),
+            Method::Live => self.live(interface, plan, numbers),
             Method::Xdp => match port.with_kind(Kind::Xdp) {
                 Some(port) => self.ring(&port, Vec::new()),
                 None => Err(port.error(
@@ -175,7 +180,12 @@ impl SendMethod<'_> {
         self.common.threads.unwrap_or(cpus.max(1))
     }
 
-    fn live(&self, interface: &Interface, plan: &Arc<Plan>) -> Result<Opened> {
+    fn live(
+        &self,
+        interface: &Interface,
+        plan: &Arc<Plan>,
+        (first, all): (u32, u32),
+    ) -> Result<Opened> {
         check_target(interface, self.common.netns.as_deref())?;
         fits_live_frames(plan, interface)?;
         let workers = self.workers();
@@ -187,7 +197,8 @@ impl SendMethod<'_> {
                  a CPU busy; use at most {most}, or at most {cpus} for full speed"
             )));
         }
-        Ok(Opened::Live(self.programs(interface, plan, 0..workers, workers)?))
+        let programs = self.programs(interface, plan, first..first + workers, all)?;
+        Ok(Opened::Live(programs, (first, all)))
     }
 
     /// Makes the programs of the threads `own` of `workers`.

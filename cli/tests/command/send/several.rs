@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use sluicegate::link::{Lab, Shape};
@@ -76,6 +77,26 @@ fn threads_of_all_ports_take_the_named_cpus_in_turn() {
     };
     assert_eq!(report["ports"][0]["method"], "live", "{report}");
     assert_eq!([0, 1].map(|port| cpus(&report["ports"][port])), [[0, 1], [0, 1]], "{report}");
+}
+
+#[test]
+fn each_program_of_live_frames_is_loaded_once() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    if !have(&["strace"]) {
+        return;
+    }
+    let (folder, middle) = (tempfile::tempdir().unwrap(), lab.netns("middle"));
+    let log = folder.path().join("log");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-s", "64", "-e", "trace=bpf", "-o"]).arg(&log);
+    strace.args([env!("CARGO_BIN_EXE_sluice"), "generate", "middle0", "middle1", "--json"]);
+    strace.args(["--netns", &middle, "--dmac", NOBODY, "--count", "8", "--threads", "2"]);
+    let report = ended(strace.args(["--method", "live"])).good();
+    assert_eq!(number(&report["ledger"]["out"]), 8, "{report}");
+    let calls = std::fs::read_to_string(log).unwrap();
+    let loads = calls.lines().filter(|call| call.contains("BPF_PROG_LOAD"));
+    let loads = loads.filter(|call| call.contains("prog_name=\"sluice_live\"")).count();
+    assert_eq!(loads, 4, "two threads of two ports: {calls}");
 }
 
 #[test]
