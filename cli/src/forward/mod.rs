@@ -148,7 +148,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     let mut report = report(sides, &ended.outcomes, ended.elapsed, leaving.as_deref());
     report.notices.splice(..0, merged);
     report.publish(stdout_is_taken, common.json)?;
-    Ok(ended.result?)
+    Ok(ended.end()?)
 }
 
 /// Controls a forwarder.

@@ -116,12 +116,22 @@ pub struct Run<T> {
     pub outcomes: Vec<Option<Arc<Outcome<T>>>>,
     /// The time of reception: until the run was stopped, or until the last source ended.
     pub elapsed: Duration,
-    /// The run ended because the reader of standard output left.
+    /// The run ended because the reader of standard output, or of another pipe, left.
     pub reader_left: bool,
     /// The run ended because of a signal or a key.
     pub ended_by_user: bool,
     /// The first worker's failure.
     pub result: Result<()>,
+}
+
+impl<T> Run<T> {
+    /// Ends a command that writes packets: its failure, except that of a pipe without a reader.
+    pub fn end(self) -> Result<()> {
+        if self.reader_left {
+            notice::say("the reader closed the pipe");
+        }
+        self.result
+    }
 }
 
 /// The state that all workers of a run share.
@@ -364,8 +374,15 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
         .or_else(|| outcomes.iter().map(|outcome| outcome.ended).max());
     let elapsed = ended.unwrap_or(start).saturating_duration_since(start);
     let outcomes = outcomes.into_iter().map(Some).collect();
-    let result = results.into_iter().collect();
+    // The run has ended for its reader: the other workers ended as at a signal.
+    reader_left |= results.iter().any(is_reader_left);
+    let result = results.into_iter().filter(|result| !is_reader_left(result)).collect();
     Ok(Run { outcomes, elapsed, reader_left, ended_by_user, result })
+}
+
+/// Reports whether a worker ended because the reader of a pipe left.
+fn is_reader_left(result: &Result<()>) -> bool {
+    result.as_ref().is_err_and(|error| error.errno() == Some(Errno::EPIPE as i32))
 }
 
 /// The end of a run: the first call sets it and wakes the control thread.

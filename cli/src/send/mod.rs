@@ -199,13 +199,14 @@ pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Resu
         paces,
         receiver: receiver.as_ref(),
     };
-    let options = RunOptions { common, wait: Wait::Sleep, stdout_is_taken: false };
+    let options = RunOptions { common, wait: Wait::Sleep, stdout_is_taken };
     let ended = supervise(work.iter_mut().collect(), options, &signals, &mut control)?;
     let reports = reports.into_iter().map(|report| report.count(&ended, steering.as_ref()));
     let mut report = report::together(reports.collect());
     let received = receiver.map_or(Ok(()), |receiver| report.receive(receiver, &signals));
     report.publish(stdout_is_taken, common.json)?;
-    ended.result?;
+    let (reader_left, ended_by_user) = (ended.reader_left, ended.ended_by_user);
+    ended.end()?;
     received?;
     // A source's failure does not end other workers: each sends its packets before the fault.
     let mut workers = work.iter_mut();
@@ -214,8 +215,11 @@ pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Resu
         SendWork::Live(_) => None,
     });
     failure.map_or(Ok(()), Err)?;
-    report.check_sent(ended.ended_by_user)?;
-    report.ports.iter().try_for_each(|port| port.check_sent(ended.ended_by_user))
+    if reader_left {
+        return Ok(());
+    }
+    report.check_sent(ended_by_user)?;
+    report.ports.iter().try_for_each(|port| port.check_sent(ended_by_user))
 }
 
 /// Controls a run that sends: the rate, the keys, the carrier.

@@ -68,7 +68,7 @@ pub fn run(args: RunArgs, socket: &SocketArgs) -> anyhow::Result<()> {
     // Dropped only now, because a watcher treats a lost connection as a killed switch.
     drop(server);
     ports.report(&ended).publish(stdout_is_taken, common.json)?;
-    Ok(ended.result?)
+    Ok(ended.end()?)
 }
 
 /// Opens the control socket. If no flag asked for it, a failure is only a notice.

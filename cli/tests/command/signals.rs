@@ -186,6 +186,28 @@ fn a_signal_that_comes_with_the_first_is_the_same_request() {
 }
 
 #[test]
+fn a_reader_that_leaves_ends_commands_that_send_to_it_with_their_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("source.pcap");
+    numbered(&file, 0..1000, 0, 1000);
+    let file = file.to_str().unwrap();
+    for arguments in [
+        &["replay", file, "-", "--loop", "0", "--top-speed"][..],
+        &["generate", "-", "--dst", "198.18.0.9"],
+        &["generate", "-", "--dst", "198.18.0.9", "--rate", "0.001pps"],
+        &["generate", "null:", "-", "--dst", "198.18.0.9"],
+        &["forward", "null:", "-", "--one-way", "--duration", "1h"],
+    ] {
+        let mut running = Running::unawaited(&mut sluice(&[arguments, &["--json"]].concat()));
+        running.has_written(4);
+        drop(running.child().stdout.take());
+        let ended = running.end();
+        ended.good();
+        assert!(ended.err.ends_with("sluice: the reader closed the pipe\n"), "{ended:?}");
+    }
+}
+
+#[test]
 fn a_hangup_that_nohup_ignores_stays_ignored() {
     if !have(&["nohup"]) {
         return;
