@@ -11,6 +11,8 @@ struct RewriteInput {
     /// Tags in front, and then what the frame says it carries.
     tags: u8,
     carries: u8,
+    /// The tunnel around it.
+    tunnel: u8,
     /// The first byte behind it and the protocols on the way, mostly ones that mean something.
     first: u8,
     next: u8,
@@ -44,7 +46,35 @@ impl RewriteInput {
             bytes.iter_mut().zip(head).for_each(|(byte, head)| *byte = head);
         }
         frame.extend(bytes);
-        frame
+        self.in_tunnel(frame)
+    }
+
+    /// Puts a frame, or what it carries, into a packet of IPv4 with these headers behind.
+    fn in_tunnel(&self, inner: Vec<u8>) -> Vec<u8> {
+        const UDP: u8 = 17;
+        let network = 14 + usize::from(self.tags % 4) * 4;
+        let labels = [0, 0, 0x10, 1, 0, 0, 0x21, 1];
+        let udp = |port: u16, head: &[u8]| {
+            let [high, low] = port.to_be_bytes();
+            [&[4, 0, high, low, 0, 0, self.first, self.next][..], head].concat()
+        };
+        let (protocol, head, from) = match self.tunnel % 12 {
+            1 => (4, vec![], network),
+            2 => (41, vec![], network),
+            3 => (47, vec![0x80, 0, 0x65, 0x58, 0, 0, 0, 0], 0),
+            4 => (UDP, udp(4789, &[8, 0, 0, 0, 0, 0, 7, 0]), 0),
+            5 => (UDP, udp(4790, &[12, 0, 0, self.first, 0, 0, 7, 0]), network),
+            6 => (UDP, udp(6081, &[0, 0, 0x65, 0x58, 0, 0, 7, 0]), 0),
+            7 => (UDP, udp(6635, &labels), network),
+            8 => (137, labels.to_vec(), network),
+            9 => (143, vec![], 0),
+            10 => (1, vec![3, 1, 0, 0, 0, 0, 0, 0], network),
+            _ => return inner,
+        };
+        let content = [&head, &inner[from..]].concat();
+        let [high, low] = (20 + content.len() as u16).to_be_bytes();
+        let ip = [0x45, 0, high, low, 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        [&[2; 12][..], &[8, 0], &ip, &content].concat()
     }
 
     fn rules(&self) -> Rewrite {
@@ -72,8 +102,8 @@ fn rewrite() {
         let mut changed = frame.clone();
         input.rules().apply(LINKTYPE_ETHERNET, &mut changed);
         assert_eq!(changed.len(), frame.len());
-        // Addresses of Ethernet, of IP or ARP, ports, hops and two checksums: no more.
-        let most = 12 + 32 + 4 + 1 + 4;
+        // Addresses of Ethernet, of IP or ARP, ports, hops and two checksums, in each of six packets: no more.
+        let most = 6 * (12 + 32 + 4 + 1 + 4);
         let differ = frame.iter().zip(&changed).filter(|(before, now)| before != now).count();
         assert!(differ <= most, "{differ} bytes have changed");
         // All addresses are what they are to be.

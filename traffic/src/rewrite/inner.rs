@@ -77,10 +77,14 @@ fn of_ip(frame: &[u8], ip: &Ip) -> Content {
     use protocol::{GRE, ICMP, ICMPV6, UDP};
     const IPV4: u8 = 4;
     const IPV6: u8 = 41;
-    /// ESP, AH, EIGRP, OSPF, EtherIP, PIM, VRRP, L2TP.
-    const UNKNOWN: [u8; 8] = [50, 51, 88, 89, 97, 103, 112, 115];
+    const MPLS: u8 = 137;
+    const ETHERNET: u8 = 143;
+    const FOUND: [u8; 5] = [IPV4, IPV6, GRE, MPLS, ETHERNET];
+    /// RSVP, ESP, AH, minimal encapsulation, EIGRP, OSPF, IPIP, EtherIP, ENCAP, PIM, IPComp, VRRP, L2TP,
+    /// ROHC, AGGFRAG.
+    const UNKNOWN: [u8; 15] = [46, 50, 51, 55, 88, 89, 94, 97, 98, 103, 108, 112, 115, 142, 144];
     let Some(Range { start, end }) = ip.transport.clone() else {
-        let is_unknown = ip.protocol == IPV4 || ip.protocol == IPV6 || ip.protocol == GRE;
+        let is_unknown = FOUND.contains(&ip.protocol) || UNKNOWN.contains(&ip.protocol);
         return if is_unknown { Content::Unknown } else { Content::Payload };
     };
     let carried = &frame[start..end];
@@ -88,6 +92,9 @@ fn of_ip(frame: &[u8], ip: &Ip) -> Content {
     match ip.protocol {
         IPV4 => packet(ethertype::IPV4, start, end),
         IPV6 => packet(ethertype::IPV6, start, end),
+        // RFC 4023, RFC 8986.
+        MPLS => packet(ethertype::MPLS, start, end),
+        ETHERNET => packet(ethertype::ETHERNET, start, end),
         // Unreachable, quench, time exceeded, parameter problem (RFC 792).
         ICMP if matches!(first, 3 | 4 | 11 | 12) => Content::Packet(InnerPacket {
             ethertype: ethertype::IPV4,
@@ -125,9 +132,14 @@ fn of_gre(bytes: &[u8], start: usize) -> Content {
     Content::Packet(InnerPacket { ethertype: kind, at, checksum })
 }
 
-/// Returns the content of a UDP header that begins at `start`. Destination ports name tunnels.
+/// Returns the content of a UDP header that begins at `start`. Destination ports name tunnels; answers of those
+/// that are not found have the port as their source.
 fn of_udp(bytes: &[u8], start: usize) -> Content {
     const HEADER: usize = 8;
+    /// OpenVPN, L2TP, GTP, Teredo, LISP, IPsec, GRE and MPLS in DTLS, CAPWAP, GUE, TZSP.
+    const UNKNOWN: [u16; 13] =
+        [1194, 1701, 2123, 2152, 3544, 4341, 4342, 4500, 4755, 5247, 6080, 6636, 37008];
+    const WIREGUARD: u16 = 51820;
     let end = start + bytes.len();
     let at = start + HEADER;
     let content = bytes.get(HEADER..).unwrap_or_default();
@@ -141,11 +153,24 @@ fn of_udp(bytes: &[u8], start: usize) -> Content {
             }
             _ => Content::Unknown,
         },
+        // VXLAN-GPE names its content (draft-ietf-nvo3-vxlan-gpe).
+        Some(4790) => match content.first_chunk::<8>().map(|header| header[3]) {
+            Some(1) => packet(ethertype::IPV4, at + 8, end),
+            Some(2) => packet(ethertype::IPV6, at + 8, end),
+            Some(3) => packet(ethertype::ETHERNET, at + 8, end),
+            _ => Content::Unknown,
+        },
         // GRE in UDP (RFC 8086).
         Some(4754) => of_gre(content, at),
-        // L2TP, GTP, Teredo, IPsec.
-        Some(1701 | 2152 | 3544 | 4500) => Content::Unknown,
-        _ => Content::Payload,
+        // MPLS in UDP (RFC 7510).
+        Some(6635) => packet(ethertype::MPLS, at, end),
+        destination => {
+            let ports = [be16(bytes, 0), destination].into_iter().flatten();
+            // A temporary port may have this number. Messages have a type and zeros.
+            let wireguard = matches!(content, [1..=4, 0, 0, 0, ..]);
+            let is_unknown = |port| UNKNOWN.contains(&port) || port == WIREGUARD && wireguard;
+            if ports.into_iter().any(is_unknown) { Content::Unknown } else { Content::Payload }
+        }
     }
 }
 
@@ -180,7 +205,12 @@ mod tests {
         // The EtherType of raw bytes is that of a PPPoE session.
         let raw = if layers.starts_with("{ raw = { hex = '11") { ", type = 0x8864" } else { "" };
         let outer = format!("{{ ether = {{ src = '{mac}:01', dst = '{mac}:02'{raw} }} }}");
+        let v4_of = |protocol| {
+            format!("ipv4 = {{ src = '{v4}.1', dst = '{v4}.2', protocol = {protocol} }}")
+        };
         let layers = layers
+            .replace("V4-137", &v4_of(137))
+            .replace("V4-143", &v4_of(143))
             .replace("V4", &format!("ipv4 = {{ src = '{v4}.1', dst = '{v4}.2' }}"))
             .replace("V6", &format!("ipv6 = {{ src = '{v6}::1', dst = '{v6}::2' }}"))
             .replace("MAC", &format!("ether = {{ src = '{mac}:01', dst = '{mac}:02' }}"));
@@ -214,6 +244,11 @@ mod tests {
             "{ V4 }, { udp = { checksum = 'right' } }, 'vxlan', { MAC }, 'vlan', { V6 }, 'tcp'",
             "{ V6 }, 'udp', 'vxlan', { MAC }, { V4 }, { V4 }, 'tcp'",
             "{ V4 }, { udp = { dport = 6081 } }, { raw = { hex = '0100655800000700aabbccdd' } }, { MAC }, { V4 }, 'tcp'",
+            "{ V4 }, { udp = { dport = 4790 } }, { raw = { hex = '0c00000100000700' } }, { V4 }, 'tcp'",
+            "{ V6 }, { udp = { dport = 4790 } }, { raw = { hex = '0c00000300000700' } }, { MAC }, { V6 }, 'udp'",
+            "{ V4 }, { udp = { dport = 6635, checksum = 'right' } }, 'mpls', { V4 }, 'tcp'",
+            "{ V4-137 }, 'mpls', 'mpls', { V6 }, 'tcp'",
+            "{ V4-143 }, { MAC }, { V4 }, 'udp'",
             "'mpls', 'mpls', { V4 }, 'tcp'",
             "'mpls', { V6 }, 'udp'",
             "{ raw = { hex = '1100000100770021' } }, { V4 }, 'tcp'",
@@ -251,6 +286,18 @@ mod tests {
             ("OSPF", "{ ipv4 = { protocol = 89 } }"),
             ("PPTP", "'ipv4', { gre = { version = 1, protocol = 0x880b } }"),
             ("GTP", "'ipv4', { udp = { dport = 2152 } }"),
+            ("GTP, back", "'ipv4', { udp = { sport = 2152, dport = 9 } }"),
+            ("WireGuard", "'ipv4', { udp = { dport = 51820 } }, { raw = { hex = '04000000' } }"),
+            (
+                "WireGuard, back",
+                "'ipv4', { udp = { sport = 51820, dport = 9 } }, { raw = { hex = '02000000' } }",
+            ),
+            (
+                "VXLAN-GPE with NSH",
+                "'ipv4', { udp = { dport = 4790 } }, { raw = { hex = '0c00000400000700' } }",
+            ),
+            ("IPComp", "{ ipv4 = { protocol = 108 } }"),
+            ("a fragment of ESP", "{ ipv4 = { protocol = 50, frag = 185 } }"),
             ("a redirect", "'ipv4', { icmp = { type = 5 } }"),
             ("neighbour discovery", "'ipv6', { icmpv6 = { type = 135 } }"),
             ("a pseudowire", "'mpls', { raw = { hex = '00000000' } }"),
@@ -259,7 +306,9 @@ mod tests {
             let mut frame = frame(layers, "10.1.0", "fd00", "02:00:00:00:01");
             assert!(!rules().apply(LINKTYPE_ETHERNET, &mut frame), "{sentence}");
         }
-        let mut frame = frame("{ V4 }, 'tcp'", "10.1.0", "fd00", "02:00:00:00:01");
-        assert!(rules().apply(LINKTYPE_ETHERNET, &mut frame), "TCP");
+        for layers in ["{ V4 }, 'tcp'", "{ V4 }, { udp = { sport = 51820, dport = 53 } }"] {
+            let mut frame = frame(layers, "10.1.0", "fd00", "02:00:00:00:01");
+            assert!(rules().apply(LINKTYPE_ETHERNET, &mut frame), "{layers}");
+        }
     }
 }
