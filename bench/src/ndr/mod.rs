@@ -16,7 +16,7 @@ pub mod device_trial;
 pub mod search;
 pub mod trial;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::observer::Failure;
 #[cfg(doc)]
@@ -29,7 +29,7 @@ use trial::{BackToBack, Goal, LatencyAt, LossAt, Trial};
 const LOADS: [f64; 4] = [0.1, 0.5, 0.9, 1.0];
 
 /// The results of a test.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NdrResults {
     /// The definition of throughput.
     #[serde(flatten)]
@@ -41,19 +41,19 @@ pub struct NdrResults {
 }
 
 /// The results for one frame size.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OfSize {
     /// Bytes of a frame, without its check sequence; [`Setting::MIXED`] for IMIX.
-    #[serde(skip_serializing_if = "is_mixed")]
+    #[serde(skip_serializing_if = "is_mixed", default)]
     pub size: u32,
     /// The throughput, and the trials that led there.
     #[serde(flatten)]
     pub found: SearchResult,
     /// At shares of the throughput.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub latency: Vec<LatencyAt>,
     /// At shares of the highest offered rate.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub loss: Vec<LossAt>,
     /// The longest burst.
     #[serde(skip_serializing_if = "Option::is_none")]

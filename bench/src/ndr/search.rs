@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::trial::{Goal, Offer, Trial, TrialOutcome, Until};
 use crate::observer::Failure;
 
 /// The fastest rate that a device sustains.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Throughput {
     /// Packets per second.
     pub pps: f64,
@@ -20,7 +20,7 @@ pub struct Throughput {
 }
 
 /// The result of a search, possibly partial.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SearchResult {
     /// The fastest sustained rate; absent if packets are lost at any rate, or it is not known yet.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct SearchResult {
 }
 
 /// A trial and its result.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tried {
     /// The requested rate in packets a second; absent for full speed.
     #[serde(skip_serializing_if = "Option::is_none")]

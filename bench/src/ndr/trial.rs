@@ -3,30 +3,42 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::observer::Failure;
 #[cfg(doc)]
 use crate::step::Setting;
 
 /// The definition of throughput, and the times of trials.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goal {
     /// The share of packets that may be lost, from 0 to 1.
     pub loss: f64,
     /// The tolerated error of the result, as a share of it.
     pub resolution: f64,
     /// The length of a trial.
-    #[serde(rename = "seconds", serialize_with = "seconds")]
+    #[serde(rename = "seconds", with = "seconds")]
     pub time: Duration,
     /// The length of the last trial, which has to confirm the result, because a device with a large buffer
     /// passes short trials at rates that it cannot sustain.
-    #[serde(rename = "confirm_seconds", serialize_with = "seconds")]
+    #[serde(rename = "confirm_seconds", with = "seconds")]
     pub confirm: Duration,
 }
 
-fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(time.as_secs_f64())
+/// A time as a number of seconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(time.as_secs_f64())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
 }
 
 /// The packets offered to a device.
@@ -130,7 +142,7 @@ const REPEATS: u32 = 3;
 const MIN_RESOLUTION: f64 = 0.02;
 
 /// The longest burst without loss.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BackToBack {
     /// Its packets; 0 if all bursts lost some.
     pub packets: u64,
@@ -180,7 +192,7 @@ pub fn back_to_back(
 }
 
 /// Latency at a share of the throughput.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyAt {
     /// The share, from 0 to 1.
     pub of_throughput: f64,
@@ -192,7 +204,7 @@ pub struct LatencyAt {
 }
 
 /// Loss at a share of the highest offered rate.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LossAt {
     /// The share, from 0 to 1.
     pub of_most: f64,

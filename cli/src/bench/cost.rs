@@ -8,7 +8,7 @@ use sluicegate_bench::cost::{self, CostResults, CostSettings, RoundTrips};
 use sluicegate_bench::measurement::of_share;
 
 use super::options::turn_time;
-use super::output::print_json;
+use super::output::HeadedResult;
 use super::progress::Watcher;
 use crate::units::show_count;
 
@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     drop(watcher);
     let results = results?;
     if args.json {
-        print_json("bench cost", &results)
+        HeadedResult::of("bench cost", results).print_json()
     } else {
         Ok(print(&args.rates, &results, &mut stdout().lock())?)
     }

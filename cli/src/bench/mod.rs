@@ -17,8 +17,10 @@ use sluicegate_bench::report::Report;
 use sluicegate_bench::suite::SuiteKind;
 
 use options::{Options, OutputOptions};
-use output::{ReportOutput, read};
+use output::{ReportOutput, parse};
 use progress::Watcher;
+
+use crate::text_file;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +64,7 @@ enum BenchCommand {
     Instructions(OutputOptions),
     /// Check ratios against thresholds; exit status 1 after a fail
     Check(check::Args),
-    /// Show a --json result of suites again: as tables, a page or a chart
+    /// Show a --json result of suites or ndr again: as tables, a page or a chart
     Show(ShowArgs),
     /// Measure throughput, latency, loss and bursts of a device between two interfaces (RFC 2544)
     Ndr(ndr::Args),
@@ -81,7 +83,7 @@ enum BenchCommand {
 
 #[derive(clap::Args)]
 struct ShowArgs {
-    /// Result of --json, of suites or instructions
+    /// Result of --json, of suites, instructions or ndr
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
@@ -136,6 +138,10 @@ fn now() -> String {
 }
 
 fn show(args: &ShowArgs) -> anyhow::Result<()> {
-    let report = read(&args.file)?;
+    let text = text_file::read(&args.file)?;
+    if ndr::is_result(&text) {
+        return ndr::show(&args.file, &text, &args.shown);
+    }
+    let report = parse(&args.file, &text)?;
     ReportOutput::prepare(&args.shown)?.write(&report)
 }

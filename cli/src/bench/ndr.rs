@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{self, Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sluicegate::error::Error;
@@ -14,19 +14,21 @@ use sluicegate_bench::ndr::trial::{Goal, Latency, Offer};
 use sluicegate_bench::ndr::{self, NdrResults, OfSize};
 use sluicegate_bench::observer::{BenchObserver, Progress};
 use sluicegate_bench::page;
-use sluicegate_bench::report::Machine;
 use sluicegate_bench::step::Setting;
 use sluicegate_bench::suite::forward;
 use sluicegate_bench::testbed::{Testbed, TestbedConfig};
 
-use super::options::{sides, turn_time};
-use super::output::print_json;
+use super::options::{OutputOptions, sides, turn_time};
+use super::output::HeadedResult;
 use super::progress::Watcher;
 use crate::new_file::NewFile;
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 
 /// Preamble, delimiter, check sequence and gap of a frame.
 const AROUND_BYTES: f64 = 24.0;
+
+/// The name of the command in its results.
+const COMMAND: &str = "bench ndr";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -115,14 +117,45 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if results.are_none() {
         return Err(Failure::Stopped.into());
     }
-    if let Some(page) = page {
-        let (version, date) = (env!("CARGO_PKG_VERSION"), super::now());
-        page.write(page::ndr(&results, &Machine::here(), version, &date).as_bytes())?;
+    publish(&HeadedResult::of(COMMAND, results), page, args.json)
+}
+
+/// Shows an earlier result, whose text this is, again.
+///
+/// # Errors
+/// It is invalid; a flag that belongs to suites.
+pub fn show(path: &Path, text: &str, shown: &OutputOptions) -> anyhow::Result<()> {
+    if shown.compare.is_some() || shown.svg.is_some() || shown.markdown.is_some() {
+        let reason = "takes --html and --json only; omit --compare, --svg and --markdown";
+        return Err(Error::Usage(format!("a result of `sluice {COMMAND}` {reason}")).into());
     }
-    if args.json {
-        print_json("bench ndr", &results)
-    } else {
-        Ok(print(&results, &mut stdout().lock())?)
+    let headed = serde_json::from_str(text).map_err(|error| {
+        let path = path.display();
+        Error::Usage(format!("{path} is not a result of `sluice {COMMAND} --json`: {error}"))
+    })?;
+    let page = shown.html.as_deref().map(|path| NewFile::create(path, None)).transpose()?;
+    publish(&headed, page, shown.json)
+}
+
+/// Reports whether this is the text of a result of this command.
+pub fn is_result(text: &str) -> bool {
+    let value: Option<serde_json::Value> = serde_json::from_str(text).ok();
+    value.is_some_and(|value| value["command"] == COMMAND)
+}
+
+/// Writes a result to its destinations.
+fn publish(
+    headed: &HeadedResult<NdrResults>,
+    page: Option<NewFile>,
+    json: bool,
+) -> anyhow::Result<()> {
+    let HeadedResult { version, date, machine, result, .. } = headed;
+    if let Some(page) = page {
+        page.write(page::ndr(result, machine, version, date).as_bytes())?;
+    }
+    match json {
+        true => headed.print_json(),
+        false => Ok(print(result, &mut stdout().lock())?),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write, stderr, stdout};
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sluicegate::error::Error;
 use sluicegate_bench::compare::{ChangedResult, Metric, compare};
 use sluicegate_bench::measurement::{Cause, Explanation, Figures, short};
@@ -81,10 +81,14 @@ pub fn print_compared(moved: &[ChangedResult], json: bool) -> io::Result<()> {
 
 /// Reads an earlier result.
 pub fn read(path: &Path) -> anyhow::Result<Report> {
-    let text = text_file::read(path)?;
-    serde_json::from_str(&text).map_err(|error| {
+    parse(path, &text_file::read(path)?)
+}
+
+/// Parses an earlier result of suites or instructions.
+pub fn parse(path: &Path, text: &str) -> anyhow::Result<Report> {
+    serde_json::from_str(text).map_err(|error| {
         let path = path.display();
-        let value: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+        let value: Option<serde_json::Value> = serde_json::from_str(text).ok();
         let command = value.as_ref().and_then(|value| value["command"].as_str());
         let problem = match command.filter(|command| *command != "bench") {
             Some(command) => format!(
@@ -97,21 +101,30 @@ pub fn read(path: &Path) -> anyhow::Result<Report> {
     })
 }
 
-/// Prints a result as one JSON object, with the command, the version, the date and the machine.
-pub fn print_json(command: &'static str, result: &impl Serialize) -> anyhow::Result<()> {
-    #[derive(Serialize)]
-    struct Headed<'a, T> {
-        command: &'static str,
-        version: &'static str,
-        date: String,
-        machine: Machine,
-        #[serde(flatten)]
-        result: &'a T,
+/// A result and its origin.
+#[derive(Serialize, Deserialize)]
+pub struct HeadedResult<T> {
+    command: String,
+    pub version: String,
+    pub date: String,
+    pub machine: Machine,
+    #[serde(flatten)]
+    pub result: T,
+}
+
+impl<T> HeadedResult<T> {
+    /// Makes the result of this command, at this time.
+    pub fn of(command: &str, result: T) -> Self {
+        let (version, date) = (env!("CARGO_PKG_VERSION").into(), super::now());
+        Self { command: command.into(), version, date, machine: Machine::here(), result }
     }
-    let (version, date) = (env!("CARGO_PKG_VERSION"), super::now());
-    let headed = Headed { command, version, date, machine: Machine::here(), result };
-    writeln!(stdout(), "{}", serde_json::to_string(&headed)?)?;
-    Ok(())
+}
+
+impl<T: Serialize> HeadedResult<T> {
+    /// Prints it as one JSON object.
+    pub fn print_json(&self) -> anyhow::Result<()> {
+        Ok(writeln!(stdout(), "{}", serde_json::to_string(self)?)?)
+    }
 }
 
 /// Length of the longest bar in characters.

@@ -88,6 +88,45 @@ impl Planted {
 }
 
 #[test]
+fn a_result_is_shown_again_as_it_was_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let [json, html] = ["ndr.json", "ndr.html"].map(|name| folder.path().join(name));
+    let result = r#"{"command": "bench ndr", "version": "0.1.0", "date": "2026-11-20T00:00:00Z",
+        "machine": {"cpus": 2, "model": "", "virtual_machine": true, "kernel": "6.1.0"},
+        "loss": 0.0, "resolution": 0.005, "seconds": 1.0, "confirm_seconds": 3.0, "complete": true,
+        "sizes": [{"size": 60, "most_pps": 2e6, "trials": [{"offered_pps": 2e6, "lost": 0.5}],
+            "throughput": {"pps": 1e6, "lost": 0.0, "sender_limits": false},
+            "latency": [{"of_throughput": 0.5, "offered_pps": 5e5, "p50_ns": 1000, "p99_ns": 2000,
+                "p99_9_ns": 3000, "max_ns": 4000}],
+            "loss": [{"of_most": 1.0, "offered_pps": 2e6, "lost": 0.5}],
+            "back_to_back": {"packets": 1234, "longest_tried": false}},
+            {"most_pps": 1e6, "trials": []}]}"#;
+    std::fs::write(&json, result).unwrap();
+    let [json, html] = [&json, &html].map(|path| path.to_str().unwrap());
+    let shown = run(&["bench", "show", json, "--html", html]);
+    assert_eq!(shown.status, Some(0), "{}", shown.err);
+    let expected = "\
+frames of 60 bytes
+  throughput    1,000,000 packets a second, 672 Mbit/s (layer 1), 0 % lost
+  offered       2 Mpps at most, 1 trials
+  latency       at  50 %: p50 1 µs, p99 2 µs, p99.9 3 µs, max 4 µs
+  frame loss    at 100 %: 2 Mpps, 50.000 % lost
+  back-to-back  1,234 packets
+
+frames of IMIX
+  throughput    not known yet
+  offered       1 Mpps at most, 0 trials
+
+";
+    assert_eq!(shown.out, expected);
+    assert!(std::fs::read_to_string(html).unwrap().contains("2026-11-20T00:00:00Z"));
+    let again: Value = serde_json::from_str(&run(&["bench", "show", json, "--json"]).out).unwrap();
+    assert_eq!(again, serde_json::from_str::<Value>(result).unwrap());
+    refused(&["bench", "show", json, "--svg", html], "takes --html and --json only");
+    refused(&["bench", "check", json], "is a result of `sluice bench ndr`");
+}
+
+#[test]
 fn the_forwarder_in_a_lab_is_measured_from_end_to_end() {
     let short = ["ndr", "--seconds", "100ms", "--drain", "100ms", "--resolution", "10%", "--json"];
     if lab().is_none() {
