@@ -143,7 +143,7 @@ fn measure(
     let turns = receivers.len() * settings.rates.len() + forwarders.len();
     let mut done = 0;
     let mut begins = |step: &str| {
-        watch.progress(&Progress { step, done, turns });
+        watch.progress(&Progress { step, done, turns: Some(turns) });
         done += 1;
     };
     for it in &receivers {

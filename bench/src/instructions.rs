@@ -151,7 +151,7 @@ pub fn count(watch: &dyn BenchObserver) -> Result<Counted, Failure> {
     let context = StepContext { testbed: &testbed, setting };
     let mut counted = Counted::default();
     for (done, (name, kind)) in LOOPS.iter().enumerate() {
-        watch.progress(&Progress { step: name, done, turns: LOOPS.len() });
+        watch.progress(&Progress { step: name, done, turns: Some(LOOPS.len()) });
         let (length, failed) = match kind.count(&context, watch) {
             Ok(length) => (Some(length), None),
             Err(Failure::Stopped) => return Ok(counted),

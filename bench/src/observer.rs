@@ -65,8 +65,8 @@ pub struct Progress<'a> {
     pub step: &'a str,
     /// Finished turns.
     pub done: usize,
-    /// Turns in all.
-    pub turns: usize,
+    /// Turns in all; `None` if results decide how many follow.
+    pub turns: Option<usize>,
 }
 
 /// An observer that ignores progress and never stops the bench.

@@ -72,7 +72,8 @@ impl BenchPlan {
                 steps.iter_mut().map(|(step, outcomes)| (*kind, step, outcomes))
             });
             for (kind, step, outcomes) in steps {
-                watch.progress(&Progress { step: &step.setting.title(&step.name), done, turns });
+                let title = step.setting.title(&step.name);
+                watch.progress(&Progress { step: &title, done, turns: Some(turns) });
                 done += 1;
                 let turn = match step.missing() {
                     Some(failure) => Err(failure),

@@ -60,14 +60,6 @@ pub struct OfSize {
     pub back_to_back: Option<BackToBack>,
 }
 
-/// Estimates the number of trials of a test.
-pub fn trials(goal: Goal, sizes: usize) -> usize {
-    let halvings = 1.0 - goal.resolution.log2();
-    // The first, and the one that confirms; latencies; the loss curve; twice a burst.
-    let of_size = halvings + 2.0 + LOADS.len() as f64 + 6.0 + 10.0;
-    sizes * of_size.ceil() as usize
-}
-
 /// Measures devices, size by size. If the test is stopped, the results until then remain.
 ///
 /// # Errors

@@ -179,11 +179,10 @@ fn measure(args: &Args, watcher: &Watcher) -> Result<NdrResults, Failure> {
     let goal = Goal { loss: args.loss, resolution: args.resolution, time: args.seconds, confirm };
     let done = Cell::new(0);
     let begins = |offer: &Offer| {
-        let turns = ndr::trials(goal, args.sizes.len()).max(done.get() + 1);
         let rate =
             offer.rate.map_or_else(|| "at full speed".into(), |pps| show_pps(pps).to_string());
         let step = format!("{}, {rate}", size_words(offer.bytes));
-        watcher.progress(&Progress { step: &step, done: done.get(), turns });
+        watcher.progress(&Progress { step: &step, done: done.get(), turns: None });
         done.set(done.get() + 1);
     };
     let (pairs, drain) = (&pairs, args.drain);

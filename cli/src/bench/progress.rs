@@ -23,8 +23,7 @@ impl Watcher {
     /// Catches signals, and shows progress from now on.
     pub fn start() -> Result<Self> {
         let signals = Signals::catch()?;
-        let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}");
-        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        let style = style("{bar:20} {pos}/{len} {msg}");
         let live = stderr().is_terminal().then(|| ProgressBar::new(0).with_style(style));
         Ok(Self { signals, started: Instant::now(), live })
     }
@@ -45,21 +44,30 @@ impl BenchObserver for Watcher {
 
     fn progress(&self, progress: &Progress<'_>) {
         let Progress { step, done, turns } = *progress;
-        let rest = turns.saturating_sub(done) as f64 / done.max(1) as f64;
-        let left = self.started.elapsed().as_secs_f64() * rest;
-        let left = show_duration(Duration::from_secs(left.round() as u64));
-        let left = if done > 0 { format!("{left} left  ") } else { String::new() };
+        let left = turns.filter(|_| done > 0).map_or_else(String::new, |turns| {
+            let rest = turns.saturating_sub(done) as f64 / done.max(1) as f64;
+            let left = self.started.elapsed().as_secs_f64() * rest;
+            format!("{} left  ", show_duration(Duration::from_secs(left.round() as u64)))
+        });
         match &self.live {
             Some(bar) => {
-                bar.set_length(turns as u64);
+                match turns {
+                    Some(turns) => bar.set_length(turns as u64),
+                    None => bar.set_style(style("{pos} {msg}")),
+                }
                 bar.set_position(done as u64);
                 bar.set_message(format!("{left}{step}"));
             }
             None => {
-                let _ = writeln!(stderr(), "{:>4}/{turns}  {left}{step}", done + 1);
+                let all = turns.map_or_else(String::new, |turns| format!("/{turns}"));
+                let _ = writeln!(stderr(), "{:>4}{all}  {left}{step}", done + 1);
             }
         }
     }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 impl Drop for Watcher {

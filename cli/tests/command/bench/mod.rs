@@ -166,9 +166,15 @@ fn pipes_are_measured_at_the_receiver() {
     assert_eq!(names.len(), 5, "{names:?}");
 }
 
-/// Waits until a run is at the turn of this number.
-fn comes_to(running: &mut Running, turn: u32) {
-    while !running.says().trim_start().starts_with(&format!("{turn}/")) {}
+/// Waits until a run is at the turn of this number. Returns its line.
+fn comes_to(running: &mut Running, turn: u32) -> String {
+    loop {
+        let line = running.says();
+        let number = line.trim_start().split(['/', ' ']).next();
+        if number == Some(&turn.to_string()) {
+            return line;
+        }
+    }
 }
 
 /// Stops a run at this turn. Returns the report of the turns before it.

@@ -223,7 +223,8 @@ fn a_signal_before_the_first_trial_is_over_leaves_no_empty_result() {
 #[test]
 fn a_device_that_exits_is_an_error_and_not_a_total_loss() {
     let Some(mut running) = start(&["ndr", "--seconds", "100ms", "--json"]) else { return };
-    comes_to(&mut running, 2);
+    let line = comes_to(&mut running, 2);
+    assert!(line.contains("2  60 bytes, ") && !line.contains("left"), "{line}");
     let command = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
     let forwards = |pid: &u32| command(pid).is_ok_and(|words| words.contains("\0forward\0"));
     let device = children(running.pid()).into_iter().find(forwards).expect("a device");
