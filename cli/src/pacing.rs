@@ -45,6 +45,8 @@ impl TargetRate {
 /// The upper ends of the text's lines: powers of two, which are also ends of classes. Later packets have a
 /// separate line.
 const LINES_NS: [u64; 7] = [1 << 7, 1 << 10, 1 << 13, 1 << 17, 1 << 20, 1 << 23, 1 << 27];
+/// The share of a requested rate that nearly is that rate.
+const NEARLY: f64 = 0.9;
 /// The length of the longest bar.
 const BAR: u64 = 24;
 
@@ -79,6 +81,20 @@ impl PacingResult {
             target.achieved_pps += other.achieved_pps;
             target.achieved_bytes += other.achieved_bytes;
         }
+    }
+
+    /// Describes a constant rate that was missed by far: the sender was too late to catch up, and less than
+    /// [`NEARLY`] of it was achieved.
+    pub fn missed(&self) -> Option<String> {
+        let target = self.target.filter(|_| self.restarts > 0)?;
+        let (TargetRate { rate: (rate, unit), .. }, achieved) = (target, target.achieved());
+        (achieved < NEARLY * rate).then(|| {
+            let (asked, achieved) = (show_rate(rate, unit), show_rate(achieved, unit));
+            format!(
+                "asked for {asked}, but sent {achieved}; use more --threads, a faster port or method, or a lower \
+                 --rate"
+            )
+        })
     }
 
     /// Returns the lateness that a share of the packets did not exceed, in ns; 0 if no packet was due.
@@ -168,6 +184,26 @@ mod tests {
             let paced = PacingResult { target: Some(target), late, restarts: 0 };
             paced.print(&mut out).unwrap();
             assert_eq!(String::from_utf8(out).unwrap().trim(), text);
+        }
+    }
+
+    #[test]
+    fn a_rate_is_missed_by_far_if_the_sender_was_too_late_to_catch_up() {
+        for (sentence, achieved_pps, restarts, missed) in [
+            ("half of it", 1e3, 1, true),
+            ("nearly all, after one delay", 1.9e3, 1, false),
+            ("a short run that was never late", 1e3, 0, false),
+        ] {
+            let rate = (2e3, Unit::Packet);
+            let target = TargetRate { rate, changes: 0, achieved_pps, achieved_bytes: 0.0 };
+            let target = Some(target);
+            let paced = PacingResult { target, late: Gaps::default(), restarts };
+            let text = paced.missed().unwrap_or_default();
+            assert_eq!(
+                text.starts_with("asked for 2 kpps, but sent 1 kpps; "),
+                missed,
+                "{sentence}"
+            );
         }
     }
 

@@ -203,6 +203,9 @@ pub fn send(run: SendRun<'_>, targets: Vec<(&PortName, Sender)>) -> anyhow::Resu
     let ended = supervise(work.iter_mut().collect(), options, &signals, &mut control)?;
     let reports = reports.into_iter().map(|report| report.count(&ended, steering.as_ref()));
     let mut report = report::together(reports.collect());
+    if steering.as_ref().is_some_and(Steering::is_constant) {
+        report.note_missed_rate();
+    }
     let received = receiver.map_or(Ok(()), |receiver| report.receive(receiver, &signals));
     report.publish(stdout_is_taken, common.json)?;
     let (reader_left, ended_by_user) = (ended.reader_left, ended.ended_by_user);

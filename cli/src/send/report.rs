@@ -189,6 +189,14 @@ impl<'a> SendReport<'a> {
 }
 
 impl Report {
+    /// Prints and notes that the requested rate was missed by far.
+    pub fn note_missed_rate(&mut self) {
+        if let Some(missed) = self.pace.as_ref().and_then(PacingResult::missed) {
+            notice::say(&missed);
+            self.notices.push(missed);
+        }
+    }
+
     /// Ends the receiver of what was sent, and adds its results. Fails if the receiver has failed.
     pub fn receive(&mut self, receiver: Receiver, signals: &Signals) -> Result<()> {
         let (receiver, analysis, result) = receiver.end(self.ledger.max_out(), signals);

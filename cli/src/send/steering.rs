@@ -252,6 +252,11 @@ impl Steering {
         (self.asked.pps, self.measure.unit)
     }
 
+    /// Reports whether the rate was the same during the whole run.
+    pub fn is_constant(&self) -> bool {
+        self.changes == 0 && self.ramp.is_zero()
+    }
+
     /// The number of changes during the run.
     pub fn changes(&self) -> u64 {
         self.changes

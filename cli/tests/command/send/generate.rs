@@ -579,3 +579,18 @@ fn streams_with_rates_share_the_run_and_set_its_pace() {
     };
     assert_eq!((of(1001), of(1002)), (300, 100));
 }
+
+#[test]
+fn a_rate_that_was_missed_by_far_is_named_with_status_0() {
+    for ports in [&["null:"][..], &["null:", "null:"]] {
+        let what = ["--dst", "198.18.0.9", "--rate", "1000Mpps", "--max-lag", "1ms"];
+        let ended =
+            run(&[&["generate"], ports, &what, &["--duration", "200ms", "--json"]].concat());
+        let report = ended.good();
+        let notice = report["notices"][0].as_str().unwrap();
+        assert!(notice.starts_with("asked for 1 Gpps, but sent "), "{report}");
+        assert_eq!(ended.err, format!("sluice: {notice}\n"));
+    }
+    let ended = run(&["generate", "null:", "--dst", "198.18.0.9", "--rate", "1kpps", "-c", "9"]);
+    assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""));
+}
