@@ -7,7 +7,7 @@ use sluicegate::error::Error;
 use sluicegate::port::{Inspect, Kind, OpenOptions, Port, PortName};
 use sluicegate_traffic::analyse::{Analysis, InKernel};
 
-use crate::analysing::{analysis_of, visitors};
+use crate::analysis::{analysis_of, visitors};
 use crate::args::{Common, PortFlags, Receiving, options_for_kind};
 use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Section;

@@ -1,7 +1,6 @@
 //! The command `sluice`: packets between Linux and a program at high rates.
 #![forbid(unsafe_code)]
 
-mod analysing;
 mod analysis;
 mod args;
 mod bench;

@@ -8,7 +8,7 @@ use sluicegate::port::{Kind, Port, PortName, Queue};
 use sluicegate::ring::Wait;
 use sluicegate_traffic::analyse::Analysis;
 
-use crate::analysing::{Analysing, Shown, analysis_of, visitors};
+use crate::analysis::{AnalysisSoFar, AnalysisVisitor, analysis_of, visitors};
 use crate::args::{Common, options_for_kind};
 use crate::count::counts_in_kernel;
 use crate::ledger::Section;
@@ -27,8 +27,8 @@ pub struct Receiver {
     report: Report,
     queues: Vec<Queue>,
     drain: Duration,
-    shown: Shown,
-    threads: Option<Receivers<Analysing>>,
+    shown: AnalysisSoFar,
+    threads: Option<Receivers<AnalysisVisitor>>,
 }
 
 impl Receiver {
@@ -46,7 +46,13 @@ impl Receiver {
         let opened = Port::open(port, &options_for_kind(common.recording(), port.kind()))?;
         let mut report = Report::of_port("generate", &opened, common);
         ports::announce(&opened, common, &mut report);
-        Ok(Self { report, queues: opened.queues, drain, shown: Shown::default(), threads: None })
+        Ok(Self {
+            report,
+            queues: opened.queues,
+            drain,
+            shown: AnalysisSoFar::default(),
+            threads: None,
+        })
     }
 
     /// Starts to receive.

@@ -15,7 +15,7 @@ use crate::run::Visitor;
 const SHOW_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Analyses the packets of one queue.
-pub struct Analysing {
+pub struct AnalysisVisitor {
     pub analyser: Analyser,
     /// For each interface of the queue, whether its packets begin with an Ethernet header.
     ethernet: Vec<bool>,
@@ -25,9 +25,9 @@ pub struct Analysing {
 
 /// The counts of several queues so far, without latencies.
 #[derive(Clone, Default)]
-pub struct Shown(Vec<Arc<Mutex<Share>>>);
+pub struct AnalysisSoFar(Vec<Arc<Mutex<Share>>>);
 
-impl Shown {
+impl AnalysisSoFar {
     /// Returns the analysis so far.
     pub fn analysis(&self) -> Analysis {
         Analysis::of(&self.0.iter().map(|share| lock(share).clone()).collect::<Vec<_>>())
@@ -35,19 +35,19 @@ impl Shown {
 }
 
 /// Creates a visitor for each queue, and the counts so far that they share.
-pub fn visitors(queues: &[Queue]) -> (Vec<Analysing>, Shown) {
+pub fn visitors(queues: &[Queue]) -> (Vec<AnalysisVisitor>, AnalysisSoFar) {
     let shown: Vec<_> = queues.iter().map(|_| Arc::new(Mutex::default())).collect();
-    let visitors = shown.iter().map(|shown| Analysing {
+    let visitors = shown.iter().map(|shown| AnalysisVisitor {
         analyser: Analyser::new(wall_ahead_ns),
         ethernet: Vec::new(),
         shown: Arc::clone(shown),
         shown_at: Instant::now(),
     });
-    (visitors.collect(), Shown(shown))
+    (visitors.collect(), AnalysisSoFar(shown))
 }
 
 /// Returns the whole analysis of visitors that have ended.
-pub fn analysis_of(visitors: &[Analysing]) -> Analysis {
+pub fn analysis_of(visitors: &[AnalysisVisitor]) -> Analysis {
     let shares: Vec<Share> = visitors.iter().map(|it| it.analyser.share()).collect();
     Analysis::of(&shares)
 }
@@ -56,7 +56,7 @@ fn lock(share: &Arc<Mutex<Share>>) -> MutexGuard<'_, Share> {
     share.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Visitor for Analysing {
+impl Visitor for AnalysisVisitor {
     fn prepare(&mut self, queue: &Queue) {
         self.analyser.begin_batch();
         let known = self.ethernet.len();
