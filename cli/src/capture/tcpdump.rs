@@ -1,5 +1,6 @@
 //! The command line as users of tcpdump type it: its flags, and a filter after the port.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use clap::ArgAction::Count;
@@ -118,11 +119,23 @@ impl AbsentFlags {
              `tcpdump -i any`)"
                 .into()
         } else if let Some(list) = &self.file_list {
-            format!("-V {list}: name the files: sluice capture $(sed s/^/-r/ {list})")
+            let quoted = quoted(list);
+            format!(
+                "-V {list}: name the files: sed s/^/-r/ {quoted} | xargs -d '\\n' sluice capture"
+            )
         } else {
             return Ok(());
         };
         Err(Error::Usage(problem))
+    }
+}
+
+/// Quotes a word for a shell, if it needs that.
+fn quoted(word: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./+:@,%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', r"'\''")).into(),
     }
 }
 
@@ -317,5 +330,17 @@ mod tests {
         }
         let words = ["eth0".to_owned(), "udp port 53".to_owned()];
         assert_eq!(split(&words).unwrap().1.as_deref(), Some("udp port 53"), "in one word");
+    }
+
+    #[test]
+    fn a_quoted_word_is_one_word_for_a_shell() {
+        for (word, is_plain) in
+            [("list", true), ("/a/b-1.txt", true), ("my list", false), ("it's $HOME", false)]
+        {
+            let line = format!("printf %s, {}", quoted(word));
+            let printed = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
+            assert_eq!(String::from_utf8(printed.stdout).unwrap(), format!("{word},"));
+            assert_eq!(quoted(word) == word, is_plain, "{word}");
+        }
     }
 }

@@ -200,7 +200,7 @@ fn a_command_line_that_cannot_work_is_answered_with_one_that_does() {
         ("capture -B 65536 -i lo", "eth0,blocks=64"),
         ("capture -L -i lo", "one link type"),
         ("capture -y EN10MB -i lo", "one link type"),
-        ("capture -V list", "sluice capture $(sed s/^/-r/ list)"),
+        ("capture -V list", "sed s/^/-r/ list | xargs -d '\\n' sluice capture"),
         ("capture lo -x --json", "cannot be used with '--json'"),
         ("capture lo -XX --json", "cannot be used with '--json'"),
         ("capture lo -A --json", "cannot be used with '--json'"),
@@ -218,17 +218,18 @@ fn a_command_line_that_cannot_work_is_answered_with_one_that_does() {
 
 #[test]
 fn files_in_a_list_are_read_as_the_error_says() {
-    if !have(&["sh", "sed"]) {
+    if !have(&["sh", "sed", "xargs"]) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     numbered(Path::new(&path("a.cap")), 0..3, 1_000_000_000, 1000);
-    numbered(Path::new(&path("b.cap")), 3..5, 2_000_000_000, 1000);
-    std::fs::write(path("list"), format!("{}\n{}\n", path("a.cap"), path("b.cap"))).unwrap();
-    let refused = run(&["capture", "-V", &path("list")]);
-    let command = refused.err.trim_end().rsplit_once("sluice capture ").unwrap().1.to_owned();
-    let line = format!("{} capture -# {command}", env!("CARGO_BIN_EXE_sluice"));
+    numbered(Path::new(&path("b 2.cap")), 3..5, 2_000_000_000, 1000);
+    std::fs::write(path("my list"), format!("{}\n{}\n", path("a.cap"), path("b 2.cap"))).unwrap();
+    let refused = run(&["capture", "-V", &path("my list")]);
+    let command = refused.err.trim_end().rsplit_once("name the files: ").unwrap().1;
+    let ours = format!("{} capture -#", env!("CARGO_BIN_EXE_sluice"));
+    let line = command.replace("sluice capture", &ours);
     let printed = ended(Command::new("sh").args(["-c", &line]));
     let numbers = printed.out.lines().map(|line| line.split_whitespace().next().unwrap());
     assert!(numbers.eq(["1", "2", "3", "4", "5"]), "{printed:?}");
