@@ -1,23 +1,23 @@
-//! Rejects a second unfiltered claim on a queue, which would get nothing.
+//! Rejects a second unfiltered claim on a queue, or a second port that drops the rest: it would get nothing.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::name::PortName;
 use crate::error::{Error, Result};
-use crate::xdp::resident::{Action, ClaimLock, OwnedStage, Owner, Resident, Stage, WHOLE};
+use crate::xdp::resident::{Action, ClaimLock, DROP, OwnedStage, Owner, Resident, Stage, WHOLE};
 
 /// Takes the first free stage in a range for a port.
 ///
 /// # Errors
-/// As [`Stage::take`]; also if this owner and another would both take everything.
+/// As [`Stage::take`]; also if this owner and another would both take everything, or both drop the rest.
 pub(super) fn take(
     name: &PortName,
     resident: &Arc<Resident>,
     stages: Range<u32>,
     owner: &Owner,
 ) -> Result<Stage> {
-    if !is_whole(owner, stages.start) {
+    if !is_whole(owner, stages.start) && stages.start != DROP {
         return Stage::take(resident, stages, owner);
     }
     // Held until our entry is among the owners.
@@ -26,10 +26,10 @@ pub(super) fn take(
     Stage::take(resident, stages, owner)
 }
 
-/// Rejects an owner's claim on everything if another owner already has one.
+/// Rejects an owner's claim on everything, or on the rest to drop, if another owner already has one.
 ///
 /// # Errors
-/// Both take everything, and share a queue.
+/// Both take everything, and share a queue; or both drop the rest.
 pub(super) fn refuse_second(
     name: &PortName,
     claims: &[OwnedStage],
@@ -38,6 +38,10 @@ pub(super) fn refuse_second(
 ) -> Result<()> {
     let whole =
         |it: &&OwnedStage| is_whole(&it.owner, it.stage) && overlap(&it.owner, &owner.range());
+    if stage == DROP {
+        let first = claims.iter().find(|it| it.stage == DROP);
+        return first.map_or(Ok(()), |first| Err(second_drop(name, &first.owner)));
+    }
     match claims.iter().find(whole) {
         Some(first) if is_whole(owner, stage) => Err(second_to(name, &first.owner)),
         _ => Ok(()),
@@ -57,6 +61,14 @@ fn second_to(name: &PortName, owner: &Owner) -> Error {
     name.error(format!(
         "{owner} has all packets of {interface}/{queues} already: a filter says which of them this is for \
          (`sluice claims {interface}` in its network namespace shows more)"
+    ))
+}
+
+fn second_drop(name: &PortName, owner: &Owner) -> Error {
+    let interface = name.name();
+    name.error(format!(
+        "{owner} drops the packets of {interface} already that no other port takes: a filter says which \
+         of them this is for (`sluice claims {interface}` in its network namespace shows more)"
     ))
 }
 

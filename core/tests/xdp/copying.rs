@@ -1,5 +1,6 @@
 //! Claims by copying: where that is the best way, and beside the port that has a queue's socket.
 
+use sluicegate::error::ErrorKind;
 use sluicegate::port::{Directions, OpenOptions, Port};
 
 use super::wire::{Holder, bytes_of, drain, frame, is_ours, open, receive, send};
@@ -142,6 +143,11 @@ fn everything_is_taken_once_at_most() {
     send(&lab, &sent);
     assert!(bytes_of(drain(&mut some.queues[0])) == of_parity(&sent, true));
     drop((all, some));
+    let drops = open(&lab, "xdp:right0?action=drop").unwrap();
+    let error = open(&lab, "xdp:right0?action=drop").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
+    assert!(error.to_string().contains("drops the packets of right0 already"), "{error}");
+    drop(drops);
     // The other way round: everything that the filter leaves.
     let _some = open(&lab, &format!("xdp:right0?filter={ODD}")).unwrap();
     let mut rest = open(&lab, "xdp:right0").unwrap();
