@@ -158,14 +158,15 @@ impl Error {
         Self::system(operation, object, io::Error::last_os_error())
     }
 
-    /// Makes an error of a failed system call, without a remedy.
+    /// Makes an error of a failed system call, without a remedy unless a limit of open files was reached.
     pub fn system(
         operation: &'static str,
         object: impl Into<String>,
         source: impl Into<io::Error>,
     ) -> Self {
         let (object, source) = (object.into(), source.into());
-        Self::System { operation, object, source, remedy: String::new() }
+        let remedy = limit_remedy(&source).into();
+        Self::System { operation, object, source, remedy }
     }
 
     /// Makes an error of a failed operation on a file that the user named: a missing file is a usage error,
@@ -182,10 +183,13 @@ impl Error {
         Self::system(operation, path.display().to_string(), source).remedy(remedy)
     }
 
-    /// Adds a remedy to a system or path error; other errors stay as they are.
+    /// Adds a remedy to a system or path error; other errors stay as they are. That of a reached limit of
+    /// open files stays, because no other helps.
     #[must_use]
     pub fn remedy(mut self, text: impl Into<String>) -> Self {
-        if let Self::System { remedy, .. } | Self::Path { remedy, .. } = &mut self {
+        if let Self::System { remedy, source, .. } | Self::Path { remedy, source, .. } = &mut self
+            && limit_remedy(source).is_empty()
+        {
             *remedy = text.into();
         }
         self
@@ -213,6 +217,14 @@ fn path_remedy(source: &io::Error) -> &'static str {
         Some(libc::ENOSPC) => "free some space or write elsewhere",
         Some(libc::EDQUOT) => "the quota is used up: free some space or write elsewhere",
         Some(libc::EROFS) => "the file system is read-only: write elsewhere",
+        _ => limit_remedy(source),
+    }
+}
+
+fn limit_remedy(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EMFILE) => "raise this process's limit of open files: ulimit -n 65536",
+        Some(libc::ENFILE) => "raise the system's limit of open files: sysctl fs.file-max",
         _ => "",
     }
 }
@@ -245,6 +257,24 @@ mod tests {
         );
         assert_eq!(error.kind(), ErrorKind::Runtime);
         assert_eq!(error.errno(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn a_reached_limit_of_open_files_has_its_own_remedy() {
+        let source = || io::Error::from_raw_os_error(libc::EMFILE);
+        for error in [
+            Error::system("create", "an event", source()),
+            Error::path("open", Path::new("/tmp/a.pcap"), source()),
+            Error::open_file("read", Path::new("/tmp/a.pcap"), source()),
+            Error::path("listen at", Path::new("/tmp/a.sock"), source()).remedy("name another"),
+        ] {
+            assert!(
+                error
+                    .to_string()
+                    .ends_with("; raise this process's limit of open files: ulimit -n 65536"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -11,12 +11,13 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use super::{MAX_LINE_BYTES, receive};
+use super::{MAX_CLIENTS, MAX_LINE_BYTES, receive};
 use crate::error::{Error, Result};
 
 /// Time to wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-const HANGS: &str = "it hangs: end it, and start it again";
+const HANGS: &str = "it hangs, or has reached its limit of open files: end it, and start it again, with a \
+                     higher `ulimit -n`";
 /// The maximum length of an answer.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -58,11 +59,20 @@ impl Client {
     /// # Errors
     /// The request is too long, or the command does not answer, or exits.
     pub fn ask(&mut self, request: &str) -> Result<(String, Vec<OwnedFd>)> {
-        let failed = |error: io::Error| match error.kind() {
+        let failed = |error: io::Error| {
+            match error.kind() {
             ErrorKind::WouldBlock => {
                 Error::path("ask", &self.path, ErrorKind::TimedOut.into()).remedy(HANGS)
             }
+            // A server closes a connection beyond its maximum, whether or not it has read the request.
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                Error::path("ask", &self.path, error).remedy(format!(
+                    "it has ended, or has its maximum of {MAX_CLIENTS} connections: end some, such as \
+                     those of monitor: ports, and ask again"
+                ))
+            }
             _ => Error::path("ask", &self.path, error),
+        }
         };
         if request.len() > MAX_LINE_BYTES {
             return Err(Error::Usage(format!("a request has at most {MAX_LINE_BYTES} bytes")));

@@ -122,6 +122,23 @@ fn who_is_hostile_or_stuck_harms_nobody() {
 }
 
 #[test]
+fn a_client_beyond_the_maximum_is_told_what_to_do() {
+    with_server(|path| {
+        let kept: Vec<_> = (0..MAX_CLIENTS)
+            .map(|_| {
+                let mut client = Client::connect(path).unwrap();
+                client.ask("keep").unwrap();
+                client
+            })
+            .collect();
+        let error = Client::connect(path).unwrap().ask("hello").unwrap_err().to_string();
+        assert!(error.contains(&format!("ask {}: ", path.display())), "{error}");
+        assert!(error.contains("its maximum of 64 connections: end some"), "{error}");
+        drop(kept);
+    });
+}
+
+#[test]
 fn a_request_that_is_too_long_is_answered_by_an_error_and_ends_the_connection() {
     let echo = with_server(|path| {
         for end in ["", "\n", "\nmore\n"] {
