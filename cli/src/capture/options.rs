@@ -220,7 +220,7 @@ impl Options {
         let pcap = output.as_ref().is_some_and(|output| output.format == Format::Pcap);
         let (only_received, not_promiscuous) =
             (args.tcpdump.only_received()?, args.tcpdump.not_promiscuous);
-        let snaplen = args.snaplen.filter(|&bytes| bytes > 0);
+        let snaplen = args.snaplen();
         for port in &mut ports {
             if pcap && ports::is_any(port) {
                 // A pcap file has one link type.
@@ -270,7 +270,7 @@ impl Options {
         let encoder = EncoderConfig {
             format: output.as_ref().map_or_else(Format::default, |o| o.format),
             microseconds: args.micro,
-            snaplen: snaplen.map_or(0, |n| u32::try_from(n).unwrap_or(0)),
+            snaplen: snaplen.unwrap_or(0),
             loss_cause: "ring full".into(),
             ..EncoderConfig::default()
         };
@@ -351,6 +351,12 @@ impl Args {
         }
     }
 
+    /// Returns the bytes to keep of a packet, if a flag limits them.
+    fn snaplen(&self) -> Option<u32> {
+        let limit = self.snaplen.filter(|&bytes| bytes > 0)?;
+        Some(u32::try_from(limit).unwrap_or(u32::MAX))
+    }
+
     /// Prints the program of the filter, for packets of the file or, by default, of Ethernet. Returns false if
     /// it is not wanted.
     pub fn print_program(&self) -> anyhow::Result<bool> {
@@ -364,8 +370,7 @@ impl Args {
             _ => LINKTYPE_ETHERNET,
         };
         let filter = Filter::compile(filter.as_deref().unwrap_or_default(), link_type)?;
-        let snaplen = self.snaplen.and_then(|bytes| u32::try_from(bytes).ok());
-        let snaplen = snaplen.filter(|&bytes| bytes > 0).unwrap_or(SNAPLEN);
+        let snaplen = self.snaplen().unwrap_or(SNAPLEN);
         // A program returns the bytes to keep of a packet. libpcap's compiler is told no length, and uses 0xffff.
         let instructions = filter.program().instructions().iter().map(|&it| match it {
             Instruction { code: RETURN, k: 0xffff, .. } => Instruction { k: snaplen, ..it },
@@ -413,6 +418,7 @@ impl Args {
         let history = self.keep.history(path, &rotation)?;
         rotation.on_request = history.is_some();
         config.rotation = rotation;
+        config.snaplen = self.snaplen().unwrap_or(0);
         config.sync = self.sync;
         config.access = self.common.access();
         Ok(Some((config, history)))

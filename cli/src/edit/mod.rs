@@ -236,6 +236,7 @@ impl Args {
     fn output(&self, path: &Path) -> Result<OutputConfig> {
         let mut config = self.file.output(path, self.format, self.micro)?;
         config.access.mode = self.file_mode;
+        config.snaplen = self.snaplen.unwrap_or(0);
         Ok(config)
     }
 
@@ -243,7 +244,7 @@ impl Args {
         EncoderConfig {
             format: config.format,
             microseconds: config.microseconds,
-            snaplen: self.snaplen.unwrap_or(0),
+            snaplen: config.snaplen,
             directions: &[Direction::In, Direction::Out],
             ..EncoderConfig::default()
         }

@@ -102,19 +102,13 @@ fn push_block(to: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     to[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
 }
 
-/// Returns the header of a pcap file whose interfaces have these limits. libpcap cuts packets to the limit in
-/// the header.
-pub(super) fn pcap_header(
-    layout: BlockLayout,
-    link_type: u16,
-    snaplens: impl Iterator<Item = u32>,
-) -> Vec<u8> {
+/// Returns the header of a pcap file. libpcap cuts packets to the limit in it; 0 is the maximum.
+pub(super) fn pcap_header(layout: BlockLayout, link_type: u16, snaplen: u32) -> Vec<u8> {
     let magic: u32 = match layout {
         BlockLayout::PcapMicroseconds => PCAP_MICROSECONDS,
         _ => PCAP_NANOSECONDS,
     };
-    let or_most = |bytes| if bytes == 0 { MAXIMUM_SNAPLEN } else { bytes };
-    let snaplen = snaplens.map(or_most).max().unwrap_or(MAXIMUM_SNAPLEN);
+    let snaplen = if snaplen == 0 { MAXIMUM_SNAPLEN } else { snaplen };
     let mut to = Vec::with_capacity(24);
     to.extend_from_slice(&magic.to_le_bytes());
     to.extend_from_slice(&2u16.to_le_bytes());

@@ -21,6 +21,9 @@ pub struct OutputConfig {
     pub format: Format,
     /// pcap only: times in microseconds; must equal the encoder's setting.
     pub microseconds: bool,
+    /// pcap only: the maximum length of a packet, which the header states; must equal the encoder's setting,
+    /// with the same 0. Interfaces with longer packets may be added after the header was written.
+    pub snaplen: u32,
     /// The compression.
     pub compression: Compression,
     /// Zstandard's level, or gzip's, 1 to 9; 1 by default. LZ4 has none.
@@ -63,6 +66,7 @@ impl OutputConfig {
             compression: Compression::of(&path),
             path,
             microseconds: false,
+            snaplen: 0,
             level: None,
             workers: 1,
             rotation: Rotation::default(),

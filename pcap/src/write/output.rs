@@ -387,8 +387,8 @@ impl Output {
         let mut head = Vec::new();
         if self.config.format == Format::Pcap {
             if let Some(first) = self.interfaces.first() {
-                let snaplens = self.interfaces.iter().map(|i| i.interface.snaplen);
-                head = block::pcap_header(self.layout, first.interface.link_type, snaplens);
+                let (link_type, snaplen) = (first.interface.link_type, self.config.snaplen);
+                head = block::pcap_header(self.layout, link_type, snaplen);
             }
             return head;
         }
@@ -431,6 +431,46 @@ impl Output {
                     self.progress.close(&current.target);
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pcap_parser::{parse_pcap_frame, parse_pcap_header};
+
+    use super::*;
+    use crate::write::{Encoder, EncoderConfig};
+    use sluicegate_base::ring::{Meta, Packet};
+
+    #[test]
+    fn a_pcap_file_states_no_limit_that_a_later_interfaces_packet_exceeds() {
+        let folder = tempfile::tempdir().unwrap();
+        for (snaplen, kept) in [(0, 1514), (1000, 1000)] {
+            let path = folder.path().join("a.pcap");
+            let mut output =
+                Output::create(OutputConfig { snaplen, ..OutputConfig::new(&path) }).unwrap();
+            let config =
+                EncoderConfig { format: Format::Pcap, snaplen, ..EncoderConfig::default() };
+            let mut encoder = Encoder::new(&config);
+            for (interface, limit) in [(0, 96), (1, 0)] {
+                let (name, comment) = (String::new(), String::new());
+                let described = Interface { name, link_type: 1, snaplen: limit, comment };
+                output.add_interface(&described, None).unwrap();
+                let bytes = vec![1; if limit == 0 { 1514 } else { 96 }];
+                let meta = Meta { wire_bytes: 1514, interface, ..Meta::default() };
+                let mut chunk = encoder.chunk();
+                assert!(encoder.append(&mut chunk, &Packet::new(&meta, &bytes)));
+                output.write(&chunk).unwrap();
+            }
+            assert!(output.finish().failure.is_none());
+            let file = std::fs::read(&path).unwrap();
+            let (rest, header) = parse_pcap_header(&file).unwrap();
+            let (rest, _) = parse_pcap_frame(rest).unwrap();
+            let (_, longest) = parse_pcap_frame(rest).unwrap();
+            assert_eq!(longest.caplen, kept);
+            assert!(longest.caplen <= header.snaplen, "{} bytes at most", header.snaplen);
+            assert_eq!(header.snaplen, if snaplen == 0 { 262_144 } else { snaplen });
         }
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         return Err(name.bad_option("slots", &slots.to_string(), &advice));
     }
     let (rx, tx) = RingMaker { pool, usage: Directions::Send, slots }.make()?;
-    let config = OutputConfig { access: options.access, ..OutputConfig::new(name.name()) };
+    let config = OutputConfig { access: options.access, snaplen, ..OutputConfig::new(name.name()) };
     let encoder = Encoder::new(&EncoderConfig {
         format: config.format,
         snaplen,
