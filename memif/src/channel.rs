@@ -185,17 +185,32 @@ pub fn wait<const N: usize>(
     timeout: Duration,
 ) -> Result<[bool; N], ChannelEnd> {
     let mut polled = files.map(|file| PollFd::new(file, PollFlags::POLLIN));
-    // Rounded up, so that the caller does not spin in the last millisecond.
-    let timeout = PollTimeout::try_from(timeout.saturating_add(Duration::from_micros(999)));
-    match poll(&mut polled, timeout.unwrap_or(PollTimeout::MAX)) {
-        Ok(_) | Err(Errno::EINTR) => {}
-        Err(error) => return Err(ChannelEnd::System(error)),
-    }
+    poll_for(&mut polled, timeout)?;
     Ok(polled.map(|file| file.any().unwrap_or(false)))
 }
 
-/// Maximum of connections that wait to be accepted.
-const WAITING: i32 = 16;
+/// Waits until one of any number of files is readable, with a timeout. Returns the first one that is.
+pub(super) fn wait_first(
+    files: &[BorrowedFd<'_>],
+    timeout: Duration,
+) -> Result<Option<usize>, ChannelEnd> {
+    let polled = files.iter().map(|&file| PollFd::new(file, PollFlags::POLLIN));
+    let mut polled: Vec<_> = polled.collect();
+    poll_for(&mut polled, timeout)?;
+    Ok(polled.iter().position(|file| file.any().unwrap_or(false)))
+}
+
+fn poll_for(polled: &mut [PollFd<'_>], timeout: Duration) -> Result<(), ChannelEnd> {
+    // Rounded up, so that the caller does not spin in the last millisecond.
+    let timeout = PollTimeout::try_from(timeout.saturating_add(Duration::from_micros(999)));
+    match poll(polled, timeout.unwrap_or(PollTimeout::MAX)) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(ChannelEnd::System(error)),
+    }
+}
+
+/// Maximum of connections that wait to be accepted, and of accepted ones that wait for their handshake.
+pub(super) const WAITING: i32 = 16;
 
 /// A control socket's address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,8 +23,10 @@ use super::ring::{MAX_REGIONS, Regions};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::PAGE_BYTES;
 
-/// The limit of the whole handshake. A busy peer needs milliseconds; a silent one holds up the next.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The limit of the whole handshake. A busy peer needs milliseconds.
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The reason that a peer beyond the limit is told.
+pub(super) const LATE: &str = "handshake took longer than 1 s";
 /// The mode in which packets are Ethernet frames.
 const ETHERNET: u8 = 0;
 
@@ -50,6 +52,19 @@ impl Settings {
     pub fn max_region_bytes(&self) -> u64 {
         let Self { queues, log2_entries, buffer_bytes, .. } = *self;
         Layout { rings: 2 * u32::from(queues), log2_entries, buffer_bytes }.bytes()
+    }
+
+    /// Sends a server's first message.
+    pub(super) fn greet(&self, channel: &Channel) -> Result<(), ChannelEnd> {
+        let last_ring = self.queues - 1;
+        let hello = Message::Hello(Hello {
+            name: own_name(),
+            versions: (VERSION, VERSION),
+            last_region: MAX_REGIONS - 1,
+            last_rings: (last_ring, last_ring),
+            most_log2_entries: MAX_LOG2_ENTRIES,
+        });
+        channel.send(&hello, None)
     }
 }
 
@@ -123,10 +138,10 @@ fn failed(error: Error) -> ChannelEnd {
 }
 
 /// The messages of one handshake, within its time limit.
-struct Talk<'a> {
-    channel: &'a Channel,
-    wake: BorrowedFd<'a>,
-    end: Instant,
+pub(super) struct Talk<'a> {
+    pub(super) channel: &'a Channel,
+    pub(super) wake: BorrowedFd<'a>,
+    pub(super) end: Instant,
 }
 
 impl<'a> Talk<'a> {
@@ -155,7 +170,7 @@ impl<'a> Talk<'a> {
     fn run<T>(&self, talk: impl FnOnce(&Self) -> Result<T, ChannelEnd>) -> Result<T, ChannelEnd> {
         talk(self).inspect_err(|ended| match ended {
             ChannelEnd::ProtocolError(breach) => self.channel.disconnect(&breach.0),
-            ChannelEnd::Late => self.channel.disconnect("handshake took longer than 1 s"),
+            ChannelEnd::Late => self.channel.disconnect(LATE),
             _ => {}
         })
     }
@@ -232,24 +247,15 @@ fn check_hello(hello: &Hello) -> Result<(), ProtocolError> {
     Ok(())
 }
 
-/// Runs the server's part: receives the client's memory and rings.
+/// Runs the rest of a server's part, after HELLO: receives the client's memory and rings.
 ///
 /// # Errors
 /// The errors of [`as_client`].
-pub fn as_server(
-    channel: &Channel,
+pub(super) fn as_greeted_server(
+    talk: &Talk<'_>,
     settings: &Settings,
-    wake: BorrowedFd<'_>,
 ) -> Result<Connection, ChannelEnd> {
-    Talk::new(channel, wake).run(|talk| {
-        let last_ring = settings.queues - 1;
-        talk.say(&Message::Hello(Hello {
-            name: own_name(),
-            versions: (VERSION, VERSION),
-            last_region: MAX_REGIONS - 1,
-            last_rings: (last_ring, last_ring),
-            most_log2_entries: MAX_LOG2_ENTRIES,
-        }))?;
+    talk.run(|talk| {
         let program = match talk.hear()? {
             (Message::Init(init), _) => {
                 check_init(&init, settings)?;

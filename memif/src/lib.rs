@@ -18,6 +18,7 @@
 //! | `message` | the messages of the control socket, as bytes |
 //! | `channel` | the control socket: its address, messages and descriptors over it |
 //! | `handshake` | the setup of rings over a connected socket, in both roles |
+//! | `waiting_clients` | a server's clients before their handshake |
 //! | `ring` | shared regions, and a ring's memory in them: two indices, descriptors |
 //! | `notifier` | wakes the receiver of a ring |
 //! | `end` | one end of a ring: its entries and their buffers |
@@ -38,9 +39,11 @@ mod message;
 mod notifier;
 mod ring;
 mod transfer;
+mod waiting_clients;
 
 pub use channel::{Address, Channel, ChannelEnd, Listener, wait};
 pub use end::RingEnd;
-pub use handshake::{Connection, Pair, Settings, as_client, as_server};
+pub use handshake::{Connection, Pair, Settings, as_client};
 pub use message::{AddRing, Hello, Init, MESSAGE_BYTES, Message, ProtocolError};
 pub use transfer::{Received, RxEnd, SendCounts};
+pub use waiting_clients::WaitingClients;

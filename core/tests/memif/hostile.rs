@@ -328,6 +328,19 @@ fn a_client_that_says_what_cannot_be_is_refused() {
     assert!(noticed(queue, "F_SEAL_SHRINK").contains("sealed=off"));
 }
 
+#[test]
+fn silent_clients_hold_up_no_other() {
+    // A machine that stalls for a second lets them time out; a server that serves them in turn always does.
+    let served_first = (0..5).any(|round| {
+        let name = socket(&format!("silent-{round}"));
+        let _server = open(&format!("memif:{name}?role=server"));
+        let silent = [(); 3].map(|()| Wire::to(&name));
+        let _good = connect_by_hand(&name);
+        silent.iter().all(|it| it.reason().contains("already connected"))
+    });
+    assert!(served_first);
+}
+
 /// A sleeper also wakes by itself after a while, so packets alone do not prove that it was woken.
 #[test]
 fn a_receiver_says_that_it_sleeps_and_only_then_is_woken() {

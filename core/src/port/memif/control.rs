@@ -18,8 +18,8 @@ use crate::error::{Error, Result};
 use crate::file::without_signals;
 use crate::link::netns;
 use sluicegate_memif::{
-    Address, Channel, ChannelEnd, Connection, Listener, Pair, ProtocolError, Settings, as_client,
-    as_server, wait,
+    Address, Channel, ChannelEnd, Connection, Listener, Pair, ProtocolError, Settings,
+    WaitingClients, as_client, wait,
 };
 
 /// The interval of attempts to connect while no server listens.
@@ -28,6 +28,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const REFUSED_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of unread notices kept; later ones are dropped.
 const MAX_NOTICES: usize = 64;
+
+/// The reason for a client beside the one that a server has.
+const ALREADY_CONNECTED: &str = "already connected";
 
 /// The role of a port at its socket.
 #[derive(Debug)]
@@ -98,6 +101,7 @@ impl ControlSocket {
             netns,
             settings,
             endpoint,
+            waiting: WaitingClients::default(),
             shared: Arc::clone(&shared),
             last_message: String::new(),
         };
@@ -198,6 +202,8 @@ struct ControlThread {
     netns: Option<String>,
     settings: Settings,
     endpoint: Endpoint,
+    /// A server's clients before their handshake.
+    waiting: WaitingClients,
     shared: Arc<ControlState>,
     /// The last message reported while no peer was connected, to report it only once.
     last_message: String,
@@ -256,14 +262,10 @@ impl ControlThread {
         let _ = wait([self.shared.wake.as_fd()], time);
     }
 
-    /// Waits for a client and connects to it. None if the thread was woken.
-    fn serve(&self) -> Result<Option<(Channel, Connection)>, ChannelEnd> {
+    /// Waits for clients, and connects to the first that answers. None if none has answered yet.
+    fn serve(&mut self) -> Result<Option<(Channel, Connection)>, ChannelEnd> {
         let Endpoint::Server(listener) = &self.endpoint else { return Ok(None) };
-        let wake = self.shared.wake.as_fd();
-        wait([listener.as_fd(), wake], Duration::MAX)?;
-        let Some(channel) = listener.accept().map_err(ChannelEnd::System)? else { return Ok(None) };
-        let connection = as_server(&channel, &self.settings, wake)?;
-        Ok(Some((channel, connection)))
+        self.waiting.serve(listener, &self.settings, self.shared.wake.as_fd())
     }
 
     /// Connects to a server. None if none is listening yet.
@@ -295,6 +297,7 @@ impl ControlThread {
             false => String::new(),
         };
         self.shared.announce(pairs);
+        self.waiting.turn_away(ALREADY_CONNECTED);
         self.say(&format!("connected to {peer}{fewer}"));
         let why = self.watch(channel);
         self.shared.announce(Vec::new());
@@ -347,7 +350,7 @@ impl ControlThread {
             if called && let Endpoint::Server(listener) = &self.endpoint {
                 match listener.accept() {
                     // The server already has a client, and can have only one.
-                    Ok(Some(other)) => other.disconnect("already connected"),
+                    Ok(Some(other)) => other.disconnect(ALREADY_CONNECTED),
                     Ok(None) => {}
                     // No descriptor is free to accept it, and it is still waiting.
                     Err(_) => self.rest(RETRY_INTERVAL),
