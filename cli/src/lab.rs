@@ -10,7 +10,7 @@ use nix::libc;
 use serde_json::{Value, json};
 use sluicegate::link::{Lab, LabConfig, Shape, lab};
 
-use crate::notice::ExitStatus;
+use crate::notice::{ExitStatus, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -102,7 +102,7 @@ fn exec(lab: &Lab, host: &str, command: &[OsString]) -> anyhow::Result<()> {
         Some(libc::EACCES | libc::ENOEXEC) => 126,
         _ => return Err(error.into()),
     };
-    eprintln!("sluice: {error}");
+    say(&error);
     Err(ExitStatus(status).into())
 }
 

@@ -89,7 +89,10 @@ fn main() -> std::process::ExitCode {
     completion::answer(Cli::command);
     let cli = Cli::try_parse().unwrap_or_else(|error| {
         let command = std::env::args_os().nth(1).and_then(|word| word.into_string().ok());
-        habits::explain(notice::explain_renamed(error), command.as_deref()).exit()
+        let printable = notice::printable_line().and_then(|line| Cli::try_parse_from(line).err());
+        let error = printable.unwrap_or(error);
+        let error = habits::explain(notice::explain_renamed(error), command.as_deref());
+        notice::end_with_usage(&error)
     });
     notice::exit_code(run(cli.command))
 }

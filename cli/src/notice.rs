@@ -2,6 +2,8 @@
 //! status: 0 done, 1 failed while running, 2 wrong usage, 3 missing privilege or kernel feature. A
 //! reader that closes the pipe, or a terminal that hangs up, is no failure: that is 0 too.
 
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write, stderr, stdout};
 use std::os::fd::AsFd;
@@ -18,7 +20,53 @@ use sluicegate_bench::Failure;
 
 /// Prints a message on stderr. A closed stderr does not stop the command.
 pub fn say(text: impl Display) {
-    let _ = writeln!(stderr(), "sluice: {text}");
+    let _ = writeln!(stderr(), "sluice: {}", printable(&text.to_string()));
+}
+
+/// Escapes control characters, such as those in a file's name, which a terminal would obey. Lines and tabs
+/// stay.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(obeyed) {
+        return text.into();
+    }
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match obeyed(c) {
+            true => escaped += &format!("\\x{:02x}", u32::from(c)),
+            false => escaped.push(c),
+        }
+    }
+    escaped.into()
+}
+
+/// Returns the command line with control characters escaped, if it has any. clap prints words as they are.
+pub fn printable_line() -> Option<Vec<OsString>> {
+    let mut changed = false;
+    let mut escape = |word: OsString| match word.to_str().map(printable) {
+        Some(Cow::Owned(escaped)) => {
+            changed = true;
+            escaped.into()
+        }
+        _ => word,
+    };
+    let line = std::env::args_os().map(&mut escape).collect();
+    changed.then_some(line)
+}
+
+/// Prints the error of a command line, and ends the process.
+pub fn end_with_usage(error: &clap::Error) -> ! {
+    let is_text = |word: &OsString| word.to_str().is_some();
+    match std::env::args_os().find(|word| !is_text(word)) {
+        Some(word) if error.kind() == clap::error::ErrorKind::InvalidUtf8 => {
+            say(format_args!(
+                "{word:?} is not UTF-8, as the name of a port has to be: make a link with another name to \
+                 the file (ln -s), or pipe it to pcap:-"
+            ));
+            std::process::exit(error.exit_code())
+        }
+        _ => error.exit(),
+    }
 }
 
 /// Returns true if writing to `output` failed because its reader left: a pipe was closed, or a
@@ -120,6 +168,17 @@ mod tests {
 
     use super::*;
     use crate::Cli;
+
+    #[test]
+    fn only_control_characters_other_than_lines_and_tabs_are_escaped() {
+        for (text, printed) in [
+            ("Ünïcode\tin\ntwo lines", "Ünïcode\tin\ntwo lines"),
+            ("\x1b[31m.pcap\r", r"\x1b[31m.pcap\x0d"),
+            ("\u{9b}2J\x7f", r"\x9b2J\x7f"),
+        ] {
+            assert_eq!(printable(text), printed);
+        }
+    }
 
     #[test]
     fn an_old_name_is_refused_and_the_new_one_shown() {

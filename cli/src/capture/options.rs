@@ -19,6 +19,7 @@ use super::post_rotate;
 use super::tcpdump::{self, TcpdumpArgs};
 use crate::args::{Common, PortFlags, Receiving};
 use crate::file_flags::{FileFlags, output_path};
+use crate::notice::printable;
 use crate::ports;
 use crate::print::{Printer, TimeFormat};
 use crate::run::RunOptions;
@@ -434,7 +435,7 @@ pub fn list_interfaces(common: &Common) -> anyhow::Result<()> {
         return Ok(writeln!(out, "{listed}")?);
     }
     for interface in interfaces {
-        writeln!(out, "{interface}")?;
+        writeln!(out, "{}", printable(&interface.to_string()))?;
     }
     if stdout().is_terminal() {
         let example = common.netns.as_ref().map_or_else(String::new, |n| format!(" --netns {n}"));

@@ -15,6 +15,7 @@ mod ledger;
 #[path = "../../../core/tests/child/lines.rs"]
 mod lines;
 mod memif;
+mod names;
 mod quiet;
 #[path = "../../../core/tests/real_captures/mod.rs"]
 mod real_captures;
