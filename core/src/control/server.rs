@@ -64,7 +64,9 @@ struct ClientConnection {
 }
 
 impl Server {
-    /// Listens at a path. Makes missing folders.
+    /// Listens at a path. Makes missing folders. They stay when the server ends: another command may be about
+    /// to listen in the folder, or hold the lock on it, which orders those that replace a stale socket. A
+    /// command with `--user` could not remove its folder anyway, because the parent is root's.
     ///
     /// # Errors
     /// Another command listens there, or a permission is missing.
