@@ -240,7 +240,12 @@ fn lines_are_those_of_tcpdump() {
     }
     let theirs = tool(&["tcpdump", "-nnr"], Path::new(path)).out;
     assert_eq!(with_file.out, theirs);
-    assert_eq!(alone.out, theirs, "the same without a file");
+    // The kernel begins to stamp packets some time after the first socket asks for it. Until then each socket
+    // reads the clock itself.
+    let without_times = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
+    };
+    assert_eq!(without_times(&alone.out), without_times(&theirs), "the same without a file");
 }
 
 #[test]
