@@ -12,7 +12,8 @@
 //! - `latency=0s` for `packet:`, or packets wait for up to 10 ms;
 //! - `timestamp=off` for `xdp:`, if nobody reads the times: it saves a clock reading per batch.
 //!
-//! `set_default` ignores an option that the port's kind lacks. "Offloads and veths" in docs/ports.md lists what
+//! `set_default` ignores an option that the port's kind lacks, but checks no value: `packet:` has a `timestamp=`
+//! without `off`. "Offloads and veths" in docs/ports.md lists what
 //! interfaces need beyond the names. This example bridges queue 0 of two interfaces, in both directions. For more queues,
 //! select equal numbers of both by name (`xdp:eth1/0-3`), and run the loop in a thread per pair of queues, or
 //! one loop with [`wait_any`] over all:

@@ -167,6 +167,8 @@ impl Queue {
 
     /// Returns both rings, to answer packets: rewrite them by [`RingMut::bytes_mut`], then
     /// [`forward`](crate::forward::forward) one ring to the other, which swaps pool slots and copies others.
+    /// A queue that virtio_net adds for XDP only receives: its transmit ring [is absent](Ring::is_absent), and its
+    /// packets are sent by another queue.
     #[inline]
     pub fn rings_mut(&mut self) -> (RingMut<'_>, RingMut<'_>) {
         (RingMut::new(&mut self.rx), RingMut::new(&mut self.tx))
