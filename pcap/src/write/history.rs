@@ -276,11 +276,14 @@ impl History {
             self.last_end_ns = None;
             self.triggers.iter_mut().for_each(|it| *it = Trigger { begin_ns: 0, end_ns: 0 });
         }
-        self.elapsed_ns += u128::from(last_ns.saturating_sub(self.latest_ns));
+        let mut elapsed_ns = self.elapsed_ns + u128::from(last_ns.saturating_sub(self.latest_ns));
         if let Some(arrived) = arrived {
             let begun = *self.begun.get_or_insert(arrived);
-            self.elapsed_ns = self.elapsed_ns.min((arrived - begun).as_nanos());
+            // Several threads push, and not in the order of arrival.
+            let since = arrived.saturating_duration_since(begun).as_nanos();
+            elapsed_ns = elapsed_ns.min(since).max(self.elapsed_ns);
         }
+        self.elapsed_ns = elapsed_ns;
         self.latest_ns = self.latest_ns.max(last_ns);
     }
 
@@ -308,6 +311,11 @@ impl History {
             return 0;
         }
         if *epoch != self.epoch {
+            return chunk.packets();
+        }
+        let of_one_file =
+            |first, last| self.triggers.iter().any(|it| it.contains(first) && it.contains(last));
+        if chunk.first_ns().zip(chunk.last_ns()).is_some_and(|(a, b)| of_one_file(a, b)) {
             return chunk.packets();
         }
         let in_file = |time_ns| self.triggers.iter().any(|it| it.contains(time_ns));

@@ -136,6 +136,16 @@ fn a_live_packet_far_ahead_ages_no_other() {
 }
 
 #[test]
+fn live_packets_may_be_pushed_in_another_order_than_they_arrived() {
+    let (mut history, begun) = (history(), Instant::now());
+    for (second, arrived_ms) in [(100, 0), (101, 1000), (101, 500)] {
+        let arrived = begun + Duration::from_millis(arrived_ms);
+        push_at(&mut history, &[second * SECOND], Some(arrived));
+    }
+    assert_eq!(history.in_memory().period, Duration::from_secs(1));
+}
+
+#[test]
 fn a_clock_that_is_set_back_ages_what_is_in_memory() {
     let mut history = history();
     seconds(&mut history, [9000, 9001, 8995, 9002]);
