@@ -23,10 +23,13 @@ use super::ring::{MAX_REGIONS, Regions};
 use sluicegate_base::error::{Error, Result};
 use sluicegate_base::memory::PAGE_BYTES;
 
-/// The limit of the whole handshake. A busy peer needs milliseconds.
+/// The limit of the whole handshake of a client, and of the time until it begins at a server. A busy peer needs
+/// milliseconds.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The limit of a server for the messages after the first, during which it serves no other client.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// The reason that a peer beyond the limit is told.
-pub(super) const LATE: &str = "handshake took longer than 1 s";
+pub(super) const LATE: &str = "handshake took too long";
 /// The mode in which packets are Ethernet frames.
 const ETHERNET: u8 = 0;
 

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use super::channel::{Channel, ChannelEnd, Listener, WAITING, wait_first};
-use super::handshake::{Connection, HANDSHAKE_TIMEOUT, LATE, Settings, Talk, as_greeted_server};
+use super::handshake::{
+    ANSWER_TIMEOUT, Connection, HANDSHAKE_TIMEOUT, LATE, Settings, Talk, as_greeted_server,
+};
 
 /// Connected clients, each with the end of its time for the handshake; the oldest is first.
 #[derive(Debug, Default)]
@@ -31,7 +33,9 @@ impl WaitingClients {
         match wait_first(&files, left.unwrap_or(Duration::MAX))? {
             Some(0) => Ok(None),
             Some(file) if file <= self.0.len() => {
-                let (channel, end) = self.0.remove(file - 1);
+                let (channel, _) = self.0.remove(file - 1);
+                // It answered in time, but the handshake of another one may have run since.
+                let end = Instant::now() + ANSWER_TIMEOUT;
                 let talk = Talk { channel: &channel, wake, end };
                 let connection = as_greeted_server(&talk, settings)?;
                 Ok(Some((channel, connection)))

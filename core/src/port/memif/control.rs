@@ -246,7 +246,7 @@ impl ControlThread {
             ChannelEnd::ProtocolError(breach) => {
                 format!("a peer is refused: {breach}{}", remedy(&breach))
             }
-            ChannelEnd::Late => "a peer is refused: handshake took longer than 1 s".into(),
+            ChannelEnd::Late => "a peer is refused: handshake took too long".into(),
             ChannelEnd::System(error) => format!("cannot connect: {error}"),
         };
         self.say_once(text);
