@@ -136,9 +136,9 @@ fn of_gre(bytes: &[u8], start: usize) -> Content {
 /// that are not found have the port as their source.
 fn of_udp(bytes: &[u8], start: usize) -> Content {
     const HEADER: usize = 8;
-    /// OpenVPN, L2TP, GTP, Teredo, LISP, IPsec, GRE and MPLS in DTLS, CAPWAP, GUE, TZSP.
-    const UNKNOWN: [u16; 13] =
-        [1194, 1701, 2123, 2152, 3544, 4341, 4342, 4500, 4755, 5247, 6080, 6636, 37008];
+    /// OpenVPN, L2TP, GTP, Teredo, LISP, IPsec, GRE and MPLS in DTLS, CAPWAP, GUE.
+    const UNKNOWN: [u16; 12] =
+        [1194, 1701, 2123, 2152, 3544, 4341, 4342, 4500, 4755, 5247, 6080, 6636];
     const WIREGUARD: u16 = 51820;
     let end = start + bytes.len();
     let at = start + HEADER;
@@ -164,6 +164,8 @@ fn of_udp(bytes: &[u8], start: usize) -> Content {
         Some(4754) => of_gre(content, at),
         // MPLS in UDP (RFC 7510).
         Some(6635) => packet(ethertype::MPLS, at, end),
+        // TZSP, which has no answers. A temporary port may have this number.
+        Some(37008) => Content::Unknown,
         destination => {
             let ports = [be16(bytes, 0), destination].into_iter().flatten();
             // A temporary port may have this number. Messages have a type and zeros.
@@ -306,7 +308,11 @@ mod tests {
             let mut frame = frame(layers, "10.1.0", "fd00", "02:00:00:00:01");
             assert!(!rules().apply(LINKTYPE_ETHERNET, &mut frame), "{sentence}");
         }
-        for layers in ["{ V4 }, 'tcp'", "{ V4 }, { udp = { sport = 51820, dport = 53 } }"] {
+        for layers in [
+            "{ V4 }, 'tcp'",
+            "{ V4 }, { udp = { sport = 51820, dport = 53 } }",
+            "{ V4 }, { udp = { sport = 37008, dport = 53 } }",
+        ] {
             let mut frame = frame(layers, "10.1.0", "fd00", "02:00:00:00:01");
             assert!(rules().apply(LINKTYPE_ETHERNET, &mut frame), "{layers}");
         }
