@@ -59,20 +59,14 @@ impl Client {
     /// # Errors
     /// The request is too long, or the command does not answer, or exits.
     pub fn ask(&mut self, request: &str) -> Result<(String, Vec<OwnedFd>)> {
-        let failed = |error: io::Error| {
-            match error.kind() {
+        let failed = |error: io::Error| match error.kind() {
             ErrorKind::WouldBlock => {
                 Error::path("ask", &self.path, ErrorKind::TimedOut.into()).remedy(HANGS)
             }
-            // A server closes a connection beyond its maximum, whether or not it has read the request.
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-                Error::path("ask", &self.path, error).remedy(format!(
-                    "it has ended, or has its maximum of {MAX_CLIENTS} connections: end some, such as \
-                     those of monitor: ports, and ask again"
-                ))
+                Error::path("ask", &self.path, error).remedy(closed_remedy())
             }
             _ => Error::path("ask", &self.path, error),
-        }
         };
         if request.len() > MAX_LINE_BYTES {
             return Err(Error::Usage(format!("a request has at most {MAX_LINE_BYTES} bytes")));
@@ -113,6 +107,15 @@ impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
+}
+
+/// Returns the remedy of a closed connection. A server closes one beyond its maximum, whether or not it has read
+/// the request.
+fn closed_remedy() -> String {
+    format!(
+        "it has ended, or has its maximum of {MAX_CLIENTS} connections: end some, such as those of monitor: \
+         ports, and ask again"
+    )
 }
 
 #[cfg(test)]
