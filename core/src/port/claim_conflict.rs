@@ -1,4 +1,4 @@
-//! Rejects a second unfiltered claim on a queue, or a second port that drops the rest: it would get nothing.
+//! Rejects a second unfiltered claim on a queue, which would get nothing, and a second port that drops the rest.
 
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -59,16 +59,16 @@ fn second_to(name: &PortName, owner: &Owner) -> Error {
     let (first, last) = owner.range().into_inner();
     let queues = if first == last { first.to_string() } else { format!("{first}-{last}") };
     name.error(format!(
-        "{owner} has all packets of {interface}/{queues} already: a filter says which of them this is for \
-         (`sluice claims {interface}` in its network namespace shows more)"
+        "{owner} already has all packets of {interface}/{queues}: add filter= to this port \
+         (`sluice claims {interface}` in its network namespace lists the owners)"
     ))
 }
 
 fn second_drop(name: &PortName, owner: &Owner) -> Error {
     let interface = name.name();
     name.error(format!(
-        "{owner} drops the packets of {interface} already that no other port takes: a filter says which \
-         of them this is for (`sluice claims {interface}` in its network namespace shows more)"
+        "{owner} already drops the packets of {interface} that no other port takes: add filter= to this port \
+         (`sluice claims {interface}` in its network namespace lists the owners)"
     ))
 }
 

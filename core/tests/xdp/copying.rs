@@ -135,7 +135,7 @@ fn everything_is_taken_once_at_most() {
     let Some(lab) = lab() else { return };
     let all = open(&lab, "xdp:right0").unwrap();
     let error = open(&lab, "xdp:right0").unwrap_err().to_string();
-    assert!(error.contains("has all packets of right0/0 already"), "{error}");
+    assert!(error.contains("already has all packets of right0/0"), "{error}");
     assert!(error.contains(&std::process::id().to_string()), "says who: {error}");
     // What a filter names can still be had.
     let mut some = open(&lab, &format!("xdp:right0?filter={ODD}")).unwrap();
@@ -146,7 +146,7 @@ fn everything_is_taken_once_at_most() {
     let drops = open(&lab, "xdp:right0?action=drop").unwrap();
     let error = open(&lab, "xdp:right0?action=drop").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
-    assert!(error.to_string().contains("drops the packets of right0 already"), "{error}");
+    assert!(error.to_string().contains("already drops the packets of right0"), "{error}");
     drop(drops);
     // The other way round: everything that the filter leaves.
     let _some = open(&lab, &format!("xdp:right0?filter={ODD}")).unwrap();

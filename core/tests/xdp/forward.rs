@@ -80,7 +80,7 @@ fn of_two_that_have_everything_the_second_is_refused() {
     let [from, to] = ["xdp:middle0", "xdp:middle1"].map(|name| name.parse().unwrap());
     let refused = |second: sluicegate::Result<Port>, what: &str| {
         let error = second.expect_err(what).to_string();
-        assert!(error.contains("has all packets of middle0/0 already"), "{what}: {error}");
+        assert!(error.contains("already has all packets of middle0/0"), "{what}: {error}");
     };
     let forward = || Port::redirect(&from, &to, &options);
     for taker in

@@ -66,7 +66,7 @@ fn claims_of_others_keep_their_packets_and_the_rest_is_forwarded() {
     ] {
         let second = ended(&mut sluice(&[second, &["--netns", &netns]].concat()));
         assert_ne!(second.status, Some(0));
-        assert!(second.err.contains("has all packets of middle0/0 already"), "{}", second.err);
+        assert!(second.err.contains("already has all packets of middle0/0"), "{}", second.err);
     }
     let send = |port: &str| {
         let arguments = ["--count", "1000", "--rate", "50kpps", "--dport", port];
@@ -122,7 +122,7 @@ fn one_of_two_concurrent_unfiltered_claims_is_refused() {
             let lost = lost.into_iter().map(Running::end).next().unwrap();
             assert_eq!(lost.status, Some(2), "{pair}: {}", lost.err);
             assert!(
-                lost.err.contains("has all packets of middle0/0 already"),
+                lost.err.contains("already has all packets of middle0/0"),
                 "{pair}: {}",
                 lost.err
             );
