@@ -224,7 +224,9 @@ fn path_remedy(source: &io::Error) -> &'static str {
 fn limit_remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EMFILE) => "raise this process's limit of open files: ulimit -n 65536",
-        Some(libc::ENFILE) => "raise the system's limit of open files: sysctl fs.file-max",
+        Some(libc::ENFILE) => {
+            "raise the system's limit of open files: sysctl -w fs.file-max=1000000"
+        }
         _ => "",
     }
 }
