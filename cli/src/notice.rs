@@ -60,8 +60,8 @@ pub fn end_with_usage(error: &clap::Error) -> ! {
     match std::env::args_os().find(|word| !is_text(word)) {
         Some(word) if error.kind() == clap::error::ErrorKind::InvalidUtf8 => {
             say(format_args!(
-                "{word:?} is not UTF-8, as the name of a port has to be: make a link with another name to \
-                 the file (ln -s), or pipe it to pcap:-"
+                "{word:?} is not UTF-8; only files to write, and those of edit, may have such names: make a link \
+                 with another name (ln -s), or pipe the file to pcap:-"
             ));
             std::process::exit(error.exit_code())
         }
