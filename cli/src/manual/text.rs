@@ -24,7 +24,8 @@ pub fn finish(roff: &Roff) -> String {
     for line in rendered.lines() {
         // A heading begins a paragraph.
         if line != ".PP" || !(before.starts_with(".SH") || before.starts_with(".SS")) {
-            for c in line.chars() {
+            // Formatters define no escape for a second backslash.
+            for c in line.replace("\\\\", "\\e").chars() {
                 // A write to memory cannot fail.
                 let _ = match c {
                     '…' => write!(page, "\\&..."),
