@@ -7,6 +7,8 @@ use sluicegate::link::Shape;
 use super::*;
 
 const PORT: u16 = 9;
+/// Frames in the ring of a veth (VETH_RING_SIZE, drivers/net/veth.c).
+const VETH_RING_FRAMES: u64 = 256;
 
 /// A way to send live frames from `left0`, or to forward from `middle0` to `middle1`.
 #[derive(Debug)]
@@ -120,7 +122,9 @@ fn compare(ended: &Ended, came: u64, name: &str, by: &By) {
             *out.start()
         }
     };
-    assert_eq!(out, came, "{by:?}, {name}: {report}");
+    // A veth whose GRO ends discards the frames in its ring, uncounted (drivers/net/veth.c, veth_napi_del).
+    let discarded = if name == "no_xdp_transmit" { VETH_RING_FRAMES } else { 0 };
+    assert!((came..=came + discarded).contains(&out), "{by:?}, {name}: {came} came, {report}");
     let remedies = &report["ledger"]["remedies"];
     assert!(remedies[name].as_str().is_some_and(|text| !text.is_empty()), "{report}");
 }
