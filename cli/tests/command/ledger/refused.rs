@@ -89,19 +89,31 @@ fn refuses(lab: &Lab, by: &By, name: &str, gro: bool) {
         true => ip(lab, host, &format!("link set {interface} mtu 900")),
         false => set_gro(lab, far_host, far, false),
     }
+    let counts = || [handed_over(lab, host, interface), receiver.came(PORT)];
     let mut watched = match relay {
         Some(relay) => relay,
         None => {
             source.attempts(10_000);
-            return compare(&source.stop(), receiver.came(PORT), name, by);
+            return compare(&source.stop(), counts(), name, by);
         }
     };
     watched.attempts(10_000);
     source.stop();
-    compare(&watched.stop(), receiver.came(PORT), name, by);
+    compare(&watched.stop(), counts(), name, by);
 }
 
-fn compare(ended: &Ended, came: u64, name: &str, by: &By) {
+/// Returns the frames that a veth has put into the rings of its far end.
+fn handed_over(lab: &Lab, host: &str, interface: &str) -> u64 {
+    let mut ethtool = sluicegate::link::Ethtool::open(Some(&lab.netns(host))).unwrap();
+    let names = ethtool.statistics_names(interface).unwrap();
+    let values = ethtool.statistics_values(interface).unwrap();
+    let is_meant = |name: &str| name.starts_with("tx_queue_") && name.ends_with("_xdp_xmit");
+    let counts: Vec<_> = names.iter().zip(values).filter(|(name, _)| is_meant(name)).collect();
+    assert!(!counts.is_empty(), "{names:?}");
+    counts.into_iter().map(|(_, count)| count).sum()
+}
+
+fn compare(ended: &Ended, [handed_over, came]: [u64; 2], name: &str, by: &By) {
     let report = &ended.report();
     // How much is refused until the end depends on the machine: a sender that got under 1 % out has failed.
     let sends = matches!(by, By::Generate | By::Replay(_) | By::LivePort(_));
@@ -122,6 +134,7 @@ fn compare(ended: &Ended, came: u64, name: &str, by: &By) {
             *out.start()
         }
     };
+    assert_eq!(out, handed_over, "{by:?}, {name}: {report}");
     // A veth whose GRO ends discards the frames in its ring, uncounted (drivers/net/veth.c, veth_napi_del).
     let discarded = if name == "no_xdp_transmit" { VETH_RING_FRAMES } else { 0 };
     assert!((came..=came + discarded).contains(&out), "{by:?}, {name}: {came} came, {report}");
