@@ -1,6 +1,6 @@
 //! Flags for the content of capture files, for `capture` and `edit`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::OutputConfig;
@@ -10,14 +10,6 @@ use crate::ports;
 
 /// The first time that pcap cannot hold: it counts seconds in 32 bits.
 pub const PCAP_END_NS: u64 = (1 << 32) * 1_000_000_000;
-
-/// Returns the path of a file to write: `-` for the names of standard output. By such a name the file would be
-/// opened once more, and the result would be printed into it.
-pub fn output_path(path: PathBuf) -> PathBuf {
-    let is_stdout =
-        ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name));
-    if is_stdout { "-".into() } else { path }
-}
 
 /// Flags for the content of written files.
 #[derive(clap::Args, Clone, Debug)]

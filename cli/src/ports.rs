@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use sluicegate::error::{Error, Result};
+use sluicegate::file::write::output_path;
 use sluicegate::link::{self, Interface, netns};
 use sluicegate::port::{Kind, Port, PortName};
 use sluicegate::xdp::resident::{Action, Owner, Resident};
@@ -19,7 +20,7 @@ use crate::report::Report;
 
 /// Returns true if packets to the port go to standard output; then the result goes to stderr.
 pub fn is_standard_output(port: &PortName) -> bool {
-    port.kind() == Kind::Pcap && port.name() == "-"
+    port.kind() == Kind::Pcap && output_path(port.name().into()) == Path::new("-")
 }
 
 /// Prints the notices of a port that was opened to receive.

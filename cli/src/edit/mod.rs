@@ -18,12 +18,12 @@ use nix::errno::Errno;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::Format;
 use sluicegate::file::read::MergedReader;
-use sluicegate::file::write::{EncoderConfig, OutputConfig};
+use sluicegate::file::write::{EncoderConfig, OutputConfig, output_path};
 use sluicegate::ring::Direction;
 use sluicegate::units;
 
 use crate::args::file_mode;
-use crate::file_flags::{FileFlags, output_path};
+use crate::file_flags::FileFlags;
 use crate::rewriting::Rewriting;
 use crate::signals::Signals;
 use crate::{notice, ports};

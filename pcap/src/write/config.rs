@@ -1,6 +1,6 @@
 //! The configuration of an output, and its final summary.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::super::{Compression, Format};
 use super::rotate::Rotation;
@@ -42,6 +42,14 @@ pub struct OutputConfig {
     pub access: FileAccess,
 }
 
+/// Returns the path of a file to write: `-` for the names of standard output. By such a name the file would be
+/// opened once more, and the result would be printed into it.
+pub fn output_path(path: PathBuf) -> PathBuf {
+    let is_stdout =
+        ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name));
+    if is_stdout { "-".into() } else { path }
+}
+
 /// Permissions of written files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileAccess {
@@ -60,7 +68,7 @@ impl Default for FileAccess {
 impl OutputConfig {
     /// A single file, with the format and compression that its name implies; pcapng by default.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        let path = path.into();
+        let path = output_path(path.into());
         Self {
             format: Format::of(&path).unwrap_or_default(),
             compression: Compression::of(&path),

@@ -29,7 +29,7 @@ mod rotate;
 
 pub use block::InterfaceStats;
 pub use chunk::{Chunk, EncodedRecord, EncodedRecords};
-pub use config::{FileAccess, OutputConfig, Summary};
+pub use config::{FileAccess, OutputConfig, Summary, output_path};
 pub use encoder::{Encoder, EncoderConfig};
 pub use event::{ExpiredFile, FileEvent};
 pub use history::{History, HistoryConfig, HistoryPart, InMemory};

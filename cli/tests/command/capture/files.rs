@@ -216,6 +216,7 @@ fn the_names_of_standard_output_hold_packets_only() {
         for arguments in [
             &["capture", "-r", input.to_str().unwrap(), "-w", name][..],
             &["edit", input.to_str().unwrap(), name, "--format", "pcapng"],
+            &["replay", input.to_str().unwrap(), &format!("pcap:{name}")],
         ] {
             let file = std::fs::File::create(&out).unwrap();
             let ended = Running::unawaited(sluice(arguments).stdout(file)).end();
