@@ -65,11 +65,12 @@ fn of_thresholds(report: &Report) -> String {
         if kind.replace(suite) != Some(suite) {
             let _ = writeln!(text, "| **{}** | | | | |", suite.title());
         }
-        let rate = |name| report.step(suite, name).and_then(|step| Some(step.figures?.mpps));
-        let cells = [rate(threshold.step), rate(threshold.to), ratio].map(shown);
-        let [mpps, to_mpps, ratio] = cells;
-        let (step, to) = (threshold.step, threshold.to);
-        let _ = writeln!(text, "| {step} | {mpps} | {to} | {to_mpps} | {ratio} |");
+        let [step, to] = [threshold.step, threshold.to].map(|name| {
+            let step = report.step(suite, name);
+            let title = step.map_or_else(|| name.into(), |step| step.setting.mixed().title(name));
+            format!("{title} | {}", shown(step.and_then(|step| Some(step.figures?.mpps))))
+        });
+        let _ = writeln!(text, "| {step} | {to} | {} |", shown(ratio));
     }
     text
 }
@@ -175,6 +176,9 @@ mod tests {
         assert!(first.contains(row), "{first}");
         assert_eq!(first.matches("**Receiving**").count(), 1, "{first}");
         assert_eq!(Document::of(&first).unwrap().with(&report), first);
+        let mut report = report;
+        report.suites[0].steps[1].setting.cores = 2;
+        assert!(of_thresholds(&report).contains(" | tcpdump -w /dev/null, 2 cores | "));
         for text in ["", "<!-- bench -->", "<!-- /bench -->\n<!-- bench -->"] {
             assert!(Document::of(text).is_none(), "{text}");
         }
