@@ -89,11 +89,13 @@
 //! The library installs one signal handler: live frames need a SIGURG that interrupts system calls, and use
 //! the program's own handler if there is one. ^C ends the program, and the kernel removes its sockets and
 //! claims, but a capture file is complete only after [`close_tx`](port::Queue::close_tx), or when its queue is
-//! dropped.
+//! dropped. A program that ends its loop itself sets a flag in a handler of SIGINT, and checks it after each
+//! [`receive`](port::Queue::receive), which the signal ends early if it waits in the kernel.
 //!
 //! The lower layers are separate crates, each of which depends only on those below it (docs/design.md). This
-//! crate re-exports the parts that programs need, and nothing of `memif`. Two crates above it are libraries,
-//! too: `sluicegate-traffic` generates, replays and analyses packets, `sluicegate-switch` is a learning switch.
+//! crate re-exports the parts that programs need; programs with `memif:` ports need nothing of `memif`. Two
+//! crates above it are libraries, too: `sluicegate-traffic` generates, replays and analyses packets,
+//! `sluicegate-switch` is a learning switch.
 //!
 //! | module | contents |
 //! | --- | --- |

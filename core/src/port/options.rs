@@ -11,7 +11,8 @@ use sluicegate_base::memory::Pool;
 /// it wakes 50 times a second, and when a quarter of a ring is full.
 pub const RECORDING_LATENCY: Duration = Duration::from_millis(20);
 
-/// The directions that a port is opened for. The ring of an unused direction is absent: it has no room.
+/// The directions that a port is opened for. The ring of an unused direction
+/// [is absent](sluicegate_base::ring::Ring::is_absent): it has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Directions {
     /// To receive.
@@ -62,12 +63,12 @@ pub struct OpenOptions {
     pub inspect: Option<Arc<dyn Inspect>>,
 }
 
-/// A fallback from the method or mode tried first to a slower one. The command prints each.
+/// A fallback from the method or mode tried first to a slower one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
     /// The method or mode that was tried.
     pub from: &'static str,
-    /// The method or mode used instead.
+    /// The method or mode used instead: `copy` for sockets in copy mode, or for a cell ring.
     pub to: &'static str,
     /// The reason.
     pub reason: String,
