@@ -11,6 +11,7 @@ use sluicegate::port::{detach_host, host_left, host_owner};
 use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::{ModeRequest, OwnedStage, Resident, StageCounters};
 
+use crate::notice::write_printable;
 use crate::units::{packets_word, show_bytes, show_count, show_duration};
 
 const ATTACH_EXAMPLES: &str = "\
@@ -179,7 +180,7 @@ pub fn claims(args: ClaimsArgs) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match args.json {
         true => writeln!(out, "{}", serde_json::to_string(&shown)?)?,
-        false => shown.print(&mut out)?,
+        false => write_printable(&mut out, |text| shown.print(text))?,
     }
     Ok(())
 }

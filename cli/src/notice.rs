@@ -40,6 +40,16 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     escaped.into()
 }
 
+/// Writes a text for people, with control characters escaped: names may have any.
+pub fn write_printable(
+    out: &mut impl Write,
+    text: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    text(&mut bytes)?;
+    out.write_all(printable(&String::from_utf8_lossy(&bytes)).as_bytes())
+}
+
 /// Returns the command line with control characters escaped, if it has any. clap prints words as they are.
 pub fn printable_line() -> Option<Vec<OsString>> {
     let mut changed = false;

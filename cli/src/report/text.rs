@@ -11,7 +11,7 @@ use super::parts::{DirectionReport, MemoryReport, Traffic};
 use super::result::Report;
 use crate::analysis;
 use crate::ledger::{Section, remedies};
-use crate::notice::{printable, reader_left};
+use crate::notice::{reader_left, write_printable};
 use crate::streams;
 use crate::units::{
     packets_word, show_bps, show_bytes, show_count, show_duration, show_percent, show_pps,
@@ -70,10 +70,7 @@ impl Report {
             serde_json::to_writer(&mut *out, self)?;
             return writeln!(out);
         }
-        let mut text = Vec::new();
-        self.print_text(&mut text)?;
-        // Names of files may have any characters.
-        out.write_all(printable(&String::from_utf8_lossy(&text)).as_bytes())
+        write_printable(out, |text| self.print_text(text))
     }
 
     fn print_text(&self, out: &mut impl Write) -> io::Result<()> {

@@ -16,7 +16,7 @@ use sluicegate_switch::{Handle, Switch};
 
 use super::ports::{Ports, port_ledger, switching};
 use super::{NamedPort, PortSettings};
-use crate::notice::{answer, failed_answer, failure};
+use crate::notice::{answer, failed_answer, failure, write_printable};
 use crate::report::ledger_value;
 use crate::units::show_count;
 
@@ -254,7 +254,7 @@ fn show(client: &mut Client, request: &Request, as_json: bool) -> anyhow::Result
         let object = json!({"command": "switch show", "ports": ports, "table": table});
         return Ok(writeln!(out, "{object}")?);
     }
-    Ok(print(&shown, out)?)
+    Ok(write_printable(out, |text| print(&shown, text))?)
 }
 
 fn print(shown: &Value, out: &mut impl Write) -> io::Result<()> {

@@ -137,6 +137,20 @@ fn a_client_that_hangs_at_the_socket_disturbs_nobody() {
 }
 
 #[test]
+fn a_terminal_obeys_no_characters_of_a_port_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let place = ["--control", socket.to_str().unwrap()];
+    let file = format!("file=pcap:{}/\x1b[31m.pcapng", folder.path().display());
+    let start = ["switch", "null:", &file, "--tx-only", "null", "--tx-only", "file", "--json"];
+    let running = Running::unawaited(&mut sluice(&[&start[..], &place].concat()));
+    eventually("it listens", || socket.exists());
+    let show = run(&[&["switch", "show"], &place[..]].concat());
+    assert!(show.out.contains("/\\x1b[31m.pcapng") && !show.out.contains('\x1b'), "{show:?}");
+    running.stop().good();
+}
+
+#[test]
 fn a_switch_without_privileges_says_so_when_a_port_is_added() {
     let Some(lab) = star() else { return };
     let running = switch(&lab, &ports("packet")[..2], &["--user", "nobody"]);
