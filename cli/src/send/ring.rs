@@ -83,7 +83,7 @@ impl RingWorker {
         let never_pushed = self.source.skipped();
         let done = WorkerResult {
             packets: totals.packets + never_pushed.packets(),
-            bytes: totals.bytes,
+            bytes: totals.bytes.saturating_sub(stats.too_long_bytes),
             skipped: SkippedPackets {
                 too_long: never_pushed.too_long + stats.too_long,
                 ..never_pushed

@@ -103,6 +103,7 @@ pub(super) struct TxProgress {
     pub sent: u64,
     pub refused: u64,
     pub too_long: u64,
+    pub too_long_bytes: u64,
     pub unsent: u64,
 }
 
@@ -118,7 +119,11 @@ impl TxProgress {
     #[inline]
     pub(super) fn refuse(&mut self, ring: &Ring, slots: u32, too_long: bool) {
         self.refused += 1;
-        self.too_long += u64::from(too_long);
+        if too_long {
+            self.too_long += 1;
+            let bytes = (0..slots).map(|i| u64::from(ring.slot(ring.after(self.next, i)).bytes()));
+            self.too_long_bytes += bytes.sum::<u64>();
+        }
         self.next = ring.after(self.next, slots);
     }
 
@@ -126,8 +131,7 @@ impl TxProgress {
     #[inline]
     pub(super) fn publish(&mut self, ring: &mut Ring, before: u32) -> u32 {
         if ring.is_endless(self.next) {
-            (self.refused, self.too_long) = (self.refused + 1, self.too_long + 1);
-            self.next = ring.head();
+            self.refuse(ring, ring.distance(self.next, ring.head()), true);
         }
         // One slot stays with the backend: free slots end before the first slot that is still to be sent.
         ring.publish(ring.before(self.next));
@@ -150,7 +154,7 @@ impl TxProgress {
 
     /// Returns the counts of packets to send.
     pub(super) fn stats(&self) -> QueueStats {
-        let &Self { sent, refused, too_long, unsent, .. } = self;
-        QueueStats { sent, refused, too_long, unsent, ..QueueStats::default() }
+        let &Self { sent, refused, too_long, too_long_bytes, unsent, .. } = self;
+        QueueStats { sent, refused, too_long, too_long_bytes, unsent, ..QueueStats::default() }
     }
 }

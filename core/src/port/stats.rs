@@ -43,6 +43,8 @@ pub struct QueueStats {
     /// Refused packets that were longer than the port can send; not counted by `xdp:` sockets, `tap:`,
     /// `host:` and `pcap:`.
     pub too_long: u64,
+    /// Bytes of the packets in `too_long`.
+    pub too_long_bytes: u64,
     /// Refused packets that were still waiting when sending ended.
     pub unsent: u64,
     /// Refused packets that a peer of `memif:` had not taken when it disconnected. Until then they count as
@@ -64,6 +66,7 @@ impl QueueStats {
             rejected: self.rejected + other.rejected,
             refused: self.refused + other.refused,
             too_long: self.too_long + other.too_long,
+            too_long_bytes: self.too_long_bytes + other.too_long_bytes,
             unsent: self.unsent + other.unsent,
             disconnected: self.disconnected + other.disconnected,
         }

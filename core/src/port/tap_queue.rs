@@ -205,6 +205,7 @@ impl Backend for TapQueue {
             dropped_ring_full,
             // Only the device knows whether it rejects a frame because it is too long.
             too_long: 0,
+            too_long_bytes: 0,
             ..self.progress.stats()
         })
     }

@@ -235,6 +235,19 @@ fn packets_too_long_for_a_ring_are_named_and_a_failed_worker_ends_the_run() {
 }
 
 #[test]
+fn bytes_are_those_of_packets_that_are_short_enough() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    for port in ["left0", "packet:left0?send=ring", "live:left0"] {
+        let sizes =
+            ["generate", port, "--netns", &left, "--count", "4", "--size", "60,9000", "--json"];
+        let report = run(&[&sizes[..], &["--dmac", NOBODY]].concat()).good();
+        assert_eq!(report["ledger"]["losses"]["too_long"], 2, "{report}");
+        assert_eq!((&report["packets"], &report["bytes"]), (&2.into(), &120.into()), "{report}");
+    }
+}
+
+#[test]
 fn ending_does_not_wait_for_a_slow_queue_and_no_packet_goes_missing() {
     let Some(lab) = lab_with(&["tc"]) else { return };
     let left = lab.netns("left");

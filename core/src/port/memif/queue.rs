@@ -230,9 +230,10 @@ impl Backend for MemifQueue {
             }
         };
         let before = self.progress.next;
-        self.progress.sent(ring, sent.packets as usize, sent.slots);
-        self.progress.refused += u64::from(sent.too_long);
-        self.progress.too_long += u64::from(sent.too_long);
+        match sent.too_long {
+            0 => self.progress.sent(ring, sent.packets as usize, sent.slots),
+            _ => self.progress.refuse(ring, sent.slots, true),
+        }
         Ok(self.progress.publish(ring, before))
     }
 
