@@ -82,6 +82,33 @@ fn up_draws_the_lab_and_list_shows_the_same() {
 }
 
 #[test]
+fn up_keeps_a_complete_lab_and_makes_a_broken_one_again() {
+    let Some(lab) = Lab::up("broken", &[]) else { return };
+    let ip = |arguments: &str| {
+        let ended = lab.exec("left", &["sh", "-c", &format!("ip {arguments}")]);
+        assert_eq!(ended.status, Some(0), "{arguments}: {}", ended.err);
+        ended.out
+    };
+    for (breakage, remains) in [
+        ("link show left0", true),
+        ("addr flush dev left0", false),
+        ("route delete 198.18.0.0/15", false),
+        ("-6 route delete 2001:db8::/32", false),
+        ("link set left0 down", false),
+        ("link set left0 down && ip link set left0 up", false),
+        ("link delete left0", false),
+    ] {
+        ip("link set left0 alias first");
+        ip(breakage);
+        let again = run(&["lab", "up", "--name", &lab.0]);
+        assert_eq!(again.status, Some(0), "{breakage}: {}", again.err);
+        assert_eq!(ip("link show left0").contains("alias first"), remains, "{breakage}");
+        assert!(ip("route get 198.19.0.1").contains("src 198.18.0.1"), "{breakage}");
+        assert!(ip("route get 2001:db8:ffff::1").contains("src 2001:db8:18::1"), "{breakage}");
+    }
+}
+
+#[test]
 fn a_missing_capability_is_named_and_no_partial_lab_is_left() {
     if !have(&["setpriv"]) {
         return;

@@ -1,13 +1,14 @@
 //! Building a lab and taking it down.
 
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::LabConfig;
-use super::plan::{self, Host};
-use crate::{Ethtool, Netlink, VethEnd, netns};
+use super::plan::{self, Host, HostInterface, Route};
+use crate::{Address, Ethtool, Interface, Netlink, NextHop, NextHops, VethEnd, netns};
 use sluicegate_base::error::{Error, Result};
 
 /// Settings that stop a host from sending packets on its own. They are written before its interfaces are
@@ -37,17 +38,48 @@ const IPV6: &str = "/proc/sys/net/ipv6/conf";
 const FORWARDING: [&str; 2] =
     ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
 
-/// True if a lab is complete: its hosts exist, and their interfaces are up and running.
+/// True if a lab is complete: its hosts exist, and their interfaces are up and running, with their addresses
+/// and routes.
 pub(super) fn is_whole(config: &LabConfig) -> bool {
     config.shape.hosts().iter().all(|host| {
-        let links = Netlink::open(Some(&plan::netns(&config.name, host.name)))
-            .and_then(|mut netlink| netlink.links());
-        links.is_ok_and(|links| {
-            host.interfaces
-                .iter()
-                .all(|wanted| links.iter().any(|link| link.name == wanted.name && link.running))
+        let netns = plan::netns(&config.name, host.name);
+        let found = Netlink::open(Some(&netns)).and_then(|mut netlink| netlink.interfaces());
+        let Ok(found) = found else { return false };
+        host.interfaces.iter().all(|wanted| {
+            let interface = found.iter().find(|it| it.name == wanted.name && it.running);
+            interface.is_some_and(|it| is_equipped(&netns, it, wanted).unwrap_or(false))
         })
     })
+}
+
+/// True if an interface has the addresses and routes of a lab's.
+fn is_equipped(netns: &str, interface: &Interface, wanted: &HostInterface) -> Result<bool> {
+    let (addresses, routes) = configuration(netns, wanted)?;
+    let mut hops = NextHops::open(Some(netns), interface)?;
+    Ok(addresses.iter().all(|address| interface.addresses.contains(address))
+        && routes.into_iter().all(|(prefix, gateway)| {
+            matches!(hops.to(far_address(prefix)), Ok(NextHop::Neighbour(ip)) if ip == gateway)
+        }))
+}
+
+/// Returns the addresses and routes of an interface, as far as its host supports them.
+fn configuration(netns: &str, interface: &HostInterface) -> Result<(Vec<Address>, Vec<Route>)> {
+    let ipv6 = Path::new(IPV6).exists();
+    let mut addresses = interface.addresses();
+    addresses.retain(|address| ipv6 || address.ip.is_ipv4());
+    // Two forwarding hosts would send such a packet to each other until its TTL ends.
+    let forwards = netns::run_in(Some(netns), || Ok(forwards()))?;
+    let mut routes = if forwards { Vec::new() } else { interface.routes() };
+    routes.retain(|(_, gateway)| ipv6 || gateway.is_ipv4());
+    Ok((addresses, routes))
+}
+
+/// Returns the first address of a prefix's second half, which no host of a lab has.
+fn far_address(prefix: Address) -> IpAddr {
+    match prefix.ip {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() | 1 << (31 - prefix.prefix)).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() | 1 << (127 - prefix.prefix)).into(),
+    }
 }
 
 /// Rejects namespaces of these names that no lab has recorded.
@@ -77,7 +109,7 @@ pub(super) fn build(config: &LabConfig) -> Result<()> {
     for [left, right] in config.shape.links() {
         let [left_netns, right_netns] =
             [left, right].map(|(host, _)| plan::netns(&config.name, host));
-        let end = |interface: &super::HostInterface, netns| VethEnd {
+        let end = |interface: &HostInterface, netns| VethEnd {
             name: interface.name,
             netns: Some(netns),
             mac: Some(interface.mac),
@@ -110,21 +142,18 @@ fn equip(config: &LabConfig, host: &Host) -> Result<()> {
     let netns = plan::netns(&config.name, host.name);
     let mut netlink = Netlink::open(Some(&netns))?;
     let ipv6 = Path::new(IPV6).exists();
-    let forwards = netns::run_in(Some(&netns), || Ok(forwards()))?;
     let others = config.shape.hosts().iter().filter(|other| other.name != host.name);
     let neighbours: Vec<_> = others.flat_map(|other| other.interfaces).collect();
     for interface in host.interfaces {
         netlink.set_up(interface.name, true)?;
-        let addresses = interface.addresses();
-        for address in addresses.iter().filter(|address| ipv6 || address.ip.is_ipv4()) {
+        let (addresses, routes) = configuration(&netns, interface)?;
+        for address in &addresses {
             netlink.add_address(interface.name, *address)?;
         }
         if addresses.is_empty() {
             continue;
         }
-        // Two forwarding hosts would send such a packet to each other until its TTL ends.
-        let routes = if forwards { Vec::new() } else { interface.routes() };
-        for (prefix, gateway) in routes.into_iter().filter(|(_, it)| ipv6 || it.is_ipv4()) {
+        for (prefix, gateway) in routes {
             netlink.add_route(interface.name, prefix, gateway)?;
         }
         for neighbour in &neighbours {

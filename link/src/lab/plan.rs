@@ -72,7 +72,7 @@ impl HostInterface {
 
     /// Returns its routes, prefix and gateway: the rest of 198.18.0.0/15 and 2001:db8::/32, through another
     /// host.
-    pub(super) fn routes(&self) -> Vec<(Address, IpAddr)> {
+    pub(super) fn routes(&self) -> Vec<Route> {
         let Some([_, other]) = self.numbers else { return Vec::new() };
         let [v4, v6] = ips(other);
         let tests = Address { ip: Ipv4Addr::new(198, 18, 0, 0).into(), prefix: 15 };
@@ -81,6 +81,9 @@ impl HostInterface {
         vec![(tests, v4), (examples, v6)]
     }
 }
+
+/// A prefix and its gateway.
+pub(super) type Route = (Address, IpAddr);
 
 /// Returns the addresses of a lab's host.
 fn ips(number: u8) -> [IpAddr; 2] {
