@@ -11,7 +11,7 @@ run="iproute2 ethtool iputils-ping netbase"
 # valgrind counts the instructions of hot loops; curl, dig, dnsmasq and python3's web server talk in
 # the captures that scripts/captures.sh makes
 peers="valgrind tcpdump tshark wireshark-common netsniff-ng tcpreplay iperf3 nftables zstd lz4 strace
-    libcap2-bin python3 curl bind9-dnsutils dnsmasq-base"
+    libcap2-bin python3 curl bind9-dnsutils dnsmasq-base zsh"
 # Ubuntu has bpftool and perf in the packages of its kernels, by their versions.
 ! grep -qs '^ID=debian$' /etc/os-release || peers="$peers bpftool linux-perf"
 lint="shellcheck"

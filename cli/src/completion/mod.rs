@@ -1,7 +1,7 @@
 //! Completion in shells, with the interfaces, namespaces, labs and kinds of ports that exist at that moment.
 
-mod bash;
 mod ports;
+mod shells;
 mod values;
 
 use std::ffi::OsStr;
@@ -9,14 +9,15 @@ use std::ffi::OsStr;
 use clap::{Arg, Command};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter};
-use clap_complete::env::{Elvish, Fish, Powershell, Shells, Zsh};
+use clap_complete::env::{Elvish, Fish, Powershell, Shells};
 
 use ports::PortUse;
+use shells::{BASH, ZSH};
 
 /// Answers a shell's request in the environment, and exits; returns if there is none.
 pub fn answer(command: fn() -> Command) {
     let factory = move || with_values(command());
-    let shells = Shells(&[&bash::Bash, &Elvish, &Fish, &Powershell, &Zsh]);
+    let shells = Shells(&[&BASH, &Elvish, &Fish, &Powershell, &ZSH]);
     CompleteEnv::with_factory(factory).bin("sluice").completer("sluice").shells(shells).complete();
 }
 

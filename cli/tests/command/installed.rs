@@ -70,10 +70,14 @@ fn completions_in_bash(line: &str, words: &str, typed: &str) -> Vec<String> {
          _clap_complete_sluice sluice '{typed}' 2>/dev/null; printf '%s\\n' \"${{COMPREPLY[@]}}\"; \
          [[ $before == \"$COMP_WORDBREAKS\" ]]"
     );
+    in_shell(std::process::Command::new("bash").args(["--norc", "-c", &script]))
+}
+
+/// Runs a shell that finds the command. Returns the lines that it prints.
+fn in_shell(shell: &mut std::process::Command) -> Vec<String> {
     let folder = std::path::Path::new(env!("CARGO_BIN_EXE_sluice")).parent().unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    let mut bash = std::process::Command::new("bash");
-    let ended = ended(bash.args(["--norc", "-c", &script]).env("PATH", path));
+    let ended = ended(shell.env("PATH", path));
     assert_eq!(ended.status, Some(0), "{ended:?}");
     ended.out.lines().map(str::to_owned).collect()
 }
@@ -100,6 +104,41 @@ fn bash_completes_after_colons_and_equals_signs() {
             expected.iter().all(|it| found.iter().any(|found| found == it)),
             "{line}: {found:?}"
         );
+    }
+}
+
+#[test]
+fn zsh_completes_the_first_time_and_puts_no_blank_after_a_beginning() {
+    if !have(&["zsh"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("some folder");
+    std::fs::create_dir(&file).unwrap();
+    std::fs::write(file.join("a.pcap"), "").unwrap();
+    // As the completion system loads the function. It would offer the candidates of the array `$3`, with a
+    // blank after them, or with `-S ''` nothing.
+    let script = r#"COMPLETE=zsh sluice >$1/_sluice; fpath=($1 $fpath); autoload -Uz _sluice
+        _describe() { local it; for it in ${(P)3}; print -r -- "${4-blank}$5 $it" }
+        shift; words=("$@"); CURRENT=$#words; _sluice"#;
+    let at = folder.path().display();
+    let [upper, inner] = [format!("pcap:{at}/"), format!("pcap:{at}/some\\ folder/")];
+    for (words, expected) in [
+        (["sluice", "cap"], "blank capture"),
+        (["capture", "xdp"], "-S xdp\\:"),
+        (["capture", "packet:lo,met"], "-S packet\\:lo,method="),
+        (["capture", "xdp:lo,mode=na"], "blank xdp\\:lo,mode=native"),
+        (["capture", &upper], &format!("-S pcap\\:{}/", file.display())),
+        (["capture", &inner], &format!("blank pcap\\:{}/a.pcap", file.display())),
+    ] {
+        let mut zsh = std::process::Command::new("zsh");
+        zsh.args(["-fc", script, "zsh"]).arg(folder.path());
+        let found = in_shell(zsh.args((words[0] != "sluice").then_some("sluice")).args(words));
+        let is_it = |it: &String| {
+            let rest = it.strip_prefix(expected);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        };
+        assert!(found.iter().any(is_it), "{words:?}: {found:?}");
     }
 }
 
