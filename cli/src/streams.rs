@@ -13,6 +13,9 @@ use crate::report::Report;
 use crate::send::WorkerResult;
 use crate::units::{show_count, show_percent};
 
+/// Maximum number of streams that are printed for people; JSON has all.
+const MAX_PRINTED: usize = 50;
+
 /// A stream's packets.
 #[derive(Clone, Debug, Serialize)]
 pub struct StreamReport {
@@ -150,11 +153,21 @@ pub fn print(streams: &[StreamReport], out: &mut impl Write) -> io::Result<()> {
     if streams.iter().any(|it| it.arrival.is_some()) {
         return print_arrivals(streams, out);
     }
-    for StreamReport { name, packets, bytes, .. } in streams.iter().filter(|_| streams.len() > 1) {
+    if streams.len() < 2 {
+        return Ok(());
+    }
+    for StreamReport { name, packets, bytes, .. } in streams.iter().take(MAX_PRINTED) {
         let (packets, bytes) = (show_count(*packets), show_count(*bytes));
         writeln!(out, "  {packets:>15} of stream {name}, {bytes} bytes")?;
     }
-    Ok(())
+    print_rest(streams, out)
+}
+
+fn print_rest(streams: &[StreamReport], out: &mut impl Write) -> io::Result<()> {
+    match streams.len().saturating_sub(MAX_PRINTED) {
+        0 => Ok(()),
+        more => writeln!(out, "  {:>15} more, which --json has", show_count(more as u64)),
+    }
 }
 
 fn print_arrivals(streams: &[StreamReport], out: &mut impl Write) -> io::Result<()> {
@@ -165,14 +178,16 @@ fn print_arrivals(streams: &[StreamReport], out: &mut impl Write) -> io::Result<
     }
     writeln!(out)?;
     let arrived = || streams.iter().filter_map(|it| Some((it, it.arrival.as_ref()?)));
-    for (stream, arrival) in arrived() {
+    for (stream, arrival) in arrived().take(MAX_PRINTED) {
         write!(out, "  {:>width$}{:>14}", stream.name, show_count(stream.packets))?;
         for (_, count) in COLUMNS {
             write!(out, "{:>14}", show_count(count(arrival)))?;
         }
         writeln!(out)?;
     }
-    let delays = arrived().map(|(stream, arrival)| (stream.name.clone(), &arrival.delays));
+    print_rest(streams, out)?;
+    let delays =
+        arrived().take(MAX_PRINTED).map(|(stream, arrival)| (stream.name.clone(), &arrival.delays));
     print_latencies(&delays.collect::<Vec<_>>(), width, out)?;
     let sum = |of: ArrivalCount| arrived().map(|(_, arrival)| of(arrival)).sum::<u64>();
     let notes = [
@@ -200,5 +215,37 @@ impl Missing {
         writeln!(out, "  {not_sent:>15} not sent")?;
         writeln!(out, "  {receiver_lost:>15} lost by the receiver, not the network")?;
         writeln!(out, "  {network:>15} lost between the ports")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_streams_are_printed_and_the_others_counted() {
+        let stream = |stream| StreamReport {
+            stream,
+            name: stream.to_string(),
+            packets: 7,
+            bytes: 420,
+            arrival: None,
+        };
+        let arrived =
+            |number| StreamReport { arrival: Some(Arrival::of(7, None)), ..stream(number) };
+        for (number, lines, rest) in [(1, 0, false), (50, 50, false), (51, 51, true)] {
+            let print = |streams: Vec<StreamReport>| {
+                let mut text = Vec::new();
+                super::print(&streams, &mut text).unwrap();
+                String::from_utf8(text).unwrap()
+            };
+            let made = print((0..number).map(stream).collect());
+            assert_eq!(made.lines().count(), lines, "{made}");
+            let received = print((0..number).map(arrived).collect());
+            for text in [made, received] {
+                assert_eq!(text.contains(" 1 more, which --json has"), rest, "{text}");
+                assert!(!text.contains("stream 50") && !text.contains("\n      50 "), "{text}");
+            }
+        }
     }
 }
