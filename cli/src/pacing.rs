@@ -112,7 +112,7 @@ impl PacingResult {
                 times => format!(" at last, changed {} times", show_count(times)),
             };
             let (asked, achieved) = (show_rate(rate, unit), show_rate(target.achieved(), unit));
-            writeln!(out, "  asked for {asked}{changes}; sent {achieved}")?;
+            writeln!(out, "  asked for {asked}{changes}; the port accepted {achieved}")?;
         }
         if self.late.count() == 0 {
             return Ok(());
@@ -173,9 +173,9 @@ mod tests {
     fn the_achieved_rate_has_the_unit_of_the_requested_one() {
         // 1000 packets of 60 bytes a second.
         for (unit, text) in [
-            (Unit::Packet, "asked for 2 kpps; sent 1 kpps"),
-            (Unit::BYTE_OF_LAYER1, "asked for 16 kbit/s (L1); sent 672 kbit/s (L1)"),
-            (Unit::BYTE_OF_LAYER2, "asked for 16 kbit/s (L2); sent 480 kbit/s (L2)"),
+            (Unit::Packet, "asked for 2 kpps; the port accepted 1 kpps"),
+            (Unit::BYTE_OF_LAYER1, "asked for 16 kbit/s (L1); the port accepted 672 kbit/s (L1)"),
+            (Unit::BYTE_OF_LAYER2, "asked for 16 kbit/s (L2); the port accepted 480 kbit/s (L2)"),
         ] {
             let rate = (2e3, unit);
             let target = TargetRate { rate, changes: 0, achieved_pps: 1e3, achieved_bytes: 60e3 };
