@@ -7,7 +7,7 @@
 # make bench-record  writes docs/bench.json from such a run, then `make readme`
 # make readme        writes the tables and the chart of README.md and docs/bench.md from docs/bench.json
 # make vm-test       other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
-# make install       installs the command, its manual pages, completions and documents into PREFIX
+# make install       after make: installs the command, its manual pages, completions and documents into PREFIX
 # make help          this list
 
 PREFIX ?= /usr/local
@@ -79,7 +79,7 @@ install:
 	COMPLETE=zsh $(SLUICE) >"$(SHARE)/zsh/site-functions/_sluice"
 	COMPLETE=fish $(SLUICE) >"$(SHARE)/fish/vendor_completions.d/sluice.fish"
 	install -d "$(SHARE)/doc/sluice"
-	cp -R README.md CHANGELOG.md docs/. "$(SHARE)/doc/sluice"
+	cp -R --parents README.md CHANGELOG.md CONTRIBUTING.md LICENSE-* docs core/examples "$(SHARE)/doc/sluice"
 
 clean:
 	$(CARGO) clean
