@@ -90,7 +90,8 @@
 //! the program's own handler if there is one. ^C ends the program, and the kernel removes its sockets and
 //! claims, but a capture file is complete only after [`close_tx`](port::Queue::close_tx), or when its queue is
 //! dropped. A program that ends its loop itself sets a flag in a handler of SIGINT, and checks it after each
-//! [`receive`](port::Queue::receive), which the signal ends early if it waits in the kernel.
+//! [`receive`](port::Queue::receive). A signal ends the wait of one thread only: the others see the flag when
+//! their timeouts expire.
 //!
 //! The lower layers are separate crates, each of which depends only on those below it (docs/design.md). This
 //! crate re-exports the parts that programs need; programs with `memif:` ports need nothing of `memif`. Two

@@ -66,7 +66,8 @@ impl Port {
 
     /// Opens several ports in one pool: that of the options, or a new one that is large enough. Each port's
     /// [`Directions`] replace `options.usage`. `options.queues` applies to the ports whose kinds
-    /// [take it](Kind::takes_queue_count); the others open all their queues. An `xdp:` port in a pool has
+    /// [take it](Kind::takes_queue_count); the others open all their queues, which the program has to serve, unless
+    /// the name selects one (`xdp:eth1/0`). An `xdp:` port in a pool has
     /// AF_XDP sockets, even if it only receives.
     ///
     /// # Errors
