@@ -46,7 +46,7 @@ impl TargetRate {
 /// separate line.
 const LINES_NS: [u64; 7] = [1 << 7, 1 << 10, 1 << 13, 1 << 17, 1 << 20, 1 << 23, 1 << 27];
 /// The share of a requested rate that nearly is that rate.
-const NEARLY: f64 = 0.9;
+pub const NEARLY: f64 = 0.9;
 /// The length of the longest bar.
 const BAR: u64 = 24;
 

@@ -77,7 +77,10 @@ pub fn throughput(
         false => (search.passed(FULL_SPEED, &first), most(true)),
         true => search.halve(NOTHING, most(false), goal.time)?,
     };
-    found.throughput = search.confirm(passed, above)?;
+    let confirmed = search.confirm(passed, above);
+    // A sender is not equally fast in all trials.
+    found.most_pps = found.trials.iter().map(|it| it.offered_pps).fold(0.0, f64::max);
+    found.throughput = confirmed?;
     Ok(())
 }
 

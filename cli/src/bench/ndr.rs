@@ -22,6 +22,7 @@ use super::options::{OutputOptions, sides, turn_time};
 use super::output::HeadedResult;
 use super::progress::Watcher;
 use crate::new_file::NewFile;
+use crate::pacing::NEARLY;
 use crate::units::{packets_word, show_bps, show_count, show_duration, show_pps};
 
 /// Preamble, delimiter, check sequence and gap of a frame.
@@ -265,8 +266,13 @@ fn print_curves(of_size: &OfSize, out: &mut impl Write) -> io::Result<()> {
     }
     for it in &of_size.loss {
         let load = it.of_most * 100.0;
-        let offered = show_pps(it.offered_pps).to_string();
-        writeln!(out, "  frame loss    at {load:>3.0} %: {offered}, {} lost", percent(it.lost))?;
+        let (offered, asked) = (show_pps(it.offered_pps), it.of_most * of_size.found.most_pps);
+        let missed = match it.offered_pps < NEARLY * asked {
+            true => format!(" (asked for {})", show_pps(asked)),
+            false => String::new(),
+        };
+        let lost = percent(it.lost);
+        writeln!(out, "  frame loss    at {load:>3.0} %: {offered}{missed}, {lost} lost")?;
     }
     if let Some(it) = of_size.back_to_back {
         let more = if it.longest_tried { " or more" } else { "" };
