@@ -104,7 +104,10 @@ impl LiveSender {
         self.sending.iter().for_each(|sending| sending.thread.request_stop());
         let ends: Vec<_> = self.sending.iter_mut().map(|sending| sending.thread.end()).collect();
         self.note_counters(thread);
-        (self.sent(), ends.into_iter().collect())
+        let sent = self.sent();
+        // Stopped programs send until here.
+        let span = sent.span.or_else(|| Some((self.started, Instant::now())));
+        (SendCounts { span, ..sent }, ends.into_iter().collect())
     }
 
     fn note_counters(&self, thread: &WorkerThread<'_, SendCounts>) {
