@@ -8,7 +8,7 @@ use sluicegate::link::{Interface, netns};
 use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName};
 use sluicegate::xdp::live::{self, check_target};
 use sluicegate_traffic::live::Live;
-use sluicegate_traffic::plan::Plan;
+use sluicegate_traffic::plan::{Plan, StreamPlan};
 use sluicegate_traffic::source::of_plan;
 
 use crate::args::Common;
@@ -243,13 +243,17 @@ impl SendMethod<'_> {
     }
 }
 
-/// Checks that a plan's packets fit live frames: one page with the kernel's overhead, and the MTU
-/// (linux/netdevice.h, `xdp_ok_fwd_dev`).
+/// Checks that a plan's packets fit live frames: one page with the kernel's overhead, and the MTU. The kernel
+/// would allow four bytes more to all (linux/netdevice.h, `xdp_ok_fwd_dev`), a card only to those with a tag.
 fn fits_live_frames(plan: &Plan, interface: &Interface) -> Result<()> {
-    const HEADERS: usize = 14 + 4;
-    let most = (live::MAX_BYTES as usize).min(interface.mtu as usize + HEADERS);
-    let least = plan.streams.iter().map(|stream| stream.sizes.shortest(&stream.template)).min();
-    if plan.longest() <= most && least >= Some(14) {
+    const HEADER: usize = 14;
+    let most = (live::MAX_BYTES as usize).min(interface.mtu as usize + HEADER);
+    let fits = |stream: &StreamPlan| {
+        let tag = if stream.template.get(12..14) == Some(&[0x81, 0]) { 4 } else { 0 };
+        let least = stream.sizes.shortest(&stream.template);
+        least >= HEADER && stream.template.len() <= (most + tag).min(live::MAX_BYTES as usize)
+    };
+    if plan.streams.iter().all(fits) {
         return Ok(());
     }
     Err(Error::Unsupported {

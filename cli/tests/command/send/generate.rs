@@ -245,6 +245,15 @@ fn bytes_are_those_of_packets_that_are_short_enough() {
         assert_eq!(report["ledger"]["losses"]["too_long"], 2, "{report}");
         assert_eq!((&report["packets"], &report["bytes"]), (&2.into(), &120.into()), "{report}");
     }
+    // A tag may be longer than the MTU allows, other bytes may not.
+    for (size, tag, lost) in [("1514", false, 0), ("1515", false, 4), ("1518", true, 0)] {
+        let mut arguments =
+            vec!["generate", "left0", "--netns", &left, "--count", "4", "--size", size, "--json"];
+        arguments.extend(["--dmac", NOBODY]);
+        arguments.extend(if tag { &["--vlan", "10"][..] } else { &[] });
+        let report = run(&arguments).report();
+        assert_eq!(report["ledger"]["losses"]["too_long"].as_u64().unwrap_or(0), lost, "{report}");
+    }
 }
 
 #[test]
