@@ -25,7 +25,7 @@ pub struct Rewriting {
     #[arg(long, value_name = "OLD=NEW", value_parser = Rule::of_ports)]
     rewrite_port: Vec<Rule>,
 
-    /// File of these rules, one per line; # begins a comment
+    /// File of these rules, one per line as after the flags: PREFIX=PREFIX, OLD=NEW; # begins a comment
     #[arg(long, value_name = "FILE")]
     rewrite: Option<PathBuf>,
 
@@ -33,7 +33,7 @@ pub struct Rewriting {
     #[arg(long, value_name = "MAC", value_parser = mac)]
     smac: Option<[u8; 6]>,
 
-    /// Destination address of all frames; auto: that of the next hop
+    /// Destination address of all frames; auto: that of the next hop, if they are sent by an interface
     #[arg(long, value_name = "MAC|auto", value_parser = dmac)]
     dmac: Option<Dmac>,
 
