@@ -4,10 +4,9 @@ use std::io::{IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
 use jiff::tz::TimeZone;
 use sluicegate::error::{Error, Result};
-use sluicegate::file::write::{EncoderConfig, HistoryConfig, OutputConfig, Rotation, output_path};
+use sluicegate::file::write::{EncoderConfig, HistoryConfig, OutputConfig, Rotation};
 use sluicegate::file::{Compression, Format};
 use sluicegate::filter::{Filter, Instruction};
 use sluicegate::port::{Directions, Kind, LINKTYPE_ETHERNET, OpenOptions, Port, PortName};
@@ -65,8 +64,7 @@ pub struct Args {
     filter: Option<String>,
 
     /// Write to a file; - is standard output; the name may contain strftime conversions
-    #[arg(short, long, value_name = "FILE", requires = "source",
-          value_parser = PathBufValueParser::new().map(output_path))]
+    #[arg(short, long, value_name = "FILE", requires = "source")]
     write: Option<PathBuf>,
 
     /// pcap or pcapng [default: by the extension, otherwise pcapng]
@@ -416,7 +414,7 @@ impl Args {
             };
         };
         let mut config = self.file.output(path, self.format, self.micro)?;
-        let history = self.keep.history(path, &rotation)?;
+        let history = self.keep.history(&config.path, &rotation)?;
         rotation.on_request = history.is_some();
         config.rotation = rotation;
         config.snaplen = self.snaplen().unwrap_or(0);
