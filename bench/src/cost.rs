@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::measure::Prepared;
+use crate::measurement::Spread;
 use crate::observer::{BenchObserver, Failure, Progress};
 use crate::process::{BEGUN, Count, Program, Ready};
 use crate::step::{Destination, Setting, Step};
@@ -36,7 +37,9 @@ pub struct CostSettings {
     pub rates: Vec<u64>,
     /// The measuring time of a receiver at each rate, after one second of packets.
     pub time: Duration,
-    /// Pings through each forwarder.
+    /// Rounds; every forwarder has a turn in each.
+    pub rounds: u32,
+    /// Pings through each forwarder in a round.
     pub pings: u32,
 }
 
@@ -92,27 +95,27 @@ pub struct ForwarderCost {
     pub by: &'static str,
     /// The shell command.
     pub command: String,
-    /// The round trips.
+    /// The round trips of all rounds.
     #[serde(flatten)]
-    pub round_trips: Option<RoundTrips>,
-    /// The reason why it could not be measured.
+    pub round_trips: Option<RoundTrips<Spread>>,
+    /// The reason why it could not be measured in a round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// Times of round trips.
+/// Times of round trips: a number each in one round, a [`Spread`] over all rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct RoundTrips {
+pub struct RoundTrips<T> {
     /// Pings sent.
     pub pings: u32,
     /// Pings without an answer.
     pub lost: u32,
     /// The median.
-    pub median_ms: f64,
+    pub median_ms: T,
     /// The 99th percentile.
-    pub p99_ms: f64,
+    pub p99_ms: T,
     /// The longest.
-    pub max_ms: f64,
+    pub max_ms: T,
 }
 
 /// Measures in its own labs.
@@ -140,7 +143,8 @@ fn measure(
     let receivers = receivers(&StepContext { testbed: &pair, setting: SETTING });
     let line = Testbed::make(TestbedConfig::LINE)?;
     let forwarders = forwarders(&StepContext { testbed: &line, setting: SETTING });
-    let turns = receivers.len() * settings.rates.len() + forwarders.len();
+    let turns =
+        receivers.len() * settings.rates.len() + forwarders.len() * settings.rounds as usize;
     let mut done = 0;
     let mut begins = |step: &str| {
         watch.progress(&Progress { step, done, turns: Some(turns) });
@@ -162,15 +166,22 @@ fn measure(
         }
         results.receiving.push(row);
     }
-    for it in &forwarders {
-        begins(&format!("round trip, {}", it.name));
-        let (round_trips, failed) = match through(it, &line, settings.pings, watch) {
-            Ok(round_trips) => (Some(round_trips), None),
-            Err(Failure::Stopped) => return Err(Failure::Stopped),
-            Err(failure) => (None, Some(failure.to_string())),
-        };
+    let row = |it: &Step| {
         let (step, command) = (it.name.clone(), it.command());
-        results.forwarding.push(ForwarderCost { step, by: it.by, command, round_trips, failed });
+        ForwarderCost { step, by: it.by, command, round_trips: None, failed: None }
+    };
+    results.forwarding = forwarders.iter().map(row).collect();
+    let mut rounds = vec![Vec::new(); forwarders.len()];
+    for _ in 0..settings.rounds {
+        for ((it, row), rounds) in forwarders.iter().zip(&mut results.forwarding).zip(&mut rounds) {
+            begins(&format!("round trip, {}", it.name));
+            match through(it, &line, settings.pings, watch) {
+                Ok(round_trips) => rounds.push(round_trips),
+                Err(Failure::Stopped) => return Err(Failure::Stopped),
+                Err(failure) => row.failed = row.failed.take().or(Some(failure.to_string())),
+            }
+            row.round_trips = RoundTrips::over(rounds);
+        }
     }
     Ok(())
 }
@@ -260,7 +271,7 @@ fn through(
     testbed: &Testbed,
     pings: u32,
     watch: &dyn BenchObserver,
-) -> Result<RoundTrips, Failure> {
+) -> Result<RoundTrips<f64>, Failure> {
     let _prepared = Prepared::new(testbed, step)?;
     let mut programs = Vec::new();
     for program in step.method.programs() {
@@ -274,7 +285,11 @@ fn through(
 }
 
 /// Sends pings from the left to the right.
-fn ping(testbed: &Testbed, pings: u32, watch: &dyn BenchObserver) -> Result<RoundTrips, Failure> {
+fn ping(
+    testbed: &Testbed,
+    pings: u32,
+    watch: &dyn BenchObserver,
+) -> Result<RoundTrips<f64>, Failure> {
     let (count, interval) = (pings.to_string(), PING_INTERVAL.as_secs_f64().to_string());
     let program = Program::tool("ping", ["-n", "-W", "1", "-c", &count, "-i", &interval, ADDRESS]);
     let program = program.on(testbed.cpus.senders(1).first().copied());
@@ -284,7 +299,7 @@ fn ping(testbed: &Testbed, pings: u32, watch: &dyn BenchObserver) -> Result<Roun
         .ok_or_else(|| Failure::of(format!("no ping to {ADDRESS} was answered")))
 }
 
-impl RoundTrips {
+impl RoundTrips<f64> {
     /// Parses the output of ping(8). Returns none if no ping was answered.
     fn of(pings: u32, said: &str) -> Option<Self> {
         let times = said.lines().filter_map(|line| {
@@ -301,6 +316,20 @@ impl RoundTrips {
             median_ms: at(0.5),
             p99_ms: at(0.99),
             max_ms: times[last],
+        })
+    }
+}
+
+impl RoundTrips<Spread> {
+    /// The round trips over several rounds; none without a round.
+    fn over(rounds: &[RoundTrips<f64>]) -> Option<Self> {
+        let spread = |of: fn(&RoundTrips<f64>) -> f64| Spread::of(rounds.iter().map(of));
+        Some(Self {
+            pings: rounds.iter().map(|it| it.pings).sum(),
+            lost: rounds.iter().map(|it| it.lost).sum(),
+            median_ms: spread(|it| it.median_ms)?,
+            p99_ms: spread(|it| it.p99_ms)?,
+            max_ms: spread(|it| it.max_ms)?,
         })
     }
 }
@@ -323,5 +352,14 @@ mod tests {
             RoundTrips { pings: 102, lost: 2, median_ms: 0.05, p99_ms: 0.05, max_ms: 12.5 };
         assert_eq!(RoundTrips::of(102, &said), Some(expected));
         assert_eq!(RoundTrips::of(5, "PING 198.18.0.2\n"), None, "nothing was answered");
+    }
+
+    #[test]
+    fn rounds_are_summed_and_their_times_spread() {
+        let round = |max_ms| RoundTrips { pings: 9, lost: 1, median_ms: 1.0, p99_ms: 2.0, max_ms };
+        let all = RoundTrips::over(&[5.0, 3.0, 17.0].map(round)).unwrap();
+        assert_eq!((all.pings, all.lost), (27, 3));
+        assert_eq!(all.max_ms, Spread { median: 5.0, min: 3.0, max: 17.0 });
+        assert_eq!(RoundTrips::over(&[]), None);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::units;
 use sluicegate_bench::cost::{self, CostResults, CostSettings, RoundTrips};
-use sluicegate_bench::measurement::of_share;
+use sluicegate_bench::measurement::{Spread, of_share};
 
 use super::options::turn_time;
 use super::output::HeadedResult;
@@ -22,7 +22,11 @@ pub struct Args {
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = turn_time)]
     seconds: Duration,
 
-    /// Pings through each way of forwarding, 5 ms apart
+    /// Rounds; every way of forwarding has a turn in each
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
+    rounds: u32,
+
+    /// Pings through each way of forwarding in a round, 5 ms apart
     #[arg(long, default_value = "10000", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pings: u32,
 
@@ -33,8 +37,8 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let settings =
-        CostSettings { rates: args.rates.clone(), time: args.seconds, pings: args.pings };
+    let &Args { seconds: time, rounds, pings, .. } = args;
+    let settings = CostSettings { rates: args.rates.clone(), time, rounds, pings };
     let watcher = Watcher::start()?;
     let results = cost::run(&settings, &watcher);
     drop(watcher);
@@ -62,15 +66,17 @@ fn print(rates: &[u64], results: &CostResults, out: &mut impl Write) -> io::Resu
         writeln!(out, "{}", failed.unwrap_or_default())?;
     }
     let [median, p99, worst, lost] = ["median", "p99", "worst", "lost"];
-    writeln!(out, "\n{:<38}{median:>10}{p99:>10}{worst:>10}{lost:>8}", "round trip, ms")?;
+    writeln!(out, "\n{:<38}{median:>10}{p99:>10}{worst:>24}{lost:>8}", "round trip, ms")?;
     for it in &results.forwarding {
         write!(out, "{:<38}", it.step)?;
-        match it.round_trips {
-            Some(RoundTrips { lost, median_ms, p99_ms, max_ms, .. }) => {
-                writeln!(out, "{median_ms:>10.3}{p99_ms:>10.3}{max_ms:>10.3}{lost:>8}")?;
-            }
-            None => writeln!(out, "  {}", it.failed.as_deref().unwrap_or_default())?,
+        if let Some(RoundTrips { lost, median_ms, p99_ms, max_ms, .. }) = it.round_trips {
+            let [median, p99] = [median_ms.median, p99_ms.median];
+            let Spread { median: worst, min, max } = max_ms;
+            let worst = format!("{worst:.3} ({min:.2}-{max:.2})");
+            write!(out, "{median:>10.3}{p99:>10.3}{worst:>24}{lost:>8}")?;
         }
+        let failed = it.failed.as_ref().map(|reason| format!("  {reason}"));
+        writeln!(out, "{}", failed.unwrap_or_default())?;
     }
     if !results.complete {
         writeln!(out, "stopped before the end")?;
