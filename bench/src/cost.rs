@@ -246,11 +246,11 @@ fn forwarders(context: &StepContext<'_>) -> Vec<Step> {
     let [from, to] = middle.each_ref().map(|side| &side.interface);
     let cpus = list(context.receivers(1));
     let step = |by, name, program| context.forwards(by, name, Destination::Host, program);
-    let sluice = |name, ports: [String; 2]| {
+    let sluice = |ports: [String; 2]| {
         let flags = ["--cpus", &cpus, "--json", "--interval", "200ms"];
-        let program = Program::sluice(["forward", &ports[0], &ports[1]]).and(flags);
-        step("sluice", name, Some(program.ready(BEGUN)))
+        Program::sluice(["forward", &ports[0], &ports[1]]).and(flags).ready(BEGUN)
     };
+    let sleeps = |name, program: Program| step("sluice", name, Some(program.real_time()));
     let xdp = || [format!("xdp:{from}"), format!("xdp:{to}")];
     let [left, right] = xdp();
     let relay = Program::sluice(["bench", "relay", &left, &right, "--cpu", &cpus])
@@ -258,10 +258,11 @@ fn forwarders(context: &StepContext<'_>) -> Vec<Step> {
     let [make, remove] = bridge(middle);
     vec![
         step("linux", "kernel bridge", None).with(make, remove),
-        step("sluice", "minimal relay over AF_XDP, in poll(2)", Some(relay)),
-        sluice("AF_XDP swap", xdp()),
-        sluice("AF_XDP and live frames", xdp().map(|port| port + "?send=live")),
-        sluice("packet sockets", [format!("packet:{from}"), format!("packet:{to}")]),
+        sleeps("minimal relay over AF_XDP, in poll(2)", relay),
+        sleeps("AF_XDP swap", sluice(xdp())),
+        // Live frames spin.
+        step("sluice", "AF_XDP and live frames", Some(sluice(xdp().map(|it| it + "?send=live")))),
+        sleeps("packet sockets", sluice([format!("packet:{from}"), format!("packet:{to}")])),
     ]
 }
 
@@ -292,7 +293,7 @@ fn ping(
 ) -> Result<RoundTrips<f64>, Failure> {
     let (count, interval) = (pings.to_string(), PING_INTERVAL.as_secs_f64().to_string());
     let program = Program::tool("ping", ["-n", "-W", "1", "-c", &count, "-i", &interval, ADDRESS]);
-    let program = program.on(testbed.cpus.senders(1).first().copied());
+    let program = program.on(testbed.cpus.senders(1).first().copied()).real_time();
     let mut running = testbed.start(&program)?;
     running.over(PING_INTERVAL * pings, watch)?;
     RoundTrips::of(pings, &running.output().out)

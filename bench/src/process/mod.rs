@@ -52,6 +52,8 @@ pub struct Program {
     pub host: LabHost,
     /// The CPU it is pinned to; none if it may run on all, or pins its threads itself.
     cpu: Option<usize>,
+    /// It runs at real-time priority.
+    real_time: bool,
     /// The sign that it is ready.
     pub ready: Ready,
     /// Position of its packet count; none if it reports none.
@@ -69,6 +71,7 @@ impl Program {
             needs: None,
             host: LabHost::Left,
             cpu: None,
+            real_time: false,
             ready: Ready::AtOnce,
             count: None,
         }
@@ -114,6 +117,13 @@ impl Program {
         Self { name: by.name, arguments: by.arguments, file: None, ..self }
     }
 
+    /// Runs it at real-time priority, so that other programs do not delay it. Only for a program that sleeps:
+    /// one that spins would keep its CPU from the others of the measurement.
+    #[must_use]
+    pub fn real_time(self) -> Self {
+        Self { real_time: true, ..self }
+    }
+
     /// Sets its standard input.
     #[must_use]
     pub fn reading(self, input: impl Into<StdinText>) -> Self {
@@ -150,11 +160,12 @@ impl Program {
         words.map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
     }
 
-    /// A shell command that does the same, with its input and its CPU.
+    /// A shell command that does the same, with its input, CPU and priority.
     pub fn typed(&self) -> String {
         let pinned = self.cpu.map_or_else(String::new, |cpu| format!("taskset -c {cpu} "));
+        let priority = if self.real_time { "chrt -f 1 " } else { "" };
         let input = self.input.as_ref().map(|input| format!("{} | ", input.shell));
-        format!("{}{pinned}{}", input.unwrap_or_default(), self.shown())
+        format!("{}{pinned}{priority}{}", input.unwrap_or_default(), self.shown())
     }
 
     /// Starts it in a network namespace; by default in this process's own.
@@ -179,7 +190,7 @@ impl Program {
         // Some programs leave files in their working directory.
         let folder = tempfile::tempdir().map_err(failed)?;
         command.current_dir(folder.path());
-        let started = running::spawn(command, netns, self.cpu)?;
+        let started = running::spawn(command, netns, self.cpu, self.real_time)?;
         Ok(Running { name: self.name.clone(), started, out, err, _folder: folder })
     }
 

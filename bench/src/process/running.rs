@@ -255,11 +255,12 @@ pub(super) struct Started {
     _thread: Sender<()>,
 }
 
-/// Starts a command, in a namespace and on a CPU if they are named.
+/// Starts a command, in a namespace and on a CPU if they are named, and at real-time priority if requested.
 pub(super) fn spawn(
     mut command: Command,
     namespace: Option<&str>,
     cpu: Option<usize>,
+    real_time: bool,
 ) -> Result<Started> {
     prepare(&mut command, getpid());
     let namespace = namespace.map(str::to_owned);
@@ -267,7 +268,11 @@ pub(super) fn spawn(
     let (leave, left) = channel();
     let start = move || {
         let failed = sender.clone();
-        let mut here = move || hold(&mut command, cpu, &sender, &left);
+        let mut here = move || {
+            cpu.map_or(Ok(()), pin_thread)?;
+            real_time.then(set_real_time).transpose()?;
+            hold(&mut command, &sender, &left)
+        };
         let ended = match namespace {
             Some(namespace) => netns::run_in_with_mounts(&namespace, here),
             None => here(),
@@ -285,13 +290,7 @@ pub(super) fn spawn(
 }
 
 /// Starts a command from this thread, reports it, and stays until the command is dropped.
-fn hold(
-    command: &mut Command,
-    cpu: Option<usize>,
-    sender: &Sender<Result<Child>>,
-    left: &Receiver<()>,
-) -> Result<()> {
-    cpu.map_or(Ok(()), pin_thread)?;
+fn hold(command: &mut Command, sender: &Sender<Result<Child>>, left: &Receiver<()>) -> Result<()> {
     let child = command.spawn().map_err(|error| {
         Error::system("start", command.get_program().display().to_string(), error)
     })?;
@@ -300,6 +299,17 @@ fn hold(
         let _ = left.recv();
     }
     Ok(())
+}
+
+/// Sets the lowest real-time priority for this thread, which then starts programs with it (sched(7)).
+#[allow(unsafe_code)]
+fn set_real_time() -> Result<()> {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the structure is valid, and the kernel only reads it. 0 is the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const lowest) };
+    Errno::result(result).map(drop).map_err(|errno| {
+        Error::system("get real-time priority (CAP_SYS_NICE) for", "a program", errno)
+    })
 }
 
 /// Makes a command end with the bench, and start with no signal blocked and SIGINT not ignored. The
@@ -340,6 +350,20 @@ mod tests {
         let program = program.reading("a hare\n".to_owned()).on(Some(3));
         let typed = "printf %s 'a hare\n' | taskset -c 3 count 'xdp:";
         assert!(program.typed().starts_with(typed), "{}", program.typed());
+        let ping = Program::tool("ping", ["-n"]).on(Some(1)).real_time();
+        assert_eq!(ping.typed(), "taskset -c 1 chrt -f 1 ping -n");
+    }
+
+    #[test]
+    fn a_real_time_program_has_the_lowest_such_priority() {
+        let program = Program::tool("chrt", ["-p", "0"]).real_time();
+        match program.run(None) {
+            Ok(said) => assert!(said.contains("SCHED_FIFO") && said.contains(": 1\n"), "{said}"),
+            Err(failure) => {
+                assert!(failure.to_string().contains("CAP_SYS_NICE"), "{failure}");
+                eprintln!("skipped: no real-time priority here");
+            }
+        }
     }
 
     #[test]
@@ -428,7 +452,7 @@ mod tests {
     fn a_command_ends_with_the_thread_that_started_it() {
         let mut command = Command::new("sleep");
         command.arg("60");
-        let Started { mut child, _thread } = spawn(command, None, None).unwrap();
+        let Started { mut child, _thread } = spawn(command, None, None, false).unwrap();
         assert_eq!(child.try_wait().unwrap(), None);
         drop(_thread);
         let status = child.wait().unwrap();
@@ -437,7 +461,8 @@ mod tests {
 
     #[test]
     fn one_that_is_not_there_is_told() {
-        let error = spawn(Command::new("no-such-program"), None, None).unwrap_err().to_string();
+        let error =
+            spawn(Command::new("no-such-program"), None, None, false).unwrap_err().to_string();
         assert!(error.starts_with("start no-such-program: "), "{error}");
     }
 }
