@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sluicegate::error::{Error, Result};
+use sluicegate::headers::ETHERNET_BYTES;
 use sluicegate::link::{Interface, netns};
-use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName};
+use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, fits_live_frames};
 use sluicegate::xdp::live::{self, check_target};
 use sluicegate_traffic::live::Live;
 use sluicegate_traffic::plan::{Plan, StreamPlan};
@@ -187,7 +188,7 @@ impl SendMethod<'_> {
         (first, all): (u32, u32),
     ) -> Result<Opened> {
         check_target(interface, self.common.netns.as_deref())?;
-        fits_live_frames(plan, interface)?;
+        check_lengths(plan, interface)?;
         let workers = self.workers();
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
         let most = cpus.saturating_mul(THREADS_A_CPU);
@@ -243,21 +244,21 @@ impl SendMethod<'_> {
     }
 }
 
-/// Checks that a plan's packets fit live frames: one page with the kernel's overhead, and the MTU. The kernel
-/// would allow four bytes more to all (linux/netdevice.h, `xdp_ok_fwd_dev`), a card only to those with a tag.
-fn fits_live_frames(plan: &Plan, interface: &Interface) -> Result<()> {
-    const HEADER: usize = 14;
-    let most = (live::MAX_BYTES as usize).min(interface.mtu as usize + HEADER);
+/// Checks that the shortest and the longest packets of a plan fit live frames.
+fn check_lengths(plan: &Plan, interface: &Interface) -> Result<()> {
     let fits = |stream: &StreamPlan| {
-        let tag = if stream.template.get(12..14) == Some(&[0x81, 0]) { 4 } else { 0 };
-        let least = stream.sizes.shortest(&stream.template);
-        least >= HEADER && stream.template.len() <= (most + tag).min(live::MAX_BYTES as usize)
+        let longest = &stream.template[..];
+        let shortest = &longest[..stream.sizes.shortest(longest).min(longest.len())];
+        [shortest, longest].iter().all(|frame| fits_live_frames(interface, frame))
     };
     if plan.streams.iter().all(fits) {
         return Ok(());
     }
+    let most = live::MAX_BYTES.min(interface.mtu.saturating_add(ETHERNET_BYTES as u32));
     Err(Error::Unsupported {
         feature: format!("sending packets of this length as live frames on {}", interface.name),
-        remedy: format!("live frames have 14 to {most} bytes there; change --size or --method"),
+        remedy: format!(
+            "live frames have {ETHERNET_BYTES} to {most} bytes there; change --size or --method"
+        ),
     })
 }

@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::headers::VLAN_TAG_BYTES;
 use crate::link::{self, LinkState, may_pin};
 use crate::xdp::live::{LiveRingConfig, LiveSender, MAX_BYTES, MIN_BYTES};
-use sluicegate_base::ring::{LINKTYPE_ETHERNET, Ring};
+use sluicegate_base::ring::{LINKTYPE_ETHERNET, Meta, Packet, Ring};
 
 /// The default size of the program's ring: a short ring stays in the cache.
 pub(super) const DEFAULT_RING: u32 = 2048;
@@ -50,11 +50,24 @@ pub(super) fn open_sender(
     LiveSender::open(geometry(slots, interface), interface, cpu, waits)
 }
 
+/// Returns the limits of live frames on an interface, in frames of at most `max_bytes`.
+fn limits(interface: &link::Interface, max_bytes: u32) -> LengthLimits {
+    let mut limits = LengthLimits::of(interface, LINKTYPE_ETHERNET);
+    limits.set_room(max_bytes as usize);
+    limits
+}
+
+/// Returns true if an interface can send a frame as a live frame: it fits a page with the kernel's overhead, and
+/// the MTU.
+pub fn fits_live_frames(interface: &link::Interface, frame: &[u8]) -> bool {
+    let max_bytes = geometry(1, interface).max_bytes;
+    limits(interface, max_bytes).allow(&Packet::new(&Meta::default(), frame))
+}
+
 impl LiveQueue {
     /// Makes the queue of a sender to an interface of this thread's network namespace.
     pub(super) fn new(sender: LiveSender, interface: &link::Interface) -> Result<Self> {
-        let mut limits = LengthLimits::of(interface, LINKTYPE_ETHERNET);
-        limits.set_room(sender.memory.config.max_bytes as usize);
+        let limits = limits(interface, sender.memory.config.max_bytes);
         let presence = LinkState::of(interface)?;
         Ok(Self { sender, presence, limits, progress: TxProgress::default(), ended: false })
     }

@@ -81,6 +81,7 @@ pub use crate::xdp::Inspect;
 pub use crate::xdp::flows::FlowCounts;
 pub use host::{detach_host, host_left, host_owner};
 pub use host_flows::HostFlows;
+pub use live_queue::fits_live_frames;
 pub use name::{Kind, PortName, PortOption, parse_queues};
 pub use options::{Directions, Fallback, OpenOptions, RECORDING_LATENCY};
 pub use packet::BLOCK_TIMEOUT;
