@@ -156,7 +156,8 @@ impl Switch {
     /// Adds a static entry: the port of an address.
     ///
     /// # Errors
-    /// No such port; no room; a VLAN is missing in a switch with VLANs, or present in one without.
+    /// No such port; no room; a VLAN is missing in a switch with VLANs, or present in one without; the port is
+    /// not a member of the VLAN.
     pub fn set_static(&mut self, vlan: u16, mac: u64, name: &str) -> Result<()> {
         let number = self.known(name)?;
         match self.rules.vlans {
@@ -169,6 +170,13 @@ impl Switch {
                 return Err(Error::Usage("the switch has no VLANs; omit the VLAN".into()));
             }
             _ => {}
+        }
+        let member = self.members.get(usize::from(number)).and_then(Option::as_deref);
+        let vlans = member.filter(|_| self.rules.vlans).map(|member| &member.config.vlans);
+        if let Some(vlans) = vlans.filter(|vlans| vlans.form(vlan, None).is_none()) {
+            return Err(Error::Usage(format!(
+                "{name} is not in VLAN {vlan}; its VLANs: {vlans}; use one of them, or a port of VLAN {vlan}"
+            )));
         }
         match self.table.set_static(vlan, mac, number) {
             true => Ok(()),

@@ -1,6 +1,7 @@
 //! VLANs (IEEE 802.1Q): the header fields that a switch reads, the VLANs of a port, and the form of the
 //! frames that it sends.
 
+use std::fmt;
 use std::str::FromStr;
 
 use sluicegate::error::Error;
@@ -45,6 +46,22 @@ impl FromStr for VlanSet {
     }
 }
 
+/// Writes a set as it is parsed: `10,20-29`.
+impl fmt::Display for VlanSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut next, mut comma) = (1, "");
+        while let Some(first) = (next..=LAST).find(|&vlan| self.has(vlan)) {
+            let last = (first..LAST).find(|&vlan| !self.has(vlan + 1)).unwrap_or(LAST);
+            match first == last {
+                true => write!(f, "{comma}{first}")?,
+                false => write!(f, "{comma}{first}-{last}")?,
+            }
+            (next, comma) = (last + 1, ",");
+        }
+        Ok(())
+    }
+}
+
 /// Parses the number of a VLAN.
 ///
 /// # Errors
@@ -61,6 +78,18 @@ pub struct Vlans {
     pub untagged: Option<u16>,
     /// The VLANs of tagged frames.
     pub tagged: VlanSet,
+}
+
+/// Writes all VLANs, without their forms: `10,20-29`; "none" without any.
+impl fmt::Display for Vlans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut all = self.tagged.clone();
+        self.untagged.into_iter().for_each(|vlan| all.add(vlan));
+        match all.0.is_some() {
+            true => all.fmt(f),
+            false => f.write_str("none"),
+        }
+    }
 }
 
 /// The form in which a frame leaves.
@@ -168,6 +197,12 @@ mod tests {
     #[test]
     fn a_set_is_read_as_people_write_it() {
         let set: VlanSet = "10,20-29,4094".parse().unwrap();
+        for text in ["10,20-29,4094", "1-4094", "2-3,5"] {
+            let set: VlanSet = text.parse().unwrap();
+            assert_eq!(Vlans { untagged: None, tagged: set }.to_string(), text);
+        }
+        assert_eq!(Vlans::access(10).to_string(), "10");
+        assert_eq!(Vlans::default().to_string(), "none");
         let there: Vec<u16> = (0..4096).filter(|&vlan| set.has(vlan)).collect();
         assert_eq!(there.len(), 12);
         assert!([10, 20, 29, 4094].iter().all(|vlan| there.contains(vlan)));

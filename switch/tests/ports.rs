@@ -18,9 +18,13 @@ fn with_source(rules: Rules) -> Switch {
 }
 
 fn add(switch: &mut Switch, name: &str, usage: Directions) {
+    add_with(switch, name, usage, MemberConfig::default());
+}
+
+fn add_with(switch: &mut Switch, name: &str, usage: Directions, config: MemberConfig) {
     let port = "null:".parse().unwrap();
     let opened = OpenedPort::open(&port, Some(usage), &OpenOptions::default()).unwrap();
-    switch.add(name, 0, opened, MemberConfig::default()).unwrap();
+    switch.add(name, 0, opened, config).unwrap();
 }
 
 /// Adds a capture file of broadcast frames, with these bytes after their addresses.
@@ -95,11 +99,22 @@ fn a_static_entry_is_of_a_vlan_where_the_switch_knows_vlans() {
     plain.set_static(0, 1, "source").unwrap();
     assert!(refused(plain.set_static(10, 1, "source")).contains("has no VLANs"));
     let mut switch = with_source(Rules { vlans: true, ..Rules::default() });
-    switch.set_static(10, 1, "source").unwrap();
-    for vlan in [0, 4095] {
-        assert!(refused(switch.set_static(vlan, 1, "source")).contains("from 1 to 4094"), "{vlan}");
+    let tagged = "20-29".parse().unwrap();
+    let config =
+        MemberConfig { vlans: Vlans { tagged, ..Vlans::access(10) }, ..MemberConfig::default() };
+    add_with(&mut switch, "trunk", Directions::Receive, config);
+    for vlan in [10, 20, 29] {
+        switch.set_static(vlan, 1, "trunk").unwrap();
     }
-    assert_eq!(entries(&switch), 1);
+    for (vlan, port, reason) in [
+        (0, "trunk", "from 1 to 4094"),
+        (4095, "trunk", "from 1 to 4094"),
+        (30, "trunk", "trunk is not in VLAN 30; its VLANs: 10,20-29;"),
+        (10, "source", "source is not in VLAN 10; its VLANs: none;"),
+    ] {
+        assert!(refused(switch.set_static(vlan, 1, port)).contains(reason), "{vlan} {port}");
+    }
+    assert_eq!(entries(&switch), 3);
 }
 
 #[test]
