@@ -72,6 +72,11 @@ pub struct SwitchCounts {
 }
 
 impl SwitchCounts {
+    /// Returns the packets lost in the switch, for any cause.
+    pub fn lost(&self) -> u64 {
+        self.dropped.iter().sum::<u64>() + self.full + self.too_long + self.down
+    }
+
     /// Counts a dropped packet.
     pub fn drop(&mut self, cause: LossCause) {
         self.dropped[cause as usize] += 1;

@@ -173,7 +173,7 @@ fn totals(states: &[MemberState]) -> Totals {
         totals.packets += counts.packets;
         totals.bytes += counts.bytes;
         totals.received += stats.received;
-        totals.lost += stats.dropped_ring_full + counts.full;
+        totals.lost += stats.dropped_ring_full + counts.lost();
     }
     totals
 }

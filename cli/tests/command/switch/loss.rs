@@ -1,5 +1,7 @@
 //! Packets that a switch does not forward, and why.
 
+use serde_json::Value;
+
 use super::star::*;
 use crate::support::*;
 
@@ -28,17 +30,23 @@ fn unused_addresses_do_not_push_out_used_ones() {
 #[test]
 fn a_storm_limit_holds_for_floods_and_not_for_unicast() {
     let Some(lab) = star() else { return };
-    let running = switch(&lab, &ports("xdp"), &["--storm-limit", "left=100"]);
+    let running = switch(&lab, &ports("xdp"), &["--storm-limit", "left=100", "--interval", "10ms"]);
     generate(&lab, "left", 2000, &["--dmac", "ff:ff:ff:ff:ff:ff"]);
     generate(&lab, "right", 500, &["--dmac", "ff:ff:ff:ff:ff:ff"]);
     generate(&lab, "left", 1000, &["--dmac", &mac("right")]);
-    let report = running.stop().good();
+    let ended = running.stop();
+    let report = ended.good();
     let flooded = count(&report, "left", "flooded");
     // A second's worth at once, and what a tenth of a second more brings; more on a slow machine.
     assert!((100..1500).contains(&flooded), "{report}");
     assert_eq!(lost(&report, "left", "storm_limit"), 2000 - flooded, "{report}");
     assert_eq!(count(&report, "left", "forwarded"), 1000, "{report}");
     assert_eq!(count(&report, "right", "flooded"), 500, "{report}");
+    // Lines of intervals have those lost before the last line.
+    let lines = ended.out.lines().filter(|line| line.contains("interval_s"));
+    let lost =
+        lines.map(|line| serde_json::from_str::<Value>(line).unwrap()["lost"].as_u64().unwrap());
+    assert!((1..=2000 - flooded).contains(&lost.sum()), "{}", ended.out);
 }
 
 #[test]
