@@ -269,10 +269,14 @@ pub fn zero_copy(port: &PortName, options: &OpenOptions) -> Result<Port> {
 fn live(port: &PortName, options: &OpenOptions) -> Result<Port> {
     let port = of_kind(port, Kind::Live)?;
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if cpus <= options.queues.max(1) as usize {
+    let threads = options.queues.max(1) as usize;
+    if cpus <= threads {
         return Err(Error::Unsupported {
-            feature: "a CPU besides those of the threads that fill its queues".into(),
-            remedy: format!("the machine has {cpus}; name live: to use it without one"),
+            feature: format!("a CPU for {port}"),
+            remedy: format!(
+                "it keeps a CPU busy besides those of the sending threads ({threads}), and this command may use \
+                 {cpus}; name the port {port} to use it nevertheless"
+            ),
         });
     }
     Port::open(&port, options)

@@ -40,6 +40,22 @@ fn packets_of_a_file_arrive_unchanged_through_live() {
             assert_eq!((&sent["backend"], &fallback["to"]), (&backend.into(), &to.into()));
         }
     }
+    let sent = [
+        env!("CARGO_BIN_EXE_sluice"),
+        "replay",
+        file.to_str().unwrap(),
+        "left0",
+        "--rate",
+        "250kpps",
+        "--json",
+    ];
+    let sent = on(&lab, "left", &[&["taskset", "-c", "0"], &sent[..]].concat()).good();
+    let reason = sent["fallbacks"][1]["reason"].as_str().unwrap();
+    assert_eq!(
+        reason,
+        "it keeps a CPU busy besides those of the sending threads (1), and this command may use 1; name the port \
+         live:left0 to use it nevertheless"
+    );
 }
 
 /// Without CAP_PERFMON the verifier takes another program, without CAP_SYS_ADMIN runs begin slowly.
