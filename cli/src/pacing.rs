@@ -30,6 +30,8 @@ pub struct TargetRate {
     /// Packets accepted per second, and their bytes.
     pub achieved_pps: f64,
     pub achieved_bytes: f64,
+    /// The time of sending.
+    pub elapsed: Duration,
 }
 
 impl TargetRate {
@@ -83,12 +85,15 @@ impl PacingResult {
         }
     }
 
-    /// Describes a constant rate that was missed by far: the sender was too late to catch up, and less than
-    /// [`NEARLY`] of it was achieved.
+    /// Describes a constant rate that was missed by far: less than [`NEARLY`] of it was achieved, and late packets
+    /// are the cause, not the time around a short run.
     pub fn missed(&self) -> Option<String> {
-        let target = self.target.filter(|_| self.restarts > 0)?;
+        let target = self.target?;
         let (TargetRate { rate: (rate, unit), .. }, achieved) = (target, target.achieved());
-        (achieved < NEARLY * rate).then(|| {
+        // A run that ends before its sender has to skip ahead is as late at its end as it is too long.
+        let too_long_s = target.elapsed.as_secs_f64() * (1.0 - achieved / rate);
+        let was_late = self.restarts > 0 || self.late_ns(1.0) as f64 * 1e-9 > too_long_s / 2.0;
+        (achieved < NEARLY * rate && was_late).then(|| {
             let (asked, achieved) = (show_rate(rate, unit), show_rate(achieved, unit));
             format!(
                 "asked for {asked}, but sent {achieved}; use more --threads, a faster port or method, or a lower \
@@ -178,7 +183,13 @@ mod tests {
             (Unit::BYTE_OF_LAYER2, "asked for 16 kbit/s (L2); the port accepted 480 kbit/s (L2)"),
         ] {
             let rate = (2e3, unit);
-            let target = TargetRate { rate, changes: 0, achieved_pps: 1e3, achieved_bytes: 60e3 };
+            let target = TargetRate {
+                rate,
+                changes: 0,
+                achieved_pps: 1e3,
+                achieved_bytes: 60e3,
+                elapsed: Duration::ZERO,
+            };
             let late = Gaps::default();
             let mut out = Vec::new();
             let paced = PacingResult { target: Some(target), late, restarts: 0 };
@@ -189,15 +200,21 @@ mod tests {
 
     #[test]
     fn a_rate_is_missed_by_far_if_the_sender_was_too_late_to_catch_up() {
-        for (sentence, achieved_pps, restarts, missed) in [
-            ("half of it", 1e3, 1, true),
-            ("nearly all, after one delay", 1.9e3, 1, false),
-            ("a short run that was never late", 1e3, 0, false),
+        for (sentence, achieved_pps, restarts, late_ns, missed) in [
+            ("half of it", 1e3, 1, 0, true),
+            ("nearly all, after one delay", 1.9e3, 1, 0, false),
+            ("a short run that was never late", 1e3, 0, 1000, false),
+            ("a run that ended late before it had to skip", 1e3, 0, 5_000_000, true),
+            ("a run that ended late by little", 1.9e3, 0, 500_000, false),
         ] {
             let rate = (2e3, Unit::Packet);
-            let target = TargetRate { rate, changes: 0, achieved_pps, achieved_bytes: 0.0 };
+            let elapsed = Duration::from_millis(10);
+            let target =
+                TargetRate { rate, changes: 0, achieved_pps, achieved_bytes: 0.0, elapsed };
             let target = Some(target);
-            let paced = PacingResult { target, late: Gaps::default(), restarts };
+            let mut late = Gaps::default();
+            late.add(late_ns);
+            let paced = PacingResult { target, late, restarts };
             let text = paced.missed().unwrap_or_default();
             assert_eq!(
                 text.starts_with("asked for 2 kpps, but sent 1 kpps; "),

@@ -142,7 +142,7 @@ impl<'a> SendReport<'a> {
         let achieved_bytes = achieved_pps * mean_bytes;
         let target = steering.map(|it| {
             let (rate, changes) = (it.asked(), it.changes());
-            TargetRate { rate, changes, achieved_pps, achieved_bytes }
+            TargetRate { rate, changes, achieved_pps, achieved_bytes, elapsed }
         });
         let restarts = done.iter().map(|done| done.restarts).sum();
         let is_paced = target.is_some() || gaps.count() > 0;

@@ -604,21 +604,24 @@ fn streams_with_rates_share_the_run_and_set_its_pace() {
 
 #[test]
 fn a_rate_that_was_missed_by_far_is_named_with_status_0() {
-    for ports in [&["null:"][..], &["null:", "null:"]] {
-        let what = ["--dst", "198.18.0.9", "--rate", "1000Mpps", "--max-lag", "1ms"];
-        let ended =
-            run(&[&["generate"], ports, &what, &["--duration", "200ms", "--json"]].concat());
+    let long = ["--duration", "200ms", "--max-lag", "1ms"];
+    // It ends before it has to skip ahead.
+    let short = ["--count", "1000"];
+    for (ports, end) in
+        [(&["null:"][..], &long[..]), (&["null:", "null:"], &long), (&["null:"], &short)]
+    {
+        let what = ["--dst", "198.18.0.9", "--rate", "1000Mpps", "--json"];
+        let ended = run(&[&["generate"], ports, &what, end].concat());
         let report = ended.good();
         let notice = report["notices"][0].as_str().unwrap();
         assert!(notice.starts_with("asked for 1 Gpps, but sent "), "{report}");
         assert_eq!(ended.err, format!("sluice: {notice}\n"));
     }
-    // A machine that stalls makes a sender miss its rate, and restart its timetable.
+    // A machine that stalls makes a sender miss its rate.
     eventually("a run without a stall", || {
         let what = ["--dst", "198.18.0.9", "--rate", "1kpps", "-c", "9", "--json"];
         let ended = run(&[&["generate", "null:"][..], &what].concat());
-        let stalled = ended.good()["pace"]["restarts"] != 0;
-        assert!(stalled || ended.err.is_empty(), "{}", ended.err);
-        !stalled
+        ended.good();
+        ended.err.is_empty()
     });
 }
