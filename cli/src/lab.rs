@@ -244,8 +244,26 @@ fn list(json: bool) -> anyhow::Result<()> {
             let _ = write!(text, "  (scratch, of process {owner})");
         }
         text.push('\n');
+        let missing = lab.missing();
+        if !missing.is_empty() {
+            let _ = writeln!(text, "  broken, without {}; {}", missing.join(", "), remedy(lab));
+        }
     }
     print(&text)
+}
+
+/// Returns what to do about a broken lab.
+fn remedy(lab: &Lab) -> String {
+    let name = lab.name();
+    match lab.owner() {
+        Some(_) => format!("remove it with `sluice lab down --name {name}`"),
+        None => {
+            let (shape, queues) = (lab.shape(), lab.queues());
+            format!(
+                "repair it with `sluice lab up --name {name} --shape {shape} --queues {queues}`"
+            )
+        }
+    }
 }
 
 fn lab_json(lab: &Lab) -> Value {
@@ -265,5 +283,9 @@ fn lab_json(lab: &Lab) -> Value {
         object["owner"] = owner.into();
     }
     object["hosts"] = hosts.into();
+    let missing = lab.missing();
+    if !missing.is_empty() {
+        object["missing"] = missing.into();
+    }
     object
 }

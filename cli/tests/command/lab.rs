@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Ended, ended, have, run};
+use crate::support::{Ended, ended, eventually, have, run};
 
 /// A lab with its own name; dropping it removes the lab.
 struct Lab(String);
@@ -32,6 +32,13 @@ impl Drop for Lab {
     fn drop(&mut self) {
         run(&["lab", "down", "--name", &self.0]);
     }
+}
+
+/// The lab of this name in `lab list --json`.
+fn listed(name: &str) -> Value {
+    let listed: Value = serde_json::from_str(&run(&["lab", "list", "--json"]).out).unwrap();
+    let labs = listed["labs"].as_array().unwrap();
+    labs.iter().find(|entry| entry["name"] == name).unwrap().clone()
 }
 
 #[test]
@@ -67,9 +74,7 @@ fn up_draws_the_lab_and_list_shows_the_same() {
     let other = run(&["lab", "up", "--name", &lab.0]);
     assert_eq!(other.status, Some(2), "another shape: {}", other.err);
 
-    let listed: Value = serde_json::from_str(&run(&["lab", "list", "--json"]).out).unwrap();
-    let labs = listed["labs"].as_array().unwrap();
-    let ours = labs.iter().find(|entry| entry["name"] == *lab.0).unwrap();
+    let ours = listed(&lab.0);
     assert_eq!(ours["shape"], "line");
     assert_eq!(ours["queues"], 2);
     assert_eq!(ours["hosts"][1]["netns"], format!("{}-middle", lab.0));
@@ -89,17 +94,30 @@ fn up_keeps_a_complete_lab_and_makes_a_broken_one_again() {
         assert_eq!(ended.status, Some(0), "{arguments}: {}", ended.err);
         ended.out
     };
-    for (breakage, remains) in [
-        ("link show left0", true),
-        ("addr flush dev left0", false),
-        ("route delete 198.18.0.0/15", false),
-        ("-6 route delete 2001:db8::/32", false),
-        ("link set left0 down", false),
-        ("link set left0 down && ip link set left0 up", false),
-        ("link delete left0", false),
+    let netns = format!("netns {}-right", lab.0);
+    let equipment = "addresses or routes of left0";
+    for (breakage, missing) in [
+        ("link show left0", &[][..]),
+        ("addr flush dev left0", &[equipment]),
+        ("route delete 198.18.0.0/15", &[equipment]),
+        ("-6 route delete 2001:db8::/32", &[equipment]),
+        ("link set left0 down", &["the link of left0", "the link of right0"]),
+        ("link set left0 down && ip link set left0 up", &[equipment]),
+        ("link delete left0", &["left0", "right0"]),
+        (&format!("netns delete {}-right", lab.0), &["left0", &netns]),
     ] {
+        let remains = missing.is_empty();
         ip("link set left0 alias first");
         ip(breakage);
+        // A link follows its ends, and its namespace, a moment later.
+        eventually(breakage, || {
+            listed(&lab.0)["missing"].as_array().into_iter().flatten().eq(missing)
+        });
+        let text = run(&["lab", "list"]).out;
+        let remedy =
+            format!("repair it with `sluice lab up --name {} --shape pair --queues 1`", lab.0);
+        let broken = format!("  broken, without {}; {remedy}", missing.join(", "));
+        assert_eq!(text.contains(&broken), !remains, "{breakage}: {text}");
         let again = run(&["lab", "up", "--name", &lab.0]);
         assert_eq!(again.status, Some(0), "{breakage}: {}", again.err);
         assert_eq!(ip("link show left0").contains("alias first"), remains, "{breakage}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::LabConfig;
 use super::plan::{self, Host, HostInterface, Route};
 use crate::{Address, Ethtool, Interface, Netlink, NextHop, NextHops, VethEnd, netns};
-use sluicegate_base::error::{Error, Result};
+use sluicegate_base::error::{Error, ErrorKind, Result};
 
 /// Settings that stop a host from sending packets on its own. They are written before its interfaces are
 /// created, which inherit them.
@@ -38,18 +38,38 @@ const IPV6: &str = "/proc/sys/net/ipv6/conf";
 const FORWARDING: [&str; 2] =
     ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
 
-/// True if a lab is complete: its hosts exist, and their interfaces are up and running, with their addresses
-/// and routes.
-pub(super) fn is_whole(config: &LabConfig) -> bool {
-    config.shape.hosts().iter().all(|host| {
+/// Returns what a lab lacks: hosts, interfaces, their links, addresses and routes. Without the privilege to enter
+/// a host, only hosts.
+pub(super) fn missing(config: &LabConfig) -> Vec<String> {
+    let mut missing = Vec::new();
+    for host in config.shape.hosts() {
         let netns = plan::netns(&config.name, host.name);
-        let found = Netlink::open(Some(&netns)).and_then(|mut netlink| netlink.interfaces());
-        let Ok(found) = found else { return false };
-        host.interfaces.iter().all(|wanted| {
-            let interface = found.iter().find(|it| it.name == wanted.name && it.running);
-            interface.is_some_and(|it| is_equipped(&netns, it, wanted).unwrap_or(false))
-        })
-    })
+        let found = match netns::exists(&netns) {
+            true => Netlink::open(Some(&netns)).and_then(|mut netlink| netlink.interfaces()),
+            false => Ok(Vec::new()),
+        };
+        match found {
+            Ok(found) if !found.is_empty() => {
+                let lacks = |wanted| lacks(&netns, &found, wanted);
+                missing.extend(host.interfaces.iter().filter_map(lacks));
+            }
+            Err(error) if error.kind() == ErrorKind::Privilege => {}
+            // Every namespace has a loopback interface.
+            Ok(_) | Err(_) => missing.push(format!("netns {netns}")),
+        }
+    }
+    missing
+}
+
+/// Returns what a host lacks of an interface.
+fn lacks(netns: &str, found: &[Interface], wanted: &HostInterface) -> Option<String> {
+    let name = wanted.name;
+    match found.iter().find(|it| it.name == name) {
+        None => Some(name.into()),
+        Some(it) if !it.running => Some(format!("the link of {name}")),
+        Some(it) if is_equipped(netns, it, wanted).unwrap_or(false) => None,
+        Some(_) => Some(format!("addresses or routes of {name}")),
+    }
 }
 
 /// True if an interface has the addresses and routes of a lab's.

@@ -115,7 +115,7 @@ impl Lab {
                     queues(config.queues),
                 )));
             }
-            if build::is_whole(config) {
+            if there.missing().is_empty() {
                 return Ok(there);
             }
             remove(&records, &there.config)?;
@@ -220,6 +220,12 @@ impl Lab {
     /// Returns the name of a host's namespace: "lab-left".
     pub fn netns(&self, host: &str) -> String {
         plan::netns(&self.config.name, host)
+    }
+
+    /// Returns what the lab lacks because it was removed, or because its creation was interrupted: "left0". Without
+    /// CAP_SYS_ADMIN only missing hosts.
+    pub fn missing(&self) -> Vec<String> {
+        build::missing(&self.config)
     }
 
     /// Starts a command on a host.
