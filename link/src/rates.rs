@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sluicegate_base::error::Result;
+use sluicegate_base::error::{Error, Result};
 
 use super::loss_counters::LossMap;
 use super::queue_counters::{Direction, QueueCounters, QueueMap};
@@ -314,7 +314,7 @@ impl Sampler {
     /// privilege only to enter another namespace.
     ///
     /// # Errors
-    /// No such namespace; an interface of `only` does not exist now. Later, interfaces may come and go.
+    /// No such namespace; an interface of `only` does not exist now. Later, some may come and go.
     pub fn open(netns: Option<&str>, only: &[String]) -> Result<Self> {
         let mut netlink = Netlink::open(netns)?;
         for name in only {
@@ -331,11 +331,14 @@ impl Sampler {
     /// Reads all counters now.
     ///
     /// # Errors
-    /// The kernel does not answer, or there is no `/proc`.
+    /// The kernel does not answer, or there is no `/proc`; all interfaces of `only` were removed.
     pub fn sample(&mut self) -> Result<Sample> {
         let mut links = self.netlink.links()?;
         let at = Instant::now();
         links.retain(|link| self.only.is_empty() || self.only.contains(&link.name));
+        if links.is_empty() && !self.only.is_empty() {
+            return Err(Error::removed(self.only.join(" ")));
+        }
         self.drivers.retain(|index, _| links.iter().any(|link| link.index == *index));
         let interfaces = links.into_iter().map(|link| self.interface(link)).collect();
         Ok(Sample { at, interfaces, cpus: cpu::read()? })

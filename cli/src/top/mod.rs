@@ -11,7 +11,6 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
@@ -73,8 +72,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     if args.plain || !io::stdout().is_terminal() {
         return lines(&mut watch, &signals, lines::text);
     }
-    full_screen(&mut watch, &signals, args.netns)
-        .context("show the full screen (--plain needs no terminal)")
+    full_screen(&mut watch, &signals, args.netns).map_err(|error| match error.is::<Error>() {
+        true => error,
+        false => error.context("show the full screen (--plain needs no terminal)"),
+    })
 }
 
 /// Readings at an even pace.

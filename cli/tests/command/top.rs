@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use sluicegate::link::Shape;
 
 use crate::lines;
 use crate::screen::{Screen, on_a_terminal};
@@ -142,6 +143,26 @@ fn top_prints_aligned_lines_without_a_terminal() {
     let rows: Vec<&str> = text.lines().filter(|line| line.contains(" lo ")).collect();
     assert_eq!((heads.len(), rows.len()), (2, 2), "{text}");
     assert_eq!(heads[0].len(), rows[0].len(), "{text}");
+}
+
+#[test]
+fn top_ends_when_all_interfaces_that_it_was_to_show_are_removed() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let netns = lab.netns("middle");
+    let how = ["--json", "--interval", "20ms", "--netns", &netns];
+    let top = ["top", "middle0", "middle1"];
+    let mut top = Running::unawaited(&mut sluice(&[&top, &how[..]].concat()));
+    top.has_written(1);
+    let remove = |name| {
+        assert_eq!(on(&lab, "middle", &["ip", "link", "del", name]).status, Some(0));
+    };
+    remove("middle0");
+    // The other is still shown.
+    top.has_written(10_000);
+    remove("middle1");
+    let ended = top.end();
+    assert_eq!(ended.status, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("middle0 middle1 no longer exists: "), "{}", ended.err);
 }
 
 #[test]
