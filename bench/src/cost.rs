@@ -56,6 +56,14 @@ pub struct CostResults {
     pub complete: bool,
 }
 
+impl CostResults {
+    /// Removes rows without figures and without a failure.
+    fn leave_out_unmeasured(&mut self) {
+        self.receiving.retain(|it| !it.rates.is_empty() || it.failed.is_some());
+        self.forwarding.retain(|it| it.round_trips.is_some() || it.failed.is_some());
+    }
+}
+
 /// The cost of a way of receiving.
 #[derive(Debug, Serialize)]
 pub struct ReceiverCost {
@@ -128,7 +136,12 @@ pub fn run(settings: &CostSettings, watch: &dyn BenchObserver) -> Result<CostRes
         CostResults { seconds: settings.time.as_secs_f64(), ..CostResults::default() };
     match measure(settings, watch, &mut results) {
         Ok(()) => results.complete = true,
-        Err(Failure::Stopped) if !results.receiving.is_empty() => {}
+        Err(Failure::Stopped) => {
+            results.leave_out_unmeasured();
+            if results.receiving.is_empty() && results.forwarding.is_empty() {
+                return Err(Failure::Stopped);
+            }
+        }
         Err(failure) => return Err(failure),
     }
     Ok(results)

@@ -4,7 +4,9 @@ use std::io::{self, Write, stdout};
 use std::time::Duration;
 
 use sluicegate::units;
-use sluicegate_bench::cost::{self, CostResults, CostSettings, RoundTrips};
+use sluicegate_bench::cost::{
+    self, CostResults, CostSettings, ForwarderCost, ReceiverCost, RoundTrips,
+};
 use sluicegate_bench::measurement::{Spread, of_share};
 
 use super::options::turn_time;
@@ -51,12 +53,29 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn print(rates: &[u64], results: &CostResults, out: &mut impl Write) -> io::Result<()> {
+    if !results.receiving.is_empty() {
+        print_receiving(rates, &results.receiving, out)?;
+    }
+    if !results.forwarding.is_empty() {
+        print_forwarding(&results.forwarding, out)?;
+    }
+    if !results.complete {
+        writeln!(out, "stopped before the end")?;
+    }
+    Ok(())
+}
+
+fn print_receiving(
+    rates: &[u64],
+    receiving: &[ReceiverCost],
+    out: &mut impl Write,
+) -> io::Result<()> {
     write!(out, "{:<38}", "receiving, share of a core")?;
     for &pps in rates {
         write!(out, "{:>17}", format!("{} pkt/s", show_count(pps)))?;
     }
     writeln!(out)?;
-    for it in &results.receiving {
+    for it in receiving {
         write!(out, "{:<38}", it.step)?;
         for pps in rates {
             let cpu = it.rates.iter().find(|at| at.pps == *pps).map(|at| of_share(at.cpu, 1));
@@ -65,9 +84,13 @@ fn print(rates: &[u64], results: &CostResults, out: &mut impl Write) -> io::Resu
         let failed = it.failed.as_ref().map(|reason| format!("  {reason}"));
         writeln!(out, "{}", failed.unwrap_or_default())?;
     }
+    Ok(())
+}
+
+fn print_forwarding(forwarding: &[ForwarderCost], out: &mut impl Write) -> io::Result<()> {
     let [median, p99, worst, lost] = ["median", "p99", "worst", "lost"];
     writeln!(out, "\n{:<38}{median:>10}{p99:>10}{worst:>24}{lost:>8}", "round trip, ms")?;
-    for it in &results.forwarding {
+    for it in forwarding {
         write!(out, "{:<38}", it.step)?;
         if let Some(RoundTrips { lost, median_ms, p99_ms, max_ms, .. }) = it.round_trips {
             let [median, p99] = [median_ms.median, p99_ms.median];
@@ -77,9 +100,6 @@ fn print(rates: &[u64], results: &CostResults, out: &mut impl Write) -> io::Resu
         }
         let failed = it.failed.as_ref().map(|reason| format!("  {reason}"));
         writeln!(out, "{}", failed.unwrap_or_default())?;
-    }
-    if !results.complete {
-        writeln!(out, "stopped before the end")?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{cpus, report};
+use super::{cpus, report, stopped_at};
 use crate::support::*;
 
 #[test]
@@ -45,5 +45,25 @@ fn every_way_of_receiving_and_forwarding_has_its_cost() {
         assert!(of("median_ms", "median") <= of("max_ms", "median"), "{row}");
         assert!(of("max_ms", "median") <= of("max_ms", "max"), "{row}");
         assert_eq!((&row["pings"], &row["failed"]), (&Value::from(40), &Value::Null), "{row}");
+    }
+}
+
+#[test]
+fn a_stopped_run_has_only_what_it_measured() {
+    if lab().is_none() {
+        return;
+    }
+    let _cpus = cpus();
+    let short = ["cost", "--rates", "0", "--seconds", "50ms", "--pings", "20", "--json"];
+    for (turn, receiving, forwarding) in [(3, 2, 0), (8, 6, 1)] {
+        let running = Running::unawaited(&mut sluice(&[&["bench"], &short[..]].concat()));
+        let report = stopped_at(turn, running);
+        let of = |key: &str| report[key].as_array().unwrap();
+        assert_eq!(
+            (of("receiving").len(), of("forwarding").len()),
+            (receiving, forwarding),
+            "{report}"
+        );
+        assert!(of("forwarding").iter().all(|row| row["median_ms"].is_object()), "{report}");
     }
 }
