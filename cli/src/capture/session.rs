@@ -10,7 +10,7 @@ use std::time::Duration;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{Encoder, EncoderConfig, Summary};
 use sluicegate::port::{Kind, Port, Queue};
-use sluicegate::ring::{Direction, now_ns};
+use sluicegate::ring::now_ns;
 
 use super::are_live;
 use super::chunks::{ChunkRoute, MergeOrder, Merging, Quiet, routes};
@@ -136,16 +136,12 @@ impl<'a> Session<'a> {
     ) -> Result<()> {
         let options = self.options;
         let Port { name, queues, .. } = port;
-        let (quiet, directions): (_, &[_]) = match name.kind() {
-            Kind::Pcap => (None, &[Direction::In, Direction::Out]),
-            _ => (Some(Quiet::of(&name)?), &[Direction::Out]),
-        };
+        let quiet = (name.kind() != Kind::Pcap).then(|| Quiet::of(&name)).transpose()?;
         let first = self.work.len();
         let count = queues.len() as u32;
         for queue in queues {
             let recorder = self.file.as_ref().zip(to_file.next()).map(|(file, route)| {
                 let encoder = Encoder::new(&EncoderConfig {
-                    directions,
                     queue: queue.number(),
                     queues: count,
                     ..options.encoder.clone()

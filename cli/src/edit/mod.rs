@@ -19,7 +19,6 @@ use sluicegate::error::{Error, Result};
 use sluicegate::file::Format;
 use sluicegate::file::read::MergedReader;
 use sluicegate::file::write::{EncoderConfig, OutputConfig, output_path};
-use sluicegate::ring::Direction;
 use sluicegate::units;
 
 use crate::args::file_mode;
@@ -245,7 +244,6 @@ impl Args {
             format: config.format,
             microseconds: config.microseconds,
             snaplen: config.snaplen,
-            directions: &[Direction::In, Direction::Out],
             ..EncoderConfig::default()
         }
     }

@@ -155,7 +155,6 @@ fn all_that_is_known_stands_in_the_file() {
     let mut encoder = Encoder::new(&EncoderConfig {
         queue: 2,
         queues: 4,
-        directions: &[Direction::In, Direction::Out],
         loss_cause: "the socket's ring was full".into(),
         ..EncoderConfig::default()
     });

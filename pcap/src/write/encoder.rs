@@ -28,9 +28,6 @@ pub struct EncoderConfig {
     pub queue: u32,
     /// The number of queues: above one, each pcapng record names its queue.
     pub queues: u32,
-    /// pcapng: the directions to record. A direction costs 12 bytes per record, so a live capture marks only
-    /// sent packets.
-    pub directions: &'static [Direction],
     /// The reason why packets are lost before they reach this encoder: "the socket's ring was full".
     pub loss_cause: String,
 }
@@ -228,7 +225,7 @@ fn standing_options(config: &EncoderConfig, direction: Direction) -> Vec<u8> {
         Direction::Out => 2,
         Direction::Unknown => 0,
     };
-    if config.directions.contains(&direction) && flags != 0 {
+    if flags != 0 {
         push_option(&mut options, option::EPB_FLAGS, &flags.to_le_bytes());
     }
     if config.queues > 1 {
@@ -349,32 +346,31 @@ mod tests {
     #[test]
     fn options_stand_only_where_there_is_something_to_say() {
         let plain = meta(60);
+        let received = Meta { direction: Direction::In, ..plain };
         let sent = Meta { direction: Direction::Out, ..plain };
         let gap = Meta { drops_before: 3, ..sent };
         let (alone, of_four) = (1, 4);
-        type Row = (&'static str, Meta, u32, bool, Vec<(u16, Vec<u8>)>);
-        let flags = (2, vec![2, 0, 0, 0]);
+        type Row = (&'static str, Meta, u32, Vec<(u16, Vec<u8>)>);
+        let [received_flags, flags] = [1, 2].map(|bits| (2, vec![bits, 0, 0, 0]));
         let queue = (6, vec![2, 0, 0, 0]);
         let end = (0, vec![]);
         let count = (4, vec![3, 0, 0, 0, 0, 0, 0, 0]);
         let text = |text: &str| (1, text.as_bytes().to_vec());
         let rows: [Row; 6] = [
-            ("a plain packet has none", plain, alone, true, vec![]),
-            ("a direction nobody asked for", sent, alone, false, vec![]),
-            ("a direction", sent, alone, true, vec![flags.clone(), end.clone()]),
-            ("one of several queues", plain, of_four, true, vec![queue.clone(), end.clone()]),
+            ("a plain packet has none", plain, alone, vec![]),
+            ("a received one", received, alone, vec![received_flags, end.clone()]),
+            ("a sent one", sent, alone, vec![flags.clone(), end.clone()]),
+            ("one of several queues", plain, of_four, vec![queue.clone(), end.clone()]),
             (
                 "a gap in the only queue",
-                gap,
+                Meta { direction: Direction::Unknown, ..gap },
                 alone,
-                false,
                 vec![text("3 packets lost before this packet: full"), count.clone(), end.clone()],
             ),
             (
                 "everything",
                 gap,
                 of_four,
-                true,
                 vec![
                     text("3 packets lost before this packet in queue 2: full"),
                     count,
@@ -384,11 +380,10 @@ mod tests {
                 ],
             ),
         ];
-        for (why, meta, queues, direction, expected) in rows {
+        for (why, meta, queues, expected) in rows {
             let config = EncoderConfig {
                 queue: 2,
                 queues,
-                directions: if direction { &[Direction::In, Direction::Out] } else { &[] },
                 loss_cause: "full".into(),
                 ..EncoderConfig::default()
             };
@@ -424,12 +419,10 @@ mod tests {
             assert!(output.finish().failure.is_none());
             Reader::open(&path).unwrap()
         };
-        let directions = &[Direction::In, Direction::Out];
-        let config = EncoderConfig { queue: 2, queues: 4, directions, ..EncoderConfig::default() };
+        let config = EncoderConfig { queue: 2, queues: 4, ..EncoderConfig::default() };
         let gap = Meta { direction: Direction::Out, drops_before: 3, interface: 0, ..meta(61) };
         let mut first = write("first.pcapng", &encode(&config, &[(gap, vec![7; 61])]));
-        let again = EncoderConfig { directions, ..EncoderConfig::default() };
-        let mut encoder = Encoder::new(&again);
+        let mut encoder = Encoder::new(&EncoderConfig::default());
         let mut chunk = encoder.chunk();
         let record = first.next_packet().unwrap().unwrap();
         let other = Packet::new(record.packet().meta(), &[8; 60]);

@@ -89,7 +89,8 @@ fn all_interfaces_are_captured_including_later_ones() {
         assert_eq!(report["packets"], packets, "{file}: {report}");
         // Another tool understands all packets.
         let fields = ["frame.interface_name", "frame.protocols", "sll.ifindex", "udp.dstport"];
-        let fields = fields.map(|field| ["-e", field]).concat();
+        let fields = [&fields[..], &["frame.p2p_dir"]].concat();
+        let fields = fields.iter().flat_map(|field| ["-e", field]).collect::<Vec<_>>();
         let shown = tshark(&path, &[&["-T", "fields", "-E", "separator=,"], &fields[..]].concat());
         let shown: Vec<Vec<&str>> = shown.iter().map(|line| line.split(',').collect()).collect();
         let of = |at: usize, value: &str| shown.iter().filter(|it| it[at] == value).count();
@@ -108,6 +109,9 @@ fn all_interfaces_are_captured_including_later_ones() {
             let all = shown.iter().filter(|it| it[0] == name).all(|it| it[1].starts_with(begins));
             assert!(all, "{file}: {name}: {shown:?}");
         }
+        // Each is received or sent, and known to be.
+        assert!(of(4, "1") > 0 && of(4, "0") > 0, "{file}: {shown:?}");
+        assert_eq!(of(4, "1") + of(4, "0"), packets, "{file}: {shown:?}");
     }
 }
 

@@ -15,7 +15,7 @@ use crate::port::options::{Directions, OpenOptions};
 use crate::port::queue::{Port, Queue};
 use crate::port::rings::{PoolRequirements, RingMaker, TxProgress};
 use crate::port::stats::QueueStats;
-use sluicegate_base::ring::{Direction, Interface, Meta, Packet, Ring, now_ns};
+use sluicegate_base::ring::{Interface, Meta, Packet, Ring, now_ns};
 
 /// Maximum number of bytes of a packet that a file keeps, and that every reader accepts.
 const MAX_SNAPLEN: u32 = 262_144;
@@ -61,12 +61,8 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
     }
     let (rx, tx) = RingMaker { pool, usage: Directions::Send, slots }.make()?;
     let config = OutputConfig { access: options.access, snaplen, ..OutputConfig::new(name.name()) };
-    let encoder = Encoder::new(&EncoderConfig {
-        format: config.format,
-        snaplen,
-        directions: &[Direction::Out],
-        ..EncoderConfig::default()
-    });
+    let encoder =
+        Encoder::new(&EncoderConfig { format: config.format, snaplen, ..EncoderConfig::default() });
     let recorder = Recorder {
         output: Output::create(config)?,
         chunk: encoder.chunk(),
