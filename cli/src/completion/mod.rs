@@ -1,6 +1,7 @@
 //! Completion in shells, with the interfaces, namespaces, labs and kinds of ports that exist at that moment.
 
 mod ports;
+mod running;
 mod shells;
 mod values;
 
@@ -44,7 +45,9 @@ fn with_value(command: &str, argument: Arg) -> Arg {
 /// its value in the help.
 fn of_value(command: &str, id: &str, value: &str) -> Option<ArgValueCompleter> {
     Some(match (command, id, value) {
+        ("generate", "receive", _) => ArgValueCompleter::new(ports::receivers),
         ("generate" | "replay", _, "PORT" | "SERVER-PORT") => port(PortUse::Send),
+        ("replay", "file", _) | ("edit", "files", _) => ArgValueCompleter::new(ports::files),
         ("generate", "profile", _) => ArgValueCompleter::new(values::profiles),
         ("generate", "proto", _) => words("udp|tcp|icmp"),
         ("generate", "payload", _) => ArgValueCompleter::new(values::payloads),
@@ -53,6 +56,9 @@ fn of_value(command: &str, id: &str, value: &str) -> Option<ArgValueCompleter> {
         ("capture", "post_rotate", _) => ArgValueCompleter::new(values::programs),
         ("forward", _, "PORT") => port(PortUse::Receive),
         ("forward", _, "TO") => port(PortUse::Send),
+        ("remove" | "flush" | "static", "port", _) => {
+            ArgValueCompleter::new(running::ports_of_switch)
+        }
         ("down" | "exec", "name", _) => ArgValueCompleter::new(values::labs),
         ("exec", "host", _) => ArgValueCompleter::new(values::hosts),
         ("exec", "command", _) => ArgValueCompleter::new(values::command_words),
@@ -61,7 +67,8 @@ fn of_value(command: &str, id: &str, value: &str) -> Option<ArgValueCompleter> {
         (_, "compress", _) => words("zstd|lz4|gzip|none"),
         (_, "format", _) => words("pcap|pcapng"),
         (_, "mode", _) => words("native|zero-copy|copy|skb"),
-        (_, _, "SWITCH") => ArgValueCompleter::new(values::switches),
+        (_, _, "SWITCH") => ArgValueCompleter::new(running::switches),
+        ("switch", "rx_only" | "tx_only", _) => ArgValueCompleter::new(values::typed_port_names),
         (_, _, "NAME=VLAN" | "NAME=VLANS" | "[NAME=]PPS") => {
             ArgValueCompleter::new(values::names_of_typed_ports)
         }
@@ -71,7 +78,7 @@ fn of_value(command: &str, id: &str, value: &str) -> Option<ArgValueCompleter> {
         (_, _, "PORT") if id != "sport" && id != "dport" => port(PortUse::Both),
         (_, _, "IFACE") => ArgValueCompleter::new(interfaces),
         (_, _, "NETNS") => ArgValueCompleter::new(values::namespaces),
-        (_, _, "FILE" | "PATH") => ArgValueCompleter::new(PathCompleter::any()),
+        (_, _, "FILE" | "PATH") => ArgValueCompleter::new(values::files),
         (_, "folder", _) => ArgValueCompleter::new(PathCompleter::dir()),
         (_, _, alternatives) if alternatives.contains('|') => words(alternatives),
         _ => return None,

@@ -2,11 +2,13 @@
 
 use std::ffi::OsStr;
 
-use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
+use clap_complete::engine::CompletionCandidate;
 use sluicegate::port::{Kind, PortOption};
 
+use super::running;
 use super::values::{
-    after, filter_words, interface_names, literals, matching, running, typed_words,
+    after, files as path, filter_words, interface_names, interfaces_in, literals, matching,
+    typed_positionals, typed_value, typed_words,
 };
 use crate::capture::tcpdump::begins_filter;
 
@@ -44,14 +46,35 @@ pub fn or_filter(typed: &OsStr) -> Vec<CompletionCandidate> {
         return filter_words(typed);
     }
     let mut all = candidates(typed, PortUse::Receive);
-    if before.iter().any(|word| !word.starts_with('-')) {
+    if !typed_positionals().is_empty() {
         all.extend(filter_words(typed));
     }
     all
 }
 
+/// Candidates for files, which may have the form `pcap:FILE`.
+pub fn files(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let mut all = path(typed);
+    all.extend(after("pcap:", typed, path));
+    all
+}
+
+/// Candidates for the port of `--receive`, which may have a namespace of its own.
+pub fn receivers(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let netns = typed_value("--receive-netns").or_else(|| typed_value("--netns"));
+    candidates_in(typed, PortUse::Receive, || interfaces_in(netns.as_deref()))
+}
+
 /// Candidates for a port: kinds, interfaces and files; after a kind its names; then options, and their values.
 pub fn candidates(typed: &OsStr, usage: PortUse) -> Vec<CompletionCandidate> {
+    candidates_in(typed, usage, interface_names)
+}
+
+fn candidates_in(
+    typed: &OsStr,
+    usage: PortUse,
+    interfaces: impl Fn() -> Vec<String>,
+) -> Vec<CompletionCandidate> {
     let Some(text) = typed.to_str() else { return Vec::new() };
     let prefix = text.split_once(':').map(|(prefix, _)| prefix);
     let kind = Kind::all().find(|kind| prefix == Some(kind.prefix()));
@@ -63,26 +86,32 @@ pub fn candidates(typed: &OsStr, usage: PortUse) -> Vec<CompletionCandidate> {
         }
     }
     match kind {
-        Some(kind) => after(&format!("{}:", kind.prefix()), typed, |rest| names(kind, rest)),
+        Some(kind) => {
+            after(&format!("{}:", kind.prefix()), typed, |rest| names(kind, rest, interfaces))
+        }
         None => {
             let kinds = Kind::all().filter(|kind| usage.allows(*kind)).map(|kind| {
                 CompletionCandidate::new(format!("{}:", kind.prefix()))
                     .help(Some(kind.about().into()))
             });
-            let interfaces = interface_names().into_iter().map(CompletionCandidate::new);
+            let interfaces = interfaces().into_iter().map(CompletionCandidate::new);
             let mut all = matching(typed, interfaces);
             all.extend(matching(typed, kinds));
-            all.extend(PathCompleter::file().complete(typed));
+            all.extend(path(typed));
             all
         }
     }
 }
 
 /// Candidates for the name after a kind.
-fn names(kind: Kind, typed: &OsStr) -> Vec<CompletionCandidate> {
+fn names(
+    kind: Kind,
+    typed: &OsStr,
+    interfaces: impl Fn() -> Vec<String>,
+) -> Vec<CompletionCandidate> {
     match kind.name_form() {
         "IFACE" => {
-            let names = interface_names().into_iter().map(CompletionCandidate::new);
+            let names = interfaces().into_iter().map(CompletionCandidate::new);
             let mut found = matching(typed, names);
             // Options may follow: shells add no blank if there are two candidates.
             if let [only] = &found[..] {
@@ -92,15 +121,8 @@ fn names(kind: Kind, typed: &OsStr) -> Vec<CompletionCandidate> {
             }
             found
         }
-        "FILE" | "SOCKET" => PathCompleter::any().complete(typed),
-        "[NAME/]PORT" => {
-            let names = ["switch", "forward"].into_iter().flat_map(running);
-            let candidate = |mut name: std::ffi::OsString| {
-                name.push("/");
-                CompletionCandidate::new(name)
-            };
-            matching(typed, names.map(candidate))
-        }
+        "FILE" | "SOCKET" => path(typed),
+        "[NAME/]PORT" => running::watched_ports(typed),
         _ => Vec::new(),
     }
 }
@@ -121,7 +143,7 @@ fn options(typed: &OsStr, begin: &str, kind: Kind) -> Vec<CompletionCandidate> {
 
 fn option_values(option: &PortOption, typed: &OsStr) -> Vec<CompletionCandidate> {
     match option.values {
-        "FILE" | "PATH" => PathCompleter::any().complete(typed),
+        "FILE" | "PATH" => path(typed),
         values => matching(typed, literals(values).map(CompletionCandidate::new)),
     }
 }

@@ -5,12 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::{env, fs};
 
+use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
-use sluicegate::control::socket_path;
 use sluicegate::link;
 use sluicegate::link::lab::Lab;
 use sluicegate_traffic::spec::PROFILES;
 
+use crate::Cli;
 use crate::capture::tcpdump::FILTER_WORDS;
 use crate::switch::NamedPort;
 
@@ -47,7 +48,7 @@ pub fn literals(alternatives: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the value of an option that was typed before.
-fn typed_value(option: &str) -> Option<String> {
+pub fn typed_value(option: &str) -> Option<String> {
     let words: Vec<String> = env::args().collect();
     let joined = |word: &String| word.strip_prefix(option)?.strip_prefix('=').map(str::to_owned);
     words.iter().rev().find_map(joined).or_else(|| {
@@ -61,13 +62,20 @@ pub fn interface_names() -> Vec<String> {
     interfaces_in(typed_value("--netns").as_deref())
 }
 
-fn interfaces_in(netns: Option<&str>) -> Vec<String> {
+pub fn interfaces_in(netns: Option<&str>) -> Vec<String> {
     let found = link::interfaces(netns).unwrap_or_default();
     found.into_iter().map(|interface| interface.name).collect()
 }
 
+/// Completes files and folders below this folder, which is none itself.
+pub fn files(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let mut found = PathCompleter::any().complete(typed);
+    found.retain(|it| it.get_value() != ".");
+    found
+}
+
 /// Completes names of files in folders: namespaces, sockets' names.
-fn names_in(folder: &Path) -> Vec<OsString> {
+pub fn names_in(folder: &Path) -> Vec<OsString> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }
 
@@ -94,11 +102,45 @@ pub fn typed_words() -> Vec<String> {
     words
 }
 
+/// The words of [`typed_words`] that are neither flags nor their values.
+pub fn typed_positionals() -> Vec<String> {
+    let command = Cli::command();
+    let name = env::args().nth(3).unwrap_or_default();
+    let Some(command) = command.find_subcommand(name) else { return Vec::new() };
+    let mut positionals = Vec::new();
+    let mut is_value = false;
+    for word in typed_words() {
+        match () {
+            () if is_value => is_value = false,
+            () if word.starts_with('-') => is_value = value_follows(command, &word),
+            () => positionals.push(word),
+        }
+    }
+    positionals
+}
+
+/// Returns true if the next word is the value of this flag.
+fn value_follows(command: &Command, flag: &str) -> bool {
+    let mut shorts = flag.chars().skip(1);
+    // The first short flag with a value takes the rest of the word, if there is one.
+    let short = shorts.find(|&c| takes_word(command, |it| it.get_short() == Some(c)));
+    match flag.strip_prefix("--") {
+        Some(long) => takes_word(command, |it| it.get_long() == Some(long)),
+        None => short.is_some() && shorts.next().is_none(),
+    }
+}
+
+/// Returns true if an argument exists, and has a value that may be a word of its own.
+fn takes_word(command: &Command, is_it: impl Fn(&Arg) -> bool) -> bool {
+    let found = command.get_arguments().find(|it| is_it(it));
+    found.is_some_and(|it| it.get_action().takes_values() && !it.is_require_equals_set())
+}
+
 /// Completes a payload: its kinds, and the file of `file:`.
 pub fn payloads(typed: &OsStr) -> Vec<CompletionCandidate> {
     let kinds = ["hex:", "text:", "pattern:", "file:", "random"];
     let mut all = matching(typed, kinds.into_iter().map(CompletionCandidate::new));
-    all.extend(after("file:", typed, |rest| PathCompleter::file().complete(rest)));
+    all.extend(after("file:", typed, files));
     all
 }
 
@@ -124,26 +166,21 @@ pub fn hosts(typed: &OsStr) -> Vec<CompletionCandidate> {
     matching(typed, hosts.into_iter().map(CompletionCandidate::new))
 }
 
-/// Completes the names of running switches.
-pub fn switches(typed: &OsStr) -> Vec<CompletionCandidate> {
-    matching(typed, running("switch").into_iter().map(CompletionCandidate::new))
-}
-
-/// The names of running commands, by their control sockets.
-pub fn running(command: &str) -> Vec<OsString> {
-    let any = socket_path(command, "any").ok();
-    let folder = any.as_deref().and_then(Path::parent).and_then(Path::parent);
-    let mut names = folder.map(names_in).unwrap_or_default();
-    let socket = |name: &OsString| name.to_str().and_then(|name| socket_path(command, name).ok());
-    names.retain(|name| socket(name).is_some_and(|path| path.exists()));
-    names
+/// Completes the names of the ports that were typed before.
+pub fn typed_port_names(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let ports = typed_positionals().into_iter();
+    let names = ports.filter_map(|word| word.parse::<NamedPort>().ok()).map(|port| port.name);
+    matching(typed, names.map(CompletionCandidate::new))
 }
 
 /// Completes `NAME=`: the names of the ports that were typed before.
 pub fn names_of_typed_ports(typed: &OsStr) -> Vec<CompletionCandidate> {
-    let ports = typed_words().into_iter().filter(|word| !word.starts_with('-'));
-    let names = ports.filter_map(|word| word.parse::<NamedPort>().ok()).map(|port| port.name);
-    matching(typed, names.map(|name| CompletionCandidate::new(format!("{name}="))))
+    let with_sign = |mut name: OsString| {
+        name.push("=");
+        CompletionCandidate::new(name)
+    };
+    let names = typed_port_names(OsStr::new("")).into_iter();
+    matching(typed, names.map(|name| with_sign(name.get_value().to_owned())))
 }
 
 /// Completes `[NETNS/]A,[NETNS/]B`: two interfaces, each perhaps in a namespace.
@@ -194,7 +231,7 @@ pub fn command_words(typed: &OsStr) -> Vec<CompletionCandidate> {
     // The last word is the typed one.
     let words: Vec<String> = env::args().skip(2).collect();
     match words.iter().rposition(|word| word == "--") {
-        Some(at) if at + 2 < words.len() => PathCompleter::any().complete(typed),
+        Some(at) if at + 2 < words.len() => files(typed),
         _ => programs(typed),
     }
 }

@@ -43,6 +43,8 @@ Examples:
 /// Cut, filter, merge and rewrite capture files
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, override_usage = "sluice edit [OPTIONS] <IN>... <OUT>")]
+// A file has no next hop.
+#[command(mut_arg("dmac", |dmac| dmac.value_name("MAC").help("Destination address of all frames")))]
 pub struct Args {
     /// IN: capture files to read, merged by time. OUT: the file to write, whose extensions decide its
     /// format. - is standard input or output

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use sluicegate::control::{Answer, Server, Service, socket_path};
 use sluicegate::error::{Error, Result};
 use sluicegate::monitor::{WatchRequest, Writer};
@@ -135,10 +136,14 @@ impl MonitorService {
 
 impl Service for ThreadHandles {
     fn answer(&mut self, client: u64, request: &str) -> Answer {
+        if serde_json::from_str::<Value>(request).is_ok_and(|it| it["do"] == "show") {
+            let ports = names(&self.ports).map(|name| json!({"name": name}));
+            return answer(json!({"ports": ports}));
+        }
         if !request.starts_with("watch ") {
             let error = Error::Usage(
-                "a forwarder can be watched, and asked for nothing else: watch PORT SNAPLEN CELLS \
-                 [FILTER]"
+                "a forwarder answers two requests: watch PORT SNAPLEN CELLS [FILTER], and \
+                 {\"do\":\"show\"}"
                     .into(),
             );
             return answer(failure(&error));
@@ -203,13 +208,18 @@ fn send_request(
     let _ = thread.send(Box::new(request));
 }
 
-/// Returns the side of the port with this name: its short name if that names only one port, or the full name.
-fn side(ports: &[PortName; 2], name: &str) -> Result<usize> {
+/// Returns the names of the ports: short ones, or with their kinds if both have the same.
+fn names(ports: &[PortName; 2]) -> [String; 2] {
     let [first, second] = ports;
-    let names = match first.display_name() == second.display_name() {
+    match first.display_name() == second.display_name() {
         true => [first.short(), second.short()],
         false => [first.display_name().to_owned(), second.display_name().to_owned()],
-    };
+    }
+}
+
+/// Returns the side of the port with this name: its short name if that names only one port, or the full name.
+fn side(ports: &[PortName; 2], name: &str) -> Result<usize> {
+    let names = names(ports);
     let is = |side: &usize| names[*side] == name || ports[*side].short() == name;
     [0, 1].into_iter().find(is).ok_or_else(|| {
         let [first, second] = &names;

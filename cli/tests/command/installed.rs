@@ -28,6 +28,11 @@ fn commands_ports_and_options_are_completed() {
         ("sluice replay trace.pcap lo l", "lo"),
         ("sluice switch a=xdp:l", "a=xdp:lo"),
         ("sluice switch a=null: --access a", "a="),
+        ("sluice switch a=null: --tx-only ", "a"),
+        ("sluice edit pcap:/etc/passw", "pcap:/etc/passwd"),
+        ("sluice replay pcap:/etc/passw", "pcap:/etc/passwd"),
+        ("sluice capture -c 5 lo ud", "udp"),
+        ("sluice generate lo --receive mi", "mirror:"),
         ("sluice capture xdp:lo,mode=na", "xdp:lo,mode=native"),
         ("sluice capture lo?me", "lo?method="),
         ("sluice capture lo?method=recv&pro", "lo?method=recv&promisc="),
@@ -55,9 +60,24 @@ fn commands_ports_and_options_are_completed() {
         let found = completions(line);
         assert!(found.iter().any(|it| it == expected), "{line}: {found:?}");
     }
-    assert!(!completions("sluice count xdp:lo,").iter().any(|it| it.contains("tx_copies")));
-    assert!(!completions("sluice capture ud").iter().any(|it| it == "udp"));
-    assert!(!completions("sluice capture li").iter().any(|it| it == "live:"));
+    for (line, not_expected) in [
+        ("sluice count xdp:lo,", "xdp:lo,tx_copies="),
+        ("sluice capture ud", "udp"),
+        ("sluice capture -c 5 ud", "udp"),
+        ("sluice capture -nc 5 ud", "udp"),
+        ("sluice capture li", "live:"),
+        ("sluice generate lo --receive li", "live:"),
+        ("sluice switch a=null: --access a=10 --age 5m --access ", "5m="),
+        ("sluice switch a=null: --name b --access ", "b="),
+        ("sluice capture -w ", "."),
+        ("sluice capture ", "."),
+        ("sluice edit in out --dmac ", "auto"),
+        ("sluice switch remove ", "lo"),
+        ("sluice switch static 02:00:00:00:00:01 ", "lo"),
+    ] {
+        let found = completions(line);
+        assert!(!found.iter().any(|it| it == not_expected), "{line}: {found:?}");
+    }
     // The shell adds no blank after one of two candidates, so that options may follow.
     assert_eq!(completions("sluice capture xdp:l"), ["xdp:lo", "xdp:lo,"]);
 }
@@ -150,6 +170,51 @@ fn interfaces_and_names_of_a_namespace_are_completed() {
     assert!(found.iter().any(|it| it == "left0"), "{found:?}");
     let found = completions(&format!("sluice capture --netns {}", &left[..left.len() - 1]));
     assert!(found.contains(&left), "{found:?}");
+    let right = lab.netns("right");
+    let generate = format!("sluice generate left0 --netns {left}");
+    for (more, expected) in [
+        ("--receive ".to_owned(), "left0"),
+        (format!("--receive-netns {right} --receive "), "right0"),
+        (format!("--receive-netns {right} --receive mirror:"), "mirror:right0"),
+    ] {
+        let found = completions(&format!("{generate} {more}"));
+        assert!(found.iter().any(|it| it == expected), "{more}: {found:?}");
+        assert!(!found.iter().any(|it| it.contains("0") && it != expected), "{more}: {found:?}");
+    }
+}
+
+#[test]
+fn ports_of_running_commands_are_completed() {
+    if !is_root() {
+        return;
+    }
+    let id = std::process::id();
+    let name = format!("completed-{id}");
+    let memif = |port: &str| format!("memif:@completed-{port}-{id}");
+    let [up, down] = ["up", "down"].map(memif);
+    let [first, second] = [format!("first={up}"), format!("second={down}")];
+    let switch = Running::unawaited(&mut sluice(&["switch", &first, &second, "--name", &name]));
+    let names = || completions(&format!("sluice switch show --name {name}"));
+    eventually("the switch listens", || names() == [name.as_str()]);
+    for words in ["remove", "flush", "static 02:00:00:00:00:01"] {
+        let found = completions(&format!("sluice switch {words} --name {name} "));
+        assert_eq!(found[..2], ["first", "second"], "{words}");
+    }
+    let found = completions(&format!("sluice capture monitor:{name}"));
+    assert_eq!(found, [format!("monitor:{name}/")]);
+    let found = completions(&format!("sluice capture monitor:{name}/"));
+    assert_eq!(found, ["first", "second"].map(|port| format!("monitor:{name}/{port}")));
+    switch.signal(nix::sys::signal::Signal::SIGKILL);
+    switch.end();
+    assert_eq!(names(), [""; 0], "its socket remains");
+    let folder = sluicegate::control::socket_path("switch", &name).unwrap();
+    std::fs::remove_dir_all(folder.parent().unwrap()).unwrap();
+
+    let forward = Running::unawaited(&mut sluice(&["forward", &up, &down, "--name", &name]));
+    let ports = || completions(&format!("sluice capture monitor:{name}/"));
+    let expected = [&up, &down].map(|it| format!("monitor:{name}/{}", &it["memif:".len()..]));
+    eventually("the forwarder listens", || ports() == expected);
+    forward.stop();
 }
 
 /// Writes all manual pages, and returns their names and texts.
