@@ -68,6 +68,8 @@ pub struct MemberState {
     pub name: String,
     /// The number given to [`Switch::add`](super::Switch::add).
     pub id: u64,
+    /// Its VLANs, in a switch with VLANs; `None` once it is removed.
+    pub vlans: Option<Vlans>,
     /// The switch's counters of the port.
     pub counts: SwitchCounts,
     /// The sum of its queues' counters.

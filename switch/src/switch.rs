@@ -219,7 +219,8 @@ impl Switch {
         let members = self.members.iter_mut().enumerate();
         let there = members.filter_map(|(number, member)| {
             let member = member.as_mut()?;
-            Some(state(member, table.learned(number as PortNumber)))
+            let vlans = self.rules.vlans.then(|| member.config.vlans.clone());
+            Some(MemberState { vlans, ..state(member, table.learned(number as PortNumber)) })
         });
         there.collect()
     }
@@ -610,6 +611,7 @@ fn state(member: &mut Member, learned: u32) -> MemberState {
     MemberState {
         name: member.name.clone(),
         id: member.id,
+        vlans: None,
         counts: member.counts,
         stats: member.stats(),
         learned,

@@ -12,6 +12,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::link::Mac;
 use sluicegate::monitor::{WatchRequest, Writer};
 use sluicegate_switch::mac_table::TICKS_PER_SECOND;
+use sluicegate_switch::vlan::Vlans;
 use sluicegate_switch::{Handle, Switch};
 
 use super::ports::{Ports, port_ledger, switching};
@@ -166,6 +167,9 @@ impl ControlService<'_, '_> {
             let mut value = Value::from(switching(state));
             let report = self.ports.reports.get(state.id as usize);
             value["port"] = report.map_or("", |report| &report.port).into();
+            if let Some(vlans) = &state.vlans {
+                show_vlans(vlans, &mut value);
+            }
             value["packets"] = state.counts.packets.into();
             value["bytes"] = state.counts.bytes.into();
             value["ledger"] = ledger_value(&port_ledger(state, None));
@@ -201,6 +205,18 @@ impl ControlService<'_, '_> {
             next = then;
         }
         Ok(json!({"entries": entries, "next": next}))
+    }
+}
+
+/// Adds the VLANs of a port, in the form of a request to add it.
+fn show_vlans(vlans: &Vlans, port: &mut Value) {
+    let tagged = vlans.tagged.to_string();
+    let untagged = if tagged.is_empty() { "access" } else { "native" };
+    if let Some(vlan) = vlans.untagged {
+        port[untagged] = vlan.to_string().into();
+    }
+    if !tagged.is_empty() {
+        port["trunk"] = tagged.into();
     }
 }
 
@@ -268,10 +284,14 @@ fn print(shown: &Value, out: &mut impl Write) -> io::Result<()> {
     for port in shown["ports"].as_array().into_iter().flatten() {
         let losses = port["ledger"]["losses"].as_object().into_iter().flat_map(|all| all.values());
         let lost: u64 = losses.filter_map(Value::as_u64).sum();
+        let vlans = ["access", "trunk", "native"].map(|key| match port[key].as_str() {
+            Some(vlans) => format!("  {key} {vlans}"),
+            None => String::new(),
+        });
         let down = if port["down"] == true { "  (down)" } else { "" };
         writeln!(
             out,
-            "{:<12} {:>14} {:>14} {:>14} {:>10} {:>8}  {}{down}",
+            "{:<12} {:>14} {:>14} {:>14} {:>10} {:>8}  {}{}{down}",
             text(&port["name"]),
             count(&port["packets"]),
             count(&port["flooded"]),
@@ -279,6 +299,7 @@ fn print(shown: &Value, out: &mut impl Write) -> io::Result<()> {
             show_count(lost),
             count(&port["learned"]),
             text(&port["port"]),
+            vlans.concat(),
         )?;
     }
     let entries = shown["table"].as_array();

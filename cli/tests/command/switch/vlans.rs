@@ -14,6 +14,21 @@ fn each_vlan_is_a_switch_of_its_own() {
     let vlans = ["--access", "left=10", "--access", "right=10", "--access", "upper=20"];
     let trunks = ["--trunk", "lower=10,20", "--native", "lower=30", "--trunk", "all=1-4094"];
     let running = switch(&lab, &ports, &[&vlans[..], &trunks, &["--tx-only", "all"]].concat());
+    let there = shown(&lab);
+    let vlans_of = |name: &str, key: &str| port(&there, name)[key].as_str().map(str::to_owned);
+    for (name, key, vlans) in [
+        ("left", "access", Some("10")),
+        ("left", "trunk", None),
+        ("lower", "trunk", Some("10,20")),
+        ("lower", "native", Some("30")),
+        ("lower", "access", None),
+        ("all", "trunk", Some("1-4094")),
+    ] {
+        assert_eq!(vlans_of(name, key).as_deref(), vlans, "{name} {key}: {there}");
+    }
+    let listed = ask(&lab, &["show"]).out;
+    let has = |end: &str| listed.lines().any(|line| line.ends_with(end));
+    assert!(has("  access 10") && has("  trunk 10,20  native 30"), "{listed}");
     let broadcast = ["--dmac", "ff:ff:ff:ff:ff:ff"];
     let send = |host, packets, more: &[&str]| {
         generate(&lab, host, packets, &[&broadcast[..], more].concat());
