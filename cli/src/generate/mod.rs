@@ -43,8 +43,8 @@ Examples:
   sluice generate --profile dns-amplification --show
 
 Fields: 9 fixed, 9,10,53 in turn, 1024-65535 at random, 198.18.0.0/16 at random in a prefix,
-1..1000 counted up, flow:… the same in all packets of a flow. See sluice-spec(7), or
-docs/generate.md.";
+1..1000 counted up, flow:… the same in all packets of a flow. See the manual page
+sluice-spec(7).";
 
 /// Send packets that a specification, a profile or flags describe
 #[derive(clap::Args)]

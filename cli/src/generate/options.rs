@@ -15,7 +15,7 @@ use crate::target::{common_hop, destination};
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Packets")]
 pub struct SpecArgs {
-    /// Specification in TOML; see sluice-spec(7), or docs/generate.md
+    /// Specification in TOML; see the manual page sluice-spec(7)
     #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     spec: Option<PathBuf>,
 

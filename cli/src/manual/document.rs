@@ -54,7 +54,7 @@ impl Document {
     pub fn page(&self, text: &str, edition: &Edition) -> String {
         let mut roff = begin(self.name, "7", self.about, edition);
         roff.control("SH", ["DESCRIPTION"]);
-        blocks(&mut roff, text, "SH");
+        blocks(&mut roff, text, "SH", self.path);
         roff.control("SH", ["SEE ALSO"]).text([roman("sluice(1)")]);
         finish(&roff)
     }
@@ -67,8 +67,9 @@ pub fn details(text: &str) -> &str {
     begin.find("\n\n").map_or("", |at| &begin[at + 2..])
 }
 
-/// Adds the blocks of a text, with this macro for its headings.
-pub fn blocks(roff: &mut Roff, text: &str, heading: &str) {
+/// Adds the blocks of the text of the document at `path`, with this macro for its headings.
+pub fn blocks(roff: &mut Roff, text: &str, heading: &str, path: &str) {
+    let inlines = |text: &str| inlines(text, path);
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("# ")).collect();
     let mut rest = &lines[..];
     while let Some(first) = rest.first() {
@@ -82,7 +83,7 @@ pub fn blocks(roff: &mut Roff, text: &str, heading: &str) {
             line if line.starts_with('#') => {
                 _ = roff.control("SS", [line.trim_start_matches(['#', ' '])]);
             }
-            line if line.starts_with('|') => table(roff, block),
+            line if line.starts_with('|') => table(roff, block, path),
             line if line.starts_with("- ") => {
                 roff.control("IP", ["\\(bu", "2"]).text(inlines(&joined(block)[2..]));
             }
@@ -111,22 +112,55 @@ fn joined(lines: &[&str]) -> String {
 }
 
 /// Adds a table as a list of terms: the first column, then the others, from the third on with their heads.
-fn table(roff: &mut Roff, lines: &[&str]) {
+fn table(roff: &mut Roff, lines: &[&str], path: &str) {
+    let inlines = |text: &str| inlines(text, path);
+    // An empty cell is one blank; a bar inside of a cell is `\|`.
     let cells = |line: &&str| -> Vec<String> {
-        line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect()
+        let cells = line.trim_matches('|').split(" |");
+        cells.map(|cell| cell.trim().replace("\\|", "|")).collect()
     };
     let heads = lines.first().map(cells).unwrap_or_default();
     for row in lines.iter().skip(2).map(cells) {
         roff.control("TP", []).text(inlines(&row[0]));
-        roff.text(inlines(row.get(1).map_or("", String::as_str)));
+        if let Some(cell) = row.get(1).filter(|cell| !cell.is_empty()) {
+            roff.text(inlines(cell));
+        }
         for (head, cell) in heads.iter().zip(&row).skip(2).filter(|(_, cell)| !cell.is_empty()) {
             roff.control("br", []).text(inlines(&format!("{head}: {cell}")));
         }
     }
 }
 
-/// Formats code and emphasis, and replaces links by their texts.
-fn inlines(text: &str) -> Vec<Inline> {
+/// Returns the page of the document that a link in the document at `path` leads to; none for a part of the
+/// same document, and for documents without a page.
+fn linked_page(path: &str, link: &str) -> Option<String> {
+    let file = link.split('#').next().filter(|file| !file.is_empty())?;
+    let target = match (file.strip_prefix("../"), path.split_once('/')) {
+        (Some(outer), _) => outer.to_owned(),
+        (None, Some((folder, _))) => format!("{folder}/{file}"),
+        (None, None) => file.to_owned(),
+    };
+    let command = target.strip_prefix("commands/").or((target == "ports.md").then_some(&*target));
+    if let Some(command) = command.and_then(|it| it.strip_suffix(".md")) {
+        return Some(format!("sluice-{command}(1)"));
+    }
+    let document = DOCUMENTS.iter().find(|it| it.path == target)?;
+    Some(format!("{}(7)", document.name))
+}
+
+/// Formats the text of a link, and the page it leads to, if there is one.
+fn link(text: &str, page: Option<&str>, path: &str) -> Vec<Inline> {
+    let Some(page) = page else { return inlines(text, path) };
+    if page == format!("sluice-{}(1)", text.trim_matches('`')) {
+        return vec![roman(page)];
+    }
+    let mut all = inlines(text, path);
+    all.push(roman(format!(" ({page})")));
+    all
+}
+
+/// Formats code and emphasis, and replaces links of the document at `path` by their texts and pages.
+fn inlines(text: &str, path: &str) -> Vec<Inline> {
     let mut all = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(['`', '*', '[']) {
@@ -135,19 +169,19 @@ fn inlines(text: &str) -> Vec<Inline> {
             let (inner, after) = marked.strip_prefix(begin)?.split_once(end)?;
             Some((inner.to_owned(), after))
         };
-        let link = span("[", "](").and_then(|(inner, after)| {
-            let (_, after) = after.split_once(')')?;
-            (!inner.contains(']')).then_some((inner, after))
+        let linked = span("[", "](").and_then(|(inner, after)| {
+            let (target, after) = after.split_once(')')?;
+            (!inner.contains(']')).then_some((inner, target, after))
         });
         all.push(roman(plain));
         let strong = span("**", "**").or_else(|| span("*", "*"));
-        rest = match (span("`", "`"), strong, link) {
+        rest = match (span("`", "`"), strong, linked) {
             (Some((code, after)), ..) | (None, Some((code, after)), _) => {
                 all.push(bold(code));
                 after
             }
-            (.., Some((inner, after))) => {
-                all.extend(inlines(&inner));
+            (.., Some((inner, target, after))) => {
+                all.extend(link(&inner, linked_page(path, target).as_deref(), path));
                 after
             }
             _ => {
@@ -182,6 +216,9 @@ A `word` of
 | a | b | c |
 | --- | --- | --- |
 | `x` | yµ | z |
+| `x \\| y` | | z |
+
+See [kinds](ports.md#x) and [`count`](commands/count.md).
 ";
 
     const PAGE: &str = r".SH DESCRIPTION
@@ -201,12 +238,33 @@ code \-1
 y\[u00B5]
 .br
 c: z
+.TP
+\fBx | y\fR
+.br
+c: z
+.PP
+See kinds (sluice\-ports(1)) and sluice\-count(1).
 ";
 
     #[test]
     fn details_begin_after_the_first_example() {
         assert_eq!(details("# a\n\nText.\n\n    x\n    y\n\nMore.\n\n    z\n"), "More.\n\n    z\n");
         assert_eq!(details("# a\n\nText.\n\n    x\n"), "");
+    }
+
+    #[test]
+    fn a_link_leads_to_the_page_of_its_document() {
+        for (path, link, page) in [
+            ("commands/count.md", "../generate.md#layers", Some("sluice-spec(7)")),
+            ("commands/edit.md", "generate.md", Some("sluice-generate(1)")),
+            ("design/accounting.md", "../commands/switch.md#json", Some("sluice-switch(1)")),
+            ("json.md", "design/accounting.md", Some("sluice-accounting(7)")),
+            ("commands/forward.md", "../ports.md#offloads-and-veths", Some("sluice-ports(1)")),
+            ("json.md", "#count---analyze", None),
+            ("commands/bench.md", "../design/bench.md#turns", None),
+        ] {
+            assert_eq!(linked_page(path, link).as_deref(), page, "{link} in {path}");
+        }
     }
 
     #[test]

@@ -151,10 +151,14 @@ impl Page<'_> {
     /// Adds the document about the command, if there is one.
     fn details(&self, roff: &mut Roff, docs: Option<&Path>) {
         let [_, command] = self.path else { return };
-        let path = docs.map(|docs| docs.join(format!("commands/{}.md", command.get_name())));
-        if let Some(text) = path.and_then(|path| fs::read_to_string(path).ok()) {
+        let path = match command.get_name() {
+            "ports" => "ports.md".to_owned(),
+            name => format!("commands/{name}.md"),
+        };
+        let text = docs.and_then(|docs| fs::read_to_string(docs.join(&path)).ok());
+        if let Some(text) = text {
             roff.control("SH", ["NOTES"]);
-            blocks(roff, details(&text), "SS");
+            blocks(roff, details(&text), "SS", &path);
         }
     }
 

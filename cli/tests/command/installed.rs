@@ -242,15 +242,24 @@ fn every_command_has_a_manual_page() {
     }
     let (_, page) = pages.iter().find(|(path, _)| path.ends_with("sluice-capture.1")).unwrap();
     assert!(page.contains(".SH NOTES\n") && page.contains(".SS \"The flags of tcpdump\"\n"));
-    // References to pages of this manual lead to a page.
+    let (_, page) = pages.iter().find(|(path, _)| path.ends_with("sluice-ports.1")).unwrap();
+    assert!(page.contains(".SS \"Offloads and veths\"\n"));
+    // References lead to pages of this manual, not to files of the source.
     for (path, page) in &pages {
-        let (_, list) = page.rsplit_once("SEE ALSO\"\n").unwrap();
-        for reference in list.trim().split(", ").filter(|it| it.starts_with("sluice")) {
-            let (name, section) = reference.trim_end_matches(')').split_once('(').unwrap();
-            let file =
-                folder.path().join(format!("man{section}/{}.{section}", name.replace("\\-", "-")));
-            assert!(file.exists(), "{}: {reference}", path.display());
+        let page = page.replace("\\-", "-");
+        assert!(!page.contains(".md"), "{}", path.display());
+        let mut references = 0;
+        for begin in page.match_indices("sluice").map(|(at, _)| &page[at..]) {
+            let is_name = |c: char| c.is_ascii_lowercase() || c == '-';
+            let Some((name, rest)) = begin.split_once('(') else { continue };
+            let section = rest.split(')').next().filter(|it| matches!(*it, "1" | "7"));
+            if let (Some(section), true) = (section, name.chars().all(is_name)) {
+                let file = folder.path().join(format!("man{section}/{name}.{section}"));
+                assert!(file.exists(), "{}: {name}({section})", path.display());
+                references += 1;
+            }
         }
+        assert!(references > 0, "{}", path.display());
     }
 }
 
