@@ -39,7 +39,8 @@ pub struct Args {
     #[arg(value_name = "FILTER", conflicts_with = "filter")]
     words: Vec<String>,
 
-    /// Count only packets that match a pcap-filter expression
+    /// Count only packets that match a pcap-filter expression. Protocols and ports of packets with
+    /// a VLAN tag match only after the word vlan: vlan and udp port 53
     #[arg(short, long, value_name = "EXPR")]
     filter: Option<String>,
 

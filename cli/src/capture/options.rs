@@ -59,7 +59,8 @@ pub struct Args {
     #[arg(value_name = "PORT|FILTER")]
     words: Vec<String>,
 
-    /// Capture only packets that match a pcap-filter expression
+    /// Capture only packets that match a pcap-filter expression. Protocols and ports of packets with
+    /// a VLAN tag match only after the word vlan: vlan and udp port 53
     #[arg(short, long, value_name = "EXPR", requires = "source")]
     filter: Option<String>,
 
