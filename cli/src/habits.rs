@@ -1,7 +1,10 @@
 //! Flags of other tools that a command does not have, and what to use instead.
 
+use clap::CommandFactory;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::Cli;
 
 /// The commands, the flag, and the tip.
 const FLAGS: &[(&[&str], &str, &str)] = &[
@@ -10,6 +13,16 @@ const FLAGS: &[(&[&str], &str, &str)] = &[
     (&["capture"], "-J", "the clocks are values of the port's option timestamp= (sluice ports)"),
     (&["capture"], "-P", "--print prints as well as writes; --format pcap writes pcap"),
     (&["capture"], "-E", "write a file, and let tshark decrypt it"),
+    (&["capture"], "--interface", "-i PORT"),
+    (&["capture"], "--list-interfaces", "-D"),
+    (&["capture"], "--snapshot-length", "-s BYTES"),
+    (&["capture"], "--buffer-size", "an option of the port: eth0,blocks=64 has 64 MiB"),
+    (&["capture"], "--direction", "-Q in"),
+    (&["capture"], "--no-promiscuous-mode", "-p"),
+    (&["capture"], "--absolute-tcp-sequence-numbers", "-S"),
+    (&["capture"], "--packet-buffered", "-U"),
+    (&["capture"], "--immediate-mode", "lines are always printed at once; leave it out"),
+    (&["capture"], "--relinquish-privileges", "-Z USER"),
     (&["count", "forward", "switch", "bench", "top", "claims"], "-i", PORT),
     (&["count"], "-r", "name the file as the port: sluice count trace.pcap"),
     (&["count"], "-w", "files are written by sluice capture PORT -w FILE"),
@@ -54,6 +67,12 @@ pub fn explain(mut error: clap::Error, command: Option<&str>) -> clap::Error {
     };
     let tip = FLAGS.iter().find(is_meant).map(|(.., tip)| StyledStr::from(*tip));
     let tip = tip.map(|tip| ContextValue::StyledStrs(vec![tip]));
+    // clap's tip and usage are those of the most similar flag.
+    if tip.is_some() && error.get(ContextKind::SuggestedArg).is_some() {
+        let flag = ContextValue::String(flag.clone());
+        error = clap::Error::new(error.kind()).with_cmd(&Cli::command());
+        error.insert(ContextKind::InvalidArg, flag);
+    }
     // clap's tip, to pass the flag as a value, only helps before a command to run.
     if tip.is_some() || command != Some("lab") {
         error.insert(ContextKind::Suggested, tip.unwrap_or(ContextValue::None));
@@ -66,7 +85,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::Cli;
 
     #[test]
     fn flags_of_other_tools_are_refused_with_what_to_use() {
