@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sluicegate::error::{Error, Result};
-use sluicegate::headers::ETHERNET_BYTES;
+use sluicegate::headers::{ETHERNET_BYTES, VLAN_TAG_BYTES};
 use sluicegate::link::{Interface, netns};
 use sluicegate::port::{Fallback, Kind, OpenOptions, Port, PortName, fits_live_frames};
 use sluicegate::xdp::live::{self, check_target};
@@ -254,11 +254,15 @@ fn check_lengths(plan: &Plan, interface: &Interface) -> Result<()> {
     if plan.streams.iter().all(fits) {
         return Ok(());
     }
-    let most = live::MAX_BYTES.min(interface.mtu.saturating_add(ETHERNET_BYTES as u32));
+    let bytes = |tag| interface.mtu.saturating_add(ETHERNET_BYTES as u32 + tag);
+    let most = |tag| live::MAX_BYTES.min(bytes(tag));
     Err(Error::Unsupported {
         feature: format!("sending packets of this length as live frames on {}", interface.name),
         remedy: format!(
-            "live frames have {ETHERNET_BYTES} to {most} bytes there; change --size or --method"
+            "live frames have {ETHERNET_BYTES} to {} bytes there, {} with a VLAN tag; change --size or \
+             --method",
+            most(0),
+            most(VLAN_TAG_BYTES as u32)
         ),
     })
 }

@@ -254,6 +254,13 @@ fn bytes_are_those_of_packets_that_are_short_enough() {
         let report = run(&arguments).report();
         assert_eq!(report["ledger"]["losses"]["too_long"].as_u64().unwrap_or(0), lost, "{report}");
     }
+    for sizes in [&["--size", "1515"][..], &["--size", "1519", "--vlan", "10"]] {
+        let live = ["generate", "left0", "--netns", &left, "--method", "live", "--count", "4"];
+        let ended = run(&[&live[..], sizes, &["--dmac", NOBODY]].concat());
+        assert_eq!(ended.status, Some(3), "{ended:?}");
+        let limits = "live frames have 14 to 1514 bytes there, 1518 with a VLAN tag;";
+        assert!(ended.err.contains(limits), "{}", ended.err);
+    }
 }
 
 #[test]
