@@ -144,6 +144,11 @@ impl Wanted {
         self.0.is_some()
     }
 
+    /// Returns true if the run has as many packets as it is limited to.
+    pub fn is_met(&self) -> bool {
+        self.0.as_ref().is_some_and(|limit| limit.missing.load(Ordering::Relaxed) == 0)
+    }
+
     /// Reserves at most `most` packets for this thread. No other thread gets them until they are
     /// [`settled`](Self::settle). A result of 0 does not mean that the run has enough packets: another thread
     /// may return some.
@@ -161,7 +166,7 @@ impl Wanted {
         let Some(limit) = &self.0 else { return false };
         limit.free.fetch_add((reserved - used).into(), Ordering::Relaxed);
         take(&limit.missing, used.into());
-        limit.missing.load(Ordering::Relaxed) == 0
+        self.is_met()
     }
 
     /// Counts packets that arrived without a reservation, in any number. Returns true if the run has enough
@@ -170,7 +175,7 @@ impl Wanted {
         let Some(limit) = &self.0 else { return false };
         take(&limit.free, packets);
         take(&limit.missing, packets);
-        limit.missing.load(Ordering::Relaxed) == 0
+        self.is_met()
     }
 }
 

@@ -49,10 +49,11 @@ impl<V: Visitor + 'static> Receivers<V> {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Stops reception, and returns the packets received before with the visitors of all threads.
-    pub fn end(mut self) -> (Run<ReceiveCounts>, Vec<V>) {
+    /// Stops reception, and returns the packets received before with the visitors of all threads. `last` is the time
+    /// of the last packet, at which the run's time ends.
+    pub fn end(mut self, last: Instant) -> (Run<ReceiveCounts>, Vec<V>) {
         self.context.stop.set();
-        let elapsed = self.started.elapsed();
+        let elapsed = last.saturating_duration_since(self.started);
         let (mut outcomes, mut visitors, mut result) = (Vec::new(), Vec::new(), Ok(()));
         for thread in self.threads.drain(..) {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -56,6 +56,12 @@ pub trait Work: Send {
     /// The thread's name.
     fn name(&self) -> String;
 
+    /// Returns the time since which it receives, if it only receives. Then its packets arrive until the time that it
+    /// sets by [`WorkerThread::ended_at`].
+    fn opened_at(&self) -> Option<Instant> {
+        None
+    }
+
     /// Returns the number by which the thread gets one of the CPUs that the user named: usually `index`, its
     /// number among the threads of the run; `None` if it needs none of them.
     fn cpu_number(&self, index: usize) -> Option<usize> {
@@ -114,7 +120,8 @@ pub type Outcomes<T> = [Option<Arc<Outcome<T>>>];
 pub struct Run<T> {
     /// The outcome of each worker; none is missing.
     pub outcomes: Vec<Option<Arc<Outcome<T>>>>,
-    /// The time of reception: until the run was stopped, or until the last source ended.
+    /// The time of reception: until the run was stopped, or the last source ended; for receivers the time in which
+    /// their packets arrived.
     pub elapsed: Duration,
     /// The run ended because the reader of standard output, or of another pipe, left.
     pub reader_left: bool,
@@ -256,7 +263,10 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     // Each event source is polled until it has requested the end.
     let mut reader = stdout_is_taken.then(stdout);
     let mut asking = Some(signals);
-    let start = Instant::now();
+    // Packets arrive as soon as a queue is open.
+    let opened = || work.iter().filter_map(Work::opened_at);
+    let (begin, start) = (opened().min(), opened().max().unwrap_or_else(Instant::now));
+    let receives = begin.is_some();
     let (mut reader_left, mut ended_by_user) = (false, false);
     let mut open = true;
     let ends = thread::scope(|scope| {
@@ -366,13 +376,9 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     });
     status.done();
     let (outcomes, results): (Vec<Arc<Outcome<_>>>, Vec<_>) = ends?.into_iter().unzip();
-    let ended = shared
-        .stop
-        .at
-        .get()
-        .copied()
-        .or_else(|| outcomes.iter().map(|outcome| outcome.ended).max());
-    let elapsed = ended.unwrap_or(start).saturating_duration_since(start);
+    let last = || outcomes.iter().map(|outcome| outcome.ended).max();
+    let end = if receives { last() } else { shared.stop.at().or_else(last) };
+    let elapsed = end.unwrap_or(start).saturating_duration_since(begin.unwrap_or(start));
     let outcomes = outcomes.into_iter().map(Some).collect();
     // The run has ended for its reader: the other workers ended as at a signal.
     reader_left |= results.iter().any(is_reader_left);
@@ -410,6 +416,11 @@ impl Stop {
     #[inline]
     pub fn is_set(&self) -> bool {
         self.at.get().is_some()
+    }
+
+    /// Returns the time of the end.
+    pub fn at(&self) -> Option<Instant> {
+        self.at.get().copied()
     }
 
     /// Wakes the control thread.

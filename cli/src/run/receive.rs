@@ -117,13 +117,18 @@ impl<V: Visitor> Work for Receiving<'_, V> {
         format!("queue-{}", self.queue.number())
     }
 
+    fn opened_at(&self) -> Option<Instant> {
+        Some(self.queue.opened_at())
+    }
+
     /// Receives until stopped, until the source ends, or until a failure.
     fn run(self, thread: &mut WorkerThread<'_, ReceiveCounts>) -> (ReceiveCounts, Result<()>) {
         let Self { mut queue, mut visitor } = self;
         let mut receiver = QueueReceiver {
             queue: &mut queue,
             thread,
-            closed: false,
+            closed_at: None,
+            came: false,
             after_end: 0,
             downs: 0,
             down_since: None,
@@ -131,7 +136,8 @@ impl<V: Visitor> Work for Receiving<'_, V> {
         };
         let mut result = visitor.0.as_deref_mut().map_or(Ok(()), |visitor| receiver.run(visitor));
         drop(visitor);
-        receiver.thread.ended_at(Instant::now());
+        let ended_at = receiver.ended_at();
+        receiver.thread.ended_at(ended_at);
         let stats = receiver.thread.last_stats(receiver.queue, &mut result);
         receiver.thread.counters.note(stats.received, stats.dropped_ring_full);
         (receiver.received(stats), result)
@@ -142,8 +148,10 @@ impl<V: Visitor> Work for Receiving<'_, V> {
 struct QueueReceiver<'a, 'b> {
     queue: &'a mut Queue,
     thread: &'a mut WorkerThread<'b, ReceiveCounts>,
-    /// Reception has stopped; earlier packets are still returned.
-    closed: bool,
+    /// When reception stopped; earlier packets are still returned.
+    closed_at: Option<Instant>,
+    /// Packets came in the last round, or since reception stopped.
+    came: bool,
     after_end: u64,
     downs: u32,
     /// When the interface went down; no packet has come since.
@@ -160,14 +168,26 @@ impl QueueReceiver<'_, '_> {
         ReceiveCounts { queue, packets, bytes, after_end, stats, downs, recorded: self.recorded }
     }
 
+    /// Returns the end of the time in which its packets arrived.
+    fn ended_at(&self) -> Instant {
+        let run = self.thread.run;
+        match self.closed_at {
+            // A thread that slept at the end of the run closes the queue later.
+            Some(closed_at) if self.came && !run.wanted.is_met() => closed_at,
+            _ => run.stop.at().unwrap_or_else(Instant::now),
+        }
+    }
+
     fn run(&mut self, visitor: &mut impl Visitor) -> Result<()> {
         let mut checked_at = Instant::now();
         let mut first_error = None;
         let mut broken = false;
         loop {
-            if !self.closed && self.thread.run.stop.is_set() {
+            if self.closed_at.is_none() && self.thread.run.stop.is_set() {
                 self.close()?;
             }
+            // Of those that came before, only the last round's may have come after the end of the run.
+            self.came &= self.closed_at.is_some();
             if self.queue.sync_rx()? > 0 {
                 self.packets_came();
                 visitor.prepare(self.queue);
@@ -212,13 +232,14 @@ impl QueueReceiver<'_, '_> {
 
     /// Checks the source, and prints its notices. An error means that no more packets will come.
     fn check(&mut self) -> Result<()> {
-        let checked = if self.closed { Ok(()) } else { self.queue.check() };
+        let checked = if self.closed_at.is_some() { Ok(()) } else { self.queue.check() };
         self.thread.say_notices(self.queue);
         checked
     }
 
-    /// Reports that an interface is up again, because packets arrived.
+    /// Notes that packets arrived, and reports that an interface is up again.
     fn packets_came(&mut self) {
+        self.came = true;
         if self.down_since.is_some_and(|since| since.elapsed() > IN_FLIGHT_TIMEOUT) {
             self.down_since = None;
             self.thread.report_link(self.queue, true);
@@ -241,15 +262,17 @@ impl QueueReceiver<'_, '_> {
     /// Stops reception, here and in the other workers.
     fn close(&mut self) -> Result<()> {
         self.thread.run.stop.set();
-        if !std::mem::replace(&mut self.closed, true) {
-            self.queue.stop_rx()?;
+        if self.closed_at.is_none() {
+            let stopped = self.queue.stop_rx();
+            self.closed_at = Some(Instant::now());
+            stopped?;
         }
         Ok(())
     }
 
     /// Waits for packets, or for a moment. An error means that no more will arrive.
     fn wait(&mut self) -> Result<()> {
-        if self.closed {
+        if self.closed_at.is_some() {
             std::thread::sleep(DRAIN_INTERVAL);
             return Ok(());
         }

@@ -81,9 +81,14 @@ impl Receiver {
     /// Waits until `sent` packets have arrived, or until the time is over, or a signal comes; then ends.
     /// Returns the report, the analysis and the first failure.
     pub fn end(mut self, sent: u64, signals: &Signals) -> (Report, Analysis, Result<()>) {
-        let end = Instant::now() + self.drain;
+        let mut last = Instant::now();
+        let (end, mut arrived) = (last + self.drain, different(&self.analysis()));
         while Instant::now() < end && !self.is_over() && !signals.take() {
-            if different(&self.analysis()) >= sent {
+            let now = different(&self.analysis());
+            if now > arrived {
+                (arrived, last) = (now, Instant::now());
+            }
+            if arrived >= sent {
                 std::thread::sleep(AFTER_LAST.min(end.saturating_duration_since(Instant::now())));
                 break;
             }
@@ -93,7 +98,7 @@ impl Receiver {
         let Some(threads) = self.threads.take() else {
             return (self.report, Analysis::default(), Ok(()));
         };
-        let (run, visitors) = threads.end();
+        let (run, visitors) = threads.end(last);
         let analysis = analysis_of(&visitors);
         let report = count(self.report, &run, &analysis);
         (report, analysis, run.result)

@@ -1,7 +1,7 @@
 //! An open port, and its queues: one receive ring, one transmit ring, one thread, and the backend of the
 //! rings.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::backend::Backend;
 use super::host_flows::HostFlows;
@@ -69,6 +69,7 @@ pub struct Queue {
     tx: Ring,
     backend: Box<dyn Backend>,
     interfaces: Vec<Interface>,
+    opened_at: Instant,
 }
 
 /// The packets of a receive ring. Dropping the batch gives their slots back.
@@ -127,12 +128,23 @@ impl Queue {
         backend: impl Backend + 'static,
         interfaces: Vec<Interface>,
     ) -> Self {
-        Self { number, rx, tx, backend: Box::new(backend), interfaces }
+        let (backend, opened_at) = (Box::new(backend), Instant::now());
+        Self { number, rx, tx, backend, interfaces, opened_at }
+    }
+
+    /// Sets the time from which on it receives, if that was before this value was made.
+    pub(super) fn receiving_since(self, opened_at: Instant) -> Self {
+        Self { opened_at, ..self }
     }
 
     /// Returns the queue's number in the port.
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Returns the time at which it was opened: the program receives the packets that have arrived since.
+    pub fn opened_at(&self) -> Instant {
+        self.opened_at
     }
 
     /// Returns the interfaces of its packets, indexed by [`Meta::interface`](sluicegate_base::ring::Meta).

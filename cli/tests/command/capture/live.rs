@@ -391,3 +391,26 @@ fn flags_select_the_mode_and_the_queues_of_ports_without_their_own() {
     refused(&["count", "pcap:no0", "--queues", "0"], "pcap:no0: the port has no queues to select");
     refused(&["count", "null:", "--queues", "3-1"], "use a number or a range such as 0-3");
 }
+
+#[test]
+fn the_time_of_a_run_is_that_in_which_its_packets_arrived() {
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let folder = tempfile::tempdir().unwrap();
+    let what = ["generate", "packet:left0", "--dmac", NOBODY, "--rate", "5kpps"];
+    let sender = Running::unawaited(&mut sluice(&[&what[..], &["--netns", &left]].concat()));
+    eventually("packets arrive", || received(&lab, "right", "right0") > 100);
+    for port in ["right0", "right0?method=recvmmsg", "xdp:right0"] {
+        let file = folder.path().join("came.pcapng");
+        let to = ["-w", file.to_str().unwrap(), "--netns", &right];
+        let capture = [&["capture", port, "--duration", "50ms", "--json"], &to[..]].concat();
+        let report = run(&capture).good();
+        let times = packets(&file).into_iter().map(|(time_ns, _)| time_ns);
+        let (first, last) =
+            times.fold((u64::MAX, 0), |(first, last), at| (first.min(at), last.max(at)));
+        let elapsed_s = report["elapsed_s"].as_f64().unwrap();
+        assert!(last > first, "{report}");
+        assert!((last - first) as f64 * 1e-9 <= elapsed_s, "{port}: {} ns, {report}", last - first);
+    }
+    assert_eq!(sender.stop().status, Some(0));
+}

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use pcap::{Active, Capture, Direction};
 use serde_json::Value;
@@ -167,6 +168,18 @@ fn packets_that_all_arrive_end_the_run_at_once_and_are_counted_by_any_port() {
     {
         assert!(text.out.contains(part), "{part}: {}", text.out);
     }
+}
+
+#[test]
+fn the_wait_for_missing_packets_is_not_in_the_receivers_time() {
+    let Some(lab) = lab() else { return };
+    let (left, right) = (lab.netns("left"), lab.netns("right"));
+    let receive = ["--receive", "right0?filter=udp port 10", "--receive-netns", &right];
+    let what = ["generate", "left0", "--netns", &left, "--dmac", NOBODY, "--count", "10"];
+    let start = Instant::now();
+    let ended = run(&[&what[..], &receive, &["--drain", "1s", "--json"]].concat());
+    let elapsed_s = ended.report()["receiver"]["elapsed_s"].as_f64().unwrap();
+    assert!(elapsed_s <= start.elapsed().as_secs_f64() - 1.0, "{ended:?}");
 }
 
 #[test]

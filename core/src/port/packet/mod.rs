@@ -53,6 +53,8 @@ mod tpacket;
 
 pub use config::BLOCK_TIMEOUT;
 
+use std::time::Instant;
+
 use any::{ANY, Devices};
 use config::{Clock, PacketConfig, PacketMethod};
 use fanout::Fanout;
@@ -134,10 +136,12 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
         };
         (0..count).map(open).collect::<Result<Vec<_>>>()
     })?;
+    let mut opened_at = Instant::now();
     if options.usage.receives() {
         let sockets = || opened.iter().map(|(queue, _, _)| queue.socket());
         let (index, up) = interface.as_ref().map_or((0, true), |it| (it.index, it.up));
         receive_from(index, sockets, &config, up)?;
+        opened_at = Instant::now();
         sockets().try_for_each(|socket| admit(socket, admission.as_deref()))?;
     } else {
         // Without a protocol: it receives nothing, and does not slow down receiving sockets.
@@ -176,7 +180,7 @@ pub(super) fn open(name: &PortName, options: &OpenOptions) -> Result<Port> {
                 interfaces = devices.interfaces();
                 queue.receive_from(devices.share());
             }
-            Queue::new(number, rx, tx, queue, interfaces)
+            Queue::new(number, rx, tx, queue, interfaces).receiving_since(opened_at)
         })
         .collect();
     Ok(Port { name: name.clone(), method, mode: None, fallbacks, queues })
