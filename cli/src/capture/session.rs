@@ -29,6 +29,8 @@ use crate::signals::{self, Signals};
 use crate::stats::{Counter, SharedCounts, Stats};
 use crate::status::Status;
 
+/// The remedy of packets without a reader.
+const READER_LEFT: &str = "the reader of the pipe exited before the end";
 /// The remedy of a loss whose error is printed.
 const SEE_ERROR: &str = "see the error, which names the cause and the remedy";
 
@@ -365,10 +367,12 @@ fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, 
     report.ledger.add(Section::Out, "written", summary.packets);
     report.ledger.add(Section::Omitted, "after_last_file", summary.after_last_file);
     report.ledger.add(Section::Loss, "not_written", summary.lost);
-    let full = |error: &Error| matches!(error.errno(), Some(nix::libc::ENOSPC | nix::libc::EDQUOT));
-    if summary.failure.as_ref().is_some_and(|error| !full(error)) {
-        report.ledger.advise("not_written", SEE_ERROR);
-    }
+    let advice = match summary.failure.as_ref().map(Error::errno) {
+        None | Some(Some(nix::libc::ENOSPC | nix::libc::EDQUOT)) => None,
+        Some(Some(nix::libc::EPIPE)) => Some(READER_LEFT),
+        Some(_) => Some(SEE_ERROR),
+    };
+    advice.into_iter().for_each(|advice| report.ledger.advise("not_written", advice));
     report.ledger.add(Section::Note, "out_of_order", late);
     report.ledger.add(Section::Note, "in_deleted_files", summary.packets_deleted);
     report.files = Some(FilesReport {
