@@ -247,7 +247,12 @@ impl<'a> Session<'a> {
             Some(file) => {
                 let mut text = Vec::new();
                 let printed = report.print(&mut text, json).map_err(anyhow::Error::from);
-                printed.and_then(|()| Ok(file.write(&text)?))
+                let written = printed.and_then(|()| Ok(file.write(&text)?));
+                written.or_else(|failure| {
+                    // The result is needed most where a disk is full.
+                    report.publish(options.stdout_is_taken, json)?;
+                    Err(failure)
+                })
             }
             None => report.publish(options.stdout_is_taken, json),
         };
@@ -256,10 +261,11 @@ impl<'a> Session<'a> {
         }
         // A program may take any time, or hang.
         let commands = post_rotate.map_or(Ok(()), PostRotate::finish);
-        error
-            .map_or_else(|| Ok(ended.result?), Err)
-            .and(published)
-            .and(commands.map_err(Into::into))
+        let captured = error.map_or_else(|| Ok(ended.result?), Err);
+        if let (Err(_), Err(failure)) = (&captured, &published) {
+            notice::say(format_args!("{failure:#}"));
+        }
+        captured.and(published).and(commands.map_err(Into::into))
     }
 }
 

@@ -283,6 +283,14 @@ fn a_full_disk_ends_it_and_keeps_the_packets_that_fit() {
 }
 
 #[test]
+fn a_result_that_a_full_disk_has_no_room_for_is_printed() {
+    let report = ["capture", "null:", "--count", "9", "--json", "--summary", "/dev/full"];
+    let ended = run(&report);
+    assert_eq!((ended.status, &ended.report()["packets"]), (Some(1), &9.into()), "{ended:?}");
+    assert!(ended.err.contains("write /dev/full: No space left"), "{ended:?}");
+}
+
+#[test]
 fn a_rotation_by_size_time_and_number_keeps_the_newest_files_whole() {
     let Some(lab) = lab_with(&["tcpreplay", "capinfos"]) else { return };
     let folder = tempfile::tempdir().unwrap();
