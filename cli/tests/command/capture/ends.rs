@@ -291,6 +291,18 @@ fn a_result_that_a_full_disk_has_no_room_for_is_printed() {
 }
 
 #[test]
+fn a_reader_that_exits_is_the_reason_for_what_it_did_not_read() {
+    let capture = ["capture", "null:?size=1500", "--count", "100k", "-w", "-"];
+    let mut capture = Running::unawaited(&mut sluice(&capture));
+    capture.has_written(1000);
+    drop(capture.child().stdout.take());
+    let ended = capture.end();
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    assert!(ended.err.contains("the reader of the pipe exited before the end"), "{ended:?}");
+    assert!(!ended.err.contains("see the error"), "{ended:?}");
+}
+
+#[test]
 fn a_rotation_by_size_time_and_number_keeps_the_newest_files_whole() {
     let Some(lab) = lab_with(&["tcpreplay", "capinfos"]) else { return };
     let folder = tempfile::tempdir().unwrap();
