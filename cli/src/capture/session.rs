@@ -57,6 +57,8 @@ pub struct Session<'a> {
     /// The threads that merge for the file, and for the lines.
     merging: [Merging; 2],
     started_ns: u64,
+    /// The notice of a removed file has been printed.
+    said_removed: bool,
 }
 
 impl<'a> Session<'a> {
@@ -95,6 +97,7 @@ impl<'a> Session<'a> {
             post_rotate,
             merging,
             started_ns,
+            said_removed: false,
         };
         let (mut to_file, mut to_lines) = (to_file.into_iter(), to_lines.into_iter());
         for ((port, report), numbers) in ports.into_iter().zip(numbers) {
@@ -193,7 +196,8 @@ impl<'a> Session<'a> {
             let _ = signals.end_at_second();
         }
         let stats = options.args.stats.map(|top| Stats::of(SharedCounts::sum(&self.stats), top));
-        let Self { mut ports, file, lines, post_rotate, merging, started_ns, .. } = self;
+        let Self { mut ports, file, lines, post_rotate, merging, started_ns, said_removed, .. } =
+            self;
         for port in &mut ports {
             port.report.count(&ended.outcomes[port.queues.clone()], ended.elapsed);
         }
@@ -227,7 +231,15 @@ impl<'a> Session<'a> {
         file.iter().for_each(|file| file.account_for_memory(&mut report));
         if let Some(file) = file.and_then(Arc::into_inner) {
             let refused = file.refused();
-            let mut summary = file.into_output().finish();
+            let output = file.into_output();
+            let counts = Arc::clone(output.counts());
+            let mut summary = output.finish();
+            if let Some(text) = counts.removed().map(removed) {
+                if !said_removed {
+                    notice::say(&text);
+                }
+                report.notices.push(text);
+            }
             summary.lost += refused;
             account_for_files(&mut report, &summary, options, late);
             if refused > 0 {
@@ -317,7 +329,12 @@ impl RunControl<ReceiveCounts> for Session<'_> {
         }
     }
 
-    fn tick(&mut self, _status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
+    fn tick(&mut self, status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
+        let file = self.file.as_ref().filter(|_| !self.said_removed);
+        if let Some(path) = file.and_then(|file| file.counts().removed()) {
+            status.say(removed(path));
+            self.said_removed = true;
+        }
         self.file.iter().for_each(|file| file.save_silent());
         ControlFlow::Continue(())
     }
@@ -388,6 +405,14 @@ fn account_for_files(report: &mut Report, summary: &Summary, options: &Options, 
         deleted: summary.files_deleted,
         to_delete: 0,
     });
+}
+
+/// Describes the loss of a file that was removed while it was written.
+fn removed(path: &Path) -> String {
+    format!(
+        "{} was removed before it was complete, and its packets with it; to begin new files, use the flags of rotation",
+        path.display()
+    )
 }
 
 /// A file's name for people.

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -21,6 +21,9 @@ use sluicegate_base::error::{Error, Result};
 
 /// Requested size of a pipe to the reader, in bytes: the maximum for an unprivileged process.
 const PIPE_BYTES: i32 = 1 << 20;
+
+/// The name of standard output in messages.
+const STANDARD_OUTPUT: &str = "standard output";
 
 /// The reason why nothing more can be written.
 #[derive(Clone, Debug)]
@@ -126,7 +129,7 @@ impl OutputFile {
 
     /// Opens standard output. A terminal is rejected.
     pub(super) fn standard_output() -> Result<Self, Failure> {
-        let path = Path::new("standard output");
+        let path = Path::new(STANDARD_OUTPUT);
         let failure = |error: io::Error| Failure::new("open", path, error);
         let output = io::stdout();
         if output.is_terminal() {
@@ -166,6 +169,12 @@ impl OutputFile {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns true if no name leads to the open file. Standard output may have been made so.
+    fn is_removed(&self) -> bool {
+        let links = || self.file.as_ref()?.metadata().ok().map(|metadata| metadata.nlink());
+        self.regular && self.path != Path::new(STANDARD_OUTPUT) && links() == Some(0)
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -422,6 +431,8 @@ pub struct OutputCounts {
     failure: Mutex<Option<Failure>>,
     /// The receiver of the files' events.
     events: Mutex<Option<Sender<FileEvent>>>,
+    /// The first file that was removed before it was closed.
+    removed: OnceLock<PathBuf>,
 }
 
 impl Default for OutputCounts {
@@ -435,6 +446,7 @@ impl Default for OutputCounts {
             failed: AtomicBool::default(),
             failure: Mutex::default(),
             events: Mutex::default(),
+            removed: OnceLock::new(),
         }
     }
 }
@@ -457,6 +469,9 @@ impl OutputCounts {
     /// Closes a file, and announces it if it is complete.
     pub(super) fn close(&self, target: &Mutex<OutputFile>) {
         let mut file = lock(target);
+        if file.is_removed() {
+            let _ = self.removed.set(file.path().to_owned());
+        }
         let (bytes, failure) = file.close();
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if let Some(failure) = failure {
@@ -520,6 +535,12 @@ impl OutputCounts {
     /// [`Rotation::last_file`](super::Rotation::last_file).
     pub fn after_last_file(&self) -> u64 {
         self.after_last_file.load(Ordering::Relaxed)
+    }
+
+    /// Returns the first file that something else removed before it was complete: its packets are in no file, although
+    /// they count as written.
+    pub fn removed(&self) -> Option<&Path> {
+        self.removed.get().map(PathBuf::as_path)
     }
 
     /// Returns true if a packet with this time comes after the period of the last file, which has begun.

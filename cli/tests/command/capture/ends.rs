@@ -291,6 +291,30 @@ fn a_result_that_a_full_disk_has_no_room_for_is_printed() {
 }
 
 #[test]
+fn a_file_that_is_removed_while_it_is_written_is_named_once() {
+    let Some(lab) = lab_with(&["tcpreplay"]) else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let (sent, kept) = (folder.path().join("sent.pcap"), folder.path().join("kept"));
+    numbered(&sent, 0..100, 0, 1000);
+    std::fs::create_dir(&kept).unwrap();
+    let path = kept.join("removed.pcapng");
+    for more in [&[][..], &["--rotate-count", "20"]] {
+        let capture = ["capture", "right0", "--netns", &netns, "--json", "-f", NUMBERED];
+        let to = ["-w", path.to_str().unwrap()];
+        let capture = Running::start(&[&capture[..], &to, more].concat());
+        let files = std::fs::read_dir(&kept).unwrap().map(|file| file.unwrap().path());
+        files.for_each(|file| std::fs::remove_file(file).unwrap());
+        replay(&lab, "left", "left0", &sent, 10_000);
+        let ended = capture.stop();
+        let report = ended.good();
+        let notice = report["notices"][0].as_str().unwrap();
+        assert!(notice.starts_with(path.with_extension("").to_str().unwrap()), "{report}");
+        assert!(notice.contains("was removed before it was complete"), "{report}");
+        assert_eq!(ended.err.matches("was removed").count(), 1, "{ended:?}");
+    }
+}
+
+#[test]
 fn a_reader_that_exits_is_the_reason_for_what_it_did_not_read() {
     let capture = ["capture", "null:?size=1500", "--count", "100k", "-w", "-"];
     let mut capture = Running::unawaited(&mut sluice(&capture));
