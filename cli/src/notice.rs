@@ -75,6 +75,12 @@ pub fn end_with_usage(error: &clap::Error) -> ! {
             ));
             std::process::exit(error.exit_code())
         }
+        // Help and the version are results.
+        _ if !error.use_stderr() => {
+            let printed = error.print().and_then(|()| stdout().flush());
+            let code = exit_code(printed.map_err(anyhow::Error::from));
+            std::process::exit(if code == ExitCode::SUCCESS { 0 } else { 1 })
+        }
         _ => error.exit(),
     }
 }

@@ -139,8 +139,14 @@ fn a_limit_of_the_size_of_files_is_an_error_and_files_are_whole() {
 
 #[test]
 fn a_full_standard_output_is_named() {
-    for line in ["count null: --count 1", "capture null: --count 1", "generate --show 1", "capture"]
-    {
+    for line in [
+        "count null: --count 1",
+        "capture null: --count 1",
+        "generate --show 1",
+        "capture",
+        "capture --help",
+        "--version",
+    ] {
         let mut command = sluice(&line.split_whitespace().collect::<Vec<_>>());
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let ended = command.stdout(full).output().unwrap();
