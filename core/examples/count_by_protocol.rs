@@ -5,6 +5,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
 use etherparse::{SlicedPacket, TransportSlice};
@@ -27,7 +28,8 @@ fn main() -> sluicegate::Result<()> {
             *counts.entry(protocol).or_insert(0u64) += 1;
         }
     }
-    println!("{counts:#?}");
+    // Without a reader nothing is to be done.
+    let _ = writeln!(stdout(), "{counts:#?}");
     Ok(())
 }
 

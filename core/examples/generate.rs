@@ -8,6 +8,7 @@
 //! get the destination's MAC address from `link::NextHops::mac`, and the times of a rate from
 //! `rate::Timetable` of the crate `sluicegate-traffic`.
 
+use std::io::{Write, stdout};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,7 @@ fn main() -> sluicegate::Result<()> {
         }
     }
     queue.close_tx()?;
-    println!("{} sent", queue.stats()?.sent);
+    // Without a reader nothing is to be done.
+    let _ = writeln!(stdout(), "{} sent", queue.stats()?.sent);
     Ok(())
 }

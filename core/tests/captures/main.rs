@@ -5,6 +5,7 @@
 mod child;
 mod compressed;
 mod damage;
+mod examples;
 mod oracle;
 mod port;
 #[path = "../real_captures/mod.rs"]
