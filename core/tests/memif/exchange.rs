@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluicegate::error::ErrorKind;
 use sluicegate::forward::forward;
 use sluicegate::memory::{Pool, PoolConfig};
 use sluicegate::port::{Directions, OpenOptions, Port, Queue};
@@ -148,7 +149,9 @@ fn without_a_role_the_first_serves_and_the_second_connects() {
 
     let refused =
         Port::open(&format!("{name}?role=server").parse().unwrap(), &OpenOptions::default());
-    let said = refused.unwrap_err().to_string();
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Runtime);
+    let said = refused.to_string();
     assert!(said.contains("is served already by") && said.contains("role=client"), "{said}");
 
     let mut third = open(&name);

@@ -153,7 +153,8 @@ fn served(name: &PortName, process: Option<i32>) -> Error {
         format!(" by {} (process {pid})", if comm.is_empty() { "one" } else { &comm })
     });
     let who = who.unwrap_or_default();
-    name.error(format!("is served already{who}: role=client connects to it"))
+    let remedy = format!("it is served already{who}: role=client connects to it");
+    Error::system("listen at", name.short(), Errno::EADDRINUSE).remedy(remedy)
 }
 
 /// Rejects a client's region that is too large for descriptors: their offsets have 32 bits.
