@@ -191,6 +191,10 @@ impl Drop for SocketFile {
             // A process without the permission leaves the file; the next one that listens there replaces
             // it.
             let _ = fs::remove_file(&self.path);
+            if is_folder_of_one(&self.path) {
+                // It stays if another process listens there now, or its parent is another user's.
+                let _ = fs::remove_dir(folder(&self.path));
+            }
         }
     }
 }
@@ -198,15 +202,22 @@ impl Drop for SocketFile {
 /// Locks the folder, so that only one process at a time checks for a stale file and replaces it. None after
 /// a timeout: any process that may read the folder can hold the lock.
 fn turn(path: &Path) -> Option<File> {
-    let folder = File::open(folder(path)).ok()?;
+    let place = folder(path);
+    let mut folder = File::open(place).ok()?;
     let end = Instant::now() + LOCK_TIMEOUT;
-    while let Err(TryLockError::WouldBlock) = folder.try_lock() {
-        if Instant::now() >= end {
-            return None;
+    while Instant::now() < end {
+        if let Err(TryLockError::WouldBlock) = folder.try_lock() {
+            sleep(Duration::from_millis(1));
+            continue;
         }
-        sleep(Duration::from_millis(1));
+        let of = |it: Metadata| (it.dev(), it.ino());
+        if folder.metadata().ok().map(of) == fs::metadata(place).ok().map(of) {
+            return Some(folder);
+        }
+        // Its last user has removed the folder meanwhile, and another process may have made it again.
+        folder = File::open(place).ok()?;
     }
-    Some(folder)
+    None
 }
 
 /// Returns true if a file is the socket of a process that exited without removing it. Other files refuse

@@ -16,6 +16,9 @@ use super::{IDLE_TIMEOUT, MAX_CLIENTS, MAX_LINE_BYTES, send};
 use crate::error::{Error, Result};
 use crate::socket_file::{SocketFile, is_folder_of_one};
 
+/// Maximum of further attempts to listen in a folder that other commands remove.
+const MAX_ATTEMPTS: u32 = 10;
+
 /// A handler of requests.
 pub trait Service {
     /// The answer to a request of more than [`MAX_LINE_BYTES`], after which the connection is closed.
@@ -64,25 +67,23 @@ struct ClientConnection {
 }
 
 impl Server {
-    /// Listens at a path. Makes missing folders. They stay when the server ends: another command may be about
-    /// to listen in the folder, or hold the lock on it, which orders those that replace a stale socket. A
-    /// command with `--user` could not remove its folder anyway, because the parent is root's.
+    /// Listens at a path. Makes missing folders. The folder of a named command's socket is removed with the socket,
+    /// except by a command with `--user`, because the parent is root's.
     ///
     /// # Errors
     /// Another command listens there, or a permission is missing.
     pub fn bind(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| refused(path, error);
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(failed)?;
-            if is_folder_of_one(path)
-                && folder.metadata().map_err(failed)?.uid() != geteuid().as_raw()
-            {
-                // A command of another user has left the folder.
-                chown(folder, Some(geteuid().as_raw()), None).map_err(failed)?;
-                set_permissions(folder, Permissions::from_mode(0o755)).map_err(failed)?;
+        let listen = || make_folder(path).and_then(|()| listen_at(path));
+        let mut listening = listen();
+        for _ in 0..MAX_ATTEMPTS {
+            if !listening.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+                break;
             }
+            // A command that ended has just removed the folder.
+            listening = listen();
         }
-        let (listener, file) = listen_at(path).map_err(failed)?;
+        let (listener, file) = listening.map_err(failed)?;
         Ok(Self { listener, file, clients: Vec::new(), next: 0 })
     }
 
@@ -128,6 +129,20 @@ impl Server {
             });
         }
     }
+}
+
+/// Makes the folder of a socket, for this process's user.
+fn make_folder(path: &Path) -> io::Result<()> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    if is_folder_of_one(path) && folder.metadata()?.uid() != geteuid().as_raw() {
+        // A command of another user has left the folder.
+        chown(folder, Some(geteuid().as_raw()), None)?;
+        set_permissions(folder, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
 }
 
 /// Makes a socket whose file only its owner can use from the start.

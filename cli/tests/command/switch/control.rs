@@ -25,6 +25,8 @@ fn the_ports_of_the_result_have_their_names() {
     for port in ["from a (null:)", "from b (null:)"] {
         assert!(ended.out.contains(port), "{}", ended.out);
     }
+    let folder = std::path::Path::new("/run/sluice/switch").join(name);
+    assert!(!folder.exists(), "its folder goes with its socket");
 }
 
 #[test]
