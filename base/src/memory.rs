@@ -90,8 +90,9 @@ impl Mmap {
         Self::memfd_with(name, bytes, 0).map_err(|e| {
             let object = format!("{bytes} bytes of shared memory");
             match e.raw_os_error() {
-                Some(libc::EFBIG) => Error::system("create", object, e)
-                    .remedy("the limit of a file's size holds for it: ulimit -f unlimited"),
+                Some(libc::EFBIG) => Error::system("create", object, e).remedy(
+                    "the limit of a file's size applies to shared memory too: ulimit -f unlimited",
+                ),
                 _ => Error::system("create", object, e),
             }
         })

@@ -30,6 +30,7 @@ pub use listing::Listing;
 pub use program::{MAX_INSTRUCTIONS, MAX_KERNEL_INSTRUCTIONS, Program};
 pub use translate::{Frame, TranslateError, translate};
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -92,7 +93,7 @@ impl Filter {
                  write address ranges as `net`",
                 expression.len()
             );
-            let expression = expression.chars().take(60).chain(['…']).collect();
+            let expression = shortened(expression).into_owned();
             return Err(Error::Filter { expression, message, column: None });
         }
         if let Some(column) = expression.find('\0') {
@@ -121,6 +122,11 @@ impl Filter {
     /// Returns the source expression.
     pub fn expression(&self) -> &str {
         &self.expression
+    }
+
+    /// Returns the beginning of the source expression, for messages: all of a short one.
+    pub fn shortened(&self) -> Cow<'_, str> {
+        shortened(&self.expression)
     }
 
     /// Returns the link type of its packets: a LINKTYPE_ number.
@@ -164,13 +170,23 @@ impl Filter {
             .for_packet_socket(self.link_type == LINKTYPE_ETHERNET)
             .map(|program| program.instructions().to_vec())
             .map_err(|reason| Error::Filter {
-                expression: self.expression.to_string(),
+                expression: self.shortened().into_owned(),
                 message: format!(
                     "a packet socket cannot run it: {reason}; filter after the capture, or shorten the \
                      expression"
                 ),
                 column: None,
             })
+    }
+}
+
+/// The characters of an expression in messages.
+const MAX_SHOWN: usize = 60;
+
+fn shortened(expression: &str) -> Cow<'_, str> {
+    match expression.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("{}…", &expression[..end]).into(),
+        None => expression.into(),
     }
 }
 

@@ -129,7 +129,9 @@ fn a_limit_of_the_size_of_files_is_an_error_and_files_are_whole() {
     };
     let captured = limited("20000000", &capture);
     assert_eq!(captured.status, Some(1), "{captured:?}");
-    assert!(captured.err.contains("begin new files by size"), "{}", captured.err);
+    let remedy =
+        "the limit of a file's size is reached: raise it (ulimit -f), or begin new files by size";
+    assert!(captured.err.contains(remedy), "{}", captured.err);
     let written = captured.report()["ledger"]["out"].clone();
     assert_eq!(run(&["count", &format!("pcap:{path}"), "--json"]).good()["packets"], written);
     let counted = limited("2000", &format!("{SLUICE} count null: --count 1"));

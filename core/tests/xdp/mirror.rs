@@ -457,6 +457,13 @@ fn ports_that_cannot_work_are_refused() {
         let error = open(&lab, name).unwrap_err().to_string();
         assert!(error.contains(advice), "{name}: {error}");
     }
+    let hosts: Vec<String> =
+        (0..700).map(|n| format!("host 198.18.{}.{}", n / 250, n % 250)).collect();
+    let error = open(&lab, &format!("mirror:right0?filter={}", hosts.join(" or "))).unwrap_err();
+    let error = error.to_string();
+    let advice = "…' in XDP on right0 is not available: it is too long for an XDP program; write address \
+                  ranges as `net`";
+    assert!(error.ends_with(advice) && error.len() < 300, "{error}");
     let options = OpenOptions {
         usage: Directions::Both,
         netns: Some(lab.netns("right")),

@@ -38,7 +38,10 @@ impl Failure {
     pub(super) fn new(operation: &'static str, path: &Path, source: io::Error) -> Self {
         let remedy = match source.raw_os_error() {
             Some(libc::EPIPE) => "the reader has closed the pipe",
-            Some(libc::EFBIG) => "no file may be larger: begin new files by size",
+            Some(libc::EFBIG) => {
+                "the limit of a file's size is reached: raise it (ulimit -f), or begin new files by size \
+                 (capture --rotate-size)"
+            }
             Some(libc::EIO) => "the device failed: see the kernel's log, and write elsewhere",
             // The compressor's own errors have no number.
             None if operation == "compress" => {

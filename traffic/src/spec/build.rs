@@ -135,7 +135,10 @@ fn fill(stream: &StreamSpec, draft: &mut Draft, seed: u64) -> Result<usize, Faul
         }
     };
     if length > usize::from(MAX_FRAME) {
-        let problem = format!("its frame has {length} bytes: at most {MAX_FRAME}");
+        let problem = format!(
+            "its headers and payload are longer than a frame of {MAX_FRAME} bytes: set size, which cuts the \
+             payload"
+        );
         return Err(Fault::new(&stream.place, "", problem));
     }
     draft.template.bytes.resize(length, 0);

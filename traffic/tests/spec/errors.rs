@@ -300,6 +300,12 @@ fn the_line_and_the_field_are_named() {
             Some(4),
             "payload.file: read /nonexistent: No such file",
         ),
+        (
+            "a file that does not end, and no size",
+            layers("'ether', { payload = { file = '/dev/zero' } }"),
+            Some(1),
+            "its headers and payload are longer than a frame of 65535 bytes: set size",
+        ),
     ];
     for (name, text, line, part) in rows {
         let error = error(&text);

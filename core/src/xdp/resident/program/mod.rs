@@ -23,7 +23,7 @@ use super::shared::{CLAIMS, END, FLOWS, FORWARD, MIRRORS, PRESENT_AT, SCRUB, STA
 use super::{Action, Resident, Stage};
 use crate::error::{Error, Result};
 use crate::filter::ebpf::Reg::*;
-use crate::filter::ebpf::{Assembler, Helper, Label, Reg, Size, xdp_action, xdp_md};
+use crate::filter::ebpf::{Assembler, Fault, Helper, Label, Reg, Size, xdp_action, xdp_md};
 use crate::filter::{Filter, Frame, translate};
 use crate::xdp::bpf;
 use crate::xdp::flows::{Flow, FlowLookup, FlowTable, Origin};
@@ -111,13 +111,15 @@ fn build(
     filter: Option<&Filter>,
     body: impl FnOnce(&mut StageProgram<'_>, Label),
 ) -> Result<OwnedFd> {
-    let refused = |why: &dyn std::fmt::Display| Error::Unsupported {
+    let elsewhere =
+        |why: &dyn std::fmt::Display| format!("{why}; packet: accepts all but protochain");
+    let refused = |remedy| Error::Unsupported {
         feature: format!(
             "the filter '{}' in XDP on {}",
-            filter.map_or("", Filter::expression),
+            filter.map(Filter::shortened).unwrap_or_default(),
             resident.interface
         ),
-        remedy: format!("{why}; packet: accepts all but protochain"),
+        remedy,
     };
     let frame = Frame::new(resident.frags());
     let mut program =
@@ -126,17 +128,22 @@ fn build(
     program.frame.enter(&mut program.asm);
     if let Some(filter) = filter {
         translate(filter.program(), &mut program.asm, &program.frame, matched, next)
-            .map_err(|reason| refused(&reason))?;
+            .map_err(|reason| refused(elsewhere(&reason)))?;
     }
     program.asm.place(matched);
     body(&mut program, next);
     program.asm.place(next);
     program.go_on();
-    let insns = program.asm.finish().map_err(|fault| refused(&fault))?;
+    let insns = program.asm.finish().map_err(|fault| match fault {
+        Fault::TooFar(_) | Fault::TooLong(_) => {
+            refused("it is too long for an XDP program; write address ranges as `net`".into())
+        }
+        other => refused(elsewhere(&other)),
+    })?;
     bpf::load(c"sluice_claim", &insns, resident.frags()).map_err(|refusal| {
         match refusal.error.raw_os_error() {
             Some(libc::EPERM) => resident.failed("load a program for", refusal.error),
-            _ => refused(&format!("{}: {}", refusal.error, refusal.log)),
+            _ => refused(elsewhere(&format_args!("{}: {}", refusal.error, refusal.log))),
         }
     })
 }
