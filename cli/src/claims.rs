@@ -11,6 +11,7 @@ use sluicegate::port::{detach_host, host_left, host_owner};
 use sluicegate::xdp::Mode;
 use sluicegate::xdp::resident::{ModeRequest, OwnedStage, Resident, StageCounters};
 
+use crate::advice;
 use crate::notice::write_printable;
 use crate::units::{packets_word, show_bytes, show_count, show_duration};
 
@@ -116,7 +117,10 @@ pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
     let mode = mode.name();
     writeln!(
         io::stdout(),
-        "{name}: program attached, {mode} mode; `sluice detach {name}` removes it"
+        "{}",
+        advice::completed(&format!(
+            "{name}: program attached, {mode} mode; `sluice detach {name}` removes it"
+        ))
     )?;
     Ok(())
 }
@@ -254,11 +258,11 @@ impl ClaimsReport {
             writeln!(out, "{interface}: packets sent by the host go to {host}")?;
         }
         if *host_left {
-            writeln!(
-                out,
+            let text = format!(
                 "{interface}: filters of a closed host: port remain, which with fallback=drop \
                  disconnect the host; `sluice detach {interface}` removes them"
-            )?;
+            );
+            writeln!(out, "{}", advice::completed(&text))?;
         }
         let Some(ResidentReport { id, mode, pinned, packets, bytes }) = program else {
             let all = if *host_left { "" } else { "; the host gets all packets" };

@@ -1,6 +1,7 @@
 //! The command `sluice`: packets between Linux and a program at high rates.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod analysis;
 mod args;
 mod bench;
@@ -41,7 +42,7 @@ mod text_file;
 mod top;
 mod units;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 const EXAMPLES: &str = "\
 A first look, as root:
@@ -87,7 +88,11 @@ enum Command {
 
 fn main() -> std::process::ExitCode {
     completion::answer(Cli::command);
-    let cli = Cli::try_parse().unwrap_or_else(|error| {
+    let parsed = Cli::command().try_get_matches().and_then(|matches| {
+        advice::set_netns(&matches);
+        Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))
+    });
+    let cli = parsed.unwrap_or_else(|error| {
         let command = std::env::args_os().nth(1).and_then(|word| word.into_string().ok());
         let printable = notice::printable_line().and_then(|line| Cli::try_parse_from(line).err());
         let error = printable.unwrap_or(error);

@@ -18,9 +18,12 @@ use sluicegate::error::{Error, ErrorKind};
 use sluicegate::filter;
 use sluicegate_bench::Failure;
 
+use crate::advice;
+
 /// Prints a message on stderr. A closed stderr does not stop the command.
 pub fn say(text: impl Display) {
-    let _ = writeln!(stderr(), "sluice: {}", printable(&text.to_string()));
+    let text = text.to_string();
+    let _ = writeln!(stderr(), "sluice: {}", printable(&advice::completed(&text)));
 }
 
 /// Escapes control characters, such as those in a file's name, which a terminal would obey. Lines and tabs
@@ -140,7 +143,7 @@ const KINDS: [(ErrorKind, &str, u8); 2] =
 /// Returns the answer to a request that failed.
 pub fn failure(error: &Error) -> Value {
     let kind = KINDS.iter().find(|it| it.0 == error.kind()).map_or("runtime", |it| it.1);
-    json!({"error": error.to_string(), "kind": kind})
+    json!({"error": advice::completed(&error.to_string()), "kind": kind})
 }
 
 /// The error in an answer, and its kind if the exit status is not 1.

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sluicegate_traffic::analyse::Analysis;
 
+use crate::advice;
 use crate::analysis;
 use crate::ledger::{Ledger, Section, remedies};
 use crate::recorded::Recorded;
@@ -26,7 +27,8 @@ pub fn ledger_value(ledger: &Ledger) -> Value {
     }
     let remedies = remedies(ledger);
     if !remedies.is_empty() {
-        object["remedies"] = remedies.into_iter().collect();
+        let completed = remedies.into_iter().map(|(loss, it)| (loss, advice::completed(it)));
+        object["remedies"] = completed.collect();
     }
     let uncertain = ledger.total(Section::Uncertain);
     if uncertain > 0 {
@@ -42,6 +44,13 @@ pub(super) fn recorded_json<S: serde::Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     recorded.map(Recorded::to_json).serialize(serializer)
+}
+
+pub(super) fn notices_json<S: serde::Serializer>(
+    notices: &[String],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(notices.iter().map(|it| advice::completed(it)))
 }
 
 pub(super) fn is_zero(number: &u64) -> bool {

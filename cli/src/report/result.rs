@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 use sluicegate::port::{Fallback, Port, PortName};
 use sluicegate_traffic::analyse::Analysis;
 
-use super::json::{analysis_json, ledger_json, recorded_json, stats_json};
+use super::json::{analysis_json, ledger_json, notices_json, recorded_json, stats_json};
 use super::parts::{DirectionReport, FilesReport, MemoryReport, Thread, Traffic};
+use crate::advice;
 use crate::args::Common;
 use crate::interface_counters::InterfaceCounters;
 use crate::ledger::{Ledger, Section, remedies};
@@ -40,7 +41,7 @@ pub struct Report {
     /// `{from, to, reason}` each.
     pub fallbacks: Vec<Value>,
     /// Other messages that were printed on stderr during the run.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "notices_json")]
     pub notices: Vec<String>,
     pub elapsed_s: f64,
     /// The times of the packets, if all are read from files; the rates are theirs.
@@ -95,7 +96,7 @@ pub struct Report {
 impl Report {
     /// Creates the report on one port.
     pub fn of_port(command: &'static str, port: &Port, common: &Common) -> Self {
-        let fallback = |it: &Fallback| json!({"from": it.from, "to": it.to, "reason": it.reason});
+        let fallback = |it: &Fallback| json!({"from": it.from, "to": it.to, "reason": advice::completed(&it.reason)});
         Self {
             method: port.method,
             mode: port.mode,

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::parts::{DirectionReport, MemoryReport, Traffic};
 use super::result::Report;
+use crate::advice;
 use crate::analysis;
 use crate::ledger::{Section, remedies};
 use crate::notice::{reader_left, write_printable};
@@ -178,6 +179,7 @@ impl Report {
         let name = if self.so_far { "on its way, or unexplained" } else { "unexplained" };
         print_row(out, "", &unexplained.to_string(), "", name)?;
         for (loss, remedy) in remedies(ledger) {
+            let remedy = advice::completed(remedy);
             writeln!(out, "  advice {}: {remedy}", loss.replace('_', " "))?;
         }
         // The interface's own count includes other senders' packets. It helps only if packets are

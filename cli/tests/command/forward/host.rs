@@ -72,7 +72,8 @@ fn detach_connects_a_host_that_was_cut_off() {
     let netns = lab.netns("right");
     let claims = || run(&["claims", "right0", "--netns", &netns, "--json"]).report();
     let told = run(&["claims", "right0", "--netns", &netns]).out;
-    assert!(told.contains("`sluice detach right0` removes them"), "{told}");
+    let advice = format!("`sluice detach --netns {netns} right0` removes them");
+    assert!(told.contains(&advice), "{told}");
     assert!(!told.contains("the host gets all packets"), "{told}");
     assert_eq!(claims()["host_left"], true);
     let detached = run(&["detach", "right0", "--netns", &netns]);

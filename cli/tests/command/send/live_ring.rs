@@ -143,6 +143,19 @@ fn an_interface_that_goes_down_ends_it_and_is_named() {
 }
 
 #[test]
+fn advice_works_as_printed_in_a_namespace() {
+    let Some(lab) = lab_with(&["ip"]) else { return };
+    let left = lab.netns("left");
+    assert_eq!(on(&lab, "left", &["ip", "link", "set", "left0", "down"]).status, Some(0));
+    let refused = run(&generate("left0", &left, &["--method", "live"]));
+    assert_eq!(refused.status, Some(2), "{refused:?}");
+    let (_, advice) = refused.err.trim_end().split_once("left0 is down: ").unwrap();
+    let up = ended(std::process::Command::new("sh").args(["-c", advice]));
+    assert_eq!((up.status, &*up.err), (Some(0), ""), "{advice}");
+    eventually("it is up", || sluicegate::link::interface(Some(&left), "left0").unwrap().up);
+}
+
+#[test]
 fn a_lost_carrier_and_its_return_are_reported() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
