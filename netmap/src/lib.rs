@@ -27,6 +27,7 @@
 #![deny(unsafe_code)]
 
 pub mod abi;
+pub mod engine;
 mod image;
 mod lent_buffers;
 mod region;

@@ -1,4 +1,5 @@
-//! netmap's `struct netmap_ring` and `struct netmap_slot` (sys/net/netmap.h, API 14).
+//! The structures in a region that netmap programs map: `netmap_slot`, `netmap_ring` and `netmap_if`
+//! (sys/net/netmap.h, API 14 and 15, 64-bit).
 
 use std::mem::{offset_of, size_of};
 
@@ -8,13 +9,26 @@ pub mod flags {
 
     /// The program wants to know when the slot was sent; accepted and without effect.
     pub const REPORT: u16 = 2;
-    /// The packet is to be passed to the host; accepted and without effect.
+    /// The packet is to be passed to the other side of the port: from the card to the host, or back.
     pub const FORWARD: u16 = 4;
-    /// A switch shall not learn from the packet; accepted and without effect.
+    /// A switch shall not learn from the packet.
     pub const NO_LEARN: u16 = 8;
-    /// The bytes are at `ptr`. Rejected, because it would be an address in the server.
+    /// The bytes are at `ptr`. Ignored, because the engine reads no address of the program.
     pub const INDIRECT: u16 = 0x10;
+    /// Marks a packet that a monitor saw on a transmit ring.
+    pub const TXMON: u16 = 0x40;
 }
+
+/// Flags of a ring.
+pub mod ring_flags {
+    /// The program wants the time of each sync in `ts`; the engine writes it at every receive sync.
+    pub const TIMESTAMP: u32 = 2;
+    /// The slots with [`FORWARD`](super::flags::FORWARD) are passed to the other side of the port.
+    pub const FORWARD: u32 = 4;
+}
+
+/// A flag of [`InterfaceHeader::ni_flags`]: the port has a region of its own.
+pub const NI_PRIV_MEM: u32 = 1;
 
 /// One slot of a ring.
 #[repr(C)]
@@ -63,6 +77,43 @@ pub struct RingHeader {
     /// Scratch that netmap's `lb` uses between processes.
     pub sem: [u8; 128],
 }
+
+/// The header of a port; the offsets of its rings follow it, as `i64` from the header's address: the card's
+/// transmit rings, the host's transmit rings, the card's receive rings, the host's receive rings. A ring that
+/// the program did not ask for has offset 0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InterfaceHeader {
+    /// The port's name, ended by a zero byte.
+    pub ni_name: [u8; 16],
+    /// The version of the API.
+    pub ni_version: u32,
+    /// [`NI_PRIV_MEM`] or 0.
+    pub ni_flags: u32,
+    /// Transmit rings of the card.
+    pub ni_tx_rings: u32,
+    /// Receive rings of the card.
+    pub ni_rx_rings: u32,
+    /// The first extra buffer; the first u32 of each is the next one, and 0 ends the list.
+    pub ni_bufs_head: u32,
+    /// Transmit rings to the host.
+    pub ni_host_tx_rings: u32,
+    /// Receive rings from the host.
+    pub ni_host_rx_rings: u32,
+    _spare: [u32; 3],
+}
+
+const _: () = {
+    assert!(size_of::<InterfaceHeader>() == 56);
+    assert!(offset_of!(InterfaceHeader, ni_name) == 0);
+    assert!(offset_of!(InterfaceHeader, ni_version) == 16);
+    assert!(offset_of!(InterfaceHeader, ni_flags) == 20);
+    assert!(offset_of!(InterfaceHeader, ni_tx_rings) == 24);
+    assert!(offset_of!(InterfaceHeader, ni_rx_rings) == 28);
+    assert!(offset_of!(InterfaceHeader, ni_bufs_head) == 32);
+    assert!(offset_of!(InterfaceHeader, ni_host_tx_rings) == 36);
+    assert!(offset_of!(InterfaceHeader, ni_host_rx_rings) == 40);
+};
 
 const _: () = {
     assert!(size_of::<Slot>() == 16);
