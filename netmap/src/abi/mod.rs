@@ -15,12 +15,14 @@ mod caller_memory;
 pub mod ioctls;
 mod legacy;
 mod options;
+mod port_expression;
 mod port_name;
 mod request;
 pub mod structures;
 
 pub use caller_memory::CallerMemory;
 pub use options::{OptionInHand, option_types};
+pub use port_expression::PortExpression;
 pub use port_name::{PipeRole, PortKind, PortName};
 pub use request::{IncomingRequest, Request, read_request};
 pub use structures::{InterfaceHeader, RingHeader, Slot, flags};

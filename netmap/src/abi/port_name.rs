@@ -1,4 +1,5 @@
 //! The name of a port in a request, as netmap's kernel module parses it: `eth0`, `vale0:1`, `eth0{2`.
+//! [`PortExpression`](super::PortExpression) parses the longer form that users write.
 
 use std::fmt;
 

@@ -5,5 +5,6 @@ mod legacy;
 #[path = "../caller/memory.rs"]
 mod memory;
 mod options;
+mod port_expression;
 mod port_name;
 mod request;
