@@ -85,7 +85,7 @@ pub use live_queue::fits_live_frames;
 pub use name::{Kind, PortName, PortOption, parse_queues};
 pub use options::{Directions, Fallback, OpenOptions, RECORDING_LATENCY};
 pub use packet::BLOCK_TIMEOUT;
-pub use queue::{Batch, Port, Queue, wait_any};
+pub use queue::{Batch, Port, Queue, SleepEvents, wait_any};
 pub use stats::QueueStats;
 
 pub use sluicegate_base::ring::{Interface, LINKTYPE_ETHERNET};

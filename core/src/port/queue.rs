@@ -1,9 +1,10 @@
 //! An open port, and its queues: one receive ring, one transmit ring, one thread, and the backend of the
 //! rings.
 
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use super::backend::Backend;
+use super::backend::{Backend, WakeSource};
 use super::host_flows::HostFlows;
 use super::name::PortName;
 use super::options::Fallback;
@@ -112,6 +113,15 @@ impl Drop for Batch<'_> {
     fn drop(&mut self) {
         self.ring.release(self.ring.available());
     }
+}
+
+/// The events that end a sleep for a queue.
+#[derive(Clone, Debug, Default)]
+pub struct SleepEvents<'q> {
+    /// Descriptors that become readable, or have an error.
+    pub descriptors: Vec<BorrowedFd<'q>>,
+    /// The longest sleep; None if the descriptors report every packet, or no packet will arrive.
+    pub limit: Option<Duration>,
 }
 
 /// Checks that a queue can be sent to another thread.
@@ -259,6 +269,39 @@ impl Queue {
     /// The source was removed.
     pub fn wait_rx(&mut self, wait: Wait, timeout: Duration) -> Result<Readiness> {
         wait_for(&mut [self.backend()], wait, timeout).map(|(_, told)| told)
+    }
+
+    /// Prepares a sleep outside of this library: a program with an event loop of its own waits for the returned
+    /// events, among others. Sync once more before the sleep, because a packet may have arrived meanwhile, and call
+    /// [`end_sleep`](Self::end_sleep) after it.
+    ///
+    /// ```
+    /// use sluicegate::port::{Directions, Port};
+    ///
+    /// let mut queue = Port::open_one("null:", Directions::Send)?;
+    /// let events = queue.begin_sleep();
+    /// assert!(events.descriptors.is_empty() && events.limit.is_none(), "it never receives");
+    /// queue.end_sleep()?;
+    /// # Ok::<(), sluicegate::Error>(())
+    /// ```
+    pub fn begin_sleep(&mut self) -> SleepEvents<'_> {
+        self.backend.spins(Wait::Sleep);
+        let (descriptors, limit) = match self.backend.wake_source() {
+            WakeSource::Descriptor(fd) => (vec![fd], None),
+            WakeSource::Limited(fd, limit) => (vec![fd], Some(limit)),
+            WakeSource::Either(fds, limit) => (fds.into(), Some(limit)),
+            WakeSource::Nap(limit) => (Vec::new(), Some(limit)),
+            WakeSource::Never => (Vec::new(), None),
+        };
+        SleepEvents { descriptors, limit }
+    }
+
+    /// Ends a sleep that [`begin_sleep`](Self::begin_sleep) prepared, so that the next sync polls at once.
+    ///
+    /// # Errors
+    /// The source was removed.
+    pub fn end_sleep(&mut self) -> Result<()> {
+        self.backend.slept(true).map(|_| ())
     }
 
     /// Returns the packets that have arrived, for a program that only loops over them. Waits up to `timeout`
