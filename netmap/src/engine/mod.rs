@@ -4,19 +4,46 @@
 //! `/dev/netmap`, and passes on what the program asks for.
 //!
 //! ```text
-//!   host: ioctl, mmap, poll          OpenFile: what one open file has registered
-//!                                      |
-//!   region: interfaces, rings,       Adapter: a port with its rings, shared by its files
-//!   buffers, mapped by the program     |
-//!                                    a card, a host stack, a pipe, a port of a VALE switch
+//!   host: ioctl, mmap, poll            OpenFile: the rings that one file has bound      open_file, binding
+//!                                        |
+//!   program: netmap_if, netmap_ring,   Adapter: a port with its rings, shared by files  adapter, kring, ring
+//!   slots, buffers in a Region           |
+//!                                      PortDriver, a RingDriver for each ring:
+//!                                        card, vale, pipe, monitor
 //! ```
+//!
+//! A program may write anything into its region at any time: [`memory`] has the only accesses to it, by value.
+//!
+//! Locks, from the outside in: the control lock (registering and closing), an adapter's list of rings, a transmit
+//! ring, a receive ring, a monitor's ring. A sync takes the lock of its ring, and those of the rings that it
+//! delivers to.
 
+mod adapter;
+mod binding;
+mod card;
+mod control;
+mod kring;
+mod memory;
+mod monitor;
+mod open_file;
+mod pipe;
+mod region;
+mod register;
+mod ring;
+mod vale;
+mod wake;
+
+use std::fmt;
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
+use sluicegate::Error;
+
+use control::Control;
+pub use open_file::OpenFile;
 
 /// How an engine treats ports.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +61,31 @@ pub struct EngineOptions {
     pub log: Option<fn(&str)>,
 }
 
+impl EngineOptions {
+    /// Logs a line.
+    fn say(&self, line: fmt::Arguments<'_>) {
+        if let Some(log) = self.log {
+            log(&line.to_string());
+        }
+    }
+
+    /// Logs an error. Returns its errno for the program.
+    fn errno(&self, object: &str, error: &Error) -> Errno {
+        self.say(format_args!("{object}: {error}"));
+        match error {
+            Error::Privilege { .. } => Errno::EPERM,
+            Error::Removed { .. } => Errno::ENXIO,
+            Error::Unsupported { .. } => Errno::EOPNOTSUPP,
+            Error::Usage(_) => Errno::EINVAL,
+            // EINVAL would mean that the program's ring is broken.
+            _ => match error.errno().map(Errno::from_raw) {
+                Some(errno) if errno != Errno::EINVAL => errno,
+                _ => Errno::EIO,
+            },
+        }
+    }
+}
+
 /// The kind of port that serves an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
@@ -49,22 +101,28 @@ pub enum Backend {
 #[derive(Debug)]
 pub struct Engine {
     options: EngineOptions,
+    control: Mutex<Control>,
 }
 
 impl Engine {
     /// Makes an engine without ports.
     pub fn new(options: EngineOptions) -> Arc<Self> {
-        Arc::new(Self { options })
+        Arc::new(Self { options, control: Mutex::default() })
     }
 
     /// Opens a file, as open(2) of `/dev/netmap` does.
     pub fn open(self: &Arc<Self>) -> OpenFile {
-        OpenFile { engine: Arc::clone(self) }
+        OpenFile::new(self)
     }
 
     /// Returns the options.
     pub fn options(&self) -> &EngineOptions {
         &self.options
+    }
+
+    /// Locks what registering and closing change.
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,49 +144,9 @@ pub struct WaitSources {
     pub longest: Option<Duration>,
 }
 
-/// One open of `/dev/netmap`. Dropping it is its last close.
-#[derive(Debug)]
-pub struct OpenFile {
-    engine: Arc<Engine>,
-}
-
-impl OpenFile {
-    /// Returns the memory of the registered port.
-    ///
-    /// # Errors
-    /// EINVAL before a port is registered.
-    pub fn region(&self) -> Result<Region, Errno> {
-        Err(Errno::EINVAL)
-    }
-
-    /// Syncs the rings as netmap's poll does, and returns the events of these that are ready. Never sleeps.
-    pub fn poll(&self, _events: PollFlags) -> PollFlags {
-        PollFlags::POLLERR
-    }
-
-    /// Arms and returns the events that end a sleep. [`poll`](Self::poll) again after this call and before the sleep.
-    pub fn wait(&self, _events: PollFlags) -> WaitSources {
-        WaitSources::default()
-    }
-
-    /// NIOCTXSYNC: sends the packets that the program has released, and hands out room.
-    ///
-    /// # Errors
-    /// ENXIO before a port is registered.
-    pub fn txsync(&self) -> Result<(), Errno> {
-        Err(Errno::ENXIO)
-    }
-
-    /// NIOCRXSYNC: takes back released slots, and hands out received packets.
-    ///
-    /// # Errors
-    /// ENXIO before a port is registered.
-    pub fn rxsync(&self) -> Result<(), Errno> {
-        Err(Errno::ENXIO)
-    }
-
-    /// Returns the engine.
-    pub fn engine(&self) -> &Arc<Engine> {
-        &self.engine
+impl WaitSources {
+    /// Limits the sleep.
+    fn limit(&mut self, limit: Duration) {
+        self.longest = Some(self.longest.map_or(limit, |longest| longest.min(limit)));
     }
 }

@@ -1,0 +1,139 @@
+//! An interface of the host as a port: its rings are queues of the library's ports.
+//!
+//! ```text
+//!   rings of the card      receive: xdp:, or packet:     transmit: live:, xdp: or packet:
+//!   rings of the host      host:, which takes what the host sends, and injects what it shall receive
+//! ```
+//!
+//! A ring of the card opens a queue when it gets its first user: from then on the host does not get the queue's
+//! packets, except those that the engine's filter leaves to it. Packets are copied between the region, which
+//! the program may write at any time, and the queue's own memory.
+
+mod queues;
+mod rings;
+
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use sluicegate::link::{self, Interface, carries_default_route};
+
+use self::queues::{CardQueues, HostQueues};
+use self::rings::{HostRx, QueueRx, QueueTx};
+use super::adapter::{Geometry, NewRing, PortDriver, PortRings, RingId};
+use super::kring::RingDriver;
+use super::ring::Way;
+use super::{Backend, EngineOptions};
+
+/// Slots in the rings of a card.
+const SLOTS: u32 = 1024;
+/// The most rings of one kind.
+const MAX_RINGS: u32 = 256;
+
+/// An interface.
+#[derive(Debug)]
+pub(super) struct Card {
+    interface: Interface,
+    options: EngineOptions,
+    queues: CardQueues,
+    host: Arc<HostQueues>,
+}
+
+impl Card {
+    /// Finds an interface.
+    ///
+    /// # Errors
+    /// ENXIO.
+    pub(super) fn find(name: &str, options: &EngineOptions) -> Result<Interface, Errno> {
+        let found = link::interface(options.netns.as_deref(), name);
+        found.map_err(|error| {
+            options.say(format_args!("{name}: {error}"));
+            Errno::ENXIO
+        })
+    }
+
+    /// Returns the rings of an interface; `host_rings` are the numbers that a program asked for, or 0.
+    pub(super) fn geometry(
+        interface: &Interface,
+        options: &EngineOptions,
+        host_rings: [u16; 2],
+    ) -> Geometry {
+        let number = |queues: u32| queues.clamp(1, MAX_RINGS);
+        let (tx_rings, rx_rings) = match options.backend {
+            // A packet socket has no card queues.
+            Some(Backend::Packet) => (1, 1),
+            // An AF_XDP socket belongs to a receive queue.
+            Some(Backend::Xdp) => (number(interface.rx_queues), number(interface.rx_queues)),
+            Some(Backend::Live) | None => {
+                (number(interface.tx_queues), number(interface.rx_queues))
+            }
+        };
+        let [host_tx_rings, host_rx_rings] = host_rings.map(|wanted| number(wanted.into()));
+        let (tx_slots, rx_slots) = (SLOTS, SLOTS);
+        let has_host = true;
+        Geometry { tx_rings, rx_rings, host_tx_rings, host_rx_rings, tx_slots, rx_slots, has_host }
+    }
+
+    pub(super) fn new(interface: Interface, geometry: &Geometry, options: &EngineOptions) -> Self {
+        let host_queues = geometry.host_tx_rings.max(geometry.host_rx_rings);
+        Self {
+            queues: CardQueues::new(&interface, geometry, options),
+            host: Arc::new(HostQueues::new(&interface.name, host_queues, options)),
+            options: options.clone(),
+            interface,
+        }
+    }
+
+    /// Refuses to take all packets of the interface by which the host is reached.
+    fn check_allowed(&self) -> Result<(), Errno> {
+        let Self { options, interface, .. } = self;
+        let name = &interface.name;
+        if options.filter.is_some()
+            || options.backend == Some(Backend::Packet)
+            || options.allow.contains(name)
+        {
+            return Ok(());
+        }
+        match carries_default_route(options.netns.as_deref(), name) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                options.say(format_args!(
+                    "{name} carries this host's default route, and netmap takes all its packets: set a filter \
+                     (SLUICE_NETMAP_FILTER='udp port 9'), or allow it (SLUICE_NETMAP_ALLOW={name})"
+                ));
+                Err(Errno::EPERM)
+            }
+            Err(error) => Err(options.errno(name, &error)),
+        }
+    }
+}
+
+impl PortDriver for Card {
+    fn open(&self, port: &PortRings, wanted: &[RingId]) -> Result<Vec<NewRing>, Errno> {
+        let of_card = |id: &RingId| id.number < port.geometry.rings(id.way).0;
+        let numbers = |way| -> Vec<u32> {
+            wanted.iter().filter(|id| id.way == way && of_card(id)).map(|id| id.number).collect()
+        };
+        let (tx, rx) = (numbers(Way::Transmit), numbers(Way::Receive));
+        if !tx.is_empty() || !rx.is_empty() {
+            self.check_allowed()?;
+        }
+        let (mut tx_queues, mut rx_queues) = self.queues.open(&tx, &rx)?;
+        let host = |id: &RingId| self.host.queue(id.number - port.geometry.rings(id.way).0);
+        let mut drivers: Vec<Box<dyn RingDriver>> = Vec::with_capacity(wanted.len());
+        for id in wanted {
+            drivers.push(match (id.way, of_card(id)) {
+                (Way::Transmit, true) => Box::new(QueueTx::new(tx_queues.remove(0), &self.options)),
+                (Way::Transmit, false) => Box::new(QueueTx::new(host(id)?, &self.options)),
+                (Way::Receive, true) => {
+                    let host = Arc::clone(&self.host);
+                    Box::new(QueueRx::new(rx_queues.remove(0), host, &self.options))
+                }
+                (Way::Receive, false) => {
+                    Box::new(HostRx::new(host(id)?, self.queues.sender(), &self.options))
+                }
+            });
+        }
+        let mut drivers = drivers.into_iter();
+        port.rings(wanted, |_| drivers.next().expect("one for each ring"))
+    }
+}

@@ -1,0 +1,231 @@
+//! The queues behind a card's rings.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use nix::errno::Errno;
+use sluicegate::link::Interface;
+use sluicegate::port::{Directions, Fallback, Kind, OpenOptions, Port, PortName, Queue};
+
+use crate::engine::adapter::Geometry;
+use crate::engine::{Backend, EngineOptions};
+
+/// A queue that several rings may use.
+#[derive(Clone, Debug)]
+pub(super) struct SharedQueue(Arc<Mutex<Queue>>);
+
+impl SharedQueue {
+    fn new(queue: Queue) -> Self {
+        Self(Arc::new(Mutex::new(queue)))
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Queues that are open as long as a ring uses them.
+#[derive(Debug, Default)]
+pub(super) struct WeakQueues(Mutex<Vec<Weak<Mutex<Queue>>>>);
+
+impl WeakQueues {
+    /// Returns the first queue that is open.
+    pub(super) fn first(&self) -> Option<SharedQueue> {
+        self.lock().iter().find_map(Weak::upgrade).map(SharedQueue)
+    }
+
+    fn get(&self, number: u32) -> Option<SharedQueue> {
+        self.lock().get(number as usize)?.upgrade().map(SharedQueue)
+    }
+
+    fn set(&self, number: u32, queue: &SharedQueue) {
+        let mut queues = self.lock();
+        if queues.len() <= number as usize {
+            queues.resize(number as usize + 1, Weak::new());
+        }
+        queues[number as usize] = Arc::downgrade(&queue.0);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Mutex<Queue>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Opens the queues of a card.
+#[derive(Debug)]
+pub(super) struct CardQueues {
+    name: String,
+    rx_rings: u32,
+    options: EngineOptions,
+    /// Those that send.
+    senders: Arc<WeakQueues>,
+}
+
+/// The queues of the transmit rings, and of the receive rings.
+type Opened = (Vec<SharedQueue>, Vec<Vec<SharedQueue>>);
+
+impl CardQueues {
+    pub(super) fn new(interface: &Interface, geometry: &Geometry, options: &EngineOptions) -> Self {
+        Self {
+            name: interface.name.clone(),
+            rx_rings: geometry.rx_rings,
+            options: options.clone(),
+            senders: Arc::default(),
+        }
+    }
+
+    /// Returns the queues that send, as they are open at each moment.
+    pub(super) fn sender(&self) -> Arc<WeakQueues> {
+        Arc::clone(&self.senders)
+    }
+
+    /// Opens the queues of rings: one for each transmit ring; a receive ring may have several.
+    ///
+    /// # Errors
+    /// No port can be opened; the log has the reason.
+    pub(super) fn open(&self, tx: &[u32], rx: &[u32]) -> Result<Opened, Errno> {
+        if self.options.backend == Some(Backend::Xdp) {
+            return self.open_sockets(tx, rx);
+        }
+        let rx_queues = self.receivers(rx)?;
+        let tx_queues = if tx.is_empty() { Vec::new() } else { self.live(tx.len())? };
+        for (&number, queue) in tx.iter().zip(&tx_queues) {
+            self.senders.set(number, queue);
+        }
+        Ok((tx_queues, rx_queues))
+    }
+
+    /// Opens queues that only receive.
+    fn receivers(&self, rx: &[u32]) -> Result<Vec<Vec<SharedQueue>>, Errno> {
+        if rx.is_empty() {
+            return Ok(Vec::new());
+        }
+        let whole = rx.len() == self.rx_rings as usize;
+        let kind = match self.options.backend {
+            Some(Backend::Packet) => "packet",
+            _ => "xdp",
+        };
+        let mut queues = Vec::new();
+        if whole {
+            queues = self.open_port(&format!("{kind}:{}", self.name), Directions::Receive, 0)?;
+        } else {
+            for run in rx.chunk_by(|one, next| next - one == 1) {
+                let name = format!("{kind}:{}/{}-{}", self.name, run[0], run[run.len() - 1]);
+                queues.extend(self.open_port(&name, Directions::Receive, 0)?);
+            }
+        }
+        // An interface may have more queues than rings, for example one per processor.
+        let mut rings = vec![Vec::new(); rx.len()];
+        for (i, queue) in queues.into_iter().enumerate() {
+            rings[i % rx.len()].push(queue);
+        }
+        Ok(rings)
+    }
+
+    /// Opens queues that only send: by live frames, or else by packet sockets.
+    fn live(&self, count: usize) -> Result<Vec<SharedQueue>, Errno> {
+        let packet = || format!("packet:{}", self.name);
+        if self.options.backend == Some(Backend::Packet) {
+            return self.open_port(&packet(), Directions::Send, count as u32);
+        }
+        let live = format!("live:{}", self.name);
+        self.try_port(&live, Directions::Send, count as u32).or_else(|error| {
+            if self.options.backend.is_some() {
+                return Err(self.options.errno(&live, &error));
+            }
+            self.options.say(format_args!("sending by packet sockets, because {live}: {error}"));
+            self.open_port(&packet(), Directions::Send, count as u32)
+        })
+    }
+
+    /// Opens AF_XDP sockets, each for the two rings of its number.
+    fn open_sockets(&self, tx: &[u32], rx: &[u32]) -> Result<Opened, Errno> {
+        let open = |number: &u32| {
+            if let Some(queue) = self.senders.get(*number) {
+                return Ok(queue);
+            }
+            let name = format!("xdp:{}/{number}", self.name);
+            let queue = self.open_port(&name, Directions::Both, 0)?.swap_remove(0);
+            self.senders.set(*number, &queue);
+            Ok(queue)
+        };
+        let tx = tx.iter().map(open).collect::<Result<_, Errno>>()?;
+        let rx = rx.iter().map(|number| Ok(vec![open(number)?])).collect::<Result<_, Errno>>()?;
+        Ok((tx, rx))
+    }
+
+    fn open_port(
+        &self,
+        name: &str,
+        usage: Directions,
+        queues: u32,
+    ) -> Result<Vec<SharedQueue>, Errno> {
+        let opened = self.try_port(name, usage, queues);
+        opened.map_err(|error| self.options.errno(name, &error))
+    }
+
+    fn try_port(
+        &self,
+        name: &str,
+        usage: Directions,
+        queues: u32,
+    ) -> sluicegate::Result<Vec<SharedQueue>> {
+        let mut name: PortName = name.parse()?;
+        name.set_default("slots", "1024");
+        match name.kind() {
+            Kind::Xdp => name.set_default("timestamp", "off"),
+            Kind::Packet => name.set_default("tx_copies", "off"),
+            _ => false,
+        };
+        if let Some(filter) = self.options.filter.as_deref().filter(|_| name.knows("filter")) {
+            name.set_default("filter", filter);
+        }
+        open(&name, usage, queues, &self.options)
+    }
+}
+
+/// The queues of a `host:` port, which is open from the first ring that needs one until the card is closed.
+#[derive(Debug)]
+pub(super) struct HostQueues {
+    name: String,
+    queues: u32,
+    options: EngineOptions,
+    open: Mutex<Vec<SharedQueue>>,
+}
+
+impl HostQueues {
+    pub(super) fn new(name: &str, queues: u32, options: &EngineOptions) -> Self {
+        Self { name: name.into(), queues, options: options.clone(), open: Mutex::default() }
+    }
+
+    /// Returns the queue of a host ring, and opens the port if it is not open.
+    ///
+    /// # Errors
+    /// The port cannot be opened; the log has the reason.
+    pub(super) fn queue(&self, number: u32) -> Result<SharedQueue, Errno> {
+        let mut queues = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if queues.is_empty() {
+            let name = format!("host:{}?slots=1024", self.name);
+            let opened = name
+                .parse()
+                .and_then(|name| open(&name, Directions::Both, self.queues, &self.options));
+            *queues = opened.map_err(|error| self.options.errno(&name, &error))?;
+        }
+        Ok(queues[number as usize].clone())
+    }
+}
+
+/// Opens a port, and says which fallbacks it took.
+fn open(
+    name: &PortName,
+    usage: Directions,
+    queues: u32,
+    options: &EngineOptions,
+) -> sluicegate::Result<Vec<SharedQueue>> {
+    let netns = options.netns.clone();
+    let port = Port::open(name, &OpenOptions { usage, queues, netns, ..OpenOptions::default() })?;
+    for Fallback { from, to, reason, .. } in &port.fallbacks {
+        options.say(format_args!("{}: {to} in place of {from}, because {reason}", name.short()));
+    }
+    Ok(port.queues.into_iter().map(SharedQueue::new).collect())
+}

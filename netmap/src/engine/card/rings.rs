@@ -1,0 +1,308 @@
+//! The drivers of a card's rings: they copy packets between the region and the queues of ports.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use sluicegate::Error;
+use sluicegate::ring::{Meta, Packet, RingMut};
+
+use super::queues::{HostQueues, SharedQueue, WeakQueues};
+use crate::abi::flags;
+use crate::abi::structures::{RingHeader, ring_flags};
+use crate::engine::kring::RingDriver;
+use crate::engine::region::BUFFER_BYTES;
+use crate::engine::ring::RingState;
+use crate::engine::{EngineOptions, WaitSources};
+
+/// Time between two syncs of a transmit ring while the port has no room: nothing wakes the program.
+const RETRY_INTERVAL: Duration = Duration::from_micros(100);
+
+/// A transmit ring of a card, or to the host.
+#[derive(Debug)]
+pub(super) struct QueueTx {
+    queue: SharedQueue,
+    options: EngineOptions,
+}
+
+impl QueueTx {
+    pub(super) fn new(queue: SharedQueue, options: &EngineOptions) -> Self {
+        Self { queue, options: options.clone() }
+    }
+}
+
+impl RingDriver for QueueTx {
+    fn sync(&mut self, ring: &mut RingState) -> Result<(), Errno> {
+        let mut queue = self.queue.lock();
+        loop {
+            let copied = copy_out(ring, &mut queue.tx_mut());
+            let freed = queue.sync_tx();
+            // Slots are free as soon as their packets are copied.
+            ring.hwtail = ring.before(ring.hwcur);
+            let (copied, freed) = (copied?, or_down(freed, &self.options)?);
+            if ring.hwcur == ring.rhead || copied == 0 && freed == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn arm(&mut self, ring: &RingState, sources: &mut WaitSources) {
+        if ring.hwcur != ring.rhead || self.queue.lock().needs_sync_tx() {
+            sources.limit(RETRY_INTERVAL);
+        }
+    }
+
+    fn close(&mut self, ring: &RingState) {
+        let closed = self.queue.lock().close_tx();
+        if let Err(error) = closed {
+            self.options.say(format_args!("closing a transmit ring: {error}"));
+        }
+        ring.shared.free(|_| true);
+    }
+}
+
+/// Copies the packets of released slots into a queue's ring, as far as it has room. Returns their number.
+///
+/// # Errors
+/// EINVAL: a slot names no buffer, or is longer than one. The packets before it are copied.
+fn copy_out(ring: &mut RingState, to: &mut RingMut<'_>) -> Result<u32, Errno> {
+    let (mut index, mut copied, mut invalid) = (ring.hwcur, 0, false);
+    while index != ring.rhead && to.available() > 0 {
+        let Some((slot, at)) = ring.packet(index) else {
+            invalid = true;
+            break;
+        };
+        let (memory, len) = (&ring.shared.region().memory, usize::from(slot.len));
+        if slot.flags & flags::MOREFRAG == 0 {
+            to.build(1, |buffer| {
+                memory.read(at, &mut buffer[..len]);
+                Some(len)
+            });
+        } else {
+            let head = to.head();
+            memory.read(at, &mut to.buffer_mut(head)[..len]);
+            to.set_bytes(head, slot.len, slot.flags & flags::MOREFRAG != 0);
+            to.release(1);
+        }
+        ring.clear_marks(index, slot);
+        index = ring.next(index);
+        copied += 1;
+    }
+    ring.hwcur = index;
+    if invalid { Err(Errno::EINVAL) } else { Ok(copied) }
+}
+
+/// The sleep of a program that waits for a receive ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sleep {
+    /// It does not sleep.
+    #[default]
+    None,
+    /// The queues were armed, which found no packet. The next sync comes before the sleep, and must not disarm
+    /// them.
+    Armed,
+    /// That sync has come: the next one ends the sleep.
+    Checked,
+}
+
+/// A receive ring of a card.
+#[derive(Debug)]
+pub(super) struct QueueRx {
+    queues: Vec<SharedQueue>,
+    host: Arc<HostQueues>,
+    options: EngineOptions,
+    sleep: Sleep,
+}
+
+impl QueueRx {
+    pub(super) fn new(
+        queues: Vec<SharedQueue>,
+        host: Arc<HostQueues>,
+        options: &EngineOptions,
+    ) -> Self {
+        Self { queues, host, options: options.clone(), sleep: Sleep::None }
+    }
+}
+
+impl RingDriver for QueueRx {
+    fn sync(&mut self, ring: &mut RingState) -> Result<(), Errno> {
+        if forwards(ring)
+            && let Ok(queue) = self.host.queue(0)
+        {
+            forward(ring, &queue, &self.options)?;
+        }
+        ring.hwcur = ring.rhead;
+        receive(ring, &self.queues, &mut self.sleep, &self.options)
+    }
+
+    fn arm(&mut self, _ring: &RingState, sources: &mut WaitSources) {
+        self.sleep = Sleep::Armed;
+        arm(&self.queues, sources);
+    }
+}
+
+/// A receive ring from the host.
+#[derive(Debug)]
+pub(super) struct HostRx {
+    queues: [SharedQueue; 1],
+    card: Arc<WeakQueues>,
+    options: EngineOptions,
+    sleep: Sleep,
+}
+
+impl HostRx {
+    pub(super) fn new(queue: SharedQueue, card: Arc<WeakQueues>, options: &EngineOptions) -> Self {
+        Self { queues: [queue], card, options: options.clone(), sleep: Sleep::None }
+    }
+}
+
+impl RingDriver for HostRx {
+    fn sync(&mut self, ring: &mut RingState) -> Result<(), Errno> {
+        if forwards(ring)
+            && let Some(queue) = self.card.first()
+        {
+            forward(ring, &queue, &self.options)?;
+        }
+        ring.hwcur = ring.rhead;
+        receive(ring, &self.queues, &mut self.sleep, &self.options)
+    }
+
+    fn arm(&mut self, _ring: &RingState, sources: &mut WaitSources) {
+        self.sleep = Sleep::Armed;
+        arm(&self.queues, sources);
+    }
+}
+
+/// Copies received packets into the ring, as far as it has room.
+///
+/// # Errors
+/// EINVAL: a slot names no buffer. Or a port failed.
+fn receive(
+    ring: &mut RingState,
+    queues: &[SharedQueue],
+    sleep: &mut Sleep,
+    options: &EngineOptions,
+) -> Result<(), Errno> {
+    if *sleep == Sleep::Armed {
+        *sleep = Sleep::Checked;
+        return Ok(());
+    }
+    let slept = std::mem::take(sleep) == Sleep::Checked;
+    for queue in queues {
+        let mut queue = queue.lock();
+        if slept {
+            or_down(queue.end_sleep().map(|()| 0), options)?;
+        }
+        let received = queue.sync_rx();
+        let mut done = 0;
+        let mut valid = true;
+        for packet in queue.rx().packets() {
+            let needed = slots_for(&packet);
+            if needed > ring.room() {
+                // A packet that an empty ring cannot hold is dropped.
+                if needed < ring.num_slots() {
+                    break;
+                }
+            } else if !copy_in(ring, &packet) {
+                valid = false;
+                break;
+            }
+            done += packet.slots();
+        }
+        queue.rx_mut().release(done);
+        or_down(received, options)?;
+        if !valid {
+            return Err(Errno::EINVAL);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the number of slots that a packet needs in a region.
+#[inline]
+fn slots_for(packet: &Packet<'_>) -> u32 {
+    match packet.captured_bytes() as u32 {
+        // The usual case, without a division.
+        bytes if bytes <= BUFFER_BYTES => 1,
+        bytes => bytes.div_ceil(BUFFER_BYTES),
+    }
+}
+
+/// Copies a packet into the slots from hwtail on. Returns false, without effect, if a slot names no buffer.
+#[inline]
+fn copy_in(ring: &mut RingState, packet: &Packet<'_>) -> bool {
+    if packet.slots() == 1 && packet.captured_bytes() <= BUFFER_BYTES as usize {
+        let bytes = packet.head();
+        let len = bytes.len() as u16;
+        let filled =
+            ring.fill_slot(ring.hwtail, (len, 0), |region, at| region.memory.write(at, bytes));
+        if filled {
+            ring.hwtail = ring.next(ring.hwtail);
+        }
+        return filled;
+    }
+    let mut scratch = Vec::new();
+    let pieces = packet.contiguous(&mut scratch).chunks(BUFFER_BYTES as usize);
+    let (mut at, last) = (ring.hwtail, pieces.len() - 1);
+    for (i, piece) in pieces.enumerate() {
+        let more = if i == last { 0 } else { flags::MOREFRAG };
+        let filled = ring.fill_slot(at, (piece.len() as u16, more), |region, at| {
+            region.memory.write(at, piece);
+        });
+        if !filled {
+            return false;
+        }
+        at = ring.next(at);
+    }
+    ring.hwtail = at;
+    true
+}
+
+/// Returns true if the program wants released slots to be passed to the other side of the port.
+#[inline]
+fn forwards(ring: &RingState) -> bool {
+    ring.shared.load(std::mem::offset_of!(RingHeader, flags)) & ring_flags::FORWARD != 0
+}
+
+/// Sends the released slots that the program has marked to the other side. What has no room there is dropped.
+fn forward(ring: &RingState, to: &SharedQueue, options: &EngineOptions) -> Result<(), Errno> {
+    let mut queue = to.lock();
+    let (meta, mut buffer) = (Meta::default(), [0; BUFFER_BYTES as usize]);
+    let mut index = ring.hwcur;
+    let mut any = false;
+    while index != ring.rhead {
+        if let Some((slot, at)) = ring.packet(index).filter(|it| it.0.flags & flags::FORWARD != 0) {
+            let bytes = &mut buffer[..slot.len.into()];
+            ring.shared.region().memory.read(at, bytes);
+            let packet = Packet::new(&meta, bytes);
+            if !queue.tx_mut().push(&packet) && queue.sync_tx().is_ok() {
+                queue.tx_mut().push(&packet);
+            }
+            any = true;
+        }
+        index = ring.next(index);
+    }
+    if any { or_down(queue.sync_tx(), options).map(|_| ()) } else { Ok(()) }
+}
+
+/// Adds the events that end a sleep for these queues.
+fn arm(queues: &[SharedQueue], sources: &mut WaitSources) {
+    for queue in queues {
+        let mut queue = queue.lock();
+        let events = queue.begin_sleep();
+        for fd in events.descriptors {
+            sources.descriptors.push((fd.as_raw_fd(), PollFlags::POLLIN));
+        }
+        events.limit.into_iter().for_each(|limit| sources.limit(limit));
+    }
+}
+
+/// Returns the errno of a failed sync. An interface that is down is no failure: packets wait for it.
+fn or_down<T: Default>(synced: Result<T, Error>, options: &EngineOptions) -> Result<T, Errno> {
+    match synced {
+        Err(error) if error.errno() == Some(libc::ENETDOWN) => Ok(T::default()),
+        other => other.map_err(|error| options.errno("sync", &error)),
+    }
+}

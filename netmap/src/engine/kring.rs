@@ -1,0 +1,191 @@
+//! A ring of an adapter: its state, the driver that moves its packets, and the files that it wakes.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+
+use super::WaitSources;
+use super::monitor;
+use super::ring::{RingState, Way};
+use super::wake::Wakers;
+
+/// The part of a ring that differs between kinds of ports.
+pub(super) trait RingDriver: Debug + Send {
+    /// Moves packets. On a transmit ring, sends the slots in [hwcur, rhead); on a receive ring, these are released
+    /// and may be filled again. Sets hwcur and hwtail. Never waits.
+    ///
+    /// # Errors
+    /// The port failed; poll(2) then returns POLLERR.
+    fn sync(&mut self, ring: &mut RingState) -> Result<(), Errno>;
+
+    /// Adds the events that end a sleep to `sources`. The [`Wakers`] of the ring are armed already.
+    fn arm(&mut self, _ring: &RingState, _sources: &mut WaitSources) {}
+
+    /// Frees the memory of the ring when its last user has closed it.
+    fn close(&mut self, ring: &RingState) {
+        ring.shared.free(|_| true);
+    }
+}
+
+/// The result of one sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Synced {
+    /// The program has slots that it has not seen.
+    Unseen,
+    /// It has none.
+    Nothing,
+    /// It broke the ring's rules, or the port failed.
+    Failed,
+}
+
+/// A ring of an adapter.
+#[derive(Debug)]
+pub(super) struct Kring {
+    pub(super) way: Way,
+    /// Its number in its adapter, where the host's rings follow the card's.
+    pub(super) number: u32,
+    /// Its offset in the region.
+    pub(super) offset: usize,
+    open: Mutex<Option<OpenRing>>,
+    pub(super) wakers: Wakers,
+}
+
+/// The ring of an adapter while it has users.
+#[derive(Debug)]
+pub(super) struct OpenRing {
+    pub(super) state: RingState,
+    driver: Box<dyn RingDriver>,
+    /// The receive rings of monitors that see its packets.
+    monitors: Vec<Arc<Kring>>,
+    /// The first slot of a receive ring that monitors have not seen.
+    monitored: u32,
+}
+
+impl Kring {
+    pub(super) fn new(number: u32, state: RingState, driver: Box<dyn RingDriver>) -> Self {
+        let (way, offset) = (state.way, state.shared.offset());
+        let monitored = state.hwtail;
+        let open = OpenRing { state, driver, monitors: Vec::new(), monitored };
+        Self { way, number, offset, open: Mutex::new(Some(open)), wakers: Wakers::default() }
+    }
+
+    /// Returns the ring; None if its last user has closed it.
+    #[inline]
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<OpenRing>> {
+        // A sync that panicked leaves cursors that are valid, whichever they are.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Syncs the ring with the program's cursors, and shows the program the new tail.
+    #[inline]
+    pub(super) fn sync(&self) -> Synced {
+        let mut open = self.lock();
+        let Some(ring) = open.as_mut() else { return Synced::Nothing };
+        if !ring.state.prologue() {
+            ring.state.reinit();
+            return Synced::Failed;
+        }
+        match ring.sync() {
+            Ok(()) => {}
+            // A slot is invalid.
+            Err(Errno::EINVAL) => {
+                ring.state.finalize();
+                ring.state.reinit();
+                return Synced::Failed;
+            }
+            Err(_) => return Synced::Failed,
+        }
+        ring.state.finalize();
+        if ring.state.has_unseen() { Synced::Unseen } else { Synced::Nothing }
+    }
+
+    /// Returns true if the program has slots that it has not seen, as the ring's memory says now.
+    #[inline]
+    pub(super) fn shows_unseen(&self) -> bool {
+        self.lock().as_ref().is_some_and(|ring| ring.state.shows_unseen())
+    }
+
+    /// Returns true if the program has unseen slots and has released none.
+    #[inline]
+    pub(super) fn needs_no_sync(&self) -> bool {
+        self.lock().as_ref().is_some_and(|ring| ring.state.shows_unseen() && !ring.state.is_moved())
+    }
+
+    /// Returns true if the program has released slots, or earlier ones still wait.
+    #[inline]
+    pub(super) fn is_moved(&self) -> bool {
+        let open = self.lock();
+        open.as_ref()
+            .is_some_and(|OpenRing { state, .. }| state.is_moved() || state.hwcur != state.rhead)
+    }
+
+    /// Writes the time of a sync.
+    #[inline]
+    pub(super) fn store_time(&self, now: [u64; 2]) {
+        if let Some(ring) = self.lock().as_ref() {
+            ring.state.shared.store_time(now);
+        }
+    }
+
+    /// Calls `work` with the ring, if it is open, and wakes the sleeping files if it returns true.
+    #[inline]
+    pub(super) fn deliver(&self, work: impl FnOnce(&mut RingState) -> bool) {
+        let changed = self.lock().as_mut().is_some_and(|ring| work(&mut ring.state));
+        if changed {
+            self.wakers.wake();
+        }
+    }
+
+    /// Makes a monitor's ring see the packets of this one from now on.
+    pub(super) fn add_monitor(&self, monitor: &Arc<Kring>) {
+        if let Some(ring) = self.lock().as_mut() {
+            if ring.monitors.is_empty() {
+                ring.monitored = ring.state.hwtail;
+            }
+            ring.monitors.push(Arc::clone(monitor));
+        }
+    }
+
+    /// Ends a monitor's view of this ring.
+    pub(super) fn remove_monitor(&self, monitor: &Arc<Kring>) {
+        if let Some(ring) = self.lock().as_mut() {
+            ring.monitors.retain(|it| !Arc::ptr_eq(it, monitor));
+        }
+    }
+
+    /// Adds the events that end a sleep.
+    pub(super) fn arm(&self, sources: &mut WaitSources) {
+        if let Some(ring) = self.lock().as_mut() {
+            ring.driver.arm(&ring.state, sources);
+        }
+    }
+
+    /// Closes the ring: its driver ends, and its memory is free.
+    pub(super) fn close(&self) {
+        // Ends the driver without the lock, because a driver may take others.
+        let open = self.lock().take();
+        if let Some(mut ring) = open {
+            ring.driver.close(&ring.state);
+        }
+    }
+}
+
+impl OpenRing {
+    #[inline]
+    fn sync(&mut self) -> Result<(), Errno> {
+        if self.monitors.is_empty() {
+            return self.driver.sync(&mut self.state);
+        }
+        let (first, last) = (self.state.hwcur, self.state.rhead);
+        if self.state.way == Way::Transmit {
+            monitor::copy(&self.state, first, last, &self.monitors);
+        }
+        self.driver.sync(&mut self.state)?;
+        if self.state.way == Way::Receive {
+            monitor::copy(&self.state, self.monitored, self.state.hwtail, &self.monitors);
+        }
+        self.monitored = self.state.hwtail;
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! Requests of `vale-ctl`: attaching, detaching and listing ports, and persistent ports.
+
+use std::sync::Arc;
+
+use nix::errno::Errno;
+
+use super::{Switch, ValePort};
+use crate::abi::bodies::{Register, ValeAttach, ValeDetach, ValeList, ValeNewInterface};
+use crate::abi::{PortKind, PortName};
+use crate::engine::EngineOptions;
+use crate::engine::adapter::Adapter;
+use crate::engine::card::Card;
+use crate::engine::control::Control;
+
+/// Returns switch and port of a name.
+fn parts(name: &PortName) -> Result<(&str, &str), Errno> {
+    match name.kind()? {
+        PortKind::Vale { switch, port } if !port.is_empty() => Ok((switch, port)),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+impl Control {
+    /// Returns a port of a switch, and makes it, with the switch, if it does not exist. A persistent port with
+    /// its name is attached.
+    ///
+    /// # Errors
+    /// EBUSY: the persistent port is attached elsewhere. ENOMEM: no room.
+    pub(in crate::engine) fn vale(
+        &mut self,
+        name: &str,
+        switch: &str,
+        port: &str,
+        wanted: &Register,
+    ) -> Result<Arc<Adapter>, Errno> {
+        if let Some(adapter) = self.existing(name) {
+            return Ok(adapter);
+        }
+        if port.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let persistent = self.persistent.get(port).cloned();
+        let key = if persistent.is_some() { port } else { name };
+        let adapter = match persistent {
+            Some(adapter) => adapter,
+            None => self.vale_port(name, wanted)?,
+        };
+        let vale_port = self.vale_port_of(key).ok_or(Errno::EINVAL)?;
+        let attached = vale_port.attachment().as_ref().map(|at| at.switch.name == switch);
+        match attached {
+            Some(true) => {}
+            Some(false) => return Err(Errno::EBUSY),
+            None => {
+                let switch = self.switch(switch)?;
+                vale_port.attach(&switch)?;
+            }
+        }
+        Ok(adapter)
+    }
+
+    fn vale_port_of(&self, name: &str) -> Option<Arc<ValePort>> {
+        self.vale_ports.get(name)?.upgrade()
+    }
+
+    /// Returns the switch of a name, and makes it if it does not exist.
+    fn switch(&mut self, name: &str) -> Result<Arc<Switch>, Errno> {
+        if let Some((_, switch)) = self.find_switch(name) {
+            return Ok(switch);
+        }
+        let free = self.switches.iter_mut().find(|it| it.as_ref().is_none_or(|it| it.is_empty()));
+        let switch = Switch::new(name);
+        *free.ok_or(Errno::ENOMEM)? = Some(Arc::clone(&switch));
+        Ok(switch)
+    }
+
+    /// Returns a switch that has ports, and its index.
+    fn find_switch(&self, name: &str) -> Option<(u16, Arc<Switch>)> {
+        (0..).zip(&self.switches).find_map(|(index, switch)| {
+            let switch = switch.as_ref().filter(|it| it.name == name && !it.is_empty())?;
+            Some((index, Arc::clone(switch)))
+        })
+    }
+
+    /// Attaches a persistent port to a switch.
+    ///
+    /// # Errors
+    /// EINVAL: no such port, or not a name of a switch's port. EBUSY: a file has it, or it is attached already.
+    /// EOPNOTSUPP: an interface.
+    pub(in crate::engine) fn vale_attach(
+        &mut self,
+        name: &PortName,
+        body: &mut ValeAttach,
+        options: &EngineOptions,
+    ) -> Result<(), Errno> {
+        let (switch, port) = parts(name)?;
+        if self.existing(name.as_str()).is_some() {
+            return Err(Errno::EBUSY);
+        }
+        let Some(adapter) = self.persistent.get(port).cloned() else {
+            let is_card = Card::find(port, &EngineOptions { log: None, ..options.clone() }).is_ok();
+            return Err(if is_card { Errno::EOPNOTSUPP } else { Errno::EINVAL });
+        };
+        if adapter.is_bound() {
+            return Err(Errno::EBUSY);
+        }
+        let vale_port = self.vale_port_of(port).ok_or(Errno::EINVAL)?;
+        if vale_port.attachment().is_some() {
+            return Err(Errno::EBUSY);
+        }
+        let switch = self.switch(switch)?;
+        body.port_index = vale_port.attach(&switch)?;
+        Ok(())
+    }
+
+    /// Detaches a persistent port from its switch.
+    ///
+    /// # Errors
+    /// EINVAL: the switch has no such port. EBUSY: a file has it.
+    pub(in crate::engine) fn vale_detach(
+        &mut self,
+        name: &PortName,
+        body: &mut ValeDetach,
+    ) -> Result<(), Errno> {
+        let (switch, port) = parts(name)?;
+        if self.existing(name.as_str()).is_some_and(|adapter| adapter.is_bound()) {
+            return Err(Errno::EBUSY);
+        }
+        let adapter = self.persistent.get(port).ok_or(Errno::EINVAL)?;
+        let vale_port = self.vale_port_of(port).ok_or(Errno::EINVAL)?;
+        let here = vale_port.attachment().as_ref().is_some_and(|it| it.switch.name == switch);
+        if !here {
+            return Err(Errno::EINVAL);
+        }
+        if adapter.is_bound() {
+            return Err(Errno::EBUSY);
+        }
+        body.port_index = vale_port.detach().map_or(0, |it| it.number);
+        Ok(())
+    }
+
+    /// Finds a port by its name, or without a name the next one from switch and port indices on.
+    ///
+    /// # Errors
+    /// ENOENT: none.
+    pub(in crate::engine) fn vale_list(
+        &mut self,
+        name: &mut PortName,
+        body: &mut ValeList,
+    ) -> Result<(), Errno> {
+        if !name.is_empty() {
+            let PortKind::Vale { switch, port } = name.kind()? else { return Err(Errno::EINVAL) };
+            let (index, switch) = self.find_switch(switch).ok_or(Errno::ENOENT)?;
+            let mut ports =
+                std::iter::successors(switch.port_from(0), |(n, _)| switch.port_from(n + 1));
+            let found = ports.find(|(_, it)| it.name == port).ok_or(Errno::ENOENT)?;
+            (body.bridge_index, body.port_index) = (index, found.0);
+            return Ok(());
+        }
+        let mut first = body.port_index;
+        for index in usize::from(body.bridge_index)..self.switches.len() {
+            let found = self.switches[index].as_ref().and_then(|switch| {
+                switch.port_from(first).map(|(number, port)| (switch.name.clone(), number, port))
+            });
+            if let Some((switch, number, port)) = found {
+                *name = PortName::from(&*format!("{switch}:{}", port.name));
+                (body.bridge_index, body.port_index) = (index as u16, number);
+                return Ok(());
+            }
+            first = 0;
+        }
+        Err(Errno::ENOENT)
+    }
+
+    /// Makes a persistent port.
+    ///
+    /// # Errors
+    /// EEXIST: an interface or port has the name. EINVAL: not a name of an interface, or no such region.
+    pub(in crate::engine) fn new_interface(
+        &mut self,
+        name: &PortName,
+        body: &mut ValeNewInterface,
+        options: &EngineOptions,
+    ) -> Result<(), Errno> {
+        let PortKind::Interface(name) = name.kind()? else { return Err(Errno::EINVAL) };
+        if name.is_empty() || name.len() > 15 {
+            return Err(Errno::EINVAL);
+        }
+        let quiet = EngineOptions { log: None, ..options.clone() };
+        if self.existing(name).is_some() || Card::find(name, &quiet).is_ok() {
+            return Err(Errno::EEXIST);
+        }
+        let wanted = Register {
+            tx_slots: body.tx_slots,
+            rx_slots: body.rx_slots,
+            tx_rings: body.tx_rings,
+            rx_rings: body.rx_rings,
+            mem_id: body.mem_id,
+            ..Register::default()
+        };
+        let adapter = self.vale_port(name, &wanted)?;
+        let geometry = adapter.port.geometry;
+        (body.tx_slots, body.rx_slots) = (geometry.tx_slots, geometry.rx_slots);
+        (body.tx_rings, body.rx_rings) = (geometry.tx_rings as u16, geometry.rx_rings as u16);
+        body.mem_id = adapter.port.region.id;
+        self.persistent.insert(name.into(), adapter);
+        Ok(())
+    }
+
+    /// Deletes a persistent port.
+    ///
+    /// # Errors
+    /// ENXIO: no such port. EBUSY: it is attached, or a file has it.
+    pub(in crate::engine) fn delete_interface(&mut self, name: &PortName) -> Result<(), Errno> {
+        let name = name.as_str();
+        let adapter = self.persistent.get(name).ok_or(Errno::ENXIO)?;
+        let attached = self.vale_port_of(name).is_some_and(|port| port.attachment().is_some());
+        // A file or a pipe that has the port.
+        if attached || Arc::strong_count(adapter) > 1 {
+            return Err(Errno::EBUSY);
+        }
+        self.persistent.remove(name);
+        Ok(())
+    }
+}

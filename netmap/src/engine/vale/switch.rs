@@ -1,0 +1,180 @@
+//! A switch: its ports, and the way of a batch of packets to them.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use nix::errno::Errno;
+
+use super::learning::LearningTable;
+use super::port::ValePort;
+use crate::abi::flags;
+use crate::engine::ring::{RingState, SlotHead};
+
+/// The most ports of a switch.
+const MAX_PORTS: usize = 254;
+/// The shortest packet that is forwarded: an Ethernet header.
+const MIN_BYTES: u16 = 14;
+/// Bytes at the front of a packet that decide where it goes.
+const ADDRESSES: usize = 12;
+/// The most slots of a packet.
+const MAX_FRAGMENTS: u32 = 64;
+
+/// A learning switch.
+#[derive(Debug)]
+pub(in crate::engine) struct Switch {
+    pub(in crate::engine) name: String,
+    ports: RwLock<Vec<Option<Arc<ValePort>>>>,
+    learned: LearningTable,
+}
+
+/// A packet of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Routed {
+    /// Its first slot, and the number of its slots.
+    first: u32,
+    slots: u32,
+    /// The port; None for all but the sender's.
+    to: Option<u32>,
+}
+
+/// The packets of one sync, kept to use the memory again.
+#[derive(Debug, Default)]
+pub(super) struct Batch(Vec<Routed>);
+
+impl Switch {
+    pub(in crate::engine) fn new(name: &str) -> Arc<Self> {
+        let (ports, learned) = (RwLock::default(), LearningTable::default());
+        Arc::new(Self { name: name.into(), ports, learned })
+    }
+
+    /// Adds a port. Returns its number, the lowest that is free.
+    ///
+    /// # Errors
+    /// ENOMEM: the switch has no room.
+    pub(super) fn add(&self, port: &Arc<ValePort>) -> Result<u32, Errno> {
+        let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
+        let number = ports.iter().position(Option::is_none).unwrap_or(ports.len());
+        if number >= MAX_PORTS {
+            return Err(Errno::ENOMEM);
+        }
+        if number == ports.len() {
+            ports.push(None);
+        }
+        ports[number] = Some(Arc::clone(port));
+        Ok(number as u32)
+    }
+
+    /// Removes a port.
+    pub(super) fn remove(&self, number: u32) {
+        let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
+        ports[number as usize] = None;
+        self.learned.forget(number);
+    }
+
+    /// Returns true if it has no port.
+    pub(in crate::engine) fn is_empty(&self) -> bool {
+        let ports = self.ports.read().unwrap_or_else(PoisonError::into_inner);
+        ports.iter().all(Option::is_none)
+    }
+
+    /// Returns the first port from a number on.
+    pub(in crate::engine) fn port_from(&self, first: u32) -> Option<(u32, Arc<ValePort>)> {
+        let ports = self.ports.read().unwrap_or_else(PoisonError::into_inner);
+        let mut from = (0..).zip(&*ports).skip(first as usize);
+        from.find_map(|(number, port)| Some((number, Arc::clone(port.as_ref()?))))
+    }
+
+    /// Forwards the packets in the slots [hwcur, rhead) of a port's transmit ring.
+    ///
+    /// # Errors
+    /// EINVAL: a slot is invalid. The packets before it are forwarded.
+    pub(super) fn forward(
+        &self,
+        source: u32,
+        ring_number: u32,
+        ring: &mut RingState,
+        batch: &mut Batch,
+    ) -> Result<(), Errno> {
+        let routed = self.route(source, ring, batch);
+        let ports = self.ports.read().unwrap_or_else(PoisonError::into_inner);
+        let everywhere = batch.0.iter().any(|packet| packet.to.is_none());
+        for (number, port) in (0..).zip(&*ports).filter(|&(number, _)| number != source) {
+            let is_target = |packet: &&Routed| packet.to.is_none_or(|to| to == number);
+            if !everywhere && !batch.0.iter().any(|packet| is_target(&packet)) {
+                continue;
+            }
+            let Some(receiver) = port.as_ref().and_then(|port| port.receiver(ring_number)) else {
+                continue;
+            };
+            receiver.deliver(|to| {
+                let before = to.hwtail;
+                batch.0.iter().filter(is_target).for_each(|packet| copy(ring, packet, to));
+                to.hwtail != before
+            });
+        }
+        routed
+    }
+
+    /// Finds the packets of a batch and their ports.
+    fn route(&self, source: u32, ring: &mut RingState, batch: &mut Batch) -> Result<(), Errno> {
+        batch.0.clear();
+        let mut first = ring.hwcur;
+        while first != ring.rhead {
+            let (mut at, mut slots) = (first, 0);
+            let Some((head, start)) = ring.packet(first) else { return Err(Errno::EINVAL) };
+            loop {
+                let Some((slot, _)) = ring.packet(at) else { return Err(Errno::EINVAL) };
+                at = ring.next(at);
+                slots += 1;
+                // A packet that is not complete is cut off, as in netmap.
+                if slot.flags & flags::MOREFRAG == 0 || at == ring.rhead || slots == MAX_FRAGMENTS {
+                    break;
+                }
+            }
+            let packet = std::mem::replace(&mut first, at);
+            ring.hwcur = at;
+            if head.len < MIN_BYTES {
+                continue;
+            }
+            let mut addresses = [0; ADDRESSES];
+            ring.shared.region().memory.read(start, &mut addresses);
+            let to = self.port_of(source, head, addresses);
+            if to != Some(source) {
+                batch.0.push(Routed { first: packet, slots, to });
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns the sender's address. Returns the destination's port, if it is known and not a group's.
+    fn port_of(&self, source: u32, head: SlotHead, addresses: [u8; ADDRESSES]) -> Option<u32> {
+        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5] = addresses;
+        if s0 & 1 == 0 && head.flags & flags::NO_LEARN == 0 {
+            self.learned.learn(&[s0, s1, s2, s3, s4, s5], source);
+        }
+        if d0 & 1 == 0 { self.learned.find(&[d0, d1, d2, d3, d4, d5]) } else { None }
+    }
+}
+
+/// Copies a packet to a receive ring; drops it if the ring has no room.
+#[inline]
+fn copy(ring: &RingState, packet: &Routed, to: &mut RingState) {
+    if to.room() < packet.slots {
+        return;
+    }
+    let (mut from, mut at) = (packet.first, to.hwtail);
+    for left in (0..packet.slots).rev() {
+        // Read again, because `route` has only looked: the copy is checked by itself.
+        let Some((slot, start)) = ring.packet(from) else { return };
+        let more = if left > 0 { flags::MOREFRAG } else { 0 };
+        let set = (slot.len, (packet.slots as u16) << 8 | more);
+        let filled = to.fill_slot(at, set, |region, target| {
+            let memory = &ring.shared.region().memory;
+            memory.copy_to(start, &region.memory, target, slot.len.into());
+        });
+        if !filled {
+            return;
+        }
+        (from, at) = (ring.next(from), to.next(at));
+    }
+    to.hwtail = at;
+}

@@ -1,0 +1,107 @@
+//! Waking a sleeping file: an eventfd, and a flag that the file is about to sleep.
+//!
+//! ```text
+//!   file                                ring's other side
+//!   set the flag                        publish slots
+//!   sync once more: slots: stay awake   flag set: clear it, write the eventfd
+//!   sleep until the eventfd is readable
+//! ```
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// Wakes one file.
+#[derive(Debug)]
+pub(super) struct Waker {
+    event: EventFd,
+    asleep: AtomicBool,
+    written: AtomicBool,
+}
+
+impl Waker {
+    /// Makes a waker.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(super) fn new() -> Result<Self, Errno> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event = EventFd::from_value_and_flags(0, flags)?;
+        Ok(Self { event, asleep: AtomicBool::new(false), written: AtomicBool::new(false) })
+    }
+
+    /// Announces a sleep. Sync once more afterwards. Returns the descriptor to wait for.
+    pub(super) fn arm(&self) -> RawFd {
+        // Relaxed: the fence orders it before the syncs that follow, and pairs with the one in `wake`.
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.event.as_raw_fd()
+    }
+
+    /// Reads a wake-up that has come. The flag stays, because a file syncs between announcing a sleep and
+    /// sleeping: one that does not sleep then costs the other side one wake-up.
+    #[inline]
+    pub(super) fn drain(&self) {
+        if self.written.load(Ordering::Relaxed) && self.written.swap(false, Ordering::Acquire) {
+            // Empty already if another thread read it.
+            let _ = self.event.read();
+        }
+    }
+
+    /// Wakes the file if it sleeps. Call a fence after publishing, and before this.
+    #[inline]
+    fn wake(&self) {
+        // Relaxed: the fence orders the load.
+        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
+            // Release: pairs with `drain`, which reads the event after it.
+            let _ = self.event.write(1);
+            self.written.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// The files to wake when a ring has new slots.
+#[derive(Debug, Default)]
+pub(super) struct Wakers(RwLock<Vec<Weak<Waker>>>);
+
+impl Wakers {
+    /// Adds a file.
+    pub(super) fn add(&self, waker: &Arc<Waker>) {
+        let mut wakers = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        wakers.retain(|it| it.strong_count() > 0);
+        wakers.push(Arc::downgrade(waker));
+    }
+
+    /// Wakes the files that sleep.
+    #[inline]
+    pub(super) fn wake(&self) {
+        // Pairs with the fence in `arm`: this side sees the flag, or the other side sees the new slots.
+        fence(Ordering::SeqCst);
+        let wakers = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        wakers.iter().filter_map(Weak::upgrade).for_each(|waker| waker.wake());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_sleeper_is_woken_and_once() {
+        let (wakers, waker) = (Wakers::default(), Arc::new(Waker::new().unwrap()));
+        wakers.add(&waker);
+        wakers.wake();
+        assert_eq!(waker.event.read(), Err(Errno::EAGAIN), "it does not sleep");
+        waker.arm();
+        wakers.wake();
+        wakers.wake();
+        assert_eq!(waker.event.read(), Ok(1));
+        waker.arm();
+        wakers.wake();
+        waker.drain();
+        assert_eq!(waker.event.read(), Err(Errno::EAGAIN), "an awake file reads its wake-ups");
+    }
+}

@@ -1,0 +1,256 @@
+//! Cards, over the interfaces of a lab: the program is on `right0`, and the other side on `left0`.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use sluicegate::link::{Lab, Shape};
+use sluicegate::port::{Directions, OpenOptions, Port, Queue};
+use sluicegate::ring::{Meta, Packet};
+use sluicegate_netmap::abi::PortName;
+use sluicegate_netmap::abi::bodies::{PortInfo, Register, modes, register_flags};
+use sluicegate_netmap::engine::{Backend, Engine, EngineOptions};
+
+use crate::program::{FLAGS, Program, all, frame};
+use crate::scratch::lab_of;
+
+/// The time that a test waits for expected packets.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn engine(lab: &Lab, options: EngineOptions) -> Arc<Engine> {
+    let log = Some((|line: &str| println!("{line}")) as fn(&str));
+    Engine::new(EngineOptions { netns: Some(lab.netns("right")), log, ..options })
+}
+
+/// Opens the other side. It sees only the tests' frames.
+fn left(lab: &Lab) -> Queue {
+    let name = "packet:left0?filter=ether proto 0x88b5&tx_copies=off&buffer=8M&method=recvmmsg";
+    let netns = Some(lab.netns("left"));
+    let options = OpenOptions { usage: Directions::Both, netns, ..OpenOptions::default() };
+    Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0)
+}
+
+fn send(queue: &mut Queue, packets: &[Vec<u8>]) {
+    for bytes in packets {
+        while !queue.tx_mut().push(&Packet::new(&Meta::default(), bytes)) {
+            queue.sync_tx().unwrap();
+        }
+    }
+    while queue.needs_sync_tx() {
+        queue.sync_tx().unwrap();
+    }
+}
+
+fn receive(queue: &mut Queue, packets: usize) -> Vec<Vec<u8>> {
+    let (mut received, end) = (Vec::new(), Instant::now() + TIMEOUT);
+    while received.len() < packets && Instant::now() < end {
+        let batch = queue.receive(Duration::from_millis(100)).unwrap();
+        received.extend(batch.packets().map(|packet| packet.head().to_vec()));
+    }
+    received
+}
+
+/// Runs pings from left to right, and waits some seconds for each answer. Returns true if all came.
+fn ping(lab: &Lab, count: u32, seconds: u32) -> bool {
+    let mut ping = Command::new("ping");
+    ping.args(["-q", "-i", "0.01", "-W", &seconds.to_string()]);
+    ping.args(["-c", &count.to_string(), "198.18.0.2"]);
+    let child = lab.spawn("left", ping.stdout(Stdio::null())).unwrap();
+    crate::child::end(child).status.success()
+}
+
+#[test]
+fn packets_go_both_ways_with_each_backend_and_the_host_gets_none() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let packets: Vec<_> = (0..3000).map(|i| frame(2, 1, i, 60 + i as usize % 1400)).collect();
+    for backend in [None, Some(Backend::Live), Some(Backend::Xdp), Some(Backend::Packet)] {
+        let engine = engine(&lab, EngineOptions { backend, ..EngineOptions::default() });
+        let program = Program::open(&engine, "right0", all()).unwrap();
+        assert_eq!((program.name().as_str(), program.answer.mem_id), ("right0", 1));
+        let mut left = left(&lab);
+        for portion in packets.chunks(500) {
+            send(&mut left, portion);
+            assert!(program.wait_for_tests(500) == portion, "{backend:?}");
+        }
+        for portion in packets.chunks(500) {
+            program.send(portion);
+            assert!(receive(&mut left, portion.len()) == portion, "{backend:?}");
+        }
+        program.file.txsync().unwrap();
+        assert!(!program.tx(0).unwrap().is_pending(), "{backend:?}");
+        if backend != Some(Backend::Packet) {
+            assert!(!ping(&lab, 1, 1), "{backend:?}: the host got a packet");
+        }
+        drop(program);
+        assert!(ping(&lab, 1, 30), "{backend:?}: the host gets packets again");
+    }
+}
+
+#[test]
+fn what_does_not_match_the_filter_stays_with_the_host() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let filter = Some("ether proto 0x88b5".into());
+    let engine = engine(&lab, EngineOptions { filter, ..EngineOptions::default() });
+    let program = Program::open(&engine, "right0", all()).unwrap();
+    assert!(ping(&lab, 20, 30));
+    send(&mut left(&lab), &[frame(2, 1, 0, 60)]);
+    assert_eq!(program.wait_for(1), [frame(2, 1, 0, 60)], "and no other");
+}
+
+#[test]
+fn the_interface_of_the_default_route_needs_a_filter_or_an_allowance() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let mut route = Command::new("ip");
+    route.args(["route", "add", "default", "via", "198.18.0.1"]);
+    assert!(crate::child::end(lab.spawn("right", &mut route).unwrap()).status.success());
+    let open = |options: EngineOptions, register| {
+        Program::open(&engine(&lab, options), "right0", register).map(|_| ())
+    };
+    let (filter, allow) = (Some("udp port 9".into()), vec!["right0".into()]);
+    let default = EngineOptions::default;
+    assert_eq!(open(default(), all()), Err(Errno::EPERM));
+    assert_eq!(open(EngineOptions { filter, ..default() }, all()), Ok(()));
+    assert_eq!(open(EngineOptions { allow, ..default() }, all()), Ok(()));
+    let host = Register { mode: modes::SW, ..all() };
+    assert_eq!(open(default(), host), Ok(()), "host rings take nothing from the wire");
+}
+
+#[test]
+fn each_ring_has_a_queue_and_files_share_or_divide_them() {
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
+    let engine = engine(&lab, EngineOptions::default());
+    let one = |ringid, flags| {
+        let register = Register { mode: modes::ONE_NIC, ringid, flags, ..Register::default() };
+        Program::open(&engine, "right0", register)
+    };
+    let first = one(0, register_flags::EXCLUSIVE).unwrap();
+    assert_eq!((first.answer.tx_rings, first.answer.rx_rings), (2, 2));
+    assert!(first.rx(0).is_some() && first.rx(1).is_none() && first.rx(2).is_none());
+    assert_eq!(one(0, 0).err(), Some(Errno::EBUSY));
+    assert_eq!(Program::open(&engine, "right0", all()).err(), Some(Errno::EBUSY));
+    let second = one(1, 0).unwrap();
+    assert_eq!(second.answer.mem_id, first.answer.mem_id);
+    assert_eq!(one(1, register_flags::EXCLUSIVE).err(), Some(Errno::EBUSY));
+    // Flows spread over both queues.
+    let packets: Vec<_> = (0..200).map(udp).collect();
+    send(&mut left(&lab), &packets);
+    let (mut received, end) = ([0, 0], Instant::now() + TIMEOUT);
+    while received[0] + received[1] < packets.len() && Instant::now() < end {
+        for (number, program) in [&first, &second].into_iter().enumerate() {
+            program.file.rxsync().unwrap();
+            let all = program.rx(number as u32).unwrap().take_all();
+            received[number] += all.iter().filter(|packet| packets.contains(packet)).count();
+        }
+    }
+    assert_eq!(received[0] + received[1], packets.len());
+    assert!(received[0] > 0 && received[1] > 0, "{received:?}");
+}
+
+/// Makes a UDP packet to port 9, of one of many flows.
+fn udp(flow: u16) -> Vec<u8> {
+    let builder = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [0xff; 6])
+        .ipv4([198, 18, 0, 1], [198, 18, 0, 255], 64)
+        .udp(20_000 + flow, 9);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, &[0; 60]).unwrap();
+    frame
+}
+
+#[test]
+fn several_files_use_one_ring() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let engine = engine(&lab, EngineOptions::default());
+    let only = |flags| Program::open(&engine, "right0", Register { flags, ..all() }).unwrap();
+    let receiver = only(register_flags::RX_RINGS_ONLY);
+    let sender = only(register_flags::TX_RINGS_ONLY);
+    let both = only(0);
+    let mut left = left(&lab);
+    send(&mut left, &[frame(2, 1, 7, 60)]);
+    assert_eq!(receiver.wait_for_tests(1), [frame(2, 1, 7, 60)]);
+    assert_eq!(both.rx(0).unwrap().get(20), receiver.rx(0).unwrap().get(20), "one ring");
+    drop(receiver);
+    send(&mut left, &[frame(2, 1, 8, 60)]);
+    assert_eq!(both.wait_for_tests(1), [frame(2, 1, 8, 60)], "it goes on");
+    sender.send(&[frame(1, 2, 1, 60)]);
+    both.send(&[frame(1, 2, 2, 60)]);
+    assert_eq!(receive(&mut left, 2), [frame(1, 2, 1, 60), frame(1, 2, 2, 60)]);
+}
+
+#[test]
+fn a_sleeper_is_woken_by_a_packet() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    for backend in [None, Some(Backend::Xdp), Some(Backend::Packet)] {
+        let engine = engine(&lab, EngineOptions { backend, ..EngineOptions::default() });
+        let program = Program::open(&engine, "right0", all()).unwrap();
+        let mut left = left(&lab);
+        let receiver = std::thread::spawn(move || program.wait_for_tests(50));
+        let packets: Vec<_> = (0..50).map(|i| frame(2, 1, i, 60)).collect();
+        for packet in &packets {
+            send(&mut left, std::slice::from_ref(packet));
+            // Long enough for the receiver to fall asleep.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(receiver.join().unwrap() == packets, "{backend:?}");
+    }
+}
+
+#[test]
+fn a_program_between_host_and_card_passes_the_hosts_traffic() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let mut offload = Command::new("ethtool");
+    offload.args(["-K", "left0", "tx", "off"]);
+    crate::child::end(lab.spawn("left", offload.stdout(Stdio::null())).unwrap());
+    for forward in [false, true] {
+        let engine = engine(&lab, EngineOptions::default());
+        let register = Register { mode: modes::NIC_SW, ..all() };
+        let program = Program::open(&engine, "right0", register).unwrap();
+        assert_eq!((program.interface(36), program.interface(40)), (1, 1));
+        let pings = std::thread::spawn({
+            let lab = lab.netns("left");
+            move || {
+                let mut ping = Command::new("ip");
+                ping.args(["netns", "exec", &lab, "ping", "-q", "-i", "0.02", "-W", "30"]);
+                ping.args(["-c", "20", "198.18.0.2"]).stdout(Stdio::null());
+                ping.status().unwrap().success()
+            }
+        });
+        let end = Instant::now() + TIMEOUT;
+        while !pings.is_finished() && Instant::now() < end {
+            for (from, to) in [(0, 1), (1, 0)] {
+                let (rx, tx) = (program.rx(from).unwrap(), program.tx(to).unwrap());
+                if forward {
+                    // The engine passes what the program has marked.
+                    rx.set(FLAGS, 4);
+                    for _ in 0..rx.available() {
+                        let (buffer, len, flags) = rx.read_slot(rx.get(20));
+                        rx.write_slot(rx.get(20), (buffer, len, flags | 4));
+                        rx.give(1);
+                    }
+                } else {
+                    rx.take_all().iter().for_each(|packet| tx.put(packet, 0));
+                }
+            }
+            program.file.poll(PollFlags::POLLIN | PollFlags::POLLOUT);
+            program.file.rxsync().unwrap();
+        }
+        assert!(pings.join().unwrap(), "forward: {forward}");
+    }
+}
+
+#[test]
+fn facts_about_a_card() {
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
+    let engine = engine(&lab, EngineOptions::default());
+    let file = engine.open();
+    let mut info = PortInfo::default();
+    file.port_info(&PortName::from("right0"), &mut info).unwrap();
+    let PortInfo { tx_rings, rx_rings, host_tx_rings, host_rx_rings, mem_id, .. } = info;
+    assert_eq!((tx_rings, rx_rings, host_tx_rings, host_rx_rings, mem_id), (2, 2, 1, 1, 1));
+    assert!(info.memsize < 1 << 32, "the legacy API has 32 bits");
+    let mut region = PortInfo::default();
+    file.port_info(&PortName::from(""), &mut region).unwrap();
+    assert_eq!(region, PortInfo { memsize: info.memsize, mem_id: 1, ..PortInfo::default() });
+    assert_eq!(file.port_info(&PortName::from("none0"), &mut info), Err(Errno::ENXIO));
+}

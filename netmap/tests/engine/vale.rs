@@ -1,0 +1,150 @@
+//! VALE switches: who gets which packets, and the requests of vale-ctl.
+
+use std::sync::mpsc::channel;
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use sluicegate_netmap::abi::bodies::{Register, register_flags};
+
+use crate::engine;
+use crate::program::{CUR, Program, TAIL, all, frame};
+
+#[test]
+fn a_port_is_as_programs_expect() {
+    let engine = engine();
+    let port = Program::open(&engine, "vale0:one", all()).unwrap();
+    assert_eq!(port.name(), "vale0:one");
+    let fields = [16, 20, 24, 28, 32, 36, 40].map(|at| port.interface(at));
+    assert_eq!(fields, [14, 1, 1, 1, 0, 1, 1], "version, flags, rings, buffers, host rings");
+    let (tx, rx) = (port.tx(0).unwrap(), port.rx(0).unwrap());
+    assert_eq!((tx.num_slots(), tx.available(), rx.available()), (1024, 1023, 0));
+    assert!(port.tx(1).is_none(), "no ring of the host");
+    let Register { tx_slots, rx_slots, tx_rings, rx_rings, .. } = port.answer;
+    assert_eq!((tx_slots, rx_slots, tx_rings, rx_rings), (1024, 1024, 1, 1));
+    assert_ne!(port.answer.mem_id, 1, "a region of its own");
+}
+
+#[test]
+fn a_switch_learns_and_floods_what_it_does_not_know() {
+    let engine = engine();
+    let ports =
+        ["vale1:a", "vale1:b", "vale1:c"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let other = Program::open(&engine, "vale2:a", all()).unwrap();
+    let [a, b, c] = &ports;
+    // Nobody has sent from address 2: all others get the packet.
+    a.send(&[frame(2, 1, 0, 60)]);
+    assert_eq!([b, c].map(|it| it.receive()), [[frame(2, 1, 0, 60)], [frame(2, 1, 0, 60)]]);
+    // The answer goes to the port of address 1 alone.
+    b.send(&[frame(1, 2, 1, 60)]);
+    assert_eq!((a.receive().len(), c.receive().len()), (1, 0));
+    a.send(&[frame(2, 1, 2, 60), frame(0xff, 1, 3, 1514), frame(2, 1, 4, 60)]);
+    let expected = [frame(2, 1, 2, 60), frame(0xff, 1, 3, 1514), frame(2, 1, 4, 60)];
+    assert_eq!(b.receive(), expected, "in order");
+    assert_eq!(c.receive(), [frame(0xff, 1, 3, 1514)]);
+    assert_eq!((a.receive().len(), other.receive().len()), (0, 0));
+}
+
+#[test]
+fn sending_never_waits_and_a_full_ring_drops() {
+    let engine = engine();
+    let [a, b] = ["vale3:a", "vale3:b"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let packets: Vec<_> = (0..3000).map(|i| frame(0xff, 1, i, 60)).collect();
+    a.send(&packets);
+    assert!(!a.tx(0).unwrap().is_pending());
+    assert!(b.receive() == packets[..1023], "the first ones, as many as fit");
+    assert_eq!(b.receive().len(), 0);
+}
+
+#[test]
+fn a_sleeping_receiver_is_woken() {
+    let engine = engine();
+    let [a, b] = ["vale4:a", "vale4:b"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let (done, received) = channel();
+    let receiver = std::thread::spawn(move || {
+        for number in 0..200 {
+            assert!(
+                b.wait_for(5)
+                    == (0..5).map(|i| frame(0xff, 1, number * 5 + i, 60)).collect::<Vec<_>>()
+            );
+            done.send(()).unwrap();
+        }
+    });
+    for number in 0..200 {
+        let portion: Vec<_> = (0..5).map(|i| frame(0xff, 1, number * 5 + i, 60)).collect();
+        a.send(&portion);
+        received.recv().unwrap();
+    }
+    receiver.join().unwrap();
+}
+
+#[test]
+fn packets_of_several_slots_stay_together() {
+    let engine = engine();
+    let [a, b] = ["vale5:a", "vale5:b"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let tx = a.tx(0).unwrap();
+    tx.put(&frame(0xff, 1, 7, 2048), 0x20);
+    tx.put(&[5; 100], 0);
+    a.file.txsync().unwrap();
+    b.file.rxsync().unwrap();
+    let rx = b.rx(0).unwrap();
+    assert_eq!(rx.available(), 2);
+    let slots = [0, 1].map(|i| (rx.read_slot(i).1, rx.read_slot(i).2));
+    assert_eq!(slots, [(2048, 0x220), (100, 0x200)], "with the number of slots, as netmap has it");
+}
+
+#[test]
+fn poll_reports_what_netmap_reports() {
+    let engine = engine();
+    let no_tx_poll = Register { flags: register_flags::NO_TX_POLL, ..all() };
+    let a = Program::open(&engine, "vale6:a", all()).unwrap();
+    let b = Program::open(&engine, "vale6:b", no_tx_poll).unwrap();
+    let both = PollFlags::POLLIN | PollFlags::POLLOUT;
+    assert_eq!(a.file.poll(both), PollFlags::POLLOUT);
+    a.tx(0).unwrap().put(&frame(0xff, 1, 0, 60), 0);
+    assert_eq!(b.file.poll(PollFlags::POLLIN), PollFlags::empty(), "not sent yet");
+    assert_eq!(a.file.poll(PollFlags::POLLIN), PollFlags::empty());
+    assert_eq!(b.file.poll(both), both, "any poll sends");
+    b.tx(0).unwrap().put(&frame(0xff, 2, 0, 60), 0);
+    assert_eq!(b.file.poll(PollFlags::POLLIN), PollFlags::POLLIN, "still unseen");
+    assert_eq!(a.file.poll(PollFlags::POLLIN), PollFlags::empty(), "except with NO_TX_POLL");
+    // Room counts from cur on, not from head.
+    let tx = a.tx(0).unwrap();
+    tx.set(CUR, tx.get(TAIL));
+    assert_eq!(a.file.poll(PollFlags::POLLOUT), PollFlags::empty());
+}
+
+#[test]
+fn a_program_that_breaks_the_rules_gets_its_ring_reset_and_others_go_on() {
+    let engine = engine();
+    let [a, b] = ["vale7:a", "vale7:b"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let tx = a.tx(0).unwrap();
+    tx.set(20, 5000);
+    assert_eq!(a.file.poll(PollFlags::POLLIN), PollFlags::POLLERR);
+    assert_eq!([20, 24, 28].map(|field| tx.get(field)), [0, 0, 1023]);
+    // A buffer that does not exist: the slot becomes empty, and the sync ioctls return 0.
+    tx.put(&frame(0xff, 1, 1, 60), 0);
+    tx.put(&frame(0xff, 1, 2, 60), 0);
+    tx.write_slot(1, (u32::MAX, 60, 0));
+    a.file.txsync().unwrap();
+    assert_eq!(tx.read_slot(1), (0, 0, 0));
+    assert_eq!(b.receive(), [frame(0xff, 1, 1, 60)]);
+    b.send(&[frame(0xff, 2, 1, 60)]);
+    assert_eq!(a.receive(), [frame(0xff, 2, 1, 60)]);
+}
+
+#[test]
+fn a_port_that_is_closed_gets_nothing_and_its_name_is_free() {
+    let engine = engine();
+    let a = Program::open(&engine, "vale8:a", all()).unwrap();
+    for number in 0..20 {
+        let b = Program::open(&engine, "vale8:b", all()).unwrap();
+        b.send(&[frame(1, 2, 0, 60)]);
+        a.send(&[frame(2, 1, number, 60)]);
+        assert_eq!(b.receive(), [frame(2, 1, number, 60)]);
+        drop(b);
+        a.send(&[frame(2, 1, number, 60)]);
+    }
+    assert_eq!(a.receive().len(), 20);
+    let wrong = Program::open(&engine, "vale8:", all()).err();
+    assert_eq!(wrong, Some(Errno::EINVAL));
+}
