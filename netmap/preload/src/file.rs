@@ -1,0 +1,101 @@
+//! An open of /dev/netmap in this process.
+
+use std::mem::ManuallyDrop;
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use sluicegate_netmap::engine::{OpenFile, Region, WaitSources};
+
+use crate::caller_memory::OwnMemory;
+use crate::log;
+use crate::ownership::Owner;
+
+/// The engine's open file, and the process that may use it.
+pub struct File {
+    open: ManuallyDrop<OpenFile>,
+    owner: Owner,
+}
+
+/// Events that mean the same to poll(2).
+const RX: PollFlags = PollFlags::POLLIN.union(PollFlags::POLLRDNORM);
+const TX: PollFlags = PollFlags::POLLOUT.union(PollFlags::POLLWRNORM);
+
+impl File {
+    /// Wraps a file of the engine, which this process owns.
+    ///
+    /// # Errors
+    /// The kernel has no memory.
+    pub fn new(open: OpenFile) -> Result<Self, Errno> {
+        Ok(Self { open: ManuallyDrop::new(open), owner: Owner::new()? })
+    }
+
+    /// Returns the owner.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    fn open(&self) -> Result<&OpenFile, Errno> {
+        if self.owner.claim() {
+            return Ok(&self.open);
+        }
+        log::error(
+            "a forked process has used this descriptor of /dev/netmap first and owns its rings; \
+             open the port in the process that uses it",
+        );
+        Err(Errno::EBUSY)
+    }
+
+    /// Passes on an ioctl.
+    ///
+    /// # Errors
+    /// netmap's.
+    pub fn ioctl(&self, request: u32, argument: u64) -> Result<(), Errno> {
+        self.open()?.ioctl(request, &OwnMemory, argument)
+    }
+
+    /// Returns the memory to map.
+    ///
+    /// # Errors
+    /// EINVAL before a port is registered.
+    pub fn region(&self) -> Result<Region, Errno> {
+        self.open()?.region()
+    }
+
+    /// Syncs, and returns those of the events that are ready, and errors.
+    pub fn poll(&self, events: PollFlags) -> PollFlags {
+        let Ok(open) = self.open() else { return PollFlags::POLLERR };
+        let found = open.poll(engine_events(events));
+        let mut ready = found - RX - TX;
+        if found.intersects(RX) {
+            ready |= events & RX;
+        }
+        if found.intersects(TX) {
+            ready |= events & TX;
+        }
+        ready
+    }
+
+    /// Arms and returns the events that end a sleep.
+    pub fn wait(&self, events: PollFlags) -> WaitSources {
+        self.open().map_or_else(|_| WaitSources::default(), |open| open.wait(engine_events(events)))
+    }
+}
+
+/// Translates events to those of the engine, which knows one name of each.
+fn engine_events(events: PollFlags) -> PollFlags {
+    let mut known = events & !(RX | TX);
+    known.set(PollFlags::POLLIN, events.intersects(RX));
+    known.set(PollFlags::POLLOUT, events.intersects(TX));
+    known
+}
+
+impl Drop for File {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // Another process goes on with the port: what closing it undoes would be undone for that process.
+        if self.owner.may_close() {
+            // SAFETY: dropped once, here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.open) };
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The engine in this process, and the descriptors of its files.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::errno::Errno;
+use sluicegate_netmap::engine::Engine;
+
+use crate::file::File;
+use crate::table::Object;
+use crate::{environment, exit, log, ownership, real, table};
+
+/// The engine, and the process that made it. A child makes its own: the copy of its parent's has the parent's
+/// memory.
+static ENGINE: Mutex<Option<(u32, Arc<Engine>)>> = Mutex::new(None);
+
+fn engine() -> Result<Arc<Engine>, Errno> {
+    let mut known = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some((owner, engine)) = &*known
+        && *owner == process
+    {
+        return Ok(Arc::clone(engine));
+    }
+    let engine = Engine::new(environment::read()?);
+    if let Some(before) = known.replace((process, Arc::clone(&engine))) {
+        // Closing the parent's ports is not this process's to do.
+        std::mem::forget(before);
+    }
+    Ok(engine)
+}
+
+/// Opens /dev/netmap. Returns the descriptor.
+///
+/// # Errors
+/// The limit of open files is reached; an environment variable is invalid.
+pub fn open(flags: c_int) -> Result<c_int, Errno> {
+    ownership::follow_forks();
+    exit::close_at_exit();
+    let file = File::new(engine()?.open())?;
+    let close_on_exec = if flags & libc::O_CLOEXEC == 0 { 0 } else { libc::EPOLL_CLOEXEC };
+    // SAFETY: makes a new descriptor, which becomes the program's.
+    let fd = Errno::result(unsafe { libc::epoll_create1(close_on_exec) })?;
+    if flags & libc::O_NONBLOCK != 0 {
+        // SAFETY: a descriptor of our own. The flag only shows in F_GETFL: netmap's calls never sleep.
+        unsafe { real::fcntl64(fd, libc::F_SETFL, i64::from(libc::O_NONBLOCK)) };
+    }
+    if let Err(error) = table::insert(fd, Object::Netmap(Arc::new(file))) {
+        log::error(
+            "open /dev/netmap: more than 1024 are open, or the descriptor is above 65535; close some",
+        );
+        // SAFETY: a descriptor of our own that nobody else knows.
+        unsafe { real::close(fd) };
+        return Err(error);
+    }
+    Ok(fd)
+}

@@ -1,0 +1,128 @@
+//! Which process has an open file after a fork.
+//!
+//! A fork copies the engine, but not the rings, sockets and maps it works on: two processes that both sync
+//! a ring would destroy it. So a fork leaves each file without an owner, and the first process that uses it
+//! becomes the owner: a daemon whose parent has exited, a worker, or the parent of a child that only runs
+//! another program. The other process gets EBUSY.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::errno::Errno;
+
+use crate::real;
+use crate::table::{self, Object};
+
+/// This process. A child of vfork has the memory, but is another.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// The owner of a file: memory that a process shares with its children.
+pub struct Owner(NonNull<Shared>);
+
+/// Memory that processes share.
+struct Shared {
+    /// The owner, or 0.
+    owner: AtomicU32,
+    /// The process that was the owner before the last fork, or is it.
+    last: AtomicU32,
+}
+
+// SAFETY: the memory is atomic, and stays mapped until this is dropped.
+unsafe impl Send for Owner {}
+// SAFETY: as above.
+unsafe impl Sync for Owner {}
+
+impl Owner {
+    /// Makes this process the owner.
+    ///
+    /// # Errors
+    /// The kernel has no memory.
+    pub fn new() -> Result<Self, Errno> {
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let at = unsafe {
+            real::mmap64(std::ptr::null_mut(), size_of::<Shared>(), access, flags, -1, 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let owner = Self(NonNull::new(at.cast()).ok_or(Errno::ENOMEM)?);
+        owner.shared().owner.store(process(), Ordering::Relaxed);
+        owner.shared().last.store(process(), Ordering::Relaxed);
+        Ok(owner)
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: mapped, aligned to a page, zeroed, and only atomics.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Makes this process the owner if there is none. Returns true if it is the owner.
+    pub fn claim(&self) -> bool {
+        let (owner, own) = (&self.shared().owner, process());
+        match owner.load(Ordering::Relaxed) {
+            0 => owner.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed).is_ok(),
+            known => known == own,
+        }
+    }
+
+    /// Returns true if closing the file in this process closes the port. After a fork without a use, only the
+    /// parent may do that: its child may close what it does not need.
+    pub fn may_close(&self) -> bool {
+        self.is_ours() || self.shared().last.load(Ordering::Relaxed) == process() && self.claim()
+    }
+
+    /// Returns true if this process has used the file since the last fork.
+    pub fn is_ours(&self) -> bool {
+        self.shared().owner.load(Ordering::Relaxed) == process()
+    }
+
+    /// Leaves the file without an owner.
+    fn release(&self) {
+        self.shared().last.store(process(), Ordering::Relaxed);
+        self.shared().owner.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // SAFETY: this mapping is ours, and no reference to it is left.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Shared>()) };
+    }
+}
+
+fn process() -> u32 {
+    PROCESS.load(Ordering::Relaxed)
+}
+
+/// Returns false in a child of vfork, which has this process's memory, but descriptors of its own.
+pub fn is_this_process() -> bool {
+    std::process::id() == process()
+}
+
+/// Begins to follow forks; once for all.
+pub fn follow_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        PROCESS.store(std::process::id(), Ordering::Relaxed);
+        // SAFETY: the functions stay loaded as long as the process, and unwind never.
+        unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+    });
+}
+
+extern "C" fn before_fork() {
+    for object in table::objects() {
+        if let Object::Netmap(file) = &*object
+            && file.owner().is_ours()
+        {
+            file.owner().release();
+        }
+    }
+}
+
+extern "C" fn in_child() {
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+}

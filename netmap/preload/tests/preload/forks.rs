@@ -1,0 +1,116 @@
+//! Processes that a program with an open port starts.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use nix::errno::Errno;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
+
+use crate::port::{Port, frame};
+use crate::program::{is_netmap, is_preloaded, pipe};
+
+/// Runs a function in a forked child, which exits as programs do, with 0 if the function returns true.
+fn in_child(run: impl FnOnce() -> bool) -> Pid {
+    // SAFETY: the child runs only this function. No other thread of the test holds a lock that it needs.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            let well = run();
+            // SAFETY: ends the process.
+            unsafe { libc::exit(i32::from(!well)) }
+        }
+    }
+}
+
+fn ends_well(child: Pid) {
+    assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+}
+
+/// Waits for the other process.
+fn wait_for(reader: &OwnedFd) {
+    assert_eq!(nix::unistd::read(reader, &mut [0]), Ok(1));
+}
+
+fn tell(writer: &OwnedFd) {
+    assert_eq!(nix::unistd::write(writer, b"x"), Ok(1));
+}
+
+fn passes(from: &Port, to: &Port, mark: u8) -> bool {
+    from.send(&frame(mark));
+    to.rxsync() == Ok(()) && to.received() == [mark]
+}
+
+#[test]
+fn a_child_that_does_not_use_a_port_leaves_it_to_its_parent() {
+    if !is_preloaded("forks::a_child_that_does_not_use_a_port_leaves_it_to_its_parent") {
+        return;
+    }
+    let [one, two] = ["vale1:a", "vale1:b"].map(Port::register);
+    ends_well(in_child(|| true));
+    assert!(passes(&one, &two, 1), "it has ended");
+    // SAFETY: the child closes its own copy.
+    let closes = || unsafe { libc::close(one.fd()) } == 0 && !is_netmap(one.fd());
+    ends_well(in_child(closes));
+    assert!(passes(&one, &two, 2), "it has closed the port");
+    let status = std::process::Command::new("true").env_remove("LD_PRELOAD").status();
+    assert!(status.unwrap().success());
+    assert!(passes(&one, &two, 3), "it runs another program");
+}
+
+#[test]
+fn a_child_goes_on_with_a_port_that_its_parent_no_longer_uses() {
+    if !is_preloaded("forks::a_child_goes_on_with_a_port_that_its_parent_no_longer_uses") {
+        return;
+    }
+    let [one, two] = ["vale1:a", "vale1:b"].map(Port::register);
+    assert!(passes(&one, &two, 1));
+    ends_well(in_child(|| passes(&one, &two, 2)));
+    assert_eq!(one.txsync(), Err(Errno::EBUSY), "the child has it");
+    let mut list = [libc::pollfd { fd: one.fd(), events: libc::POLLIN, revents: 0 }];
+    // SAFETY: a list of one.
+    assert_eq!(unsafe { libc::poll(list.as_mut_ptr(), 1, 60_000) }, 1);
+    assert_eq!(list[0].revents, libc::POLLERR);
+}
+
+#[test]
+fn the_process_that_uses_a_port_first_keeps_it() {
+    if !is_preloaded("forks::the_process_that_uses_a_port_first_keeps_it") {
+        return;
+    }
+    let [one, two] = ["vale1:a", "vale1:b"].map(Port::register);
+    let (reader, writer) = pipe();
+    let child = in_child(|| {
+        wait_for(&reader);
+        one.txsync() == Err(Errno::EBUSY) && {
+            // A port of its own, in memory of its own.
+            let [one, two] = ["vale1:a", "vale1:b"].map(Port::register);
+            passes(&one, &two, 2)
+        }
+    });
+    assert!(passes(&one, &two, 1));
+    tell(&writer);
+    ends_well(child);
+    assert!(passes(&one, &two, 3));
+}
+
+extern "C" fn close_descriptor(fd: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: the child of vfork closes its own copy.
+    unsafe { libc::close(fd as RawFd) }
+}
+
+#[test]
+fn a_child_of_vfork_closes_only_its_own_descriptors() {
+    if !is_preloaded("forks::a_child_of_vfork_closes_only_its_own_descriptors") {
+        return;
+    }
+    let file = crate::program::open(0);
+    let mut stack = vec![0_u128; 4096];
+    // SAFETY: the child has a stack of its own, and the parent waits until it has ended.
+    let child = unsafe {
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        let top = stack.as_mut_ptr().add(stack.len());
+        libc::clone(close_descriptor, top.cast(), flags, file.as_raw_fd() as *mut _)
+    };
+    ends_well(Pid::from_raw(child));
+    assert!(is_netmap(file.as_raw_fd()));
+}

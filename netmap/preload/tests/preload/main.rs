@@ -1,0 +1,11 @@
+//! Programs that load the library: tests that run themselves a second time, under `LD_PRELOAD`.
+#![allow(unsafe_code)]
+
+mod descriptors;
+mod exits;
+mod forks;
+mod port;
+mod program;
+#[path = "../../../../core/tests/lab/scratch.rs"]
+mod scratch;
+mod waits;

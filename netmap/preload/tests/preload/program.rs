@@ -1,0 +1,72 @@
+//! Runs tests under the library, and calls libc as their program does.
+
+use std::ffi::CStr;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::process::Command;
+
+use nix::errno::Errno;
+
+/// netmap's device.
+pub const DEVICE: &CStr = c"/dev/netmap";
+
+/// The library that cargo has built for this test: beside it.
+pub fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let library = test.with_file_name("libsluice_netmap.so");
+    assert!(library.exists(), "{}", library.display());
+    library
+}
+
+/// Runs a test in a process of its own that has loaded the library. Returns true in that process; false in the
+/// first one, when the other has passed.
+pub fn is_preloaded(test: &str) -> bool {
+    if has_library() {
+        return true;
+    }
+    let output = again(test).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert!(output.status.success() && text.contains("1 passed"), "{test}: {text}");
+    false
+}
+
+/// Returns true in a process that has loaded the library.
+pub fn has_library() -> bool {
+    std::env::var_os("LD_PRELOAD").is_some_and(|it| *it == *library())
+}
+
+/// A command that runs a test in a process that has loaded the library.
+pub fn again(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command.env("LD_PRELOAD", library());
+    command
+}
+
+/// Opens netmap's device, with flags.
+pub fn open(flags: i32) -> OwnedFd {
+    // SAFETY: a path with a NUL byte; the new descriptor is ours.
+    unsafe {
+        OwnedFd::from_raw_fd(
+            Errno::result(libc::open(DEVICE.as_ptr(), libc::O_RDWR | flags)).unwrap(),
+        )
+    }
+}
+
+/// Returns true if a descriptor is one of netmap's device: the request is netmap's, and needs a registered port.
+pub fn is_netmap(fd: RawFd) -> bool {
+    const NIOCRXSYNC: libc::c_ulong = 0x6995;
+    // SAFETY: the request has no argument.
+    let result = Errno::result(unsafe { libc::ioctl(fd, NIOCRXSYNC, 0) });
+    match result {
+        Ok(_) | Err(Errno::ENXIO) => true,
+        Err(Errno::EBADF | Errno::ENOTTY | Errno::EINVAL) => false,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// A pipe: the end to read, and the end to write.
+pub fn pipe() -> (OwnedFd, OwnedFd) {
+    nix::unistd::pipe().unwrap()
+}
