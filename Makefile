@@ -7,15 +7,15 @@
 # make bench-record  writes docs/bench.json from such a run, then `make readme`
 # make readme        writes the tables and the chart of README.md and docs/bench.md from docs/bench.json
 # make vm-test       other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
-# make install       after make: installs the command, its manual pages, completions and documents into PREFIX
+# make install       after make: installs the command, its library, manual pages, completions and documents into PREFIX
 # make help          this list
 
 PREFIX ?= /usr/local
 SHARE = $(DESTDIR)$(PREFIX)/share
 CARGO ?= cargo
 # All targets use this command: with examples, cargo would also build what only tests depend on, choose more
-# features of dependencies, and optimize each example as a whole program.
-RELEASE := $(CARGO) build --release --workspace --bins
+# features of dependencies, and optimize each example as a whole program. A library is what `sluice netmap` preloads.
+RELEASE := $(CARGO) build --release --workspace --lib --bins
 # Quoted where it is used, because the path may contain spaces.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 SLUICE := "$(TARGET)/release/sluice"
@@ -72,6 +72,7 @@ vm-test: setup
 install:
 	@test -x $(SLUICE) || { echo "run make first, as yourself" >&2; exit 1; }
 	install -D -m 0755 $(SLUICE) "$(DESTDIR)$(PREFIX)/bin/sluice"
+	install -D -m 0644 "$(TARGET)/release/libsluice_netmap.so" "$(DESTDIR)$(PREFIX)/lib/sluice/libsluice_netmap.so"
 	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null)} \
 		$(SLUICE) manual "$(SHARE)/man" --docs docs
 	install -d "$(SHARE)/bash-completion/completions" "$(SHARE)/zsh/site-functions" "$(SHARE)/fish/vendor_completions.d"

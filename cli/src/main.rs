@@ -19,6 +19,7 @@ mod interface_counters;
 mod lab;
 mod ledger;
 mod manual;
+mod netmap;
 mod new_file;
 mod notice;
 mod pacing;
@@ -80,6 +81,7 @@ enum Command {
     Lab(lab::Args),
     #[command(hide = true)]
     Manual(manual::Args),
+    Netmap(netmap::Args),
     Ports(port_kinds::Args),
     Replay(replay::Args),
     Switch(Box<switch::Args>),
@@ -104,11 +106,11 @@ fn main() -> std::process::ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     // Commands that these start would inherit it.
-    if !matches!(command, Command::Lab(_) | Command::Bench(_)) {
+    if !matches!(command, Command::Lab(_) | Command::Netmap(_) | Command::Bench(_)) {
         privileges::gain_no_more()?;
     }
     // A bench starts its programs with no signal blocked.
-    if !matches!(command, Command::Lab(_)) {
+    if !matches!(command, Command::Lab(_) | Command::Netmap(_)) {
         signals::hold_harmless()?;
     }
     match command {
@@ -123,6 +125,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Generate(args) => generate::generate(*args),
         Command::Lab(args) => lab::run(args),
         Command::Manual(args) => manual::run(&args, Cli::command()),
+        Command::Netmap(args) => netmap::run(args),
         Command::Ports(_) => port_kinds::run(),
         Command::Replay(args) => replay::replay(args),
         Command::Switch(args) => switch::switch(*args),

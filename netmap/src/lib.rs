@@ -30,6 +30,7 @@ pub mod abi;
 pub mod engine;
 mod image;
 mod lent_buffers;
+pub mod program_file;
 mod region;
 mod transfer;
 

@@ -61,7 +61,7 @@ fn of_value(command: &str, id: &str, value: &str) -> Option<ArgValueCompleter> {
         }
         ("down" | "exec", "name", _) => ArgValueCompleter::new(values::labs),
         ("exec", "host", _) => ArgValueCompleter::new(values::hosts),
-        ("exec", "command", _) => ArgValueCompleter::new(values::command_words),
+        ("exec" | "run", "command", _) => ArgValueCompleter::new(values::command_words),
         ("claims" | "attach" | "detach", "interface", _) => ArgValueCompleter::new(interfaces),
         (_, "user", _) => ArgValueCompleter::new(values::users),
         (_, "compress", _) => words("zstd|lz4|gzip|none"),

@@ -187,7 +187,7 @@ impl Page<'_> {
 
     fn exit_status(&self, roff: &mut Roff) {
         // It exits with the status of another command.
-        if self.name() == "sluice-lab-exec" {
+        if ["sluice-lab-exec", "sluice-netmap-run"].contains(&self.name().as_str()) {
             return;
         }
         let paragraphs = self.path.first().map(|root| paragraphs(root)).unwrap_or_default();

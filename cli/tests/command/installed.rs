@@ -56,6 +56,10 @@ fn commands_ports_and_options_are_completed() {
         ("sluice lab up --shape ", "star"),
         ("sluice lab exec left -- gzi", "gzip"),
         ("sluice lab exec left -- gzip /etc/passw", "/etc/passwd"),
+        ("sluice netmap r", "run"),
+        ("sluice netmap run --backend ", "packet"),
+        ("sluice netmap run --allow l", "lo"),
+        ("sluice netmap run -- gzi", "gzip"),
     ] {
         let found = completions(line);
         assert!(found.iter().any(|it| it == expected), "{line}: {found:?}");
@@ -231,8 +235,16 @@ fn manual_pages(folder: &std::path::Path) -> Vec<(std::path::PathBuf, String)> {
 fn every_command_has_a_manual_page() {
     let folder = tempfile::tempdir().unwrap();
     let pages = manual_pages(folder.path());
-    for command in ["", "-capture", "-generate", "-switch-add", "-lab-exec", "-bench-ndr", "-ports"]
-    {
+    for command in [
+        "",
+        "-capture",
+        "-generate",
+        "-switch-add",
+        "-lab-exec",
+        "-netmap-run",
+        "-bench-ndr",
+        "-ports",
+    ] {
         let name = format!("sluice{command}.1");
         let (_, page) = pages.iter().find(|(path, _)| path.ends_with(&name)).unwrap();
         for part in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "\"SEE ALSO\""] {

@@ -16,6 +16,7 @@ mod ledger;
 mod lines;
 mod memif;
 mod names;
+mod netmap;
 mod quiet;
 #[path = "../../../core/tests/real_captures/mod.rs"]
 mod real_captures;

@@ -99,12 +99,14 @@ fn code_blocks(text: &str) -> Vec<Vec<String>> {
 }
 
 /// The commands of a block: together where the first makes a lab, or where they ask a switch that
-/// runs; else each by itself.
+/// runs; else each by itself. None with `sluice netmap run`, which needs programs that are not ours: its own
+/// tests run them.
 fn of_block(place: &str, block: &[String]) -> Vec<Unit> {
     let unit = |lines| Unit { place: place.to_owned(), lines };
-    let commands = commands(block);
+    let is_other = |line: &String| !line.contains("sluice netmap run");
+    let (commands, netmap): (Vec<_>, Vec<_>) = commands(block).into_iter().partition(is_other);
     if commands.first().is_some_and(|line| line.starts_with("sluice lab up")) {
-        return vec![unit(commands)];
+        return if netmap.is_empty() { vec![unit(commands)] } else { Vec::new() };
     }
     let (asking, alone): (Vec<_>, Vec<_>) = commands.into_iter().partition(|line| asks(line));
     let alone = alone.into_iter().map(|line| unit(vec![line]));

@@ -1,0 +1,5 @@
+//! `sluice netmap`: programs written for netmap.
+
+mod programs;
+mod refused;
+mod run;

@@ -1,0 +1,56 @@
+//! The program that `sluice netmap run` becomes.
+
+use crate::support::*;
+
+/// Runs a line of shell, with these options of `run`.
+fn shell(options: &[&str], line: &str) -> Ended {
+    run(&[&["netmap", "run"], options, &["--", "sh", "-c", line]].concat())
+}
+
+#[test]
+fn the_program_keeps_its_status_streams_and_words() {
+    for (line, status) in [("true", Some(0)), ("exit 42", Some(42)), ("kill -TERM $$", None)] {
+        assert_eq!(shell(&[], line).status, status, "{line}");
+    }
+    for (program, status) in [("no-such-command", 127), ("/no/such", 127), ("/etc/passwd", 126)] {
+        let ended = run(&["netmap", "run", "--", program]);
+        assert_eq!(ended.status, Some(status), "{}", ended.err);
+        assert!(ended.err.contains(program), "{}", ended.err);
+    }
+    let ended = shell(&[], "echo \"$0\" to stdout; echo to stderr >&2");
+    assert_eq!((&*ended.out, &*ended.err), ("sh to stdout\n", "to stderr\n"));
+}
+
+#[test]
+fn options_become_the_librarys_environment() {
+    const PRINT: &str = "env | grep ^SLUICE_NETMAP_ | grep -v LIBRARY | sort";
+    assert_eq!(shell(&[], PRINT).out, "", "without options");
+    let options =
+        ["--backend", "packet", "--filter", "udp port 9", "--allow", "eth0,eth1", "--log", "debug"];
+    assert_eq!(
+        shell(&options, PRINT).out,
+        "SLUICE_NETMAP_ALLOW=eth0,eth1\nSLUICE_NETMAP_BACKEND=packet\n\
+         SLUICE_NETMAP_FILTER=udp port 9\nSLUICE_NETMAP_LOG=debug\n"
+    );
+    let preloaded = shell(&[], "echo $LD_PRELOAD").out;
+    assert!(preloaded.trim_end().ends_with("/libsluice_netmap.so"), "{preloaded}");
+    // libc is loaded anyway.
+    let mut command = sluice(&["netmap", "run", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let both = ended(command.env("LD_PRELOAD", "libc.so.6"));
+    assert_eq!(both.out.trim_end(), format!("{}:libc.so.6", preloaded.trim_end()));
+}
+
+#[test]
+fn a_library_that_cannot_be_loaded_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let blank = folder.path().join("a library.so");
+    std::fs::write(&blank, "").unwrap();
+    for (path, reason) in
+        [("/no/such.so", "name a file that exists"), (blank.to_str().unwrap(), "blank or colon")]
+    {
+        let mut command = sluice(&["netmap", "run", "--", "true"]);
+        let ended = ended(command.env("SLUICE_NETMAP_LIBRARY", path));
+        assert_eq!(ended.status, Some(2), "{}", ended.err);
+        assert!(ended.err.contains(path) && ended.err.contains(reason), "{}", ended.err);
+    }
+}
