@@ -76,7 +76,7 @@ tests cargo test --workspace --lib --bins --examples --quiet
 
 echo "== ring cursors and block hand-over, interleaved (loom)"
 RUSTFLAGS="--cfg loom" cargo test --package sluicegate-base --package sluicegate-memif \
-    --package sluicegate --package sluicegate-netmap --lib --quiet --target-dir "${CARGO_TARGET_DIR:-target}/loom" -- loom
+    --package sluicegate --lib --quiet --target-dir "${CARGO_TARGET_DIR:-target}/loom" -- loom
 
 echo "== documentation examples"
 cargo test --workspace --doc --quiet

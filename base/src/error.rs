@@ -99,15 +99,6 @@ pub enum Error {
         remedy: String,
     },
 
-    /// A program in another process has written an invalid value into its ring.
-    #[error("{ring}: {fault}; the queue has ended: open it anew for the program")]
-    Corrupt {
-        /// The ring: "xdp:eth0, queue 0, receive ring".
-        ring: String,
-        /// The slot, the field, its value, and what is wrong with it.
-        fault: String,
-    },
-
     /// Wrong use of the library or of a command.
     #[error("{0}")]
     Usage(String),
@@ -146,10 +137,7 @@ impl Error {
                 _ if source.raw_os_error() == Some(libc::ELOOP) => ErrorKind::Usage,
                 _ => ErrorKind::Runtime,
             },
-            Self::System { .. }
-            | Self::File { .. }
-            | Self::Removed { .. }
-            | Self::Corrupt { .. } => ErrorKind::Runtime,
+            Self::System { .. } | Self::File { .. } | Self::Removed { .. } => ErrorKind::Runtime,
         }
     }
 

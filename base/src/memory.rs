@@ -2,20 +2,19 @@
 //! which other processes can share.
 //!
 //! ```text
-//!   header bytes     buffers × buffer bytes
-//!   +- - - - - -+-----+-----+-----+- - -+-----+
-//!   |           |  0  |  1  |  2  |     | n-1 |
-//!   +- - - - - -+-----+-----+-----+- - -+-----+
-//!                 0 and 1 are reserved, as in netmap
+//!   buffers × buffer bytes
+//!   +-----+-----+-----+- - -+-----+
+//!   |  0  |  1  |  2  |     | n-1 |
+//!   +-----+-----+-----+- - -+-----+
+//!     0 and 1 are reserved, as in netmap
 //! ```
 //!
 //! A buffer is identified by its number. At any time it has exactly one holder: the free list, one slot
-//! of one ring, the kernel (AF_XDP), a netmap program, or the caller of `take`. It moves by exchange; its
+//! of one ring, the kernel (AF_XDP), or the caller of `take`. It moves by exchange; its
 //! number is never copied. That makes `&mut` to a slot's bytes sound, and forwarding free of copies. Taking
 //! and returning buffers locks a mutex: ports do that when they open and close, not per packet.
 //!
-//! Rings are not in the file, because a process that can write a slot can make it name any bytes. The
-//! header belongs to the caller of [`Pool::with_header`].
+//! Rings are not in the file, because a process that can write a slot can make it name any bytes.
 //!
 //! [`Mmap`] provides addresses, never slices: the module that shares the memory with the kernel or another
 //! process proves when each byte may be read.
@@ -191,8 +190,6 @@ pub struct Pool {
     /// The file that `map` maps.
     fd: OwnedFd,
     map: Mmap,
-    /// Offset of buffer 0 in the file.
-    buffers_at: usize,
     buffers: u32,
     buffer_bytes: u32,
     free: Mutex<Vec<u32>>,
@@ -204,14 +201,6 @@ impl Pool {
     /// # Errors
     /// Not enough memory, or an invalid size.
     pub fn new(config: PoolConfig) -> Result<Arc<Self>> {
-        Self::with_header(config, 0)
-    }
-
-    /// Makes a pool whose file begins with `header_bytes` bytes for the caller, rounded up to whole pages.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn with_header(config: PoolConfig, header_bytes: usize) -> Result<Arc<Self>> {
         let PoolConfig { buffers, buffer_bytes, huge_pages } = config;
         if buffer_bytes == 0 || buffer_bytes % 64 != 0 {
             let reason = format!("a buffer of {buffer_bytes} bytes: use a multiple of 64");
@@ -219,16 +208,13 @@ impl Pool {
         }
         let buffers = buffers.saturating_add(RESERVED_BUFFERS);
         let bytes = (buffers as usize).checked_mul(buffer_bytes as usize);
-        let buffers_at = header_bytes.checked_next_multiple_of(PAGE_BYTES);
-        let sizes =
-            bytes.zip(buffers_at).and_then(|(bytes, at)| Some((at, bytes.checked_add(at)?)));
-        let Some((buffers_at, bytes)) = sizes.filter(|&(_, bytes)| bytes <= MAX_BYTES) else {
+        let Some(bytes) = bytes.filter(|&bytes| bytes <= MAX_BYTES) else {
             return Err(Error::Usage("the pool is larger than any memory: make it smaller".into()));
         };
         let (fd, map) = Mmap::memfd(c"sluice-pool", bytes, huge_pages)?;
         // Buffers are taken from the end: low numbers first, so a small user touches few pages.
         let free = Mutex::new((RESERVED_BUFFERS..buffers).rev().collect());
-        Ok(Arc::new(Self { fd, map, buffers_at, buffers, buffer_bytes, free }))
+        Ok(Arc::new(Self { fd, map, buffers, buffer_bytes, free }))
     }
 
     /// Returns the size of a buffer.
@@ -251,22 +237,7 @@ impl Pool {
     #[inline]
     pub fn address(&self, buffer: u32) -> NonNull<u8> {
         debug_assert!(buffer < self.buffers);
-        self.map.at(self.buffers_at + buffer as usize * self.buffer_bytes as usize)
-    }
-
-    /// Returns the address of a byte of the header. Making the address is safe; using it needs the proof
-    /// that nothing else uses these bytes.
-    ///
-    /// # Panics
-    /// If the offset is beyond the header.
-    pub fn header_address(&self, offset: usize) -> NonNull<u8> {
-        assert!(offset < self.buffers_at, "byte {offset} of a header of {}", self.buffers_at);
-        self.map.at(offset)
-    }
-
-    /// Returns the offset of buffer 0 in the file, which is the size of the header.
-    pub fn buffers_at(&self) -> usize {
-        self.buffers_at
+        self.map.at(buffer as usize * self.buffer_bytes as usize)
     }
 
     /// Returns the size of the file.
@@ -372,27 +343,18 @@ mod tests {
     }
 
     #[test]
-    fn buffers_overlap_neither_each_other_nor_the_header() {
-        for header in [0, 1, 4096] {
-            let config = PoolConfig { buffers: 4, ..PoolConfig::default() };
-            let pool = Pool::with_header(config, header).unwrap();
-            let first = pool.address(0).as_ptr() as usize;
-            assert_eq!(pool.address(3).as_ptr() as usize - first, 3 * 2048);
-            assert_eq!(pool.buffers_at(), header.next_multiple_of(4096));
-            if header > 0 {
-                assert_eq!(first - pool.header_address(0).as_ptr() as usize, 4096);
-            }
-        }
+    fn buffers_do_not_overlap() {
+        let pool = pool(4);
+        let first = pool.address(0).as_ptr() as usize;
+        assert_eq!(pool.address(3).as_ptr() as usize - first, 3 * 2048);
     }
 
     #[test]
     fn an_invalid_size_is_refused() {
         let config = PoolConfig { buffer_bytes: 100, ..PoolConfig::default() };
         assert!(Pool::new(config).unwrap_err().to_string().contains("multiple of 64"));
-        for (header, buffer_bytes) in [(usize::MAX, 64), (usize::MAX - 4095, 2048), (1 << 50, 64)] {
-            let config = PoolConfig { buffer_bytes, ..PoolConfig::default() };
-            let error = Pool::with_header(config, header).unwrap_err();
-            assert!(error.to_string().contains("make it smaller"), "{error}");
-        }
+        let config = PoolConfig { buffers: u32::MAX, buffer_bytes: 1 << 20, huge_pages: false };
+        let error = Pool::new(config).unwrap_err();
+        assert!(error.to_string().contains("make it smaller"), "{error}");
     }
 }

@@ -1,37 +1,40 @@
-//! Rings in netmap's memory layout, shared with an untrusted program in another process.
+//! Serves programs written for netmap, unmodified, without netmap's kernel module.
 //!
 //! ```text
-//!   the server's memory                the region: a memory file that both map
-//!   +-----------------+  hand out      +--------------------------------+
-//!   | Ring: slots,    | -------------> | images: netmap_ring, slots     |  abi, image
-//!   | metadata,       | <------------- +--------------------------------+
-//!   | buffers         |  take back     | buffers                        |
-//!   +-----------------+  (transfer)    +--------------------------------+
-//!     ^ sync
-//!     v
-//!   backend of a port                    one bit per buffer, set if the program has it: lent_buffers
+//!   program          open, ioctl, mmap, poll
+//!      |
+//!   a host           takes these calls, in the program's process or in another one
+//!      |
+//!   abi              requests, port names, structures in shared memory: no I/O
+//!      |
+//!   engine           regions, ports, rings, syncs: no socket, no process
+//!      |
+//!   sluicegate       xdp:, live:, packet: and host: ports, for cards
 //! ```
 //!
-//! [`Region::open`] opens a port for the program; [`Served`] syncs one of its queues:
+//! A host opens an [`engine::OpenFile`] for each open of `/dev/netmap`, passes the program's ioctls to it, maps
+//! the file's region for it, and polls and sleeps as the file says. Two ports of a switch, and no privilege:
 //!
 //! ```
-//! use sluicegate::port::OpenOptions;
-//! use sluicegate_netmap::{Region, RegionConfig};
+//! use sluicegate_netmap::abi::bodies::{Register, modes};
+//! use sluicegate_netmap::engine::{Engine, EngineOptions};
 //!
-//! let region = Region::new(RegionConfig::default())?;
-//! let (_, mut queues) = region.open(&"null:".parse()?, &OpenOptions::default())?;
-//! assert_eq!(queues[0].sync_rx()?, 511, "slots that the program sees, at rx_offset() of fd()");
-//! # Ok::<(), sluicegate::Error>(())
+//! let engine = Engine::new(EngineOptions::default());
+//! let files = ["vale0:a", "vale0:b"].map(|name| {
+//!     let (file, mut answer) = (engine.open(), Register { mode: modes::ALL_NIC, ..Register::default() });
+//!     file.register(&name.into(), &mut answer).map(|()| (file, answer))
+//! });
+//! for file in files {
+//!     let (file, answer) = file?;
+//!     assert_eq!((answer.tx_rings, answer.tx_slots), (1, 1024));
+//!     assert_eq!(file.region()?.bytes, answer.memsize);
+//!     file.txsync()?;
+//! }
+//! # Ok::<(), nix::errno::Errno>(())
 //! ```
 #![warn(unreachable_pub)]
 #![deny(unsafe_code)]
 
 pub mod abi;
 pub mod engine;
-mod image;
-mod lent_buffers;
 pub mod program_file;
-mod region;
-mod transfer;
-
-pub use region::{Region, RegionConfig, Served};

@@ -138,30 +138,3 @@ const _: () = {
     assert!(offset_of!(RingHeader, buf_align) == 64);
     assert!(offset_of!(RingHeader, sem) == 128);
 };
-
-impl RingHeader {
-    /// Creates a header whose slots all belong to the server, with all cursors at 0.
-    pub(crate) fn new(
-        buf_ofs: i64,
-        (num_slots, nr_buf_size): (u32, u32),
-        (ringid, transmits): (u16, bool),
-    ) -> Self {
-        Self {
-            buf_ofs,
-            num_slots,
-            nr_buf_size,
-            ringid,
-            dir: if transmits { 0 } else { 1 },
-            head: 0,
-            cur: 0,
-            tail: 0,
-            flags: 0,
-            _pad: 0,
-            ts: [0; 2],
-            offset_mask: u64::from(u16::MAX),
-            buf_align: 0,
-            _pad2: [0; 7],
-            sem: [0; 128],
-        }
-    }
-}

@@ -12,7 +12,7 @@
 //!                                        card, vale, pipe, monitor
 //! ```
 //!
-//! A program may write anything into its region at any time: [`memory`] has the only accesses to it, by value.
+//! A program may write anything into its region at any time: `memory.rs` has the only accesses to it, by value.
 //!
 //! Locks, from the outside in: the control lock (registering and closing), an adapter's list of rings, a transmit
 //! ring, a receive ring, a monitor's ring. A sync takes the lock of its ring, and those of the rings that it
