@@ -103,7 +103,7 @@ impl Control {
     }
 
     /// Returns the name under which a port is recorded.
-    fn canonical(&self, name: &PortName) -> Result<String, Errno> {
+    pub(super) fn canonical(&self, name: &PortName) -> Result<String, Errno> {
         Ok(match name.kind()? {
             PortKind::Vale { port, .. } if self.persistent.contains_key(port) => port.into(),
             _ => name.as_str().into(),
@@ -176,21 +176,6 @@ impl Control {
         self.vale_ports.insert(name.into(), Arc::downgrade(&port));
         let driver = Box::new(ValeDriver(port));
         Ok(self.insert(name, Adapter::new(name, PortRings { region, geometry }, Some(driver))))
-    }
-
-    /// Checks that a port exists or can be made.
-    ///
-    /// # Errors
-    /// As [`adapter`](Self::adapter); EINVAL without a name.
-    pub(super) fn check_port(
-        &mut self,
-        name: &PortName,
-        options: &EngineOptions,
-    ) -> Result<(), Errno> {
-        if name.is_empty() {
-            return Err(Errno::EINVAL);
-        }
-        self.adapter(name, &Register::default(), options).map(|_| ())
     }
 
     /// Answers PORT_INFO_GET: about a port, or without a name about a region.

@@ -8,7 +8,7 @@ use nix::poll::PollFlags;
 use super::binding::Binding;
 use super::control::Control;
 use super::{Engine, Region, WaitSources, register};
-use crate::abi::bodies::{PortInfo, Register};
+use crate::abi::bodies::Register;
 use crate::abi::ioctls::{NIOCRXSYNC, NIOCTXSYNC};
 use crate::abi::{CallerMemory, IncomingRequest, PortName, Request, read_request};
 
@@ -50,25 +50,24 @@ impl OpenFile {
         if !options.is_empty() {
             return Err(Errno::EOPNOTSUPP);
         }
-        match request {
-            Request::Register(body) => return self.register(port, body),
-            Request::KloopStart(_) | Request::KloopStop | Request::CsbEnable => {
-                return Err(Errno::EOPNOTSUPP);
-            }
-            _ => {}
+        self.request(port, request)
+    }
+
+    /// Performs a request without options. Its body becomes the answer; listing also changes the name.
+    ///
+    /// # Errors
+    /// Those of netmap; EOPNOTSUPP for a request that is not supported.
+    pub fn request(&self, port: &mut PortName, request: &mut Request) -> Result<(), Errno> {
+        if let Request::Register(body) = request {
+            return self.register(port, body);
         }
         let control = &mut *self.engine.control();
         let options = &self.engine.options;
         match request {
             Request::PortInfo(body) => control.port_info(port, body, options),
             Request::PoolsInfo(body) => control.pools_info(port, body, options),
-            Request::PortHeaderGet(body) => {
-                body.header_bytes = 0;
-                control.check_port(port, options)
-            }
-            Request::PortHeaderSet(body) if body.header_bytes == 0 => {
-                control.check_port(port, options)
-            }
+            Request::PortHeaderGet(body) => control.port_header(port, body, options),
+            Request::PortHeaderSet(body) => control.set_port_header(port, body),
             Request::ValeAttach(body) => control.vale_attach(port, body, options),
             Request::ValeDetach(body) => control.vale_detach(port, body),
             Request::ValeList(body) => control.vale_list(port, body),
@@ -91,14 +90,6 @@ impl OpenFile {
         }
         let binding = register::register(control, port, body, &self.engine.options)?;
         self.binding.set(binding).map_err(|_| Errno::EBUSY)
-    }
-
-    /// PORT_INFO_GET: the body becomes facts about a port or, without a name, about a region.
-    ///
-    /// # Errors
-    /// ENXIO: no such interface. EINVAL: no such region, or an invalid name.
-    pub fn port_info(&self, port: &PortName, body: &mut PortInfo) -> Result<(), Errno> {
-        self.engine.control().port_info(port, body, &self.engine.options)
     }
 
     /// Returns the memory of the registered port.

@@ -28,7 +28,15 @@ pub(super) fn register(
         modes::NULL if body.mem_id == 0 => return Err(Errno::EINVAL),
         modes::NULL => {
             let region = control.region(body.mem_id)?;
-            let memory = PortRings { region, geometry: Geometry::default() };
+            // Programs read back the rings that they named, none of which exists.
+            let geometry = Geometry {
+                tx_rings: body.tx_rings.into(),
+                rx_rings: body.rx_rings.into(),
+                tx_slots: body.tx_slots,
+                rx_slots: body.rx_slots,
+                ..Geometry::default()
+            };
+            let memory = PortRings { region, geometry };
             Arc::new(Adapter::new(port.as_str(), memory, None))
         }
         modes::ALL_NIC | modes::SW | modes::NIC_SW | modes::ONE_NIC | modes::ONE_SW => {

@@ -9,11 +9,11 @@ use nix::poll::PollFlags;
 use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Packet};
-use sluicegate_netmap::abi::PortName;
+use sluicegate_netmap::abi::Request;
 use sluicegate_netmap::abi::bodies::{PortInfo, Register, modes, register_flags};
 use sluicegate_netmap::engine::{Backend, Engine, EngineOptions};
 
-use crate::program::{FLAGS, Program, all, frame};
+use crate::program::{FLAGS, Program, all, frame, request};
 use crate::scratch::lab_of;
 
 /// The time that a test waits for expected packets.
@@ -244,13 +244,15 @@ fn facts_about_a_card() {
     let Some(lab) = lab_of(Shape::Pair, 2) else { return };
     let engine = engine(&lab, EngineOptions::default());
     let file = engine.open();
-    let mut info = PortInfo::default();
-    file.port_info(&PortName::from("right0"), &mut info).unwrap();
-    let PortInfo { tx_rings, rx_rings, host_tx_rings, host_rx_rings, mem_id, .. } = info;
+    let info = |name| match request(&file, name, Request::PortInfo(PortInfo::default()))? {
+        (_, Request::PortInfo(info)) => Ok(info),
+        other => panic!("{other:?}"),
+    };
+    let card = info("right0").unwrap();
+    let PortInfo { tx_rings, rx_rings, host_tx_rings, host_rx_rings, mem_id, .. } = card;
     assert_eq!((tx_rings, rx_rings, host_tx_rings, host_rx_rings, mem_id), (2, 2, 1, 1, 1));
-    assert!(info.memsize < 1 << 32, "the legacy API has 32 bits");
-    let mut region = PortInfo::default();
-    file.port_info(&PortName::from(""), &mut region).unwrap();
-    assert_eq!(region, PortInfo { memsize: info.memsize, mem_id: 1, ..PortInfo::default() });
-    assert_eq!(file.port_info(&PortName::from("none0"), &mut info), Err(Errno::ENXIO));
+    assert!(card.memsize < 1 << 32, "the legacy API has 32 bits");
+    let region = PortInfo { memsize: card.memsize, mem_id: 1, ..PortInfo::default() };
+    assert_eq!(info(""), Ok(region));
+    assert_eq!(info("none0"), Err(Errno::ENXIO));
 }

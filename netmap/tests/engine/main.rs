@@ -4,6 +4,7 @@ mod cards;
 #[path = "../../../core/tests/child/limit.rs"]
 mod child;
 mod files;
+mod hostile;
 mod pipes;
 mod program;
 #[path = "../../../core/tests/lab/scratch.rs"]

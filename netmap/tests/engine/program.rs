@@ -8,8 +8,8 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sluicegate_base::memory::Mmap;
-use sluicegate_netmap::abi::PortName;
 use sluicegate_netmap::abi::bodies::{Register, modes};
+use sluicegate_netmap::abi::{PortName, Request};
 use sluicegate_netmap::engine::{Engine, OpenFile};
 
 /// An open file with a registered port.
@@ -22,6 +22,13 @@ pub struct Program {
 /// Registers all rings of a port.
 pub fn all() -> Register {
     Register { mode: modes::ALL_NIC, ..Register::default() }
+}
+
+/// Performs a request. Returns the name and the body of the answer.
+pub fn request(file: &OpenFile, name: &str, request: Request) -> Result<(String, Request), Errno> {
+    let (mut port, mut request) = (PortName::from(name), request);
+    file.request(&mut port, &mut request)?;
+    Ok((port.to_string(), request))
 }
 
 impl Program {
@@ -62,6 +69,12 @@ impl Program {
         let offset = i64::from(self.word(at)) | i64::from(self.word(at + 4)) << 32;
         let at = base.checked_add_signed(offset as isize).unwrap();
         (offset != 0).then_some(ProgramRing { program: self, at })
+    }
+
+    /// The part of the region before its buffers that rings and interfaces have taken so far.
+    pub fn ring_area(&self) -> std::ops::Range<usize> {
+        let first = self.answer.offset as usize / 4096 * 4096;
+        first..self.rx(0).unwrap().at + 16 * 4096
     }
 
     pub fn word(&self, at: usize) -> u32 {

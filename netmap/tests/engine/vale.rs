@@ -4,10 +4,13 @@ use std::sync::mpsc::channel;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use sluicegate_netmap::abi::bodies::{Register, register_flags};
+use sluicegate_netmap::abi::Request;
+use sluicegate_netmap::abi::bodies::{
+    PortHeader, Register, ValeAttach, ValeDetach, ValeList, ValeNewInterface, register_flags,
+};
 
 use crate::engine;
-use crate::program::{CUR, Program, TAIL, all, frame};
+use crate::program::{CUR, Program, TAIL, all, frame, request};
 
 #[test]
 fn a_port_is_as_programs_expect() {
@@ -90,6 +93,62 @@ fn packets_of_several_slots_stay_together() {
     assert_eq!(rx.available(), 2);
     let slots = [0, 1].map(|i| (rx.read_slot(i).1, rx.read_slot(i).2));
     assert_eq!(slots, [(2048, 0x220), (100, 0x200)], "with the number of slots, as netmap has it");
+}
+
+#[test]
+fn a_virtio_header_stays_between_ports_that_have_it_and_is_empty_elsewhere() {
+    let engine = engine();
+    let names = ["vale10:a", "vale10:b", "vale10:c"];
+    let ports = names.map(|it| Program::open(&engine, it, all()).unwrap());
+    let header = |name: &str, header_bytes| {
+        let body = PortHeader { header_bytes, ..PortHeader::default() };
+        request(&ports[0].file, name, Request::PortHeaderSet(body)).map(|_| ())
+    };
+    assert_eq!([header(names[0], 12), header(names[1], 12)], [Ok(()), Ok(())]);
+    assert_eq!(header(names[2], 11), Err(Errno::EINVAL));
+    assert_eq!(header("vale10:none", 0), Err(Errno::ENXIO));
+    let with_header = [vec![7; 12], frame(0xff, 1, 1, 60)].concat();
+    ports[0].send(std::slice::from_ref(&with_header));
+    assert_eq!(ports[1].receive(), [with_header]);
+    assert_eq!(ports[2].receive(), [frame(0xff, 1, 1, 60)]);
+    ports[2].send(&[frame(2, 3, 1, 60)]);
+    assert_eq!(ports[0].receive(), [[vec![0; 12], frame(2, 3, 1, 60)].concat()]);
+}
+
+#[test]
+fn requests_of_vale_ctl() {
+    let engine = engine();
+    let file = engine.open();
+    let ask = |name, body| request(&file, name, body);
+    let error = |name, body| request(&file, name, body).err();
+    let new = || Request::ValeNewInterface(ValeNewInterface::default());
+    let attach = || Request::ValeAttach(ValeAttach::default());
+    let detach = || Request::ValeDetach(ValeDetach::default());
+    let delete = || Request::ValeDeleteInterface;
+    ask("v0", new()).unwrap();
+    assert_eq!(error("v0", new()), Some(Errno::EEXIST));
+    assert_eq!(error("lo", new()), Some(Errno::EEXIST));
+    assert_eq!(error("vale0:none", attach()), Some(Errno::EINVAL));
+    ask("vale0:v0", attach()).unwrap();
+    assert_eq!(error("vale1:v0", attach()), Some(Errno::EBUSY));
+    let other = Program::open(&engine, "vale0:p", all()).unwrap();
+    let port = Program::open(&engine, "v0", all()).unwrap();
+    assert_eq!(port.name(), "v0");
+    other.send(&[frame(0xff, 1, 1, 60)]);
+    assert_eq!(port.receive(), [frame(0xff, 1, 1, 60)]);
+    let (mut found, mut list) = (Vec::new(), ValeList::default());
+    while let Ok((name, Request::ValeList(next))) = ask("", Request::ValeList(list)) {
+        found.push((name, next.bridge_index, next.port_index));
+        list = ValeList { port_index: next.port_index + 1, ..next };
+    }
+    assert_eq!(found, [("vale0:v0".into(), 0, 0), ("vale0:p".into(), 0, 1)]);
+    assert_eq!(error("vale0:v0", detach()), Some(Errno::EBUSY), "in use");
+    drop(port);
+    assert_eq!(error("v0", delete()), Some(Errno::EBUSY), "attached");
+    ask("vale0:v0", detach()).unwrap();
+    assert_eq!(error("vale0:v0", detach()), Some(Errno::EINVAL));
+    ask("v0", delete()).unwrap();
+    assert_eq!(error("v0", delete()), Some(Errno::ENXIO));
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Requests of `vale-ctl`: attaching, detaching and listing ports, and persistent ports.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 
 use super::{Switch, ValePort};
-use crate::abi::bodies::{Register, ValeAttach, ValeDetach, ValeList, ValeNewInterface};
+use crate::abi::bodies::{
+    PortHeader, Register, ValeAttach, ValeDetach, ValeList, ValeNewInterface,
+};
 use crate::abi::{PortKind, PortName};
 use crate::engine::EngineOptions;
 use crate::engine::adapter::Adapter;
@@ -56,6 +59,43 @@ impl Control {
             }
         }
         Ok(adapter)
+    }
+
+    /// Returns the size of the header in front of a port's packets: only VALE ports have one.
+    ///
+    /// # Errors
+    /// As [`adapter`](Self::adapter); EINVAL without a name.
+    pub(in crate::engine) fn port_header(
+        &mut self,
+        name: &PortName,
+        body: &mut PortHeader,
+        options: &EngineOptions,
+    ) -> Result<(), Errno> {
+        if name.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        self.adapter(name, &Register::default(), options)?;
+        let port = self.vale_port_of(&self.canonical(name)?);
+        // Relaxed, as in `ValePort::header`.
+        body.header_bytes = port.map_or(0, |port| port.header_bytes.load(Ordering::Relaxed));
+        Ok(())
+    }
+
+    /// Sets the size of the header in front of a VALE port's packets: 0, 10 or 12 bytes.
+    ///
+    /// # Errors
+    /// EINVAL: another size. ENXIO: no such VALE port.
+    pub(in crate::engine) fn set_port_header(
+        &mut self,
+        name: &PortName,
+        body: &PortHeader,
+    ) -> Result<(), Errno> {
+        if ![0, 10, 12].contains(&body.header_bytes) {
+            return Err(Errno::EINVAL);
+        }
+        let port = self.vale_port_of(&self.canonical(name)?).ok_or(Errno::ENXIO)?;
+        port.header_bytes.store(body.header_bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     fn vale_port_of(&self, name: &str) -> Option<Arc<ValePort>> {

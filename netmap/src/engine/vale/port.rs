@@ -1,10 +1,11 @@
 //! A port of a VALE switch, attached to one or not.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use nix::errno::Errno;
 
-use super::switch::{Batch, Switch};
+use super::switch::{Batch, Source, Switch};
 use crate::engine::adapter::{NewRing, PortDriver, PortRings, RingId};
 use crate::engine::kring::{Kring, RingDriver};
 use crate::engine::monitor::FilledByOthers;
@@ -15,6 +16,8 @@ use crate::engine::ring::{RingState, Way};
 pub(in crate::engine) struct ValePort {
     /// Its name without the switch.
     pub(in crate::engine) name: String,
+    /// Bytes of the virtio-net header in front of its packets.
+    pub(in crate::engine) header_bytes: AtomicU32,
     attachment: RwLock<Option<Attachment>>,
     /// The receive rings that are open.
     receivers: RwLock<Vec<Option<Arc<Kring>>>>,
@@ -31,6 +34,7 @@ impl ValePort {
     pub(in crate::engine) fn new(name: &str, rx_rings: u32) -> Arc<Self> {
         Arc::new(Self {
             name: name.into(),
+            header_bytes: AtomicU32::new(0),
             attachment: RwLock::default(),
             receivers: RwLock::new(vec![None; rx_rings as usize]),
         })
@@ -60,6 +64,13 @@ impl ValePort {
     /// Returns the place of the port in its switch.
     pub(in crate::engine) fn attachment(&self) -> RwLockReadGuard<'_, Option<Attachment>> {
         self.attachment.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the bytes of the header in front of its packets.
+    #[inline]
+    pub(super) fn header(&self) -> u16 {
+        // Relaxed: a number that publishes nothing.
+        self.header_bytes.load(Ordering::Relaxed) as u16
     }
 
     /// Returns the receive ring for the packets of a sender's ring of this number, if it is open.
@@ -119,7 +130,9 @@ impl RingDriver for ValeTx {
         let from = ring.hwcur;
         let sent = match &*self.port.attachment() {
             Some(Attachment { switch, number }) => {
-                switch.forward(*number, self.ring, ring, &mut self.batch)
+                let source =
+                    Source { number: *number, ring: self.ring, header: self.port.header() };
+                switch.forward(source, ring, &mut self.batch)
             }
             // Nobody receives from a port without a switch.
             None => {

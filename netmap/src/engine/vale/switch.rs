@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use super::learning::LearningTable;
 use super::port::ValePort;
 use crate::abi::flags;
+use crate::engine::region::BUFFER_BYTES;
 use crate::engine::ring::{RingState, SlotHead};
 
 /// The most ports of a switch.
@@ -34,6 +35,17 @@ struct Routed {
     slots: u32,
     /// The port; None for all but the sender's.
     to: Option<u32>,
+}
+
+/// The ring that packets come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source {
+    /// The number of its port in the switch.
+    pub(super) number: u32,
+    /// Its number in the port.
+    pub(super) ring: u32,
+    /// Bytes of the virtio-net header in front of its packets.
+    pub(super) header: u16,
 }
 
 /// The packets of one sync, kept to use the memory again.
@@ -89,25 +101,24 @@ impl Switch {
     /// EINVAL: a slot is invalid. The packets before it are forwarded.
     pub(super) fn forward(
         &self,
-        source: u32,
-        ring_number: u32,
+        source: Source,
         ring: &mut RingState,
         batch: &mut Batch,
     ) -> Result<(), Errno> {
         let routed = self.route(source, ring, batch);
         let ports = self.ports.read().unwrap_or_else(PoisonError::into_inner);
         let everywhere = batch.0.iter().any(|packet| packet.to.is_none());
-        for (number, port) in (0..).zip(&*ports).filter(|&(number, _)| number != source) {
+        for (number, port) in (0..).zip(&*ports).filter(|&(number, _)| number != source.number) {
             let is_target = |packet: &&Routed| packet.to.is_none_or(|to| to == number);
             if !everywhere && !batch.0.iter().any(|packet| is_target(&packet)) {
                 continue;
             }
-            let Some(receiver) = port.as_ref().and_then(|port| port.receiver(ring_number)) else {
-                continue;
-            };
+            let Some(port) = port else { continue };
+            let Some(receiver) = port.receiver(source.ring) else { continue };
+            let headers = (source.header, port.header());
             receiver.deliver(|to| {
                 let before = to.hwtail;
-                batch.0.iter().filter(is_target).for_each(|packet| copy(ring, packet, to));
+                batch.0.iter().filter(is_target).for_each(|packet| copy(ring, packet, to, headers));
                 to.hwtail != before
             });
         }
@@ -115,7 +126,7 @@ impl Switch {
     }
 
     /// Finds the packets of a batch and their ports.
-    fn route(&self, source: u32, ring: &mut RingState, batch: &mut Batch) -> Result<(), Errno> {
+    fn route(&self, source: Source, ring: &mut RingState, batch: &mut Batch) -> Result<(), Errno> {
         batch.0.clear();
         let mut first = ring.hwcur;
         while first != ring.rhead {
@@ -132,13 +143,13 @@ impl Switch {
             }
             let packet = std::mem::replace(&mut first, at);
             ring.hwcur = at;
-            if head.len < MIN_BYTES {
+            if head.len < MIN_BYTES + source.header {
                 continue;
             }
             let mut addresses = [0; ADDRESSES];
-            ring.shared.region().memory.read(start, &mut addresses);
-            let to = self.port_of(source, head, addresses);
-            if to != Some(source) {
+            ring.shared.region().memory.read(start + usize::from(source.header), &mut addresses);
+            let to = self.port_of(source.number, head, addresses);
+            if to != Some(source.number) {
                 batch.0.push(Routed { first: packet, slots, to });
             }
         }
@@ -155,25 +166,37 @@ impl Switch {
     }
 }
 
-/// Copies a packet to a receive ring; drops it if the ring has no room.
+/// Copies a packet to a receive ring; drops it if the ring has no room. If the ports have different headers, it
+/// replaces the packet's by an empty one.
 #[inline]
-fn copy(ring: &RingState, packet: &Routed, to: &mut RingState) {
+fn copy(ring: &RingState, packet: &Routed, to: &mut RingState, headers: (u16, u16)) {
     if to.room() < packet.slots {
         return;
     }
+    let (mut cut, mut added) = if headers.0 == headers.1 { (0, 0) } else { headers };
     let (mut from, mut at) = (packet.first, to.hwtail);
     for left in (0..packet.slots).rev() {
         // Read again, because `route` has only looked: the copy is checked by itself.
         let Some((slot, start)) = ring.packet(from) else { return };
         let more = if left > 0 { flags::MOREFRAG } else { 0 };
-        let set = (slot.len, (packet.slots as u16) << 8 | more);
+        let Some(rest) = slot.len.checked_sub(cut) else { return };
+        if u32::from(rest + added) > BUFFER_BYTES {
+            return;
+        }
+        let set = (rest + added, (packet.slots as u16) << 8 | more);
         let filled = to.fill_slot(at, set, |region, target| {
             let memory = &ring.shared.region().memory;
-            memory.copy_to(start, &region.memory, target, slot.len.into());
+            if added > 0 {
+                region.memory.clear(target, added.into());
+            }
+            let from = start + usize::from(cut);
+            memory.copy_to(from, &region.memory, target + usize::from(added), rest.into());
         });
         if !filled {
             return;
         }
+        // Only the first slot begins with a header.
+        (cut, added) = (0, 0);
         (from, at) = (ring.next(from), to.next(at));
     }
     to.hwtail = at;
