@@ -12,7 +12,7 @@ use super::monitor;
 use super::pipe::{Pipe, PipeEnd};
 use super::region::{BUFFER_BYTES, RegionSize, RegionState};
 use super::register::MONITOR;
-use super::vale::{self, Switch, ValeDriver, ValePort};
+use super::vale::{self, AttachedCard, Switch, ValeDriver, ValePort};
 use crate::abi::bodies::{PoolsInfo, PortInfo, Register};
 use crate::abi::{PipeRole, PortKind, PortName};
 
@@ -31,6 +31,8 @@ pub(super) struct Control {
     pub(super) vale_ports: HashMap<String, Weak<ValePort>>,
     /// Persistent VALE ports.
     pub(super) persistent: HashMap<String, Arc<Adapter>>,
+    /// Cards that are attached to a switch, by the name of the port there.
+    pub(super) attached: HashMap<String, AttachedCard>,
     /// Switches by index.
     pub(super) switches: [Option<Arc<Switch>>; vale::MAX_SWITCHES],
 }
@@ -110,7 +112,7 @@ impl Control {
         })
     }
 
-    fn interface(
+    pub(super) fn interface(
         &mut self,
         name: &str,
         wanted: &Register,

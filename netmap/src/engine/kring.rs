@@ -137,6 +137,16 @@ impl Kring {
         }
     }
 
+    /// Passes the packets of this receive ring to a transmit ring of the same region, as a program does that swaps
+    /// buffers and releases both slots. Returns the number of slots.
+    pub(super) fn swap_to(&self, to: &Self) -> u32 {
+        let (mut to, mut from) = (to.lock(), self.lock());
+        match (from.as_mut(), to.as_mut()) {
+            (Some(from), Some(to)) => from.state.swap_to(&mut to.state),
+            _ => 0,
+        }
+    }
+
     /// Makes a monitor's ring see the packets of this one from now on.
     pub(super) fn add_monitor(&self, monitor: &Arc<Kring>) {
         if let Some(ring) = self.lock().as_mut() {

@@ -72,6 +72,8 @@ impl OpenFile {
             Request::ValeDetach(body) => control.vale_detach(port, body),
             Request::ValeList(body) => control.vale_list(port, body),
             Request::ValeNewInterface(body) => control.new_interface(port, body, options),
+            Request::PollingEnable(body) => control.set_polling(port, body, true),
+            Request::PollingDisable(body) => control.set_polling(port, body, false),
             Request::ValeDeleteInterface => control.delete_interface(port),
             _ => Err(Errno::EOPNOTSUPP),
         }

@@ -331,6 +331,31 @@ impl RingState {
         (u32::from(slot.len) <= BUFFER_BYTES).then_some((slot, at))
     }
 
+    /// Swaps the buffers of this ring's packets with those of a transmit ring's room, and releases both slots.
+    /// Returns their number.
+    ///
+    /// # Panics
+    /// If the rings have different regions.
+    pub(super) fn swap_to(&mut self, to: &mut Self) -> u32 {
+        assert!(Arc::ptr_eq(self.shared.region(), to.shared.region()));
+        let packets = self.distance(self.rhead, self.rtail);
+        let n = packets.min(to.distance(to.rhead, to.rtail));
+        for _ in 0..n {
+            let (packet, room) = (self.shared.slot(self.rhead), to.shared.slot(to.rhead));
+            // The upper byte of a switch's flags counts slots.
+            let flags = packet.flags & flags::MOREFRAG | flags::BUF_CHANGED;
+            to.shared.set_slot(to.rhead, SlotHead { flags, ..packet });
+            self.shared.set_slot(self.rhead, SlotHead { flags: flags::BUF_CHANGED, ..room });
+            (self.rhead, to.rhead) = (self.next(self.rhead), to.next(to.rhead));
+        }
+        for ring in [self, to] {
+            ring.rcur = ring.rhead;
+            ring.shared.store(HEAD, ring.rhead);
+            ring.shared.store(CUR, ring.rhead);
+        }
+        n
+    }
+
     /// Clears the marks of a slot that was sent: netmap's drivers do so, and programs count on it.
     #[inline]
     pub(super) fn clear_marks(&self, index: u32, slot: SlotHead) {

@@ -63,6 +63,15 @@ impl Waker {
     }
 }
 
+impl Waker {
+    /// Wakes the file, whether it sleeps or is about to.
+    pub(super) fn wake_anyway(&self) {
+        let _ = self.event.write(1);
+        // Release: pairs with `drain`.
+        self.written.store(true, Ordering::Release);
+    }
+}
+
 /// The files to wake when a ring has new slots.
 #[derive(Debug, Default)]
 pub(super) struct Wakers(RwLock<Vec<Weak<Waker>>>);

@@ -10,7 +10,9 @@ use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Packet};
 use sluicegate_netmap::abi::Request;
-use sluicegate_netmap::abi::bodies::{PortInfo, Register, modes, register_flags};
+use sluicegate_netmap::abi::bodies::{
+    PortInfo, Register, ValeAttach, ValeDetach, modes, register_flags,
+};
 use sluicegate_netmap::engine::{Backend, Engine, EngineOptions};
 
 use crate::program::{FLAGS, Program, all, frame, request};
@@ -199,9 +201,7 @@ fn a_sleeper_is_woken_by_a_packet() {
 #[test]
 fn a_program_between_host_and_card_passes_the_hosts_traffic() {
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
-    let mut offload = Command::new("ethtool");
-    offload.args(["-K", "left0", "tx", "off"]);
-    crate::child::end(lab.spawn("left", offload.stdout(Stdio::null())).unwrap());
+    without_offload(&lab);
     for forward in [false, true] {
         let engine = engine(&lab, EngineOptions::default());
         let register = Register { mode: modes::NIC_SW, ..all() };
@@ -237,6 +237,49 @@ fn a_program_between_host_and_card_passes_the_hosts_traffic() {
         }
         assert!(pings.join().unwrap(), "forward: {forward}");
     }
+}
+
+#[test]
+fn a_card_and_its_host_are_attached_to_a_switch() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    without_offload(&lab);
+    let engine = engine(&lab, EngineOptions::default());
+    let file = engine.open();
+    let attach = |mode| {
+        let register = Register { mode, ..Register::default() };
+        let body = ValeAttach { register, ..ValeAttach::default() };
+        request(&file, "vale0:right0", Request::ValeAttach(body)).map(|_| ())
+    };
+    let detach = || {
+        let body = ValeDetach::default();
+        request(&file, "vale0:right0", Request::ValeDetach(body)).map(|_| ())
+    };
+    let program = Program::open(&engine, "vale0:p", all()).unwrap();
+    assert_eq!(detach(), Err(Errno::EINVAL));
+    attach(modes::ALL_NIC).unwrap();
+    assert_eq!(attach(modes::ALL_NIC), Err(Errno::EBUSY));
+    assert_eq!(Program::open(&engine, "right0", all()).err(), Some(Errno::EBUSY));
+    let mut left = left(&lab);
+    for number in 0..50 {
+        send(&mut left, &[frame(2, 1, number, 60)]);
+        assert_eq!(program.wait_for_tests(1), [frame(2, 1, number, 60)]);
+        program.send(&[frame(1, 2, number, 60)]);
+        assert_eq!(receive(&mut left, 1), [frame(1, 2, number, 60)]);
+    }
+    assert!(!ping(&lab, 1, 1), "the host is not attached");
+    detach().unwrap();
+    assert!(ping(&lab, 1, 30), "the host has its packets again");
+    attach(modes::NIC_SW).unwrap();
+    assert!(ping(&lab, 10, 30), "the host is a port of the switch");
+    detach().unwrap();
+    assert!(Program::open(&engine, "right0", all()).is_ok());
+}
+
+/// Makes `left0` send packets with their checksums.
+fn without_offload(lab: &Lab) {
+    let mut offload = Command::new("ethtool");
+    offload.args(["-K", "left0", "tx", "off"]).stdout(Stdio::null());
+    assert!(crate::child::end(lab.spawn("left", &mut offload).unwrap()).status.success());
 }
 
 #[test]

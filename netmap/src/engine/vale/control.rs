@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 
 use nix::errno::Errno;
 
-use super::{Switch, ValePort};
+use super::{AttachedCard, Switch, ValePort};
 use crate::abi::bodies::{
-    PortHeader, Register, ValeAttach, ValeDetach, ValeList, ValeNewInterface,
+    Polling, PortHeader, Register, ValeAttach, ValeDetach, ValeList, ValeNewInterface, modes,
+    polling_modes,
 };
 use crate::abi::{PortKind, PortName};
 use crate::engine::EngineOptions;
@@ -36,6 +37,9 @@ impl Control {
         port: &str,
         wanted: &Register,
     ) -> Result<Arc<Adapter>, Errno> {
+        if self.attached.contains_key(name) {
+            return Err(Errno::EBUSY);
+        }
         if let Some(adapter) = self.existing(name) {
             return Ok(adapter);
         }
@@ -121,11 +125,10 @@ impl Control {
         })
     }
 
-    /// Attaches a persistent port to a switch.
+    /// Attaches a persistent port or a card to a switch.
     ///
     /// # Errors
     /// EINVAL: no such port, or not a name of a switch's port. EBUSY: a file has it, or it is attached already.
-    /// EOPNOTSUPP: an interface.
     pub(in crate::engine) fn vale_attach(
         &mut self,
         name: &PortName,
@@ -137,8 +140,7 @@ impl Control {
             return Err(Errno::EBUSY);
         }
         let Some(adapter) = self.persistent.get(port).cloned() else {
-            let is_card = Card::find(port, &EngineOptions { log: None, ..options.clone() }).is_ok();
-            return Err(if is_card { Errno::EOPNOTSUPP } else { Errno::EINVAL });
+            return self.attach_card(name.as_str(), (switch, port), body, options);
         };
         if adapter.is_bound() {
             return Err(Errno::EBUSY);
@@ -152,7 +154,74 @@ impl Control {
         Ok(())
     }
 
-    /// Detaches a persistent port from its switch.
+    /// Attaches a card to a switch; with mode NIC_SW, also the host's side of it, by another port.
+    fn attach_card(
+        &mut self,
+        name: &str,
+        (switch, card): (&str, &str),
+        body: &mut ValeAttach,
+        options: &EngineOptions,
+    ) -> Result<(), Errno> {
+        if self.attached.contains_key(name) {
+            return Err(Errno::EBUSY);
+        }
+        let quiet = EngineOptions { log: None, ..options.clone() };
+        Card::find(card, &quiet).map_err(|_| Errno::EINVAL)?;
+        let card = self.interface(card, &Register::default(), options)?;
+        if card.is_bound() {
+            return Err(Errno::EBUSY);
+        }
+        let geometry = card.port.geometry;
+        // The port's transmit rings take what the card's rings receive.
+        let like_card = |tx_rings: u32, rx_rings: u32| Register {
+            tx_rings: tx_rings as u16,
+            rx_rings: rx_rings as u16,
+            tx_slots: geometry.rx_slots,
+            rx_slots: geometry.tx_slots,
+            mem_id: card.port.region.id,
+            ..Register::default()
+        };
+        let mut ports =
+            vec![self.vale_port(name, &like_card(geometry.rx_rings, geometry.tx_rings))?];
+        if body.register.mode == modes::NIC_SW {
+            let wanted = like_card(geometry.host_rx_rings, geometry.host_tx_rings);
+            ports.push(self.vale_port(&format!("{name}^"), &wanted)?);
+        }
+        let switch = self.switch(switch)?;
+        let mut numbers = Vec::new();
+        for port in &ports {
+            let port = self.vale_port_of(&port.name).ok_or(Errno::EINVAL)?;
+            numbers.push(port.attach(&switch)?);
+        }
+        let attached = AttachedCard::start(&card, &ports, numbers[0])?;
+        self.attached.insert(name.into(), attached);
+        body.port_index = numbers[0];
+        Ok(())
+    }
+
+    /// Marks an attached card as polled, or no longer.
+    ///
+    /// # Errors
+    /// EINVAL: no card is attached there, an invalid mode, or it is not polled. EBUSY: it is polled.
+    pub(in crate::engine) fn set_polling(
+        &mut self,
+        name: &PortName,
+        body: &Polling,
+        polls: bool,
+    ) -> Result<(), Errno> {
+        let card = self.attached.get_mut(name.as_str()).ok_or(Errno::EINVAL)?;
+        let known = [polling_modes::SINGLE_CPU, polling_modes::MULTI_CPU].contains(&body.mode);
+        if polls && (!known || body.cpus == 0) {
+            return Err(Errno::EINVAL);
+        }
+        if card.polls == polls {
+            return Err(if polls { Errno::EBUSY } else { Errno::EINVAL });
+        }
+        card.polls = polls;
+        Ok(())
+    }
+
+    /// Detaches a persistent port or a card from its switch.
     ///
     /// # Errors
     /// EINVAL: the switch has no such port. EBUSY: a file has it.
@@ -162,6 +231,10 @@ impl Control {
         body: &mut ValeDetach,
     ) -> Result<(), Errno> {
         let (switch, port) = parts(name)?;
+        if let Some(card) = self.attached.remove(name.as_str()) {
+            body.port_index = card.port_index;
+            return Ok(());
+        }
         if self.existing(name.as_str()).is_some_and(|adapter| adapter.is_bound()) {
             return Err(Errno::EBUSY);
         }

@@ -7,11 +7,13 @@
 //! The sender's sync copies each packet into the receivers' rings, which are in regions of their own. A full ring
 //! drops it: sending never waits. Receivers only give slots back.
 
+mod attached;
 mod control;
 mod learning;
 mod port;
 mod switch;
 
+pub(super) use attached::AttachedCard;
 pub(super) use port::{ValeDriver, ValePort};
 pub(super) use switch::Switch;
 
