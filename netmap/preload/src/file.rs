@@ -9,6 +9,7 @@ use sluicegate_netmap::engine::{OpenFile, Region, WaitSources};
 use crate::caller_memory::OwnMemory;
 use crate::log;
 use crate::ownership::Owner;
+use crate::requests;
 
 /// The engine's open file, and the process that may use it.
 pub struct File {
@@ -50,7 +51,15 @@ impl File {
     /// # Errors
     /// netmap's.
     pub fn ioctl(&self, request: u32, argument: u64) -> Result<(), Errno> {
-        self.open()?.ioctl(request, &OwnMemory, argument)
+        log::was_explained();
+        let result = self.open()?.ioctl(request, &OwnMemory, argument);
+        if result == Err(Errno::EOPNOTSUPP) && !log::was_explained() {
+            log::error(format_args!(
+                "{}: not supported here; `man sluice-netmap` has a list",
+                requests::describe(request, argument)
+            ));
+        }
+        result
     }
 
     /// Returns the memory to map.

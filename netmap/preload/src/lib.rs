@@ -34,6 +34,7 @@ mod interpose;
 mod log;
 mod ownership;
 mod real;
+mod requests;
 mod signals;
 mod table;
 mod wait;

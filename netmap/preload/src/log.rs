@@ -1,6 +1,7 @@
 //! Lines on stderr: `SLUICE_NETMAP_LOG` is `off`, `error` (the default) or `debug`.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -17,6 +18,16 @@ pub enum Level {
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Error as u8);
 
+thread_local! {
+    /// A cause of an error has been given in this thread, and not asked for since.
+    static EXPLAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns true if the cause of an error has been given in this thread since the last call of this function.
+pub fn was_explained() -> bool {
+    EXPLAINED.take()
+}
+
 /// Sets which lines are printed.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Ordering::Relaxed);
@@ -24,12 +35,13 @@ pub fn set_level(level: Level) {
 
 /// Prints the cause of an error, with its remedy, or what the user should know.
 pub fn error(text: impl Display) {
+    EXPLAINED.set(true);
     line(Level::Error, &text);
 }
 
 /// Prints the line of the engine.
 pub fn from_engine(text: &str) {
-    line(Level::Error, &text);
+    error(text);
 }
 
 /// Prints a call and its result.

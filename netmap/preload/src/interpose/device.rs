@@ -7,7 +7,7 @@ use libc::{mode_t, off_t, size_t};
 use nix::errno::Errno;
 
 use super::answer;
-use crate::{host, log, real, table};
+use crate::{host, log, real, requests, table};
 
 const DEVICE: &std::ffi::CStr = c"/dev/netmap";
 /// The second byte of netmap's requests (`_IO('i', …)`). The kernel answers others for all files.
@@ -147,7 +147,10 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
     match table::netmap(fd) {
         Some(file) if number >> 8 & 0xff == REQUEST_TYPE => {
             let result = file.ioctl(number, argument as u64);
-            log::debug(|| format!("ioctl({fd}, {number:#x}): {}", outcome(result)));
+            log::debug(|| {
+                let request = requests::describe(number, argument as u64);
+                format!("ioctl({fd}, {request}): {}", outcome(result))
+            });
             answer(result.map(|()| 0))
         }
         // SAFETY: the caller's.

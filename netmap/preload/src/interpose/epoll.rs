@@ -25,8 +25,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    let file = if ownership::is_this_process() { table::netmap(fd) } else { None };
-    let Some(file) = file else {
+    let Some(file) = table::netmap(fd).filter(|_| ownership::is_this_process()) else {
         // SAFETY: the caller's.
         return unsafe { real::epoll_ctl(epoll, operation, fd, event) };
     };

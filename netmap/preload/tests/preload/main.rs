@@ -4,6 +4,7 @@
 mod descriptors;
 mod exits;
 mod forks;
+mod messages;
 mod port;
 mod program;
 #[path = "../../../../core/tests/lab/scratch.rs"]

@@ -57,18 +57,8 @@ impl Port {
     pub fn try_register(name: &str) -> Result<Self, Errno> {
         let file = open(0);
         let mut body = Register { mode: ALL_NIC, ..Register::default() };
-        let mut header = Header {
-            version: 14,
-            request: REGISTER,
-            reserved: 0,
-            name: [0; 64],
-            options: 0,
-            body: &raw mut body,
-        };
-        header.name[..name.len()].copy_from_slice(name.as_bytes());
+        control(&file, REGISTER, name, &mut body)?;
         let fd = file.as_raw_fd();
-        // SAFETY: a header and a body as the request needs them.
-        Errno::result(unsafe { libc::ioctl(fd, NIOCCTRL, &raw mut header) })?;
         let (access, bytes) = (libc::PROT_READ | libc::PROT_WRITE, body.memsize as usize);
         // SAFETY: a new mapping, at an address of the kernel's choice.
         let memory =
@@ -76,6 +66,11 @@ impl Port {
         assert_ne!(memory, libc::MAP_FAILED, "{}", Errno::last());
         let interface = memory.cast::<u8>().wrapping_add(body.offset as usize);
         Ok(Self { file, interface })
+    }
+
+    /// Sends another request about a port, with a body of zeros.
+    pub fn request(request: u16, name: &str) -> Result<(), Errno> {
+        control(&open(0), request, name, &mut Register::default())
     }
 
     pub fn fd(&self) -> RawFd {
@@ -123,6 +118,13 @@ impl Port {
         let rx = self.rx();
         std::iter::from_fn(|| rx.take()).collect()
     }
+}
+
+fn control(file: &OwnedFd, request: u16, name: &str, body: &mut Register) -> Result<(), Errno> {
+    let mut header = Header { version: 14, request, reserved: 0, name: [0; 64], options: 0, body };
+    header.name[..name.len()].copy_from_slice(name.as_bytes());
+    // SAFETY: a header, and a body that is as long as the request needs it.
+    Errno::result(unsafe { libc::ioctl(file.as_raw_fd(), NIOCCTRL, &raw mut header) }).map(drop)
 }
 
 pub struct Ring(*mut u8);

@@ -46,12 +46,15 @@ pub fn again(test: &str) -> Command {
 
 /// Opens netmap's device, with flags.
 pub fn open(flags: i32) -> OwnedFd {
-    // SAFETY: a path with a NUL byte; the new descriptor is ours.
-    unsafe {
-        OwnedFd::from_raw_fd(
-            Errno::result(libc::open(DEVICE.as_ptr(), libc::O_RDWR | flags)).unwrap(),
-        )
-    }
+    try_open(flags).unwrap()
+}
+
+/// Opens netmap's device, with flags, or returns the error.
+pub fn try_open(flags: i32) -> Result<OwnedFd, Errno> {
+    // SAFETY: a path with a NUL byte.
+    let fd = Errno::result(unsafe { libc::open(DEVICE.as_ptr(), libc::O_RDWR | flags) })?;
+    // SAFETY: the new descriptor is ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Returns true if a descriptor is one of netmap's device: the request is netmap's, and needs a registered port.

@@ -1,0 +1,48 @@
+//! Lines on stderr.
+
+use nix::errno::Errno;
+
+use crate::port::Port;
+use crate::program::{again, has_library, try_open};
+
+const SYNC_KLOOP_START: u16 = 13;
+
+#[test]
+fn the_cause_of_an_error_is_one_line() {
+    if has_library() {
+        assert_eq!(Port::request(SYNC_KLOOP_START, "vale1:a"), Err(Errno::EOPNOTSUPP));
+        assert_eq!(Port::try_register("nosuch0").err(), Some(Errno::ENXIO));
+        return;
+    }
+    let unsupported = "sluice netmap: NIOCCTRL SYNC_KLOOP_START vale1:a: not supported here";
+    for (level, lines) in [("off", 0), ("error", 2), ("", 2), ("debug", 4)] {
+        let mut program = again("messages::the_cause_of_an_error_is_one_line");
+        let output = program.env("SLUICE_NETMAP_LOG", level).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        let ours: Vec<&str> = text.lines().filter(|it| it.starts_with("sluice netmap: ")).collect();
+        assert_eq!(ours.len(), lines, "{level}: {ours:#?}");
+        assert_eq!(ours.iter().any(|it| it.starts_with(unsupported)), lines > 0, "{ours:#?}");
+    }
+}
+
+#[test]
+fn an_invalid_variable_is_an_error_of_open() {
+    if has_library() {
+        assert_eq!(try_open(0).err(), Some(Errno::EINVAL));
+        return;
+    }
+    for (variable, value, valid) in [
+        ("SLUICE_NETMAP_BACKEND", "magic", "xdp, live or packet"),
+        ("SLUICE_NETMAP_LOG", "loud", "off, error or debug"),
+    ] {
+        let mut program = again("messages::an_invalid_variable_is_an_error_of_open");
+        let output = program.env(variable, value).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        assert!(
+            text.contains(&format!("{variable}={value} is invalid; set it to {valid}")),
+            "{text}"
+        );
+    }
+}
