@@ -35,15 +35,19 @@ impl File {
         &self.owner
     }
 
+    /// Returns true if threads of this process send for the file.
+    pub fn has_threads(&self) -> bool {
+        self.open.has_threads()
+    }
+
     fn open(&self) -> Result<&OpenFile, Errno> {
-        if self.owner.claim() {
-            return Ok(&self.open);
+        match self.owner.claim() {
+            Ok(()) => Ok(&self.open),
+            Err(reason) => {
+                log::error(reason);
+                Err(Errno::EBUSY)
+            }
         }
-        log::error(
-            "a forked process has used this descriptor of /dev/netmap first and owns its rings; \
-             open the port in the process that uses it",
-        );
-        Err(Errno::EBUSY)
     }
 
     /// Passes on an ioctl.

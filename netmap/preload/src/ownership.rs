@@ -4,11 +4,13 @@
 //! a ring would destroy it. So a fork leaves each file without an owner, and the first process that uses it
 //! becomes the owner: a daemon whose parent has exited, a worker, or the parent of a child that only runs
 //! another program. The other process gets EBUSY.
+//!
+//! Live frames are sent by threads, which a child does not have: it gets EBUSY for such a file.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use nix::errno::Errno;
 
@@ -19,7 +21,13 @@ use crate::table::{self, Object};
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// The owner of a file: memory that a process shares with its children.
-pub struct Owner(NonNull<Shared>);
+pub struct Owner {
+    shared: NonNull<Shared>,
+    /// The process that opened the file.
+    opener: u32,
+    /// Threads of the process sent for the file at a fork: a child has lost them.
+    had_threads: AtomicBool,
+}
 
 /// Memory that processes share.
 struct Shared {
@@ -49,7 +57,8 @@ impl Owner {
         if at == libc::MAP_FAILED {
             return Err(Errno::last());
         }
-        let owner = Self(NonNull::new(at.cast()).ok_or(Errno::ENOMEM)?);
+        let shared = NonNull::new(at.cast()).ok_or(Errno::ENOMEM)?;
+        let owner = Self { shared, opener: process(), had_threads: AtomicBool::new(false) };
         owner.shared().owner.store(process(), Ordering::Relaxed);
         owner.shared().last.store(process(), Ordering::Relaxed);
         Ok(owner)
@@ -57,22 +66,40 @@ impl Owner {
 
     fn shared(&self) -> &Shared {
         // SAFETY: mapped, aligned to a page, zeroed, and only atomics.
-        unsafe { self.0.as_ref() }
+        unsafe { self.shared.as_ref() }
     }
 
-    /// Makes this process the owner if there is none. Returns true if it is the owner.
-    pub fn claim(&self) -> bool {
+    /// Makes this process the owner if there is none.
+    ///
+    /// # Errors
+    /// Another process is the owner, or this one cannot be it: the reason, and the remedy.
+    pub fn claim(&self) -> Result<(), &'static str> {
+        if self.has_lost_threads() {
+            return Err(
+                "a forked process cannot send live frames for its parent; open the port after the fork, or \
+                        set SLUICE_NETMAP_BACKEND=xdp",
+            );
+        }
         let (owner, own) = (&self.shared().owner, process());
-        match owner.load(Ordering::Relaxed) {
+        let is_owner = match owner.load(Ordering::Relaxed) {
             0 => owner.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed).is_ok(),
             known => known == own,
-        }
+        };
+        is_owner.then_some(()).ok_or(
+            "another process has used this descriptor after the fork, and has its rings; open the port in the \
+             process that uses it",
+        )
+    }
+
+    fn has_lost_threads(&self) -> bool {
+        self.opener != process() && self.had_threads.load(Ordering::Relaxed)
     }
 
     /// Returns true if closing the file in this process closes the port. After a fork without a use, only the
     /// parent may do that: its child may close what it does not need.
     pub fn may_close(&self) -> bool {
-        self.is_ours() || self.shared().last.load(Ordering::Relaxed) == process() && self.claim()
+        self.is_ours()
+            || self.shared().last.load(Ordering::Relaxed) == process() && self.claim().is_ok()
     }
 
     /// Returns true if this process has used the file since the last fork.
@@ -80,17 +107,20 @@ impl Owner {
         self.shared().owner.load(Ordering::Relaxed) == process()
     }
 
-    /// Leaves the file without an owner.
-    fn release(&self) {
-        self.shared().last.store(process(), Ordering::Relaxed);
-        self.shared().owner.store(0, Ordering::Relaxed);
+    /// Leaves the file without an owner, if a child can be it.
+    fn release(&self, has_threads: bool) {
+        self.had_threads.store(has_threads, Ordering::Relaxed);
+        if !has_threads {
+            self.shared().last.store(process(), Ordering::Relaxed);
+            self.shared().owner.store(0, Ordering::Relaxed);
+        }
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
         // SAFETY: this mapping is ours, and no reference to it is left.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<Shared>()) };
+        unsafe { libc::munmap(self.shared.as_ptr().cast(), size_of::<Shared>()) };
     }
 }
 
@@ -118,7 +148,7 @@ extern "C" fn before_fork() {
         if let Object::Netmap(file) = &*object
             && file.owner().is_ours()
         {
-            file.owner().release();
+            file.owner().release(file.has_threads());
         }
     }
 }

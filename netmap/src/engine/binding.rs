@@ -105,6 +105,10 @@ impl Binding {
         ready
     }
 
+    pub(super) fn has_threads(&self) -> bool {
+        self.tx.iter().any(|kring| kring.has_thread())
+    }
+
     /// Arms the events that end a sleep, and returns them.
     pub(super) fn wait(&self, events: PollFlags) -> WaitSources {
         let mut sources = WaitSources::default();

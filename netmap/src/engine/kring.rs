@@ -22,6 +22,11 @@ pub(super) trait RingDriver: Debug + Send {
     /// Adds the events that end a sleep to `sources`. The [`Wakers`] of the ring are armed already.
     fn arm(&mut self, _ring: &RingState, _sources: &mut WaitSources) {}
 
+    /// Returns true if a thread of this process moves the packets: a forked child does not have it.
+    fn has_thread(&self) -> bool {
+        false
+    }
+
     /// Frees the memory of the ring when its last user has closed it.
     fn close(&mut self, ring: &RingState) {
         ring.shared.free(|_| true);
@@ -169,6 +174,10 @@ impl Kring {
         if let Some(ring) = self.lock().as_mut() {
             ring.driver.arm(&ring.state, sources);
         }
+    }
+
+    pub(super) fn has_thread(&self) -> bool {
+        self.lock().as_ref().is_some_and(|ring| ring.driver.has_thread())
     }
 
     /// Closes the ring: its driver ends, and its memory is free.

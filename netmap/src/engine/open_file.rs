@@ -114,6 +114,12 @@ impl OpenFile {
         self.binding.get().map_or_else(WaitSources::default, |binding| binding.wait(events))
     }
 
+    /// Returns true if threads of this process send for a ring of the file. A forked child does not have them, and
+    /// must neither sync the rings nor drop the file.
+    pub fn has_threads(&self) -> bool {
+        self.binding.get().is_some_and(Binding::has_threads)
+    }
+
     /// NIOCTXSYNC: sends the packets that the program has released, and hands out room.
     ///
     /// # Errors

@@ -1,13 +1,16 @@
 //! Processes that a program with an open port starts.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::process::Stdio;
 
 use nix::errno::Errno;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
+use sluicegate::link::Shape;
 
 use crate::port::{Port, frame};
-use crate::program::{is_netmap, is_preloaded, pipe};
+use crate::program::{again, has_library, is_netmap, is_preloaded, pipe};
+use crate::scratch::lab_of;
 
 /// Runs a function in a forked child, which exits as programs do, with 0 if the function returns true.
 fn in_child(run: impl FnOnce() -> bool) -> Pid {
@@ -91,6 +94,42 @@ fn the_process_that_uses_a_port_first_keeps_it() {
     tell(&writer);
     ends_well(child);
     assert!(passes(&one, &two, 3));
+}
+
+#[test]
+fn a_child_goes_on_with_an_interface_but_not_with_the_threads_of_live_frames() {
+    let test = "forks::a_child_goes_on_with_an_interface_but_not_with_the_threads_of_live_frames";
+    if has_library() {
+        let port = Port::register("left0");
+        let expected = match std::env::var("SLUICE_NETMAP_BACKEND").as_deref() {
+            Ok("live") => Err(Errno::EBUSY),
+            _ => Ok(()),
+        };
+        let fd = port.fd();
+        // SAFETY: the child closes its own copy.
+        let closes = || unsafe { libc::close(fd) } == 0;
+        ends_well(in_child(|| {
+            let sent = port.txsync();
+            let opened = Port::register("vale1:a").txsync();
+            (sent, opened) == (expected, Ok(())) && closes()
+        }));
+        assert_eq!(
+            port.txsync().is_err(),
+            expected.is_ok(),
+            "the parent, where its child has not the rings"
+        );
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    for backend in ["xdp", "live"] {
+        let mut program = again(test);
+        program.env("SLUICE_NETMAP_BACKEND", backend).stderr(Stdio::piped());
+        let ended = lab.spawn("left", &mut program).unwrap().wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{backend}: {text}");
+        let remedy = "open the port after the fork, or set SLUICE_NETMAP_BACKEND=xdp";
+        assert_eq!(text.contains(remedy), backend == "live", "{text}");
+    }
 }
 
 extern "C" fn close_descriptor(fd: *mut libc::c_void) -> libc::c_int {

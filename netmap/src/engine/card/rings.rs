@@ -54,6 +54,10 @@ impl RingDriver for QueueTx {
         }
     }
 
+    fn has_thread(&self) -> bool {
+        self.queue.lock().sends_live()
+    }
+
     fn close(&mut self, ring: &RingState) {
         let closed = self.queue.lock().close_tx();
         if let Err(error) = closed {
