@@ -15,6 +15,7 @@ use sluicegate_netmap::abi::bodies::{
 };
 use sluicegate_netmap::engine::{Backend, Engine, EngineOptions};
 
+use crate::hostile::{Random, scribble};
 use crate::program::{FLAGS, Program, all, frame, request};
 use crate::scratch::lab_of;
 
@@ -280,6 +281,33 @@ fn without_offload(lab: &Lab) {
     let mut offload = Command::new("ethtool");
     offload.args(["-K", "left0", "tx", "off"]).stdout(Stdio::null());
     assert!(crate::child::end(lab.spawn("left", &mut offload).unwrap()).status.success());
+}
+
+#[test]
+fn a_program_that_scribbles_harms_neither_the_engine_nor_the_card() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let mut left = left(&lab);
+    for backend in [Backend::Live, Backend::Xdp, Backend::Packet] {
+        let options = EngineOptions { backend: Some(backend), log: None, ..Default::default() };
+        let engine = Engine::new(EngineOptions { netns: Some(lab.netns("right")), ..options });
+        for seed in 1..=5 {
+            let program =
+                Program::open(&engine, "right0", Register { mode: modes::NIC_SW, ..all() });
+            let program = program.unwrap();
+            let (rings, mut random) = (program.ring_area(), Random(seed));
+            for number in 0..100 {
+                send(&mut left, &[frame(2, 1, number, 60)]);
+                scribble(&program, &rings, &mut random);
+                program.file.txsync().unwrap();
+                program.file.rxsync().unwrap();
+                program.file.poll(PollFlags::POLLIN | PollFlags::POLLOUT);
+            }
+        }
+        // What the bad program sent may still be on its way: it is not the tests' frames.
+        let program = Program::open(&engine, "right0", all()).unwrap();
+        send(&mut left, &[frame(2, 1, 1000, 60)]);
+        while program.wait_for_tests(1) != [frame(2, 1, 1000, 60)] {}
+    }
 }
 
 #[test]

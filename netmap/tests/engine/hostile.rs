@@ -14,7 +14,7 @@ use crate::program::{Program, all, frame};
 const SEEDS: u64 = 60;
 
 /// A small generator of numbers (xorshift).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -26,7 +26,7 @@ impl Random {
 }
 
 /// Writes numbers over the interfaces and rings of a region.
-fn scribble(program: &Program, rings: &Range<usize>, random: &mut Random) {
+pub fn scribble(program: &Program, rings: &Range<usize>, random: &mut Random) {
     for _ in 0..20 {
         let at = rings.start + random.next() as usize % (rings.end - rings.start) / 4 * 4;
         let value = match random.next() % 4 {
