@@ -1,5 +1,6 @@
 //! Requests of a netmap program: any header, body and list of options is a request or an errno, and neither
-//! reading nor answering overwrites anything of the program's memory but the answer.
+//! reading nor answering overwrites anything of the program's memory but the answer. An engine performs any
+//! requests of several files in any order, and keeps nothing when it ends.
 
 #[path = "../../netmap/tests/caller/memory.rs"]
 mod memory;
@@ -8,12 +9,22 @@ mod wild_request;
 
 use std::ops::Range;
 
+use bolero::{TypeGenerator, produce};
+use memory::Memory;
 use nix::errno::Errno;
+use nix::poll::PollFlags;
+use sluicegate_netmap::abi::ioctls::{NIOCRXSYNC, NIOCTXSYNC};
 use sluicegate_netmap::abi::{PortKind, PortName, read_request};
+use sluicegate_netmap::engine::{Engine, EngineOptions, OpenFile};
 use wild_request::{ARGUMENT, BODY, WildRequest};
 
 /// Options that fit in a request of 4096 bytes.
 const MAX_OPTIONS: usize = 128;
+
+/// Bytes that the calls of a program are made of.
+const INPUT_BYTES: usize = 1 << 16;
+/// Calls of a program.
+const MAX_CALLS: usize = 64;
 
 /// Takes a name apart, pipe by pipe.
 fn take_apart(mut name: PortName) {
@@ -56,6 +67,77 @@ fn try_request(wild: &WildRequest) {
         };
         assert_unchanged(&bytes, &memory.piece(address), &answer, address);
     }
+}
+
+/// A call of a program.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Call {
+    Open,
+    Close(u8),
+    Request { file: u8, request: WildRequest },
+    Sync { file: u8, transmits: bool },
+    Poll { file: u8, events: u16 },
+}
+
+/// Checks an ioctl's result: it is a success or one of netmap's errnos.
+fn check(result: Result<(), Errno>) {
+    use Errno::{
+        E2BIG, EBUSY, EEXIST, EFAULT, EINVAL, EIO, EMSGSIZE, ENODEV, ENOENT, ENOMEM, ENXIO,
+        EOPNOTSUPP,
+    };
+    let netmaps = [
+        E2BIG, EBUSY, EEXIST, EFAULT, EINVAL, EIO, EMSGSIZE, ENODEV, ENOENT, ENOMEM, ENXIO,
+        EOPNOTSUPP,
+    ];
+    assert!(result.is_ok() || result.is_err_and(|error| netmaps.contains(&error)), "{result:?}");
+}
+
+/// Performs calls on an engine. No name is that of an interface.
+fn perform(calls: &[Call]) {
+    let engine = Engine::new(EngineOptions::default());
+    let mut files = vec![engine.open()];
+    let pick = |files: &[OpenFile], file: u8| usize::from(file) % files.len();
+    for call in calls {
+        match call {
+            Call::Open => files.push(engine.open()),
+            Call::Close(file) => {
+                drop(files.swap_remove(pick(&files, *file)));
+                files.push(engine.open());
+            }
+            Call::Request { file, request } => {
+                let file = &files[pick(&files, *file)];
+                check(file.ioctl(request.ioctl(), &request.place(), request.argument()));
+                let bytes = file.region().map_or(0, |region| region.bytes);
+                assert!(bytes <= u32::MAX.into(), "a region of {bytes} bytes");
+            }
+            Call::Sync { file, transmits } => {
+                let ioctl = if *transmits { NIOCTXSYNC } else { NIOCRXSYNC };
+                let memory = Memory::default();
+                check(files[pick(&files, *file)].ioctl(ioctl, &memory, 0));
+            }
+            Call::Poll { file, events } => {
+                let file = &files[pick(&files, *file)];
+                let events = PollFlags::from_bits_truncate(*events as i16);
+                file.poll(events);
+                file.wait(events);
+            }
+        }
+    }
+}
+
+/// Returns the descriptors of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("/proc").count()
+}
+
+#[test]
+fn netmap_ioctl() {
+    let calls = produce::<Vec<Call>>().with().len(0..MAX_CALLS);
+    bolero::check!().with_generator(calls).with_max_len(INPUT_BYTES).for_each(|calls| {
+        let before = descriptors();
+        perform(calls);
+        assert_eq!(descriptors(), before, "all memory is freed");
+    });
 }
 
 #[test]

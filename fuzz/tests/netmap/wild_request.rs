@@ -28,8 +28,11 @@ pub struct WildRequest {
     has_reserved_bit: u8,
     pub name: WildName,
     body: WildAddress,
+    mode: u8,
+    has_wild_fields: u8,
     fields: Vec<WildField>,
     options_at: WildAddress,
+    has_options: u8,
     options: Vec<WildOption>,
 }
 
@@ -92,18 +95,24 @@ impl WildAddress {
 
 impl WildName {
     fn bytes(&self) -> Vec<u8> {
+        // Mostly few switches, sometimes more than netmap has.
+        let small = |switch: u8| if switch < 224 { switch % 3 } else { switch % 10 };
         let bracket = |is_slave: bool| if is_slave { '}' } else { '{' };
         match self {
-            Self::Empty => String::new().into_bytes(),
+            Self::Empty => Vec::new(),
             Self::Interface(number) => format!("q{}", number % 4).into_bytes(),
+            // The last ones are interfaces that the requests create.
+            Self::Switch { switch, port: port @ 128.. } => {
+                format!("vale{}:q{}", small(*switch), port % 4).into_bytes()
+            }
             Self::Switch { switch, port } => {
-                format!("vale{}:{}", switch % 10, port % 8).into_bytes()
+                format!("vale{}:{}", small(*switch), port % 8).into_bytes()
             }
             Self::Pipe { parent, id, is_slave } => {
                 format!("q{}{}{}", parent % 4, bracket(*is_slave), id % 4).into_bytes()
             }
             Self::PipeOfSwitch { switch, port, id, is_slave } => {
-                format!("vale{}:{}{}{}", switch % 10, port % 8, bracket(*is_slave), id % 4)
+                format!("vale{}:{}{}{}", small(*switch), port % 8, bracket(*is_slave), id % 4)
                     .into_bytes()
             }
             Self::Text(text) => [b"q", &text[..]].concat(),
@@ -170,9 +179,7 @@ impl WildRequest {
     /// Returns the memory of a program that makes the request.
     pub fn place(&self) -> Memory {
         let memory = Memory::default();
-        let mut body = [0; BODY_BYTES];
-        self.fields.iter().for_each(|field| field.write(&mut body));
-        memory.place(BODY, &body);
+        memory.place(BODY, &self.body_bytes());
         memory.place(ARGUMENT, &self.argument_bytes());
         for (index, option) in self.options.iter().enumerate() {
             memory.place(option_address(index), &option.bytes(index, self.options.len()));
@@ -180,12 +187,31 @@ impl WildRequest {
         memory
     }
 
+    /// Returns a body: half of the time one of a registration with nothing but a mode.
+    fn body_bytes(&self) -> [u8; BODY_BYTES] {
+        let mut body = [0; BODY_BYTES];
+        body[36] = self.mode();
+        self.write_fields(&mut body);
+        body
+    }
+
+    /// Returns a mode: mostly all rings of the card.
+    fn mode(&self) -> u8 {
+        if self.mode < 192 { 1 } else { self.mode % 9 }
+    }
+
+    fn write_fields(&self, bytes: &mut [u8]) {
+        if self.has_wild_fields < 128 {
+            self.fields.iter().for_each(|field| field.write(bytes));
+        }
+    }
+
     fn argument_bytes(&self) -> [u8; ARGUMENT_BYTES] {
         let mut bytes = [0; ARGUMENT_BYTES];
-        let version = if self.version < 250 { 14 + u16::from(self.version % 2) } else { 13 };
+        let version: u16 = if self.version < 250 { 14 + u16::from(self.version % 2) } else { 13 };
         if self.ioctl() == NIOCCTRL {
-            let options =
-                if self.options.is_empty() { 0 } else { self.options_at.address(OPTIONS) };
+            let has_options = self.has_options < 48 && !self.options.is_empty();
+            let options = if has_options { self.options_at.address(OPTIONS) } else { 0 };
             bytes[..2].copy_from_slice(&version.to_ne_bytes());
             bytes[2..4].copy_from_slice(&self.reqtype().to_ne_bytes());
             bytes[4] = u8::from(self.has_reserved_bit == 1);
@@ -194,9 +220,11 @@ impl WildRequest {
             self.write_name(&mut bytes[8..72]);
         } else {
             self.write_name(&mut bytes[..16]);
-            self.fields.iter().for_each(|field| field.write(&mut bytes[20..60]));
+            bytes[52] = self.mode();
+            self.write_fields(&mut bytes[20..60]);
             bytes[16..18].copy_from_slice(&version.to_ne_bytes());
-            bytes[42..44].copy_from_slice(&u16::from(self.kind % 14).to_ne_bytes());
+            let command = if self.kind < 128 { 0 } else { self.kind % 14 };
+            bytes[42..44].copy_from_slice(&u16::from(command).to_ne_bytes());
         }
         bytes
     }
