@@ -224,7 +224,7 @@ impl Control {
     /// Detaches a persistent port or a card from its switch.
     ///
     /// # Errors
-    /// EINVAL: the switch has no such port. EBUSY: a file has it.
+    /// ENXIO: the switch has no such port. EBUSY: a file has it.
     pub(in crate::engine) fn vale_detach(
         &mut self,
         name: &PortName,
@@ -238,11 +238,11 @@ impl Control {
         if self.existing(name.as_str()).is_some_and(|adapter| adapter.is_bound()) {
             return Err(Errno::EBUSY);
         }
-        let adapter = self.persistent.get(port).ok_or(Errno::EINVAL)?;
-        let vale_port = self.vale_port_of(port).ok_or(Errno::EINVAL)?;
+        let adapter = self.persistent.get(port).ok_or(Errno::ENXIO)?;
+        let vale_port = self.vale_port_of(port).ok_or(Errno::ENXIO)?;
         let here = vale_port.attachment().as_ref().is_some_and(|it| it.switch.name == switch);
         if !here {
-            return Err(Errno::EINVAL);
+            return Err(Errno::ENXIO);
         }
         if adapter.is_bound() {
             return Err(Errno::EBUSY);
