@@ -4,6 +4,7 @@
 mod child;
 #[path = "../../../../core/tests/child/lines.rs"]
 mod lines;
+mod netmaps_own;
 mod program;
 #[path = "../../../../core/tests/lab/scratch.rs"]
 mod scratch;

@@ -97,7 +97,7 @@ impl Running {
 }
 
 /// The library that cargo has built for this test: beside it.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     let library = std::env::current_exe().unwrap().with_file_name("libsluice_netmap.so");
     assert!(library.exists(), "{}", library.display());
     library
