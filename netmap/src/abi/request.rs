@@ -170,16 +170,6 @@ fn config_error(memory: &dyn CallerMemory, address: u64) -> Errno {
 }
 
 impl IncomingRequest {
-    /// Checks that the request has processed every option.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP if one has that status.
-    pub fn check_options(&self) -> Result<(), Errno> {
-        let unsupported =
-            self.options.iter().any(|option| option.status == Some(Errno::EOPNOTSUPP));
-        if unsupported { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
-    }
-
     /// Writes the answer to the program's memory: the body and the found name if the request succeeded, and the
     /// options' statuses in any case. Returns what ioctl(2) shall return.
     ///
