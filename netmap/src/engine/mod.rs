@@ -72,6 +72,11 @@ impl EngineOptions {
     /// Logs an error. Returns its errno for the program.
     fn errno(&self, object: &str, error: &Error) -> Errno {
         self.say(format_args!("{object}: {error}"));
+        Self::errno_of(error)
+    }
+
+    /// Returns the errno of an error for the program.
+    fn errno_of(error: &Error) -> Errno {
         match error {
             Error::Privilege { .. } => Errno::EPERM,
             Error::Removed { .. } => Errno::ENXIO,

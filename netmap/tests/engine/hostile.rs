@@ -11,7 +11,7 @@ use crate::engine;
 use crate::program::{Program, all, frame};
 
 /// Programs that scribble, each with other numbers.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 20;
 
 /// A small generator of numbers (xorshift).
 pub struct Random(pub u64);

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
@@ -19,17 +19,43 @@ use crate::engine::{EngineOptions, WaitSources};
 
 /// Time between two syncs of a transmit ring while the port has no room: nothing wakes the program.
 const RETRY_INTERVAL: Duration = Duration::from_micros(100);
+/// The interval of checks of an interface from which no packets come.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The results of a ring's syncs. A failure is logged once.
+#[derive(Debug)]
+struct SyncLog {
+    options: EngineOptions,
+    logged: bool,
+}
+
+impl SyncLog {
+    fn new(options: &EngineOptions) -> Self {
+        Self { options: options.clone(), logged: false }
+    }
+
+    /// Returns the errno of a failed sync. An interface that is down is no failure: packets wait for it.
+    fn check<T: Default>(&mut self, synced: Result<T, Error>) -> Result<T, Errno> {
+        match synced {
+            Err(error) if error.errno() == Some(libc::ENETDOWN) => Ok(T::default()),
+            Err(error) if std::mem::replace(&mut self.logged, true) => {
+                Err(EngineOptions::errno_of(&error))
+            }
+            other => other.map_err(|error| self.options.errno("a sync failed", &error)),
+        }
+    }
+}
 
 /// A transmit ring of a card, or to the host.
 #[derive(Debug)]
 pub(super) struct QueueTx {
     queue: SharedQueue,
-    options: EngineOptions,
+    log: SyncLog,
 }
 
 impl QueueTx {
     pub(super) fn new(queue: SharedQueue, options: &EngineOptions) -> Self {
-        Self { queue, options: options.clone() }
+        Self { queue, log: SyncLog::new(options) }
     }
 }
 
@@ -41,7 +67,7 @@ impl RingDriver for QueueTx {
             let freed = queue.sync_tx();
             // Slots are free as soon as their packets are copied.
             ring.hwtail = ring.before(ring.hwcur);
-            let (copied, freed) = (copied?, or_down(freed, &self.options)?);
+            let (copied, freed) = (copied?, self.log.check(freed)?);
             if ring.hwcur == ring.rhead || copied == 0 && freed == 0 {
                 return Ok(());
             }
@@ -61,7 +87,7 @@ impl RingDriver for QueueTx {
     fn close(&mut self, ring: &RingState) {
         let closed = self.queue.lock().close_tx();
         if let Err(error) = closed {
-            self.options.say(format_args!("closing a transmit ring: {error}"));
+            self.log.options.say(format_args!("closing a transmit ring: {error}"));
         }
         ring.shared.free(|_| true);
     }
@@ -114,10 +140,8 @@ enum Sleep {
 /// A receive ring of a card.
 #[derive(Debug)]
 pub(super) struct QueueRx {
-    queues: Vec<SharedQueue>,
+    receiver: Receiver,
     host: Arc<HostQueues>,
-    options: EngineOptions,
-    sleep: Sleep,
 }
 
 impl QueueRx {
@@ -126,7 +150,7 @@ impl QueueRx {
         host: Arc<HostQueues>,
         options: &EngineOptions,
     ) -> Self {
-        Self { queues, host, options: options.clone(), sleep: Sleep::None }
+        Self { receiver: Receiver::new(queues, options), host }
     }
 }
 
@@ -135,30 +159,26 @@ impl RingDriver for QueueRx {
         if forwards(ring)
             && let Ok(queue) = self.host.queue(0)
         {
-            forward(ring, &queue, &self.options)?;
+            forward(ring, &queue, &mut self.receiver.log)?;
         }
-        ring.hwcur = ring.rhead;
-        receive(ring, &self.queues, &mut self.sleep, &self.options)
+        self.receiver.sync(ring)
     }
 
     fn arm(&mut self, _ring: &RingState, sources: &mut WaitSources) {
-        self.sleep = Sleep::Armed;
-        arm(&self.queues, sources);
+        self.receiver.arm(sources);
     }
 }
 
 /// A receive ring from the host.
 #[derive(Debug)]
 pub(super) struct HostRx {
-    queues: [SharedQueue; 1],
+    receiver: Receiver,
     card: Arc<WeakQueues>,
-    options: EngineOptions,
-    sleep: Sleep,
 }
 
 impl HostRx {
     pub(super) fn new(queue: SharedQueue, card: Arc<WeakQueues>, options: &EngineOptions) -> Self {
-        Self { queues: [queue], card, options: options.clone(), sleep: Sleep::None }
+        Self { receiver: Receiver::new(vec![queue], options), card }
     }
 }
 
@@ -167,61 +187,104 @@ impl RingDriver for HostRx {
         if forwards(ring)
             && let Some(queue) = self.card.first()
         {
-            forward(ring, &queue, &self.options)?;
+            forward(ring, &queue, &mut self.receiver.log)?;
         }
-        ring.hwcur = ring.rhead;
-        receive(ring, &self.queues, &mut self.sleep, &self.options)
+        self.receiver.sync(ring)
     }
 
     fn arm(&mut self, _ring: &RingState, sources: &mut WaitSources) {
-        self.sleep = Sleep::Armed;
-        arm(&self.queues, sources);
+        self.receiver.arm(sources);
     }
 }
 
-/// Copies received packets into the ring, as far as it has room.
+/// The queues of a receive ring.
+#[derive(Debug)]
+struct Receiver {
+    queues: Vec<SharedQueue>,
+    sleep: Sleep,
+    /// The last time that packets came, or the interfaces were checked.
+    checked: Instant,
+    log: SyncLog,
+}
+
+impl Receiver {
+    fn new(queues: Vec<SharedQueue>, options: &EngineOptions) -> Self {
+        Self { queues, sleep: Sleep::None, checked: Instant::now(), log: SyncLog::new(options) }
+    }
+
+    /// Takes back released slots, and copies received packets into the ring, as far as it has room.
+    ///
+    /// # Errors
+    /// EINVAL: a slot names no buffer. Or a port failed.
+    fn sync(&mut self, ring: &mut RingState) -> Result<(), Errno> {
+        ring.hwcur = ring.rhead;
+        if self.sleep == Sleep::Armed {
+            self.sleep = Sleep::Checked;
+            return Ok(());
+        }
+        let slept = std::mem::take(&mut self.sleep) == Sleep::Checked;
+        let before = ring.hwtail;
+        for queue in &self.queues {
+            let mut queue = queue.lock();
+            if slept {
+                self.log.check(queue.end_sleep())?;
+            }
+            let received = queue.sync_rx();
+            let copied = copy_packets(ring, &mut queue.rx_mut());
+            self.log.check(received)?;
+            copied?;
+        }
+        if ring.hwtail == before { self.check_interface() } else { Ok(()) }
+    }
+
+    /// Checks now and then that the interface exists, while no packets prove it.
+    fn check_interface(&mut self) -> Result<(), Errno> {
+        let now = Instant::now();
+        if now.duration_since(self.checked) < CHECK_INTERVAL {
+            return Ok(());
+        }
+        for queue in &self.queues {
+            self.log.check(queue.lock().check())?;
+        }
+        self.checked = now;
+        Ok(())
+    }
+
+    /// Adds the events that end a sleep.
+    fn arm(&mut self, sources: &mut WaitSources) {
+        self.sleep = Sleep::Armed;
+        for queue in &self.queues {
+            let mut queue = queue.lock();
+            let events = queue.begin_sleep();
+            for fd in events.descriptors {
+                sources.descriptors.push((fd.as_raw_fd(), PollFlags::POLLIN));
+            }
+            events.limit.into_iter().for_each(|limit| sources.limit(limit));
+        }
+    }
+}
+
+/// Copies packets of a queue into the slots from hwtail on, as far as there is room, and releases them.
 ///
 /// # Errors
-/// EINVAL: a slot names no buffer. Or a port failed.
-fn receive(
-    ring: &mut RingState,
-    queues: &[SharedQueue],
-    sleep: &mut Sleep,
-    options: &EngineOptions,
-) -> Result<(), Errno> {
-    if *sleep == Sleep::Armed {
-        *sleep = Sleep::Checked;
-        return Ok(());
-    }
-    let slept = std::mem::take(sleep) == Sleep::Checked;
-    for queue in queues {
-        let mut queue = queue.lock();
-        if slept {
-            or_down(queue.end_sleep().map(|()| 0), options)?;
-        }
-        let received = queue.sync_rx();
-        let mut done = 0;
-        let mut valid = true;
-        for packet in queue.rx().packets() {
-            let needed = slots_for(&packet);
-            if needed > ring.room() {
-                // A packet that an empty ring cannot hold is dropped.
-                if needed < ring.num_slots() {
-                    break;
-                }
-            } else if !copy_in(ring, &packet) {
-                valid = false;
+/// EINVAL: a slot names no buffer. The packets before it are copied.
+fn copy_packets(ring: &mut RingState, from: &mut RingMut<'_>) -> Result<(), Errno> {
+    let (mut done, mut valid) = (0, true);
+    for packet in from.packets() {
+        let needed = slots_for(&packet);
+        if needed > ring.room() {
+            // A packet that an empty ring cannot hold is dropped.
+            if needed < ring.num_slots() {
                 break;
             }
-            done += packet.slots();
+        } else if !copy_in(ring, &packet) {
+            valid = false;
+            break;
         }
-        queue.rx_mut().release(done);
-        or_down(received, options)?;
-        if !valid {
-            return Err(Errno::EINVAL);
-        }
+        done += packet.slots();
     }
-    Ok(())
+    from.release(done);
+    if valid { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
 /// Returns the number of slots that a packet needs in a region.
@@ -271,7 +334,7 @@ fn forwards(ring: &RingState) -> bool {
 }
 
 /// Sends the released slots that the program has marked to the other side. What has no room there is dropped.
-fn forward(ring: &RingState, to: &SharedQueue, options: &EngineOptions) -> Result<(), Errno> {
+fn forward(ring: &RingState, to: &SharedQueue, log: &mut SyncLog) -> Result<(), Errno> {
     let mut queue = to.lock();
     let (meta, mut buffer) = (Meta::default(), [0; BUFFER_BYTES as usize]);
     let mut index = ring.hwcur;
@@ -288,25 +351,5 @@ fn forward(ring: &RingState, to: &SharedQueue, options: &EngineOptions) -> Resul
         }
         index = ring.next(index);
     }
-    if any { or_down(queue.sync_tx(), options).map(|_| ()) } else { Ok(()) }
-}
-
-/// Adds the events that end a sleep for these queues.
-fn arm(queues: &[SharedQueue], sources: &mut WaitSources) {
-    for queue in queues {
-        let mut queue = queue.lock();
-        let events = queue.begin_sleep();
-        for fd in events.descriptors {
-            sources.descriptors.push((fd.as_raw_fd(), PollFlags::POLLIN));
-        }
-        events.limit.into_iter().for_each(|limit| sources.limit(limit));
-    }
-}
-
-/// Returns the errno of a failed sync. An interface that is down is no failure: packets wait for it.
-fn or_down<T: Default>(synced: Result<T, Error>, options: &EngineOptions) -> Result<T, Errno> {
-    match synced {
-        Err(error) if error.errno() == Some(libc::ENETDOWN) => Ok(T::default()),
-        other => other.map_err(|error| options.errno("sync", &error)),
-    }
+    if any { log.check(queue.sync_tx()).map(|_| ()) } else { Ok(()) }
 }
