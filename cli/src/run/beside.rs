@@ -20,6 +20,7 @@ type Ended<V> = (Outcome<ReceiveCounts>, Result<()>, V);
 pub struct Receivers<V> {
     context: Arc<RunContext>,
     threads: Vec<JoinHandle<Ended<V>>>,
+    /// When the first queue was opened.
     started: Instant,
 }
 
@@ -32,8 +33,9 @@ impl<V: Visitor + 'static> Receivers<V> {
         let down = Mutex::default();
         let context = RunContext { stop: Stop::new()?, wanted: Wanted::new(None), wait, down };
         let context = Arc::new(context);
-        let mut receivers =
-            Self { context: Arc::clone(&context), threads: Vec::new(), started: Instant::now() };
+        let opened_at = work.iter().map(|(queue, _)| queue.opened_at()).min();
+        let started = opened_at.unwrap_or_else(Instant::now);
+        let mut receivers = Self { context: Arc::clone(&context), threads: Vec::new(), started };
         for (queue, visitor) in work {
             let context = Arc::clone(&context);
             let thread = std::thread::Builder::new().name("receiver".into());
@@ -49,8 +51,8 @@ impl<V: Visitor + 'static> Receivers<V> {
         self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Stops reception, and returns the packets received before with the visitors of all threads. `last` is the time
-    /// of the last packet, at which the run's time ends.
+    /// Stops reception, and returns the packets received before with the visitors of all threads. The run's
+    /// time ends with `last`: the end of sending, or the last packet if it came later.
     pub fn end(mut self, last: Instant) -> (Run<ReceiveCounts>, Vec<V>) {
         self.context.stop.set();
         let elapsed = last.saturating_duration_since(self.started);

@@ -5,7 +5,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::claim::Claim;
 use super::config::{SendPath, XdpConfig, XdpMethod};
@@ -226,6 +226,7 @@ impl ClaimBuilder<'_> {
             self.watch.limit(room, then, interface.mtu);
         }
         // All are open, so packets may arrive now.
+        let opened_at = Instant::now();
         if let Some(claim) = &claim {
             let mut claim = claim.lock().unwrap_or_else(PoisonError::into_inner);
             opened
@@ -236,7 +237,8 @@ impl ClaimBuilder<'_> {
         let mut described = described(interface, self.rx_metadata);
         described.snaplen = config.snaplen.unwrap_or(described.snaplen).min(described.snaplen);
         let queues = opened.into_iter().map(|(number, queue, rx, tx)| {
-            Queue::new(number, rx, tx, queue, vec![described.clone()])
+            let queue = Queue::new(number, rx, tx, queue, vec![described.clone()]);
+            queue.receiving_since(opened_at)
         });
         let mode = Some(slowest(resident.mode(), &binds));
         let method = if by_live { "af_xdp+live" } else { "af_xdp" };

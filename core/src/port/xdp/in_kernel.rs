@@ -289,6 +289,7 @@ impl KernelWork<'_> {
         let presence = LinkState::of(&interface)?;
         let stage = claim_conflict::take(self.name, &resident, self.stages.clone(), &owner)?;
         let (program, resources) = prepare(&self, &resident, &stage, &interface)?;
+        let opened_at = Instant::now();
         if !COUNTERS.contains(&stage.number()) {
             stage.complete(program.as_ref().map(AsFd::as_fd))?;
         }
@@ -310,9 +311,9 @@ impl KernelWork<'_> {
             down: false,
         };
         let (rx, tx) = (Ring::absent(&pool)?, Ring::absent(&pool)?);
-        let queues = vec![Queue::new(0, rx, tx, queue, vec![described])];
+        let queue = Queue::new(0, rx, tx, queue, vec![described]).receiving_since(opened_at);
         let fallbacks = Fallback::from_native(reason);
-        Ok(Port { method, mode, fallbacks, ..Port::plain(self.name, queues) })
+        Ok(Port { method, mode, fallbacks, ..Port::plain(self.name, vec![queue]) })
     }
 }
 
