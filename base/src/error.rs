@@ -91,9 +91,9 @@ pub enum Error {
     },
 
     /// An interface that was in use has been removed, or the XDP program on it.
-    #[error("{object} no longer exists: {remedy}")]
+    #[error("{object} no longer exist{}: {remedy}", if is_list(.object) { "" } else { "s" })]
     Removed {
-        /// The interface, or the program.
+        /// The interface, the program, or several interfaces: "left0, right0".
         object: String,
         /// How to continue.
         remedy: String,
@@ -183,10 +183,15 @@ impl Error {
         self
     }
 
-    /// Makes the error for an interface that was removed while in use.
+    /// Makes the error for an interface that was removed while in use, or for several, joined by ", ".
     pub fn removed(object: impl Into<String>) -> Self {
-        let remedy = "the interface was removed; start again when it is back".into();
-        Self::Removed { object: object.into(), remedy }
+        let object = object.into();
+        let remedy = if is_list(&object) {
+            "the interfaces were removed; start again when they are back"
+        } else {
+            "the interface was removed; start again when it is back"
+        };
+        Self::Removed { object, remedy: remedy.into() }
     }
 
     /// Returns the kernel's error number, if the kernel reported one.
@@ -196,6 +201,11 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// True for several interfaces. The name of one contains no space.
+fn is_list(object: &str) -> bool {
+    object.contains(", ")
 }
 
 fn path_remedy(source: &io::Error) -> &'static str {

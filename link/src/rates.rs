@@ -337,7 +337,7 @@ impl Sampler {
         let at = Instant::now();
         links.retain(|link| self.only.is_empty() || self.only.contains(&link.name));
         if links.is_empty() && !self.only.is_empty() {
-            return Err(Error::removed(self.only.join(" ")));
+            return Err(Error::removed(self.only.join(", ")));
         }
         self.drivers.retain(|index, _| links.iter().any(|link| link.index == *index));
         let interfaces = links.into_iter().map(|link| self.interface(link)).collect();

@@ -162,7 +162,7 @@ fn top_ends_when_all_interfaces_that_it_was_to_show_are_removed() {
     remove("middle1");
     let ended = top.end();
     assert_eq!(ended.status, Some(1), "{}", ended.err);
-    assert!(ended.err.contains("middle0 middle1 no longer exists: "), "{}", ended.err);
+    assert!(ended.err.contains("middle0, middle1 no longer exist: "), "{}", ended.err);
 }
 
 #[test]
