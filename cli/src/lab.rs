@@ -8,6 +8,7 @@ use std::process::Command;
 use clap::Subcommand;
 use nix::libc;
 use serde_json::{Value, json};
+use sluicegate::link::lab::MissingPart;
 use sluicegate::link::{Lab, LabConfig, Shape, lab};
 
 use crate::notice::{ExitStatus, say};
@@ -246,6 +247,7 @@ fn list(json: bool) -> anyhow::Result<()> {
         text.push('\n');
         let missing = lab.missing();
         if !missing.is_empty() {
+            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
             let _ = writeln!(text, "  broken, without {}; {}", missing.join(", "), remedy(lab));
         }
     }
@@ -285,7 +287,17 @@ fn lab_json(lab: &Lab) -> Value {
     object["hosts"] = hosts.into();
     let missing = lab.missing();
     if !missing.is_empty() {
-        object["missing"] = missing.into();
+        object["missing"] = missing.iter().map(missing_json).collect();
     }
     object
+}
+
+fn missing_json(part: &MissingPart) -> Value {
+    let of = |interface: &str, lacks: &str| json!({"interface": interface, "lacks": lacks});
+    match part {
+        MissingPart::Netns(name) => json!({"netns": name}),
+        MissingPart::Interface(name) => of(name, "interface"),
+        MissingPart::Link(name) => of(name, "link"),
+        MissingPart::AddressesOrRoutes(name) => of(name, "addresses_or_routes"),
+    }
 }

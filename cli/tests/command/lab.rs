@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Ended, ended, eventually, have, run};
 
@@ -94,29 +94,40 @@ fn up_keeps_a_complete_lab_and_makes_a_broken_one_again() {
         assert_eq!(ended.status, Some(0), "{arguments}: {}", ended.err);
         ended.out
     };
-    let netns = format!("netns {}-right", lab.0);
-    let equipment = "addresses or routes of left0";
+    let netns = format!("{}-right", lab.0);
+    let no_netns = format!("netns {netns}");
+    let lacks = |interface: &str, part: &str| json!({"interface": interface, "lacks": part});
+    let equipment = [("addresses or routes of left0", lacks("left0", "addresses_or_routes"))];
+    let link = |name: &str| lacks(name, "link");
+    let interface = |name: &str| lacks(name, "interface");
     for (breakage, missing) in [
         ("link show left0", &[][..]),
-        ("addr flush dev left0", &[equipment]),
-        ("route delete 198.18.0.0/15", &[equipment]),
-        ("-6 route delete 2001:db8::/32", &[equipment]),
-        ("link set left0 down", &["the link of left0", "the link of right0"]),
-        ("link set left0 down && ip link set left0 up", &[equipment]),
-        ("link delete left0", &["left0", "right0"]),
-        (&format!("netns delete {}-right", lab.0), &["left0", &netns]),
+        ("addr flush dev left0", &equipment),
+        ("route delete 198.18.0.0/15", &equipment),
+        ("-6 route delete 2001:db8::/32", &equipment),
+        (
+            "link set left0 down",
+            &[("the link of left0", link("left0")), ("the link of right0", link("right0"))],
+        ),
+        ("link set left0 down && ip link set left0 up", &equipment),
+        ("link delete left0", &[("left0", interface("left0")), ("right0", interface("right0"))]),
+        (
+            &format!("netns delete {netns}"),
+            &[("left0", interface("left0")), (&no_netns, json!({"netns": netns}))],
+        ),
     ] {
         let remains = missing.is_empty();
+        let (texts, values): (Vec<_>, Vec<_>) = missing.iter().cloned().unzip();
         ip("link set left0 alias first");
         ip(breakage);
         // A link follows its ends, and its namespace, a moment later.
         eventually(breakage, || {
-            listed(&lab.0)["missing"].as_array().into_iter().flatten().eq(missing)
+            listed(&lab.0)["missing"].as_array().into_iter().flatten().eq(&values)
         });
         let text = run(&["lab", "list"]).out;
         let remedy =
             format!("repair it with `sluice lab up --name {} --shape pair --queues 1`", lab.0);
-        let broken = format!("  broken, without {}; {remedy}", missing.join(", "));
+        let broken = format!("  broken, without {}; {remedy}", texts.join(", "));
         assert_eq!(text.contains(&broken), !remains, "{breakage}: {text}");
         let again = run(&["lab", "up", "--name", &lab.0]);
         assert_eq!(again.status, Some(0), "{breakage}: {}", again.err);

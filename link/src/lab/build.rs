@@ -6,8 +6,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::LabConfig;
 use super::plan::{self, Host, HostInterface, Route};
+use super::{LabConfig, MissingPart};
 use crate::{Address, Ethtool, Interface, Netlink, NextHop, NextHops, VethEnd, netns};
 use sluicegate_base::error::{Error, ErrorKind, Result};
 
@@ -40,7 +40,7 @@ const FORWARDING: [&str; 2] =
 
 /// Returns what a lab lacks: hosts, interfaces, their links, addresses and routes. Without the privilege to enter
 /// a host, only hosts.
-pub(super) fn missing(config: &LabConfig) -> Vec<String> {
+pub(super) fn missing(config: &LabConfig) -> Vec<MissingPart> {
     let mut missing = Vec::new();
     for host in config.shape.hosts() {
         let netns = plan::netns(&config.name, host.name);
@@ -55,20 +55,20 @@ pub(super) fn missing(config: &LabConfig) -> Vec<String> {
             }
             Err(error) if error.kind() == ErrorKind::Privilege => {}
             // Every namespace has a loopback interface.
-            Ok(_) | Err(_) => missing.push(format!("netns {netns}")),
+            Ok(_) | Err(_) => missing.push(MissingPart::Netns(netns)),
         }
     }
     missing
 }
 
-/// Returns what a host lacks of an interface.
-fn lacks(netns: &str, found: &[Interface], wanted: &HostInterface) -> Option<String> {
+/// Returns the missing part of an interface.
+fn lacks(netns: &str, found: &[Interface], wanted: &HostInterface) -> Option<MissingPart> {
     let name = wanted.name;
     match found.iter().find(|it| it.name == name) {
-        None => Some(name.into()),
-        Some(it) if !it.running => Some(format!("the link of {name}")),
+        None => Some(MissingPart::Interface(name)),
+        Some(it) if !it.running => Some(MissingPart::Link(name)),
         Some(it) if is_equipped(netns, it, wanted).unwrap_or(false) => None,
-        Some(_) => Some(format!("addresses or routes of {name}")),
+        Some(_) => Some(MissingPart::AddressesOrRoutes(name)),
     }
 }
 

@@ -18,6 +18,7 @@ mod plan;
 
 pub use plan::{Host, HostInterface, Shape};
 
+use std::fmt;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -63,6 +64,30 @@ impl LabConfig {
             )));
         }
         Ok(())
+    }
+}
+
+/// A part that a broken lab lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MissingPart {
+    /// The namespace of a host.
+    Netns(String),
+    /// An interface.
+    Interface(&'static str),
+    /// The link of an interface: an end is down.
+    Link(&'static str),
+    /// Addresses or routes of an interface.
+    AddressesOrRoutes(&'static str),
+}
+
+impl fmt::Display for MissingPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Netns(name) => write!(f, "netns {name}"),
+            Self::Interface(name) => f.write_str(name),
+            Self::Link(name) => write!(f, "the link of {name}"),
+            Self::AddressesOrRoutes(name) => write!(f, "addresses or routes of {name}"),
+        }
     }
 }
 
@@ -222,9 +247,9 @@ impl Lab {
         plan::netns(&self.config.name, host)
     }
 
-    /// Returns what the lab lacks because it was removed, or because its creation was interrupted: "left0". Without
+    /// Returns the parts that were removed, or never created because the creation was interrupted. Without
     /// CAP_SYS_ADMIN only missing hosts.
-    pub fn missing(&self) -> Vec<String> {
+    pub fn missing(&self) -> Vec<MissingPart> {
         build::missing(&self.config)
     }
 
