@@ -245,13 +245,18 @@ fn list(json: bool) -> anyhow::Result<()> {
             let _ = write!(text, "  (scratch, of process {owner})");
         }
         text.push('\n');
-        let missing = lab.missing();
+        let missing = missing(lab);
         if !missing.is_empty() {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
             let _ = writeln!(text, "  broken, without {}; {}", missing.join(", "), remedy(lab));
         }
     }
     print(&text)
+}
+
+/// Returns the missing parts that this user can see.
+fn missing(lab: &Lab) -> Vec<MissingPart> {
+    lab.missing().unwrap_or_default()
 }
 
 /// Returns what to do about a broken lab.
@@ -285,7 +290,7 @@ fn lab_json(lab: &Lab) -> Value {
         object["owner"] = owner.into();
     }
     object["hosts"] = hosts.into();
-    let missing = lab.missing();
+    let missing = missing(lab);
     if !missing.is_empty() {
         object["missing"] = missing.iter().map(missing_json).collect();
     }

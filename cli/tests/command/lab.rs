@@ -137,6 +137,34 @@ fn up_keeps_a_complete_lab_and_makes_a_broken_one_again() {
     }
 }
 
+/// Runs `sluice` as root without a capability.
+fn without(capability: &str, arguments: &[&str]) -> Ended {
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args([format!("--bounding-set=-{capability}"), format!("--inh-caps=-{capability}")]);
+    ended(setpriv.arg(env!("CARGO_BIN_EXE_sluice")).args(arguments))
+}
+
+#[test]
+fn up_fails_where_it_may_not_check_a_lab() {
+    if !have(&["setpriv", "ip"]) {
+        return;
+    }
+    let Some(lab) = Lab::up("unseen", &[]) else { return };
+    assert_eq!(lab.exec("left", &["ip", "link", "delete", "left0"]).status, Some(0));
+    let up = without("sys_admin", &["lab", "up", "--name", &lab.0]);
+    assert_eq!(up.status, Some(3), "{}{}", up.out, up.err);
+    assert!(up.err.contains("needs CAP_SYS_ADMIN: run it with sudo"), "{}", up.err);
+
+    let netns = format!("{}-right", lab.0);
+    let broken = format!("  broken, without netns {netns}; ");
+    let list = || without("sys_admin", &["lab", "list"]);
+    let unseen = list();
+    assert!(unseen.out.contains(&netns) && !unseen.out.contains(&broken), "{}", unseen.out);
+    assert_eq!(lab.exec("left", &["ip", "netns", "delete", &netns]).status, Some(0));
+    let seen = list();
+    assert!(seen.out.contains(&broken), "{}", seen.out);
+}
+
 #[test]
 fn a_missing_capability_is_named_and_no_partial_lab_is_left() {
     if !have(&["setpriv"]) {
@@ -145,10 +173,7 @@ fn a_missing_capability_is_named_and_no_partial_lab_is_left() {
     let Some(_able) = Lab::up("able", &[]) else { return };
     for (dropped, named) in [("net_admin", "CAP_NET_ADMIN"), ("sys_admin", "CAP_SYS_ADMIN")] {
         let name = format!("half-{dropped}-{}", std::process::id());
-        let mut setpriv = Command::new("setpriv");
-        setpriv.args([&format!("--bounding-set=-{dropped}"), &format!("--inh-caps=-{dropped}")]);
-        setpriv.args([env!("CARGO_BIN_EXE_sluice"), "lab", "up", "--name", &name]);
-        let up = ended(&mut setpriv);
+        let up = without(dropped, &["lab", "up", "--name", &name]);
         assert_eq!(up.status, Some(3), "{}", up.err);
         assert!(up.err.contains(&format!("needs {named}: run it with sudo")), "{}", up.err);
         assert!(!run(&["lab", "list"]).out.contains(&name), "no record of {name}");

@@ -39,9 +39,10 @@ const FORWARDING: [&str; 2] =
     ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"];
 
 /// Returns what a lab lacks: hosts, interfaces, their links, addresses and routes. Without the privilege to enter
-/// a host, only hosts.
-pub(super) fn missing(config: &LabConfig) -> Vec<MissingPart> {
+/// a host, only hosts; an error if all hosts exist.
+pub(super) fn missing(config: &LabConfig) -> Result<Vec<MissingPart>> {
     let mut missing = Vec::new();
+    let mut checked = Ok(());
     for host in config.shape.hosts() {
         let netns = plan::netns(&config.name, host.name);
         let found = match netns::exists(&netns) {
@@ -53,12 +54,13 @@ pub(super) fn missing(config: &LabConfig) -> Vec<MissingPart> {
                 let lacks = |wanted| lacks(&netns, &found, wanted);
                 missing.extend(host.interfaces.iter().filter_map(lacks));
             }
-            Err(error) if error.kind() == ErrorKind::Privilege => {}
+            Err(error) if error.kind() == ErrorKind::Privilege => checked = Err(error),
             // Every namespace has a loopback interface.
             Ok(_) | Err(_) => missing.push(MissingPart::Netns(netns)),
         }
     }
-    missing
+    // One missing part is enough to know that the lab is broken.
+    if missing.is_empty() { checked.map(|()| missing) } else { Ok(missing) }
 }
 
 /// Returns the missing part of an interface.

@@ -124,7 +124,7 @@ impl Lab {
     ///
     /// # Errors
     /// A lab of this name with another shape or number of queues exists; a namespace of its name belongs to
-    /// no lab; a missing privilege. A failed creation leaves nothing.
+    /// no lab; a missing privilege, also to check an existing lab. A failed creation leaves nothing.
     pub fn up(config: &LabConfig) -> Result<Self> {
         config.check()?;
         let records = Records::lock(&LABS)?;
@@ -140,7 +140,7 @@ impl Lab {
                     queues(config.queues),
                 )));
             }
-            if there.missing().is_empty() {
+            if there.missing()?.is_empty() {
                 return Ok(there);
             }
             remove(&records, &there.config)?;
@@ -249,7 +249,10 @@ impl Lab {
 
     /// Returns the parts that were removed, or never created because the creation was interrupted. Without
     /// CAP_SYS_ADMIN only missing hosts.
-    pub fn missing(&self) -> Vec<MissingPart> {
+    ///
+    /// # Errors
+    /// All hosts exist, and a missing `CAP_SYS_ADMIN` prevents a look into one.
+    pub fn missing(&self) -> Result<Vec<MissingPart>> {
         build::missing(&self.config)
     }
 
