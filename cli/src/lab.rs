@@ -248,26 +248,27 @@ fn list(json: bool) -> anyhow::Result<()> {
         let missing = missing(lab);
         if !missing.is_empty() {
             let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-            let _ = writeln!(text, "  broken, without {}; {}", missing.join(", "), remedy(lab));
+            let _ = writeln!(text, "  broken, without {}{}", missing.join(", "), remedy(lab));
         }
     }
     print(&text)
 }
 
-/// Returns the missing parts that this user can see.
+/// Returns the missing parts that this user can see; none of a lab that was removed meanwhile.
 fn missing(lab: &Lab) -> Vec<MissingPart> {
     lab.missing().unwrap_or_default()
 }
 
-/// Returns what to do about a broken lab.
+/// Returns what to do about a broken lab, after a semicolon; nothing while a test uses the lab.
 fn remedy(lab: &Lab) -> String {
     let name = lab.name();
     match lab.owner() {
-        Some(_) => format!("remove it with `sluice lab down --name {name}`"),
+        Some(_) if lab.owner_lives() => String::new(),
+        Some(_) => format!("; remove it with `sluice lab down --name {name}`"),
         None => {
             let (shape, queues) = (lab.shape(), lab.queues());
             format!(
-                "repair it with `sluice lab up --name {name} --shape {shape} --queues {queues}`"
+                "; repair it with `sluice lab up --name {name} --shape {shape} --queues {queues}`"
             )
         }
     }

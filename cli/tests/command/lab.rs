@@ -1,10 +1,12 @@
 //! `sluice lab`. Tests that make one need root: where they cannot, they say so and pass.
 
+use std::fs::{self, File};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{Ended, ended, eventually, have, run};
+use crate::support::{self, Ended, Running, ended, eventually, have, run, sluice};
 
 /// A lab with its own name; dropping it removes the lab.
 struct Lab(String);
@@ -137,6 +139,53 @@ fn up_keeps_a_complete_lab_and_makes_a_broken_one_again() {
     }
 }
 
+#[test]
+fn list_waits_until_the_change_of_a_lab_is_complete() {
+    let Some(lab) = Lab::up("changing", &[]) else { return };
+    // Its record exists before its hosts, and is removed after them.
+    let brief = Lab(format!("brief-{}", std::process::id()));
+    let record = Path::new("/run/sluice/labs").join(&brief.0);
+    let ip = |arguments: &str| {
+        let ended = lab.exec("left", &["sh", "-c", &format!("ip {arguments}")]);
+        assert_eq!(ended.status, Some(0), "{arguments}: {}", ended.err);
+    };
+
+    let lock = File::options().write(true).open("/run/sluice/lab.lock").unwrap();
+    lock.lock().unwrap();
+    ip("route delete 198.18.0.0/15");
+    fs::write(&record, "shape pair\nqueues 1\n").unwrap();
+    let mut list = Running::unawaited(&mut sluice(&["lab", "list"]));
+    let pid = format!(" {} ", list.child().id());
+    eventually("the list waits for the lock", || {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        locks.lines().any(|line| line.contains("-> FLOCK") && line.contains(&pid))
+    });
+    ip("route add 198.18.0.0/15 via 198.18.0.2");
+    fs::remove_file(&record).unwrap();
+    drop(lock);
+
+    let list = list.end();
+    assert_eq!(list.status, Some(0), "{}", list.err);
+    for name in [&lab.0, &brief.0] {
+        let entry = list.out.lines().skip_while(|line| !line.starts_with(name.as_str()));
+        let entry: Vec<&str> = entry.take(2).collect();
+        assert!(!entry.is_empty(), "{name}: {}", list.out);
+        assert!(!entry.iter().any(|line| line.starts_with("  broken")), "{name}: {}", list.out);
+    }
+}
+
+#[test]
+fn list_has_no_remedy_for_the_lab_of_a_running_test() {
+    let Some(lab) = support::lab_with(&["ip"]) else { return };
+    let deleted = support::on(&lab, "left", &["ip", "link", "delete", "left0"]);
+    assert_eq!(deleted.status, Some(0), "{}", deleted.err);
+    eventually("the list has the lab without a remedy", || {
+        let text = run(&["lab", "list"]).out;
+        let mut entry = text.lines().skip_while(|line| !line.starts_with(lab.name()));
+        entry.nth(1) == Some("  broken, without left0, right0")
+    });
+}
+
 /// Runs `sluice` as root without a capability.
 fn without(capability: &str, arguments: &[&str]) -> Ended {
     let mut setpriv = Command::new("setpriv");
@@ -178,7 +227,7 @@ fn a_missing_capability_is_named_and_no_partial_lab_is_left() {
         assert!(up.err.contains(&format!("needs {named}: run it with sudo")), "{}", up.err);
         assert!(!run(&["lab", "list"]).out.contains(&name), "no record of {name}");
         let netns = format!("/run/netns/{name}-left");
-        assert!(!std::path::Path::new(&netns).exists(), "{netns} is left");
+        assert!(!Path::new(&netns).exists(), "{netns} is left");
     }
 }
 

@@ -140,7 +140,7 @@ impl Lab {
                     queues(config.queues),
                 )));
             }
-            if there.missing()?.is_empty() {
+            if build::missing(&there.config)?.is_empty() {
                 return Ok(there);
             }
             remove(&records, &there.config)?;
@@ -237,6 +237,11 @@ impl Lab {
         self.owner.map(|owner| owner.pid)
     }
 
+    /// True if the process that owns a scratch lab still runs.
+    pub fn owner_lives(&self) -> bool {
+        self.owner.is_some_and(Process::lives)
+    }
+
     /// Returns its hosts, from left to right.
     pub fn hosts(&self) -> &'static [Host] {
         self.config.shape.hosts()
@@ -248,12 +253,15 @@ impl Lab {
     }
 
     /// Returns the parts that were removed, or never created because the creation was interrupted. Without
-    /// CAP_SYS_ADMIN only missing hosts.
+    /// CAP_SYS_ADMIN only missing hosts. Waits while another process creates or removes a lab; a user who may
+    /// not lock the records does not wait, and gets the missing parts of an unfinished lab.
     ///
     /// # Errors
-    /// All hosts exist, and a missing `CAP_SYS_ADMIN` prevents a look into one.
+    /// The lab was removed meanwhile; or all hosts exist, and a missing `CAP_SYS_ADMIN` prevents a look into
+    /// one.
     pub fn missing(&self) -> Result<Vec<MissingPart>> {
-        build::missing(&self.config)
+        let _records = Records::lock(&LABS);
+        build::missing(&Self::find(self.name())?.config)
     }
 
     /// Starts a command on a host.
