@@ -28,7 +28,7 @@ fn main() -> sluicegate::Result<()> {
             *counts.entry(protocol).or_insert(0u64) += 1;
         }
     }
-    // Without a reader nothing is to be done.
+    // Ignore the error: the reader has exited.
     let _ = writeln!(stdout(), "{counts:#?}");
     Ok(())
 }

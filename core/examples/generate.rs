@@ -44,7 +44,7 @@ fn main() -> sluicegate::Result<()> {
         }
     }
     queue.close_tx()?;
-    // Without a reader nothing is to be done.
+    // Ignore the error: the reader has exited.
     let _ = writeln!(stdout(), "{} sent", queue.stats()?.sent);
     Ok(())
 }

@@ -36,7 +36,7 @@ fn main() -> sluicegate::Result<()> {
         }
     }
     let rate = packets as f64 / start.elapsed().as_secs_f64();
-    // Without a reader nothing is to be done.
+    // Ignore the error: the reader has exited.
     let _ = writeln!(stdout(), "{mode}: {:.1} Mpps, {:.2} ns a packet", rate / 1e6, 1e9 / rate);
     Ok(())
 }

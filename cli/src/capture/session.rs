@@ -29,7 +29,7 @@ use crate::signals::{self, Signals};
 use crate::stats::{Counter, SharedCounts, Stats};
 use crate::status::Status;
 
-/// The remedy of packets without a reader.
+/// Advice for packets that the pipe's reader did not read.
 const READER_LEFT: &str = "the reader of the pipe exited before the end";
 /// The remedy of a loss whose error is printed.
 const SEE_ERROR: &str = "see the error, which names the cause and the remedy";
@@ -58,7 +58,7 @@ pub struct Session<'a> {
     merging: [Merging; 2],
     started_ns: u64,
     /// The notice of a removed file has been printed.
-    said_removed: bool,
+    removed_reported: bool,
 }
 
 impl<'a> Session<'a> {
@@ -97,7 +97,7 @@ impl<'a> Session<'a> {
             post_rotate,
             merging,
             started_ns,
-            said_removed: false,
+            removed_reported: false,
         };
         let (mut to_file, mut to_lines) = (to_file.into_iter(), to_lines.into_iter());
         for ((port, report), numbers) in ports.into_iter().zip(numbers) {
@@ -196,8 +196,9 @@ impl<'a> Session<'a> {
             let _ = signals.end_at_second();
         }
         let stats = options.args.stats.map(|top| Stats::of(SharedCounts::sum(&self.stats), top));
-        let Self { mut ports, file, lines, post_rotate, merging, started_ns, said_removed, .. } =
-            self;
+        let Self {
+            mut ports, file, lines, post_rotate, merging, started_ns, removed_reported, ..
+        } = self;
         for port in &mut ports {
             port.report.count(&ended.outcomes[port.queues.clone()], ended.elapsed);
         }
@@ -235,7 +236,7 @@ impl<'a> Session<'a> {
             let counts = Arc::clone(output.counts());
             let mut summary = output.finish();
             if let Some(text) = counts.removed().map(removed) {
-                if !said_removed {
+                if !removed_reported {
                     notice::say(&text);
                 }
                 report.notices.push(text);
@@ -330,10 +331,10 @@ impl RunControl<ReceiveCounts> for Session<'_> {
     }
 
     fn tick(&mut self, status: &mut Status, _elapsed: Duration) -> ControlFlow<()> {
-        let file = self.file.as_ref().filter(|_| !self.said_removed);
+        let file = self.file.as_ref().filter(|_| !self.removed_reported);
         if let Some(path) = file.and_then(|file| file.counts().removed()) {
             status.say(removed(path));
-            self.said_removed = true;
+            self.removed_reported = true;
         }
         self.file.iter().for_each(|file| file.save_silent());
         ControlFlow::Continue(())
