@@ -22,9 +22,6 @@ use sluicegate_base::error::{Error, Result};
 /// Requested size of a pipe to the reader, in bytes: the maximum for an unprivileged process.
 const PIPE_BYTES: i32 = 1 << 20;
 
-/// The name of standard output in messages.
-const STANDARD_OUTPUT: &str = "standard output";
-
 /// The reason why nothing more can be written.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
@@ -85,6 +82,8 @@ pub(super) struct OutputFile {
     path: PathBuf,
     /// A regular file, which can be truncated.
     regular: bool,
+    /// A regular file that had a name when it was opened: a descriptor may lead to one without.
+    named: bool,
     /// Device and inode, which identify the file.
     identity: (u64, u64),
     bytes: u64,
@@ -132,7 +131,7 @@ impl OutputFile {
 
     /// Opens standard output. A terminal is rejected.
     pub(super) fn standard_output() -> Result<Self, Failure> {
-        let path = Path::new(STANDARD_OUTPUT);
+        let path = Path::new("standard output");
         let failure = |error: io::Error| Failure::new("open", path, error);
         let output = io::stdout();
         if output.is_terminal() {
@@ -151,6 +150,7 @@ impl OutputFile {
         }
         Ok(Self {
             regular: metadata.is_file(),
+            named: metadata.is_file() && metadata.nlink() > 0,
             identity: (metadata.dev(), metadata.ino()),
             file: Some(file),
             path: path.to_owned(),
@@ -174,10 +174,10 @@ impl OutputFile {
         &self.path
     }
 
-    /// Returns true if no name leads to the open file. Standard output may have been made so.
+    /// Returns true if the open file lost its last name.
     fn is_removed(&self) -> bool {
         let links = || self.file.as_ref()?.metadata().ok().map(|metadata| metadata.nlink());
-        self.regular && self.path != Path::new(STANDARD_OUTPUT) && links() == Some(0)
+        self.named && links() == Some(0)
     }
 
     pub(super) fn is_closed(&self) -> bool {

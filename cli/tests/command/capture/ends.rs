@@ -315,6 +315,24 @@ fn a_file_that_is_removed_while_it_is_written_is_named_once() {
 }
 
 #[test]
+fn a_file_that_never_had_a_name_is_not_reported_as_removed() {
+    let (folder, sluice) = (tempfile::tempdir().unwrap(), env!("CARGO_BIN_EXE_sluice"));
+    for output in ["/dev/fd/3", "-"] {
+        let to = if output == "-" { " >&3" } else { "" };
+        let script = format!(
+            "exec 3>file && rm file && exec {sluice} capture null: --count 9 --json -w {output}{to}"
+        );
+        let mut command = Command::new("sh");
+        let ended =
+            Ended::from(command.args(["-c", &script]).current_dir(&folder).output().unwrap());
+        let report = ended.good();
+        assert_eq!(report["ledger"]["out"], 9, "{report}");
+        assert!(!ended.err.contains("was removed"), "{output}: {ended:?}");
+        assert!(report["notices"].is_null(), "{output}: {report}");
+    }
+}
+
+#[test]
 fn a_reader_that_exits_is_the_reason_for_what_it_did_not_read() {
     let capture = ["capture", "null:?size=1500", "--count", "100k", "-w", "-"];
     let mut capture = Running::unawaited(&mut sluice(&capture));
