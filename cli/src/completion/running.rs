@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap_complete::engine::CompletionCandidate;
 use serde_json::Value;
 use sluicegate::control::{Client, socket_path};
+use sluicegate::error::ErrorKind;
 
 use super::values::{after, matching, names_in, typed_value};
 
@@ -33,7 +34,7 @@ pub fn watched_ports(typed: &OsStr) -> Vec<CompletionCandidate> {
         let is_typed = typed.to_str().is_some_and(|text| text.starts_with(&prefix));
         all.extend(matching(typed, (!is_typed).then(|| CompletionCandidate::new(&prefix))));
         if is_typed || name == "switch" {
-            let ports: Vec<String> = ports(client);
+            let ports: Vec<String> = client.map(ports).unwrap_or_default();
             let candidates = || ports.iter().map(CompletionCandidate::new);
             all.extend(after(&prefix, typed, |rest| matching(rest, candidates())));
             all.extend(matching(typed, (name == "switch").then(candidates).into_iter().flatten()));
@@ -42,14 +43,18 @@ pub fn watched_ports(typed: &OsStr) -> Vec<CompletionCandidate> {
     all
 }
 
-/// Returns the names of a command's running instances, and connections to them.
-fn running(command: &str) -> Vec<(String, Client)> {
+/// Returns the names of a command's running instances, and connections to those that this user may ask.
+fn running(command: &str) -> Vec<(String, Option<Client>)> {
     let any = socket_path(command, "any").ok();
     let folder = any.as_deref().and_then(Path::parent).and_then(Path::parent);
     let names = folder.map(names_in).unwrap_or_default().into_iter();
     let connected = |name: String| {
-        let client = Client::connect(&socket_path(command, &name).ok()?).ok()?;
-        Some((name, client))
+        match Client::connect(&socket_path(command, &name).ok()?) {
+            Ok(client) => Some((name, Some(client))),
+            // A shell completes `sudo sluice` without root's rights.
+            Err(error) if error.kind() == ErrorKind::Privilege => Some((name, None)),
+            Err(_) => None,
+        }
     };
     names.filter_map(|name| name.into_string().ok()).filter_map(connected).collect()
 }

@@ -4,8 +4,12 @@ use crate::support::*;
 
 /// The completions of a line, whose last word is incomplete.
 fn completions(line: &str) -> Vec<String> {
-    let mut command = sluice(&["--"]);
-    let ended = ended(command.args(line.split(' ')).env("COMPLETE", "fish"));
+    completions_by(sluice(&[]), line)
+}
+
+/// The completions of a line by the command `sluice`, as this user or another.
+fn completions_by(mut sluice: std::process::Command, line: &str) -> Vec<String> {
+    let ended = ended(sluice.arg("--").args(line.split(' ')).env("COMPLETE", "fish"));
     assert_eq!(ended.status, Some(0), "{ended:?}");
     // A description follows a tab.
     ended.out.lines().filter_map(|line| line.split('\t').next().map(str::to_owned)).collect()
@@ -219,6 +223,33 @@ fn ports_of_running_commands_are_completed() {
     let expected = [&up, &down].map(|it| format!("monitor:{name}/{}", &it["memif:".len()..]));
     eventually("the forwarder listens", || ports() == expected);
     forward.stop();
+}
+
+#[test]
+fn an_ordinary_user_completes_the_names_of_commands_that_run_as_root() {
+    if !is_root() || !have(&["setpriv"]) {
+        return;
+    }
+    let nobody = || {
+        let mut setpriv = std::process::Command::new("setpriv");
+        setpriv.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        setpriv.arg(env!("CARGO_BIN_EXE_sluice"));
+        setpriv
+    };
+    if ended(nobody().arg("--version")).status != Some(0) {
+        return eprintln!("skipped: needs a build that nobody may run; get it by chmod o+x");
+    }
+    let name = format!("roots-{}", std::process::id());
+    let switch =
+        Running::unawaited(&mut sluice(&["switch", "null:", "--tx-only", "null", "--name", &name]));
+    let show = format!("sluice switch show --name {name}");
+    eventually("the switch listens", || completions(&show) == [name.as_str()]);
+    assert_eq!(completions_by(nobody(), &show), [name.as_str()]);
+    let found = completions_by(nobody(), &format!("sluice capture monitor:{name}"));
+    assert_eq!(found, [format!("monitor:{name}/")]);
+    let found = completions_by(nobody(), &format!("sluice capture monitor:{name}/"));
+    assert_eq!(found, [""; 0], "the user may not ask for the ports");
+    switch.stop();
 }
 
 /// Writes all manual pages, and returns their names and texts.
