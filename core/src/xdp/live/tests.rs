@@ -6,6 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
 use super::ring::{LiveCounts, LiveMemory, LiveWriter, at, load, slot};
 use super::ring_program::Access;
 use super::*;
@@ -161,6 +165,37 @@ fn a_run_ends_by_itself_while_more_is_to_be_sent() {
         Err(error) if error.to_string().contains("Linux 5.18") => println!("skipped: {error}"),
         ended => ended.unwrap(),
     }
+}
+
+#[test]
+fn a_forked_child_ends_without_the_thread_of_its_parent() {
+    let Some(mut bench) = Bench::new(0) else { return };
+    // SAFETY: the child calls only `end` and _exit.
+    let child = match unsafe { fork() }.unwrap() {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            let failed = bench.sender.thread.end().is_err() && bench.sender.thread.end().is_ok();
+            // SAFETY: ends the process.
+            unsafe { nix::libc::_exit(i32::from(!failed)) }
+        }
+    };
+    let deadline = Instant::now() + PATIENCE;
+    let ended = loop {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap() {
+            WaitStatus::StillAlive if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            WaitStatus::StillAlive => {
+                kill(child, Signal::SIGKILL).unwrap();
+                waitpid(child, None).unwrap();
+                panic!("the child waits for the thread");
+            }
+            ended => break ended,
+        }
+    };
+    assert_eq!(ended, WaitStatus::Exited(child, 0));
+    bench.send(0..10);
+    assert_eq!(bench.receive(10), (0..10).collect::<Vec<_>>(), "the parent sends on");
 }
 
 #[test]

@@ -51,11 +51,14 @@ pub struct LiveThreadConfig {
     pub waits: bool,
 }
 
-/// A thread that runs a program until it is stopped, or has nothing more to do.
+/// A thread that runs a program until it is stopped, or has nothing more to do. A forked child has no copy of
+/// it: for the child it has ended, and ending it there does nothing to the parent.
 #[derive(Debug)]
 pub struct LiveThread {
     /// None once the thread is joined. Returns its result, its CPU share, and the program.
     thread: Option<JoinHandle<(Result<()>, f64, LiveProgram)>>,
+    /// The process of the thread.
+    process: u32,
     /// The share of time that the thread was on a CPU, once it is joined.
     busy: f64,
     /// The program, once the thread is joined. It is dropped at the end, together with the other programs:
@@ -109,10 +112,12 @@ impl LiveThread {
         };
         let thread = without_signals(|| name.spawn(work));
         let thread = Some(thread.map_err(failed)?);
-        Ok(Self { thread, busy: 0.0, _program: None, state, target: Arc::clone(&config.target) })
+        let (process, target) = (std::process::id(), Arc::clone(&config.target));
+        Ok(Self { thread, process, busy: 0.0, _program: None, state, target })
     }
 
-    /// Returns true if the thread has ended, for any reason.
+    /// Returns true if the thread has ended, for any reason. After a fork, only [`end`](Self::end) notices that
+    /// the thread is not this process's.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -131,12 +136,12 @@ impl LiveThread {
         self.state.mtu.load(Ordering::Relaxed)
     }
 
-    /// Requests the thread to end, without waiting. To end several threads, call this for all of them
+    /// Requests the thread to end, without waiting; does nothing in a forked child. To end several threads, call this for all of them
     /// first.
     pub fn request_stop(&self) {
         // Pairs with the thread's load; the signal or the wake-up orders the two.
         self.state.ends.store(true, Ordering::Release);
-        if let Some(thread) = &self.thread {
+        if let Some(thread) = self.thread.as_ref().filter(|_| self.is_ours()) {
             send_signal(thread);
             thread.thread().unpark();
         }
@@ -145,10 +150,17 @@ impl LiveThread {
     /// Ends the thread and waits for it, which takes a millisecond or two.
     ///
     /// # Errors
-    /// The thread's own error, if it failed; reported once.
+    /// The thread's own error, if it failed; reported once. Another process started the thread, before a fork.
     pub fn end(&mut self) -> Result<()> {
         self.request_stop();
         let Some(thread) = self.thread.take() else { return Ok(()) };
+        if !self.is_ours() {
+            // Detaching would free a stack that libc has taken back at the fork.
+            std::mem::forget(thread);
+            return Err(Error::Usage(
+                "a forked process cannot send live frames for its parent: open the port after the fork".into(),
+            ));
+        }
         while !thread.is_finished() {
             std::thread::sleep(SIGNAL_INTERVAL);
             // The thread may have been about to start a run when it was told.
@@ -158,6 +170,11 @@ impl LiveThread {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         (self.busy, self._program) = (busy, Some(program));
         ran
+    }
+
+    /// Returns false in a child that was forked after the start: the thread's ID may be that of another one.
+    fn is_ours(&self) -> bool {
+        std::process::id() == self.process
     }
 
     /// Returns the fate of the thread's frames: exact after [`end`](Self::end).
