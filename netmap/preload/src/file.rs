@@ -8,7 +8,7 @@ use sluicegate_netmap::engine::{OpenFile, Region, WaitSources};
 
 use crate::caller_memory::OwnMemory;
 use crate::log;
-use crate::ownership::Owner;
+use crate::ownership::{self, Owner};
 use crate::requests;
 
 /// The engine's open file, and the process that may use it.
@@ -56,7 +56,11 @@ impl File {
     /// netmap's.
     pub fn ioctl(&self, request: u32, argument: u64) -> Result<(), Errno> {
         log::was_explained();
+        let attaches = requests::attaches(request, argument);
         let result = self.open()?.ioctl(request, &OwnMemory, argument);
+        if attaches && result.is_ok() {
+            ownership::keep_all_files();
+        }
         if result == Err(Errno::EOPNOTSUPP) && !log::was_explained() {
             log::error(format_args!(
                 "{}: not supported here; `man sluice-netmap` has a list",

@@ -5,7 +5,8 @@
 //! becomes the owner: a daemon whose parent has exited, a worker, or the parent of a child that only runs
 //! another program. The other process gets EBUSY.
 //!
-//! Live frames are sent by threads, which a child does not have: it gets EBUSY for such a file.
+//! Live frames are sent by threads, which a child does not have: it gets EBUSY for such a file. A card that is
+//! attached to a switch has a thread, too, and any file may be of that switch: all stay with the parent.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -19,6 +20,9 @@ use crate::table::{self, Object};
 
 /// This process. A child of vfork has the memory, but is another.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// This process has attached a port to a switch.
+static KEEPS_ALL: AtomicBool = AtomicBool::new(false);
 
 /// The owner of a file: memory that a process shares with its children.
 pub struct Owner {
@@ -76,8 +80,8 @@ impl Owner {
     pub fn claim(&self) -> Result<(), &'static str> {
         if self.has_lost_threads() {
             return Err(
-                "a forked process cannot send live frames for its parent; open the port after the fork, or \
-                        set SLUICE_NETMAP_BACKEND=xdp",
+                "a forked process cannot use a port that threads of its parent serve; open the port after the \
+                 fork, or, if no card is attached to a switch, set SLUICE_NETMAP_BACKEND=xdp",
             );
         }
         let (owner, own) = (&self.shared().owner, process());
@@ -133,6 +137,11 @@ pub fn is_this_process() -> bool {
     std::process::id() == process()
 }
 
+/// Leaves all files with this process at its forks, because threads serve a switch.
+pub fn keep_all_files() {
+    KEEPS_ALL.store(true, Ordering::Relaxed);
+}
+
 /// Begins to follow forks; once for all.
 pub fn follow_forks() {
     static ONCE: Once = Once::new();
@@ -148,11 +157,12 @@ extern "C" fn before_fork() {
         if let Object::Netmap(file) = &*object
             && file.owner().is_ours()
         {
-            file.owner().release(file.has_threads());
+            file.owner().release(KEEPS_ALL.load(Ordering::Relaxed) || file.has_threads());
         }
     }
 }
 
 extern "C" fn in_child() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
+    KEEPS_ALL.store(false, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! Names of requests, for lines on stderr.
+//! Requests of a program: their names, for lines on stderr, and those that start threads.
 
 use sluicegate_netmap::abi::CallerMemory;
 use sluicegate_netmap::abi::ioctls::{
@@ -25,6 +25,23 @@ const TYPES: [&str; 15] = [
     "SYNC_KLOOP_STOP",
     "CSB_ENABLE",
 ];
+
+/// The type of VALE_ATTACH in a header, and the command of a legacy request.
+const VALE_ATTACH: u16 = 3;
+const LEGACY_ATTACH: u16 = 1;
+
+/// Returns true if a request attaches a port to a switch: for a card, a thread passes its packets.
+pub fn attaches(request: u32, argument: u64) -> bool {
+    // Offsets of nr_reqtype in struct nmreq_header, and of nr_cmd in struct nmreq.
+    let (at, wanted) = match request {
+        NIOCCTRL => (2, VALE_ATTACH),
+        NIOCREGIF => (42, LEGACY_ATTACH),
+        _ => return false,
+    };
+    let mut number = [0; 2];
+    let read = OwnMemory.read(argument.wrapping_add(at), &mut number);
+    read.is_ok() && u16::from_le_bytes(number) == wanted
+}
 
 /// Describes a request: "NIOCCTRL REGISTER vale1:a with options".
 pub fn describe(request: u32, argument: u64) -> String {

@@ -127,8 +127,32 @@ fn a_child_goes_on_with_an_interface_but_not_with_the_threads_of_live_frames() {
         let ended = lab.spawn("left", &mut program).unwrap().wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{backend}: {text}");
-        let remedy = "open the port after the fork, or set SLUICE_NETMAP_BACKEND=xdp";
+        let remedy = "threads of its parent serve; open the port after the fork";
         assert_eq!(text.contains(remedy), backend == "live", "{text}");
+    }
+}
+
+#[test]
+fn ports_stay_with_a_process_that_has_attached_a_card_to_a_switch() {
+    let test = "forks::ports_stay_with_a_process_that_has_attached_a_card_to_a_switch";
+    if has_library() {
+        let port = Port::register("vale1:a");
+        Port::attach("vale1:left0").unwrap();
+        ends_well(in_child(|| {
+            let sent = port.txsync();
+            let opened = Port::register("vale1:a").txsync();
+            (sent, opened) == (Err(Errno::EBUSY), Ok(()))
+        }));
+        assert_eq!(port.txsync(), Ok(()), "the parent has it");
+        return;
+    }
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    for backend in ["xdp", "live"] {
+        let mut program = again(test);
+        program.env("SLUICE_NETMAP_BACKEND", backend).stderr(Stdio::piped());
+        let ended = lab.spawn("left", &mut program).unwrap().wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{backend}: {text}");
     }
 }
 

@@ -10,6 +10,7 @@ const NIOCTXSYNC: libc::c_ulong = 0x6994;
 const NIOCRXSYNC: libc::c_ulong = 0x6995;
 const NIOCCTRL: libc::c_ulong = 0xC058_6997;
 const REGISTER: u16 = 1;
+const VALE_ATTACH: u16 = 3;
 const ALL_NIC: u32 = 1;
 
 #[repr(C)]
@@ -73,6 +74,14 @@ impl Port {
         control(&open(0), request, name, &mut Register::default())
     }
 
+    /// Attaches a card to a switch.
+    pub fn attach(name: &str) -> Result<(), Errno> {
+        // The answer's index in the switch follows the body of a registration.
+        let mut body = [Register::default(), Register::default()];
+        body[0].mode = ALL_NIC;
+        control(&open(0), VALE_ATTACH, name, body.as_mut_ptr())
+    }
+
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
@@ -120,7 +129,7 @@ impl Port {
     }
 }
 
-fn control(file: &OwnedFd, request: u16, name: &str, body: &mut Register) -> Result<(), Errno> {
+fn control(file: &OwnedFd, request: u16, name: &str, body: *mut Register) -> Result<(), Errno> {
     let mut header = Header { version: 14, request, reserved: 0, name: [0; 64], options: 0, body };
     header.name[..name.len()].copy_from_slice(name.as_bytes());
     // SAFETY: a header, and a body that is as long as the request needs it.
