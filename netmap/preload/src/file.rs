@@ -7,6 +7,7 @@ use nix::poll::PollFlags;
 use sluicegate_netmap::engine::{OpenFile, Region, WaitSources};
 
 use crate::caller_memory::OwnMemory;
+use crate::calls::Call;
 use crate::log;
 use crate::ownership::{self, Owner};
 use crate::requests;
@@ -40,9 +41,10 @@ impl File {
         self.open.has_threads()
     }
 
-    fn open(&self) -> Result<&OpenFile, Errno> {
+    fn begin(&self) -> Result<(&OpenFile, Call), Errno> {
+        let call = Call::begin();
         match self.owner.claim() {
-            Ok(()) => Ok(&self.open),
+            Ok(()) => Ok((&self.open, call)),
             Err(reason) => {
                 log::error(reason);
                 Err(Errno::EBUSY)
@@ -57,7 +59,8 @@ impl File {
     pub fn ioctl(&self, request: u32, argument: u64) -> Result<(), Errno> {
         log::was_explained();
         let attaches = requests::attaches(request, argument);
-        let result = self.open()?.ioctl(request, &OwnMemory, argument);
+        let result =
+            self.begin().and_then(|(open, _call)| open.ioctl(request, &OwnMemory, argument));
         if attaches && result.is_ok() {
             ownership::keep_all_files();
         }
@@ -75,12 +78,13 @@ impl File {
     /// # Errors
     /// EINVAL before a port is registered.
     pub fn region(&self) -> Result<Region, Errno> {
-        self.open()?.region()
+        let (open, _call) = self.begin()?;
+        open.region()
     }
 
     /// Syncs, and returns those of the events that are ready, and errors.
     pub fn poll(&self, events: PollFlags) -> PollFlags {
-        let Ok(open) = self.open() else { return PollFlags::POLLERR };
+        let Ok((open, _call)) = self.begin() else { return PollFlags::POLLERR };
         let found = open.poll(engine_events(events));
         let mut ready = found - RX - TX;
         if found.intersects(RX) {
@@ -94,7 +98,8 @@ impl File {
 
     /// Arms and returns the events that end a sleep.
     pub fn wait(&self, events: PollFlags) -> WaitSources {
-        self.open().map_or_else(|_| WaitSources::default(), |open| open.wait(engine_events(events)))
+        let Ok((open, _call)) = self.begin() else { return WaitSources::default() };
+        open.wait(engine_events(events))
     }
 }
 
@@ -109,6 +114,7 @@ fn engine_events(events: PollFlags) -> PollFlags {
 impl Drop for File {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
+        let _call = Call::begin();
         // Another process goes on with the port: what closing it undoes would be undone for that process.
         if self.owner.may_close() {
             // SAFETY: dropped once, here, and not used afterwards.

@@ -25,6 +25,7 @@
 #![deny(unsafe_code)]
 
 mod caller_memory;
+mod calls;
 mod environment;
 mod epoll_set;
 mod exit;

@@ -1,12 +1,60 @@
 //! The end of a program.
 
+use std::os::fd::AsRawFd;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use sluicegate::link::{self, Shape};
 
 use crate::port::{Port, frame};
-use crate::program::{again, has_library};
+use crate::program::{again, has_library, pipe};
 use crate::scratch::lab_of;
+
+extern "C" fn exit_well(_: libc::c_int) {
+    // SAFETY: this is the test: a handler that exits.
+    unsafe { libc::exit(0) }
+}
+
+/// Makes the thread that prints a line get SIGPIPE while it does.
+pub fn interrupt_lines(handler: extern "C" fn(libc::c_int)) {
+    let (reader, writer) = pipe();
+    drop(reader);
+    // SAFETY: a handler, and descriptors of this test.
+    unsafe {
+        let mut action = std::mem::zeroed::<libc::sigaction>();
+        action.sa_sigaction = handler as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGPIPE, &raw const action, std::ptr::null_mut()), 0);
+        assert_eq!(libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO), libc::STDERR_FILENO);
+    }
+}
+
+#[test]
+fn a_signal_handler_may_exit_in_the_middle_of_a_registration() {
+    if has_library() {
+        let _open = Port::register("vale1:a");
+        interrupt_lines(exit_well);
+        // Prints the reason, with the engine's lock.
+        let registered = Port::try_register("nosuch0").err();
+        panic!("no signal: {registered:?}");
+    }
+    let test = "exits::a_signal_handler_may_exit_in_the_middle_of_a_registration";
+    let mut program = again(test).stdout(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    let status = loop {
+        match program.try_wait().unwrap() {
+            Some(status) => break status,
+            None if start.elapsed() < Duration::from_secs(60) => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            None => {
+                program.kill().unwrap();
+                program.wait().unwrap();
+                panic!("the program waits for itself");
+            }
+        }
+    };
+    assert!(status.success(), "{status}");
+}
 
 const PACKETS: u64 = 300;
 
