@@ -78,8 +78,13 @@ pub fn wait(
     let mut list = Vec::new();
     if ready > 0 || deadline.is_now {
         waited.others(&mut list);
-        if !list.is_empty() {
-            sleep(&mut list, Some(Duration::ZERO), None)?;
+        // As in the kernel, the mask counts only if nothing is ready.
+        let mask = mask.filter(|_| ready == 0);
+        if !list.is_empty() || mask.is_some() {
+            match sleep(&mut list, Some(Duration::ZERO), mask) {
+                Err(_) if ready > 0 => return Ok(ready),
+                other => other?,
+            }
         }
         return Ok(ready + waited.take(&list));
     }

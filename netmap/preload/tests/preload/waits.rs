@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use libc::{pollfd, timespec};
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{SigSet, Signal, raise};
 
 use crate::port::{Port, frame};
 use crate::program::{is_preloaded, pipe};
@@ -247,19 +248,56 @@ fn a_packet_and_another_descriptor_end_a_sleep() {
 
 extern "C" fn ignore(_: libc::c_int) {}
 
+static SIGNALS: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn count(_: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+fn handle(handler: extern "C" fn(libc::c_int)) {
+    // SAFETY: the handlers of these tests may run at any time.
+    unsafe {
+        let mut action = std::mem::zeroed::<libc::sigaction>();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+}
+
+#[test]
+fn the_mask_of_a_call_without_a_sleep_lets_a_signal_in() {
+    if !is_preloaded("waits::the_mask_of_a_call_without_a_sleep_lets_a_signal_in") {
+        return;
+    }
+    let bed = Bed::new();
+    handle(count);
+    let blocked = SigSet::from(Signal::SIGUSR1);
+    blocked.thread_block().unwrap();
+    let all = SigSet::empty();
+    let poll = |mask: Option<&SigSet>| {
+        let mut list = pollfd { fd: bed.port.fd(), events: libc::POLLIN, revents: 0 };
+        let (time, mask) =
+            (timespec_of(Duration::ZERO), mask.map(|it| std::ptr::from_ref(it.as_ref())));
+        // SAFETY: a list of one, a time, and a mask or none.
+        Errno::result(unsafe { libc::ppoll(&mut list, 1, &time, mask.unwrap_or(std::ptr::null())) })
+    };
+    let found = |result| (result, SIGNALS.load(Ordering::Relaxed));
+    raise(Signal::SIGUSR1).unwrap();
+    assert_eq!(found(poll(None)), (Ok(0), 0), "it stays blocked");
+    bed.far.send(&frame(1));
+    assert_eq!(found(poll(Some(&all))), (Ok(1), 0), "a packet comes first");
+    assert_eq!(bed.port.received(), [1]);
+    assert_eq!(found(poll(Some(&all))), (Err(Errno::EINTR), 1));
+    assert_eq!(found(poll(Some(&all))), (Ok(0), 1), "once");
+}
+
 #[test]
 fn a_signal_interrupts_a_sleep() {
     if !is_preloaded("waits::a_signal_interrupts_a_sleep") {
         return;
     }
     let bed = Bed::new();
-    // SAFETY: the handler does nothing.
-    unsafe {
-        let mut action = std::mem::zeroed::<libc::sigaction>();
-        action.sa_sigaction = ignore as *const () as usize;
-        action.sa_flags = libc::SA_RESTART;
-        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
-    }
+    handle(ignore);
     for (name, way) in WAYS {
         let found = while_waiting(way, bed.fds(), |thread| {
             let process = nix::unistd::getpid().as_raw();
