@@ -61,7 +61,9 @@ fn drop_keeping_errno(closed: Option<Handle>) {
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+    // The kernel closes nothing if it does not know a flag, or only marks.
+    let known = libc::CLOSE_RANGE_UNSHARE as c_int;
+    if flags & !known == 0 {
         remove_range(first, last);
     }
     // SAFETY: the caller's.

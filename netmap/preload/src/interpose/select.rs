@@ -56,10 +56,12 @@ impl Sets {
     /// # Safety
     /// As of `events`.
     unsafe fn has_ours(&self) -> bool {
+        let Some(last) = u32::try_from(self.count).ok().and_then(|count| count.checked_sub(1))
+        else {
+            return false;
+        };
         // SAFETY: the caller's.
-        table::numbers(0, u32::MAX)
-            .take_while(|fd| *fd < self.count)
-            .any(|fd| unsafe { self.events(fd) } != 0)
+        table::numbers(0, last).any(|fd| unsafe { self.events(fd) } != 0)
     }
 
     /// Waits, and writes the answer into the sets. Returns the number of bits.

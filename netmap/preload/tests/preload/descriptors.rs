@@ -138,6 +138,9 @@ fn a_number_is_no_longer_netmaps_when_another_file_has_it() {
         let middle = range[1] as u32;
         assert_eq!(close_range(middle, middle, libc::CLOSE_RANGE_CLOEXEC as i32), 0);
         assert_eq!(range.map(is_netmap), [true; 3], "only marked");
+        let unknown = Errno::result(close_range(middle, middle, 1 << 10));
+        assert_eq!(unknown, Err(Errno::EINVAL), "an unknown flag");
+        assert_eq!(range.map(is_netmap), [true; 3], "an error closes nothing");
         assert_eq!(close_range(middle, middle, 0), 0);
         assert_eq!(range.map(is_netmap), [true, false, true]);
         closefrom(range[0]);
