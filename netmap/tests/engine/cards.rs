@@ -256,7 +256,7 @@ fn a_card_and_its_host_are_attached_to_a_switch() {
         request(&file, "vale0:right0", Request::ValeDetach(body)).map(|_| ())
     };
     let program = Program::open(&engine, "vale0:p", all()).unwrap();
-    assert_eq!(detach(), Err(Errno::EINVAL));
+    assert_eq!(detach(), Err(Errno::ENXIO));
     attach(modes::ALL_NIC).unwrap();
     assert_eq!(attach(modes::ALL_NIC), Err(Errno::EBUSY));
     assert_eq!(Program::open(&engine, "right0", all()).err(), Some(Errno::EBUSY));

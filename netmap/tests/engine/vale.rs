@@ -146,7 +146,7 @@ fn requests_of_vale_ctl() {
     drop(port);
     assert_eq!(error("v0", delete()), Some(Errno::EBUSY), "attached");
     ask("vale0:v0", detach()).unwrap();
-    assert_eq!(error("vale0:v0", detach()), Some(Errno::EINVAL));
+    assert_eq!(error("vale0:v0", detach()), Some(Errno::ENXIO));
     ask("v0", delete()).unwrap();
     assert_eq!(error("v0", delete()), Some(Errno::ENXIO));
 }
