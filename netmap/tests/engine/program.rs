@@ -2,21 +2,36 @@
 //! Its offsets are netmap's, written down here apart from the crate's structures.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use sluicegate_base::memory::Mmap;
 use sluicegate_netmap::abi::bodies::{Register, modes};
 use sluicegate_netmap::abi::{PortName, Request};
-use sluicegate_netmap::engine::{Engine, OpenFile};
+use sluicegate_netmap::engine::{Engine, OpenFile, WaitSources};
 
 /// An open file with a registered port.
 pub struct Program {
     pub file: OpenFile,
     pub answer: Register,
     map: Mmap,
+}
+
+/// The time that a test waits for an event that must come.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Sleeps until a descriptor is ready or the time is over. Returns true if one is ready.
+pub fn sleep(sources: &WaitSources, time: Duration) -> bool {
+    let fd = |&(fd, events): &(RawFd, PollFlags)| {
+        // SAFETY: they stay open as long as the file.
+        PollFd::new(unsafe { BorrowedFd::borrow_raw(fd) }, events)
+    };
+    let mut fds: Vec<_> = sources.descriptors.iter().map(fd).collect();
+    ppoll(&mut fds, Some(TimeSpec::from_duration(time)), None).unwrap() > 0
 }
 
 /// Registers all rings of a port.
@@ -105,7 +120,8 @@ impl Program {
 
     /// Sleeps as the host's poll(2) does until one of the events is ready, for at most a minute.
     pub fn poll(&self, events: PollFlags) -> PollFlags {
-        for _ in 0..60_000 {
+        let end = Instant::now() + TIMEOUT;
+        loop {
             let ready = self.file.poll(events);
             if !ready.is_empty() {
                 return ready;
@@ -115,18 +131,11 @@ impl Program {
             if !ready.is_empty() {
                 return ready;
             }
-            let limit = sources.longest.map_or(1000, |limit| limit.as_millis().max(1) as u16);
-            let mut fds: Vec<_> = sources
-                .descriptors
-                .iter()
-                .map(|&(fd, events)| {
-                    // SAFETY: they stay open as long as the file.
-                    PollFd::new(unsafe { BorrowedFd::borrow_raw(fd) }, events)
-                })
-                .collect();
-            poll(&mut fds, PollTimeout::from(limit)).unwrap();
+            let remaining = end.saturating_duration_since(Instant::now());
+            assert!(!remaining.is_zero(), "no event");
+            let woken = sleep(&sources, sources.longest.unwrap_or(TIMEOUT).min(remaining));
+            assert!(woken || sources.longest.is_some(), "nothing ends the sleep");
         }
-        panic!("no event")
     }
 
     /// Sends packets by the first transmit ring, with as many syncs as it takes.
