@@ -1,7 +1,7 @@
 //! The rings that a file has bound, and their syncs: NIOCTXSYNC, NIOCRXSYNC and poll(2).
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use nix::poll::PollFlags;
 
@@ -9,11 +9,14 @@ use super::WaitSources;
 use super::adapter::{Adapter, Selection};
 use super::kring::{Kring, Synced};
 use super::ring::Way;
-use super::wake::Waker;
+use super::sleepers::Sleepers;
 
 /// The events of room to send, and of packets to read.
 const WRITE: PollFlags = PollFlags::POLLOUT.union(PollFlags::POLLWRNORM);
 const READ: PollFlags = PollFlags::POLLIN.union(PollFlags::POLLRDNORM);
+
+/// The longest sleep of a thread that has no waker, because no descriptor is left.
+const WITHOUT_WAKER: Duration = Duration::from_millis(1);
 
 /// When poll(2) syncs rings whose events the program did not ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub(super) struct Binding {
     /// The offset of the file's header of the port in the region.
     pub(super) interface: usize,
     policy: PollPolicy,
-    waker: Arc<Waker>,
+    sleepers: Sleepers,
 }
 
 impl Binding {
@@ -44,11 +47,17 @@ impl Binding {
         krings: Vec<Arc<Kring>>,
         interface: usize,
         policy: PollPolicy,
-        waker: Arc<Waker>,
     ) -> Self {
-        krings.iter().for_each(|kring| kring.wakers.add(&waker));
         let (tx, rx) = krings.into_iter().partition(|kring| kring.way == Way::Transmit);
-        Self { adapter: Arc::clone(adapter), selection, tx, rx, interface, policy, waker }
+        Self {
+            adapter: Arc::clone(adapter),
+            selection,
+            tx,
+            rx,
+            interface,
+            policy,
+            sleepers: Sleepers::default(),
+        }
     }
 
     /// Sends the packets that the program has released, and hands out room.
@@ -68,7 +77,6 @@ impl Binding {
 
     /// Syncs as netmap's poll does, and returns the events that are ready.
     pub(super) fn poll(&self, events: PollFlags) -> PollFlags {
-        self.waker.drain();
         let mut ready = PollFlags::empty();
         let (mut write, mut read) = (events & WRITE, events & READ);
         if !write.is_empty() && self.tx.iter().any(|kring| kring.shows_unseen()) {
@@ -112,7 +120,11 @@ impl Binding {
     /// Arms the events that end a sleep, and returns them.
     pub(super) fn wait(&self, events: PollFlags) -> WaitSources {
         let mut sources = WaitSources::default();
-        sources.descriptors.push((self.waker.arm(), PollFlags::POLLIN));
+        let krings = || self.tx.iter().chain(&self.rx);
+        match self.sleepers.waker(|waker| krings().for_each(|kring| kring.wakers.add(waker))) {
+            Ok(waker) => sources.descriptors.push((waker.arm(), PollFlags::POLLIN)),
+            Err(_) => sources.limit(WITHOUT_WAKER),
+        }
         // Packets that wait in a transmit ring need a sync, whatever the program waits for.
         let tx = self.tx.iter().filter(|_| self.policy.transmit || events.intersects(WRITE));
         let rx = self.rx.iter().filter(|_| events.intersects(READ));

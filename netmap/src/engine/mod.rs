@@ -30,6 +30,7 @@ mod pipe;
 mod region;
 mod register;
 mod ring;
+mod sleepers;
 mod vale;
 mod wake;
 

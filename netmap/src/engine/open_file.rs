@@ -108,8 +108,8 @@ impl OpenFile {
         self.binding.get().map_or(PollFlags::POLLERR, |binding| binding.poll(events))
     }
 
-    /// Arms and returns the events that end a sleep. [`poll`](Self::poll) again after this call and before the
-    /// sleep.
+    /// Arms and returns the events that end a sleep of this thread. [`poll`](Self::poll) again after this call and
+    /// before the sleep.
     pub fn wait(&self, events: PollFlags) -> WaitSources {
         self.binding.get().map_or_else(WaitSources::default, |binding| binding.wait(events))
     }

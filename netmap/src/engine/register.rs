@@ -10,7 +10,6 @@ use super::binding::{Binding, PollPolicy};
 use super::control::Control;
 use super::region::NewInterface;
 use super::ring::Way;
-use super::wake::Waker;
 use crate::abi::PortName;
 use crate::abi::bodies::{Register, modes, register_flags};
 
@@ -50,7 +49,6 @@ pub(super) fn register(
     }
     let geometry = adapter.port.geometry;
     let selection = selection(&geometry, body)?;
-    let waker = Arc::new(Waker::new()?);
     let krings = adapter.bind(&selection, body.flags & register_flags::EXCLUSIVE != 0)?;
     let (extra_buffers, extra) = region.take_extra_buffers(body.extra_bufs);
     let offsets: Vec<_> = [Way::Transmit, Way::Receive]
@@ -80,7 +78,7 @@ pub(super) fn register(
         transmit: body.flags & register_flags::NO_TX_POLL == 0,
         receive: body.flags & register_flags::DO_RX_POLL != 0,
     };
-    Ok(Binding::new(&adapter, selection, krings, interface, policy, waker))
+    Ok(Binding::new(&adapter, selection, krings, interface, policy))
 }
 
 /// Returns the rings of a mode, with its flags.

@@ -1,8 +1,8 @@
-//! Waking a sleeping file: an eventfd, and a flag that the file is about to sleep.
+//! Waking a sleeping thread: an eventfd, and a flag that the thread is about to sleep.
 //!
 //! ```text
-//!   file                                ring's other side
-//!   set the flag                        publish slots
+//!   thread                              ring's other side
+//!   empty the eventfd, set the flag     publish slots
 //!   sync once more: slots: stay awake   flag set: clear it, write the eventfd
 //!   sleep until the eventfd is readable
 //! ```
@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-/// Wakes one file.
+/// Wakes one thread that sleeps in a file.
 #[derive(Debug)]
 pub(super) struct Waker {
     event: EventFd,
@@ -33,25 +33,25 @@ impl Waker {
         Ok(Self { event, asleep: AtomicBool::new(false), written: AtomicBool::new(false) })
     }
 
-    /// Announces a sleep. Sync once more afterwards. Returns the descriptor to wait for.
+    /// Announces a sleep, and reads earlier wake-ups. Sync once more afterwards. Returns the descriptor to wait for.
     pub(super) fn arm(&self) -> RawFd {
+        // Before the flag: a wake-up that comes after it must end the sleep.
+        self.drain();
         // Relaxed: the fence orders it before the syncs that follow, and pairs with the one in `wake`.
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.event.as_raw_fd()
     }
 
-    /// Reads a wake-up that has come. The flag stays, because a file syncs between announcing a sleep and
-    /// sleeping: one that does not sleep then costs the other side one wake-up.
-    #[inline]
-    pub(super) fn drain(&self) {
-        if self.written.load(Ordering::Relaxed) && self.written.swap(false, Ordering::Acquire) {
-            // Empty already if another thread read it.
+    /// Reads the wake-ups that have come.
+    fn drain(&self) {
+        if self.written.swap(false, Ordering::Acquire) {
+            // Empty already if a wake-up was read between its write and its mark.
             let _ = self.event.read();
         }
     }
 
-    /// Wakes the file if it sleeps. Call a fence after publishing, and before this.
+    /// Wakes the thread if it sleeps. Call a fence after publishing, and before this.
     #[inline]
     fn wake(&self) {
         // Relaxed: the fence orders the load.
@@ -64,7 +64,7 @@ impl Waker {
 }
 
 impl Waker {
-    /// Wakes the file, whether it sleeps or is about to.
+    /// Wakes the thread, whether it sleeps or is about to.
     pub(super) fn wake_anyway(&self) {
         let _ = self.event.write(1);
         // Release: pairs with `drain`.
@@ -72,19 +72,19 @@ impl Waker {
     }
 }
 
-/// The files to wake when a ring has new slots.
+/// The threads to wake when a ring has new slots.
 #[derive(Debug, Default)]
 pub(super) struct Wakers(RwLock<Vec<Weak<Waker>>>);
 
 impl Wakers {
-    /// Adds a file.
+    /// Adds a thread's waker.
     pub(super) fn add(&self, waker: &Arc<Waker>) {
         let mut wakers = self.0.write().unwrap_or_else(PoisonError::into_inner);
         wakers.retain(|it| it.strong_count() > 0);
         wakers.push(Arc::downgrade(waker));
     }
 
-    /// Wakes the files that sleep.
+    /// Wakes the threads that sleep.
     #[inline]
     pub(super) fn wake(&self) {
         // Pairs with the fence in `arm`: this side sees the flag, or the other side sees the new slots.
@@ -110,7 +110,11 @@ mod tests {
         assert_eq!(waker.event.read(), Ok(1));
         waker.arm();
         wakers.wake();
-        waker.drain();
-        assert_eq!(waker.event.read(), Err(Errno::EAGAIN), "an awake file reads its wake-ups");
+        waker.arm();
+        assert_eq!(
+            waker.event.read(),
+            Err(Errno::EAGAIN),
+            "an earlier wake-up ends no later sleep"
+        );
     }
 }

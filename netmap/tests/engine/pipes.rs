@@ -1,11 +1,13 @@
 //! Pipes: whole slots pass from end to end.
 
+use std::time::Duration;
+
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 use sluicegate_netmap::abi::bodies::{Register, register_flags};
 
 use crate::engine;
-use crate::program::{Program, all, frame};
+use crate::program::{Program, all, frame, sleep};
 
 #[test]
 fn slots_pass_with_buffer_and_pointer_and_come_back() {
@@ -84,6 +86,40 @@ fn many_packets_pass_between_sleeping_ends_in_both_directions() {
         }
     }
     echo.join().unwrap();
+}
+
+#[test]
+fn a_wake_up_before_the_sync_does_not_hide_the_next_one() {
+    let engine = engine();
+    let small = Register { tx_slots: 16, ..all() };
+    let one = Program::open(&engine, "p{8", small).unwrap();
+    let other = Program::open(&engine, "p}8", all()).unwrap();
+    one.send(&vec![frame(1, 2, 0, 60); 15]);
+    assert_eq!(one.file.poll(PollFlags::POLLOUT), PollFlags::empty());
+    let sources = one.file.wait(PollFlags::POLLOUT);
+    // Wakes the sleeper, which needs room, and gets none.
+    other.send(&[frame(2, 1, 0, 60)]);
+    assert_eq!(one.file.poll(PollFlags::POLLOUT), PollFlags::empty());
+    assert_eq!(other.receive().len(), 15);
+    other.file.rxsync().unwrap();
+    assert!(sleep(&sources, Duration::ZERO), "the room ends the sleep");
+    assert_eq!(one.file.poll(PollFlags::POLLOUT), PollFlags::POLLOUT);
+}
+
+#[test]
+fn each_thread_that_sleeps_in_a_file_is_woken() {
+    let engine = engine();
+    let [one, other] = ["p{9", "p}9"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let sources = one.file.wait(PollFlags::POLLIN);
+    let in_thread = || {
+        let sources = one.file.wait(PollFlags::POLLIN);
+        other.send(&[frame(2, 1, 0, 60)]);
+        assert!(sleep(&sources, Duration::ZERO));
+        assert_eq!(one.file.poll(PollFlags::POLLIN), PollFlags::POLLIN);
+        one.file.wait(PollFlags::POLLIN);
+    };
+    std::thread::scope(|scope| scope.spawn(in_thread).join().unwrap());
+    assert!(sleep(&sources, Duration::ZERO), "the other thread has not read this one's wake-up");
 }
 
 #[test]

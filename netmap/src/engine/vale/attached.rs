@@ -99,7 +99,7 @@ impl AttachedCard {
             move || {
                 while !stop.load(Ordering::Relaxed) {
                     if !pass(&pumps) {
-                        sleep(&pumps, &waker);
+                        sleep(&pumps, &waker, &stop);
                     }
                 }
             }
@@ -130,15 +130,15 @@ fn pass(pumps: &[[Arc<Kring>; 2]]) -> bool {
 }
 
 /// Sleeps until one of the pairs has packets.
-fn sleep(pumps: &[[Arc<Kring>; 2]], waker: &Waker) {
-    waker.drain();
+fn sleep(pumps: &[[Arc<Kring>; 2]], waker: &Waker, stop: &AtomicBool) {
     let mut sources = WaitSources::default();
     sources.descriptors.push((waker.arm(), PollFlags::POLLIN));
     for [from, to] in pumps {
         from.arm(&mut sources);
         to.arm(&mut sources);
     }
-    if pass(pumps) {
+    // Arming may have read the wake-up that came with the flag.
+    if stop.load(Ordering::Relaxed) || pass(pumps) {
         return;
     }
     #[allow(unsafe_code, reason = "descriptors of rings that are open")]
