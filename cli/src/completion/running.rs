@@ -2,66 +2,74 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap_complete::engine::CompletionCandidate;
 use serde_json::Value;
 use sluicegate::control::{Client, socket_path};
-use sluicegate::error::ErrorKind;
+use sluicegate::error::{ErrorKind, Result};
 
 use super::values::{after, matching, names_in, typed_value};
 
+/// Commands that `monitor:` ports watch.
+const WATCHED: [&str; 2] = ["switch", "forward"];
+/// Time to wait for each answer of a command: one that hangs or is suspended must not hold up the shell.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
+
 /// Completes the names of running switches.
 pub fn switches(typed: &OsStr) -> Vec<CompletionCandidate> {
-    matching(typed, running("switch").into_iter().map(|(name, _)| CompletionCandidate::new(name)))
+    matching(typed, running("switch").into_iter().map(CompletionCandidate::new))
 }
 
 /// Completes the ports of the switch that `--name` or `--control` has selected.
 pub fn ports_of_switch(typed: &OsStr) -> Vec<CompletionCandidate> {
     let name = typed_value("--name").unwrap_or_else(|| "switch".into());
     let socket = typed_value("--control").map(PathBuf::from);
-    let client = match socket.or_else(|| socket_path("switch", &name).ok()) {
-        Some(path) => Client::connect(&path).ok(),
-        None => None,
-    };
-    matching(typed, client.into_iter().flat_map(ports).map(CompletionCandidate::new))
+    let socket = socket.or_else(|| socket_path("switch", &name).ok());
+    matching(typed, socket.into_iter().flat_map(|it| ports(&it)).map(CompletionCandidate::new))
 }
 
 /// Completes `[NAME/]PORT`: the commands that run, and the ports of one; without a name those of `switch`.
 pub fn watched_ports(typed: &OsStr) -> Vec<CompletionCandidate> {
-    let mut all = Vec::new();
-    for (name, client) in ["switch", "forward"].into_iter().flat_map(running) {
-        let prefix = format!("{name}/");
-        let is_typed = typed.to_str().is_some_and(|text| text.starts_with(&prefix));
-        all.extend(matching(typed, (!is_typed).then(|| CompletionCandidate::new(&prefix))));
-        if is_typed || name == "switch" {
-            let ports: Vec<String> = client.map(ports).unwrap_or_default();
-            let candidates = || ports.iter().map(CompletionCandidate::new);
-            all.extend(after(&prefix, typed, |rest| matching(rest, candidates())));
-            all.extend(matching(typed, (name == "switch").then(candidates).into_iter().flatten()));
+    let Some(text) = typed.to_str() else { return Vec::new() };
+    let ports_of = |command: &str, name: &str| {
+        let ports = socket_path(command, name).map(|socket| ports(&socket)).unwrap_or_default();
+        ports.into_iter().map(CompletionCandidate::new)
+    };
+    match text.split_once('/') {
+        // Only the named command is asked: each that hangs costs the timeout.
+        Some((name, _)) => {
+            let all = WATCHED.into_iter().flat_map(|command| ports_of(command, name));
+            after(&format!("{name}/"), typed, |rest| matching(rest, all))
+        }
+        None => {
+            let names = WATCHED.into_iter().flat_map(running).map(|name| format!("{name}/"));
+            let names = names.map(CompletionCandidate::new);
+            matching(typed, names.chain(ports_of("switch", "switch")))
         }
     }
-    all
 }
 
-/// Returns the names of a command's running instances, and connections to those that this user may ask.
-fn running(command: &str) -> Vec<(String, Option<Client>)> {
+/// Returns the names of a command's running instances.
+fn running(command: &str) -> Vec<String> {
     let any = socket_path(command, "any").ok();
     let folder = any.as_deref().and_then(Path::parent).and_then(Path::parent);
     let names = folder.map(names_in).unwrap_or_default().into_iter();
-    let connected = |name: String| {
-        match Client::connect(&socket_path(command, &name).ok()?) {
-            Ok(client) => Some((name, Some(client))),
-            // A shell completes `sudo sluice` without root's rights.
-            Err(error) if error.kind() == ErrorKind::Privilege => Some((name, None)),
-            Err(_) => None,
-        }
+    // A shell completes `sudo sluice` without root's rights, so a command that refuses the user is listed too.
+    let listens = |name: &String| match socket_path(command, name) {
+        Ok(socket) => connected(&socket).err().is_none_or(|it| it.kind() != ErrorKind::Usage),
+        Err(_) => false,
     };
-    names.filter_map(|name| name.into_string().ok()).filter_map(connected).collect()
+    names.filter_map(|name| name.into_string().ok()).filter(listens).collect()
 }
 
-/// Returns the names of a running command's ports.
-fn ports(mut client: Client) -> Vec<String> {
-    let answer = client.ask(r#"{"do":"show"}"#).ok();
+fn connected(socket: &Path) -> Result<Client> {
+    Client::connect_timeout(socket, ANSWER_TIMEOUT)
+}
+
+/// Returns the names of a running command's ports; none if it does not answer in time.
+fn ports(socket: &Path) -> Vec<String> {
+    let answer = connected(socket).and_then(|mut client| client.ask(r#"{"do":"show"}"#)).ok();
     let shown = answer.and_then(|(line, _)| serde_json::from_str::<Value>(&line).ok());
     let ports = shown.as_ref().and_then(|it| it["ports"].as_array()).into_iter().flatten();
     ports.filter_map(|port| port["name"].as_str().map(str::to_owned)).collect()

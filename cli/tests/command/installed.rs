@@ -1,5 +1,8 @@
 //! Manual pages and completion, which `make install` brings beside the command.
 
+use std::io::Read;
+use std::os::unix::net::{UnixListener, UnixStream};
+
 use crate::support::*;
 
 /// The completions of a line, whose last word is incomplete.
@@ -223,6 +226,56 @@ fn ports_of_running_commands_are_completed() {
     let expected = [&up, &down].map(|it| format!("monitor:{name}/{}", &it["memif:".len()..]));
     eventually("the forwarder listens", || ports() == expected);
     forward.stop();
+}
+
+/// Listens as a command of this name, and answers nothing, as a suspended command does.
+fn suspended(name: &str) -> (tempfile::TempDir, UnixListener) {
+    let socket = sluicegate::control::socket_path("switch", name).unwrap();
+    let switches = socket.parent().unwrap().parent().unwrap();
+    std::fs::create_dir_all(switches).unwrap();
+    let folder = tempfile::Builder::new().prefix(name).rand_bytes(0).tempdir_in(switches).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    (folder, listener)
+}
+
+/// Returns how many of the clients that came to a command, and left, have sent a request.
+fn requests(listener: &UnixListener) -> usize {
+    let clients = std::iter::from_fn(|| listener.accept().ok());
+    let asked = |(mut client, _): (UnixStream, _)| {
+        let mut request = String::new();
+        client.read_to_string(&mut request).unwrap();
+        !request.is_empty()
+    };
+    clients.map(asked).filter(|asked| *asked).count()
+}
+
+#[test]
+fn completion_asks_only_the_named_command_and_does_not_wait_for_one_that_hangs() {
+    if !is_root() {
+        return;
+    }
+    let prefix = format!("hangs-{}-", std::process::id());
+    let names: [String; 2] = ["a", "b"].map(|letter| format!("{prefix}{letter}"));
+    let [(_a, a), (_b, b)] = [0, 1].map(|at| suspended(&names[at]));
+    for (line, expected, asked) in [
+        (format!("switch show --name {prefix}"), names.to_vec(), [0, 0]),
+        (
+            format!("capture monitor:{prefix}"),
+            names.iter().map(|name| format!("monitor:{name}/")).collect(),
+            [0, 0],
+        ),
+        (format!("capture monitor:{}/", names[0]), vec![], [1, 0]),
+        (format!("switch remove --name {} ", names[1]), vec![], [0, 1]),
+    ] {
+        let mut limited = std::process::Command::new("timeout");
+        limited.args(["15", env!("CARGO_BIN_EXE_sluice")]);
+        let mut found = completions_by(limited, &format!("sluice {line}"));
+        found.retain(|it| !it.is_empty() && !it.starts_with('-'));
+        found.sort();
+        assert_eq!(found, expected, "{line}");
+        assert_eq!([&a, &b].map(requests), asked, "{line}");
+    }
 }
 
 #[test]

@@ -6,15 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
-};
-use nix::sys::time::TimeVal;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use super::{MAX_CLIENTS, MAX_LINE_BYTES, receive};
 use crate::error::{Error, Result};
 
-/// Time to wait for an answer.
+/// Time to wait for an answer by default.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 const HANGS: &str = "it hangs, or has reached its limit of open files: end it, and start it again, with a \
                      higher `ulimit -n`";
@@ -29,11 +26,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the socket of a command.
+    /// Connects to the socket of a command. Its answers may take 20 s.
     ///
     /// # Errors
     /// No command listens there, the user may not connect, or the command is too busy to accept.
     pub fn connect(path: &Path) -> Result<Self> {
+        Self::connect_timeout(path, ANSWER_TIMEOUT)
+    }
+
+    /// Connects as [`connect`](Self::connect) does, with a timeout for the connection and for each answer.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); also if the timeout is zero.
+    pub fn connect_timeout(path: &Path, timeout: Duration) -> Result<Self> {
         let failed = |error: io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => Error::Usage(format!(
                 "no running command at {}; start it, or select another by --name or --control",
@@ -49,8 +54,7 @@ impl Client {
             }
             _ => Error::path("connect to", path, error),
         };
-        let stream = connected(path, ANSWER_TIMEOUT).map_err(failed)?;
-        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(failed)?;
+        let stream = connected(path, timeout).map_err(failed)?;
         Ok(Self { stream, path: path.to_owned() })
     }
 
@@ -92,14 +96,15 @@ impl Client {
     }
 }
 
-/// Connects, with a timeout: if too many clients wait to be accepted, the send timeout applies
-/// (net/unix/af_unix.c, `unix_stream_connect`).
+/// Connects, with a timeout also for what follows: if too many clients wait to be accepted, the send timeout
+/// applies (net/unix/af_unix.c, `unix_stream_connect`).
 fn connected(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    let seconds = TimeVal::new(timeout.as_secs() as i64, timeout.subsec_micros().into());
-    setsockopt(&socket, sockopt::SendTimeout, &seconds)?;
-    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
-    Ok(socket.into())
+    let stream = UnixStream::from(socket);
+    stream.set_write_timeout(Some(timeout))?;
+    stream.set_read_timeout(Some(timeout))?;
+    connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(stream)
 }
 
 /// Becomes readable when the peer closes, as long as no request is pending.
@@ -139,5 +144,19 @@ mod tests {
         };
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         assert!(!waiting.is_empty());
+    }
+
+    #[test]
+    fn a_client_waits_for_an_answer_as_long_as_it_wants() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        // It accepts connections, as a suspended command does, and never answers.
+        let _suspended = UnixListener::bind(&path).unwrap();
+        let mut client = Client::connect_timeout(&path, Duration::from_millis(20)).unwrap();
+        let timeouts = [client.stream.read_timeout(), client.stream.write_timeout()];
+        assert!(timeouts.iter().all(|it| it.as_ref().unwrap().unwrap() < ANSWER_TIMEOUT));
+        let error = client.ask("hello").unwrap_err().to_string();
+        assert!(error.contains("timed out") && error.contains(HANGS), "{error}");
+        assert!(Client::connect_timeout(&path, Duration::ZERO).is_err(), "it would wait for ever");
     }
 }
