@@ -67,7 +67,7 @@ pub fn interfaces_in(netns: Option<&str>) -> Vec<String> {
     found.into_iter().map(|interface| interface.name).collect()
 }
 
-/// Completes files and folders below this folder, which is none itself.
+/// Completes files and folders, without `.`.
 pub fn files(typed: &OsStr) -> Vec<CompletionCandidate> {
     let mut found = PathCompleter::any().complete(typed);
     found.retain(|it| it.get_value() != ".");
