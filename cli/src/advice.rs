@@ -10,9 +10,10 @@ use sluicegate::link::netns;
 static NETNS: OnceLock<String> = OnceLock::new();
 
 /// The beginnings of commands of Sluice that take `--netns`.
-const OWN: [&str; 3] = ["sluice attach ", "sluice claims ", "sluice detach "];
+const OWN: [&str; 4] = ["sluice attach ", "sluice capture ", "sluice claims ", "sluice detach "];
 /// The beginnings of other tools' commands.
-const OTHERS: [&str; 5] = ["ethtool -", "hwstamp_ctl -", "ip -s ", "ip link", "tc -s "];
+const OTHERS: [&str; 6] =
+    ["bpftool net", "ethtool -", "hwstamp_ctl -", "ip -s ", "ip link", "tc -s "];
 /// The other end of a veth, which may be in any namespace.
 const OTHER_END: &str = "ethtool -K OTHER_END";
 
@@ -28,14 +29,14 @@ pub fn set_netns(matches: &ArgMatches) {
 }
 
 /// Adds the namespace of the run to the commands in a text.
-pub fn completed(text: &str) -> Cow<'_, str> {
+pub fn with_namespace(text: &str) -> Cow<'_, str> {
     match NETNS.get() {
-        Some(netns) => with_netns(text, netns).into(),
+        Some(netns) => add_netns(text, netns).into(),
         None => text.into(),
     }
 }
 
-fn with_netns(text: &str, netns: &str) -> String {
+fn add_netns(text: &str, netns: &str) -> String {
     let entering = entering(netns);
     let mut all = String::with_capacity(text.len());
     let mut rest = text;
@@ -71,6 +72,7 @@ fn entering(netns: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::REMEDIES;
 
     #[test]
     fn commands_get_the_namespace_and_other_words_stay() {
@@ -83,10 +85,38 @@ mod tests {
             ("`ip link` lists", "`ip netns exec lab ip link` lists"),
             ("far end (ethtool -K OTHER_END gro on)", "far end (ethtool -K OTHER_END gro on)"),
             ("`ip netns delete x`", "`ip netns delete x`"),
+            (
+                "(`bpftool net`, `bpftool prog show id 7` say more)",
+                "(`ip netns exec lab bpftool net`, `bpftool prog show id 7` say more)",
+            ),
             ("a clip linked, µ", "a clip linked, µ"),
         ] {
-            assert_eq!(with_netns(text, "lab"), expected);
+            assert_eq!(add_netns(text, "lab"), expected);
         }
+    }
+
+    #[test]
+    fn remedies_of_losses_name_the_namespace_in_each_command() {
+        let [mut own, mut others] = [0; 2];
+        for (loss, remedy) in REMEDIES {
+            let text = add_netns(remedy, "lab").replace("ip netns exec lab ", "@");
+            let commands = |tool: &'static str| {
+                let found = text.match_indices(tool).map(|(at, _)| text.split_at(at));
+                found.filter(|it| !it.0.ends_with(char::is_alphanumeric))
+            };
+            for tool in ["bpftool ", "ethtool ", "hwstamp_ctl ", "ip ", "tc "] {
+                for (before, command) in commands(tool).filter(|it| !it.1.starts_with(OTHER_END)) {
+                    assert!(before.ends_with('@'), "{loss}: {command}");
+                    others += 1;
+                }
+            }
+            for (_, command) in OWN.into_iter().flat_map(|it| commands(it.trim_end())) {
+                let flag = command.split(' ').nth(2);
+                assert_eq!(flag, Some("--netns"), "{loss}: {command}");
+                own += 1;
+            }
+        }
+        assert!(own > 0 && others > 0, "{own} {others}");
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
     writeln!(
         io::stdout(),
         "{}",
-        advice::completed(&format!(
+        advice::with_namespace(&format!(
             "{name}: program attached, {mode} mode; `sluice detach {name}` removes it"
         ))
     )?;
@@ -262,7 +262,7 @@ impl ClaimsReport {
                 "{interface}: filters of a closed host: port remain, which with fallback=drop \
                  disconnect the host; `sluice detach {interface}` removes them"
             );
-            writeln!(out, "{}", advice::completed(&text))?;
+            writeln!(out, "{}", advice::with_namespace(&text))?;
         }
         let Some(ResidentReport { id, mode, pinned, packets, bytes }) = program else {
             let all = if *host_left { "" } else { "; the host gets all packets" };

@@ -106,7 +106,7 @@ impl Ledger {
 }
 
 /// Losses by name, and the remedy.
-const REMEDIES: &[(&str, &str)] = &[
+pub const REMEDIES: &[(&str, &str)] = &[
     (
         "rx_missed",
         "enlarge the card's rings (ethtool -G IFACE rx N), spread its queues over more CPUs, or use \

@@ -23,7 +23,7 @@ use crate::advice;
 /// Prints a message on stderr. A closed stderr does not stop the command.
 pub fn say(text: impl Display) {
     let text = text.to_string();
-    let _ = writeln!(stderr(), "sluice: {}", printable(&advice::completed(&text)));
+    let _ = writeln!(stderr(), "sluice: {}", printable(&advice::with_namespace(&text)));
 }
 
 /// Escapes control characters, such as those in a file's name, which a terminal would obey. Lines and tabs
@@ -143,7 +143,7 @@ const KINDS: [(ErrorKind, &str, u8); 2] =
 /// Returns the answer to a request that failed.
 pub fn failure(error: &Error) -> Value {
     let kind = KINDS.iter().find(|it| it.0 == error.kind()).map_or("runtime", |it| it.1);
-    json!({"error": advice::completed(&error.to_string()), "kind": kind})
+    json!({"error": advice::with_namespace(&error.to_string()), "kind": kind})
 }
 
 /// The error in an answer, and its kind if the exit status is not 1.

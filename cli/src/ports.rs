@@ -116,7 +116,7 @@ fn warn_hidden(port: &PortName, common: &Common, report: &mut Report) {
     }
     for interface in interfaces(port, netns).unwrap_or_default() {
         let hidden = match owners(netns, &interface) {
-            Ok(owners) => describe(&owners, &interface.name, netns),
+            Ok(owners) => describe(&owners, &interface.name),
             Err(error) => Some(format!(
                 "{}: an XDP program may take packets before packet: sees them: {error}",
                 interface.name
@@ -141,13 +141,12 @@ fn owners(netns: Option<&str>, interface: &Interface) -> Result<Vec<Owner>> {
 }
 
 /// Describes the owners that hide packets; none if no owner does.
-fn describe(owners: &[Owner], interface: &str, netns: Option<&str>) -> Option<String> {
+fn describe(owners: &[Owner], interface: &str) -> Option<String> {
     let hidden: Vec<String> = owners.iter().filter_map(hides).collect();
-    let netns = netns.map_or_else(String::new, |netns| format!("--netns {netns} "));
     (!hidden.is_empty()).then(|| {
         format!(
-            "{interface}: XDP hides packets from packet: {}; `sluice capture \
-             {netns}mirror:{interface}` captures all received packets",
+            "{interface}: XDP hides packets from packet: {}; `sluice capture mirror:{interface}` \
+             captures all received packets",
             hidden.join(", ")
         )
     })
@@ -295,7 +294,7 @@ mod tests {
             let owners: Vec<Owner> = owners.into_iter().map(|(it, text)| owner(it, text)).collect();
             let expected = expected
                 .map(|hidden| format!("eth0: XDP hides packets from packet: {hidden}; {remedy}"));
-            assert_eq!(describe(&owners, "eth0", None), expected, "{sentence}");
+            assert_eq!(describe(&owners, "eth0"), expected, "{sentence}");
         }
     }
 

@@ -27,7 +27,7 @@ pub fn ledger_value(ledger: &Ledger) -> Value {
     }
     let remedies = remedies(ledger);
     if !remedies.is_empty() {
-        let completed = remedies.into_iter().map(|(loss, it)| (loss, advice::completed(it)));
+        let completed = remedies.into_iter().map(|(loss, it)| (loss, advice::with_namespace(it)));
         object["remedies"] = completed.collect();
     }
     let uncertain = ledger.total(Section::Uncertain);
@@ -50,7 +50,7 @@ pub(super) fn notices_json<S: serde::Serializer>(
     notices: &[String],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(notices.iter().map(|it| advice::completed(it)))
+    serializer.collect_seq(notices.iter().map(|it| advice::with_namespace(it)))
 }
 
 pub(super) fn is_zero(number: &u64) -> bool {

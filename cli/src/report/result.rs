@@ -96,7 +96,7 @@ pub struct Report {
 impl Report {
     /// Creates the report on one port.
     pub fn of_port(command: &'static str, port: &Port, common: &Common) -> Self {
-        let fallback = |it: &Fallback| json!({"from": it.from, "to": it.to, "reason": advice::completed(&it.reason)});
+        let fallback = |it: &Fallback| json!({"from": it.from, "to": it.to, "reason": advice::with_namespace(&it.reason)});
         Self {
             method: port.method,
             mode: port.mode,

@@ -60,7 +60,7 @@ fn second_to(name: &PortName, owner: &Owner) -> Error {
     let queues = if first == last { first.to_string() } else { format!("{first}-{last}") };
     name.error(format!(
         "{owner} already has all packets of {interface}/{queues}: add filter= to this port \
-         (`sluice claims {interface}` in its network namespace lists the owners)"
+         (`sluice claims {interface}` lists the owners)"
     ))
 }
 
@@ -68,7 +68,7 @@ fn second_drop(name: &PortName, owner: &Owner) -> Error {
     let interface = name.name();
     name.error(format!(
         "{owner} already drops the packets of {interface} that no other port takes: add filter= to this port \
-         (`sluice claims {interface}` in its network namespace lists the owners)"
+         (`sluice claims {interface}` lists the owners)"
     ))
 }
 

@@ -383,7 +383,8 @@ fn places_run_out_and_come_back() {
     let Some(lab) = lab() else { return };
     let mut ports: Vec<_> = (0..8).map(|_| open(&lab, "mirror:right0").unwrap()).collect();
     let error = open(&lab, "mirror:right0").unwrap_err();
-    let says = "copy packets from right0: it has at most 8 mirrors; `sluice claims` shows them";
+    let says =
+        "copy packets from right0: it has at most 8 mirrors; `sluice claims right0` shows them";
     assert_eq!(error.to_string(), says);
     assert_eq!(error.kind(), ErrorKind::Runtime, "another time there is room");
     let leaving = ports.remove(3);

@@ -67,6 +67,12 @@ fn claims_of_others_keep_their_packets_and_the_rest_is_forwarded() {
         let second = ended(&mut sluice(&[second, &["--netns", &netns]].concat()));
         assert_ne!(second.status, Some(0));
         assert!(second.err.contains("already has all packets of middle0/0"), "{}", second.err);
+        let advised = second.err.split('`').nth(1).unwrap_or_default();
+        assert_eq!(advised, format!("sluice claims --netns {netns} middle0"), "{}", second.err);
+        let words: Vec<&str> = advised.split(' ').skip(1).collect();
+        let shown = run(&words);
+        assert_eq!(shown.status, Some(0), "{advised}: {}", shown.err);
+        assert!(shown.out.contains("forward"), "{advised}: {}", shown.out);
     }
     let send = |port: &str| {
         let arguments = ["--count", "1000", "--rate", "50kpps", "--dport", port];

@@ -214,7 +214,7 @@ impl Stage {
                 1 => "another process already does the same there".into(),
                 most => format!("it has at most {most} {ports}"),
             }));
-            return Err(taken.remedy("`sluice claims` shows them"));
+            return Err(taken.remedy(format!("`sluice claims {}` shows them", resident.interface)));
         };
         // A dead owner may have left a program and entries behind.
         resident.empty(number).map_err(failed)?;
@@ -359,7 +359,10 @@ impl Direct {
             let taken = error.raw_os_error() == Some(libc::EEXIST);
             let error = self.resident.failed("take packets from", error);
             if taken {
-                error.remedy("another port takes all packets of that queue: `sluice claims`")
+                error.remedy(format!(
+                    "another port takes all packets of that queue: `sluice claims {}` shows it",
+                    self.resident.interface
+                ))
             } else {
                 error
             }
