@@ -107,21 +107,28 @@ pub fn reader_left(error: &io::Error, output: impl AsFd) -> bool {
 #[error("exit status {0}")]
 pub struct ExitStatus(pub u8);
 
-/// Prints an error, and turns it into the exit status.
-pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
-    let Err(error) = result else { return ExitCode::SUCCESS };
-    if let Some(ExitStatus(status)) = error.downcast_ref() {
-        return ExitCode::from(*status);
-    }
-    let (ours, printing) = (error.downcast_ref::<Error>(), error.downcast_ref::<io::Error>());
-    match (ours, printing) {
-        (_, Some(error)) if reader_left(error, stdout()) => return ExitCode::SUCCESS,
+/// Prints an error of a command.
+pub fn say_error(error: &anyhow::Error) {
+    match (error.downcast_ref::<Error>(), error.downcast_ref::<io::Error>()) {
         // An error of another stream has a context that names it.
         (_, Some(e)) if error.chain().len() == 1 => say(format_args!("write standard output: {e}")),
         // Sluice's own messages already contain their cause.
         (Some(ours), _) => say(ours),
         _ => say(format_args!("{error:#}")),
     }
+}
+
+/// Prints an error, and turns it into the exit status.
+pub fn exit_code(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    if let Some(ExitStatus(status)) = error.downcast_ref() {
+        return ExitCode::from(*status);
+    }
+    if error.downcast_ref().is_some_and(|error| reader_left(error, stdout())) {
+        return ExitCode::SUCCESS;
+    }
+    say_error(&error);
+    let ours = error.downcast_ref::<Error>();
     if let Some(place) = ours.and_then(filter::explain) {
         let _ = writeln!(stderr(), "{place}");
     }

@@ -261,10 +261,10 @@ impl<'a> Session<'a> {
                 let mut text = Vec::new();
                 let printed = report.print(&mut text, json).map_err(anyhow::Error::from);
                 let written = printed.and_then(|()| Ok(file.write(&text)?));
-                written.or_else(|failure| {
+                written.inspect_err(|_| {
                     // The result is needed most where a disk is full.
-                    report.publish(options.stdout_is_taken, json)?;
-                    Err(failure)
+                    let published = report.publish(options.stdout_is_taken, json);
+                    published.err().iter().for_each(notice::say_error);
                 })
             }
             None => report.publish(options.stdout_is_taken, json),
@@ -276,7 +276,7 @@ impl<'a> Session<'a> {
         let commands = post_rotate.map_or(Ok(()), PostRotate::finish);
         let captured = error.map_or_else(|| Ok(ended.result?), Err);
         if let (Err(_), Err(failure)) = (&captured, &published) {
-            notice::say(format_args!("{failure:#}"));
+            notice::say_error(failure);
         }
         captured.and(published).and(commands.map_err(Into::into))
     }

@@ -160,6 +160,20 @@ fn a_full_standard_output_is_named() {
 }
 
 #[test]
+fn a_capture_reports_its_own_failure_and_that_of_its_result() {
+    for flag in ["-w", "--summary"] {
+        let mut command = sluice(&["capture", "null:", "--count", "9", flag, "/dev/full"]);
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let ended = Ended::from(command.stdout(full).output().unwrap());
+        assert_eq!(ended.status, Some(1), "{ended:?}");
+        for output in ["standard output", "/dev/full"] {
+            let failed = format!("sluice: write {output}: No space left on device (os error 28)");
+            assert_eq!(ended.err.matches(&failed).count(), 1, "{flag}: {ended:?}");
+        }
+    }
+}
+
+#[test]
 fn every_command_reports_a_missing_interface_or_namespace_as_wrong_usage() {
     let to = "--count 1 --dst 198.18.0.9 --dmac 02:00:00:00:00:99";
     let rows = [
