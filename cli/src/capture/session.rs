@@ -56,6 +56,7 @@ pub struct Session<'a> {
     post_rotate: Option<PostRotate>,
     /// The threads that merge for the file, and for the lines.
     merging: [Merging; 2],
+    /// The opening of the first queue, as a packet's time.
     started_ns: u64,
     /// The notice of a removed file has been printed.
     removed_reported: bool,
@@ -86,11 +87,13 @@ impl<'a> Session<'a> {
         let to_lines = lines.as_ref().map(|lines| routes(order, lines::merged_chunk(), lines));
         let (merges_lines, to_lines) = to_lines.transpose()?.unwrap_or_default();
         let merging = [merges_file, merges_lines];
-        let (work, started_ns) = (Vec::new(), now_ns());
+        let (now_ns, queues) = (now_ns(), ports.iter().flat_map(|(port, _)| &port.queues));
+        let since = queues.map(|queue| queue.opened_at().elapsed()).max().unwrap_or_default();
+        let started_ns = now_ns.saturating_sub(since.as_nanos() as u64);
         let mut session = Self {
             options,
             ports: Vec::new(),
-            work,
+            work: Vec::new(),
             file,
             lines,
             stats: Vec::new(),
@@ -189,7 +192,6 @@ impl<'a> Session<'a> {
             std::mem::take(&mut self.work).into_iter().unzip();
         let pairs = queues.into_iter().zip(&mut captures).collect();
         let signals = Signals::catch()?;
-        self.started_ns = now_ns();
         let ended = receive(pairs, options.run(), &signals, &mut self)?;
         if self.file.is_some() {
             // Without that thread signals wait until the files are complete.

@@ -310,6 +310,35 @@ fn losses_are_counted_and_marked_where_they_happened() {
 }
 
 #[test]
+fn the_statistics_begin_before_the_first_packet() {
+    let Some(lab) = lab_with(&["trafgen"]) else { return };
+    let (folder, netns) = (tempfile::tempdir().unwrap(), lab.netns("right"));
+    let [path, traffic] = ["begin.pcapng", "traffic.cfg"].map(|name| folder.path().join(name));
+    std::fs::write(&traffic, "{ 2,0,198,18,0,2, 2,0,198,18,0,1, 0x88,0xb5, fill(1, 64) }\n")
+        .unwrap();
+    let flood = ["trafgen", "-i", traffic.to_str().unwrap(), "-o", "left0", "--cpus", "1", "-q"];
+    let _flood = background(&lab, "left", &flood);
+    let common = ["right0", "--netns", &netns, "-f", NUMBERED, "--json", "--count"];
+    run(&[&["count"], &common[..], &["1"]].concat()).good();
+    // Packets arrive as soon as the socket is open, before the capture has started its threads.
+    run(&[&["capture"], &common[..], &["100", "-w", path.to_str().unwrap()]].concat()).good();
+    let first_ns = packets(&path)[0].0;
+    let bytes = std::fs::read(&path).unwrap();
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let mut at = 0;
+    // An Interface Statistics Block is of type 5.
+    while number(at) != 5 {
+        at += number(at + 4) as usize;
+    }
+    // isb_starttime: option 2, 8 bytes long, the upper half first, is the block's first option.
+    assert_eq!(number(at + 20), 8 << 16 | 2, "{bytes:?}");
+    let start_ns = u64::from(number(at + 24)) << 32 | u64::from(number(at + 28));
+    let earlier = first_ns.checked_sub(start_ns);
+    let earlier = earlier.unwrap_or_else(|| panic!("{start_ns} is after {first_ns}"));
+    assert!(earlier < 60_000_000_000, "{earlier} ns before the first packet");
+}
+
+#[test]
 fn parallel_captures_do_not_disturb_each_other() {
     if !have(&["tcpreplay"]) {
         return;
