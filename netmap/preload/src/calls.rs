@@ -1,27 +1,69 @@
 //! Calls into the engine that are in progress.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::forks;
 
 thread_local! {
     /// Calls of this thread: more than one if a signal handler makes another.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A call in progress, until it is dropped.
-pub struct Call(());
+/// The number of calls in progress: of a file, so that threads with a file each share no memory, or of the
+/// process.
+#[derive(Debug, Default)]
+pub struct Calls(AtomicU32);
 
-impl Call {
-    /// Begins a call of this thread.
-    pub fn begin() -> Self {
-        DEPTH.set(DEPTH.get() + 1);
-        Self(())
+/// Calls that open or close files.
+pub static OPEN_AND_CLOSE: Calls = Calls(AtomicU32::new(0));
+
+/// A call in progress, until it is dropped.
+pub struct Call<'a>(&'a Calls);
+
+impl Calls {
+    /// Begins a call of this thread. Waits for the end of a fork.
+    pub fn begin(&self) -> Call<'_> {
+        let is_nested = is_interrupted();
+        enter();
+        loop {
+            // SeqCst: pairs with `are_in_progress`.
+            self.0.fetch_add(1, Ordering::SeqCst);
+            if is_nested || !forks::are_in_progress() {
+                return Call(self);
+            }
+            self.0.fetch_sub(1, Ordering::Relaxed);
+            forks::wait();
+        }
+    }
+
+    /// Forgets the calls in progress.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns true if a thread is in a call.
+    pub fn are_in_progress(&self) -> bool {
+        self.0.load(Ordering::SeqCst) > 0
     }
 }
 
-impl Drop for Call {
+impl Drop for Call<'_> {
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
+        // Release: a fork that sees no call sees all that the call did.
+        self.0.0.fetch_sub(1, Ordering::Release);
+        leave();
     }
+}
+
+/// Marks this thread as in a call.
+pub fn enter() {
+    DEPTH.set(DEPTH.get() + 1);
+}
+
+/// Ends what `enter` has begun.
+pub fn leave() {
+    DEPTH.set(DEPTH.get() - 1);
 }
 
 /// Returns true in a signal handler that has interrupted a call of this thread, which may hold locks.

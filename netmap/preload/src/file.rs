@@ -7,15 +7,17 @@ use nix::poll::PollFlags;
 use sluicegate_netmap::engine::{OpenFile, Region, WaitSources};
 
 use crate::caller_memory::OwnMemory;
-use crate::calls::Call;
+use crate::calls::{Call, Calls, OPEN_AND_CLOSE};
+use crate::forks;
 use crate::log;
-use crate::ownership::{self, Owner};
+use crate::ownership::Owner;
 use crate::requests;
 
 /// The engine's open file, and the process that may use it.
 pub struct File {
     open: ManuallyDrop<OpenFile>,
     owner: Owner,
+    calls: Calls,
 }
 
 /// Events that mean the same to poll(2).
@@ -28,7 +30,8 @@ impl File {
     /// # Errors
     /// The kernel has no memory.
     pub fn new(open: OpenFile) -> Result<Self, Errno> {
-        Ok(Self { open: ManuallyDrop::new(open), owner: Owner::new()? })
+        let (open, owner) = (ManuallyDrop::new(open), Owner::new()?);
+        Ok(Self { open, owner, calls: Calls::default() })
     }
 
     /// Returns the owner.
@@ -36,13 +39,19 @@ impl File {
         &self.owner
     }
 
+    /// Returns the calls in progress.
+    pub fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
     /// Returns true if threads of this process send for the file.
     pub fn has_threads(&self) -> bool {
         self.open.has_threads()
     }
 
-    fn begin(&self) -> Result<(&OpenFile, Call), Errno> {
-        let call = Call::begin();
+    fn begin(&self) -> Result<(&OpenFile, Call<'_>), Errno> {
+        // Before the claim: a fork waits for neither, but sees the call, or the claim sees the fork.
+        let call = self.calls.begin();
         match self.owner.claim() {
             Ok(()) => Ok((&self.open, call)),
             Err(reason) => {
@@ -62,7 +71,7 @@ impl File {
         let result =
             self.begin().and_then(|(open, _call)| open.ioctl(request, &OwnMemory, argument));
         if attaches && result.is_ok() {
-            ownership::keep_all_files();
+            forks::keep_all_files();
         }
         if result == Err(Errno::EOPNOTSUPP) && !log::was_explained() {
             log::error(format_args!(
@@ -114,7 +123,7 @@ fn engine_events(events: PollFlags) -> PollFlags {
 impl Drop for File {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        let _call = Call::begin();
+        let _call = OPEN_AND_CLOSE.begin();
         // Another process goes on with the port: what closing it undoes would be undone for that process.
         if self.owner.may_close() {
             // SAFETY: dropped once, here, and not used afterwards.

@@ -2,21 +2,32 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use sluicegate_netmap::engine::Engine;
 
+use crate::calls::OPEN_AND_CLOSE;
 use crate::file::File;
 use crate::table::Object;
-use crate::{environment, exit, log, ownership, real, table};
+use crate::{environment, exit, forks, log, real, table};
 
 /// The engine, and the process that made it. A child makes its own: the copy of its parent's has the parent's
 /// memory.
-static ENGINE: Mutex<Option<(u32, Arc<Engine>)>> = Mutex::new(None);
+static ENGINE: Mutex<Known> = Mutex::new(None);
+
+type Known = Option<(u32, Arc<Engine>)>;
+
+/// Keeps other threads from opening files.
+pub type EngineGuard = MutexGuard<'static, Known>;
+
+/// Locks the engine for opens.
+pub fn lock() -> EngineGuard {
+    ENGINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn engine() -> Result<Arc<Engine>, Errno> {
-    let mut known = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock();
     let process = std::process::id();
     if let Some((owner, engine)) = &*known
         && *owner == process
@@ -36,8 +47,9 @@ fn engine() -> Result<Arc<Engine>, Errno> {
 /// # Errors
 /// The limit of open files is reached; an environment variable is invalid.
 pub fn open(flags: c_int) -> Result<c_int, Errno> {
-    ownership::follow_forks();
+    forks::follow();
     exit::close_at_exit();
+    let _call = OPEN_AND_CLOSE.begin();
     let file = File::new(engine()?.open())?;
     let close_on_exec = if flags & libc::O_CLOEXEC == 0 { 0 } else { libc::EPOLL_CLOEXEC };
     // SAFETY: makes a new descriptor, which becomes the program's.

@@ -30,6 +30,7 @@ mod environment;
 mod epoll_set;
 mod exit;
 mod file;
+mod forks;
 mod host;
 mod interpose;
 mod log;

@@ -6,23 +6,19 @@
 //! another program. The other process gets EBUSY.
 //!
 //! Live frames are sent by threads, which a child does not have: it gets EBUSY for such a file. A card that is
-//! attached to a switch has a thread, too, and any file may be of that switch: all stay with the parent.
+//! attached to a switch has a thread, too, and any file may be of that switch: all stay with the parent. So they
+//! do if another thread is in a call during the fork: its locks would stay locked in the child.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use nix::errno::Errno;
 
 use crate::real;
-use crate::table::{self, Object};
 
 /// This process. A child of vfork has the memory, but is another.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-
-/// This process has attached a port to a switch.
-static KEEPS_ALL: AtomicBool = AtomicBool::new(false);
 
 /// The owner of a file: memory that a process shares with its children.
 pub struct Owner {
@@ -90,8 +86,8 @@ impl Owner {
             known => known == own,
         };
         is_owner.then_some(()).ok_or(
-            "another process has used this descriptor after the fork, and has its rings; open the port in the \
-             process that uses it",
+            "another process has used this descriptor during or after the fork, and has its rings; open the port in \
+             the process that uses it",
         )
     }
 
@@ -112,7 +108,7 @@ impl Owner {
     }
 
     /// Leaves the file without an owner, if a child can be it.
-    fn release(&self, has_threads: bool) {
+    pub fn release(&self, has_threads: bool) {
         self.had_threads.store(has_threads, Ordering::Relaxed);
         if !has_threads {
             self.shared().last.store(process(), Ordering::Relaxed);
@@ -137,32 +133,7 @@ pub fn is_this_process() -> bool {
     std::process::id() == process()
 }
 
-/// Leaves all files with this process at its forks, because threads serve a switch.
-pub fn keep_all_files() {
-    KEEPS_ALL.store(true, Ordering::Relaxed);
-}
-
-/// Begins to follow forks; once for all.
-pub fn follow_forks() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        PROCESS.store(std::process::id(), Ordering::Relaxed);
-        // SAFETY: the functions stay loaded as long as the process, and unwind never.
-        unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
-    });
-}
-
-extern "C" fn before_fork() {
-    for object in table::objects() {
-        if let Object::Netmap(file) = &*object
-            && file.owner().is_ours()
-        {
-            file.owner().release(KEEPS_ALL.load(Ordering::Relaxed) || file.has_threads());
-        }
-    }
-}
-
-extern "C" fn in_child() {
+/// Learns which process this is: at the first open, and in a child.
+pub fn set_process() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
-    KEEPS_ALL.store(false, Ordering::Relaxed);
 }

@@ -2,12 +2,14 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 use sluicegate::link::Shape;
 
+use crate::exits::interrupt_lines;
 use crate::port::{Port, frame};
 use crate::program::{again, has_library, is_netmap, is_preloaded, pipe};
 use crate::scratch::lab_of;
@@ -154,6 +156,56 @@ fn ports_stay_with_a_process_that_has_attached_a_card_to_a_switch() {
         let text = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{backend}: {text}");
     }
+}
+
+/// The ends of pipes that a signal handler writes to and reads from.
+static HANDLER_PIPES: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+
+/// Stops the thread in the middle of its call, the first time.
+extern "C" fn stop(_: libc::c_int) {
+    let [entered, released] = HANDLER_PIPES.each_ref().map(|it| it.swap(-1, Ordering::AcqRel));
+    if entered >= 0 {
+        let mut byte = [0_u8];
+        // SAFETY: descriptors of the test, and a buffer of one byte.
+        unsafe {
+            libc::write(entered, byte.as_ptr().cast(), 1);
+            libc::read(released, byte.as_mut_ptr().cast(), 1);
+        }
+    }
+}
+
+#[test]
+fn ports_stay_with_a_process_that_forks_while_another_thread_is_in_a_call() {
+    let test = "forks::ports_stay_with_a_process_that_forks_while_another_thread_is_in_a_call";
+    if !is_preloaded(test) {
+        return;
+    }
+    let [one, two] = ["vale1:a", "vale1:b"].map(Port::register);
+    let (entered, release) = (pipe(), pipe());
+    for (at, fd) in [&entered.1, &release.0].into_iter().enumerate() {
+        HANDLER_PIPES[at].store(fd.as_raw_fd(), Ordering::Release);
+    }
+    interrupt_lines(stop);
+    std::thread::scope(|scope| {
+        // Prints the reason, with the engine's lock.
+        let registers = scope.spawn(|| Port::try_register("nosuch0").err());
+        wait_for(&entered.0);
+        let child = in_child(|| {
+            // SAFETY: ends the child if it waits for a lock.
+            unsafe { libc::alarm(30) };
+            let sent = one.txsync();
+            // SAFETY: the child closes its own copy.
+            let closed = unsafe { libc::close(two.fd()) };
+            let [one, two] = ["vale1:a", "vale1:b"].map(Port::register);
+            (sent, closed) == (Err(Errno::EBUSY), 0) && passes(&one, &two, 1)
+        });
+        let ended = waitpid(child, None);
+        tell(&release.1);
+        assert_eq!(ended, Ok(WaitStatus::Exited(child, 0)));
+        assert_eq!(registers.join().unwrap(), Some(Errno::ENXIO));
+    });
+    assert!(passes(&one, &two, 2), "the parent has them");
+    ends_well(in_child(|| passes(&one, &two, 3)));
 }
 
 extern "C" fn close_descriptor(fd: *mut libc::c_void) -> libc::c_int {

@@ -1,0 +1,104 @@
+//! Forks of this process: which files a child may have.
+//!
+//! Between `before_fork` and the end of the fork no call begins, and a call that was in progress before keeps all
+//! files with the parent: its locks stay locked in the child.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::calls::{self, OPEN_AND_CLOSE};
+use crate::file::File;
+use crate::host::{self, EngineGuard};
+use crate::ownership;
+use crate::table::{self, Object};
+
+/// A thread forks.
+static IN_PROGRESS: AtomicBool = AtomicBool::new(false);
+/// This process has attached a port to a switch.
+static KEEPS_ALL: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The engine's lock while this thread forks: no other thread may have it then.
+    static GUARD: Cell<ManuallyDrop<Option<EngineGuard>>> = const { Cell::new(ManuallyDrop::new(None)) };
+}
+
+/// Begins to follow forks; once for all.
+pub fn follow() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        ownership::set_process();
+        // SAFETY: the functions stay loaded as long as the process, and unwind never.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    });
+}
+
+/// Leaves all files with this process at its forks, because threads serve a switch.
+pub fn keep_all_files() {
+    KEEPS_ALL.store(true, Ordering::Relaxed);
+}
+
+/// Returns true while a thread forks.
+pub fn are_in_progress() -> bool {
+    // SeqCst: pairs with `before_fork`. A call sees the fork, or the fork sees the call.
+    IN_PROGRESS.load(Ordering::SeqCst)
+}
+
+/// Waits for the end of a fork.
+pub fn wait() {
+    drop(host::lock());
+}
+
+extern "C" fn before_fork() {
+    // A handler that forks in the middle of a call of its own thread leaves all files with this process.
+    if calls::is_interrupted() {
+        return;
+    }
+    GUARD.set(ManuallyDrop::new(Some(host::lock())));
+    calls::enter();
+    IN_PROGRESS.store(true, Ordering::SeqCst);
+    if is_busy() {
+        return;
+    }
+    for_each_file(|file| {
+        if file.owner().is_ours() {
+            file.owner().release(KEEPS_ALL.load(Ordering::Relaxed) || file.has_threads());
+        }
+    });
+}
+
+/// Returns true if a thread is in a call.
+fn is_busy() -> bool {
+    let mut busy = OPEN_AND_CLOSE.are_in_progress();
+    for_each_file(|file| busy |= file.calls().are_in_progress());
+    busy
+}
+
+fn for_each_file(mut work: impl FnMut(&File)) {
+    for object in table::objects() {
+        if let Object::Netmap(file) = &*object {
+            work(file);
+        }
+    }
+}
+
+extern "C" fn in_parent() {
+    if let Some(guard) = ManuallyDrop::into_inner(GUARD.take()) {
+        IN_PROGRESS.store(false, Ordering::SeqCst);
+        calls::leave();
+        drop(guard);
+    }
+}
+
+extern "C" fn in_child() {
+    ownership::set_process();
+    KEEPS_ALL.store(false, Ordering::Relaxed);
+    if IN_PROGRESS.load(Ordering::SeqCst) {
+        // The threads of these calls stay behind, and this one is in none.
+        OPEN_AND_CLOSE.reset();
+        for_each_file(|file| file.calls().reset());
+    }
+    in_parent();
+}
