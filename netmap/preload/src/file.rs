@@ -1,6 +1,7 @@
 //! An open of /dev/netmap in this process.
 
 use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
@@ -18,6 +19,8 @@ pub struct File {
     open: ManuallyDrop<OpenFile>,
     owner: Owner,
     calls: Calls,
+    /// The reason why another process owns the file has been printed.
+    refused: AtomicBool,
 }
 
 /// Events that mean the same to poll(2).
@@ -31,7 +34,7 @@ impl File {
     /// The kernel has no memory.
     pub fn new(open: OpenFile) -> Result<Self, Errno> {
         let (open, owner) = (ManuallyDrop::new(open), Owner::new()?);
-        Ok(Self { open, owner, calls: Calls::default() })
+        Ok(Self { open, owner, calls: Calls::default(), refused: AtomicBool::new(false) })
     }
 
     /// Returns the owner.
@@ -55,7 +58,10 @@ impl File {
         match self.owner.claim() {
             Ok(()) => Ok((&self.open, call)),
             Err(reason) => {
-                log::error(reason);
+                // Once: a program may poll in a loop.
+                if !self.refused.swap(true, Ordering::Relaxed) {
+                    log::error(reason);
+                }
                 Err(Errno::EBUSY)
             }
         }

@@ -15,7 +15,7 @@ use crate::program::{again, has_library, is_netmap, is_preloaded, pipe};
 use crate::scratch::lab_of;
 
 /// Runs a function in a forked child, which exits as programs do, with 0 if the function returns true.
-fn in_child(run: impl FnOnce() -> bool) -> Pid {
+pub fn in_child(run: impl FnOnce() -> bool) -> Pid {
     // SAFETY: the child runs only this function. No other thread of the test holds a lock that it needs.
     match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => child,
@@ -27,7 +27,7 @@ fn in_child(run: impl FnOnce() -> bool) -> Pid {
     }
 }
 
-fn ends_well(child: Pid) {
+pub fn ends_well(child: Pid) {
     assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
 }
 

@@ -2,6 +2,7 @@
 
 use nix::errno::Errno;
 
+use crate::forks::{ends_well, in_child};
 use crate::port::Port;
 use crate::program::{again, has_library, try_open};
 
@@ -45,4 +46,22 @@ fn an_invalid_variable_is_an_error_of_open() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn a_process_without_a_port_s_rings_prints_one_line() {
+    if has_library() {
+        let port = Port::register("vale1:a");
+        let child = in_child(|| port.txsync() == Ok(()));
+        ends_well(child);
+        for _ in 0..100 {
+            assert_eq!(port.txsync(), Err(Errno::EBUSY));
+        }
+        return;
+    }
+    let mut program = again("messages::a_process_without_a_port_s_rings_prints_one_line");
+    let output = program.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.matches("another process has used this descriptor").count(), 1, "{text}");
 }
