@@ -95,6 +95,7 @@ impl Kring {
             Ok(()) => {}
             // A slot is invalid.
             Err(Errno::EINVAL) => {
+                ring.state.skip_invalid();
                 ring.state.finalize();
                 ring.state.reinit();
                 return Synced::Failed;

@@ -315,6 +315,26 @@ impl RingState {
         }
     }
 
+    /// Drops the first packet of a transmit ring that has an invalid slot: the packets after it can be sent.
+    pub(super) fn skip_invalid(&mut self) {
+        if self.way != Way::Transmit {
+            return;
+        }
+        let (mut index, mut invalid) = (self.hwcur, false);
+        while index != self.rhead {
+            invalid |= self.packet(index).is_none();
+            let more = self.shared.slot(index).flags & flags::MOREFRAG != 0;
+            index = self.next(index);
+            if invalid && !more {
+                break;
+            }
+        }
+        if invalid {
+            self.hwcur = index;
+            self.hwtail = self.before(index);
+        }
+    }
+
     /// Sets the program's cursors to the engine's.
     fn reset_cursors(&mut self) {
         (self.rhead, self.rcur, self.rtail) = (self.hwcur, self.hwcur, self.hwtail);
@@ -448,6 +468,21 @@ mod tests {
         tx.shared.store(TAIL, 77);
         assert!(tx.prologue());
         assert_eq!(tx.shared.load(TAIL), 9);
+    }
+
+    #[test]
+    fn a_packet_with_an_invalid_slot_is_dropped_as_a_whole() {
+        let mut tx = ring(Way::Transmit);
+        for (i, (buffer, flags)) in
+            (0..).zip([(2, flags::MOREFRAG), (0, flags::MOREFRAG), (4, 0), (0, 0)])
+        {
+            tx.shared.set_slot(i, SlotHead { buffer, len: 60, flags });
+        }
+        tx.rhead = 4;
+        for expected in [3, 4, 4] {
+            tx.skip_invalid();
+            assert_eq!((tx.hwcur, tx.hwtail), (expected, expected - 1));
+        }
     }
 
     #[test]

@@ -187,6 +187,19 @@ fn a_program_that_breaks_the_rules_gets_its_ring_reset_and_others_go_on() {
     a.file.txsync().unwrap();
     assert_eq!(tx.read_slot(1), (0, 0, 0));
     assert_eq!(b.receive(), [frame(0xff, 1, 1, 60)]);
+    // The ring goes on after it.
+    assert!(!tx.is_pending());
+    for number in 3..2000 {
+        // The slot without a buffer is the program's to skip.
+        if tx.read_slot(tx.get(20)).0 == 0 {
+            tx.give(1);
+            a.file.txsync().unwrap();
+        }
+        tx.put(&frame(0xff, 1, number, 60), 0);
+        assert_eq!(a.file.poll(PollFlags::POLLOUT), PollFlags::POLLOUT);
+        a.file.txsync().unwrap();
+        assert_eq!(b.receive(), [frame(0xff, 1, number, 60)]);
+    }
     b.send(&[frame(0xff, 2, 1, 60)]);
     assert_eq!(a.receive(), [frame(0xff, 2, 1, 60)]);
 }
