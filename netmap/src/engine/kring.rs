@@ -22,6 +22,11 @@ pub(super) trait RingDriver: Debug + Send {
     /// Adds the events that end a sleep to `sources`. The [`Wakers`] of the ring are armed already.
     fn arm(&mut self, _ring: &RingState, _sources: &mut WaitSources) {}
 
+    /// Returns true if a sync itself receives packets: then nothing else wakes the files that sleep on the ring.
+    fn receives(&self) -> bool {
+        false
+    }
+
     /// Returns true if a thread of this process moves the packets: a forked child does not have it.
     fn has_thread(&self) -> bool {
         false
@@ -87,23 +92,13 @@ impl Kring {
     pub(super) fn sync(&self) -> Synced {
         let mut open = self.lock();
         let Some(ring) = open.as_mut() else { return Synced::Nothing };
-        if !ring.state.prologue() {
-            ring.state.reinit();
-            return Synced::Failed;
+        let tail = ring.state.rtail;
+        let synced = ring.sync_with_program();
+        // The syncing file wakes itself, too, if it has slept: that ends one later sleep early.
+        if ring.state.rtail != tail && ring.driver.receives() {
+            self.wakers.wake();
         }
-        match ring.sync() {
-            Ok(()) => {}
-            // A slot is invalid.
-            Err(Errno::EINVAL) => {
-                ring.state.skip_invalid();
-                ring.state.finalize();
-                ring.state.reinit();
-                return Synced::Failed;
-            }
-            Err(_) => return Synced::Failed,
-        }
-        ring.state.finalize();
-        if ring.state.has_unseen() { Synced::Unseen } else { Synced::Nothing }
+        synced
     }
 
     /// Returns true if the program has slots that it has not seen, as the ring's memory says now.
@@ -192,6 +187,28 @@ impl Kring {
 }
 
 impl OpenRing {
+    /// Syncs with the program's cursors, and shows the program the new tail.
+    #[inline]
+    fn sync_with_program(&mut self) -> Synced {
+        if !self.state.prologue() {
+            self.state.reinit();
+            return Synced::Failed;
+        }
+        match self.sync() {
+            Ok(()) => {}
+            // A slot is invalid.
+            Err(Errno::EINVAL) => {
+                self.state.skip_invalid();
+                self.state.finalize();
+                self.state.reinit();
+                return Synced::Failed;
+            }
+            Err(_) => return Synced::Failed,
+        }
+        self.state.finalize();
+        if self.state.has_unseen() { Synced::Unseen } else { Synced::Nothing }
+    }
+
     #[inline]
     fn sync(&mut self) -> Result<(), Errno> {
         if self.monitors.is_empty() {

@@ -13,10 +13,10 @@ use sluicegate_netmap::abi::Request;
 use sluicegate_netmap::abi::bodies::{
     PortInfo, Register, ValeAttach, ValeDetach, modes, register_flags,
 };
-use sluicegate_netmap::engine::{Backend, Engine, EngineOptions};
+use sluicegate_netmap::engine::{Backend, Engine, EngineOptions, WaitSources};
 
 use crate::hostile::{Random, scribble};
-use crate::program::{FLAGS, Program, all, frame, request};
+use crate::program::{FLAGS, Program, TAIL, all, frame, request, sleep};
 use crate::scratch::lab_of;
 
 /// The time that a test waits for expected packets.
@@ -179,6 +179,35 @@ fn several_files_use_one_ring() {
     sender.send(&[frame(1, 2, 1, 60)]);
     both.send(&[frame(1, 2, 2, 60)]);
     assert_eq!(receive(&mut left, 2), [frame(1, 2, 1, 60), frame(1, 2, 2, 60)]);
+}
+
+#[test]
+fn a_sync_receives_and_wakes_another_file_that_sleeps_on_the_ring() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    for backend in [Backend::Xdp, Backend::Packet] {
+        let engine = engine(&lab, EngineOptions { backend: Some(backend), ..Default::default() });
+        let [sleeper, other] = [(); 2].map(|()| Program::open(&engine, "right0", all()).unwrap());
+        let mut left = left(&lab);
+        for number in 0..10 {
+            let before = sleeper.rx(0).unwrap().get(TAIL);
+            // Gives the last packet's slot back.
+            assert_eq!(sleeper.file.poll(PollFlags::POLLIN), PollFlags::empty());
+            let waits = sleeper.file.wait(PollFlags::POLLIN);
+            // The card's descriptors follow the one by which files wake each other.
+            let card =
+                WaitSources { descriptors: waits.descriptors[1..].to_vec(), ..waits.clone() };
+            let ring = WaitSources { descriptors: waits.descriptors[..1].to_vec(), ..waits };
+            if number % 2 == 0 {
+                assert_eq!(sleeper.file.poll(PollFlags::POLLIN), PollFlags::empty());
+            }
+            send(&mut left, &[frame(2, 1, number, 60)]);
+            assert!(sleep(&card, TIMEOUT));
+            other.file.rxsync().unwrap();
+            assert_ne!(sleeper.rx(0).unwrap().get(TAIL), before, "{backend:?}: it receives");
+            assert!(sleep(&ring, Duration::ZERO), "{backend:?}: it wakes the sleeper");
+            assert_eq!(sleeper.wait_for_tests(1), [frame(2, 1, number, 60)]);
+        }
+    }
 }
 
 #[test]

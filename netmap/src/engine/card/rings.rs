@@ -124,14 +124,14 @@ fn copy_out(ring: &mut RingState, to: &mut RingMut<'_>) -> Result<u32, Errno> {
     if invalid { Err(Errno::EINVAL) } else { Ok(copied) }
 }
 
-/// The sleep of a program that waits for a receive ring.
+/// The sleep of programs that wait for a receive ring. The descriptors that they wait for are ready while packets
+/// wait, so each of several sleepers may end the queues' state of sleep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sleep {
-    /// It does not sleep.
+    /// None sleeps.
     #[default]
     None,
-    /// The queues were armed, which found no packet. The next sync comes before the sleep, and must not disarm
-    /// them.
+    /// The queues were armed. The next sync comes before the sleep, and does not disarm them.
     Armed,
     /// That sync has come: the next one ends the sleep.
     Checked,
@@ -167,6 +167,10 @@ impl RingDriver for QueueRx {
     fn arm(&mut self, _ring: &RingState, sources: &mut WaitSources) {
         self.receiver.arm(sources);
     }
+
+    fn receives(&self) -> bool {
+        true
+    }
 }
 
 /// A receive ring from the host.
@@ -195,6 +199,10 @@ impl RingDriver for HostRx {
     fn arm(&mut self, _ring: &RingState, sources: &mut WaitSources) {
         self.receiver.arm(sources);
     }
+
+    fn receives(&self) -> bool {
+        true
+    }
 }
 
 /// The queues of a receive ring.
@@ -218,11 +226,8 @@ impl Receiver {
     /// EINVAL: a slot names no buffer. Or a port failed.
     fn sync(&mut self, ring: &mut RingState) -> Result<(), Errno> {
         ring.hwcur = ring.rhead;
-        if self.sleep == Sleep::Armed {
-            self.sleep = Sleep::Checked;
-            return Ok(());
-        }
-        let slept = std::mem::take(&mut self.sleep) == Sleep::Checked;
+        let slept = self.sleep == Sleep::Checked;
+        self.sleep = if self.sleep == Sleep::Armed { Sleep::Checked } else { Sleep::None };
         let before = ring.hwtail;
         for queue in &self.queues {
             let mut queue = queue.lock();
