@@ -68,14 +68,14 @@ pub(super) struct OpenRing {
     driver: Box<dyn RingDriver>,
     /// The receive rings of monitors that see its packets.
     monitors: Vec<Arc<Kring>>,
-    /// The first slot of a receive ring that monitors have not seen.
+    /// The first slot that monitors have not seen: of those to be sent, or of those received.
     monitored: u32,
 }
 
 impl Kring {
     pub(super) fn new(number: u32, state: RingState, driver: Box<dyn RingDriver>) -> Self {
         let (way, offset) = (state.way, state.shared.offset());
-        let monitored = state.hwtail;
+        let monitored = unseen_by_monitors(&state);
         let open = OpenRing { state, driver, monitors: Vec::new(), monitored };
         Self { way, number, offset, open: Mutex::new(Some(open)), wakers: Wakers::default() }
     }
@@ -152,7 +152,7 @@ impl Kring {
     pub(super) fn add_monitor(&self, monitor: &Arc<Kring>) {
         if let Some(ring) = self.lock().as_mut() {
             if ring.monitors.is_empty() {
-                ring.monitored = ring.state.hwtail;
+                ring.monitored = unseen_by_monitors(&ring.state);
             }
             ring.monitors.push(Arc::clone(monitor));
         }
@@ -186,12 +186,17 @@ impl Kring {
     }
 }
 
+/// Returns the first slot that a monitor sees which begins now.
+fn unseen_by_monitors(state: &RingState) -> u32 {
+    if state.way == Way::Transmit { state.hwcur } else { state.hwtail }
+}
+
 impl OpenRing {
     /// Syncs with the program's cursors, and shows the program the new tail.
     #[inline]
     fn sync_with_program(&mut self) -> Synced {
         if !self.state.prologue() {
-            self.state.reinit();
+            self.repair();
             return Synced::Failed;
         }
         match self.sync() {
@@ -200,7 +205,7 @@ impl OpenRing {
             Err(Errno::EINVAL) => {
                 self.state.skip_invalid();
                 self.state.finalize();
-                self.state.reinit();
+                self.repair();
                 return Synced::Failed;
             }
             Err(_) => return Synced::Failed,
@@ -209,20 +214,84 @@ impl OpenRing {
         if self.state.has_unseen() { Synced::Unseen } else { Synced::Nothing }
     }
 
+    /// Repairs the ring, which may take packets back from what is to be sent.
+    fn repair(&mut self) {
+        self.state.reinit();
+        if self.state.way == Way::Transmit {
+            self.monitored = self.state.rhead;
+        }
+    }
+
     #[inline]
     fn sync(&mut self) -> Result<(), Errno> {
         if self.monitors.is_empty() {
             return self.driver.sync(&mut self.state);
         }
-        let (first, last) = (self.state.hwcur, self.state.rhead);
-        if self.state.way == Way::Transmit {
-            monitor::copy(&self.state, first, last, &self.monitors);
+        let state = &mut self.state;
+        if state.way == Way::Transmit {
+            // Once, although a packet without room stays until a later sync.
+            let first = std::mem::replace(&mut self.monitored, state.rhead);
+            monitor::copy(state, first, state.rhead, &self.monitors);
+            return self.driver.sync(state);
         }
-        self.driver.sync(&mut self.state)?;
-        if self.state.way == Way::Receive {
-            monitor::copy(&self.state, self.monitored, self.state.hwtail, &self.monitors);
-        }
-        self.monitored = self.state.hwtail;
+        self.driver.sync(state)?;
+        let first = std::mem::replace(&mut self.monitored, state.hwtail);
+        monitor::copy(state, first, state.hwtail, &self.monitors);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+    use crate::abi::structures::RingHeader;
+    use crate::engine::monitor::FilledByOthers;
+    use crate::engine::region::{RegionSize, RegionState};
+    use crate::engine::ring::{SharedRing, SlotHead};
+
+    /// Sends one packet a sync.
+    #[derive(Debug)]
+    struct Slow;
+
+    impl RingDriver for Slow {
+        fn sync(&mut self, ring: &mut RingState) -> Result<(), Errno> {
+            if ring.hwcur != ring.rhead {
+                ring.hwcur = ring.next(ring.hwcur);
+                ring.hwtail = ring.before(ring.hwcur);
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_monitor_sees_each_packet_once_although_it_waits_for_room() {
+        let size = RegionSize { interfaces: 4096, rings: 8192, buffers: 100 };
+        let region = Arc::new(RegionState::new(1, size, false).unwrap());
+        let state =
+            |way| RingState::new(SharedRing::new(&region, (way, 0), 16, true).unwrap(), way);
+        let sender = Kring::new(0, state(Way::Transmit), Box::new(Slow));
+        let monitor = Arc::new(Kring::new(0, state(Way::Receive), Box::new(FilledByOthers)));
+        sender.add_monitor(&monitor);
+        let seen = |kring: &Kring| {
+            let open = kring.lock();
+            let state = &open.as_ref().unwrap().state;
+            (0..state.hwtail).map(|index| state.shared.slot(index).len).collect::<Vec<_>>()
+        };
+        for head in [3, 3, 5, 5, 5] {
+            if let Some(ring) = sender.lock().as_ref() {
+                let shared = &ring.state.shared;
+                for index in 0..head {
+                    let slot = shared.slot(index);
+                    shared.set_slot(index, SlotHead { len: 60 + index as u16, ..slot });
+                }
+                shared.store(offset_of!(RingHeader, cur), head);
+                shared.store(offset_of!(RingHeader, head), head);
+            }
+            sender.sync();
+            assert_eq!(seen(&monitor), (0..head as u16).map(|i| 60 + i).collect::<Vec<_>>());
+        }
+        assert_eq!(sender.lock().as_ref().unwrap().state.hwcur, 5, "all are sent");
     }
 }
