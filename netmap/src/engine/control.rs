@@ -99,7 +99,9 @@ impl Control {
         }
         match name.kind()? {
             PortKind::Interface(name) => self.interface(name, wanted, options),
-            PortKind::Vale { switch, port } => self.vale(name.as_str(), switch, port, wanted),
+            PortKind::Vale { switch, port } => {
+                self.vale(name.as_str(), (switch, port), wanted, options)
+            }
             PortKind::Pipe { parent, role, id } => self.pipe((&parent, role, id), wanted, options),
         }
     }

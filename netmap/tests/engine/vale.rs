@@ -6,7 +6,8 @@ use nix::errno::Errno;
 use nix::poll::PollFlags;
 use sluicegate_netmap::abi::Request;
 use sluicegate_netmap::abi::bodies::{
-    PortHeader, Register, ValeAttach, ValeDetach, ValeList, ValeNewInterface, register_flags,
+    PortHeader, PortInfo, Register, ValeAttach, ValeDetach, ValeList, ValeNewInterface,
+    register_flags,
 };
 
 use crate::engine;
@@ -149,6 +150,16 @@ fn requests_of_vale_ctl() {
     assert_eq!(error("vale0:v0", detach()), Some(Errno::ENXIO));
     ask("v0", delete()).unwrap();
     assert_eq!(error("v0", delete()), Some(Errno::ENXIO));
+}
+
+#[test]
+fn an_interface_is_a_port_of_a_switch_only_if_it_is_attached() {
+    let engine = engine();
+    let (name, file) = ("vale11:lo", engine.open());
+    let error = |body| request(&file, name, body).err();
+    assert_eq!(Program::open(&engine, name, all()).err(), Some(Errno::EINVAL));
+    assert_eq!(error(Request::PortInfo(PortInfo::default())), Some(Errno::EINVAL));
+    assert_eq!(error(Request::PortHeaderGet(PortHeader::default())), Some(Errno::EINVAL));
 }
 
 #[test]

@@ -24,18 +24,24 @@ fn parts(name: &PortName) -> Result<(&str, &str), Errno> {
     }
 }
 
+/// Returns true if an interface has this name.
+fn is_interface(name: &str, options: &EngineOptions) -> bool {
+    Card::find(name, &EngineOptions { log: None, ..options.clone() }).is_ok()
+}
+
 impl Control {
     /// Returns a port of a switch, and makes it, with the switch, if it does not exist. A persistent port with
     /// its name is attached.
     ///
     /// # Errors
-    /// EBUSY: the persistent port is attached elsewhere. ENOMEM: no room.
+    /// EINVAL: the port is an interface, which must be attached. EBUSY: the persistent port is attached elsewhere.
+    /// ENOMEM: no room.
     pub(in crate::engine) fn vale(
         &mut self,
         name: &str,
-        switch: &str,
-        port: &str,
+        (switch, port): (&str, &str),
         wanted: &Register,
+        options: &EngineOptions,
     ) -> Result<Arc<Adapter>, Errno> {
         if self.attached.contains_key(name) {
             return Err(Errno::EBUSY);
@@ -50,6 +56,12 @@ impl Control {
         let key = if persistent.is_some() { port } else { name };
         let adapter = match persistent {
             Some(adapter) => adapter,
+            None if is_interface(port, options) => {
+                options.say(format_args!(
+                    "{name}: {port} is an interface: attach it (vale-ctl -a {name})"
+                ));
+                return Err(Errno::EINVAL);
+            }
             None => self.vale_port(name, wanted)?,
         };
         let vale_port = self.vale_port_of(key).ok_or(Errno::EINVAL)?;
@@ -165,8 +177,9 @@ impl Control {
         if self.attached.contains_key(name) {
             return Err(Errno::EBUSY);
         }
-        let quiet = EngineOptions { log: None, ..options.clone() };
-        Card::find(card, &quiet).map_err(|_| Errno::EINVAL)?;
+        if !is_interface(card, options) {
+            return Err(Errno::EINVAL);
+        }
         let card = self.interface(card, &Register::default(), options)?;
         if card.is_bound() {
             return Err(Errno::EBUSY);
@@ -298,8 +311,7 @@ impl Control {
         if name.is_empty() || name.len() > 15 {
             return Err(Errno::EINVAL);
         }
-        let quiet = EngineOptions { log: None, ..options.clone() };
-        if self.existing(name).is_some() || Card::find(name, &quiet).is_ok() {
+        if self.existing(name).is_some() || is_interface(name, options) {
             return Err(Errno::EEXIST);
         }
         let wanted = Register {
