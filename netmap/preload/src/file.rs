@@ -13,6 +13,7 @@ use crate::forks;
 use crate::log;
 use crate::ownership::Owner;
 use crate::requests;
+use crate::standard_streams::Reserved;
 
 /// The engine's open file, and the process that may use it.
 pub struct File {
@@ -73,6 +74,7 @@ impl File {
     /// netmap's.
     pub fn ioctl(&self, request: u32, argument: u64) -> Result<(), Errno> {
         log::was_explained();
+        let _reserved = requests::is_control(request).then(Reserved::new);
         let attaches = requests::attaches(request, argument);
         let result =
             self.begin().and_then(|(open, _call)| open.ioctl(request, &OwnMemory, argument));

@@ -38,6 +38,7 @@ mod ownership;
 mod real;
 mod requests;
 mod signals;
+mod standard_streams;
 mod table;
 mod wait;
 mod wait_list;

@@ -30,6 +30,11 @@ const TYPES: [&str; 15] = [
 const VALE_ATTACH: u16 = 3;
 const LEGACY_ATTACH: u16 = 1;
 
+/// Returns false for the syncs, which open nothing.
+pub fn is_control(request: u32) -> bool {
+    !matches!(request, NIOCTXSYNC | NIOCRXSYNC)
+}
+
 /// Returns true if a request attaches a port to a switch: for a card, a thread passes its packets.
 pub fn attaches(request: u32, argument: u64) -> bool {
     // Offsets of nr_reqtype in struct nmreq_header, and of nr_cmd in struct nmreq.

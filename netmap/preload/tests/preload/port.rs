@@ -56,7 +56,11 @@ impl Port {
     }
 
     pub fn try_register(name: &str) -> Result<Self, Errno> {
-        let file = open(0);
+        Self::register_with(open(0), name)
+    }
+
+    /// Registers all rings of a port with an open file.
+    pub fn register_with(file: OwnedFd, name: &str) -> Result<Self, Errno> {
         let mut body = Register { mode: ALL_NIC, ..Register::default() };
         control(&file, REGISTER, name, &mut body)?;
         let fd = file.as_raw_fd();
