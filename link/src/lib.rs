@@ -57,7 +57,7 @@ pub use interface::{Address, Interface, LinkStats, Mac, NotMac};
 pub(crate) use lab::for_tests;
 pub use lab::{Lab, LabConfig, Shape};
 pub use link_state::{LinkNames, LinkState, LinkStatus};
-pub use netdev::{Metadata, XdpAbilities, transmit_queues, xdp_abilities};
+pub use netdev::{Metadata, XdpAbilities, receive_queues, transmit_queues, xdp_abilities};
 pub use netlink::Netlink;
 pub use netns::live_namespaces;
 pub use next_hop::{NextHop, NextHops, carries_default_route};

@@ -3,6 +3,7 @@
 //! Uses the generic netlink family "netdev" (Linux 6.3); reading needs no privilege. Sources: linux/netdev.h,
 //! linux/genetlink.h, Documentation/netlink/specs/netdev.yaml.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::AsRawFd;
 
@@ -118,10 +119,22 @@ fn number(body: &[u8], kind: u16) -> Option<u64> {
 /// all allocated ones. sysfs has a folder for each queue that the host uses (net/core/net-sysfs.c,
 /// netdev_queue_update_kobjects).
 pub fn transmit_queues(interface: &Interface) -> Option<u32> {
+    active_queues(interface, "tx-")
+}
+
+/// Returns the number of receive queues in use (`real_num_rx_queues` of linux/netdevice.h), as
+/// [`transmit_queues`] does.
+pub fn receive_queues(interface: &Interface) -> Option<u32> {
+    active_queues(interface, "rx-")
+}
+
+/// Counts the queues in sysfs whose names begin with `prefix`.
+fn active_queues(interface: &Interface, prefix: &str) -> Option<u32> {
     let interfaces = netns::sysfs_interfaces().ok()?;
     let folder = format!("/proc/self/fd/{}/{}/queues", interfaces.as_raw_fd(), interface.name);
     let names = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.file_name());
-    let queues = names.filter(|name| name.as_encoded_bytes().starts_with(b"tx-")).count() as u32;
+    let of_kind = |name: &OsString| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+    let queues = names.filter(of_kind).count() as u32;
     Some(queues).filter(|&queues| queues > 0)
 }
 
@@ -222,12 +235,14 @@ mod tests {
         let count = |interface: &Interface| {
             netns::run_in(Some(&netns), || Ok(transmit_queues(interface))).unwrap()
         };
+        let receive = || netns::run_in(Some(&netns), || Ok(receive_queues(&right0))).unwrap();
         assert_eq!(count(&right0), Some(4), "as it was made");
         let mut command = std::process::Command::new("ethtool");
         command.args(["-L", "right0", "rx", "3", "tx", "2"]);
         let status = netns::spawn(&netns, &mut command).unwrap().wait().unwrap();
         assert!(status.success());
         assert_eq!(count(&right0), Some(2), "there is room for 4, and 3 receive");
+        assert_eq!(receive(), Some(3));
         assert_eq!(count(&Interface { name: "left0".into(), ..right0 }), None, "another host's");
     }
 }

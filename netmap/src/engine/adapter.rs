@@ -32,6 +32,31 @@ impl Geometry {
         }
     }
 
+    /// Returns the number of all rings, in both directions.
+    pub(super) fn all_rings(&self) -> u32 {
+        self.rings(Way::Transmit).1 + self.rings(Way::Receive).1
+    }
+
+    /// Returns the number of buffers that all rings need.
+    pub(super) fn buffers(&self) -> usize {
+        let of = |way| self.rings(way).1 as usize * self.slots(way) as usize;
+        of(Way::Transmit) + of(Way::Receive)
+    }
+
+    /// Returns the rings for a region with `free` buffers. If it cannot hold them, they get half of it, because a
+    /// program may open a second card; at least one of each kind stays.
+    pub(super) fn reduced_to(mut self, free: usize) -> Self {
+        if self.buffers() <= free {
+            return self;
+        }
+        while self.buffers() > free / 2 && (self.tx_rings > 1 || self.rx_rings > 1) {
+            let rings =
+                if self.tx_rings > self.rx_rings { &mut self.tx_rings } else { &mut self.rx_rings };
+            *rings -= 1;
+        }
+        self
+    }
+
     /// Returns the number of slots in a ring.
     pub(super) fn slots(&self, way: Way) -> u32 {
         match way {
@@ -222,5 +247,34 @@ impl Drop for Adapter {
         // The port may have memory of the region.
         self.driver = None;
         self.port.region.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_reduced_to_what_a_region_holds() {
+        let geometry = |tx_rings, rx_rings| Geometry {
+            tx_rings,
+            rx_rings,
+            host_tx_rings: 1,
+            host_rx_rings: 1,
+            tx_slots: 1024,
+            rx_slots: 1024,
+            has_host: true,
+        };
+        for (rings, free, expected, why) in [
+            ((79, 79), 163_840, (79, 79), "all fit"),
+            ((80, 79), 163_840, (39, 39), "half of the region for each of two cards"),
+            ((2, 256), 163_840, (2, 76), "the larger number is reduced"),
+            ((64, 64), 81_920, (19, 19), "the second card"),
+            ((4, 4), 0, (1, 1), "registering it fails"),
+        ] {
+            let found = geometry(rings.0, rings.1).reduced_to(free);
+            assert_eq!((found.tx_rings, found.rx_rings), expected, "{why}");
+        }
+        assert_eq!(geometry(2, 3).buffers(), 7 * 1024);
     }
 }

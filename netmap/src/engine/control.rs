@@ -125,8 +125,18 @@ impl Control {
         }
         let interface = Card::find(name, options)?;
         let host_rings = [wanted.host_tx_rings, wanted.host_rx_rings];
-        let geometry = Card::geometry(&interface, options, host_rings);
+        let wanted_rings = Card::geometry(&interface, options, host_rings);
         let region = self.region(if wanted.mem_id == 0 { CARDS_REGION } else { wanted.mem_id })?;
+        let free = region.free_buffers();
+        let geometry = wanted_rings.reduced_to(free);
+        if geometry != wanted_rings {
+            let (rings, needed) = (wanted_rings.all_rings(), wanted_rings.buffers());
+            options.say(format_args!(
+                "{name}: region full: {rings} rings of {} slots need {needed} buffers, {free} are free: it gets {} \
+                 transmit and {} receive rings",
+                geometry.tx_slots, geometry.tx_rings, geometry.rx_rings
+            ));
+        }
         let card = Card::new(interface, &geometry, options);
         let adapter = Adapter::new(name, PortRings { region, geometry }, Some(Box::new(card)));
         Ok(self.insert(name, adapter))

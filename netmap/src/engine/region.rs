@@ -144,7 +144,6 @@ impl RegionState {
     }
 
     /// Returns the number of free buffers.
-    #[cfg(test)]
     pub(super) fn free_buffers(&self) -> usize {
         self.free().buffers.len()
     }

@@ -382,4 +382,9 @@ fn facts_about_a_card() {
     let region = PortInfo { memsize: card.memsize, mem_id: 1, ..PortInfo::default() };
     assert_eq!(info(""), Ok(region));
     assert_eq!(info("none0"), Err(Errno::ENXIO));
+    let mut channels = Command::new("ethtool");
+    channels.args(["-L", "right0", "rx", "1", "tx", "2"]);
+    assert!(crate::child::end(lab.spawn("right", &mut channels).unwrap()).status.success());
+    let card = info("right0").unwrap();
+    assert_eq!((card.tx_rings, card.rx_rings), (2, 1), "only queues in use have rings");
 }

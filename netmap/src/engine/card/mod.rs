@@ -58,14 +58,13 @@ impl Card {
         host_rings: [u16; 2],
     ) -> Geometry {
         let number = |queues: u32| queues.clamp(1, MAX_RINGS);
+        let queues = active_queues(interface, options);
         let (tx_rings, rx_rings) = match options.backend {
             // A packet socket has no card queues.
             Some(Backend::Packet) => (1, 1),
             // An AF_XDP socket belongs to a receive queue.
-            Some(Backend::Xdp) => (number(interface.rx_queues), number(interface.rx_queues)),
-            Some(Backend::Live) | None => {
-                (number(interface.tx_queues), number(interface.rx_queues))
-            }
+            Some(Backend::Xdp) => (number(queues.1), number(queues.1)),
+            Some(Backend::Live) | None => (number(queues.0), number(queues.1)),
         };
         let [host_tx_rings, host_rx_rings] = host_rings.map(|wanted| number(wanted.into()));
         let (tx_slots, rx_slots) = (SLOTS, SLOTS);
@@ -105,6 +104,13 @@ impl Card {
             Err(error) => Err(options.errno(name, &error)),
         }
     }
+}
+
+/// Returns the transmit and receive queues in use. A driver may have allocated many more, one a processor.
+fn active_queues(interface: &Interface, options: &EngineOptions) -> (u32, u32) {
+    let count = || Ok((link::transmit_queues(interface), link::receive_queues(interface)));
+    let (tx, rx) = link::netns::run_in(options.netns.as_deref(), count).unwrap_or_default();
+    (tx.unwrap_or(interface.tx_queues), rx.unwrap_or(interface.rx_queues))
 }
 
 impl PortDriver for Card {
