@@ -42,6 +42,12 @@ struct Channel {
     rx: Side,
 }
 
+impl Channel {
+    fn side(&self, way: Way) -> &Side {
+        if way == Way::Transmit { &self.tx } else { &self.rx }
+    }
+}
+
 /// A ring of a channel.
 #[derive(Debug)]
 struct Side {
@@ -171,10 +177,14 @@ impl PipeEnd {
 impl PortDriver for PipeEnd {
     fn open(&self, _port: &PortRings, wanted: &[RingId]) -> Result<Vec<NewRing>, Errno> {
         let channels = self.pipe.channels()?;
+        let channel = |id: &RingId| self.channel(&channels, id.way, id.number);
+        // All or none, because another adapter of the same end may have some.
+        if wanted.iter().any(|id| channel(id).side(id.way).closed().is_none()) {
+            return Err(Errno::EBUSY);
+        }
         let open = |id: &RingId| -> Result<NewRing, Errno> {
-            let channel = self.channel(&channels, id.way, id.number);
-            let side = if id.way == Way::Transmit { &channel.tx } else { &channel.rx };
-            let state = side.closed().take().ok_or(Errno::EBUSY)?;
+            let channel = channel(id);
+            let state = channel.side(id.way).closed().take().ok_or(Errno::EBUSY)?;
             let driver: Box<dyn RingDriver> = match id.way {
                 Way::Transmit => Box::new(PipeTx(channel)),
                 Way::Receive => Box::new(PipeRx(channel)),
@@ -188,8 +198,8 @@ impl PortDriver for PipeEnd {
         let Ok(channels) = self.pipe.channels() else { return };
         for kring in rings {
             let channel = self.channel(&channels, kring.way, kring.number);
-            let side = if kring.way == Way::Transmit { &channel.tx } else { &channel.rx };
-            *side.open.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(kring);
+            *channel.side(kring.way).open.lock().unwrap_or_else(PoisonError::into_inner) =
+                Arc::downgrade(kring);
         }
     }
 }

@@ -161,16 +161,18 @@ impl RegionState {
         self.free().rings.give(offset, bytes);
     }
 
-    /// Makes a list of the extra buffers that a program asked for, as many as there are. Returns the first and
+    /// Makes a list of the extra buffers that a program asked for, as many as there are, in a port's header. Returns
     /// their number.
-    pub(super) fn take_extra_buffers(&self, wanted: u32) -> (u32, u32) {
+    pub(super) fn take_extra_buffers(&self, interface: usize, wanted: u32) -> u32 {
         let n = self.free().buffers.len().min(wanted as usize);
         let buffers = self.take_buffers(n).unwrap_or_default();
         let next = buffers.iter().skip(1).copied().chain([0]);
         for (&buffer, next) in buffers.iter().zip(next) {
             self.memory.store(self.buffers_at + buffer as usize * BUFFER_BYTES as usize, next);
         }
-        (buffers.first().copied().unwrap_or(0), buffers.len() as u32)
+        let first = buffers.first().copied().unwrap_or(0);
+        self.memory.store(interface + offset_of!(InterfaceHeader, ni_bufs_head), first);
+        buffers.len() as u32
     }
 
     /// Takes back the extra buffers in a program's list, up to a number that it cannot have exceeded.
@@ -202,7 +204,6 @@ impl RegionState {
             (offset_of!(InterfaceHeader, ni_flags), flags),
             (offset_of!(InterfaceHeader, ni_tx_rings), tx),
             (offset_of!(InterfaceHeader, ni_rx_rings), rx),
-            (offset_of!(InterfaceHeader, ni_bufs_head), interface.extra_buffers),
             (offset_of!(InterfaceHeader, ni_host_tx_rings), host_tx),
             (offset_of!(InterfaceHeader, ni_host_rx_rings), host_rx),
         ] {
@@ -253,8 +254,6 @@ pub(super) struct NewInterface<'a> {
     pub(super) name: &'a str,
     /// Transmit, receive, host transmit and host receive rings.
     pub(super) counts: [u32; 4],
-    /// The first extra buffer.
-    pub(super) extra_buffers: u32,
     /// The offset of each ring in the region, if the program has it.
     pub(super) ring_offsets: &'a [Option<usize>],
 }
@@ -327,21 +326,19 @@ mod tests {
     #[test]
     fn extra_buffers_are_a_list_that_a_program_may_spoil() {
         let region = region();
-        let (first, n) = region.take_extra_buffers(20);
-        assert_eq!((first, n), (2, 8), "as many as there are");
-        let at = |buffer| region.buffer(buffer).unwrap();
-        assert_eq!(region.memory.load(at(2)), 3);
-        assert_eq!(region.memory.load(at(9)), 0);
         let interface = NewInterface {
             name: "a-name-that-is-too-long",
             counts: [1, 1, 0, 0],
-            extra_buffers: first,
             ring_offsets: &[Some(4096), None],
         };
         let header = region.make_interface(&interface).unwrap();
         let mut name = [0; 16];
         region.memory.read(header, &mut name);
         assert_eq!(&name, b"a-name-that-is-\0");
+        assert_eq!(region.take_extra_buffers(header, 20), 8, "as many as there are");
+        let at = |buffer| region.buffer(buffer).unwrap();
+        let first = region.memory.load(header + offset_of!(InterfaceHeader, ni_bufs_head));
+        assert_eq!([first, region.memory.load(at(2)), region.memory.load(at(9))], [2, 3, 0]);
         // A loop of two buffers.
         region.memory.store(at(3), 2);
         region.give_extra_buffers(header);

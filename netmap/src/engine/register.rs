@@ -50,7 +50,6 @@ pub(super) fn register(
     let geometry = adapter.port.geometry;
     let selection = selection(&geometry, body)?;
     let krings = adapter.bind(&selection, body.flags & register_flags::EXCLUSIVE != 0)?;
-    let (extra_buffers, extra) = region.take_extra_buffers(body.extra_bufs);
     let offsets: Vec<_> = [Way::Transmit, Way::Receive]
         .into_iter()
         .flat_map(|way| (0..geometry.rings(way).1).map(move |number| (way, number)))
@@ -63,7 +62,6 @@ pub(super) fn register(
     let interface = region.make_interface(&NewInterface {
         name: &adapter.name,
         counts: [tx_rings, rx_rings, host_tx_rings, host_rx_rings],
-        extra_buffers,
         ring_offsets: &offsets,
     });
     let interface = interface.inspect_err(|_| adapter.unbind(&selection))?;
@@ -73,7 +71,7 @@ pub(super) fn register(
     (body.tx_rings, body.rx_rings) = (tx_rings as u16, rx_rings as u16);
     (body.host_tx_rings, body.host_rx_rings) = (host_tx_rings as u16, host_rx_rings as u16);
     body.mem_id = region.id;
-    body.extra_bufs = extra;
+    body.extra_bufs = region.take_extra_buffers(interface, body.extra_bufs);
     let policy = PollPolicy {
         transmit: body.flags & register_flags::NO_TX_POLL == 0,
         receive: body.flags & register_flags::DO_RX_POLL != 0,

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use sluicegate_netmap::abi::bodies::{Register, register_flags};
+use sluicegate_netmap::abi::Request;
+use sluicegate_netmap::abi::bodies::{
+    Register, ValeAttach, ValeNewInterface, modes, register_flags,
+};
 
 use crate::engine;
-use crate::program::{Program, all, frame, sleep};
+use crate::program::{Program, all, frame, request, sleep};
 
 #[test]
 fn slots_pass_with_buffer_and_pointer_and_come_back() {
@@ -152,6 +155,20 @@ fn an_end_may_be_closed_and_opened_again() {
     let one = Program::open(&engine, "p{5", Register { tx_slots: 64, ..all() }).unwrap();
     assert_eq!(one.tx(0).unwrap().available(), 63);
     assert_eq!(one.answer.mem_id, keeper.answer.mem_id, "pipes of one parent share its region");
+}
+
+#[test]
+fn a_registration_that_finds_a_ring_in_use_takes_none() {
+    let engine = engine();
+    let file = engine.open();
+    request(&file, "v0", Request::ValeNewInterface(ValeNewInterface::default())).unwrap();
+    request(&file, "vale0:v0", Request::ValeAttach(ValeAttach::default())).unwrap();
+    let two = Register { tx_rings: 2, rx_rings: 2, ..all() };
+    let one = |ringid| Register { mode: modes::ONE_NIC, ringid, ..two };
+    let _second = Program::open(&engine, "v0{1", one(1)).unwrap();
+    // The same end by another name.
+    assert_eq!(Program::open(&engine, "vale0:v0{1", two).err(), Some(Errno::EBUSY));
+    assert!(Program::open(&engine, "v0{1", one(0)).is_ok(), "the first ring is free");
 }
 
 #[test]
