@@ -13,7 +13,7 @@ pub mod flags {
     pub const FORWARD: u16 = 4;
     /// A switch shall not learn from the packet.
     pub const NO_LEARN: u16 = 8;
-    /// The bytes are at `ptr`. Ignored, because the engine reads no address of the program.
+    /// The bytes are at `ptr`. Cards and switches drop the slot, because the engine reads no address of the program.
     pub const INDIRECT: u16 = 0x10;
     /// Marks a packet that a monitor saw on a transmit ring.
     pub const TXMON: u16 = 0x40;

@@ -156,7 +156,7 @@ impl Control {
         let of_parent = Register { mem_id: wanted.mem_id, ..Register::default() };
         let parent = match self.adapter(parent, &of_parent, options) {
             // A pipe needs no interface: its parent then exists as long as it does.
-            Err(Errno::ENXIO) => self.vale_port(parent.as_str(), &of_parent)?,
+            Err(Errno::ENXIO) => self.vale_port(parent.as_str(), &of_parent, options)?,
             found => found?,
         };
         let key = (parent.name.clone(), id.to_owned());
@@ -180,6 +180,7 @@ impl Control {
         &mut self,
         name: &str,
         wanted: &Register,
+        options: &EngineOptions,
     ) -> Result<Arc<Adapter>, Errno> {
         let slots = [wanted.tx_slots, wanted.rx_slots];
         let geometry = vale::geometry(slots, [wanted.tx_rings, wanted.rx_rings]);
@@ -188,7 +189,7 @@ impl Control {
         let port = ValePort::new(short, geometry.rx_rings);
         self.vale_ports.retain(|_, it| it.strong_count() > 0);
         self.vale_ports.insert(name.into(), Arc::downgrade(&port));
-        let driver = Box::new(ValeDriver(port));
+        let driver = Box::new(ValeDriver { port, options: options.clone() });
         Ok(self.insert(name, Adapter::new(name, PortRings { region, geometry }, Some(driver))))
     }
 

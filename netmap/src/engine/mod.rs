@@ -22,6 +22,7 @@ mod adapter;
 mod binding;
 mod card;
 mod control;
+mod indirect;
 mod kring;
 mod memory;
 mod monitor;

@@ -1,5 +1,6 @@
 //! VALE switches: who gets which packets, and the requests of vale-ctl.
 
+use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 use nix::errno::Errno;
@@ -9,6 +10,7 @@ use sluicegate_netmap::abi::bodies::{
     PortHeader, PortInfo, Register, ValeAttach, ValeDetach, ValeList, ValeNewInterface,
     register_flags,
 };
+use sluicegate_netmap::engine::{Engine, EngineOptions};
 
 use crate::engine;
 use crate::program::{CUR, Program, TAIL, all, frame, request};
@@ -94,6 +96,21 @@ fn packets_of_several_slots_stay_together() {
     assert_eq!(rx.available(), 2);
     let slots = [0, 1].map(|i| (rx.read_slot(i).1, rx.read_slot(i).2));
     assert_eq!(slots, [(2048, 0x220), (100, 0x200)], "with the number of slots, as netmap has it");
+}
+
+#[test]
+fn indirect_slots_are_dropped_and_logged_once() {
+    static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let log = Some((|line: &str| LINES.lock().unwrap().push(line.into())) as fn(&str));
+    let engine = Engine::new(EngineOptions { log, ..EngineOptions::default() });
+    let [a, b] = ["vale12:a", "vale12:b"].map(|it| Program::open(&engine, it, all()).unwrap());
+    for number in 0..3 {
+        a.tx(0).unwrap().put(&frame(0xff, 1, number, 60), 0x10);
+        a.send(&[frame(0xff, 1, 10 + number, 60)]);
+        assert_eq!(b.receive(), [frame(0xff, 1, 10 + number, 60)]);
+    }
+    let lines = LINES.lock().unwrap();
+    assert!(lines.len() == 1 && lines[0].contains("NS_INDIRECT"), "{lines:?}");
 }
 
 #[test]

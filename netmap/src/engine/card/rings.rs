@@ -12,6 +12,7 @@ use sluicegate::ring::{Meta, Packet, RingMut};
 use super::queues::{HostQueues, SharedQueue, WeakQueues};
 use crate::abi::flags;
 use crate::abi::structures::{RingHeader, ring_flags};
+use crate::engine::indirect::IndirectSlots;
 use crate::engine::kring::RingDriver;
 use crate::engine::region::BUFFER_BYTES;
 use crate::engine::ring::RingState;
@@ -51,11 +52,12 @@ impl SyncLog {
 pub(super) struct QueueTx {
     queue: SharedQueue,
     log: SyncLog,
+    indirect: IndirectSlots,
 }
 
 impl QueueTx {
     pub(super) fn new(queue: SharedQueue, options: &EngineOptions) -> Self {
-        Self { queue, log: SyncLog::new(options) }
+        Self { queue, log: SyncLog::new(options), indirect: IndirectSlots::new(options) }
     }
 }
 
@@ -63,7 +65,7 @@ impl RingDriver for QueueTx {
     fn sync(&mut self, ring: &mut RingState) -> Result<(), Errno> {
         let mut queue = self.queue.lock();
         loop {
-            let copied = copy_out(ring, &mut queue.tx_mut());
+            let copied = copy_out(ring, &mut queue.tx_mut(), &mut self.indirect);
             let freed = queue.sync_tx();
             // Slots are free as soon as their packets are copied.
             ring.hwtail = ring.before(ring.hwcur);
@@ -97,7 +99,11 @@ impl RingDriver for QueueTx {
 ///
 /// # Errors
 /// EINVAL: a slot names no buffer, or is longer than one. The packets before it are copied.
-fn copy_out(ring: &mut RingState, to: &mut RingMut<'_>) -> Result<u32, Errno> {
+fn copy_out(
+    ring: &mut RingState,
+    to: &mut RingMut<'_>,
+    indirect: &mut IndirectSlots,
+) -> Result<u32, Errno> {
     let (mut index, mut copied, mut invalid) = (ring.hwcur, 0, false);
     while index != ring.rhead && to.available() > 0 {
         let Some((slot, at)) = ring.packet(index) else {
@@ -105,7 +111,9 @@ fn copy_out(ring: &mut RingState, to: &mut RingMut<'_>) -> Result<u32, Errno> {
             break;
         };
         let (memory, len) = (&ring.shared.region().memory, usize::from(slot.len));
-        if slot.flags & flags::MOREFRAG == 0 {
+        if indirect.drops(slot) {
+            // Nothing to copy.
+        } else if slot.flags & flags::MOREFRAG == 0 {
             to.build(1, |buffer| {
                 memory.read(at, &mut buffer[..len]);
                 Some(len)

@@ -62,7 +62,7 @@ impl Control {
                 ));
                 return Err(Errno::EINVAL);
             }
-            None => self.vale_port(name, wanted)?,
+            None => self.vale_port(name, wanted, options)?,
         };
         let vale_port = self.vale_port_of(key).ok_or(Errno::EINVAL)?;
         let attached = vale_port.attachment().as_ref().map(|at| at.switch.name == switch);
@@ -194,11 +194,14 @@ impl Control {
             mem_id: card.port.region.id,
             ..Register::default()
         };
-        let mut ports =
-            vec![self.vale_port(name, &like_card(geometry.rx_rings, geometry.tx_rings))?];
+        let mut ports = vec![self.vale_port(
+            name,
+            &like_card(geometry.rx_rings, geometry.tx_rings),
+            options,
+        )?];
         if body.register.mode == modes::NIC_SW {
             let wanted = like_card(geometry.host_rx_rings, geometry.host_tx_rings);
-            ports.push(self.vale_port(&format!("{name}^"), &wanted)?);
+            ports.push(self.vale_port(&format!("{name}^"), &wanted, options)?);
         }
         let switch = self.switch(switch)?;
         let mut numbers = Vec::new();
@@ -322,7 +325,7 @@ impl Control {
             mem_id: body.mem_id,
             ..Register::default()
         };
-        let adapter = self.vale_port(name, &wanted)?;
+        let adapter = self.vale_port(name, &wanted, options)?;
         let geometry = adapter.port.geometry;
         (body.tx_slots, body.rx_slots) = (geometry.tx_slots, geometry.rx_slots);
         (body.tx_rings, body.rx_rings) = (geometry.tx_rings as u16, geometry.rx_rings as u16);

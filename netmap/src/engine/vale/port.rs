@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use nix::errno::Errno;
 
 use super::switch::{Batch, Source, Switch};
+use crate::engine::EngineOptions;
 use crate::engine::adapter::{NewRing, PortDriver, PortRings, RingId};
 use crate::engine::kring::{Kring, RingDriver};
 use crate::engine::monitor::FilledByOthers;
@@ -89,31 +90,34 @@ impl ValePort {
 
 /// The driver of a port. Dropping it detaches the port.
 #[derive(Debug)]
-pub(in crate::engine) struct ValeDriver(pub(in crate::engine) Arc<ValePort>);
+pub(in crate::engine) struct ValeDriver {
+    pub(in crate::engine) port: Arc<ValePort>,
+    pub(in crate::engine) options: EngineOptions,
+}
 
 impl PortDriver for ValeDriver {
     fn open(&self, port: &PortRings, wanted: &[RingId]) -> Result<Vec<NewRing>, Errno> {
         port.rings(wanted, |id| match id.way {
             Way::Transmit => {
-                let port = Arc::clone(&self.0);
-                Box::new(ValeTx { port, ring: id.number, batch: Batch::default() })
+                let port = Arc::clone(&self.port);
+                Box::new(ValeTx { port, ring: id.number, batch: Batch::new(&self.options) })
             }
             Way::Receive => Box::new(FilledByOthers),
         })
     }
 
     fn opened(&self, _port: &PortRings, rings: &[Arc<Kring>]) {
-        self.0.set_receivers(rings, true);
+        self.port.set_receivers(rings, true);
     }
 
     fn closing(&self, _port: &PortRings, rings: &[Arc<Kring>]) {
-        self.0.set_receivers(rings, false);
+        self.port.set_receivers(rings, false);
     }
 }
 
 impl Drop for ValeDriver {
     fn drop(&mut self) {
-        self.0.detach();
+        self.port.detach();
     }
 }
 

@@ -7,6 +7,8 @@ use nix::errno::Errno;
 use super::learning::LearningTable;
 use super::port::ValePort;
 use crate::abi::flags;
+use crate::engine::EngineOptions;
+use crate::engine::indirect::IndirectSlots;
 use crate::engine::region::BUFFER_BYTES;
 use crate::engine::ring::{RingState, SlotHead};
 
@@ -49,8 +51,17 @@ pub(super) struct Source {
 }
 
 /// The packets of one sync, kept to use the memory again.
-#[derive(Debug, Default)]
-pub(super) struct Batch(Vec<Routed>);
+#[derive(Debug)]
+pub(super) struct Batch {
+    packets: Vec<Routed>,
+    indirect: IndirectSlots,
+}
+
+impl Batch {
+    pub(super) fn new(options: &EngineOptions) -> Self {
+        Self { packets: Vec::new(), indirect: IndirectSlots::new(options) }
+    }
+}
 
 impl Switch {
     pub(in crate::engine) fn new(name: &str) -> Arc<Self> {
@@ -107,10 +118,10 @@ impl Switch {
     ) -> Result<(), Errno> {
         let routed = self.route(source, ring, batch);
         let ports = self.ports.read().unwrap_or_else(PoisonError::into_inner);
-        let everywhere = batch.0.iter().any(|packet| packet.to.is_none());
+        let everywhere = batch.packets.iter().any(|packet| packet.to.is_none());
         for (number, port) in (0..).zip(&*ports).filter(|&(number, _)| number != source.number) {
             let is_target = |packet: &&Routed| packet.to.is_none_or(|to| to == number);
-            if !everywhere && !batch.0.iter().any(|packet| is_target(&packet)) {
+            if !everywhere && !batch.packets.iter().any(|packet| is_target(&packet)) {
                 continue;
             }
             let Some(port) = port else { continue };
@@ -118,7 +129,11 @@ impl Switch {
             let headers = (source.header, port.header());
             receiver.deliver(|to| {
                 let before = to.hwtail;
-                batch.0.iter().filter(is_target).for_each(|packet| copy(ring, packet, to, headers));
+                batch
+                    .packets
+                    .iter()
+                    .filter(is_target)
+                    .for_each(|packet| copy(ring, packet, to, headers));
                 to.hwtail != before
             });
         }
@@ -127,15 +142,16 @@ impl Switch {
 
     /// Finds the packets of a batch and their ports.
     fn route(&self, source: Source, ring: &mut RingState, batch: &mut Batch) -> Result<(), Errno> {
-        batch.0.clear();
+        batch.packets.clear();
         let mut first = ring.hwcur;
         while first != ring.rhead {
-            let (mut at, mut slots) = (first, 0);
+            let (mut at, mut slots, mut dropped) = (first, 0, false);
             let Some((head, start)) = ring.packet(first) else { return Err(Errno::EINVAL) };
             loop {
                 let Some((slot, _)) = ring.packet(at) else { return Err(Errno::EINVAL) };
                 at = ring.next(at);
                 slots += 1;
+                dropped |= batch.indirect.drops(slot);
                 // A packet that is not complete is cut off, as in netmap.
                 if slot.flags & flags::MOREFRAG == 0 || at == ring.rhead || slots == MAX_FRAGMENTS {
                     break;
@@ -143,14 +159,14 @@ impl Switch {
             }
             let packet = std::mem::replace(&mut first, at);
             ring.hwcur = at;
-            if head.len < MIN_BYTES + source.header {
+            if dropped || head.len < MIN_BYTES + source.header {
                 continue;
             }
             let mut addresses = [0; ADDRESSES];
             ring.shared.region().memory.read(start + usize::from(source.header), &mut addresses);
             let to = self.port_of(source.number, head, addresses);
             if to != Some(source.number) {
-                batch.0.push(Routed { first: packet, slots, to });
+                batch.packets.push(Routed { first: packet, slots, to });
             }
         }
         Ok(())
