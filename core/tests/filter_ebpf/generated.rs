@@ -154,6 +154,25 @@ fn random_programs_get_the_interpreters_verdict() {
     assert!(passed.get() > 500, "most programs reject most frames; not all reject all");
 }
 
+/// The verifier follows the branch although it is never taken, with bounds of X that contradict each other.
+#[test]
+fn a_load_behind_a_branch_that_is_never_taken_is_accepted() {
+    let ops = [
+        Op::Load(Size::B, 0),
+        Op::Calculate(Alu::Or, Operand::K(0x9881_bb8b)),
+        Op::Calculate(Alu::And, Operand::K(0x25)),
+        Op::CopyToX,
+        Op::Branch(Compare::Ge, Operand::X, 1, 0),
+        Op::LoadIndirect(Size::B, 65_532),
+        Op::ReturnA,
+    ];
+    let program = Program::new(ops.map(Op::encode).to_vec()).unwrap();
+    let frames = [vec![0; 64], vec![0xff; 64]].map(|frame| (frame, 20));
+    let refused = Cell::new(0);
+    let passed = judge(&program, &frames, Kernel::probe(), &refused).unwrap();
+    assert_eq!((passed, refused.get()), (2, 0));
+}
+
 /// A calculation: numbers, the length, what headers say.
 fn calculation() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![
