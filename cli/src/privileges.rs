@@ -1,5 +1,8 @@
 //! Drops privileges after everything is open.
 
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use caps::{CapSet, Capability};
 use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::{
@@ -112,22 +115,27 @@ fn change(name: &std::ffi::CStr, ids: &Ids) -> nix::Result<()> {
     setuid(ids.uid)
 }
 
+/// Time for a thread that is about to exit: glibc no longer changes its user.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time between two looks at such a thread.
+const EXIT_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Checks that no thread has a privilege left, so that no failure to drop one stays undetected.
 fn check(name: &str, ids: &Ids) -> Result<()> {
     let failed = |error| Error::system("look at the threads of", "/proc/self/task", error);
+    let deadline = Instant::now() + EXIT_TIMEOUT;
     for thread in std::fs::read_dir("/proc/self/task").map_err(failed)? {
         let path = thread.map_err(failed)?.path();
-        let status = match std::fs::read_to_string(path.join("status")) {
-            // The thread has exited.
-            Err(_) if !path.exists() => continue,
-            other => other.map_err(failed)?,
-        };
-        if let Some(line) = privileged(&status, ids) {
-            return Err(Error::Privilege {
-                operation: format!("--user {name}: dropping all privileges ({line} remains)"),
-                capability: "CAP_SETUID and CAP_SETGID",
-                remedy: "run it with sudo, or give its file cap_setuid and cap_setgid too".into(),
-            });
+        while let Some(line) = remaining(&path, ids).map_err(failed)? {
+            if Instant::now() > deadline {
+                return Err(Error::Privilege {
+                    operation: format!("--user {name}: dropping all privileges ({line} remains)"),
+                    capability: "CAP_SETUID and CAP_SETGID",
+                    remedy: "run it with sudo, or give its file cap_setuid and cap_setgid too"
+                        .into(),
+                });
+            }
+            std::thread::sleep(EXIT_INTERVAL);
         }
     }
     if setuid(Uid::from_raw(0)).is_ok() {
@@ -138,6 +146,14 @@ fn check(name: &str, ids: &Ids) -> Result<()> {
         });
     }
     Ok(())
+}
+
+/// Returns the line of a thread's status that shows a privilege; none if it has exited.
+fn remaining(thread: &Path, ids: &Ids) -> std::io::Result<Option<String>> {
+    match std::fs::read_to_string(thread.join("status")) {
+        Err(_) if !thread.exists() => Ok(None),
+        status => Ok(privileged(&status?, ids).map(str::to_owned)),
+    }
 }
 
 /// Returns the line of a thread's /proc/…/status that shows another user or a privilege.
