@@ -10,8 +10,8 @@ use sluicegate::error::{Error, Result};
 
 const VARIABLE: &str = "SLUICE_NETMAP_LIBRARY";
 const FILE: &str = "libsluice_netmap.so";
-/// Its folder from that of the command: installed, and as cargo builds both.
-const FOLDERS: [&str; 2] = ["../lib/sluice", "deps"];
+/// Its folder from that of the command: installed, copied with it, and as cargo builds both.
+const FOLDERS: [&str; 3] = ["../lib/sluice", ".", "deps"];
 
 /// Finds the library.
 ///
