@@ -296,9 +296,9 @@ fn the_line_and_the_field_are_named() {
         ),
         (
             "a file that is not there",
-            layers("'ether', { payload = { file = '/nonexistent' } }"),
+            layers("'ether', { payload = { file = '/proc/no-file' } }"),
             Some(4),
-            "payload.file: read /nonexistent: No such file",
+            "payload.file: read /proc/no-file: No such file",
         ),
         (
             "a file that does not end, and no size",
