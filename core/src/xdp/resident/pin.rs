@@ -1,13 +1,14 @@
 //! Pins, which keep the program attached without a user: `sluice attach`, `sluice detach`.
 
 use std::ffi::CString;
-use std::fs::{DirBuilder, File, Permissions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::libc;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::{RETRY_INTERVAL, Resident, privileged};
@@ -127,18 +128,28 @@ fn unpin_and_detach(interface: &Interface, link: BorrowedFd<'_>) -> Result<()> {
 /// enough to hold the lock.
 fn create(folder: &Path) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let folder = File::open(folder)?;
+    let folder = open(folder)?.ok_or(io::ErrorKind::NotFound)?;
     // An existing folder may have another mode. If it cannot be changed, the lock still has its timeout.
     let _ = folder.set_permissions(Permissions::from_mode(0o700));
     Ok(folder)
 }
 
-/// Opens the folder of pins, if it exists.
+/// Opens the folder of pins, if it exists. Every user may create names in a BPF file system that is mounted with
+/// its default mode, so a symbolic link and another user's folder are refused.
 fn open(folder: &Path) -> io::Result<Option<File>> {
-    match File::open(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        other => other.map(Some),
+    let options = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let opened = match OpenOptions::new().read(true).custom_flags(options).open(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let owner = opened.metadata()?.uid();
+    if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
+        let folder = folder.display();
+        return Err(io::Error::other(format!(
+            "user {owner} has created {folder}: remove it first"
+        )));
     }
+    Ok(Some(opened))
 }
 
 /// Locks the pins until the returned file is closed. Without the lock, if two processes attach at once, the
@@ -263,6 +274,23 @@ mod tests {
             assert_eq!(mode & 0o777, 0o700, "{before:?}: only the owner may open it");
         }
         assert!(open(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_another_user_may_have_prepared_is_refused() {
+        let above = tempfile::tempdir().unwrap();
+        let (target, link) = (above.path().join("target"), above.path().join("link"));
+        DirBuilder::new().mode(0o755).create(&target).unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert!(create(&link).is_err() && open(&link).is_err());
+        let mode = target.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755, "the target of a link stays as it is");
+        if std::os::unix::fs::chown(&target, Some(65534), None).is_err() {
+            println!("skipped: only root can give a folder to another user");
+            return;
+        }
+        let error = create(&target).unwrap_err().to_string();
+        assert!(error.contains("user 65534 has created"), "{error}");
     }
 
     #[test]
