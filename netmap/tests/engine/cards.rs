@@ -332,7 +332,7 @@ fn a_program_that_scribbles_harms_neither_the_engine_nor_the_card() {
                 program.file.poll(PollFlags::POLLIN | PollFlags::POLLOUT);
             }
         }
-        // What the bad program sent may still be on its way: it is not the tests' frames.
+        // Frames of the bad program may still arrive; none of them is the test's.
         let program = Program::open(&engine, "right0", all()).unwrap();
         send(&mut left, &[frame(2, 1, 1000, 60)]);
         while program.wait_for_tests(1) != [frame(2, 1, 1000, 60)] {}

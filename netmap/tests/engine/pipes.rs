@@ -166,7 +166,7 @@ fn a_registration_that_finds_a_ring_in_use_takes_none() {
     let two = Register { tx_rings: 2, rx_rings: 2, ..all() };
     let one = |ringid| Register { mode: modes::ONE_NIC, ringid, ..two };
     let _second = Program::open(&engine, "v0{1", one(1)).unwrap();
-    // The same end by another name.
+    // `vale0:v0{1` names the same end as `v0{1`.
     assert_eq!(Program::open(&engine, "vale0:v0{1", two).err(), Some(Errno::EBUSY));
     assert!(Program::open(&engine, "v0{1", one(0)).is_ok(), "the first ring is free");
 }
