@@ -11,14 +11,14 @@ use crate::caller_memory::OwnMemory;
 use crate::calls::{Call, Calls, OPEN_AND_CLOSE};
 use crate::forks;
 use crate::log;
-use crate::ownership::Owner;
+use crate::ownership::FileOwner;
 use crate::requests;
 use crate::standard_streams::Reserved;
 
 /// The engine's open file, and the process that may use it.
 pub struct File {
     open: ManuallyDrop<OpenFile>,
-    owner: Owner,
+    owner: FileOwner,
     calls: Calls,
     /// The reason why another process owns the file has been printed.
     refused: AtomicBool,
@@ -34,12 +34,12 @@ impl File {
     /// # Errors
     /// The kernel has no memory.
     pub fn new(open: OpenFile) -> Result<Self, Errno> {
-        let (open, owner) = (ManuallyDrop::new(open), Owner::new()?);
+        let (open, owner) = (ManuallyDrop::new(open), FileOwner::new()?);
         Ok(Self { open, owner, calls: Calls::default(), refused: AtomicBool::new(false) })
     }
 
     /// Returns the owner.
-    pub fn owner(&self) -> &Owner {
+    pub fn owner(&self) -> &FileOwner {
         &self.owner
     }
 

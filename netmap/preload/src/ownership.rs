@@ -21,8 +21,8 @@ use crate::real;
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// The owner of a file: memory that a process shares with its children.
-pub struct Owner {
-    shared: NonNull<Shared>,
+pub struct FileOwner {
+    shared: NonNull<SharedOwner>,
     /// The process that opened the file.
     opener: u32,
     /// Threads of the process sent for the file at a fork: a child has lost them.
@@ -30,7 +30,7 @@ pub struct Owner {
 }
 
 /// Memory that processes share.
-struct Shared {
+struct SharedOwner {
     /// The owner, or 0.
     owner: AtomicU32,
     /// The process that was the owner before the last fork, or is it.
@@ -38,11 +38,11 @@ struct Shared {
 }
 
 // SAFETY: the memory is atomic, and stays mapped until this is dropped.
-unsafe impl Send for Owner {}
+unsafe impl Send for FileOwner {}
 // SAFETY: as above.
-unsafe impl Sync for Owner {}
+unsafe impl Sync for FileOwner {}
 
-impl Owner {
+impl FileOwner {
     /// Makes this process the owner.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl Owner {
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping at an address that the kernel chooses.
         let at = unsafe {
-            real::mmap64(std::ptr::null_mut(), size_of::<Shared>(), access, flags, -1, 0)
+            real::mmap64(std::ptr::null_mut(), size_of::<SharedOwner>(), access, flags, -1, 0)
         };
         if at == libc::MAP_FAILED {
             return Err(Errno::last());
@@ -64,7 +64,7 @@ impl Owner {
         Ok(owner)
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &SharedOwner {
         // SAFETY: mapped, aligned to a page, zeroed, and only atomics.
         unsafe { self.shared.as_ref() }
     }
@@ -117,10 +117,10 @@ impl Owner {
     }
 }
 
-impl Drop for Owner {
+impl Drop for FileOwner {
     fn drop(&mut self) {
         // SAFETY: this mapping is ours, and no reference to it is left.
-        unsafe { libc::munmap(self.shared.as_ptr().cast(), size_of::<Shared>()) };
+        unsafe { libc::munmap(self.shared.as_ptr().cast(), size_of::<SharedOwner>()) };
     }
 }
 

@@ -48,12 +48,12 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// A program that runs; dropping it ends it.
-struct Running {
+struct PeerProgram {
     child: Child,
     output: Option<BufReader<PipeReader>>,
 }
 
-impl Running {
+impl PeerProgram {
     /// Starts a program on a host of a lab.
     fn start(folder: &Path, (lab, host): (&Lab, &str), program: &str, arguments: &[&str]) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -92,7 +92,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for PeerProgram {
     fn drop(&mut self) {
         // Ended already if the test waited for that.
         let _ = self.child.kill();
@@ -112,9 +112,9 @@ fn pkt_gen_receives_every_packet_that_pkt_gen_sends() {
         let common = ["-w", "1", "-n", PACKETS];
         let receive = [&["-i", "netmap:right0", "-f", "rx"], &common[..]].concat();
         let receiver =
-            Running::start(&folder, (&lab, "right"), "pkt-gen", &receive).until("Ready...");
+            PeerProgram::start(&folder, (&lab, "right"), "pkt-gen", &receive).until("Ready...");
         let send = [&["-i", "netmap:left0", "-f", "tx"], &common[..], sender].concat();
-        let sent = Running::start(&folder, (&lab, "left"), "pkt-gen", &send).end();
+        let sent = PeerProgram::start(&folder, (&lab, "left"), "pkt-gen", &send).end();
         assert_says(&sent, "Sent 1000 packets 60000 bytes");
         assert_says(&receiver.end(), "Received 1000 packets 60000 bytes");
     }
@@ -125,9 +125,9 @@ fn pkt_gen_is_answered_by_pkt_gen() {
     let Some(folder) = folder() else { return };
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
     let pong = ["-i", "netmap:right0", "-f", "pong", "-w", "1"];
-    let _pong = Running::start(&folder, (&lab, "right"), "pkt-gen", &pong).until("Ready...");
+    let _pong = PeerProgram::start(&folder, (&lab, "right"), "pkt-gen", &pong).until("Ready...");
     let ping = ["-i", "netmap:left0", "-f", "ping", "-w", "1", "-n", PACKETS];
-    let answered = Running::start(&folder, (&lab, "left"), "pkt-gen", &ping).end();
+    let answered = PeerProgram::start(&folder, (&lab, "left"), "pkt-gen", &ping).end();
     assert_says(&answered, "RTT over 1000 packets");
 }
 
@@ -140,12 +140,12 @@ fn bridge_passes_every_packet() {
         let bridge =
             [&["-w", "1", "-i", "netmap:middle0", "-i", "netmap:middle1"], copies].concat();
         let _bridge =
-            Running::start(&folder, (&lab, "middle"), "bridge", &bridge).until("Ready to go");
+            PeerProgram::start(&folder, (&lab, "middle"), "bridge", &bridge).until("Ready to go");
         let receive = [&["-i", "netmap:right0", "-f", "rx"], &common[..]].concat();
         let receiver =
-            Running::start(&folder, (&lab, "right"), "pkt-gen", &receive).until("Ready...");
+            PeerProgram::start(&folder, (&lab, "right"), "pkt-gen", &receive).until("Ready...");
         let send = [&["-i", "netmap:left0", "-f", "tx"], &common[..]].concat();
-        let sent = Running::start(&folder, (&lab, "left"), "pkt-gen", &send).end();
+        let sent = PeerProgram::start(&folder, (&lab, "left"), "pkt-gen", &send).end();
         assert_says(&sent, "Sent 1000 packets 60000 bytes");
         assert_says(&receiver.end(), "Received 1000 packets 60000 bytes");
     }
@@ -180,7 +180,7 @@ fn nmreplay_sends_a_capture() {
     let receiver = programs.start((&lab, "right"), "receive", &["right0", "200", "/dev/null"]);
     let replay = ["-i", "netmap:left0", "-w", "1", "-f", file.path().to_str().unwrap()];
     // It replays the capture again and again, and does not end by itself.
-    let _replay = Running::start(&folder, (&lab, "left"), "nmreplay", &replay);
+    let _replay = PeerProgram::start(&folder, (&lab, "left"), "nmreplay", &replay);
     let received = receiver.end();
     assert!(
         received.starts_with("received 200, ") && received.ends_with(", wrong 0\n"),
