@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The engine believes nothing in the region: a sync reads the program's cursors once, checks them against its
-//! own, and reads each slot once. Cursors that break the rules get netmap's answer: the sync has no effect, and
+//! own, and checks each slot that it reads. Cursors that break the rules get netmap's answer: the sync has no effect, and
 //! the ring is repaired ([`RingState::reinit`]).
 
 use std::mem::{offset_of, size_of};
