@@ -2,6 +2,7 @@
 //! memory.
 #![allow(unsafe_code)]
 
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ const CONFIG: LiveRingConfig = LiveRingConfig { slots: 64, max_bytes: 1518 };
 
 /// A lab with a receiver on the right side and a sender on the left.
 struct Bench {
-    _lab: Lab,
+    lab: Lab,
     receiver: Port,
     sender: LiveSender,
 }
@@ -47,7 +48,7 @@ impl Bench {
             }
             sender => sender.unwrap(),
         };
-        Some(Self { _lab: lab, receiver, sender })
+        Some(Self { lab, receiver, sender })
     }
 
     /// Publishes frames with these numbers.
@@ -165,6 +166,17 @@ fn a_run_ends_by_itself_while_more_is_to_be_sent() {
         Err(error) if error.to_string().contains("Linux 5.18") => println!("skipped: {error}"),
         ended => ended.unwrap(),
     }
+}
+
+#[test]
+fn a_removal_right_before_the_end_is_reported() {
+    let Some(mut bench) = Bench::new(0) else { return };
+    // The thread sleeps, so nothing but its end makes it check the interface.
+    let mut ip =
+        bench.lab.spawn("left", Command::new("ip").args(["link", "del", "left0"])).unwrap();
+    assert!(ip.wait().unwrap().success());
+    let error = bench.sender.thread.end().unwrap_err();
+    assert!(matches!(error, Error::Removed { .. }), "{error}");
 }
 
 #[test]

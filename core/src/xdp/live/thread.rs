@@ -150,7 +150,8 @@ impl LiveThread {
     /// Ends the thread and waits for it, which takes a millisecond or two.
     ///
     /// # Errors
-    /// The thread's own error, if it failed; reported once. Another process started the thread, before a fork.
+    /// The thread's own error, if it failed, or the interface was removed; reported once. Another process
+    /// started the thread, before a fork.
     pub fn end(&mut self) -> Result<()> {
         self.request_stop();
         let Some(thread) = self.thread.take() else { return Ok(()) };
@@ -220,7 +221,8 @@ impl Runs {
                 ThreadAction::End => break,
             }
         }
-        Ok(())
+        // The last frames met a removed interface if it was removed after the last check.
+        self.link_state.query().map(|_| ())
     }
 
     fn run(&mut self, times: u64, bytes: usize) -> Result<()> {
