@@ -16,12 +16,15 @@ pub(super) struct PoolRequirements {
     pub buffers: u32,
     /// Minimum size of a buffer.
     pub buffer_bytes: u32,
+    /// True if AF_XDP uses the buffers as frames, which limits their size. Other ports put a longer packet into
+    /// several buffers.
+    pub frames: bool,
 }
 
 impl PoolRequirements {
     /// Returns the requirements of `queues` queues of `buffers` buffers each.
     pub(super) fn of_queues(queues: u32, buffers: u32, buffer_bytes: u32) -> Self {
-        Self { buffers: buffers.saturating_mul(queues), buffer_bytes }
+        Self { buffers: buffers.saturating_mul(queues), buffer_bytes, frames: false }
     }
 
     /// Returns the requirements of queues with buffers of the default size.
@@ -31,15 +34,21 @@ impl PoolRequirements {
 
     /// Returns the requirements of two ports in one pool.
     pub(super) fn and(self, other: Self) -> Self {
+        let buffer_bytes = match (self.frames, other.frames) {
+            (true, false) => self.buffer_bytes,
+            (false, true) => other.buffer_bytes,
+            _ => self.buffer_bytes.max(other.buffer_bytes),
+        };
         Self {
             buffers: self.buffers.saturating_add(other.buffers),
-            buffer_bytes: self.buffer_bytes.max(other.buffer_bytes),
+            buffer_bytes,
+            frames: self.frames || other.frames,
         }
     }
 
     /// Makes a pool of this size.
     pub(super) fn pool(self) -> Result<Arc<Pool>> {
-        let Self { buffers, buffer_bytes } = self;
+        let Self { buffers, buffer_bytes, .. } = self;
         Pool::new(PoolConfig { buffers, buffer_bytes, ..PoolConfig::default() })
     }
 

@@ -136,3 +136,33 @@ fn every_packet_comes_once_whole_and_in_the_order_of_its_flow() {
         assert_eq!(served, threads, "{why}: {report}");
     }
 }
+
+/// AF_XDP's frames and the buffers of a pipe have different sizes by default.
+#[test]
+fn packets_pass_between_a_wire_and_a_pipe() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = |role| format!("memif:{}?role={role}", folder.path().join("socket").display());
+    let (server, client, left) = (pipe("server"), pipe("client"), lab.netns("left"));
+    // Fewer than the shortest queue on the way holds.
+    let what = ["--stamp", "--size", "60-1514", "--count", "200"];
+    let taken = ["--count", "200", "--json"];
+    for (ports, counts_at) in [
+        (["xdp:middle0", &server], &["count", &client][..]),
+        ([&server, "xdp:middle0"], &["count", "xdp:left0", "--netns", &left, "-f", "udp"]),
+    ] {
+        let filter = if ports[1] == server { &["-f", "udp"][..] } else { &[] };
+        let forwarder = forward(&lab, &[&ports[..], &["--one-way"], filter].concat());
+        let counts = Running::start(&[counts_at, &taken].concat());
+        let sent = match filter {
+            [] => {
+                run(&[&["generate", &client, "--dst", "198.18.0.1", "--json"], &what[..]].concat())
+            }
+            _ => ended(&mut generate(&lab, &what)),
+        };
+        let counted = counts.end().good();
+        assert_eq!(counted["bytes"], sent.good()["bytes"], "{ports:?}: {counted}");
+        let report = forwarder.stop().good();
+        assert_eq!(direction(&report, 0), [200, 200, 0], "{report}");
+    }
+}

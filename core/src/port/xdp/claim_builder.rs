@@ -358,7 +358,8 @@ pub(super) fn requirements_of(
 ) -> PoolRequirements {
     let frames = if receives { config.frames } else { 0 } + if sends { config.slots } else { 0 };
     // Sending without copying may need some more frames for the fill ring.
-    PoolRequirements::of_queues(queues, frames + 64, buffer_bytes)
+    let requirements = PoolRequirements::of_queues(queues, frames + 64, buffer_bytes);
+    PoolRequirements { frames: true, ..requirements }
 }
 
 /// Returns the mode of a port, which is that of its slowest queue.
