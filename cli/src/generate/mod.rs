@@ -125,7 +125,7 @@ pub fn generate(mut args: Args) -> anyhow::Result<()> {
     let targets = args.ports.iter().map(target).collect::<Result<Vec<_>>>()?;
     say_unneeded(allowed, &args.ports, netns);
     let Some(plan) = targets.first().map(|target| Arc::clone(&target.plan)) else { return Ok(()) };
-    let receiver = args.receiving.open(&plan, &args.common)?;
+    let receiver = args.receiving.open(&plan, &targets, &args.common)?;
     let measure = Measure {
         mean_bytes: Some(plan.mean_bytes()),
         unit: Unit::Packet,

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use sluicegate::error::{Error, Result};
-use sluicegate::port::PortName;
+use sluicegate::link::Interface;
+use sluicegate::port::{Kind, PortName};
 use sluicegate_traffic::analyse::{Condition, inspect};
 use sluicegate_traffic::plan::{FrameBuilder, Plan, StreamPlan};
 
+use super::method::Target;
 use crate::args::Common;
 use crate::send::Receiver;
 use crate::units::duration_in;
@@ -46,16 +48,36 @@ impl ReceiveArgs {
     /// Opens the receiver, if one is wanted.
     ///
     /// # Errors
-    /// Packets without a stamp where the receiver expects it; those of opening the port.
-    pub fn open(&self, plan: &Plan, common: &Common) -> Result<Option<Receiver>> {
+    /// A port that would count the packets as they leave; packets without a stamp where the receiver expects it;
+    /// those of opening the port.
+    pub fn open(
+        &self,
+        plan: &Plan,
+        targets: &[Target<'_>],
+        common: &Common,
+    ) -> Result<Option<Receiver>> {
         let Some(port) = &self.receive else { return Ok(None) };
+        let netns = self.receive_netns.clone().or_else(|| common.netns.clone());
+        if netns == common.netns && targets.iter().any(|target| counts_leaving(port, target)) {
+            return Err(port.error(
+                "--receive: the interface also sends, so this port counts packets as they leave; name the \
+                 interface where they arrive, or add tx_copies=off if they come back",
+            ));
+        }
         for (number, stream) in plan.streams.iter().enumerate() {
             check_stamp(number, stream)?;
         }
-        let netns = self.receive_netns.clone().or_else(|| common.netns.clone());
         let common = Common { netns, threads: None, ..common.clone() };
         Receiver::open(port, &common, self.drain).map(Some)
     }
+}
+
+/// Returns true if a port receives copies of the packets that a target sends. On loopback they arrive again, and
+/// a port has no copies.
+fn counts_leaving(port: &PortName, target: &Target<'_>) -> bool {
+    let has_copies = port.kind() == Kind::Packet && port.option("tx_copies") != Some("off");
+    let sends = |it: &Interface| it.name == port.name() && !it.loopback;
+    has_copies && target.interface.as_ref().is_some_and(sends)
 }
 
 /// Checks that a receiver finds the stamp of a stream's packets, and trusts it.

@@ -223,6 +223,29 @@ fn a_packet_without_room_for_a_stamp_is_refused_with_the_smallest_size() {
 }
 
 #[test]
+fn an_interface_does_not_count_the_packets_that_it_sends() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    let generate = |port: &str, receive: &str, more: &[&str]| {
+        let what = ["--netns", &left, "--dmac", NOBODY, "--count", "1"];
+        run(&[&["generate", port, "--receive", receive], &what[..], more].concat())
+    };
+    for (port, receive) in [("left0", "left0"), ("xdp:left0", "packet:left0")] {
+        let ended = generate(port, receive, &[]);
+        assert_eq!(ended.status, Some(2), "{ended:?}");
+        assert!(ended.err.contains("the interface also sends"), "{}", ended.err);
+    }
+    // Packets may come back from the other end.
+    for receive in ["left0,tx_copies=off", "xdp:left0"] {
+        let report = generate("left0", receive, &["--json"]).good();
+        assert_eq!(report["streams"][0]["received"], 0, "{receive}: {report}");
+    }
+    let lo = ["--dst", "127.0.0.1", "--drain", "10s", "--json"];
+    let report = generate("lo", "lo", &lo).good();
+    assert_eq!(report["streams"][0]["received"], 1, "{report}");
+}
+
+#[test]
 fn checksums_are_right_with_the_stamp_in() {
     if !have(&["tshark"]) {
         return;
