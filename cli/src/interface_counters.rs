@@ -59,6 +59,8 @@ pub struct Transmitted {
     pub errors: u64,
     pub queue_dropped: u64,
     pub waiting: u64,
+    /// True if a queueing discipline was removed, with uncounted packets.
+    pub queue_removed: bool,
     pub removed: bool,
     /// Maximum of uncounted packets in a removed veth's ring; `None` if that is unknown, or if a queue stood
     /// before it.
@@ -136,6 +138,7 @@ impl InterfaceCounters {
                 errors,
                 queue_dropped: u64::from(queue.dropped) - by_queue,
                 waiting: queue.waiting.into(),
+                queue_removed: queue.removed,
                 removed,
                 max_in_ring: self.max_in_ring(),
             };
@@ -230,22 +233,23 @@ impl Transmission {
         let Some(counts) = counters.transmitted(packets, handed.rejected) else {
             return Some(unknown);
         };
-        let Transmitted { sent, dropped, errors, queue_dropped, waiting, removed, max_in_ring } =
-            counts;
+        let Transmitted { sent, dropped, errors, queue_dropped, waiting, .. } = counts;
         let lost = vec![
             ("interface_dropped", dropped.saturating_sub(redirects.dropped)),
             ("interface_errors", errors),
             ("queue_dropped", queue_dropped),
             ("unsent", waiting),
         ];
-        let vanished = match removed {
+        let counted = sent.saturating_add(dropped + errors + queue_dropped + waiting);
+        let vanished = match counts.removed {
             // The interface took along the packets in its queue, or in a veth's ring.
-            true => (max_in_ring.unwrap_or(rest), Some("interface_removed")),
+            true => (counts.max_in_ring.unwrap_or(rest), Some("interface_removed")),
             _ if untraced > 0 => (untraced, Some("redirect_failed")),
+            _ if counts.queue_removed => (packets.saturating_sub(counted), Some("queue_dropped")),
             _ => (0, None),
         };
         let mut all = Self::within(rest, sent.saturating_sub(redirected), lost, vanished);
-        all.interface_sent = (!removed).then_some(sent);
+        all.interface_sent = (!counts.removed).then_some(sent);
         all.sent += redirected;
         all.losses.extend(unknown.losses);
         Some(all)

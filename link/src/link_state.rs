@@ -172,7 +172,8 @@ impl LinkRemoval {
     /// # Errors
     /// The errors of [`subscribe`].
     pub(crate) fn open(netns: Option<&str>, index: u32) -> Result<Self> {
-        let attach = |socket: &Socket| cbpf::attach_to_socket(socket.as_fd(), &filter(index));
+        let filter = interface_filter(libc::RTM_DELLINK, index);
+        let attach = |socket: &Socket| cbpf::attach_to_socket(socket.as_fd(), &filter);
         Ok(Self { socket: subscribe(netns, libc::RTMGRP_LINK, attach)? })
     }
 
@@ -184,12 +185,12 @@ impl LinkRemoval {
     }
 }
 
-/// Returns a filter that passes the removal of one interface. A bridge reports ports that leave it by the
-/// same type of message, with its own family. Classic BPF loads in network byte order; netlink uses the
-/// host's.
-fn filter(index: u32) -> Vec<Instruction> {
+/// Returns a filter that passes the messages of one type about one interface; a `struct tcmsg` begins like a
+/// `struct ifinfomsg`. A bridge reports ports that leave it like removed interfaces, with its own family.
+/// Classic BPF loads in network byte order; netlink uses the host's.
+pub(super) fn interface_filter(kind: u16, index: u32) -> Vec<Instruction> {
     let fields = [
-        (Size::H, TYPE, u32::from(libc::RTM_DELLINK.to_be())),
+        (Size::H, TYPE, u32::from(kind.to_be())),
         (Size::B, FAMILY, libc::AF_UNSPEC as u32),
         (Size::W, INDEX, index.to_be()),
     ];

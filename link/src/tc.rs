@@ -6,13 +6,16 @@
 //! net/sched/cls_bpf.c.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use libc::{NLM_F_CREATE, NLM_F_EXCL, TCA_KIND, TCA_OPTIONS, TCA_STATS2};
+use netlink_sys::Socket;
 
-use super::netlink::{Body, attribute, text, word};
+use super::link_state::interface_filter;
+use super::netlink::{BUFFER_BYTES, Body, attribute, receive, subscribe, text, word};
 use super::{Interface, Netlink};
 use sluicegate_base::error::{Error, Result};
+use sluicegate_filter::cbpf;
 
 /// Bytes of a `struct tcmsg` (linux/rtnetlink.h).
 const HEADER_BYTES: usize = 20;
@@ -181,6 +184,9 @@ const NO_QUEUE: &[u8] = b"noqueue\0";
 #[derive(Debug)]
 pub struct Backlog {
     netlink: Netlink,
+    /// Receives the messages about removed disciplines of the interface.
+    removals: Socket,
+    removed: bool,
     name: String,
     index: u32,
 }
@@ -194,6 +200,9 @@ pub struct Backlogged {
     pub waiting: u32,
     /// Packets dropped since its creation; the count wraps.
     pub dropped: u32,
+    /// True if a discipline of the interface was removed or replaced since the query was opened. The kernel
+    /// frees the packets in it without counting them (net/sched/sch_generic.c, `qdisc_reset`).
+    pub removed: bool,
 }
 
 impl Backlog {
@@ -203,7 +212,10 @@ impl Backlog {
     /// No such namespace; no socket is available.
     pub fn open(netns: Option<&str>, interface: &Interface) -> Result<Self> {
         let (name, index) = (interface.name.clone(), interface.index);
-        Ok(Self { netlink: Netlink::open(netns)?, name, index })
+        let filter = interface_filter(libc::RTM_DELQDISC, index);
+        let attach = |socket: &Socket| cbpf::attach_to_socket(socket.as_fd(), &filter);
+        let removals = subscribe(netns, libc::RTMGRP_TC, attach)?;
+        Ok(Self { netlink: Netlink::open(netns)?, removals, removed: false, name, index })
     }
 
     /// Returns its current state; without a discipline no packet waits.
@@ -215,7 +227,10 @@ impl Backlog {
         let request = Body::of(&[0, index, 0, 0, 0]);
         let found = self.netlink.dump(libc::RTM_GETQDISC, &request, |body| root_queue(body, index));
         let found = found.map_err(|e| Error::system("ask for the queue of", &*self.name, e))?;
-        Ok(found.into_iter().next().unwrap_or_default())
+        let message = receive(&self.removals, &mut vec![0; BUFFER_BYTES]).map(|_| ());
+        // Any other error also means that there was a message.
+        self.removed |= !message.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
+        Ok(Backlogged { removed: self.removed, ..found.into_iter().next().unwrap_or_default() })
     }
 }
 
@@ -228,7 +243,8 @@ fn root_queue(body: &[u8], index: u32) -> Option<Backlogged> {
     let attributes = body.get(HEADER_BYTES..)?;
     let exists = attribute(attributes, TCA_KIND)? != NO_QUEUE;
     let statistic = |word| queue_statistic(attributes, word);
-    Some(Backlogged { exists, waiting: statistic(QLEN)?, dropped: statistic(DROPS)? })
+    let (waiting, dropped) = (statistic(QLEN)?, statistic(DROPS)?);
+    Some(Backlogged { exists, waiting, dropped, removed: false })
 }
 
 /// Returns one word of a discipline's `struct gnet_stats_queue`.

@@ -55,3 +55,35 @@ fn forwarding_in_the_kernel_goes_on_when_an_interface_is_renamed() {
     let came = receiver.came(PORT);
     assert_eq!(out(&report), came..=came, "{report}");
 }
+
+#[test]
+fn packets_that_a_removed_queueing_discipline_held_are_named() {
+    for (method, change) in [
+        ("sendmmsg", "tc qdisc del dev left0 root"),
+        ("sendto", "tc qdisc replace dev left0 root pfifo"),
+        ("tx-ring", "tc qdisc del dev left0 root"),
+    ] {
+        let Some(lab) = lab_with(&["tc"]) else { return };
+        let Some(receiver) = Receiver::on(&lab, "right", "right0", &[PORT]) else { return };
+        let tc = |command: &str| on(&lab, "left", &command.split(' ').collect::<Vec<_>>());
+        // After its burst it lets 17 packets a second go.
+        let slow = tc("tc qdisc add dev left0 root tbf rate 8kbit burst 2kb limit 1mb");
+        if slow.status != Some(0) {
+            return eprintln!("skipped: needs sch_tbf; get it by modprobe sch_tbf: {}", slow.err);
+        }
+        let waiting = || {
+            let shown: Value =
+                serde_json::from_str(&tc("tc -j -s qdisc show dev left0").out).unwrap();
+            shown[0]["qlen"].as_u64().unwrap()
+        };
+        let stream = ProgressRun::generate(&lab, "left", "left0", PORT, &["--method", method]);
+        eventually("hundreds wait", || waiting() > 200);
+        assert_eq!(tc(change).status, Some(0));
+        let before = receiver.came(PORT);
+        eventually("others pass", || receiver.came(PORT) > before + 1000);
+        let report = stream.stop().good();
+        let came = receiver.came(PORT);
+        assert_eq!(out(&report), came..=came, "{method}: {report}");
+        assert!(loss(&report, "queue_dropped") > 100, "{method}: {report}");
+    }
+}
