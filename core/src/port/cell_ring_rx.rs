@@ -74,10 +74,14 @@ impl CellRingRx {
         if self.closed.is_none() && now < self.next_poll {
             return self.reader.unread() > 0;
         }
-        self.reader.wake_up();
         let before = self.reader.unread();
         let there = self.reader.look();
         self.found = there - before;
+        // Without packets, a wake-up that was requested stays: a program with its own event loop syncs between
+        // the request and the sleep.
+        if self.found > 0 {
+            self.reader.wake_up();
+        }
         if !self.spinning && !self.latency.is_zero() {
             self.next_poll = now + self.latency;
         } else if self.found > 0 {
@@ -139,5 +143,47 @@ impl CellRingRx {
     /// Returns the time at which receiving stopped.
     pub(super) fn closed(&self) -> Option<Instant> {
         self.closed
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::cell_ring::{CellGeometry, CellHeader, CellRing, WakeSource as ReaderWake, Writer};
+    use crate::port::wait::is_readable;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use sluicegate_base::memory::{Pool, PoolConfig};
+
+    #[test]
+    fn a_sync_that_finds_no_packet_leaves_the_wake_up_armed() {
+        for latency in [None, Some(Duration::from_millis(1)), Some(Duration::from_secs(1))] {
+            let (ring, _) = CellRing::in_file(CellGeometry { cells: 8, snaplen: 100 }).unwrap();
+            let (family, kind) = (AddressFamily::Unix, SockType::Datagram);
+            let (ours, theirs) = socketpair(family, kind, None, SockFlag::SOCK_CLOEXEC).unwrap();
+            let mut writer = Writer::new(ring.clone(), ours);
+            let reader = Reader::new([ring], true, ReaderWake::Socket(theirs));
+            let mut rx = CellRingRx::new(reader, latency);
+            let pool = Pool::new(PoolConfig { buffers: 0, ..PoolConfig::default() }).unwrap();
+            let mut slots = Ring::receive_indirect(&pool, 8).unwrap();
+            rx.begin_wait(Wait::Sleep);
+            assert!(matches!(rx.wake_source(), WakeSource::Limited(..)), "{latency:?}");
+            // As a program with an event loop does before it sleeps, however long it takes to get there.
+            rx.next_poll = Instant::now();
+            assert_eq!(rx.sync(&mut slots, |ns| ns), 0);
+            let mut write = || {
+                writer.offer(CellHeader::default(), std::iter::once(&[7; 60][..]));
+                writer.publish();
+            };
+            write();
+            assert_eq!(is_readable(rx.reader().as_fd()), Ok(true), "{latency:?}: the first wakes");
+            assert!(rx.is_woken());
+            assert_eq!(rx.sync(&mut slots, |ns| ns), 1);
+            assert!(rx.reader.go_to_sleep(3));
+            write();
+            assert!(rx.is_woken());
+            write();
+            let woken = is_readable(rx.reader().as_fd());
+            assert_eq!(woken, Ok(false), "{latency:?}: awake since it found the second");
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! `mirror:` ports: copies, while the host keeps its packets.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
+use nix::poll::{PollFd, PollFlags, poll};
 use sluicegate::error::ErrorKind;
 use sluicegate::link::{Lab, Shape};
 use sluicegate::port::{Directions, OpenOptions, Port, Queue};
@@ -94,6 +96,32 @@ fn the_first_packet_wakes_a_reader_and_later_ones_when_a_quarter_of_its_ring_is_
             queue.sync_rx().unwrap();
             let told = queue.wait_rx(Wait::Sleep, Duration::from_millis(1)).unwrap();
             assert_eq!(told, Readiness::TimedOut, "{name}: round {round}");
+        }
+    }
+}
+
+#[test]
+fn one_packet_wakes_an_event_loop_that_waits_for_the_descriptor_alone() {
+    let Some(lab) = &lab() else { return };
+    let filter = "filter=ether proto 0x88b5";
+    for name in ["mirror:right0?", "mirror:right0?mode=skb&", "xdp:right0?"] {
+        let name = format!("{name}{filter}");
+        let mut port = open(lab, &name).unwrap();
+        assert_eq!(port.method, "ring", "{name}");
+        let queue = &mut port.queues[0];
+        for number in 0..20 {
+            let events = queue.begin_sleep();
+            let [fd] = events.descriptors[..] else { panic!("{name}: {events:?}") };
+            let fd = fd.try_clone_to_owned().unwrap();
+            assert_eq!(queue.sync_rx().unwrap(), 0, "{name}: nothing has come");
+            send(lab, &[frame(number, 0, 60)]);
+            // Without the limit of the sleep, which would hide a lost wake-up.
+            let mut waited = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut waited, 60_000u16), Ok(1), "{name}: packet {number} wakes nobody");
+            queue.end_sleep().unwrap();
+            assert_eq!(queue.sync_rx().unwrap(), 1, "{name}: packet {number}");
+            queue.rx_mut().release(1);
+            queue.sync_rx().unwrap();
         }
     }
 }
