@@ -1,7 +1,9 @@
 //! Packets that go in at one end come out at the other.
 
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, poll};
 use sluicegate::error::ErrorKind;
 use sluicegate::forward::forward;
 use sluicegate::memory::{Pool, PoolConfig};
@@ -135,6 +137,29 @@ fn a_sleeping_receiver_is_woken() {
         });
         assert!(sleeper.join().unwrap() >= 20);
     });
+}
+
+#[test]
+fn one_packet_wakes_an_event_loop_that_waits_for_the_descriptors_alone() {
+    let (mut server, mut client) = both("event-loop", "", "");
+    let (from, to) = (&mut server.queues[0], &mut client.queues[0]);
+    exchange(from, to, 1, Wait::Sleep);
+    for number in 0..20 {
+        // Gives the last packet's slot back.
+        assert_eq!(to.sync_rx().unwrap(), 0);
+        let events = to.begin_sleep();
+        let fds: Vec<_> =
+            events.descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
+        assert_eq!(to.sync_rx().unwrap(), 0, "nothing has come");
+        assert!(push(from, &bytes_of(number, 60)));
+        from.sync_tx().unwrap();
+        // Without the limit of the sleep, which would hide a lost wake-up.
+        let wanted = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut waited: Vec<_> = fds.iter().map(|fd| wanted(fd.as_fd())).collect();
+        assert_eq!(poll(&mut waited, 60_000u16), Ok(1), "packet {number} wakes nobody");
+        to.end_sleep().unwrap();
+        assert_eq!(pull(to), [bytes_of(number, 60)]);
+    }
 }
 
 #[test]

@@ -193,13 +193,15 @@ impl MemifQueue {
 impl Backend for MemifQueue {
     #[inline]
     fn sync_rx(&mut self, ring: &mut Ring) -> Result<u32> {
-        if self.asks {
-            self.disable_notifier();
-        }
         if self.control.changes() != self.seen {
             self.adopt();
         }
         let slots = self.receive(ring);
+        // Without packets, a requested wake-up stays: a program with its own event loop syncs between the
+        // request and the sleep.
+        if self.asks && slots > 0 {
+            self.disable_notifier();
+        }
         if slots == 0 && self.next_rx.is_some() {
             if let Some(rx) = &mut self.rx {
                 rx.return_entries(ring);
