@@ -1,6 +1,7 @@
 //! The queues behind a card's rings.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use sluicegate::link::Interface;
@@ -222,10 +223,34 @@ fn open(
     queues: u32,
     options: &EngineOptions,
 ) -> sluicegate::Result<Vec<SharedQueue>> {
-    let netns = options.netns.clone();
-    let port = Port::open(name, &OpenOptions { usage, queues, netns, ..OpenOptions::default() })?;
+    let port = Port::open(name, &open_options(usage, queues, options))?;
     for Fallback { from, to, reason, .. } in &port.fallbacks {
         options.say(format_args!("{}: {to} in place of {from}, because {reason}", name.short()));
     }
     Ok(port.queues.into_iter().map(SharedQueue::new).collect())
+}
+
+/// Returns the options of a port. A packet wakes a program at once, as a card's interrupt does: without the latency,
+/// the block of a packet socket's ring would hold it back for up to 10 ms.
+fn open_options(usage: Directions, queues: u32, options: &EngineOptions) -> OpenOptions {
+    let (netns, latency) = (options.netns.clone(), Some(Duration::ZERO));
+    OpenOptions { usage, queues, netns, latency, ..OpenOptions::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate::error::ErrorKind;
+
+    #[test]
+    fn no_packet_waits_for_a_block_of_a_packet_socket() {
+        let options = open_options(Directions::Receive, 0, &EngineOptions::default());
+        match Port::open(&"packet:lo".parse().unwrap(), &options) {
+            Ok(port) => assert_eq!(port.method, "frames", "a ring without blocks"),
+            Err(error) if error.kind() == ErrorKind::Privilege => {
+                println!("skipped: needs root; get it by sudo: {error}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
