@@ -183,6 +183,18 @@ impl Error {
         self
     }
 
+    /// Names in an error of a missing capability all those that the caller needs, because the kernel refuses
+    /// one after the other. Other errors stay as they are.
+    #[must_use]
+    pub fn with_capability(self, capability: &'static str) -> Self {
+        match self {
+            Self::Privilege { operation, .. } => {
+                Self::Privilege { operation, capability, remedy: "run it with sudo".into() }
+            }
+            other => other,
+        }
+    }
+
     /// Makes the error for an interface that was removed while in use, or for several, joined by ", ".
     pub fn removed(object: impl Into<String>) -> Self {
         let object = object.into();

@@ -299,3 +299,61 @@ fn a_missing_privilege_is_named_whatever_needs_it() {
     let rows: Vec<_> = rows.iter().map(|row| (row.0.as_str(), row.1)).collect();
     all_end(copy.to_str().unwrap(), true, 3, &rows);
 }
+
+#[test]
+fn commands_name_the_documented_capabilities_and_need_no_more() {
+    let Some(lab) = lab_with(&["cp", "setpriv", "unshare"]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let copy = folder.path().join("sluice").display().to_string();
+    assert!(Command::new("cp").args([SLUICE, &copy]).status().unwrap().success());
+    // On right, where root has attached the program, in a BPF file system of its own.
+    let nobody = |arguments: &str, capabilities: &[&str]| {
+        let set: String = capabilities.iter().map(|it| format!(",+{it}")).collect();
+        let script = format!(
+            "mount -t bpf bpf /sys/fs/bpf && {copy} attach right0 >&2 && exec setpriv --reuid 65534 \
+             --regid 65534 --clear-groups --inh-caps=-all{set} --ambient-caps=-all{set} {copy} {arguments}"
+        );
+        on(&lab, "right", &["unshare", "--mount", "sh", "-c", &script])
+    };
+    let xdp = &["net_admin", "net_raw", "sys_admin"][..];
+    let pins = &["net_admin", "net_raw", "sys_admin", "dac_override"];
+    let live = &["net_admin", "bpf"];
+    let packets = "--count 1 --dmac 02:00:00:00:00:99";
+    for (arguments, needed) in [
+        ("claims right0", xdp),
+        ("attach right0", pins),
+        ("detach right0", pins),
+        ("count packet:right0 --duration 1ms", &["net_raw"]),
+        ("capture right0 --duration 1ms", &["net_raw"]),
+        ("count xdp:right0 --duration 1ms", xdp),
+        ("count 'xdp:right0,action=drop,filter=len > 60' --duration 1ms", xdp),
+        ("count mirror:right0 --duration 1ms", xdp),
+        ("count host:right0 --duration 1ms", &["net_admin", "net_raw", "bpf"]),
+        (
+            "count host:right0,flows=64 --duration 1ms",
+            &["net_admin", "net_raw", "bpf", "sys_admin"],
+        ),
+        (&format!("generate right0 --method live {packets}"), live),
+        (&format!("generate live:right0 {packets}"), live),
+        (&format!("generate packet:right0 {packets}"), &["net_raw"]),
+    ] {
+        let ended = nobody(arguments, needed);
+        assert_eq!(ended.status, Some(0), "{arguments}: {}", ended.err);
+        for left_out in needed {
+            let others: Vec<_> = needed.iter().copied().filter(|it| it != left_out).collect();
+            let ended = nobody(arguments, &others);
+            let name = format!("CAP_{}", left_out.to_uppercase());
+            let is_named = ended.status == Some(3) && ended.err.contains(&name);
+            // CAP_SYS_ADMIN includes CAP_BPF, and an unused capability is no fault.
+            assert!(is_named || ended.status == Some(0), "{arguments}: {name}: {}", ended.err);
+        }
+        let ended = nobody(arguments, &[]);
+        assert_eq!(ended.status, Some(3), "{arguments}: {}", ended.err);
+        assert!(ended.err.contains("sudo"), "{arguments}: {}", ended.err);
+        for name in needed.iter().filter(|it| **it != "dac_override") {
+            let name = format!("CAP_{}", name.to_uppercase());
+            assert!(ended.err.contains(&name), "{arguments}: {name}: {}", ended.err);
+        }
+    }
+}

@@ -13,6 +13,7 @@ use super::name::PortName;
 use crate::error::{Error, Result};
 use crate::filter::{Instruction, cbpf};
 use crate::raw_socket::{Pod, RawSocket};
+use crate::xdp::resident::CAPABILITIES;
 use sluicegate_base::memory::Mmap;
 
 /// A packet socket. Closing it restores its interface.
@@ -240,7 +241,8 @@ pub(super) struct Promiscuous {
 
 impl Promiscuous {
     pub(super) fn new(name: &PortName, ifindex: u32) -> Result<Self> {
-        let socket = Socket::open(&name.short())?;
+        let socket = Socket::open(&name.short());
+        let socket = socket.map_err(|error| error.with_capability(CAPABILITIES))?;
         socket.be_promiscuous(ifindex)?;
         Ok(Self { _membership: socket })
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use sluicegate_base::memory::Pool;
 
 use super::receive::{RxRings, XskReceiver};
+use super::resident::CAPABILITIES;
 use super::ring::{RingSizes, Rings};
 use super::send::{TxLimits, TxPath, XskSender};
 use super::socket::{BindSettings, Probe, RELEASE_TIMEOUT, RETRY_INTERVAL, XskSocket};
@@ -376,7 +377,7 @@ impl Opening<'_> {
             RawSocket::open(libc::AF_XDP).map_err(|error| match error.raw_os_error() {
                 Some(libc::EPERM | libc::EACCES) => Error::Privilege {
                     operation: format!("opening an AF_XDP socket on {}", self.object()),
-                    capability: "CAP_NET_RAW",
+                    capability: CAPABILITIES,
                     remedy: "run it with sudo, or use a packet: port".into(),
                 },
                 Some(libc::EAFNOSUPPORT) => Error::Unsupported {

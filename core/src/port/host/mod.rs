@@ -69,7 +69,7 @@ use crate::error::{Error, Result};
 use crate::link::{self, LinkState, Side, netns};
 use crate::xdp::Mode;
 use crate::xdp::flows::FlowTable;
-use crate::xdp::resident::{Action, FLOWS, ModeRequest, Owner, Resident, Stage, load_flows};
+use crate::xdp::resident::{self, Action, FLOWS, ModeRequest, Owner, Resident, Stage, load_flows};
 
 /// With fewer flows the kernel's table, which divides its room between CPUs, would drop flows at once.
 const MIN_FLOWS: u32 = 64;
@@ -147,6 +147,11 @@ fn between(
 ) -> Result<(Vec<HostQueue>, Hook, Option<String>)> {
     let failed = |error| lacking(error, "take what the host sends out of", &interface.name);
     let (device, taps) = Device::make(interface, queues, config.ring)?;
+    // Before the programs: the kernel rejects one with the table without naming the missing privilege.
+    let join = |_| Resident::join(interface, config.mode);
+    let joined = config.flows.map(join).transpose();
+    let joined = joined.map_err(|error| error.with_capability(program::CAPABILITIES));
+    let (resident, not_native) = joined?.unzip();
     // After the device: when a process is killed, the kernel closes its last files first
     // (kernel/task_work.c). So the programs see that the owner is dead before they would redirect to a
     // removed device.
@@ -174,8 +179,9 @@ fn between(
     let mut drops = Some(DeviceDrops::of(&device.name)?);
     let shares = DeviceQueue::of_each(device.index, queues)?;
     let mut address = Some(DeviceAddress::new(interface.clone(), device.name)?);
-    let passing = table.as_ref().map(|table| pass_flows(config, interface, table)).transpose()?;
-    let (stage, not_native) = passing.map_or((None, None), |(stage, why)| (Some(stage), why));
+    let passing = resident.zip(table.as_ref());
+    let stage =
+        passing.map(|(resident, table)| pass_flows(resident, interface, table)).transpose()?;
     liveness.begin().map_err(failed)?;
     let rx = Arc::new(HostRx { hooks: Mutex::new(hooks), stage, liveness });
     let flows = table.as_ref().map(|table| HostFlows::new(table, &interface.name));
@@ -192,24 +198,18 @@ fn between(
             checked: Instant::now(),
         }
     });
-    Ok((queues.collect(), hook, not_native))
+    Ok((queues.collect(), hook, not_native.flatten()))
 }
 
-/// Makes the interface's XDP program pass the flows in the table. Returns why the program is not native, if
-/// it is not.
-fn pass_flows(
-    config: &HostConfig,
-    interface: &link::Interface,
-    table: &FlowTable,
-) -> Result<(Stage, Option<String>)> {
-    let (resident, not_native) = Resident::join(interface, config.mode)?;
+/// Makes the interface's XDP program pass the flows in the table.
+fn pass_flows(resident: Resident, interface: &link::Interface, table: &FlowTable) -> Result<Stage> {
     let resident = Arc::new(resident);
     let queues = 0..=interface.rx_queues.max(1) - 1;
     let owner = Owner::myself(Action::Pass, "(flows of the host)", queues);
     let stage = Stage::take(&resident, FLOWS, &owner)?;
     let program = load_flows(&stage, &resident, table)?;
     stage.complete(Some(program.as_fd()))?;
-    Ok((stage, not_native))
+    Ok(stage)
 }
 
 fn no_tcx(error: std::io::Error, hook: Hook, interface: &str) -> Error {
@@ -249,7 +249,9 @@ pub fn host_left(interface: &link::Interface) -> Result<bool> {
 /// # Errors
 /// A privilege is missing.
 pub fn detach_host(interface: &link::Interface) -> Result<bool> {
+    let operation = "remove the programs of the host: port from";
     hooks::clear(interface.index).map_err(|error| {
-        lacking(error, "remove the programs of the host: port from", &interface.name)
+        // Finding the programs of other processes needs more than a port of its own.
+        lacking(error, operation, &interface.name).with_capability(resident::CAPABILITIES)
     })
 }

@@ -74,12 +74,16 @@ impl Liveness {
     }
 }
 
+/// The capabilities of a port, as in docs/running.md.
+pub(super) const CAPABILITIES: &str =
+    "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF, with flows= also CAP_SYS_ADMIN";
+
 /// Explains to the user why bpf(2) or netlink refused.
 pub(super) fn lacking(error: io::Error, operation: &'static str, interface: &str) -> Error {
     match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::Privilege {
             operation: format!("permission to {operation} {interface}"),
-            capability: "CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
+            capability: CAPABILITIES,
             remedy: "run it with sudo".into(),
         },
         Some(libc::ENOENT | libc::EOPNOTSUPP) => Error::Unsupported {

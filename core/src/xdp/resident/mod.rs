@@ -17,7 +17,7 @@
 //! socket when its owner exits. The stage acts from the moment the same socket is in `sluice_alive`.
 //! Counters continue from owner to owner: each owner records their initial values.
 //!
-//! Needs Linux 5.10 (bpf_link for XDP: 5.9; binding maps to a program: 5.10), CAP_NET_ADMIN, CAP_BPF, and
+//! Needs Linux 5.10 (bpf_link for XDP: 5.9; binding maps to a program: 5.10), CAP_NET_ADMIN, CAP_NET_RAW, and
 //! CAP_SYS_ADMIN to find objects that another process has created.
 
 mod attach;
@@ -289,9 +289,12 @@ fn not_found(error: io::Error, interface: &Interface) -> Error {
     privileged(error, "look for the XDP program of", &interface.name)
 }
 
+/// The capabilities of everything by XDP, as in docs/running.md. CAP_SYS_ADMIN includes CAP_BPF.
+pub(crate) const CAPABILITIES: &str = "CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN";
+
 /// Turns a failed bpf(2) into an error for users.
-pub(super) fn privileged(error: io::Error, operation: &'static str, interface: &str) -> Error {
-    bpf::privileged(error, "CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN", operation, interface)
+pub(crate) fn privileged(error: io::Error, operation: &'static str, interface: &str) -> Error {
+    bpf::privileged(error, CAPABILITIES, operation, interface)
 }
 
 fn foreign(interface: &Interface, id: u32, name: &str) -> Error {

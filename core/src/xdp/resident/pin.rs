@@ -22,6 +22,9 @@ const BPF_FS: &str = "/sys/fs/bpf";
 const PINS: &str = "/sys/fs/bpf/sluice";
 /// File name of a pinned link.
 const LINK: &str = "link";
+/// The capabilities to pin and unpin, as in docs/running.md.
+const PIN_CAPABILITIES: &str =
+    "CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN and, as another user than root, CAP_DAC_OVERRIDE";
 /// Time to wait for the lock, which is held for milliseconds.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -32,7 +35,7 @@ impl Resident {
     /// No BPF file system, a missing privilege, another holder of the lock, or a program that is
     /// detached already. Nothing is pinned then.
     pub fn keep(&self, interface: &Interface) -> Result<()> {
-        let failed = |error| Error::system("keep the XDP program in", PINS, error);
+        let failed = |error| failed(error, "keep the XDP program in", PINS);
         if !statfs(BPF_FS).is_ok_and(|it| it.filesystem_type() == BPF_FS_MAGIC) {
             return Err(Error::Unsupported {
                 feature: format!("a BPF file system at {BPF_FS}"),
@@ -115,13 +118,18 @@ impl Resident {
 
 /// Removes a program's pins, and detaches it.
 fn unpin_and_detach(interface: &Interface, link: BorrowedFd<'_>) -> Result<()> {
-    let failed = |operation| move |error| privileged(error, operation, &interface.name);
+    let failed = |error| failed(error, "take the pins away of", &interface.name);
     // Without the folder no pins exist, and no lock is needed.
-    let folder = open(Path::new(PINS)).map_err(failed("take the pins away of"))?;
+    let folder = open(Path::new(PINS)).map_err(failed)?;
     let _lock = folder.map(|folder| lock(folder, LOCK_TIMEOUT)).transpose()?;
     sweep();
-    clear(&pins(interface)?).map_err(failed("take the pins away of"))?;
-    bpf::detach(link).map_err(failed("detach from"))
+    clear(&pins(interface)?).map_err(failed)?;
+    bpf::detach(link).map_err(|error| privileged(error, "detach from", &interface.name))
+}
+
+/// Turns a failure in the folder of pins into an error for users. The folder belongs to its creator.
+fn failed(error: io::Error, operation: &'static str, object: &str) -> Error {
+    bpf::privileged(error, PIN_CAPABILITIES, operation, object)
 }
 
 /// Opens the folder of pins, creating it if necessary. Only its owner may open it, because opening it is
