@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sluicegate::control::Server;
 use sluicegate::error::{Error, ErrorKind, Result};
+use sluicegate::link;
 use sluicegate::port::Directions;
 use sluicegate_switch::mac_table::{MacTableConfig, TICKS_PER_SECOND, Tick};
 use sluicegate_switch::{
@@ -37,6 +38,10 @@ pub fn run(args: RunArgs, socket: &SocketArgs) -> anyhow::Result<()> {
         .into());
     }
     args.settings.refuse_unknown(&args.ports)?;
+    // One that is no member yet may be added later.
+    for name in &args.allow_default_route {
+        link::interface(common.netns.as_deref(), name)?;
+    }
     let server = listen(socket)?;
     let names: Vec<_> = args.ports.iter().map(|named| named.port.clone()).collect();
     let mut ports = Ports {

@@ -196,6 +196,7 @@ fn every_command_reports_a_missing_interface_or_namespace_as_wrong_usage() {
         "forward xdp:no0 xdp:no1".to_owned(),
         "forward xdp:no0 xdp:no1 --in-kernel".to_owned(),
         "switch packet:no0 packet:no1".to_owned(),
+        "switch a=null: b=null: --count 1 --allow-default-route no0".to_owned(),
         "claims no0".to_owned(),
         "attach no0".to_owned(),
         "detach no0".to_owned(),
