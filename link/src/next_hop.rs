@@ -134,13 +134,7 @@ impl NextHops {
         let NextHop::Neighbour(address) = hop else { return Ok(Mac::default()) };
         match self.ask(address)? {
             Some(mac) => Ok(mac),
-            None if address == destination => {
-                Err(self.unresolved(destination, "no neighbour answers"))
-            }
-            None => {
-                let reason = format!("its gateway {address} does not answer");
-                Err(self.unresolved(destination, &reason))
-            }
+            None => Err(self.silent(destination, address)),
         }
     }
 
@@ -234,12 +228,29 @@ impl NextHops {
         self.unresolved(destination, &reason)
     }
 
+    /// Makes the error for a neighbour that does not answer.
+    fn silent(&self, destination: IpAddr, neighbour: IpAddr) -> Error {
+        let reason = match neighbour == destination {
+            true => "no neighbour answers".into(),
+            false => format!("its gateway {neighbour} does not answer"),
+        };
+        let remedy = format!(
+            "check that a host there is up and has {neighbour}, or set the destination MAC"
+        );
+        self.unresolved_but(destination, &reason, &remedy)
+    }
+
     fn unresolved(&self, destination: IpAddr, reason: &str) -> Error {
-        Error::Usage(format!(
-            "cannot resolve the next-hop MAC of {destination} on {}: {reason}; set the destination MAC or \
-             choose an on-link address",
-            self.interface.name
-        ))
+        let remedy = "set the destination MAC or choose an on-link address";
+        self.unresolved_but(destination, reason, remedy)
+    }
+
+    fn unresolved_but(&self, destination: IpAddr, reason: &str, remedy: &str) -> Error {
+        let name = &self.interface.name;
+        let text = format!(
+            "cannot resolve the next-hop MAC of {destination} on {name}: {reason}; {remedy}"
+        );
+        Error::Usage(text)
     }
 }
 

@@ -56,8 +56,8 @@ fn the_kernel_asks_for_a_neighbour_that_it_does_not_know() {
     let error = resolve(&left, "198.18.0.77").unwrap_err().to_string();
     assert_eq!(
         error,
-        "cannot resolve the next-hop MAC of 198.18.0.77 on left0: no neighbour answers; set the \
-         destination MAC or choose an on-link address"
+        "cannot resolve the next-hop MAC of 198.18.0.77 on left0: no neighbour answers; check that a host \
+         there is up and has 198.18.0.77, or set the destination MAC"
     );
 }
 
