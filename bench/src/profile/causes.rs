@@ -41,7 +41,7 @@ pub struct Cause {
     pub advice: Option<Advice>,
 }
 
-/// Advice on a cause. In `problem`, `{share}`, `{function}`, `{ns}` and `{packets}` are replaced.
+/// Advice on a cause. In `problem`, `{share}`, `{function}` and `{packets}` are replaced.
 #[derive(Debug, Deserialize)]
 pub struct Advice {
     /// The smallest share of the time that is worth advice.
