@@ -5,6 +5,8 @@
 //! counters, some packets are [`uncertain`](Section::Uncertain): out or lost. Packets that the user does not
 //! want are [`omitted`](Section::Omitted). Notes are figures outside of the sum, such as the host's own drops.
 
+use std::borrow::Cow;
+
 use sluicegate::port::QueueStats;
 
 /// The section of the ledger that an entry is in.
@@ -41,9 +43,21 @@ pub struct Ledger {
     entries: Vec<LedgerEntry>,
     /// The remedies of losses whose cause is known, by the losses' names.
     advice: Vec<(&'static str, &'static str)>,
+    /// The interface that the remedies concern, if it is only one.
+    interface: Option<String>,
 }
 
 impl Ledger {
+    /// Creates a ledger of packets of one interface.
+    pub fn of(interface: &str) -> Self {
+        Self { interface: Some(interface.into()), ..Self::default() }
+    }
+
+    /// Creates an empty ledger of the same interface.
+    pub fn emptied(&self) -> Self {
+        Self { interface: self.interface.clone(), ..Self::default() }
+    }
+
     /// Adds packets under a name; entries keep the order in which they were first added.
     pub fn add(&mut self, section: Section, name: &'static str, packets: u64) {
         match self.entries.iter_mut().find(|e| e.section == section && e.name == name) {
@@ -194,12 +208,18 @@ pub fn remedy(loss: &str) -> Option<&'static str> {
 }
 
 /// The losses of a ledger with their remedies, the largest first.
-pub fn remedies(ledger: &Ledger) -> Vec<(&'static str, &'static str)> {
+pub fn remedies(ledger: &Ledger) -> Vec<(&'static str, Cow<'static, str>)> {
     let mut losses: Vec<_> =
         ledger.entries(Section::Loss).filter(|entry| entry.packets > 0).collect();
     losses.sort_by_key(|entry| std::cmp::Reverse(entry.packets));
     let by_cause = |loss| ledger.advice.iter().find(|(name, _)| *name == loss);
-    let advice = |loss| by_cause(loss).map(|(_, remedy)| *remedy).or_else(|| remedy(loss));
+    let advice = |loss| {
+        let remedy = by_cause(loss).map(|(_, remedy)| *remedy).or_else(|| remedy(loss))?;
+        Some(match &ledger.interface {
+            Some(interface) => remedy.replace("IFACE", interface).into(),
+            None => remedy.into(),
+        })
+    };
     losses.iter().filter_map(|entry| Some((entry.name, advice(entry.name)?))).collect()
 }
 
@@ -244,12 +264,23 @@ mod tests {
     fn a_known_cause_decides_the_remedy() {
         let mut ledger = Ledger::default();
         ledger.add(Section::Loss, "not_written", 2);
-        assert_eq!(remedies(&ledger), [("not_written", remedy("not_written").unwrap())]);
+        assert_eq!(remedies(&ledger), [("not_written", remedy("not_written").unwrap().into())]);
         ledger.advise("not_written", "keep the reader");
-        assert_eq!(remedies(&ledger), [("not_written", "keep the reader")]);
+        assert_eq!(remedies(&ledger), [("not_written", "keep the reader".into())]);
         let mut whole = Ledger::default();
         whole.merge(&ledger);
         assert_eq!(remedies(&whole), remedies(&ledger));
+    }
+
+    #[test]
+    fn remedies_name_the_interface_of_the_ledger() {
+        let mut ledger = Ledger::of("left0");
+        ledger.add(Section::Loss, "interface_down", 1);
+        let named = [("interface_down", "bring the interface up: ip link set left0 up".into())];
+        assert_eq!(remedies(&ledger), named);
+        let mut whole = Ledger::default();
+        whole.merge(&ledger);
+        assert!(remedies(&whole)[0].1.contains("IFACE"), "it may be that of another port");
     }
 
     /// The names in the rows of a section, of the table of ledger entries.

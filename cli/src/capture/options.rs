@@ -322,7 +322,9 @@ impl Options {
 impl Args {
     /// Rejects flags of tcpdump that have an equivalent elsewhere, and names it.
     pub fn check_flags(&self) -> Result<()> {
-        self.tcpdump.check()
+        let ports = self.sources().map_or_else(|_| Vec::new(), |(ports, _)| ports);
+        let port = ports.iter().find(|port| port.kind() == Kind::Packet);
+        self.tcpdump.check(port.map_or("eth0", PortName::name))
     }
 
     /// Returns true if the interfaces are to be listed.

@@ -108,12 +108,14 @@ struct AbsentFlags {
 }
 
 impl AbsentFlags {
-    /// Names the equivalent of a flag that was given.
-    fn check(&self) -> Result<()> {
+    /// Names the equivalent of a flag that was given, for a port of this interface.
+    fn check(&self, interface: &str) -> Result<()> {
         let problem = if let Some(kib) = self.buffer_kib {
             // A block of a packet: ring has a megabyte.
             let blocks = kib.div_ceil(1024).max(4);
-            format!("-B {kib}: use an option of the port: sluice capture eth0,blocks={blocks}")
+            format!(
+                "-B {kib}: use an option of the port: sluice capture {interface},blocks={blocks}"
+            )
         } else if self.list_link_types || self.link_type.is_some() {
             "-L, -y: an interface has one link type; leave the flag out (any,cooked=on is that of \
              `tcpdump -i any`)"
@@ -140,9 +142,9 @@ fn quoted(word: &str) -> Cow<'_, str> {
 }
 
 impl TcpdumpArgs {
-    /// Rejects flags that have an equivalent elsewhere, and names it.
-    pub fn check(&self) -> Result<()> {
-        self.absent.check()
+    /// Rejects flags that have an equivalent elsewhere, and names it for a port of this interface.
+    pub fn check(&self, interface: &str) -> Result<()> {
+        self.absent.check(interface)
     }
 
     pub fn names_no_port(&self) -> bool {

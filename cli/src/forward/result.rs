@@ -6,7 +6,7 @@ use sluicegate::forward::Moved;
 use sluicegate::port::QueueStats;
 
 use crate::interface_counters::Transmission;
-use crate::ledger::Section;
+use crate::ledger::{Ledger, Section};
 use crate::report::{DirectionReport, Report, Traffic};
 use crate::run::{Outcomes, ReceiveCounts};
 
@@ -20,6 +20,8 @@ pub struct Sides {
 impl Sides {
     /// Creates the sides from the reports of ports that were just opened.
     pub fn new(reports: [Report; 2], sources: &'static [usize]) -> Self {
+        // A side's losses may be its target's.
+        let reports = reports.map(|report| Report { ledger: Ledger::default(), ..report });
         Self { reports, sources }
     }
 

@@ -27,7 +27,8 @@ pub fn ledger_value(ledger: &Ledger) -> Value {
     }
     let remedies = remedies(ledger);
     if !remedies.is_empty() {
-        let completed = remedies.into_iter().map(|(loss, it)| (loss, advice::with_namespace(it)));
+        let completed =
+            remedies.into_iter().map(|(loss, it)| (loss, advice::with_namespace(&it).into_owned()));
         object["remedies"] = completed.collect();
     }
     let uncertain = ledger.total(Section::Uncertain);

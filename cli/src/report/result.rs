@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use sluicegate::port::{Fallback, Port, PortName};
+use sluicegate::port::{Fallback, Kind, Port, PortName};
 use sluicegate_traffic::analyse::Analysis;
 
 use super::json::{analysis_json, ledger_json, notices_json, recorded_json, stats_json};
@@ -15,10 +15,17 @@ use crate::args::Common;
 use crate::interface_counters::InterfaceCounters;
 use crate::ledger::{Ledger, Section, remedies};
 use crate::pacing::PacingResult;
+use crate::ports::is_any;
 use crate::recorded::Recorded;
 use crate::stats::Stats;
 use crate::streams::{Missing, StreamReport};
 use crate::units::{show_count, show_percent};
+
+/// Returns true if a port is one interface.
+fn is_of_interface(port: &PortName) -> bool {
+    use Kind::{Host, Live, Mirror, Packet, Tap, Xdp};
+    matches!(port.kind(), Packet | Xdp | Mirror | Live | Host | Tap) && !is_any(port)
+}
 
 /// The result of a traffic command.
 #[derive(Debug, Default, Serialize)]
@@ -111,6 +118,7 @@ impl Report {
             command,
             port: name.to_string(),
             backend: name.kind().prefix().into(),
+            ledger: if is_of_interface(name) { Ledger::of(name.name()) } else { Ledger::default() },
             interface: InterfaceCounters::watch(name, common.netns.as_deref()),
             ..Self::default()
         }
@@ -128,6 +136,7 @@ impl Report {
             mode: self.mode,
             fallbacks: self.fallbacks.clone(),
             notices: self.notices.clone(),
+            ledger: self.ledger.emptied(),
             ..Self::default()
         }
     }

@@ -179,7 +179,7 @@ impl Report {
         let name = if self.so_far { "on its way, or unexplained" } else { "unexplained" };
         print_row(out, "", &unexplained.to_string(), "", name)?;
         for (loss, remedy) in remedies(ledger) {
-            let remedy = advice::with_namespace(remedy);
+            let remedy = advice::with_namespace(&remedy);
             writeln!(out, "  advice {}: {remedy}", loss.replace('_', " "))?;
         }
         // The interface's own count includes other senders' packets. It helps only if packets are

@@ -172,7 +172,8 @@ impl ControlService<'_, '_> {
             }
             value["packets"] = state.counts.packets.into();
             value["bytes"] = state.counts.bytes.into();
-            value["ledger"] = ledger_value(&port_ledger(state, None));
+            let ledger = report.map(|report| report.ledger.emptied()).unwrap_or_default();
+            value["ledger"] = ledger_value(&port_ledger(ledger, state, None));
             value
         };
         Ok(json!({"ports": states.iter().map(port).collect::<Vec<_>>()}))
