@@ -146,15 +146,25 @@ impl Error {
         Self::system(operation, object, io::Error::last_os_error())
     }
 
-    /// Makes an error of a failed system call, without a remedy unless a limit of open files was reached.
+    /// Makes an error of a failed system call, without a remedy unless a limit of open files, memory or threads
+    /// was reached.
     pub fn system(
         operation: &'static str,
         object: impl Into<String>,
         source: impl Into<io::Error>,
     ) -> Self {
         let (object, source) = (object.into(), source.into());
-        let remedy = limit_remedy(&source).into();
-        Self::System { operation, object, source, remedy }
+        let remedy = match source.raw_os_error() {
+            Some(libc::ENOMEM) => {
+                "free some memory, or raise this process's limit: ulimit -v unlimited"
+            }
+            // clone(2) of a thread or a program.
+            Some(libc::EAGAIN) if operation == "start" => {
+                "raise the limits of memory and threads: ulimit -v unlimited -u unlimited"
+            }
+            _ => limit_remedy(&source),
+        };
+        Self::System { operation, object, source, remedy: remedy.into() }
     }
 
     /// Makes an error of a failed operation on a file that the user named: a missing file is a usage error,
