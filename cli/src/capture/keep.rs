@@ -8,6 +8,7 @@
 //!
 //! Live packets never wait for a file. What is read from a file waits, so that nothing asked for is dropped.
 
+use std::hint::black_box;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{Chunk, History, HistoryConfig, HistoryPart, InMemory, Rotation};
 use sluicegate::filter::Filter;
@@ -28,7 +30,7 @@ use super::recorder::File;
 use crate::ledger::Section;
 use crate::notice;
 use crate::report::{MemoryReport, Report};
-use crate::units::{packets_word, show_count, show_duration};
+use crate::units::{packets_word, show_bytes, show_count, show_duration};
 
 /// Less memory holds too few chunks.
 const MIN_BYTES: u64 = 1 << 20;
@@ -125,9 +127,10 @@ impl Keeper {
     /// Creates it, if packets are to be kept.
     ///
     /// # Errors
-    /// A port's name has an invalid time.
+    /// A port's name has an invalid time; the process cannot have as much memory.
     pub fn of(options: &Options) -> Result<Option<Self>> {
         let Some(config) = options.history else { return Ok(None) };
+        check_memory(config.max_bytes)?;
         let delivery =
             super::are_live(&options.ports).then(|| delivery_time(options)).transpose()?;
         let state = KeeperState {
@@ -153,6 +156,19 @@ impl Keeper {
         self.uncovered_from_ns.store(state.history.uncovered_from_ns(), Ordering::Relaxed);
         result
     }
+}
+
+/// Checks that the process can have as much memory, which it takes later: a capture must not end then.
+fn check_memory(bytes: usize) -> Result<()> {
+    let mut memory = Vec::<u8>::new();
+    let reserved = memory.try_reserve_exact(bytes);
+    // Otherwise the compiler may leave the unused memory out.
+    black_box(&memory);
+    reserved.map_err(|_| {
+        let object = format!("{} of memory for --keep", show_bytes(bytes as u64));
+        Error::system("reserve", object, Errno::ENOMEM)
+            .remedy("lower --keep-bytes, or raise this process's limit: ulimit -v unlimited")
+    })
 }
 
 /// Returns the longest time from a live packet's arrival to the history.

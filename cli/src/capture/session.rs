@@ -26,7 +26,7 @@ use crate::notice;
 use crate::report::{FilesReport, Report};
 use crate::run::{Outcomes, ReceiveCounts, RunControl, receive};
 use crate::signals::{self, Signals};
-use crate::stats::{Counter, SharedCounts, Stats};
+use crate::stats::{Counter, PacketCounts, SharedCounts, Stats};
 use crate::status::Status;
 
 /// Advice for packets that the pipe's reader did not read.
@@ -53,6 +53,8 @@ pub struct Session<'a> {
     lines: Option<Arc<LineOutput>>,
     /// The counts of each queue, if they are wanted.
     stats: Vec<SharedCounts>,
+    /// The memory for their sum.
+    sum: Option<PacketCounts>,
     post_rotate: Option<PostRotate>,
     /// The threads that merge for the file, and for the lines.
     merging: [Merging; 2],
@@ -97,6 +99,7 @@ impl<'a> Session<'a> {
             file,
             lines,
             stats: Vec::new(),
+            sum: options.args.stats.map(|_| PacketCounts::new()).transpose()?,
             post_rotate,
             merging,
             started_ns,
@@ -172,10 +175,11 @@ impl<'a> Session<'a> {
                 Lines::new(options.printer(), route, Arc::clone(lines), quiet, numbers.several)
             });
             let counter = options.args.stats.map(|_| {
-                let shared = SharedCounts::default();
+                let shared = SharedCounts::new()?;
                 self.stats.push(shared.clone());
                 Counter::new(&shared)
             });
+            let counter = counter.transpose()?;
             let mut capture = Capture { recorder, lines, counter };
             if let Some(recorder) = &mut capture.recorder {
                 recorder.meet(queue.interfaces())?;
@@ -197,7 +201,10 @@ impl<'a> Session<'a> {
             // Without that thread signals wait until the files are complete.
             let _ = signals.end_at_second();
         }
-        let stats = options.args.stats.map(|top| Stats::of(SharedCounts::sum(&self.stats), top));
+        let stats = options.args.stats.zip(self.sum.take()).map(|(top, mut sum)| {
+            SharedCounts::sum(&self.stats, &mut sum);
+            Stats::of(sum, top)
+        });
         let Self {
             mut ports, file, lines, post_rotate, merging, started_ns, removed_reported, ..
         } = self;
@@ -288,7 +295,8 @@ impl Session<'_> {
     /// Returns the counts so far, if they are wanted.
     fn stats_so_far(&self) -> Option<Stats> {
         let top = self.options.args.stats?;
-        Some(Stats::of(SharedCounts::so_far(&self.stats), top))
+        let counts = SharedCounts::so_far(&self.stats);
+        Some(Stats::of(counts.inspect_err(|error| notice::say(error)).ok()?, top))
     }
 }
 

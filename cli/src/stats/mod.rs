@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use sluicegate::error::{Error, Result};
 use sluicegate::headers::protocol::{DCCP, SCTP, TCP, UDP, UDP_LITE};
 use sluicegate::headers::{self, Headers, MAC_ADDRESSES_BYTES, ethertype};
 use sluicegate::link::Mac;
@@ -18,7 +20,7 @@ use crate::print::find_headers;
 pub use report::{Stats, top};
 use table::{Counters, DirectionCounters, Table};
 
-/// Maximum of keys of each table. The tables of a queue take about 10 MiB.
+/// Maximum of keys of each table. The tables take about 10 MiB: of a queue, of its copy for others, and of the sum.
 const MAX_KEYS: usize = 32_768;
 const MAX_PROTOCOLS: usize = 4096;
 /// Ports below this are services; others are chosen by clients.
@@ -58,7 +60,7 @@ pub struct Conversation {
 }
 
 /// Counts by protocol, conversation and address.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct PacketCounts {
     all: Counters,
     protocols: Table<Protocol>,
@@ -68,13 +70,26 @@ pub struct PacketCounts {
 }
 
 impl PacketCounts {
-    fn new() -> Self {
-        Self {
+    /// Allocates the memory of all tables.
+    ///
+    /// # Errors
+    /// There is too little memory.
+    pub fn new() -> Result<Self> {
+        let failed =
+            |_| Error::system("reserve", "memory for the tables of --stats", Errno::ENOMEM);
+        Ok(Self {
             all: Counters::default(),
-            protocols: Table::new(MAX_PROTOCOLS),
-            conversations: Table::new(MAX_KEYS),
-            addresses: Table::new(MAX_KEYS),
-        }
+            protocols: Table::new(MAX_PROTOCOLS).map_err(failed)?,
+            conversations: Table::new(MAX_KEYS).map_err(failed)?,
+            addresses: Table::new(MAX_KEYS).map_err(failed)?,
+        })
+    }
+
+    fn copy_from(&mut self, other: &Self) {
+        self.all = other.all;
+        self.protocols.copy_from(&other.protocols);
+        self.conversations.copy_from(&other.conversations);
+        self.addresses.copy_from(&other.addresses);
     }
 
     /// Counts a packet; `data` is its captured part.
@@ -156,24 +171,36 @@ impl std::fmt::Display for Address {
 }
 
 /// The latest counts of one queue that others may read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SharedCounts(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     /// A copy is requested. Relaxed: the mutex publishes the copy.
     wanted: AtomicBool,
-    copy: Mutex<Option<Box<PacketCounts>>>,
+    copy: Mutex<PacketCounts>,
 }
 
 impl SharedCounts {
-    fn copy(&self) -> MutexGuard<'_, Option<Box<PacketCounts>>> {
+    /// Allocates the memory of the copy.
+    ///
+    /// # Errors
+    /// There is too little memory.
+    pub fn new() -> Result<Self> {
+        let (wanted, copy) = (AtomicBool::new(false), Mutex::new(PacketCounts::new()?));
+        Ok(Self(Arc::new(Shared { wanted, copy })))
+    }
+
+    fn copy(&self) -> MutexGuard<'_, PacketCounts> {
         self.0.copy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds up the latest counts of queues whose threads run. A thread that does not answer in time stands with
     /// its earlier counts.
-    pub fn so_far(queues: &[Self]) -> PacketCounts {
+    ///
+    /// # Errors
+    /// There is too little memory.
+    pub fn so_far(queues: &[Self]) -> Result<PacketCounts> {
         queues.iter().for_each(|queue| queue.0.wanted.store(true, Ordering::Relaxed));
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         while queues.iter().any(|queue| queue.0.wanted.load(Ordering::Relaxed))
@@ -181,27 +208,20 @@ impl SharedCounts {
         {
             std::thread::sleep(ANSWER_INTERVAL);
         }
-        Self::sum(queues)
+        let mut all = PacketCounts::new()?;
+        Self::sum(queues, &mut all);
+        Ok(all)
     }
 
-    /// Adds up the counts of queues whose threads have ended.
-    pub fn sum(queues: &[Self]) -> PacketCounts {
-        let mut all = PacketCounts::new();
-        for queue in queues {
-            // Taken, so that a thread that answers does not wait for the sum.
-            let copy = queue.copy().take();
-            if let Some(counts) = copy {
-                all.merge(&counts);
-                queue.copy().get_or_insert(counts);
-            }
-        }
-        all
+    /// Adds the counts of queues whose threads have ended.
+    pub fn sum(queues: &[Self], all: &mut PacketCounts) {
+        queues.iter().for_each(|queue| all.merge(&queue.copy()));
     }
 }
 
 /// Counts one queue's packets.
 pub struct Counter {
-    counts: Box<PacketCounts>,
+    counts: PacketCounts,
     shared: SharedCounts,
     /// Link type of each interface, by its number.
     link_types: Vec<u16>,
@@ -209,9 +229,13 @@ pub struct Counter {
 }
 
 impl Counter {
-    pub fn new(shared: &SharedCounts) -> Self {
-        let (counts, shared) = (Box::new(PacketCounts::new()), shared.clone());
-        Self { counts, shared, link_types: Vec::new(), scratch: Vec::new() }
+    /// Allocates the memory of the counts.
+    ///
+    /// # Errors
+    /// There is too little memory.
+    pub fn new(shared: &SharedCounts) -> Result<Self> {
+        let (counts, shared) = (PacketCounts::new()?, shared.clone());
+        Ok(Self { counts, shared, link_types: Vec::new(), scratch: Vec::new() })
     }
 
     /// Takes note of interfaces that have appeared.
@@ -226,16 +250,21 @@ impl Counter {
         self.counts.add(link_type, packet.contiguous(&mut self.scratch), meta.wire_bytes);
     }
 
-    /// Copies the counts if that was requested; called between batches.
+    /// Copies the counts if that was requested; called between batches. While the last copy is read, packets do
+    /// not wait: a later call copies.
     pub fn answer(&mut self) {
-        if self.shared.0.wanted.load(Ordering::Relaxed) {
-            self.publish();
+        let Shared { wanted, copy } = &*self.shared.0;
+        if wanted.load(Ordering::Relaxed)
+            && let Ok(mut copy) = copy.try_lock()
+        {
+            copy.copy_from(&self.counts);
+            wanted.store(false, Ordering::Relaxed);
         }
     }
 
     /// Copies the counts, at the end.
     pub fn publish(&mut self) {
-        *self.shared.copy() = Some(self.counts.clone());
+        self.shared.copy().copy_from(&self.counts);
         self.shared.0.wanted.store(false, Ordering::Relaxed);
     }
 }

@@ -1,6 +1,6 @@
 //! Counts by key in bounded memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, TryReserveError};
 use std::hash::Hash;
 use std::ops::AddAssign;
 
@@ -50,10 +50,12 @@ impl AddAssign for DirectionCounters {
 /// The counts of at most `most` keys. A full table forgets the half with fewer bytes: these are counted as
 /// others, and a key that comes again counts from there on. So the sum is exact, and the count of a key with
 /// many bytes is exact or a little low.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Table<K> {
     entries: HashMap<K, DirectionCounters>,
     most: usize,
+    /// Keys for which `entries` has memory.
+    room: usize,
     /// Packets of forgotten keys.
     others: Counters,
     /// For the search of the median; empty meanwhile.
@@ -62,9 +64,21 @@ pub struct Table<K> {
 
 impl<K: Copy + Eq + Hash> Table<K> {
     /// Creates a table, and allocates its memory.
-    pub fn new(most: usize) -> Self {
-        let (entries, counts) = (HashMap::with_capacity(most), Vec::with_capacity(most));
-        Self { entries, most, others: Counters::default(), counts }
+    ///
+    /// # Errors
+    /// There is too little memory.
+    pub fn new(most: usize) -> Result<Self, TryReserveError> {
+        let (mut entries, mut counts) = (HashMap::new(), Vec::new());
+        entries.try_reserve(most)?;
+        counts.try_reserve_exact(most)?;
+        let room = entries.capacity();
+        Ok(Self { entries, most, room, others: Counters::default(), counts })
+    }
+
+    /// Copies the counts of a table of the same size, into memory that it has.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.entries.clone_from(&other.entries);
+        self.others = other.others;
     }
 
     /// Counts a key.
@@ -73,7 +87,9 @@ impl<K: Copy + Eq + Hash> Table<K> {
             *entry += counters;
             return;
         }
-        if self.entries.len() >= self.most {
+        // Removed keys may still take room. A map without room allocates more, unless half of its keys are removed.
+        let (len, free) = (self.entries.len(), self.entries.capacity() - self.entries.len());
+        if len >= self.most || free == 0 && len >= self.room / 2 {
             self.forget();
         }
         self.entries.insert(key, counters);
@@ -122,14 +138,13 @@ impl<K: Copy + Eq + Hash> Table<K> {
     where
         K: Ord,
     {
-        let mut all: Vec<_> =
-            self.entries.iter().map(|(&key, &counters)| (key, counters)).collect();
+        let mut all: Vec<_> = self.entries.iter().collect();
         // By key at last, so that equal runs print equal tables.
         all.sort_unstable_by(|(a, of_a), (b, of_b)| {
             of_b.sum().bytes.cmp(&of_a.sum().bytes).then_with(|| a.cmp(b))
         });
         all.truncate(most);
-        all
+        all.into_iter().map(|(&key, &counters)| (key, counters)).collect()
     }
 }
 
@@ -149,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_full_table_keeps_the_keys_with_most_packets_and_the_sum() {
-        let mut table = Table::new(100);
+        let mut table = Table::new(100).unwrap();
         for round in 0..1000 {
             // Ten keys come again and again, among ever new ones.
             (0..10).for_each(|key| table.add(key, one(100)));
@@ -167,12 +182,26 @@ mod tests {
     }
 
     #[test]
+    fn a_table_and_its_copy_keep_their_memory() {
+        let [mut table, mut copy] = [0; 2].map(|_| Table::new(100).unwrap());
+        let room = |table: &Table<u32>| table.entries.capacity();
+        let most = room(&table);
+        for key in 0..100_000 {
+            table.add(key, one(60));
+            assert!(room(&table) <= most, "{} keys have room", room(&table));
+        }
+        copy.copy_from(&table);
+        assert!(room(&copy) <= most);
+        assert_eq!((copy.len(), sum(&copy)), (table.len(), sum(&table)));
+    }
+
+    #[test]
     fn equal_keys_are_forgotten_by_halves() {
-        let mut table = Table::new(8);
+        let mut table = Table::new(8).unwrap();
         (0..9).for_each(|key| table.add(key, one(60)));
         assert_eq!((table.len(), table.others().packets), (5, 4));
         assert_eq!(sum(&table).packets, 9);
-        let mut other = Table::new(8);
+        let mut other = Table::new(8).unwrap();
         other.merge(&table);
         assert_eq!((other.len(), sum(&other)), (5, sum(&table)));
     }

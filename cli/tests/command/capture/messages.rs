@@ -1,6 +1,7 @@
 //! The command's messages: errors with their remedies, reports, lists.
 
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -246,4 +247,28 @@ fn a_dash_is_standard_input() {
         let report = Running::unawaited(sluice(words).stdin(input)).end().good();
         assert_eq!(report["packets"], 10, "{words:?}: {report}");
     }
+}
+
+#[test]
+fn too_little_memory_is_an_error_with_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (input, output) = (path("in.pcap"), path("out.pcapng"));
+    numbered(Path::new(&input), 0..10, 1_000_000_000, 1000);
+    let tables = ["capture", "null:/0-7", "--stats", "--count", "1000"];
+    let keep = ["capture", &input, "-w", &output, "--keep", "1s", "--keep-bytes", "1G"];
+    let queues = ["count", "null:/0-15", "--count", "1000"];
+    for kib in ["65536", "98304", "131072"] {
+        for (arguments, fails) in [(&tables[..], true), (&keep, true), (&queues, false)] {
+            let mut command = Command::new("bash");
+            let limited = "ulimit -v $0; ulimit -c 0; exec \"$@\"";
+            command.args(["-c", limited, kib, env!("CARGO_BIN_EXE_sluice")]).args(arguments);
+            let ended = ended(&mut command);
+            let failed = ended.status == Some(1);
+            assert!(failed || ended.status == Some(0) && !fails, "{kib} {arguments:?}: {ended:?}");
+            let remedy = ended.err.contains("ulimit -v unlimited");
+            assert_eq!(remedy, failed, "{kib} {arguments:?}: {}", ended.err);
+        }
+    }
+    assert!(!Path::new(&output).exists(), "no file is begun");
 }
