@@ -109,9 +109,16 @@ impl<S: ChunkSink> ChunkSender<S> {
             }
             ChunkRoute::Merged { source, to, back, made } => {
                 let next = back.try_recv().unwrap_or_else(|_| {
-                    if *made < self.options.max_chunks {
+                    let (bytes, encoder) = (self.options.bytes, &self.encoder);
+                    // With too little memory, the queue waits for a chunk in transit, if there is one.
+                    let more = match *made {
+                        ..=1 => Some(encoder.chunk_of(bytes)),
+                        made if made < self.options.max_chunks => encoder.try_chunk_of(bytes),
+                        _ => None,
+                    };
+                    if let Some(chunk) = more {
                         *made += 1;
-                        return self.encoder.chunk_of(self.options.bytes);
+                        return chunk;
                     }
                     if self.options.hurries && self.options.quiet.is_some() {
                         let _ = to.send(Message::Hurry);

@@ -6,6 +6,9 @@ use super::block::BlockLayout;
 /// bytes are still in the second-level cache when the kernel copies them.
 pub(super) const CHUNK_BYTES: usize = 128 << 10;
 
+/// Memory that a chunk beyond the first ones leaves to smaller allocations, whose failure aborts the process.
+const FREE_BYTES: usize = 4 << 20;
+
 /// Whole records of one file layout, appended by an [`Encoder`](super::Encoder).
 ///
 /// A chunk is reusable: [`clear`](Self::clear) keeps the memory.
@@ -24,9 +27,23 @@ pub struct Chunk {
 
 impl Chunk {
     pub(super) fn new(layout: BlockLayout, capacity: usize) -> Self {
+        Self::of(layout, vec![0; capacity])
+    }
+
+    /// Like `new`; `None` if the process then has too little memory for everything else.
+    pub(super) fn try_new(layout: BlockLayout, capacity: usize) -> Option<Self> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(capacity + FREE_BYTES).ok()?;
+        bytes.resize(capacity, 0);
+        bytes.shrink_to_fit();
+        Some(Self::of(layout, bytes))
+    }
+
+    fn of(layout: BlockLayout, bytes: Vec<u8>) -> Self {
+        let capacity = bytes.len();
         Self {
             layout,
-            bytes: vec![0; capacity],
+            bytes,
             used: 0,
             capacity,
             packets: 0,

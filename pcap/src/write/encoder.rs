@@ -84,6 +84,11 @@ impl Encoder {
         Chunk::new(self.layout, CHUNK_BYTES)
     }
 
+    /// Creates an empty chunk of `capacity` bytes; `None` if there is too little memory.
+    pub fn try_chunk_of(&self, capacity: usize) -> Option<Chunk> {
+        Chunk::try_new(self.layout, capacity)
+    }
+
     /// Creates an empty chunk of `capacity` bytes.
     pub fn chunk_of(&self, capacity: usize) -> Chunk {
         Chunk::new(self.layout, capacity)
