@@ -111,7 +111,7 @@ impl OutputFile {
 
     fn open(path: &Path, access: FileAccess, new: bool) -> Result<Self, Failure> {
         let mut options = File::options();
-        options.write(true).create(true).create_new(new).truncate(false).mode(access.mode);
+        options.write(true).truncate(false).mode(access.mode);
         let shared = others_may_write(path);
         if shared {
             // Another user could have put a link to one of our files there, or a pipe whose other end nobody
@@ -119,9 +119,16 @@ impl OutputFile {
             let waits = if is_trusted_pipe(path) { 0 } else { libc::O_NONBLOCK };
             options.custom_flags(libc::O_NOFOLLOW | waits);
         }
-        let file = options.open(path).map_err(|error| create_failure(path, error))?;
+        let file = match options.create_new(new).open(path) {
+            // With O_CREAT, root could not open the files of `access.owner` in /tmp (fs.protected_regular).
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                options.create(true).open(path)
+            }
+            opened => opened,
+        };
+        let file = file.map_err(|error| create_failure(path, error))?;
         if shared {
-            check_own(&file, path)?;
+            check_own(&file, path, access)?;
         }
         empty(&file, path)?;
         let shared = share(&file, access);
@@ -291,20 +298,33 @@ fn empty(file: &File, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Rejects a file that another user created in a directory where others may create entries: its owner could
-/// read the packets, and a hard link may lead to a file whose owner must not change.
-fn check_own(file: &File, path: &Path) -> Result<(), Failure> {
+/// Rejects a file that a user other than the process's and that of `access` created in a directory where others
+/// may create entries: its owner could read the packets, and a hard link may lead to a file whose owner must not
+/// change.
+fn check_own(file: &File, path: &Path, access: FileAccess) -> Result<(), Failure> {
     let failed = |error| create_failure(path, error);
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() && is_trusted(&metadata) {
         return Ok(());
     }
-    if !metadata.is_file() || metadata.uid() != geteuid().as_raw() || metadata.nlink() > 1 {
-        let error = io::Error::other("another user may have prepared it");
-        return Err(Failure::new("write to", path, error)
-            .with("remove it first, or write to a directory of your own"));
-    }
-    Ok(())
+    let reason = if !metadata.is_file() {
+        "it is no regular file".into()
+    } else if !is_own(&metadata, access) {
+        format!("it belongs to user ID {}", metadata.uid())
+    } else if metadata.nlink() > 1 {
+        format!("it has {} names", metadata.nlink())
+    } else {
+        return Ok(());
+    };
+    let error = io::Error::other(format!("another user may have prepared it: {reason}"));
+    Err(Failure::new("write to", path, error)
+        .with("remove it first, or write to a directory of your own"))
+}
+
+/// Returns true if a file belongs to the process's user, or to that of `access`.
+fn is_own(metadata: &Metadata, access: FileAccess) -> bool {
+    let user = metadata.uid();
+    user == geteuid().as_raw() || access.owner.is_some_and(|(owner, _)| user == owner)
 }
 
 /// True if a path leads to a pipe created by the process's user or root.
@@ -317,10 +337,10 @@ fn is_trusted(metadata: &Metadata) -> bool {
     metadata.uid() == 0 || metadata.uid() == geteuid().as_raw()
 }
 
-/// Sets the owner and the mode of a file that belongs to the process's user.
+/// Sets the owner and the mode of a file that belongs to the process's user, or to that of `access`.
 fn share(file: &File, access: FileAccess) -> io::Result<()> {
     let metadata = file.metadata()?;
-    if !metadata.is_file() || metadata.uid() != geteuid().as_raw() {
+    if !metadata.is_file() || !is_own(&metadata, access) {
         return Ok(());
     }
     if metadata.mode() & 0o7777 != access.mode {

@@ -273,6 +273,49 @@ fn a_user_owns_the_files_or_is_refused_at_the_start() {
     }
 }
 
+/// Makes a folder that belongs to a user, with a mode.
+fn folder_of(path: &Path, user: u32, mode: u32) {
+    std::fs::create_dir(path).unwrap();
+    chown(path, Some(user), Some(user)).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn a_users_file_is_overwritten_unless_another_may_have_prepared_it() {
+    if !is_root() {
+        return;
+    }
+    let (folder, port) = open_folder();
+    let user = User::from_name(USER).unwrap().unwrap().uid.as_raw();
+    for (what, mode) in [("a folder of the user's", 0o755), ("a folder for all", 0o1777)] {
+        let to = folder.path().join("to");
+        folder_of(&to, user, mode);
+        let path = to.join("a.pcap");
+        let capture =
+            || run(&["capture", &port, "-w", path.to_str().unwrap(), "--user", USER, "--json"]);
+        for sentence in ["a new file", "the file of the run before", "a file with another mode"] {
+            capture().good();
+            assert_eq!(access(&path), (0o600, user), "{what}: {sentence}");
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        }
+        let refused = |reason: &str| {
+            let ended = capture();
+            assert_eq!(ended.status, Some(1), "{what}: {reason}: {}", ended.err);
+            assert!(ended.err.contains(reason), "{what}: {}", ended.err);
+            assert!(ended.err.contains("; remove it first, or"), "{what}: {}", ended.err);
+        };
+        let link = to.join("link");
+        std::fs::hard_link(&path, &link).unwrap();
+        refused("another user may have prepared it: it has 2 names");
+        std::fs::remove_file(&link).unwrap();
+        chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+        refused("another user may have prepared it: it belongs to user ID 65534");
+        chown(&path, Some(0), Some(0)).unwrap();
+        capture().good();
+        std::fs::remove_dir_all(&to).unwrap();
+    }
+}
+
 #[test]
 fn af_xdp_with_capabilities_of_the_file_needs_to_lock_its_buffers() {
     let Some(lab) = lab_with(&["setcap", "setpriv", "prlimit"]) else { return };
