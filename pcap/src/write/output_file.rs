@@ -500,7 +500,8 @@ impl OutputCounts {
         if let Some(failure) = failure {
             return self.fail(failure);
         }
-        if file.regular && file.packets() > 0 {
+        // A file without packets is complete too, unless it has none because of a failure.
+        if file.regular && (file.packets() > 0 || self.check().is_ok()) {
             self.announce(FileEvent::Complete(file.path().to_owned()));
         }
     }

@@ -356,6 +356,15 @@ fn a_command_runs_after_each_complete_file() {
             assert_eq!(now.trim_end(), line, "{extension}");
         }
     }
+    for name in ["none.pcap", "none.pcapng", "none.pcap.zst"] {
+        std::fs::write(path("log"), "").unwrap();
+        let (input, out) = (path("in.pcap"), path(name));
+        let arguments = ["capture", input.to_str().unwrap(), "-w", out.to_str().unwrap()];
+        let more = ["--json", "-z", program.to_str().unwrap(), "udp port 1"];
+        assert_eq!(run(&[&arguments[..], &more].concat()).good()["packets"], 0);
+        let log = std::fs::read_to_string(path("log")).unwrap();
+        assert_eq!(log.lines().count(), 1, "a file without packets is complete, too: {name}");
+    }
     let ended = run(&[
         "capture",
         "-r",
