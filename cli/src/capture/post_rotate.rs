@@ -25,6 +25,7 @@ use crate::report::Report;
 pub struct PostRotate {
     thread: JoinHandle<Result<(), ExitStatus>>,
     deleted: Arc<Mutex<Deleted>>,
+    failures: Arc<Mutex<Vec<String>>>,
 }
 
 /// Counts of the files that `--files` no longer keeps.
@@ -45,16 +46,18 @@ impl PostRotate {
         let (sender, files) = channel();
         output.announce_files(sender);
         let thread = Builder::new().name("post-rotate".into());
-        let deleted = Arc::<Mutex<Deleted>>::default();
-        let counts = Arc::clone(&deleted);
-        let thread = thread.spawn(move || run(&program, &files, ring, &counts));
+        let (deleted, failures) = <(Arc<Mutex<Deleted>>, Arc<Mutex<Vec<String>>>)>::default();
+        let (counts, failed) = (Arc::clone(&deleted), Arc::clone(&failures));
+        let thread = thread.spawn(move || run(&program, &files, ring, &counts, &failed));
         let thread =
             thread.map_err(|error| Error::system("start", "the thread of --post-rotate", error));
-        Ok(Self { thread: thread?, deleted })
+        Ok(Self { thread: thread?, deleted, failures })
     }
 
-    /// Adds the files deleted so far, and those that will be, to the report.
-    pub fn account_for_deleted(&self, report: &mut Report, summary: &Summary) {
+    /// Adds the commands that have failed so far to the report, the files deleted, and those that will be.
+    pub fn account(&self, report: &mut Report, summary: &Summary) {
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        report.notices.extend_from_slice(&failures);
         let Deleted { files, packets, missing } =
             *self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
         report.ledger.add(Section::Note, "in_deleted_files", packets);
@@ -108,7 +111,12 @@ fn run(
     events: &Receiver<FileEvent>,
     ring: bool,
     deleted: &Mutex<Deleted>,
+    failures: &Mutex<Vec<String>>,
 ) -> Result<(), ExitStatus> {
+    let report = |failure: String| {
+        failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure.clone());
+        notice::say(failure);
+    };
     let mut result = Ok(());
     let mut leftovers = Leftovers::default();
     for event in events {
@@ -126,9 +134,9 @@ fn run(
         let line = format!("{} {}", program.display(), file.display());
         match command(program, &file) {
             Ok(status) if status.success() => {}
-            Ok(status) => notice::say(format_args!("{line}: {status}")),
+            Ok(status) => report(format!("{line}: {status}")),
             Err(error) => {
-                notice::say(Error::system("run", line, error));
+                report(Error::system("run", line, error).to_string());
                 result = Err(ExitStatus(1));
             }
         }

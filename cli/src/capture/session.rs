@@ -256,7 +256,7 @@ impl<'a> Session<'a> {
                 report.ledger.advise("not_written", SEE_ERROR);
             }
             if let Some(post_rotate) = &post_rotate {
-                post_rotate.account_for_deleted(&mut report, &summary);
+                post_rotate.account(&mut report, &summary);
             }
             match summary.failure {
                 Some(failure) if failure.errno() == Some(nix::libc::EPIPE) => reader_left = true,

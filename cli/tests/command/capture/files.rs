@@ -420,6 +420,27 @@ fn a_command_that_fails_to_start_is_an_error_and_one_that_hangs_delays_no_ledger
 }
 
 #[test]
+fn a_command_that_fails_is_named_on_stderr_and_in_the_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    numbered(Path::new(&path("in.pcap")), 0..2, 1_000_000_000, 1000);
+    let output = path("out.pcap");
+    let arguments = ["capture", "-", "-w", &output, "--rotate-count", "1", "--json"];
+    let mut command = sluice(&[&arguments[..], &["-z", "false"]].concat());
+    let mut capture = Running::unawaited(command.stdin(Stdio::piped()));
+    let mut input = capture.child().stdin.take().unwrap();
+    input.write_all(&std::fs::read(path("in.pcap")).unwrap()).unwrap();
+    let said = format!("false {}: exit status: 1", path("out-00001.pcap"));
+    assert_eq!(capture.says(), format!("sluice: {said}\n"));
+    drop(input);
+    let ended = capture.end();
+    let report = ended.good();
+    assert_eq!(report["notices"][0], said, "{report}");
+    let last = format!("sluice: false {}: exit status: 1\n", path("out-00002.pcap"));
+    assert!(ended.err.contains(&last), "{}", ended.err);
+}
+
+#[test]
 fn a_capture_ends_after_its_last_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
