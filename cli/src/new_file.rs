@@ -2,12 +2,10 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use nix::libc;
 use sluicegate::error::{Error, Result};
-use sluicegate::file::write::{FileAccess, others_may_write};
+use sluicegate::file::write::{FileAccess, open_protected};
 use tempfile::TempPath;
 
 /// A file that stays unchanged until its text is written. If it is new, it is removed unless that happens.
@@ -22,26 +20,12 @@ impl NewFile {
     /// Opens or creates a file for the user and with the mode of `access`, if given.
     ///
     /// # Errors
-    /// It cannot be created or written.
+    /// It cannot be created or written, or another user may have prepared it.
     pub fn create(path: &Path, access: Option<FileAccess>) -> Result<Self> {
-        let failed = |error| Error::path("create", path, error);
         let is_new = path.symlink_metadata().is_err();
-        let mode = access.map_or(0o666, |access| access.mode);
-        let mut options = File::options();
-        if others_may_write(path) {
-            options.custom_flags(libc::O_NOFOLLOW);
-        }
-        let file = options.write(true).create(true).truncate(false).mode(mode).open(path);
-        let file = file.map_err(|error| match error.raw_os_error() {
-            Some(libc::ELOOP) => failed(error).remedy(
-                "it is a symbolic link in a directory that others may write to: name the file it leads to",
-            ),
-            _ => failed(error),
-        })?;
-        let created = is_new.then(|| TempPath::try_from_path(path)).transpose().map_err(failed)?;
-        if let Some((uid, gid)) = access.and_then(|access| access.owner).filter(|_| is_new) {
-            fchown(&file, Some(uid), Some(gid)).map_err(failed)?;
-        }
+        let file = open_protected(path, access)?;
+        let created = is_new.then(|| TempPath::try_from_path(path)).transpose();
+        let created = created.map_err(|error| Error::path("create", path, error))?;
         Ok(Self { path: path.to_owned(), file, created })
     }
 

@@ -35,7 +35,7 @@ pub use event::{ExpiredFile, FileEvent};
 pub use history::{History, HistoryConfig, HistoryPart, InMemory};
 pub use merge::Merger;
 pub use output::Output;
-pub use output_file::{OutputCounts, others_may_write};
+pub use output_file::{OutputCounts, open_protected};
 pub use rotate::Rotation;
 
 /// Asserts that each of these types is `Send`.

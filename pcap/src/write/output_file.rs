@@ -110,29 +110,9 @@ impl OutputFile {
     }
 
     fn open(path: &Path, access: FileAccess, new: bool) -> Result<Self, Failure> {
-        let mut options = File::options();
-        options.write(true).truncate(false).mode(access.mode);
-        let shared = others_may_write(path);
-        if shared {
-            // Another user could have put a link to one of our files there, or a pipe whose other end nobody
-            // opens.
-            let waits = if is_trusted_pipe(path) { 0 } else { libc::O_NONBLOCK };
-            options.custom_flags(libc::O_NOFOLLOW | waits);
-        }
-        let file = match options.create_new(new).open(path) {
-            // With O_CREAT, root could not open the files of `access.owner` in /tmp (fs.protected_regular).
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                options.create(true).open(path)
-            }
-            opened => opened,
-        };
-        let file = file.map_err(|error| create_failure(path, error))?;
-        if shared {
-            check_own(&file, path, access)?;
-        }
+        let file = open_unchanged(path, access, new)?;
         empty(&file, path)?;
-        let shared = share(&file, access);
-        shared.map_err(|error| Failure::new("set the owner and mode of", path, error))?;
+        share(&file, path, access)?;
         Self::new(file, path)
     }
 
@@ -269,9 +249,48 @@ impl OutputFile {
     }
 }
 
+/// Opens or creates a file, and leaves its content. Sets its owner and mode to those of `access`; without, a new
+/// file has the usual mode. In a directory where others may create entries, follows no link, and rejects a file
+/// that another user may have prepared.
+///
+/// # Errors
+/// The file is rejected, or cannot be created or written.
+pub fn open_protected(path: &Path, access: Option<FileAccess>) -> Result<File> {
+    let usual = FileAccess { mode: 0o666, owner: None };
+    let file = open_unchanged(path, access.unwrap_or(usual), false);
+    let file = file.and_then(|file| {
+        access.map_or(Ok(()), |access| share(&file, path, access))?;
+        Ok(file)
+    });
+    file.map_err(|failure| failure.at_start())
+}
+
+/// Opens or creates a file, as [`open_protected`], but changes nothing of an existing one.
+fn open_unchanged(path: &Path, access: FileAccess, new: bool) -> Result<File, Failure> {
+    let mut options = File::options();
+    options.write(true).truncate(false).mode(access.mode);
+    let shared = others_may_write(path);
+    if shared {
+        // Another user could have put a link to one of our files there, or a pipe whose other end nobody
+        // opens.
+        let waits = if is_trusted_pipe(path) { 0 } else { libc::O_NONBLOCK };
+        options.custom_flags(libc::O_NOFOLLOW | waits);
+    }
+    let file = match options.create_new(new).open(path) {
+        // With O_CREAT, root could not open the files of `access.owner` in /tmp (fs.protected_regular).
+        Err(error) if error.kind() == io::ErrorKind::NotFound => options.create(true).open(path),
+        opened => opened,
+    };
+    let file = file.map_err(|error| create_failure(path, error))?;
+    if shared {
+        check_own(&file, path, access)?;
+    }
+    Ok(file)
+}
+
 /// Returns true if users other than root and the process's may create entries in a path's directory. A link there
-/// may lead anywhere: open the path with O_NOFOLLOW.
-pub fn others_may_write(path: &Path) -> bool {
+/// may lead anywhere.
+fn others_may_write(path: &Path) -> bool {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let Ok(metadata) = directory.unwrap_or(Path::new(".")).metadata() else { return true };
     let (mode, user, group) = (metadata.mode(), geteuid().as_raw(), getegid().as_raw());
@@ -338,18 +357,21 @@ fn is_trusted(metadata: &Metadata) -> bool {
 }
 
 /// Sets the owner and the mode of a file that belongs to the process's user, or to that of `access`.
-fn share(file: &File, access: FileAccess) -> io::Result<()> {
-    let metadata = file.metadata()?;
-    if !metadata.is_file() || !is_own(&metadata, access) {
-        return Ok(());
-    }
-    if metadata.mode() & 0o7777 != access.mode {
-        file.set_permissions(Permissions::from_mode(access.mode))?;
-    }
-    match access.owner {
-        Some((user, group)) if user != metadata.uid() => fchown(file, Some(user), Some(group)),
-        _ => Ok(()),
-    }
+fn share(file: &File, path: &Path, access: FileAccess) -> Result<(), Failure> {
+    let set = || {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || !is_own(&metadata, access) {
+            return Ok(());
+        }
+        if metadata.mode() & 0o7777 != access.mode {
+            file.set_permissions(Permissions::from_mode(access.mode))?;
+        }
+        match access.owner {
+            Some((user, group)) if user != metadata.uid() => fchown(file, Some(user), Some(group)),
+            _ => Ok(()),
+        }
+    };
+    set().map_err(|error| Failure::new("set the owner and mode of", path, error))
 }
 
 fn create_failure(path: &Path, error: io::Error) -> Failure {

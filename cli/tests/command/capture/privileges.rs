@@ -317,6 +317,44 @@ fn a_users_file_is_overwritten_unless_another_may_have_prepared_it() {
 }
 
 #[test]
+fn a_summary_is_protected_as_a_capture_file_is() {
+    if !is_root() {
+        return;
+    }
+    let (folder, port) = open_folder();
+    let to = folder.path().join("to");
+    folder_of(&to, 0, 0o1777);
+    let path = to.join("summary");
+    let capture =
+        || run(&["capture", &port, "--stats", "--summary", path.to_str().unwrap(), "--json"]);
+    // An old file keeps neither its text nor its mode.
+    std::fs::write(&path, "old").unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+    assert_eq!(capture().status, Some(0));
+    assert_eq!(access(&path), (0o600, 0));
+    let prepared = |what: &str| {
+        let ended = capture();
+        assert_ne!(ended.status, Some(0), "{what}");
+        assert!(ended.err.contains(path.to_str().unwrap()), "{what}: {}", ended.err);
+        assert!(ended.err.contains("remove it"), "{what}: {}", ended.err);
+    };
+    std::fs::write(&path, "precious").unwrap();
+    chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+    prepared("a file of another user");
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    std::fs::remove_file(&path).unwrap();
+    let victim = folder.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    std::fs::hard_link(&victim, &path).unwrap();
+    prepared("a hard link");
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+    std::fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+    chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+    prepared("a pipe of another user");
+}
+
+#[test]
 fn af_xdp_with_capabilities_of_the_file_needs_to_lock_its_buffers() {
     let Some(lab) = lab_with(&["setcap", "setpriv", "prlimit"]) else { return };
     let sockets = "xdp:right0?method=af_xdp";
