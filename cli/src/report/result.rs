@@ -197,7 +197,7 @@ impl Report {
         reports.iter().for_each(|report| ledger.merge(&report.ledger));
         let sum = |n: fn(&Self) -> u64| reports.iter().map(n).sum();
         let elapsed = reports.iter().map(|r| r.elapsed_s).fold(0.0, f64::max);
-        let files = reports.iter().all(|r| r.recorded.is_some() || r.traffic.packets == 0);
+        let files = reports.iter().all(|r| r.backend == Kind::Pcap.prefix());
         let recorded = reports.iter().filter(|_| files).filter_map(|r| r.recorded);
         let recorded = recorded.reduce(Recorded::with);
         let traffic = Traffic::over(
@@ -312,6 +312,26 @@ mod tests {
                 None => assert_eq!(checked, Ok(()), "{sentence}"),
                 Some(reason) => assert!(checked.is_err_and(|e| e.contains(reason)), "{sentence}"),
             }
+        }
+    }
+
+    #[test]
+    fn only_files_have_times_of_recorded_packets() {
+        let file = |packets: u64| {
+            let mut recorded = None;
+            (0..packets).for_each(|ns| Recorded::add(&mut recorded, ns));
+            let traffic = Traffic { packets, ..Traffic::default() };
+            Report { backend: "pcap".into(), recorded, traffic, ..of_port("a.pcap", 0) }
+        };
+        let quiet = Report { traffic: Traffic::default(), ..of_port("left0", 0) };
+        for (sentence, ports, has_times) in [
+            ("two files", vec![file(2), file(3)], true),
+            ("a file and one without packets", vec![file(2), file(0)], true),
+            ("a file and a live port", vec![file(2), of_port("left0", 0)], false),
+            ("a file and a quiet live port", vec![file(2), quiet], false),
+        ] {
+            let whole = Report::over(ports);
+            assert_eq!(whole.recorded.is_some(), has_times, "{sentence}");
         }
     }
 
