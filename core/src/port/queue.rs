@@ -275,12 +275,19 @@ impl Queue {
     /// events, among others. Sync once more before the sleep, because a packet may have arrived meanwhile, and call
     /// [`end_sleep`](Self::end_sleep) after it.
     ///
-    /// ```
+    /// ```no_run
+    /// use std::os::fd::{AsRawFd, RawFd};
     /// use sluicegate::port::{Directions, Port};
     ///
-    /// let mut queue = Port::open_one("null:", Directions::Send)?;
+    /// # fn wait(_: &[RawFd], _: Option<std::time::Duration>) {}
+    /// let mut queue = Port::open_one("packet:eth0", Directions::Receive)?;
     /// let events = queue.begin_sleep();
-    /// assert!(events.descriptors.is_empty() && events.limit.is_none(), "it never receives");
+    /// // The events borrow the queue, which the sync needs, too.
+    /// let descriptors: Vec<RawFd> = events.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    /// let limit = events.limit;
+    /// if queue.sync_rx()? == 0 {
+    ///     wait(&descriptors, limit); // the program's own poll(2) or epoll_wait(2)
+    /// }
     /// queue.end_sleep()?;
     /// # Ok::<(), sluicegate::Error>(())
     /// ```
