@@ -76,7 +76,7 @@
 //! # Ok::<(), sluicegate::Error>(())
 //! ```
 //!
-//! `packet:eth0` receives from an interface (Linux 3.2, CAP_NET_RAW): also packets for other hosts, unless
+//! `packet:eth0` receives from an interface (Linux 3.17, CAP_NET_RAW): also packets for other hosts, unless
 //! `promisc=off`, and those that the host sends, unless `tx_copies=off`. Programs that keep or forward
 //! packets, or choose how to wait, use [`sync_rx`](port::Queue::sync_rx) and [`wait_rx`](port::Queue::wait_rx).
 //! Files, tunnels and `packet:any` may have packets without an Ethernet header: see

@@ -42,7 +42,7 @@ pub struct Interface {
     pub rx_queues: u32,
     /// Its number of transmit queues at creation.
     pub tx_queues: u32,
-    /// True if its driver runs an XDP program on received packets (reported since Linux 4.20).
+    /// True if its driver runs an XDP program on received packets (reported since Linux 4.19).
     pub native_xdp: bool,
     /// Its IP addresses.
     pub addresses: Vec<Address>,

@@ -17,7 +17,7 @@
 //! timestamp is the time at which its batch was read. Packets without room are lost, and the first queue
 //! counts them for all (`ring_full`).
 //!
-//! Needs CAP_NET_ADMIN, and Linux 3.8 for several queues.
+//! Needs CAP_NET_ADMIN.
 
 use super::name::PortName;
 use super::options::OpenOptions;

@@ -1,5 +1,5 @@
 //! `packet:`, an interface through packet sockets (AF_PACKET): the port gets a copy of each packet, and the
-//! host keeps its own. Works alongside any other program. Linux 3.2 and CAP_NET_RAW.
+//! host keeps its own. Works alongside any other program. Linux 3.17 and CAP_NET_RAW.
 //!
 //! | option | meaning | default |
 //! | --- | --- | --- |
