@@ -322,7 +322,9 @@ impl Options {
 impl Args {
     /// Rejects flags of tcpdump that have an equivalent elsewhere, and names it.
     pub fn check_flags(&self) -> Result<()> {
-        let ports = self.sources().map_or_else(|_| Vec::new(), |(ports, _)| ports);
+        // The filter of `-F` is not read here: a pipe can be read only once.
+        let mut ports = self.tcpdump.ports().unwrap_or_default();
+        ports.extend(tcpdump::split(&self.words).into_iter().flat_map(|(named, _)| named));
         let port = ports.iter().find(|port| port.kind() == Kind::Packet);
         self.tcpdump.check(port.map_or("eth0", PortName::name))
     }

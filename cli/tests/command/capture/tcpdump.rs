@@ -163,6 +163,20 @@ fn the_packets_of_tcpdump_are_written_for_its_command_lines() {
 }
 
 #[test]
+fn a_filter_comes_through_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("two.pcap");
+    pcap_file(&file, &[vec![2; 60], vec![3; 60]]);
+    let script = format!(
+        "echo 'ether[0] = 3' | {} capture -F /dev/stdin -r {} --json -w /dev/null",
+        env!("CARGO_BIN_EXE_sluice"),
+        file.display()
+    );
+    let report = ended(Command::new("sh").args(["-c", &script])).good();
+    assert_eq!(report["packets"], 1, "{report}");
+}
+
+#[test]
 fn flags_for_interfaces_mean_the_same() {
     let Some(lab) = lab() else { return };
     let left = lab.netns("left");
