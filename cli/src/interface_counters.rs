@@ -59,7 +59,7 @@ pub struct Transmitted {
     pub errors: u64,
     pub queue_dropped: u64,
     pub waiting: u64,
-    /// True if a queueing discipline was removed, with uncounted packets.
+    /// True if a queueing discipline was removed: packets that it held are not counted.
     pub queue_removed: bool,
     pub removed: bool,
     /// Maximum of uncounted packets in a removed veth's ring; `None` if that is unknown, or if a queue stood

@@ -19,6 +19,8 @@ use sluicegate_filter::cbpf;
 
 /// Bytes of a `struct tcmsg` (linux/rtnetlink.h).
 const HEADER_BYTES: usize = 20;
+/// Bytes of a `struct nlmsghdr`.
+const MESSAGE_HEADER_BYTES: usize = 16;
 // linux/pkt_sched.h
 const TC_H_ROOT: u32 = u32::MAX;
 const TC_H_CLSACT: u32 = 0xffff_fff1;
@@ -200,7 +202,7 @@ pub struct Backlogged {
     pub waiting: u32,
     /// Packets dropped since its creation; the count wraps.
     pub dropped: u32,
-    /// True if a discipline of the interface was removed or replaced since the query was opened. The kernel
+    /// True if a discipline with a queue was removed or replaced since the query was opened. The kernel
     /// frees the packets in it without counting them (net/sched/sch_generic.c, `qdisc_reset`).
     pub removed: bool,
 }
@@ -227,11 +229,29 @@ impl Backlog {
         let request = Body::of(&[0, index, 0, 0, 0]);
         let found = self.netlink.dump(libc::RTM_GETQDISC, &request, |body| root_queue(body, index));
         let found = found.map_err(|e| Error::system("ask for the queue of", &*self.name, e))?;
-        let message = receive(&self.removals, &mut vec![0; BUFFER_BYTES]).map(|_| ());
-        // Any other error also means that there was a message.
-        self.removed |= !message.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
+        self.removed |= self.has_removals();
         Ok(Backlogged { removed: self.removed, ..found.into_iter().next().unwrap_or_default() })
     }
+
+    /// Reads the messages; returns true if one of them is about a discipline with a queue.
+    fn has_removals(&self) -> bool {
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let mut found = false;
+        loop {
+            match receive(&self.removals, &mut buffer) {
+                Ok(message) => found |= message.get(MESSAGE_HEADER_BYTES..).is_none_or(has_queue),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return found,
+                // Messages were lost, because there were too many.
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
+/// Returns false for a discipline that never holds packets: `noqueue`, `clsact`, `ingress`.
+fn has_queue(body: &[u8]) -> bool {
+    let kind = body.get(HEADER_BYTES..).and_then(|attributes| attribute(attributes, TCA_KIND));
+    kind != Some(NO_QUEUE) && word(body, 12) != Some(TC_H_CLSACT)
 }
 
 /// Parses a message; returns the discipline if it is the root of this interface. Its counts include those of

@@ -16,8 +16,8 @@ use scratch::lab_of;
 use sluicegate::error::{Error, ErrorKind};
 use sluicegate::filter::ebpf::{Assembler, Helper, Reg};
 use sluicegate::link::{
-    self, Direction, Ethtool, Lab, LabConfig, LinkStats, Netlink, Rates, Sample, Sampler, Shape,
-    VethEnd, netns,
+    self, Backlog, Direction, Ethtool, Lab, LabConfig, LinkStats, Netlink, Rates, Sample, Sampler,
+    Shape, VethEnd, netns,
 };
 use sluicegate::port::{OpenOptions, Port};
 use sluicegate::ring::Wait;
@@ -476,4 +476,23 @@ fn packets_have_their_checksums_on_the_link() {
     let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
     let sum = sum + 17 + datagram.len() as u32;
     assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "{frame:02x?}");
+}
+
+#[test]
+fn a_removed_queueing_discipline_is_reported_but_not_clsact() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let left = lab.netns("left");
+    let interface = link::interface(Some(&left), "left0").unwrap();
+    let mut backlog = Backlog::open(Some(&left), &interface).unwrap();
+    for (command, removed) in [
+        ("add dev left0 clsact", false),
+        ("del dev left0 clsact", false),
+        ("replace dev left0 root pfifo", false),
+        ("del dev left0 root", true),
+    ] {
+        let tc = ["tc", "qdisc"].into_iter().chain(command.split(' ')).collect::<Vec<_>>();
+        let output = on(&left, &tc);
+        assert!(output.status.success(), "{command}: {output:?}");
+        assert_eq!(backlog.read().unwrap().removed, removed, "{command}");
+    }
 }

@@ -66,7 +66,7 @@ fn packets_that_a_removed_queueing_discipline_held_are_named() {
         let Some(lab) = lab_with(&["tc"]) else { return };
         let Some(receiver) = Receiver::on(&lab, "right", "right0", &[PORT]) else { return };
         let tc = |command: &str| on(&lab, "left", &command.split(' ').collect::<Vec<_>>());
-        // After its burst it lets 17 packets a second go.
+        // After its burst it passes 17 packets a second.
         let slow = tc("tc qdisc add dev left0 root tbf rate 8kbit burst 2kb limit 1mb");
         if slow.status != Some(0) {
             return eprintln!("skipped: needs sch_tbf; get it by modprobe sch_tbf: {}", slow.err);
@@ -77,13 +77,13 @@ fn packets_that_a_removed_queueing_discipline_held_are_named() {
             shown[0]["qlen"].as_u64().unwrap()
         };
         let stream = ProgressRun::generate(&lab, "left", "left0", PORT, &["--method", method]);
-        eventually("hundreds wait", || waiting() > 200);
+        eventually("packets wait", || waiting() > 100);
         assert_eq!(tc(change).status, Some(0));
         let before = receiver.came(PORT);
         eventually("others pass", || receiver.came(PORT) > before + 1000);
         let report = stream.stop().good();
         let came = receiver.came(PORT);
         assert_eq!(out(&report), came..=came, "{method}: {report}");
-        assert!(loss(&report, "queue_dropped") > 100, "{method}: {report}");
+        assert!(loss(&report, "queue_dropped") > 50, "{method}: {report}");
     }
 }
