@@ -172,8 +172,7 @@ impl ControlService<'_, '_> {
             }
             value["packets"] = state.counts.packets.into();
             value["bytes"] = state.counts.bytes.into();
-            let ledger = report.map(|report| report.ledger.emptied()).unwrap_or_default();
-            value["ledger"] = ledger_value(&port_ledger(ledger, state, None));
+            value["ledger"] = ledger_value(&port_ledger(state, None));
             value
         };
         Ok(json!({"ports": states.iter().map(port).collect::<Vec<_>>()}))

@@ -142,13 +142,10 @@ pub fn switching(state: &MemberState) -> Map<String, Value> {
     name.into_iter().chain(fields).chain([("down".to_owned(), state.down.into())]).collect()
 }
 
-/// Completes the empty ledger of a port: packets received from it, and packets for it. Their fate at its interface is
+/// Returns the ledger of a port: packets received from it, and packets for it. Their fate at its interface is
 /// known at the end.
-pub fn port_ledger(
-    mut ledger: Ledger,
-    state: &MemberState,
-    transmission: Option<&Transmission>,
-) -> Ledger {
+pub fn port_ledger(state: &MemberState, transmission: Option<&Transmission>) -> Ledger {
+    let mut ledger = Ledger::default();
     let (counts, stats) = (&state.counts, &state.stats);
     ledger.add_received(stats, counts.after_end);
     ledger.add(Section::In, "to_port", counts.given);
@@ -201,7 +198,7 @@ fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     report.elapsed_s = elapsed.as_secs_f64();
     report.traffic = Traffic::over(state.counts.packets, state.counts.bytes, elapsed);
     let transmission = Transmission::of(report.interface.as_mut(), &state.stats);
-    report.ledger = port_ledger(report.ledger.emptied(), state, transmission.as_ref());
+    report.ledger = port_ledger(state, transmission.as_ref());
     report.account_interface();
     report.details = switching(state);
 }
