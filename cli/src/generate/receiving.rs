@@ -10,6 +10,7 @@ use sluicegate_traffic::plan::{FrameBuilder, Plan, StreamPlan};
 
 use super::method::Target;
 use crate::args::Common;
+use crate::ports::is_any;
 use crate::send::Receiver;
 use crate::units::duration_in;
 
@@ -60,7 +61,7 @@ impl ReceiveArgs {
         let netns = self.receive_netns.clone().or_else(|| common.netns.clone());
         if netns == common.netns && targets.iter().any(|target| counts_leaving(port, target)) {
             return Err(port.error(
-                "--receive: the interface also sends, so this port counts packets as they leave; name the \
+                "--receive: the interface also sends, so this port counts packets as they leave, or none; name the \
                  interface where they arrive, or add tx_copies=off if they come back",
             ));
         }
@@ -75,8 +76,9 @@ impl ReceiveArgs {
 /// Returns true if a port receives copies of the packets that a target sends. On loopback they arrive again, and
 /// a port has no copies.
 fn counts_leaving(port: &PortName, target: &Target<'_>) -> bool {
-    let has_copies = port.kind() == Kind::Packet && port.option("tx_copies") != Some("off");
-    let sends = |it: &Interface| it.name == port.name() && !it.loopback;
+    let without = matches!(port.option("tx_copies"), Some("off" | "0" | "no"));
+    let has_copies = port.kind() == Kind::Packet && !without;
+    let sends = |it: &Interface| (is_any(port) || it.name == port.name()) && !it.loopback;
     has_copies && target.interface.as_ref().is_some_and(sends)
 }
 
