@@ -193,10 +193,10 @@ impl Error {
         self
     }
 
-    /// Names in an error of a missing capability all those that the caller needs, because the kernel refuses
+    /// Names all capabilities that the caller needs in an error about a missing one, because the kernel refuses
     /// one after the other. Other errors stay as they are.
     #[must_use]
-    pub fn with_capability(self, capability: &'static str) -> Self {
+    pub fn with_capabilities(self, capability: &'static str) -> Self {
         match self {
             Self::Privilege { operation, .. } => {
                 Self::Privilege { operation, capability, remedy: "run it with sudo".into() }

@@ -235,17 +235,17 @@ impl NextHops {
             false => format!("its gateway {neighbour} does not answer"),
         };
         let remedy = format!(
-            "check that a host there is up and has {neighbour}, or set the destination MAC"
+            "check that a host on that link is up and has {neighbour}, or set the destination MAC"
         );
-        self.unresolved_but(destination, &reason, &remedy)
+        self.unresolved_with_remedy(destination, &reason, &remedy)
     }
 
     fn unresolved(&self, destination: IpAddr, reason: &str) -> Error {
         let remedy = "set the destination MAC or choose an on-link address";
-        self.unresolved_but(destination, reason, remedy)
+        self.unresolved_with_remedy(destination, reason, remedy)
     }
 
-    fn unresolved_but(&self, destination: IpAddr, reason: &str, remedy: &str) -> Error {
+    fn unresolved_with_remedy(&self, destination: IpAddr, reason: &str, remedy: &str) -> Error {
         let name = &self.interface.name;
         let text = format!(
             "cannot resolve the next-hop MAC of {destination} on {name}: {reason}; {remedy}"

@@ -167,7 +167,7 @@ mod tests {
             let mut slots = Ring::receive_indirect(&pool, 8).unwrap();
             rx.begin_wait(Wait::Sleep);
             assert!(matches!(rx.wake_source(), WakeSource::Limited(..)), "{latency:?}");
-            // As a program with an event loop does before it sleeps, however long it takes to get there.
+            // A program with an event loop syncs once more before it sleeps, however late.
             rx.next_poll = Instant::now();
             assert_eq!(rx.sync(&mut slots, |ns| ns), 0);
             let mut write = || {

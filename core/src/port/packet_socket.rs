@@ -242,7 +242,7 @@ pub(super) struct Promiscuous {
 impl Promiscuous {
     pub(super) fn new(name: &PortName, ifindex: u32) -> Result<Self> {
         let socket = Socket::open(&name.short());
-        let socket = socket.map_err(|error| error.with_capability(CAPABILITIES))?;
+        let socket = socket.map_err(|error| error.with_capabilities(CAPABILITIES))?;
         socket.be_promiscuous(ifindex)?;
         Ok(Self { _membership: socket })
     }

@@ -57,7 +57,7 @@ fn the_kernel_asks_for_a_neighbour_that_it_does_not_know() {
     assert_eq!(
         error,
         "cannot resolve the next-hop MAC of 198.18.0.77 on left0: no neighbour answers; check that a host \
-         there is up and has 198.18.0.77, or set the destination MAC"
+         on that link is up and has 198.18.0.77, or set the destination MAC"
     );
 }
 

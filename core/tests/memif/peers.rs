@@ -114,7 +114,7 @@ fn slots_outlive_the_peer_whose_packets_they_hold() {
         let mut port = open(&format!("{name}?role={receiver}"));
         let queue = &mut port.queues[0];
         let mut old = open(&format!("{name}?role={sender}"));
-        // One: more of them, pushed before the connection, could fill the receiver's ring.
+        // Several packets, pushed before the connection, could fill the receiver's ring.
         assert!(push(&mut old.queues[0], &bytes_of(3, 1000)));
         until("a packet", || {
             old.queues[0].sync_tx().unwrap();

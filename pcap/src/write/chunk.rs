@@ -30,7 +30,7 @@ impl Chunk {
         Self::of(layout, vec![0; capacity])
     }
 
-    /// Like `new`; `None` if the process then has too little memory for everything else.
+    /// Creates an empty chunk; `None` if the process then has too little memory for everything else.
     pub(super) fn try_new(layout: BlockLayout, capacity: usize) -> Option<Self> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(capacity + FREE_BYTES).ok()?;

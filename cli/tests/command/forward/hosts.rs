@@ -144,7 +144,7 @@ fn packets_pass_between_a_wire_and_a_pipe() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = |role| format!("memif:{}?role={role}", folder.path().join("socket").display());
     let (server, client, left) = (pipe("server"), pipe("client"), lab.netns("left"));
-    // Fewer than the shortest queue on the way holds.
+    // The shortest queue on the way holds more.
     let what = ["--stamp", "--size", "60-1514", "--count", "200"];
     let taken = ["--count", "200", "--json"];
     for (ports, counts_at) in [

@@ -136,7 +136,10 @@ fn a_next_hop_that_cannot_be_resolved_is_an_error_with_the_reason() {
             "no route to it leaves by left0; set the destination MAC or choose an on-link address",
         ),
         ("192.0.2.2", "its route leaves by other0; set the destination MAC"),
-        ("198.18.0.77", "no neighbour answers; check that a host there is up and has 198.18.0.77"),
+        (
+            "198.18.0.77",
+            "no neighbour answers; check that a host on that link is up and has 198.18.0.77",
+        ),
         ("198.18.0.0/24", "of stream 0 on left0: "),
         ("198.18.0.0/24", "have different next hops; set --dmac"),
     ] {

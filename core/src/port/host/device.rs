@@ -32,7 +32,7 @@ impl Device {
         let name = name_for(target);
         let taps = Tap::open(&name, queues, Making::New).map_err(|error| match error.errno() {
             Some(libc::EBUSY) => taken(&name, target),
-            _ => error.with_capability(program::CAPABILITIES),
+            _ => error.with_capabilities(program::CAPABILITIES),
         })?;
         // The device itself sends nothing: without IPv6, and without an address for ARP.
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");

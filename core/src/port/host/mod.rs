@@ -147,10 +147,11 @@ fn between(
 ) -> Result<(Vec<HostQueue>, Hook, Option<String>)> {
     let failed = |error| lacking(error, "take what the host sends out of", &interface.name);
     let (device, taps) = Device::make(interface, queues, config.ring)?;
-    // Before the programs: the kernel rejects one with the table without naming the missing privilege.
+    // The resident program is joined first, because the kernel rejects a program with the table without naming
+    // the missing privilege.
     let join = |_| Resident::join(interface, config.mode);
     let joined = config.flows.map(join).transpose();
-    let joined = joined.map_err(|error| error.with_capability(program::CAPABILITIES));
+    let joined = joined.map_err(|error| error.with_capabilities(program::CAPABILITIES));
     let (resident, not_native) = joined?.unzip();
     // After the device: when a process is killed, the kernel closes its last files first
     // (kernel/task_work.c). So the programs see that the owner is dead before they would redirect to a
@@ -252,6 +253,6 @@ pub fn detach_host(interface: &link::Interface) -> Result<bool> {
     let operation = "remove the programs of the host: port from";
     hooks::clear(interface.index).map_err(|error| {
         // Finding the programs of other processes needs more than a port of its own.
-        lacking(error, operation, &interface.name).with_capability(resident::CAPABILITIES)
+        lacking(error, operation, &interface.name).with_capabilities(resident::CAPABILITIES)
     })
 }

@@ -289,7 +289,7 @@ fn not_found(error: io::Error, interface: &Interface) -> Error {
     privileged(error, "look for the XDP program of", &interface.name)
 }
 
-/// The capabilities of everything by XDP, as in docs/running.md. CAP_SYS_ADMIN includes CAP_BPF.
+/// The capabilities that ports by XDP need, as in docs/running.md. CAP_SYS_ADMIN includes CAP_BPF.
 pub(crate) const CAPABILITIES: &str = "CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN";
 
 /// Turns a failed bpf(2) into an error for users.
