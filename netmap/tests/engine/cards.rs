@@ -342,28 +342,30 @@ fn a_program_that_scribbles_harms_neither_the_engine_nor_the_card() {
 #[test]
 fn a_removed_interface_is_an_error_that_is_logged_once_per_ring() {
     static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
     let log = Some((|line: &str| LINES.lock().unwrap().push(line.into())) as fn(&str));
-    let netns = Some(lab.netns("right"));
-    let engine = Engine::new(EngineOptions { netns, log, ..EngineOptions::default() });
-    let program = Program::open(&engine, "right0", all()).unwrap();
-    let mut remove = Command::new("ip");
-    remove.args(["link", "del", "right0"]);
-    assert!(crate::child::end(lab.spawn("right", &mut remove).unwrap()).status.success());
-    let end = Instant::now() + TIMEOUT;
-    let mut failures = 0;
-    while failures < 10 && Instant::now() < end {
-        let ready = program.poll(PollFlags::POLLIN);
-        failures += u32::from(ready.contains(PollFlags::POLLERR));
-        // Packets that came before.
-        program.rx(0).unwrap().take_all();
+    for backend in [Backend::Live, Backend::Xdp] {
+        let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+        let (backend, netns) = (Some(backend), Some(lab.netns("right")));
+        let engine = Engine::new(EngineOptions { backend, netns, log, ..Default::default() });
+        let program = Program::open(&engine, "right0", all()).unwrap();
+        let mut remove = Command::new("ip");
+        remove.args(["link", "del", "right0"]);
+        assert!(crate::child::end(lab.spawn("right", &mut remove).unwrap()).status.success());
+        let end = Instant::now() + TIMEOUT;
+        let mut failures = 0;
+        while failures < 10 && Instant::now() < end {
+            let ready = program.poll(PollFlags::POLLIN);
+            failures += u32::from(ready.contains(PollFlags::POLLERR));
+            // Packets that came before.
+            program.rx(0).unwrap().take_all();
+        }
+        assert_eq!(failures, 10, "{backend:?}");
+        drop(program);
+        let lines = std::mem::take(&mut *LINES.lock().unwrap());
+        let failed = lines.iter().filter(|line| line.contains("a sync failed")).count();
+        assert_eq!(failed, 1, "{backend:?}: {lines:?}");
+        assert_eq!(Program::open(&engine, "right0", all()).err(), Some(Errno::ENXIO));
     }
-    assert_eq!(failures, 10);
-    drop(program);
-    let lines = LINES.lock().unwrap().clone();
-    let failed = lines.iter().filter(|line| line.contains("a sync failed")).count();
-    assert_eq!(failed, 1, "{lines:?}");
-    assert_eq!(Program::open(&engine, "right0", all()).err(), Some(Errno::ENXIO));
 }
 
 #[test]

@@ -266,6 +266,8 @@ impl Receiver {
     /// Adds the events that end a sleep.
     fn arm(&mut self, sources: &mut WaitSources) {
         self.sleep = Sleep::Armed;
+        // No descriptor of AF_XDP reports that the interface was removed.
+        sources.limit(CHECK_INTERVAL);
         for queue in &self.queues {
             let mut queue = queue.lock();
             let events = queue.begin_sleep();
