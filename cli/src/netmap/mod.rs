@@ -33,7 +33,8 @@ enum NetmapAction {
 /// Options of `run`; those that are not given leave the environment as it is.
 #[derive(clap::Args)]
 struct RunArgs {
-    /// Serve interfaces by AF_XDP, by AF_XDP and live frames, or by packet sockets [default: the best]
+    /// Serve interfaces by AF_XDP, by AF_XDP and live frames, or by packet sockets [default: live
+    /// with 2N+2 CPUs for N transmit rings, otherwise xdp]
     #[arg(long, value_parser = ["xdp", "live", "packet"])]
     backend: Option<String>,
 

@@ -1,6 +1,6 @@
 //! Options of the engine, from the environment.
 //!
-//! - `SLUICE_NETMAP_BACKEND`: `xdp`, `live` or `packet` serves interfaces; by default the best of them.
+//! - `SLUICE_NETMAP_BACKEND`: `xdp`, `live` or `packet` serves interfaces; by default the number of CPUs decides.
 //! - `SLUICE_NETMAP_FILTER`: a pcap-filter expression; a registered interface takes only what matches.
 //! - `SLUICE_NETMAP_ALLOW`: interfaces, with commas, that may be taken although they carry the default route.
 //! - `SLUICE_NETMAP_LOG`: lines on stderr (see `log`).

@@ -125,7 +125,7 @@ impl Control {
         }
         let interface = Card::find(name, options)?;
         let host_rings = [wanted.host_tx_rings, wanted.host_rx_rings];
-        let wanted_rings = Card::geometry(&interface, options, host_rings);
+        let (backend, wanted_rings) = Card::plan(&interface, options, host_rings);
         let region = self.region(if wanted.mem_id == 0 { CARDS_REGION } else { wanted.mem_id })?;
         let free = region.free_buffers();
         let geometry = wanted_rings.reduced_to(free);
@@ -137,7 +137,7 @@ impl Control {
                 geometry.tx_slots, geometry.tx_rings, geometry.rx_rings
             ));
         }
-        let card = Card::new(interface, &geometry, options);
+        let card = Card::new(interface, backend, &geometry, options);
         let adapter = Adapter::new(name, PortRings { region, geometry }, Some(Box::new(card)));
         Ok(self.insert(name, adapter))
     }

@@ -50,7 +50,8 @@ pub use open_file::OpenFile;
 /// How an engine treats ports.
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
-    /// The kind of port that serves an interface; by default the best that it offers.
+    /// The kind of port that serves an interface; by default `Live` if the process may use at least 2N+2 CPUs for N
+    /// transmit rings, otherwise `Xdp`.
     pub backend: Option<Backend>,
     /// The packets that a registered interface takes, as a pcap-filter expression; by default all. The host
     /// keeps the others.

@@ -92,6 +92,44 @@ fn packets_go_both_ways_with_each_backend_and_the_host_gets_none() {
 }
 
 #[test]
+fn by_default_live_frames_send_only_where_each_ring_has_cpus_and_it_is_said_once() {
+    static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
+    let log = Some((|line: &str| LINES.lock().unwrap().push(line.into())) as fn(&str));
+    let netns = Some(lab.netns("right"));
+    let engine = Engine::new(EngineOptions { netns, log, ..EngineOptions::default() });
+    let rings = [0, 1].map(|ringid| {
+        let one = Register { mode: modes::ONE_NIC, ringid, ..Register::default() };
+        Program::open(&engine, "right0", one).unwrap()
+    });
+    let many = std::thread::available_parallelism().unwrap().get() >= 6;
+    assert!(rings.iter().all(|program| program.file.has_threads() == many));
+    let lines = LINES.lock().unwrap().clone();
+    let said = lines.iter().filter(|line| line.contains("in place of live frames")).count();
+    assert_eq!(said, usize::from(!many), "{lines:?}");
+}
+
+#[test]
+fn by_default_packet_sockets_send_where_a_stranger_has_the_queues_socket() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let options = OpenOptions {
+        usage: Directions::Send,
+        netns: Some(lab.netns("right")),
+        ..OpenOptions::default()
+    };
+    let _stranger = Port::open(&"xdp:right0".parse().unwrap(), &options).unwrap();
+    let engine = engine(&lab, EngineOptions::default());
+    let only = |flags| Program::open(&engine, "right0", Register { flags, ..all() }).unwrap();
+    let sender = only(register_flags::TX_RINGS_ONLY);
+    let receiver = only(register_flags::RX_RINGS_ONLY);
+    let mut left = left(&lab);
+    send(&mut left, &[frame(2, 1, 0, 60)]);
+    assert_eq!(receiver.wait_for_tests(1), [frame(2, 1, 0, 60)]);
+    sender.send(&[frame(1, 2, 0, 60)]);
+    assert_eq!(receive(&mut left, 1), [frame(1, 2, 0, 60)]);
+}
+
+#[test]
 fn what_does_not_match_the_filter_stays_with_the_host() {
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
     let filter = Some("ether proto 0x88b5".into());
@@ -371,7 +409,8 @@ fn a_removed_interface_is_an_error_that_is_logged_once_per_ring() {
 #[test]
 fn facts_about_a_card() {
     let Some(lab) = lab_of(Shape::Pair, 2) else { return };
-    let engine = engine(&lab, EngineOptions::default());
+    let backend = Some(Backend::Live);
+    let engine = engine(&lab, EngineOptions { backend, ..EngineOptions::default() });
     let file = engine.open();
     let info = |name| match request(&file, name, Request::PortInfo(PortInfo::default()))? {
         (_, Request::PortInfo(info)) => Ok(info),

@@ -51,31 +51,46 @@ impl Card {
         })
     }
 
-    /// Returns the rings of an interface; `host_rings` are the numbers that a program asked for, or 0.
-    pub(super) fn geometry(
+    /// Returns what serves an interface, and its rings; `host_rings` are the numbers that a program asked for, or 0.
+    pub(super) fn plan(
         interface: &Interface,
         options: &EngineOptions,
         host_rings: [u16; 2],
-    ) -> Geometry {
+    ) -> (Backend, Geometry) {
         let number = |queues: u32| queues.clamp(1, MAX_RINGS);
         let queues = active_queues(interface, options);
-        let (tx_rings, rx_rings) = match options.backend {
+        let backend = options.backend.unwrap_or_else(|| default_backend(number(queues.0), cpus()));
+        let (tx_rings, rx_rings) = match backend {
             // A packet socket has no card queues.
-            Some(Backend::Packet) => (1, 1),
+            Backend::Packet => (1, 1),
             // An AF_XDP socket belongs to a receive queue.
-            Some(Backend::Xdp) => (number(queues.1), number(queues.1)),
-            Some(Backend::Live) | None => (number(queues.0), number(queues.1)),
+            Backend::Xdp => (number(queues.1), number(queues.1)),
+            Backend::Live => (number(queues.0), number(queues.1)),
         };
         let [host_tx_rings, host_rx_rings] = host_rings.map(|wanted| number(wanted.into()));
         let (tx_slots, rx_slots) = (SLOTS, SLOTS);
         let has_host = true;
-        Geometry { tx_rings, rx_rings, host_tx_rings, host_rx_rings, tx_slots, rx_slots, has_host }
+        let geometry = Geometry {
+            tx_rings,
+            rx_rings,
+            host_tx_rings,
+            host_rx_rings,
+            tx_slots,
+            rx_slots,
+            has_host,
+        };
+        (backend, geometry)
     }
 
-    pub(super) fn new(interface: Interface, geometry: &Geometry, options: &EngineOptions) -> Self {
+    pub(super) fn new(
+        interface: Interface,
+        backend: Backend,
+        geometry: &Geometry,
+        options: &EngineOptions,
+    ) -> Self {
         let host_queues = geometry.host_tx_rings.max(geometry.host_rx_rings);
         Self {
-            queues: CardQueues::new(&interface, geometry, options),
+            queues: CardQueues::new(&interface, backend, geometry, options),
             host: Arc::new(HostQueues::new(&interface.name, host_queues, options)),
             options: options.clone(),
             interface,
@@ -104,6 +119,17 @@ impl Card {
             Err(error) => Err(options.errno(name, &error)),
         }
     }
+}
+
+/// Returns what serves an interface by default. Live frames are faster, but each transmit ring takes a CPU for its
+/// thread; the program needs as many, and the host two.
+fn default_backend(tx_rings: u32, cpus: u32) -> Backend {
+    if cpus >= 2 * tx_rings + 2 { Backend::Live } else { Backend::Xdp }
+}
+
+/// Returns the number of CPUs that this process may use.
+fn cpus() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32)
 }
 
 /// Returns the transmit and receive queues in use. A driver may have allocated many more, one a processor.
@@ -141,5 +167,25 @@ impl PortDriver for Card {
         }
         let mut drivers = drivers.into_iter();
         port.rings(wanted, |_| drivers.next().expect("one for each ring"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn live_frames_need_a_cpu_for_each_ring_and_as_many_for_the_program() {
+        for (tx_rings, cpus, expected) in [
+            (1, 1, Backend::Xdp),
+            (1, 3, Backend::Xdp),
+            (1, 4, Backend::Live),
+            (4, 9, Backend::Xdp),
+            (4, 10, Backend::Live),
+            (MAX_RINGS, 64, Backend::Xdp),
+        ] {
+            let found = default_backend(tx_rings, cpus);
+            assert_eq!(found, expected, "{tx_rings} rings, {cpus} CPUs");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The queues behind a card's rings.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -56,22 +57,35 @@ impl WeakQueues {
 #[derive(Debug)]
 pub(super) struct CardQueues {
     name: String,
+    backend: Backend,
     rx_rings: u32,
     options: EngineOptions,
     /// Those that send.
     senders: Arc<WeakQueues>,
+    /// The log has the reason why the default is not live frames.
+    explained: Once,
+    /// The default falls back from AF_XDP sockets, for all rings: a packet socket that sends cannot receive.
+    without_sockets: AtomicBool,
 }
 
 /// The queues of the transmit rings, and of the receive rings.
 type Opened = (Vec<SharedQueue>, Vec<Vec<SharedQueue>>);
 
 impl CardQueues {
-    pub(super) fn new(interface: &Interface, geometry: &Geometry, options: &EngineOptions) -> Self {
+    pub(super) fn new(
+        interface: &Interface,
+        backend: Backend,
+        geometry: &Geometry,
+        options: &EngineOptions,
+    ) -> Self {
         Self {
             name: interface.name.clone(),
+            backend,
             rx_rings: geometry.rx_rings,
             options: options.clone(),
             senders: Arc::default(),
+            explained: Once::new(),
+            without_sockets: AtomicBool::new(false),
         }
     }
 
@@ -85,15 +99,45 @@ impl CardQueues {
     /// # Errors
     /// No port can be opened; the log has the reason.
     pub(super) fn open(&self, tx: &[u32], rx: &[u32]) -> Result<Opened, Errno> {
-        if self.options.backend == Some(Backend::Xdp) {
-            return self.open_sockets(tx, rx);
+        // Relaxed: opening has a lock.
+        if self.backend == Backend::Xdp && !self.without_sockets.load(Ordering::Relaxed) {
+            let is_default = self.options.backend.is_none();
+            if is_default {
+                self.explained.call_once(|| self.explain_default());
+            }
+            match self.open_sockets(tx, rx) {
+                Err(error) if is_default => {
+                    self.say_packet_sends("xdp", &error);
+                    self.without_sockets.store(true, Ordering::Relaxed);
+                }
+                opened => {
+                    let object = format!("xdp:{}", self.name);
+                    return opened.map_err(|error| self.options.errno(&object, &error));
+                }
+            }
         }
         let rx_queues = self.receivers(rx)?;
-        let tx_queues = if tx.is_empty() { Vec::new() } else { self.live(tx.len())? };
+        let tx_queues = if tx.is_empty() { Vec::new() } else { self.transmitters(tx.len())? };
         for (&number, queue) in tx.iter().zip(&tx_queues) {
             self.senders.set(number, queue);
         }
         Ok((tx_queues, rx_queues))
+    }
+
+    /// Logs why the default sends by sockets.
+    fn explain_default(&self) {
+        self.options.say(format_args!(
+            "{}: AF_XDP in place of live frames, because the sending thread of each ring takes a CPU, and {} are too \
+             few; choose live frames by SLUICE_NETMAP_BACKEND=live",
+            self.name,
+            super::cpus()
+        ));
+    }
+
+    /// Logs a fallback, with its reason.
+    fn say_packet_sends(&self, kind: &str, error: &sluicegate::Error) {
+        let name = &self.name;
+        self.options.say(format_args!("sending by packet sockets, because {kind}:{name}: {error}"));
     }
 
     /// Opens queues that only receive.
@@ -102,10 +146,7 @@ impl CardQueues {
             return Ok(Vec::new());
         }
         let whole = rx.len() == self.rx_rings as usize;
-        let kind = match self.options.backend {
-            Some(Backend::Packet) => "packet",
-            _ => "xdp",
-        };
+        let kind = if self.backend == Backend::Packet { "packet" } else { "xdp" };
         let mut queues = Vec::new();
         if whole {
             queues = self.open_port(&format!("{kind}:{}", self.name), Directions::Receive, 0)?;
@@ -124,34 +165,34 @@ impl CardQueues {
     }
 
     /// Opens queues that only send: by live frames, or else by packet sockets.
-    fn live(&self, count: usize) -> Result<Vec<SharedQueue>, Errno> {
-        let packet = || format!("packet:{}", self.name);
-        if self.options.backend == Some(Backend::Packet) {
-            return self.open_port(&packet(), Directions::Send, count as u32);
-        }
-        let live = format!("live:{}", self.name);
-        self.try_port(&live, Directions::Send, count as u32).or_else(|error| {
-            if self.options.backend.is_some() {
-                return Err(self.options.errno(&live, &error));
+    fn transmitters(&self, count: usize) -> Result<Vec<SharedQueue>, Errno> {
+        let count = count as u32;
+        if self.backend == Backend::Live {
+            let live = format!("live:{}", self.name);
+            match self.try_port(&live, Directions::Send, count) {
+                Err(error) if self.options.backend.is_none() => {
+                    self.say_packet_sends("live", &error);
+                }
+                opened => return opened.map_err(|error| self.options.errno(&live, &error)),
             }
-            self.options.say(format_args!("sending by packet sockets, because {live}: {error}"));
-            self.open_port(&packet(), Directions::Send, count as u32)
-        })
+        }
+        self.open_port(&format!("packet:{}", self.name), Directions::Send, count)
     }
 
     /// Opens AF_XDP sockets, each for the two rings of its number.
-    fn open_sockets(&self, tx: &[u32], rx: &[u32]) -> Result<Opened, Errno> {
+    fn open_sockets(&self, tx: &[u32], rx: &[u32]) -> sluicegate::Result<Opened> {
         let open = |number: &u32| {
             if let Some(queue) = self.senders.get(*number) {
                 return Ok(queue);
             }
             let name = format!("xdp:{}/{number}", self.name);
-            let queue = self.open_port(&name, Directions::Both, 0)?.swap_remove(0);
+            let queue = self.try_port(&name, Directions::Both, 0)?.swap_remove(0);
             self.senders.set(*number, &queue);
             Ok(queue)
         };
-        let tx = tx.iter().map(open).collect::<Result<_, Errno>>()?;
-        let rx = rx.iter().map(|number| Ok(vec![open(number)?])).collect::<Result<_, Errno>>()?;
+        let tx = tx.iter().map(open).collect::<sluicegate::Result<_>>()?;
+        let rx =
+            rx.iter().map(|number| Ok(vec![open(number)?])).collect::<sluicegate::Result<_>>()?;
         Ok((tx, rx))
     }
 
