@@ -33,10 +33,10 @@ pub(super) fn copy(ring: &RingState, first: u32, last: u32, monitors: &[Arc<Krin
                             memory.copy_to(from, &region.memory, at, slot.len.into());
                         },
                     );
-                    if !filled {
-                        break;
+                    match filled {
+                        true => to.hwtail = to.next(to.hwtail),
+                        false => to.skip_invalid(),
                     }
-                    to.hwtail = to.next(to.hwtail);
                 }
                 index = ring.next(index);
             }

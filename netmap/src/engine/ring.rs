@@ -315,10 +315,11 @@ impl RingState {
         }
     }
 
-    /// Drops the first packet of a transmit ring that has an invalid slot: the packets after it can be sent.
+    /// Passes over the first invalid slot, so that the ring goes on. A transmit ring drops the packet that has it. A
+    /// receive ring hands out the slots up to it, empty: only the program can put a buffer into it.
     pub(super) fn skip_invalid(&mut self) {
-        if self.way != Way::Transmit {
-            return;
+        if self.way == Way::Receive {
+            return self.hand_out_invalid();
         }
         let (mut index, mut invalid) = (self.hwcur, false);
         while index != self.rhead {
@@ -332,6 +333,23 @@ impl RingState {
         if invalid {
             self.hwcur = index;
             self.hwtail = self.before(index);
+        }
+    }
+
+    /// Hands out a receive ring's next slots, empty, up to the first invalid one; one that has no room stays.
+    fn hand_out_invalid(&mut self) {
+        let mut index = self.hwtail;
+        for _ in 0..self.room() {
+            let slot = self.shared.slot(index);
+            let next = self.next(index);
+            if self.shared.region().buffer(slot.buffer).is_none() {
+                self.shared.set_slot(index, SlotHead::default());
+                self.hwtail = next;
+                return;
+            }
+            // Part of a packet that the invalid slot has cut off.
+            self.shared.set_slot(index, SlotHead { len: 0, flags: 0, ..slot });
+            index = next;
         }
     }
 
@@ -483,6 +501,22 @@ mod tests {
             tx.skip_invalid();
             assert_eq!((tx.hwcur, tx.hwtail), (expected, expected - 1));
         }
+    }
+
+    #[test]
+    fn an_invalid_slot_of_a_receive_ring_is_handed_out_empty_with_those_before_it() {
+        let mut rx = ring(Way::Receive);
+        let buffers = [2, 3, 0, 5].map(|buffer| SlotHead { buffer, len: 60, flags: 7 });
+        (0..).zip(buffers).for_each(|(i, slot)| rx.shared.set_slot(i, slot));
+        rx.skip_invalid();
+        assert_eq!((rx.hwcur, rx.hwtail), (0, 3));
+        let seen = [0, 1, 2, 3].map(|i| rx.shared.slot(i));
+        let empty = |buffer| SlotHead { buffer, len: 0, flags: 0 };
+        assert_eq!(seen, [empty(2), empty(3), empty(0), buffers[3]]);
+        rx.hwtail = 9;
+        rx.shared.set_slot(9, SlotHead { buffer: 0, len: 60, flags: 0 });
+        rx.skip_invalid();
+        assert_eq!(rx.hwtail, 9, "one slot stays empty");
     }
 
     #[test]

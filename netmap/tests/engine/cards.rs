@@ -16,7 +16,7 @@ use sluicegate_netmap::abi::bodies::{
 use sluicegate_netmap::engine::{Backend, Engine, EngineOptions, WaitSources};
 
 use crate::hostile::{Random, scribble};
-use crate::program::{FLAGS, Program, TAIL, all, frame, request, sleep};
+use crate::program::{FLAGS, HEAD, Program, TAIL, all, frame, request, sleep};
 use crate::scratch::lab_of;
 
 /// The time that a test waits for expected packets.
@@ -403,6 +403,45 @@ fn a_removed_interface_is_an_error_that_is_logged_once_per_ring() {
         let failed = lines.iter().filter(|line| line.contains("a sync failed")).count();
         assert_eq!(failed, 1, "{backend:?}: {lines:?}");
         assert_eq!(Program::open(&engine, "right0", all()).err(), Some(Errno::ENXIO));
+    }
+}
+
+#[test]
+fn a_receive_ring_goes_on_after_invalid_slots_which_the_program_gets_empty() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let mut left = left(&lab);
+    for backend in [Backend::Live, Backend::Xdp, Backend::Packet] {
+        let filter = Some("ether proto 0x88b5".into());
+        let options = EngineOptions { backend: Some(backend), filter, ..Default::default() };
+        let program = Program::open(&engine(&lab, options), "right0", all()).unwrap();
+        let rx = program.rx(0).unwrap();
+        let before = [0, 2].map(|index| rx.read_slot(index));
+        rx.write_slot(0, (1, 0, 0));
+        rx.write_slot(2, (u32::MAX, 0, 0));
+        // More than the ring has slots.
+        let packets: Vec<_> = (0..1500).map(|number| frame(2, 1, number, 60)).collect();
+        let (mut received, mut errors, mut empty) = (Vec::new(), 0, Vec::new());
+        for portion in packets.chunks(500) {
+            send(&mut left, portion);
+            let end = received.len() + portion.len();
+            while received.len() < end {
+                errors += u32::from(program.poll(PollFlags::POLLIN).contains(PollFlags::POLLERR));
+                assert!(errors <= 2, "{backend:?}: the ring stops");
+                for _ in 0..rx.available() {
+                    let index = rx.get(HEAD);
+                    match rx.read_slot(index) {
+                        (0, 0, _) => {
+                            empty.push(index);
+                            rx.write_slot(index, before[index as usize / 2]);
+                        }
+                        _ => received.push(rx.bytes(index)),
+                    }
+                    rx.give(1);
+                }
+            }
+        }
+        assert_eq!((errors, empty), (2, vec![0, 2]), "{backend:?}");
+        assert!(received == packets, "{backend:?}: none is lost");
     }
 }
 

@@ -51,6 +51,23 @@ fn a_switch_learns_and_floods_what_it_does_not_know() {
 }
 
 #[test]
+fn an_invalid_slot_costs_a_packet_and_the_ring_goes_on() {
+    let engine = engine();
+    let [a, b] = ["vale4:a", "vale4:b"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let register = Register { flags: register_flags::MONITOR_TX, ..all() };
+    let monitor = Program::open(&engine, "vale4:a", register).unwrap();
+    for receiver in [&b, &monitor] {
+        receiver.rx(0).unwrap().write_slot(1, (1, 0, 0));
+    }
+    a.send(&[0, 1, 2].map(|number| frame(0xff, 1, number, 60)));
+    for receiver in [&b, &monitor] {
+        let expected = [frame(0xff, 1, 0, 60), vec![], frame(0xff, 1, 2, 60)];
+        assert_eq!(receiver.receive(), expected);
+        assert_eq!(receiver.rx(0).unwrap().read_slot(1), (0, 0, 0));
+    }
+}
+
+#[test]
 fn sending_never_waits_and_a_full_ring_drops() {
     let engine = engine();
     let [a, b] = ["vale3:a", "vale3:b"].map(|it| Program::open(&engine, it, all()).unwrap());

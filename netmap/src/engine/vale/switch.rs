@@ -209,6 +209,7 @@ fn copy(ring: &RingState, packet: &Routed, to: &mut RingState, headers: (u16, u1
             memory.copy_to(from, &region.memory, target + usize::from(added), rest.into());
         });
         if !filled {
+            to.skip_invalid();
             return;
         }
         // Only the first slot begins with a header.
