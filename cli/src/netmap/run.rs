@@ -8,6 +8,8 @@ use std::process::Command;
 use nix::libc;
 use nix::unistd::{AccessFlags, access};
 use sluicegate::error::Error;
+use sluicegate::filter::Filter;
+use sluicegate::port::LINKTYPE_ETHERNET;
 use sluicegate_netmap::program_file;
 
 use super::{RunArgs, library};
@@ -18,6 +20,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let Some((program, arguments)) = args.command.split_first() else {
         anyhow::bail!("no command to run is named");
     };
+    // The library would report it at the program's first port.
+    if let Some(filter) = args.filter.as_deref().filter(|filter| !filter.is_empty()) {
+        Filter::compile(filter, LINKTYPE_ETHERNET)?;
+    }
     let library = library::find()?;
     let Some(path) = find_program(Path::new(program)) else {
         return fails(Path::new(program), &io::Error::from_raw_os_error(libc::ENOENT));

@@ -41,6 +41,15 @@ fn options_become_the_librarys_environment() {
 }
 
 #[test]
+fn a_filter_that_cannot_be_compiled_is_an_error_before_the_program_starts() {
+    let ended = shell(&["--filter", "udp prot 9"], "echo started");
+    assert_eq!((ended.status, &*ended.out), (Some(2), ""), "{}", ended.err);
+    assert!(ended.err.contains("udp prot 9"), "{}", ended.err);
+    let ended = shell(&["--filter", ""], "echo started");
+    assert_eq!((ended.status, &*ended.out), (Some(0), "started\n"), "{}", ended.err);
+}
+
+#[test]
 fn a_library_that_cannot_be_loaded_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let blank = folder.path().join("a library.so");
