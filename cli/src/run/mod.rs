@@ -43,8 +43,7 @@ pub struct RunOptions<'a> {
     pub common: &'a Common,
     /// How workers wait.
     pub wait: Wait,
-    /// Packets go to standard output: the status goes to stderr, and the run ends when the reader leaves,
-    /// even if nothing is to be written.
+    /// Packets go to standard output: the status goes to stderr.
     pub stdout_is_taken: bool,
 }
 
@@ -261,7 +260,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     };
     let running = AtomicUsize::new(work.len());
     // Each event source is polled until it has requested the end.
-    let mut reader = stdout_is_taken.then(stdout);
+    let mut reader = Some(stdout());
     let mut asking = Some(signals);
     // Packets arrive as soon as a queue is open.
     let opened = || work.iter().filter_map(Work::opened_at);
@@ -472,7 +471,11 @@ fn wait_for_event(
         Err(error) => return Err(Error::system("wait for", "signals", error)),
     }
     let broken = fds.get(1).filter(|_| stdout.is_some()).and_then(PollFd::revents);
-    let reader_left = broken.is_some_and(|events| events.contains(PollFlags::POLLERR));
+    // A terminal that hung up reports both: after `disown`, a command goes on without it.
+    let is_closed_pipe = |events: PollFlags| {
+        events.contains(PollFlags::POLLERR) && !events.contains(PollFlags::POLLHUP)
+    };
+    let reader_left = broken.is_some_and(is_closed_pipe);
     let _ = stop.wake.read();
     Ok((signals.is_some_and(Signals::take), reader_left))
 }

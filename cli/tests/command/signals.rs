@@ -84,6 +84,27 @@ fn every_signal_that_ends_a_command_ends_each_with_its_ledger() {
 }
 
 #[test]
+fn a_closed_pipe_ends_every_command() {
+    let Some(lab) = lab_of(Shape::Line, 1) else { return };
+    let hosts = ["left", "middle", "right"].map(|host| lab.netns(host));
+    let folder = tempfile::tempdir().unwrap();
+    let [replayed, file, socket] =
+        ["replayed.pcap", "file.pcapng.zst", "socket"].map(|name| folder.path().join(name));
+    numbered(&replayed, 0..10, 0, 1000);
+    let mut running = endless(&hosts, &file, &replayed, &socket).map(|(what, command)| {
+        let arguments: Vec<&str> = command.split(' ').chain(["--json"]).collect();
+        (what, Running::unawaited(&mut sluice(&arguments)))
+    });
+    running.iter().for_each(|(_, running)| running.catches_signals());
+    running.iter_mut().for_each(|(_, running)| drop(running.child().stdout.take()));
+    for (what, running) in running {
+        let ended = running.end();
+        assert_eq!(ended.status, Some(0), "{what}: {ended:?}");
+    }
+    run(&["count", &format!("pcap:{}", file.display()), "--json"]).good();
+}
+
+#[test]
 fn signals_end_commands_without_a_ledger_too() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("left");
