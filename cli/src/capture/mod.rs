@@ -35,6 +35,7 @@ use crate::args::options_for_kind;
 use crate::new_file::NewFile;
 use crate::ports;
 use crate::report::Report;
+use crate::stats::Tables;
 
 /// Runs the command.
 pub fn capture(args: Args) -> anyhow::Result<()> {
@@ -65,6 +66,9 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     // Interfaces that the format cannot hold together are refused before a file is emptied.
     let numbers = ports.iter().map(|(port, _)| number_interfaces(port, file.as_deref()));
     let numbers = numbers.collect::<Result<Vec<_>>>()?;
+    // Too little memory is reported before a file is emptied, too.
+    let queues = ports.iter().map(|(port, _)| port.queues.len()).sum();
+    let tables = options.args.stats.map(|_| Tables::new(queues)).transpose()?;
     // The user of `--user` creates later files, so that user also creates the first: a missing permission is
     // reported now.
     let first = options.output.as_ref().is_some_and(OutputConfig::begins_files_later);
@@ -77,7 +81,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     if let (Some(output), Some(summary)) = (&options.output, &options.args.summary) {
         ports::refuse_overwriting_files([summary.as_path()], &output.path)?;
     }
-    let session = Session::set_up(&options, ports, numbers, file)?;
+    let session = Session::set_up(&options, ports, numbers, file, tables)?;
     if !first {
         options.args.common.become_user()?;
     }

@@ -26,7 +26,7 @@ use crate::notice;
 use crate::report::{FilesReport, Report};
 use crate::run::{Outcomes, ReceiveCounts, RunControl, receive};
 use crate::signals::{self, Signals};
-use crate::stats::{Counter, PacketCounts, SharedCounts, Stats};
+use crate::stats::{Counter, PacketCounts, SharedCounts, Stats, Tables};
 use crate::status::Status;
 
 /// Advice for packets that the pipe's reader did not read.
@@ -70,6 +70,7 @@ impl<'a> Session<'a> {
         ports: Vec<(Port, Report)>,
         numbers: Vec<Arc<Numbers>>,
         file: Option<Arc<File>>,
+        tables: Option<Tables>,
     ) -> Result<Self> {
         // Called before the merging threads start.
         signals::hold()?;
@@ -92,6 +93,7 @@ impl<'a> Session<'a> {
         let (now_ns, queues) = (now_ns(), ports.iter().flat_map(|(port, _)| &port.queues));
         let since = queues.map(|queue| queue.opened_at().elapsed()).max().unwrap_or_default();
         let started_ns = now_ns.saturating_sub(since.as_nanos() as u64);
+        let (sum, counters) = tables.map(|tables| (tables.sum, tables.counters)).unzip();
         let mut session = Self {
             options,
             ports: Vec::new(),
@@ -99,15 +101,16 @@ impl<'a> Session<'a> {
             file,
             lines,
             stats: Vec::new(),
-            sum: options.args.stats.map(|_| PacketCounts::new()).transpose()?,
+            sum,
             post_rotate,
             merging,
             started_ns,
             removed_reported: false,
         };
         let (mut to_file, mut to_lines) = (to_file.into_iter(), to_lines.into_iter());
+        let mut counters = counters.into_iter().flatten();
         for ((port, report), numbers) in ports.into_iter().zip(numbers) {
-            session.add(port, report, numbers, &mut to_file, &mut to_lines)?;
+            session.add(port, report, numbers, &mut to_file, &mut to_lines, &mut counters)?;
         }
         Ok(session)
     }
@@ -144,6 +147,7 @@ impl<'a> Session<'a> {
         numbers: Arc<Numbers>,
         to_file: &mut impl Iterator<Item = ChunkRoute>,
         to_lines: &mut impl Iterator<Item = ChunkRoute>,
+        counters: &mut impl Iterator<Item = Counter>,
     ) -> Result<()> {
         let options = self.options;
         let Port { name, queues, .. } = port;
@@ -174,12 +178,8 @@ impl<'a> Session<'a> {
             let lines = self.lines.as_ref().zip(to_lines.next()).map(|(lines, route)| {
                 Lines::new(options.printer(), route, Arc::clone(lines), quiet, numbers.several)
             });
-            let counter = options.args.stats.map(|_| {
-                let shared = SharedCounts::new()?;
-                self.stats.push(shared.clone());
-                Counter::new(&shared)
-            });
-            let counter = counter.transpose()?;
+            let counter = counters.next();
+            self.stats.extend(counter.as_ref().map(Counter::shared));
             let mut capture = Capture { recorder, lines, counter };
             if let Some(recorder) = &mut capture.recorder {
                 recorder.meet(queue.interfaces())?;

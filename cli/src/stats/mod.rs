@@ -219,6 +219,24 @@ impl SharedCounts {
     }
 }
 
+/// The memory of the counts of several queues.
+pub struct Tables {
+    pub sum: PacketCounts,
+    /// A counter for each queue.
+    pub counters: Vec<Counter>,
+}
+
+impl Tables {
+    /// Allocates all of it.
+    ///
+    /// # Errors
+    /// There is too little memory.
+    pub fn new(queues: usize) -> Result<Self> {
+        let counters = (0..queues).map(|_| Counter::new()).collect::<Result<_>>()?;
+        Ok(Self { sum: PacketCounts::new()?, counters })
+    }
+}
+
 /// Counts one queue's packets.
 pub struct Counter {
     counts: PacketCounts,
@@ -233,9 +251,14 @@ impl Counter {
     ///
     /// # Errors
     /// There is too little memory.
-    pub fn new(shared: &SharedCounts) -> Result<Self> {
-        let (counts, shared) = (PacketCounts::new()?, shared.clone());
+    pub fn new() -> Result<Self> {
+        let (counts, shared) = (PacketCounts::new()?, SharedCounts::new()?);
         Ok(Self { counts, shared, link_types: Vec::new(), scratch: Vec::new() })
+    }
+
+    /// Returns the counts that others may read.
+    pub fn shared(&self) -> SharedCounts {
+        self.shared.clone()
     }
 
     /// Takes note of interfaces that have appeared.
