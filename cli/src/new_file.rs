@@ -8,7 +8,7 @@ use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{FileAccess, open_protected};
 use tempfile::TempPath;
 
-/// A file that stays unchanged until its text is written. If it is new, it is removed unless that happens.
+/// A file that keeps its content until its text is written. If it is new, it is removed unless that happens.
 pub struct NewFile {
     path: PathBuf,
     file: File,
@@ -27,11 +27,6 @@ impl NewFile {
         let created = is_new.then(|| TempPath::try_from_path(path)).transpose();
         let created = created.map_err(|error| Error::path("create", path, error))?;
         Ok(Self { path: path.to_owned(), file, created })
-    }
-
-    /// Returns a file that exists, for its text.
-    pub fn existing(path: &Path, file: File) -> Self {
-        Self { path: path.to_owned(), file, created: None }
     }
 
     /// Replaces the content.

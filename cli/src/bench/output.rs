@@ -1,6 +1,5 @@
 //! Destinations of a result: the terminal, files, a place in a document.
 
-use std::fs::File;
 use std::io::{self, Write, stderr, stdout};
 use std::path::Path;
 
@@ -50,9 +49,7 @@ impl ReportOutput {
                      and <!-- /bench -->"
                 ))
             })?;
-            let file = File::options().write(true).open(path);
-            let file = file.map_err(|error| Error::path("open", path, error))?;
-            let file = NewFile::existing(path, file);
+            let file = NewFile::create(path, None)?;
             files.push((file, Box::new(move |report| document.with(report))));
         }
         Ok(Self { json: options.json, before, files })
