@@ -112,7 +112,7 @@ impl OutputFile {
     fn open(path: &Path, access: FileAccess, new: bool) -> Result<Self, Failure> {
         let file = open_unchanged(path, access, new)?;
         empty(&file, path)?;
-        share(&file, path, access)?;
+        set_access(&file, path, access)?;
         Self::new(file, path)
     }
 
@@ -259,7 +259,7 @@ pub fn open_protected(path: &Path, access: Option<FileAccess>) -> Result<File> {
     let usual = FileAccess { mode: 0o666, owner: None };
     let file = open_unchanged(path, access.unwrap_or(usual), false);
     let file = file.and_then(|file| {
-        access.map_or(Ok(()), |access| share(&file, path, access))?;
+        access.map_or(Ok(()), |access| set_access(&file, path, access))?;
         Ok(file)
     });
     file.map_err(|failure| failure.at_start())
@@ -357,7 +357,7 @@ fn is_trusted(metadata: &Metadata) -> bool {
 }
 
 /// Sets the owner and the mode of a file that belongs to the process's user, or to that of `access`.
-fn share(file: &File, path: &Path, access: FileAccess) -> Result<(), Failure> {
+fn set_access(file: &File, path: &Path, access: FileAccess) -> Result<(), Failure> {
     let set = || {
         let metadata = file.metadata()?;
         if !metadata.is_file() || !is_own(&metadata, access) {
@@ -367,7 +367,9 @@ fn share(file: &File, path: &Path, access: FileAccess) -> Result<(), Failure> {
             file.set_permissions(Permissions::from_mode(access.mode))?;
         }
         match access.owner {
-            Some((user, group)) if user != metadata.uid() => fchown(file, Some(user), Some(group)),
+            Some(owner) if owner != (metadata.uid(), metadata.gid()) => {
+                fchown(file, Some(owner.0), Some(owner.1))
+            }
             _ => Ok(()),
         }
     };
