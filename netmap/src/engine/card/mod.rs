@@ -51,7 +51,7 @@ impl Card {
         })
     }
 
-    /// Returns what serves an interface, and its rings; `host_rings` are the numbers that a program asked for, or 0.
+    /// Returns the backend of an interface, and its rings; `host_rings` are the numbers that a program asked for, or 0.
     pub(super) fn plan(
         interface: &Interface,
         options: &EngineOptions,
@@ -121,8 +121,8 @@ impl Card {
     }
 }
 
-/// Returns what serves an interface by default. Live frames are faster, but each transmit ring takes a CPU for its
-/// thread; the program needs as many, and the host two.
+/// Returns the default backend. Live frames are faster, but each transmit ring takes a CPU for its thread; the
+/// program needs as many CPUs, and the host needs two.
 fn default_backend(tx_rings: u32, cpus: u32) -> Backend {
     if cpus >= 2 * tx_rings + 2 { Backend::Live } else { Backend::Xdp }
 }

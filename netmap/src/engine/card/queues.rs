@@ -60,7 +60,7 @@ pub(super) struct CardQueues {
     backend: Backend,
     rx_rings: u32,
     options: EngineOptions,
-    /// Those that send.
+    /// The queues that send.
     senders: Arc<WeakQueues>,
     /// The log has the reason why the default is not live frames.
     explained: Once,
@@ -102,11 +102,12 @@ impl CardQueues {
         // Relaxed: opening has a lock.
         if self.backend == Backend::Xdp && !self.without_sockets.load(Ordering::Relaxed) {
             let is_default = self.options.backend.is_none();
-            if is_default {
+            if is_default && !tx.is_empty() {
                 self.explained.call_once(|| self.explain_default());
             }
             match self.open_sockets(tx, rx) {
-                Err(error) if is_default => {
+                // A socket that is open also receives for its ring.
+                Err(error) if is_default && self.senders.first().is_none() => {
                     self.say_packet_sends("xdp", &error);
                     self.without_sockets.store(true, Ordering::Relaxed);
                 }
@@ -128,7 +129,7 @@ impl CardQueues {
     fn explain_default(&self) {
         self.options.say(format_args!(
             "{}: AF_XDP in place of live frames, because the sending thread of each ring takes a CPU, and {} are too \
-             few; choose live frames by SLUICE_NETMAP_BACKEND=live",
+             few (2 for each transmit queue, and 2 more); choose live frames by SLUICE_NETMAP_BACKEND=live",
             self.name,
             super::cpus()
         ));
