@@ -115,13 +115,6 @@ impl<'a> SendReport<'a> {
         report.ledger.add(Section::Loss, "unsent", stats.unsent);
         report.ledger.add(Section::Note, "cut_in_file", skipped.cut_in_file);
         report.ledger.add(Section::Note, "cut_to_mtu", skipped.cut_to_mtu);
-        if skipped.too_long > 0 {
-            report.notices.push(too_long(skipped.too_long, &report, self.live));
-        }
-        if skipped.too_short > 0 {
-            let reason = "shorter than an Ethernet header";
-            report.notices.push(not_sent(skipped.too_short, &report, reason));
-        }
         let mut details = json!({"attempted": attempted});
         match &transmission {
             Some(transmission) => {
@@ -131,6 +124,16 @@ impl<'a> SendReport<'a> {
                 report.ledger.add(Section::Note, "interface_sent", interface_sent);
             }
             None => report.ledger.add(Section::Out, "accepted", accepted),
+        }
+        // The interface may have refused some, too.
+        let losses = report.ledger.entries(Section::Loss);
+        let long = losses.filter(|loss| loss.name == "too_long").map(|loss| loss.packets).sum();
+        if long > 0 {
+            report.notices.push(too_long(long, &report, self.live));
+        }
+        if skipped.too_short > 0 {
+            let reason = "shorter than an Ethernet header";
+            report.notices.push(not_sent(skipped.too_short, &report, reason));
         }
         details["accepted"] = accepted.into();
         if let Some(sent) = transmission.and_then(|it| it.interface_sent) {

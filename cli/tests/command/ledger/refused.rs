@@ -44,6 +44,27 @@ fn frames_refused_by_an_interface_are_named_for_every_sender() {
     }
 }
 
+#[test]
+fn the_notice_of_packets_too_long_counts_those_refused_by_the_ring_and_by_the_interface() {
+    for port in ["live:left0", "xdp:left0,send=live"] {
+        let Some(lab) = lab() else { return };
+        // The ring refuses every second packet, and the interface the others under the new MTU.
+        let mut source = ProgressRun::generate(&lab, "left", port, PORT, &["--size", "1000,1600"]);
+        source.attempts(1000);
+        ip(&lab, "left", "link set left0 mtu 900");
+        source.attempts(5000);
+        let ended = source.stop();
+        assert_eq!(ended.status, Some(0), "{port}: {ended:?}");
+        let report = ended.report();
+        closes(&report);
+        let notices: Vec<_> = report["notices"].as_array().unwrap().iter().collect();
+        let text = notices.iter().find_map(|it| it.as_str().filter(|it| it.contains("too long")));
+        let text = text.unwrap_or_else(|| panic!("{port}: {report}")).replace(',', "");
+        let count = format!(" {} packets were too long", loss(&report, "too_long"));
+        assert!(text.contains(&count), "{port}: {text}: {report}");
+    }
+}
+
 /// Sends, makes the interface refuse frames from then on, and compares.
 fn refuses(lab: &Lab, by: &By, name: &str, gro: bool) {
     let (left, middle) = (lab.netns("left"), lab.netns("middle"));
