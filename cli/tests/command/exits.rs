@@ -140,6 +140,23 @@ fn a_limit_of_the_size_of_files_is_an_error_and_files_are_whole() {
 }
 
 #[test]
+fn too_few_open_files_are_a_failure_with_a_remedy() {
+    let Some(lab) = lab_with(&["prlimit"]) else { return };
+    let succeeds = |command: &str, files: u32| {
+        let limit = format!("--nofile={files}");
+        let mut words = vec!["prlimit", &limit, SLUICE];
+        words.extend(command.split(' '));
+        let ended = on(&lab, "left", &words);
+        let has_failed = ended.status == Some(1) && ended.err.contains("ulimit -n");
+        assert!(has_failed || ended.status == Some(0), "{files} files: {command}: {ended:?}");
+        !has_failed
+    };
+    let live = "generate live:left0 --count 1 --dmac 02:00:00:00:00:99";
+    let enough = (7..100).find(|files| succeeds(live, *files));
+    assert!(enough > Some(8), "{enough:?}");
+}
+
+#[test]
 fn a_full_standard_output_is_named() {
     for line in [
         "count null: --count 1",

@@ -194,6 +194,7 @@ fn load(name: &CStr, asm: &Assembler) -> io::Result<OwnedFd> {
     let insns = asm.finish().map_err(|fault| io::Error::other(fault.to_string()))?;
     bpf::load_tc(name, &insns).map_err(|refused| match refused.error.raw_os_error() {
         Some(libc::EPERM) => refused.error,
+        _ if bpf::is_limit(&refused.error) => refused.error,
         _ => io::Error::other(format!("{}: {}", refused.error, refused.log)),
     })
 }

@@ -30,8 +30,8 @@ pub(crate) use map::{
 };
 pub use program::{ProgInfo, ProgTestRun, RunStatistics};
 pub(crate) use program::{
-    ProgramMap, bind_map, kernel_function, load, load_bound, load_tc, maps_of, program, program_id,
-    program_name, run, run_live,
+    ProgramMap, bind_map, is_limit, kernel_function, load, load_bound, load_tc, maps_of, program,
+    program_id, program_name, run, run_live,
 };
 
 use crate::error::Error;

@@ -20,8 +20,13 @@ const CAPABILITY: &str = "CAP_NET_ADMIN, CAP_BPF and CAP_SYS_ADMIN";
 #[derive(Debug)]
 pub(crate) struct LoadError {
     pub error: io::Error,
-    /// The last lines of the verifier's log.
+    /// The last lines of the verifier's log; empty if a limit of open files or memory was reached.
     pub log: String,
+}
+
+/// Returns true if a limit of open files or memory was reached: the program is not the reason.
+pub(crate) fn is_limit(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 /// Loads an XDP program.
@@ -98,6 +103,9 @@ fn load_as(
         })
     };
     load(&mut []).map_err(|error| {
+        if is_limit(&error) {
+            return LoadError { error, log: String::new() };
+        }
         // Before Linux 6.4 a log that is too long keeps its beginning and loses its end.
         let mut log = vec![0; 1 << 20];
         let _ = load(&mut log);

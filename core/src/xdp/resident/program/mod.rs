@@ -143,6 +143,9 @@ fn build(
     bpf::load(c"sluice_claim", &insns, resident.frags()).map_err(|refusal| {
         match refusal.error.raw_os_error() {
             Some(libc::EPERM) => resident.failed("load a program for", refusal.error),
+            _ if bpf::is_limit(&refusal.error) => {
+                resident.failed("load a program for", refusal.error)
+            }
             _ => refused(elsewhere(&format_args!("{}: {}", refusal.error, refusal.log))),
         }
     })
