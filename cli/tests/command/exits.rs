@@ -154,6 +154,7 @@ fn too_few_open_files_are_a_failure_with_a_remedy() {
     let live = "generate live:left0 --count 1 --dmac 02:00:00:00:00:99";
     let enough = (7..100).find(|files| succeeds(live, *files));
     assert!(enough > Some(8), "{enough:?}");
+    assert!(!succeeds("count xdp:left0 --duration 1ms", 8));
 }
 
 #[test]

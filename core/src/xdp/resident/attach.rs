@@ -107,7 +107,7 @@ fn load(interface: &Interface) -> Result<Object> {
     let failed = |error: libbpf_rs::Error| {
         let error = match error.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => io::Error::from_raw_os_error(libc::EPERM),
-            _ => io::Error::other(format!("{error:#}")),
+            _ => of_limit(&error).unwrap_or_else(|| io::Error::other(format!("{error:#}"))),
         };
         privileged(error, "load the XDP program for", &interface.name)
     };
@@ -117,6 +117,14 @@ fn load(interface: &Interface) -> Result<Object> {
     complete(&object)
         .map_err(|error| privileged(error, "set up the XDP program for", &interface.name))?;
     Ok(object)
+}
+
+/// Recovers the kernel's error if a limit of open files or memory was reached: libbpf-rs returns it only as
+/// the end of its text.
+fn of_limit(error: &libbpf_rs::Error) -> Option<io::Error> {
+    let text = format!("{error:#}");
+    let limits = [libc::EMFILE, libc::ENFILE, libc::ENOMEM].map(io::Error::from_raw_os_error);
+    limits.into_iter().find(|limit| text.ends_with(&limit.to_string()))
 }
 
 /// Returns true if frames may span several buffers.
