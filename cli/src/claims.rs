@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
+use sluicegate::error::Error;
 use sluicegate::link::{self, Interface, netns};
 use sluicegate::port::{detach_host, host_left, host_owner};
 use sluicegate::xdp::Mode;
@@ -127,9 +128,17 @@ pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
 
 /// Runs `sluice detach`.
 pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
-    // First: a foreign XDP program, which is an error, does not keep the host from its wire.
-    let host = args.target.with(detach_host)?;
     let name = &args.target.interface;
+    // First: a foreign XDP program, which is an error, does not keep the host from its wire.
+    let host = args.target.with(detach_host).map_err(|error| match error {
+        // Without the privilege the search for a host: port fails, too, and few interfaces have one.
+        Error::Privilege { capability, remedy, .. } => Error::Privilege {
+            operation: format!("permission to detach the XDP program from {name}"),
+            capability,
+            remedy,
+        },
+        other => other,
+    })?;
     if host {
         writeln!(
             io::stdout(),
