@@ -2,7 +2,7 @@
 //!
 //! Inputs, outputs and losses have names. The rest is [`unexplained`](Ledger::unexplained): zero in a correct
 //! run, negative if more packets went out than are known to have come in. If other programs use the same
-//! counters, some packets are [`uncertain`](Section::Uncertain): out or lost. Packets that the user does not
+//! counters, or a `memif:` peer leaves, some packets are [`uncertain`](Section::Uncertain): out or lost. Packets that the user does not
 //! want are [`omitted`](Section::Omitted). Notes are figures outside of the sum, such as the host's own drops.
 
 use std::borrow::Cow;
@@ -80,13 +80,13 @@ impl Ledger {
         self.add(Section::Note, "ring_full_events", stats.ring_full_events);
     }
 
-    /// Adds the packets that queues were given and did not send.
+    /// Adds the packets that queues were given and did not provably send.
     pub fn add_unsent(&mut self, stats: &QueueStats) {
-        let named = stats.too_long + stats.unsent + stats.disconnected;
+        let named = stats.too_long + stats.unsent;
         self.add(Section::Loss, "refused", stats.refused.saturating_sub(named));
         self.add(Section::Loss, "too_long", stats.too_long);
         self.add(Section::Loss, "unsent", stats.unsent);
-        self.add(Section::Loss, "disconnected", stats.disconnected);
+        self.add(Section::Uncertain, "sent_or_lost", stats.sent_or_lost);
     }
 
     /// Adds all of another ledger's entries.
@@ -156,7 +156,6 @@ pub const REMEDIES: &[(&str, &str)] = &[
         "unsent",
         "start or speed up a memif: peer; bring an interface up; run longer, or at a lower --rate",
     ),
-    ("disconnected", "keep the peer connected until the run has ended"),
     (
         "interface_dropped",
         "check the interface's carrier; send at a lower --rate, or give the receiver more CPU, because \

@@ -85,7 +85,7 @@ impl<'a> SendReport<'a> {
         let done = all_done(outcomes);
         self.count_made(&mut report, &done, elapsed);
         let stats = all_stats(&done);
-        let named = stats.too_long + stats.unsent + stats.disconnected;
+        let named = stats.too_long + stats.unsent;
         report.ledger.add(Section::Out, "accepted", stats.sent);
         report.ledger.add(Section::Loss, "refused", stats.refused.saturating_sub(named));
         report.note_silent(outcomes);
@@ -110,7 +110,7 @@ impl<'a> SendReport<'a> {
         let skipped = self.count_made(&mut report, &done, elapsed);
         let attempted = report.traffic.packets + skipped.packets();
         let mut accepted = stats.sent;
-        let named = accepted + skipped.packets() + stats.unsent + stats.disconnected;
+        let named = accepted + skipped.packets() + stats.unsent + stats.sent_or_lost;
         report.ledger.add(Section::Loss, "refused", attempted.saturating_sub(named));
         report.ledger.add(Section::Loss, "unsent", stats.unsent);
         report.ledger.add(Section::Note, "cut_in_file", skipped.cut_in_file);
@@ -130,6 +130,9 @@ impl<'a> SendReport<'a> {
         let long = losses.filter(|loss| loss.name == "too_long").map(|loss| loss.packets).sum();
         if long > 0 {
             report.notices.push(too_long(long, &report, self.live));
+        }
+        if stats.sent_or_lost > 0 {
+            report.notices.push(left_to_peer(stats.sent_or_lost, &report));
         }
         if skipped.too_short > 0 {
             let reason = "shorter than an Ethernet header";
@@ -186,7 +189,8 @@ impl<'a> SendReport<'a> {
         report.ledger.add(Section::Loss, "too_long", skipped.too_long);
         report.ledger.add(Section::Loss, "too_short", skipped.too_short);
         report.ledger.add(Section::Loss, self.other_link_type, skipped.other_link_type);
-        report.ledger.add(Section::Loss, "disconnected", sum(|done| done.stats.disconnected));
+        let sent_or_lost = sum(|done| done.stats.sent_or_lost);
+        report.ledger.add(Section::Uncertain, "sent_or_lost", sent_or_lost);
         skipped
     }
 }
@@ -251,6 +255,13 @@ fn too_long(packets: u64, report: &Report, live: bool) -> String {
         _ => "raise the interface's MTU",
     };
     format!("{}: {remedy}", not_sent(packets, report, "too long"))
+}
+
+/// Describes packets that a `memif:` peer had not taken.
+fn left_to_peer(packets: u64, report: &Report) -> String {
+    let (count, word, port) = (show_count(packets), packets_word(packets), &report.port);
+    let were = if packets == 1 { "was" } else { "were" };
+    format!("{port}: {count} {word} {were} in the ring of a peer that was busy or disconnected")
 }
 
 /// Describes packets that were not sent, for a reason.

@@ -5,11 +5,11 @@ use crate::xdp::RedirectCounts;
 /// The counts of a backend since the queue was opened.
 ///
 /// `received` is the number of packets that entered the receive ring, plus `dropped_ring_full`, plus those
-/// that the kernel still holds. `sent + refused` is the number of packets submitted, less those that are
-/// still in the transmit ring. The other counts are parts of these, or events.
+/// that the kernel still holds. `sent + sent_or_lost + refused` is the number of packets submitted, less
+/// those that are still in the transmit ring. The other counts are parts of these, or events.
 ///
 /// In the command's ledger (docs/design/accounting.md), `ring_full` is `dropped_ring_full` without `lost_long`,
-/// `too_long` includes `lost_long`, `refused` excludes `too_long`, `unsent` and `disconnected`, and `sent` has
+/// `too_long` includes `lost_long`, `refused` excludes `too_long` and `unsent`, and `sent` has
 /// only packets that are proven to have left the interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
@@ -35,6 +35,9 @@ pub struct QueueStats {
     /// not report failures. One port of a process counts those between two interfaces; others leave all
     /// untraced.
     pub untraced: u64,
+    /// Packets that a peer of `memif:` may have taken, or not, when it disconnected or sending ended. Until
+    /// then they count as `sent`.
+    pub sent_or_lost: u64,
     /// Attempts to send that ended in a drop, which the interface or its queue counted. Most of these
     /// packets are tried again.
     pub rejected: u64,
@@ -47,9 +50,6 @@ pub struct QueueStats {
     pub too_long_bytes: u64,
     /// Refused packets that were still waiting when sending ended.
     pub unsent: u64,
-    /// Refused packets that a peer of `memif:` had not taken when it disconnected. Until then they count as
-    /// `sent`.
-    pub disconnected: u64,
 }
 
 impl QueueStats {
@@ -61,6 +61,7 @@ impl QueueStats {
             lost_long: self.lost_long + other.lost_long,
             ring_full_events: self.ring_full_events + other.ring_full_events,
             sent: self.sent + other.sent,
+            sent_or_lost: self.sent_or_lost + other.sent_or_lost,
             redirects: self.redirects.plus(other.redirects),
             untraced: self.untraced + other.untraced,
             rejected: self.rejected + other.rejected,
@@ -68,7 +69,6 @@ impl QueueStats {
             too_long: self.too_long + other.too_long,
             too_long_bytes: self.too_long_bytes + other.too_long_bytes,
             unsent: self.unsent + other.unsent,
-            disconnected: self.disconnected + other.disconnected,
         }
     }
 }

@@ -22,9 +22,8 @@
 //! The port outlives its peers. After a peer disconnects, the port waits for the next one, or tries to
 //! connect every 100 ms. Meanwhile no packets arrive, and packets to send stay in the ring. Packets of the
 //! next peer arrive after all packets of the old one were received; a peer that connects and disconnects
-//! before that is not received from. Packets that were passed to a peer and not taken are counted
-//! ([`QueueStats::disconnected`](super::QueueStats)). That is an upper bound: a peer returns the buffers of
-//! received packets later.
+//! before that is not received from. Packets in the ring of a peer that disconnects may be received or lost
+//! ([`QueueStats::sent_or_lost`](super::QueueStats)).
 //!
 //! Every process that may write to the socket's file may connect, and to `@x` every process in the network
 //! namespace: there, use a secret to keep others out.

@@ -51,7 +51,8 @@ pub(super) struct MemifQueue {
     /// True if no packets are taken from later peers.
     closed: bool,
     received: u64,
-    disconnected: u64,
+    /// Packets in the rings of peers when sending to them ended.
+    sent_or_lost: u64,
 }
 
 impl MemifQueue {
@@ -75,7 +76,7 @@ impl MemifQueue {
             left: None,
             closed: false,
             received: 0,
-            disconnected: 0,
+            sent_or_lost: 0,
         }
     }
 
@@ -136,12 +137,13 @@ impl MemifQueue {
         }
     }
 
-    /// Drops the ring for sending, and counts the packets that the peer has not taken.
+    /// Drops the ring for sending. A peer returns the entries of packets after it took them, and may take
+    /// more from the ring that it still has: the fate of all others remains unknown.
     fn end_sending(&mut self) {
-        let lost = self.in_flight().min(self.progress.sent);
+        let unknown = self.in_flight().min(self.progress.sent);
         self.tx = None;
-        self.progress.sent -= lost;
-        self.disconnected += lost;
+        self.progress.sent -= unknown;
+        self.sent_or_lost += unknown;
     }
 
     /// Ends the connection to a peer that breaks the protocol.
@@ -274,12 +276,8 @@ impl Backend for MemifQueue {
 
     fn stats(&mut self) -> Result<QueueStats> {
         let sent = self.progress.stats();
-        Ok(QueueStats {
-            received: self.received,
-            refused: sent.refused + self.disconnected,
-            disconnected: self.disconnected,
-            ..sent
-        })
+        let (received, sent_or_lost) = (self.received, self.sent_or_lost);
+        Ok(QueueStats { received, sent_or_lost, ..sent })
     }
 
     #[inline]
