@@ -93,9 +93,6 @@ pub struct ControlService<'a, 'b> {
 }
 
 impl Service for ControlService<'_, '_> {
-    const TOO_LONG: &'static str =
-        r#"{"error":"a request has at most 16384 bytes","kind":"usage"}"#;
-
     fn answer(&mut self, client: u64, request: &str) -> Answer {
         // A watcher gets a line of text and a file instead of JSON.
         if request.starts_with("watch ") {

@@ -21,9 +21,6 @@ const MAX_ATTEMPTS: u32 = 10;
 
 /// A handler of requests.
 pub trait Service {
-    /// The answer to a request of more than [`MAX_LINE_BYTES`], after which the connection is closed.
-    const TOO_LONG: &'static str = "a request has at most 16384 bytes";
-
     /// Answers a client's request: a line without its end.
     fn answer(&mut self, client: u64, request: &str) -> Answer;
 
@@ -189,7 +186,7 @@ impl ClientConnection {
     }
 
     /// Answers one request, if the previous answer was sent.
-    fn answer<S: Service>(&mut self, service: &mut S) {
+    fn answer(&mut self, service: &mut impl Service) {
         if !self.output.is_empty() {
             return;
         }
@@ -197,7 +194,8 @@ impl ClientConnection {
         if end.unwrap_or(self.input.len()) > MAX_LINE_BYTES {
             self.closing = true;
             self.input.clear();
-            self.output = format!("{}\n", S::TOO_LONG).into_bytes();
+            let error = format!("a request has at most {MAX_LINE_BYTES} bytes");
+            self.output = format!("{{\"error\":\"{error}\",\"kind\":\"usage\"}}\n").into_bytes();
             return;
         }
         let Some(end) = end else { return };

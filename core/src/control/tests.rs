@@ -148,7 +148,8 @@ fn a_request_that_is_too_long_is_answered_by_an_error_and_ends_the_connection() 
             client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
             let mut answer = String::new();
             client.read_to_string(&mut answer).unwrap();
-            assert_eq!(answer, format!("a request has at most {MAX_LINE_BYTES} bytes\n"));
+            let error = format!("a request has at most {MAX_LINE_BYTES} bytes");
+            assert_eq!(answer, format!("{{\"error\":\"{error}\",\"kind\":\"usage\"}}\n"));
         }
         let longest = "x".repeat(MAX_LINE_BYTES);
         let answer = Client::connect(path).unwrap().ask(&longest).unwrap().0;
