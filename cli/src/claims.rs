@@ -130,14 +130,16 @@ pub fn attach(args: AttachArgs) -> anyhow::Result<()> {
 pub fn detach(args: DetachArgs) -> anyhow::Result<()> {
     let name = &args.target.interface;
     // First: a foreign XDP program, which is an error, does not keep the host from its wire.
-    let host = args.target.with(detach_host).map_err(|error| match error {
-        // Without the privilege the search for a host: port fails, too, and few interfaces have one.
-        Error::Privilege { capability, remedy, .. } => Error::Privilege {
-            operation: format!("permission to detach the XDP program from {name}"),
-            capability,
-            remedy,
-        },
-        other => other,
+    let host = args.target.with(|interface| {
+        detach_host(interface).map_err(|error| match error {
+            // Without the privilege the search for a host: port fails, too, and few interfaces have one.
+            Error::Privilege { capability, remedy, .. } => Error::Privilege {
+                operation: format!("permission to detach the XDP program from {name}"),
+                capability,
+                remedy,
+            },
+            other => other,
+        })
     })?;
     if host {
         writeln!(

@@ -300,6 +300,7 @@ fn a_missing_privilege_is_named_whatever_needs_it() {
         (format!("top --netns {netns} --plain"), "CAP_SYS_ADMIN"),
         (format!("claims right0 --netns {netns}"), "CAP_SYS_ADMIN"),
         ("detach lo".to_owned(), "to detach the XDP program from lo needs CAP_NET_ADMIN"),
+        (format!("detach right0 --netns {netns}"), "to enter"),
         ("lab up --name never".to_owned(), "CAP_NET_ADMIN"),
         ("bench rx".to_owned(), "CAP_SYS_ADMIN"),
         ("bench ndr".to_owned(), "CAP_SYS_ADMIN"),
