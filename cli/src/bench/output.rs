@@ -49,7 +49,11 @@ impl ReportOutput {
                      and <!-- /bench -->"
                 ))
             })?;
-            let file = NewFile::create(path, None)?;
+            let file = NewFile::create(path, None).map_err(|error| {
+                error.remedy(
+                    "write the table as its owner: sluice bench show RESULT --markdown FILE",
+                )
+            })?;
             files.push((file, Box::new(move |report| document.with(report))));
         }
         Ok(Self { json: options.json, before, files })
