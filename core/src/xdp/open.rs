@@ -407,16 +407,16 @@ impl Opening<'_> {
     fn register(&self, fd: &RawSocket) -> Result<()> {
         let register = || fd.set(libc::SOL_XDP, libc::XDP_UMEM_REG, self.umem.registration());
         let mut result = register();
-        if result.as_ref().is_err_and(is_limit) {
+        if result.as_ref().is_err_and(is_locked_memory_limit) {
             raise_memory_lock();
             result = register();
         }
         let end = Instant::now() + RELEASE_TIMEOUT;
-        while result.as_ref().is_err_and(is_limit) && Instant::now() < end {
+        while result.as_ref().is_err_and(is_locked_memory_limit) && Instant::now() < end {
             std::thread::sleep(RETRY_INTERVAL);
             result = register();
         }
-        result.map_err(|error| match is_limit(&error) {
+        result.map_err(|error| match is_locked_memory_limit(&error) {
             true => Error::Privilege {
                 operation: format!(
                     "locking {} KiB of packet buffers for {} ({error})",
@@ -512,7 +512,7 @@ fn no_zero_copy(multi_buffer: bool, pieces: Option<u32>, mtu: u32) -> String {
 }
 
 /// Returns true if the kernel refused to lock more memory.
-fn is_limit(error: &io::Error) -> bool {
+fn is_locked_memory_limit(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EPERM))
 }
 

@@ -81,6 +81,9 @@ pub(super) fn load_reader(
     let insns = reader(maps, &value, |asm| ask(asm, time, hash))?;
     let load = |insns: &[Insn]| bpf::load_bound(interface.index, NAME, insns, frags);
     load(&insns).map_err(|refused| {
+        if bpf::is_limit(&refused.error) {
+            return format!("the program cannot be loaded: {}", refused.error);
+        }
         let can_call = call_only(time, hash).is_some_and(|insns| load(&insns).is_ok());
         if can_call {
             format!(
