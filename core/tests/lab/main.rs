@@ -484,6 +484,7 @@ fn a_removed_queueing_discipline_is_reported_but_not_clsact() {
     let left = lab.netns("left");
     let interface = link::interface(Some(&left), "left0").unwrap();
     let mut backlog = Backlog::open(Some(&left), &interface).unwrap();
+    let mut has_clsact = true;
     for (command, removed) in [
         ("add dev left0 clsact", false),
         ("del dev left0 clsact", false),
@@ -492,10 +493,12 @@ fn a_removed_queueing_discipline_is_reported_but_not_clsact() {
     ] {
         let tc = ["tc", "qdisc"].into_iter().chain(command.split(' ')).collect::<Vec<_>>();
         let output = on(&left, &tc);
-        if command.starts_with("add") && !output.status.success() {
-            return println!(
-                "skipped: needs sch_ingress; get it by modprobe sch_ingress: {output:?}"
-            );
+        if String::from_utf8_lossy(&output.stderr).contains("qdisc kind is unknown") {
+            has_clsact = false;
+            println!("skipped: clsact needs sch_ingress; get it by modprobe sch_ingress");
+        }
+        if !has_clsact && command.ends_with("clsact") {
+            continue;
         }
         assert!(output.status.success(), "{command}: {output:?}");
         assert_eq!(backlog.read().unwrap().removed, removed, "{command}");
