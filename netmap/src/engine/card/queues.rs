@@ -138,7 +138,7 @@ impl CardQueues {
     /// Logs a fallback, with its reason.
     fn say_packet_sends(&self, kind: &str, error: &sluicegate::Error) {
         let name = &self.name;
-        self.options.say(format_args!("sending by packet sockets, because {kind}:{name}: {error}"));
+        self.options.say(format_args!("packet sockets send, because {kind}:{name}: {error}"));
     }
 
     /// Opens queues that only receive.
