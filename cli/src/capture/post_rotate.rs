@@ -20,6 +20,9 @@ use crate::ledger::Section;
 use crate::notice::{self, ExitStatus};
 use crate::report::Report;
 
+/// Maximum of failures in the report.
+const MAX_FAILURES: usize = 64;
+
 /// The thread that runs the commands, one at a time. No packet waits for it. It prints errors at once, and
 /// returns the exit status of a failed start.
 pub struct PostRotate {
@@ -114,7 +117,13 @@ fn run(
     failures: &Mutex<Vec<String>>,
 ) -> Result<(), ExitStatus> {
     let report = |failure: String| {
-        failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure.clone());
+        let mut listed = failures.lock().unwrap_or_else(PoisonError::into_inner);
+        match listed.len() {
+            0..MAX_FAILURES => listed.push(failure.clone()),
+            MAX_FAILURES => listed.push("more failures of --post-rotate are not listed".into()),
+            _ => {}
+        }
+        drop(listed);
         notice::say(failure);
     };
     let mut result = Ok(());
