@@ -276,20 +276,21 @@ impl Queue {
     /// [`end_sleep`](Self::end_sleep) after it.
     ///
     /// ```no_run
-    /// use std::os::fd::{AsRawFd, RawFd};
+    /// use std::os::fd::{BorrowedFd, OwnedFd};
     /// use sluicegate::port::{Directions, Port};
     ///
-    /// # fn wait(_: &[RawFd], _: Option<std::time::Duration>) {}
+    /// # fn wait(_: &[OwnedFd], _: Option<std::time::Duration>) {}
     /// let mut queue = Port::open_one("packet:eth0", Directions::Receive)?;
     /// let events = queue.begin_sleep();
-    /// // The events borrow the queue, which the sync needs, too.
-    /// let descriptors: Vec<RawFd> = events.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    /// // Duplicates, because the sync may close one: a `memif:` peer may have left.
+    /// let owned = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
+    /// let descriptors = events.descriptors.iter().map(owned).collect::<Result<Vec<_>, _>>()?;
     /// let limit = events.limit;
     /// if queue.sync_rx()? == 0 {
     ///     wait(&descriptors, limit); // the program's own poll(2) or epoll_wait(2)
     /// }
     /// queue.end_sleep()?;
-    /// # Ok::<(), sluicegate::Error>(())
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn begin_sleep(&mut self) -> SleepEvents<'_> {
         self.backend.spins(Wait::Sleep);
