@@ -14,17 +14,17 @@ use sluicegate_base::ring::{Interface, Ring};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PoolRequirements {
     pub buffers: u32,
-    /// Minimum size of a buffer.
+    /// Size of a buffer: a minimum, unless another port uses the buffers for AF_XDP.
     pub buffer_bytes: u32,
-    /// True if AF_XDP uses the buffers as frames, which limits their size. Other ports put a longer packet into
+    /// True if AF_XDP uses the buffers, which limits their size. Other ports put a longer packet into
     /// several buffers.
-    pub frames: bool,
+    pub af_xdp: bool,
 }
 
 impl PoolRequirements {
     /// Returns the requirements of `queues` queues of `buffers` buffers each.
     pub(super) fn of_queues(queues: u32, buffers: u32, buffer_bytes: u32) -> Self {
-        Self { buffers: buffers.saturating_mul(queues), buffer_bytes, frames: false }
+        Self { buffers: buffers.saturating_mul(queues), buffer_bytes, af_xdp: false }
     }
 
     /// Returns the requirements of queues with buffers of the default size.
@@ -34,7 +34,7 @@ impl PoolRequirements {
 
     /// Returns the requirements of two ports in one pool.
     pub(super) fn and(self, other: Self) -> Self {
-        let buffer_bytes = match (self.frames, other.frames) {
+        let buffer_bytes = match (self.af_xdp, other.af_xdp) {
             (true, false) => self.buffer_bytes,
             (false, true) => other.buffer_bytes,
             _ => self.buffer_bytes.max(other.buffer_bytes),
@@ -42,7 +42,7 @@ impl PoolRequirements {
         Self {
             buffers: self.buffers.saturating_add(other.buffers),
             buffer_bytes,
-            frames: self.frames || other.frames,
+            af_xdp: self.af_xdp || other.af_xdp,
         }
     }
 
@@ -165,5 +165,24 @@ impl TxProgress {
     pub(super) fn stats(&self) -> QueueStats {
         let &Self { sent, refused, too_long, too_long_bytes, unsent, .. } = self;
         QueueStats { sent, refused, too_long, too_long_bytes, unsent, ..QueueStats::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn af_xdp_decides_the_size_of_shared_buffers() {
+        let of = |buffer_bytes, af_xdp| PoolRequirements { buffers: 8, buffer_bytes, af_xdp };
+        for (one, other, both) in [
+            (of(2048, false), of(4096, false), (4096, false)),
+            (of(2048, true), of(9216, false), (2048, true)),
+            (of(9216, false), of(2048, true), (2048, true)),
+            (of(2048, true), of(4096, true), (4096, true)),
+        ] {
+            let expected = PoolRequirements { buffers: 16, ..of(both.0, both.1) };
+            assert_eq!(one.and(other), expected);
+        }
     }
 }

@@ -359,7 +359,7 @@ pub(super) fn requirements_of(
     let frames = if receives { config.frames } else { 0 } + if sends { config.slots } else { 0 };
     // Sending without copying may need some more frames for the fill ring.
     let requirements = PoolRequirements::of_queues(queues, frames + 64, buffer_bytes);
-    PoolRequirements { frames: true, ..requirements }
+    PoolRequirements { af_xdp: true, ..requirements }
 }
 
 /// Returns the mode of a port, which is that of its slowest queue.
