@@ -23,6 +23,7 @@ mod netmap;
 mod new_file;
 mod notice;
 mod pacing;
+mod pipe_reader;
 mod port_kinds;
 mod ports;
 mod print;

@@ -5,7 +5,7 @@ mod beside;
 mod receive;
 
 use std::collections::BTreeSet;
-use std::io::{Stdout, stdout};
+use std::io::Stdout;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +24,7 @@ use sluicegate::ring::Wait;
 use crate::args::Common;
 use crate::counters::{LAST, Snapshots, Totals, Wanted, WorkerCounters};
 use crate::notice;
+use crate::pipe_reader;
 use crate::report::Report;
 use crate::signals::Signals;
 use crate::status::Status;
@@ -260,7 +261,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     };
     let running = AtomicUsize::new(work.len());
     // Each event source is polled until it has requested the end.
-    let mut reader = Some(stdout());
+    let mut reader = pipe_reader::stdout_pipe();
     let mut asking = Some(signals);
     // Packets arrive as soon as a queue is open.
     let opened = || work.iter().filter_map(Work::opened_at);
@@ -462,20 +463,14 @@ fn wait_for_event(
 ) -> Result<(bool, bool)> {
     let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
     let mut fds = vec![PollFd::new(stop.wake.as_fd(), PollFlags::POLLIN)];
-    // No event is requested for stdout: poll reports the error of a pipe without a reader in any case.
-    fds.extend(stdout.map(|stdout| PollFd::new(stdout.as_fd(), PollFlags::empty())));
+    fds.extend(stdout.map(pipe_reader::entry));
     fds.extend(signals.map(|signals| PollFd::new(signals.as_fd(), PollFlags::POLLIN)));
     match nix::poll::poll(&mut fds, timeout) {
         Ok(0) | Err(Errno::EINTR) => return Ok((false, false)),
         Ok(_) => {}
         Err(error) => return Err(Error::system("wait for", "signals", error)),
     }
-    let broken = fds.get(1).filter(|_| stdout.is_some()).and_then(PollFd::revents);
-    // A terminal that hung up reports both: after `disown`, a command goes on without it.
-    let is_closed_pipe = |events: PollFlags| {
-        events.contains(PollFlags::POLLERR) && !events.contains(PollFlags::POLLHUP)
-    };
-    let reader_left = broken.is_some_and(is_closed_pipe);
+    let reader_left = stdout.is_some() && fds.get(1).is_some_and(pipe_reader::has_left);
     let _ = stop.wake.read();
     Ok((signals.is_some_and(Signals::take), reader_left))
 }

@@ -418,6 +418,22 @@ fn a_terminal_that_hangs_up_is_no_failure_and_files_are_whole() {
 }
 
 #[test]
+fn a_command_whose_terminal_hung_up_still_sleeps() {
+    let (master, slave) = terminal();
+    let mut command = sluice(&["generate", "null:", "--rate", "10pps"]);
+    let clone = || Stdio::from(slave.try_clone().unwrap());
+    let running = Running::unawaited(command.stdout(clone()).stderr(clone()));
+    running.catches_signals();
+    drop(master);
+    eventually("the terminal has hung up", || tcgetattr(&slave).err() == Some(Errno::EIO));
+    running.signal(Signal::SIGUSR1);
+    eventually("the request is taken", || !running.has_pending());
+    eventually("it sleeps", || running.has_sleeping("sluice"));
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.end().status, Some(0));
+}
+
+#[test]
 fn top_ends_with_its_terminal() {
     let (mut master, slave) = terminal();
     let mut top = sluice(&["top", "lo"]);
