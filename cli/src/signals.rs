@@ -16,6 +16,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use sluicegate::error::{Error, Result};
 
+use crate::pipe_reader;
+
 /// Signals that request the end of a command.
 const END: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
 /// Signals that end the process at once after an earlier request for the end.
@@ -147,18 +149,22 @@ impl Signals {
         self.shared.end_asked.get().is_some()
     }
 
-    /// Waits until `deadline`. Returns true if a signal requests the end before it.
+    /// Waits until `deadline`. Returns true if a signal requests the end before it, or the reader of standard output
+    /// leaves.
     pub fn wait(&self, deadline: Instant) -> Result<bool> {
+        let pipe = pipe_reader::stdout_pipe();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             // Rounded up, so that the last fraction of a millisecond is not spent spinning.
             let left = left + Duration::from_micros(999);
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-            match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout) {
+            let mut fds = vec![PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+            fds.extend(pipe.as_ref().map(pipe_reader::entry));
+            match poll(&mut fds, timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(Error::system("wait for", "signals", error)),
             }
-            if self.take() {
+            if self.take() || fds.get(1).is_some_and(pipe_reader::has_left) {
                 return Ok(true);
             }
             if Instant::now() >= deadline {

@@ -229,6 +229,22 @@ fn a_reader_that_leaves_ends_commands_that_send_to_it_with_their_result() {
 }
 
 #[test]
+fn a_reader_that_leaves_ends_top_and_a_bench_in_a_wait() {
+    let Some(lab) = lab() else { return };
+    let between = format!("{0}/left0,{1}/right0", lab.netns("left"), lab.netns("right"));
+    for arguments in [
+        &["top", "lo", "--plain", "--interval", "1h"][..],
+        &["bench", "rx", "--between", &between, "--seconds", "1h", "--rounds", "1"],
+    ] {
+        let mut running = Running::unawaited(&mut sluice(arguments));
+        running.catches_signals();
+        drop(running.child().stdout.take());
+        let ended = running.end();
+        assert_eq!(ended.status, Some(0), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[test]
 fn a_hangup_that_nohup_ignores_stays_ignored() {
     if !have(&["nohup"]) {
         return;
