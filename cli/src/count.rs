@@ -82,6 +82,7 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     };
     let inspect = in_kernel.clone().map(|it| it as Arc<dyn Inspect>);
     let options = options_for_kind(common.recording(), port.kind());
+    ports::await_input(&port)?;
     let opened = Port::open(&port, &OpenOptions { inspect, ..options })?;
     let mut report = Report::of_port("count", &opened, &common);
     ports::announce(&opened, &common, &mut report);

@@ -1,9 +1,11 @@
 //! The reader of a pipe on standard output, whose exit ends a command that waits.
 
-use std::io::{Stdout, stdout};
+use std::io::{self, ErrorKind, Stdout, stdin, stdout};
 use std::os::fd::AsFd;
+use std::path::Path;
 
-use nix::poll::{PollFd, PollFlags};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
 
 /// Returns standard output if it is a pipe. A terminal that hung up ends no command: after `disown`, it goes on.
@@ -22,4 +24,30 @@ pub fn entry(pipe: &Stdout) -> PollFd<'_> {
 /// Returns true if poll(2) reported the exit of the reader.
 pub fn has_left(entry: &PollFd<'_>) -> bool {
     entry.revents().is_some_and(|events| events.contains(PollFlags::POLLERR))
+}
+
+/// Returns true if the reader of standard output has left.
+pub fn has_left_now() -> bool {
+    let Some(pipe) = stdout_pipe() else { return false };
+    let mut entries = [entry(&pipe)];
+    poll(&mut entries, PollTimeout::ZERO).is_ok() && has_left(&entries[0])
+}
+
+/// Waits until standard input has bytes to read or ends, if it is the file to read.
+///
+/// # Errors
+/// The reader of standard output left first; the input cannot be polled.
+pub fn await_input(file: &Path) -> io::Result<()> {
+    let is_stdin = ["-", "/dev/stdin"].iter().any(|name| file == Path::new(name));
+    let Some(pipe) = stdout_pipe().filter(|_| is_stdin) else { return Ok(()) };
+    let stdin = stdin();
+    loop {
+        let mut entries = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN), entry(&pipe)];
+        match poll(&mut entries, PollTimeout::NONE) {
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(_) if entries[0].any() != Some(false) => return Ok(()),
+            Ok(_) => return Err(ErrorKind::BrokenPipe.into()),
+        }
+    }
 }

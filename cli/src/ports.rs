@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{IsTerminal, stderr, stdin, stdout};
+use std::io::{self, IsTerminal, stderr, stdin, stdout};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -16,6 +16,7 @@ use sluicegate::xdp::resident::{Action, Owner, Resident};
 
 use crate::args::{Common, PortFlags};
 use crate::notice;
+use crate::pipe_reader;
 use crate::report::Report;
 
 /// Returns true if packets to the port go to standard output; then the result goes to stderr.
@@ -181,6 +182,18 @@ fn interfaces(port: &PortName, netns: Option<&str>) -> Result<Vec<Interface>> {
     match is_any(port) {
         true => link::interfaces(netns),
         false => Ok(vec![link::interface(netns, port.name())?]),
+    }
+}
+
+/// Waits for standard input, if a port reads it, as [`pipe_reader::await_input`] does.
+///
+/// # Errors
+/// The reader of standard output left first; the input cannot be polled.
+pub fn await_input(port: &PortName) -> io::Result<()> {
+    if port.kind() == Kind::Pcap {
+        pipe_reader::await_input(Path::new(port.name()))
+    } else {
+        Ok(())
     }
 }
 

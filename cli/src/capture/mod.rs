@@ -55,6 +55,7 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     let summary = summary.transpose()?;
     let mut ports = Vec::new();
     for name in &options.ports {
+        ports::await_input(name)?;
         let port = Port::open(name, &options_for_kind(options.opening(), name.kind()))?;
         // Created at once, so that the card's counters cover the time that the port is open.
         let mut report = Report::of_port("capture", &port, &options.args.common);

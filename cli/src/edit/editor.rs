@@ -20,6 +20,7 @@ use sluicegate_traffic::rewrite::Rewrite;
 use super::selection::{Selection, Verdict};
 use crate::file_flags::PCAP_END_NS;
 use crate::ledger::Section;
+use crate::pipe_reader;
 use crate::recorded::Recorded;
 use crate::report::{FilesReport, Report, Traffic};
 use crate::signals::Signals;
@@ -135,7 +136,7 @@ impl Editor {
         // A failure is in the summary, too.
         let _ = self.writer.write();
         let mut report = self.report();
-        let PacketWriter { output, path, refused, .. } = self.writer;
+        let PacketWriter { output, path, refused, reader_left, .. } = self.writer;
         let summary = output.finish();
         report.ledger.add(Section::Out, "written", summary.packets);
         report.ledger.add(Section::Loss, "not_written", summary.lost + refused);
@@ -149,7 +150,8 @@ impl Editor {
         };
         let (count, bytes, deleted) = (summary.files, summary.bytes, summary.files_deleted);
         report.files = Some(FilesReport { path, count, bytes, deleted, to_delete: 0 });
-        (report, summary.failure)
+        let left = || Error::system("write", "standard output", Errno::EPIPE);
+        (report, summary.failure.or_else(|| reader_left.then(left)))
     }
 
     /// Returns the report so far; packets being compressed are on their way.
@@ -241,6 +243,8 @@ pub struct PacketWriter {
     format: Format,
     /// Packets whose times the format cannot hold.
     refused: u64,
+    /// The reader of standard output left while the input was silent.
+    reader_left: bool,
 }
 
 impl PacketWriter {
@@ -265,6 +269,7 @@ impl PacketWriter {
             interfaces: 0,
             format,
             refused: 0,
+            reader_left: false,
         };
         writer.add_interfaces(interfaces, filter)?;
         writer.output.begin()?;
@@ -325,7 +330,9 @@ impl PacketWriter {
             return ControlFlow::Continue(());
         }
         self.write()?;
-        if self.output.flush().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        self.reader_left = pipe_reader::has_left_now();
+        let fails = self.output.flush().is_err() || self.reader_left;
+        if fails { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::args::file_mode;
 use crate::file_flags::FileFlags;
 use crate::rewriting::Rewriting;
 use crate::signals::Signals;
-use crate::{notice, ports};
+use crate::{notice, pipe_reader, ports};
 use editor::{Changes, Editor, PacketWriter};
 use selection::{PacketNumbers, Selection, Time};
 
@@ -198,6 +198,9 @@ pub fn edit(args: Args) -> anyhow::Result<()> {
     }
     let config = args.output(output)?;
     let rewrite = args.rewriting.rewrite()?;
+    if output == Path::new("-") {
+        inputs().try_for_each(pipe_reader::await_input)?;
+    }
     let mut reader = MergedReader::open(inputs())?;
     if merges && config.format == Format::Pcap {
         refuse_link_types(inputs())?;

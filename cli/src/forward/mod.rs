@@ -109,6 +109,7 @@ pub fn forward(mut args: Args) -> anyhow::Result<()> {
     let Args { from, to, batch, common, receiving, .. } = &args;
     let mut monitor = args.monitor.listen()?.map(|server| MonitorService::new(server, [from, to]));
     let wanted = args.usage().map(|(name, usage)| (name.clone(), usage));
+    ports::await_input(from)?;
     let Ok(mut ports) = <[Port; 2]>::try_from(Port::open_all(&wanted, &common.forwarding())?)
     else {
         return Err(Error::Usage("two ports are needed".into()).into());

@@ -202,6 +202,7 @@ pub fn replay(mut args: Args) -> anyhow::Result<()> {
     let options: Vec<_> =
         ports.iter().zip(&interfaces).map(|(port, it)| options(port, it.as_ref())).collect();
     // Opened before signals are caught, because a pipe may make the command wait.
+    ports::await_input(&file)?;
     let workers = |port: &Port| port.queues.len() as u32;
     let sources = match (&options[..], &ports[..]) {
         ([clients, servers], [a, b]) => {

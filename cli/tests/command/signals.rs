@@ -229,6 +229,37 @@ fn a_reader_that_leaves_ends_commands_that_send_to_it_with_their_result() {
 }
 
 #[test]
+fn a_reader_that_leaves_ends_a_command_whose_input_is_silent() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("source.pcap");
+    numbered(&source, 0..10, 0, 1000);
+    let source = std::fs::read(&source).unwrap();
+    // The input has sent nothing, or packets.
+    for begun in [&[][..], &source] {
+        for arguments in [
+            &["count", "pcap:-"][..],
+            &["count", "pcap:/dev/stdin"],
+            &["capture", "pcap:-", "-w", "-"],
+            &["edit", "-", "-"],
+            &["replay", "-", "null:", "--top-speed"],
+            &["forward", "pcap:-", "null:", "--one-way"],
+        ] {
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            let mut running = Running::unawaited(sluice(arguments).stdin(reader));
+            writer.write_all(begun).unwrap();
+            if begun.is_empty() {
+                eventually("it waits for its input", || running.has_sleeping("sluice"));
+            } else {
+                running.catches_signals();
+            }
+            drop(running.child().stdout.take());
+            let ended = running.end();
+            assert_eq!(ended.status, Some(0), "{arguments:?}: {ended:?}");
+        }
+    }
+}
+
+#[test]
 fn a_reader_that_leaves_ends_top_and_a_bench_in_a_wait() {
     let Some(lab) = lab() else { return };
     let between = format!("{0}/left0,{1}/right0", lab.netns("left"), lab.netns("right"));
