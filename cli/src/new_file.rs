@@ -1,7 +1,8 @@
 //! A file for a result, which keeps its content until there is one.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use sluicegate::error::{Error, Result};
@@ -12,6 +13,8 @@ use tempfile::TempPath;
 pub struct NewFile {
     path: PathBuf,
     file: File,
+    /// A standard stream: the text is added to its content.
+    is_stream: bool,
     /// The path, if the file is new.
     created: Option<TempPath>,
 }
@@ -22,11 +25,15 @@ impl NewFile {
     /// # Errors
     /// It cannot be created or written, or another user may have prepared it.
     pub fn create(path: &Path, access: Option<FileAccess>) -> Result<Self> {
+        if let Some(stream) = standard_stream(path) {
+            let file = stream.map_err(|error| Error::path("open", path, error))?.into();
+            return Ok(Self { path: path.to_owned(), file, is_stream: true, created: None });
+        }
         let is_new = path.symlink_metadata().is_err();
         let file = open_protected(path, access)?;
         let created = is_new.then(|| TempPath::try_from_path(path)).transpose();
         let created = created.map_err(|error| Error::path("create", path, error))?;
-        Ok(Self { path: path.to_owned(), file, created })
+        Ok(Self { path: path.to_owned(), file, is_stream: false, created })
     }
 
     /// Replaces the content.
@@ -34,7 +41,7 @@ impl NewFile {
     /// # Errors
     /// The disk is full.
     pub fn write(mut self, text: &[u8]) -> Result<()> {
-        let is_file = self.file.metadata().is_ok_and(|it| it.is_file());
+        let is_file = !self.is_stream && self.file.metadata().is_ok_and(|it| it.is_file());
         let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
         let written = emptied.and_then(|()| self.file.write_all(text));
         written.map_err(|error| Error::open_file("write", &self.path, error))?;
@@ -42,5 +49,18 @@ impl NewFile {
             created.keep().map_err(|error| Error::path("keep", &self.path, error.error))?;
         }
         Ok(())
+    }
+}
+
+/// Returns a copy of standard output or standard error if the path is its name. If the path were opened, a file would
+/// lose its mode and what the command has printed.
+fn standard_stream(path: &Path) -> Option<io::Result<OwnedFd>> {
+    let is = |names: [&str; 3]| names.iter().any(|name| path == Path::new(name));
+    if is(["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"]) {
+        Some(io::stdout().as_fd().try_clone_to_owned())
+    } else if is(["/dev/stderr", "/dev/fd/2", "/proc/self/fd/2"]) {
+        Some(io::stderr().as_fd().try_clone_to_owned())
+    } else {
+        None
     }
 }

@@ -1,5 +1,8 @@
 //! `capture --json`: an object per packet, with the fields that tshark finds.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::real_captures::real_captures;
@@ -27,7 +30,7 @@ fn shown(value: &Value) -> String {
 fn the_result_is_written_to_the_file_of_a_summary() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    numbered(std::path::Path::new(&path("in.pcap")), 0..7, 0, 1);
+    numbered(Path::new(&path("in.pcap")), 0..7, 0, 1);
     let (input, summary) = (path("in.pcap"), path("result.json"));
     let ended = run(&["capture", &input, "--json", "--summary", &summary]);
     assert_eq!((ended.status, ended.err.as_str()), (Some(0), ""), "{ended:?}");
@@ -44,10 +47,29 @@ fn the_result_is_written_to_the_file_of_a_summary() {
     refused(&["capture", &path("none.pcap"), "--summary", &summary], "none.pcap");
     refused(&["capture", &path("none.pcap"), "--summary", &path("new")], "none.pcap");
     assert_eq!(std::fs::read_to_string(&summary).unwrap(), "earlier");
-    assert!(!std::path::Path::new(&path("new")).exists());
+    assert!(!Path::new(&path("new")).exists());
     refused(&["capture", &input, "--summary", "-"], "without it");
     let nowhere = path("no/such");
     refused(&["capture", &input, "--summary", &nowhere], "create");
+}
+
+#[test]
+fn a_standard_stream_as_a_summary_keeps_its_mode_and_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    numbered(Path::new(&path("in.pcap")), 0..7, 0, 1);
+    let log = path("log");
+    for summary in ["/dev/stdout", "/dev/fd/1"] {
+        std::fs::write(&log, "earlier\n").unwrap();
+        std::fs::set_permissions(&log, PermissionsExt::from_mode(0o644)).unwrap();
+        let file = std::fs::File::options().append(true).open(&log).unwrap();
+        let arguments = ["capture", &path("in.pcap"), "--json", "--summary", summary];
+        let ended = Running::unawaited(sluice(&arguments).stdout(file)).end();
+        assert_eq!(ended.status, Some(0), "{ended:?}");
+        assert_eq!(std::fs::metadata(&log).unwrap().permissions().mode() & 0o777, 0o644);
+        let lines = std::fs::read_to_string(&log).unwrap();
+        assert_eq!(lines.lines().count(), 1 + 7 + 1, "{lines}");
+    }
 }
 
 #[test]
