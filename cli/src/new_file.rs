@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use sluicegate::error::{Error, Result};
@@ -15,6 +16,8 @@ pub struct NewFile {
     file: File,
     /// A standard stream: the text is added to its content.
     is_stream: bool,
+    /// A regular file that had a name when it was opened: a descriptor may lead to one without.
+    is_named: bool,
     /// The path, if the file is new.
     created: Option<TempPath>,
 }
@@ -27,19 +30,26 @@ impl NewFile {
     pub fn create(path: &Path, access: Option<FileAccess>) -> Result<Self> {
         if let Some(stream) = standard_stream(path) {
             let file = stream.map_err(|error| Error::path("open", path, error))?.into();
-            return Ok(Self { path: path.to_owned(), file, is_stream: true, created: None });
+            return Ok(Self {
+                path: path.to_owned(),
+                file,
+                is_stream: true,
+                is_named: false,
+                created: None,
+            });
         }
         let is_new = path.symlink_metadata().is_err();
         let file = open_protected(path, access)?;
         let created = is_new.then(|| TempPath::try_from_path(path)).transpose();
         let created = created.map_err(|error| Error::path("create", path, error))?;
-        Ok(Self { path: path.to_owned(), file, is_stream: false, created })
+        let is_named = is_named(&file);
+        Ok(Self { path: path.to_owned(), file, is_stream: false, is_named, created })
     }
 
     /// Replaces the content.
     ///
     /// # Errors
-    /// The disk is full.
+    /// The disk is full, or something else removed the file.
     pub fn write(mut self, text: &[u8]) -> Result<()> {
         let is_file = !self.is_stream && self.file.metadata().is_ok_and(|it| it.is_file());
         let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
@@ -48,8 +58,16 @@ impl NewFile {
         if let Some(created) = self.created {
             created.keep().map_err(|error| Error::path("keep", &self.path, error.error))?;
         }
+        if self.is_named && !is_named(&self.file) {
+            let error = io::Error::other("it was removed after the start");
+            return Err(Error::open_file("write", &self.path, error));
+        }
         Ok(())
     }
+}
+
+fn is_named(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.nlink() > 0)
 }
 
 /// Returns a copy of standard output or standard error if the path is its name. If the path were opened, a file would

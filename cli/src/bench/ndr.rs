@@ -151,13 +151,14 @@ fn publish(
     json: bool,
 ) -> anyhow::Result<()> {
     let HeadedResult { version, date, machine, result, .. } = headed;
-    if let Some(page) = page {
-        page.write(page::ndr(result, machine, version, date).as_bytes())?;
-    }
+    // The result is printed although a file fails.
+    let write = |page: NewFile| page.write(page::ndr(result, machine, version, date).as_bytes());
+    let written = page.map_or(Ok(()), write);
     match json {
-        true => headed.print_json(),
-        false => Ok(print(result, &mut stdout().lock())?),
+        true => headed.print_json()?,
+        false => print(result, &mut stdout().lock())?,
     }
+    Ok(written?)
 }
 
 fn measure(args: &Args, watcher: &Watcher) -> Result<NdrResults, Failure> {

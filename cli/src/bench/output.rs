@@ -61,8 +61,10 @@ impl ReportOutput {
 
     /// Writes all of it.
     pub fn write(self, report: &Report) -> anyhow::Result<()> {
+        // The result is printed although a file fails.
+        let mut written = Ok(());
         for (file, render) in self.files {
-            file.write(render(report).as_bytes())?;
+            written = written.and(file.write(render(report).as_bytes()));
         }
         match self.json {
             true => writeln!(stdout(), "{}", serde_json::to_string(report)?)?,
@@ -71,7 +73,7 @@ impl ReportOutput {
         if let Some(before) = self.before {
             print_compared(&compare(&before, report), self.json)?;
         }
-        Ok(())
+        Ok(written?)
     }
 }
 

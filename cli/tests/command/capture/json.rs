@@ -1,5 +1,6 @@
 //! `capture --json`: an object per packet, with the fields that tshark finds.
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -51,6 +52,32 @@ fn the_result_is_written_to_the_file_of_a_summary() {
     refused(&["capture", &input, "--summary", "-"], "without it");
     let nowhere = path("no/such");
     refused(&["capture", &input, "--summary", &nowhere], "create");
+}
+
+#[test]
+fn the_result_is_printed_if_the_file_of_a_summary_was_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, summary) = (folder.path().join("in.pcap"), folder.path().join("result.json"));
+    numbered(&input, 0..7, 0, 1);
+    let path = summary.to_str().unwrap();
+    // Another file may have its name, and stays as it is.
+    for other in [false, true] {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let arguments = ["capture", "pcap:-", "--json", "--summary", path];
+        let running = Running::unawaited(sluice(&arguments).stdin(reader));
+        writer.write_all(&std::fs::read(&input).unwrap()).unwrap();
+        running.catches_signals();
+        std::fs::remove_file(&summary).unwrap();
+        if other {
+            std::fs::write(&summary, "other").unwrap();
+        }
+        drop(writer);
+        let ended = running.end();
+        assert_eq!((ended.status, &ended.report()["packets"]), (Some(1), &7.into()), "{ended:?}");
+        let error = format!("write {path}: it was removed");
+        assert!(ended.err.contains(&error), "{ended:?}");
+        assert_eq!(std::fs::read(&summary).ok(), other.then(|| b"other".to_vec()));
+    }
 }
 
 #[test]
