@@ -276,13 +276,15 @@ fn open_unchanged(path: &Path, access: FileAccess, new: bool) -> Result<File, Fa
         let waits = if is_trusted_pipe(path) { 0 } else { libc::O_NONBLOCK };
         options.custom_flags(libc::O_NOFOLLOW | waits);
     }
-    let file = match options.create_new(new).open(path) {
+    let (created, file) = match options.create_new(new).open(path) {
         // With O_CREAT, root could not open the files of `access.owner` in /tmp (fs.protected_regular).
-        Err(error) if error.kind() == io::ErrorKind::NotFound => options.create(true).open(path),
-        opened => opened,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            (shared, options.create(true).create_new(shared).open(path))
+        }
+        opened => (new, opened),
     };
     let file = file.map_err(|error| create_failure(path, error))?;
-    if shared {
+    if shared && !created {
         check_own(&file, path, access)?;
     }
     Ok(file)
@@ -317,9 +319,9 @@ fn empty(file: &File, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Rejects a file that a user other than the process's and that of `access` created in a directory where others
-/// may create entries: its owner could read the packets, and a hard link may lead to a file whose owner must not
-/// change.
+/// Rejects an existing file in a directory where others may create entries if it does not belong to the user of
+/// `access`, otherwise the process's: its owner could read the packets. A hard link to a file of root, which its
+/// maker may remove before it is counted here, must not give that file to the user of `access`.
 fn check_own(file: &File, path: &Path, access: FileAccess) -> Result<(), Failure> {
     let failed = |error| create_failure(path, error);
     let metadata = file.metadata().map_err(failed)?;
@@ -328,7 +330,7 @@ fn check_own(file: &File, path: &Path, access: FileAccess) -> Result<(), Failure
     }
     let reason = if !metadata.is_file() {
         "it is no regular file".into()
-    } else if !is_own(&metadata, access) {
+    } else if metadata.uid() != access.owner.map_or(geteuid().as_raw(), |(user, _)| user) {
         format!("it belongs to user ID {}", metadata.uid())
     } else if metadata.nlink() > 1 {
         format!("it has {} names", metadata.nlink())
@@ -338,12 +340,6 @@ fn check_own(file: &File, path: &Path, access: FileAccess) -> Result<(), Failure
     let error = io::Error::other(format!("another user may have prepared it: {reason}"));
     Err(Failure::new("write to", path, error)
         .with("remove it first, or write to a directory of your own"))
-}
-
-/// Returns true if a file belongs to the process's user, or to that of `access`.
-fn is_own(metadata: &Metadata, access: FileAccess) -> bool {
-    let user = metadata.uid();
-    user == geteuid().as_raw() || access.owner.is_some_and(|(owner, _)| user == owner)
 }
 
 /// True if a path leads to a pipe created by the process's user or root.
@@ -360,7 +356,9 @@ fn is_trusted(metadata: &Metadata) -> bool {
 fn set_access(file: &File, path: &Path, access: FileAccess) -> Result<(), Failure> {
     let set = || {
         let metadata = file.metadata()?;
-        if !metadata.is_file() || !is_own(&metadata, access) {
+        let user = metadata.uid();
+        let is_own = user == geteuid().as_raw() || Some(user) == access.owner.map(|owner| owner.0);
+        if !metadata.is_file() || !is_own {
             return Ok(());
         }
         if metadata.mode() & 0o7777 != access.mode {

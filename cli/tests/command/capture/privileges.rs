@@ -310,8 +310,12 @@ fn a_users_file_is_overwritten_unless_another_may_have_prepared_it() {
         std::fs::remove_file(&link).unwrap();
         chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
         refused("another user may have prepared it: it belongs to user ID 65534");
+        // It could be a hard link whose second name was removed.
         chown(&path, Some(0), Some(0)).unwrap();
-        capture().good();
+        std::fs::write(&path, "precious").unwrap();
+        refused("another user may have prepared it: it belongs to user ID 0");
+        assert_eq!(access(&path), (0o666, 0), "{what}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious", "{what}");
         std::fs::remove_dir_all(&to).unwrap();
     }
 }
