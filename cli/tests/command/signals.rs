@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -257,6 +258,16 @@ fn a_reader_that_leaves_ends_a_command_whose_input_is_silent() {
             assert_eq!(ended.status, Some(0), "{arguments:?}: {ended:?}");
         }
     }
+}
+
+#[test]
+fn a_closed_socket_ends_a_command_as_a_closed_pipe_does() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut command = sluice(&["generate", "null:", "--rate", "10pps", "--interval", "1h"]);
+    let running = Running::unawaited(command.stdout(OwnedFd::from(theirs)));
+    running.catches_signals();
+    drop((command, ours));
+    assert_eq!(running.end().status, Some(0));
 }
 
 #[test]
