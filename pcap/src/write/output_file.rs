@@ -361,15 +361,15 @@ fn set_access(file: &File, path: &Path, access: FileAccess) -> Result<(), Failur
         if !metadata.is_file() || !is_own {
             return Ok(());
         }
-        if metadata.mode() & 0o7777 != access.mode {
+        // The owner first: the mode is for the new group, not for the previous one.
+        let owner = access.owner.filter(|owner| *owner != (metadata.uid(), metadata.gid()));
+        if let Some((user, group)) = owner {
+            fchown(file, Some(user), Some(group))?;
+        }
+        if owner.is_some() || metadata.mode() & 0o7777 != access.mode {
             file.set_permissions(Permissions::from_mode(access.mode))?;
         }
-        match access.owner {
-            Some(owner) if owner != (metadata.uid(), metadata.gid()) => {
-                fchown(file, Some(owner.0), Some(owner.1))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     };
     set().map_err(|error| Failure::new("set the owner and mode of", path, error))
 }

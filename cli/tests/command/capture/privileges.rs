@@ -191,6 +191,23 @@ fn only_the_owner_reads_capture_files_unless_a_mode_allows_more() {
     );
 }
 
+#[test]
+fn an_overwritten_file_gets_the_group_of_its_user() {
+    if !is_root() {
+        return;
+    }
+    let (folder, port) = open_folder();
+    let path = folder.path().join("old.pcap");
+    std::fs::write(&path, "old").unwrap();
+    let user = User::from_name(USER).unwrap().unwrap();
+    let foreign_group = user.gid.as_raw() - 1;
+    chown(&path, Some(user.uid.as_raw()), Some(foreign_group)).unwrap();
+    let arguments = ["capture", &port, "-w", path.to_str().unwrap(), "--json"];
+    run(&[&arguments[..], &["--file-mode", "0640", "--user", USER]].concat()).good();
+    assert_eq!(access(&path), (0o640, user.uid.as_raw()));
+    assert_eq!(std::fs::metadata(&path).unwrap().gid(), user.gid.as_raw());
+}
+
 fn is_year(path: &Path) -> bool {
     path.file_stem().is_some_and(|stem| stem.to_str().unwrap().parse::<u32>().is_ok())
 }
