@@ -8,7 +8,6 @@
 //!
 //! Live packets never wait for a file. What is read from a file waits, so that nothing asked for is dropped.
 
-use std::hint::black_box;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -38,7 +37,8 @@ const MIN_BYTES: u64 = 1 << 20;
 const WAIT_TIME: Duration = Duration::from_millis(100);
 
 /// The remedy of packets that had to leave memory before they were written.
-const SLOW_DISK: &str = "write to a faster disk, compress (-w FILE.zst), or raise --keep-bytes";
+const SLOW_DISK: &str = "write to a faster disk, compress (-w FILE.zst), or raise --keep-bytes and the \
+                         process's limit of memory (ulimit -v)";
 
 /// Flags of packets in memory.
 #[derive(clap::Args)]
@@ -130,11 +130,15 @@ impl Keeper {
     /// A port's name has an invalid time; the process cannot have as much memory.
     pub fn of(options: &Options) -> Result<Option<Self>> {
         let Some(config) = options.history else { return Ok(None) };
-        check_memory(config.max_bytes)?;
+        let history = History::new(config).map_err(|_| {
+            let object = format!("{} of memory for --keep", show_bytes(config.max_bytes as u64));
+            Error::system("reserve", object, Errno::ENOMEM)
+                .remedy("lower --keep-bytes, or raise this process's limit: ulimit -v unlimited")
+        })?;
         let delivery =
             super::are_live(&options.ports).then(|| delivery_time(options)).transpose()?;
         let state = KeeperState {
-            history: History::new(config),
+            history,
             saving: false,
             providing: false,
             saver: None,
@@ -156,19 +160,6 @@ impl Keeper {
         self.uncovered_from_ns.store(state.history.uncovered_from_ns(), Ordering::Relaxed);
         result
     }
-}
-
-/// Checks that the process can have as much memory, which it takes later: a capture must not end then.
-fn check_memory(bytes: usize) -> Result<()> {
-    let mut memory = Vec::<u8>::new();
-    let reserved = memory.try_reserve_exact(bytes);
-    // Otherwise the compiler may leave the unused memory out.
-    black_box(&memory);
-    reserved.map_err(|_| {
-        let object = format!("{} of memory for --keep", show_bytes(bytes as u64));
-        Error::system("reserve", object, Errno::ENOMEM)
-            .remedy("lower --keep-bytes, or raise this process's limit: ulimit -v unlimited")
-    })
 }
 
 /// Returns the longest time from a live packet's arrival to the history.
@@ -203,7 +194,7 @@ impl File {
                 }
                 Job::Provide => {
                     while keeper.lock().history.lacks_spare(chunk) {
-                        let spare = chunk.new_resident();
+                        let Some(spare) = chunk.try_like() else { break };
                         keeper.lock().history.give_back(spare);
                     }
                     keeper.lock().providing = false;

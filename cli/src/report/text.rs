@@ -29,7 +29,10 @@ impl MemoryReport {
             )?;
         }
         if self.short {
-            writeln!(out, "  memory was too small for the time to keep: raise --keep-bytes")?;
+            writeln!(
+                out,
+                "  memory was too small for the time to keep: raise --keep-bytes (and ulimit -v)"
+            )?;
         }
         Ok(())
     }

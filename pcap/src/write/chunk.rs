@@ -7,6 +7,7 @@ use super::block::BlockLayout;
 pub(super) const CHUNK_BYTES: usize = 128 << 10;
 
 /// Memory that a chunk beyond the first ones leaves to smaller allocations, whose failure aborts the process.
+/// Chunks that took the last byte made captures abort under a limit of memory.
 const FREE_BYTES: usize = 4 << 20;
 
 /// Whole records of one file layout, appended by an [`Encoder`](super::Encoder).
@@ -15,7 +16,7 @@ const FREE_BYTES: usize = 4 << 20;
 #[derive(Clone, Debug)]
 pub struct Chunk {
     layout: BlockLayout,
-    /// Zeroed once; the records are `bytes[..used]`.
+    /// Initialized once; the records are `bytes[..used]`.
     bytes: Vec<u8>,
     used: usize,
     capacity: usize,
@@ -30,11 +31,12 @@ impl Chunk {
         Self::of(layout, vec![0; capacity])
     }
 
-    /// Creates an empty chunk; `None` if the process then has too little memory for everything else.
+    /// Creates an empty chunk, whose memory the kernel has provided already; `None` if there is too little.
     pub(super) fn try_new(layout: BlockLayout, capacity: usize) -> Option<Self> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(capacity + FREE_BYTES).ok()?;
-        bytes.resize(capacity, 0);
+        // Not zeros: the compiler may leave those to the kernel, which provides the memory later.
+        bytes.resize(capacity, 1);
         bytes.shrink_to_fit();
         Some(Self::of(layout, bytes))
     }
@@ -155,17 +157,16 @@ impl Chunk {
         true
     }
 
-    /// Creates an empty chunk of the same layout and capacity.
-    pub(super) fn new_like(&self) -> Self {
-        Self::new(self.layout, self.capacity)
+    /// Creates an empty chunk like this one, whose memory the kernel has provided already; `None` if there is too
+    /// little.
+    pub fn try_like(&self) -> Option<Self> {
+        Self::try_new(self.layout, self.capacity)
     }
 
-    /// Creates an empty chunk like this one, whose memory the kernel has provided already.
-    pub fn new_resident(&self) -> Self {
-        let mut chunk = self.new_like();
-        // Not zeros: the compiler may leave those out.
-        chunk.bytes.fill(1);
-        chunk
+    /// Makes memory too short for another chunk like this one.
+    #[cfg(test)]
+    pub(super) fn exhaust(&mut self) {
+        self.capacity = isize::MAX as usize;
     }
 
     /// Returns the bytes of memory that it occupies.

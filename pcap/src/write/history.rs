@@ -4,7 +4,7 @@
 //! records from before age by the new time. Live records age no faster than they arrive: one with a time far
 //! ahead does not make all others too old.
 
-use std::collections::VecDeque;
+use std::collections::{TryReserveError, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::chunk::Chunk;
@@ -29,6 +29,8 @@ pub struct History {
     span_ns: u64,
     after_ns: u64,
     max_bytes: usize,
+    /// Memory for chunks that are not allocated yet.
+    reserve: Vec<u8>,
     entries: VecDeque<Entry>,
     /// The memory of the entries.
     bytes: usize,
@@ -94,13 +96,19 @@ pub struct InMemory {
 }
 
 impl History {
-    /// Creates an empty history.
-    pub fn new(config: HistoryConfig) -> Self {
+    /// Creates an empty history, and reserves its memory.
+    ///
+    /// # Errors
+    /// The process cannot have as much memory.
+    pub fn new(config: HistoryConfig) -> Result<Self, TryReserveError> {
+        let mut reserve = Vec::new();
+        reserve.try_reserve_exact(config.max_bytes)?;
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Self {
+        Ok(Self {
             span_ns: ns(config.span),
             after_ns: ns(config.after),
             max_bytes: config.max_bytes,
+            reserve,
             entries: VecDeque::new(),
             bytes: 0,
             spare: Vec::new(),
@@ -113,7 +121,7 @@ impl History {
             dropped: 0,
             lost: 0,
             is_short: false,
-        }
+        })
     }
 
     /// Keeps a chunk's records; leaves an empty chunk in its place. Records that are too old or too many are
@@ -132,7 +140,18 @@ impl History {
             chunk.clear();
             return;
         }
-        let empty = self.spare.pop().unwrap_or_else(|| chunk.new_like());
+        let mut empty = self.empty_like(chunk);
+        // The process may have no memory for another: the oldest is reused.
+        while empty.is_none()
+            && let Some(oldest) = self.pop_oldest()
+        {
+            self.discard(oldest.chunk, oldest.epoch, false);
+            empty = self.empty_like(chunk);
+        }
+        let Some(empty) = empty else {
+            self.count_discarded(chunk, self.epoch, false);
+            return chunk.clear();
+        };
         self.keep(Entry {
             chunk: std::mem::replace(chunk, empty),
             epoch: self.epoch,
@@ -201,7 +220,11 @@ impl History {
             self.keep(entry);
             return None;
         }
-        let (mut now, mut later) = (entry.chunk.new_like(), entry.chunk.new_like());
+        let [now, later] = [0; 2].map(|_| self.empty_like(&entry.chunk));
+        let Some((mut now, mut later)) = now.zip(later) else {
+            self.discard(entry.chunk, entry.epoch, false);
+            return None;
+        };
         for record in entry.chunk.records() {
             // Both have room for all records.
             match record.timestamp_ns {
@@ -219,9 +242,31 @@ impl History {
     }
 
     /// Returns true if [`push`](Self::push) may soon have to allocate chunks like this one. Another thread can
-    /// [give it](Self::give_back) [resident chunks](Chunk::new_resident) meanwhile.
-    pub fn lacks_spare(&self, like: &Chunk) -> bool {
-        self.spare.len() < MIN_SPARE && self.has_room_for_spare(like.memory())
+    /// [allocate](Chunk::try_like) one and [give it](Self::give_back) meanwhile.
+    pub fn lacks_spare(&mut self, like: &Chunk) -> bool {
+        let lacks = self.spare.len() < MIN_SPARE && self.has_room_for_spare(like.memory());
+        if lacks {
+            self.free_reserve(like.memory());
+        }
+        lacks
+    }
+
+    /// Returns an empty chunk; `None` if there is too little memory.
+    fn empty_like(&mut self, chunk: &Chunk) -> Option<Chunk> {
+        self.spare.pop().or_else(|| {
+            self.free_reserve(chunk.memory());
+            chunk.try_like().or_else(|| {
+                // Chunks of a file that is being written may have what else is free.
+                self.reserve = Vec::new();
+                chunk.try_like()
+            })
+        })
+    }
+
+    /// Frees what is reserved for the next chunk.
+    fn free_reserve(&mut self, chunk_bytes: usize) {
+        let in_use = self.bytes + (self.spare.len() + 1) * chunk_bytes;
+        self.reserve.shrink_to(self.max_bytes.saturating_sub(in_use));
     }
 
     /// Returns the memory of a chunk that was taken.
@@ -295,22 +340,36 @@ impl History {
             if !(too_many || too_old && self.triggers.is_empty()) {
                 return;
             }
-            let lost = self.asked_for(oldest);
-            self.is_short |= !too_old && lost == 0;
-            let Some(Entry { chunk, .. }) = self.entries.pop_front() else { return };
-            self.bytes -= chunk.memory();
-            self.lost += lost;
-            self.dropped += chunk.packets() - lost;
-            self.give_back(chunk);
+            let Some(Entry { chunk, epoch, .. }) = self.pop_oldest() else { return };
+            self.discard(chunk, epoch, too_old);
         }
     }
 
-    /// Returns the number of an entry's packets that belong in a file that was asked for.
-    fn asked_for(&self, Entry { chunk, epoch, .. }: &Entry) -> u64 {
+    fn pop_oldest(&mut self) -> Option<Entry> {
+        let oldest = self.entries.pop_front()?;
+        self.bytes -= oldest.chunk.memory();
+        Some(oldest)
+    }
+
+    /// Drops a chunk's records, and keeps its memory.
+    fn discard(&mut self, chunk: Chunk, epoch: u32, too_old: bool) {
+        self.count_discarded(&chunk, epoch, too_old);
+        self.give_back(chunk);
+    }
+
+    fn count_discarded(&mut self, chunk: &Chunk, epoch: u32, too_old: bool) {
+        let lost = self.asked_for(chunk, epoch);
+        self.is_short |= !too_old && lost == 0;
+        self.lost += lost;
+        self.dropped += chunk.packets() - lost;
+    }
+
+    /// Returns the number of a chunk's packets that belong in a file that was asked for.
+    fn asked_for(&self, chunk: &Chunk, epoch: u32) -> u64 {
         if self.triggers.is_empty() {
             return 0;
         }
-        if *epoch != self.epoch {
+        if epoch != self.epoch {
             return chunk.packets();
         }
         let of_one_file =

@@ -9,7 +9,7 @@ const HOUR: u64 = 3600 * SECOND;
 /// A history of 10 seconds, and one second after a trigger, of 16 chunks.
 fn history() -> History {
     let (span, after) = (Duration::from_secs(10), Duration::from_secs(1));
-    History::new(HistoryConfig { span, after, max_bytes: 16 * 1024 })
+    History::new(HistoryConfig { span, after, max_bytes: 16 * 1024 }).unwrap()
 }
 
 /// Pushes a chunk of records of 44 bytes at these times.
@@ -17,13 +17,18 @@ fn push(history: &mut History, times: &[u64]) {
     push_at(history, times, None);
 }
 
-fn push_at(history: &mut History, times: &[u64], arrived: Option<Instant>) {
+fn chunk(times: &[u64]) -> Chunk {
     let mut encoder = Encoder::new(&EncoderConfig::default());
     let mut chunk = encoder.chunk_of(1024);
     for &timestamp_ns in times {
         let meta = Meta { timestamp_ns, ..Meta::default() };
         assert!(encoder.append(&mut chunk, &Packet::new(&meta, &[0; 12])));
     }
+    chunk
+}
+
+fn push_at(history: &mut History, times: &[u64], arrived: Option<Instant>) {
+    let mut chunk = chunk(times);
     history.push(&mut chunk, arrived);
     assert!(chunk.is_empty());
 }
@@ -84,7 +89,7 @@ fn memory_is_bounded_and_nothing_asked_for_is_dropped() {
     let full = [100 * SECOND; 23];
     (0..20).for_each(|_| push(&mut history, &full));
     assert_eq!((history.bytes, history.dropped()), (16 * 1024, 4 * 23));
-    let like = Encoder::new(&EncoderConfig::default()).chunk_of(1024);
+    let like = chunk(&[]);
     assert!(!history.lacks_spare(&like) && self::history().lacks_spare(&like));
     assert!(history.in_memory().is_short && history.spare.is_empty());
     history.trigger_at(100 * SECOND);
@@ -117,6 +122,31 @@ fn packets_that_a_file_was_to_have_are_lost_if_it_is_written_too_slowly() {
     (0..17).for_each(|_| push(&mut history, &full(102)));
     assert_eq!((history.dropped(), history.lost()), (2 * 23, 2 * 23), "no file is asked for");
     assert!(history.is_short);
+}
+
+#[test]
+fn without_memory_for_a_chunk_the_oldest_is_reused() {
+    let mut history = history();
+    let push_last = |history: &mut History, second| {
+        let mut chunk = chunk(&[second * SECOND; 23]);
+        chunk.exhaust();
+        history.push(&mut chunk, None);
+        assert!(chunk.is_empty());
+        (history.in_memory().packets, history.dropped(), history.lost())
+    };
+    assert_eq!(push_last(&mut history, 100), (0, 23, 0), "no other is in memory");
+    (0..3).for_each(|_| push(&mut history, &[101 * SECOND; 23]));
+    assert_eq!(push_last(&mut history, 101), (3 * 23, 2 * 23, 0));
+    assert!(history.is_short);
+    history.trigger_at(101 * SECOND);
+    assert_eq!(push_last(&mut history, 104), (3 * 23, 2 * 23, 23), "a file was to have them");
+}
+
+#[test]
+fn a_history_that_the_process_cannot_have_is_refused() {
+    let time = Duration::from_secs(1);
+    let config = HistoryConfig { span: time, after: time, max_bytes: isize::MAX as usize };
+    assert!(History::new(config).is_err());
 }
 
 #[test]
