@@ -47,15 +47,15 @@ impl AddAssign for DirectionCounters {
     }
 }
 
-/// The counts of at most `most` keys. A full table forgets the half with fewer bytes: these are counted as
+/// The counts of at most `max_keys` keys. A full table forgets the half with fewer bytes: these are counted as
 /// others, and a key that comes again counts from there on. So the sum is exact, and the count of a key with
 /// many bytes is exact or a little low.
 #[derive(Debug)]
 pub struct Table<K> {
     entries: HashMap<K, DirectionCounters>,
-    most: usize,
+    max_keys: usize,
     /// Keys for which `entries` has memory.
-    room: usize,
+    capacity: usize,
     /// Packets of forgotten keys.
     others: Counters,
     /// For the search of the median; empty meanwhile.
@@ -67,12 +67,12 @@ impl<K: Copy + Eq + Hash> Table<K> {
     ///
     /// # Errors
     /// There is too little memory.
-    pub fn new(most: usize) -> Result<Self, TryReserveError> {
+    pub fn new(max_keys: usize) -> Result<Self, TryReserveError> {
         let (mut entries, mut counts) = (HashMap::new(), Vec::new());
-        entries.try_reserve(most)?;
-        counts.try_reserve_exact(most)?;
-        let room = entries.capacity();
-        Ok(Self { entries, most, room, others: Counters::default(), counts })
+        entries.try_reserve(max_keys)?;
+        counts.try_reserve_exact(max_keys)?;
+        let capacity = entries.capacity();
+        Ok(Self { entries, max_keys, capacity, others: Counters::default(), counts })
     }
 
     /// Copies the counts of a table of the same size, into memory that it has.
@@ -87,9 +87,9 @@ impl<K: Copy + Eq + Hash> Table<K> {
             *entry += counters;
             return;
         }
-        // Removed keys may still take room. A map without room allocates more, unless half of its keys are removed.
+        // Removed keys may still occupy memory. A full map allocates more, unless half of its keys are removed.
         let (len, free) = (self.entries.len(), self.entries.capacity() - self.entries.len());
-        if len >= self.most || free == 0 && len >= self.room / 2 {
+        if len >= self.max_keys || free == 0 && len >= self.capacity / 2 {
             self.forget();
         }
         self.entries.insert(key, counters);
@@ -134,7 +134,7 @@ impl<K: Copy + Eq + Hash> Table<K> {
     }
 
     /// The keys with the most bytes, in this order.
-    pub fn top(&self, most: usize) -> Vec<(K, DirectionCounters)>
+    pub fn top(&self, max_keys: usize) -> Vec<(K, DirectionCounters)>
     where
         K: Ord,
     {
@@ -143,7 +143,7 @@ impl<K: Copy + Eq + Hash> Table<K> {
         all.sort_unstable_by(|(a, of_a), (b, of_b)| {
             of_b.sum().bytes.cmp(&of_a.sum().bytes).then_with(|| a.cmp(b))
         });
-        all.truncate(most);
+        all.truncate(max_keys);
         all.into_iter().map(|(&key, &counters)| (key, counters)).collect()
     }
 }
@@ -184,14 +184,14 @@ mod tests {
     #[test]
     fn a_table_and_its_copy_keep_their_memory() {
         let [mut table, mut copy] = [0; 2].map(|_| Table::new(100).unwrap());
-        let room = |table: &Table<u32>| table.entries.capacity();
-        let most = room(&table);
+        let capacity = |table: &Table<u32>| table.entries.capacity();
+        let max_capacity = capacity(&table);
         for key in 0..100_000 {
             table.add(key, one(60));
-            assert!(room(&table) <= most, "{} keys have room", room(&table));
+            assert!(capacity(&table) <= max_capacity, "memory for {} keys", capacity(&table));
         }
         copy.copy_from(&table);
-        assert!(room(&copy) <= most);
+        assert!(capacity(&copy) <= max_capacity);
         assert_eq!((copy.len(), sum(&copy)), (table.len(), sum(&table)));
     }
 
