@@ -146,8 +146,8 @@ impl Error {
         Self::system(operation, object, io::Error::last_os_error())
     }
 
-    /// Makes an error of a failed system call, without a remedy unless a limit of open files, memory or threads
-    /// was reached.
+    /// Makes an error of a failed system call, without a remedy unless a limit of open files or memory was
+    /// reached.
     pub fn system(
         operation: &'static str,
         object: impl Into<String>,
@@ -158,13 +158,21 @@ impl Error {
             Some(libc::ENOMEM) => {
                 "free some memory, or raise this process's limit: ulimit -v unlimited"
             }
-            // clone(2) of a thread or a program.
-            Some(libc::EAGAIN) if operation == "start" => {
-                "raise the limits of memory and threads: ulimit -v unlimited -u unlimited"
-            }
             _ => limit_remedy(&source),
         };
         Self::System { operation, object, source, remedy: remedy.into() }
+    }
+
+    /// Makes an error of a thread or a program that cannot be started.
+    pub fn start(object: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        let error = Self::system("start", object, source);
+        match error.errno() {
+            // Two commands: dash takes one limit for each.
+            Some(libc::EAGAIN) => error.remedy(
+                "raise the limits of memory and threads: ulimit -v unlimited; ulimit -u unlimited",
+            ),
+            _ => error,
+        }
     }
 
     /// Makes an error of a failed operation on a file that the user named: a missing file is a usage error,
@@ -297,6 +305,15 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn a_limit_of_threads_has_a_remedy_where_one_is_started() {
+        let source = || io::Error::from_raw_os_error(libc::EAGAIN);
+        let remedy = "; raise the limits of memory and threads: \
+                      ulimit -v unlimited; ulimit -u unlimited";
+        assert!(Error::start("a thread", source()).to_string().ends_with(remedy));
+        assert!(!Error::system("read", "a socket", source()).to_string().contains("ulimit"));
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Signals {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("signals".into());
         let thread = thread.spawn(move || shared.watch());
-        thread.map(|_| ()).map_err(|e| Error::system("start", "the thread for signals", e))
+        thread.map(|_| ()).map_err(|e| Error::start("the thread for signals", e))
     }
 
     /// Returns true if a signal has requested the end, also one that the thread of

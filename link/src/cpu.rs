@@ -181,7 +181,7 @@ pub fn pin_thread(cpu: usize) -> Result<()> {
 pub fn may_pin(cpu: usize) -> Result<()> {
     std::thread::Builder::new()
         .spawn(move || pin_thread(cpu))
-        .map_err(|error| Error::system("start", "a thread for a while", error))?
+        .map_err(|error| Error::start("a thread for a while", error))?
         .join()
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

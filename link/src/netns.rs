@@ -170,7 +170,7 @@ pub fn exec(name: &str, command: &mut Command) -> Error {
 }
 
 fn not_started(command: &Command, error: io::Error) -> Error {
-    Error::system("start", command.get_program().display().to_string(), error)
+    Error::start(command.get_program().display().to_string(), error)
 }
 
 /// Opens `/sys/class/net` with the interfaces of this thread's network namespace, regardless of this
@@ -225,7 +225,7 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> 
         thread::Builder::new()
             .name("netns".into())
             .spawn_scoped(scope, work)
-            .map_err(|e| Error::system("start", "a thread for a network namespace", e))?
+            .map_err(|e| Error::start("a thread for a network namespace", e))?
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })

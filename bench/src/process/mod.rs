@@ -173,7 +173,7 @@ impl Program {
     /// # Errors
     /// It is not installed, or cannot be started; the namespace cannot be entered.
     pub fn start(&self, netns: Option<&str>) -> Result<Running, Failure> {
-        let failed = |error| Error::system("start", self.shown(), error);
+        let failed = |error| Error::start(self.shown(), error);
         let scratch = || tempfile::tempfile().map_err(failed);
         let (out, err) = (scratch()?, scratch()?);
         let stdin = match &self.input {

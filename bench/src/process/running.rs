@@ -283,7 +283,7 @@ pub(super) fn spawn(
         }
     };
     let thread = thread::Builder::new().name("starter".into()).spawn(start);
-    thread.map_err(|error| Error::system("start", "a thread for a program", error))?;
+    thread.map_err(|error| Error::start("a thread for a program", error))?;
     let ended = || Error::Usage("the thread that starts programs has ended".into());
     let child = started.recv().map_err(|_| ended())??;
     Ok(Started { child, _thread: leave })
@@ -291,9 +291,9 @@ pub(super) fn spawn(
 
 /// Starts a command from this thread, reports it, and stays until the command is dropped.
 fn hold(command: &mut Command, sender: &Sender<Result<Child>>, left: &Receiver<()>) -> Result<()> {
-    let child = command.spawn().map_err(|error| {
-        Error::system("start", command.get_program().display().to_string(), error)
-    })?;
+    let child = command
+        .spawn()
+        .map_err(|error| Error::start(command.get_program().display().to_string(), error))?;
     if sender.send(Ok(child)).is_ok() {
         // Nothing is ever sent: the other end is dropped.
         let _ = left.recv();

@@ -156,7 +156,7 @@ fn failed(error: io::Error) -> Error {
             remedy: "install linux-perf (on Ubuntu linux-tools-$(uname -r)), or measure with --no-causes"
                 .into(),
         },
-        _ => Error::system("run", "perf", error),
+        _ => Error::start("perf", error),
     }
 }
 

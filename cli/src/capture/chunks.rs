@@ -192,7 +192,7 @@ pub fn routes<S: ChunkSink + 'static>(
     let thread = std::thread::Builder::new()
         .name("merge".into())
         .spawn(move || merge(&incoming, &back, order, out, &*sink))
-        .map_err(|e| Error::system("start", "the merging thread", e))?;
+        .map_err(|e| Error::start("the merging thread", e))?;
     Ok((Some(thread), routes))
 }
 

@@ -179,7 +179,7 @@ impl File {
         let (sender, jobs): (_, Receiver<Job>) = channel();
         let file = Arc::clone(self);
         let thread = Builder::new().name("save".into()).spawn(move || file.run_jobs(&jobs, &chunk));
-        let thread = thread.map_err(|e| Error::system("start", "the saving thread", e))?;
+        let thread = thread.map_err(|e| Error::start("the saving thread", e))?;
         keeper.lock().saver = Some((sender, thread));
         Ok(())
     }

@@ -52,8 +52,7 @@ impl PostRotate {
         let (deleted, failures) = <(Arc<Mutex<Deleted>>, Arc<Mutex<Vec<String>>>)>::default();
         let (counts, failed) = (Arc::clone(&deleted), Arc::clone(&failures));
         let thread = thread.spawn(move || run(&program, &files, ring, &counts, &failed));
-        let thread =
-            thread.map_err(|error| Error::system("start", "the thread of --post-rotate", error));
+        let thread = thread.map_err(|error| Error::start("the thread of --post-rotate", error));
         Ok(Self { thread: thread?, deleted, failures })
     }
 
@@ -145,7 +144,7 @@ fn run(
             Ok(status) if status.success() => {}
             Ok(status) => report(format!("{line}: {status}")),
             Err(error) => {
-                report(Error::system("run", line, error).to_string());
+                report(Error::start(line, error).to_string());
                 result = Err(ExitStatus(1));
             }
         }

@@ -40,7 +40,7 @@ impl<V: Visitor + 'static> Receivers<V> {
             let context = Arc::clone(&context);
             let thread = std::thread::Builder::new().name("receiver".into());
             let thread = thread.spawn(move || receive(&context, queue, visitor));
-            let thread = thread.map_err(|e| Error::system("start", "a receiving thread", e))?;
+            let thread = thread.map_err(|e| Error::start("a receiving thread", e))?;
             receivers.threads.push(thread);
         }
         Ok(receivers)

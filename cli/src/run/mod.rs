@@ -306,7 +306,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
                 })
             })
             .collect::<std::io::Result<_>>()
-            .map_err(|e| Error::system("start", "a worker thread", e))?;
+            .map_err(|e| Error::start("a worker thread", e))?;
         let mut next_status = status.interval();
         // The time limit of answers, while workers owe them.
         let mut answers_until = None;

@@ -59,7 +59,7 @@ impl LiveSender {
         let starter = std::thread::Builder::new()
             .name("starter".into())
             .spawn(wait)
-            .map_err(|e| Error::system("start", "a thread for live frames", e))?;
+            .map_err(|e| Error::start("a thread for live frames", e))?;
         // Either the thread waits in the namespace, or its result has the error.
         if is_inside.recv().is_err() {
             join(starter)?;

@@ -95,7 +95,7 @@ impl Packer {
         };
         for _ in 0..config.workers() {
             packer.add_worker(config, give_back.clone()).map_err(|error| {
-                Error::system("start", "the compression threads", error)
+                Error::start("the compression threads", error)
                     .remedy("use fewer threads or a lower level, or compress by lz4")
             })?;
         }

@@ -396,7 +396,7 @@ fn a_command_that_fails_to_start_is_an_error_and_one_that_hangs_delays_no_ledger
     let ended = run(&[&arguments[..], &[&path("data")]].concat());
     assert_eq!(ended.status, Some(1), "{ended:?}");
     assert!(ended.out.contains("written"), "{ended:?}");
-    assert_eq!(ended.err.matches("sluice: run ").count(), 1, "{ended:?}");
+    assert_eq!(ended.err.matches("sluice: start ").count(), 1, "{ended:?}");
     // It waits for its file to vanish, which happens once the ledger has been printed.
     let program = path("waits");
     std::fs::write(&program, "#!/bin/sh\nwhile [ -e \"$1\" ]; do sleep 0.01; done\n").unwrap();

@@ -107,7 +107,7 @@ impl ControlSocket {
         };
         let builder = std::thread::Builder::new().name("memif".into());
         let thread = without_signals(|| builder.spawn(move || worker.run()))
-            .map_err(|e| Error::system("start", "a thread for the control socket", e))?;
+            .map_err(|e| Error::start("a thread for the control socket", e))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 

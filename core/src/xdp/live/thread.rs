@@ -86,7 +86,7 @@ impl LiveThread {
         config: &LiveThreadConfig,
         mut next: impl FnMut() -> ThreadAction + Send + 'static,
     ) -> Result<Self> {
-        let failed = |error| Error::system("start", "a thread for live frames", error);
+        let failed = |error| Error::start("a thread for live frames", error);
         install_handler().map_err(|error| failed(error.into()))?;
         let mtu = AtomicU32::new(config.target.interface().mtu);
         let state = Arc::new(ThreadState { ends: AtomicBool::new(false), mtu });
