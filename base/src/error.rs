@@ -204,10 +204,11 @@ impl Error {
     /// Names all capabilities that the caller needs in an error about a missing one, because the kernel refuses
     /// one after the other. Other errors stay as they are.
     #[must_use]
-    pub fn with_capabilities(self, capability: &'static str) -> Self {
+    pub fn with_capabilities(self, capabilities: &'static str) -> Self {
         match self {
             Self::Privilege { operation, .. } => {
-                Self::Privilege { operation, capability, remedy: "run it with sudo".into() }
+                let (capability, remedy) = (capabilities, "run it with sudo".into());
+                Self::Privilege { operation, capability, remedy }
             }
             other => other,
         }
