@@ -66,7 +66,7 @@ pub use rates::{
     CpuRates, DirectionRates, InterfaceRates, InterfaceSample, QueueRates, Rates, Sample, Sampler,
 };
 pub use tap::{Making, Tap};
-pub use tc::{Backlog, Backlogged, FilterPlace, Side, Then};
+pub use tc::{Backlog, Backlogged, FilterPlace, TcHook, Then};
 pub use tx_counters::{TxCounters, TxCounts};
 pub use veth::VethEnd;
 

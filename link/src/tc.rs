@@ -50,24 +50,24 @@ const BPF: &str = "bpf";
 /// The direction of the packets that a filter sees.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum TcHook {
     /// Received packets.
     Ingress = TC_H_MIN_INGRESS,
     /// Sent packets.
     Egress = TC_H_MIN_EGRESS,
 }
 
-impl Side {
+impl TcHook {
     fn parent(self) -> u32 {
         TC_H_CLSACT & TC_H_MAJ_MASK | self as u32
     }
 }
 
-/// The position of a filter among those of its side, and its name.
+/// The position of a filter among those of its hook, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterPlace {
     /// The direction of the packets that it sees.
-    pub side: Side,
+    pub hook: TcHook,
     /// Its priority; lower numbers run first.
     pub priority: u16,
     /// Its number within the priority, from 1.
@@ -132,11 +132,11 @@ impl Netlink {
         self.change(libc::RTM_DELTFILTER, &filter(interface, place), 0)
     }
 
-    /// Returns the filters of one side of an interface; empty without `clsact`. Filters other than BPF
+    /// Returns the filters of one hook of an interface; empty without `clsact`. Filters other than BPF
     /// programs have no name.
-    pub fn filters(&mut self, interface: u32, side: Side) -> io::Result<Vec<FilterPlace>> {
-        let request = Body::of(&[0, interface, 0, side.parent(), 0]);
-        match self.dump(libc::RTM_GETTFILTER, &request, |body| found(body, interface, side)) {
+    pub fn filters(&mut self, interface: u32, hook: TcHook) -> io::Result<Vec<FilterPlace>> {
+        let request = Body::of(&[0, interface, 0, hook.parent(), 0]);
+        match self.dump(libc::RTM_GETTFILTER, &request, |body| found(body, interface, hook)) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(Vec::new()),
             other => other,
         }
@@ -151,7 +151,7 @@ fn clsact(interface: u32) -> Body {
 fn filter(interface: u32, place: &FilterPlace) -> Body {
     let protocol = (libc::ETH_P_ALL as u16).to_be();
     let info = u32::from(place.priority) << 16 | u32::from(protocol);
-    let header = [0, interface, place.handle, place.side.parent(), info];
+    let header = [0, interface, place.handle, place.hook.parent(), info];
     Body::of(&header).with_text(TCA_KIND, BPF)
 }
 
@@ -165,7 +165,7 @@ fn entering(interface: u32) -> Body {
 }
 
 /// Parses a message; returns its filter if that is on this interface.
-fn found(body: &[u8], interface: u32, side: Side) -> Option<FilterPlace> {
+fn found(body: &[u8], interface: u32, hook: TcHook) -> Option<FilterPlace> {
     let (index, handle, info) = (word(body, 4)?, word(body, 8)?, word(body, 16)?);
     let attributes = body.get(HEADER_BYTES..)?;
     // The kernel also reports each priority itself, without a handle.
@@ -176,7 +176,7 @@ fn found(body: &[u8], interface: u32, side: Side) -> Option<FilterPlace> {
     let options = attribute(attributes, TCA_OPTIONS).filter(|_| is_bpf);
     let name = options.and_then(|options| attribute(options, TCA_BPF_NAME)).map(text);
     let priority = (info >> 16) as u16;
-    Some(FilterPlace { side, priority, handle, name: name.unwrap_or_default() })
+    Some(FilterPlace { hook, priority, handle, name: name.unwrap_or_default() })
 }
 
 /// The discipline of an interface without a queue.

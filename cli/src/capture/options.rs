@@ -469,7 +469,7 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Flags {
+    struct CaptureFlags {
         #[command(flatten)]
         args: Args,
     }
@@ -483,7 +483,8 @@ mod tests {
             (&["-w", "a.pcapng.zst", "-U"], Duration::ZERO),
             (&["-w", "/dev/stdout"], Duration::ZERO),
         ] {
-            let Flags { args } = Flags::parse_from([&["capture", "a.pcap"], flags].concat());
+            let CaptureFlags { args } =
+                CaptureFlags::parse_from([&["capture", "a.pcap"], flags].concat());
             assert_eq!(Options::of(args).unwrap().hold_time, expected, "{flags:?}");
         }
     }

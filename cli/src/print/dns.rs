@@ -89,7 +89,7 @@ pub fn print(line: &mut Line, data: &[u8], length: u32, multicast: bool) -> Resu
     let bytes = Bytes::new(data, "domain");
     bytes.slice(0, HEADER as usize)?;
     let counts = [bytes.u16(4)?, bytes.u16(6)?, bytes.u16(8)?, bytes.u16(10)?];
-    let message = Message { bytes, flags: bytes.u16(2)?, counts, multicast, begin: line.mark() };
+    let message = DnsMessage { bytes, flags: bytes.u16(2)?, counts, multicast, begin: line.mark() };
     line.decimal(bytes.u16(0)?);
     if let Some(name) = find(OPERATIONS, message.flags >> 11 & 15) {
         write!(line, " {name}");
@@ -104,7 +104,7 @@ pub fn print(line: &mut Line, data: &[u8], length: u32, multicast: bool) -> Resu
     Ok(())
 }
 
-struct Message<'a> {
+struct DnsMessage<'a> {
     bytes: Bytes<'a>,
     flags: u16,
     /// The numbers of questions, answers, authorities and additional records.
@@ -114,7 +114,7 @@ struct Message<'a> {
     begin: usize,
 }
 
-impl Message<'_> {
+impl DnsMessage<'_> {
     /// Writes `shown` if the flag is set.
     fn flag(&self, line: &mut Line, flag: u16, shown: &str) {
         if self.flags & flag != 0 {

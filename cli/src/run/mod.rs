@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[derive(clap::Parser)]
-    struct Flags {
+    struct CommonFlags {
         #[command(flatten)]
         common: Common,
     }
@@ -527,7 +527,7 @@ mod tests {
             let options = OpenOptions { queues: 2, ..OpenOptions::default() };
             let port = Port::open(&"null:/0-1".parse().unwrap(), &options).unwrap();
             let mut visitors = panics.map(|panics| Fails { panics, ..Fails::default() });
-            let Flags { common } = Flags::parse_from(["test", flags]);
+            let CommonFlags { common } = CommonFlags::parse_from(["test", flags]);
             let options = RunOptions { common: &common, wait: Wait::Sleep, stdout_is_taken: false };
             let signals = Signals::catch().unwrap();
             let work = port.queues.into_iter().zip(&mut visitors).collect();

@@ -32,7 +32,7 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A network address, or a link-layer one of a packet without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Address {
+pub enum PacketAddress {
     Ip(IpAddr),
     Mac([u8; 6]),
 }
@@ -49,7 +49,7 @@ pub enum Protocol {
 }
 
 /// An end of a conversation: an address and a port.
-type End = (Address, Option<u16>);
+type End = (PacketAddress, Option<u16>);
 
 /// Two ends that exchange packets of a protocol; the lower one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +66,7 @@ pub struct PacketCounts {
     protocols: Table<Protocol>,
     conversations: Table<Conversation>,
     /// Sent, and received.
-    addresses: Table<Address>,
+    addresses: Table<PacketAddress>,
 }
 
 impl PacketCounts {
@@ -143,10 +143,10 @@ fn with_service(protocol: Protocol, ports: Option<[u16; 2]>) -> Protocol {
 }
 
 /// Returns the sender and the receiver.
-fn addresses_of(link_type: u16, data: &[u8], found: &Headers) -> Option<[Address; 2]> {
+fn addresses_of(link_type: u16, data: &[u8], found: &Headers) -> Option<[PacketAddress; 2]> {
     let ip = |bytes: &[u8]| match bytes.len() {
-        4 => bytes.first_chunk::<4>().map(|octets| Address::Ip(IpAddr::from(*octets))),
-        _ => bytes.first_chunk::<16>().map(|octets| Address::Ip(IpAddr::from(*octets))),
+        4 => bytes.first_chunk::<4>().map(|octets| PacketAddress::Ip(IpAddr::from(*octets))),
+        _ => bytes.first_chunk::<16>().map(|octets| PacketAddress::Ip(IpAddr::from(*octets))),
     };
     match &found.ip {
         Some(it) => {
@@ -155,13 +155,13 @@ fn addresses_of(link_type: u16, data: &[u8], found: &Headers) -> Option<[Address
         }
         None if link_type == LINKTYPE_ETHERNET => {
             let (to, rest) = data.get(..MAC_ADDRESSES_BYTES)?.split_first_chunk::<6>()?;
-            Some([Address::Mac(*rest.first_chunk()?), Address::Mac(*to)])
+            Some([PacketAddress::Mac(*rest.first_chunk()?), PacketAddress::Mac(*to)])
         }
         None => None,
     }
 }
 
-impl std::fmt::Display for Address {
+impl std::fmt::Display for PacketAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Ip(ip) => ip.fmt(f),

@@ -7,7 +7,7 @@ use super::bodies::{
     ValeNewInterface, body, modes, polling_modes, register_flags,
 };
 use super::ioctls::{MIN_API, NIOCGINFO};
-use super::request::{IncomingRequest, Origin, Request};
+use super::request::{IncomingRequest, ReplyTarget, Request};
 use super::{CallerMemory, PortName};
 
 body! {
@@ -78,7 +78,7 @@ pub(super) fn read(
         port,
         request,
         options: Vec::new(),
-        origin: Origin::Legacy { address, nmreq },
+        reply_target: ReplyTarget::Legacy { address, nmreq },
     })
 }
 

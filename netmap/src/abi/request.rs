@@ -117,12 +117,12 @@ pub struct IncomingRequest {
     pub request: Request,
     /// Its options.
     pub options: Vec<OptionInHand>,
-    pub(super) origin: Origin,
+    pub(super) reply_target: ReplyTarget,
 }
 
 /// The structures in the program's memory that take the answer.
 #[derive(Clone, Debug)]
-pub(super) enum Origin {
+pub(super) enum ReplyTarget {
     /// A header and its body.
     Header { header: u64, body: u64 },
     /// A legacy request, as it was read.
@@ -159,7 +159,7 @@ fn read_header(memory: &dyn CallerMemory, address: u64) -> Result<IncomingReques
         port: PortName::from_bytes(&header.name),
         request,
         options,
-        origin: Origin::Header { header: address, body: header.body },
+        reply_target: ReplyTarget::Header { header: address, body: header.body },
     })
 }
 
@@ -187,8 +187,8 @@ impl IncomingRequest {
     }
 
     fn write_body(&self, memory: &dyn CallerMemory) -> Result<(), Errno> {
-        match &self.origin {
-            Origin::Header { header, body } => {
+        match &self.reply_target {
+            ReplyTarget::Header { header, body } => {
                 if let Some(content) = self.request.body() {
                     bodies::write(memory, *body, content)?;
                 }
@@ -198,7 +198,7 @@ impl IncomingRequest {
                 }
                 Ok(())
             }
-            Origin::Legacy { address, nmreq } => {
+            ReplyTarget::Legacy { address, nmreq } => {
                 let answer = nmreq.answered(&self.port, &self.request);
                 bodies::write(memory, *address, &answer)
             }

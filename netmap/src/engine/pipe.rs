@@ -38,19 +38,19 @@ pub(super) struct Pipe {
 /// One direction of a ring pair.
 #[derive(Debug)]
 struct Channel {
-    tx: Side,
-    rx: Side,
+    tx: PipeRing,
+    rx: PipeRing,
 }
 
 impl Channel {
-    fn side(&self, way: Way) -> &Side {
+    fn ring(&self, way: Way) -> &PipeRing {
         if way == Way::Transmit { &self.tx } else { &self.rx }
     }
 }
 
 /// A ring of a channel.
 #[derive(Debug)]
-struct Side {
+struct PipeRing {
     ring: SharedRing,
     /// The ring's tail, which the other side moves.
     tail: AtomicU32,
@@ -60,7 +60,7 @@ struct Side {
     open: Mutex<Weak<Kring>>,
 }
 
-impl Side {
+impl PipeRing {
     fn new(region: &Arc<RegionState>, way: Way, number: u16, slots: u32) -> Result<Self, Errno> {
         // Packets bring their buffers to the receive ring.
         let ring = SharedRing::new(region, (way, number), slots, way == Way::Transmit)?;
@@ -130,8 +130,8 @@ impl Pipe {
         let Geometry { tx_rings, rx_rings, tx_slots, rx_slots, .. } = self.geometry;
         let region = &self.parent.port.region;
         let channel = |number: u32, slots: u32| {
-            let tx = Side::new(region, Way::Transmit, number as u16, slots)?;
-            match Side::new(region, Way::Receive, number as u16, slots) {
+            let tx = PipeRing::new(region, Way::Transmit, number as u16, slots)?;
+            match PipeRing::new(region, Way::Receive, number as u16, slots) {
                 Ok(rx) => Ok(Arc::new(Channel { tx, rx })),
                 Err(errno) => {
                     tx.ring.free(|_| true);
@@ -179,12 +179,12 @@ impl PortDriver for PipeEnd {
         let channels = self.pipe.channels()?;
         let channel = |id: &RingId| self.channel(&channels, id.way, id.number);
         // All or none, because another adapter of the same end may have some.
-        if wanted.iter().any(|id| channel(id).side(id.way).closed().is_none()) {
+        if wanted.iter().any(|id| channel(id).ring(id.way).closed().is_none()) {
             return Err(Errno::EBUSY);
         }
         let open = |id: &RingId| -> Result<NewRing, Errno> {
             let channel = channel(id);
-            let state = channel.side(id.way).closed().take().ok_or(Errno::EBUSY)?;
+            let state = channel.ring(id.way).closed().take().ok_or(Errno::EBUSY)?;
             let driver: Box<dyn RingDriver> = match id.way {
                 Way::Transmit => Box::new(PipeTx(channel)),
                 Way::Receive => Box::new(PipeRx(channel)),
@@ -198,7 +198,7 @@ impl PortDriver for PipeEnd {
         let Ok(channels) = self.pipe.channels() else { return };
         for kring in rings {
             let channel = self.channel(&channels, kring.way, kring.number);
-            *channel.side(kring.way).open.lock().unwrap_or_else(PoisonError::into_inner) =
+            *channel.ring(kring.way).open.lock().unwrap_or_else(PoisonError::into_inner) =
                 Arc::downgrade(kring);
         }
     }

@@ -10,7 +10,7 @@ use std::{fs, io};
 
 use super::program::{self, lacking};
 use crate::error::{Error, Result};
-use crate::link::{FilterPlace, Interface, Making, Netlink, Side, Tap, Then, interface};
+use crate::link::{FilterPlace, Interface, Making, Netlink, Tap, TcHook, Then, interface};
 
 /// The maximum MTU of a TAP, because the interface's MTU may grow.
 const MTU: u32 = 65_521;
@@ -57,11 +57,11 @@ impl Device {
 fn enter(netlink: &mut Netlink, device: u32, target: &Interface) -> io::Result<()> {
     netlink.add_clsact(device)?;
     let place =
-        |side, name: &str| FilterPlace { side, priority: 1, handle: 1, name: name.to_owned() };
+        |hook, name: &str| FilterPlace { hook, priority: 1, handle: 1, name: name.to_owned() };
     let (every, gate) = (program::every()?, program::gate()?);
-    let inward = place(Side::Ingress, "sluice_every");
+    let inward = place(TcHook::Ingress, "sluice_every");
     netlink.add_filter(device, &inward, every.as_fd(), Then::Enter(target.index))?;
-    let outward = place(Side::Egress, "sluice_gate");
+    let outward = place(TcHook::Egress, "sluice_gate");
     netlink.add_filter(device, &outward, gate.as_fd(), Then::AsProgramSays)
 }
 

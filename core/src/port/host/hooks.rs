@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::program::NAME;
-use crate::link::{FilterPlace, Netlink, Side, Then};
+use crate::link::{FilterPlace, Netlink, TcHook, Then};
 use crate::xdp::bpf::{self, TcxProgram};
 
 /// The type of hook to which a program is attached.
@@ -58,14 +58,14 @@ impl Hooks {
     pub(super) fn put(
         interface: u32,
         hook: Hook,
-        programs: &[(Side, &OwnedFd)],
+        programs: &[(TcHook, &OwnedFd)],
     ) -> io::Result<Self> {
         let mut netlink = Netlink::open(None).map_err(io::Error::other)?;
         let attachment = match hook {
             Hook::Tcx => Attachment::Links(
                 programs
                     .iter()
-                    .map(|(side, program)| bpf::tcx_attach(program.as_fd(), interface, *side))
+                    .map(|(hook, program)| bpf::tcx_attach(program.as_fd(), interface, *hook))
                     .collect::<io::Result<_>>()?,
             ),
             Hook::Clsact => Attachment::Filters(put_filters(&mut netlink, interface, programs)?),
@@ -114,8 +114,8 @@ impl Drop for Hooks {
 /// Returns false if there were none.
 pub(super) fn clear(interface: u32) -> io::Result<bool> {
     let mut any = false;
-    for side in [Side::Egress, Side::Ingress] {
-        for found in bpf::tcx_programs(interface, side)? {
+    for hook in [TcHook::Egress, TcHook::Ingress] {
+        for found in bpf::tcx_programs(interface, hook)? {
             match detach_ours(found) {
                 // Its owner has exited in the meantime.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
@@ -149,21 +149,21 @@ fn detach_ours(found: TcxProgram) -> io::Result<bool> {
 fn put_filters(
     netlink: &mut Netlink,
     interface: u32,
-    programs: &[(Side, &OwnedFd)],
+    programs: &[(TcHook, &OwnedFd)],
 ) -> io::Result<Vec<FilterPlace>> {
     let made = netlink.add_clsact(interface)?;
     let mut places = Vec::new();
     let added = filters(netlink, interface).and_then(|old| {
         let alone = made || old.iter().any(|place| place.handle == ALONE);
         let handle = if alone { ALONE } else { BESIDE_OTHERS };
-        programs.iter().try_for_each(|&(side, program)| {
+        programs.iter().try_for_each(|&(hook, program)| {
             let taken = |priority: &u16| {
-                old.iter().any(|place| place.side == side && place.priority == *priority)
+                old.iter().any(|place| place.hook == hook && place.priority == *priority)
             };
             let free = PRIORITIES.into_iter().find(|priority| !taken(priority));
             let priority = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EEXIST))?;
-            let suffix = if side == Side::Egress { "out" } else { "in" };
-            let place = FilterPlace { side, priority, handle, name: format!("{NAME}_{suffix}") };
+            let suffix = if hook == TcHook::Egress { "out" } else { "in" };
+            let place = FilterPlace { hook, priority, handle, name: format!("{NAME}_{suffix}") };
             netlink.add_filter(interface, &place, program.as_fd(), Then::AsProgramSays)?;
             places.push(place);
             Ok(())
@@ -182,8 +182,8 @@ fn put_filters(
 
 /// Returns our filters on an interface.
 fn filters(netlink: &mut Netlink, interface: u32) -> io::Result<Vec<FilterPlace>> {
-    let mut found = netlink.filters(interface, Side::Egress)?;
-    found.extend(netlink.filters(interface, Side::Ingress)?);
+    let mut found = netlink.filters(interface, TcHook::Egress)?;
+    found.extend(netlink.filters(interface, TcHook::Ingress)?);
     found.retain(|place| place.name.starts_with(NAME));
     Ok(found)
 }
@@ -205,8 +205,8 @@ fn remove(netlink: &mut Netlink, interface: u32, places: &[FilterPlace]) -> io::
 
 /// Removes the discipline if it has no filters.
 fn remove_discipline(netlink: &mut Netlink, interface: u32) -> io::Result<()> {
-    for side in [Side::Ingress, Side::Egress] {
-        if !netlink.filters(interface, side).is_ok_and(|found| found.is_empty()) {
+    for hook in [TcHook::Ingress, TcHook::Egress] {
+        if !netlink.filters(interface, hook).is_ok_and(|found| found.is_empty()) {
             return Ok(());
         }
     }
@@ -231,13 +231,13 @@ mod tests {
             let good = program::gate().unwrap();
             let bad = OwnedFd::from(File::open("/dev/null").unwrap());
             for programs in
-                [&[(Side::Egress, &bad)][..], &[(Side::Egress, &good), (Side::Ingress, &bad)]]
+                [&[(TcHook::Egress, &bad)][..], &[(TcHook::Egress, &good), (TcHook::Ingress, &bad)]]
             {
                 assert!(Hooks::put(right0, Hook::Clsact, programs).is_err());
                 let mut netlink = Netlink::open(None).unwrap();
                 assert!(netlink.add_clsact(right0).unwrap(), "the discipline was removed");
                 assert!(Hooks::put(right0, Hook::Clsact, programs).is_err());
-                assert_eq!(netlink.filters(right0, Side::Egress).unwrap(), []);
+                assert_eq!(netlink.filters(right0, TcHook::Egress).unwrap(), []);
                 netlink.delete_clsact(right0).expect("it existed before, and stays");
             }
             Ok(())
@@ -255,18 +255,18 @@ mod tests {
             asm.exit();
             let program = bpf::load_tc(c"test", &asm.finish().unwrap()).unwrap();
             let mut netlink = Netlink::open(None).unwrap();
-            assert_eq!(netlink.filters(right0, Side::Egress).unwrap(), [], "no room for any");
+            assert_eq!(netlink.filters(right0, TcHook::Egress).unwrap(), [], "no room for any");
             assert!(netlink.add_clsact(right0).unwrap());
             assert!(!netlink.add_clsact(right0).unwrap(), "it exists");
-            for (side, then) in
-                [(Side::Egress, Then::AsProgramSays), (Side::Ingress, Then::Enter(right0))]
+            for (hook, then) in
+                [(TcHook::Egress, Then::AsProgramSays), (TcHook::Ingress, Then::Enter(right0))]
             {
-                let name = format!("test-{side:?}");
-                let place = FilterPlace { side, priority: 100, handle: 2, name };
+                let name = format!("test-{hook:?}");
+                let place = FilterPlace { hook, priority: 100, handle: 2, name };
                 netlink.add_filter(right0, &place, program.as_fd(), then).unwrap();
-                assert_eq!(netlink.filters(right0, side).unwrap(), std::slice::from_ref(&place));
+                assert_eq!(netlink.filters(right0, hook).unwrap(), std::slice::from_ref(&place));
                 netlink.delete_filter(right0, &place).unwrap();
-                assert_eq!(netlink.filters(right0, side).unwrap(), []);
+                assert_eq!(netlink.filters(right0, hook).unwrap(), []);
             }
             assert_eq!(netlink.clsact_drops(right0).unwrap(), Some(0));
             netlink.delete_clsact(right0).unwrap();

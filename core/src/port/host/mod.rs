@@ -66,7 +66,7 @@ use super::options::{Fallback, OpenOptions};
 use super::queue::Port;
 use super::tap_queue::{DeviceDrops, TapQueue, described, frame_bytes, rings};
 use crate::error::{Error, Result};
-use crate::link::{self, LinkState, Side, netns};
+use crate::link::{self, LinkState, TcHook, netns};
 use crate::xdp::Mode;
 use crate::xdp::flows::FlowTable;
 use crate::xdp::resident::{self, Action, FLOWS, ModeRequest, Owner, Resident, Stage, load_flows};
@@ -162,8 +162,8 @@ fn between(
     let out = out.map_err(failed)?;
     let cut_off = config.dead_owner == DeadOwner::Drop;
     let inward = cut_off.then(|| program::entering(&liveness)).transpose().map_err(failed)?;
-    let mut programs = vec![(Side::Egress, &out)];
-    programs.extend(inward.as_ref().map(|program| (Side::Ingress, program)));
+    let mut programs = vec![(TcHook::Egress, &out)];
+    programs.extend(inward.as_ref().map(|program| (TcHook::Ingress, program)));
     let presences = taps.iter().map(|_| LinkState::of(interface)).collect::<Result<Vec<_>>>()?;
     let put = |hook| Hooks::put(interface.index, hook, &programs).map(|hooks| (hooks, hook));
     let put = match config.hook {

@@ -13,7 +13,7 @@ use super::program::load_raw_tracepoint;
 use super::{checked, info, opened};
 use crate::filter::ebpf::Reg::*;
 use crate::filter::ebpf::{Assembler, Helper, Insn, Size};
-use crate::link::Side;
+use crate::link::TcHook;
 
 /// Attachment mode of an XDP program: `XDP_FLAGS_DRV_MODE` and `XDP_FLAGS_SKB_MODE`
 /// (linux/if_link.h).
@@ -215,24 +215,24 @@ fn failure_recorder(text: &OwnedFd) -> io::Result<Vec<Insn>> {
     asm.finish().map_err(|fault| io::Error::other(fault.to_string()))
 }
 
-/// The kernel's limit on programs at one side of an interface (BPF_MPROG_MAX, linux/bpf_mprog.h).
+/// The kernel's limit on programs at one hook of an interface (BPF_MPROG_MAX, linux/bpf_mprog.h).
 const MAX_TCX_PROGRAMS: usize = 64;
 
-fn tcx_type(side: Side) -> libbpf_sys::bpf_attach_type {
-    match side {
-        Side::Ingress => libbpf_sys::BPF_TCX_INGRESS,
-        Side::Egress => libbpf_sys::BPF_TCX_EGRESS,
+fn tcx_type(hook: TcHook) -> libbpf_sys::bpf_attach_type {
+    match hook {
+        TcHook::Ingress => libbpf_sys::BPF_TCX_INGRESS,
+        TcHook::Egress => libbpf_sys::BPF_TCX_EGRESS,
     }
 }
 
-/// Attaches a program after all others to one side of an interface of this thread's network namespace,
+/// Attaches a program after all others to one hook of an interface of this thread's network namespace,
 /// until the last descriptor of the returned link is closed. `EINVAL`: the kernel has no tcx.
 pub(crate) fn tcx_attach(
     program: BorrowedFd<'_>,
     interface: u32,
-    side: Side,
+    hook: TcHook,
 ) -> io::Result<OwnedFd> {
-    create_link(program, interface, tcx_type(side), 0)
+    create_link(program, interface, tcx_type(hook), 0)
 }
 
 /// Returns the interface of a tcx link; 0 after its program was detached or the interface removed.
@@ -249,9 +249,9 @@ pub(crate) struct TcxProgram {
     pub link: Option<u32>,
 }
 
-/// Returns the programs on one side of an interface in the order in which they run: no programs if the
+/// Returns the programs on one hook of an interface in the order in which they run: no programs if the
 /// kernel has no tcx.
-pub(crate) fn tcx_programs(interface: u32, side: Side) -> io::Result<Vec<TcxProgram>> {
+pub(crate) fn tcx_programs(interface: u32, hook: TcHook) -> io::Result<Vec<TcxProgram>> {
     let (mut programs, mut links) = ([0u32; MAX_TCX_PROGRAMS], [0u32; MAX_TCX_PROGRAMS]);
     let mut options = libbpf_sys::bpf_prog_query_opts {
         sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as u64,
@@ -262,7 +262,7 @@ pub(crate) fn tcx_programs(interface: u32, side: Side) -> io::Result<Vec<TcxProg
     options.__bindgen_anon_1.count = MAX_TCX_PROGRAMS as u32;
     // SAFETY: `options` contains its own size, and its pointers lead to as many numbers as it states.
     let status = unsafe {
-        libbpf_sys::bpf_prog_query_opts(interface.cast_signed(), tcx_type(side), &raw mut options)
+        libbpf_sys::bpf_prog_query_opts(interface.cast_signed(), tcx_type(hook), &raw mut options)
     };
     match checked(status) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Vec::new()),

@@ -60,10 +60,15 @@ impl Programs {
     }
 
     /// Starts a program on a host of a lab, and returns when it has registered its ports.
-    pub fn start(&self, (lab, host): (&Lab, &str), name: &str, arguments: &[&str]) -> Running {
+    pub fn start(
+        &self,
+        (lab, host): (&Lab, &str),
+        name: &str,
+        arguments: &[&str],
+    ) -> RunningProgram {
         let mut child = lab.spawn(host, &mut self.command(name, arguments)).unwrap();
         let (_, output) = lines::until(child.id(), child.stdout.take().unwrap(), "ready");
-        Running { name: name.into(), child, output }
+        RunningProgram { name: name.into(), child, output }
     }
 }
 
@@ -76,13 +81,13 @@ fn end(name: &str, child: Child) -> String {
 }
 
 /// A program that has registered its ports.
-pub struct Running {
+pub struct RunningProgram {
     name: String,
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
-impl Running {
+impl RunningProgram {
     /// Waits for its end, which must be a success. Returns its output since it was ready.
     pub fn end(self) -> String {
         let Self { name, mut child, mut output } = self;

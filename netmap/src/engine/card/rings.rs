@@ -148,7 +148,7 @@ enum Sleep {
 /// A receive ring of a card.
 #[derive(Debug)]
 pub(super) struct QueueRx {
-    receiver: Receiver,
+    rx_queues: RxQueues,
     host: Arc<HostQueues>,
 }
 
@@ -158,7 +158,7 @@ impl QueueRx {
         host: Arc<HostQueues>,
         options: &EngineOptions,
     ) -> Self {
-        Self { receiver: Receiver::new(queues, options), host }
+        Self { rx_queues: RxQueues::new(queues, options), host }
     }
 }
 
@@ -167,13 +167,13 @@ impl RingDriver for QueueRx {
         if forwards(ring)
             && let Ok(queue) = self.host.queue(0)
         {
-            forward(ring, &queue, &mut self.receiver.log)?;
+            forward(ring, &queue, &mut self.rx_queues.log)?;
         }
-        self.receiver.sync(ring)
+        self.rx_queues.sync(ring)
     }
 
     fn arm(&mut self, _ring: &RingState, sources: &mut WaitSources) {
-        self.receiver.arm(sources);
+        self.rx_queues.arm(sources);
     }
 
     fn receives(&self) -> bool {
@@ -184,13 +184,13 @@ impl RingDriver for QueueRx {
 /// A receive ring from the host.
 #[derive(Debug)]
 pub(super) struct HostRx {
-    receiver: Receiver,
+    rx_queues: RxQueues,
     card: Arc<WeakQueues>,
 }
 
 impl HostRx {
     pub(super) fn new(queue: SharedQueue, card: Arc<WeakQueues>, options: &EngineOptions) -> Self {
-        Self { receiver: Receiver::new(vec![queue], options), card }
+        Self { rx_queues: RxQueues::new(vec![queue], options), card }
     }
 }
 
@@ -199,13 +199,13 @@ impl RingDriver for HostRx {
         if forwards(ring)
             && let Some(queue) = self.card.first()
         {
-            forward(ring, &queue, &mut self.receiver.log)?;
+            forward(ring, &queue, &mut self.rx_queues.log)?;
         }
-        self.receiver.sync(ring)
+        self.rx_queues.sync(ring)
     }
 
     fn arm(&mut self, _ring: &RingState, sources: &mut WaitSources) {
-        self.receiver.arm(sources);
+        self.rx_queues.arm(sources);
     }
 
     fn receives(&self) -> bool {
@@ -215,7 +215,7 @@ impl RingDriver for HostRx {
 
 /// The queues of a receive ring.
 #[derive(Debug)]
-struct Receiver {
+struct RxQueues {
     queues: Vec<SharedQueue>,
     sleep: Sleep,
     /// The last time that packets came, or the interfaces were checked.
@@ -223,7 +223,7 @@ struct Receiver {
     log: SyncLog,
 }
 
-impl Receiver {
+impl RxQueues {
     fn new(queues: Vec<SharedQueue>, options: &EngineOptions) -> Self {
         Self { queues, sleep: Sleep::None, checked: Instant::now(), log: SyncLog::new(options) }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use nix::errno::Errno;
 
-use super::switch::{Batch, Source, Switch};
+use super::switch::{Source, Switch, SyncBatch};
 use crate::engine::EngineOptions;
 use crate::engine::adapter::{NewRing, PortDriver, PortRings, RingId};
 use crate::engine::kring::{Kring, RingDriver};
@@ -100,7 +100,7 @@ impl PortDriver for ValeDriver {
         port.rings(wanted, |id| match id.way {
             Way::Transmit => {
                 let port = Arc::clone(&self.port);
-                Box::new(ValeTx { port, ring: id.number, batch: Batch::new(&self.options) })
+                Box::new(ValeTx { port, ring: id.number, batch: SyncBatch::new(&self.options) })
             }
             Way::Receive => Box::new(FilledByOthers),
         })
@@ -126,7 +126,7 @@ impl Drop for ValeDriver {
 struct ValeTx {
     port: Arc<ValePort>,
     ring: u32,
-    batch: Batch,
+    batch: SyncBatch,
 }
 
 impl RingDriver for ValeTx {

@@ -52,12 +52,12 @@ pub(super) struct Source {
 
 /// The packets of one sync, kept to use the memory again.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct SyncBatch {
     packets: Vec<Routed>,
     indirect: IndirectSlots,
 }
 
-impl Batch {
+impl SyncBatch {
     pub(super) fn new(options: &EngineOptions) -> Self {
         Self { packets: Vec::new(), indirect: IndirectSlots::new(options) }
     }
@@ -114,7 +114,7 @@ impl Switch {
         &self,
         source: Source,
         ring: &mut RingState,
-        batch: &mut Batch,
+        batch: &mut SyncBatch,
     ) -> Result<(), Errno> {
         let routed = self.route(source, ring, batch);
         let ports = self.ports.read().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +141,12 @@ impl Switch {
     }
 
     /// Finds the packets of a batch and their ports.
-    fn route(&self, source: Source, ring: &mut RingState, batch: &mut Batch) -> Result<(), Errno> {
+    fn route(
+        &self,
+        source: Source,
+        ring: &mut RingState,
+        batch: &mut SyncBatch,
+    ) -> Result<(), Errno> {
         batch.packets.clear();
         let mut first = ring.hwcur;
         while first != ring.rhead {
