@@ -46,6 +46,15 @@ impl NewFile {
         Ok(Self { path: path.to_owned(), file, is_stream: false, is_named, created })
     }
 
+    /// Returns true if both are the same regular file.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let identity = |file: &File| {
+            let metadata = file.metadata().ok().filter(|it| it.is_file())?;
+            Some((metadata.dev(), metadata.ino()))
+        };
+        identity(&self.file).is_some_and(|file| identity(&other.file) == Some(file))
+    }
+
     /// Replaces the content.
     ///
     /// # Errors

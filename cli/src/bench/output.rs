@@ -4,7 +4,7 @@ use std::io::{self, Write, stderr, stdout};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use sluicegate::error::Error;
+use sluicegate::error::{Error, Result};
 use sluicegate_bench::compare::{ChangedResult, Metric, compare};
 use sluicegate_bench::measurement::{Cause, Explanation, Figures, short};
 use sluicegate_bench::page::chart::chart;
@@ -38,7 +38,7 @@ impl ReportOutput {
             [(&options.html, page as fn(&Report) -> String), (&options.svg, chart)]
         {
             if let Some(path) = path {
-                files.push((NewFile::create(path, None)?, Box::new(render)));
+                files.push((distinct(path, &files)?, Box::new(render)));
             }
         }
         if let Some(path) = &options.markdown {
@@ -49,7 +49,7 @@ impl ReportOutput {
                      and <!-- /bench -->"
                 ))
             })?;
-            let file = NewFile::create(path, None).map_err(|error| {
+            let file = distinct(path, &files).map_err(|error| {
                 error.remedy(
                     "write the table as its owner: sluice bench show RESULT --markdown FILE",
                 )
@@ -75,6 +75,19 @@ impl ReportOutput {
         }
         Ok(written?)
     }
+}
+
+/// Opens a file, and rejects one of `files`: the later result would overwrite the earlier one.
+fn distinct(path: &Path, files: &[(NewFile, Render)]) -> Result<NewFile> {
+    let file = NewFile::create(path, None)?;
+    if files.iter().any(|(other, _)| file.is_same(other)) {
+        let path = path.display();
+        let problem = format!(
+            "{path} is named twice; use another file for each of --html, --svg and --markdown"
+        );
+        return Err(Error::Usage(problem));
+    }
+    Ok(file)
 }
 
 /// Prints changes for people: to stderr if JSON is on standard output.

@@ -410,6 +410,24 @@ fn a_result_is_shown_as_a_chart_and_in_its_place_in_a_document() {
 }
 
 #[test]
+fn a_file_is_for_one_result_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name| folder.path().join(name).display().to_string();
+    let (json, new, document) = (path("result.json"), path("new"), path("document.md"));
+    std::fs::write(&json, result(&[("XDP", 2.0)])).unwrap();
+    let show = ["bench", "show", json.as_str()];
+    refused(&[&show[..], &["--html", &new, "--svg", &new]].concat(), "is named twice");
+    assert!(!Path::new(&new).exists(), "an empty file is left");
+    let text = "<!-- bench -->\n<!-- /bench -->\n";
+    std::fs::write(&document, text).unwrap();
+    std::os::unix::fs::symlink("document.md", &new).unwrap();
+    refused(&[&show[..], &["--svg", &document, "--markdown", &new]].concat(), "is named twice");
+    assert_eq!(std::fs::read_to_string(&document).unwrap(), text);
+    let ended = run(&[&show[..], &["--html", "/dev/null", "--svg", "/dev/null"]].concat());
+    assert_eq!(ended.status, Some(0), "{}", ended.err);
+}
+
+#[test]
 fn the_table_in_readme_comes_from_the_committed_result() {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let committed = |name: &str| std::fs::read_to_string(tree.join(name)).unwrap();
