@@ -134,7 +134,9 @@ impl Error {
                 | io::ErrorKind::IsADirectory
                 | io::ErrorKind::InvalidFilename => ErrorKind::Usage,
                 io::ErrorKind::PermissionDenied => ErrorKind::Privilege,
-                _ if source.raw_os_error() == Some(libc::ELOOP) => ErrorKind::Usage,
+                _ if matches!(source.raw_os_error(), Some(libc::ELOOP | libc::ENXIO)) => {
+                    ErrorKind::Usage
+                }
                 _ => ErrorKind::Runtime,
             },
             Self::System { .. } | Self::File { .. } | Self::Removed { .. } => ErrorKind::Runtime,
@@ -323,6 +325,7 @@ mod tests {
             (libc::ENOENT, ErrorKind::Usage, "there is no such file"),
             (libc::EISDIR, ErrorKind::Usage, "it is a directory"),
             (libc::ELOOP, ErrorKind::Usage, "it is a link that is not followed"),
+            (libc::ENXIO, ErrorKind::Usage, "it is a pipe without a reader, or a socket"),
             (libc::EACCES, ErrorKind::Privilege, "its owner allows it to others only"),
             (libc::ENOSPC, ErrorKind::Runtime, "the disk is full"),
             (libc::EIO, ErrorKind::Runtime, "the disk fails"),

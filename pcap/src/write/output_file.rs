@@ -67,7 +67,7 @@ impl Failure {
     fn to_error(&self, error: fn(&'static str, &Path, io::Error) -> Error) -> Error {
         let source = match self.source.raw_os_error() {
             Some(errno) => io::Error::from_raw_os_error(errno),
-            None => io::Error::other(self.source.to_string()),
+            None => io::Error::new(self.source.kind(), self.source.to_string()),
         };
         let error = error(self.operation, &self.path, source);
         if self.remedy.is_empty() { error } else { error.remedy(self.remedy) }
@@ -337,7 +337,9 @@ fn check_own(file: &File, path: &Path, access: FileAccess) -> Result<(), Failure
     } else {
         return Ok(());
     };
-    let error = io::Error::other(format!("another user may have prepared it: {reason}"));
+    // Another file has to be named, as for a link.
+    let kind = io::ErrorKind::InvalidFilename;
+    let error = io::Error::new(kind, format!("another user may have prepared it: {reason}"));
     Err(Failure::new("write to", path, error)
         .with("remove it first, or write to a directory of your own"))
 }

@@ -317,7 +317,7 @@ fn a_users_file_is_overwritten_unless_another_may_have_prepared_it() {
         }
         let refused = |reason: &str| {
             let ended = capture();
-            assert_eq!(ended.status, Some(1), "{what}: {reason}: {}", ended.err);
+            assert_eq!(ended.status, Some(2), "{what}: {reason}: {}", ended.err);
             assert!(ended.err.contains(reason), "{what}: {}", ended.err);
             assert!(ended.err.contains("; remove it first, or"), "{what}: {}", ended.err);
         };
@@ -355,7 +355,7 @@ fn a_summary_is_protected_as_a_capture_file_is() {
     assert_eq!(access(&path), (0o600, 0));
     let prepared = |what: &str| {
         let ended = capture();
-        assert_ne!(ended.status, Some(0), "{what}");
+        assert_eq!(ended.status, Some(2), "{what}: {}", ended.err);
         assert!(ended.err.contains(path.to_str().unwrap()), "{what}: {}", ended.err);
         assert!(ended.err.contains("remove it"), "{what}: {}", ended.err);
     };
