@@ -1,6 +1,6 @@
 //! Packets that go in at one end come out at the other.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, poll};
@@ -160,6 +160,33 @@ fn one_packet_wakes_an_event_loop_that_waits_for_the_descriptors_alone() {
         to.end_sleep().unwrap();
         assert_eq!(pull(to), [bytes_of(number, 60)]);
     }
+}
+
+#[test]
+fn a_peer_that_connects_before_the_sleep_ends_it() {
+    let name = format!("memif:{}", socket("late"));
+    let mut server = open(&name);
+    let to = &mut server.queues[0];
+    let events = |queue: &mut Queue| -> Vec<_> {
+        let events = queue.begin_sleep();
+        assert_eq!(events.limit, None, "the descriptors alone end the sleep");
+        events.descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect()
+    };
+    let ready = |fds: &[OwnedFd]| {
+        let wanted = |fd: &OwnedFd| poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], 0u16);
+        fds.iter().any(|fd| wanted(fd) == Ok(1))
+    };
+    let before = events(to);
+    assert!(!ready(&before), "nobody has connected");
+    let client = open(&name);
+    noticed(to, "connected to sluice");
+    assert_eq!(to.sync_rx().unwrap(), 0, "nothing has come, but the rings are another's now");
+    assert!(ready(&before), "the sleep would not end with the peer's packets");
+    to.end_sleep().unwrap();
+    drop(client);
+    noticed(to, "disconnected");
+    assert_eq!(to.sync_rx().unwrap(), 0);
+    assert!(!ready(&events(to)), "a change that the queue has seen wakes it again");
 }
 
 #[test]

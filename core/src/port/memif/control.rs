@@ -122,8 +122,6 @@ impl ControlSocket {
     pub(super) fn take(&self, queue: usize) -> (u32, u32, Option<Pair>) {
         let mut state = self.shared.state();
         let pair = state.pairs.get_mut(queue).and_then(Option::take);
-        // The queue sees the change, so its event is cleared.
-        let _ = self.shared.nudges[queue].read();
         (self.changes(), state.connection, pair)
     }
 
@@ -140,6 +138,12 @@ impl ControlSocket {
     /// Returns the next notice for the user, each once.
     pub(super) fn take_notice(&self) -> Option<String> {
         self.shared.state().notices.pop_front()
+    }
+
+    /// Clears a queue's event. Call it before a sleep, and look for changes after it. A queue that sees a change
+    /// must not clear the event, because its program may be about to sleep.
+    pub(super) fn clear_nudge(&self, queue: usize) {
+        let _ = self.shared.nudges[queue].read();
     }
 
     /// Returns a descriptor that is readable when something has changed for a queue.
@@ -180,8 +184,7 @@ impl ControlState {
         state.pairs = pairs.into_iter().map(Some).collect();
         state.breach = None;
         self.changes.fetch_add(1, Ordering::Release);
-        // Under the lock, too: a queue that takes the rings also clears their event, and later events are
-        // not lost.
+        // After the change: a queue that clears the event sees it.
         for nudge in &self.nudges {
             let _ = nudge.write(1);
         }

@@ -297,12 +297,16 @@ impl Backend for MemifQueue {
                 return WakeSource::Nap(SLEEP_LIMIT);
             }
         }
+        self.control.clear_nudge(self.number);
         if let Some(end) = self.rx_end().filter(|_| self.settings.interrupts && self.listens()) {
             end.enable();
             self.asks = true;
             if self.has_news() {
                 return WakeSource::Nap(Duration::ZERO);
             }
+        }
+        if self.control.changes() != self.seen {
+            return WakeSource::Nap(Duration::ZERO);
         }
         let nudge = self.control.nudge(self.number);
         match self.rx_end().filter(|_| self.listens()) {
