@@ -109,12 +109,13 @@ impl<'a> SendReport<'a> {
         let mut report = std::mem::take(&mut self.report);
         let skipped = self.count_made(&mut report, &done, elapsed);
         let attempted = report.traffic.packets + skipped.packets();
-        let mut accepted = stats.sent;
-        let named = accepted + skipped.packets() + stats.unsent + stats.sent_or_lost;
+        let named = stats.sent + skipped.packets() + stats.unsent + stats.sent_or_lost;
         report.ledger.add(Section::Loss, "refused", attempted.saturating_sub(named));
         report.ledger.add(Section::Loss, "unsent", stats.unsent);
         report.ledger.add(Section::Note, "cut_in_file", skipped.cut_in_file);
         report.ledger.add(Section::Note, "cut_to_mtu", skipped.cut_to_mtu);
+        // Others may redirect between the same interfaces, too.
+        let mut accepted = stats.sent.saturating_sub(stats.redirects.refused());
         let mut details = json!({"attempted": attempted});
         match &transmission {
             Some(transmission) => {

@@ -64,6 +64,12 @@ impl RedirectCounts {
         self.dropped + self.too_long + self.down + self.unsupported + self.failed + self.removed
     }
 
+    /// Returns the number of frames that the kernel or the driver refused; one without room accepted and dropped
+    /// them.
+    pub fn refused(&self) -> u64 {
+        self.lost() - self.dropped
+    }
+
     /// Returns the sum of two counts.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {

@@ -1,7 +1,9 @@
 //! Sending through `live:` and by live frames of a program: arrival, reports and the end of a run.
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
+use crate::signals::ledger_until;
 use crate::support::*;
 
 fn generate<'a>(port: &'a str, left: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -115,6 +117,30 @@ fn a_signal_that_does_not_end_it_loses_no_packets() {
         }
         let report = sending.end().good();
         assert_eq!(report["accepted"], 500_000, "{port}: {report}");
+    }
+}
+
+#[test]
+fn frames_beyond_an_mtu_that_is_lowered_are_not_accepted() {
+    let Some(lab) = lab() else { return };
+    let left = lab.netns("left");
+    for (port, method) in [("left0", &["--method", "live"][..]), ("live:left0", &[])] {
+        let mtu = |bytes| on(&lab, "left", &["ip", "link", "set", "left0", "mtu", bytes]).status;
+        assert_eq!(mtu("1500"), Some(0));
+        let more = [&["--size", "1000", "--rate", "10kpps"], method].concat();
+        let mut sending = Running::unawaited(&mut sluice(&generate(port, &left, &more)));
+        sending.catches_signals();
+        let made = |report: &Value| report["ledger"]["in"].as_u64().unwrap();
+        let before = made(&ledger_until(&mut sending, |report| made(report) > 100));
+        assert_eq!(mtu("576"), Some(0));
+        let lowered = made(&ledger_until(&mut sending, |report| made(report) > before));
+        ledger_until(&mut sending, |report| made(report) > lowered + 100);
+        let report = sending.stop().report();
+        let count = |key: &str| report[key].as_u64().unwrap();
+        let too_long = loss(&report, "too_long");
+        assert!(too_long > 0, "{port}: {report}");
+        assert_eq!(count("accepted"), count("attempted") - too_long, "{port}: {report}");
+        closes(&report);
     }
 }
 
