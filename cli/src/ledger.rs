@@ -158,8 +158,8 @@ pub const REMEDIES: &[(&str, &str)] = &[
     ),
     (
         "interface_dropped",
-        "check the interface's carrier; send at a lower --rate, or give the receiver more CPU, because \
-         a veth is limited by its far end",
+        "check the interface's carrier; on a veth bring the far end up, and raise its MTU to the interface's; \
+         send at a lower --rate, or give the receiver more CPU, because a veth is limited by its far end",
     ),
     (
         "interface_errors",

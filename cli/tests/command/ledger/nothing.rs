@@ -14,9 +14,12 @@ fn a_sender_that_sends_nothing_fails_with_a_remedy() {
     ip(&lab, "left", "link set ifb9 up");
     ip(&lab, "left", "tuntap add mode tap name tap9");
     ip(&lab, "left", "link set tap9 up");
+    let far = on(&lab, "right", &["ip", "link", "set", "right0", "down"]);
+    assert_eq!(far.status, Some(0), "{}", far.err);
     for (interface, method, loss, remedy) in [
         ("vx0", "sendmmsg", "interface_errors", "route to its remote end"),
         ("ifb9", "sendmmsg", "interface_dropped", "lower --rate"),
+        ("left0", "sendmmsg", "interface_dropped", "bring the far end up, and raise its MTU"),
         ("tap9", "live", "no_xdp_transmit", "open a TAP device"),
     ] {
         let to = ["--dst", "198.18.0.2", "--dmac", NOBODY, "--count", "1000"];
