@@ -93,7 +93,9 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     let ended = if analyze && in_kernel.is_none() {
         let (mut visitors, shown) = visitors(&queues);
         let so_far = || shown.analysis();
-        let mut control = CountControl { report: &mut report, analysis: Some(&so_far) };
+        let analysis: Option<&dyn Fn() -> Analysis> = Some(&so_far);
+        let mut control =
+            CountControl { report: &mut report, port: &opened.name, common: &common, analysis };
         let work = queues.into_iter().zip(&mut visitors).collect();
         let ended = receive(work, options, &signals, &mut control)?;
         report.analysis = Some(analysis_of(&visitors));
@@ -101,7 +103,8 @@ pub fn count(args: Args) -> anyhow::Result<()> {
     } else {
         let so_far = in_kernel.map(|it| move || Analysis::of(&it.shares()));
         let analysis = so_far.as_ref().map(|so_far| so_far as &dyn Fn() -> Analysis);
-        let mut control = CountControl { report: &mut report, analysis };
+        let mut control =
+            CountControl { report: &mut report, port: &opened.name, common: &common, analysis };
         let mut visitors: Vec<Nothing> = queues.iter().map(|_| Nothing).collect();
         let work = queues.into_iter().zip(&mut visitors).collect();
         let ended = receive(work, options, &signals, &mut control)?;
@@ -122,6 +125,8 @@ pub fn counts_in_kernel(port: &PortName) -> bool {
 /// Controls a count.
 struct CountControl<'a> {
     report: &'a mut Report,
+    port: &'a PortName,
+    common: &'a Common,
     /// The analysis so far, without latencies, if there is an analysis.
     analysis: Option<&'a dyn Fn() -> Analysis>,
 }
@@ -149,5 +154,6 @@ impl RunControl<ReceiveCounts> for CountControl<'_> {
 
     fn at_end(&mut self) {
         self.report.read_interface();
+        ports::announce_later(self.port, self.common.netns.as_deref(), self.report);
     }
 }

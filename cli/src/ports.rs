@@ -29,7 +29,10 @@ pub fn announce(port: &Port, common: &Common, report: &mut Report) {
     say_fallbacks(port, common.verbose);
     say_queues(port, common.threads, "receive");
     say_diverts(&port.name);
-    warn_hidden(&port.name, common, report);
+    for hidden in hiding(&port.name, common.netns.as_deref(), true) {
+        notice::say(&hidden);
+        report.notices.push(hidden);
+    }
 }
 
 /// Prints a notice if a port has another number of queues than threads were requested.
@@ -108,26 +111,33 @@ pub fn apply_flags(port: &mut PortName, flags: &PortFlags) -> Result<()> {
     }
 }
 
-/// Names, on stderr and in the report, the claims, drops and forwards that hide packets from a
-/// `packet:` port, and the command that sees these packets all the same.
-fn warn_hidden(port: &PortName, common: &Common, report: &mut Report) {
-    let netns = common.netns.as_deref();
-    if port.kind() != Kind::Packet {
-        return;
-    }
-    for interface in interfaces(port, netns).unwrap_or_default() {
-        let hidden = match owners(netns, &interface) {
-            Ok(owners) => describe(&owners, &interface.name),
-            Err(error) => Some(format!(
-                "{}: an XDP program may take packets before packet: sees them: {error}",
-                interface.name
-            )),
-        };
-        if let Some(hidden) = hidden {
+/// At the end of a run, prints and notes what has begun to hide packets from a port since [`announce`].
+pub fn announce_later(port: &PortName, netns: Option<&str>, report: &mut Report) {
+    for hidden in hiding(port, netns, false) {
+        if !report.notices.contains(&hidden) {
             notice::say(&hidden);
             report.notices.push(hidden);
         }
     }
+}
+
+/// Describes the claims, drops and forwards that hide packets from a `packet:` port, and the command that sees
+/// these packets all the same. With `errors`, describes programs that this process cannot read, too.
+fn hiding(port: &PortName, netns: Option<&str>, errors: bool) -> Vec<String> {
+    if port.kind() != Kind::Packet {
+        return Vec::new();
+    }
+    let interfaces = interfaces(port, netns).unwrap_or_default();
+    let hidden = |interface: Interface| match owners(netns, &interface) {
+        Ok(owners) => describe(&owners, &interface.name),
+        Err(error) => errors.then(|| {
+            format!(
+                "{}: an XDP program may take packets before packet: sees them: {error}",
+                interface.name
+            )
+        }),
+    };
+    interfaces.into_iter().filter_map(hidden).collect()
 }
 
 /// The users of the interface's XDP program, none where it has no program.

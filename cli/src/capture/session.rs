@@ -23,6 +23,7 @@ use crate::counters::{Totals, WorkerCounters};
 use crate::ledger::Section;
 use crate::new_file::NewFile;
 use crate::notice;
+use crate::ports;
 use crate::report::{FilesReport, Report};
 use crate::run::{Outcomes, ReceiveCounts, RunControl, receive};
 use crate::signals::{self, Signals};
@@ -355,7 +356,11 @@ impl RunControl<ReceiveCounts> for Session<'_> {
     }
 
     fn at_end(&mut self) {
-        self.ports.iter_mut().for_each(|port| port.report.read_interface());
+        let netns = self.options.args.common.netns.as_deref();
+        for (port, name) in self.ports.iter_mut().zip(&self.options.ports) {
+            port.report.read_interface();
+            ports::announce_later(name, netns, &mut port.report);
+        }
     }
 }
 

@@ -25,6 +25,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// A port that receives what a run sends.
 pub struct Receiver {
     report: Report,
+    port: PortName,
+    netns: Option<String>,
     queues: Vec<Queue>,
     drain: Duration,
     shown: AnalysisSoFar,
@@ -48,6 +50,8 @@ impl Receiver {
         ports::announce(&opened, common, &mut report);
         Ok(Self {
             report,
+            port: opened.name,
+            netns: common.netns.clone(),
             queues: opened.queues,
             drain,
             shown: AnalysisSoFar::default(),
@@ -95,6 +99,7 @@ impl Receiver {
             std::thread::sleep(CHECK_INTERVAL);
         }
         self.report.read_interface();
+        ports::announce_later(&self.port, self.netns.as_deref(), &mut self.report);
         let Some(threads) = self.threads.take() else {
             return (self.report, Analysis::default(), Ok(()));
         };

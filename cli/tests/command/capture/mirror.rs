@@ -83,6 +83,29 @@ fn a_capture_names_the_claims_that_hide_packets_from_it() {
 }
 
 #[test]
+fn claims_that_begin_during_a_run_are_named_at_its_end() {
+    let Some(lab) = lab() else { return };
+    let netns = lab.netns("right");
+    for arguments in [&["capture", "right0"][..], &["capture", "any"], &["count", "packet:right0"]]
+    {
+        let arguments = [arguments, &["--netns", &netns, "--json"]].concat();
+        let before = Running::start(&["count", "xdp:right0?filter=arp", "--netns", &netns]);
+        let running = Running::start(&arguments);
+        let later = Running::start(&["count", "xdp:right0?filter=udp port 9", "--netns", &netns]);
+        let ended = running.stop();
+        let notices = &ended.good()["notices"];
+        let [first, last] = [0, 1].map(|index| notices[index].as_str().unwrap_or_default());
+        assert!(first.contains("takes 'arp'") && !first.contains("udp"), "{ended:?}");
+        assert!(last.contains("takes 'arp'") && last.contains("takes 'udp port 9'"), "{ended:?}");
+        assert!(ended.err.contains(last), "{}", ended.err);
+        later.stop();
+        let alone = Running::start(&arguments).stop();
+        assert_eq!(alone.good()["notices"].as_array().map(Vec::len), Some(1), "{alone:?}");
+        before.stop();
+    }
+}
+
+#[test]
 fn notices_are_on_stderr_and_in_the_json() {
     let Some(lab) = lab() else { return };
     let netns = lab.netns("right");
