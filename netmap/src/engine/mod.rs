@@ -50,9 +50,11 @@ pub use open_file::OpenFile;
 /// How an engine treats ports.
 #[derive(Clone, Debug, Default)]
 pub struct EngineOptions {
-    /// The kind of port that serves an interface; by default `Live` if the process may use at least 2N+2 CPUs for N
-    /// transmit rings, otherwise `Xdp`.
+    /// The kind of port that serves an interface; by default `Live` if there are at least 2N+2 CPUs for N transmit
+    /// rings, otherwise `Xdp`.
     pub backend: Option<Backend>,
+    /// The number of CPUs that the default backend counts on; by default those that the process may use.
+    pub cpus: Option<u32>,
     /// The packets that a registered interface takes, as a pcap-filter expression; by default all. The host
     /// keeps the others.
     pub filter: Option<String>,

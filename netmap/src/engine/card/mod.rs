@@ -59,7 +59,8 @@ impl Card {
     ) -> (Backend, Geometry) {
         let number = |queues: u32| queues.clamp(1, MAX_RINGS);
         let queues = active_queues(interface, options);
-        let backend = options.backend.unwrap_or_else(|| default_backend(number(queues.0), cpus()));
+        let default = || default_backend(number(queues.0), cpus(options));
+        let backend = options.backend.unwrap_or_else(default);
         let (tx_rings, rx_rings) = match backend {
             // A packet socket has no card queues.
             Backend::Packet => (1, 1),
@@ -127,9 +128,10 @@ fn default_backend(tx_rings: u32, cpus: u32) -> Backend {
     if cpus >= 2 * tx_rings + 2 { Backend::Live } else { Backend::Xdp }
 }
 
-/// Returns the number of CPUs that this process may use.
-fn cpus() -> u32 {
-    std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32)
+/// Returns the number of CPUs that the default backend counts on.
+fn cpus(options: &EngineOptions) -> u32 {
+    let available = || std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32);
+    options.cpus.unwrap_or_else(available)
 }
 
 /// Returns the transmit and receive queues in use. A driver may have allocated many more, one a processor.

@@ -131,7 +131,7 @@ impl CardQueues {
             "{}: AF_XDP in place of live frames, because the sending thread of each ring takes a CPU, and {} are too \
              few (2 for each transmit queue, and 2 more); choose live frames by SLUICE_NETMAP_BACKEND=live",
             self.name,
-            super::cpus()
+            super::cpus(&self.options)
         ));
     }
 
