@@ -204,6 +204,10 @@ impl OpenRing {
             // A slot is invalid.
             Err(Errno::EINVAL) => {
                 self.state.skip_invalid();
+                if self.state.way == Way::Receive {
+                    // Monitors have seen the packets. The slots that follow them are empty.
+                    self.monitored = self.state.hwtail;
+                }
                 self.state.finalize();
                 self.repair();
                 return Synced::Failed;
@@ -214,12 +218,22 @@ impl OpenRing {
         if self.state.has_unseen() { Synced::Unseen } else { Synced::Nothing }
     }
 
-    /// Repairs the ring, which may take packets back from what is to be sent.
+    /// Repairs the ring, which may take packets back from what is to be sent, or show received ones.
     fn repair(&mut self) {
+        if self.state.way == Way::Receive {
+            self.show_received();
+        }
         self.state.reinit();
         if self.state.way == Way::Transmit {
             self.monitored = self.state.rhead;
         }
+    }
+
+    /// Shows monitors the packets of a receive ring, before the program can change them.
+    fn show_received(&mut self) {
+        let last = self.state.hwtail;
+        let first = std::mem::replace(&mut self.monitored, last);
+        monitor::copy(&self.state, first, last, &self.monitors);
     }
 
     #[inline]
@@ -234,10 +248,10 @@ impl OpenRing {
             monitor::copy(state, first, state.rhead, &self.monitors);
             return self.driver.sync(state);
         }
-        self.driver.sync(state)?;
-        let first = std::mem::replace(&mut self.monitored, state.hwtail);
-        monitor::copy(state, first, state.hwtail, &self.monitors);
-        Ok(())
+        let synced = self.driver.sync(state);
+        // Also if the sync failed: the program gets the packets before an invalid slot.
+        self.show_received();
+        synced
     }
 }
 
@@ -265,30 +279,90 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_monitor_sees_each_packet_once_although_it_waits_for_room() {
+    /// Fills all room with packets of 60, 61, … bytes.
+    #[derive(Debug)]
+    struct Counting(u16);
+
+    impl RingDriver for Counting {
+        fn sync(&mut self, ring: &mut RingState) -> Result<(), Errno> {
+            ring.hwcur = ring.rhead;
+            while ring.room() > 0 {
+                if !ring.fill_slot(ring.hwtail, (self.0, 0), |_, _| {}) {
+                    return Err(Errno::EINVAL);
+                }
+                ring.hwtail = ring.next(ring.hwtail);
+                self.0 += 1;
+            }
+            Ok(())
+        }
+    }
+
+    /// Makes a ring of 8 slots with this driver, and a monitor of it with 32.
+    fn monitored(way: Way, driver: Box<dyn RingDriver>) -> (Kring, Arc<Kring>) {
         let size = RegionSize { interfaces: 4096, rings: 8192, buffers: 100 };
         let region = Arc::new(RegionState::new(1, size, false).unwrap());
-        let state =
-            |way| RingState::new(SharedRing::new(&region, (way, 0), 16, true).unwrap(), way);
-        let sender = Kring::new(0, state(Way::Transmit), Box::new(Slow));
-        let monitor = Arc::new(Kring::new(0, state(Way::Receive), Box::new(FilledByOthers)));
-        sender.add_monitor(&monitor);
-        let seen = |kring: &Kring| {
-            let open = kring.lock();
-            let state = &open.as_ref().unwrap().state;
-            (0..state.hwtail).map(|index| state.shared.slot(index).len).collect::<Vec<_>>()
+        let state = |way, slots| {
+            RingState::new(SharedRing::new(&region, (way, 0), slots, true).unwrap(), way)
         };
+        let kring = Kring::new(0, state(way, 8), driver);
+        let receive = state(Way::Receive, 32);
+        let monitor = Arc::new(Kring::new(0, receive, Box::new(FilledByOthers)));
+        kring.add_monitor(&monitor);
+        (kring, monitor)
+    }
+
+    /// Returns the lengths of the packets that a ring has received.
+    fn seen(kring: &Kring) -> Vec<u16> {
+        let open = kring.lock();
+        let state = &open.as_ref().unwrap().state;
+        (0..state.hwtail).map(|index| state.shared.slot(index).len).collect()
+    }
+
+    /// Writes slots as the program, and releases those before `head`.
+    fn release(kring: &Kring, slots: impl IntoIterator<Item = (u32, SlotHead)>, head: u32) {
+        let open = kring.lock();
+        let shared = &open.as_ref().unwrap().state.shared;
+        slots.into_iter().for_each(|(index, slot)| shared.set_slot(index, slot));
+        shared.store(offset_of!(RingHeader, cur), head);
+        shared.store(offset_of!(RingHeader, head), head);
+    }
+
+    fn slot(kring: &Kring, index: u32) -> SlotHead {
+        kring.lock().as_ref().unwrap().state.shared.slot(index)
+    }
+
+    #[test]
+    fn a_monitor_sees_each_received_packet_once_although_a_slot_is_invalid() {
+        let (receiver, monitor) = monitored(Way::Receive, Box::new(Counting(60)));
+        let valid = slot(&receiver, 5);
+        release(&receiver, [(5, SlotHead::default())], 0);
+        assert_eq!(receiver.sync(), Synced::Failed);
+        assert_eq!(seen(&receiver), [60, 61, 62, 63, 64, 0], "the invalid slot is empty");
+        assert_eq!(seen(&monitor), [60, 61, 62, 63, 64]);
+        release(&receiver, [(5, valid)], 6);
+        assert_eq!(receiver.sync(), Synced::Unseen);
+        assert_eq!(seen(&monitor), (60..72).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_monitor_sees_received_packets_that_a_reset_of_the_cursors_shows() {
+        let (receiver, monitor) = monitored(Way::Receive, Box::new(FilledByOthers));
+        receiver.deliver(|ring| Counting(60).sync(ring).is_ok());
+        release(&receiver, [], 77);
+        assert_eq!(receiver.sync(), Synced::Failed);
+        assert_eq!(seen(&monitor), (60..67).collect::<Vec<_>>());
+        release(&receiver, [(0, SlotHead { len: 1, ..slot(&receiver, 0) })], 7);
+        receiver.sync();
+        assert_eq!(seen(&monitor), (60..67).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_monitor_sees_each_packet_once_although_it_waits_for_room() {
+        let (sender, monitor) = monitored(Way::Transmit, Box::new(Slow));
         for head in [3, 3, 5, 5, 5] {
-            if let Some(ring) = sender.lock().as_ref() {
-                let shared = &ring.state.shared;
-                for index in 0..head {
-                    let slot = shared.slot(index);
-                    shared.set_slot(index, SlotHead { len: 60 + index as u16, ..slot });
-                }
-                shared.store(offset_of!(RingHeader, cur), head);
-                shared.store(offset_of!(RingHeader, head), head);
-            }
+            let packets =
+                (0..head).map(|i| (i, SlotHead { len: 60 + i as u16, ..slot(&sender, i) }));
+            release(&sender, packets.collect::<Vec<_>>(), head);
             sender.sync();
             assert_eq!(seen(&monitor), (0..head as u16).map(|i| 60 + i).collect::<Vec<_>>());
         }
