@@ -21,22 +21,31 @@ pub(super) fn copy(ring: &RingState, first: u32, last: u32, monitors: &[Arc<Krin
     let mark = if ring.way == Way::Transmit { flags::TXMON } else { 0 };
     for monitor in monitors {
         monitor.deliver(|to| {
-            let before = to.hwtail;
-            let mut index = first;
-            while index != last && to.room() > 0 {
-                if let Some((slot, from)) = ring.packet(index) {
-                    let filled = to.fill_slot(
-                        to.hwtail,
-                        (slot.len, slot.flags & flags::MOREFRAG | mark),
-                        |region, at| {
+            let (before, mut index) = (to.hwtail, first);
+            // The end of the last whole packet, and true if a slot of this one is lost: then all its slots are.
+            let (mut end, mut lost) = (before, false);
+            while index != last {
+                let more = ring.shared.slot(index).flags & flags::MOREFRAG;
+                if !lost {
+                    let packet = ring.packet(index).filter(|_| to.room() > 0);
+                    let filled = packet.map(|(slot, from)| {
+                        to.fill_slot(to.hwtail, (slot.len, more | mark), |region, at| {
                             let memory = &ring.shared.region().memory;
                             memory.copy_to(from, &region.memory, at, slot.len.into());
-                        },
-                    );
-                    match filled {
-                        true => to.hwtail = to.next(to.hwtail),
-                        false => to.skip_invalid(),
+                        })
+                    });
+                    if filled == Some(true) {
+                        to.hwtail = to.next(to.hwtail);
+                    } else {
+                        (to.hwtail, lost) = (end, true);
+                        if filled == Some(false) {
+                            to.skip_invalid();
+                            end = to.hwtail;
+                        }
                     }
+                }
+                if more == 0 {
+                    (end, lost) = (to.hwtail, false);
                 }
                 index = ring.next(index);
             }

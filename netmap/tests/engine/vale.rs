@@ -68,6 +68,50 @@ fn an_invalid_slot_costs_a_packet_and_the_ring_goes_on() {
 }
 
 #[test]
+fn an_invalid_slot_costs_the_whole_packet_of_several_slots() {
+    let engine = engine();
+    let [a, b] = ["vale13:a", "vale13:b"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let register = Register { flags: register_flags::MONITOR_TX, ..all() };
+    let monitor = Program::open(&engine, "vale13:a", register).unwrap();
+    for receiver in [&b, &monitor] {
+        receiver.rx(0).unwrap().write_slot(2, (1, 0, 0));
+    }
+    a.tx(0).unwrap().put(&frame(0xff, 1, 0, 60), 0);
+    for (number, flags) in [(1, 0x20), (2, 0x20), (3, 0x20), (4, 0)] {
+        a.tx(0).unwrap().put(&frame(0xff, 1, number, 60), flags);
+    }
+    a.send(&[frame(0xff, 1, 5, 60)]);
+    for receiver in [&b, &monitor] {
+        receiver.file.rxsync().unwrap();
+        let rx = receiver.rx(0).unwrap();
+        let more = (0..rx.available()).filter(|&index| rx.read_slot(index).2 & 0x20 != 0);
+        assert_eq!(more.count(), 0);
+        let expected = [frame(0xff, 1, 0, 60), vec![], vec![], frame(0xff, 1, 5, 60)];
+        assert_eq!(rx.take_all(), expected);
+    }
+}
+
+#[test]
+fn a_monitor_without_room_for_a_whole_packet_gets_none_of_its_slots() {
+    let engine = engine();
+    let small = Register { rx_slots: 8, ..all() };
+    let a = Program::open(&engine, "vale14:a", small).unwrap();
+    let register = Register { flags: register_flags::MONITOR_TX, ..all() };
+    let monitor = Program::open(&engine, "vale14:a", register).unwrap();
+    let room = monitor.rx(0).unwrap().num_slots() - 1;
+    for number in 0..room - 1 {
+        a.tx(0).unwrap().put(&frame(0xff, 1, number, 60), 0);
+    }
+    for flags in [0x20, 0] {
+        a.tx(0).unwrap().put(&frame(0xff, 1, 100, 60), flags);
+    }
+    a.send(&[frame(0xff, 1, 101, 60)]);
+    let mut expected: Vec<_> = (0..room - 1).map(|number| frame(0xff, 1, number, 60)).collect();
+    expected.push(frame(0xff, 1, 101, 60));
+    assert_eq!(monitor.receive(), expected);
+}
+
+#[test]
 fn sending_never_waits_and_a_full_ring_drops() {
     let engine = engine();
     let [a, b] = ["vale3:a", "vale3:b"].map(|it| Program::open(&engine, it, all()).unwrap());
