@@ -218,7 +218,7 @@ impl RingDriver for HostRx {
 struct RxQueues {
     queues: Vec<SharedQueue>,
     sleep: Sleep,
-    /// The last time that packets came, or the interfaces were checked.
+    /// The time of the last check of the interfaces.
     checked: Instant,
     log: SyncLog,
 }
