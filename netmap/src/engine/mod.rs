@@ -87,7 +87,7 @@ impl EngineOptions {
             Error::Removed { .. } => Errno::ENXIO,
             Error::Unsupported { .. } => Errno::EOPNOTSUPP,
             Error::Usage(_) => Errno::EINVAL,
-            // EINVAL would mean that the program's ring is broken.
+            // EINVAL would mean that the program's request is invalid.
             _ => match error.errno().map(Errno::from_raw) {
                 Some(errno) if errno != Errno::EINVAL => errno,
                 _ => Errno::EIO,

@@ -39,10 +39,16 @@ impl SyncLog {
     fn check<T: Default>(&mut self, synced: Result<T, Error>) -> Result<T, Errno> {
         match synced {
             Err(error) if error.errno() == Some(libc::ENETDOWN) => Ok(T::default()),
-            Err(error) if std::mem::replace(&mut self.logged, true) => {
-                Err(EngineOptions::errno_of(&error))
-            }
-            other => other.map_err(|error| self.options.errno("a sync failed", &error)),
+            other => other.map_err(|error| {
+                if !std::mem::replace(&mut self.logged, true) {
+                    self.options.say(format_args!("a sync failed: {error}"));
+                }
+                match EngineOptions::errno_of(&error) {
+                    // It would mean that the program's ring is broken.
+                    Errno::EINVAL => Errno::EIO,
+                    errno => errno,
+                }
+            }),
         }
     }
 }
@@ -367,4 +373,25 @@ fn forward(ring: &RingState, to: &SharedQueue, log: &mut SyncLog) -> Result<(), 
         index = ring.next(index);
     }
     if any { log.check(queue.sync_tx()).map(|_| ()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ports_error_in_a_sync_does_not_look_like_an_invalid_slot() {
+        let system = |errno| Error::system("send", "eth0", std::io::Error::from(errno));
+        for (error, expected) in [
+            (Error::Usage("the queue only receives".into()), Err(Errno::EIO)),
+            (system(Errno::EINVAL), Err(Errno::EIO)),
+            (system(Errno::ENOBUFS), Err(Errno::ENOBUFS)),
+            (Error::removed("eth0"), Err(Errno::ENXIO)),
+            (system(Errno::ENETDOWN), Ok(())),
+        ] {
+            let text = error.to_string();
+            let mut log = SyncLog::new(&EngineOptions::default());
+            assert_eq!(log.check::<()>(Err(error)), expected, "{text}");
+        }
+    }
 }
