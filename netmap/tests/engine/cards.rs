@@ -1,12 +1,14 @@
 //! Cards, over the interfaces of a lab: the program is on `right0`, and the other side on `left0`.
 
+use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use sluicegate::link::{Lab, Shape};
+use nix::sys::socket::{setsockopt, sockopt};
+use sluicegate::link::{Lab, Shape, netns};
 use sluicegate::port::{Directions, OpenOptions, Port, Queue};
 use sluicegate::ring::{Meta, Packet};
 use sluicegate_netmap::abi::Request;
@@ -199,6 +201,43 @@ fn udp(flow: u16) -> Vec<u8> {
     let mut frame = Vec::new();
     builder.write(&mut frame, &[0; 60]).unwrap();
     frame
+}
+
+#[test]
+fn packet_sockets_keep_packets_that_are_longer_than_the_mtu() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let options = EngineOptions { backend: Some(Backend::Packet), ..EngineOptions::default() };
+    let mut offload = Command::new("ethtool");
+    offload.args(["-K", "left0", "tx", "on", "gso", "on", "tx-udp-segmentation", "on"]);
+    let offload = lab.spawn("left", offload.stdout(Stdio::null())).unwrap();
+    assert!(crate::child::end(offload).status.success());
+    let program = Program::open(&engine(&lab, options), "right0", all()).unwrap();
+    let payload: Vec<u8> = (0..14_000).map(|i| (i % 251) as u8).collect();
+    // The interface passes on whole what a card would cut into segments of 1000 bytes, and GRO merge again.
+    let send = || {
+        let socket = UdpSocket::bind("198.18.0.1:0").unwrap();
+        setsockopt(&socket, sockopt::UdpGsoSegment, &1000).unwrap();
+        assert_eq!(socket.send_to(&payload, "198.18.0.2:9").unwrap(), payload.len());
+        Ok(())
+    };
+    netns::run_in(Some(&lab.netns("left")), send).unwrap();
+    let (rx, mut packet) = (program.rx(0).unwrap(), Vec::new());
+    loop {
+        assert_eq!(program.poll(PollFlags::POLLIN), PollFlags::POLLIN);
+        let index = rx.get(HEAD);
+        packet.extend(rx.bytes(index));
+        let more = rx.read_slot(index).2 & 0x20 != 0;
+        rx.give(1);
+        if more {
+            continue;
+        }
+        // Ethernet, IPv4 and UDP have 42 bytes; others are the kernels' own.
+        if packet.ends_with(&payload) {
+            assert_eq!(packet.len(), 42 + payload.len());
+            return;
+        }
+        packet.clear();
+    }
 }
 
 #[test]
