@@ -134,6 +134,45 @@ fn by_default_packet_sockets_send_where_a_stranger_has_the_queues_socket() {
 }
 
 #[test]
+fn the_fallback_from_sockets_ends_with_its_rings_and_names_no_sender_without_one() {
+    static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let Some(lab) = lab_of(Shape::Pair, 2) else { return };
+    let open_stranger = || {
+        let (usage, netns) = (Directions::Send, Some(lab.netns("right")));
+        let options = OpenOptions { usage, netns, ..OpenOptions::default() };
+        Port::open(&"xdp:right0/0".parse().unwrap(), &options)
+    };
+    let stranger = open_stranger().unwrap();
+    let log = Some((|line: &str| LINES.lock().unwrap().push(line.into())) as fn(&str));
+    let netns = Some(lab.netns("right"));
+    let cpus = Some(1);
+    let engine = Engine::new(EngineOptions { netns, log, cpus, ..EngineOptions::default() });
+    let open =
+        |mode, flags| Program::open(&engine, "right0", Register { mode, flags, ..all() }).unwrap();
+    let _keeps_the_card = open(modes::SW, 0);
+    let receiver = open(modes::ONE_NIC, register_flags::RX_RINGS_ONLY);
+    let lines = std::mem::take(&mut *LINES.lock().unwrap());
+    let has = |text: &str| lines.iter().any(|line| line.contains(text));
+    assert!(has("receiving without AF_XDP") && !has("sending by packet"), "{lines:?}");
+    drop((receiver, stranger));
+    let _program = open(modes::ONE_NIC, 0);
+    assert!(open_stranger().is_err(), "the program has the queue's socket");
+}
+
+#[test]
+fn an_invalid_filter_is_no_reason_for_packet_sockets() {
+    static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let log = Some((|line: &str| LINES.lock().unwrap().push(line.into())) as fn(&str));
+    let (netns, filter) = (Some(lab.netns("right")), Some("udp prot 9".into()));
+    let engine = Engine::new(EngineOptions { netns, log, filter, ..EngineOptions::default() });
+    assert!(Program::open(&engine, "right0", all()).is_err());
+    let lines = LINES.lock().unwrap();
+    let failed = lines.iter().filter(|line| line.contains("udp prot 9")).count();
+    assert!(failed == 1 && lines.iter().all(|line| !line.contains("packet sockets")), "{lines:?}");
+}
+
+#[test]
 fn what_does_not_match_the_filter_stays_with_the_host() {
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
     let filter = Some("ether proto 0x88b5".into());

@@ -1,15 +1,18 @@
 //! The queues behind a card's rings.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use sluicegate::Error;
 use sluicegate::link::Interface;
 use sluicegate::port::{Directions, Fallback, Kind, OpenOptions, Port, PortName, Queue};
 
 use crate::engine::adapter::Geometry;
 use crate::engine::{Backend, EngineOptions};
+
+/// The fallback of transmit rings, in the log.
+const SENDING: &str = "sending by packet sockets";
 
 /// A queue that several rings may use.
 #[derive(Clone, Debug)]
@@ -48,6 +51,13 @@ impl WeakQueues {
         queues[number as usize] = Arc::downgrade(&queue.0);
     }
 
+    /// Adds a queue that needs no number.
+    fn add(&self, queue: &SharedQueue) {
+        let mut queues = self.lock();
+        queues.retain(|it| it.strong_count() > 0);
+        queues.push(Arc::downgrade(&queue.0));
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Mutex<Queue>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,8 +74,9 @@ pub(super) struct CardQueues {
     senders: Arc<WeakQueues>,
     /// The log has the reason why the default is not live frames.
     explained: Once,
-    /// The default falls back from AF_XDP sockets, for all rings: a packet socket that sends cannot receive.
-    without_sockets: AtomicBool,
+    /// The queues that are open without AF_XDP sockets. While there is one, the default opens all others so, too: a
+    /// packet socket that sends cannot receive.
+    without_sockets: WeakQueues,
 }
 
 /// The queues of the transmit rings, and of the receive rings.
@@ -85,7 +96,7 @@ impl CardQueues {
             options: options.clone(),
             senders: Arc::default(),
             explained: Once::new(),
-            without_sockets: AtomicBool::new(false),
+            without_sockets: WeakQueues::default(),
         }
     }
 
@@ -99,17 +110,23 @@ impl CardQueues {
     /// # Errors
     /// No port can be opened; the log has the reason.
     pub(super) fn open(&self, tx: &[u32], rx: &[u32]) -> Result<Opened, Errno> {
-        // Relaxed: opening has a lock.
-        if self.backend == Backend::Xdp && !self.without_sockets.load(Ordering::Relaxed) {
+        if self.backend == Backend::Xdp && self.without_sockets.first().is_none() {
             let is_default = self.options.backend.is_none();
             if is_default && !tx.is_empty() {
                 self.explained.call_once(|| self.explain_default());
             }
             match self.open_sockets(tx, rx) {
                 // A socket that is open also receives for its ring.
-                Err(error) if is_default && self.senders.first().is_none() => {
-                    self.say_packet_sends("xdp", &error);
-                    self.without_sockets.store(true, Ordering::Relaxed);
+                Err(error)
+                    if is_default
+                        && self.senders.first().is_none()
+                        && is_of_sockets(&error, !rx.is_empty()) =>
+                {
+                    let instead = match tx.is_empty() {
+                        true => "receiving without AF_XDP sockets",
+                        false => SENDING,
+                    };
+                    self.say_fallback(instead, "xdp", &error);
                 }
                 opened => {
                     let object = format!("xdp:{}", self.name);
@@ -121,6 +138,9 @@ impl CardQueues {
         let tx_queues = if tx.is_empty() { Vec::new() } else { self.transmitters(tx.len())? };
         for (&number, queue) in tx.iter().zip(&tx_queues) {
             self.senders.set(number, queue);
+        }
+        for queue in tx_queues.iter().chain(rx_queues.iter().flatten()) {
+            self.without_sockets.add(queue);
         }
         Ok((tx_queues, rx_queues))
     }
@@ -136,9 +156,9 @@ impl CardQueues {
     }
 
     /// Logs a fallback, with its reason.
-    fn say_packet_sends(&self, kind: &str, error: &sluicegate::Error) {
+    fn say_fallback(&self, instead: &str, kind: &str, error: &Error) {
         let name = &self.name;
-        self.options.say(format_args!("packet sockets send, because {kind}:{name}: {error}"));
+        self.options.say(format_args!("{instead}, because {kind}:{name}: {error}"));
     }
 
     /// Opens queues that only receive.
@@ -172,7 +192,7 @@ impl CardQueues {
             let live = format!("live:{}", self.name);
             match self.try_port(&live, Directions::Send, count) {
                 Err(error) if self.options.backend.is_none() => {
-                    self.say_packet_sends("live", &error);
+                    self.say_fallback(SENDING, "live", &error);
                 }
                 opened => return opened.map_err(|error| self.options.errno(&live, &error)),
             }
@@ -255,6 +275,16 @@ impl HostQueues {
             *queues = opened.map_err(|error| self.options.errno(&name, &error))?;
         }
         Ok(queues[number as usize].clone())
+    }
+}
+
+/// Returns true for an error that may be of AF_XDP sockets alone. The fallback receives by XDP, too, with the same
+/// privileges, but may lock no memory.
+fn is_of_sockets(error: &Error, receives: bool) -> bool {
+    match error {
+        Error::Filter { .. } | Error::Usage(_) => false,
+        Error::Privilege { capability, .. } => !receives || capability.starts_with("CAP_IPC_LOCK"),
+        _ => true,
     }
 }
 
