@@ -21,8 +21,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         anyhow::bail!("no command to run is named");
     };
     // The library would report it at the program's first port.
-    if let Some(filter) = args.filter.as_deref().filter(|filter| !filter.is_empty()) {
-        Filter::compile(filter, LINKTYPE_ETHERNET)?;
+    let filter = args.filter.clone().or_else(|| std::env::var("SLUICE_NETMAP_FILTER").ok());
+    if let Some(filter) = filter.filter(|filter| !filter.is_empty()) {
+        Filter::compile(&filter, LINKTYPE_ETHERNET)?;
     }
     let library = library::find()?;
     let Some(path) = find_program(Path::new(program)) else {

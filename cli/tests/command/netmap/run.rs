@@ -50,6 +50,17 @@ fn a_filter_that_cannot_be_compiled_is_an_error_before_the_program_starts() {
 }
 
 #[test]
+fn a_filter_of_the_environment_is_checked_unless_an_option_replaces_it() {
+    for (option, status) in [(None, 2), (Some("--filter=udp port 9"), 0), (Some("--filter="), 0)] {
+        let mut command = sluice(&["netmap", "run"]);
+        command.args(option).args(["--", "true"]).env("SLUICE_NETMAP_FILTER", "udp prot 9");
+        let ended = ended(&mut command);
+        assert_eq!(ended.status, Some(status), "{option:?}: {}", ended.err);
+        assert_eq!(ended.err.contains("udp prot 9"), status == 2, "{option:?}: {}", ended.err);
+    }
+}
+
+#[test]
 fn a_library_that_cannot_be_loaded_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let blank = folder.path().join("a library.so");
