@@ -190,6 +190,24 @@ fn a_peer_that_connects_before_the_sleep_ends_it() {
 }
 
 #[test]
+fn a_peer_that_only_a_sync_to_send_has_seen_ends_the_sleep() {
+    let name = format!("memif:{}", socket("seen-by-tx"));
+    let mut server = open(&name);
+    let to = &mut server.queues[0];
+    let first = open(&name);
+    noticed(to, "connected to sluice");
+    assert_eq!(to.sync_rx().unwrap(), 0);
+    drop(first);
+    noticed(to, "disconnected");
+    let _second = open(&name);
+    noticed(to, "connected to sluice");
+    to.sync_tx().unwrap();
+    assert_eq!(to.begin_sleep().limit, Some(Duration::ZERO), "a sync takes the peer's ring");
+    assert_eq!(to.sync_rx().unwrap(), 0);
+    assert!(!to.begin_sleep().descriptors.is_empty(), "and the next sleep waits for its packets");
+}
+
+#[test]
 fn without_a_role_the_first_serves_and_the_second_connects() {
     let name = format!("memif:{}", socket("roles"));
     let mut first = open(&name);

@@ -184,7 +184,7 @@ impl ControlState {
         state.pairs = pairs.into_iter().map(Some).collect();
         state.breach = None;
         self.changes.fetch_add(1, Ordering::Release);
-        // After the change: a queue that clears the event sees it.
+        // After the change: a queue that clears the event and then looks for changes sees it.
         for nudge in &self.nudges {
             let _ = nudge.write(1);
         }

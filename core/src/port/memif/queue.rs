@@ -305,7 +305,7 @@ impl Backend for MemifQueue {
                 return WakeSource::Nap(Duration::ZERO);
             }
         }
-        if self.control.changes() != self.seen {
+        if self.next_rx.is_some() || self.control.changes() != self.seen {
             return WakeSource::Nap(Duration::ZERO);
         }
         let nudge = self.control.nudge(self.number);
