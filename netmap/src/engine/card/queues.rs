@@ -318,3 +318,17 @@ fn open_options(
     let (netns, latency) = (options.netns.clone(), Some(latency));
     OpenOptions { usage, queues, netns, latency, ..OpenOptions::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_packet_socket_holds_packets_back() {
+        for (name, latency_ms) in [("packet:eth0", 1), ("xdp:eth0", 0), ("live:eth0", 0)] {
+            let (name, engine) = (name.parse().unwrap(), EngineOptions::default());
+            let options = open_options(&name, Directions::Receive, 0, &engine);
+            assert_eq!(options.latency, Some(Duration::from_millis(latency_ms)), "{name}");
+        }
+    }
+}
