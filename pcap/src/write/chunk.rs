@@ -1,5 +1,7 @@
 //! A chunk: whole records in one buffer, to be written to a file.
 
+use std::hint::black_box;
+
 use super::block::BlockLayout;
 
 /// Default size of a chunk: large enough that one system call per chunk costs nothing, small enough that its
@@ -8,7 +10,7 @@ pub(super) const CHUNK_BYTES: usize = 128 << 10;
 
 /// Memory that a chunk beyond the first ones leaves to smaller allocations, whose failure aborts the process.
 /// Chunks that took the last byte made captures abort under a limit of memory.
-const FREE_BYTES: usize = 4 << 20;
+pub(super) const FREE_BYTES: usize = 4 << 20;
 
 /// Whole records of one file layout, appended by an [`Encoder`](super::Encoder).
 ///
@@ -34,10 +36,15 @@ impl Chunk {
     /// Creates an empty chunk, whose memory the kernel has provided already; `None` if there is too little.
     pub(super) fn try_new(layout: BlockLayout, capacity: usize) -> Option<Self> {
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(capacity + FREE_BYTES).ok()?;
+        bytes.try_reserve_exact(capacity).ok()?;
+        // Apart from the chunk: as one, each chunk would stay a mapping of its own, whose number the kernel limits.
+        let mut rest = Vec::<u8>::new();
+        rest.try_reserve_exact(FREE_BYTES).ok()?;
+        // Otherwise the compiler may leave the unused memory out.
+        black_box(&rest);
+        drop(rest);
         // Not zeros: the compiler may leave those to the kernel, which provides the memory later.
         bytes.resize(capacity, 1);
-        bytes.shrink_to_fit();
         Some(Self::of(layout, bytes))
     }
 

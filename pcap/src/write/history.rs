@@ -5,9 +5,10 @@
 //! ahead does not make all others too old.
 
 use std::collections::{TryReserveError, VecDeque};
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::chunk::Chunk;
+use super::chunk::{Chunk, FREE_BYTES};
 
 /// Spare chunks for the time that another thread needs to provide more.
 const MIN_SPARE: usize = 64;
@@ -102,7 +103,11 @@ impl History {
     /// The process cannot have as much memory.
     pub fn new(config: HistoryConfig) -> Result<Self, TryReserveError> {
         let mut reserve = Vec::new();
-        reserve.try_reserve_exact(config.max_bytes)?;
+        // Chunks leave that much to others.
+        reserve.try_reserve_exact(config.max_bytes.saturating_add(FREE_BYTES))?;
+        reserve.shrink_to(config.max_bytes);
+        // Otherwise the compiler may leave the unused memory out.
+        black_box(&reserve);
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Ok(Self {
             span_ns: ns(config.span),
@@ -220,10 +225,13 @@ impl History {
             self.keep(entry);
             return None;
         }
-        let [now, later] = [0; 2].map(|_| self.empty_like(&entry.chunk));
-        let Some((mut now, mut later)) = now.zip(later) else {
-            self.discard(entry.chunk, entry.epoch, false);
-            return None;
+        let (mut now, mut later) = match [0; 2].map(|_| self.empty_like(&entry.chunk)) {
+            [Some(now), Some(later)] => (now, later),
+            too_few => {
+                too_few.into_iter().flatten().for_each(|chunk| self.give_back(chunk));
+                self.discard(entry.chunk, entry.epoch, false);
+                return None;
+            }
         };
         for record in entry.chunk.records() {
             // Both have room for all records.
