@@ -363,15 +363,17 @@ fn set_access(file: &File, path: &Path, access: FileAccess) -> Result<(), Failur
         if !metadata.is_file() || !is_own {
             return Ok(());
         }
-        // The owner first: the mode is for the new group, not for the previous one.
-        let owner = access.owner.filter(|owner| *owner != (metadata.uid(), metadata.gid()));
-        if let Some((user, group)) = owner {
-            fchown(file, Some(user), Some(group))?;
+        // First: the mode is for the new group, not for the previous one.
+        if let Some((_, group)) = access.owner.filter(|(_, group)| *group != metadata.gid()) {
+            fchown(file, None, Some(group))?;
         }
-        if owner.is_some() || metadata.mode() & 0o7777 != access.mode {
+        if metadata.mode() & 0o7777 != access.mode {
             file.set_permissions(Permissions::from_mode(access.mode))?;
         }
-        Ok(())
+        match access.owner {
+            Some((owner, _)) if owner != user => fchown(file, Some(owner), None),
+            _ => Ok(()),
+        }
     };
     set().map_err(|error| Failure::new("set the owner and mode of", path, error))
 }
