@@ -1,6 +1,6 @@
 //! A file for a result, which keeps its content until there is one.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::{FileAccess, open_protected};
-use tempfile::TempPath;
 
 /// A file that keeps its content until its text is written. If it is new, it is removed unless that happens.
 pub struct NewFile {
@@ -18,8 +17,8 @@ pub struct NewFile {
     is_stream: bool,
     /// A regular file that had a name when it was opened: a descriptor may lead to one without.
     is_named: bool,
-    /// The path, if the file is new.
-    created: Option<TempPath>,
+    /// The file is new and empty.
+    is_new: bool,
 }
 
 impl NewFile {
@@ -35,24 +34,19 @@ impl NewFile {
                 file,
                 is_stream: true,
                 is_named: false,
-                created: None,
+                is_new: false,
             });
         }
         let is_new = path.symlink_metadata().is_err();
         let file = open_protected(path, access)?;
-        let created = is_new.then(|| TempPath::try_from_path(path)).transpose();
-        let created = created.map_err(|error| Error::path("create", path, error))?;
         let is_named = is_named(&file);
-        Ok(Self { path: path.to_owned(), file, is_stream: false, is_named, created })
+        Ok(Self { path: path.to_owned(), file, is_stream: false, is_named, is_new })
     }
 
     /// Returns true if both are the same regular file.
     pub fn is_same(&self, other: &Self) -> bool {
-        let identity = |file: &File| {
-            let metadata = file.metadata().ok().filter(|it| it.is_file())?;
-            Some((metadata.dev(), metadata.ino()))
-        };
-        identity(&self.file).is_some_and(|file| identity(&other.file) == Some(file))
+        let [one, other] = [&self.file, &other.file].map(File::metadata);
+        one.is_ok_and(|one| one.is_file() && other.is_ok_and(|other| is_same(&one, &other)))
     }
 
     /// Replaces the content.
@@ -64,15 +58,27 @@ impl NewFile {
         let emptied = if is_file { self.file.set_len(0) } else { Ok(()) };
         let written = emptied.and_then(|()| self.file.write_all(text));
         written.map_err(|error| Error::open_file("write", &self.path, error))?;
-        if let Some(created) = self.created {
-            created.keep().map_err(|error| Error::path("keep", &self.path, error.error))?;
-        }
+        self.is_new = false;
         if self.is_named && !is_named(&self.file) {
             let error = io::Error::other("it was removed after the start");
             return Err(Error::open_file("write", &self.path, error));
         }
         Ok(())
     }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        // Another file may have taken the name.
+        let found = (self.file.metadata().ok()).zip(self.path.symlink_metadata().ok());
+        if self.is_new && found.is_some_and(|(file, named)| is_same(&file, &named)) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 fn is_named(file: &File) -> bool {
