@@ -111,7 +111,7 @@ pub fn apply_flags(port: &mut PortName, flags: &PortFlags) -> Result<()> {
     }
 }
 
-/// At the end of a run, prints and notes what has begun to hide packets from a port since [`announce`].
+/// At the end of a run, prints and notes what hides packets from a port then, if that is not what [`announce`] noted.
 pub fn announce_later(port: &PortName, netns: Option<&str>, report: &mut Report) {
     for hidden in hiding(port, netns, false) {
         if !report.notices.contains(&hidden) {

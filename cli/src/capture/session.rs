@@ -357,8 +357,9 @@ impl RunControl<ReceiveCounts> for Session<'_> {
 
     fn at_end(&mut self) {
         let netns = self.options.args.common.netns.as_deref();
+        // First, because packets go on arriving.
+        self.ports.iter_mut().for_each(|port| port.report.read_interface());
         for (port, name) in self.ports.iter_mut().zip(&self.options.ports) {
-            port.report.read_interface();
             ports::announce_later(name, netns, &mut port.report);
         }
     }

@@ -99,11 +99,11 @@ impl Receiver {
             std::thread::sleep(CHECK_INTERVAL);
         }
         self.report.read_interface();
-        ports::announce_later(&self.port, self.netns.as_deref(), &mut self.report);
         let Some(threads) = self.threads.take() else {
             return (self.report, Analysis::default(), Ok(()));
         };
         let (run, visitors) = threads.end(last);
+        ports::announce_later(&self.port, self.netns.as_deref(), &mut self.report);
         let analysis = analysis_of(&visitors);
         let report = count(self.report, &run, &analysis);
         (report, analysis, run.result)
