@@ -17,7 +17,8 @@ pub fn stdout_pipe() -> Option<Stdout> {
 
 /// Returns an entry for poll(2) that reports the exit of a pipe's reader.
 pub fn entry(pipe: &Stdout) -> PollFd<'_> {
-    // No event is requested: poll reports POLLERR for a pipe without a reader, and POLLHUP for a socket, in any case.
+    // No event is requested: poll reports a pipe without a reader (POLLERR) and a Unix socket without a
+    // peer (POLLHUP) in any case.
     PollFd::new(pipe.as_fd(), PollFlags::empty())
 }
 
@@ -39,7 +40,8 @@ pub fn has_left_now() -> bool {
 /// # Errors
 /// The reader of standard output left first; the input cannot be polled.
 pub fn await_input(file: &Path) -> io::Result<()> {
-    let is_stdin = ["-", "/dev/stdin"].iter().any(|name| file == Path::new(name));
+    let names = ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
+    let is_stdin = names.iter().any(|name| file == Path::new(name));
     let Some(pipe) = stdout_pipe().filter(|_| is_stdin) else { return Ok(()) };
     let stdin = stdin();
     loop {
