@@ -43,10 +43,9 @@ impl NewFile {
         Ok(Self { path: path.to_owned(), file, is_stream: false, is_named, is_new })
     }
 
-    /// Returns true if both are the same regular file.
-    pub fn is_same(&self, other: &Self) -> bool {
-        let [one, other] = [&self.file, &other.file].map(File::metadata);
-        one.is_ok_and(|one| one.is_file() && other.is_ok_and(|other| is_same(&one, &other)))
+    /// Returns the path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Replaces the content.

@@ -1,13 +1,14 @@
 //! Checks and notices of ports, for all commands: packets that a port takes from the host, programs that hide
-//! packets from it, and output files that are also inputs.
+//! packets from it, and output files that are also inputs or other outputs.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, IsTerminal, stderr, stdin, stdout};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use nix::sys::stat::makedev;
 use sluicegate::error::{Error, Result};
 use sluicegate::file::write::output_path;
 use sluicegate::link::{self, Interface, netns};
@@ -246,11 +247,26 @@ pub fn writes_file(output: &Path) -> bool {
     is_new || identity(output, stdout()).is_some()
 }
 
-/// Returns true if two paths to write are one file, by any names. Neither may exist yet.
-pub fn is_one_file(a: &Path, b: &Path) -> bool {
-    match (identity(a, stdout()), identity(b, stdout())) {
+/// Rejects two files to write that are one, as [`is_one_output`] finds.
+///
+/// # Errors
+/// The files are the same.
+pub fn refuse_same_outputs(a: &Path, b: &Path) -> Result<()> {
+    if !is_one_output(a, b) {
+        return Ok(());
+    }
+    let (a, b) = (a.display(), b.display());
+    Err(Error::Usage(format!("outputs {a} and {b} are the same file; write one of them elsewhere")))
+}
+
+/// Returns true if two paths to write are one file, pipe, socket or terminal, by any names. Neither may exist yet.
+/// `/dev/null` keeps nothing, so it is never the same.
+pub fn is_one_output(a: &Path, b: &Path) -> bool {
+    let is_null = |it: &Metadata| it.file_type().is_char_device() && it.rdev() == makedev(1, 3);
+    match (metadata(a, stdout()), metadata(b, stdout())) {
         (None, None) => a == b || new_identity(a).is_some_and(|it| Some(it) == new_identity(b)),
-        (a, b) => a == b,
+        (Some(a), Some(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()) && !is_null(&a),
+        _ => false,
     }
 }
 
@@ -267,12 +283,16 @@ pub fn refuse_extension(output: &Path) -> Result<()> {
 
 /// Device and inode of a regular file; `-` is a stream. None if the file does not exist.
 fn identity(path: &Path, stream: impl AsFd) -> Option<(u64, u64)> {
-    let metadata = match path == Path::new("-") {
-        true => File::from(stream.as_fd().try_clone_to_owned().ok()?).metadata(),
-        false => path.metadata(),
-    };
-    let metadata = metadata.ok()?;
-    metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
+    let metadata = metadata(path, stream).filter(Metadata::is_file)?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// Metadata of a file; `-` is a stream. None if the file does not exist.
+fn metadata(path: &Path, stream: impl AsFd) -> Option<Metadata> {
+    match path == Path::new("-") {
+        true => File::from(stream.as_fd().try_clone_to_owned().ok()?).metadata().ok(),
+        false => path.metadata().ok(),
+    }
 }
 
 /// The directory's device and inode, and the name in it, of a file that does not exist.
@@ -285,6 +305,9 @@ fn new_identity(path: &Path) -> Option<(u64, u64, &OsStr)> {
 #[cfg(test)]
 mod tests {
     use std::io::stdin;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
 
     use super::*;
 
@@ -329,6 +352,7 @@ mod tests {
         std::fs::write(path("b.pcap"), "").unwrap();
         std::fs::hard_link(path("a.pcap"), path("hard")).unwrap();
         std::os::unix::fs::symlink("a.pcap", path("soft")).unwrap();
+        mkfifo(&path("pipe"), Mode::S_IRUSR).unwrap();
         let port = |name: &str| format!("pcap:{}", path(name).display()).parse().unwrap();
         let (a, b): (PortName, PortName) = (port("a.pcap"), port("b.pcap"));
         for (sentence, output, same) in [
@@ -347,8 +371,11 @@ mod tests {
             ("new.pcap", "./new.pcap", true),
             ("new.pcap", "other.pcap", false),
             ("new.pcap", "a.pcap", false),
+            ("pipe", "./pipe", true),
+            ("pipe", "a.pcap", false),
+            ("/dev/null", "/dev/null", false),
         ] {
-            assert_eq!(is_one_file(&path(a), &path(b)), same, "{a} and {b}");
+            assert_eq!(is_one_output(&path(a), &path(b)), same, "{a} and {b}");
         }
         assert!(refuse_overwriting([&a], &path("b.pcap")).is_ok());
         assert!(

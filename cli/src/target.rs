@@ -65,11 +65,11 @@ pub fn check_limit(port: &PortName, common: &Common) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if two targets are one: an interface, or a file by any names.
+/// Returns true if two targets are one: an interface, or a file or pipe by any names.
 pub fn is_one_target(a: &PortName, b: &PortName) -> bool {
     match (a.kind(), b.kind()) {
         (Kind::Null, _) => false,
-        (Kind::Pcap, Kind::Pcap) => ports::is_one_file(Path::new(a.name()), Path::new(b.name())),
+        (Kind::Pcap, Kind::Pcap) => ports::is_one_output(Path::new(a.name()), Path::new(b.name())),
         _ => (a.kind(), a.name()) == (b.kind(), b.name()),
     }
 }

@@ -15,6 +15,7 @@ use sluicegate_bench::table::Document;
 
 use super::options::OutputOptions;
 use crate::new_file::NewFile;
+use crate::ports;
 use crate::text_file;
 
 /// The destinations of a result.
@@ -80,7 +81,7 @@ impl ReportOutput {
 /// Opens a file, and rejects one of `files`: the later result would overwrite the earlier one.
 fn distinct(path: &Path, files: &[(NewFile, Render)]) -> Result<NewFile> {
     let file = NewFile::create(path, None)?;
-    if files.iter().any(|(other, _)| file.is_same(other)) {
+    if files.iter().any(|(other, _)| ports::is_one_output(path, other.path())) {
         let path = path.display();
         let problem = format!(
             "{path} is named twice; use another file for each of --html, --svg and --markdown"

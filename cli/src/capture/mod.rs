@@ -79,9 +79,6 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
     if let Some(file) = &file {
         begin(file, &options, first)?;
     }
-    if let (Some(output), Some(summary)) = (&options.output, &options.args.summary) {
-        ports::refuse_overwriting_files([summary.as_path()], &output.path)?;
-    }
     let session = Session::set_up(&options, ports, numbers, file, tables)?;
     if !first {
         options.args.common.become_user()?;
@@ -93,7 +90,11 @@ pub fn capture(args: Args) -> anyhow::Result<()> {
 /// Creates the file of `--summary`.
 fn create_summary(path: &Path, options: &Options) -> Result<NewFile> {
     ports::refuse_overwriting(&options.ports, path)?;
-    NewFile::create(path, Some(options.args.common.access()))
+    let file = NewFile::create(path, Some(options.args.common.access()))?;
+    // One of them may have been a link to the other, which exists now.
+    let output = options.output.as_ref();
+    output.map_or(Ok(()), |output| ports::refuse_same_outputs(path, &output.path))?;
+    Ok(file)
 }
 
 /// Creates the first file, or checks that it can be created later.

@@ -418,6 +418,8 @@ fn a_file_is_for_one_result_only() {
     let show = ["bench", "show", json.as_str()];
     refused(&[&show[..], &["--html", &new, "--svg", &new]].concat(), "is named twice");
     assert!(!Path::new(&new).exists(), "an empty file is left");
+    let pipe = ["--html", "/dev/stdout", "--svg", "/dev/fd/1"];
+    refused(&[&show[..], &pipe].concat(), "is named twice");
     let text = "<!-- bench -->\n<!-- /bench -->\n";
     std::fs::write(&document, text).unwrap();
     std::os::unix::fs::symlink("document.md", &new).unwrap();

@@ -40,9 +40,25 @@ fn the_result_is_written_to_the_file_of_a_summary() {
     let result: Value = serde_json::from_str(&result).unwrap();
     assert_eq!(result["packets"], 7, "{result}");
     refused(&["capture", &input, "--summary", &input], "input");
-    refused(&["capture", &input, "-w", &summary, "--summary", &summary], "the same file");
     let again = path("./result.json");
-    refused(&["capture", &input, "-w", &summary, "--summary", &again], "the same file");
+    // A pipe and files that do not exist are compared, too.
+    std::os::unix::fs::symlink("later", path("link")).unwrap();
+    for (output, summary) in [
+        (&*summary, &*summary),
+        (&summary, &again),
+        (&path("new"), &path("./new")),
+        (&path("later"), &path("link")),
+        ("-", "/dev/stdout"),
+        ("-", "/dev/fd/1"),
+        ("/proc/self/fd/1", "/dev/stdout"),
+    ] {
+        let said = format!("{output} are the same file");
+        let said = if output.ends_with("/1") { "- are the same file" } else { &said };
+        refused(&["capture", &input, "-w", output, "--summary", summary], said);
+    }
+    assert!(!Path::new(&path("new")).exists());
+    let null = ["capture", &input, "-w", "/dev/null", "--summary", "/dev/null"];
+    assert_eq!(run(&null).status, Some(0));
     // A command that does not begin leaves no file, and an earlier one as it is.
     std::fs::write(&summary, "earlier").unwrap();
     refused(&["capture", &path("none.pcap"), "--summary", &summary], "none.pcap");
