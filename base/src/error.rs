@@ -165,7 +165,7 @@ impl Error {
         Self::System { operation, object, source, remedy: remedy.into() }
     }
 
-    /// Makes an error of a thread or a program that cannot be started.
+    /// Reports why a thread or a program did not start.
     pub fn start(object: impl Into<String>, source: impl Into<io::Error>) -> Self {
         let error = Self::system("start", object, source);
         match error.errno() {
