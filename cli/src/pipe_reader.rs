@@ -8,18 +8,19 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
 
-/// Returns standard output if it is a pipe or a socket. A terminal that hung up ends no command: after `disown`, it goes on.
-pub fn stdout_pipe() -> Option<Stdout> {
+/// Returns standard output if it is a pipe or a socket. A terminal that hung up ends no command: after `disown`,
+/// it goes on.
+pub fn stdout_reader() -> Option<Stdout> {
     let stdout = stdout();
     let kind = fstat(&stdout).ok()?.st_mode & SFlag::S_IFMT.bits();
     [SFlag::S_IFIFO, SFlag::S_IFSOCK].iter().any(|it| it.bits() == kind).then_some(stdout)
 }
 
-/// Returns an entry for poll(2) that reports the exit of a pipe's reader.
-pub fn entry(pipe: &Stdout) -> PollFd<'_> {
+/// Returns an entry for poll(2) that reports the exit of the reader.
+pub fn entry(reader: &Stdout) -> PollFd<'_> {
     // No event is requested: poll reports a pipe without a reader (POLLERR) and a Unix socket without a
     // peer (POLLHUP) in any case.
-    PollFd::new(pipe.as_fd(), PollFlags::empty())
+    PollFd::new(reader.as_fd(), PollFlags::empty())
 }
 
 /// Returns true if poll(2) reported the exit of the reader.
@@ -30,8 +31,8 @@ pub fn has_left(entry: &PollFd<'_>) -> bool {
 
 /// Returns true if the reader of standard output has left.
 pub fn has_left_now() -> bool {
-    let Some(pipe) = stdout_pipe() else { return false };
-    let mut entries = [entry(&pipe)];
+    let Some(reader) = stdout_reader() else { return false };
+    let mut entries = [entry(&reader)];
     poll(&mut entries, PollTimeout::ZERO).is_ok() && has_left(&entries[0])
 }
 
@@ -42,10 +43,10 @@ pub fn has_left_now() -> bool {
 pub fn await_input(file: &Path) -> io::Result<()> {
     let names = ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
     let is_stdin = names.iter().any(|name| file == Path::new(name));
-    let Some(pipe) = stdout_pipe().filter(|_| is_stdin) else { return Ok(()) };
+    let Some(reader) = stdout_reader().filter(|_| is_stdin) else { return Ok(()) };
     let stdin = stdin();
     loop {
-        let mut entries = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN), entry(&pipe)];
+        let mut entries = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN), entry(&reader)];
         match poll(&mut entries, PollTimeout::NONE) {
             Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),

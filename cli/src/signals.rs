@@ -152,14 +152,14 @@ impl Signals {
     /// Waits until `deadline`. Returns true if a signal requests the end before it, or the reader of standard output
     /// leaves.
     pub fn wait(&self, deadline: Instant) -> Result<bool> {
-        let pipe = pipe_reader::stdout_pipe();
+        let reader = pipe_reader::stdout_reader();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             // Rounded up, so that the last fraction of a millisecond is not spent spinning.
             let left = left + Duration::from_micros(999);
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
             let mut fds = vec![PollFd::new(self.as_fd(), PollFlags::POLLIN)];
-            fds.extend(pipe.as_ref().map(pipe_reader::entry));
+            fds.extend(reader.as_ref().map(pipe_reader::entry));
             match poll(&mut fds, timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(Error::system("wait for", "signals", error)),

@@ -261,7 +261,7 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     };
     let running = AtomicUsize::new(work.len());
     // Each event source is polled until it has requested the end.
-    let mut reader = pipe_reader::stdout_pipe();
+    let mut reader = pipe_reader::stdout_reader();
     let mut asking = Some(signals);
     // Packets arrive as soon as a queue is open.
     let opened = || work.iter().filter_map(Work::opened_at);
