@@ -19,7 +19,7 @@ use sluicegate_bench::suite::forward;
 use sluicegate_bench::testbed::{Testbed, TestbedConfig};
 
 use super::options::{OutputOptions, sides, turn_time};
-use super::output::HeadedResult;
+use super::output::{HeadedResult, write_and_print};
 use super::progress::Watcher;
 use crate::new_file::NewFile;
 use crate::pacing::NEARLY;
@@ -151,14 +151,11 @@ fn publish(
     json: bool,
 ) -> anyhow::Result<()> {
     let HeadedResult { version, date, machine, result, .. } = headed;
-    // The result is printed although a file fails.
-    let write = |page: NewFile| page.write(page::ndr(result, machine, version, date).as_bytes());
-    let written = page.map_or(Ok(()), write);
-    match json {
-        true => headed.print_json()?,
-        false => print(result, &mut stdout().lock())?,
-    }
-    Ok(written?)
+    let page = page.map(|file| (file, page::ndr(result, machine, version, date)));
+    write_and_print(page, || match json {
+        true => headed.print_json(),
+        false => Ok(print(result, &mut stdout().lock())?),
+    })
 }
 
 fn measure(args: &Args, watcher: &Watcher) -> Result<NdrResults, Failure> {

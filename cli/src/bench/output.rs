@@ -62,20 +62,31 @@ impl ReportOutput {
 
     /// Writes all of it.
     pub fn write(self, report: &Report) -> anyhow::Result<()> {
-        // The result is printed although a file fails.
-        let mut written = Ok(());
-        for (file, render) in self.files {
-            written = written.and(file.write(render(report).as_bytes()));
-        }
-        match self.json {
-            true => writeln!(stdout(), "{}", serde_json::to_string(report)?)?,
-            false => print(report, &mut stdout().lock())?,
-        }
-        if let Some(before) = self.before {
-            print_compared(&compare(&before, report), self.json)?;
-        }
-        Ok(written?)
+        let files = self.files.into_iter().map(|(file, render)| (file, render(report)));
+        write_and_print(files, || {
+            match self.json {
+                true => writeln!(stdout(), "{}", serde_json::to_string(report)?)?,
+                false => print(report, &mut stdout().lock())?,
+            }
+            if let Some(before) = self.before {
+                print_compared(&compare(&before, report), self.json)?;
+            }
+            Ok(())
+        })
     }
+}
+
+/// Writes the texts of files, and prints the result although a file fails.
+pub fn write_and_print(
+    files: impl IntoIterator<Item = (NewFile, String)>,
+    print: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut written = Ok(());
+    for (file, text) in files {
+        written = written.and(file.write(text.as_bytes()));
+    }
+    print()?;
+    Ok(written?)
 }
 
 /// Opens a file, and rejects one of `files`: the later result would overwrite the earlier one.

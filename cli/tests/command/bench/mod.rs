@@ -427,6 +427,8 @@ fn a_file_is_for_one_result_only() {
     assert_eq!(std::fs::read_to_string(&document).unwrap(), text);
     let ended = run(&[&show[..], &["--html", "/dev/null", "--svg", "/dev/null"]].concat());
     assert_eq!(ended.status, Some(0), "{}", ended.err);
+    let full = run(&[&show[..], &["--html", "/dev/full"]].concat());
+    assert_eq!((full.status, full.out), (Some(1), ended.out), "{}", full.err);
 }
 
 #[test]

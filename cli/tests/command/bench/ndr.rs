@@ -120,6 +120,8 @@ frames of IMIX
 ";
     assert_eq!(shown.out, expected);
     assert!(std::fs::read_to_string(html).unwrap().contains("2026-11-20T00:00:00Z"));
+    let full = run(&["bench", "show", json, "--html", "/dev/full"]);
+    assert_eq!((full.status, full.out.as_str()), (Some(1), expected), "{}", full.err);
     let again: Value = serde_json::from_str(&run(&["bench", "show", json, "--json"]).out).unwrap();
     assert_eq!(again, serde_json::from_str::<Value>(result).unwrap());
     refused(&["bench", "show", json, "--svg", html], "takes --html and --json only");
