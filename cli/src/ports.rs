@@ -30,10 +30,7 @@ pub fn announce(port: &Port, common: &Common, report: &mut Report) {
     say_fallbacks(port, common.verbose);
     say_queues(port, common.threads, "receive");
     say_diverts(&port.name);
-    for hidden in hiding(&port.name, common.netns.as_deref(), true) {
-        notice::say(&hidden);
-        report.notices.push(hidden);
-    }
+    announce_claims(&port.name, common.netns.as_deref(), report, true);
 }
 
 /// Prints a notice if a port has another number of queues than threads were requested.
@@ -112,25 +109,33 @@ pub fn apply_flags(port: &mut PortName, flags: &PortFlags) -> Result<()> {
     }
 }
 
-/// At the end of a run, prints and notes what hides packets from a port then, if that is not what [`announce`] noted.
+/// At the end of a run, prints and notes the claims that hide packets from a port and began after [`announce`].
 pub fn announce_later(port: &PortName, netns: Option<&str>, report: &mut Report) {
-    for hidden in hiding(port, netns, false) {
-        if !report.notices.contains(&hidden) {
-            notice::say(&hidden);
-            report.notices.push(hidden);
-        }
+    announce_claims(port, netns, report, false);
+}
+
+fn announce_claims(port: &PortName, netns: Option<&str>, report: &mut Report, errors: bool) {
+    for hidden in hiding(port, netns, &mut report.owners, errors) {
+        notice::say(&hidden);
+        report.notices.push(hidden);
     }
 }
 
 /// Describes the claims, drops and forwards that hide packets from a `packet:` port, and the command that sees
-/// these packets all the same. With `errors`, describes programs that this process cannot read, too.
-fn hiding(port: &PortName, netns: Option<&str>, errors: bool) -> Vec<String> {
+/// these packets all the same. Leaves out those of `known` owners, and adds the others to them. With `errors`,
+/// describes programs that this process cannot read, too.
+fn hiding(
+    port: &PortName,
+    netns: Option<&str>,
+    known: &mut Vec<Owner>,
+    errors: bool,
+) -> Vec<String> {
     if port.kind() != Kind::Packet {
         return Vec::new();
     }
     let interfaces = interfaces(port, netns).unwrap_or_default();
     let hidden = |interface: Interface| match owners(netns, &interface) {
-        Ok(owners) => describe(&owners, &interface.name),
+        Ok(owners) => describe(owners, known, &interface.name),
         Err(error) => errors.then(|| {
             format!(
                 "{}: an XDP program may take packets before packet: sees them: {error}",
@@ -152,9 +157,11 @@ fn owners(netns: Option<&str>, interface: &Interface) -> Result<Vec<Owner>> {
     })
 }
 
-/// Describes the owners that hide packets; none if no owner does.
-fn describe(owners: &[Owner], interface: &str) -> Option<String> {
+/// Describes the owners that hide packets and are not `known`, and adds them there; none if no owner does.
+fn describe(mut owners: Vec<Owner>, known: &mut Vec<Owner>, interface: &str) -> Option<String> {
+    owners.retain(|owner| !known.contains(owner));
     let hidden: Vec<String> = owners.iter().filter_map(hides).collect();
+    known.extend(owners);
     (!hidden.is_empty()).then(|| {
         format!(
             "{interface}: XDP hides packets from packet: {}; `sluice capture mirror:{interface}` \
@@ -340,7 +347,26 @@ mod tests {
             let owners: Vec<Owner> = owners.into_iter().map(|(it, text)| owner(it, text)).collect();
             let expected = expected
                 .map(|hidden| format!("eth0: XDP hides packets from packet: {hidden}; {remedy}"));
-            assert_eq!(describe(&owners, "eth0"), expected, "{sentence}");
+            assert_eq!(describe(owners, &mut Vec::new(), "eth0"), expected, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn an_owner_is_described_once() {
+        let first = [owner(Action::Take, "udp"), owner(Action::Drop, "tcp")];
+        let again = Owner { since_ns: 1, ..first[1].clone() };
+        let mut known = Vec::new();
+        assert!(describe(first.to_vec(), &mut known, "eth0").is_some());
+        for (sentence, owners, described) in [
+            ("the same", first.to_vec(), None),
+            ("one has ended", first[1..].to_vec(), None),
+            ("another has begun", vec![first[0].clone(), again], Some("drops 'tcp'")),
+        ] {
+            let text = describe(owners, &mut known, "eth0");
+            assert_eq!(text.is_some(), described.is_some(), "{sentence}: {text:?}");
+            let text = text.unwrap_or_default();
+            assert!(text.contains(described.unwrap_or_default()), "{sentence}: {text}");
+            assert!(!text.contains("takes 'udp'"), "{sentence}: {text}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sluicegate::port::{Fallback, Kind, Port, PortName};
+use sluicegate::xdp::resident::Owner;
 use sluicegate_traffic::analyse::Analysis;
 
 use super::json::{analysis_json, ledger_json, notices_json, recorded_json, stats_json};
@@ -95,6 +96,9 @@ pub struct Report {
     /// ledger.
     #[serde(skip)]
     pub host_dropped: u64,
+    /// The claims that were seen on the port's interfaces, by which it may miss packets.
+    #[serde(skip)]
+    pub owners: Vec<Owner>,
     /// The reports of the ports, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Report>,
