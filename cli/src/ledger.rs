@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use sluicegate::port::QueueStats;
+use sluicegate::port::{Kind, QueueStats};
 
 /// The section of the ledger that an entry is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,15 @@ impl Ledger {
         self.advice.push((loss, remedy));
     }
 
+    /// Sets the remedy of unsent packets by the kind of the port that they were for.
+    pub fn advise_unsent(&mut self, backend: &str) {
+        let is_unsent = |loss: &LedgerEntry| loss.name == "unsent" && loss.packets > 0;
+        if self.entries(Section::Loss).any(is_unsent) {
+            let is_memif = backend == Kind::Memif.prefix();
+            self.advise("unsent", if is_memif { UNSENT_TO_MEMIF } else { UNSENT_TO_INTERFACE });
+        }
+    }
+
     /// Adds the packets that queues received and lost; those received after the end were dropped.
     pub fn add_received(&mut self, stats: &QueueStats, after_end: u64) {
         self.add(Section::In, "received", stats.received.saturating_sub(after_end));
@@ -119,6 +128,10 @@ impl Ledger {
     }
 }
 
+const UNSENT_TO_MEMIF: &str = "start or speed up the peer; run longer, or at a lower --rate";
+const UNSENT_TO_INTERFACE: &str =
+    "bring the interface and its far end up; run longer, or at a lower --rate";
+
 /// Losses by name, and the remedy.
 pub const REMEDIES: &[(&str, &str)] = &[
     (
@@ -154,7 +167,8 @@ pub const REMEDIES: &[(&str, &str)] = &[
     ("other_link_type", "replay to a port of the file's link type"),
     (
         "unsent",
-        "start or speed up a memif: peer; bring an interface up; run longer, or at a lower --rate",
+        "bring the interface and its far end up, with memif: start or speed up the peer; run longer, or at a \
+         lower --rate",
     ),
     (
         "interface_dropped",
@@ -269,6 +283,22 @@ mod tests {
         let mut whole = Ledger::default();
         whole.merge(&ledger);
         assert_eq!(remedies(&whole), remedies(&ledger));
+    }
+
+    #[test]
+    fn the_remedy_of_unsent_packets_is_that_of_their_port() {
+        let begin = |backend, unsent| {
+            let mut ledger = Ledger::default();
+            ledger.add(Section::Loss, "unsent", unsent);
+            ledger.advise_unsent(backend);
+            ledger
+        };
+        for (backend, far_end) in [("memif", "the peer"), ("packet", "its far end")] {
+            let remedies = remedies(&begin(backend, 1));
+            let far_ends = ["the peer", "its far end"].map(|it| remedies[0].1.contains(it));
+            assert_eq!(far_ends, ["the peer" == far_end, "the peer" != far_end], "{remedies:?}");
+        }
+        assert_eq!(begin("memif", 0), begin("packet", 0), "none is unsent");
     }
 
     #[test]

@@ -77,6 +77,7 @@ impl Sides {
         transmission: Option<&Transmission>,
     ) {
         let (source, target) = (&passed[side], &passed[1 - side]);
+        let to = self.reports[1 - side].backend.clone();
         let report = &mut self.reports[side];
         let ledger = &mut report.ledger;
         match transmission {
@@ -90,6 +91,7 @@ impl Sides {
         ledger.add_unsent(&target.stats);
         ledger.add(Section::Loss, "too_long", source.too_long);
         ledger.add(Section::Loss, "unsent", source.unsent);
+        ledger.advise_unsent(&to);
         ledger.add(Section::Note, "interface_down_events", source.downs.into());
         report.account_interface();
     }

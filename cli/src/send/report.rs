@@ -126,6 +126,7 @@ impl<'a> SendReport<'a> {
             }
             None => report.ledger.add(Section::Out, "accepted", accepted),
         }
+        report.ledger.advise_unsent(&report.backend);
         // The interface may have refused some, too.
         let losses = report.ledger.entries(Section::Loss);
         let long = losses.filter(|loss| loss.name == "too_long").map(|loss| loss.packets).sum();

@@ -199,6 +199,7 @@ fn fill(report: &mut Report, state: &MemberState, elapsed: Duration) {
     report.traffic = Traffic::over(state.counts.packets, state.counts.bytes, elapsed);
     let transmission = Transmission::of(report.interface.as_mut(), &state.stats);
     report.ledger = port_ledger(state, transmission.as_ref());
+    report.ledger.advise_unsent(&report.backend);
     report.account_interface();
     report.details = switching(state);
 }

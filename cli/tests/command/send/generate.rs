@@ -292,6 +292,8 @@ fn ending_does_not_wait_for_a_slow_queue_and_no_packet_goes_missing() {
         let count = |key: &str| report[key].as_u64().unwrap();
         let unsent = loss(&report, "unsent");
         assert!(unsent > 100, "{method}: given up, and said so: {report}");
+        let remedy = report["ledger"]["remedies"]["unsent"].as_str().unwrap();
+        assert!(remedy.starts_with("bring the interface and its far end up"), "{remedy}");
         assert_eq!(count("attempted"), count("accepted") + unsent, "{method}: {report}");
         // Packets in the queue count, too, except those that left between the two reads.
         let unexplained = report["ledger"]["unexplained"].as_i64().unwrap();
