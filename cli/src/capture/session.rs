@@ -25,7 +25,7 @@ use crate::new_file::NewFile;
 use crate::notice;
 use crate::ports;
 use crate::report::{FilesReport, Report};
-use crate::run::{Outcomes, ReceiveCounts, RunControl, receive};
+use crate::run::{Outcomes, ReceiveCounts, RunControl, is_reader_left, receive};
 use crate::signals::{self, Signals};
 use crate::stats::{Counter, PacketCounts, SharedCounts, Stats, Tables};
 use crate::status::Status;
@@ -269,13 +269,15 @@ impl<'a> Session<'a> {
         let published = match summary {
             Some(file) => {
                 let mut text = Vec::new();
-                let printed = report.print(&mut text, json).map_err(anyhow::Error::from);
-                let written = printed.and_then(|()| Ok(file.write(&text)?));
-                written.inspect_err(|_| {
+                report.print(&mut text, json)?;
+                let written = file.write(&text).inspect_err(|_| {
                     // The result is needed most where a disk is full.
                     let published = report.publish(options.stdout_is_taken, json);
                     published.err().iter().for_each(notice::say_error);
-                })
+                });
+                let left = is_reader_left(&written);
+                reader_left |= left;
+                if left { Ok(()) } else { written.map_err(anyhow::Error::from) }
             }
             None => report.publish(options.stdout_is_taken, json),
         };

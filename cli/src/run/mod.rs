@@ -386,8 +386,8 @@ pub fn supervise<W: Work, C: RunControl<W::Counts>>(
     Ok(Run { outcomes, elapsed, reader_left, ended_by_user, result })
 }
 
-/// Reports whether a worker ended because the reader of a pipe left.
-fn is_reader_left(result: &Result<()>) -> bool {
+/// Returns true if something failed because the reader of a pipe left.
+pub fn is_reader_left(result: &Result<()>) -> bool {
     result.as_ref().is_err_and(|error| error.errno() == Some(Errno::EPIPE as i32))
 }
 

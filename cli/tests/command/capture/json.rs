@@ -116,6 +116,20 @@ fn a_standard_stream_as_a_summary_keeps_its_mode_and_text() {
 }
 
 #[test]
+fn a_summary_into_a_closed_pipe_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    numbered(Path::new(&path("in.pcap")), 0..7, 0, 1);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let capture = ["capture", &path("in.pcap"), "-w", &path("out.pcap")];
+    let mut command = sluice(&[&capture[..], &["--summary", "/dev/stdout"]].concat());
+    let ended = Ended::from(command.stdout(writer).output().unwrap());
+    assert_eq!(ended.status, Some(0), "{ended:?}");
+    assert_eq!(ended.err, "sluice: the reader closed the pipe\n");
+}
+
+#[test]
 fn objects_have_the_fields_that_tshark_finds() {
     if !have(&["tshark"]) {
         return;
