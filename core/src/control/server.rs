@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Instant;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use nix::sys::stat::{Mode, fchmod};
@@ -18,6 +19,11 @@ use crate::socket_file::{SocketFile, is_folder_of_one};
 
 /// Maximum of further attempts to listen in a folder that other commands remove.
 const MAX_ATTEMPTS: u32 = 10;
+/// Maximum time to wait until the kernel has closed the socket of a killed command, which takes up to a quarter of a
+/// second.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Rare, because each attempt connects to a command that runs.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A handler of requests.
 pub trait Service {
@@ -68,19 +74,18 @@ impl Server {
     /// except by a command with `--user`, because the parent is root's.
     ///
     /// # Errors
-    /// Another command listens there, or a permission is missing.
+    /// Another command listens there, also a second later, or a permission is missing.
     pub fn bind(path: &Path) -> Result<Self> {
-        let failed = |error: io::Error| refused(path, error);
-        let listen = || make_folder(path).and_then(|()| listen_at(path));
-        let mut listening = listen();
-        for _ in 0..MAX_ATTEMPTS {
-            if !listening.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-                break;
+        let (mut attempts, end) = (0, Instant::now() + EXIT_TIMEOUT);
+        let (listener, file) = loop {
+            let listening = make_folder(path).and_then(|()| listen_at(path));
+            match listening.as_ref().err().map(io::Error::kind) {
+                // A command that ended has just removed the folder.
+                Some(ErrorKind::NotFound) if attempts < MAX_ATTEMPTS => attempts += 1,
+                Some(ErrorKind::AddrInUse) if Instant::now() < end => sleep(RETRY_INTERVAL),
+                _ => break listening.map_err(|error| refused(path, error))?,
             }
-            // A command that ended has just removed the folder.
-            listening = listen();
-        }
-        let (listener, file) = listening.map_err(failed)?;
+        };
         Ok(Self { listener, file, clients: Vec::new(), next: 0 })
     }
 

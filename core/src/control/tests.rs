@@ -174,6 +174,20 @@ fn who_is_kept_and_goes_is_missed() {
 }
 
 #[test]
+fn a_server_waits_for_the_socket_of_a_killed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::scope(|scope| {
+        let bound = scope.spawn(|| Server::bind(&path).map(drop));
+        // The server has found the socket in use.
+        drop(listener.accept().unwrap());
+        shutdown(listener.as_raw_fd(), Shutdown::Both).unwrap();
+        bound.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn a_path_is_one_servers_and_what_a_dead_one_left_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.sock");
