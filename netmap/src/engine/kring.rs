@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 
 use super::WaitSources;
-use super::monitor;
+use super::monitor::Monitors;
 use super::ring::{RingState, Way};
 use super::wake::Wakers;
+use crate::abi::flags;
 
 /// The part of a ring that differs between kinds of ports.
 pub(super) trait RingDriver: Debug + Send {
@@ -66,8 +67,8 @@ pub(super) struct Kring {
 pub(super) struct OpenRing {
     pub(super) state: RingState,
     driver: Box<dyn RingDriver>,
-    /// The receive rings of monitors that see its packets.
-    monitors: Vec<Arc<Kring>>,
+    /// The monitors that see its packets.
+    monitors: Monitors,
     /// The first slot that monitors have not seen: of those to be sent, or of those received.
     monitored: u32,
 }
@@ -76,7 +77,7 @@ impl Kring {
     pub(super) fn new(number: u32, state: RingState, driver: Box<dyn RingDriver>) -> Self {
         let (way, offset) = (state.way, state.shared.offset());
         let monitored = unseen_by_monitors(&state);
-        let open = OpenRing { state, driver, monitors: Vec::new(), monitored };
+        let open = OpenRing { state, driver, monitors: Monitors::default(), monitored };
         Self { way, number, offset, open: Mutex::new(Some(open)), wakers: Wakers::default() }
     }
 
@@ -154,14 +155,14 @@ impl Kring {
             if ring.monitors.is_empty() {
                 ring.monitored = unseen_by_monitors(&ring.state);
             }
-            ring.monitors.push(Arc::clone(monitor));
+            ring.monitors.add(monitor, is_within_packet(&ring.state));
         }
     }
 
     /// Ends a monitor's view of this ring.
     pub(super) fn remove_monitor(&self, monitor: &Arc<Kring>) {
         if let Some(ring) = self.lock().as_mut() {
-            ring.monitors.retain(|it| !Arc::ptr_eq(it, monitor));
+            ring.monitors.remove(monitor);
         }
     }
 
@@ -189,6 +190,12 @@ impl Kring {
 /// Returns the first slot that a monitor sees which begins now.
 fn unseen_by_monitors(state: &RingState) -> u32 {
     if state.way == Way::Transmit { state.hwcur } else { state.hwtail }
+}
+
+/// Returns true if the last slot that was sent is not the last one of its packet. Packets are received as whole ones.
+fn is_within_packet(state: &RingState) -> bool {
+    let last = || state.shared.slot(state.before(state.hwcur));
+    state.way == Way::Transmit && last().flags & flags::MOREFRAG != 0
 }
 
 impl OpenRing {
@@ -227,13 +234,14 @@ impl OpenRing {
         if self.state.way == Way::Transmit {
             self.monitored = self.state.rhead;
         }
+        self.monitors.forget_begun();
     }
 
     /// Shows monitors the packets of a receive ring, before the program can change them.
     fn show_received(&mut self) {
         let last = self.state.hwtail;
         let first = std::mem::replace(&mut self.monitored, last);
-        monitor::copy(&self.state, first, last, &self.monitors);
+        self.monitors.show(&self.state, first, last);
     }
 
     #[inline]
@@ -245,7 +253,7 @@ impl OpenRing {
         if state.way == Way::Transmit {
             // Once, although a packet without room stays until a later sync.
             let first = std::mem::replace(&mut self.monitored, state.rhead);
-            monitor::copy(state, first, state.rhead, &self.monitors);
+            self.monitors.show(state, first, state.rhead);
             return self.driver.sync(state);
         }
         let synced = self.driver.sync(state);

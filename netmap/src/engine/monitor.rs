@@ -13,45 +13,133 @@ use crate::abi::bodies::Register;
 use crate::abi::bodies::register_flags::{MONITOR_RX, MONITOR_TX};
 use crate::abi::flags;
 
-/// Copies the packets in the slots [first, last) to the monitors.
-pub(super) fn copy(ring: &RingState, first: u32, last: u32, monitors: &[Arc<Kring>]) {
-    if first == last {
+/// The most slots of a packet. Monitors see nothing of a longer one.
+const MAX_PARTS: usize = 64;
+
+/// The monitors of a ring, which see its packets as whole ones.
+#[derive(Debug, Default)]
+pub(super) struct Monitors {
+    rings: Vec<Arc<Kring>>,
+    /// The slots of a packet whose last slot is still to come.
+    begun: Vec<Part>,
+    /// True if this packet has an invalid slot, or too many.
+    lost: bool,
+}
+
+/// A slot of a packet, read once.
+#[derive(Debug)]
+struct Part {
+    len: u16,
+    /// MOREFRAG or 0.
+    more: u16,
+    bytes: Bytes,
+}
+
+/// The bytes of a slot.
+#[derive(Debug)]
+enum Bytes {
+    /// At this offset in the ring's region.
+    InRegion(usize),
+    /// A copy: the program may have the slot again before its packet is complete.
+    Saved(Box<[u8]>),
+}
+
+impl Monitors {
+    pub(super) fn is_empty(&self) -> bool {
+        self.rings.is_empty()
+    }
+
+    /// Adds the receive ring of a monitor. The first one sees nothing of a packet that has begun already.
+    pub(super) fn add(&mut self, monitor: &Arc<Kring>, within_packet: bool) {
+        if self.is_empty() {
+            self.lost = within_packet;
+        }
+        self.rings.push(Arc::clone(monitor));
+    }
+
+    pub(super) fn remove(&mut self, monitor: &Arc<Kring>) {
+        self.rings.retain(|it| !Arc::ptr_eq(it, monitor));
+        if self.is_empty() {
+            self.forget_begun();
+        }
+    }
+
+    /// Forgets the packet whose last slot is still to come.
+    pub(super) fn forget_begun(&mut self) {
+        self.begun.clear();
+        self.lost = false;
+    }
+
+    /// Copies the packets in the slots [first, last) to the monitors.
+    pub(super) fn show(&mut self, ring: &RingState, first: u32, last: u32) {
+        if self.is_empty() || first == last {
+            return;
+        }
+        let mut parts = std::mem::take(&mut self.begun);
+        // The number of parts of whole packets.
+        let (mut whole, mut index) = (0, first);
+        while index != last {
+            let (slot, at) = ring.read(index);
+            let more = slot.flags & flags::MOREFRAG;
+            match at {
+                Some(at) if !self.lost && parts.len() - whole < MAX_PARTS => {
+                    parts.push(Part { len: slot.len, more, bytes: Bytes::InRegion(at) });
+                }
+                _ => {
+                    parts.truncate(whole);
+                    self.lost = true;
+                }
+            }
+            if more == 0 {
+                (whole, self.lost) = (parts.len(), false);
+            }
+            index = ring.next(index);
+        }
+        self.begun = parts.split_off(whole);
+        self.begun.iter_mut().for_each(|part| part.save(ring));
+        for monitor in &self.rings {
+            monitor.deliver(|to| {
+                let before = to.hwtail;
+                parts.chunk_by(|part, _| part.more != 0).for_each(|it| copy(ring, it, to));
+                to.hwtail != before
+            });
+        }
+    }
+}
+
+impl Part {
+    fn save(&mut self, ring: &RingState) {
+        if let Bytes::InRegion(at) = self.bytes {
+            let mut bytes = vec![0; self.len.into()].into_boxed_slice();
+            ring.shared.region().memory.read(at, &mut bytes);
+            self.bytes = Bytes::Saved(bytes);
+        }
+    }
+}
+
+/// Copies a packet to a monitor's ring; drops it if the ring has no room.
+fn copy(ring: &RingState, packet: &[Part], to: &mut RingState) {
+    if to.room() < packet.len() as u32 {
         return;
     }
     let mark = if ring.way == Way::Transmit { flags::TXMON } else { 0 };
-    for monitor in monitors {
-        monitor.deliver(|to| {
-            let (before, mut index) = (to.hwtail, first);
-            // The end of the last whole packet, and true if a slot of this one is lost: then all its slots are.
-            let (mut end, mut lost) = (before, false);
-            while index != last {
-                let more = ring.shared.slot(index).flags & flags::MOREFRAG;
-                if !lost {
-                    let packet = ring.packet(index).filter(|_| to.room() > 0);
-                    let filled = packet.map(|(slot, from)| {
-                        to.fill_slot(to.hwtail, (slot.len, more | mark), |region, at| {
-                            let memory = &ring.shared.region().memory;
-                            memory.copy_to(from, &region.memory, at, slot.len.into());
-                        })
-                    });
-                    if filled == Some(true) {
-                        to.hwtail = to.next(to.hwtail);
-                    } else {
-                        (to.hwtail, lost) = (end, true);
-                        if filled == Some(false) {
-                            to.skip_invalid();
-                            end = to.hwtail;
-                        }
-                    }
+    let mut index = to.hwtail;
+    for part in packet {
+        let filled =
+            to.fill_slot(index, (part.len, part.more | mark), |region, at| match &part.bytes {
+                Bytes::InRegion(from) => {
+                    let memory = &ring.shared.region().memory;
+                    memory.copy_to(*from, &region.memory, at, part.len.into());
                 }
-                if more == 0 {
-                    (end, lost) = (to.hwtail, false);
-                }
-                index = ring.next(index);
-            }
-            to.hwtail != before
-        });
+                Bytes::Saved(bytes) => region.memory.write(at, bytes),
+            });
+        if !filled {
+            to.skip_invalid();
+            return;
+        }
+        index = to.next(index);
     }
+    to.hwtail = index;
 }
 
 /// The driver of a receive ring that others fill: a monitor's, or that of a port of a VALE switch.

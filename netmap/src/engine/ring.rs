@@ -323,8 +323,9 @@ impl RingState {
         }
         let (mut index, mut invalid) = (self.hwcur, false);
         while index != self.rhead {
-            invalid |= self.packet(index).is_none();
-            let more = self.shared.slot(index).flags & flags::MOREFRAG != 0;
+            let (slot, at) = self.read(index);
+            invalid |= at.is_none();
+            let more = slot.flags & flags::MOREFRAG != 0;
             index = self.next(index);
             if invalid && !more {
                 break;
@@ -361,12 +362,19 @@ impl RingState {
         self.shared.store(TAIL, self.hwtail);
     }
 
+    /// Reads a slot, once. Without the offset of its buffer if this or the length is invalid.
+    #[inline]
+    pub(super) fn read(&self, index: u32) -> (SlotHead, Option<usize>) {
+        let slot = self.shared.slot(index);
+        let at = self.shared.region().buffer(slot.buffer);
+        (slot, at.filter(|_| u32::from(slot.len) <= BUFFER_BYTES))
+    }
+
     /// Reads a slot that is to be sent. None if its buffer or length is invalid.
     #[inline]
     pub(super) fn packet(&self, index: u32) -> Option<(SlotHead, usize)> {
-        let slot = self.shared.slot(index);
-        let at = self.shared.region().buffer(slot.buffer)?;
-        (u32::from(slot.len) <= BUFFER_BYTES).then_some((slot, at))
+        let (slot, at) = self.read(index);
+        Some((slot, at?))
     }
 
     /// Swaps the buffers of this ring's packets with those of a transmit ring's room, and releases both slots.

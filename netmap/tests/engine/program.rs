@@ -252,6 +252,12 @@ impl ProgramRing<'_> {
         self.program.bytes(self.buffer(buffer), len.into())
     }
 
+    /// Writes other bytes into the buffer of a slot.
+    pub fn overwrite(&self, index: u32) {
+        let (buffer, ..) = self.read_slot(index);
+        self.program.set_bytes(self.buffer(buffer), &[0xee; 2048]);
+    }
+
     pub fn give(&self, slots: u32) {
         let head = (self.get(HEAD) + slots) % self.num_slots();
         self.set(CUR, head);

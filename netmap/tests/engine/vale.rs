@@ -112,6 +112,45 @@ fn a_monitor_without_room_for_a_whole_packet_gets_none_of_its_slots() {
 }
 
 #[test]
+fn a_monitor_sees_a_packet_that_is_released_in_two_syncs_as_one() {
+    let engine = engine();
+    let [a, b] = ["vale15:a", "vale15:b"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let flags = register_flags::MONITOR_TX | register_flags::MONITOR_RX;
+    let monitor = Program::open(&engine, "vale15:a", Register { flags, ..all() }).unwrap();
+    let (first, second) = (frame(0xff, 1, 1, 2048), vec![7; 100]);
+    let tx = a.tx(0).unwrap();
+    tx.put(&first, 0x20);
+    a.file.txsync().unwrap();
+    // The slot is free again, and the program may write its buffer.
+    tx.overwrite(0);
+    assert_eq!(monitor.receive().len(), 0);
+    // The monitor's ring has packets of both directions.
+    b.send(&[frame(0xff, 2, 2, 60)]);
+    a.file.rxsync().unwrap();
+    a.send(&[second.clone(), frame(0xff, 1, 3, 60)]);
+    monitor.file.rxsync().unwrap();
+    let rx = monitor.rx(0).unwrap();
+    let marks: Vec<_> = (0..rx.available()).map(|index| rx.read_slot(index).2).collect();
+    assert_eq!(marks, [0, 0x60, 0x40, 0x40]);
+    assert_eq!(rx.take_all(), [frame(0xff, 2, 2, 60), first, second, frame(0xff, 1, 3, 60)]);
+}
+
+#[test]
+fn a_monitor_that_begins_within_a_packet_sees_the_next_one() {
+    let engine = engine();
+    let a = Program::open(&engine, "vale16:a", all()).unwrap();
+    let monitor = Register { flags: register_flags::MONITOR_TX, ..all() };
+    for (flags, expected) in [(0x20, 1), (0, 2)] {
+        a.tx(0).unwrap().put(&frame(0xff, 1, 1, 60), flags);
+        a.file.txsync().unwrap();
+        let monitor = Program::open(&engine, "vale16:a", monitor).unwrap();
+        let packets = [frame(0xff, 1, 2, 60), frame(0xff, 1, 3, 60)];
+        a.send(&packets);
+        assert_eq!(monitor.receive(), packets[2 - expected..]);
+    }
+}
+
+#[test]
 fn sending_never_waits_and_a_full_ring_drops() {
     let engine = engine();
     let [a, b] = ["vale3:a", "vale3:b"].map(|it| Program::open(&engine, it, all()).unwrap());
