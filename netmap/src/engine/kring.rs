@@ -1,6 +1,7 @@
 //! A ring of an adapter: its state, the driver that moves its packets, and the files that it wakes.
 
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
@@ -59,6 +60,7 @@ pub(super) struct Kring {
     /// Its offset in the region.
     pub(super) offset: usize,
     open: Mutex<Option<OpenRing>>,
+    is_monitored: AtomicBool,
     pub(super) wakers: Wakers,
 }
 
@@ -78,7 +80,8 @@ impl Kring {
         let (way, offset) = (state.way, state.shared.offset());
         let monitored = unseen_by_monitors(&state);
         let open = OpenRing { state, driver, monitors: Monitors::default(), monitored };
-        Self { way, number, offset, open: Mutex::new(Some(open)), wakers: Wakers::default() }
+        let (open, is_monitored) = (Mutex::new(Some(open)), AtomicBool::new(false));
+        Self { way, number, offset, open, is_monitored, wakers: Wakers::default() }
     }
 
     /// Returns the ring; None if its last user has closed it.
@@ -130,12 +133,32 @@ impl Kring {
         }
     }
 
-    /// Calls `work` with the ring, if it is open, and wakes the sleeping files if it returns true.
+    /// Calls `work` with the ring, if it is open. If it returns true, monitors see its packets, before the program
+    /// syncs the ring, and the sleeping files wake.
     #[inline]
     pub(super) fn deliver(&self, work: impl FnOnce(&mut RingState) -> bool) {
-        let changed = self.lock().as_mut().is_some_and(|ring| work(&mut ring.state));
+        let changed = self.lock().as_mut().is_some_and(|ring| {
+            let changed = work(&mut ring.state);
+            if changed && ring.state.way == Way::Receive {
+                ring.show_received();
+            }
+            changed
+        });
         if changed {
             self.wakers.wake();
+        }
+    }
+
+    /// Shows monitors what the other side has put into this receive ring, before the program syncs it. Takes no lock
+    /// without monitors.
+    #[inline]
+    pub(super) fn show_arrived(&self) {
+        // Relaxed: a monitor that begins now sees the packets at the program's sync at the latest.
+        if self.is_monitored.load(Ordering::Relaxed)
+            && let Some(ring) = self.lock().as_mut()
+        {
+            // The program gets the error at its own sync.
+            let _ = ring.sync();
         }
     }
 
@@ -156,6 +179,7 @@ impl Kring {
                 ring.monitored = unseen_by_monitors(&ring.state);
             }
             ring.monitors.add(monitor, is_within_packet(&ring.state));
+            self.is_monitored.store(true, Ordering::Relaxed);
         }
     }
 
@@ -163,6 +187,7 @@ impl Kring {
     pub(super) fn remove_monitor(&self, monitor: &Arc<Kring>) {
         if let Some(ring) = self.lock().as_mut() {
             ring.monitors.remove(monitor);
+            self.is_monitored.store(!ring.monitors.is_empty(), Ordering::Relaxed);
         }
     }
 

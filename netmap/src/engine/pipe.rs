@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Both rings of a channel have the same number of slots, and a slot passes to the slot of the same number: so a
-//! packet costs no copy, and both sides sync without a common lock. The two tails are all that they share besides
-//! their rings.
+//! packet costs no copy, and both sides sync without a common lock, except while the receiver has a monitor. The two
+//! tails are all that they share besides their rings.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -70,11 +70,15 @@ impl PipeRing {
         Ok(Self { ring, tail, closed, open })
     }
 
+    /// Wakes the end that has the ring, if it is open.
     fn wake(&self) {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kring) = open.upgrade() {
+        if let Some(kring) = self.kring() {
             kring.wakers.wake();
         }
+    }
+
+    fn kring(&self) -> Option<Arc<Kring>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
     fn closed(&self) -> std::sync::MutexGuard<'_, Option<RingState>> {
@@ -227,7 +231,10 @@ impl RingDriver for PipeTx {
         if let Some(tail) = complete {
             // Release: pairs with the receiver's load.
             rx.tail.store(tail, Ordering::Release);
-            rx.wake();
+            if let Some(kring) = rx.kring() {
+                kring.show_arrived();
+                kring.wakers.wake();
+            }
         }
         Ok(())
     }

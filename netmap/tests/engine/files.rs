@@ -1,12 +1,14 @@
 //! Files: what netmap answers to requests that do not depend on the kind of port.
 
+use std::time::Duration;
+
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 use sluicegate_netmap::abi::PortName;
 use sluicegate_netmap::abi::bodies::{Register, modes, register_flags};
 
 use crate::engine;
-use crate::program::{Program, all, frame};
+use crate::program::{Program, all, frame, sleep};
 
 #[test]
 fn a_file_without_a_port() {
@@ -144,4 +146,32 @@ fn monitors_see_copies() {
     assert!(of_sender.receive() == packets[..1023]);
     drop((of_sender, of_receiver));
     a.send(&packets[..1]);
+}
+
+#[test]
+fn a_monitor_sees_what_its_port_has_not_received_yet() {
+    let engine = engine();
+    for names in [["vale0:a", "vale0:b"], ["p{1", "p}1"]] {
+        let [a, b] = names.map(|it| Program::open(&engine, it, all()).unwrap());
+        let flags = register_flags::MONITOR_RX;
+        let monitor = Program::open(&engine, names[1], Register { flags, ..all() }).unwrap();
+        let packets: Vec<_> = (0..5).map(|i| frame(0xff, 1, i, 60)).collect();
+        a.send(&packets[..3]);
+        assert_eq!(monitor.receive(), packets[..3], "{names:?}");
+        a.send(&packets[3..]);
+        assert_eq!(b.receive(), packets, "{names:?}");
+        assert_eq!(monitor.receive(), packets[3..], "{names:?}: each once");
+    }
+}
+
+#[test]
+fn a_monitor_of_a_pipe_is_woken_before_its_port_syncs() {
+    let engine = engine();
+    let [a, _b] = ["p{2", "p}2"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let flags = register_flags::MONITOR_RX;
+    let monitor = Program::open(&engine, "p}2", Register { flags, ..all() }).unwrap();
+    let sources = monitor.file.wait(PollFlags::POLLIN);
+    a.send(&[frame(0xff, 1, 0, 60)]);
+    assert!(sleep(&sources, Duration::ZERO));
+    assert_eq!(monitor.file.poll(PollFlags::POLLIN), PollFlags::POLLIN);
 }
