@@ -32,7 +32,7 @@ pub mod register_flags {
     pub const MONITOR_TX: u64 = 0x100;
     /// Monitors receive rings.
     pub const MONITOR_RX: u64 = 0x200;
-    /// Monitors without a copy.
+    /// Monitors both directions; sees packets after they were sent, or released by the program.
     pub const ZCOPY_MON: u64 = 0x400;
     /// No other file may bind the rings.
     pub const EXCLUSIVE: u64 = 0x800;

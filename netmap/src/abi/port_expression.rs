@@ -4,7 +4,7 @@
 //!   netmap:eth0   vale0:1   netmap:eth0{2     the port; { and } are the ends of a pipe
 //!     ^           host rings only             -3    ring 3 of the card
 //!     ^1          host ring 1                 *     rings of card and host
-//!     /xztrRT     exclusive, monitor without a copy, monitor transmit, monitor receive,
+//!     /xztrRT     exclusive, zero-copy monitor, monitor transmit, monitor receive,
 //!                 receive rings only, transmit rings only
 //!     @2          the region                  @share=netmap:eth0   the region of another port
 //!     @conf:rings=2,slots=512,…               rings, slots, host-rings; each also with tx- or rx-

@@ -10,7 +10,6 @@ use super::WaitSources;
 use super::monitor::Monitors;
 use super::ring::{RingState, Way};
 use super::wake::Wakers;
-use crate::abi::flags;
 
 /// The part of a ring that differs between kinds of ports.
 pub(super) trait RingDriver: Debug + Send {
@@ -69,17 +68,17 @@ pub(super) struct Kring {
 pub(super) struct OpenRing {
     pub(super) state: RingState,
     driver: Box<dyn RingDriver>,
-    /// The monitors that see its packets.
+    /// The monitors that see its packets before they are sent, or received by the program.
     monitors: Monitors,
-    /// The first slot that monitors have not seen: of those to be sent, or of those received.
-    monitored: u32,
+    /// The zero-copy monitors, which see its packets after the slots are free, or released by the program.
+    late_monitors: Monitors,
 }
 
 impl Kring {
     pub(super) fn new(number: u32, state: RingState, driver: Box<dyn RingDriver>) -> Self {
         let (way, offset) = (state.way, state.shared.offset());
-        let monitored = unseen_by_monitors(&state);
-        let open = OpenRing { state, driver, monitors: Monitors::default(), monitored };
+        let [monitors, late_monitors] = [Monitors::default(), Monitors::default()];
+        let open = OpenRing { state, driver, monitors, late_monitors };
         let (open, is_monitored) = (Mutex::new(Some(open)), AtomicBool::new(false));
         Self { way, number, offset, open, is_monitored, wakers: Wakers::default() }
     }
@@ -172,14 +171,19 @@ impl Kring {
         }
     }
 
-    /// Makes a monitor's ring see the packets of this one from now on.
-    pub(super) fn add_monitor(&self, monitor: &Arc<Kring>) {
+    /// Makes a monitor's ring see the packets of this one from now on; a zero-copy one after the slots are free.
+    pub(super) fn add_monitor(&self, monitor: &Arc<Kring>, is_zero_copy: bool) {
         if let Some(ring) = self.lock().as_mut() {
-            if ring.monitors.is_empty() {
-                ring.monitored = unseen_by_monitors(&ring.state);
+            let OpenRing { state, monitors, late_monitors, .. } = ring;
+            match (is_zero_copy, state.way) {
+                (false, Way::Transmit) => monitors.add(monitor, state, state.hwcur),
+                (false, Way::Receive) => monitors.add(monitor, state, state.hwtail),
+                (true, Way::Transmit) => {
+                    late_monitors.add(monitor, state, state.next(state.hwtail))
+                }
+                (true, Way::Receive) => late_monitors.add(monitor, state, state.hwcur),
             }
-            ring.monitors.add(monitor, is_within_packet(&ring.state));
-            self.is_monitored.store(true, Ordering::Relaxed);
+            self.is_monitored.store(!monitors.is_empty(), Ordering::Relaxed);
         }
     }
 
@@ -187,6 +191,7 @@ impl Kring {
     pub(super) fn remove_monitor(&self, monitor: &Arc<Kring>) {
         if let Some(ring) = self.lock().as_mut() {
             ring.monitors.remove(monitor);
+            ring.late_monitors.remove(monitor);
             self.is_monitored.store(!ring.monitors.is_empty(), Ordering::Relaxed);
         }
     }
@@ -212,17 +217,6 @@ impl Kring {
     }
 }
 
-/// Returns the first slot that a monitor sees which begins now.
-fn unseen_by_monitors(state: &RingState) -> u32 {
-    if state.way == Way::Transmit { state.hwcur } else { state.hwtail }
-}
-
-/// Returns true if the last slot that was sent is not the last one of its packet. Packets are received as whole ones.
-fn is_within_packet(state: &RingState) -> bool {
-    let last = || state.shared.slot(state.before(state.hwcur));
-    state.way == Way::Transmit && last().flags & flags::MOREFRAG != 0
-}
-
 impl OpenRing {
     /// Syncs with the program's cursors, and shows the program the new tail.
     #[inline]
@@ -238,7 +232,7 @@ impl OpenRing {
                 self.state.skip_invalid();
                 if self.state.way == Way::Receive {
                     // Monitors have seen the packets. The slots that follow them are empty.
-                    self.monitored = self.state.hwtail;
+                    self.monitors.skip_to(self.state.hwtail);
                 }
                 self.state.finalize();
                 self.repair();
@@ -256,35 +250,42 @@ impl OpenRing {
             self.show_received();
         }
         self.state.reinit();
-        if self.state.way == Way::Transmit {
-            self.monitored = self.state.rhead;
-        }
-        self.monitors.forget_begun();
+        let state = &self.state;
+        let (unseen, unreleased) = match state.way {
+            Way::Transmit => (state.rhead, state.next(state.hwtail)),
+            Way::Receive => (state.hwtail, state.rhead),
+        };
+        self.monitors.skip_to(unseen);
+        self.late_monitors.skip_to(unreleased);
     }
 
     /// Shows monitors the packets of a receive ring, before the program can change them.
     fn show_received(&mut self) {
-        let last = self.state.hwtail;
-        let first = std::mem::replace(&mut self.monitored, last);
-        self.monitors.show(&self.state, first, last);
+        self.monitors.show(&self.state, self.state.hwtail);
     }
 
     #[inline]
     fn sync(&mut self) -> Result<(), Errno> {
-        if self.monitors.is_empty() {
+        if self.monitors.is_empty() && self.late_monitors.is_empty() {
             return self.driver.sync(&mut self.state);
         }
         let state = &mut self.state;
-        if state.way == Way::Transmit {
-            // Once, although a packet without room stays until a later sync.
-            let first = std::mem::replace(&mut self.monitored, state.rhead);
-            self.monitors.show(state, first, state.rhead);
-            return self.driver.sync(state);
+        match state.way {
+            Way::Transmit => {
+                // Once, although a packet without room stays until a later sync.
+                self.monitors.show(state, state.rhead);
+                let synced = self.driver.sync(state);
+                self.late_monitors.show(state, state.next(state.hwtail));
+                synced
+            }
+            Way::Receive => {
+                self.late_monitors.show(state, state.rhead);
+                let synced = self.driver.sync(state);
+                // Also if the sync failed: the program gets the packets before an invalid slot.
+                self.show_received();
+                synced
+            }
         }
-        let synced = self.driver.sync(state);
-        // Also if the sync failed: the program gets the packets before an invalid slot.
-        self.show_received();
-        synced
     }
 }
 
@@ -340,7 +341,7 @@ mod tests {
         let kring = Kring::new(0, state(way, 8), driver);
         let receive = state(Way::Receive, 32);
         let monitor = Arc::new(Kring::new(0, receive, Box::new(FilledByOthers)));
-        kring.add_monitor(&monitor);
+        kring.add_monitor(&monitor, false);
         (kring, monitor)
     }
 

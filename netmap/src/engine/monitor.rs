@@ -1,6 +1,12 @@
 //! Monitors: ports whose receive rings get copies of the packets of another port's rings.
 //!
-//! A monitor that is slow loses packets: the monitored port never waits for it.
+//! ```text
+//!                 copying monitors see packets        zero-copy monitors see packets
+//!   transmit:     before they are sent                after the program has their slots back
+//!   receive:      when they arrive                    after the program has released their slots
+//! ```
+//!
+//! Zero-copy ones get copies, too. A monitor that is slow loses packets: the monitored port never waits for it.
 
 use std::sync::Arc;
 
@@ -10,7 +16,7 @@ use super::adapter::{Adapter, Geometry, NewRing, PortDriver, PortRings, RingId};
 use super::kring::{Kring, RingDriver};
 use super::ring::{RingState, Way};
 use crate::abi::bodies::Register;
-use crate::abi::bodies::register_flags::{MONITOR_RX, MONITOR_TX};
+use crate::abi::bodies::register_flags::{MONITOR_RX, MONITOR_TX, ZCOPY_MON};
 use crate::abi::flags;
 
 /// The most slots of a packet. Monitors see nothing of a longer one.
@@ -20,6 +26,8 @@ const MAX_PARTS: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Monitors {
     rings: Vec<Arc<Kring>>,
+    /// The first slot that they have not seen.
+    next: u32,
     /// The slots of a packet whose last slot is still to come.
     begun: Vec<Part>,
     /// True if this packet has an invalid slot, or too many.
@@ -49,36 +57,37 @@ impl Monitors {
         self.rings.is_empty()
     }
 
-    /// Adds the receive ring of a monitor. The first one sees nothing of a packet that has begun already.
-    pub(super) fn add(&mut self, monitor: &Arc<Kring>, within_packet: bool) {
+    /// Adds the receive ring of a monitor. The first one sees the slots of a ring from `next` on, and nothing of a
+    /// packet that has begun before.
+    pub(super) fn add(&mut self, monitor: &Arc<Kring>, ring: &RingState, next: u32) {
         if self.is_empty() {
-            self.lost = within_packet;
+            self.skip_to(next);
+            self.lost = ring.shared.slot(ring.before(next)).flags & flags::MOREFRAG != 0;
         }
         self.rings.push(Arc::clone(monitor));
     }
 
     pub(super) fn remove(&mut self, monitor: &Arc<Kring>) {
         self.rings.retain(|it| !Arc::ptr_eq(it, monitor));
-        if self.is_empty() {
-            self.forget_begun();
-        }
     }
 
-    /// Forgets the packet whose last slot is still to come.
-    pub(super) fn forget_begun(&mut self) {
+    /// Skips the slots before `next`, and the slots of a packet that has begun.
+    pub(super) fn skip_to(&mut self, next: u32) {
+        self.next = next;
         self.begun.clear();
         self.lost = false;
     }
 
-    /// Copies the packets in the slots [first, last) to the monitors.
-    pub(super) fn show(&mut self, ring: &RingState, first: u32, last: u32) {
-        if self.is_empty() || first == last {
+    /// Copies the packets in the slots from the first unseen one to `end` to the monitors.
+    pub(super) fn show(&mut self, ring: &RingState, end: u32) {
+        let first = std::mem::replace(&mut self.next, end);
+        if self.is_empty() || first == end {
             return;
         }
         let mut parts = std::mem::take(&mut self.begun);
         // The number of parts of whole packets.
         let (mut whole, mut index) = (0, first);
-        while index != last {
+        while index != end {
             let (slot, at) = ring.read(index);
             let more = slot.flags & flags::MOREFRAG;
             match at {
@@ -177,7 +186,8 @@ pub(super) fn adapter(parent: &Arc<Adapter>, wanted: &Register) -> Result<Arc<Ad
     let region = Arc::clone(&parent.port.region);
     let parent = Arc::clone(parent);
     let name = parent.name.clone();
-    let driver = Monitor { parent, transmit, receive };
+    let zero_copy = wanted.flags & ZCOPY_MON != 0;
+    let driver = Monitor { parent, transmit, receive, zero_copy };
     Ok(Arc::new(Adapter::new(&name, PortRings { region, geometry }, Some(Box::new(driver)))))
 }
 
@@ -187,6 +197,7 @@ struct Monitor {
     parent: Arc<Adapter>,
     transmit: bool,
     receive: bool,
+    zero_copy: bool,
 }
 
 impl Monitor {
@@ -214,7 +225,7 @@ impl PortDriver for Monitor {
     fn opened(&self, port: &PortRings, rings: &[Arc<Kring>]) {
         for kring in rings {
             for monitored in self.monitored(&port.geometry, kring.number) {
-                monitored.add_monitor(kring);
+                monitored.add_monitor(kring, self.zero_copy);
             }
         }
     }

@@ -23,6 +23,10 @@ pub(super) fn register(
     body: &mut Register,
     options: &EngineOptions,
 ) -> Result<Binding, Errno> {
+    if body.flags & register_flags::ZCOPY_MON != 0 {
+        // In netmap, too, a zero-copy monitor sees both directions.
+        body.flags |= MONITOR;
+    }
     let adapter = match body.mode {
         modes::NULL if body.mem_id == 0 => return Err(Errno::EINVAL),
         modes::NULL => {

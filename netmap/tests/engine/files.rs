@@ -175,3 +175,36 @@ fn a_monitor_of_a_pipe_is_woken_before_its_port_syncs() {
     assert!(sleep(&sources, Duration::ZERO));
     assert_eq!(monitor.file.poll(PollFlags::POLLIN), PollFlags::POLLIN);
 }
+
+#[test]
+fn a_zero_copy_monitor_sees_both_directions_after_the_program_is_done_with_a_packet() {
+    let engine = engine();
+    let zero_copy = Register { flags: register_flags::ZCOPY_MON, ..all() };
+    for names in [["vale0:a", "vale0:b"], ["p{3", "p}3"]] {
+        let [a, b] = names.map(|it| Program::open(&engine, it, all()).unwrap());
+        let [of_sender, of_receiver] =
+            names.map(|it| Program::open(&engine, it, zero_copy).unwrap());
+        let both = register_flags::MONITOR_TX | register_flags::MONITOR_RX;
+        assert_eq!(of_sender.answer.flags, register_flags::ZCOPY_MON | both);
+        assert!(of_sender.tx(0).is_none(), "it only receives");
+        let packets: Vec<_> = (0..5).map(|i| frame(0xff, 1, i, 60)).collect();
+        a.send(&packets[..3]);
+        a.tx(0).unwrap().put(&packets[3], 0x20);
+        a.send(&packets[4..]);
+        // A switch copies at once; the other end of a pipe gives slots back.
+        let sent = if names[0].starts_with("vale") { &packets[..] } else { &[] };
+        assert_eq!(of_sender.receive(), sent, "{names:?}");
+        b.file.rxsync().unwrap();
+        assert_eq!(of_receiver.receive().len(), 0, "{names:?}: not released");
+        let rx = b.rx(0).unwrap();
+        assert_eq!(rx.available(), 5);
+        for (released, expected) in [(2, &packets[..2]), (2, &packets[2..3]), (1, &packets[3..])] {
+            rx.give(released);
+            b.file.rxsync().unwrap();
+            assert_eq!(of_receiver.receive(), expected, "{names:?}");
+        }
+        a.file.txsync().unwrap();
+        let freed = if sent.is_empty() { &packets[..] } else { &[] };
+        assert_eq!(of_sender.receive(), freed, "{names:?}");
+    }
+}

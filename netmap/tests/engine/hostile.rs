@@ -48,7 +48,8 @@ fn whatever_a_program_writes_others_go_on() {
         let ends = ["vale0:bad{1", "vale0:bad}1"];
         let ends = ends.map(|name| Program::open(&engine, name, small).unwrap());
         let flags = register_flags::MONITOR_RX | register_flags::MONITOR_TX;
-        let monitor = Program::open(&engine, "vale0:bad", Register { flags, ..all() }).unwrap();
+        let monitors = [flags, register_flags::ZCOPY_MON]
+            .map(|flags| Program::open(&engine, "vale0:bad", Register { flags, ..all() }).unwrap());
         let good = ["vale0:a", "vale0:b"].map(|it| Program::open(&engine, it, all()).unwrap());
         good[0].send(&[frame(0xff, 1, 0, 60)]);
         good[1].send(&[frame(0xff, 2, 0, 60)]);
@@ -66,7 +67,7 @@ fn whatever_a_program_writes_others_go_on() {
             let mut random = Random(seed);
             for number in 0..50 {
                 scribble(&bad, &rings, &mut random);
-                for program in [&bad, &ends[0], &ends[1], &monitor] {
+                for program in [&bad].into_iter().chain(&ends).chain(&monitors) {
                     program.file.txsync().unwrap();
                     program.file.rxsync().unwrap();
                     program.file.poll(PollFlags::POLLIN | PollFlags::POLLOUT);
@@ -80,7 +81,7 @@ fn whatever_a_program_writes_others_go_on() {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        drop((monitor, ends, bad));
+        drop((monitors, ends, bad));
         assert!(Program::open(&engine, "vale0:bad", all()).unwrap().tx(0).is_some());
     }
 }
