@@ -248,7 +248,7 @@ fn requests_of_vale_ctl() {
     assert_eq!(error("lo", new()), Some(Errno::EEXIST));
     assert_eq!(error("vale0:none", attach()), Some(Errno::EINVAL));
     ask("vale0:v0", attach()).unwrap();
-    assert_eq!(error("vale1:v0", attach()), Some(Errno::EBUSY));
+    assert_eq!(error("vale0:v0", attach()), Some(Errno::EBUSY));
     let other = Program::open(&engine, "vale0:p", all()).unwrap();
     let port = Program::open(&engine, "v0", all()).unwrap();
     assert_eq!(port.name(), "v0");
@@ -267,6 +267,37 @@ fn requests_of_vale_ctl() {
     assert_eq!(error("vale0:v0", detach()), Some(Errno::ENXIO));
     ask("v0", delete()).unwrap();
     assert_eq!(error("v0", delete()), Some(Errno::ENXIO));
+}
+
+#[test]
+fn a_persistent_port_joins_two_switches() {
+    let engine = engine();
+    let file = engine.open();
+    let ask = |name, body| request(&file, name, body).map(|_| ());
+    let attach = || Request::ValeAttach(ValeAttach::default());
+    let detach = || Request::ValeDetach(ValeDetach::default());
+    ask("v0", Request::ValeNewInterface(ValeNewInterface::default())).unwrap();
+    ask("vale0:v0", attach()).unwrap();
+    ask("vale1:v0", attach()).unwrap();
+    for name in ["vale0:v0", "vale1:v0", "vale2:v0"] {
+        assert_eq!(ask(name, attach()), Err(Errno::EBUSY), "{name}");
+    }
+    for name in ["v0", "vale0:v0", "vale1:v0"] {
+        assert_eq!(Program::open(&engine, name, all()).err(), Some(Errno::EBUSY), "{name}");
+    }
+    let [a, b] = ["vale0:a", "vale1:b"].map(|it| Program::open(&engine, it, all()).unwrap());
+    let packets: Vec<_> = (0..50).map(|i| frame(0xff, 1, i, 60)).collect();
+    a.send(&packets);
+    assert_eq!(b.wait_for(50), packets);
+    b.send(&[frame(1, 2, 0, 60)]);
+    assert_eq!(a.wait_for(1), [frame(1, 2, 0, 60)]);
+    assert_eq!(ask("vale0:v0", detach()), Err(Errno::EBUSY), "the second switch has it");
+    for name in ["vale1:v0", "vale0:v0"] {
+        assert_eq!(ask("v0", Request::ValeDeleteInterface), Err(Errno::EBUSY));
+        ask(name, detach()).unwrap();
+        assert_eq!(ask(name, detach()), Err(Errno::ENXIO), "{name}");
+    }
+    ask("v0", Request::ValeDeleteInterface).unwrap();
 }
 
 #[test]

@@ -137,7 +137,7 @@ impl Control {
         })
     }
 
-    /// Attaches a persistent port or a card to a switch.
+    /// Attaches a persistent port or a card to a switch; a persistent port to two at most.
     ///
     /// # Errors
     /// EINVAL: no such port, or not a name of a switch's port. EBUSY: a file has it, or it is attached already.
@@ -152,38 +152,54 @@ impl Control {
             return Err(Errno::EBUSY);
         }
         let Some(adapter) = self.persistent.get(port).cloned() else {
-            return self.attach_card(name.as_str(), (switch, port), body, options);
+            return self.attach_interface(name.as_str(), (switch, port), body, options);
         };
         if adapter.is_bound() {
             return Err(Errno::EBUSY);
         }
         let vale_port = self.vale_port_of(port).ok_or(Errno::EINVAL)?;
-        if vale_port.attachment().is_some() {
-            return Err(Errno::EBUSY);
+        let attached = vale_port.attachment().as_ref().map(|at| at.switch.name == switch);
+        match attached {
+            Some(true) => Err(Errno::EBUSY),
+            // A second switch has the port as a card, which joins the two switches.
+            Some(false) => self.attach_card(name.as_str(), switch, &adapter, body, options),
+            None => {
+                body.port_index = vale_port.attach(&self.switch(switch)?)?;
+                Ok(())
+            }
         }
-        let switch = self.switch(switch)?;
-        body.port_index = vale_port.attach(&switch)?;
-        Ok(())
     }
 
-    /// Attaches a card to a switch; with mode NIC_SW, also the host's side of it, by another port.
-    fn attach_card(
+    /// Attaches an interface to a switch.
+    fn attach_interface(
         &mut self,
         name: &str,
-        (switch, card): (&str, &str),
+        (switch, interface): (&str, &str),
         body: &mut ValeAttach,
         options: &EngineOptions,
     ) -> Result<(), Errno> {
         if self.attached.contains_key(name) {
             return Err(Errno::EBUSY);
         }
-        if !is_interface(card, options) {
+        if !is_interface(interface, options) {
             return Err(Errno::EINVAL);
         }
-        let card = self.interface(card, &Register::default(), options)?;
+        let card = self.interface(interface, &Register::default(), options)?;
         if card.is_bound() {
             return Err(Errno::EBUSY);
         }
+        self.attach_card(name, switch, &card, body, options)
+    }
+
+    /// Attaches a card to a switch; with mode NIC_SW, also the host's side of it, by another port.
+    fn attach_card(
+        &mut self,
+        name: &str,
+        switch: &str,
+        card: &Arc<Adapter>,
+        body: &mut ValeAttach,
+        options: &EngineOptions,
+    ) -> Result<(), Errno> {
         let geometry = card.port.geometry;
         // The port's transmit rings take what the card's rings receive.
         let like_card = |tx_rings: u32, rx_rings: u32| Register {
@@ -199,7 +215,7 @@ impl Control {
             &like_card(geometry.rx_rings, geometry.tx_rings),
             options,
         )?];
-        if body.register.mode == modes::NIC_SW {
+        if body.register.mode == modes::NIC_SW && geometry.has_host {
             let wanted = like_card(geometry.host_rx_rings, geometry.host_tx_rings);
             ports.push(self.vale_port(&format!("{name}^"), &wanted, options)?);
         }
@@ -209,7 +225,7 @@ impl Control {
             let port = self.vale_port_of(&port.name).ok_or(Errno::EINVAL)?;
             numbers.push(port.attach(&switch)?);
         }
-        let attached = AttachedCard::start(&card, &ports, numbers[0])?;
+        let attached = AttachedCard::start(card, &ports, numbers[0])?;
         self.attached.insert(name.into(), attached);
         body.port_index = numbers[0];
         Ok(())
