@@ -99,6 +99,10 @@ pub enum Error {
         remedy: String,
     },
 
+    /// Another port has the queues or the interface that a port needs, in this process or in another one.
+    #[error("{0}")]
+    InUse(String),
+
     /// Wrong use of the library or of a command.
     #[error("{0}")]
     Usage(String),
@@ -126,7 +130,9 @@ impl Error {
     /// Returns the kind of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Port { .. } | Self::Filter { .. } | Self::Usage(_) => ErrorKind::Usage,
+            Self::Port { .. } | Self::Filter { .. } | Self::InUse(_) | Self::Usage(_) => {
+                ErrorKind::Usage
+            }
             Self::Privilege { .. } | Self::Unsupported { .. } => ErrorKind::Privilege,
             Self::Path { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound

@@ -58,18 +58,28 @@ fn second_to(name: &PortName, owner: &Owner) -> Error {
     let interface = name.name();
     let (first, last) = owner.range().into_inner();
     let queues = if first == last { first.to_string() } else { format!("{first}-{last}") };
-    name.error(format!(
-        "{owner} already has all packets of {interface}/{queues}: add filter= to this port \
+    in_use(
+        name,
+        format!(
+            "{owner} already has all packets of {interface}/{queues}: add filter= to this port \
          (`sluice claims {interface}` lists the owners)"
-    ))
+        ),
+    )
 }
 
 fn second_drop(name: &PortName, owner: &Owner) -> Error {
     let interface = name.name();
-    name.error(format!(
-        "{owner} already drops the packets of {interface} that no other port takes: add filter= to this port \
+    in_use(
+        name,
+        format!(
+            "{owner} already drops the packets of {interface} that no other port takes: add filter= to this port \
          (`sluice claims {interface}` lists the owners)"
-    ))
+        ),
+    )
+}
+
+fn in_use(name: &PortName, reason: String) -> Error {
+    Error::InUse(name.error(reason).to_string())
 }
 
 /// Returns true if an owner has any of these queues.

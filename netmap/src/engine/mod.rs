@@ -87,8 +87,11 @@ impl EngineOptions {
             Error::Removed { .. } => Errno::ENXIO,
             Error::Unsupported { .. } => Errno::EOPNOTSUPP,
             Error::Usage(_) => Errno::EINVAL,
+            Error::InUse(_) => Errno::EBUSY,
             // EINVAL would mean that the program's request is invalid.
             _ => match error.errno().map(Errno::from_raw) {
+                // Another program has a queue's place.
+                Some(Errno::EEXIST) => Errno::EBUSY,
                 Some(errno) if errno != Errno::EINVAL => errno,
                 _ => Errno::EIO,
             },

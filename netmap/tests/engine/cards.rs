@@ -169,6 +169,28 @@ fn the_fallback_from_sockets_ends_with_its_rings_and_names_no_sender_without_one
 }
 
 #[test]
+fn queues_of_another_program_are_busy() {
+    static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let log = Some((|line: &str| LINES.lock().unwrap().push(line.into())) as fn(&str));
+    for backend in [None, Some(Backend::Live), Some(Backend::Xdp)] {
+        // Too few for live frames.
+        let netns = Some(lab.netns("right"));
+        let options = EngineOptions { backend, netns, log, cpus: Some(1), ..Default::default() };
+        let [first, second] = [options.clone(), options].map(Engine::new);
+        for mode in [modes::ALL_NIC, modes::SW] {
+            let register = Register { mode, ..all() };
+            let _program = Program::open(&first, "right0", register).unwrap();
+            LINES.lock().unwrap().clear();
+            let refused = Program::open(&second, "right0", register).err();
+            let lines = std::mem::take(&mut *LINES.lock().unwrap());
+            assert_eq!(refused, Some(Errno::EBUSY), "{backend:?}, mode {mode}: {lines:#?}");
+            assert!(lines.iter().any(|line| line.contains("right0")), "{backend:?}: {lines:#?}");
+        }
+    }
+}
+
+#[test]
 fn an_invalid_filter_is_no_reason_for_packet_sockets() {
     static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };

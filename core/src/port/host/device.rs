@@ -88,7 +88,7 @@ pub(super) fn owner(target: &Interface) -> Result<Option<String>> {
 
 fn taken(name: &str, target: &Interface) -> Error {
     let owner = owner(target).ok().flatten().unwrap_or_else(|| "meanwhile removed".into());
-    Error::Usage(format!(
+    Error::InUse(format!(
         "cannot open a second host: port of {}; end the first (device {name}: {owner})",
         target.name
     ))
