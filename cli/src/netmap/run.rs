@@ -21,9 +21,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         anyhow::bail!("no command to run is named");
     };
     // The library would report it at the program's first port.
-    let filter = args.filter.clone().or_else(|| std::env::var("SLUICE_NETMAP_FILTER").ok());
+    let variable = || std::env::var_os("SLUICE_NETMAP_FILTER");
+    let filter = args.filter.clone().map(Into::into).or_else(variable);
     if let Some(filter) = filter.filter(|filter| !filter.is_empty()) {
-        Filter::compile(&filter, LINKTYPE_ETHERNET)?;
+        Filter::compile(&filter.to_string_lossy(), LINKTYPE_ETHERNET)?;
     }
     let library = library::find()?;
     let Some(path) = find_program(Path::new(program)) else {

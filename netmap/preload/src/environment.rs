@@ -39,9 +39,10 @@ pub fn read() -> Result<EngineOptions, Errno> {
     })
 }
 
-/// A variable that is set and not empty.
+/// A variable that is set and not empty. Bytes that are not UTF-8 make its value invalid, not absent.
 fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+    let value = std::env::var_os(name).filter(|value| !value.is_empty());
+    value.map(|value| value.to_string_lossy().into_owned())
 }
 
 fn invalid<T>(name: &str, value: &str, valid: &str) -> Result<T, Errno> {

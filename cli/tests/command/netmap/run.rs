@@ -1,5 +1,8 @@
 //! The program that `sluice netmap run` becomes.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use crate::support::*;
 
 /// Runs a line of shell, with these options of `run`.
@@ -58,6 +61,14 @@ fn a_filter_of_the_environment_is_checked_unless_an_option_replaces_it() {
         assert_eq!(ended.status, Some(status), "{option:?}: {}", ended.err);
         assert_eq!(ended.err.contains("udp prot 9"), status == 2, "{option:?}: {}", ended.err);
     }
+}
+
+#[test]
+fn a_filter_of_the_environment_that_is_not_utf_8_is_an_error() {
+    let mut command = sluice(&["netmap", "run", "--", "true"]);
+    let ended = ended(command.env("SLUICE_NETMAP_FILTER", OsStr::from_bytes(b"udp port 9\xff")));
+    assert_eq!(ended.status, Some(2), "{}", ended.err);
+    assert!(ended.err.contains("udp port 9\u{fffd}"), "{}", ended.err);
 }
 
 #[test]

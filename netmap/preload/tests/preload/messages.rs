@@ -1,5 +1,8 @@
 //! Lines on stderr.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use nix::errno::Errno;
 
 use crate::forks::{ends_well, in_child};
@@ -33,12 +36,14 @@ fn an_invalid_variable_is_an_error_of_open() {
         assert_eq!(try_open(0).err(), Some(Errno::EINVAL));
         return;
     }
-    for (variable, value, valid) in [
-        ("SLUICE_NETMAP_BACKEND", "magic", "xdp, live or packet"),
-        ("SLUICE_NETMAP_LOG", "loud", "off, error or debug"),
+    for (variable, bytes, valid) in [
+        ("SLUICE_NETMAP_BACKEND", &b"magic"[..], "xdp, live or packet"),
+        ("SLUICE_NETMAP_LOG", b"loud", "off, error or debug"),
+        ("SLUICE_NETMAP_BACKEND", b"xdp\xff", "xdp, live or packet"),
     ] {
         let mut program = again("messages::an_invalid_variable_is_an_error_of_open");
-        let output = program.env(variable, value).output().unwrap();
+        let output = program.env(variable, OsStr::from_bytes(bytes)).output().unwrap();
+        let value = String::from_utf8_lossy(bytes);
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}");
         assert!(
@@ -46,6 +51,21 @@ fn an_invalid_variable_is_an_error_of_open() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn a_filter_that_is_not_utf_8_is_an_error_of_a_port() {
+    if has_library() {
+        assert!(Port::try_register("lo").is_err());
+        return;
+    }
+    let mut program = again("messages::a_filter_that_is_not_utf_8_is_an_error_of_a_port");
+    program.env("SLUICE_NETMAP_FILTER", OsStr::from_bytes(b"udp port 9\xff"));
+    // Its filter is compiled before anything that needs a privilege.
+    let output = program.env("SLUICE_NETMAP_BACKEND", "packet").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("filter 'udp port 9\u{fffd}'"), "{text}");
 }
 
 #[test]
