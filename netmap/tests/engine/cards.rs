@@ -518,6 +518,37 @@ fn a_removed_interface_is_an_error_that_is_logged_once_per_ring() {
 }
 
 #[test]
+fn an_invalid_slot_costs_the_whole_packet_of_several_slots_and_no_other() {
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    for backend in [Backend::Xdp, Backend::Packet, Backend::Live] {
+        let engine = engine(&lab, EngineOptions { backend: Some(backend), ..Default::default() });
+        let program = Program::open(&engine, "right0", all()).unwrap();
+        let mut left = left(&lab);
+        let tx = program.tx(0).unwrap();
+        let halves = |number| {
+            let whole = frame(1, 2, number, 100);
+            (whole[..60].to_vec(), whole[60..].to_vec())
+        };
+        for number in 0..3 {
+            let (first, second) = halves(number);
+            tx.put(&first, 0x20);
+            let at = tx.get(HEAD);
+            tx.put(&second, 0);
+            if number == 1 {
+                let (_, len, flags) = tx.read_slot(at);
+                tx.write_slot(at, (0xffff_ffff, len, flags));
+            }
+        }
+        while tx.is_pending() {
+            program.file.txsync().unwrap();
+        }
+        program.send(&[frame(1, 2, 9, 60)]);
+        let expected = [frame(1, 2, 0, 100), frame(1, 2, 2, 100), frame(1, 2, 9, 60)];
+        assert_eq!(receive(&mut left, 3), expected, "{backend:?}");
+    }
+}
+
+#[test]
 fn a_receive_ring_goes_on_after_invalid_slots_which_the_program_gets_empty() {
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
     let mut left = left(&lab);

@@ -59,11 +59,14 @@ pub(super) struct QueueTx {
     queue: SharedQueue,
     log: SyncLog,
     indirect: IndirectSlots,
+    /// The bytes of a packet of several slots.
+    scratch: Vec<u8>,
 }
 
 impl QueueTx {
     pub(super) fn new(queue: SharedQueue, options: &EngineOptions) -> Self {
-        Self { queue, log: SyncLog::new(options), indirect: IndirectSlots::new(options) }
+        let (log, indirect) = (SyncLog::new(options), IndirectSlots::new(options));
+        Self { queue, log, indirect, scratch: Vec::new() }
     }
 }
 
@@ -71,7 +74,7 @@ impl RingDriver for QueueTx {
     fn sync(&mut self, ring: &mut RingState) -> Result<(), Errno> {
         let mut queue = self.queue.lock();
         loop {
-            let copied = copy_out(ring, &mut queue.tx_mut(), &mut self.indirect);
+            let copied = copy_out(ring, &mut queue.tx_mut(), &mut self.indirect, &mut self.scratch);
             let freed = queue.sync_tx();
             // Slots are free as soon as their packets are copied.
             ring.hwtail = ring.before(ring.hwcur);
@@ -101,7 +104,7 @@ impl RingDriver for QueueTx {
     }
 }
 
-/// Copies the packets of released slots into a queue's ring, as far as it has room. Returns their number.
+/// Copies the packets of released slots into a queue's ring, as far as it has room. Returns their number of slots.
 ///
 /// # Errors
 /// EINVAL: a slot names no buffer, or is longer than one. The packets before it are copied.
@@ -109,33 +112,67 @@ fn copy_out(
     ring: &mut RingState,
     to: &mut RingMut<'_>,
     indirect: &mut IndirectSlots,
+    scratch: &mut Vec<u8>,
 ) -> Result<u32, Errno> {
-    let (mut index, mut copied, mut invalid) = (ring.hwcur, 0, false);
-    while index != ring.rhead && to.available() > 0 {
-        let Some((slot, at)) = ring.packet(index) else {
-            invalid = true;
-            break;
-        };
-        let (memory, len) = (&ring.shared.region().memory, usize::from(slot.len));
-        if indirect.drops(slot) {
-            // Nothing to copy.
-        } else if slot.flags & flags::MOREFRAG == 0 {
-            to.build(1, |buffer| {
-                memory.read(at, &mut buffer[..len]);
-                Some(len)
-            });
+    let (meta, mut copied) = (Meta::default(), 0);
+    while ring.hwcur != ring.rhead && to.available() > 0 {
+        let (slot, at) = ring.packet(ring.hwcur).ok_or(Errno::EINVAL)?;
+        let slots = if slot.flags & flags::MOREFRAG != 0 {
+            scratch.clear();
+            let (slots, is_lost) = match gather(ring, indirect, scratch)? {
+                Some(whole) => whole,
+                None => break,
+            };
+            let packet = Packet::new(&meta, scratch);
+            if !is_lost && !to.push(&packet) && to.can_ever_hold(&packet) {
+                break;
+            }
+            slots
         } else {
-            let head = to.head();
-            memory.read(at, &mut to.buffer_mut(head)[..len]);
-            to.set_bytes(head, slot.len, slot.flags & flags::MOREFRAG != 0);
-            to.release(1);
+            if !indirect.drops(slot) {
+                let (memory, len) = (&ring.shared.region().memory, usize::from(slot.len));
+                to.build(1, |buffer| {
+                    memory.read(at, &mut buffer[..len]);
+                    Some(len)
+                });
+            }
+            1
+        };
+        for _ in 0..slots {
+            let slot = ring.shared.slot(ring.hwcur);
+            ring.clear_marks(ring.hwcur, slot);
+            ring.hwcur = ring.next(ring.hwcur);
         }
-        ring.clear_marks(index, slot);
-        index = ring.next(index);
-        copied += 1;
+        copied += slots;
     }
-    ring.hwcur = index;
-    if invalid { Err(Errno::EINVAL) } else { Ok(copied) }
+    Ok(copied)
+}
+
+/// Collects the bytes of the next packet, which has several slots. Returns their number, and true if the packet is to be
+/// dropped; None if the program has not released all of them.
+///
+/// # Errors
+/// EINVAL: one of the slots is invalid.
+fn gather(
+    ring: &RingState,
+    indirect: &mut IndirectSlots,
+    bytes: &mut Vec<u8>,
+) -> Result<Option<(u32, bool)>, Errno> {
+    let (mut index, mut slots, mut is_lost) = (ring.hwcur, 0, false);
+    while index != ring.rhead {
+        let (slot, at) = ring.packet(index).ok_or(Errno::EINVAL)?;
+        is_lost |= indirect.drops(slot);
+        let begin = bytes.len();
+        bytes.resize(begin + usize::from(slot.len), 0);
+        ring.shared.region().memory.read(at, &mut bytes[begin..]);
+        (index, slots) = (ring.next(index), slots + 1);
+        if slot.flags & flags::MOREFRAG == 0 {
+            return Ok(Some((slots, is_lost)));
+        }
+    }
+    // The program cannot release more: the packet never ends.
+    let is_endless = ring.before(ring.hwcur) == ring.rhead;
+    Ok(is_endless.then_some((slots, true)))
 }
 
 /// The sleep of programs that wait for a receive ring. The descriptors that they wait for are ready while packets
