@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::poll::PollFlags;
 use sluicegate_netmap::abi::ioctls::{NIOCRXSYNC, NIOCTXSYNC};
 use sluicegate_netmap::abi::{PortKind, PortName, read_request};
-use sluicegate_netmap::engine::{Engine, EngineOptions, OpenFile};
+use sluicegate_netmap::engine::{Engine, EngineOptions, NetmapFile, OpenFile};
 use wild_request::{ARGUMENT, BODY, WildRequest};
 
 /// Options that fit in a request of 4096 bytes.

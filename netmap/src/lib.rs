@@ -3,7 +3,7 @@
 //! ```text
 //!   program          open, ioctl, mmap, poll
 //!      |
-//!   a host           takes these calls, in the program's process or in another one
+//!   a host           takes these calls: in the program's process, or in a server (shared)
 //!      |
 //!   abi              requests, port names, structures in shared memory: no I/O
 //!      |
@@ -17,7 +17,7 @@
 //!
 //! ```
 //! use sluicegate_netmap::abi::bodies::{Register, modes};
-//! use sluicegate_netmap::engine::{Engine, EngineOptions};
+//! use sluicegate_netmap::engine::{Engine, EngineOptions, NetmapFile};
 //!
 //! let engine = Engine::new(EngineOptions::default());
 //! let files = ["vale0:a", "vale0:b"].map(|name| {
@@ -38,3 +38,4 @@
 pub mod abi;
 pub mod engine;
 pub mod program_file;
+pub mod shared;

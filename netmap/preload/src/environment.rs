@@ -4,23 +4,39 @@
 //! - `SLUICE_NETMAP_FILTER`: a pcap-filter expression; a registered interface takes only what matches.
 //! - `SLUICE_NETMAP_ALLOW`: interfaces, with commas, that may be taken although they carry the default route.
 //! - `SLUICE_NETMAP_LOG`: lines on stderr (see `log`).
+//! - `SLUICE_NETMAP_SERVER`: the socket of the server to use, or `off`. By default /run/sluice/netmap.sock, if a
+//!   server of this network namespace listens there and none of the first three is set.
+
+use std::path::PathBuf;
 
 use nix::errno::Errno;
 use sluicegate_netmap::engine::{Backend, EngineOptions};
+use sluicegate_netmap::shared;
 
 use crate::log;
 
-/// Reads the options.
+/// Variables that a server does not read.
+const OPTIONS: [&str; 3] = ["SLUICE_NETMAP_BACKEND", "SLUICE_NETMAP_FILTER", "SLUICE_NETMAP_ALLOW"];
+
+/// Sets which lines are printed.
 ///
 /// # Errors
-/// EINVAL: a variable has an invalid value, which is printed.
-pub fn read() -> Result<EngineOptions, Errno> {
+/// EINVAL: the variable has an invalid value, which is printed.
+pub fn set_log_level() -> Result<(), Errno> {
     log::set_level(match variable("SLUICE_NETMAP_LOG").as_deref() {
         None | Some("error") => log::Level::Error,
         Some("off") => log::Level::Off,
         Some("debug") => log::Level::Debug,
         Some(other) => return invalid("SLUICE_NETMAP_LOG", other, "off, error or debug"),
     });
+    Ok(())
+}
+
+/// Reads the options of the engine.
+///
+/// # Errors
+/// EINVAL: a variable has an invalid value, which is printed.
+pub fn engine_options() -> Result<EngineOptions, Errno> {
     let backend = match variable("SLUICE_NETMAP_BACKEND").as_deref() {
         None => None,
         Some("xdp") => Some(Backend::Xdp),
@@ -37,6 +53,34 @@ pub fn read() -> Result<EngineOptions, Errno> {
         log: Some(log::from_engine),
         ..EngineOptions::default()
     })
+}
+
+/// Where to look for a server.
+pub struct ServerAddress {
+    pub path: PathBuf,
+    /// The environment names it.
+    pub is_named: bool,
+}
+
+/// Returns the server to look for; None if this process has the engine.
+///
+/// # Errors
+/// EINVAL: a server is named, beside an option that it does not read.
+pub fn server() -> Result<Option<ServerAddress>, Errno> {
+    let named = variable("SLUICE_NETMAP_SERVER");
+    let option = OPTIONS.into_iter().find(|name| variable(name).is_some());
+    match (named.as_deref(), option) {
+        (Some("off"), _) | (None, Some(_)) => Ok(None),
+        (None, None) => Ok(Some(ServerAddress { path: shared::default_path(), is_named: false })),
+        (Some(path), None) => Ok(Some(ServerAddress { path: path.into(), is_named: true })),
+        (Some(path), Some(option)) => {
+            log::error(format_args!(
+                "open /dev/netmap: {option} has no effect on the server at {path}: unset it, and give the option \
+                 to `sluice netmap serve`"
+            ));
+            Err(Errno::EINVAL)
+        }
+    }
 }
 
 /// A variable that is set and not empty. Bytes that are not UTF-8 make its value invalid, not absent.

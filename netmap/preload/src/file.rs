@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use sluicegate_netmap::engine::{OpenFile, Region, WaitSources};
+use sluicegate_netmap::engine::{NetmapFile, Region, WaitSources};
 
 use crate::caller_memory::OwnMemory;
 use crate::calls::{Call, Calls, OPEN_AND_CLOSE};
@@ -15,13 +15,15 @@ use crate::ownership::FileOwner;
 use crate::requests;
 use crate::standard_streams::Reserved;
 
-/// The engine's open file, and the process that may use it.
+/// The open file, and the process that may use it.
 pub struct File {
-    open: ManuallyDrop<OpenFile>,
+    open: ManuallyDrop<Box<dyn NetmapFile>>,
     owner: FileOwner,
     calls: Calls,
     /// The reason why another process owns the file has been printed.
     refused: AtomicBool,
+    /// Forked processes may have the file, too.
+    was_forked: AtomicBool,
 }
 
 /// Events that mean the same to poll(2).
@@ -29,13 +31,14 @@ const RX: PollFlags = PollFlags::POLLIN.union(PollFlags::POLLRDNORM);
 const TX: PollFlags = PollFlags::POLLOUT.union(PollFlags::POLLWRNORM);
 
 impl File {
-    /// Wraps a file of the engine, which this process owns.
+    /// Wraps a file, which this process owns.
     ///
     /// # Errors
     /// The kernel has no memory.
-    pub fn new(open: OpenFile) -> Result<Self, Errno> {
+    pub fn new(open: Box<dyn NetmapFile>) -> Result<Self, Errno> {
         let (open, owner) = (ManuallyDrop::new(open), FileOwner::new()?);
-        Ok(Self { open, owner, calls: Calls::default(), refused: AtomicBool::new(false) })
+        let (refused, was_forked) = Default::default();
+        Ok(Self { open, owner, calls: Calls::default(), refused, was_forked })
     }
 
     /// Returns the owner.
@@ -48,16 +51,24 @@ impl File {
         &self.calls
     }
 
-    /// Returns true if threads of this process send for the file.
-    pub fn has_threads(&self) -> bool {
-        self.open.has_threads()
+    /// Notes that processes that are forked may have the file, too.
+    pub fn note_fork(&self) {
+        self.was_forked.store(true, Ordering::Relaxed);
     }
 
-    fn begin(&self) -> Result<(&OpenFile, Call<'_>), Errno> {
+    /// Leaves the file without an owner, if a child can be it.
+    pub fn release(&self, keeps_all: bool) {
+        if !self.open.is_shared() && self.owner.is_ours() {
+            self.owner.release(keeps_all || self.open.has_threads());
+        }
+    }
+
+    fn begin(&self) -> Result<(&dyn NetmapFile, Call<'_>), Errno> {
         // Before the claim: a fork waits for neither, but sees the call, or the claim sees the fork.
         let call = self.calls.begin();
         match self.owner.claim() {
-            Ok(()) => Ok((&self.open, call)),
+            Ok(()) => Ok((&**self.open, call)),
+            Err(_) if self.open.is_shared() => Ok((&**self.open, call)),
             Err(reason) => {
                 // Once: a program may poll in a loop.
                 if !self.refused.swap(true, Ordering::Relaxed) {
@@ -133,9 +144,13 @@ impl Drop for File {
     fn drop(&mut self) {
         let _call = OPEN_AND_CLOSE.begin();
         // Another process goes on with the port: what closing it undoes would be undone for that process.
-        if self.owner.may_close() {
-            // SAFETY: dropped once, here, and not used afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.open) };
+        if !self.open.is_shared() && !self.owner.may_close() {
+            return;
+        }
+        // SAFETY: taken once, here, and not used afterwards.
+        let open = unsafe { ManuallyDrop::take(&mut self.open) };
+        if self.was_forked.load(Ordering::Relaxed) {
+            open.leave();
         }
     }
 }

@@ -9,6 +9,8 @@ use std::mem::ManuallyDrop;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use sluicegate_netmap::shared;
+
 use crate::calls::{self, OPEN_AND_CLOSE};
 use crate::file::File;
 use crate::host::{self, EngineGuard};
@@ -52,6 +54,7 @@ pub fn wait() {
 }
 
 extern "C" fn before_fork() {
+    for_each_file(File::note_fork);
     // A handler that forks in the middle of a call of its own thread leaves all files with this process.
     if calls::is_interrupted() {
         return;
@@ -62,11 +65,7 @@ extern "C" fn before_fork() {
     if is_busy() {
         return;
     }
-    for_each_file(|file| {
-        if file.owner().is_ours() {
-            file.owner().release(KEEPS_ALL.load(Ordering::Relaxed) || file.has_threads());
-        }
-    });
+    for_each_file(|file| file.release(KEEPS_ALL.load(Ordering::Relaxed)));
 }
 
 /// Returns true if a thread is in a call.
@@ -94,6 +93,7 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     ownership::set_process();
+    shared::forget_thread();
     KEEPS_ALL.store(false, Ordering::Relaxed);
     if IN_PROGRESS.load(Ordering::SeqCst) {
         // The threads of these calls stay behind, and this one is in none.

@@ -1,16 +1,18 @@
-//! The engine in this process, and the descriptors of its files.
+//! The engine in this process or a server, and the descriptors of its files.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
-use sluicegate_netmap::engine::Engine;
+use sluicegate_netmap::engine::{Engine, NetmapFile};
+use sluicegate_netmap::shared::RemoteFile;
 
 use crate::calls::OPEN_AND_CLOSE;
+use crate::environment::{self, ServerAddress};
 use crate::file::File;
 use crate::table::Object;
-use crate::{environment, exit, forks, log, real, table};
+use crate::{exit, forks, log, real, table};
 
 /// The engine, and the process that made it. A child makes its own: the copy of its parent's has the parent's
 /// memory.
@@ -34,12 +36,34 @@ fn engine() -> Result<Arc<Engine>, Errno> {
     {
         return Ok(Arc::clone(engine));
     }
-    let engine = Engine::new(environment::read()?);
+    let engine = Engine::new(environment::engine_options()?);
     if let Some(before) = known.replace((process, Arc::clone(&engine))) {
         // Closing the parent's ports is not this process's to do.
         std::mem::forget(before);
     }
     Ok(engine)
+}
+
+/// Opens a file of the server that the environment names, or that listens at the default path; otherwise of the engine
+/// in this process.
+fn open_file() -> Result<Box<dyn NetmapFile>, Errno> {
+    if let Some(ServerAddress { path, is_named }) = environment::server()? {
+        match RemoteFile::open(&path, !is_named, log::from_engine) {
+            Ok(Some(file)) => return Ok(Box::new(file)),
+            Ok(None) if is_named => {
+                log::error(format_args!(
+                    "open /dev/netmap: no server listens at {}: start it by `sluice netmap serve`",
+                    path.display()
+                ));
+                return Err(Errno::ENXIO);
+            }
+            Ok(None) => {}
+            // It is for others.
+            Err(Errno::EACCES) if !is_named => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(Box::new(engine()?.open()))
 }
 
 /// Opens /dev/netmap. Returns the descriptor.
@@ -50,7 +74,8 @@ pub fn open(flags: c_int) -> Result<c_int, Errno> {
     forks::follow();
     exit::close_at_exit();
     let _call = OPEN_AND_CLOSE.begin();
-    let file = File::new(engine()?.open())?;
+    environment::set_log_level()?;
+    let file = File::new(open_file()?)?;
     let close_on_exec = if flags & libc::O_CLOEXEC == 0 { 0 } else { libc::EPOLL_CLOEXEC };
     // SAFETY: makes a new descriptor, which becomes the program's.
     let fd = Errno::result(unsafe { libc::epoll_create1(close_on_exec) })?;

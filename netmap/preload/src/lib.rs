@@ -9,7 +9,7 @@
 //!      |                           |
 //!   File: an open of /dev/netmap   EpollSet: the netmap files in an epoll instance
 //!      |
-//!   engine (crate sluicegate-netmap), in this process
+//!   engine (crate sluicegate-netmap): in this process, or in a server
 //! ```
 //!
 //! - The program's descriptor is a real one, an empty epoll instance: the kernel's fcntl, dup and poll

@@ -123,7 +123,7 @@ pub(super) fn bytes(body: &dyn Field) -> usize {
     encode(body).len()
 }
 
-fn encode(body: &dyn Field) -> Vec<u8> {
+pub(super) fn encode(body: &dyn Field) -> Vec<u8> {
     let mut bytes = Vec::new();
     body.put(&mut bytes);
     bytes

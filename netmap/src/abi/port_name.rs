@@ -48,14 +48,14 @@ pub enum PipeRole {
 
 impl PortName {
     /// Makes a name of bytes that a zero byte ends, or 63 bytes. Invalid UTF-8 is replaced: no port has such a name.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         let bytes = &bytes[..bytes.len().min(NAME_BYTES - 1)];
         let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
         Self(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 
     /// Returns the name in a field of `N` bytes, cut off to fit and ended by a zero byte.
-    pub(super) fn to_bytes<const N: usize>(&self) -> [u8; N] {
+    pub(crate) fn to_bytes<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         for (byte, value) in bytes[..N - 1].iter_mut().zip(self.0.bytes()) {
             *byte = value;

@@ -90,6 +90,55 @@ impl Request {
         }
     }
 
+    /// Returns the type, as in a header.
+    pub fn kind(&self) -> u16 {
+        match self {
+            Self::Register(_) => 1,
+            Self::PortInfo(_) => 2,
+            Self::ValeAttach(_) => 3,
+            Self::ValeDetach(_) => 4,
+            Self::ValeList(_) => 5,
+            Self::PortHeaderSet(_) => 6,
+            Self::PortHeaderGet(_) => 7,
+            Self::ValeNewInterface(_) => 8,
+            Self::ValeDeleteInterface => 9,
+            Self::PollingEnable(_) => 10,
+            Self::PollingDisable(_) => 11,
+            Self::PoolsInfo(_) => 12,
+            Self::KloopStart(_) => 13,
+            Self::KloopStop => 14,
+            Self::CsbEnable => 15,
+        }
+    }
+
+    /// Returns the bytes of the body; none if the type has none.
+    pub fn encode(&self) -> Vec<u8> {
+        self.body().map(bodies::encode).unwrap_or_default()
+    }
+
+    /// Makes a request of the bytes of its body.
+    ///
+    /// # Errors
+    /// EINVAL: the type is unknown, or has another number of bytes.
+    pub fn decode(kind: u16, bytes: &[u8]) -> Result<Self, Errno> {
+        /// The body at address 1, because a body at 0 is missing.
+        struct Bytes<'a>(&'a [u8]);
+        impl CallerMemory for Bytes<'_> {
+            fn read(&self, _address: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+                if bytes.len() != self.0.len() {
+                    return Err(Errno::EINVAL);
+                }
+                bytes.copy_from_slice(self.0);
+                Ok(())
+            }
+
+            fn write(&self, _address: u64, _bytes: &[u8]) -> Result<(), Errno> {
+                Err(Errno::EFAULT)
+            }
+        }
+        Self::read(kind, &Bytes(bytes), u64::from(!bytes.is_empty()))
+    }
+
     /// Returns the body; None if the type has none.
     fn body(&self) -> Option<&dyn Field> {
         match self {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
+use serde_json::{Value, json};
 
 use super::kring::{Kring, RingDriver};
 use super::region::RegionState;
@@ -225,6 +226,18 @@ impl Adapter {
             driver.closing(&self.port, &closed);
         }
         closed.iter().for_each(|kring| kring.close());
+    }
+
+    /// Describes the port and its rings that have users.
+    pub(super) fn describe(&self) -> Value {
+        let rings = self.rings().concat();
+        let used = rings.iter().filter_map(|ring| {
+            let mut kring = ring.kring.as_ref()?.describe()?;
+            kring["files"] = ring.users.into();
+            kring["exclusive"] = ring.exclusive.into();
+            Some(kring)
+        });
+        json!({"name": self.name, "region": self.port.region.id, "rings": used.collect::<Vec<_>>()})
     }
 
     /// Returns a ring that is open.

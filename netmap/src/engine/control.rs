@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use nix::errno::Errno;
+use serde_json::{Value, json};
 
 use super::EngineOptions;
 use super::adapter::{Adapter, PortRings};
@@ -68,6 +69,21 @@ impl Control {
         let region = Arc::new(RegionState::new(id, RegionSize::PRIVATE, true)?);
         self.regions.insert(id, Arc::downgrade(&region));
         Ok(region)
+    }
+
+    /// Describes regions and ports.
+    pub(super) fn list(&self) -> Value {
+        let regions = self.regions.values().filter_map(Weak::upgrade);
+        let region = |it: Arc<RegionState>| {
+            let (bytes, free) = (it.memory.bytes(), it.free_buffers());
+            json!({"id": it.id, "bytes": bytes, "buffers": it.buffers(), "free_buffers": free})
+        };
+        let mut regions: Vec<_> = regions.map(region).collect();
+        regions.sort_by_key(|it| it["id"].as_u64());
+        let adapters = self.adapters.values().filter_map(Weak::upgrade);
+        let mut ports: Vec<_> = adapters.map(|it| it.describe()).collect();
+        ports.sort_by_key(|it| it["name"].as_str().map(str::to_owned));
+        json!({"regions": regions, "ports": ports})
     }
 
     /// Returns a port that exists.

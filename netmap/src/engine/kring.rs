@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
+use serde_json::{Value, json};
 
 use super::WaitSources;
 use super::monitor::Monitors;
@@ -205,6 +206,20 @@ impl Kring {
 
     pub(super) fn has_thread(&self) -> bool {
         self.lock().as_ref().is_some_and(|ring| ring.driver.has_thread())
+    }
+
+    /// Describes the ring and its cursors at the last sync; None if it is closed.
+    pub(super) fn describe(&self) -> Option<Value> {
+        let open = self.lock();
+        let RingState { shared, way, rhead, rcur, rtail, .. } = &open.as_ref()?.state;
+        Some(json!({
+            "direction": if *way == Way::Transmit { "tx" } else { "rx" },
+            "number": self.number,
+            "slots": shared.num_slots(),
+            "head": rhead,
+            "cur": rcur,
+            "tail": rtail,
+        }))
     }
 
     /// Closes the ring: its driver ends, and its memory is free.

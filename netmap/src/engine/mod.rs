@@ -26,6 +26,7 @@ mod indirect;
 mod kring;
 mod memory;
 mod monitor;
+mod netmap_file;
 mod open_file;
 mod pipe;
 mod region;
@@ -36,15 +37,17 @@ mod vale;
 mod wake;
 
 use std::fmt;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::poll::PollFlags;
+use nix::poll::{PollFd, PollFlags};
+use serde_json::Value;
 use sluicegate::Error;
 
 use control::Control;
+pub use netmap_file::NetmapFile;
 pub use open_file::OpenFile;
 
 /// How an engine treats ports.
@@ -128,6 +131,11 @@ impl Engine {
         OpenFile::new(self)
     }
 
+    /// Describes regions, ports, and rings with their cursors.
+    pub fn list(&self) -> Value {
+        self.control().list()
+    }
+
     /// Returns the options.
     pub fn options(&self) -> &EngineOptions {
         &self.options
@@ -158,8 +166,17 @@ pub struct WaitSources {
 }
 
 impl WaitSources {
+    /// Returns the descriptors for poll(2).
+    #[allow(unsafe_code)]
+    pub(crate) fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.descriptors.iter().map(|&(fd, events)| {
+            // SAFETY: the caller has the file, and the descriptors stay open as long as it.
+            PollFd::new(unsafe { BorrowedFd::borrow_raw(fd) }, events)
+        })
+    }
+
     /// Limits the sleep.
-    fn limit(&mut self, limit: Duration) {
+    pub(crate) fn limit(&mut self, limit: Duration) {
         self.longest = Some(self.longest.map_or(limit, |longest| longest.min(limit)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -15,29 +15,30 @@ use sluicegate_netmap::abi::Request;
 use sluicegate_netmap::abi::bodies::{
     PortInfo, Register, ValeAttach, ValeDetach, modes, register_flags,
 };
-use sluicegate_netmap::engine::{Backend, Engine, EngineOptions, WaitSources};
+use sluicegate_netmap::engine::{Backend, EngineOptions};
 
+use crate::host::Host;
 use crate::hostile::{Random, scribble};
-use crate::program::{FLAGS, HEAD, Program, TAIL, all, frame, request, sleep};
+use crate::program::{FLAGS, HEAD, Program, all, frame, request};
 use crate::scratch::lab_of;
 
 /// The time that a test waits for expected packets.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn engine(lab: &Lab, options: EngineOptions) -> Arc<Engine> {
+pub fn engine(lab: &Lab, options: EngineOptions) -> Host {
     let log = Some((|line: &str| println!("{line}")) as fn(&str));
-    Engine::new(EngineOptions { netns: Some(lab.netns("right")), log, ..options })
+    Host::new(EngineOptions { netns: Some(lab.netns("right")), log, ..options })
 }
 
 /// Opens the other side. It sees only the tests' frames.
-fn left(lab: &Lab) -> Queue {
+pub fn left(lab: &Lab) -> Queue {
     let name = "packet:left0?filter=ether proto 0x88b5&tx_copies=off&buffer=8M&method=recvmmsg";
     let netns = Some(lab.netns("left"));
     let options = OpenOptions { usage: Directions::Both, netns, ..OpenOptions::default() };
     Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0)
 }
 
-fn send(queue: &mut Queue, packets: &[Vec<u8>]) {
+pub fn send(queue: &mut Queue, packets: &[Vec<u8>]) {
     for bytes in packets {
         while !queue.tx_mut().push(&Packet::new(&Meta::default(), bytes)) {
             queue.sync_tx().unwrap();
@@ -100,12 +101,14 @@ fn by_default_live_frames_send_only_where_each_ring_has_cpus_and_it_is_said_once
     let log = Some((|line: &str| LINES.lock().unwrap().push(line.into())) as fn(&str));
     for (cpus, many) in [(1, false), (5, false), (6, true), (64, true)] {
         let (netns, cpus) = (Some(lab.netns("right")), Some(cpus));
-        let engine = Engine::new(EngineOptions { netns, log, cpus, ..EngineOptions::default() });
+        let engine = Host::new(EngineOptions { netns, log, cpus, ..EngineOptions::default() });
         let rings = [0, 1].map(|ringid| {
             let one = Register { mode: modes::ONE_NIC, ringid, ..Register::default() };
             Program::open(&engine, "right0", one).unwrap()
         });
-        assert!(rings.iter().all(|program| program.file.has_threads() == many), "{cpus:?}");
+        // The threads of a server are not the program's.
+        let has_threads = many && !Host::IS_SHARED;
+        assert!(rings.iter().all(|it| it.file.has_threads() == has_threads), "{cpus:?}");
         let lines = std::mem::take(&mut *LINES.lock().unwrap());
         let said = lines.iter().filter(|line| line.contains("in place of live frames")).count();
         assert_eq!(said, usize::from(!many), "{cpus:?}: {lines:?}");
@@ -146,7 +149,7 @@ fn the_fallback_from_sockets_ends_with_its_rings_and_names_no_sender_without_one
     let log = Some((|line: &str| LINES.lock().unwrap().push(line.into())) as fn(&str));
     let netns = Some(lab.netns("right"));
     let cpus = Some(1);
-    let engine = Engine::new(EngineOptions { netns, log, cpus, ..EngineOptions::default() });
+    let engine = Host::new(EngineOptions { netns, log, cpus, ..EngineOptions::default() });
     let open =
         |mode, flags| Program::open(&engine, "right0", Register { mode, flags, ..all() }).unwrap();
     let _keeps_the_card = open(modes::SW, 0);
@@ -177,7 +180,7 @@ fn queues_of_another_program_are_busy() {
         // Too few for live frames.
         let netns = Some(lab.netns("right"));
         let options = EngineOptions { backend, netns, log, cpus: Some(1), ..Default::default() };
-        let [first, second] = [options.clone(), options].map(Engine::new);
+        let [first, second] = [options.clone(), options].map(Host::new);
         for mode in [modes::ALL_NIC, modes::SW] {
             let register = Register { mode, ..all() };
             let _program = Program::open(&first, "right0", register).unwrap();
@@ -196,7 +199,7 @@ fn an_invalid_filter_is_no_reason_for_packet_sockets() {
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
     let log = Some((|line: &str| LINES.lock().unwrap().push(line.into())) as fn(&str));
     let (netns, filter) = (Some(lab.netns("right")), Some("udp prot 9".into()));
-    let engine = Engine::new(EngineOptions { netns, log, filter, ..EngineOptions::default() });
+    let engine = Host::new(EngineOptions { netns, log, filter, ..EngineOptions::default() });
     assert!(Program::open(&engine, "right0", all()).is_err());
     let lines = LINES.lock().unwrap();
     let failed = lines.iter().filter(|line| line.contains("udp prot 9")).count();
@@ -331,35 +334,6 @@ fn several_files_use_one_ring() {
 }
 
 #[test]
-fn a_sync_receives_and_wakes_another_file_that_sleeps_on_the_ring() {
-    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
-    for backend in [Backend::Xdp, Backend::Packet] {
-        let engine = engine(&lab, EngineOptions { backend: Some(backend), ..Default::default() });
-        let [sleeper, other] = [(); 2].map(|()| Program::open(&engine, "right0", all()).unwrap());
-        let mut left = left(&lab);
-        for number in 0..10 {
-            let before = sleeper.rx(0).unwrap().get(TAIL);
-            // Gives the last packet's slot back.
-            assert_eq!(sleeper.file.poll(PollFlags::POLLIN), PollFlags::empty());
-            let waits = sleeper.file.wait(PollFlags::POLLIN);
-            // The card's descriptors follow the one by which files wake each other.
-            let card =
-                WaitSources { descriptors: waits.descriptors[1..].to_vec(), ..waits.clone() };
-            let ring = WaitSources { descriptors: waits.descriptors[..1].to_vec(), ..waits };
-            if number % 2 == 0 {
-                assert_eq!(sleeper.file.poll(PollFlags::POLLIN), PollFlags::empty());
-            }
-            send(&mut left, &[frame(2, 1, number, 60)]);
-            assert!(sleep(&card, TIMEOUT));
-            other.file.rxsync().unwrap();
-            assert_ne!(sleeper.rx(0).unwrap().get(TAIL), before, "{backend:?}: it receives");
-            assert!(sleep(&ring, Duration::ZERO), "{backend:?}: it wakes the sleeper");
-            assert_eq!(sleeper.wait_for_tests(1), [frame(2, 1, number, 60)]);
-        }
-    }
-}
-
-#[test]
 fn a_sleeper_is_woken_by_a_packet() {
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
     for backend in [None, Some(Backend::Xdp), Some(Backend::Packet)] {
@@ -427,11 +401,11 @@ fn a_card_and_its_host_are_attached_to_a_switch() {
     let attach = |mode| {
         let register = Register { mode, ..Register::default() };
         let body = ValeAttach { register, ..ValeAttach::default() };
-        request(&file, "vale0:right0", Request::ValeAttach(body)).map(|_| ())
+        request(&*file, "vale0:right0", Request::ValeAttach(body)).map(|_| ())
     };
     let detach = || {
         let body = ValeDetach::default();
-        request(&file, "vale0:right0", Request::ValeDetach(body)).map(|_| ())
+        request(&*file, "vale0:right0", Request::ValeDetach(body)).map(|_| ())
     };
     let program = Program::open(&engine, "vale0:p", all()).unwrap();
     assert_eq!(detach(), Err(Errno::ENXIO));
@@ -467,7 +441,7 @@ fn a_program_that_scribbles_harms_neither_the_engine_nor_the_card() {
     let mut left = left(&lab);
     for backend in [Backend::Live, Backend::Xdp, Backend::Packet] {
         let options = EngineOptions { backend: Some(backend), log: None, ..Default::default() };
-        let engine = Engine::new(EngineOptions { netns: Some(lab.netns("right")), ..options });
+        let engine = Host::new(EngineOptions { netns: Some(lab.netns("right")), ..options });
         for seed in 1..=5 {
             let program =
                 Program::open(&engine, "right0", Register { mode: modes::NIC_SW, ..all() });
@@ -495,7 +469,7 @@ fn a_removed_interface_is_an_error_that_is_logged_once_per_ring() {
     for backend in [Backend::Live, Backend::Xdp] {
         let Some(lab) = lab_of(Shape::Pair, 1) else { return };
         let (backend, netns) = (Some(backend), Some(lab.netns("right")));
-        let engine = Engine::new(EngineOptions { backend, netns, log, ..Default::default() });
+        let engine = Host::new(EngineOptions { backend, netns, log, ..Default::default() });
         let program = Program::open(&engine, "right0", all()).unwrap();
         let mut remove = Command::new("ip");
         remove.args(["link", "del", "right0"]);
@@ -593,7 +567,7 @@ fn facts_about_a_card() {
     let backend = Some(Backend::Live);
     let engine = engine(&lab, EngineOptions { backend, ..EngineOptions::default() });
     let file = engine.open();
-    let info = |name| match request(&file, name, Request::PortInfo(PortInfo::default()))? {
+    let info = |name| match request(&*file, name, Request::PortInfo(PortInfo::default()))? {
         (_, Request::PortInfo(info)) => Ok(info),
         other => panic!("{other:?}"),
     };

@@ -83,29 +83,6 @@ fn one_direction_and_extra_buffers() {
 }
 
 #[test]
-fn a_registration_without_room_takes_no_extra_buffers() {
-    let engine = engine();
-    let name = PortName::from("vale0:full");
-    let register = |extra_bufs| {
-        let (file, mut body) = (engine.open(), Register { extra_bufs, ..all() });
-        file.register(&name, &mut body).map(|()| (file, body.extra_bufs))
-    };
-    let mut files = Vec::new();
-    let full = loop {
-        match register(0) {
-            Ok(file) => files.push(file),
-            Err(errno) => break errno,
-        }
-    };
-    assert_eq!(full, Errno::ENOMEM, "no room for another header");
-    for _ in 0..100 {
-        assert_eq!(register(1000).err(), Some(Errno::ENOMEM));
-    }
-    files.pop();
-    assert_eq!(register(1000).unwrap().1, 1000);
-}
-
-#[test]
 fn a_region_serves_other_ports() {
     let engine = engine();
     let port = Program::open(&engine, "vale0:a", all()).unwrap();

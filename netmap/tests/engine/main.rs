@@ -3,7 +3,9 @@
 mod cards;
 #[path = "../../../core/tests/child/limit.rs"]
 mod child;
+mod embedded;
 mod files;
+mod host;
 mod hostile;
 mod pipes;
 mod program;
@@ -11,11 +13,10 @@ mod program;
 mod scratch;
 mod vale;
 
-use std::sync::Arc;
-
-use sluicegate_netmap::engine::{Engine, EngineOptions};
+use host::Host;
+use sluicegate_netmap::engine::EngineOptions;
 
 /// Creates an engine without options.
-pub fn engine() -> Arc<Engine> {
-    Engine::new(EngineOptions::default())
+pub fn engine() -> Host {
+    Host::new(EngineOptions::default())
 }

@@ -1,7 +1,5 @@
 //! Pipes: whole slots pass from end to end.
 
-use std::time::Duration;
-
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 use sluicegate_netmap::abi::Request;
@@ -10,7 +8,7 @@ use sluicegate_netmap::abi::bodies::{
 };
 
 use crate::engine;
-use crate::program::{Program, all, frame, request, sleep};
+use crate::program::{Program, TIMEOUT, all, frame, request, sleep};
 
 #[test]
 fn slots_pass_with_buffer_and_pointer_and_come_back() {
@@ -105,7 +103,7 @@ fn a_wake_up_before_the_sync_does_not_hide_the_next_one() {
     assert_eq!(one.file.poll(PollFlags::POLLOUT), PollFlags::empty());
     assert_eq!(other.receive().len(), 15);
     other.file.rxsync().unwrap();
-    assert!(sleep(&sources, Duration::ZERO), "the room ends the sleep");
+    assert!(sleep(&sources, TIMEOUT), "the room ends the sleep");
     assert_eq!(one.file.poll(PollFlags::POLLOUT), PollFlags::POLLOUT);
 }
 
@@ -117,12 +115,12 @@ fn each_thread_that_sleeps_in_a_file_is_woken() {
     let in_thread = || {
         let sources = one.file.wait(PollFlags::POLLIN);
         other.send(&[frame(2, 1, 0, 60)]);
-        assert!(sleep(&sources, Duration::ZERO));
+        assert!(sleep(&sources, TIMEOUT));
         assert_eq!(one.file.poll(PollFlags::POLLIN), PollFlags::POLLIN);
         one.file.wait(PollFlags::POLLIN);
     };
     std::thread::scope(|scope| scope.spawn(in_thread).join().unwrap());
-    assert!(sleep(&sources, Duration::ZERO), "the other thread has not read this one's wake-up");
+    assert!(sleep(&sources, TIMEOUT), "the other thread has not read this one's wake-up");
 }
 
 #[test]
@@ -161,8 +159,8 @@ fn an_end_may_be_closed_and_opened_again() {
 fn a_registration_that_finds_a_ring_in_use_takes_none() {
     let engine = engine();
     let file = engine.open();
-    request(&file, "v0", Request::ValeNewInterface(ValeNewInterface::default())).unwrap();
-    request(&file, "vale0:v0", Request::ValeAttach(ValeAttach::default())).unwrap();
+    request(&*file, "v0", Request::ValeNewInterface(ValeNewInterface::default())).unwrap();
+    request(&*file, "vale0:v0", Request::ValeAttach(ValeAttach::default())).unwrap();
     let two = Register { tx_rings: 2, rx_rings: 2, ..all() };
     let one = |ringid| Register { mode: modes::ONE_NIC, ringid, ..two };
     let _second = Program::open(&engine, "v0{1", one(1)).unwrap();

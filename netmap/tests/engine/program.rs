@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -12,17 +11,19 @@ use nix::sys::time::TimeSpec;
 use sluicegate_base::memory::Mmap;
 use sluicegate_netmap::abi::bodies::{Register, modes};
 use sluicegate_netmap::abi::{PortName, Request};
-use sluicegate_netmap::engine::{Engine, OpenFile, WaitSources};
+use sluicegate_netmap::engine::{NetmapFile, WaitSources};
+
+use crate::host::Host;
 
 /// An open file with a registered port.
 pub struct Program {
-    pub file: OpenFile,
+    pub file: Box<dyn NetmapFile>,
     pub answer: Register,
     map: Mmap,
 }
 
 /// The time that a test waits for an event that must come.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Sleeps until a descriptor is ready or the time is over. Returns true if one is ready.
 pub fn sleep(sources: &WaitSources, time: Duration) -> bool {
@@ -40,7 +41,11 @@ pub fn all() -> Register {
 }
 
 /// Performs a request. Returns the name and the body of the answer.
-pub fn request(file: &OpenFile, name: &str, request: Request) -> Result<(String, Request), Errno> {
+pub fn request(
+    file: &dyn NetmapFile,
+    name: &str,
+    request: Request,
+) -> Result<(String, Request), Errno> {
     let (mut port, mut request) = (PortName::from(name), request);
     file.request(&mut port, &mut request)?;
     Ok((port.to_string(), request))
@@ -48,8 +53,8 @@ pub fn request(file: &OpenFile, name: &str, request: Request) -> Result<(String,
 
 impl Program {
     /// Registers a port and maps its region.
-    pub fn open(engine: &Arc<Engine>, name: &str, register: Register) -> Result<Self, Errno> {
-        let (file, mut answer) = (engine.open(), register);
+    pub fn open(host: &Host, name: &str, register: Register) -> Result<Self, Errno> {
+        let (file, mut answer) = (host.open(), register);
         file.register(&PortName::from(name), &mut answer)?;
         let region = file.region()?;
         assert_eq!(region.bytes, answer.memsize);

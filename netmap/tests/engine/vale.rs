@@ -10,9 +10,10 @@ use sluicegate_netmap::abi::bodies::{
     PortHeader, PortInfo, Register, ValeAttach, ValeDetach, ValeList, ValeNewInterface,
     register_flags,
 };
-use sluicegate_netmap::engine::{Engine, EngineOptions};
+use sluicegate_netmap::engine::EngineOptions;
 
 use crate::engine;
+use crate::host::Host;
 use crate::program::{CUR, Program, TAIL, all, frame, request};
 
 #[test]
@@ -202,7 +203,7 @@ fn packets_of_several_slots_stay_together() {
 fn indirect_slots_are_dropped_and_logged_once() {
     static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let log = Some((|line: &str| LINES.lock().unwrap().push(line.into())) as fn(&str));
-    let engine = Engine::new(EngineOptions { log, ..EngineOptions::default() });
+    let engine = Host::new(EngineOptions { log, ..EngineOptions::default() });
     let [a, b] = ["vale12:a", "vale12:b"].map(|it| Program::open(&engine, it, all()).unwrap());
     for number in 0..3 {
         a.tx(0).unwrap().put(&frame(0xff, 1, number, 60), 0x10);
@@ -220,7 +221,7 @@ fn a_virtio_header_stays_between_ports_that_have_it_and_is_empty_elsewhere() {
     let ports = names.map(|it| Program::open(&engine, it, all()).unwrap());
     let header = |name: &str, header_bytes| {
         let body = PortHeader { header_bytes, ..PortHeader::default() };
-        request(&ports[0].file, name, Request::PortHeaderSet(body)).map(|_| ())
+        request(&*ports[0].file, name, Request::PortHeaderSet(body)).map(|_| ())
     };
     assert_eq!([header(names[0], 12), header(names[1], 12)], [Ok(()), Ok(())]);
     assert_eq!(header(names[2], 11), Err(Errno::EINVAL));
@@ -237,8 +238,8 @@ fn a_virtio_header_stays_between_ports_that_have_it_and_is_empty_elsewhere() {
 fn requests_of_vale_ctl() {
     let engine = engine();
     let file = engine.open();
-    let ask = |name, body| request(&file, name, body);
-    let error = |name, body| request(&file, name, body).err();
+    let ask = |name, body| request(&*file, name, body);
+    let error = |name, body| request(&*file, name, body).err();
     let new = || Request::ValeNewInterface(ValeNewInterface::default());
     let attach = || Request::ValeAttach(ValeAttach::default());
     let detach = || Request::ValeDetach(ValeDetach::default());
@@ -273,7 +274,7 @@ fn requests_of_vale_ctl() {
 fn a_persistent_port_joins_two_switches() {
     let engine = engine();
     let file = engine.open();
-    let ask = |name, body| request(&file, name, body).map(|_| ());
+    let ask = |name, body| request(&*file, name, body).map(|_| ());
     let attach = || Request::ValeAttach(ValeAttach::default());
     let detach = || Request::ValeDetach(ValeDetach::default());
     ask("v0", Request::ValeNewInterface(ValeNewInterface::default())).unwrap();
@@ -304,7 +305,7 @@ fn a_persistent_port_joins_two_switches() {
 fn an_interface_is_a_port_of_a_switch_only_if_it_is_attached() {
     let engine = engine();
     let (name, file) = ("vale11:lo", engine.open());
-    let error = |body| request(&file, name, body).err();
+    let error = |body| request(&*file, name, body).err();
     assert_eq!(Program::open(&engine, name, all()).err(), Some(Errno::EINVAL));
     assert_eq!(error(Request::PortInfo(PortInfo::default())), Some(Errno::EINVAL));
     assert_eq!(error(Request::PortHeaderGet(PortHeader::default())), Some(Errno::EINVAL));

@@ -9,4 +9,7 @@ mod port;
 mod program;
 #[path = "../../../../core/tests/lab/scratch.rs"]
 mod scratch;
+#[path = "../../../tests/shared/host.rs"]
+mod server;
+mod shared_forks;
 mod waits;

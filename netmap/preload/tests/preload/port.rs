@@ -78,6 +78,11 @@ impl Port {
         control(&open(0), request, name, &mut Register::default())
     }
 
+    /// Sends another request with this file.
+    pub fn request_again(&self, request: u16, name: &str) -> Result<(), Errno> {
+        control(&self.file, request, name, &mut Register::default())
+    }
+
     /// Attaches a card to a switch.
     pub fn attach(name: &str) -> Result<(), Errno> {
         // The answer's index in the switch follows the body of a registration.

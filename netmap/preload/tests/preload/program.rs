@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use nix::errno::Errno;
+use sluicegate_netmap::engine::EngineOptions;
+
+use crate::server::Host;
 
 /// netmap's device.
 pub const DEVICE: &CStr = c"/dev/netmap";
@@ -24,11 +27,30 @@ pub fn is_preloaded(test: &str) -> bool {
     if has_library() {
         return true;
     }
-    let output = again(test).output().unwrap();
+    passes(test, &mut again(test));
+    false
+}
+
+/// As [`is_preloaded`], with a server.
+pub fn is_preloaded_with_server(test: &str) -> bool {
+    if has_library() {
+        return true;
+    }
+    let server = Host::new(EngineOptions::default());
+    passes(test, again(test).env("SLUICE_NETMAP_SERVER", server.socket()));
+    false
+}
+
+/// As [`is_preloaded`], without and with a server.
+pub fn is_preloaded_by_both_hosts(test: &str) -> bool {
+    is_preloaded(test) || is_preloaded_with_server(test)
+}
+
+fn passes(test: &str, command: &mut Command) {
+    let output = command.output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     assert!(output.status.success() && text.contains("1 passed"), "{test}: {text}");
-    false
 }
 
 /// Returns true in a process that has loaded the library.
@@ -40,7 +62,7 @@ pub fn has_library() -> bool {
 pub fn again(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
-    command.env("LD_PRELOAD", library());
+    command.env("LD_PRELOAD", library()).env("SLUICE_NETMAP_SERVER", "off");
     command
 }
 

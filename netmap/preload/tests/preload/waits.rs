@@ -10,7 +10,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::{SigSet, Signal, raise};
 
 use crate::port::{Port, frame};
-use crate::program::{is_preloaded, pipe};
+use crate::program::{is_preloaded_by_both_hosts, pipe};
 
 /// Waits for input of a netmap file and of another descriptor, without a limit or for some time. Returns which
 /// of the two are ready.
@@ -195,7 +195,7 @@ fn while_waiting(
 
 #[test]
 fn what_is_ready_is_found_at_once() {
-    if !is_preloaded("waits::what_is_ready_is_found_at_once") {
+    if !is_preloaded_by_both_hosts("waits::what_is_ready_is_found_at_once") {
         return;
     }
     let bed = Bed::new();
@@ -218,7 +218,7 @@ fn what_is_ready_is_found_at_once() {
 
 #[test]
 fn a_wait_ends_after_its_time_and_not_before() {
-    if !is_preloaded("waits::a_wait_ends_after_its_time_and_not_before") {
+    if !is_preloaded_by_both_hosts("waits::a_wait_ends_after_its_time_and_not_before") {
         return;
     }
     let bed = Bed::new();
@@ -232,7 +232,7 @@ fn a_wait_ends_after_its_time_and_not_before() {
 
 #[test]
 fn a_packet_and_another_descriptor_end_a_sleep() {
-    if !is_preloaded("waits::a_packet_and_another_descriptor_end_a_sleep") {
+    if !is_preloaded_by_both_hosts("waits::a_packet_and_another_descriptor_end_a_sleep") {
         return;
     }
     let bed = Bed::new();
@@ -266,7 +266,7 @@ fn handle(handler: extern "C" fn(libc::c_int)) {
 
 #[test]
 fn the_mask_of_a_call_without_a_sleep_lets_a_signal_in() {
-    if !is_preloaded("waits::the_mask_of_a_call_without_a_sleep_lets_a_signal_in") {
+    if !is_preloaded_by_both_hosts("waits::the_mask_of_a_call_without_a_sleep_lets_a_signal_in") {
         return;
     }
     let bed = Bed::new();
@@ -293,7 +293,7 @@ fn the_mask_of_a_call_without_a_sleep_lets_a_signal_in() {
 
 #[test]
 fn a_signal_interrupts_a_sleep() {
-    if !is_preloaded("waits::a_signal_interrupts_a_sleep") {
+    if !is_preloaded_by_both_hosts("waits::a_signal_interrupts_a_sleep") {
         return;
     }
     let bed = Bed::new();
@@ -311,7 +311,7 @@ fn a_signal_interrupts_a_sleep() {
 
 #[test]
 fn an_epoll_instance_follows_changes_of_its_netmap_files() {
-    if !is_preloaded("waits::an_epoll_instance_follows_changes_of_its_netmap_files") {
+    if !is_preloaded_by_both_hosts("waits::an_epoll_instance_follows_changes_of_its_netmap_files") {
         return;
     }
     let bed = Bed::new();
@@ -346,7 +346,9 @@ fn an_epoll_instance_follows_changes_of_its_netmap_files() {
 
 #[test]
 fn room_for_one_event_serves_netmap_files_and_others_in_turn() {
-    if !is_preloaded("waits::room_for_one_event_serves_netmap_files_and_others_in_turn") {
+    if !is_preloaded_by_both_hosts(
+        "waits::room_for_one_event_serves_netmap_files_and_others_in_turn",
+    ) {
         return;
     }
     let bed = Bed::new();

@@ -8,6 +8,9 @@ mod netmaps_own;
 mod program;
 #[path = "../../../../core/tests/lab/scratch.rs"]
 mod scratch;
+#[path = "../../../tests/shared/host.rs"]
+mod server;
+mod shared;
 
 use std::process::{Command, Stdio};
 

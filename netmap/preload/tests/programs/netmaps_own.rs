@@ -64,7 +64,11 @@ impl PeerProgram {
     fn start(folder: &Path, (lab, host): (&Lab, &str), program: &str, arguments: &[&str]) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
         let mut command = Command::new(folder.join(program));
-        command.args(arguments).env("LD_PRELOAD", library()).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .env("LD_PRELOAD", library())
+            .env("SLUICE_NETMAP_SERVER", "off")
+            .stdin(Stdio::null());
         command.stdout(writer.try_clone().unwrap()).stderr(writer);
         let child = lab.spawn(host, &mut command).unwrap();
         Self { child, output: Some(BufReader::new(reader)) }
@@ -215,7 +219,10 @@ fn ctrl_api_test_passes_in_all_cases_but_the_exceptions() {
         // Cases read errno after perror(3), which keeps it only if it can read from standard error.
         let errors: File = tempfile::tempfile().unwrap();
         let mut command = Command::new(&program);
-        command.args(["-j", &(number + 1).to_string()]).env("LD_PRELOAD", library());
+        command
+            .args(["-j", &(number + 1).to_string()])
+            .env("LD_PRELOAD", library())
+            .env("SLUICE_NETMAP_SERVER", "off");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
         let output = child::end(lab.spawn("left", &mut command).unwrap());
         if output.status.success() == exceptions.contains(&&**case) {

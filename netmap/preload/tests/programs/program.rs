@@ -1,7 +1,8 @@
 //! Programs in C: compiled once for a test, and run under the library.
 
+use std::ffi::OsString;
 use std::io::{BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use nix::sys::stat::Mode;
@@ -14,7 +15,11 @@ use crate::{child, lines};
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs");
 
 /// Compiled programs, in a folder that goes with them.
-pub struct Programs(TempDir);
+pub struct Programs {
+    folder: TempDir,
+    /// The socket of the server that they use; `off` without one.
+    server: OsString,
+}
 
 impl Programs {
     /// Compiles programs. Returns none, and says why, without a compiler.
@@ -30,19 +35,26 @@ impl Programs {
             };
             assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         }
-        Some(Self(folder))
+        Some(Self { folder, server: "off".into() })
     }
 
-    fn command(&self, name: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.0.path().join(name));
+    /// Makes the programs use a server.
+    pub fn with_server(mut self, socket: &Path) -> Self {
+        self.server = socket.into();
+        self
+    }
+
+    pub fn command(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.folder.path().join(name));
         command.args(arguments).env("LD_PRELOAD", library());
+        command.env("SLUICE_NETMAP_SERVER", &self.server);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         command
     }
 
     /// Makes a FIFO. Returns its path.
     pub fn fifo(&self, name: &str) -> String {
-        let path = self.0.path().join(name);
+        let path = self.folder.path().join(name);
         // Another part of the test may have made it.
         let _ = std::fs::remove_file(&path);
         mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -66,9 +78,22 @@ impl Programs {
         name: &str,
         arguments: &[&str],
     ) -> RunningProgram {
-        let mut child = lab.spawn(host, &mut self.command(name, arguments)).unwrap();
+        RunningProgram::when_ready(
+            name,
+            lab.spawn(host, &mut self.command(name, arguments)).unwrap(),
+        )
+    }
+
+    /// Starts a program, and returns when it has registered its ports.
+    pub fn start_here(&self, name: &str, arguments: &[&str]) -> RunningProgram {
+        RunningProgram::when_ready(name, self.command(name, arguments).spawn().unwrap())
+    }
+}
+
+impl RunningProgram {
+    fn when_ready(name: &str, mut child: Child) -> Self {
         let (_, output) = lines::until(child.id(), child.stdout.take().unwrap(), "ready");
-        RunningProgram { name: name.into(), child, output }
+        Self { name: name.into(), child, output }
     }
 }
 
@@ -88,6 +113,12 @@ pub struct RunningProgram {
 }
 
 impl RunningProgram {
+    /// Kills it.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     /// Waits for its end, which must be a success. Returns its output since it was ready.
     pub fn end(self) -> String {
         let Self { name, mut child, mut output } = self;

@@ -1,0 +1,62 @@
+//! Forks of a program whose ports a server has: parent and child both go on with them.
+
+use crate::forks::{ends_well, in_child};
+use crate::port::{Port, frame};
+use crate::program::is_preloaded_with_server;
+
+const PORT_INFO: u16 = 2;
+
+fn passes(from: &Port, to: &Port, mark: u8) -> bool {
+    from.send(&frame(mark));
+    to.rxsync() == Ok(()) && to.received() == [mark]
+}
+
+#[test]
+fn parent_and_child_use_a_port_one_after_the_other() {
+    if !is_preloaded_with_server("shared_forks::parent_and_child_use_a_port_one_after_the_other") {
+        return;
+    }
+    let [one, two] = ["vale1:a", "vale1:b"].map(Port::register);
+    for mark in 0..3 {
+        ends_well(in_child(|| passes(&one, &two, 10 + mark)));
+        assert!(passes(&two, &one, mark), "the child has ended");
+        // SAFETY: the child closes its own copy.
+        ends_well(in_child(|| unsafe { libc::close(one.fd()) } == 0));
+        assert!(passes(&one, &two, mark), "the child has closed it");
+    }
+}
+
+#[test]
+fn parent_and_child_make_calls_and_requests_at_the_same_time() {
+    if !is_preloaded_with_server(
+        "shared_forks::parent_and_child_make_calls_and_requests_at_the_same_time",
+    ) {
+        return;
+    }
+    let port = Port::register("vale1:a");
+    let works = || {
+        (0..500).all(|_| {
+            port.rxsync() == Ok(())
+                && port.txsync() == Ok(())
+                && port.request_again(PORT_INFO, "vale1:a") == Ok(())
+        })
+    };
+    let children = [(); 3].map(|()| in_child(works));
+    assert!(works());
+    children.into_iter().for_each(ends_well);
+}
+
+#[test]
+fn a_child_goes_on_after_its_parent_has_closed_the_port() {
+    if !is_preloaded_with_server(
+        "shared_forks::a_child_goes_on_after_its_parent_has_closed_the_port",
+    ) {
+        return;
+    }
+    let [one, two] = ["vale1:a", "vale1:b"].map(Port::register);
+    let (closed, close) = crate::program::pipe();
+    let child = in_child(|| nix::unistd::read(&closed, &mut [0]) == Ok(1) && passes(&one, &two, 1));
+    drop((one.file, two.file));
+    nix::unistd::write(&close, b"x").unwrap();
+    ends_well(child);
+}

@@ -1,0 +1,359 @@
+//! A file that a server has open for this process, and its forked children.
+
+use std::cell::Cell;
+use std::fmt;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::kill;
+use nix::sys::socket::{
+    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, setsockopt, shutdown, socket,
+    sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::Pid;
+
+use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation};
+use super::message::{
+    CLOSE, LINES, LIST, Message, Received, VERSION, WAKER, errno, network_namespace, receive, send,
+};
+use crate::abi::{PortName, Request};
+use crate::engine::{NetmapFile, Region, WaitSources};
+
+/// The time that a server has for an answer: opening a port may wait for the kernel.
+const ANSWER_SECONDS: i64 = 20;
+/// Looks at an answer before a call sleeps, about 20 µs. None with one processor, where the server needs it.
+const SPINS: u32 = 1000;
+/// The reason of a connection without a hello.
+const CLOSED: &str =
+    "it has ended, or reached a limit of its process, which it prints: start it again";
+/// The sleep of a thread that cannot be woken, because no descriptor or entry is left.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// The sleep of a thread that waits for another thread's request.
+const LOCK_INTERVAL: Duration = Duration::from_micros(100);
+
+thread_local! {
+    /// This thread's number, 0 if unknown.
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Makes a forked child learn its number again. Call it there.
+pub fn forget_thread() {
+    THREAD.set(0);
+}
+
+fn thread() -> u32 {
+    if THREAD.get() == 0 {
+        THREAD.set(nix::unistd::gettid().as_raw().cast_unsigned());
+    }
+    THREAD.get()
+}
+
+/// Returns true if no thread has this number.
+fn is_gone(thread: u32) -> bool {
+    kill(Pid::from_raw(thread.cast_signed()), None) == Err(Errno::ESRCH)
+}
+
+/// A file that a server has open for this process.
+pub struct RemoteFile {
+    socket: OwnedFd,
+    doorbell: Doorbell,
+    requests: RequestLock,
+    region: OnceLock<Region>,
+    /// The eventfds that wake the threads of the doorbell's entries.
+    wakers: [OnceLock<OwnedFd>; ENTRIES],
+    spins: u32,
+    log: fn(&str),
+    /// The end of the server has been logged.
+    ended: AtomicBool,
+    /// Other processes have the file, too.
+    is_left: bool,
+}
+
+impl fmt::Debug for RemoteFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteFile").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl RemoteFile {
+    /// Opens a file at the server that listens at `path`; with `here`, only if its interfaces are those of this
+    /// process. None if there is no such server.
+    ///
+    /// # Errors
+    /// EACCES: the server is for others. EPROTO: it has another version. EMFILE: a limit of open files is reached.
+    pub fn open(path: &Path, here: bool, log: fn(&str)) -> Result<Option<Self>, Errno> {
+        let Some((socket, hello)) = dial(path)? else { return Ok(None) };
+        let failed = |reason: &str, errno| {
+            log(&format!("the server at {}: {reason}", path.display()));
+            errno
+        };
+        let (hello, files) = match hello {
+            Ok(Some(hello)) => hello,
+            Ok(None) => return Err(failed(CLOSED, Errno::ENXIO)),
+            Err(errno) => return Err(failed("it does not answer: start it again", errno)),
+        };
+        if here && hello.body != network_namespace() {
+            return Ok(None);
+        }
+        if hello.number != VERSION {
+            return Err(failed(
+                "it is of another version of sluice: start it again",
+                Errno::EPROTO,
+            ));
+        }
+        let [memory, event] = <[OwnedFd; 2]>::try_from(files).map_err(|_| {
+            let text = if hello.text.is_empty() { "it sends no memory" } else { &hello.text };
+            failed(text, Errno::EMFILE)
+        })?;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Some(Self {
+            doorbell: Doorbell::open(memory, event)?,
+            socket,
+            requests: RequestLock::default(),
+            region: OnceLock::new(),
+            wakers: [const { OnceLock::new() }; ENTRIES],
+            spins: if cpus > 1 { SPINS } else { 0 },
+            log,
+            ended: AtomicBool::new(false),
+            is_left: false,
+        }))
+    }
+
+    /// Sends a request, and returns its answer. Its lines go to the log.
+    fn ask(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Errno> {
+        let _alone = self.requests.lock(self.doorbell.memory());
+        let answer = send(&self.socket, message, &[]).and_then(|()| receive(&self.socket, true));
+        let (answer, files) = match answer {
+            Ok(Some(answer)) => answer,
+            Err(Errno::EMFILE) => {
+                (self.log)("the limit of open files is reached: raise it by `ulimit -n`");
+                return Err(Errno::EMFILE);
+            }
+            Ok(None) | Err(_) => {
+                // A late answer must not be taken for that of the next request.
+                let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+                return Err(self.has_ended());
+            }
+        };
+        answer.text.lines().for_each(self.log);
+        match answer.number {
+            0 => Ok((answer, files)),
+            errno => Err(Errno::from_raw(errno.cast_signed())),
+        }
+    }
+
+    /// Returns the eventfd that the server writes for an entry.
+    fn waker(&self, entry: usize) -> Result<&OwnedFd, Errno> {
+        if let Some(waker) = self.wakers[entry].get() {
+            return Ok(waker);
+        }
+        let body = (entry as u32).to_ne_bytes().to_vec();
+        let (_, files) = self.ask(&Message { number: WAKER, body, ..Message::default() })?;
+        let waker = files.into_iter().next().ok_or(Errno::EPROTO)?;
+        Ok(self.wakers[entry].get_or_init(|| waker))
+    }
+
+    fn entry(&self) -> Result<usize, Errno> {
+        let entry = self.doorbell.claim(thread(), is_gone).ok_or(Errno::EAGAIN)?;
+        // A signal handler in the middle of a call.
+        if self.doorbell.is_busy(entry) { Err(Errno::EAGAIN) } else { Ok(entry) }
+    }
+
+    fn call(&self, operation: Operation) -> Result<u32, Errno> {
+        self.call_at(self.entry()?, operation)
+    }
+
+    fn sync(&self, operation: Operation) -> Result<(), Errno> {
+        match self.call(operation)? {
+            0 => Ok(()),
+            errno => Err(Errno::from_raw(errno.cast_signed())),
+        }
+    }
+
+    fn call_at(&self, entry: usize, operation: Operation) -> Result<u32, Errno> {
+        let answer = self.doorbell.call(entry, operation, self.spins, || self.server_lives());
+        if self.doorbell.take_lines() {
+            // The answer's lines go to the log.
+            let _ = self.ask(&Message { number: LINES, ..Message::default() });
+        }
+        answer.map_err(|_| self.has_ended())
+    }
+
+    fn server_lives(&self) -> bool {
+        let mut socket = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
+        poll(&mut socket, PollTimeout::ZERO) == Ok(0)
+    }
+
+    /// Logs the end of the server, once.
+    fn has_ended(&self) -> Errno {
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            (self.log)("the server has ended: start it, and the program again");
+        }
+        Errno::ENXIO
+    }
+}
+
+/// Connects to a server. Returns its hello; None if there is no server.
+fn dial(path: &Path) -> Result<Option<(OwnedFd, Received)>, Errno> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    let limit = TimeVal::seconds(ANSWER_SECONDS);
+    setsockopt(&socket, sockopt::SendTimeout, &limit)?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &limit)?;
+    match connect(socket.as_raw_fd(), &UnixAddr::new(path)?) {
+        Err(Errno::ENOENT | Errno::ECONNREFUSED) => return Ok(None),
+        connected => connected?,
+    }
+    let hello = receive(&socket, true);
+    Ok(Some((socket, hello)))
+}
+
+/// Returns a server's regions, ports and files, as JSON; None if there is no server.
+///
+/// # Errors
+/// The server does not answer, or has another version.
+pub fn list(path: &Path) -> Result<Option<String>, Errno> {
+    let Some((socket, hello)) = dial(path)? else { return Ok(None) };
+    match hello? {
+        Some((hello, _)) if hello.number == VERSION => {}
+        _ => return Err(Errno::EPROTO),
+    }
+    send(&socket, &Message { number: LIST, ..Message::default() }, &[])?;
+    let (_, files) = receive(&socket, true)?.ok_or(Errno::ENXIO)?;
+    let mut file = File::from(files.into_iter().next().ok_or(Errno::EPROTO)?);
+    let mut text = String::new();
+    let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_string(&mut text));
+    read.map_err(|error| errno(&error))?;
+    Ok(Some(text))
+}
+
+/// Keeps apart the requests of threads, and of processes that have the file by fork: answers come in their order.
+#[derive(Debug, Default)]
+struct RequestLock {
+    /// The process in which a thread has a request, or 0.
+    process: AtomicU32,
+}
+
+/// The lock of a thread.
+struct RequestGuard<'a>(&'a RequestLock, BorrowedFd<'a>);
+
+impl RequestLock {
+    /// Locks. Other processes are kept out by a lock of a file, which ends with the process that has it.
+    fn lock<'a>(&'a self, file: BorrowedFd<'a>) -> RequestGuard<'a> {
+        let process = std::process::id();
+        loop {
+            let holder = self.process.load(Ordering::Relaxed);
+            // A fork has copied another process's number. Acquire: pairs with `drop`.
+            let is_free = holder != process;
+            if is_free
+                && self
+                    .process
+                    .compare_exchange(holder, process, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                break;
+            }
+            std::thread::sleep(LOCK_INTERVAL);
+        }
+        while lock_file(file, libc::F_WRLCK) == Err(Errno::EINTR) {}
+        RequestGuard(self, file)
+    }
+}
+
+impl Drop for RequestGuard<'_> {
+    fn drop(&mut self) {
+        let _ = lock_file(self.1, libc::F_UNLCK);
+        self.0.process.store(0, Ordering::Release);
+    }
+}
+
+/// Sets the lock of this process on a file, and waits for others.
+fn lock_file(file: BorrowedFd<'_>, kind: i32) -> Result<(), Errno> {
+    let whole = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(file, FcntlArg::F_SETLKW(&whole)).map(drop)
+}
+
+impl NetmapFile for RemoteFile {
+    fn request(&self, port: &mut PortName, request: &mut Request) -> Result<(), Errno> {
+        let (number, body) = (request.kind().into(), request.encode());
+        let message = Message { number, port: port.clone(), body, ..Message::default() };
+        let (answer, files) = self.ask(&message)?;
+        *request = Request::decode(request.kind(), &answer.body)?;
+        *port = answer.port;
+        if let (Request::Register(body), Some(fd)) = (&*request, files.into_iter().next()) {
+            let _ = self.region.set(Region { fd: Arc::new(fd), bytes: body.memsize });
+        }
+        Ok(())
+    }
+
+    fn region(&self) -> Result<Region, Errno> {
+        self.region.get().cloned().ok_or(Errno::EINVAL)
+    }
+
+    fn poll(&self, events: PollFlags) -> PollFlags {
+        match self.call(Operation::Poll(events.bits().cast_unsigned())) {
+            Ok(ready) => PollFlags::from_bits_truncate(ready as i16),
+            Err(_) => PollFlags::POLLERR,
+        }
+    }
+
+    fn wait(&self, events: PollFlags) -> WaitSources {
+        let mut sources = WaitSources::default();
+        let armed = self.entry().and_then(|entry| {
+            let waker = self.waker(entry)?;
+            // Earlier wake-ups.
+            let _ = nix::unistd::read(waker, &mut [0; 8]);
+            sources.descriptors.push((waker.as_raw_fd(), PollFlags::POLLIN));
+            self.call_at(entry, Operation::Arm(events.bits().cast_unsigned()))
+        });
+        // The server's end shows as POLLHUP.
+        sources.descriptors.push((self.socket.as_raw_fd(), PollFlags::empty()));
+        match armed {
+            Ok(NO_LIMIT) => {}
+            Ok(limit) => sources.limit(Duration::from_micros(limit.into())),
+            Err(_) => sources.limit(RETRY_INTERVAL),
+        }
+        sources
+    }
+
+    fn txsync(&self) -> Result<(), Errno> {
+        self.sync(Operation::TxSync)
+    }
+
+    fn rxsync(&self) -> Result<(), Errno> {
+        self.sync(Operation::RxSync)
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn leave(mut self: Box<Self>) {
+        self.is_left = true;
+    }
+}
+
+impl Drop for RemoteFile {
+    fn drop(&mut self) {
+        if !self.is_left {
+            // Waits until the port is closed. A server that has ended has closed it.
+            let _ = self.ask(&Message { number: CLOSE, ..Message::default() });
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! An engine that several programs share: the server's side, and the programs'.
+//!
+//! ```text
+//!   program (client)                                server
+//!   RemoteFile  --- socket: requests, descriptors --->  Session: a thread for each open file
+//!               --- doorbell: calls in shared memory ->    OpenFile of the one engine
+//!               <-- an eventfd for each thread that sleeps
+//!   program's mapping  ======= region =======  engine's mapping
+//! ```
+//!
+//! - *Requests* (REGISTER and all that change something) are messages of a socket (`message`). The end of the socket,
+//!   also by kill -9, is the last close of the file.
+//! - *Calls* (the syncs of ioctl and poll, and the preparation of a sleep) are entries in memory that both map
+//!   (`doorbell`): a system call is made only if the other side sleeps.
+//! - The server believes nothing that a client writes: an entry's values are read once and checked. A client can hold up
+//!   only the thread of its own file.
+
+mod client;
+mod doorbell;
+mod message;
+mod open_files;
+mod process_end;
+mod server;
+mod session;
+
+pub use client::{RemoteFile, forget_thread, list};
+pub use process_end::ProcessEnd;
+pub use server::{Server, default_path};

@@ -1,0 +1,176 @@
+//! The server: it accepts a connection for each open file, and starts its thread.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, accept4, getsockopt, socket, sockopt};
+use nix::sys::stat::{Mode, fchmod};
+use nix::unistd::{Gid, chown};
+use sluicegate::Error;
+use sluicegate_base::socket_file::SocketFile;
+
+use super::message::{Message, send};
+use super::open_files::OpenFiles;
+use super::session::{self, Session};
+use crate::engine::{Engine, EngineOptions};
+
+const STACK_BYTES: usize = 512 << 10;
+/// Programs that wait to be accepted.
+const BACKLOG: i32 = 64;
+/// The pause after a program could not be accepted, because a limit of this process is reached.
+const LIMIT_INTERVAL: u16 = 100;
+
+/// Where programs look for a server.
+pub fn default_path() -> PathBuf {
+    "/run/sluice/netmap.sock".into()
+}
+
+/// Prints the engine's lines for the server's own user, too.
+static LOG: OnceLock<fn(&str)> = OnceLock::new();
+
+fn log(line: &str) {
+    session::keep_line(line);
+    if let Some(log) = LOG.get() {
+        log(line);
+    }
+}
+
+/// An engine that programs share, and the socket where it listens.
+#[derive(Debug)]
+pub struct Server {
+    engine: Arc<Engine>,
+    listener: OwnedFd,
+    _file: SocketFile,
+    files: Arc<OpenFiles>,
+}
+
+impl Server {
+    /// Listens at a path, for processes of this user and of `group`.
+    ///
+    /// # Errors
+    /// Another server listens there, or a permission is missing.
+    pub fn bind(path: &Path, group: Option<Gid>, options: EngineOptions) -> Result<Self, Error> {
+        let (listener, file) = listen(path, group)?;
+        if let Some(own) = options.log {
+            LOG.get_or_init(|| own);
+        }
+        let engine = Engine::new(EngineOptions { log: Some(log), ..options });
+        Ok(Self { engine, listener, _file: file, files: Arc::default() })
+    }
+
+    /// Serves programs until `end` is readable. `failed` gets the reason why a program could not be served: a limit of
+    /// this process is reached.
+    ///
+    /// # Errors
+    /// The kernel refuses to wait.
+    pub fn serve(&self, end: BorrowedFd<'_>, failed: impl Fn(&Error)) -> Result<(), Error> {
+        let mut has_failed = false;
+        loop {
+            let mut list = [
+                PollFd::new(end, PollFlags::POLLIN),
+                // The program still waits then.
+                PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            ];
+            match poll(&mut list, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Error::system("wait for", "programs", errno)),
+            }
+            if list[0].any() == Some(true) {
+                return Ok(());
+            }
+            match self.accept() {
+                Ok(()) => has_failed = false,
+                Err(error) => {
+                    // Once, until it succeeds again.
+                    if !std::mem::replace(&mut has_failed, true) {
+                        failed(&error);
+                    }
+                    let _ = poll(&mut list[..1], LIMIT_INTERVAL);
+                }
+            }
+        }
+    }
+
+    /// Serves the next program, if one waits.
+    fn accept(&self) -> Result<(), Error> {
+        let program = match accept4(self.listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => return Ok(()),
+            accepted => accepted.map_err(|errno| Error::system("accept", "a program", errno))?,
+        };
+        let program = owned(program);
+        refuse_files(&program);
+        let process = getsockopt(&program, sockopt::PeerCredentials).map_or(0, |it| it.pid());
+        let Some(entry) = self.files.add(process) else {
+            let text = format!("{} files are open, which is its limit: close some", OpenFiles::MAX);
+            // The program may have exited.
+            let _ = send(&program, &Message { text, ..Message::hello() }, &[]);
+            return Ok(());
+        };
+        let session = Session::greet(&self.engine, program, entry);
+        let session = session.map_err(|errno| Error::system("serve", "a program", errno))?;
+        let thread = thread::Builder::new().name("netmap file".into()).stack_size(STACK_BYTES);
+        let started = thread.spawn(move || session.run());
+        started.map(drop).map_err(|error| Error::start("the thread of a program's file", error))
+    }
+}
+
+/// Listens at a path, for processes of this user and of `group`.
+fn listen(path: &Path, group: Option<Gid>) -> Result<(OwnedFd, SocketFile), Error> {
+    let failed = |errno: Errno| {
+        let remedy = match errno {
+            Errno::EADDRINUSE => {
+                "another server, or a file that is no socket, is there: end it, or choose another --socket"
+            }
+            _ => "choose another --socket",
+        };
+        Error::path("listen at", path, errno.into()).remedy(remedy)
+    };
+    if path == default_path()
+        && let Some(folder) = path.parent()
+    {
+        let created = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder);
+        created.map_err(|error| Error::path("create", folder, error))?;
+    }
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(failed)?;
+    // The file gets this mode from the start (net/unix/af_unix.c, unix_bind_bsd).
+    fchmod(&listener, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
+    let file = SocketFile::listen(&listener, path, BACKLOG).map_err(failed)?;
+    if let Some(group) = group {
+        let mode = std::fs::Permissions::from_mode(0o660);
+        chown(path, None, Some(group))
+            .map_err(std::io::Error::from)
+            .and_then(|()| std::fs::set_permissions(path, mode))
+            .map_err(|error| Error::path("give to the group", path, error))?;
+    }
+    Ok((listener, file))
+}
+
+#[allow(unsafe_code)]
+fn owned(fd: i32) -> OwnedFd {
+    // SAFETY: accept4(2) has just made the descriptor for this process.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Makes the kernel refuse descriptors that a client sends: closing one may take long. Linux 6.16; before, only the
+/// thread of that client waits.
+#[allow(unsafe_code)]
+fn refuse_files(client: &OwnedFd) {
+    const SO_PASSRIGHTS: i32 = 83;
+    let off = 0i32;
+    // SAFETY: the option's value is an int, which lives as long as the call.
+    unsafe {
+        libc::setsockopt(
+            client.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const off).cast(),
+            size_of::<i32>() as u32,
+        );
+    }
+}
