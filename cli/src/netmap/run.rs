@@ -3,16 +3,16 @@
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nix::libc;
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, access, mkdtemp};
 use sluicegate::error::Error;
 use sluicegate::filter::Filter;
 use sluicegate::port::LINKTYPE_ETHERNET;
 use sluicegate_netmap::program_file;
 
-use super::{RunArgs, library};
+use super::{PortOptions, RunArgs, library};
 use crate::notice::{ExitStatus, say};
 
 /// Runs the program; returns only if it cannot be run.
@@ -21,11 +21,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         anyhow::bail!("no command to run is named");
     };
     // The library would report it at the program's first port.
-    let variable = || std::env::var_os("SLUICE_NETMAP_FILTER");
-    let filter = args.filter.clone().map(Into::into).or_else(variable);
-    if let Some(filter) = filter.filter(|filter| !filter.is_empty()) {
-        Filter::compile(&filter.to_string_lossy(), LINKTYPE_ETHERNET)?;
-    }
+    let ports = args.ports.or_environment()?;
+    check_filter(ports.filter.as_deref())?;
     let library = library::find()?;
     let Some(path) = find_program(Path::new(program)) else {
         return fails(Path::new(program), &io::Error::from_raw_os_error(libc::ENOENT));
@@ -38,18 +35,62 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut command = Command::new(&path);
     command.arg0(program).args(arguments);
     command.env("LD_PRELOAD", library::before(&library, std::env::var_os("LD_PRELOAD")));
-    let allow = (!args.allow.is_empty()).then(|| args.allow.join(","));
+    let server = if args.shared { Some(start_server(&ports)?) } else { args.server.clone() };
+    let PortOptions { backend, filter, allow } = &ports;
+    let allow = (!allow.is_empty()).then(|| allow.join(","));
     for (variable, value) in [
-        ("SLUICE_NETMAP_BACKEND", &args.backend),
-        ("SLUICE_NETMAP_FILTER", &args.filter),
+        ("SLUICE_NETMAP_BACKEND", backend),
+        ("SLUICE_NETMAP_FILTER", filter),
         ("SLUICE_NETMAP_ALLOW", &allow),
-        ("SLUICE_NETMAP_LOG", &args.log),
     ] {
+        match value {
+            // The server has them.
+            _ if args.shared => _ = command.env_remove(variable),
+            Some(value) => _ = command.env(variable, value),
+            None => {}
+        }
+    }
+    for (variable, value) in [("SLUICE_NETMAP_LOG", &args.log), ("SLUICE_NETMAP_SERVER", &server)] {
         if let Some(value) = value {
             command.env(variable, value);
         }
     }
     fails(&path, &command.exec())
+}
+
+/// Starts a server that ends with this process, which becomes the program. Returns its socket.
+fn start_server(ports: &PortOptions) -> anyhow::Result<String> {
+    let template = std::env::temp_dir().join("sluice-netmap-XXXXXX");
+    let folder = mkdtemp(&template)
+        .map_err(|errno| Error::path("create a folder", &template, errno.into()))?;
+    let socket = folder.join("socket");
+    let started = std::env::current_exe().and_then(|sluice| {
+        let mut server = Command::new(sluice);
+        server.args(["netmap", "serve", "--until-exit", &std::process::id().to_string()]);
+        server.arg("--socket").arg(&socket).args(ports.arguments());
+        server.stdin(Stdio::null()).stdout(Stdio::null()).status()
+    });
+    // It goes on in the background when it listens.
+    match started {
+        Ok(status) if status.success() => Ok(socket.to_string_lossy().into_owned()),
+        other => {
+            let _ = std::fs::remove_dir(&folder);
+            let status = other.map_err(|error| Error::start("the server", error))?;
+            // It has printed the reason.
+            Err(ExitStatus(status.code().and_then(|it| u8::try_from(it).ok()).unwrap_or(1)).into())
+        }
+    }
+}
+
+/// Checks a filter that is not empty.
+///
+/// # Errors
+/// It is invalid.
+pub fn check_filter(filter: Option<&str>) -> sluicegate::Result<()> {
+    match filter.filter(|filter| !filter.is_empty()) {
+        Some(filter) => Filter::compile(filter, LINKTYPE_ETHERNET).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// As in a shell: 127 if the command does not exist, 126 if it cannot be run.
