@@ -65,7 +65,7 @@ fn print(out: &mut impl Write, list: &Value) -> io::Result<()> {
     writeln!(out, "{:>7}  {:<15}  port", "process", "program")?;
     for file in files {
         let program = file["program"].as_str().unwrap_or("?");
-        writeln!(out, "{:>7}  {program:<15}  {}", file["pid"], name(&file["port"]))?;
+        writeln!(out, "{:>7}  {program:<15}  {}", count(file, "pid"), name(&file["port"]))?;
     }
     writeln!(
         out,

@@ -3,3 +3,4 @@
 mod programs;
 mod refused;
 mod run;
+mod serve;
