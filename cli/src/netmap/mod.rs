@@ -15,7 +15,7 @@ Examples:
   sluice netmap run -- pkt-gen -i eth0 -f rx
   sluice netmap run -f 'udp port 9' -- pkt-gen -i eth0 -f rx   the host keeps other packets
   sluice netmap run -- bridge -i netmap:eth0 -i netmap:eth1
-  sluice netmap serve --group netmap    until SIGINT: programs share ports
+  sluice netmap serve          programs share ports, until SIGINT
   sluice netmap list
 
 SLUICE_NETMAP_LIBRARY names the library to load; by default it is beside the command.";

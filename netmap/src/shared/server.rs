@@ -111,8 +111,11 @@ impl Server {
             let _ = send(&program, &Message { text, ..Message::hello() }, &[]);
             return Ok(());
         };
-        let session = Session::greet(&self.engine, program, entry);
-        let session = session.map_err(|errno| Error::system("serve", "a program", errno))?;
+        let session = match Session::greet(&self.engine, program, entry) {
+            // It has exited.
+            Err(Errno::EPIPE | Errno::ECONNRESET) => return Ok(()),
+            greeted => greeted.map_err(|errno| Error::system("serve", "a program", errno))?,
+        };
         let thread = thread::Builder::new().name("netmap file".into()).stack_size(STACK_BYTES);
         let started = thread.spawn(move || session.run());
         started.map(drop).map_err(|error| Error::start("the thread of a program's file", error))

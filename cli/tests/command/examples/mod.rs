@@ -74,6 +74,10 @@ fn run_unit(unit: &Unit) -> Result<(), String> {
         world.start("exec sluice forward xdp:eth1 xdp:eth2 --name wan");
         world.has("/run/sluice/forward/wan/control.sock");
     }
+    if text.contains("sluice netmap list") {
+        world.start("exec sluice netmap serve");
+        world.has("/run/sluice/netmap.sock");
+    }
     for line in &unit.lines {
         match line.split_once(" &").filter(|(_, rest)| rest.trim_start().is_empty()) {
             Some((line, _)) => world.start(line),

@@ -247,7 +247,7 @@ fn interrupt(line: u32) {
 
 /// Returns true if a command prints something at once; others need packets.
 fn prints_at_once(line: &str) -> bool {
-    line.starts_with("sluice top") || line.starts_with("sluice bench")
+    ["top", "bench", "netmap serve"].iter().any(|it| line.starts_with(&format!("sluice {it}")))
 }
 
 /// Returns true if the process stays `sluice`: `lab exec` becomes another command.
