@@ -7,6 +7,7 @@
 # make bench-record  writes docs/bench.json from such a run, then `make readme`
 # make readme        writes the tables and the chart of README.md and docs/bench.md from docs/bench.json
 # make vm-test       other kernels, and drivers of real cards, in QEMU: KERNELS="7.2" DRIVERS="igb"
+# make soak          half an hour: netmap programs that scribble, are killed, or ask for anything: SEEDS=1000 CYCLES=500
 # make install       after make: installs the command, its library, manual pages, completions and documents into PREFIX
 # make help          this list
 
@@ -25,7 +26,7 @@ SHORT := bench all --peers --rounds $(ROUNDS) --seconds 300ms --rules 1,100 --no
 BASE ?= docs/bench.json
 SUDO := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$$PATH",)
 
-.PHONY: all help setup demo test test-fast lint bench bench-record bench-run readme vm-test install clean
+.PHONY: all help setup demo test test-fast lint bench bench-record bench-run readme vm-test soak install clean
 
 all:
 	$(RELEASE)
@@ -68,6 +69,9 @@ readme:
 
 vm-test: setup
 	./scripts/vm-test.sh
+
+soak: setup
+	./scripts/soak.sh
 
 install:
 	@test -x $(SLUICE) || { echo "run make first, as yourself" >&2; exit 1; }

@@ -18,7 +18,7 @@ use sluicegate_netmap::abi::bodies::{
 use sluicegate_netmap::engine::{Backend, EngineOptions};
 
 use crate::host::Host;
-use crate::hostile::{Random, scribble};
+use crate::hostile::{Random, scribble, seeds};
 use crate::program::{FLAGS, HEAD, Program, all, frame, request};
 use crate::scratch::lab_of;
 
@@ -442,7 +442,7 @@ fn a_program_that_scribbles_harms_neither_the_engine_nor_the_card() {
     for backend in [Backend::Live, Backend::Xdp, Backend::Packet] {
         let options = EngineOptions { backend: Some(backend), log: None, ..Default::default() };
         let engine = Host::new(EngineOptions { netns: Some(lab.netns("right")), ..options });
-        for seed in 1..=5 {
+        for seed in 1..=seeds(5) {
             let program =
                 Program::open(&engine, "right0", Register { mode: modes::NIC_SW, ..all() });
             let program = program.unwrap();

@@ -10,8 +10,10 @@ use sluicegate_netmap::abi::bodies::{Register, register_flags};
 use crate::engine;
 use crate::program::{Program, all, frame};
 
-/// Programs that scribble, each with other numbers.
-const SEEDS: u64 = 20;
+/// The number of programs that scribble, each with other numbers: `SOAK_SEEDS` sets another one than the test's.
+pub fn seeds(usual: u64) -> u64 {
+    std::env::var("SOAK_SEEDS").map_or(usual, |number| number.parse().unwrap())
+}
 
 /// A small generator of numbers (xorshift).
 pub struct Random(pub u64);
@@ -41,7 +43,7 @@ pub fn scribble(program: &Program, rings: &Range<usize>, random: &mut Random) {
 
 #[test]
 fn whatever_a_program_writes_others_go_on() {
-    for seed in 1..=SEEDS {
+    for seed in 1..=seeds(20) {
         let engine = engine();
         let small = Register { tx_slots: 16, rx_slots: 16, extra_bufs: 2, ..all() };
         let bad = Program::open(&engine, "vale0:bad", small).unwrap();

@@ -2,6 +2,7 @@
 
 #[path = "../../../../core/tests/child/limit.rs"]
 mod child;
+mod kills;
 #[path = "../../../../core/tests/child/lines.rs"]
 mod lines;
 mod netmaps_own;
