@@ -1,6 +1,11 @@
 //! Calls into the engine that are in progress.
+//!
+//! A thread is not cancelled (pthread_cancel(3)) in a call, because many of libc's functions would end it between two
+//! steps that belong together, such as a wake-up and its flag.
+#![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::forks;
@@ -8,6 +13,16 @@ use crate::forks;
 thread_local! {
     /// Calls of this thread: more than one if a signal handler makes another.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// Whether the program had made this thread cancellable before its first call.
+    static CANCEL_STATE: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// As pthread.h has it.
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    /// Sets whether this thread can be cancelled; writes the previous state.
+    fn pthread_setcancelstate(state: c_int, previous: *mut c_int) -> c_int;
 }
 
 /// The number of calls in progress: of a file, so that threads with a file each share no memory, or of the
@@ -58,12 +73,21 @@ impl Drop for Call<'_> {
 
 /// Marks this thread as in a call.
 pub fn enter() {
-    DEPTH.set(DEPTH.get() + 1);
+    if DEPTH.replace(DEPTH.get() + 1) == 0 {
+        let mut previous = 0;
+        // SAFETY: the place of the previous state lives as long as the call.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut previous) };
+        CANCEL_STATE.set(previous);
+    }
 }
 
 /// Ends what `enter` has begun.
 pub fn leave() {
     DEPTH.set(DEPTH.get() - 1);
+    if DEPTH.get() == 0 {
+        // SAFETY: null: the previous state is not needed.
+        unsafe { pthread_setcancelstate(CANCEL_STATE.get(), std::ptr::null_mut()) };
+    }
 }
 
 /// Returns true in a signal handler that has interrupted a call of this thread, which may hold locks.

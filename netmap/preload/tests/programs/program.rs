@@ -27,7 +27,7 @@ impl Programs {
         let folder = tempfile::tempdir().unwrap();
         for name in names {
             let mut compiler = Command::new("cc");
-            compiler.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+            compiler.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
             compiler.arg(folder.path().join(name)).arg(format!("{SOURCES}/{name}.c"));
             let Ok(built) = compiler.output() else {
                 println!("skipped: needs cc; get it by scripts/setup.sh");

@@ -86,6 +86,18 @@ fn a_killed_program_s_port_is_closed_and_others_go_on() {
 }
 
 #[test]
+fn a_port_survives_threads_that_are_cancelled() {
+    let server = server();
+    for with_server in [false, true] {
+        let Some(mut programs) = Programs::build(&["cancel"]) else { return };
+        if with_server {
+            programs = programs.with_server(&server.socket());
+        }
+        assert_eq!(programs.run("cancel", &["vale5:a", "200"]), "cancelled 200\n");
+    }
+}
+
+#[test]
 fn a_server_that_does_not_exist_is_an_error_with_the_remedy() {
     let Some(programs) = Programs::build(&["valectl"]) else { return };
     let programs = programs.with_server(std::path::Path::new("/no/such/socket"));
