@@ -43,6 +43,11 @@ pub fn list(args: &ListArgs) -> anyhow::Result<()> {
         Err(Errno::EACCES) => {
             return Err(failed(Errno::EACCES, "run as its user, or in its --group").into());
         }
+        Err(Errno::EMFILE) => {
+            return Err(
+                failed(Errno::EMFILE, "it has its limit of files: end some programs").into()
+            );
+        }
         Err(errno) => return Err(failed(errno, "start it again").into()),
     };
     let mut list: Value = serde_json::from_str(&text)?;

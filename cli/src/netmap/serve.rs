@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Gid, Group, daemon};
 use sluicegate::error::{Error, Result};
 use sluicegate_netmap::engine::{Backend, EngineOptions};
@@ -59,7 +60,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         let server = Server::bind(&path, group, options)?;
         notice::say(format_args!("serving netmap programs at {}", path.display()));
         while !signals.take() {
-            server.serve(signals.as_fd(), |error| notice::say(error))?;
+            server.serve(&[signals.as_fd()], |error| notice::say(error))?;
         }
         return Ok(());
     };
@@ -69,7 +70,11 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let server = Server::bind(&path, group, options)?;
     // The caller waits for the process that this ends.
     daemon(true, true).map_err(|errno| Error::start("the server", std::io::Error::from(errno)))?;
-    server.serve(end.as_fd(), |error| notice::say(error))?;
+    // A process that has exited stays readable.
+    let has_exited = || poll(&mut [PollFd::new(end.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO);
+    while !signals.take() && has_exited() == Ok(0) {
+        server.serve(&[signals.as_fd(), end.as_fd()], |error| notice::say(error))?;
+    }
     drop(server);
     if let Some(folder) = path.parent() {
         let _ = std::fs::remove_dir(folder);

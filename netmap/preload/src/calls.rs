@@ -13,7 +13,7 @@ use crate::forks;
 thread_local! {
     /// Calls of this thread: more than one if a signal handler makes another.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    /// Whether the program had made this thread cancellable before its first call.
+    /// The cancellation state of this thread before its call.
     static CANCEL_STATE: Cell<c_int> = const { Cell::new(0) };
 }
 

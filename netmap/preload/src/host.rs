@@ -60,7 +60,18 @@ fn open_file() -> Result<Box<dyn NetmapFile>, Errno> {
             Ok(None) => {}
             // It is for others.
             Err(Errno::EACCES) if !is_named => {}
-            Err(errno) => return Err(errno),
+            Err(errno) => {
+                let remedy = match errno {
+                    Errno::EACCES => "; run as its user, or in its --group",
+                    _ => "",
+                };
+                log::error(format_args!(
+                    "open /dev/netmap: the server at {}: {}{remedy}",
+                    path.display(),
+                    errno.desc()
+                ));
+                return Err(errno);
+            }
         }
     }
     Ok(Box::new(engine()?.open()))

@@ -9,7 +9,7 @@ use super::WaitSources;
 use super::adapter::{Adapter, Selection};
 use super::kring::{Kring, Synced};
 use super::ring::Way;
-use super::sleepers::Sleepers;
+use super::sleepers::{Sleeper, Sleepers};
 
 /// The events of room to send, and of packets to read.
 const WRITE: PollFlags = PollFlags::POLLOUT.union(PollFlags::POLLWRNORM);
@@ -118,12 +118,14 @@ impl Binding {
     }
 
     /// Arms the events that end a sleep, and returns them.
-    pub(super) fn wait(&self, events: PollFlags) -> WaitSources {
+    pub(super) fn wait(&self, sleeper: Option<&Sleeper>, events: PollFlags) -> WaitSources {
         let mut sources = WaitSources::default();
-        let krings = || self.tx.iter().chain(&self.rx);
-        match self.sleepers.waker(|waker| krings().for_each(|kring| kring.wakers.add(waker))) {
-            Ok(waker) => sources.descriptors.push((waker.arm(), PollFlags::POLLIN)),
-            Err(_) => sources.limit(WITHOUT_WAKER),
+        let add = |waker: &_| {
+            self.tx.iter().chain(&self.rx).for_each(|kring| kring.wakers.add(waker));
+        };
+        match sleeper.map(|sleeper| self.sleepers.waker(sleeper, add)) {
+            Some(Ok(waker)) => sources.descriptors.push((waker.arm(), PollFlags::POLLIN)),
+            None | Some(Err(_)) => sources.limit(WITHOUT_WAKER),
         }
         // Packets that wait in a transmit ring need a sync, whatever the program waits for.
         let tx = self.tx.iter().filter(|_| self.policy.transmit || events.intersects(WRITE));

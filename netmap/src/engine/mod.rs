@@ -49,6 +49,7 @@ use sluicegate::Error;
 use control::Control;
 pub use netmap_file::NetmapFile;
 pub use open_file::OpenFile;
+pub use sleepers::Sleeper;
 
 /// How an engine treats ports.
 #[derive(Clone, Debug, Default)]

@@ -8,6 +8,7 @@ use nix::poll::PollFlags;
 use super::binding::Binding;
 use super::control::Control;
 use super::netmap_file::NetmapFile;
+use super::sleepers::Sleeper;
 use super::{Engine, Region, WaitSources, register};
 use crate::abi::bodies::Register;
 use crate::abi::{PortName, Request};
@@ -22,6 +23,15 @@ pub struct OpenFile {
 impl OpenFile {
     pub(super) fn new(engine: &Arc<Engine>) -> Self {
         Self { engine: Arc::clone(engine), binding: OnceLock::new() }
+    }
+
+    /// As [`wait`](NetmapFile::wait), for a sleeper that need not be this thread.
+    pub fn wait_as(&self, sleeper: &Sleeper, events: PollFlags) -> WaitSources {
+        self.wait_for(Some(sleeper), events)
+    }
+
+    fn wait_for(&self, sleeper: Option<&Sleeper>, events: PollFlags) -> WaitSources {
+        self.binding.get().map_or_else(WaitSources::default, |it| it.wait(sleeper, events))
     }
 
     fn register_port(&self, port: &PortName, body: &mut Register) -> Result<(), Errno> {
@@ -67,7 +77,8 @@ impl NetmapFile for OpenFile {
     }
 
     fn wait(&self, events: PollFlags) -> WaitSources {
-        self.binding.get().map_or_else(WaitSources::default, |binding| binding.wait(events))
+        let wait = |sleeper: &Sleeper| self.wait_for(Some(sleeper), events);
+        Sleeper::with_this_thread(wait).unwrap_or_else(|| self.wait_for(None, events))
     }
 
     fn txsync(&self) -> Result<(), Errno> {

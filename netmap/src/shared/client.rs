@@ -24,15 +24,15 @@ use nix::unistd::Pid;
 
 use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation};
 use super::message::{
-    CLOSE, LINES, LIST, Message, Received, VERSION, WAKER, errno, network_namespace, receive, send,
+    CLOSE, LINES, LIST, Message, REGISTER, Received, VERSION, WAKER, errno, network_namespace,
+    receive, send,
 };
+use super::session::SPINS;
 use crate::abi::{PortName, Request};
 use crate::engine::{NetmapFile, Region, WaitSources};
 
-/// The time that a server has for an answer: opening a port may wait for the kernel.
+/// The time after which a client looks whether the server still exists.
 const ANSWER_SECONDS: i64 = 20;
-/// Looks at an answer before a call sleeps, about 20 µs. None with one processor, where the server needs it.
-const SPINS: u32 = 1000;
 /// The reason of a connection without a hello.
 const CLOSED: &str =
     "it has ended, or reached a limit of its process, which it prints: start it again";
@@ -59,7 +59,7 @@ fn thread() -> u32 {
 }
 
 /// Returns true if no thread has this number.
-fn is_gone(thread: u32) -> bool {
+fn has_exited(thread: u32) -> bool {
     kill(Pid::from_raw(thread.cast_signed()), None) == Err(Errno::ESRCH)
 }
 
@@ -69,7 +69,7 @@ pub struct RemoteFile {
     doorbell: Doorbell,
     requests: RequestLock,
     region: OnceLock<Region>,
-    /// The eventfds that wake the threads of the doorbell's entries.
+    /// The pipes that wake the threads of the doorbell's entries.
     wakers: [OnceLock<OwnedFd>; ENTRIES],
     spins: u32,
     log: fn(&str),
@@ -111,13 +111,13 @@ impl RemoteFile {
                 Errno::EPROTO,
             ));
         }
-        let [memory, event] = <[OwnedFd; 2]>::try_from(files).map_err(|_| {
+        let [memory, bell] = <[OwnedFd; 2]>::try_from(files).map_err(|_| {
             let text = if hello.text.is_empty() { "it sends no memory" } else { &hello.text };
             failed(text, Errno::EMFILE)
         })?;
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Some(Self {
-            doorbell: Doorbell::open(memory, event)?,
+            doorbell: Doorbell::open(memory, bell)?,
             socket,
             requests: RequestLock::default(),
             region: OnceLock::new(),
@@ -132,10 +132,11 @@ impl RemoteFile {
     /// Sends a request, and returns its answer. Its lines go to the log.
     fn ask(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Errno> {
         let _alone = self.requests.lock(self.doorbell.memory());
-        let answer = send(&self.socket, message, &[]).and_then(|()| receive(&self.socket, true));
+        let answer = send(&self.socket, message, &[]).and_then(|()| self.answer());
         let (answer, files) = match answer {
             Ok(Some(answer)) => answer,
-            Err(Errno::EMFILE) => {
+            // A registered port without its memory is of no use, so then the connection ends.
+            Err(Errno::EMFILE) if message.number != REGISTER => {
                 (self.log)("the limit of open files is reached: raise it by `ulimit -n`");
                 return Err(Errno::EMFILE);
             }
@@ -152,7 +153,17 @@ impl RemoteFile {
         }
     }
 
-    /// Returns the eventfd that the server writes for an entry.
+    /// Receives an answer, which may take long while the server opens a card.
+    fn answer(&self) -> Received {
+        loop {
+            match receive(&self.socket, true) {
+                Err(Errno::EAGAIN) if self.server_lives() => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Returns the pipe that the server writes for an entry.
     fn waker(&self, entry: usize) -> Result<&OwnedFd, Errno> {
         if let Some(waker) = self.wakers[entry].get() {
             return Ok(waker);
@@ -164,7 +175,7 @@ impl RemoteFile {
     }
 
     fn entry(&self) -> Result<usize, Errno> {
-        let entry = self.doorbell.claim(thread(), is_gone).ok_or(Errno::EAGAIN)?;
+        let entry = self.doorbell.claim(thread(), has_exited).ok_or(Errno::EAGAIN)?;
         // A signal handler in the middle of a call.
         if self.doorbell.is_busy(entry) { Err(Errno::EAGAIN) } else { Ok(entry) }
     }
@@ -191,7 +202,8 @@ impl RemoteFile {
 
     fn server_lives(&self) -> bool {
         let mut socket = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
-        poll(&mut socket, PollTimeout::ZERO) == Ok(0)
+        // A signal says nothing about the server.
+        !poll(&mut socket, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// Logs the end of the server, once.
@@ -210,7 +222,13 @@ fn dial(path: &Path) -> Result<Option<(OwnedFd, Received)>, Errno> {
     let limit = TimeVal::seconds(ANSWER_SECONDS);
     setsockopt(&socket, sockopt::SendTimeout, &limit)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &limit)?;
-    match connect(socket.as_raw_fd(), &UnixAddr::new(path)?) {
+    let connected = loop {
+        match connect(socket.as_raw_fd(), &UnixAddr::new(path)?) {
+            Err(Errno::EINTR) => {}
+            connected => break connected,
+        }
+    };
+    match connected {
         Err(Errno::ENOENT | Errno::ECONNREFUSED) => return Ok(None),
         connected => connected?,
     }
@@ -225,11 +243,17 @@ fn dial(path: &Path) -> Result<Option<(OwnedFd, Received)>, Errno> {
 pub fn list(path: &Path) -> Result<Option<String>, Errno> {
     let Some((socket, hello)) = dial(path)? else { return Ok(None) };
     match hello? {
+        Some((hello, files)) if hello.number == VERSION && files.is_empty() => {
+            return Err(Errno::EMFILE);
+        }
         Some((hello, _)) if hello.number == VERSION => {}
         _ => return Err(Errno::EPROTO),
     }
     send(&socket, &Message { number: LIST, ..Message::default() }, &[])?;
-    let (_, files) = receive(&socket, true)?.ok_or(Errno::ENXIO)?;
+    let (answer, files) = receive(&socket, true)?.ok_or(Errno::ENXIO)?;
+    if answer.number != 0 {
+        return Err(Errno::from_raw(answer.number.cast_signed()));
+    }
     let mut file = File::from(files.into_iter().next().ok_or(Errno::EPROTO)?);
     let mut text = String::new();
     let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_string(&mut text));
@@ -265,7 +289,10 @@ impl RequestLock {
             }
             std::thread::sleep(LOCK_INTERVAL);
         }
-        while lock_file(file, libc::F_WRLCK) == Err(Errno::EINTR) {}
+        // EDEADLK: threads of two processes that wait for each other's process, although not for each other.
+        while let Err(Errno::EINTR | Errno::EDEADLK) = lock_file(file, libc::F_WRLCK) {
+            std::thread::sleep(LOCK_INTERVAL);
+        }
         RequestGuard(self, file)
     }
 }
@@ -309,6 +336,8 @@ impl NetmapFile for RemoteFile {
     fn poll(&self, events: PollFlags) -> PollFlags {
         match self.call(Operation::Poll(events.bits().cast_unsigned())) {
             Ok(ready) => PollFlags::from_bits_truncate(ready as i16),
+            // No entry: the program waits and tries again.
+            Err(Errno::EAGAIN) => PollFlags::empty(),
             Err(_) => PollFlags::POLLERR,
         }
     }
@@ -318,7 +347,7 @@ impl NetmapFile for RemoteFile {
         let armed = self.entry().and_then(|entry| {
             let waker = self.waker(entry)?;
             // Earlier wake-ups.
-            let _ = nix::unistd::read(waker, &mut [0; 8]);
+            let _ = nix::unistd::read(waker, &mut [0; 64]);
             sources.descriptors.push((waker.as_raw_fd(), PollFlags::POLLIN));
             self.call_at(entry, Operation::Arm(events.bits().cast_unsigned()))
         });

@@ -4,7 +4,7 @@
 //!   client thread                          server thread of the file
 //!   entry: operation, events, state=ASKED
 //!   set the entry's bit in `asked`     ->  take the bits; for each: perform, write the answer,
-//!   server asleep? write the eventfd       state=ANSWERED; client asleep? wake the futex
+//!   server asleep? write the pipe          state=ANSWERED; client asleep? wake the futex
 //!   spin, then sleep on `state`        <-
 //! ```
 //!
@@ -13,11 +13,13 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::fcntl::OFlag;
+use nix::sys::time::TimeSpec;
+use nix::unistd::pipe2;
 use sluicegate_base::memory::Mmap;
 
 /// Entries of a file, so threads that may use it at one time.
@@ -31,7 +33,7 @@ const ASKED: u32 = 1;
 const AWAITED: u32 = 2;
 const ANSWERED: u32 = 3;
 
-/// What a client asks for.
+/// A call of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     /// NIOCTXSYNC.
@@ -98,35 +100,39 @@ struct Page {
 
 const _: () = assert!(size_of::<Page>() == 4096);
 
-/// The memory, and the eventfd that wakes the server.
+/// The memory, and this side's end of the pipe that wakes the server. A pipe, because each end has flags of its own: a
+/// client cannot make the server's calls wait.
 #[derive(Debug)]
 pub(super) struct Doorbell {
     memory: OwnedFd,
     map: Mmap,
-    event: EventFd,
+    bell: OwnedFd,
 }
 
 impl Doorbell {
-    /// Makes a doorbell.
+    /// Makes a doorbell. Returns the client's end of the pipe, too.
     ///
     /// # Errors
     /// ENOMEM, EMFILE.
-    pub(super) fn new() -> Result<Self, Errno> {
+    pub(super) fn new() -> Result<(Self, OwnedFd), Errno> {
         let (memory, map) = Mmap::memfd(c"sluice-netmap-calls", size_of::<Page>(), false)
             .map_err(|error| error.errno().map_or(Errno::ENOMEM, Errno::from_raw))?;
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        Ok(Self { memory, map, event: EventFd::from_value_and_flags(0, flags)? })
+        let (bell, end) = bell()?;
+        Ok((Self { memory, map, bell }, end))
     }
 
     /// Maps the server's doorbell.
     ///
     /// # Errors
-    /// The kernel refuses.
-    pub(super) fn open(memory: OwnedFd, event: OwnedFd) -> Result<Self, Errno> {
+    /// EPROTO: it is too short. The kernel refuses.
+    pub(super) fn open(memory: OwnedFd, bell: OwnedFd) -> Result<Self, Errno> {
+        let bytes = nix::sys::stat::fstat(&memory)?.st_size;
+        if bytes < size_of::<Page>() as i64 {
+            return Err(Errno::EPROTO);
+        }
         let map = Mmap::shared(memory.as_fd(), size_of::<Page>());
         let map = map.map_err(|error| super::message::errno(&error))?;
-        // SAFETY: the server sent an eventfd as the second file.
-        Ok(Self { memory, map, event: unsafe { EventFd::from_owned_fd(event) } })
+        Ok(Self { memory, map, bell })
     }
 
     /// Returns the memory file.
@@ -134,44 +140,43 @@ impl Doorbell {
         self.memory.as_fd()
     }
 
-    /// Returns the descriptor that wakes the server.
-    pub(super) fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+    /// Returns this side's end of the pipe: of the server, readable when a client has written.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: the mapping has a page, zeroed at first, which stays as long as `self`; it is only atomics, for which
-        // any bytes are valid, and both sides access it as such.
+        // SAFETY: the mapping has a page: `new` makes it and `open` checks it, and the file is sealed against shrinking.
+        // It stays as long as `self`, and has only atomics, for which any bytes are valid; both sides access it as such.
         unsafe { self.map.base().cast().as_ref() }
     }
 }
 
 /// The client's side.
 impl Doorbell {
-    /// Claims an entry for a thread: its own, a free one, or one whose owner `is_gone`.
-    pub(super) fn claim(&self, thread: u32, is_gone: impl Fn(u32) -> bool) -> Option<usize> {
+    /// Claims an entry for a thread: its own, a free one, or one whose owner `has_exited`.
+    pub(super) fn claim(&self, thread: u32, has_exited: impl Fn(u32) -> bool) -> Option<usize> {
         let entries = &self.page().entries;
-        let of =
-            |owner: u32| entries.iter().position(|it| it.owner.load(Ordering::Relaxed) == owner);
-        if let Some(own) = of(thread) {
+        let owner = |it: &Entry| it.owner.load(Ordering::Relaxed);
+        if let Some(own) = entries.iter().position(|it| owner(it) == thread) {
             return Some(own);
         }
-        for (index, entry) in entries.iter().enumerate() {
-            let owner = entry.owner.load(Ordering::Relaxed);
+        entries.iter().position(|entry| {
+            let owner = owner(entry);
             let is_answered = || matches!(entry.state.load(Ordering::Relaxed), IDLE | ANSWERED);
-            if (owner == 0 || is_gone(owner) && is_answered())
+            let is_claimed = (owner == 0 || has_exited(owner) && is_answered())
                 // AcqRel: what the previous owner did to the entry is done.
-                && entry.owner.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            {
-                return Some(index);
+                && entry.owner.compare_exchange(owner, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if is_claimed {
+                entry.state.store(IDLE, Ordering::Relaxed);
             }
-        }
-        None
+            is_claimed
+        })
     }
 
     /// Returns true if a call of this entry is in progress.
     pub(super) fn is_busy(&self, entry: usize) -> bool {
-        matches!(self.page().entries[entry].state.load(Ordering::Relaxed), ASKED | AWAITED)
+        self.page().entries[entry].state.load(Ordering::Relaxed) != IDLE
     }
 
     /// Returns true once if calls have made lines for the user.
@@ -182,10 +187,11 @@ impl Doorbell {
         lines.load(Ordering::Relaxed) != 0 && lines.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Asks the server, and waits for the answer. `lives` is asked now and then whether the server still exists.
+    /// Makes a call, and waits for the answer. `lives` reports whether the server still exists; it is called every
+    /// [`CHECK_INTERVAL`].
     ///
     /// # Errors
-    /// ENXIO: it does not.
+    /// ENXIO: the server does not exist.
     pub(super) fn call(
         &self,
         entry: usize,
@@ -195,38 +201,51 @@ impl Doorbell {
     ) -> Result<u32, Errno> {
         let page = self.page();
         let it = &page.entries[entry];
-        it.operation.store(operation.encode(), Ordering::Relaxed);
+        // First: a signal handler that interrupts this call sees that the entry is busy.
         it.state.store(ASKED, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        it.operation.store(operation.encode(), Ordering::Relaxed);
         // SeqCst: pairs with `announce_sleep`. The server sees the bit, or this side sees that it sleeps. Also Release:
         // publishes the entry, and what the program has written into the rings.
         page.head.asked.fetch_or(1 << entry, Ordering::SeqCst);
         if page.head.asleep.load(Ordering::SeqCst) == 1
             && page.head.asleep.swap(0, Ordering::SeqCst) == 1
         {
-            let _ = self.event.write(1);
+            self.ring();
         }
-        for _ in 0..spins {
-            // Acquire: pairs with the Release in `answer`, which publishes rings and answer.
-            if it.state.load(Ordering::Acquire) == ANSWERED {
-                return Ok(it.answer.load(Ordering::Relaxed));
-            }
-            std::hint::spin_loop();
-        }
-        loop {
-            let asked =
-                it.state.compare_exchange(ASKED, AWAITED, Ordering::Acquire, Ordering::Acquire);
-            if asked == Err(ANSWERED) {
-                return Ok(it.answer.load(Ordering::Relaxed));
+        let has_answered = || {
+            (0..spins).any(|_| {
+                std::hint::spin_loop();
+                // Acquire: pairs with the Release in `answer`, which publishes rings and answer.
+                it.state.load(Ordering::Acquire) == ANSWERED
+            })
+        };
+        while !has_answered() {
+            let ordering = Ordering::Acquire;
+            if it.state.compare_exchange(ASKED, AWAITED, ordering, ordering) == Err(ANSWERED) {
+                break;
             }
             futex_wait(&it.state, AWAITED, CHECK_INTERVAL);
-            if it.state.load(Ordering::Acquire) == ANSWERED {
-                return Ok(it.answer.load(Ordering::Relaxed));
+            if it.state.load(ordering) == ANSWERED {
+                break;
             }
+            // Another process that was to wake the server may have exited before it did.
+            self.ring();
             if !lives() {
                 it.state.store(IDLE, Ordering::Relaxed);
                 return Err(Errno::ENXIO);
             }
         }
+        let answer = it.answer.load(Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        it.state.store(IDLE, Ordering::Relaxed);
+        Ok(answer)
+    }
+
+    /// Wakes the server.
+    fn ring(&self) {
+        // A full pipe wakes it as well.
+        let _ = nix::unistd::write(&self.bell, &[1]);
     }
 }
 
@@ -281,16 +300,24 @@ impl Doorbell {
     /// Ends the server's sleep.
     pub(super) fn end_sleep(&self) {
         self.page().head.asleep.store(0, Ordering::Relaxed);
-        let _ = self.event.read();
+        let _ = nix::unistd::read(&self.bell, &mut [0; 64]);
     }
+}
+
+/// Makes the pipe of a wake-up: its end to read, and its end to write. Neither waits.
+///
+/// # Errors
+/// EMFILE.
+pub(super) fn bell() -> Result<(OwnedFd, OwnedFd), Errno> {
+    pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
 }
 
 /// Sleeps until the word changes or the time is over; both processes share it.
 fn futex_wait(word: &AtomicU32, expected: u32, time: Duration) {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+    let time = TimeSpec::from_duration(time);
     // SAFETY: futex(2) reads the word, which is mapped, and the time, which lives as long as the call.
     unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time)
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, time.as_ref())
     };
 }
 

@@ -3,9 +3,9 @@
 //! ```text
 //!   client                             server
 //!   connects                           accepts
-//!              <-- hello: version, netns   with the doorbell's memory and eventfd
+//!              <-- hello: version, netns   with the doorbell's memory and pipe
 //!   request -->                        performs it
-//!              <-- answer                  with the region, a waker's eventfd, or a list
+//!              <-- answer                  with the region, a thread's pipe, or a list
 //! ```
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -28,9 +28,11 @@ const MAX_BYTES: usize = 16 << 10;
 const MAX_FILES: usize = 2;
 
 /// Numbers of messages beside the types of netmap's requests.
+/// The type of netmap's request that registers a port.
+pub(super) const REGISTER: u32 = 1;
 /// Close the file.
 pub(super) const CLOSE: u32 = 0x1_0001;
-/// Make the eventfd that wakes the thread of an entry: the body has the entry's number.
+/// Return the pipe that wakes the thread of an entry: the body has the entry's number.
 pub(super) const WAKER: u32 = 0x1_0002;
 /// Return the lines that calls have made for the user.
 pub(super) const LINES: u32 = 0x1_0004;
@@ -88,7 +90,7 @@ impl Message {
 /// Sends a message, with files.
 ///
 /// # Errors
-/// The other side has gone, or does not read.
+/// The other side has exited, or does not read.
 pub(super) fn send(
     socket: &impl AsFd,
     message: &Message,
@@ -97,7 +99,7 @@ pub(super) fn send(
     let fds: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
     let control = if fds.is_empty() { &[][..] } else { &rights[..] };
-    let (bytes, flags) = (message.encode(), MsgFlags::MSG_NOSIGNAL);
+    let (bytes, flags) = (message.encode(), MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
     let pieces = [IoSlice::new(&bytes)];
     loop {
         let socket = socket.as_fd().as_raw_fd();

@@ -4,7 +4,7 @@
 //!   program (client)                                server
 //!   RemoteFile  --- socket: requests, descriptors --->  Session: a thread for each open file
 //!               --- doorbell: calls in shared memory ->    OpenFile of the one engine
-//!               <-- an eventfd for each thread that sleeps
+//!               <-- a pipe for each thread that sleeps
 //!   program's mapping  ======= region =======  engine's mapping
 //! ```
 //!
@@ -12,8 +12,8 @@
 //!   also by kill -9, is the last close of the file.
 //! - *Calls* (the syncs of ioctl and poll, and the preparation of a sleep) are entries in memory that both map
 //!   (`doorbell`): a system call is made only if the other side sleeps.
-//! - The server believes nothing that a client writes: an entry's values are read once and checked. A client can hold up
-//!   only the thread of its own file.
+//! - The server validates everything that a client writes: it reads a value once. A client's calls occupy only the
+//!   thread of its own file; its requests wait for each other, as in netmap.
 
 mod client;
 mod doorbell;

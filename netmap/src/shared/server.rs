@@ -1,16 +1,18 @@
 //! The server: it accepts a connection for each open file, and starts its thread.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use nix::errno::Errno;
+use nix::fcntl::AtFlags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, accept4, getsockopt, socket, sockopt};
 use nix::sys::stat::{Mode, fchmod};
-use nix::unistd::{Gid, chown};
+use nix::unistd::{Gid, fchownat};
 use sluicegate::Error;
 use sluicegate_base::socket_file::SocketFile;
 
@@ -20,7 +22,7 @@ use super::session::{self, Session};
 use crate::engine::{Engine, EngineOptions};
 
 const STACK_BYTES: usize = 512 << 10;
-/// Programs that wait to be accepted.
+/// Programs that wait to be accepted, at most.
 const BACKLOG: i32 = 64;
 /// The pause after a program could not be accepted, because a limit of this process is reached.
 const LIMIT_INTERVAL: u16 = 100;
@@ -56,6 +58,7 @@ impl Server {
     /// Another server listens there, or a permission is missing.
     pub fn bind(path: &Path, group: Option<Gid>, options: EngineOptions) -> Result<Self, Error> {
         let (listener, file) = listen(path, group)?;
+        raise_file_limit();
         if let Some(own) = options.log {
             LOG.get_or_init(|| own);
         }
@@ -63,24 +66,21 @@ impl Server {
         Ok(Self { engine, listener, _file: file, files: Arc::default() })
     }
 
-    /// Serves programs until `end` is readable. `failed` gets the reason why a program could not be served: a limit of
-    /// this process is reached.
+    /// Serves programs until one of `ends` is readable. `failed` gets the reason why a program could not be served: a
+    /// limit of this process is reached.
     ///
     /// # Errors
     /// The kernel refuses to wait.
-    pub fn serve(&self, end: BorrowedFd<'_>, failed: impl Fn(&Error)) -> Result<(), Error> {
+    pub fn serve(&self, ends: &[BorrowedFd<'_>], failed: impl Fn(&Error)) -> Result<(), Error> {
         let mut has_failed = false;
         loop {
-            let mut list = [
-                PollFd::new(end, PollFlags::POLLIN),
-                // The program still waits then.
-                PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
-            ];
+            let all = ends.iter().copied().chain([self.listener.as_fd()]);
+            let mut list: Vec<_> = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             match poll(&mut list, PollTimeout::NONE) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Error::system("wait for", "programs", errno)),
             }
-            if list[0].any() == Some(true) {
+            if list[..ends.len()].iter().any(|it| it.any() == Some(true)) {
                 return Ok(());
             }
             match self.accept() {
@@ -90,7 +90,8 @@ impl Server {
                     if !std::mem::replace(&mut has_failed, true) {
                         failed(&error);
                     }
-                    let _ = poll(&mut list[..1], LIMIT_INTERVAL);
+                    // The program still waits.
+                    let _ = poll(&mut list[..ends.len()], LIMIT_INTERVAL);
                 }
             }
         }
@@ -127,7 +128,7 @@ fn listen(path: &Path, group: Option<Gid>) -> Result<(OwnedFd, SocketFile), Erro
     let failed = |errno: Errno| {
         let remedy = match errno {
             Errno::EADDRINUSE => {
-                "another server, or a file that is no socket, is there: end it, or choose another --socket"
+                "another server, or a file that is no socket, has this path: end it, or choose another --socket"
             }
             _ => "choose another --socket",
         };
@@ -145,13 +146,31 @@ fn listen(path: &Path, group: Option<Gid>) -> Result<(OwnedFd, SocketFile), Erro
     fchmod(&listener, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
     let file = SocketFile::listen(&listener, path, BACKLOG).map_err(failed)?;
     if let Some(group) = group {
-        let mode = std::fs::Permissions::from_mode(0o660);
-        chown(path, None, Some(group))
-            .map_err(std::io::Error::from)
-            .and_then(|()| std::fs::set_permissions(path, mode))
+        give_to_group(path, group)
             .map_err(|error| Error::path("give to the group", path, error))?;
     }
     Ok((listener, file))
+}
+
+/// Opens a socket's file to a group. Another user who may write its folder can put a link there: it is not followed.
+fn give_to_group(path: &Path, group: Gid) -> std::io::Result<()> {
+    let flags = nix::libc::O_PATH | nix::libc::O_NOFOLLOW;
+    // With O_PATH the access mode is ignored, but `OpenOptions` requires one.
+    let file = std::fs::File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.file_type().is_socket() {
+        return Err(Errno::EEXIST.into());
+    }
+    fchownat(&file, "", None, Some(group), AtFlags::AT_EMPTY_PATH)?;
+    // The descriptor's own name: fchmod(2) does not take it.
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::set_permissions(name, std::fs::Permissions::from_mode(0o660))
+}
+
+/// Lets this process have as many open files as it may: each file of a program takes several.
+fn raise_file_limit() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }
 
 #[allow(unsafe_code)]

@@ -1,29 +1,35 @@
 //! The server's side of one file: a thread that performs the client's requests and calls.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{setsockopt, sockopt};
 
-use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation};
+use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation, bell};
 use super::message::{self, CLOSE, LIST, Message, WAKER, errno, receive, send};
 use super::open_files::OpenFileEntry;
 use crate::abi::Request;
-use crate::engine::{Engine, NetmapFile, OpenFile, WaitSources};
+use crate::engine::{Engine, NetmapFile, OpenFile, Sleeper, WaitSources};
 
-/// Looks for calls before the thread sleeps, about 20 µs.
-const SPINS: u32 = 1000;
+/// Looks for calls before the thread sleeps, about 20 µs. None with one processor, where the client needs it.
+pub(super) const SPINS: u32 = 1000;
+/// Rounds of calls after which a busy thread looks for requests and wake-ups.
+const BUSY_ROUNDS: u32 = 64;
+/// Answers that a client has not read, at most: their files count as the server's.
+const UNREAD_BYTES: usize = 32 << 10;
 /// Lines of one answer.
 const MAX_LINES: usize = 16;
 
 thread_local! {
-    /// What the engine has said to this thread's client.
+    /// Lines that the engine has logged for this thread's client.
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -43,51 +49,74 @@ pub(super) struct Session {
     doorbell: Doorbell,
     /// The file, and its place in the list of all; None after it is closed.
     open: Option<(OpenFile, OpenFileEntry)>,
-    wakers: Vec<Option<EventFd>>,
-    /// The entries whose threads sleep, or are about to, and what wakes them.
-    armed: Vec<(usize, WaitSources)>,
+    sleepers: Vec<EntrySleeper>,
+    spins: u32,
+}
+
+/// The thread of an entry that may sleep.
+#[derive(Default)]
+struct EntrySleeper {
+    key: Sleeper,
+    /// The pipe that wakes it: the client's end, which is kept for others that have this entry later, and the
+    /// server's.
+    bell: Option<(OwnedFd, OwnedFd)>,
+    /// While it sleeps, or is about to: its wake-up events.
+    armed: Option<WaitSources>,
 }
 
 impl Session {
     /// Greets a client.
     ///
     /// # Errors
-    /// No memory or descriptor is left; the client has gone.
+    /// No memory or descriptor is left; the client has exited.
     pub(super) fn greet(
         engine: &Arc<Engine>,
         socket: OwnedFd,
         entry: OpenFileEntry,
     ) -> Result<Self, Errno> {
-        let doorbell = Doorbell::new()?;
-        send(&socket, &Message::hello(), &[doorbell.memory(), doorbell.event()])?;
+        let (doorbell, bell) = Doorbell::new()?;
+        setsockopt(&socket, sockopt::SndBuf, &UNREAD_BYTES)?;
+        send(&socket, &Message::hello(), &[doorbell.memory(), bell.as_fd()])?;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
             engine: Arc::clone(engine),
             socket,
             doorbell,
             open: Some((engine.open(), entry)),
-            wakers: (0..ENTRIES).map(|_| None).collect(),
-            armed: Vec::new(),
+            sleepers: (0..ENTRIES).map(|_| EntrySleeper::default()).collect(),
+            spins: if cpus > 1 { SPINS } else { 0 },
         })
     }
 
     /// Serves the client until its last process has closed the file.
     pub(super) fn run(mut self) {
-        let mut idle = 0;
+        let (mut idle, mut busy) = (0, 0);
         while self.open.is_some() {
             match self.doorbell.take() {
-                0 if idle < SPINS => {
+                0 if idle < self.spins => {
                     idle += 1;
                     std::hint::spin_loop();
                 }
                 0 => {
-                    idle = 0;
-                    if !self.sleep() {
-                        return;
+                    (idle, busy) = (0, 0);
+                    if self.doorbell.announce_sleep() {
+                        let goes_on = self.look(PollTimeout::NONE);
+                        self.doorbell.end_sleep();
+                        if !goes_on {
+                            return;
+                        }
                     }
                 }
                 asked => {
                     idle = 0;
+                    busy += 1;
                     self.answer_calls(asked);
+                    if busy == BUSY_ROUNDS {
+                        busy = 0;
+                        if !self.look(PollTimeout::ZERO) {
+                            return;
+                        }
+                    }
                 }
             }
         }
@@ -123,80 +152,86 @@ impl Session {
         }
     }
 
-    /// Arms what wakes an entry's thread. Returns its longest sleep.
+    /// Arms the events that wake an entry's thread. Returns its longest sleep.
     fn arm(&mut self, entry: usize, events: PollFlags) -> u32 {
-        // Arming reads wake-ups of this server thread, which may be those of another entry.
-        self.wake_ready();
         let Some((file, _)) = &self.open else { return 0 };
-        let sources = file.wait(events);
-        let longest = sources.longest;
-        // The thread syncs once more before it sleeps, so other calls do not disarm it.
-        self.armed.retain(|(it, _)| *it != entry);
-        self.armed.push((entry, sources));
-        longest.map_or(NO_LIMIT, |it| u32::try_from(it.as_micros()).unwrap_or(NO_LIMIT - 1))
+        let sleeper = &mut self.sleepers[entry];
+        // They stay armed during the sync that follows.
+        let sources = sleeper.armed.insert(file.wait_as(&sleeper.key, events));
+        let micros = |it: Duration| u32::try_from(it.as_micros()).unwrap_or(NO_LIMIT - 1);
+        sources.longest.map_or(NO_LIMIT, micros)
     }
 
-    /// Wakes the threads whose events have come.
-    fn wake_ready(&mut self) {
-        let wakers = &self.wakers;
-        self.armed.retain(|(entry, sources)| {
-            let is_ready = is_ready(sources);
-            if is_ready && let Some(waker) = &wakers[*entry] {
-                let _ = waker.write(1);
-            }
-            !is_ready
-        });
-    }
-
-    /// Sleeps until a call, a request or an event comes. Returns false if the client has gone.
-    fn sleep(&mut self) -> bool {
-        if !self.doorbell.announce_sleep() {
-            return true;
+    /// Waits for a call, a request or an event; wakes the threads whose events have come, and answers a request. Returns
+    /// false if the client has exited.
+    fn look(&mut self, timeout: PollTimeout) -> bool {
+        let armed = || self.sleepers.iter().filter_map(|it| it.armed.as_ref());
+        let mut wanted = BTreeMap::new();
+        for &(fd, events) in armed().flat_map(|it| &it.descriptors) {
+            *wanted.entry(fd).or_insert(PollFlags::empty()) |= events;
         }
+        let all = WaitSources { descriptors: wanted.into_iter().collect(), longest: None };
         let mut list = vec![
-            PollFd::new(self.doorbell.event(), PollFlags::POLLIN),
+            PollFd::new(self.doorbell.bell(), PollFlags::POLLIN),
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
         ];
-        let sources = self.armed.iter().flat_map(|(_, sources)| sources.polled());
-        list.extend(sources);
-        let _ = poll(&mut list, PollTimeout::NONE);
+        list.extend(all.polled());
+        match poll(&mut list, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return false,
+        }
         let has_message = list[1].any() == Some(true);
-        self.doorbell.end_sleep();
         self.wake_ready();
         !has_message || self.answer_request()
     }
 
+    /// Wakes the threads whose events have come.
+    fn wake_ready(&mut self) {
+        for sleeper in &mut self.sleepers {
+            if sleeper.armed.as_ref().is_some_and(is_ready) {
+                sleeper.armed = None;
+                if let Some((_, bell)) = &sleeper.bell {
+                    // A full pipe wakes it as well.
+                    let _ = nix::unistd::write(bell, &[1]);
+                }
+            }
+        }
+    }
+
     /// Answers a request. Returns false at the end of the client.
     fn answer_request(&mut self) -> bool {
-        // Files that a client sends are closed by the kernel.
+        // Files that a client sends are refused or closed.
         let Ok(Some((mut message, _))) = receive(&self.socket, false) else { return false };
         let mut file = None;
         let result = self.request(&mut message, &mut file);
         message.number = result.map_or_else(|errno| errno as u32, |()| 0);
         message.text = LINES.take().join("\n");
-        let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
+        let files: Vec<BorrowedFd<'_>> = file.iter().map(|it| it.as_fd()).collect();
         send(&self.socket, &message, &files).is_ok()
     }
 
     /// Performs a request: the message becomes the answer, with a file.
-    fn request(&mut self, message: &mut Message, file: &mut Option<OwnedFd>) -> Result<(), Errno> {
+    fn request(
+        &mut self,
+        message: &mut Message,
+        file: &mut Option<Arc<OwnedFd>>,
+    ) -> Result<(), Errno> {
         let (open, entry) = self.open.as_ref().ok_or(Errno::EBADF)?;
         match message.number {
             CLOSE => {
-                self.armed.clear();
+                self.sleepers.clear();
                 self.open = None;
             }
-            WAKER => *file = Some(self.waker(&message.body)?),
+            WAKER => *file = Some(Arc::new(self.waker(&message.body)?)),
             message::LINES => {}
-            LIST => *file = Some(self.list(entry)?),
+            LIST => *file = Some(Arc::new(self.list(entry)?)),
             number => {
                 let kind = u16::try_from(number).map_err(|_| Errno::EINVAL)?;
                 let mut request = Request::decode(kind, &message.body)?;
                 open.request(&mut message.port, &mut request)?;
                 if let Request::Register(_) = request {
                     entry.set_port(message.port.to_string());
-                    let region = open.region()?.fd.try_clone();
-                    *file = Some(region.map_err(|_| Errno::EMFILE)?);
+                    *file = Some(open.region()?.fd);
                 }
                 message.body = request.encode();
             }
@@ -214,13 +249,15 @@ impl Session {
         Ok(file.into())
     }
 
-    /// Makes the eventfd that wakes an entry's thread.
+    /// Returns the client's end of the pipe that wakes an entry's thread.
     fn waker(&mut self, body: &[u8]) -> Result<OwnedFd, Errno> {
         let entry = body.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes) as usize);
-        let slot = entry.and_then(|entry| self.wakers.get_mut(entry)).ok_or(Errno::EINVAL)?;
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let event = slot.insert(EventFd::from_value_and_flags(0, flags)?);
-        event.as_fd().try_clone_to_owned().map_err(|_| Errno::EMFILE)
+        let sleeper = entry.and_then(|entry| self.sleepers.get_mut(entry)).ok_or(Errno::EINVAL)?;
+        let (end, _) = match &mut sleeper.bell {
+            Some(bell) => bell,
+            missing => missing.insert(bell()?),
+        };
+        end.try_clone().map_err(|_| Errno::EMFILE)
     }
 }
 

@@ -1,5 +1,4 @@
-//! What only a program with the engine in its own process can see: files without a limit, and the descriptors of a
-//! card.
+//! Tests of programs with the engine in their own process: files without a limit, and the descriptors of a card.
 
 use std::time::Duration;
 

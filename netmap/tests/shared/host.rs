@@ -33,7 +33,7 @@ impl Host {
             EngineOptions { log: None, ..options },
         );
         let (server, (end, keep)) = (server.unwrap(), pipe().unwrap());
-        let serve = move || server.serve(end.as_fd(), |error| panic!("{error}")).unwrap();
+        let serve = move || server.serve(&[end.as_fd()], |error| panic!("{error}")).unwrap();
         let thread = Some(std::thread::spawn(serve));
         Self { folder, log, end: Some(keep), thread }
     }

@@ -218,24 +218,25 @@ fn wild_client(host: &Host, random: &mut Random) {
         }
         let _ = nix::unistd::write(&files[1], &1u64.to_ne_bytes());
         let numbers = [1, 3, 5, 8, 0x1_0001, 0x1_0002, 0x1_0003, random.next() as u32];
-        let number =
-            numbers[random.next() as usize % (numbers.len() - usize::from(random.next() % 4 > 0))];
+        let number = numbers[random.next() as usize
+            % (numbers.len() - usize::from(!random.next().is_multiple_of(4)))];
         let mut message = vec![0; 72 + random.next() as usize % 64];
         message[..4].copy_from_slice(&number.to_ne_bytes());
-        let body = (message.len() - 72) as u32 + u32::from(random.next() % 8 == 0);
+        let body = (message.len() - 72) as u32 + u32::from(random.next().is_multiple_of(8));
         message[4..8].copy_from_slice(&body.to_ne_bytes());
         message[8..14].copy_from_slice(b"vale7:");
         message[14] = b'a' + (random.next() % 4) as u8;
-        message[72..].fill_with(|| if random.next() % 2 == 0 { 0 } else { random.next() as u8 });
+        message[72..]
+            .fill_with(|| if random.next().is_multiple_of(2) { 0 } else { random.next() as u8 });
         let (fds, pieces) = ([files[1].as_raw_fd()], [IoSlice::new(&message)]);
         let rights = [ControlMessage::ScmRights(&fds)];
-        let control = if random.next() % 8 == 0 { &rights[..] } else { &[] };
+        let control = if random.next().is_multiple_of(8) { &rights[..] } else { &[] };
         let flags = MsgFlags::MSG_NOSIGNAL;
         if sendmsg::<UnixAddr>(socket.as_raw_fd(), &pieces, control, flags, None).is_err() {
             // Ended by the server. Linux 6.16 may also refuse the files, then the next message passes.
             return;
         }
-        if random.next() % 16 > 0 && receive(&socket).is_none() {
+        if !random.next().is_multiple_of(16) && receive(&socket).is_none() {
             return;
         }
     }
