@@ -4,12 +4,14 @@
 //! value is read once and checked before it is used.
 #![allow(unsafe_code)]
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use sluicegate_base::memory::Mmap;
+
+use super::Region;
 
 /// A sealed memory file, mapped into this process.
 #[derive(Debug)]
@@ -26,6 +28,16 @@ impl RegionMemory {
     pub(super) fn new(bytes: usize) -> Result<Self, Errno> {
         let (fd, map) = Mmap::memfd(c"sluice-netmap", bytes, false).map_err(|_| Errno::ENOMEM)?;
         Ok(Self { fd: Arc::new(fd), map })
+    }
+
+    /// Maps a region as its program does.
+    ///
+    /// # Errors
+    /// ENOMEM.
+    pub(super) fn map(region: &Region) -> Result<Self, Errno> {
+        let bytes = usize::try_from(region.bytes).map_err(|_| Errno::ENOMEM)?;
+        let map = Mmap::shared(region.fd.as_fd(), bytes).map_err(|_| Errno::ENOMEM)?;
+        Ok(Self { fd: Arc::clone(&region.fd), map })
     }
 
     /// Returns the file.

@@ -24,6 +24,7 @@ mod card;
 mod control;
 mod indirect;
 mod kring;
+mod mapped_port;
 mod memory;
 mod monitor;
 mod netmap_file;
@@ -47,6 +48,7 @@ use serde_json::Value;
 use sluicegate::Error;
 
 use control::Control;
+pub use mapped_port::{MappedPort, MappedRing};
 pub use netmap_file::NetmapFile;
 pub use open_file::OpenFile;
 pub use sleepers::Sleeper;
