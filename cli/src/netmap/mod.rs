@@ -1,5 +1,6 @@
 //! `sluice netmap`: programs written for netmap, without its kernel module.
 
+mod check;
 mod library;
 mod list;
 mod run;
@@ -15,8 +16,9 @@ Examples:
   sluice netmap run -- pkt-gen -i eth0 -f rx
   sluice netmap run -f 'udp port 9' -- pkt-gen -i eth0 -f rx   the host keeps other packets
   sluice netmap run -- bridge -i netmap:eth0 -i netmap:eth1
-  sluice netmap serve          programs share ports, until SIGINT
+  sluice netmap serve    programs share ports, until SIGINT
   sluice netmap list
+  sluice netmap check    what works on this kernel, in a lab of its own
 
 SLUICE_NETMAP_LIBRARY names the library to load; by default it is beside the command.";
 
@@ -39,6 +41,9 @@ enum NetmapAction {
     /// List a server's programs, ports, rings with their cursors, and memory
     #[command(override_usage = "sluice netmap list [OPTIONS]")]
     List(list::ListArgs),
+    /// Try what programs use, in a lab of its own, and say what works on this kernel
+    #[command(override_usage = "sluice netmap check [OPTIONS]")]
+    Check(check::CheckArgs),
 }
 
 /// How the engine serves interfaces.
@@ -126,5 +131,6 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         NetmapAction::Run(args) => run::run(&args),
         NetmapAction::Serve(args) => serve::serve(&args),
         NetmapAction::List(args) => list::list(&args),
+        NetmapAction::Check(args) => check::check(&args),
     }
 }

@@ -1,5 +1,6 @@
 //! `sluice netmap`: programs written for netmap.
 
+mod check;
 mod programs;
 mod refused;
 mod run;
