@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::measurement::Spread;
 use crate::report::{Report, StepReport, rates};
-use crate::suite::{SuiteKind, Sweep};
+use crate::suite::{SuiteKind, Sweep, netmap};
 
 /// A minimum ratio of two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -43,11 +43,17 @@ pub const THRESHOLDS: &[Threshold] = &[
     threshold(SuiteKind::Rx, "AF_XDP, spin", TESTPMD_XDP, 1.0),
     threshold(SuiteKind::Rx, "xdp: taken by XDP", TESTPMD_XDP, 1.45),
     threshold(SuiteKind::Rx, "xdp: taken by XDP", "tcpdump -w /dev/null", 3.0),
+    threshold(SuiteKind::Rx, netmap::RX, "xdp: taken by XDP", 0.9),
+    threshold(SuiteKind::Rx, netmap::RX, TESTPMD_XDP, 1.1),
+    // Only shown: the server of shared ports takes CPU time of its own.
+    threshold(SuiteKind::Rx, netmap::RX_SHARED, netmap::RX, 0.0),
     threshold(SuiteKind::Tx, "AF_XDP", TESTPMD_XDP, 1.0),
     threshold(SuiteKind::Tx, "sendmmsg, qdisc bypass", "dpdk-testpmd net_af_packet", 1.0),
     threshold(SuiteKind::Tx, "live: ring", "AF_XDP", 2.5),
     threshold(SuiteKind::Tx, "live frames", "trafgen", 9.0),
     threshold(SuiteKind::Tx, "replay of a file", "tcpreplay --topspeed", 6.0),
+    threshold(SuiteKind::Tx, netmap::TX, "live: ring", 0.85),
+    threshold(SuiteKind::Tx, netmap::TX, TESTPMD_XDP, 4.0),
     threshold(SuiteKind::Drop, "XDP", "xdp-filter", 1.0),
     threshold(SuiteKind::Drop, "XDP", "nftables, netdev ingress", 1.5),
     threshold(SuiteKind::Drop, "XDP, all packets", "XDP_DROP and nothing else", 0.95),
@@ -55,6 +61,8 @@ pub const THRESHOLDS: &[Threshold] = &[
     threshold(SuiteKind::Forward, "xdp: to live:, one way", "AF_XDP swap, adaptive", 1.0),
     threshold(SuiteKind::Forward, "XDP redirect", "kernel bridge", 1.5),
     threshold(SuiteKind::Forward, "XDP redirect", "bpf_redirect and nothing else", 0.95),
+    threshold(SuiteKind::Forward, netmap::BRIDGE, "AF_XDP swap, adaptive", 0.9),
+    threshold(SuiteKind::Forward, netmap::VALE, "kernel bridge", 4.0),
     threshold(SuiteKind::Pipe, "memif, to a server", UP, 1.2),
     threshold(SuiteKind::Pipe, "memif, to a client", DOWN, 1.2),
     threshold(SuiteKind::Pipe, "sluice (client) to dpdk-testpmd (server)", UP, 0.9),
@@ -62,6 +70,8 @@ pub const THRESHOLDS: &[Threshold] = &[
     threshold(SuiteKind::Pipe, "dpdk-testpmd (client) to sluice (server)", UP, 0.9),
     threshold(SuiteKind::Pipe, "dpdk-testpmd (server) to sluice (client)", DOWN, 0.9),
     threshold(SuiteKind::Pipe, "null: to null:, in one program", "dpdk-testpmd io, net_null", 1.0),
+    threshold(SuiteKind::Pipe, netmap::PIPE, UP, 0.3),
+    threshold(SuiteKind::Pipe, netmap::VALE, UP, 0.2),
 ];
 
 /// Returns the parameters with which thresholds are measured.
@@ -74,6 +84,15 @@ pub fn is_needed(kind: SuiteKind, step: &str) -> bool {
     step == kind.reference()
         || THRESHOLDS.iter().any(|threshold| {
             threshold.suite == kind && (threshold.step == step || threshold.to == step)
+        })
+}
+
+/// Returns true for steps of netmap's programs, for those that they are compared with, and for references.
+pub fn is_needed_for_netmap(kind: SuiteKind, step: &str) -> bool {
+    step == kind.reference()
+        || netmap::is_step(step)
+        || THRESHOLDS.iter().any(|threshold| {
+            threshold.suite == kind && netmap::is_step(threshold.step) && threshold.to == step
         })
 }
 

@@ -46,7 +46,7 @@ pub struct Program {
     file: Option<PathBuf>,
     /// Content of its standard input.
     input: Option<StdinText>,
-    /// Another program that it needs, if it is a script.
+    /// Another program that it needs, if it only starts that.
     needs: Option<&'static str>,
     /// The host it runs on.
     pub host: LabHost,
@@ -85,6 +85,12 @@ impl Program {
     /// A shell script around another program.
     pub fn script(needs: &'static str, text: String) -> Self {
         Self { needs: Some(needs), ..Self::tool("sh", ["-c".to_owned(), text]) }
+    }
+
+    /// Sets another program that it needs.
+    #[must_use]
+    pub fn needing(self, name: &'static str) -> Self {
+        Self { needs: Some(name), ..self }
     }
 
     /// The command that has to be installed for it.
@@ -232,8 +238,21 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
+/// The name of netmap's programs in [`Program::needs`].
+pub const NETMAP: &str = "netmap";
+
+/// The path of one of netmap's programs, pkt-gen or bridge; none if it does not exist. They are not looked for in
+/// PATH, because iproute2 has another `bridge`.
+pub fn netmap_program(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("NETMAP_BIN").filter(|folder| !folder.is_empty())?;
+    Some(PathBuf::from(folder).join(name)).filter(|path| path.is_file())
+}
+
 /// Returns true if a command is installed.
 pub fn is_installed(command: &str) -> bool {
+    if command == NETMAP {
+        return ["pkt-gen", "bridge"].iter().all(|name| netmap_program(name).is_some());
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(command).is_file())
 }
@@ -246,6 +265,7 @@ pub fn missing(command: &str) -> String {
 /// The command that installs a command.
 pub fn remedy(command: &str) -> String {
     let package = match command {
+        NETMAP => return "build pkt-gen and bridge, and name their folder in NETMAP_BIN".into(),
         "tc" | "ip" => "iproute2",
         "iptables-restore" => "iptables",
         "mkfifo" | "cat" | "rm" => "coreutils",
@@ -290,6 +310,8 @@ pub enum Count {
     After(&'static str),
     /// In the result of a command of this project, at this path.
     At(&'static str),
+    /// The last rate of netmap's pkt-gen: "14.881 Mpps (2.976 Mpkts 1.428 Gbps in 200000 usec)".
+    PktGenRate,
     /// In a table whose lines begin with the first word, below the name in its first line (proc(5),
     /// /proc/net/snmp).
     Below(&'static str, &'static str),
@@ -309,12 +331,21 @@ impl Count {
         }
     }
 
-    /// All numbers after the words, in order: the rates of a program that reports them periodically. None for
-    /// other kinds than [`After`](Self::After).
+    /// All numbers, in order: the rates of a program that reports them periodically. None for other kinds than
+    /// [`After`](Self::After) and [`PktGenRate`](Self::PktGenRate).
     pub fn all(self, said: &ProcessOutput) -> Vec<u64> {
-        let Self::After(words) = self else { return Vec::new() };
         let texts = [&said.out, &said.err];
-        texts.iter().flat_map(|text| text.split(words).skip(1)).filter_map(first_number).collect()
+        match self {
+            Self::After(words) => {
+                let rests = texts.iter().flat_map(|text| text.split(words).skip(1));
+                rests.filter_map(first_number).collect()
+            }
+            Self::PktGenRate => {
+                let lines = texts.iter().flat_map(|text| text.lines());
+                lines.filter_map(pkt_gen_rate).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// The number in a text.
@@ -325,6 +356,7 @@ impl Count {
                 first_number(text.lines().rev().find(|line| line.contains(words))?)
             }
             Self::After(words) => first_number(text.rsplit_once(words)?.1),
+            Self::PktGenRate => text.lines().rev().find_map(pkt_gen_rate),
             Self::Below(line, name) => {
                 let mut lines = text.lines().filter_map(|it| it.strip_prefix(line));
                 let (names, values) = (lines.next()?, lines.next()?);
@@ -340,6 +372,21 @@ fn first_number(text: &str) -> Option<u64> {
     let text = text.trim_start();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != ',').unwrap_or(text.len());
     text[..end].replace(',', "").parse().ok()
+}
+
+/// The rate in a line of pkt-gen's reports, whose number has three decimals and a unit prefix.
+fn pkt_gen_rate(line: &str) -> Option<u64> {
+    let (before, _) = line.split_once("pps (")?;
+    let number = before.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &before[number.len()..] {
+        "" => 1.0,
+        "K" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        _ => return None,
+    };
+    let number: f64 = number.split_whitespace().next_back()?.parse().ok()?;
+    Some((number * unit).round() as u64)
 }
 
 #[cfg(test)]
@@ -361,6 +408,14 @@ mod tests {
     const XDP_FILTER: &str = "  XDP_DROP       1,234 pkts           72 KiB\n  XDP_PASS   9 pkts\n";
     const TC: &str =
         "qdisc clsact ffff:\n Sent 512 bytes 8 pkt (dropped 5, overlimits 0 requeues 0) \n";
+    const PKT_GEN: &str = "Receiving from netmap:right0: 1 queues, 1 threads and 1 cpus.\n\
+        Received 1234567 packets 74074020 bytes 2500 events 60 bytes each in 1.00 seconds.\n\
+        Speed: 1.235 Mpps Bandwidth: 592.592 Mbps (raw 829.629 Mbps). Average batch: 493.83 pkts\n";
+    const PKT_GEN_REPORTS: &str = "204.632942 start_threads [2697] Ready...\n\
+        204.8 receiver_body [2290] waiting for initial packets, poll returns 0 0\n\
+        204.8 main_thread [2781] 0.000 pps (0.000 pkts 0.000 bps in 200147 usec) 0.00 avg_batch 0 min_space\n\
+        205.0 main_thread [2781] 512.250 Kpps (102.463 Kpkts 49.182 Mbps in 200026 usec) 9.00 avg_batch 1 min_space\n\
+        205.2 main_thread [2781] 14.881 Mpps (2.976 Mpkts 1.428 Gbps in 200001 usec) 512.00 avg_batch 99999 min_space\n";
     const SNMP: &str = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts InErrors\nUdp: 7 12 0\n";
     const SLUICE: &str =
         "{\"time_s\":1,\"attempted\":3}\n{\"ledger\":{\"in\":9,\"out\":7},\"attempted\":8}\n";
@@ -376,6 +431,9 @@ mod tests {
             ("behind the last of several", TESTPMD, Count::After("RX-packets:"), Some(1234)),
             ("with commas", XDP_FILTER, Count::After("XDP_DROP"), Some(1234)),
             ("before a comma", TC, Count::After("(dropped"), Some(5)),
+            ("of the whole run", PKT_GEN, Count::After("Received "), Some(1_234_567)),
+            ("with a unit", PKT_GEN_REPORTS, Count::PktGenRate, Some(14_881_000)),
+            ("only in a report", PKT_GEN, Count::PktGenRate, None),
             ("in a table", SNMP, Count::Below("Udp:", "NoPorts"), Some(12)),
             ("in a result", SLUICE, Count::COUNTED, Some(7)),
             ("of the last result", SLUICE, Count::SENT, Some(8)),
@@ -394,6 +452,8 @@ mod tests {
         }
         let rates = ProcessOutput { out: "a: 7.5\na: -\na: 9\n".into(), err: String::new() };
         assert_eq!(Count::After("a:").all(&rates), [7, 9], "told again and again");
+        let rates = ProcessOutput { out: PKT_GEN.into(), err: PKT_GEN_REPORTS.into() };
+        assert_eq!(Count::PktGenRate.all(&rates), [0, 512_250, 14_881_000]);
         let said = ProcessOutput { out: String::new(), err: "7 packets captured".into() };
         assert_eq!(Count::Before("captured").of(&said), Some(7), "on the other output");
     }

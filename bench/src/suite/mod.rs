@@ -2,6 +2,7 @@
 
 mod drop;
 pub mod forward;
+pub mod netmap;
 pub mod peers;
 mod pipe;
 mod rx;
@@ -136,6 +137,8 @@ pub fn steps<'a, E>(
         };
         if with_peers {
             new.extend(peers::steps(kind, &context));
+            // They need another project's programs, too.
+            new.extend(netmap::steps(kind, &context));
         }
         // Existing interfaces stay unchanged.
         new.retain(|step| context.testbed.is_ours() || !step.changes_host());

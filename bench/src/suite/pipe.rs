@@ -90,7 +90,8 @@ pub fn alone(context: &StepContext<'_>, by: &'static str, name: &str, receiver: 
     piped(context, by, name, None, receiver, LabHost::Right)
 }
 
-fn piped(
+/// A step between two programs, or of one that creates its own packets.
+pub fn piped(
     context: &StepContext<'_>,
     by: &'static str,
     name: &str,

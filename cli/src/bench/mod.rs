@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use sluicegate_bench::instructions;
 use sluicegate_bench::report::Report;
+use sluicegate_bench::rounds::BenchPlan;
 use sluicegate_bench::suite::SuiteKind;
 
 use options::{Options, OutputOptions};
@@ -38,6 +39,9 @@ Examples:
 Needs root. The first CPU sends, the others receive. ^C keeps the results so far and
 removes the lab.";
 
+const NETMAP_HELP: &str = "\
+The folder NETMAP_BIN has pkt-gen and bridge; without it their steps are skipped. --peers is implied.";
+
 /// Measure each way of handling packets, and devices by RFC 2544
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -58,6 +62,9 @@ enum BenchCommand {
     Forward(Options),
     /// Move packets from one program to another, from Unix sockets to memif
     Pipe(Options),
+    /// Netmap's pkt-gen and bridge by `sluice netmap`, in the suites above, beside the same work of others
+    #[command(after_help = NETMAP_HELP)]
+    Netmap(Options),
     /// All of these, and the instructions of hot loops
     All(Options),
     /// Count instructions of hot loops, which do not depend on the machine's load
@@ -99,6 +106,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         BenchCommand::Drop(options) => measure(vec![SuiteKind::Drop], &options, false),
         BenchCommand::Forward(options) => measure(vec![SuiteKind::Forward], &options, false),
         BenchCommand::Pipe(options) => measure(vec![SuiteKind::Pipe], &options, false),
+        BenchCommand::Netmap(options) => measure_plan(options.netmap()?, &options, false),
         BenchCommand::All(options) => measure(options.all(), &options, true),
         BenchCommand::Instructions(shown) => count(&shown),
         BenchCommand::Check(args) => check::run(&args),
@@ -113,7 +121,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 
 /// Runs suites, and counts the hot loops if requested and in a lab.
 fn measure(kinds: Vec<SuiteKind>, options: &Options, with_loops: bool) -> anyhow::Result<()> {
-    let bench = options.bench(kinds)?;
+    measure_plan(options.bench(kinds)?, options, with_loops)
+}
+
+fn measure_plan(bench: BenchPlan, options: &Options, with_loops: bool) -> anyhow::Result<()> {
     let output = ReportOutput::prepare(&options.shown)?;
     let watcher = Watcher::start()?;
     let mut report = bench.run(&watcher, now())?;

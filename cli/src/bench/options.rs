@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sluicegate::error::Error;
+use sluicegate_bench::check::is_needed_for_netmap;
 use sluicegate_bench::rounds::BenchPlan;
 use sluicegate_bench::suite::{SuiteKind, Sweep};
 use sluicegate_bench::testbed::Side;
@@ -99,6 +100,13 @@ impl Options {
     pub fn all(&self) -> Vec<SuiteKind> {
         let can_run = |kind: &SuiteKind| self.between.is_none() || !kind.needs_middle();
         SuiteKind::ALL.into_iter().filter(can_run).collect()
+    }
+
+    /// The plan of the steps of netmap's programs, and of those that they are compared with.
+    pub fn netmap(&self) -> Result<BenchPlan, Error> {
+        let kinds = self.all().into_iter().filter(|&kind| kind != SuiteKind::Drop).collect();
+        let only: Option<fn(SuiteKind, &str) -> bool> = Some(is_needed_for_netmap);
+        Ok(BenchPlan { only, with_peers: true, ..self.bench(kinds)? })
     }
 
     /// The plan that the flags describe.
