@@ -11,6 +11,7 @@ use sluicegate_netmap::shared::RemoteFile;
 use crate::calls::OPEN_AND_CLOSE;
 use crate::environment::{self, ServerAddress};
 use crate::file::File;
+use crate::standard_streams::Reserved;
 use crate::table::Object;
 use crate::{exit, forks, log, real, table};
 
@@ -48,6 +49,7 @@ fn engine() -> Result<Arc<Engine>, Errno> {
 /// in this process.
 fn open_file() -> Result<Box<dyn NetmapFile>, Errno> {
     if let Some(ServerAddress { path, is_named }) = environment::server()? {
+        let _reserved = Reserved::new();
         match RemoteFile::open(&path, !is_named, log::from_engine) {
             Ok(Some(file)) => return Ok(Box::new(file)),
             Ok(None) if is_named => {
