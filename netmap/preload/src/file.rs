@@ -1,6 +1,7 @@
 //! An open of /dev/netmap in this process.
 
 use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
@@ -22,8 +23,8 @@ pub struct File {
     calls: Calls,
     /// The reason why another process owns the file has been printed.
     refused: AtomicBool,
-    /// Forked processes may have the file, too.
-    was_forked: AtomicBool,
+    /// Other processes may have the file, too.
+    was_shared: AtomicBool,
 }
 
 /// Events that mean the same to poll(2).
@@ -37,8 +38,8 @@ impl File {
     /// The kernel has no memory.
     pub fn new(open: Box<dyn NetmapFile>) -> Result<Self, Errno> {
         let (open, owner) = (ManuallyDrop::new(open), FileOwner::new()?);
-        let (refused, was_forked) = Default::default();
-        Ok(Self { open, owner, calls: Calls::default(), refused, was_forked })
+        let (refused, was_shared) = Default::default();
+        Ok(Self { open, owner, calls: Calls::default(), refused, was_shared })
     }
 
     /// Returns the owner.
@@ -51,9 +52,14 @@ impl File {
         &self.calls
     }
 
-    /// Notes that processes that are forked may have the file, too.
-    pub fn note_fork(&self) {
-        self.was_forked.store(true, Ordering::Relaxed);
+    /// Notes that other processes may have the file, too: they are forked, or were sent it.
+    pub fn note_sharing(&self) {
+        self.was_shared.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the socket by which another process can join the file; none if the engine is in this process.
+    pub fn connection(&self) -> Option<BorrowedFd<'_>> {
+        self.open.connection()
     }
 
     /// Leaves the file without an owner, if a child can be it.
@@ -149,7 +155,7 @@ impl Drop for File {
         }
         // SAFETY: taken once, here, and not used afterwards.
         let open = unsafe { ManuallyDrop::take(&mut self.open) };
-        if self.was_forked.load(Ordering::Relaxed) {
+        if self.was_shared.load(Ordering::Relaxed) {
             open.leave();
         }
     }

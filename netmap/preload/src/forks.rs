@@ -54,7 +54,7 @@ pub fn wait() {
 }
 
 extern "C" fn before_fork() {
-    for_each_file(File::note_fork);
+    for_each_file(File::note_sharing);
     // A handler that forks in the middle of a call of its own thread leaves all files with this process.
     if calls::is_interrupted() {
         return;

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use sluicegate_netmap::engine::{Engine, NetmapFile};
 use sluicegate_netmap::shared::RemoteFile;
 
-use crate::calls::OPEN_AND_CLOSE;
+use crate::calls::{Call, OPEN_AND_CLOSE};
 use crate::environment::{self, ServerAddress};
 use crate::file::File;
 use crate::standard_streams::Reserved;
@@ -79,15 +79,24 @@ fn open_file() -> Result<Box<dyn NetmapFile>, Errno> {
     Ok(Box::new(engine()?.open()))
 }
 
+/// Begins a call that opens a file.
+///
+/// # Errors
+/// An environment variable is invalid.
+pub fn begin() -> Result<Call<'static>, Errno> {
+    forks::follow();
+    exit::close_at_exit();
+    let call = OPEN_AND_CLOSE.begin();
+    environment::set_log_level()?;
+    Ok(call)
+}
+
 /// Opens /dev/netmap. Returns the descriptor.
 ///
 /// # Errors
 /// The limit of open files is reached; an environment variable is invalid.
 pub fn open(flags: c_int) -> Result<c_int, Errno> {
-    forks::follow();
-    exit::close_at_exit();
-    let _call = OPEN_AND_CLOSE.begin();
-    environment::set_log_level()?;
+    let _call = begin()?;
     let file = File::new(open_file()?)?;
     let close_on_exec = if flags & libc::O_CLOEXEC == 0 { 0 } else { libc::EPOLL_CLOEXEC };
     // SAFETY: makes a new descriptor, which becomes the program's.

@@ -1,7 +1,7 @@
 //! `libsluice_netmap.so`: a program that loads it by `LD_PRELOAD` finds netmap at `/dev/netmap`.
 //!
 //! ```text
-//!   program: open, ioctl, mmap, poll, select, epoll, close, dup, fcntl
+//!   program: open, ioctl, mmap, poll, select, epoll, close, dup, fcntl, sendmsg, recvmsg
 //!      |
 //!   interpose: is the descriptor in the table? --no--> libc (real)
 //!      | yes
@@ -19,6 +19,7 @@
 //! - A wait (`wait`) syncs the netmap files, then sleeps on the engine's descriptors and the program's
 //!   others with the remaining time, and syncs again.
 //! - After a fork, the first of the two processes that syncs a file goes on with it (`ownership`).
+//! - A message to another process has the file's socket to its server in place of the descriptor (`passing`).
 //!
 //! Static programs, raw system calls and io_uring are not seen. A program that closes descriptors it does
 //! not know, after it has opened a port, also closes those of the engine.
@@ -35,6 +36,7 @@ mod host;
 mod interpose;
 mod log;
 mod ownership;
+mod passing;
 mod real;
 mod requests;
 mod signals;

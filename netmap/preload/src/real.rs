@@ -5,7 +5,8 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, mode_t, nfds_t, off_t, pollfd, sigset_t, size_t, timespec, timeval,
+    epoll_event, fd_set, mmsghdr, mode_t, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, ssize_t,
+    timespec, timeval,
 };
 use nix::errno::Errno;
 
@@ -103,6 +104,16 @@ functions! {
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
     fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int;
+    sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    sendmmsg(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(
+        socket: c_int,
+        messages: *mut mmsghdr,
+        room: c_uint,
+        flags: c_int,
+        timeout: *mut timespec
+    ) -> c_int;
 }
 
 /// Calls libc's `closefrom`.

@@ -67,7 +67,7 @@ impl Handle {
     }
 
     /// Fills a free description.
-    fn new(object: Object) -> Option<Self> {
+    pub fn new(object: Object) -> Option<Self> {
         let claim = |it: &&Description| {
             let references = &it.references;
             references.compare_exchange(0, CHANGING, Ordering::Acquire, Ordering::Relaxed).is_ok()

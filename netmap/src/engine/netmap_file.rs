@@ -1,5 +1,7 @@
 //! One open of `/dev/netmap`, with either host of the engine.
 
+use std::os::fd::BorrowedFd;
+
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 
@@ -86,6 +88,11 @@ pub trait NetmapFile: Send + Sync {
     /// Returns true if each process that inherits the file by fork(2) may use it, also at the same time.
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// Returns the socket by which another process can join the file; none if it cannot.
+    fn connection(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// Drops a file that is shared with other processes: the last of them closes it.

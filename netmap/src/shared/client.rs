@@ -1,11 +1,12 @@
-//! A file that a server has open for this process, and its forked children.
+//! A file that a server has open for this process, its forked children, and processes that were sent the file.
 
 use std::cell::Cell;
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,16 +17,16 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::kill;
 use nix::sys::socket::{
-    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, setsockopt, shutdown, socket,
-    sockopt,
+    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, getpeername, getsockopt,
+    setsockopt, shutdown, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
 
 use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation};
 use super::message::{
-    CLOSE, LINES, LIST, Message, REGISTER, Received, VERSION, WAKER, errno, network_namespace,
-    receive, send,
+    CLOSE, JOIN, LINES, LIST, Message, REGION, REGISTER, Received, VERSION, WAKER, errno,
+    network_namespace, receive, send,
 };
 use super::session::SPINS;
 use crate::abi::{PortName, Request};
@@ -115,8 +116,28 @@ impl RemoteFile {
             let text = if hello.text.is_empty() { "it sends no memory" } else { &hello.text };
             failed(text, Errno::EMFILE)
         })?;
+        Self::new(socket, memory, bell, log).map(Some)
+    }
+
+    /// Opens a file that another process has open, by its socket, which that process has sent. The file is shared: end
+    /// it with [`leave`](NetmapFile::leave).
+    ///
+    /// # Errors
+    /// ENXIO: the server has ended. EPROTO: it has another version. EMFILE: a limit of open files is reached.
+    pub fn join(socket: OwnedFd, log: fn(&str)) -> Result<Self, Errno> {
+        let message = Message { number: JOIN, ..Message::default() };
+        let (answer, files) =
+            exchange(&socket, &RequestLock::default(), &message)?.ok_or(Errno::ENXIO)?;
+        if answer.body != VERSION.to_ne_bytes() {
+            return Err(Errno::EPROTO);
+        }
+        let [memory, bell] = <[OwnedFd; 2]>::try_from(files).map_err(|_| Errno::EPROTO)?;
+        Self::new(socket, memory, bell, log)
+    }
+
+    fn new(socket: OwnedFd, memory: OwnedFd, bell: OwnedFd, log: fn(&str)) -> Result<Self, Errno> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Some(Self {
+        Ok(Self {
             doorbell: Doorbell::open(memory, bell)?,
             socket,
             requests: RequestLock::default(),
@@ -126,40 +147,23 @@ impl RemoteFile {
             log,
             ended: AtomicBool::new(false),
             is_left: false,
-        }))
+        })
     }
 
     /// Sends a request, and returns its answer. Its lines go to the log.
     fn ask(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Errno> {
-        let _alone = self.requests.lock(self.doorbell.memory());
-        let answer = send(&self.socket, message, &[]).and_then(|()| self.answer());
-        let (answer, files) = match answer {
+        let (answer, files) = match exchange(&self.socket, &self.requests, message) {
             Ok(Some(answer)) => answer,
-            // A registered port without its memory is of no use, so then the connection ends.
-            Err(Errno::EMFILE) if message.number != REGISTER => {
+            Err(Errno::EMFILE) => {
                 (self.log)("the limit of open files is reached: raise it by `ulimit -n`");
                 return Err(Errno::EMFILE);
             }
-            Ok(None) | Err(_) => {
-                // A late answer must not be taken for that of the next request.
-                let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
-                return Err(self.has_ended());
-            }
+            Ok(None) | Err(_) => return Err(self.has_ended()),
         };
         answer.text.lines().for_each(self.log);
         match answer.number {
             0 => Ok((answer, files)),
             errno => Err(Errno::from_raw(errno.cast_signed())),
-        }
-    }
-
-    /// Receives an answer, which may take long while the server opens a card.
-    fn answer(&self) -> Received {
-        loop {
-            match receive(&self.socket, true) {
-                Err(Errno::EAGAIN) if self.server_lives() => {}
-                answer => return answer,
-            }
         }
     }
 
@@ -192,18 +196,13 @@ impl RemoteFile {
     }
 
     fn call_at(&self, entry: usize, operation: Operation) -> Result<u32, Errno> {
-        let answer = self.doorbell.call(entry, operation, self.spins, || self.server_lives());
+        let answer =
+            self.doorbell.call(entry, operation, self.spins, || server_lives(&self.socket));
         if self.doorbell.take_lines() {
             // The answer's lines go to the log.
             let _ = self.ask(&Message { number: LINES, ..Message::default() });
         }
         answer.map_err(|_| self.has_ended())
-    }
-
-    fn server_lives(&self) -> bool {
-        let mut socket = [PollFd::new(self.socket.as_fd(), PollFlags::empty())];
-        // A signal says nothing about the server.
-        !poll(&mut socket, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// Logs the end of the server, once.
@@ -213,6 +212,52 @@ impl RemoteFile {
         }
         Errno::ENXIO
     }
+}
+
+/// Returns true if the connection has not ended.
+fn server_lives(socket: &OwnedFd) -> bool {
+    let mut socket = [PollFd::new(socket.as_fd(), PollFlags::empty())];
+    // A signal does not end the connection.
+    !poll(&mut socket, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+}
+
+/// Sends a request, and receives its answer.
+fn exchange(socket: &OwnedFd, requests: &RequestLock, message: &Message) -> Received {
+    let _alone = requests.lock(socket.as_fd());
+    let answer = send(socket, message, &[]).and_then(|()| {
+        loop {
+            match receive(socket, true) {
+                // Opening a card may take long.
+                Err(Errno::EAGAIN) if server_lives(socket) => {}
+                answer => return answer,
+            }
+        }
+    });
+    // A registered port without its memory is of no use.
+    let is_complete = match &answer {
+        Err(Errno::EMFILE) => message.number != REGISTER,
+        answer => matches!(answer, Ok(Some(_))),
+    };
+    if !is_complete {
+        // A late answer must not be taken for that of the next request.
+        let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
+    }
+    answer
+}
+
+/// Returns the path of the server to which a socket is connected, if the server belongs to root or to the owner of the
+/// path. None for other descriptors, which it leaves as they are.
+pub fn server_of(socket: BorrowedFd<'_>) -> Option<PathBuf> {
+    // An error for a descriptor that is no socket, or no UNIX socket.
+    let peer = getpeername::<UnixAddr>(socket.as_raw_fd()).ok()?;
+    let path = peer.path()?;
+    if getsockopt(&socket, sockopt::SockType) != Ok(SockType::SeqPacket) {
+        return None;
+    }
+    // Another user may have a file system of its own, and a server at the same path there.
+    let user = getsockopt(&socket, sockopt::PeerCredentials).ok()?.uid();
+    let is_trusted = user == 0 || path.metadata().is_ok_and(|it| it.uid() == user);
+    is_trusted.then(|| path.to_owned())
 }
 
 /// Connects to a server. Returns its hello; None if there is no server.
@@ -261,7 +306,7 @@ pub fn list(path: &Path) -> Result<Option<String>, Errno> {
     Ok(Some(text))
 }
 
-/// Keeps apart the requests of threads, and of processes that have the file by fork: answers come in their order.
+/// Keeps apart the requests of threads, and of processes that share the file: answers come in their order.
 #[derive(Debug, Default)]
 struct RequestLock {
     /// The process in which a thread has a request, or 0.
@@ -272,8 +317,8 @@ struct RequestLock {
 struct RequestGuard<'a>(&'a RequestLock, BorrowedFd<'a>);
 
 impl RequestLock {
-    /// Locks. Other processes are kept out by a lock of a file, which ends with the process that has it.
-    fn lock<'a>(&'a self, file: BorrowedFd<'a>) -> RequestGuard<'a> {
+    /// Locks. Other processes are kept out by a lock of the socket, which ends with the process that has it.
+    fn lock<'a>(&'a self, socket: BorrowedFd<'a>) -> RequestGuard<'a> {
         let process = std::process::id();
         loop {
             let holder = self.process.load(Ordering::Relaxed);
@@ -290,10 +335,10 @@ impl RequestLock {
             std::thread::sleep(LOCK_INTERVAL);
         }
         // EDEADLK: threads of two processes that wait for each other's process, although not for each other.
-        while let Err(Errno::EINTR | Errno::EDEADLK) = lock_file(file, libc::F_WRLCK) {
+        while let Err(Errno::EINTR | Errno::EDEADLK) = lock_file(socket, libc::F_WRLCK) {
             std::thread::sleep(LOCK_INTERVAL);
         }
-        RequestGuard(self, file)
+        RequestGuard(self, socket)
     }
 }
 
@@ -330,7 +375,13 @@ impl NetmapFile for RemoteFile {
     }
 
     fn region(&self) -> Result<Region, Errno> {
-        self.region.get().cloned().ok_or(Errno::EINVAL)
+        if let Some(region) = self.region.get() {
+            return Ok(region.clone());
+        }
+        let (answer, files) = self.ask(&Message { number: REGION, ..Message::default() })?;
+        let bytes = answer.body.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+        let (bytes, fd) = bytes.zip(files.into_iter().next()).ok_or(Errno::EPROTO)?;
+        Ok(self.region.get_or_init(|| Region { fd: Arc::new(fd), bytes }).clone())
     }
 
     fn poll(&self, events: PollFlags) -> PollFlags {
@@ -371,6 +422,10 @@ impl NetmapFile for RemoteFile {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn connection(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 
     fn leave(mut self: Box<Self>) {

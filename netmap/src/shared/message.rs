@@ -7,6 +7,14 @@
 //!   request -->                        performs it
 //!              <-- answer                  with the region, a thread's pipe, or a list
 //! ```
+//!
+//! Processes may share a file's socket: by fork, or because one has sent it to the other, which then joins.
+//!
+//! ```text
+//!   another client                     server
+//!   JOIN       -->
+//!              <-- answer                  with the doorbell's memory and eventfd
+//! ```
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -38,6 +46,10 @@ pub(super) const WAKER: u32 = 0x1_0002;
 pub(super) const LINES: u32 = 0x1_0004;
 /// Write a list of all ports into a file.
 pub(super) const LIST: u32 = 0x1_0003;
+/// Return the doorbell to a process that has received the file's socket from another process.
+pub(super) const JOIN: u32 = 0x1_0005;
+/// Return the region of the port, which another process may have registered.
+pub(super) const REGION: u32 = 0x1_0006;
 
 /// A request or an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +57,8 @@ pub(super) struct Message {
     /// The type of a request; the errno of an answer, 0 for success; the server's [`VERSION`] in a hello.
     pub(super) number: u32,
     pub(super) port: PortName,
-    /// A request's body, or its answer; the server's network namespace in a hello.
+    /// A request's body, or its answer; the server's network namespace in a hello; its [`VERSION`] in the answer to
+    /// [`JOIN`].
     pub(super) body: Vec<u8>,
     /// Lines for the user.
     pub(super) text: String,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - *Requests* (REGISTER and all that change something) are messages of a socket (`message`). The end of the socket,
-//!   also by kill -9, is the last close of the file.
+//!   also by kill -9, is the last close of the file: forked processes share it, and those that were sent it.
 //! - *Calls* (the syncs of ioctl and poll, and the preparation of a sleep) are entries in memory that both map
 //!   (`doorbell`): a system call is made only if the other side sleeps.
 //! - The server validates everything that a client writes: it reads a value once. A client's calls occupy only the
@@ -23,6 +23,6 @@ mod process_end;
 mod server;
 mod session;
 
-pub use client::{RemoteFile, forget_thread, list};
+pub use client::{RemoteFile, forget_thread, list, server_of};
 pub use process_end::ProcessEnd;
 pub use server::{Server, default_path};

@@ -14,7 +14,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation, bell};
-use super::message::{self, CLOSE, LIST, Message, WAKER, errno, receive, send};
+use super::message::{
+    self, CLOSE, JOIN, LIST, Message, REGION, VERSION, WAKER, errno, receive, send,
+};
 use super::open_files::OpenFileEntry;
 use crate::abi::Request;
 use crate::engine::{Engine, NetmapFile, OpenFile, Sleeper, WaitSources};
@@ -47,6 +49,8 @@ pub(super) struct Session {
     engine: Arc<Engine>,
     socket: OwnedFd,
     doorbell: Doorbell,
+    /// The client's end of the doorbell's pipe, for other processes that join.
+    bell: Arc<OwnedFd>,
     /// The file, and its place in the list of all; None after it is closed.
     open: Option<(OpenFile, OpenFileEntry)>,
     sleepers: Vec<EntrySleeper>,
@@ -82,6 +86,7 @@ impl Session {
             engine: Arc::clone(engine),
             socket,
             doorbell,
+            bell: Arc::new(bell),
             open: Some((engine.open(), entry)),
             sleepers: (0..ENTRIES).map(|_| EntrySleeper::default()).collect(),
             spins: if cpus > 1 { SPINS } else { 0 },
@@ -202,19 +207,19 @@ impl Session {
     fn answer_request(&mut self) -> bool {
         // Files that a client sends are refused or closed.
         let Ok(Some((mut message, _))) = receive(&self.socket, false) else { return false };
-        let mut file = None;
-        let result = self.request(&mut message, &mut file);
+        let mut files = Vec::new();
+        let result = self.request(&mut message, &mut files);
         message.number = result.map_or_else(|errno| errno as u32, |()| 0);
         message.text = LINES.take().join("\n");
-        let files: Vec<BorrowedFd<'_>> = file.iter().map(|it| it.as_fd()).collect();
+        let files: Vec<BorrowedFd<'_>> = files.iter().map(|it| it.as_fd()).collect();
         send(&self.socket, &message, &files).is_ok()
     }
 
-    /// Performs a request: the message becomes the answer, with a file.
+    /// Performs a request: the message becomes the answer, with files.
     fn request(
         &mut self,
         message: &mut Message,
-        file: &mut Option<Arc<OwnedFd>>,
+        files: &mut Vec<Arc<OwnedFd>>,
     ) -> Result<(), Errno> {
         let (open, entry) = self.open.as_ref().ok_or(Errno::EBADF)?;
         match message.number {
@@ -222,16 +227,27 @@ impl Session {
                 self.sleepers.clear();
                 self.open = None;
             }
-            WAKER => *file = Some(Arc::new(self.waker(&message.body)?)),
+            WAKER => files.push(Arc::new(self.waker(&message.body)?)),
             message::LINES => {}
-            LIST => *file = Some(Arc::new(self.list(entry)?)),
+            LIST => files.push(Arc::new(self.list(entry)?)),
+            JOIN => {
+                message.body = VERSION.to_ne_bytes().to_vec();
+                let memory = self.doorbell.memory().try_clone_to_owned();
+                files.push(Arc::new(memory.map_err(|_| Errno::EMFILE)?));
+                files.push(Arc::clone(&self.bell));
+            }
+            REGION => {
+                let region = open.region()?;
+                message.body = region.bytes.to_ne_bytes().to_vec();
+                files.push(region.fd);
+            }
             number => {
                 let kind = u16::try_from(number).map_err(|_| Errno::EINVAL)?;
                 let mut request = Request::decode(kind, &message.body)?;
                 open.request(&mut message.port, &mut request)?;
                 if let Request::Register(_) = request {
                     entry.set_port(message.port.to_string());
-                    *file = Some(open.region()?.fd);
+                    files.push(open.region()?.fd);
                 }
                 message.body = request.encode();
             }

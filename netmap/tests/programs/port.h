@@ -43,6 +43,14 @@ static inline int open_device(void) {
     return fd;
 }
 
+/* Maps a registered port's memory. */
+static inline void map_port(struct port *port) {
+    size_t bytes = port->registration.memsize;
+    port->memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, port->fd, 0);
+    if (port->memory == MAP_FAILED) err(1, "mmap");
+    port->interface = (struct interface *)(port->memory + port->registration.offset);
+}
+
 /* Registers a port: NAME, NAME^ for the host's rings, NAME* for the rings of card and host. */
 static inline struct port open_port(const char *text) {
     struct port port = {.fd = open_device(), .registration = {.mode = ALL_NIC}};
@@ -54,10 +62,7 @@ static inline struct port open_port(const char *text) {
         *last = 0;
     }
     if (control(port.fd, REGISTER, name, &port.registration)) err(1, "register %s", text);
-    size_t bytes = port.registration.memsize;
-    port.memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, port.fd, 0);
-    if (port.memory == MAP_FAILED) err(1, "map %s", text);
-    port.interface = (struct interface *)(port.memory + port.registration.offset);
+    map_port(&port);
     return port;
 }
 

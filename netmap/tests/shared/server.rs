@@ -217,7 +217,8 @@ fn wild_client(host: &Host, random: &mut Random) {
             }
         }
         let _ = nix::unistd::write(&files[1], &1u64.to_ne_bytes());
-        let numbers = [1, 3, 5, 8, 0x1_0001, 0x1_0002, 0x1_0003, random.next() as u32];
+        let numbers =
+            [1, 3, 5, 8, 0x1_0001, 0x1_0002, 0x1_0003, 0x1_0005, 0x1_0006, random.next() as u32];
         let number = numbers[random.next() as usize
             % (numbers.len() - usize::from(!random.next().is_multiple_of(4)))];
         let mut message = vec![0; 72 + random.next() as usize % 64];

@@ -7,6 +7,7 @@
 mod descriptors;
 mod device;
 mod epoll;
+mod messages;
 mod poll;
 mod select;
 

@@ -5,6 +5,7 @@ mod descriptors;
 mod exits;
 mod forks;
 mod messages;
+mod passing;
 mod port;
 mod program;
 #[path = "../../../../core/tests/lab/scratch.rs"]

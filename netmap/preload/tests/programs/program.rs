@@ -52,13 +52,19 @@ impl Programs {
         command
     }
 
-    /// Makes a FIFO. Returns its path.
-    pub fn fifo(&self, name: &str) -> String {
+    /// Returns a path in the folder where no file is.
+    pub fn path(&self, name: &str) -> String {
         let path = self.folder.path().join(name);
         // Another part of the test may have made it.
         let _ = std::fs::remove_file(&path);
-        mkfifo(&path, Mode::S_IRWXU).unwrap();
         path.into_os_string().into_string().unwrap()
+    }
+
+    /// Makes a FIFO. Returns its path.
+    pub fn fifo(&self, name: &str) -> String {
+        let path = self.path(name);
+        mkfifo(&*path, Mode::S_IRWXU).unwrap();
+        path
     }
 
     /// Runs a program to its end, which must be a success. Returns its output.

@@ -45,6 +45,23 @@ fn pipes_and_switches_join_programs() {
 }
 
 #[test]
+fn a_program_sends_its_port_to_another_and_ends() {
+    let Some(programs) = Programs::build(&["give", "take", "send"]) else { return };
+    let server = server();
+    let programs = programs.with_server(&server.socket());
+    for port in ["vale5:b", "q1}p"] {
+        let path = &programs.path("given");
+        let giver = programs.start_here("give", &[port, path]);
+        let taker = programs.start_here("take", &[path, "100"]);
+        assert_eq!(giver.end(), "");
+        let from = if port == "vale5:b" { "vale5:a" } else { "q1{p" };
+        assert_eq!(programs.run("send", &[from, "100", "60", "/dev/null"]), "sent 100\n");
+        assert_eq!(taker.end(), "received 100\n", "{port}");
+        all_are_closed(&server);
+    }
+}
+
+#[test]
 fn two_programs_have_a_card_s_rings_for_each_direction() {
     let Some(programs) = Programs::build(&["send", "receive", "bridge"]) else { return };
     let Some(lab) = lab_of(Shape::Line, 1) else { return };

@@ -1,0 +1,100 @@
+//! Descriptors of netmap files in messages between processes (SCM_RIGHTS).
+//!
+//! ```text
+//!   sender                                 receiver
+//!   sendmsg: the file's socket             recvmsg: a socket that is connected to the server that this process uses?
+//!   in place of the descriptor     --->    join the file; its descriptor takes the socket's number
+//! ```
+//!
+//! Both processes share the file, as after a fork: the last of them closes it. A process without the library may pass
+//! the socket on.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use sluicegate_netmap::shared::{RemoteFile, server_of};
+
+use crate::file::File;
+use crate::standard_streams::Reserved;
+use crate::table::{self, Handle, Object};
+use crate::{environment, host, log, real};
+
+/// Returns the descriptor to send for a file, which lives as long as the file.
+///
+/// # Errors
+/// EOPNOTSUPP: the engine is in this process.
+pub fn send(file: &File) -> Result<c_int, Errno> {
+    let Some(socket) = file.connection() else {
+        log::error(
+            "sendmsg: a process without a server cannot pass a port to another process; start `sluice netmap serve`, \
+             and both programs with SLUICE_NETMAP_SERVER=SOCKET",
+        );
+        return Err(Errno::EOPNOTSUPP);
+    };
+    // Before the receiver may have it.
+    file.note_sharing();
+    Ok(socket.as_raw_fd())
+}
+
+/// Makes a received descriptor that stands for a netmap file a descriptor of that file. Leaves others as they are.
+pub fn receive(fd: c_int) {
+    // SAFETY: recvmsg(2) has just made the descriptor, which the program does not know yet.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let Some(path) = server_of(socket) else { return };
+    if !environment::server().is_ok_and(|own| own.is_some_and(|own| own.path == path)) {
+        return;
+    }
+    if let Err(errno) = join(socket) {
+        let path = path.display();
+        log::error(format_args!("recvmsg: cannot use a port of the server at {path}: {errno}"));
+    }
+}
+
+fn join(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    let _call = host::begin()?;
+    // Two threads that receive the same file find one description.
+    let _alone = host::lock();
+    let _reserved = Reserved::new();
+    let handle = match known(socket) {
+        Some(handle) => handle,
+        None => {
+            let socket = socket.try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
+            let file = File::new(Box::new(RemoteFile::join(socket, log::from_engine)?))?;
+            file.note_sharing();
+            Handle::new(Object::Netmap(Arc::new(file))).ok_or(Errno::EMFILE)?
+        }
+    };
+    let fd = socket.as_raw_fd();
+    // SAFETY: descriptors of this library, and the received one, which the program does not know yet.
+    unsafe {
+        let flags = Errno::result(real::fcntl64(fd, libc::F_GETFD, 0))?;
+        let close_on_exec = if flags & libc::FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
+        let empty = Errno::result(libc::epoll_create1(libc::EPOLL_CLOEXEC))?;
+        let replaced = Errno::result(real::dup3(empty, fd, close_on_exec));
+        real::close(empty);
+        replaced?;
+    }
+    table::put(fd, handle)
+}
+
+/// Finds a file that this process has, by its socket.
+fn known(socket: BorrowedFd<'_>) -> Option<Handle> {
+    let wanted = cookie(socket)?;
+    let is_it = |file: &File| file.connection().and_then(cookie) == Some(wanted);
+    table::objects().find(|object| matches!(&**object, Object::Netmap(file) if is_it(file)))
+}
+
+/// Returns the number by which the kernel distinguishes sockets.
+fn cookie(socket: BorrowedFd<'_>) -> Option<u64> {
+    let (mut cookie, mut length) = (0_u64, size_of::<u64>() as libc::socklen_t);
+    let value = (&raw mut cookie).cast::<c_void>();
+    // SAFETY: the option's value has 8 bytes.
+    let result = unsafe {
+        let option = libc::SO_COOKIE;
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, &mut length)
+    };
+    (result == 0).then_some(cookie)
+}
