@@ -6,6 +6,7 @@ mod kills;
 #[path = "../../../../core/tests/child/lines.rs"]
 mod lines;
 mod netmaps_own;
+mod netmaps_shared;
 mod program;
 #[path = "../../../../core/tests/lab/scratch.rs"]
 mod scratch;

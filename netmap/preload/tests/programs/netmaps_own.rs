@@ -1,10 +1,13 @@
 //! netmap's own programs, built from its public sources: the folder NETMAP_BIN has them.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use sluicegate::link::{Lab, Shape};
 
 use crate::child;
@@ -12,7 +15,7 @@ use crate::program::{Programs, library};
 use crate::scratch::lab_of;
 
 /// Packets of a test: a ring holds them all, so none is lost, however slow the receiver is.
-const PACKETS: &str = "1000";
+pub const PACKETS: &str = "1000";
 
 /// Cases of ctrl-api-test that do not pass.
 const EXCEPTIONS: [(&str, &[&str]); 3] = [
@@ -42,7 +45,7 @@ const EXCEPTIONS: [(&str, &[&str]); 3] = [
 ];
 
 /// Returns the folder of the programs; none, and says why, without it.
-fn folder() -> Option<PathBuf> {
+pub fn folder() -> Option<PathBuf> {
     let folder = std::env::var_os("NETMAP_BIN").map(PathBuf::from);
     if folder.is_none() {
         println!(
@@ -53,29 +56,46 @@ fn folder() -> Option<PathBuf> {
     folder
 }
 
+/// Returns a command that runs a program with the library, and with the server at a socket; `off` for none.
+pub fn command(
+    folder: &Path,
+    server: impl AsRef<OsStr>,
+    program: &str,
+    arguments: &[&str],
+) -> Command {
+    let mut command = Command::new(folder.join(program));
+    command.args(arguments).env("LD_PRELOAD", library()).env("SLUICE_NETMAP_SERVER", server);
+    command.stdin(Stdio::null());
+    command
+}
+
 /// A program that runs; dropping it ends it.
-struct PeerProgram {
+pub struct PeerProgram {
     child: Child,
     output: Option<BufReader<PipeReader>>,
 }
 
 impl PeerProgram {
     /// Starts a program on a host of a lab.
-    fn start(folder: &Path, (lab, host): (&Lab, &str), program: &str, arguments: &[&str]) -> Self {
+    pub fn start(
+        folder: &Path,
+        (lab, host): (&Lab, &str),
+        program: &str,
+        arguments: &[&str],
+    ) -> Self {
+        let command = command(folder, "off", program, arguments);
+        Self::spawn(command, |command| lab.spawn(host, command).unwrap())
+    }
+
+    /// Starts a program by `spawn`.
+    pub fn spawn(mut command: Command, spawn: impl FnOnce(&mut Command) -> Child) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
-        let mut command = Command::new(folder.join(program));
-        command
-            .args(arguments)
-            .env("LD_PRELOAD", library())
-            .env("SLUICE_NETMAP_SERVER", "off")
-            .stdin(Stdio::null());
         command.stdout(writer.try_clone().unwrap()).stderr(writer);
-        let child = lab.spawn(host, &mut command).unwrap();
-        Self { child, output: Some(BufReader::new(reader)) }
+        Self { child: spawn(&mut command), output: Some(BufReader::new(reader)) }
     }
 
     /// Waits until a line of its output contains a text.
-    fn until(mut self, text: &'static str) -> Self {
+    pub fn until(mut self, text: &'static str) -> Self {
         let mut output = self.output.take().unwrap();
         let (said, output) = child::limited(self.child.id(), move || {
             let mut said = String::new();
@@ -91,8 +111,13 @@ impl PeerProgram {
         self
     }
 
+    /// Makes it end as a user does.
+    pub fn interrupt(&self) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT).unwrap();
+    }
+
     /// Waits for its end. Returns the rest of its output.
-    fn end(mut self) -> String {
+    pub fn end(mut self) -> String {
         let mut output = self.output.take().unwrap();
         child::limited(self.child.id(), move || {
             let mut said = String::new();
@@ -110,7 +135,7 @@ impl Drop for PeerProgram {
     }
 }
 
-fn assert_says(output: &str, text: &str) {
+pub fn assert_says(output: &str, text: &str) {
     assert!(output.contains(text), "no '{text}' in: {output}");
 }
 
@@ -210,6 +235,11 @@ fn cases(program: &Path) -> Vec<String> {
 fn ctrl_api_test_passes_in_all_cases_but_the_exceptions() {
     let Some(folder) = folder() else { return };
     let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    all_cases_pass(&folder, &lab, OsStr::new("off"));
+}
+
+/// Runs all cases on the left host, with the server at a socket.
+pub fn all_cases_pass(folder: &Path, lab: &Lab, server: &OsStr) {
     let program = folder.join("ctrl-api-test");
     let cases = cases(&program);
     assert!(cases.len() > 40, "{cases:?}");
@@ -218,12 +248,9 @@ fn ctrl_api_test_passes_in_all_cases_but_the_exceptions() {
     for (number, case) in cases.iter().enumerate() {
         // Cases read errno after perror(3), which keeps it only if it can read from standard error.
         let errors: File = tempfile::tempfile().unwrap();
-        let mut command = Command::new(&program);
-        command
-            .args(["-j", &(number + 1).to_string()])
-            .env("LD_PRELOAD", library())
-            .env("SLUICE_NETMAP_SERVER", "off");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+        let number = (number + 1).to_string();
+        let mut command = command(folder, server, "ctrl-api-test", &["-j", &number]);
+        command.stdout(Stdio::piped()).stderr(errors);
         let output = child::end(lab.spawn("left", &mut command).unwrap());
         if output.status.success() == exceptions.contains(&&**case) {
             let said = String::from_utf8_lossy(&output.stdout);
