@@ -1,14 +1,12 @@
 //! Files: what netmap answers to requests that do not depend on the kind of port.
 
-use std::time::Duration;
-
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 use sluicegate_netmap::abi::PortName;
 use sluicegate_netmap::abi::bodies::{Register, modes, register_flags};
 
 use crate::engine;
-use crate::program::{Program, all, frame, sleep};
+use crate::program::{Program, TIMEOUT, all, frame, sleep};
 
 #[test]
 fn a_file_without_a_port() {
@@ -149,7 +147,7 @@ fn a_monitor_of_a_pipe_is_woken_before_its_port_syncs() {
     let monitor = Program::open(&engine, "p}2", Register { flags, ..all() }).unwrap();
     let sources = monitor.file.wait(PollFlags::POLLIN);
     a.send(&[frame(0xff, 1, 0, 60)]);
-    assert!(sleep(&sources, Duration::ZERO));
+    assert!(sleep(&sources, TIMEOUT));
     assert_eq!(monitor.file.poll(PollFlags::POLLIN), PollFlags::POLLIN);
 }
 
