@@ -14,11 +14,14 @@ mod scratch;
 mod server;
 mod shared;
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use program::Programs;
+use program::{Programs, RunningProgram};
 use scratch::lab_of;
-use sluicegate::link::{Lab, Shape};
+use sluicegate::error::Error;
+use sluicegate::link::{Lab, Shape, netns};
 
 #[test]
 fn a_persistent_port_is_created_attached_listed_detached_and_deleted() {
@@ -85,6 +88,50 @@ fn a_bridge_to_the_host_s_rings_leaves_the_host_connected() {
     let sent = programs.run_on((&lab, "left"), "send", &["left0", "1", "60", "/dev/null"]);
     assert_eq!(sent, "sent 1\n");
     assert_eq!(bridge.end(), "passed 1, buffers exchanged\n");
+}
+
+#[test]
+fn the_host_keeps_its_connections_beside_programs_with_a_filter() {
+    let Some(programs) = Programs::build(&["send", "receive"]) else { return };
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let listener = netns::run_in(Some(&lab.netns("right")), || {
+        TcpListener::bind("198.18.0.2:22").map_err(|error| Error::system("listen", "TCP", error))
+    });
+    let listener = listener.unwrap();
+    let connect = || {
+        TcpStream::connect("198.18.0.2:22").map_err(|error| Error::system("connect", "TCP", error))
+    };
+    let mut client = netns::run_in(Some(&lab.netns("left")), connect).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let credits = &programs.fifo("credits");
+    let filtered = |name: &str, words: &[&str]| {
+        let mut command = programs.command(name, words);
+        command.env("SLUICE_NETMAP_FILTER", "ether proto 0x88b5");
+        command
+    };
+    let mut receiver = filtered("receive", &["right0", "20000", credits]);
+    let receiver =
+        RunningProgram::when_ready("receive", lab.spawn("right", &mut receiver).unwrap());
+    let mut sender = filtered("send", &["left0", "20000", "60", credits]);
+    let sender = lab.spawn("left", &mut sender).unwrap();
+    let echo = std::thread::spawn(move || {
+        let mut bytes = [0; 1000];
+        while server.read_exact(&mut bytes).is_ok() {
+            server.write_all(&bytes).unwrap();
+        }
+    });
+    for number in 0..2000u32 {
+        let mut typed = [number as u8; 1000];
+        client.write_all(&typed).unwrap();
+        typed.fill(0);
+        client.read_exact(&mut typed).unwrap();
+        assert_eq!(typed, [number as u8; 1000], "answer {number}");
+    }
+    let sent = child::end(sender);
+    assert_eq!(sent.stdout, b"sent 20000\n");
+    assert_eq!(receiver.end(), "received 20000, repeated 0, wrong 0\n");
+    drop(client);
+    echo.join().unwrap();
 }
 
 /// Returns true if the left host reaches the right one, three times.

@@ -5,15 +5,19 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sluicegate::link::{Lab, Shape};
+use sluicegate::port::{OpenOptions, Port};
 
 use crate::child;
 use crate::program::{Programs, library};
 use crate::scratch::lab_of;
 
+/// The time that a test waits for packets that must come.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Packets of a test: a ring holds them all, so none is lost, however slow the receiver is.
 pub const PACKETS: &str = "1000";
 
@@ -184,6 +188,49 @@ fn bridge_passes_every_packet() {
         assert_says(&sent, "Sent 1000 packets 60000 bytes");
         assert_says(&receiver.end(), "Received 1000 packets 60000 bytes");
     }
+}
+
+/// The payload of pkt-gen's packets, again and again.
+const PAYLOAD: &[u8] = b"netmap pkt-gen DIRECT payload\nhttp://info.iet.unipi.it/~luigi/netmap/ ";
+
+#[test]
+fn pkt_gen_s_packets_arrive_with_their_bytes() {
+    let Some(folder) = folder() else { return };
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let name = "packet:right0?filter=udp dst port 1234&tx_copies=off&buffer=8M&method=recvmmsg";
+    let options = OpenOptions { netns: Some(lab.netns("right")), ..OpenOptions::default() };
+    let mut far = Port::open(&name.parse().unwrap(), &options).unwrap().queues.remove(0);
+    let send =
+        ["-i", "netmap:left0", "-f", "tx", "-w", "1", "-n", PACKETS, "-R", "20000", "-l", "200"];
+    let sent = PeerProgram::start(&folder, (&lab, "left"), "pkt-gen", &send).end();
+    assert_says(&sent, "Sent 1000 packets 200000 bytes");
+    let mut received = Vec::new();
+    let end = Instant::now() + TIMEOUT;
+    while received.len() < 1000 {
+        assert!(Instant::now() < end, "{} packets", received.len());
+        let batch = far.receive(Duration::from_millis(100)).unwrap();
+        received.extend(batch.packets().map(|packet| packet.head().to_vec()));
+    }
+    for packet in &received {
+        // Ethernet, IPv4 and UDP headers.
+        let (headers, payload) = packet.split_at(14 + 20 + 8);
+        assert_eq!(packet.len(), 200);
+        assert_eq!(headers[38..40], 166u16.to_be_bytes(), "the length of UDP");
+        let expected = PAYLOAD.iter().cycle();
+        assert!(payload.iter().zip(expected).all(|(one, other)| one == other), "{payload:?}");
+    }
+}
+
+#[test]
+fn bridge_passes_the_host_s_packets() {
+    let Some(folder) = folder() else { return };
+    let Some(lab) = lab_of(Shape::Pair, 1) else { return };
+    let bridge = ["-w", "1", "-i", "netmap:right0", "-i", "netmap:right0^"];
+    let bridge =
+        PeerProgram::start(&folder, (&lab, "right"), "bridge", &bridge).until("Ready to go");
+    assert!(crate::ping(&lab), "through the program");
+    drop(bridge);
+    assert!(crate::ping(&lab), "without it");
 }
 
 /// Returns a capture file of frames of 60 bytes, a millisecond apart.

@@ -97,7 +97,8 @@ impl Programs {
 }
 
 impl RunningProgram {
-    fn when_ready(name: &str, mut child: Child) -> Self {
+    /// Waits until a program has registered its ports.
+    pub fn when_ready(name: &str, mut child: Child) -> Self {
         let (_, output) = lines::until(child.id(), child.stdout.take().unwrap(), "ready");
         Self { name: name.into(), child, output }
     }
