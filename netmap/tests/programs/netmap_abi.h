@@ -1,6 +1,7 @@
 /*
- * The structures of netmap's interface to programs, API 14, 64-bit, by their public offsets. No package
- * of the common distributions has netmap's headers, and these programs shall not share the library's view.
+ * The structures of netmap's interface to programs, API 14, 64-bit, by their public offsets. No package of the
+ * common distributions has netmap's headers, and these programs do not share the library's view. A test compares
+ * them with netmap's header (abi.c).
  */
 #ifndef NETMAP_ABI_H
 #define NETMAP_ABI_H

@@ -73,6 +73,38 @@ pub fn command(
     command
 }
 
+/// Compiles `abi.c` with flags, and returns what it prints; none without a compiler.
+fn printed_abi(flags: &[&str]) -> Option<String> {
+    let program = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/programs/abi.c");
+    let built = Command::new("cc")
+        .args(["-std=gnu11", source])
+        .args(flags)
+        .arg("-o")
+        .arg(&program)
+        .output();
+    let Ok(built) = built else {
+        println!("skipped: needs cc; get it by scripts/setup.sh");
+        return None;
+    };
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(String::from_utf8(Command::new(&program).output().unwrap().stdout).unwrap())
+}
+
+#[test]
+fn the_programs_structures_are_those_of_netmap_s_header() {
+    let Some(sources) = std::env::var_os("NETMAP_SRC") else {
+        println!(
+            "skipped: needs netmap's header; get it by github.com/luigirizzo/netmap, and name its folder in NETMAP_SRC"
+        );
+        return;
+    };
+    let include = format!("-I{}/sys", sources.display());
+    let Some(own) = printed_abi(&[]) else { return };
+    assert!(own.lines().count() > 70, "{own}");
+    assert_eq!(own, printed_abi(&["-DNETMAP_HEADERS", &include]).unwrap());
+}
+
 /// A program that runs; dropping it ends it.
 pub struct PeerProgram {
     child: Child,
