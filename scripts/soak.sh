@@ -10,6 +10,11 @@ SEEDS=${SEEDS:-1000}
 CYCLES=${CYCLES:-500}
 INPUTS=${INPUTS:-2000000}
 
+if [ "$(id -u)" != 0 ] || ! command -v cc >/dev/null; then
+    echo "soak: needs root, for labs, and cc: run scripts/setup.sh, then sudo make soak" >&2
+    exit 1
+fi
+
 echo "soak: $SEEDS programs that scribble, of each host of the engine"
 SOAK_SEEDS=$SEEDS cargo test --release -p sluicegate-netmap --test engine --test shared -- \
     hostile:: a_program_that_scribbles

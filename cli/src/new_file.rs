@@ -22,6 +22,11 @@ pub struct NewFile {
 }
 
 impl NewFile {
+    /// Returns true for a standard stream.
+    pub fn is_stream(&self) -> bool {
+        self.is_stream
+    }
+
     /// Opens or creates a file for the user and with the mode of `access`, if given.
     ///
     /// # Errors

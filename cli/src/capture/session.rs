@@ -270,12 +270,13 @@ impl<'a> Session<'a> {
             Some(file) => {
                 let mut text = Vec::new();
                 report.print(&mut text, json)?;
+                let is_stream = file.is_stream();
                 let written = file.write(&text).inspect_err(|_| {
                     // The result is needed most where a disk is full.
                     let published = report.publish(options.stdout_is_taken, json);
                     published.err().iter().for_each(notice::say_error);
                 });
-                let left = is_reader_left(&written);
+                let left = is_stream && is_reader_left(&written);
                 reader_left |= left;
                 if left { Ok(()) } else { written.map_err(anyhow::Error::from) }
             }

@@ -1,4 +1,4 @@
-//! `sluice netmap check`: tries what netmap programs use, in a lab, and says what works on this kernel.
+//! `sluice netmap check`: tries what netmap programs use, in a lab, and reports what works on this kernel.
 
 use std::cell::OnceCell;
 use std::io::{self, Write};
@@ -28,15 +28,15 @@ use crate::units::show_count;
 
 /// Packets of each check, and those on their way at the same time: no queue of the lab overflows.
 const PACKETS: u32 = 1000;
-const PORTION: usize = 250;
+const BATCH: usize = 250;
 /// Packets that the host answers.
 const ROUND_TRIPS: u32 = 100;
 /// The longest time without a packet.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest sleep of a receiver, after which the sender syncs again.
-const SLEEP: Duration = Duration::from_millis(100);
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 /// The longest sleep of a program between two looks at the host's sockets.
-const HOST_SLEEP: Duration = Duration::from_millis(1);
+const HOST_INTERVAL: Duration = Duration::from_millis(1);
 /// An EtherType for experiments (IEEE 802): the packets of the check among others.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 const FILTER: &str = "ether proto 0x88b5";
@@ -50,9 +50,9 @@ pub struct CheckArgs {
 }
 
 /// The result of a check: what it found, or why it could not.
-type Outcome = Result<String, Trouble>;
+type Outcome = Result<String, CheckError>;
 
-enum Trouble {
+enum CheckError {
     /// A privilege or a kernel feature is missing.
     Missing(String),
     Failed(String),
@@ -60,13 +60,13 @@ enum Trouble {
     Stopped,
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for CheckError {
     fn from(error: Error) -> Self {
         Self::from(&error)
     }
 }
 
-impl From<&Error> for Trouble {
+impl From<&Error> for CheckError {
     fn from(error: &Error) -> Self {
         match error {
             Error::Privilege { capability, remedy, .. } => {
@@ -79,7 +79,7 @@ impl From<&Error> for Trouble {
 }
 
 /// An error of the engine, which has logged the cause.
-impl From<Errno> for Trouble {
+impl From<Errno> for CheckError {
     fn from(errno: Errno) -> Self {
         let lines = std::mem::take(&mut *LINES.lock().unwrap_or_else(PoisonError::into_inner));
         let text = if lines.is_empty() { errno.to_string() } else { lines.join("; ") };
@@ -119,20 +119,27 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<()> {
         Checker { lab: OnceCell::default(), signals: Signals::catch()?, frames: frames() };
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let (kernel, version) = (kernel.trim(), env!("CARGO_PKG_VERSION"));
-    let print = |text: &str| match args.json {
-        true => Ok(()),
-        false => write_printable(&mut io::stdout(), |out| writeln!(out, "{text}")),
+    // The status is that of the checks, also if nobody reads them.
+    let print = |text: &str| {
+        if !args.json {
+            let _ = write_printable(&mut io::stdout(), |out| writeln!(out, "{text}"));
+        }
     };
-    print(&format!("netmap programs on Linux {kernel} with sluice {version}"))?;
+    print(&format!("netmap programs on Linux {kernel} with sluice {version}"));
     let (mut checks, mut status, mut complete) = (Vec::new(), 0, true);
     for (name, check) in CHECKS {
         LINES.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        let outcome = if checker.signals.take() { Err(Trouble::Stopped) } else { check(&checker) };
+        let outcome =
+            if checker.signals.take() { Err(CheckError::Stopped) } else { check(&checker) };
         let (verdict, detail) = match outcome {
             Ok(detail) => ("ok", detail),
-            Err(Trouble::Missing(detail)) => ("missing", detail),
-            Err(Trouble::Failed(detail)) => ("fail", detail),
-            Err(Trouble::Stopped) => {
+            Err(CheckError::Missing(detail)) => ("missing", detail),
+            Err(CheckError::Failed(detail)) => {
+                let lines =
+                    std::mem::take(&mut *LINES.lock().unwrap_or_else(PoisonError::into_inner));
+                ("fail", [vec![detail], lines].concat().join("; "))
+            }
+            Err(CheckError::Stopped) => {
                 complete = false;
                 break;
             }
@@ -142,7 +149,7 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<()> {
             ("missing", 0) => 3,
             _ => status,
         };
-        print(&format!("{name:<15}  {verdict:<7}  {detail}"))?;
+        print(&format!("{name:<15}  {verdict:<7}  {detail}"));
         checks.push(json!({"name": name, "verdict": verdict, "detail": detail}));
     }
     if args.json {
@@ -153,7 +160,7 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<()> {
             "complete": complete,
             "checks": checks,
         });
-        writeln!(io::stdout(), "{object}")?;
+        let _ = writeln!(io::stdout(), "{object}");
     }
     if !complete {
         say("stopped before all checks were done");
@@ -185,9 +192,9 @@ struct Checker {
 /// A side that packets go to, or come from.
 trait Side {
     /// Sends packets, and syncs.
-    fn send(&mut self, packets: &[Vec<u8>]) -> Result<(), Trouble>;
+    fn send(&mut self, packets: &[Vec<u8>]) -> Result<(), CheckError>;
     /// Returns the packets that have arrived. Without one it sleeps for a while.
-    fn receive(&mut self) -> Result<Vec<Vec<u8>>, Trouble>;
+    fn receive(&mut self) -> Result<Vec<Vec<u8>>, CheckError>;
 }
 
 /// A netmap program.
@@ -197,19 +204,19 @@ struct Program<'a, F> {
 }
 
 impl<F: NetmapFile> Side for Program<'_, F> {
-    fn send(&mut self, packets: &[Vec<u8>]) -> Result<(), Trouble> {
+    fn send(&mut self, packets: &[Vec<u8>]) -> Result<(), CheckError> {
         let (ring, end) = (self.port.tx(0).ok_or(Errno::ENXIO)?, Instant::now() + TIMEOUT);
         for packet in packets {
             while !ring.put(packet) {
-                self.port.poll(PollFlags::POLLOUT, self.checker.signals.as_fd(), SLEEP)?;
+                self.port.poll(PollFlags::POLLOUT, self.checker.signals.as_fd(), MAX_SLEEP)?;
                 self.checker.go_on(end, || "a transmit ring stays full".into())?;
             }
         }
         Ok(self.port.file().txsync()?)
     }
 
-    fn receive(&mut self) -> Result<Vec<Vec<u8>>, Trouble> {
-        self.port.poll(PollFlags::POLLIN, self.checker.signals.as_fd(), SLEEP)?;
+    fn receive(&mut self) -> Result<Vec<Vec<u8>>, CheckError> {
+        self.port.poll(PollFlags::POLLIN, self.checker.signals.as_fd(), MAX_SLEEP)?;
         let ring = self.port.rx(0).ok_or(Errno::ENXIO)?;
         Ok(std::iter::from_fn(|| ring.take()).collect())
     }
@@ -222,7 +229,7 @@ struct OtherHost<'a> {
 }
 
 impl Side for OtherHost<'_> {
-    fn send(&mut self, packets: &[Vec<u8>]) -> Result<(), Trouble> {
+    fn send(&mut self, packets: &[Vec<u8>]) -> Result<(), CheckError> {
         let end = Instant::now() + TIMEOUT;
         let mut packets = packets.iter().peekable();
         while packets.peek().is_some() || self.queue.needs_sync_tx() {
@@ -234,17 +241,17 @@ impl Side for OtherHost<'_> {
         Ok(())
     }
 
-    fn receive(&mut self) -> Result<Vec<Vec<u8>>, Trouble> {
-        let batch = self.queue.receive(SLEEP)?;
+    fn receive(&mut self) -> Result<Vec<Vec<u8>>, CheckError> {
+        let batch = self.queue.receive(MAX_SLEEP)?;
         Ok(batch.packets().map(|packet| packet.head().to_vec()).collect())
     }
 }
 
 impl Checker {
     /// Returns the lab.
-    fn lab(&self) -> Result<&Lab, Trouble> {
+    fn lab(&self) -> Result<&Lab, CheckError> {
         let lab = self.lab.get_or_init(|| Lab::scratch_with(Shape::Pair, 1));
-        lab.as_ref().map_err(Trouble::from)
+        lab.as_ref().map_err(CheckError::from)
     }
 
     /// Makes an engine whose interfaces are those of the lab's right host, by default with the backend of `run`.
@@ -252,7 +259,7 @@ impl Checker {
         &self,
         backend: Option<Backend>,
         filter: Option<&str>,
-    ) -> Result<Arc<Engine>, Trouble> {
+    ) -> Result<Arc<Engine>, CheckError> {
         Ok(Engine::new(EngineOptions {
             backend,
             filter: filter.map(str::to_owned),
@@ -269,13 +276,13 @@ impl Checker {
         name: &str,
         mode: u32,
         flags: u64,
-    ) -> Result<Program<'_, F>, Trouble> {
+    ) -> Result<Program<'_, F>, CheckError> {
         let register = Register { mode, flags, ..Register::default() };
         let port = MappedPort::register(file, &name.into(), register)?;
         Ok(Program { checker: self, port })
     }
 
-    fn other_host(&self) -> Result<OtherHost<'_>, Trouble> {
+    fn other_host(&self) -> Result<OtherHost<'_>, CheckError> {
         let name = format!("packet:left0?filter={FILTER}&tx_copies=off&buffer=8M&method=recvmmsg");
         let (usage, netns) = (Directions::Both, Some(self.lab()?.netns("left")));
         let options = OpenOptions { usage, netns, ..OpenOptions::default() };
@@ -284,18 +291,18 @@ impl Checker {
     }
 
     /// Fails after `end`, with a reason, and after a signal.
-    fn go_on(&self, end: Instant, reason: impl FnOnce() -> String) -> Result<(), Trouble> {
+    fn go_on(&self, end: Instant, reason: impl FnOnce() -> String) -> Result<(), CheckError> {
         match self.signals.take() {
-            true => Err(Trouble::Stopped),
+            true => Err(CheckError::Stopped),
             false if Instant::now() < end => Ok(()),
-            false => Err(Trouble::Failed(reason())),
+            false => Err(CheckError::Failed(reason())),
         }
     }
 
     /// Sends all packets: each must arrive unchanged and in its order.
-    fn pass(&self, from: &mut dyn Side, to: &mut dyn Side) -> Result<(), Trouble> {
+    fn pass(&self, from: &mut dyn Side, to: &mut dyn Side) -> Result<(), CheckError> {
         let mut arrived = 0;
-        for portion in self.frames.chunks(PORTION) {
+        for portion in self.frames.chunks(BATCH) {
             from.send(portion)?;
             let (mut expected, mut end) = (portion.iter(), Instant::now() + TIMEOUT);
             while expected.len() > 0 {
@@ -304,7 +311,7 @@ impl Checker {
                 for packet in ours {
                     if expected.next() != Some(packet) {
                         let text = "is changed, lost or out of order";
-                        return Err(Trouble::Failed(format!("packet {arrived} {text}")));
+                        return Err(CheckError::Failed(format!("packet {arrived} {text}")));
                     }
                     arrived += 1;
                     end = Instant::now() + TIMEOUT;
@@ -318,7 +325,7 @@ impl Checker {
 
     /// Sends datagrams from the left host's socket to the right host's, which answers. `work` is the program, with a
     /// short sleep.
-    fn round_trips(&self, work: impl Fn() -> Result<(), Trouble>) -> Result<(), Trouble> {
+    fn round_trips(&self, work: impl Fn() -> Result<(), CheckError>) -> Result<(), CheckError> {
         let lab = self.lab()?;
         let socket = |host, address| {
             netns::run_in(Some(&lab.netns(host)), || {
@@ -365,8 +372,8 @@ fn preload(_: &Checker) -> Outcome {
     let text = String::from_utf8_lossy(&output.stderr);
     let text = text.trim().trim_start_matches("sluice: ").replace('\n', "; ");
     match output.status.code() {
-        Some(3) => Err(Trouble::Missing(text)),
-        _ => Err(Trouble::Failed(text)),
+        Some(3) => Err(CheckError::Missing(text)),
+        _ => Err(CheckError::Failed(text)),
     }
 }
 
@@ -468,7 +475,7 @@ fn host_rings(checker: &Checker) -> Outcome {
     // The lab's interface has one queue, so ring 1 is the host's.
     let rings = [(port.rx(0), port.tx(1)), (port.rx(1), port.tx(0))];
     checker.round_trips(|| {
-        port.poll(PollFlags::POLLIN, checker.signals.as_fd(), HOST_SLEEP)?;
+        port.poll(PollFlags::POLLIN, checker.signals.as_fd(), HOST_INTERVAL)?;
         for (from, to) in rings {
             let (from, to) = from.zip(to).ok_or(Errno::ENXIO)?;
             // As on a card, a full ring loses packets.
@@ -487,9 +494,9 @@ fn filter(checker: &Checker) -> Outcome {
     let mut program = checker.open(engine.open(), "right0", modes::ALL_NIC, 0)?;
     checker.pass(&mut checker.other_host()?, &mut program)?;
     checker.round_trips(|| {
-        program.port.poll(PollFlags::POLLIN, checker.signals.as_fd(), HOST_SLEEP)?;
+        program.port.poll(PollFlags::POLLIN, checker.signals.as_fd(), HOST_INTERVAL)?;
         match program.port.rx(0).and_then(|ring| ring.take()) {
-            Some(_) => Err(Trouble::Failed("the program got a packet of the host".into())),
+            Some(_) => Err(CheckError::Failed("the program got a packet of the host".into())),
             None => Ok(()),
         }
     })?;

@@ -26,8 +26,9 @@ pub struct ListArgs {
 /// Prints a server's regions, ports and programs.
 pub fn list(args: &ListArgs) -> anyhow::Result<()> {
     let path = args.socket.clone().unwrap_or_else(shared::default_path);
-    let failed =
-        |errno: Errno, remedy| Error::path("ask the server at", &path, errno.into()).remedy(remedy);
+    let failed = |errno: Errno, remedy| {
+        Error::path("query the server at", &path, errno.into()).remedy(remedy)
+    };
     let text = match shared::list(&path) {
         Ok(Some(text)) => text,
         Ok(None) => {
@@ -54,7 +55,7 @@ pub fn list(args: &ListArgs) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
         list["command"] = json!("netmap list");
-        list["socket"] = json!(path);
+        list["socket"] = json!(path.to_string_lossy());
         writeln!(out, "{list}")?;
     } else {
         write_printable(&mut out, |text| print(text, &list))?;

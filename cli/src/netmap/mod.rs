@@ -41,7 +41,7 @@ enum NetmapAction {
     /// List a server's programs, ports, rings with their cursors, and memory
     #[command(override_usage = "sluice netmap list [OPTIONS]")]
     List(list::ListArgs),
-    /// Try what programs use, in a lab of its own, and say what works on this kernel
+    /// Try what programs use, in a lab of its own, and report what works on this kernel
     #[command(override_usage = "sluice netmap check [OPTIONS]")]
     Check(check::CheckArgs),
 }

@@ -247,7 +247,7 @@ impl OpenRing {
                 self.state.skip_invalid();
                 if self.state.way == Way::Receive {
                     // Monitors have seen the packets. The slots that follow them are empty.
-                    self.monitors.skip_to(self.state.hwtail);
+                    self.monitors.skip_to(&self.state, self.state.hwtail);
                 }
                 self.state.finalize();
                 self.repair();
@@ -270,8 +270,8 @@ impl OpenRing {
             Way::Transmit => (state.rhead, state.next(state.hwtail)),
             Way::Receive => (state.hwtail, state.rhead),
         };
-        self.monitors.skip_to(unseen);
-        self.late_monitors.skip_to(unreleased);
+        self.monitors.skip_to(state, unseen);
+        self.late_monitors.skip_to(state, unreleased);
     }
 
     /// Shows monitors the packets of a receive ring, before the program can change them.

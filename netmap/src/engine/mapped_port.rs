@@ -73,7 +73,7 @@ impl<F: NetmapFile> MappedPort<F> {
     }
 
     /// Syncs the rings as poll(2) does. Without an event it sleeps for one, until `end` is readable or the time is
-    /// over. Returns the events.
+    /// over, or for a shorter time. Returns the events; none also before the time is over.
     ///
     /// # Errors
     /// Those of ppoll(2).

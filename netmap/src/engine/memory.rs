@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::stat::fstat;
 use sluicegate_base::memory::Mmap;
 
 use super::Region;
@@ -33,9 +35,14 @@ impl RegionMemory {
     /// Maps a region as its program does.
     ///
     /// # Errors
-    /// ENOMEM.
+    /// EPROTO: the file is too short, or can be shortened. ENOMEM.
     pub(super) fn map(region: &Region) -> Result<Self, Errno> {
         let bytes = usize::try_from(region.bytes).map_err(|_| Errno::ENOMEM)?;
+        let seals = fcntl(&region.fd, FcntlArg::F_GET_SEALS)?;
+        let is_sealed = SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK);
+        if !is_sealed || (fstat(&region.fd)?.st_size as u64) < region.bytes {
+            return Err(Errno::EPROTO);
+        }
         let map = Mmap::shared(region.fd.as_fd(), bytes).map_err(|_| Errno::ENOMEM)?;
         Ok(Self { fd: Arc::clone(&region.fd), map })
     }

@@ -61,8 +61,7 @@ impl Monitors {
     /// packet that has begun before.
     pub(super) fn add(&mut self, monitor: &Arc<Kring>, ring: &RingState, next: u32) {
         if self.is_empty() {
-            self.skip_to(next);
-            self.lost = ring.shared.slot(ring.before(next)).flags & flags::MOREFRAG != 0;
+            self.skip_to(ring, next);
         }
         self.rings.push(Arc::clone(monitor));
     }
@@ -71,11 +70,11 @@ impl Monitors {
         self.rings.retain(|it| !Arc::ptr_eq(it, monitor));
     }
 
-    /// Skips the slots before `next`, and the slots of a packet that has begun.
-    pub(super) fn skip_to(&mut self, next: u32) {
+    /// Skips the slots before `next`, and the rest of a packet that has begun there.
+    pub(super) fn skip_to(&mut self, ring: &RingState, next: u32) {
         self.next = next;
         self.begun.clear();
-        self.lost = false;
+        self.lost = ring.shared.slot(ring.before(next)).flags & flags::MOREFRAG != 0;
     }
 
     /// Copies the packets in the slots from the first unseen one to `end` to the monitors.

@@ -516,6 +516,18 @@ fn an_invalid_slot_costs_the_whole_packet_of_several_slots_and_no_other() {
         while tx.is_pending() {
             program.file.txsync().unwrap();
         }
+        // A packet whose slots are released in several syncs, the second one invalid.
+        for (slot, flags) in [(0, 0x20), (1, 0x20), (2, 0)] {
+            let at = tx.get(HEAD);
+            tx.put(&frame(1, 2, 5, 60), flags);
+            if slot == 1 {
+                tx.write_slot(at, (0xffff_ffff, 60, flags));
+            }
+            program.file.txsync().unwrap();
+        }
+        while tx.is_pending() {
+            program.file.txsync().unwrap();
+        }
         program.send(&[frame(1, 2, 9, 60)]);
         let expected = [frame(1, 2, 0, 100), frame(1, 2, 2, 100), frame(1, 2, 9, 60)];
         assert_eq!(receive(&mut left, 3), expected, "{backend:?}");

@@ -106,7 +106,10 @@ fn a_signal_ends_it_and_removes_the_lab() {
     if lab().is_none() {
         return;
     }
+    let mut attempts = 0;
     let ended = loop {
+        attempts += 1;
+        assert!(attempts < 20, "no signal ends it");
         let running = Running::unawaited(&mut sluice(&["netmap", "check", "--json"]));
         let process = running.pid();
         let has_lab = || Lab::list().iter().any(|lab| lab.owner() == Some(process));

@@ -102,7 +102,8 @@ impl Card {
     fn check_allowed(&self) -> Result<(), Errno> {
         let Self { options, interface, .. } = self;
         let name = &interface.name;
-        if options.filter.is_some()
+        // A blank filter is none.
+        if options.filter.as_deref().is_some_and(|it| !it.trim().is_empty())
             || options.backend == Some(Backend::Packet)
             || options.allow.contains(name)
         {
@@ -112,8 +113,8 @@ impl Card {
             Ok(false) => Ok(()),
             Ok(true) => {
                 options.say(format_args!(
-                    "{name} carries this host's default route, and netmap takes all its packets: set a filter \
-                     (SLUICE_NETMAP_FILTER='udp port 9'), or allow it (SLUICE_NETMAP_ALLOW={name})"
+                    "{name} carries this host's default route, and netmap takes all its packets: give --filter \
+                     'udp port 9' or --allow {name} to `sluice netmap run` or `serve`, whichever has the port"
                 ));
                 Err(Errno::EPERM)
             }

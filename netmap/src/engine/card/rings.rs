@@ -116,8 +116,17 @@ fn copy_out(
 ) -> Result<u32, Errno> {
     let (meta, mut copied) = (Meta::default(), 0);
     while ring.hwcur != ring.rhead && to.available() > 0 {
-        let (slot, at) = ring.packet(ring.hwcur).ok_or(Errno::EINVAL)?;
-        let slots = if slot.flags & flags::MOREFRAG != 0 {
+        let single = ring.packet(ring.hwcur).filter(|(slot, _)| slot.flags & flags::MOREFRAG == 0);
+        let slots = if let Some((slot, at)) = single {
+            if !indirect.drops(slot) {
+                let (memory, len) = (&ring.shared.region().memory, usize::from(slot.len));
+                to.build(1, |buffer| {
+                    memory.read(at, &mut buffer[..len]);
+                    Some(len)
+                });
+            }
+            1
+        } else {
             scratch.clear();
             let (slots, is_lost) = match gather(ring, indirect, scratch)? {
                 Some(whole) => whole,
@@ -128,15 +137,6 @@ fn copy_out(
                 break;
             }
             slots
-        } else {
-            if !indirect.drops(slot) {
-                let (memory, len) = (&ring.shared.region().memory, usize::from(slot.len));
-                to.build(1, |buffer| {
-                    memory.read(at, &mut buffer[..len]);
-                    Some(len)
-                });
-            }
-            1
         };
         for _ in 0..slots {
             let slot = ring.shared.slot(ring.hwcur);
@@ -148,31 +148,41 @@ fn copy_out(
     Ok(copied)
 }
 
-/// Collects the bytes of the next packet, which has several slots. Returns their number, and true if the packet is to be
+/// Collects the bytes of the next packet, of several slots. Returns their number, and true if the packet is to be
 /// dropped; None if the program has not released all of them.
 ///
 /// # Errors
-/// EINVAL: one of the slots is invalid.
+/// EINVAL: one of the slots is invalid, and all are released.
 fn gather(
     ring: &RingState,
     indirect: &mut IndirectSlots,
     bytes: &mut Vec<u8>,
 ) -> Result<Option<(u32, bool)>, Errno> {
-    let (mut index, mut slots, mut is_lost) = (ring.hwcur, 0, false);
+    let (mut index, mut slots, mut is_lost, mut is_valid) = (ring.hwcur, 0, false, true);
+    // With all slots released the packet never ends.
+    let mut is_whole = ring.before(ring.hwcur) == ring.rhead;
     while index != ring.rhead {
-        let (slot, at) = ring.packet(index).ok_or(Errno::EINVAL)?;
-        is_lost |= indirect.drops(slot);
-        let begin = bytes.len();
-        bytes.resize(begin + usize::from(slot.len), 0);
-        ring.shared.region().memory.read(at, &mut bytes[begin..]);
-        (index, slots) = (ring.next(index), slots + 1);
-        if slot.flags & flags::MOREFRAG == 0 {
-            return Ok(Some((slots, is_lost)));
+        let packet = ring.packet(index);
+        is_valid &= packet.is_some();
+        if let Some((slot, at)) = packet.filter(|_| is_valid) {
+            is_lost |= indirect.drops(slot);
+            let begin = bytes.len();
+            bytes.resize(begin + usize::from(slot.len), 0);
+            ring.shared.region().memory.read(at, &mut bytes[begin..]);
         }
+        let marks = packet.map_or_else(|| ring.shared.slot(index).flags, |(slot, _)| slot.flags);
+        (index, slots) = (ring.next(index), slots + 1);
+        if marks & flags::MOREFRAG == 0 {
+            is_whole = true;
+            break;
+        }
+        is_lost |= index == ring.rhead;
     }
-    // The program cannot release more: the packet never ends.
-    let is_endless = ring.before(ring.hwcur) == ring.rhead;
-    Ok(is_endless.then_some((slots, true)))
+    match is_whole {
+        true if is_valid => Ok(Some((slots, is_lost))),
+        true => Err(Errno::EINVAL),
+        false => Ok(None),
+    }
 }
 
 /// The sleep of programs that wait for a receive ring. The descriptors that they wait for are ready while packets
