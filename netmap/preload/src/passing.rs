@@ -12,6 +12,8 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -44,7 +46,7 @@ pub fn receive(fd: c_int) {
     // SAFETY: recvmsg(2) has just made the descriptor, which the program does not know yet.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     let Some(path) = server_of(socket) else { return };
-    if !environment::server().is_ok_and(|own| own.is_some_and(|own| own.path == path)) {
+    if !environment::server().is_ok_and(|own| own.is_some_and(|own| is_same(&own.path, &path))) {
         return;
     }
     if let Err(errno) = join(socket) {
@@ -53,18 +55,28 @@ pub fn receive(fd: c_int) {
     }
 }
 
+/// Returns true if two paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().map(|it| (it.dev(), it.ino())).ok();
+    one == other || identity(one).is_some_and(|it| identity(other) == Some(it))
+}
+
 fn join(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let _call = host::begin()?;
-    // Two threads that receive the same file find one description.
-    let _alone = host::lock();
     let _reserved = Reserved::new();
     let handle = match known(socket) {
         Some(handle) => handle,
         None => {
-            let socket = socket.try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
-            let file = File::new(Box::new(RemoteFile::join(socket, log::from_engine)?))?;
+            // Without the lock, because the sender may let this process wait.
+            let own = socket.try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
+            let file = File::new(Box::new(RemoteFile::join(own, log::from_engine)?))?;
             file.note_sharing();
-            Handle::new(Object::Netmap(Arc::new(file))).ok_or(Errno::EMFILE)?
+            // Two threads that receive the same file find one description.
+            let _alone = host::lock();
+            match known(socket) {
+                Some(handle) => handle,
+                None => Handle::new(Object::Netmap(Arc::new(file))).ok_or(Errno::EMFILE)?,
+            }
         }
     };
     let fd = socket.as_raw_fd();

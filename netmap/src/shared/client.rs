@@ -1,15 +1,17 @@
 //! A file that a server has open for this process, its forked children, and processes that were sent the file.
 
 use std::cell::Cell;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -17,13 +19,13 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::kill;
 use nix::sys::socket::{
-    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, getpeername, getsockopt,
-    setsockopt, shutdown, socket, sockopt,
+    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt,
+    shutdown, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
 
-use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation};
+use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation, hush};
 use super::message::{
     CLOSE, JOIN, LINES, LIST, Message, REGION, REGISTER, Received, VERSION, WAKER, errno,
     network_namespace, receive, send,
@@ -39,6 +41,8 @@ const CLOSED: &str =
     "it has ended, or reached a limit of its process, which it prints: start it again";
 /// The sleep of a thread that cannot be woken, because no descriptor or entry is left.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// The time that a process waits to join a file.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// The sleep of a thread that waits for another thread's request.
 const LOCK_INTERVAL: Duration = Duration::from_micros(100);
 
@@ -70,13 +74,13 @@ pub struct RemoteFile {
     doorbell: Doorbell,
     requests: RequestLock,
     region: OnceLock<Region>,
-    /// The pipes that wake the threads of the doorbell's entries.
+    /// The sockets that wake the threads of the doorbell's entries.
     wakers: [OnceLock<OwnedFd>; ENTRIES],
     spins: u32,
     log: fn(&str),
     /// The end of the server has been logged.
     ended: AtomicBool,
-    /// Other processes have the file, too.
+    /// Closing it is left to other processes.
     is_left: bool,
 }
 
@@ -125,9 +129,7 @@ impl RemoteFile {
     /// # Errors
     /// ENXIO: the server has ended. EPROTO: it has another version. EMFILE: a limit of open files is reached.
     pub fn join(socket: OwnedFd, log: fn(&str)) -> Result<Self, Errno> {
-        let message = Message { number: JOIN, ..Message::default() };
-        let (answer, files) =
-            exchange(&socket, &RequestLock::default(), &message)?.ok_or(Errno::ENXIO)?;
+        let (answer, files) = ask_to_join(&socket)?.ok_or(Errno::ENXIO)?;
         if answer.body != VERSION.to_ne_bytes() {
             return Err(Errno::EPROTO);
         }
@@ -167,7 +169,7 @@ impl RemoteFile {
         }
     }
 
-    /// Returns the pipe that the server writes for an entry.
+    /// Returns the socket by which the server wakes an entry.
     fn waker(&self, entry: usize) -> Result<&OwnedFd, Errno> {
         if let Some(waker) = self.wakers[entry].get() {
             return Ok(waker);
@@ -214,6 +216,28 @@ impl RemoteFile {
     }
 }
 
+/// Asks to join a file, for a second at most: the process that has sent it may hold the lock, or take the answer.
+fn ask_to_join(socket: &OwnedFd) -> Received {
+    let end = Instant::now() + JOIN_TIMEOUT;
+    while let Err(errno) = lock_file(socket.as_fd(), libc::F_WRLCK, false) {
+        if Instant::now() > end {
+            return Err(errno);
+        }
+        std::thread::sleep(LOCK_INTERVAL);
+    }
+    let answer =
+        send(socket, &Message { number: JOIN, ..Message::default() }, &[]).and_then(|()| {
+            let mut wanted = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+            let left = end.saturating_duration_since(Instant::now());
+            match poll(&mut wanted, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO))? {
+                0 => Err(Errno::ETIMEDOUT),
+                _ => receive(socket, true),
+            }
+        });
+    let _ = lock_file(socket.as_fd(), libc::F_UNLCK, false);
+    answer
+}
+
 /// Returns true if the connection has not ended.
 fn server_lives(socket: &OwnedFd) -> bool {
     let mut socket = [PollFd::new(socket.as_fd(), PollFlags::empty())];
@@ -248,16 +272,36 @@ fn exchange(socket: &OwnedFd, requests: &RequestLock, message: &Message) -> Rece
 /// Returns the path of the server to which a socket is connected, if the server belongs to root or to the owner of the
 /// path. None for other descriptors, which it leaves as they are.
 pub fn server_of(socket: BorrowedFd<'_>) -> Option<PathBuf> {
-    // An error for a descriptor that is no socket, or no UNIX socket.
-    let peer = getpeername::<UnixAddr>(socket.as_raw_fd()).ok()?;
-    let path = peer.path()?;
+    let path = peer_path(socket)?;
     if getsockopt(&socket, sockopt::SockType) != Ok(SockType::SeqPacket) {
         return None;
     }
     // Another user may have a file system of its own, and a server at the same path there.
     let user = getsockopt(&socket, sockopt::PeerCredentials).ok()?.uid();
     let is_trusted = user == 0 || path.metadata().is_ok_and(|it| it.uid() == user);
-    is_trusted.then(|| path.to_owned())
+    is_trusted.then_some(path)
+}
+
+/// Returns the path to which a UNIX socket is connected; None for other descriptors.
+#[allow(unsafe_code)]
+fn peer_path(socket: BorrowedFd<'_>) -> Option<PathBuf> {
+    // A path of 108 bytes has no NUL, and the kernel's length counts one.
+    let mut address: libc::sockaddr_storage =
+        // SAFETY: zeros are valid for it.
+        unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: the address has this length, and both live as long as the call.
+    let result = unsafe {
+        libc::getpeername(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut length)
+    };
+    if result != 0 || i32::from(address.ss_family) != libc::AF_UNIX {
+        return None;
+    }
+    // SAFETY: storage is larger than a UNIX address and aligned for it; all bytes are initialized.
+    let address = unsafe { &*(&raw const address).cast::<libc::sockaddr_un>() };
+    let bytes: Vec<u8> =
+        address.sun_path.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    (!bytes.is_empty()).then(|| OsString::from_vec(bytes).into())
 }
 
 /// Connects to a server. Returns its hello; None if there is no server.
@@ -335,7 +379,7 @@ impl RequestLock {
             std::thread::sleep(LOCK_INTERVAL);
         }
         // EDEADLK: threads of two processes that wait for each other's process, although not for each other.
-        while let Err(Errno::EINTR | Errno::EDEADLK) = lock_file(socket, libc::F_WRLCK) {
+        while let Err(Errno::EINTR | Errno::EDEADLK) = lock_file(socket, libc::F_WRLCK, true) {
             std::thread::sleep(LOCK_INTERVAL);
         }
         RequestGuard(self, socket)
@@ -344,13 +388,13 @@ impl RequestLock {
 
 impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
-        let _ = lock_file(self.1, libc::F_UNLCK);
+        let _ = lock_file(self.1, libc::F_UNLCK, false);
         self.0.process.store(0, Ordering::Release);
     }
 }
 
-/// Sets the lock of this process on a file, and waits for others.
-fn lock_file(file: BorrowedFd<'_>, kind: i32) -> Result<(), Errno> {
+/// Sets the lock of this process on a file, and may wait for others.
+fn lock_file(file: BorrowedFd<'_>, kind: i32, waits: bool) -> Result<(), Errno> {
     let whole = libc::flock {
         l_type: kind as i16,
         l_whence: libc::SEEK_SET as i16,
@@ -358,7 +402,8 @@ fn lock_file(file: BorrowedFd<'_>, kind: i32) -> Result<(), Errno> {
         l_len: 0,
         l_pid: 0,
     };
-    fcntl(file, FcntlArg::F_SETLKW(&whole)).map(drop)
+    let argument = if waits { FcntlArg::F_SETLKW(&whole) } else { FcntlArg::F_SETLK(&whole) };
+    fcntl(file, argument).map(drop)
 }
 
 impl NetmapFile for RemoteFile {
@@ -398,7 +443,7 @@ impl NetmapFile for RemoteFile {
         let armed = self.entry().and_then(|entry| {
             let waker = self.waker(entry)?;
             // Earlier wake-ups.
-            let _ = nix::unistd::read(waker, &mut [0; 64]);
+            hush(waker);
             sources.descriptors.push((waker.as_raw_fd(), PollFlags::POLLIN));
             self.call_at(entry, Operation::Arm(events.bits().cast_unsigned()))
         });

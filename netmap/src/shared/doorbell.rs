@@ -4,7 +4,7 @@
 //!   client thread                          server thread of the file
 //!   entry: operation, events, state=ASKED
 //!   set the entry's bit in `asked`     ->  take the bits; for each: perform, write the answer,
-//!   server asleep? write the pipe          state=ANSWERED; client asleep? wake the futex
+//!   server asleep? ring                    state=ANSWERED; client asleep? wake the futex
 //!   spin, then sleep on `state`        <-
 //! ```
 //!
@@ -12,14 +12,13 @@
 //! answers whatever entry's bit is set.
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use nix::sys::time::TimeSpec;
-use nix::unistd::pipe2;
 use sluicegate_base::memory::Mmap;
 
 /// Entries of a file, so threads that may use it at one time.
@@ -100,8 +99,8 @@ struct Page {
 
 const _: () = assert!(size_of::<Page>() == 4096);
 
-/// The memory, and this side's end of the pipe that wakes the server. A pipe, because each end has flags of its own: a
-/// client cannot make the server's calls wait.
+/// The memory, and this side's socket of the pair that wakes the server. Calls on sockets have flags of their own, so a
+/// client cannot make the server's wait.
 #[derive(Debug)]
 pub(super) struct Doorbell {
     memory: OwnedFd,
@@ -110,7 +109,7 @@ pub(super) struct Doorbell {
 }
 
 impl Doorbell {
-    /// Makes a doorbell. Returns the client's end of the pipe, too.
+    /// Makes a doorbell. Returns the client's socket of the pair, too.
     ///
     /// # Errors
     /// ENOMEM, EMFILE.
@@ -140,7 +139,7 @@ impl Doorbell {
         self.memory.as_fd()
     }
 
-    /// Returns this side's end of the pipe: of the server, readable when a client has written.
+    /// Returns this side's socket: the server's is readable when a client has rung.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -211,7 +210,7 @@ impl Doorbell {
         if page.head.asleep.load(Ordering::SeqCst) == 1
             && page.head.asleep.swap(0, Ordering::SeqCst) == 1
         {
-            self.ring();
+            ring(&self.bell);
         }
         let has_answered = || {
             (0..spins).any(|_| {
@@ -230,7 +229,7 @@ impl Doorbell {
                 break;
             }
             // Another process that was to wake the server may have exited before it did.
-            self.ring();
+            ring(&self.bell);
             if !lives() {
                 it.state.store(IDLE, Ordering::Relaxed);
                 return Err(Errno::ENXIO);
@@ -240,12 +239,6 @@ impl Doorbell {
         compiler_fence(Ordering::SeqCst);
         it.state.store(IDLE, Ordering::Relaxed);
         Ok(answer)
-    }
-
-    /// Wakes the server.
-    fn ring(&self) {
-        // A full pipe wakes it as well.
-        let _ = nix::unistd::write(&self.bell, &[1]);
     }
 }
 
@@ -300,16 +293,27 @@ impl Doorbell {
     /// Ends the server's sleep.
     pub(super) fn end_sleep(&self) {
         self.page().head.asleep.store(0, Ordering::Relaxed);
-        let _ = nix::unistd::read(&self.bell, &mut [0; 64]);
+        hush(&self.bell);
     }
 }
 
-/// Makes the pipe of a wake-up: its end to read, and its end to write. Neither waits.
+/// Makes the pair of sockets of a wake-up.
 ///
 /// # Errors
 /// EMFILE.
 pub(super) fn bell() -> Result<(OwnedFd, OwnedFd), Errno> {
-    pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+    socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
+}
+
+/// Wakes the other side of a pair. Never waits, and raises no SIGPIPE.
+pub(super) fn ring(bell: &OwnedFd) {
+    // A full buffer wakes it as well, and the end of the other side shows elsewhere.
+    let _ = send(bell.as_raw_fd(), &[1], MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT);
+}
+
+/// Reads earlier wake-ups. Never waits.
+pub(super) fn hush(bell: &OwnedFd) {
+    let _ = recv(bell.as_raw_fd(), &mut [0; 64], MsgFlags::MSG_DONTWAIT);
 }
 
 /// Sleeps until the word changes or the time is over; both processes share it.

@@ -3,9 +3,9 @@
 //! ```text
 //!   client                             server
 //!   connects                           accepts
-//!              <-- hello: version, netns   with the doorbell's memory and pipe
+//!              <-- hello: version, netns   with the doorbell's memory and socket
 //!   request -->                        performs it
-//!              <-- answer                  with the region, a thread's pipe, or a list
+//!              <-- answer                  with the region, a thread's socket, or a list
 //! ```
 //!
 //! Processes may share a file's socket: by fork, or because one has sent it to the other, which then joins.
@@ -13,16 +13,18 @@
 //! ```text
 //!   another client                     server
 //!   JOIN       -->
-//!              <-- answer                  with the doorbell's memory and eventfd
+//!              <-- answer                  with the doorbell's memory and socket
 //! ```
+#![allow(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
-use nix::cmsg_space;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use nix::{cmsg_space, libc};
 use sluicegate_base::socket_file::files_in_message;
 
 use crate::abi::PortName;
@@ -35,17 +37,17 @@ const MAX_BYTES: usize = 16 << 10;
 /// Files that come with a message, at most.
 const MAX_FILES: usize = 2;
 
-/// Numbers of messages beside the types of netmap's requests.
 /// The type of netmap's request that registers a port.
 pub(super) const REGISTER: u32 = 1;
+// The numbers of other messages are above those types.
 /// Close the file.
 pub(super) const CLOSE: u32 = 0x1_0001;
-/// Return the pipe that wakes the thread of an entry: the body has the entry's number.
+/// Return the socket that wakes the thread of an entry: the body has the entry's number.
 pub(super) const WAKER: u32 = 0x1_0002;
-/// Return the lines that calls have made for the user.
-pub(super) const LINES: u32 = 0x1_0004;
 /// Write a list of all ports into a file.
 pub(super) const LIST: u32 = 0x1_0003;
+/// Return the lines that calls have made for the user.
+pub(super) const LINES: u32 = 0x1_0004;
 /// Return the doorbell to a process that has received the file's socket from another process.
 pub(super) const JOIN: u32 = 0x1_0005;
 /// Return the region of the port, which another process may have registered.
@@ -142,12 +144,24 @@ pub(super) fn receive(socket: &impl AsFd, takes_files: bool) -> Received {
         }
     };
     let files = if takes_files { files_in_message(&space) } else { Vec::new() };
+    let files = files.into_iter().map(above_streams).collect::<Result<_, _>>()?;
     match Message::decode(&bytes[..length]) {
         _ if length == 0 => Ok(None),
         _ if takes_files && flags.contains(MsgFlags::MSG_CTRUNC) => Err(Errno::EMFILE),
         Some(message) if !flags.contains(MsgFlags::MSG_TRUNC) => Ok(Some((message, files))),
         _ => Err(Errno::EPROTO),
     }
+}
+
+/// Moves a descriptor off the numbers of stdin, stdout and stderr, which a daemon may have closed: its lines would go
+/// into it.
+fn above_streams(file: OwnedFd) -> Result<OwnedFd, Errno> {
+    if file.as_raw_fd() > libc::STDERR_FILENO {
+        return Ok(file);
+    }
+    let moved = fcntl(&file, FcntlArg::F_DUPFD_CLOEXEC(libc::STDERR_FILENO + 1))?;
+    // SAFETY: the kernel has just made the descriptor for this process.
+    Ok(unsafe { OwnedFd::from_raw_fd(moved) })
 }
 
 /// Identifies the network namespace of this thread: device and inode; nothing if it is unknown.

@@ -4,7 +4,7 @@
 //!   program (client)                                server
 //!   RemoteFile  --- socket: requests, descriptors --->  Session: a thread for each open file
 //!               --- doorbell: calls in shared memory ->    OpenFile of the one engine
-//!               <-- a pipe for each thread that sleeps
+//!               <-- a socket for each thread that sleeps
 //!   program's mapping  ======= region =======  engine's mapping
 //! ```
 //!

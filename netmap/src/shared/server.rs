@@ -57,7 +57,10 @@ impl Server {
     /// # Errors
     /// Another server listens there, or a permission is missing.
     pub fn bind(path: &Path, group: Option<Gid>, options: EngineOptions) -> Result<Self, Error> {
-        let (listener, file) = listen(path, group)?;
+        // Programs that were sent a file know its server by this path.
+        let path =
+            std::path::absolute(path).map_err(|error| Error::path("listen at", path, error))?;
+        let (listener, file) = listen(&path, group)?;
         raise_file_limit();
         if let Some(own) = options.log {
             LOG.get_or_init(|| own);

@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{setsockopt, sockopt};
 
-use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation, bell};
+use super::doorbell::{Doorbell, ENTRIES, NO_LIMIT, Operation, bell, ring};
 use super::message::{
     self, CLOSE, JOIN, LIST, Message, REGION, VERSION, WAKER, errno, receive, send,
 };
@@ -49,7 +49,7 @@ pub(super) struct Session {
     engine: Arc<Engine>,
     socket: OwnedFd,
     doorbell: Doorbell,
-    /// The client's end of the doorbell's pipe, for other processes that join.
+    /// The client's socket of the doorbell, for other processes that join.
     bell: Arc<OwnedFd>,
     /// The file, and its place in the list of all; None after it is closed.
     open: Option<(OpenFile, OpenFileEntry)>,
@@ -61,7 +61,7 @@ pub(super) struct Session {
 #[derive(Default)]
 struct EntrySleeper {
     key: Sleeper,
-    /// The pipe that wakes it: the client's end, which is kept for others that have this entry later, and the
+    /// The pair of sockets that wakes it: the client's, which is kept for others that have this entry later, and the
     /// server's.
     bell: Option<(OwnedFd, OwnedFd)>,
     /// While it sleeps, or is about to: its wake-up events.
@@ -103,8 +103,9 @@ impl Session {
                     std::hint::spin_loop();
                 }
                 0 => {
-                    (idle, busy) = (0, 0);
+                    idle = 0;
                     if self.doorbell.announce_sleep() {
+                        busy = 0;
                         let goes_on = self.look(PollTimeout::NONE);
                         self.doorbell.end_sleep();
                         if !goes_on {
@@ -196,8 +197,7 @@ impl Session {
             if sleeper.armed.as_ref().is_some_and(is_ready) {
                 sleeper.armed = None;
                 if let Some((_, bell)) = &sleeper.bell {
-                    // A full pipe wakes it as well.
-                    let _ = nix::unistd::write(bell, &[1]);
+                    ring(bell);
                 }
             }
         }
@@ -265,7 +265,7 @@ impl Session {
         Ok(file.into())
     }
 
-    /// Returns the client's end of the pipe that wakes an entry's thread.
+    /// Returns the client's socket of the pair that wakes an entry's thread.
     fn waker(&mut self, body: &[u8]) -> Result<OwnedFd, Errno> {
         let entry = body.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes) as usize);
         let sleeper = entry.and_then(|entry| self.sleepers.get_mut(entry)).ok_or(Errno::EINVAL)?;

@@ -10,44 +10,50 @@ use nix::errno::Errno;
 use crate::file::File;
 use crate::{passing, real, table};
 
+/// The messages of one call, at most (net/socket.c: UIO_MAXIOV).
+const MAX_MESSAGES: c_uint = 1024;
+/// The bytes of a header of control data, and the unit to which they are padded (cmsg(3)).
+const HEADER: usize = size_of::<cmsghdr>();
+const UNIT: usize = size_of::<usize>();
+
 /// Returns pointers to the descriptors in a message; they may be unaligned.
 ///
 /// # Safety
 /// The message has its control data.
-unsafe fn descriptors(message: &msghdr) -> impl Iterator<Item = *mut c_int> {
-    let end = message.msg_control as usize + message.msg_controllen;
-    // SAFETY: the caller's. The next header is null, or lies in the control data, like this one.
-    let headers = unsafe {
-        let first = libc::CMSG_FIRSTHDR(message);
-        std::iter::successors(first.as_mut(), |header| libc::CMSG_NXTHDR(message, *header).as_mut())
-    };
-    let with_files = headers.filter(|header| {
-        header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS
-    });
-    with_files.flat_map(move |header| {
-        let header: *mut cmsghdr = header;
-        // SAFETY: the header lies in the control data. No descriptor lies behind the end of the data.
-        unsafe {
-            let data = libc::CMSG_DATA(header).cast::<c_int>();
-            let bytes = (header as usize + (*header).cmsg_len).min(end);
-            let count = bytes.saturating_sub(data as usize) / size_of::<c_int>();
-            (0..count).map(move |at| data.add(at))
+unsafe fn descriptors(message: &msghdr) -> Vec<*mut c_int> {
+    let (data, bytes) = (message.msg_control.cast::<u8>(), message.msg_controllen);
+    let (mut found, mut at) = (Vec::new(), 0);
+    while !data.is_null() && at + HEADER <= bytes {
+        // SAFETY: the header lies in the control data, and may be unaligned.
+        let header = unsafe { data.add(at).cast::<cmsghdr>().read_unaligned() };
+        // As the kernel, it stops at a length that is too short, and counts what lies in the data.
+        if header.cmsg_len < HEADER {
+            break;
         }
-    })
+        let end = at.saturating_add(header.cmsg_len).min(bytes);
+        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            let numbers = (at + HEADER..end).step_by(size_of::<c_int>());
+            let whole = numbers.filter(|number| number + size_of::<c_int>() <= end);
+            // SAFETY: each lies in the control data.
+            found.extend(whole.map(|number| unsafe { data.add(number).cast::<c_int>() }));
+        }
+        at = at.saturating_add(header.cmsg_len.saturating_add(UNIT - 1) / UNIT * UNIT);
+    }
+    found
 }
 
 /// Returns true if a message has a descriptor of a netmap file.
 ///
 /// # Safety
-/// `message` is null or valid.
+/// `message` is null or valid, if the process has netmap files.
 unsafe fn has_ours(message: *const msghdr) -> bool {
     // SAFETY: the caller's.
     unsafe {
-        message.as_ref().is_some_and(|message| {
-            message.msg_controllen > 0
-                && !table::is_empty()
-                && descriptors(message).any(|at| table::netmap(at.read_unaligned()).is_some())
-        })
+        !table::is_empty()
+            && message.as_ref().is_some_and(|message| {
+                let is_ours = |at: &*mut c_int| table::netmap(at.read_unaligned()).is_some();
+                message.msg_controllen > 0 && descriptors(message).iter().any(is_ours)
+            })
     }
 }
 
@@ -130,8 +136,11 @@ pub unsafe extern "C-unwind" fn sendmmsg(
 ) -> c_int {
     // SAFETY: the caller's; the list has this length.
     unsafe {
-        let all = 0..count as usize;
-        if !all.clone().any(|at| has_ours(&raw const (*messages.add(at)).msg_hdr)) {
+        // The kernel sends no more at once.
+        let all = 0..count.min(MAX_MESSAGES) as usize;
+        if table::is_empty()
+            || !all.clone().any(|at| has_ours(&raw const (*messages.add(at)).msg_hdr))
+        {
             return real::sendmmsg(socket, messages, count, flags);
         }
         for at in all {
@@ -143,7 +152,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
             (*message).msg_len = sent as c_uint;
         }
     }
-    count as c_int
+    count.min(MAX_MESSAGES) as c_int
 }
 
 /// Makes the received sockets of netmap files their descriptors, without a change of errno.
@@ -154,7 +163,9 @@ unsafe fn receive(message: &msghdr) {
     if message.msg_controllen > 0 {
         let errno = Errno::last();
         // SAFETY: the caller's; the kernel has written the control data.
-        unsafe { descriptors(message).for_each(|at| passing::receive(at.read_unaligned())) };
+        unsafe {
+            descriptors(message).iter().for_each(|at| passing::receive(at.read_unaligned()));
+        }
         errno.set();
     }
 }
