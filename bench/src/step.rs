@@ -126,15 +126,34 @@ impl Step {
         Some(Failure::Step { kind, reason })
     }
 
-    /// The shell command that does the same, on its host of the testbed and in the testbed's directory.
+    /// The shell command that does the same, on its host of the testbed and in the testbed's directory. Paths of this
+    /// machine are named by what they stand for.
     pub fn command(&self) -> String {
         let prepare = self.prepare.iter().map(Program::typed);
         // Two programs run at the same time.
         let measured: Vec<String> =
             self.method.programs().into_iter().map(Program::typed).collect();
         let measured = (!measured.is_empty()).then(|| measured.join(" & "));
-        prepare.chain(measured).collect::<Vec<_>>().join("; ")
+        without_paths(prepare.chain(measured).collect::<Vec<_>>().join("; "))
     }
+}
+
+/// Names this command, netmap's programs and the steps' files without the folders in which they are here, so that a
+/// report can be published.
+fn without_paths(mut command: String) -> String {
+    if let Ok(sluice) = std::env::current_exe() {
+        command = command.replace(&sluice.display().to_string(), SLUICE);
+    }
+    if let Some(folder) = std::env::var("NETMAP_BIN").ok().filter(|folder| !folder.is_empty()) {
+        command = command.replace(folder.trim_end_matches('/'), "$NETMAP_BIN");
+    }
+    // A folder of the testbed: `.tmp` and six characters.
+    let folder = std::env::temp_dir().join(".tmp").display().to_string();
+    while let Some(at) = command.find(&folder) {
+        let end = (at + folder.len() + 6).min(command.len());
+        command.replace_range(at..end, "$TESTBED");
+    }
+    command
 }
 
 /// The method of measuring a step.
@@ -248,6 +267,15 @@ mod tests {
         });
         let step = Step::new("linux", "bridge", Setting::default(), method);
         assert_eq!(step.with(program("make"), program("rm")).command(), "make");
+    }
+
+    #[test]
+    fn a_command_has_no_paths_of_this_machine() {
+        let sluice = std::env::current_exe().unwrap();
+        let file = std::env::temp_dir().join(".tmpAbC123/60.pcap");
+        let command = format!("{} replay {} right0", sluice.display(), file.display());
+        assert_eq!(without_paths(command), "sluice replay $TESTBED/60.pcap right0");
+        assert_eq!(without_paths("sh -c 'a & b'".into()), "sh -c 'a & b'");
     }
 
     #[test]
