@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
-use nix::unistd::{mkdtemp, pipe};
+use nix::unistd::pipe;
 use serde_json::json;
 use sluicegate::error::{Error, ErrorKind};
 use sluicegate::link::{Lab, Shape, netns};
@@ -21,7 +21,7 @@ use sluicegate_netmap::abi::bodies::{Register, modes, register_flags};
 use sluicegate_netmap::engine::{Backend, Engine, EngineOptions, MappedPort, NetmapFile};
 use sluicegate_netmap::shared::{RemoteFile, Server};
 
-use super::library;
+use super::{library, run};
 use crate::notice::{ExitStatus, say, write_printable};
 use crate::signals::Signals;
 use crate::units::show_count;
@@ -408,9 +408,7 @@ fn monitor(checker: &Checker) -> Outcome {
 }
 
 fn server(checker: &Checker) -> Outcome {
-    let template = std::env::temp_dir().join("sluice-netmap-XXXXXX");
-    let folder = mkdtemp(&template)
-        .map_err(|errno| Error::path("create a folder", &template, errno.into()))?;
+    let folder = run::private_folder()?;
     let outcome = by_server(checker, &folder.join("socket"));
     let _ = std::fs::remove_dir(&folder);
     outcome

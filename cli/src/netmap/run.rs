@@ -60,9 +60,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
 
 /// Starts a server that ends with this process, which becomes the program. Returns its socket.
 fn start_server(ports: &PortOptions) -> anyhow::Result<String> {
-    let template = std::env::temp_dir().join("sluice-netmap-XXXXXX");
-    let folder = mkdtemp(&template)
-        .map_err(|errno| Error::path("create a folder", &template, errno.into()))?;
+    let folder = private_folder()?;
     let socket = folder.join("socket");
     let started = std::env::current_exe().and_then(|sluice| {
         let mut server = Command::new(sluice);
@@ -80,6 +78,13 @@ fn start_server(ports: &PortOptions) -> anyhow::Result<String> {
             Err(ExitStatus(status.code().and_then(|it| u8::try_from(it).ok()).unwrap_or(1)).into())
         }
     }
+}
+
+/// Creates a folder of this user's, for a server's socket.
+pub fn private_folder() -> sluicegate::Result<PathBuf> {
+    // mkdtemp(3) fills the six letters in, so that the name is new.
+    let template = std::env::temp_dir().join(format!("sluice-netmap-{}", "X".repeat(6)));
+    mkdtemp(&template).map_err(|errno| Error::path("create a folder", &template, errno.into()))
 }
 
 /// Checks a filter that is not empty.
