@@ -16,6 +16,7 @@ mod program;
 #[path = "../../../core/tests/lab/scratch.rs"]
 mod scratch;
 mod server;
+mod test_server;
 #[path = "../engine/vale.rs"]
 mod vale;
 

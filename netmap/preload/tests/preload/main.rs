@@ -10,7 +10,7 @@ mod port;
 mod program;
 #[path = "../../../../core/tests/lab/scratch.rs"]
 mod scratch;
-#[path = "../../../tests/shared/host.rs"]
-mod server;
 mod shared_forks;
+#[path = "../../../tests/shared/test_server.rs"]
+mod test_server;
 mod waits;

@@ -8,7 +8,7 @@ use std::process::Command;
 use nix::errno::Errno;
 use sluicegate_netmap::engine::EngineOptions;
 
-use crate::server::Host;
+use crate::test_server::TestServer;
 
 /// netmap's device.
 pub const DEVICE: &CStr = c"/dev/netmap";
@@ -36,7 +36,7 @@ pub fn is_preloaded_with_server(test: &str) -> bool {
     if has_library() {
         return true;
     }
-    let server = Host::new(EngineOptions::default());
+    let server = TestServer::new(EngineOptions::default());
     passes(test, again(test).env("SLUICE_NETMAP_SERVER", server.socket()));
     false
 }

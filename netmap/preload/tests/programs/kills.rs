@@ -8,7 +8,7 @@ use sluicegate_netmap::engine::EngineOptions;
 
 use crate::program::Programs;
 use crate::scratch::lab_of;
-use crate::server::Host;
+use crate::test_server::TestServer;
 
 /// The time that a test waits for an event that must come.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ fn killed_programs_leave_nothing() {
     for shared in [false, true] {
         let Some(mut programs) = Programs::build(&["send", "receive"]) else { return };
         let options = EngineOptions { netns: Some(lab.netns("right")), ..EngineOptions::default() };
-        let server = shared.then(|| Host::new(options));
+        let server = shared.then(|| TestServer::new(options));
         if let Some(server) = &server {
             programs = programs.with_server(&server.socket());
         }

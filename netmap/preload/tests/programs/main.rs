@@ -10,9 +10,9 @@ mod netmaps_shared;
 mod program;
 #[path = "../../../../core/tests/lab/scratch.rs"]
 mod scratch;
-#[path = "../../../tests/shared/host.rs"]
-mod server;
 mod shared;
+#[path = "../../../tests/shared/test_server.rs"]
+mod test_server;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

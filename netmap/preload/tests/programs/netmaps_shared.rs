@@ -9,17 +9,17 @@ use sluicegate_netmap::engine::EngineOptions;
 use crate::child;
 use crate::netmaps_own::{PACKETS, PeerProgram, all_cases_pass, assert_says, command, folder};
 use crate::scratch::lab_of;
-use crate::server::Host;
+use crate::test_server::TestServer;
 
 /// netmap's programs, and the server that they use.
 struct Programs {
     folder: PathBuf,
-    server: Host,
+    server: TestServer,
 }
 
 impl Programs {
     fn new(options: EngineOptions) -> Option<Self> {
-        Some(Self { folder: folder()?, server: Host::new(options) })
+        Some(Self { folder: folder()?, server: TestServer::new(options) })
     }
 
     /// A server in a host of a lab.

@@ -8,17 +8,17 @@ use sluicegate_netmap::shared::list;
 
 use crate::program::Programs;
 use crate::scratch::lab_of;
-use crate::server::Host;
+use crate::test_server::TestServer;
 
 /// The time that a test waits for an event that must come.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn server() -> Host {
-    Host::new(EngineOptions::default())
+fn server() -> TestServer {
+    TestServer::new(EngineOptions::default())
 }
 
 /// Waits until no file has a port.
-fn all_are_closed(server: &Host) {
+fn all_are_closed(server: &TestServer) {
     let end = Instant::now() + TIMEOUT;
     loop {
         let text = list(&server.socket()).unwrap().unwrap();
@@ -67,10 +67,10 @@ fn two_programs_have_a_card_s_rings_for_each_direction() {
     let Some(lab) = lab_of(Shape::Line, 1) else { return };
     let at = |host| {
         let options = EngineOptions { netns: Some(lab.netns(host)), ..EngineOptions::default() };
-        Host::new(options)
+        TestServer::new(options)
     };
     let [left, middle, right] = ["left", "middle", "right"].map(at);
-    let on = |server: &Host, names: &[&str]| {
+    let on = |server: &TestServer, names: &[&str]| {
         Programs::build(names).map(|it| it.with_server(&server.socket()))
     };
     let credits = &programs.fifo("credits");
