@@ -1,19 +1,38 @@
 //! The files that programs have open at a server.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::{Value, json};
+
+/// The longest wait for files that are being closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The open files, by a number of their own.
 #[derive(Debug, Default)]
-pub(super) struct OpenFiles(Mutex<BTreeMap<u64, Description>>);
+pub(super) struct OpenFiles {
+    files: Mutex<BTreeMap<u64, Description>>,
+    /// A file was closed.
+    closed: Condvar,
+}
 
-/// A file: its process, and the port that it has registered.
+/// A file: its connection and process, and the port that it has registered.
 #[derive(Clone, Debug)]
 struct Description {
+    connection: Arc<OwnedFd>,
     process: i32,
     port: Option<String>,
+}
+
+impl Description {
+    /// Returns true if the client has exited or closed the file, and its thread has not.
+    fn has_ended(&self) -> bool {
+        let mut connection = [PollFd::new(self.connection.as_fd(), PollFlags::empty())];
+        poll(&mut connection, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
 }
 
 /// An open file, until it is dropped.
@@ -28,22 +47,41 @@ impl OpenFiles {
     pub(super) const MAX: usize = 512;
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Description>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the file of a process; None if the maximum is reached.
-    pub(super) fn add(self: &Arc<Self>, process: i32) -> Option<OpenFileEntry> {
+    pub(super) fn add(
+        self: &Arc<Self>,
+        connection: &Arc<OwnedFd>,
+        process: i32,
+    ) -> Option<OpenFileEntry> {
         let mut files = self.lock();
         if files.len() >= Self::MAX {
             return None;
         }
         let number = files.last_key_value().map_or(0, |(last, _)| last + 1);
-        files.insert(number, Description { process, port: None });
+        let connection = Arc::clone(connection);
+        files.insert(number, Description { connection, process, port: None });
         Some(OpenFileEntry { files: Arc::clone(self), number })
     }
 }
 
 impl OpenFileEntry {
+    /// Waits until the files of clients that have exited are closed. Returns false if there are none.
+    pub(super) fn wait_for_ended(&self) -> bool {
+        let files = self.files.lock();
+        let others = files.iter().filter(|(number, _)| **number != self.number);
+        let ended = others.filter(|(_, file)| file.has_ended());
+        let ended: Vec<u64> = ended.map(|(number, _)| *number).collect();
+        let is_open = |files: &mut BTreeMap<u64, Description>| {
+            ended.iter().any(|number| files.contains_key(number))
+        };
+        // A poisoned lock has no more to tell.
+        drop(self.files.closed.wait_timeout_while(files, CLOSE_TIMEOUT, is_open));
+        !ended.is_empty()
+    }
+
     /// Notes the port that the file has registered.
     pub(super) fn set_port(&self, port: String) {
         if let Some(file) = self.files.lock().get_mut(&self.number) {
@@ -56,7 +94,7 @@ impl OpenFileEntry {
         let files: Vec<_> = self.files.lock().values().cloned().collect();
         let with_port = files.iter().filter(|file| file.port.is_some());
         with_port
-            .map(|Description { process, port }| {
+            .map(|Description { process, port, .. }| {
                 // The process may have exited, and a forked child may have the file.
                 let program = std::fs::read_to_string(format!("/proc/{process}/comm"));
                 let program = program.ok().map(|name| name.trim_end().to_owned());
@@ -69,5 +107,6 @@ impl OpenFileEntry {
 impl Drop for OpenFileEntry {
     fn drop(&mut self) {
         self.files.lock().remove(&self.number);
+        self.files.closed.notify_all();
     }
 }

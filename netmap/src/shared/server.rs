@@ -106,10 +106,10 @@ impl Server {
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => return Ok(()),
             accepted => accepted.map_err(|errno| Error::system("accept", "a program", errno))?,
         };
-        let program = owned(program);
+        let program = Arc::new(owned(program));
         refuse_files(&program);
         let process = getsockopt(&program, sockopt::PeerCredentials).map_or(0, |it| it.pid());
-        let Some(entry) = self.files.add(process) else {
+        let Some(entry) = self.files.add(&program, process) else {
             let text = format!("{} files are open, which is its limit: close some", OpenFiles::MAX);
             // The program may have exited.
             let _ = send(&program, &Message { text, ..Message::hello() }, &[]);

@@ -47,7 +47,7 @@ pub(super) fn keep_line(line: &str) {
 /// A file that a client has open.
 pub(super) struct Session {
     engine: Arc<Engine>,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     doorbell: Doorbell,
     /// The client's socket of the doorbell, for other processes that join.
     bell: Arc<OwnedFd>,
@@ -75,7 +75,7 @@ impl Session {
     /// No memory or descriptor is left; the client has exited.
     pub(super) fn greet(
         engine: &Arc<Engine>,
-        socket: OwnedFd,
+        socket: Arc<OwnedFd>,
         entry: OpenFileEntry,
     ) -> Result<Self, Errno> {
         let (doorbell, bell) = Doorbell::new()?;
@@ -244,7 +244,12 @@ impl Session {
             number => {
                 let kind = u16::try_from(number).map_err(|_| Errno::EINVAL)?;
                 let mut request = Request::decode(kind, &message.body)?;
-                open.request(&mut message.port, &mut request)?;
+                let mut perform = || open.request(&mut message.port, &mut request);
+                match perform() {
+                    // As netmap, whose port is free when close(2) returns or the program is known to have exited.
+                    Err(Errno::EBUSY) if entry.wait_for_ended() => perform()?,
+                    result => result?,
+                }
                 if let Request::Register(_) = request {
                     entry.set_port(message.port.to_string());
                     files.push(open.region()?.fd);

@@ -16,6 +16,7 @@ use nix::sys::socket::{
 };
 use sluicegate_base::memory::Mmap;
 use sluicegate_base::socket_file::files_in_message;
+use sluicegate_netmap::abi::bodies::{Register, register_flags};
 use sluicegate_netmap::shared::{RemoteFile, list};
 
 use crate::engine;
@@ -157,6 +158,19 @@ fn a_connection_that_is_half_closed_ends_its_file() {
     nix::sys::socket::shutdown(socket.as_raw_fd(), nix::sys::socket::Shutdown::Write).unwrap();
     assert!(receive(&socket).is_none());
     still_works(&host);
+}
+
+#[test]
+fn a_port_is_free_once_its_last_process_has_exited() {
+    let host = engine();
+    for round in 0..200 {
+        let file = host.open();
+        let mut body = Register { flags: register_flags::EXCLUSIVE, ..all() };
+        let registered = file.register(&"vale1:a".into(), &mut body);
+        assert_eq!(registered, Ok(()), "round {round}");
+        // Only the socket is closed, as at the end of a process.
+        file.leave();
+    }
 }
 
 #[test]
