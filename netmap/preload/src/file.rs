@@ -62,6 +62,11 @@ impl File {
         self.open.connection()
     }
 
+    /// Calls a function while no other thread of this process has a request of the file.
+    pub fn between_requests(&self, work: &mut dyn FnMut()) {
+        self.open.between_requests(work);
+    }
+
     /// Leaves the file without an owner, if a child can be it.
     pub fn release(&self, keeps_all: bool) {
         if !self.open.is_shared() && self.owner.is_ours() {

@@ -79,7 +79,16 @@ fn join(socket: BorrowedFd<'_>) -> Result<(), Errno> {
             }
         }
     };
-    let fd = socket.as_raw_fd();
+    let Object::Netmap(file) = &*handle else { return Err(Errno::EBADF) };
+    let (fd, mut replaced) = (socket.as_raw_fd(), Ok(()));
+    // Closing a socket ends the lock that a request of this process has on it.
+    file.between_requests(&mut || replaced = replace(fd));
+    replaced?;
+    table::put(fd, handle)
+}
+
+/// Makes a received descriptor one of an open file of this library.
+fn replace(fd: c_int) -> Result<(), Errno> {
     // SAFETY: descriptors of this library, and the received one, which the program does not know yet.
     unsafe {
         let flags = Errno::result(real::fcntl64(fd, libc::F_GETFD, 0))?;
@@ -87,9 +96,8 @@ fn join(socket: BorrowedFd<'_>) -> Result<(), Errno> {
         let empty = Errno::result(libc::epoll_create1(libc::EPOLL_CLOEXEC))?;
         let replaced = Errno::result(real::dup3(empty, fd, close_on_exec));
         real::close(empty);
-        replaced?;
+        replaced.map(drop)
     }
-    table::put(fd, handle)
 }
 
 /// Finds a file that this process has, by its socket.

@@ -95,6 +95,11 @@ pub trait NetmapFile: Send + Sync {
         None
     }
 
+    /// Calls a function while no other thread of this process has a request of the file, if these use a connection.
+    fn between_requests(&self, work: &mut dyn FnMut()) {
+        work();
+    }
+
     /// Drops a file that is shared with other processes: the last of them closes it.
     fn leave(self: Box<Self>);
 }

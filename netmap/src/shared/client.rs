@@ -361,8 +361,19 @@ struct RequestLock {
 struct RequestGuard<'a>(&'a RequestLock, BorrowedFd<'a>);
 
 impl RequestLock {
-    /// Locks. Other processes are kept out by a lock of the socket, which ends with the process that has it.
+    /// Locks. Other processes are kept out by a lock of the socket, which ends with the process that has it, or when the
+    /// process closes any descriptor of the socket.
     fn lock<'a>(&'a self, socket: BorrowedFd<'a>) -> RequestGuard<'a> {
+        let guard = self.lock_out_threads(socket);
+        // EDEADLK: threads of two processes that wait for each other's process, although not for each other.
+        while let Err(Errno::EINTR | Errno::EDEADLK) = lock_file(socket, libc::F_WRLCK, true) {
+            std::thread::sleep(LOCK_INTERVAL);
+        }
+        guard
+    }
+
+    /// Locks against other threads of this process.
+    fn lock_out_threads<'a>(&'a self, socket: BorrowedFd<'a>) -> RequestGuard<'a> {
         let process = std::process::id();
         loop {
             let holder = self.process.load(Ordering::Relaxed);
@@ -376,10 +387,6 @@ impl RequestLock {
             {
                 break;
             }
-            std::thread::sleep(LOCK_INTERVAL);
-        }
-        // EDEADLK: threads of two processes that wait for each other's process, although not for each other.
-        while let Err(Errno::EINTR | Errno::EDEADLK) = lock_file(socket, libc::F_WRLCK, true) {
             std::thread::sleep(LOCK_INTERVAL);
         }
         RequestGuard(self, socket)
@@ -471,6 +478,11 @@ impl NetmapFile for RemoteFile {
 
     fn connection(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
+    }
+
+    fn between_requests(&self, work: &mut dyn FnMut()) {
+        let _alone = self.requests.lock_out_threads(self.socket.as_fd());
+        work();
     }
 
     fn leave(mut self: Box<Self>) {
