@@ -39,7 +39,9 @@ pub fn list(args: &ListArgs) -> anyhow::Result<()> {
             .into());
         }
         Err(Errno::EPROTO) => {
-            return Err(failed(Errno::EPROTO, "it is of another version: use its sluice").into());
+            return Err(
+                failed(Errno::EPROTO, "it runs another version of sluice: start it again").into()
+            );
         }
         Err(Errno::EACCES) => {
             return Err(failed(Errno::EACCES, "run as its user, or in its --group").into());
@@ -66,12 +68,16 @@ pub fn list(args: &ListArgs) -> anyhow::Result<()> {
 fn print(out: &mut impl Write, list: &Value) -> io::Result<()> {
     let files = rows(list, "files");
     if files.is_empty() {
-        return writeln!(out, "no program has a port");
+        writeln!(out, "no program has a port")?;
+    } else {
+        writeln!(out, "{:>7}  {:<15}  port", "process", "program")?;
     }
-    writeln!(out, "{:>7}  {:<15}  port", "process", "program")?;
     for file in files {
         let program = file["program"].as_str().unwrap_or("?");
         writeln!(out, "{:>7}  {program:<15}  {}", count(file, "pid"), name(&file["port"]))?;
+    }
+    if rows(list, "ports").is_empty() {
+        return Ok(());
     }
     writeln!(
         out,
